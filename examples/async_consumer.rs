@@ -20,7 +20,7 @@ fn producer(queue: Queue<u64>) -> Result<(), String> {
 }
 
 /// Adds up what it gets; also how often a wait timed out.
-async fn consumer(queue: Queue<u64>) -> mp::Result<(u64, u32)> {
+async fn consumer(queue: Queue<u64>) -> mp::AnyResult<(u64, u32)> {
     let (mut sum, mut pauses) = (0, 0);
     loop {
         // The future is dropped when the time is over. It has taken nothing then.
@@ -35,7 +35,7 @@ async fn consumer(queue: Queue<u64>) -> mp::Result<(u64, u32)> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> mp::Result<()> {
+async fn main() -> mp::AnyResult<()> {
     let queue = Queue::bounded(4)?;
     let child = Process::spawn(producer, queue.clone())?;
     let (a, b) = tokio::join!(consumer(queue.clone()), consumer(queue.clone()));

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use mp::{Array, LockError, Options, RawValue, start_processes};
+use mp::sync::RawValue;
+use mp::{Array, LockError, SpawnOptions, start_processes};
 
 const WEIGHTS: usize = 10_000;
 const VERSIONS: u32 = 100;
@@ -20,7 +21,7 @@ struct Shared {
 }
 
 /// Changes all weights under the lock: readers see all of them changed, or none.
-fn write(shared: &Shared) -> mp::Result<()> {
+fn write(shared: &Shared) -> mp::AnyResult<()> {
     for version in 1..=VERSIONS {
         std::thread::sleep(Duration::from_millis(2)); // in place of some training
         shared.weights.lock()?.iter_mut().for_each(|w| *w = version as f32);
@@ -29,7 +30,7 @@ fn write(shared: &Shared) -> mp::Result<()> {
     Ok(())
 }
 
-fn read(shared: &Shared) -> mp::Result<()> {
+fn read(shared: &Shared) -> mp::AnyResult<()> {
     let mut mine = vec![0.0; WEIGHTS];
     let mut last = 0.0;
     while last < VERSIONS as f32 {
@@ -52,18 +53,18 @@ fn read(shared: &Shared) -> mp::Result<()> {
     Ok(())
 }
 
-fn work(rank: usize, shared: Shared) -> mp::Result<()> {
+fn work(rank: usize, shared: Shared) -> mp::AnyResult<()> {
     if rank == 0 { write(&shared) } else { read(&shared) }
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     let readers: usize = std::env::args().nth(1).map_or(Ok(3), |n| n.parse())?;
     let shared = Shared {
         weights: Array::zeros(WEIGHTS)?,
         seen: mp::Tensor::zeros(&[1])?.share(),
         written: RawValue::new(0)?,
     };
-    start_processes(work, shared.clone(), Options::nprocs(1 + readers))?.join()?;
+    start_processes(work, shared.clone(), SpawnOptions::nprocs(1 + readers))?.join()?;
     println!(
         "{} versions of {WEIGHTS} weights written; {readers} readers saw {} of them, none torn",
         shared.written.get(),

@@ -2,14 +2,15 @@
 //!
 //! `cargo run --release --example closures`
 
-use mp::{Closure, Options, Process, Queue, Tensor, closure, start_closure};
+use mp::process::start_closure;
+use mp::{Closure, Process, Queue, SpawnOptions, Tensor, closure};
 
 /// Two functions in one, of a type that can be named.
 fn after(first: Closure<f64, f64>, then: Closure<f64, f64>) -> Closure<f64, f64> {
     closure!([first, then] |x: f64| then.call(first.call(x)))
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     // A closure as the function of processes. The tensor that it captures is not copied: all read the same memory.
     let weights = Tensor::<f32>::from_fn(&[1000], |i| i as f32)?.freeze();
     let (factor, shared) = (0.5_f32, weights.clone());
@@ -17,7 +18,7 @@ fn main() -> mp::Result<()> {
         let mine = shared.iter().skip(rank).step_by(ranks);
         Ok::<f32, String>(mine.map(|w| factor * w).sum())
     });
-    let sums = start_closure(sum, 3, Options::nprocs(3))?.join()?;
+    let sums = start_closure(sum, 3, SpawnOptions::nprocs(3))?.join()?;
     println!("{sums:?} is {} altogether", sums.iter().sum::<f32>());
 
     // Closures as messages: a process that applies whatever it is sent.

@@ -4,10 +4,11 @@
 
 use std::process::{abort, exit};
 
-use mp::{Options, Output, start_processes};
+use mp::process::Stdio;
+use mp::{SpawnOptions, start_processes};
 
 /// What it does, and how.
-type Way = (&'static str, fn() -> mp::Result<()>);
+type Way = (&'static str, fn() -> mp::AnyResult<()>);
 
 const WAYS: &[Way] = &[
     ("returns an error", || Err(std::fs::read("/no/such/data").map_err(Unreadable).unwrap_err().into())),
@@ -57,21 +58,21 @@ impl std::error::Error for Unreadable {
     }
 }
 
-fn fail(rank: usize, (): ()) -> mp::Result<()> {
+fn fail(rank: usize, (): ()) -> mp::AnyResult<()> {
     (WAYS[rank].1)()
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     // One process for each way. No process is ended because another one failed: that is what `results` is
     // for.
-    let options = Options::nprocs(WAYS.len()).stderr(Output::Capture);
+    let options = SpawnOptions::nprocs(WAYS.len()).stderr(Stdio::Capture);
     let results = start_processes(fail, (), options)?.results()?;
     for ((way, _), result) in WAYS.iter().zip(results) {
         let error = result.expect_err("each of them fails");
         println!("── a process that {way}\n{error}\n");
     }
     // And one that never was: nothing is started, and the error says why.
-    let nowhere = start_processes(fail, (), Options::nprocs(1).executable("/no/such/program"));
+    let nowhere = start_processes(fail, (), SpawnOptions::nprocs(1).executable("/no/such/program"));
     println!("── a process that can't be started\n{}", nowhere.expect_err("there is no such program"));
     Ok(())
 }

@@ -5,7 +5,8 @@
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use mp::{Options, StartMethod, get_context, set_forkserver_preload, start_processes};
+use mp::process::set_forkserver_preload;
+use mp::{SpawnOptions, StartMethod, get_context, start_processes};
 
 /// In place of a model, a dictionary, a table: something that takes time to make, and that no process
 /// changes.
@@ -19,7 +20,7 @@ fn look_up(rank: usize, at: usize) -> Result<f64, String> {
     table().get(at + rank).copied().ok_or_else(|| format!("the table has no {at}"))
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     // What fork servers call once, before they copy themselves.
     set_forkserver_preload(|| _ = table())?;
 
@@ -34,7 +35,7 @@ fn main() -> mp::Result<()> {
     }
 
     // A process of a server is as any other: its errors arrive whole, and it is this process's own child.
-    let options = Options::nprocs(2).start_method(StartMethod::ForkServer);
+    let options = SpawnOptions::nprocs(2).start_method(StartMethod::ForkServer);
     let error =
         start_processes(look_up, usize::MAX / 2, options)?.join().expect_err("there is no such entry");
     println!("{error}");

@@ -2,13 +2,13 @@
 //!
 //! `cargo run --release --example lock_poisoning`
 
-use mp::{Lock, LockError, Options, start_processes};
+use mp::{Lock, LockError, SpawnOptions, start_processes};
 
 /// Two accounts, whose sum never changes.
 type Accounts = [i64; 2];
 
 /// Moves money from the first account to the second. The worker of rank 0 is killed in the middle.
-fn worker(rank: usize, accounts: Lock<Accounts>) -> mp::Result<()> {
+fn worker(rank: usize, accounts: Lock<Accounts>) -> mp::AnyResult<()> {
     let mut accounts = match accounts.lock() {
         Ok(guard) => guard,
         Err(LockError::OwnerDied { member, pid }) => {
@@ -31,20 +31,20 @@ fn worker(rank: usize, accounts: Lock<Accounts>) -> mp::Result<()> {
 }
 
 /// Another rank than 0.
-fn heir(rank: usize, accounts: Lock<Accounts>) -> mp::Result<()> {
+fn heir(rank: usize, accounts: Lock<Accounts>) -> mp::AnyResult<()> {
     worker(rank + 1, accounts)
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     let accounts = Lock::new([100, 0])?;
-    if let Err(error) = start_processes(worker, accounts.clone(), Options::nprocs(1))?.join() {
+    if let Err(error) = start_processes(worker, accounts.clone(), SpawnOptions::nprocs(1))?.join() {
         println!("parent: {error}");
     }
     assert!(
         matches!(accounts.lock(), Err(LockError::OwnerDied { .. })),
         "each lock() fails, until the data is repaired"
     );
-    start_processes(heir, accounts.clone(), Options::nprocs(2))?.join()?;
+    start_processes(heir, accounts.clone(), SpawnOptions::nprocs(2))?.join()?;
     let after = *accounts.lock()?;
     println!("parent: {after:?}");
     assert_eq!(after, [70, 30]);

@@ -7,7 +7,7 @@
 use std::fs;
 use std::time::Instant;
 
-use mp::{Arena, FrozenTensor, Options, Queue, Tensor};
+use mp::{Arena, FrozenTensor, Queue, SpawnOptions, Tensor};
 
 const ELEMENTS: usize = 16;
 const BYTES: u64 = (ELEMENTS * size_of::<f32>()) as u64;
@@ -20,23 +20,23 @@ fn footprint() -> std::io::Result<(usize, usize)> {
 type Ends = (Queue<FrozenTensor<f32>>, Queue<(f64, usize, usize)>, Queue<()>);
 
 /// Takes all tensors and keeps them until it gets the order to end.
-fn hold(_rank: usize, (tensors, report, end): Ends) -> mp::Result<()> {
+fn hold(_rank: usize, (tensors, report, end): Ends) -> mp::AnyResult<()> {
     let held = tensors.iter().collect::<Result<Vec<_>, _>>()?;
-    let sum = held.iter().map(|t| Ok(f64::from(t.as_slice()?[ELEMENTS - 1]))).sum::<mp::Result<f64>>()?;
+    let sum = held.iter().map(|t| Ok(f64::from(t.as_slice()?[ELEMENTS - 1]))).sum::<mp::AnyResult<f64>>()?;
     let (fds, mappings) = footprint()?;
     report.put((sum, fds, mappings))?;
     end.get()?;
     Ok(())
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     let count: usize = match std::env::args().nth(1) {
         Some(n) => n.parse().map_err(|e| format!("{n:?} is no number of tensors: {e}"))?,
         None => 1_000_000,
     };
     let (tensors, report, end) = (Queue::bounded(1024)?, Queue::bounded(1)?, Queue::bounded(1)?);
     let other =
-        mp::start_processes(hold, (tensors.clone(), report.clone(), end.clone()), Options::nprocs(1))?;
+        mp::start_processes(hold, (tensors.clone(), report.clone(), end.clone()), SpawnOptions::nprocs(1))?;
 
     let (fds_before, mappings_before) = footprint()?;
     let start = Instant::now();

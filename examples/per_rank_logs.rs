@@ -2,7 +2,8 @@
 //!
 //! `cargo run --example per_rank_logs`
 
-use mp::{Options, Output, Setup, start_processes};
+use mp::process::{ProcessOptions, Stdio};
+use mp::{SpawnOptions, start_processes};
 
 fn worker(rank: usize, steps: usize) -> Result<(), String> {
     for step in 0..steps {
@@ -13,20 +14,20 @@ fn worker(rank: usize, steps: usize) -> Result<(), String> {
 }
 
 /// Each rank sees a device of its own.
-fn own_device(rank: usize, setup: Setup) -> Setup {
+fn own_device(rank: usize, setup: ProcessOptions) -> ProcessOptions {
     setup.env("DEVICE", rank.to_string())
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     let folder = std::env::temp_dir().join(format!("per_rank_logs-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
 
     // Standard output into a file for each, errors to the terminal: whole lines, each with its rank.
-    let options = Options::nprocs(3)
+    let options = SpawnOptions::nprocs(3)
         .name("trainer")
         .per_rank(own_device)
-        .stdout(Output::file(folder.join("{name}.log")))
-        .stderr(Output::Tee);
+        .stdout(Stdio::file(folder.join("{name}.log")))
+        .stderr(Stdio::Tee);
     let workers = start_processes(worker, 3, options)?;
     if let Err(error) = workers.wait() {
         println!("{error}");
@@ -38,7 +39,7 @@ fn main() -> mp::Result<()> {
     std::fs::remove_dir_all(&folder)?;
 
     // Or into memory, to be looked at while they run, and afterwards.
-    let options = Options::nprocs(2).stdout(Output::Capture).stderr(Output::Null);
+    let options = SpawnOptions::nprocs(2).stdout(Stdio::Capture).stderr(Stdio::Null);
     let workers = start_processes(worker, 1000, options)?;
     workers.wait()?;
     let text = workers.stdout(1)?.text();

@@ -13,7 +13,7 @@ type Sum = (u32, f32);
 const IMAGES: u32 = 2000;
 
 /// Stage one: loads. The memory of an image is written here, and never moves again.
-fn load(images: Queue<Image>) -> mp::Result<()> {
+fn load(images: Queue<Image>) -> mp::AnyResult<()> {
     for number in 0..IMAGES {
         images.put((number, Tensor::full(&[64, 64], number as f32)?.freeze()))?;
     }
@@ -22,14 +22,14 @@ fn load(images: Queue<Image>) -> mp::Result<()> {
 }
 
 /// Stage two: works.
-fn work((images, sums): (Queue<Image>, Queue<Sum>)) -> mp::Result<()> {
+fn work((images, sums): (Queue<Image>, Queue<Sum>)) -> mp::AnyResult<()> {
     while let Some((number, image)) = images.get()? {
         sums.put((number, image.iter().sum()))?;
     }
     Ok(())
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     let (images, sums) = (Queue::bounded(8)?, Queue::bounded(8)?);
     let loader = Process::spawn(load, images.clone())?;
     let start = || Process::spawn(work, (images.clone(), sums.clone()));

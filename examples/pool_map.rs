@@ -22,14 +22,14 @@ fn steps(re: f64, im: f64) -> u16 {
 }
 
 /// Draws one row into the image that all processes share; how many of its points stay.
-fn row((image, y): (SharedTensor<u16>, usize)) -> mp::Result<usize> {
+fn row((image, y): (SharedTensor<u16>, usize)) -> mp::AnyResult<usize> {
     let im = y as f64 / HEIGHT as f64 * 2.4 - 1.2;
     let drawn: Vec<u16> = (0..WIDTH).map(|x| steps(x as f64 / WIDTH as f64 * 3.2 - 2.3, im)).collect();
     image.select(0, y)?.write_from(&drawn)?;
     Ok(drawn.iter().filter(|steps| **steps == MOST).count())
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     let image: SharedTensor<u16> = Tensor::zeros(&[HEIGHT, WIDTH])?.share();
     let pool = Pool::builder().build()?;
     // Rows may be drawn twice: so a row whose worker dies is drawn again.

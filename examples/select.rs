@@ -17,7 +17,7 @@ fn worker((jobs, results): (Queue<u64>, Queue<u64>)) -> Result<(), String> {
     Ok(())
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     let (jobs, results) = (Queue::bounded(2)?, Queue::bounded(2)?);
     let stop = Event::new()?;
     let child = Process::spawn(worker, (jobs.clone(), results.clone()))?;
@@ -25,7 +25,7 @@ fn main() -> mp::Result<()> {
     loop {
         // Room in one queue, messages in another, an event, a process: one wait. Of those that are ready, each has the same
         // chance.
-        let room = jobs.room();
+        let room = jobs.put_ready();
         match mp::select(&[&room, &results, &stop, &child], Some(most))? {
             Some(0) if jobs.try_put(next).is_ok() => next += 1,
             Some(1) => {

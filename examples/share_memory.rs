@@ -4,10 +4,11 @@
 
 use std::time::Instant;
 
-use mp::{AnyTensor, DType, Options, ShareMemory, SharedTensor, Tensor, dispatch, start_processes};
+use mp::tensor::dispatch;
+use mp::{AnyTensor, DType, ShareMemory, SharedTensor, SpawnOptions, Tensor, start_processes};
 
 /// Adds one to each element of its half.
-fn worker(rank: usize, counters: SharedTensor<u64>) -> mp::Result<()> {
+fn worker(rank: usize, counters: SharedTensor<u64>) -> mp::AnyResult<()> {
     let half = &counters.chunk(2, 0)?[rank];
     for i in 0..half.len() {
         half.fetch_add(i, 1);
@@ -15,7 +16,7 @@ fn worker(rank: usize, counters: SharedTensor<u64>) -> mp::Result<()> {
     Ok(())
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     // One copy: of a vector, a slice, an array of arrays.
     let ordinary: Vec<f32> = (0..16 << 20).map(|i| i as f32).collect();
     let warm = ordinary.share_memory()?; // its pages are given out again below
@@ -45,7 +46,7 @@ fn main() -> mp::Result<()> {
 
     // Every holder may write it, element by element.
     let counters = squares.share();
-    start_processes(worker, counters.clone(), Options::nprocs(2))?.join()?;
+    start_processes(worker, counters.clone(), SpawnOptions::nprocs(2))?.join()?;
     println!("{counters}");
     assert_eq!(counters.to_vec(), [1, 2, 5, 10, 17, 26]);
     Ok(())

@@ -8,10 +8,10 @@
 use std::io::{Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
 
-use mp::{ConnectError, SocketOptions};
+use mp::connection::{ConnectError, SocketOptions};
 
 /// The program that asks.
-fn client(address: &str) -> mp::Result<()> {
+fn client(address: &str) -> mp::AnyResult<()> {
     // Not an argument: all users see those.
     let mut key = Vec::new();
     std::io::stdin().read_to_end(&mut key)?;
@@ -22,14 +22,14 @@ fn client(address: &str) -> mp::Result<()> {
 }
 
 /// Starts it, and gives it a key.
-fn start_client(address: &str, key: &[u8]) -> mp::Result<impl FnOnce() -> std::io::Result<ExitStatus>> {
+fn start_client(address: &str, key: &[u8]) -> mp::AnyResult<impl FnOnce() -> std::io::Result<ExitStatus>> {
     let mut command = Command::new(std::env::current_exe()?);
     let mut child = command.arg(address).stdin(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     child.stdin.take().ok_or("it has no stdin")?.write_all(key)?;
     Ok(move || child.wait())
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     if let Some(address) = std::env::args().nth(1) {
         return client(&address);
     }
@@ -39,7 +39,7 @@ fn main() -> mp::Result<()> {
 
     let wrong = start_client(&address, b"a guess")?;
     match listener.accept() {
-        Err(ConnectError::Key { pid }) => println!("process {pid} has another key, and is refused"),
+        Err(ConnectError::KeyMismatch { pid }) => println!("process {pid} has another key, and is refused"),
         other => return Err(format!("it was not refused: {other:?}").into()),
     }
     assert!(!wrong()?.success());

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example spawn -- 4` (how many processes)
 
-use mp::{Options, Process, start_processes};
+use mp::{Process, SpawnOptions, start_processes};
 
 const MOST: u64 = 2_000_000;
 
@@ -14,7 +14,7 @@ fn count_primes(rank: usize, ranks: usize) -> Result<usize, String> {
     Ok((from..from + part).filter(is_prime).count())
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     let ranks = std::env::args().nth(1).map_or(Ok(4), |word| word.parse())?;
 
     // All at once, in three words: started, joined, their results by rank.
@@ -22,7 +22,7 @@ fn main() -> mp::Result<()> {
     println!("primes below {MOST}: {} = {counts:?}", counts.iter().sum::<usize>());
 
     // With a handle to look at, and more to say about how they run.
-    let options = Options::nprocs(ranks).name("prime").env("RUST_BACKTRACE", "1");
+    let options = SpawnOptions::nprocs(ranks).name("prime").env("RUST_BACKTRACE", "1");
     let workers = start_processes(count_primes, ranks, options)?;
     println!("running: {:?}", workers.pids());
     assert_eq!(workers.join()?, counts);

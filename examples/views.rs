@@ -2,12 +2,15 @@
 //!
 //! `cargo run --release --example views`
 
-use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
+use mp::{FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 
 type Part = (&'static str, FrozenTensor<u16>);
 
 /// Prints what it gets, and where that is.
-fn worker(_rank: usize, (parts, sums): (Queue<(String, FrozenTensor<u16>)>, Queue<u64>)) -> mp::Result<()> {
+fn worker(
+    _rank: usize,
+    (parts, sums): (Queue<(String, FrozenTensor<u16>)>, Queue<u64>),
+) -> mp::AnyResult<()> {
     while let Some((name, part)) = parts.get()? {
         println!("{name}: {:?}, strides {:?}, from element {}", part.shape(), part.strides(), part.offset());
         println!("{part}\n");
@@ -17,7 +20,7 @@ fn worker(_rank: usize, (parts, sums): (Queue<(String, FrozenTensor<u16>)>, Queu
 }
 
 /// Parts of an image, all of the same memory.
-fn parts(image: &FrozenTensor<u16>) -> mp::Result<Vec<Part>> {
+fn parts(image: &FrozenTensor<u16>) -> mp::AnyResult<Vec<Part>> {
     Ok(vec![
         ("the whole", image.clone()),
         ("a row", image.select(0, 2)?),
@@ -32,7 +35,7 @@ fn parts(image: &FrozenTensor<u16>) -> mp::Result<Vec<Part>> {
     ])
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     let mut image = Tensor::<u16>::from_fn(&[4, 6], |i| i as u16)?;
     // As long as it has no other holder, its parts can be written, also at the same time.
     let (mut left, mut right) = image.split_at_mut(3, 1)?;
@@ -44,7 +47,7 @@ fn main() -> mp::Result<()> {
     assert_eq!((image[[0, 0]], image[[3, 5]]), (100, 223));
 
     let (queue, sums) = (Queue::bounded(16)?, Queue::bounded(16)?);
-    let workers = start_processes(worker, (queue.clone(), sums.clone()), Options::nprocs(1))?;
+    let workers = start_processes(worker, (queue.clone(), sums.clone()), SpawnOptions::nprocs(1))?;
     for (name, part) in parts(&image)? {
         assert_eq!(part.storage(), image.storage());
         let sum: u64 = part.iter().map(u64::from).sum();

@@ -9,18 +9,18 @@ const JOBS: u64 = 20_000;
 /// The job that no worker survives.
 const POISON: u64 = JOBS - 1;
 
-fn worker((jobs, done): (Queue<u64>, SharedTensor<u64>)) -> mp::Result<()> {
+fn worker((jobs, done): (Queue<u64>, SharedTensor<u64>)) -> mp::AnyResult<()> {
     while let Some(job) = jobs.get_ack()? {
         if *job == POISON {
             std::process::abort(); // as good as SIGKILL: the job is not done, and comes back
         }
         done.fetch_add(*job as usize, 1);
-        job.done();
+        job.ack();
     }
     Ok(())
 }
 
-fn main() -> mp::Result<()> {
+fn main() -> mp::AnyResult<()> {
     let jobs = QueueOptions::new().deliveries(3).create()?;
     let done = Tensor::zeros(&[JOBS as usize])?.share();
     jobs.put_many(0..JOBS)?;

@@ -12,7 +12,7 @@
 //! }
 //!
 //! // Runs in a process of its own. An `Err` or a panic in here reaches the parent, whole.
-//! fn worker(rank: usize, work: Work) -> mp::Result<()> {
+//! fn worker(rank: usize, work: Work) -> mp::AnyResult<()> {
 //!     while let Some(batch) = work.jobs.get()? {
 //!         // The batch never moved: this is the memory that the parent filled.
 //!         work.sums.put((rank, batch.iter().sum()))?;
@@ -20,10 +20,10 @@
 //!     Ok(()) // the queue is closed and drained
 //! }
 //!
-//! # fn main() -> mp::Result<()> {
+//! # fn main() -> mp::AnyResult<()> {
 //! let work = Work { jobs: Queue::bounded(8)?, sums: Queue::bounded(8)? };
 //! let (jobs, sums) = (work.jobs.clone(), work.sums.clone());
-//! let workers = mp::start_processes(worker, work, mp::Options::nprocs(2))?;
+//! let workers = mp::start_processes(worker, work, mp::SpawnOptions::nprocs(2))?;
 //! for i in 0..4 {
 //!     jobs.put(Tensor::full(&[1000], i as f32)?)?; // moved into the queue, and gone here
 //! }
@@ -43,26 +43,23 @@
 //! in binaries, examples, tests and doc tests alike. (Elsewhere `main` begins with `mp::init()`.)
 //!
 //! # What is where
-//! | | |
-//! |---|---|
-//! | tensors | [`Tensor`] (one owner, moves), [`FrozenTensor`] (all holders read), [`SharedTensor`] (all holders write) |
-//! | views of a borrowed one | [`TensorView`], [`TensorViewMut`] |
-//! | of a type known at run time; of none; of parts | [`AnyTensor`], [`dispatch!`]; [`MetaTensor`]; [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] |
-//! | into shared memory | [`ShareMemory`], [`Tensor::from_slice`], [`Tensor::from_iter`] |
-//! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`Options`], [`SpawnError`] |
-//! | a pool of processes | [`Pool`], [`Call`], [`AsyncResult`], [`MapResult`], [`Imap`], [`TaskError`] |
-//! | functions that travel | [`closure!`], [`Closure`], [`start_closure`] |
-//! | in a shared library, for any host | nothing to do; or [`set_command`], [`export_child_main!`] |
-//! | queues | [`Queue`], [`channel()`], [`JoinableQueue`], [`pipe`], [`Lease`]; [`PutError`], [`GetError`] |
-//! | waiting for many things | [`wait()`], [`select`], [`Waitable`], [`Descriptor`] |
-//! | as futures | [`Queue::get_async`], [`Queue::put_async`], [`Receiver::recv_async`], …, [`ready`] |
-//! | connections to other programs | [`Listener`], [`connect`], [`connect_async`], [`SocketOptions`], [`Connection`] |
-//! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`] |
-//! | waiting for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
-//! | shared values | [`Lock`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
-//! | other programs | [`SharedMemory`] (by name), [`MappedFile`], [`Tensor::from_fd`], [`Tensor::to_memfd`] |
-//! | what can be sent | [`Message`], [`Bundle`], [`Reduce`] |
-//! | the memory behind it | [`Arena`], [`Storage`], [`MemoryStats`] |
+//! At the root are the names that most programs use. Each module has all of its subject, and begins with a program and the
+//! three types to know.
+//!
+//! | module | has | at the root |
+//! |---|---|---|
+//! | [`process`] | worker processes, functions that travel | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`SpawnOptions`], [`SpawnError`], [`closure!`] |
+//! | [`pool`] | pools of them | [`Pool`], [`AsyncResult`], [`TaskError`] |
+//! | [`tensor`] | tensors, their views and element types | [`Tensor`] (one owner, moves), [`FrozenTensor`] (all holders read), [`SharedTensor`] (all holders write), [`AnyTensor`] |
+//! | [`queue`] | queues and channels | [`Queue`], [`channel()`], [`JoinableQueue`], [`Lease`]; [`PutError`], [`GetError`] |
+//! | [`connection`] | pipes, and sockets to other programs | [`pipe`], [`Connection`], [`Listener`], [`connect`] |
+//! | [`sync`] | locks, semaphores, events, barriers, values | [`Lock`], [`RLock`], [`RwLock`], [`Semaphore`], [`Event`], [`Condition`], [`Barrier`], [`Once`], [`Value`], [`Array`] |
+//! | [`list`](mod@list) | Python's lists in shared memory | [`ShareableList`] |
+//! | [`mod@wait`] | waiting for many things, also as futures | [`wait()`], [`select`], [`Waitable`] |
+//! | [`message`] | what can be sent, and how | [`Message`], [`Bundle`] |
+//! | [`memory`] | the memory behind it: size, use, storages, files of other programs | [`Arena`], [`SharedMemory`] |
+//!
+//! Errors of memory and tensors are [`Error`]; functions that may fail in several ways return [`AnyResult`].
 //!
 //! The layers are crates of their own (`mp-core`, `mp-tensor`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-pool`, `mp-reduce`),
 //! for programs that want only one of them.
@@ -73,30 +70,30 @@
 //! | `mp.spawn(fn, args, nprocs)` | [`spawn(f, args, nprocs)`](spawn) |
 //! | `mp.start_processes(…, join=False)` | [`start_processes`], then [`ProcessContext::join`] |
 //! | `mp.Process(target=f, args=…)`, `start`, `join` | [`Process::spawn`], [`Process::builder`], [`Process::join`] |
-//! | `set_executable` | [`set_executable`], [`set_command`]; in a shared library, [`export_child_main!`] |
-//! | `set_start_method`, `get_context`, `set_forkserver_preload` | [`set_start_method`], [`get_context`], [`set_forkserver_preload`]: [`StartMethod`]; for `fork`, [`allow_fork`] |
+//! | `set_executable` | [`process::set_executable`], [`process::set_command`]; in a shared library, [`process::export_child_main!`] |
+//! | `set_start_method`, `get_context`, `set_forkserver_preload` | [`set_start_method`], [`get_context`], [`process::set_forkserver_preload`]: [`StartMethod`]; for `fork`, [`process::allow_fork`] |
 //! | `active_children`, `current_process`, `parent_process` | [`active_children`], [`current_process`], [`parent_process`] |
 //! | `mp.Pool(n)`, `apply`, `map`, `imap`, `starmap`, … | [`Pool::new`], [`Pool::apply`], [`Pool::map`], [`Pool::imap`], [`Pool::starmap`]; a killed worker costs one task |
-//! | `chunksize`, `initializer`, `maxtasksperchild` | [`Call::chunksize`], [`PoolBuilder::initializer`], [`PoolBuilder::max_tasks_per_child`] |
+//! | `chunksize`, `initializer`, `maxtasksperchild` | [`pool::Call::chunksize`], [`pool::PoolBuilder::initializer`], [`pool::PoolBuilder::max_tasks_per_child`] |
 //! | lambdas and closures as `fn` (ice-learn) | [`closure!`] |
 //! | `ProcessRaisedException`, `ProcessExitedException` | [`SpawnError::ProcessRaised`], [`SpawnError::ProcessExited`] |
 //! | `mp.Queue(maxsize)` | [`Queue::bounded`]; typed, and `None` instead of sentinels |
 //! | `mp.Queue()`, `mp.SimpleQueue()` | [`Queue::unbounded`] |
-//! | `mp.JoinableQueue`, `mp.Pipe` | [`JoinableQueue`], [`pipe`], [`one_way_pipe`] |
+//! | `mp.JoinableQueue`, `mp.Pipe` | [`JoinableQueue`], [`pipe`], [`connection::one_way_pipe`] |
 //! | `q.put`, `q.get`, `put_nowait`, `get(timeout=…)` | [`Queue::put`], [`Queue::get`], [`Queue::try_put`], [`Queue::get_timeout`] |
 //! | `multiprocessing.connection.Listener`, `Client` | [`Listener`], [`connect`] |
 //! | `multiprocessing.connection.wait` | [`wait()`], [`select`] |
 //! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`ShareMemory`] copies once |
 //! | `x[1:7:2]`, `x[2]`, `x.t()`, `x.view(…)` | [`slice`](Tensor::slice), [`select`](Tensor::select), [`t`](Tensor::t), [`reshape`](Tensor::reshape), … |
-//! | `tensor.storage()` | [`Tensor::typed_storage`]; the bytes of a frozen one, [`FrozenStorage`] |
+//! | `tensor.storage()` | [`Tensor::typed_storage`]; the bytes of a frozen one, [`memory::FrozenStorage`] |
 //! | `requires_grad`, `detach()` | [`Tensor::set_requires_grad`], [`Tensor::detach`]: metadata that travels |
 //! | `model.share_memory()` (Hogwild) | [`Tensor::share`] → [`SharedTensor`] |
 //! | `mp.Value`, `mp.Array` | [`Lock`], [`Array`]; a lock whose dead holder is reported |
 //! | `mp.Lock`, `RLock`, `Semaphore`, `Event`, `Condition`, `Barrier` | the same names: [`Lock`], [`RLock`], … |
 //! | `shared_memory.SharedMemory`, `ShareableList` | [`SharedMemory`], [`ShareableList`]: same names, same bytes |
 //! | "the producer must stay alive" | it need not: memory lives as long as a process holds it |
-//! | `set_sharing_strategy` | [`set_sharing_strategy`] |
-//! | `ForkingPickler.register` | [`Reduce`] |
+//! | `set_sharing_strategy` | [`memory::set_sharing_strategy`] |
+//! | `ForkingPickler.register` | [`message::Reduce`] |
 //!
 //! # When a process dies
 //! SIGKILL at any instruction, of any process, in any order: the other processes continue, no receiver gets
@@ -112,7 +109,7 @@
 //! below. `cuda`: reserved; it adds nothing usable yet.
 //!
 //! Futures work on any runtime, and need none. With the feature `tokio`, those that are polled within a tokio runtime and wait for a
-//! descriptor (connections over sockets, listeners, [`ready`] for processes and descriptors) are woken by the driver of
+//! descriptor (connections over sockets, listeners, [`wait_async`](wait::wait_async) for processes and descriptors) are woken by the driver of
 //! that runtime, as tokio's own sockets are, and this library starts no thread for them: a round trip takes half the time. They may
 //! be polled elsewhere later, and outlive the runtime. While one waits in the context of a runtime, a thread
 //! has to run that runtime (`Handle::enter` alone runs nothing), as for all of tokio's I/O. Within a runtime
@@ -127,64 +124,62 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(all(feature = "authkey", any(feature = "spawn", feature = "queue")))]
-pub use mp_core::AuthKey;
-pub use mp_core::words::Member;
-pub use mp_core::{
-    Arena, ArenaOptions, ClassStats, DType, Descriptor, Error, LockError, MemberInfo, MemberStats,
-    MemoryStats, SharedCache, SharedMemory, SharingStrategy, Storage, StorageId, Waitable, WeakStorage,
-    bytemuck, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, ready, select,
-    set_sharing_directory, set_sharing_strategy, storage_from_cache, wait,
-};
+#[cfg(feature = "queue")]
+pub mod connection;
+#[cfg(feature = "sync")]
+pub mod list;
+pub mod memory;
+pub mod message;
+#[cfg(feature = "pool")]
+pub mod pool;
+#[cfg(feature = "spawn")]
+pub mod process;
+#[cfg(feature = "queue")]
+pub mod queue;
+#[cfg(feature = "sync")]
+pub mod sync;
+#[cfg(feature = "tensor")]
+pub mod tensor;
+pub mod wait;
+
+pub use mp_core::{Arena, DType, Error, LockError, SharedMemory, Waitable, select, wait};
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;
 #[cfg(feature = "pool")]
-pub use mp_pool::{
-    AsyncResult, Call, Full, Imap, Many, MapResult, One, Pool, PoolBuilder, PoolError, Progress, Shape,
-    StarFn, TaskError, TaskOutcome, WorkerLost, current_worker,
-};
+pub use mp_pool::{AsyncResult, Pool, TaskError};
 #[cfg(feature = "queue")]
 pub use mp_queue::{
-    Address, ConnectError, Connection, DesertedWhen, GetError, JoinError, JoinableQueue, Lease, Leaseholder,
-    Listener, Packed, PutError, PutManyError, Queue, QueueOptions, Receiver, RecvIntoError, Room, Sender,
-    SimpleQueue, SocketOptions, Tasks, bounded_channel, channel, connect, connect_async, one_way_pipe, pipe,
+    Connection, GetError, JoinableQueue, Lease, Listener, PutError, Queue, QueueOptions, Receiver, Sender,
+    bounded_channel, channel, connect, pipe,
 };
-#[cfg(all(feature = "futures", feature = "queue"))]
-pub use mp_queue::{Messages, Outlet};
-pub use mp_reduce::{
-    Bundle, Error as MessageError, Message, PackError, Reduce, message, pack, reduced, unpack,
-};
-#[cfg(all(feature = "spawn", feature = "log"))]
-pub use mp_spawn::log_to_stderr;
+pub use mp_reduce::{Bundle, Message};
 #[cfg(feature = "spawn")]
 pub use mp_spawn::{
-    ActiveChild, Capture, Captured, Closure, Context, CurrentProcess, Exit, Launch, Note, OnFailure, Options,
-    Outcome, Output, ParentProcess, Process, ProcessBuilder, ProcessContext, ProcessExited, ProcessRaised,
-    RaisedKind, Refusal, Setup, Signal, SpawnError, StartMethod, Status, UnknownStartMethod, Who,
-    active_children, allow_fork, closure, cpu_count, current_process, detach, export_child_main,
-    get_all_start_methods, get_context, get_start_method, init, is_child, name, parent_pid, parent_process,
-    rank, set_command, set_executable, set_forkserver_preload, set_start_method, set_thread_name, spawn,
-    start_closure, start_processes, thread_name,
+    Closure, Process, ProcessContext, SpawnError, SpawnOptions, StartMethod, active_children, closure,
+    cpu_count, current_process, get_context, init, is_child, parent_process, rank, set_start_method, spawn,
+    start_processes,
 };
 #[cfg(feature = "sync")]
-pub use mp_sync as sync;
-#[cfg(feature = "sync")]
 pub use mp_sync::{
-    AcquireError, Array, Barrier, BarrierError, BoundedSemaphore, Condition, ConditionGuard, Event, Holder,
-    ListError, ListItem, Lock, LockGuard, Once, OnceState, Party, Permit, RLock, RLockGuard, RawArray,
-    RawValue, ReadGuard, RwLock, Semaphore, ShareableList, Value, WriteGuard,
+    Array, Barrier, BoundedSemaphore, Condition, Event, Lock, Once, RLock, RwLock, Semaphore, ShareableList,
+    Value,
 };
 #[cfg(feature = "tensor")]
 pub use mp_tensor::{
-    Aliased, AnyTensor, Atomic, Bool, Borrowed, BorrowedMut, Complex, DowncastError, Element, Exclusive,
-    F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Frozen, FrozenBytes, FrozenStorage, FrozenTensor,
-    Integer, Layout, MAX_RANK, MappedFile, MetaTensor, Mode, NestedTensor, Number, Readable, Sendable,
-    ShareMemory, Shared, SharedTensor, SparseCompressed, SparseCoo, Tensor, TensorView, TensorViewMut,
-    TypedStorage, Writable, bf16, dispatch, f16,
+    AnyTensor, Element, FrozenTensor, ShareMemory, SharedTensor, Tensor, TensorView, TensorViewMut,
 };
 
-/// `Result` with any error, as functions that run in workers return it.
-pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+/// `Result` with any error: for functions that run in workers, and for `main`.
+///
+/// ```
+/// fn worker(rank: usize, numbers: Vec<String>) -> mp::AnyResult<u32> {
+///     Ok(numbers.get(rank).ok_or("one number for each")?.parse()?) // any error, by `?`
+/// }
+///
+/// assert_eq!(mp::spawn(worker, vec!["7".into(), "8".into()], 2)?, [7, 8]);
+/// # Ok::<(), mp::SpawnError>(())
+/// ```
+pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = Result<T, E>;
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

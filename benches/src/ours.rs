@@ -9,7 +9,7 @@ pub(crate) mod pool;
 
 use std::time::Duration;
 
-use mp::{FrozenTensor, Options, Queue, StartMethod, Tensor, start_processes};
+use mp::{FrozenTensor, SpawnOptions, Queue, StartMethod, Tensor, start_processes};
 use serde::{Deserialize, Serialize};
 
 use crate::process::{DEADLINE, pin};
@@ -60,7 +60,7 @@ where
     let (there, back) = (Queue::bounded(CAPACITY)?, Queue::bounded(CAPACITY)?);
     let cpu = plan.cores.map(|cores| cores.child);
     let ends = Ends { out: back.clone(), into: there.clone(), cpu, count };
-    let process = start_processes(child, ends, Options::nprocs(1))?;
+    let process = start_processes(child, ends, SpawnOptions::nprocs(1))?;
     let figure = work(Ends { out: there, into: back, cpu: None, count })?;
     if process.join_timeout(DEADLINE)? {
         return Ok(Some(figure));
@@ -254,7 +254,7 @@ fn spawn_one(plan: &Plan, method: StartMethod) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(30) + 5 {
         let start = now();
-        let process = start_processes(|_, (): ()| {}, (), Options::nprocs(1).start_method(method))?;
+        let process = start_processes(|_, (): ()| {}, (), SpawnOptions::nprocs(1).start_method(method))?;
         if !process.join_timeout(Duration::from_secs(30))? {
             return Err("the child didn't end".into());
         }
@@ -276,7 +276,7 @@ pub(crate) fn spawn_64(plan: &Plan) -> Outcome {
     let mut times = Vec::new();
     for _ in 0..plan.repetitions(10) {
         let start = now();
-        let all = start_processes(|_, (): ()| {}, (), Options::nprocs(crate::limits::exec::MANY))?;
+        let all = start_processes(|_, (): ()| {}, (), SpawnOptions::nprocs(crate::limits::exec::MANY))?;
         if !all.join_timeout(Duration::from_secs(30))? {
             return Err("the children didn't end".into());
         }

@@ -104,7 +104,7 @@ pub(crate) fn be_child(words: &[String]) -> Result<()> {
 /// From now on, mp may copy this process.
 pub(crate) fn allow_fork() {
     // SAFETY: what the copies run here does nothing. Other threads of this process are mp's own, and the watchdog.
-    unsafe { mp::allow_fork() };
+    unsafe { mp::process::allow_fork() };
 }
 
 /// Makes this process end when the one that started it does.

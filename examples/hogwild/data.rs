@@ -14,7 +14,7 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    fn new(rows: &[(Vec<f32>, u32)], inputs: usize) -> mp::Result<Self> {
+    fn new(rows: &[(Vec<f32>, u32)], inputs: usize) -> mp::AnyResult<Self> {
         let mut images = Tensor::empty(&[rows.len(), inputs])?;
         for (to, (pixels, _)) in images.as_mut_slice()?.chunks_mut(inputs).zip(rows) {
             to.copy_from_slice(pixels);
@@ -38,7 +38,7 @@ pub(crate) struct Data {
 
 impl Data {
     /// From a file, or the digits.
-    pub(crate) fn load(file: Option<&Path>) -> mp::Result<Self> {
+    pub(crate) fn load(file: Option<&Path>) -> mp::AnyResult<Self> {
         let mut rows = match file {
             None => parse(DIGITS, "digits.csv")?,
             Some(path) => {
@@ -58,7 +58,7 @@ impl Data {
     }
 }
 
-fn parse(text: &str, name: &str) -> mp::Result<Vec<(Vec<f32>, u32)>> {
+fn parse(text: &str, name: &str) -> mp::AnyResult<Vec<(Vec<f32>, u32)>> {
     let mut rows: Vec<(Vec<f32>, u32)> = Vec::new();
     for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
         let at = |column: usize, why: String| format!("{name}: line {}, column {column}: {why}", i + 1);

@@ -12,7 +12,8 @@ mod options;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use mp::{FrozenTensor, OnFailure, Queue, SharedTensor, Tensor};
+use mp::process::OnFailure;
+use mp::{FrozenTensor, Queue, SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
 use data::{Data, Shuffle};
@@ -43,7 +44,7 @@ struct Job {
 }
 
 /// Runs in a process of its own.
-fn worker(_rank: usize, job: Job) -> mp::Result<()> {
+fn worker(_rank: usize, job: Job) -> mp::AnyResult<()> {
     let mut network = Network::new(job.model);
     let weights = job.weights.as_atomics()?;
     while let Some(batch) = job.batches.get()? {
@@ -62,7 +63,7 @@ fn worker(_rank: usize, job: Job) -> mp::Result<()> {
 }
 
 /// Sends every batch once an epoch, in another order each time.
-fn feed(data: &Data, queue: &Queue<Batch>, epochs: usize) -> mp::Result<()> {
+fn feed(data: &Data, queue: &Queue<Batch>, epochs: usize) -> mp::AnyResult<()> {
     let n = data.train.len();
     let mut starts: Vec<usize> = (0..n).step_by(BATCH).collect();
     let mut shuffle = Shuffle::new(7);
@@ -82,7 +83,7 @@ fn feed(data: &Data, queue: &Queue<Batch>, epochs: usize) -> mp::Result<()> {
     Ok(())
 }
 
-fn train(options: &Options, data: &Data) -> mp::Result<()> {
+fn train(options: &Options, data: &Data) -> mp::AnyResult<()> {
     let model = Model { inputs: data.inputs, hidden: HIDDEN, classes: data.classes };
     let weights = Tensor::from_slice(&model.initial_weights(), &[model.len()])?.share();
     let batches = Queue::bounded(4 * options.workers)?;
@@ -96,7 +97,7 @@ fn train(options: &Options, data: &Data) -> mp::Result<()> {
         trained: trained.clone(),
         loss: loss.clone(),
     };
-    let settings = mp::Options::nprocs(options.workers).name("hogwild").on_failure(OnFailure::Continue);
+    let settings = mp::SpawnOptions::nprocs(options.workers).name("hogwild").on_failure(OnFailure::Continue);
     let begin = Instant::now();
     let workers = mp::start_processes(worker, job, settings)?;
 

@@ -21,7 +21,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// `None` when only help was asked for.
-    pub(crate) fn from_args() -> mp::Result<Option<Self>> {
+    pub(crate) fn from_args() -> mp::AnyResult<Option<Self>> {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         let mut o = Self { workers: processors, epochs: 40, data: None, kill_one: false };
         let mut args = std::env::args_os().skip(1);
@@ -46,7 +46,7 @@ impl Options {
     }
 }
 
-fn number(arg: &std::ffi::OsStr) -> mp::Result<usize> {
+fn number(arg: &std::ffi::OsStr) -> mp::AnyResult<usize> {
     match arg.to_str().and_then(|s| s.parse().ok()) {
         Some(n) if n > 0 => Ok(n),
         _ => Err(format!("{} is no number above 0", arg.display()).into()),

@@ -73,7 +73,7 @@ pub use arena::setup::strategy::{
     SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
     set_sharing_directory, set_sharing_strategy,
 };
-pub use arena::waiting::block_on::{Asking, Blocking, Wait, block_on};
+pub use arena::waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
 pub use arena::waiting::lock::{LockError, RawGuard, RawLock};
 pub use arena::*;
 #[cfg(feature = "authkey")]
@@ -81,7 +81,7 @@ pub use authkey::{AuthKey, authkey, set_authkey};
 pub use bytemuck;
 #[doc(hidden)]
 pub use error::Bytes;
-pub use error::{Error, OnTheirWay, QueuedMessages, Result};
+pub use error::{Error, MessagesInFlight, QueuedMessages, Result};
 pub use message::Message;
 pub use process::mutex;
 #[doc(hidden)]
@@ -96,7 +96,10 @@ pub use sys::inject;
 pub use sys::{gained_privileges, monotonic, under_valgrind};
 #[doc(hidden)]
 pub use wait::is_asking_a_runtime;
-pub use wait::{Descriptor, Place, Ready, Waitable, Watch, Watched, poll_until, ready, select, until, wait};
+pub use wait::{
+    Descriptor, ReadyFd, SharedWaitable, WaitPoint, Waitable, WakeRegistration, poll_until, select, until,
+    wait, wait_async,
+};
 pub use words::DType;
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.

@@ -80,7 +80,7 @@ pub fn checked(name: &str) -> Result<&str> {
         _ if plain.len() > 255 => "it is longer than 255 bytes",
         _ => return Ok(plain),
     };
-    Err(Error::NotShared(format!("{name:?} can't be its name: {why}")))
+    Err(Error::InvalidArgument(format!("{name:?} can't be the name of shared memory: {why}")))
 }
 
 impl SharedMemory {
@@ -96,12 +96,12 @@ impl SharedMemory {
     /// New shared memory of `len` bytes, all zero, under a name that does not exist yet. A `/` in front is ignored.
     ///
     /// # Errors
-    /// [`Error::Os`] when the name exists (`EEXIST`), [`Error::NotShared`] for what can't be a name,
-    /// [`Error::OutOfMemory`] when there is no room, [`Error::Shape`] for 0 bytes.
+    /// [`Error::Os`] when the name exists (`EEXIST`), [`Error::InvalidArgument`] for what can't be a name,
+    /// [`Error::OutOfMemory`] when there is no room, [`Error::InvalidArgument`] for 0 bytes.
     pub fn create(name: &str, len: usize) -> Result<Self> {
         let name = checked(name)?;
         if len == 0 {
-            return Err(Error::Shape("shared memory of 0 bytes; ask for one at least".into()));
+            return Err(Error::InvalidArgument("shared memory of 0 bytes: ask for one at least".into()));
         }
         let file = foreign::create(name, len as u64)?;
         match Region::new(file.as_fd(), len as u64, MapFor::Sharing) {
@@ -119,14 +119,14 @@ impl SharedMemory {
     /// Opens shared memory that exists, whichever process made it: all of it.
     ///
     /// # Errors
-    /// [`Error::Os`] when there is none (`ENOENT`), [`Error::NotShared`] when it is another user's, no regular file, or
+    /// [`Error::Os`] when there is none (`ENOENT`), [`Error::NotShareable`] when it is another user's, no regular file, or
     /// empty, or when that can't be a name; [`Error::OutOfMemory`] when its pages can't be reserved.
     #[doc(alias = "attach")]
     pub fn open(name: &str) -> Result<Self> {
         let name = checked(name)?;
         let (file, len) = foreign::open(name)?;
         if len == 0 {
-            return Err(Error::NotShared(format!("{name:?} has 0 bytes: is it still being made?")));
+            return Err(Error::NotShareable(format!("{name:?} has 0 bytes: is it still being made?")));
         }
         foreign::commit(file.as_fd(), len)?;
         let region = Region::new(file.as_fd(), len, MapFor::Sharing)?;
@@ -140,7 +140,7 @@ impl SharedMemory {
     /// Takes the name away, whether a process has it open or not. A process that has it open keeps it.
     ///
     /// # Errors
-    /// [`Error::Os`] when there is none (`ENOENT`), [`Error::NotShared`] for what can't be a name.
+    /// [`Error::Os`] when there is none (`ENOENT`), [`Error::InvalidArgument`] for what can't be a name.
     pub fn unlink(name: &str) -> Result<()> {
         foreign::unlink(checked(name)?)
     }
@@ -173,14 +173,17 @@ impl SharedMemory {
     fn check(&self, at: usize, len: usize) -> Result<()> {
         match at.checked_add(len) {
             Some(end) if end <= self.len() => Ok(()),
-            _ => Err(Error::Shape(format!("{len} bytes at {at} of shared memory of {} bytes", self.len()))),
+            _ => Err(Error::OutOfBounds(format!(
+                "{len} bytes at {at} of shared memory of {} bytes",
+                self.len()
+            ))),
         }
     }
 
     /// Copies bytes out, from byte `at` on.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there are not that many.
+    /// [`Error::OutOfBounds`] when there are not that many.
     pub fn read_at(&self, at: usize, to: &mut [u8]) -> Result<()> {
         self.check(at, to.len())?;
         bytes::read(&self.0.region, Word::at(0), at as u64, to);
@@ -190,7 +193,7 @@ impl SharedMemory {
     /// A copy of `len` bytes from byte `at` on.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there are not that many.
+    /// [`Error::OutOfBounds`] when there are not that many.
     pub fn read(&self, at: usize, len: usize) -> Result<Vec<u8>> {
         self.check(at, len)?;
         let mut bytes = vec![0; len];
@@ -201,7 +204,7 @@ impl SharedMemory {
     /// Copies bytes in, from byte `at` on.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no room for all of `from`; nothing is written then.
+    /// [`Error::OutOfBounds`] when there is no room for all of `from`; nothing is written then.
     pub fn write_at(&self, at: usize, from: &[u8]) -> Result<()> {
         self.check(at, from.len())?;
         bytes::write(&self.0.region, Word::at(0), at as u64, from);
@@ -211,7 +214,7 @@ impl SharedMemory {
     /// Copies all of `from`, from its byte 0 on, to byte 0 of this.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no room for it.
+    /// [`Error::OutOfBounds`] when there is no room for it.
     pub fn copy_from(&self, from: &SharedMemory) -> Result<()> {
         self.check(0, from.len())?;
         // In pieces: neither has to fit into ordinary memory.
@@ -295,7 +298,7 @@ mod tests {
     fn names() {
         for bad in ["", "/", ".", "..", "a/b", "//a", "a\0b", &"x".repeat(256)] {
             let error = checked(bad).unwrap_err();
-            assert!(matches!(error, Error::NotShared(_)), "{error}");
+            assert!(matches!(error, Error::NotShareable(_)), "{error}");
         }
         assert_eq!(checked("/psm_1").unwrap(), "psm_1");
         assert_eq!(checked(&"x".repeat(255)).unwrap().len(), 255);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::message::Undecodable;
-use mp_spawn::{End, Exit, Note, ProcessRaised, SpawnError};
+use mp_spawn::{ExitDetail, ExitReport, ExitStatus, ProcessRaised, SpawnError};
 
 /// Why a task has no result.
 ///
@@ -138,14 +138,14 @@ impl TaskError {
 ///
 /// ```
 /// use mp_pool::{Pool, TaskError};
-/// use mp_spawn::Output;
+/// use mp_spawn::Stdio;
 ///
 /// fn solve(x: f64) -> f64 {
 ///     eprintln!("solving for {x}");
 ///     std::process::abort()
 /// }
 ///
-/// let pool = Pool::builder().processes(1).stderr(Output::Capture).build()?;
+/// let pool = Pool::builder().processes(1).stderr(Stdio::Capture).build()?;
 /// let Err(TaskError::WorkerLost(lost)) = pool.apply(solve, 0.5) else { panic!("it can't be solved") };
 /// assert_eq!(lost.stderr.as_deref(), Some("solving for 0.5"));
 /// // worker 0 (pid 77) had this task when it was killed by SIGABRT (signal 6)
@@ -162,9 +162,9 @@ pub struct WorkerLost {
     /// The process id that it had.
     pub pid: u32,
     /// Exit code or signal.
-    pub how: Exit,
+    pub exit: ExitStatus,
     /// What is known beyond that.
-    pub note: Option<Note>,
+    pub detail: Option<ExitDetail>,
     /// The last lines of its standard error, if that is captured (see [`PoolBuilder::stderr`](crate::PoolBuilder::stderr))
     /// and there are any. What tasks before this one have written is among them.
     pub stderr: Option<String>,
@@ -174,8 +174,8 @@ pub struct WorkerLost {
 
 impl fmt::Display for WorkerLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WorkerLost { worker, pid, how, note, stderr, attempts } = self;
-        let end = End { exit: *how, note: note.as_ref(), stderr: stderr.as_deref() };
+        let WorkerLost { worker, pid, exit, detail, stderr, attempts } = self;
+        let end = ExitReport { exit: *exit, detail: detail.as_ref(), stderr: stderr.as_deref() };
         write!(f, "worker {worker} (pid {pid}) had this task")?;
         if *attempts > 1 {
             write!(f, " (attempt {attempts})")?;
@@ -244,9 +244,9 @@ pub enum PoolError {
     /// The workers could not be started.
     Start(SpawnError),
     /// Shared memory: none left, forked, and so on.
-    Memory(mp_reduce::Error),
-    /// What was asked for makes no sense.
-    Options(String),
+    Failed(mp_reduce::Error),
+    /// What a worker is to be started with could not be found out: the [closure](crate::PoolBuilder::per_worker) panicked.
+    Settings(String),
     /// No worker could be started, or none lived; why.
     Broken(Arc<str>),
     /// The pool belongs to another process: this one was forked from it.
@@ -263,8 +263,8 @@ impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PoolError::Start(error) => write!(f, "the workers of the pool could not be started: {error}"),
-            PoolError::Memory(error) => error.fmt(f),
-            PoolError::Options(why) => f.write_str(why),
+            PoolError::Failed(error) => error.fmt(f),
+            PoolError::Settings(why) => f.write_str(why),
             PoolError::Broken(why) => write!(f, "the pool has no workers left: {why}"),
             PoolError::OtherProcess { owner } => {
                 write!(f, "the pool belongs to process {owner}, from which this one was forked")
@@ -280,7 +280,7 @@ impl std::error::Error for PoolError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             PoolError::Start(error) => Some(error),
-            PoolError::Memory(error) => Some(error),
+            PoolError::Failed(error) => Some(error),
             _ => None,
         }
     }
@@ -294,12 +294,12 @@ impl From<SpawnError> for PoolError {
 
 impl From<mp_reduce::Error> for PoolError {
     fn from(error: mp_reduce::Error) -> Self {
-        PoolError::Memory(error)
+        PoolError::Failed(error)
     }
 }
 
 impl From<mp_core::Error> for PoolError {
     fn from(error: mp_core::Error) -> Self {
-        PoolError::Memory(error.into())
+        PoolError::Failed(error.into())
     }
 }

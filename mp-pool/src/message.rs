@@ -9,12 +9,10 @@
 use std::fmt;
 
 use mp_core::Error;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, IntoOutcome, Message, Outgoing, Returned};
 use mp_core::users::Apart;
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Raise};
-
-use crate::outcome::TaskOutcome;
 
 /// A value with its type forgotten, to be written into a message.
 pub(crate) trait Write: Send {
@@ -49,13 +47,13 @@ impl Body {
     fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
             Body::Out(value) => {
-                let gone = || Err(Error::Malformed("it is not there any more".into()));
+                let gone = || Err(Error::Unsendable("it is not there any more".into()));
                 let write = || value.get_mut().map_or_else(gone, |value| value.write(out));
                 Raise::catch(write).unwrap_or_else(|raise| {
-                    Err(Error::Malformed(format!("its `Serialize` panicked: {}", raise.message())))
+                    Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
                 })
             }
-            Body::In(_) => Err(Error::Malformed("it was received, and is not sent again".into())),
+            Body::In(_) => Err(Error::Unsendable("it was received, and is not sent again".into())),
         }
     }
 
@@ -213,7 +211,7 @@ impl fmt::Debug for Runner {
 }
 
 impl Runner {
-    pub(crate) fn new<A: Message, R: TaskOutcome>(function: impl Fn(A) -> R + 'static) -> Runner {
+    pub(crate) fn new<A: Message, R: IntoOutcome>(function: impl Fn(A) -> R + 'static) -> Runner {
         Runner(Box::new(move |mut inc| {
             let decoded = Raise::catch(|| A::decode::<MessagePack>(&mut inc));
             drop(inc);

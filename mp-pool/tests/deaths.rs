@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Gate, Random, alive, eventually, got, join, kill, lost, signal, stop_at, stopped};
 use mp_pool::{Pool, TaskError};
-use mp_spawn::{Exit, Note, Output, Signal as Kind};
+use mp_spawn::{ExitDetail, ExitStatus, Signal as Kind, Stdio};
 use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
 
@@ -29,7 +29,7 @@ fn a_killed_worker_costs_the_task_that_it_was_at() {
         if x == victim {
             let lost = lost(result);
             assert_eq!((lost.pid, lost.attempts), (pid, 1));
-            assert!(matches!(lost.how, Exit::Signal { signal: Kind::KILL, .. }), "{lost}");
+            assert!(matches!(lost.exit, ExitStatus::Signal { signal: Kind::KILL, .. }), "{lost}");
         } else {
             assert_eq!(result.unwrap(), x);
         }
@@ -43,8 +43,8 @@ fn a_killed_worker_costs_the_task_that_it_was_at() {
 fn however_a_worker_ends_its_task_says_how() {
     let pool = Pool::new(1).unwrap();
     let end = |code: i32| -> u32 { std::process::exit(code) };
-    assert_eq!(lost(pool.apply(end, 3)).how, Exit::Code(3));
-    assert_eq!(lost(pool.apply(end, 0)).how, Exit::Code(0));
+    assert_eq!(lost(pool.apply(end, 3)).exit, ExitStatus::Code(3));
+    assert_eq!(lost(pool.apply(end, 0)).exit, ExitStatus::Code(0));
     let lost_task = lost(pool.apply(|(): ()| -> u32 { std::process::abort() }, ()));
     assert!(lost_task.to_string().contains("SIGABRT"), "{lost_task}");
     #[allow(unconditional_recursion)]
@@ -52,7 +52,7 @@ fn however_a_worker_ends_its_task_says_how() {
         deep(std::hint::black_box(x) + 1) + std::hint::black_box(1)
     }
     let lost_task = lost(pool.apply(deep, 0));
-    assert!(matches!(lost_task.note, Some(Note::StackOverflow { .. })), "{lost_task}");
+    assert!(matches!(lost_task.detail, Some(ExitDetail::StackOverflow { .. })), "{lost_task}");
     assert_eq!(pool.apply(square, 3).unwrap(), 9);
 }
 
@@ -317,7 +317,7 @@ fn what_a_worker_had_written_stays_when_another_one_takes_its_place() {
     let to = folder.join("{name}.log");
     let pool = Pool::builder()
         .processes(1)
-        .per_worker(move |_, process| process.stdout(Output::file(&to)).stderr(Output::file(&to)))
+        .per_worker(move |_, process| process.stdout(Stdio::file(&to)).stderr(Stdio::file(&to)))
         .build()
         .unwrap();
     let write = |number: u32| {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{DEADLINE, Gate, got, join, kill, lost, stop_at};
 use mp_pool::{Pool, TaskError, current_worker};
-use mp_spawn::{Note, Output, Process};
+use mp_spawn::{ExitDetail, Process, Stdio};
 
 /// A folder that goes with its test.
 struct Folder(std::path::PathBuf);
@@ -53,11 +53,11 @@ fn both_write(pool: &Pool) {
 fn teed_lines_say_which_worker_wrote_them() {
     // Its own standard output is what its workers' lines go to.
     let middle = |(): ()| {
-        let pool = Pool::builder().processes(2).name("reader").stdout(Output::Tee).build().unwrap();
+        let pool = Pool::builder().processes(2).name("reader").stdout(Stdio::Tee).build().unwrap();
         both_write(&pool);
         join(&pool);
     };
-    let process = Process::builder().stdout(Output::Capture).spawn(middle, ()).unwrap();
+    let process = Process::builder().stdout(Stdio::Capture).spawn(middle, ()).unwrap();
     assert!(process.wait_timeout(DEADLINE));
     let text = process.stdout().text();
     process.join().unwrap();
@@ -70,7 +70,7 @@ fn teed_lines_say_which_worker_wrote_them() {
 fn each_worker_has_a_file_of_its_number() {
     let folder = Folder::new("numbers");
     std::fs::write(folder.0.join("1.txt"), "from another pool\n").unwrap();
-    let to = Output::file(folder.0.join("{rank}.txt"));
+    let to = Stdio::file(folder.0.join("{rank}.txt"));
     let pool = Pool::builder().processes(2).stdout(to).build().unwrap();
     both_write(&pool);
     join(&pool);
@@ -83,7 +83,7 @@ fn each_worker_has_a_file_of_its_number() {
 #[test]
 fn a_worker_that_takes_the_place_of_another_writes_behind_it() {
     let folder = Folder::new("places");
-    let to = Output::file(folder.0.join("{rank}.txt"));
+    let to = Stdio::file(folder.0.join("{rank}.txt"));
     let pool = Pool::builder().processes(2).stdout(to).build().unwrap();
     both_write(&pool);
     let gate = Gate::new();
@@ -114,7 +114,7 @@ fn write_and_end(how: u32) {
 
 #[test]
 fn what_a_lost_worker_wrote_last_is_in_the_error() {
-    let pool = Pool::builder().processes(1).stderr(Output::Capture).build().unwrap();
+    let pool = Pool::builder().processes(1).stderr(Stdio::Capture).build().unwrap();
     for (how, what) in
         ["was killed by SIGABRT", "exited with code 3", "exited with code 0"].iter().enumerate()
     {
@@ -136,12 +136,12 @@ fn what_a_lost_worker_wrote_last_is_in_the_error() {
 
 #[test]
 fn the_killer_of_a_worker_is_told_as_it_is_of_other_processes() {
-    let pool = Pool::builder().processes(1).stderr(Output::Capture).build().unwrap();
+    let pool = Pool::builder().processes(1).stderr(Stdio::Capture).build().unwrap();
     let gate = Gate::new();
     let result = pool.apply_async(stop_at, (gate.clone(), 0));
     kill(gate.arrived().1);
     let lost = lost(got(result));
-    assert_eq!((&lost.note, &lost.stderr), (&None::<Note>, &None));
+    assert_eq!((&lost.detail, &lost.stderr), (&None::<ExitDetail>, &None));
     assert!(
         lost.to_string()
             .contains("SIGKILL (signal 9), which mp did not send: a user, another process or the kernel"),
@@ -156,7 +156,7 @@ fn a_pool_whose_workers_never_get_ready_shows_what_they_wrote() {
         std::process::abort()
     };
     let pool =
-        Pool::builder().processes(2).stderr(Output::Capture).initializer(initializer, ()).build().unwrap();
+        Pool::builder().processes(2).stderr(Stdio::Capture).initializer(initializer, ()).build().unwrap();
     let Err(TaskError::Broken(why)) = got(pool.apply_async(|x: u32| x, 1)) else { panic!("it can't work") };
     assert!(why.ends_with("    the licence has run out"), "{why}");
     let whose = |worker: usize| why.starts_with(&format!("rank {worker} (pool-worker-{worker}, pid "));

@@ -291,7 +291,7 @@ fn settings_that_panic_are_a_failed_start() {
         _ => resume_unwind(Box::new("no settings")),
     });
     let error = error.build().unwrap_err();
-    assert!(matches!(&error, PoolError::Options(why) if why.contains("no settings")), "{error}");
+    assert!(matches!(&error, PoolError::Settings(why) if why.contains("no settings")), "{error}");
     // In a worker's successor: it is tried again.
     let times = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&times);

@@ -128,7 +128,7 @@ impl<T> PutError<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// In functions that return `Box<dyn Error + Send + Sync>`, as `mp::Result` does, `?` alone does where the value is `Send`,
+/// In functions that return `Box<dyn Error + Send + Sync>`, as `mp::AnyResult` does, `?` alone does where the value is `Send`,
 /// `Sync` and `'static`, and keeps the value in the box; else [`forget`](PutError::forget) is there for it.
 impl<T> From<PutError<T>> for mp_core::Error {
     fn from(error: PutError<T>) -> Self {

@@ -1,7 +1,7 @@
 //! Tuples, vectors and options of messages that are no serde types.
 
 use mp_core::Result;
-use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned, in_field};
+use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, PlainOutcome, Returned, in_field};
 
 /// Makes a message of a tuple, a `Vec` or an `Option` whose parts are messages, exclusive tensors for example.
 ///
@@ -54,6 +54,8 @@ tuples! {
     (A 0, B 1, C 2, D 3, E 4)
     (A 0, B 1, C 2, D 3, E 4, F 5)
 }
+
+impl<T> PlainOutcome for Bundle<T> {}
 
 impl<T: Message> Message for Bundle<Vec<T>> {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {

@@ -142,7 +142,7 @@ fn write<T: Serialize + ?Sized>(
             try_to_read(&bytes[start + head..])?;
         }
         let len = u32::try_from(bytes.len() - start - head)
-            .map_err(|_| Error::Malformed("a value of more than 4 GiB: put it in a tensor".into()))?;
+            .map_err(|_| Error::LimitExceeded("a value of more than 4 GiB: put it in a tensor".into()))?;
         if was_long != (len >= MORE.into()) {
             LAST_WAS_LONG.set(!was_long);
         }
@@ -162,7 +162,7 @@ fn try_to_read<T: DeserializeOwned>(bytes: &[u8]) -> Result<()> {
     let read = || level::counted(|left| read::from_slice::<T>(bytes, left).map(drop));
     scope::with_written(read).map_err(|e| {
         let (name, at) = (std::any::type_name::<T>(), place(&e));
-        Error::Malformed(format!(
+        Error::Unsendable(format!(
             "a value of type {name} has a number of 128 bits in it, and could not be read again: {at}{e}; serde has none where \
              it buffers values, in untagged and internally tagged enums and flattened fields: use two of 64 bits there, or a \
              text"
@@ -213,7 +213,8 @@ fn undecodable<T>(error: &Bad, bytes: &[u8]) -> Error {
 
 #[cold]
 fn unencodable(error: &Bad) -> Error {
-    Error::Malformed(format!("a value can't be encoded: {}{error}", place(error)))
+    let why = format!("a value can't be encoded: {}{error}", place(error));
+    if error.is_too_deep() { Error::LimitExceeded(why) } else { Error::Unsendable(why) }
 }
 
 fn place(error: &Bad) -> String {

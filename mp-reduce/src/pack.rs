@@ -329,7 +329,7 @@ pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
     let written = afresh(|| value.encode::<MessagePack>(&mut out)).and_then(|()| {
         let stays =
             "tensors, queues or locks are in a value that is to leave this memory; send their contents instead";
-        out.plain().map(drop).ok_or_else(|| mp_core::Error::NotShared(stays.into()))
+        out.plain().map(drop).ok_or_else(|| mp_core::Error::Unsendable(stays.into()))
     });
     if out.lends() {
         let mut back = out.returned(None);

@@ -1,7 +1,7 @@
 //! Worker processes that start in a millisecond: the process layer of `mp`.
 //!
 //! ```
-//! use mp_spawn::{Options, SpawnError, start_processes};
+//! use mp_spawn::{SpawnOptions, SpawnError, start_processes};
 //!
 //! fn worker(rank: usize, limits: (u64, u64)) -> Result<(), String> {
 //!     if (limits.0..limits.1).contains(&41) { Ok(()) } else { Err(format!("rank {rank} sees no 41")) }
@@ -10,7 +10,7 @@
 //! // Two processes run `worker`; an error or a panic in one of them arrives here.
 //! mp_spawn::spawn(worker, (0, 100), 2)?;
 //!
-//! let error = start_processes(worker, (0, 10), Options::nprocs(1))?.join().unwrap_err();
+//! let error = start_processes(worker, (0, 10), SpawnOptions::nprocs(1))?.join().unwrap_err();
 //! assert!(error.to_string().contains("rank 0 sees no 41"));
 //! # Ok::<(), SpawnError>(())
 //! ```
@@ -72,7 +72,7 @@
 //!
 //! A worker does not run `main`, so the function has to set up what `main` sets up (logging, allocators' options, a random
 //! seed). Other threads of the parent do not exist in a worker. Its open files don't either, but for the standard streams and
-//! those that [`Options::inherit_fds`] names, close-on-exec or not; only a copy by [`StartMethod::Fork`] has them all. (Where
+//! those that [`SpawnOptions::inherit_fds`] names, close-on-exec or not; only a copy by [`StartMethod::Fork`] has them all. (Where
 //! the kernel has no `close_range(2)` that marks files, or a seccomp filter refuses it, a worker also has a file that another
 //! thread opens without close-on-exec in the moment of its start.)
 
@@ -101,7 +101,7 @@ pub fn cpu_count() -> usize {
 pub use api::closure::{Capture, Closure};
 #[doc(hidden)]
 pub use api::closure::{Captures, list_in_the_brackets_what_the_body_uses, parts};
-pub use api::context::{Context, get_context};
+pub use api::context::{StartContext, get_context};
 pub use api::process::{Process, ProcessBuilder};
 pub use api::spawn::{ProcessContext, spawn, start_closure, start_processes};
 pub use child::current::{
@@ -115,22 +115,22 @@ pub use child::entry::init;
 pub use child::log_to_stderr::log_to_stderr;
 #[doc(hidden)]
 pub use child::raise::Raise;
-pub use error::exit_status::{End, Exit, Note, Signal};
-pub use error::process_name::Who;
-pub use error::refusal::Refusal;
-pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
-pub use io::captured::Captured;
-pub use io::setup::{Output, Setup};
+pub use error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
+pub use error::process_name::ProcessName;
+pub use error::refusal::FunctionError;
+pub use error::{LaunchError, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
+pub use io::captured::CapturedOutput;
+pub use io::setup::{ProcessOptions, Stdio};
 #[cfg(feature = "authkey")]
 pub use mp_core::AuthKey;
+pub use mp_core::message::IntoOutcome;
 pub use mp_core::{Descriptor, Waitable, select, wait};
 pub use parent::active::{ActiveChild, active_children};
 pub use parent::fork_server::set_forkserver_preload;
-pub use parent::options::{OnFailure, Options};
-pub use parent::rank::Status;
+pub use parent::options::{OnFailure, SpawnOptions};
+pub use parent::rank::ProcessStatus;
 pub use protocol::command::{set_command, set_executable};
 pub use protocol::lifeline::detach;
-pub use protocol::outcome::Outcome;
 pub use start_method::{
     StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_start_method, set_start_method,
 };

@@ -15,10 +15,10 @@ use mp_core::mutex::Mutex;
 /// How processes are started.
 ///
 /// ```
-/// use mp_spawn::{Options, StartMethod, start_processes};
+/// use mp_spawn::{SpawnOptions, StartMethod, start_processes};
 ///
 /// let square = |rank: usize, (): ()| Ok::<_, String>(rank * rank);
-/// let options = Options::nprocs(4).start_method(StartMethod::ForkServer);
+/// let options = SpawnOptions::nprocs(4).start_method(StartMethod::ForkServer);
 /// assert_eq!(start_processes(square, (), options)?.join()?, [0, 1, 4, 9]);
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
@@ -29,9 +29,9 @@ use mp_core::mutex::Mutex;
 /// | costs | a start of the program | a copy of its few pages, made ahead; and two processes that wait, the server and the next one | a copy of this process's page tables: more, the more memory it has |
 /// | static data | as at the start of a program | what the preloaded function left: see [`set_forkserver_preload`] | this process's, as it is now |
 /// | environment, directory | this process's, now | this process's when the server was started; the options of a start hold | this process's, now |
-/// | open files | the standard streams, and what [`Options::inherit_fds`] names | the same, and what the preloaded function left open | this process's, now, and what [`Options::inherit_fds`] names |
+/// | open files | the standard streams, and what [`SpawnOptions::inherit_fds`] names | the same, and what the preloaded function left open | this process's, now, and what [`SpawnOptions::inherit_fds`] names |
 /// | `atexit(3)` | as in any program | what is registered in the copy itself (with glibc) | the same |
-/// | available | unless the program would get privileges (see [`Options::executable`](crate::Options::executable)), or the process has another effective user or group than the real one | the same | after [`allow_fork`], which is `unsafe` |
+/// | available | unless the program would get privileges (see [`SpawnOptions::executable`](crate::SpawnOptions::executable)), or the process has another effective user or group than the real one | the same | after [`allow_fork`], which is `unsafe` |
 /// | parent, signals, exit code, errors | this process's child | the same: the copies are this process's children, not the server's | the same |
 ///
 /// The first start that needs the server starts it, in about the time of a process. While a process works, the server makes
@@ -45,7 +45,7 @@ use mp_core::mutex::Mutex;
 /// same way, tensors and queues without a copy of their data. [`allow_fork`] says what it must not do.
 ///
 /// [`set_forkserver_preload`]: crate::set_forkserver_preload
-/// [`Options::inherit_fds`]: crate::Options::inherit_fds
+/// [`SpawnOptions::inherit_fds`]: crate::SpawnOptions::inherit_fds
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StartMethod {
@@ -150,7 +150,7 @@ pub fn set_start_method(method: StartMethod) {
 /// Allows [`StartMethod::Fork`], in this process and in those that it starts.
 ///
 /// ```
-/// use mp_spawn::{Options, StartMethod, allow_fork, start_processes};
+/// use mp_spawn::{SpawnOptions, StartMethod, allow_fork, start_processes};
 /// use std::sync::OnceLock;
 ///
 /// static TABLE: OnceLock<Vec<u64>> = OnceLock::new();
@@ -160,7 +160,7 @@ pub fn set_start_method(method: StartMethod) {
 /// unsafe { allow_fork() };
 /// // Each process has the table that was computed here. Only the pages that it writes to are copied.
 /// let worker = |rank: usize, (): ()| Ok::<_, String>(TABLE.get().ok_or("it is not there")?[rank]);
-/// let options = Options::nprocs(3).start_method(StartMethod::Fork);
+/// let options = SpawnOptions::nprocs(3).start_method(StartMethod::Fork);
 /// assert_eq!(start_processes(worker, (), options)?.join()?, [0, 1, 4]);
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
@@ -202,7 +202,7 @@ pub fn set_start_method(method: StartMethod) {
 /// - What was borrowed from shared memory in the original (slices of tensors, guards of locks) is not used: the memory is
 ///   not there, and an access ends the process with SIGSEGV.
 /// - Files of the original whose numbers are those of other files that a start names
-///   ([`Options::inherit_fds`](crate::Options::inherit_fds)) are not used: the numbers mean the files that were named.
+///   ([`SpawnOptions::inherit_fds`](crate::SpawnOptions::inherit_fds)) are not used: the numbers mean the files that were named.
 #[doc(alias = "fork")]
 pub unsafe fn allow_fork() {
     CHOSEN.lock().fork = true;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::{DEADLINE, Meeting, Outcome, alive, eventually, join, say, wait_for_the_end, wait_for_word};
 use mp_spawn::{
-    Exit, OnFailure, Options, Output, Process, ProcessContext, SpawnError, Status, start_processes,
+    ExitStatus, OnFailure, Process, ProcessContext, ProcessStatus, SpawnError, SpawnOptions, Stdio,
+    start_processes,
 };
 
 fn fail(_: usize, (): ()) -> Result<(), String> {
@@ -17,7 +18,7 @@ fn fail(_: usize, (): ()) -> Result<(), String> {
 fn printed(test: fn(usize, ()) -> Outcome, rank: usize) -> String {
     let all = move |_: usize, (test, rank): (u8, usize)| TESTS[usize::from(test)](rank, ());
     let number = TESTS.iter().position(|other| std::ptr::fn_addr_eq(*other, test)).unwrap();
-    let options = Options::nprocs(1).stderr(Output::Capture);
+    let options = SpawnOptions::nprocs(1).stderr(Stdio::Capture);
     let context = start_processes(all, (number as u8, rank), options).unwrap();
     join(&context).unwrap();
     context.stderr(0).unwrap().text()
@@ -27,7 +28,7 @@ const TESTS: [fn(usize, ()) -> Outcome; 3] = [asks_a_context, asks_a_process, ki
 
 /// Exits in the thread that reaps, while two processes run that would be waited for.
 fn exits_in_a_callback(_: usize, (): ()) -> Outcome {
-    let context = start_processes(|_: usize, (): ()| wait_for_the_end(), (), Options::nprocs(2))?;
+    let context = start_processes(|_: usize, (): ()| wait_for_the_end(), (), SpawnOptions::nprocs(2))?;
     let child = Process::spawn(|(): ()| {}, ())?;
     child.on_exit(|| {
         std::process::exit(7);
@@ -42,12 +43,12 @@ fn a_callback_may_exit_while_processes_run() {
     let worker = |(): ()| exits_in_a_callback(0, ());
     let process = Process::spawn(worker, ()).unwrap();
     assert!(process.wait_timeout(DEADLINE), "it waits for processes that only it could reap");
-    assert_eq!(process.wait().unwrap(), Exit::Code(7));
+    assert_eq!(process.wait().unwrap(), ExitStatus::Code(7));
 }
 
 /// A context whose processes have failed, which lives on: asked in one way or another, and in none (0).
 fn asks_a_context(how: usize, (): ()) -> Outcome {
-    let context = start_processes(fail, (), Options::nprocs(2).on_failure(OnFailure::Continue))?;
+    let context = start_processes(fail, (), SpawnOptions::nprocs(2).on_failure(OnFailure::Continue))?;
     eventually("they have ended", || mp_spawn::active_children().is_empty());
     match how {
         0 => {}
@@ -55,11 +56,11 @@ fn asks_a_context(how: usize, (): ()) -> Outcome {
         2 => assert!(context.wait().is_err()),
         3 => assert!(context.results()?.iter().all(Result::is_err)),
         4 => assert_eq!(context.failures().len(), 2),
-        5 => assert!((0..2).all(|rank| matches!(context.status(rank), Ok(Status::Failed(_))))),
+        5 => assert!((0..2).all(|rank| matches!(context.status(rank), Ok(ProcessStatus::Failed(_))))),
         6 => assert!((0..2).all(|rank| matches!(context.exit(rank), Ok(Some(_))))),
         7 => assert!(context.join_timeout(DEADLINE).is_err()),
         // Of one of the two.
-        _ => assert!(matches!(context.status(0), Ok(Status::Failed(_)))),
+        _ => assert!(matches!(context.status(0), Ok(ProcessStatus::Failed(_)))),
     }
     context.detach();
     Ok(())
@@ -82,8 +83,8 @@ fn asks_a_process(how: usize, (): ()) -> Outcome {
     match how {
         0 => {}
         1 => assert!(child.join().is_err()),
-        2 => assert_ne!(child.wait()?, mp_spawn::Exit::Code(0)),
-        3 => eventually("it has failed", || matches!(child.status(), Status::Failed(_))),
+        2 => assert_ne!(child.wait()?, mp_spawn::ExitStatus::Code(0)),
+        3 => eventually("it has failed", || matches!(child.status(), ProcessStatus::Failed(_))),
         4 => eventually("it has ended", || child.exit().is_some()),
         // While it runs, perhaps: that is no answer.
         _ => drop((child.is_alive(), child.pid())),
@@ -105,7 +106,7 @@ fn failures_of_a_process_that_were_asked_for_are_not_printed() {
 /// Kills what it has started, and looks whether it is gone.
 fn kills_and_looks(how: usize, (): ()) -> Outcome {
     let child = Process::spawn(|(): ()| wait_for_the_end(), ())?;
-    assert!(matches!(child.status(), Status::Running));
+    assert!(matches!(child.status(), ProcessStatus::Running));
     match how {
         0 => child.kill()?,
         _ => child.terminate()?,
@@ -129,12 +130,12 @@ fn a_failure_after_the_question_is_printed() {
     }
     let worker = |_: usize, meeting: String| -> Outcome {
         let child = Process::spawn(late, meeting.clone())?;
-        assert!(matches!(child.status(), Status::Running) && child.exit().is_none());
+        assert!(matches!(child.status(), ProcessStatus::Running) && child.exit().is_none());
         eventually("it listens", || say(&meeting, "go").is_ok());
         Ok(())
     };
     let name = Meeting::new("late-failure").name;
-    let context = start_processes(worker, name, Options::nprocs(1).stderr(Output::Capture)).unwrap();
+    let context = start_processes(worker, name, SpawnOptions::nprocs(1).stderr(Stdio::Capture)).unwrap();
     join(&context).unwrap();
     let text = context.stderr(0).unwrap().text();
     assert!(text.contains("it went wrong at last"), "{text}");
@@ -152,9 +153,13 @@ fn contexts_and_processes_are_treated_alike_at_exit() {
             0 => drop(
                 Process::builder().daemon(daemon).spawn(|meeting: String| sleeper(0, meeting), meeting)?,
             ),
-            1 => start_processes(sleeper, meeting, Options::nprocs(1).daemon(daemon))?.detach(),
+            1 => start_processes(sleeper, meeting, SpawnOptions::nprocs(1).daemon(daemon))?.detach(),
             _ => {
-                _ = Box::leak(Box::new(start_processes(sleeper, meeting, Options::nprocs(1).daemon(daemon))?))
+                _ = Box::leak(Box::new(start_processes(
+                    sleeper,
+                    meeting,
+                    SpawnOptions::nprocs(1).daemon(daemon),
+                )?))
             }
         }
         Ok(())
@@ -162,7 +167,7 @@ fn contexts_and_processes_are_treated_alike_at_exit() {
     let start = |kind: u8, daemon: bool| -> (Meeting, ProcessContext) {
         let meeting = Meeting::new(&format!("alike-{kind}-{daemon}"));
         let args = (kind, daemon, meeting.name.clone());
-        let context = start_processes(worker, args, Options::nprocs(1)).unwrap();
+        let context = start_processes(worker, args, SpawnOptions::nprocs(1)).unwrap();
         (meeting, context)
     };
     for kind in 0..3 {
@@ -180,15 +185,15 @@ fn contexts_and_processes_are_treated_alike_at_exit() {
 
 #[test]
 fn what_was_taken_once_is_not_there_twice() -> Result<(), SpawnError> {
-    let context = start_processes(|rank: usize, (): ()| Ok::<_, String>(rank), (), Options::nprocs(2))?;
+    let context = start_processes(|rank: usize, (): ()| Ok::<_, String>(rank), (), SpawnOptions::nprocs(2))?;
     assert_eq!(context.join()?, [0, 1]);
     let error = context.join().unwrap_err();
     assert!(error.to_string().contains("an earlier call has taken it"), "{error}");
     let child = Process::spawn(|(): ()| Ok::<_, String>(1), ())?;
-    assert_eq!((child.wait()?, child.join()?), (mp_spawn::Exit::Code(0), 1));
+    assert_eq!((child.wait()?, child.join()?), (mp_spawn::ExitStatus::Code(0), 1));
     assert!(matches!(child.join(), Err(SpawnError::Value { .. })));
     // Nothing is always there.
-    let nothing = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(2))?;
+    let nothing = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(2))?;
     assert_eq!((nothing.join()?.len(), nothing.join()?.len()), (2, 2));
     Ok(())
 }

@@ -5,7 +5,7 @@ mod common;
 use std::process::{Command, Stdio};
 
 use mp_core::Error;
-use mp_spawn::{Options, Process, StartMethod, current_process, start_processes};
+use mp_spawn::{Process, SpawnOptions, StartMethod, current_process, start_processes};
 
 fn key() -> Result<Vec<u8>, Error> {
     Ok(current_process().authkey()?.as_ref().to_vec())
@@ -38,7 +38,7 @@ fn a_family_has_one_key_which_is_nowhere_to_be_read() {
         assert_eq!(child.join().unwrap(), [ours.clone(), ours.clone()], "{method}");
     }
     let surroundings = |_: usize, (): ()| Ok::<_, String>(everywhere());
-    let seen = start_processes(surroundings, (), Options::nprocs(2)).unwrap().join().unwrap();
+    let seen = start_processes(surroundings, (), SpawnOptions::nprocs(2)).unwrap().join().unwrap();
     let hex: String = ours.iter().map(|byte| format!("{byte:02x}")).collect();
     for place in seen.iter().chain([&everywhere()]) {
         assert!(!place.windows(8).any(|window| ours.starts_with(window)));
@@ -50,7 +50,7 @@ fn a_family_has_one_key_which_is_nowhere_to_be_read() {
 fn a_key_that_is_given_is_that_of_the_process_and_of_its_children() {
     let child = Process::builder().authkey("given").spawn(of_two_generations, ()).unwrap();
     assert_eq!(child.join().unwrap(), [b"given".to_vec(), b"given".to_vec()]);
-    let ranks = Options::nprocs(2).authkey(b"to all");
+    let ranks = SpawnOptions::nprocs(2).authkey(b"to all");
     let keys = start_processes(|_: usize, (): ()| key(), (), ranks).unwrap().join().unwrap();
     assert_eq!(keys, [b"to all", b"to all"]);
     // The key that a process sets goes to its children only.
@@ -65,7 +65,7 @@ fn a_key_that_is_given_is_that_of_the_process_and_of_its_children() {
 #[test]
 fn nothing_prints_it() {
     let key = current_process().authkey().unwrap();
-    let options = Options::nprocs(1).authkey("do not print");
+    let options = SpawnOptions::nprocs(1).authkey("do not print");
     let builder = Process::builder().authkey("do not print");
     for text in [format!("{key:?} {key:#?}"), format!("{options:?}"), format!("{builder:?}")] {
         assert!(!text.contains("do not print") && !text.contains("100, 111, 32"), "{text}");

@@ -7,10 +7,10 @@ mod common;
 use std::path::PathBuf;
 
 use common::{DEADLINE, Outcome, refuse, wait_for_the_end};
-use mp_spawn::{Options, Process, SpawnError, StartMethod, allow_fork, start_processes};
+use mp_spawn::{Process, SpawnError, SpawnOptions, StartMethod, allow_fork, start_processes};
 
 /// The error of a start, or of the process that was started, in words; nothing if all went well.
-fn outcome(options: Options) -> String {
+fn outcome(options: SpawnOptions) -> String {
     let error = match start_processes(|_: usize, (): ()| {}, (), options) {
         Ok(context) => context.join().map(drop),
         Err(error) => Err(error),
@@ -22,10 +22,10 @@ fn outcome(options: Options) -> String {
     }
 }
 
-fn by(method: &str) -> Options {
+fn by(method: &str) -> SpawnOptions {
     // SAFETY: what runs in copies does nothing.
     unsafe { allow_fork() };
-    Options::nprocs(1).start_method(method.parse().unwrap())
+    SpawnOptions::nprocs(1).start_method(method.parse().unwrap())
 }
 
 const METHODS: [&str; 3] = ["spawn", "forkserver", "fork"];
@@ -175,7 +175,7 @@ fn a_control_group_that_is_full_is_named_with_its_limit() {
     fn crowd((method, group): (String, PathBuf)) -> Result<String, String> {
         let joins = std::fs::write(group.join("cgroup.procs"), std::process::id().to_string());
         joins.map_err(|error| error.to_string())?;
-        let many = Options::nprocs(100).start_method(method.parse().unwrap());
+        let many = SpawnOptions::nprocs(100).start_method(method.parse().unwrap());
         match start_processes(|_: usize, (): ()| -> Outcome { wait_for_the_end() }, (), many) {
             Err(SpawnError::Launch(launch)) => Ok(launch.to_string()),
             other => Err(format!("{other:?}")),

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use common::{DEADLINE, Outcome, alone, wait_for_the_end};
 use mp_spawn::{
-    Options, Process, ProcessContext, Result, SpawnError, StartMethod, Status, allow_fork, start_processes,
+    Process, ProcessContext, ProcessStatus, Result, SpawnError, SpawnOptions, StartMethod, allow_fork,
+    start_processes,
 };
 
 static KEPT: Mutex<Option<(Process, ProcessContext)>> = Mutex::new(None);
@@ -36,14 +37,14 @@ fn they_are_refused_and_end_no_process() {
         // SAFETY: what runs in the copy needs nothing of other threads.
         unsafe { allow_fork() };
         let process = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();
-        let options = Options::nprocs(1);
+        let options = SpawnOptions::nprocs(1);
         let context = start_processes(|_: usize, (): ()| wait_for_the_end(), (), options).unwrap();
         *KEPT.lock().unwrap() = Some((process, context));
         let copy = Process::builder().start_method(StartMethod::Fork).spawn(in_the_copy, ()).unwrap();
         assert!(copy.wait_timeout(DEADLINE));
         copy.join().unwrap();
         let (process, context) = KEPT.lock().unwrap().take().unwrap();
-        assert!(process.is_alive() && matches!(context.status(0), Ok(Status::Running)));
+        assert!(process.is_alive() && matches!(context.status(0), Ok(ProcessStatus::Running)));
         process.kill().unwrap();
         assert!(process.join().is_err());
     });

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use common::{Folder, failure};
 use mp_spawn::{
-    Exit, Note, Options, Output, ProcessExited, Signal, SpawnError, StartMethod, start_processes,
+    ExitDetail, ExitStatus, ProcessExited, Signal, SpawnError, SpawnOptions, StartMethod, Stdio,
+    start_processes,
 };
 
 fn exited(error: SpawnError) -> ProcessExited {
@@ -55,10 +56,10 @@ fn signals_have_their_names() {
         (libc::SIGKILL, "SIGKILL"),
         (libc::SIGRTMIN() + 1, "SIGRTMIN+1"),
     ] {
-        let exited = exited(failure(&start_processes(raise, number, Options::nprocs(1)).unwrap()));
-        let expected = Exit::Signal { signal: Signal::from_number(number), core_dumped: false };
+        let exited = exited(failure(&start_processes(raise, number, SpawnOptions::nprocs(1)).unwrap()));
+        let expected = ExitStatus::Signal { signal: Signal::from_number(number), core_dumped: false };
         // No access to memory raised it: a process sent it.
-        assert_eq!((exited.exit, exited.note.clone()), (expected, None), "{exited}");
+        assert_eq!((exited.exit, exited.detail.clone()), (expected, None), "{exited}");
         let text = exited.to_string();
         assert!(text.contains(&format!("was killed by {name} (signal {number})")), "{text}");
     }
@@ -102,10 +103,10 @@ fn what_an_instruction_did_has_its_address() {
     };
     let others: &[i32] = if cfg!(target_arch = "x86_64") { &[libc::SIGILL, libc::SIGFPE] } else { &[] };
     for number in [&[libc::SIGBUS], others].concat() {
-        let exited = exited(failure(&start_processes(does, number, Options::nprocs(1)).unwrap()));
+        let exited = exited(failure(&start_processes(does, number, SpawnOptions::nprocs(1)).unwrap()));
         let signal = Signal::from_number(number);
-        assert_eq!(exited.exit, Exit::Signal { signal, core_dumped: false }, "{exited}");
-        assert!(matches!(exited.note, Some(Note::Fault { address }) if address > 0), "{exited}");
+        assert_eq!(exited.exit, ExitStatus::Signal { signal, core_dumped: false }, "{exited}");
+        assert!(matches!(exited.detail, Some(ExitDetail::Fault { address }) if address > 0), "{exited}");
         assert!(exited.to_string().contains(": fault at address 0x"), "{exited}");
     }
 }
@@ -117,9 +118,9 @@ fn a_core_file_is_told() {
         std::process::abort();
     };
     let core_dumped = |folder: &Folder, bytes: u64| {
-        let options = Options::nprocs(1).current_dir(&folder.0);
+        let options = SpawnOptions::nprocs(1).current_dir(&folder.0);
         let exited = exited(failure(&start_processes(abort, bytes, options).unwrap()));
-        let Exit::Signal { core_dumped, .. } = exited.exit else { panic!("{exited}") };
+        let ExitStatus::Signal { core_dumped, .. } = exited.exit else { panic!("{exited}") };
         assert_eq!(exited.to_string().contains("core dumped"), core_dumped, "{exited}");
         core_dumped
     };
@@ -151,7 +152,7 @@ fn the_function_that_panics() {
 #[test]
 fn a_panic_arrives_with_its_backtrace_if_that_is_wanted() {
     let backtrace = |method: StartMethod, wanted: &str| {
-        let options = Options::nprocs(1).start_method(method).stderr(Output::Null);
+        let options = SpawnOptions::nprocs(1).start_method(method).stderr(Stdio::Null);
         let options = options.env("RUST_BACKTRACE", wanted).env_remove("RUST_LIB_BACKTRACE");
         let worker = |_: usize, (): ()| the_function_that_panics();
         match failure(&start_processes(worker, (), options).unwrap()) {

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{DEADLINE, alone, eventually};
-use mp_spawn::{Options, Process, StartMethod, start_processes};
+use mp_spawn::{Process, SpawnOptions, StartMethod, start_processes};
 
 /// The open files of this process, by number.
 fn files() -> BTreeMap<i32, String> {
@@ -29,7 +29,8 @@ fn pidfds_are_closed_when_processes_are_joined_and_dropped() {
     alone(|()| {
         for method in METHODS {
             let start = || Process::builder().start_method(method).spawn(|(): ()| {}, ()).unwrap();
-            let one = || start_processes(|_: usize, (): ()| {}, (), Options::nprocs(2).start_method(method));
+            let one =
+                || start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(2).start_method(method));
             start().join().unwrap();
             // The fork server's own.
             let before = pidfds();
@@ -109,7 +110,7 @@ fn nothing_leaks() {
     for method in METHODS {
         let child = Process::builder().start_method(method).spawn(finds, "leaked".to_string()).unwrap();
         assert_eq!(child.join().unwrap(), [], "{method}");
-        let options = Options::nprocs(2).start_method(method);
+        let options = SpawnOptions::nprocs(2).start_method(method);
         let all =
             start_processes(|_: usize, name: String| finds(name), "leaked".to_string(), options).unwrap();
         assert_eq!(all.join().unwrap(), [[], []] as [[i32; 0]; 2], "{method}");
@@ -144,7 +145,7 @@ fn what_is_named_is_there() {
         }
         let found = builder.spawn(finds, "memfd:named".to_string()).unwrap().join().unwrap();
         assert_eq!(found, [number], "{method}");
-        let options = Options::nprocs(2).start_method(method).inherit_fds([&reused, &other]);
+        let options = SpawnOptions::nprocs(2).start_method(method).inherit_fds([&reused, &other]);
         let all = start_processes(|_: usize, name: String| finds(name), "memfd:reused".to_string(), options);
         assert_eq!(all.unwrap().join().unwrap(), [[number], [number]], "{method}");
     }
@@ -203,7 +204,7 @@ fn a_number_means_in_a_worker_what_it_meant_when_it_was_named() {
             let many: Vec<_> = (0..50).map(|n| memory(&format!("many-{n}"))).collect();
             let numbers: Vec<_> = many.iter().map(AsRawFd::as_raw_fd).collect();
             let builder = Process::builder().start_method(method).inherit_fds(&many);
-            let builder = builder.stdout(mp_spawn::Output::Capture);
+            let builder = builder.stdout(mp_spawn::Stdio::Capture);
             drop(many);
             let found = builder.spawn(looks_at, numbers).unwrap().join().unwrap();
             let expected: Vec<_> = (0..50).map(|n| (format!("many-{n}"), true)).collect();
@@ -234,7 +235,7 @@ fn a_number_that_is_named_twice_means_the_later_file() {
         }
         let few = leaking("few");
         let all = (0..300).map(|_| few.try_clone().unwrap()).collect::<Vec<_>>();
-        let options = Options::nprocs(1).start_method(StartMethod::Fork).inherit_fds(&all);
+        let options = SpawnOptions::nprocs(1).start_method(StartMethod::Fork).inherit_fds(&all);
         let error = start_processes(|_: usize, (): ()| {}, (), options).unwrap_err();
         assert!(error.to_string().contains("300 were named, and at most 200"), "{error}");
     });
@@ -248,7 +249,7 @@ fn numbers_may_be_in_the_way() {
         for _ in 0..2 {
             let many: Vec<_> = (0..100).map(|n| leaking(&format!("way-{n}-"))).collect();
             let numbers: Vec<_> = many.iter().map(AsRawFd::as_raw_fd).collect();
-            let options = Options::nprocs(1).start_method(method).inherit_fds(&many);
+            let options = SpawnOptions::nprocs(1).start_method(method).inherit_fds(&many);
             // So that what is opened for the start gets these.
             drop(many);
             let look = |_: usize, numbers: Vec<i32>| -> Result<bool, String> {
@@ -257,13 +258,13 @@ fn numbers_may_be_in_the_way() {
                     |(n, number)| files.get(number).is_some_and(|f| f.contains(&format!("way-{n}-")));
                 Ok(numbers.iter().enumerate().all(is_there))
             };
-            let options = options.stdout(mp_spawn::Output::Capture).stderr(mp_spawn::Output::Capture);
+            let options = options.stdout(mp_spawn::Stdio::Capture).stderr(mp_spawn::Stdio::Capture);
             let context = start_processes(look, numbers, options).unwrap();
             assert_eq!(context.join().unwrap(), [true], "{method}");
         }
         let few = leaking("few");
         let all = (0..300).map(|_| few.try_clone().unwrap()).collect::<Vec<_>>();
-        let options = Options::nprocs(1).start_method(method).inherit_fds(&all);
+        let options = SpawnOptions::nprocs(1).start_method(method).inherit_fds(&all);
         let error = start_processes(|_: usize, (): ()| {}, (), options).unwrap_err();
         assert!(error.to_string().contains("300 were named, and at most 200"), "{error}");
     }

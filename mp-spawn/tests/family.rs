@@ -9,7 +9,7 @@ use common::{
 use std::time::{Duration, Instant};
 
 use mp_spawn::{
-    Options, Process, SpawnError, StartMethod, allow_fork, get_all_start_methods, set_start_method,
+    Process, SpawnError, SpawnOptions, StartMethod, allow_fork, get_all_start_methods, set_start_method,
     start_processes,
 };
 
@@ -68,7 +68,7 @@ fn sleeper(_: usize, meeting: String) -> Outcome {
 /// Starts a process and waits for its end.
 fn middle(_: usize, meeting: String) -> Outcome {
     say(&meeting, &std::process::id().to_string())?;
-    let context = start_processes(sleeper, meeting, Options::nprocs(1))?;
+    let context = start_processes(sleeper, meeting, SpawnOptions::nprocs(1))?;
     context.join_timeout(LIFETIME)?;
     Ok(())
 }
@@ -78,7 +78,7 @@ fn no_process_outlives_a_parent_that_was_killed() {
     by_each_method(|| {
         within_a_second("child and grandchild of a parent that was killed", |round| {
             let meeting = Meeting::new(&format!("killed-{round}"));
-            let context = start_processes(middle, meeting.name.clone(), Options::nprocs(1)).unwrap();
+            let context = start_processes(middle, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
             let child: u32 = meeting.hear().parse().unwrap();
             let heard = meeting.hear();
             let grandchild: u32 = heard.split(' ').next().unwrap().parse().unwrap();
@@ -99,7 +99,7 @@ fn no_process_outlives_a_parent_that_executes_another_program() {
     fn executes(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
         let start = move || -> Outcome {
-            let child = start_processes(middle, meeting, Options::nprocs(1).daemon(true))?;
+            let child = start_processes(middle, meeting, SpawnOptions::nprocs(1).daemon(true))?;
             let _runs_on = std::mem::ManuallyDrop::new(child);
             Ok(())
         };
@@ -114,7 +114,7 @@ fn no_process_outlives_a_parent_that_executes_another_program() {
     by_each_method(|| {
         within_a_second("those of parents that execute another program", |round| {
             let meeting = Meeting::new(&format!("executes-{round}"));
-            let parents = start_processes(executes, meeting.name.clone(), Options::nprocs(2)).unwrap();
+            let parents = start_processes(executes, meeting.name.clone(), SpawnOptions::nprocs(2)).unwrap();
             // Each has a child and a grandchild.
             let descendants = pids(&meeting, 4);
             for rank in 0..2 {
@@ -132,7 +132,7 @@ fn no_process_outlives_a_parent_that_panics() {
     /// With the context of its child in its hands, which ends it, or out of them.
     fn panics(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
-        let child = start_processes(middle, meeting, Options::nprocs(1).daemon(true))?;
+        let child = start_processes(middle, meeting, SpawnOptions::nprocs(1).daemon(true))?;
         let (_ends, _runs_on) = match rank {
             0 => (Some(child), None),
             _ => (None, Some(std::mem::ManuallyDrop::new(child))),
@@ -143,7 +143,7 @@ fn no_process_outlives_a_parent_that_panics() {
     by_each_method(|| {
         within_a_second("those of parents that panic", |round| {
             let meeting = Meeting::new(&format!("panics-{round}"));
-            let settings = Options::nprocs(2).on_failure(mp_spawn::OnFailure::Continue);
+            let settings = SpawnOptions::nprocs(2).on_failure(mp_spawn::OnFailure::Continue);
             let parents = start_processes(panics, meeting.name.clone(), settings).unwrap();
             let descendants = pids(&meeting, 4);
             for rank in 0..2 {
@@ -161,15 +161,18 @@ fn no_process_outlives_a_parent_that_ends() {
     /// In good order, with a child that it doesn't wait for, whose child waits for none.
     fn ends(_: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-go");
-        let _runs_on =
-            std::mem::ManuallyDrop::new(start_processes(middle, meeting, Options::nprocs(1).daemon(true))?);
+        let _runs_on = std::mem::ManuallyDrop::new(start_processes(
+            middle,
+            meeting,
+            SpawnOptions::nprocs(1).daemon(true),
+        )?);
         wait_for_word(&go)?;
         std::process::exit(0)
     }
     by_each_method(|| {
         within_a_second("those of a parent that exits", |round| {
             let meeting = Meeting::new(&format!("ends-{round}"));
-            let context = start_processes(ends, meeting.name.clone(), Options::nprocs(1)).unwrap();
+            let context = start_processes(ends, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
             let descendants = pids(&meeting, 2);
             eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
             let took = until_gone(&descendants);
@@ -182,13 +185,13 @@ fn no_process_outlives_a_parent_that_ends() {
 #[test]
 fn no_process_outlives_a_chain_whose_top_was_killed() {
     fn top(_: usize, meeting: String) -> Outcome {
-        start_processes(middle, meeting, Options::nprocs(2))?.join_timeout(LIFETIME)?;
+        start_processes(middle, meeting, SpawnOptions::nprocs(2))?.join_timeout(LIFETIME)?;
         Ok(())
     }
     by_each_method(|| {
         within_a_second("a chain whose top was killed", |round| {
             let meeting = Meeting::new(&format!("chain-{round}"));
-            let context = start_processes(top, meeting.name.clone(), Options::nprocs(1)).unwrap();
+            let context = start_processes(top, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
             let descendants = pids(&meeting, 4);
             context.kill(0).unwrap();
             until_gone(&descendants)
@@ -204,7 +207,7 @@ fn errors_come_up_through_the_generations() {
     fn branch(_: usize, (): ()) -> Result<(), SpawnError> {
         mp_spawn::spawn(leaf, (), 2).map(drop)
     }
-    let error = failure(&start_processes(branch, (), Options::nprocs(1)).unwrap());
+    let error = failure(&start_processes(branch, (), SpawnOptions::nprocs(1)).unwrap());
     let SpawnError::ProcessRaised(raised) = &error else { panic!("unexpected: {error:?}") };
     assert!(raised.message.contains("rank 1 (pid "), "{error}");
     assert!(raised.message.contains("the leaf of rank 1 broke"), "{error}");
@@ -223,7 +226,7 @@ fn the_test_itself_is_no_child() {
         assert_eq!(mp_spawn::name(), Some(format!("member-{rank}").as_str()));
         assert_eq!(std::env::var_os("MP_CHILD"), None);
     };
-    let options = Options::nprocs(2).name("member");
+    let options = SpawnOptions::nprocs(2).name("member");
     join(&start_processes(worker, std::process::id(), options).unwrap()).unwrap();
 }
 
@@ -234,7 +237,7 @@ fn threads_start_processes_side_by_side() {
             scope.spawn(|| {
                 for round in 0..5usize {
                     let worker = |rank: usize, round: usize| assert!(rank < 3 && round < 5);
-                    let context = start_processes(worker, round, Options::nprocs(3)).unwrap();
+                    let context = start_processes(worker, round, SpawnOptions::nprocs(3)).unwrap();
                     assert!(context.join_timeout(DEADLINE).unwrap());
                 }
             });

@@ -15,12 +15,13 @@ use common::{
     wait_for_the_end,
 };
 use mp_spawn::{
-    Exit, Note, Options, Output, Process, Signal, SpawnError, StartMethod, active_children, allow_fork,
-    current_process, get_context, get_start_method, name, rank, set_start_method, start_processes,
+    ExitDetail, ExitStatus, Process, Signal, SpawnError, SpawnOptions, StartMethod, Stdio, active_children,
+    allow_fork, current_process, get_context, get_start_method, name, rank, set_start_method,
+    start_processes,
 };
 
-fn forked(nprocs: usize) -> Options {
-    Options::nprocs(nprocs).start_method(StartMethod::Fork)
+fn forked(nprocs: usize) -> SpawnOptions {
+    SpawnOptions::nprocs(nprocs).start_method(StartMethod::Fork)
 }
 
 /// In a test's own process, for it and those that it starts.
@@ -71,7 +72,7 @@ fn what_forbids_copies_is_named() {
         let error = start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap_err();
         assert!(matches!(error, SpawnError::ForkRefused("a driver has been used")), "{error:?}");
         // Another process is another matter.
-        start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1)).unwrap().join().unwrap();
+        start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1)).unwrap().join().unwrap();
     });
 }
 
@@ -129,25 +130,25 @@ fn every_way_to_end_is_told() {
         std::hint::black_box(room);
     }
     fn check() {
-        let results = start_processes(fail, (), forked(5).stderr(Output::Capture)).unwrap();
+        let results = start_processes(fail, (), forked(5).stderr(Stdio::Capture)).unwrap();
         let results = results.results().unwrap();
         let texts: Vec<_> = results.iter().map(|result| result.as_ref().unwrap_err().to_string()).collect();
         assert!(texts[0].contains("failed: an error"), "{texts:?}");
         assert!(texts[1].contains("panicked: a panic\n  at mp-spawn/tests/fork.rs:"), "{texts:?}");
         let exited = |rank: usize| match &results[rank] {
-            Err(SpawnError::ProcessExited(exited)) => (exited.exit, exited.note.clone()),
+            Err(SpawnError::ProcessExited(exited)) => (exited.exit, exited.detail.clone()),
             other => panic!("{other:?}"),
         };
-        assert_eq!(exited(2).0, Exit::Code(7));
+        assert_eq!(exited(2).0, ExitStatus::Code(7));
         assert!(
-            matches!(exited(3).0, Exit::Signal { signal, .. } if signal.name() == "SIGABRT"),
+            matches!(exited(3).0, ExitStatus::Signal { signal, .. } if signal.name() == "SIGABRT"),
             "{texts:?}"
         );
         assert!(
-            matches!(exited(4).0, Exit::Signal { signal, .. } if signal.name() == "SIGSEGV"),
+            matches!(exited(4).0, ExitStatus::Signal { signal, .. } if signal.name() == "SIGSEGV"),
             "{texts:?}"
         );
-        assert!(matches!(exited(4).1, Some(Note::StackOverflow { .. })), "{texts:?}");
+        assert!(matches!(exited(4).1, Some(ExitDetail::StackOverflow { .. })), "{texts:?}");
     }
     alone(|()| {
         check();
@@ -185,7 +186,7 @@ fn what_the_original_does_at_its_end_no_copy_does() {
                 }
             },
             (),
-            forked(2).stdout(Output::Capture),
+            forked(2).stdout(Stdio::Capture),
         )
         .unwrap();
         copies.wait().unwrap();
@@ -229,7 +230,7 @@ fn what_was_printed_before_is_printed_once() {
         std::thread::spawn(start).join().unwrap().unwrap().wait().unwrap();
         print!("after");
     };
-    let child = Process::builder().start_method(StartMethod::Spawn).stdout(Output::Capture);
+    let child = Process::builder().start_method(StartMethod::Spawn).stdout(Stdio::Capture);
     let child = child.spawn(test, ()).unwrap();
     assert!(child.wait_timeout(DEADLINE));
     assert_eq!(child.stdout().text(), "before copy-0 between other-0 after");
@@ -248,7 +249,7 @@ fn handlers_of_signals_stay_with_the_original() {
         let copy = start_processes(|_: usize, (): ()| wait_for_the_end(), (), forked(1)).unwrap();
         copy.terminate(0).unwrap();
         eventually("it ends", || copy.exit(0).unwrap().is_some());
-        assert!(matches!(copy.exit(0).unwrap(), Some(Exit::Signal { signal: Signal::TERM, .. })));
+        assert!(matches!(copy.exit(0).unwrap(), Some(ExitStatus::Signal { signal: Signal::TERM, .. })));
         // The handler here is there still.
         signal(std::process::id(), libc::SIGTERM);
         eventually("the signal is caught", || CAUGHT.load(Ordering::Relaxed));
@@ -267,7 +268,7 @@ fn the_thread_that_started_a_copy_may_end() {
         copies.kill(0).unwrap();
         let error = failure(&copies);
         assert!(
-            matches!(&error, SpawnError::ProcessExited(exited) if exited.note == Some(Note::AskedFor)),
+            matches!(&error, SpawnError::ProcessExited(exited) if exited.detail == Some(ExitDetail::AskedFor)),
             "{error:?}"
         );
         eventually("both are gone", || !pids.iter().any(|pid| alive(*pid)));
@@ -396,7 +397,7 @@ fn an_original_that_is_killed_while_it_makes_copies_leaves_none() {
 fn a_copy_has_no_files_of_its_original_but_the_programs_own() {
     alone(|()| {
         // Siblings, with sockets and pipes, and a file of the program's.
-        let captured = forked(3).stdout(Output::Capture);
+        let captured = forked(3).stdout(Stdio::Capture);
         let siblings = start_processes(|_: usize, (): ()| wait_for_the_end(), (), captured).unwrap();
         // Processes that have ended, whose sentinels still have owners.
         let ended = start_processes(|_: usize, (): ()| {}, (), forked(2)).unwrap();
@@ -409,7 +410,7 @@ fn a_copy_has_no_files_of_its_original_but_the_programs_own() {
             Ok::<_, String>(files())
         };
         let [by_fork] = start_processes(look, (), forked(1)).unwrap().join().unwrap().try_into().unwrap();
-        let spawned = Options::nprocs(1).start_method(StartMethod::Spawn);
+        let spawned = SpawnOptions::nprocs(1).start_method(StartMethod::Spawn);
         let [by_spawn] = start_processes(look, (), spawned).unwrap().join().unwrap().try_into().unwrap();
         let count = |files: &[String], what: &str| files.iter().filter(|file| file.contains(what)).count();
         for what in ["mp-arena", "socket:", "pidfd"] {
@@ -468,7 +469,7 @@ fn copies_are_made_while_other_threads_do_whatever_they_do() {
             Ok::<_, String>(tensor.iter().sum::<u64>())
         };
         for n in 0..60 {
-            let context = start_processes(work, n, forked(2).stdout(Output::Null)).unwrap();
+            let context = start_processes(work, n, forked(2).stdout(Stdio::Null)).unwrap();
             join_all(&context);
             assert_eq!(context.join().unwrap(), [100 * n; 2]);
         }

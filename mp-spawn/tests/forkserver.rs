@@ -14,12 +14,12 @@ use common::{
     signal, wait_for_the_end,
 };
 use mp_spawn::{
-    Exit, Note, Options, Output, Process, Setup, Signal, SpawnError, StartMethod, Status, get_context,
-    get_start_method, rank, set_start_method, start_processes, thread_name,
+    ExitDetail, ExitStatus, Process, ProcessOptions, ProcessStatus, Signal, SpawnError, SpawnOptions,
+    StartMethod, Stdio, get_context, get_start_method, rank, set_start_method, start_processes, thread_name,
 };
 
-fn served(nprocs: usize) -> Options {
-    Options::nprocs(nprocs).start_method(StartMethod::ForkServer)
+fn served(nprocs: usize) -> SpawnOptions {
+    SpawnOptions::nprocs(nprocs).start_method(StartMethod::ForkServer)
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn every_way_to_end_is_told() {
             overflow(depth + 1);
             std::hint::black_box(room);
         }
-        let quiet = served(5).stderr(Output::Null);
+        let quiet = served(5).stderr(Stdio::Null);
         let results = start_processes(fail, (), quiet).unwrap().results().unwrap();
         let texts: Vec<_> = results.iter().map(|result| result.as_ref().unwrap_err().to_string()).collect();
         assert!(texts[0].contains("failed: an error"), "{texts:?}");
@@ -66,7 +66,7 @@ fn every_way_to_end_is_told() {
         assert!(texts[2].contains("exited with code 7"), "{texts:?}");
         assert!(texts[3].contains("SIGABRT"), "{texts:?}");
         let Err(SpawnError::ProcessExited(exited)) = &results[4] else { panic!("{results:?}") };
-        assert!(matches!(exited.note, Some(Note::StackOverflow { .. })), "{exited:?}");
+        assert!(matches!(exited.detail, Some(ExitDetail::StackOverflow { .. })), "{exited:?}");
     });
 }
 
@@ -84,10 +84,10 @@ fn surroundings_are_those_of_each_rank() {
             Ok((variable("RANK_IS"), variable("PATH"), std::env::current_dir()?, thread_name()))
         }
         let there = folder.0.clone();
-        let change = move |rank: usize, setup: Setup| {
+        let change = move |rank: usize, setup: ProcessOptions| {
             setup.env("RANK_IS", rank.to_string()).env_remove("PATH").current_dir(&there)
         };
-        let options = served(2).per_rank(change).stdout(Output::Capture).stderr(Output::Capture).name("look");
+        let options = served(2).per_rank(change).stdout(Stdio::Capture).stderr(Stdio::Capture).name("look");
         let context = start_processes(look, (), options).unwrap();
         context.wait().unwrap();
         for rank in 0..2 {
@@ -120,11 +120,11 @@ fn an_idle_server_that_dies_is_replaced() {
         join(&start_processes(|_: usize, (): ()| {}, (), served(2)).unwrap()).unwrap();
         assert_ne!(server(), old);
         // What the old one has made runs on.
-        assert!(matches!(waiting.status(0), Ok(Status::Running)), "{waiting:?}");
+        assert!(matches!(waiting.status(0), Ok(ProcessStatus::Running)), "{waiting:?}");
         waiting.kill(0).unwrap();
         let error = failure(&waiting);
         assert!(matches!(&error, SpawnError::ProcessExited(exited)
-            if matches!(exited.exit, Exit::Signal { signal: Signal::KILL, .. })));
+            if matches!(exited.exit, ExitStatus::Signal { signal: Signal::KILL, .. })));
     });
 }
 
@@ -229,7 +229,7 @@ fn the_thread_that_started_the_server_may_end() {
         let first = std::thread::spawn(start).join().unwrap();
         let second = std::thread::spawn(start).join().unwrap();
         for context in [first, second] {
-            assert!(matches!(context.status(0), Ok(Status::Running)), "{context:?}");
+            assert!(matches!(context.status(0), Ok(ProcessStatus::Running)), "{context:?}");
             assert!(!context.join_timeout(Duration::from_millis(50)).unwrap());
         }
     });
@@ -271,7 +271,7 @@ fn the_default_is_handed_down() {
             let inner = start_processes(
                 |_: usize, (): ()| Ok::<_, String>(get_start_method().name().to_string()),
                 (),
-                Options::nprocs(2),
+                SpawnOptions::nprocs(2),
             );
             let names = inner?.join()?;
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>((names, server() != parent_id()))

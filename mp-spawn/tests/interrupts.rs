@@ -7,7 +7,9 @@ mod common;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{alone, eventually, next_worker, server, signal};
-use mp_spawn::{Exit, Options, Process, SpawnError, StartMethod, set_forkserver_preload, start_processes};
+use mp_spawn::{
+    ExitStatus, Process, SpawnError, SpawnOptions, StartMethod, set_forkserver_preload, start_processes,
+};
 
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
 
@@ -45,8 +47,8 @@ fn ignored((): ()) -> Result<[bool; 2], String> {
     Ok([libc::SIGINT, libc::SIGQUIT].map(|signal| mask & (1 << (signal - 1)) != 0))
 }
 
-fn served() -> Options {
-    Options::nprocs(2).start_method(StartMethod::ForkServer)
+fn served() -> SpawnOptions {
+    SpawnOptions::nprocs(2).start_method(StartMethod::ForkServer)
 }
 
 #[test]
@@ -83,7 +85,9 @@ fn a_worker_of_a_fork_server_is_interrupted_as_others_are() {
             press_ctrl_c();
             let error = child.join().unwrap_err();
             let SpawnError::ProcessExited(exited) = &error else { panic!("{method}: {error:?}") };
-            assert!(matches!(exited.exit, Exit::Signal { signal, .. } if signal.number() == libc::SIGINT));
+            assert!(
+                matches!(exited.exit, ExitStatus::Signal { signal, .. } if signal.number() == libc::SIGINT)
+            );
         }
     });
 }

@@ -4,7 +4,8 @@ mod common;
 
 use common::{Folder, alone, eventually, failure, next_worker, signal, wait_for_the_end};
 use mp_spawn::{
-    Exit, Note, Options, Process, ProcessExited, Signal, SpawnError, StartMethod, start_processes,
+    ExitDetail, ExitStatus, Process, ProcessExited, Signal, SpawnError, SpawnOptions, StartMethod,
+    start_processes,
 };
 
 fn exited(error: SpawnError) -> ProcessExited {
@@ -30,11 +31,14 @@ fn a_child_that_is_killed_before_it_reports_has_exited_by_its_signal() {
         let folder = Folder::new(&format!("killed-early-{name}"));
         let program = script(&folder, &format!("ulimit -c 0; kill -{name} $$"));
         let context =
-            start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1).executable(program)).unwrap();
+            start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1).executable(program)).unwrap();
         let error = exited(failure(&context));
         let text = error.to_string();
-        assert!(matches!(error.exit, Exit::Signal { signal, .. } if signal.number() == number), "{text}");
-        assert_eq!((&error.note, error.begun), (&Some(Note::NotBegun), false), "{text}");
+        assert!(
+            matches!(error.exit, ExitStatus::Signal { signal, .. } if signal.number() == number),
+            "{text}"
+        );
+        assert_eq!((&error.detail, error.begun), (&Some(ExitDetail::NotBegun), false), "{text}");
         assert!(text.contains("before it had begun"), "{text}");
         assert!(!text.contains("Only a program"), "{text}");
     }
@@ -48,7 +52,7 @@ fn one_that_this_program_kills_at_once_says_that_it_asked() {
         let child = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();
         child.kill().unwrap();
         let error = exited(child.join().unwrap_err());
-        assert_eq!(error.note, Some(Note::AskedFor), "{error}");
+        assert_eq!(error.detail, Some(ExitDetail::AskedFor), "{error}");
         not_begun += u32::from(!error.begun);
     }
     println!("{not_begun} of 20 had not begun");
@@ -57,10 +61,13 @@ fn one_that_this_program_kills_at_once_says_that_it_asked() {
 #[test]
 fn one_that_exits_before_it_reports_never_reported() {
     let context =
-        start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1).executable("/bin/true")).unwrap();
+        start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1).executable("/bin/true")).unwrap();
     let error = failure(&context);
     assert!(
-        matches!(&error, SpawnError::NeverReported { exit: Exit::Code(0), method: StartMethod::Spawn, .. }),
+        matches!(
+            &error,
+            SpawnError::NeverReported { exit: ExitStatus::Code(0), method: StartMethod::Spawn, .. }
+        ),
         "{error:?}"
     );
     assert!(error.to_string().contains("ran /bin/true"), "{error}");
@@ -69,7 +76,7 @@ fn one_that_exits_before_it_reports_never_reported() {
 #[test]
 fn what_a_fork_server_has_made_and_is_killed_before_it_begins() {
     alone(|()| {
-        let served = || Options::nprocs(1).start_method(StartMethod::ForkServer);
+        let served = || SpawnOptions::nprocs(1).start_method(StartMethod::ForkServer);
         start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
         let next = next_worker();
         signal(next, libc::SIGSTOP);
@@ -80,8 +87,12 @@ fn what_a_fork_server_has_made_and_is_killed_before_it_begins() {
         assert_eq!(context.pids(), [next]);
         signal(next, libc::SIGKILL);
         let error = exited(failure(&context));
-        let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
-        assert_eq!((error.exit, &error.note, error.begun), (killed, &Some(Note::NotBegun), false), "{error}");
+        let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
+        assert_eq!(
+            (error.exit, &error.detail, error.begun),
+            (killed, &Some(ExitDetail::NotBegun), false),
+            "{error}"
+        );
         assert!(!error.to_string().contains("/proc/self/exe"), "{error}");
     });
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Folder, Outcome, failure, join};
-use mp_spawn::{Options, Refusal, SpawnError, StartMethod, start_processes};
+use mp_spawn::{FunctionError, SpawnError, SpawnOptions, StartMethod, start_processes};
 
 fn no_op(_: usize, (): ()) {}
 
@@ -85,7 +85,7 @@ fn helper_starts_when_told() {
     println!("\nready");
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
     let worker = |rank: usize, text: String| assert!(rank < 3 && text == "go");
-    join(&start_processes(worker, "go".to_string(), Options::nprocs(3)).unwrap()).unwrap();
+    join(&start_processes(worker, "go".to_string(), SpawnOptions::nprocs(3)).unwrap()).unwrap();
     println!("helper: 3 processes");
 }
 
@@ -102,9 +102,10 @@ fn another_build_of_the_program_is_refused() {
     let folder = Folder::new("other-build");
     let other = folder.0.join("other");
     write_program(&other, &program);
-    let context = start_processes(no_op, (), Options::nprocs(1).executable(other)).unwrap();
+    let context = start_processes(no_op, (), SpawnOptions::nprocs(1).executable(other)).unwrap();
     let error = failure(&context);
-    let SpawnError::Refused { reason: Refusal::OtherBuild { found, expected }, function, .. } = &error else {
+    let SpawnError::Refused { reason: FunctionError::OtherBuild { found, expected }, function, .. } = &error
+    else {
         panic!("unexpected: {error:?}");
     };
     assert_ne!(found, expected);
@@ -114,12 +115,12 @@ fn another_build_of_the_program_is_refused() {
 
 #[test]
 fn a_program_that_is_no_worker_and_ends() {
-    let context = start_processes(no_op, (), Options::nprocs(1).executable("/bin/true")).unwrap();
+    let context = start_processes(no_op, (), SpawnOptions::nprocs(1).executable("/bin/true")).unwrap();
     let error = failure(&context);
     assert!(matches!(&error, SpawnError::NeverReported { who, .. } if who.rank == Some(0)), "{error:?}");
     let text = error.to_string();
     assert!(
-        text.contains("/bin/true and exited with code 0") && text.contains("Options::executable"),
+        text.contains("/bin/true and exited with code 0") && text.contains("SpawnOptions::executable"),
         "{text}"
     );
 }
@@ -129,7 +130,7 @@ fn a_program_that_is_no_worker_and_stays() {
     let folder = Folder::new("stays");
     let program = folder.0.join("stays");
     write_program(&program, b"#!/bin/sh\nexec sleep 120\n");
-    let options = Options::nprocs(1).executable(&program).handshake_timeout(Duration::from_millis(100));
+    let options = SpawnOptions::nprocs(1).executable(&program).handshake_timeout(Duration::from_millis(100));
     let error = failure(&start_processes(no_op, (), options).unwrap());
     assert!(matches!(&error, SpawnError::Timeout { who, .. } if who.rank == Some(0)), "{error:?}");
     assert!(error.to_string().contains("mp::init()"), "{error}");
@@ -162,7 +163,7 @@ fn one_that_the_kernel_does_not_let_go_on_gets_its_time_again() {
     assert!(compiler.expect("a C compiler").success());
     rustix::fs::mkfifoat(rustix::fs::CWD, &gate, 0o600.into()).unwrap();
     let short = Duration::from_millis(100);
-    let options = Options::nprocs(1).executable(&program).env("GATE", &gate).handshake_timeout(short);
+    let options = SpawnOptions::nprocs(1).executable(&program).env("GATE", &gate).handshake_timeout(short);
     let context = start_processes(no_op, (), options).unwrap();
     let stat = format!("/proc/{}/stat", context.pids()[0]);
     common::eventually("it waits", || std::fs::read_to_string(&stat).unwrap_or_default().contains(") D "));
@@ -190,7 +191,7 @@ fn a_program_that_talks_nonsense_is_ended() {
         let find_socket = "fd=${MP_CHILD#v1:}\nfd=${fd%%:*}\n";
         let script = format!("#!/bin/bash\n{find_socket}printf '{words}' >&$fd\nexec sleep 120\n");
         write_program(&program, script.as_bytes());
-        let context = start_processes(no_op, (), Options::nprocs(1).executable(&program)).unwrap();
+        let context = start_processes(no_op, (), SpawnOptions::nprocs(1).executable(&program)).unwrap();
         let error = failure(&context);
         assert!(matches!(&error, SpawnError::Protocol { who, .. } if who.rank == Some(0)), "{error:?}");
         assert!(error.to_string().contains(expected), "{error}");
@@ -199,7 +200,8 @@ fn a_program_that_talks_nonsense_is_ended() {
 
 #[test]
 fn a_program_that_is_not_there() {
-    let error = start_processes(no_op, (), Options::nprocs(3).executable("/no/such/program")).unwrap_err();
+    let error =
+        start_processes(no_op, (), SpawnOptions::nprocs(3).executable("/no/such/program")).unwrap_err();
     let SpawnError::Launch(launch) = &error else { panic!("unexpected: {error:?}") };
     assert_eq!(launch.source.kind(), std::io::ErrorKind::NotFound);
     assert!(error.to_string().contains(" of /no/such/program failed"), "{error}");
@@ -303,7 +305,7 @@ fn helper_under_the_loader() {
     let options: usize = std::env::var("LOADERS_OPTIONS").unwrap().parse().unwrap();
     let me = std::fs::read_link("/proc/self/exe").unwrap();
     for method in [StartMethod::Spawn, StartMethod::ForkServer] {
-        let workers = start_processes(how, (), Options::nprocs(2).start_method(method)).unwrap();
+        let workers = start_processes(how, (), SpawnOptions::nprocs(2).start_method(method)).unwrap();
         for (words, program) in workers.join().unwrap() {
             assert_eq!(
                 (words, &program),
@@ -317,14 +319,14 @@ fn helper_under_the_loader() {
     let own =
         own.lines().find_map(|line| line.split_once("/launching-").map(|_| &line[line.find('/').unwrap()..]));
     mp_spawn::set_executable(own.map(Into::into));
-    let (_, program) = start_processes(how, (), Options::nprocs(1)).unwrap().join().unwrap().remove(0);
+    let (_, program) = start_processes(how, (), SpawnOptions::nprocs(1)).unwrap().join().unwrap().remove(0);
     assert_eq!(Some(program.to_str().unwrap()), own);
     println!("\nhelper: under the loader, and named");
 }
 
 #[test]
 fn a_command_that_is_not_there() {
-    let options = || Options::nprocs(2);
+    let options = || SpawnOptions::nprocs(2);
     let error = start_processes(no_op, (), options().command(["mp-no-such-program", "x"])).unwrap_err();
     let SpawnError::Launch(launch) = &error else { panic!("unexpected: {error:?}") };
     assert_eq!(launch.source.kind(), std::io::ErrorKind::NotFound);
@@ -349,7 +351,7 @@ fn a_worker_to_be_starts_nothing() {
 fn helper_with_a_token() {
     // SAFETY: the harness waits for its one test and reads no variables meanwhile.
     unsafe { std::env::set_var("MP_CHILD", "v1:3:1:0") };
-    let error = start_processes(no_op, (), Options::nprocs(1)).unwrap_err();
+    let error = start_processes(no_op, (), SpawnOptions::nprocs(1)).unwrap_err();
     assert!(matches!(error, SpawnError::NotInitialised), "{error:?}");
     assert!(error.to_string().contains("mp::init() must run first"), "{error}");
     println!("\nhelper: refused");
@@ -399,6 +401,6 @@ fn helper_prints_half_a_line() {
         print!("\nhalf a line");
         Ok(())
     };
-    join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(worker, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
     println!(", and the rest");
 }

@@ -6,8 +6,8 @@ mod common;
 
 use common::{LIFETIME, Meeting, Outcome, eventually, join, refuse, say, wait_for_the_end, wait_for_word};
 use mp_spawn::{
-    Exit, OnFailure, Options, Output, Process, Signal, SpawnError, StartMethod, Waitable, start_processes,
-    wait,
+    ExitStatus, OnFailure, Process, Signal, SpawnError, SpawnOptions, StartMethod, Stdio, Waitable,
+    start_processes, wait,
 };
 
 fn open_files() -> usize {
@@ -34,7 +34,7 @@ fn two_hundred_rounds_leave_nothing_behind() {
         assert_eq!(children(), "", "children are left");
         Ok(())
     }
-    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn failed_starts_leave_nothing_behind() {
         mp_spawn::spawn(|_: usize, (): ()| {}, (), 1)?;
         let before = open_files();
         for _ in 0..50 {
-            let options = Options::nprocs(2).executable("/no/such/program");
+            let options = SpawnOptions::nprocs(2).executable("/no/such/program");
             let error = start_processes(|_: usize, (): ()| {}, (), options).unwrap_err();
             assert!(error.to_string().contains("/no/such/program"), "{error}");
             assert!(matches!(error, SpawnError::Launch(_)), "{error:?}");
@@ -53,7 +53,7 @@ fn failed_starts_leave_nothing_behind() {
         assert_eq!(children(), "", "children are left");
         Ok(())
     }
-    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
 fn limit(resource: libc::__rlimit_resource_t, value: u64) {
@@ -67,15 +67,15 @@ fn too_many_files_are_an_error_with_the_limit() {
     fn test(_: usize, (): ()) -> Outcome {
         limit(libc::RLIMIT_NOFILE, 64);
         let sleeper = |_: usize, (): ()| wait_for_the_end();
-        let error = start_processes(sleeper, (), Options::nprocs(100)).unwrap_err();
+        let error = start_processes(sleeper, (), SpawnOptions::nprocs(100)).unwrap_err();
         assert!(error.to_string().contains("RLIMIT_NOFILE = 64"), "{error}");
         assert_eq!(children(), "", "children are left");
         // What fits still works.
-        let context = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(8))?;
+        let context = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(8))?;
         assert!(context.join_timeout(LIFETIME)?);
         Ok(())
     }
-    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn no_file_at_all_is_an_error_too() {
         assert!(error.to_string().contains("RLIMIT_NOFILE"), "{error}");
         Ok(())
     }
-    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_program_that_ignores_its_children_learns_what_they_reported() {
         assert!(error.to_string().contains("unknown"), "{error}");
         Ok(())
     }
-    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn closed_standard_streams_are_not_taken_by_sockets() {
         Ok(())
     }
     let meeting = Meeting::new("streams");
-    let context = start_processes(test, meeting.name.clone(), Options::nprocs(1)).unwrap();
+    let context = start_processes(test, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
     let heard = meeting.hear();
     assert_eq!(heard.matches("/dev/null").count(), 3, "{heard}");
     join(&context).unwrap();
@@ -157,7 +157,7 @@ fn signals_of_the_parent_do_not_reach_into_the_child() {
         mp_spawn::spawn(child, (), 1)?;
         Ok(())
     }
-    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_kernel_without_pidfds_is_good_enough() {
         assert!(rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).is_err());
         let before = open_files();
         for method in [StartMethod::Spawn, StartMethod::ForkServer] {
-            let options = |nprocs| Options::nprocs(nprocs).start_method(method);
+            let options = |nprocs| SpawnOptions::nprocs(nprocs).start_method(method);
             let values = |rank: usize, (): ()| Ok::<_, String>(rank * 2);
             assert_eq!(start_processes(values, (), options(3))?.join()?, [0, 2, 4]);
             // What ends by itself, what is killed, and what obeys.
@@ -177,12 +177,12 @@ fn a_kernel_without_pidfds_is_good_enough() {
                 if rank == 0 { std::process::exit(3) } else { wait_for_the_end() }
             };
             let context = start_processes(worker, (), options(3).on_failure(OnFailure::Continue))?;
-            eventually("the first has ended", || matches!(context.exit(0), Ok(Some(Exit::Code(3)))));
+            eventually("the first has ended", || matches!(context.exit(0), Ok(Some(ExitStatus::Code(3)))));
             context.kill(1)?;
             context.terminate(2)?;
             assert!(matches!(context.join_timeout(LIFETIME), Err(SpawnError::ProcessExited(_))));
             let signal = |rank| match context.exit(rank) {
-                Ok(Some(Exit::Signal { signal, .. })) => signal,
+                Ok(Some(ExitStatus::Signal { signal, .. })) => signal,
                 other => panic!("{other:?}"),
             };
             assert_eq!((signal(1), signal(2)), (Signal::KILL, Signal::TERM));
@@ -196,7 +196,7 @@ fn a_kernel_without_pidfds_is_good_enough() {
     }
     // A C library doesn't take EPERM for an answer of a kernel that has no clone3.
     for how in [(libc::ENOSYS, true), (libc::EPERM, true), (libc::ENOSYS, false)] {
-        join(&start_processes(test, how, Options::nprocs(1)).unwrap()).unwrap();
+        join(&start_processes(test, how, SpawnOptions::nprocs(1)).unwrap()).unwrap();
     }
 }
 
@@ -220,12 +220,12 @@ fn a_signal_that_is_refused_is_no_failed_start() {
         eventually("it waits for its word", || say(&word, "go on").is_ok());
         // What ends it then is no signal of this process.
         let Err(SpawnError::ProcessExited(exited)) = child.join() else { panic!("{child:?}") };
-        assert!(exited.exit == Exit::Signal { signal: Signal::KILL, core_dumped: false }, "{exited}");
-        assert_ne!(exited.note, Some(mp_spawn::Note::AskedFor));
+        assert!(exited.exit == ExitStatus::Signal { signal: Signal::KILL, core_dumped: false }, "{exited}");
+        assert_ne!(exited.detail, Some(mp_spawn::ExitDetail::AskedFor));
         Ok(())
     }
     let word = format!("mp-spawn-{}-refused-signal", std::process::id());
-    join(&start_processes(test, word, Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(test, word, SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
 /// What a program finds that was started with this and that.
@@ -253,18 +253,18 @@ fn finds_what_it_should() -> Outcome {
     let context = start_processes(
         worker,
         inherited,
-        Options::nprocs(1)
+        SpawnOptions::nprocs(1)
             .command([std::env::current_exe()?.into_os_string(), "an argument".into()])
             .env("COLOUR", "green")
-            .stdout(Output::Capture)
-            .stderr(Output::Capture),
+            .stdout(Stdio::Capture)
+            .stderr(Stdio::Capture),
     )?;
     join(&context)?;
     let [out, err] = [context.stdout(0)?, context.stderr(0)?].map(|captured| captured.text());
     assert_eq!((&*out, &*err), ("out", "err"));
     // What is there and can't be executed.
-    let error =
-        start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1).executable("/etc/passwd")).unwrap_err();
+    let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1).executable("/etc/passwd"))
+        .unwrap_err();
     assert!(error.to_string().contains("of /etc/passwd failed: Permission denied"), "{error}");
     Ok(())
 }
@@ -282,7 +282,7 @@ fn a_system_without_clone3_is_good_enough() {
         Ok(())
     }
     for refused in [false, true] {
-        join(&start_processes(test, refused, Options::nprocs(1)).unwrap()).unwrap();
+        join(&start_processes(test, refused, SpawnOptions::nprocs(1)).unwrap()).unwrap();
     }
 }
 
@@ -328,5 +328,5 @@ fn handlers_of_the_parent_do_not_run_in_a_child() {
         });
         Ok(())
     }
-    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 use common::DEADLINE;
 use log::LevelFilter;
 use mp_spawn::{
-    Options, Output, Process, StartMethod, allow_fork, log_to_stderr, set_forkserver_preload, start_processes,
+    Process, SpawnOptions, StartMethod, Stdio, allow_fork, log_to_stderr, set_forkserver_preload,
+    start_processes,
 };
 
 /// What a process that runs this writes to its standard error.
 fn printed<F: Fn(()) + Copy + Send + 'static>(test: F) -> String {
-    let child = Process::builder().name("tested").start_method(StartMethod::Spawn).stderr(Output::Capture);
+    let child = Process::builder().name("tested").start_method(StartMethod::Spawn).stderr(Stdio::Capture);
     let child = child.spawn(test, ()).unwrap();
     assert!(child.wait_timeout(2 * DEADLINE), "{child:?}");
     let text = child.stderr().text();
@@ -35,13 +36,13 @@ fn what_happens_is_printed_with_the_name_of_the_process() {
         // SAFETY: what runs in copies prints, and no other thread does meanwhile but mp's own.
         unsafe { allow_fork() };
         for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
-            let options = Options::nprocs(2).name(method.name()).start_method(method);
+            let options = SpawnOptions::nprocs(2).name(method.name()).start_method(method);
             let results = start_processes(work, (), options).unwrap().results().unwrap();
             assert!(results[0].is_ok() && results[1].is_err());
         }
         // Less from now on, also in others.
         log_to_stderr(LevelFilter::Warn).unwrap();
-        start_processes(work, (), Options::nprocs(1).name("later")).unwrap().join().unwrap();
+        start_processes(work, (), SpawnOptions::nprocs(1).name("later")).unwrap().join().unwrap();
     });
     let lines: Vec<_> = text.lines().collect();
     assert!(lines.iter().all(|line| line.starts_with('[') && line.contains("/")), "whole lines: {text}");
@@ -81,7 +82,7 @@ fn what_a_start_waits_for_while_a_server_preloads_is_told_once() {
         log_to_stderr(LevelFilter::Warn).unwrap();
         let slow = || std::thread::sleep(Duration::from_secs(2)); // sleep: it stands for work that takes long
         set_forkserver_preload(slow).unwrap();
-        let impatient = Options::nprocs(1).start_method(StartMethod::ForkServer);
+        let impatient = SpawnOptions::nprocs(1).start_method(StartMethod::ForkServer);
         let impatient = impatient.handshake_timeout(Duration::from_millis(500));
         start_processes(|_: usize, (): ()| {}, (), impatient).unwrap().join().unwrap();
     });
@@ -98,7 +99,7 @@ fn what_a_start_waits_for_while_a_server_preloads_is_told_once() {
 fn a_fork_server_that_is_replaced_is_told_of() {
     let text = printed(|()| {
         log_to_stderr(LevelFilter::Warn).unwrap();
-        let served = || Options::nprocs(1).start_method(StartMethod::ForkServer);
+        let served = || SpawnOptions::nprocs(1).start_method(StartMethod::ForkServer);
         start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
         let old = common::server();
         common::signal(old, libc::SIGKILL);
@@ -114,7 +115,7 @@ fn a_fork_server_that_is_replaced_is_told_of() {
 #[test]
 fn nothing_is_logged_unless_a_logger_asks() {
     let text = printed(|()| {
-        let results = start_processes(work, (), Options::nprocs(2)).unwrap().results().unwrap();
+        let results = start_processes(work, (), SpawnOptions::nprocs(2)).unwrap().results().unwrap();
         assert!(results[1].is_err());
     });
     assert_eq!(text, "");
@@ -136,7 +137,7 @@ fn another_logger_of_the_program_stays() {
         log::set_logger(&Mine).unwrap();
         log::set_max_level(LevelFilter::Info);
         assert!(log_to_stderr(LevelFilter::Info).is_err());
-        start_processes(|_: usize, (): ()| log::info!("unheard"), (), Options::nprocs(1))
+        start_processes(|_: usize, (): ()| log::info!("unheard"), (), SpawnOptions::nprocs(1))
             .unwrap()
             .join()
             .unwrap();

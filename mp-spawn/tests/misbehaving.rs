@@ -5,7 +5,7 @@ mod common;
 use std::io::Write;
 
 use common::{Folder, Outcome, failure, join, wait_for_the_end};
-use mp_spawn::{Exit, Options, Output, Process, SpawnError, StartMethod, start_processes};
+use mp_spawn::{ExitStatus, Process, SpawnError, SpawnOptions, StartMethod, Stdio, start_processes};
 
 /// Ends the process at an unexpected place.
 struct Exits(i32);
@@ -19,7 +19,7 @@ impl Drop for Exits {
 fn exit_code(error: &SpawnError) -> Option<i32> {
     match error {
         SpawnError::ProcessExited(exited) => match exited.exit {
-            Exit::Code(code) => Some(code),
+            ExitStatus::Code(code) => Some(code),
             _ => None,
         },
         _ => None,
@@ -29,13 +29,13 @@ fn exit_code(error: &SpawnError) -> Option<i32> {
 #[test]
 fn an_exit_in_a_destructor_is_told() {
     // When all was well, during a panic, and in place of a result.
-    let well = start_processes(|_: usize, (): ()| drop(Exits(3)), (), Options::nprocs(1)).unwrap();
+    let well = start_processes(|_: usize, (): ()| drop(Exits(3)), (), SpawnOptions::nprocs(1)).unwrap();
     assert_eq!(exit_code(&failure(&well)), Some(3));
     let panics = |_: usize, (): ()| {
         let _exits = Exits(4);
         panic!("while it panics");
     };
-    let quiet = Options::nprocs(1).stderr(Output::Null);
+    let quiet = SpawnOptions::nprocs(1).stderr(Stdio::Null);
     let context = start_processes(panics, (), quiet).unwrap();
     assert_eq!(exit_code(&failure(&context)), Some(4));
     let instead = |(): ()| {
@@ -79,7 +79,7 @@ fn a_worker_that_prints_a_gigabyte_ends() {
         (0..SIZE >> 20).try_for_each(|_| std::io::stderr().write_all(&block))?;
         Ok(())
     };
-    let context = start_processes(worker, (), Options::nprocs(1).stderr(Output::Capture)).unwrap();
+    let context = start_processes(worker, (), SpawnOptions::nprocs(1).stderr(Stdio::Capture)).unwrap();
     join(&context).unwrap();
     let captured = context.stderr(0).unwrap();
     assert_eq!((captured.bytes.len() as u64 + captured.lost, captured.bytes.len()), (SIZE, 1 << 20));
@@ -109,7 +109,7 @@ fn more_processes_than_allowed_are_an_error_with_the_limit() {
         let few = libc::rlimit { rlim_cur: 8, rlim_max: 8 };
         // SAFETY: the limit is valid for reads.
         unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const few) };
-        match start_processes(|_: usize, (): ()| wait_for_the_end(), (), Options::nprocs(500)) {
+        match start_processes(|_: usize, (): ()| wait_for_the_end(), (), SpawnOptions::nprocs(500)) {
             Err(SpawnError::Launch(launch)) => Ok(launch.to_string()),
             other => Err(format!("{other:?}")),
         }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Outcome, join};
-use mp_spawn::{Exit, Options, SpawnError, StartMethod, allow_fork, start_processes};
+use mp_spawn::{ExitStatus, SpawnError, SpawnOptions, StartMethod, allow_fork, start_processes};
 
 /// The signals that this thread's process ignores; those above 31 belong to the C library.
 fn ignored() -> Vec<i32> {
@@ -29,13 +29,13 @@ fn what_nohup_ignores_workers_ignore() {
         unsafe { allow_fork() };
         for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
             let worker = |_: usize, (): ()| Ok::<_, String>(ignored());
-            let seen = start_processes(worker, (), Options::nprocs(1).start_method(method))?.join()?;
+            let seen = start_processes(worker, (), SpawnOptions::nprocs(1).start_method(method))?.join()?;
             // Without the first two, the terminal's end or Ctrl-C would end it; with SIGTERM, `terminate` would not.
             assert_eq!(seen, [[libc::SIGHUP, libc::SIGINT, libc::SIGPIPE]], "{method:?}");
         }
         Ok(())
     }
-    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
 /// Their exit status can't be known then; that they have ended, and what they have sent, can.
@@ -45,14 +45,14 @@ fn what_comes_back_comes_back_where_sigchld_is_ignored() {
         // SAFETY: this installs no handler.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         for method in [StartMethod::Spawn, StartMethod::ForkServer] {
-            let options = || Options::nprocs(1).start_method(method);
+            let options = || SpawnOptions::nprocs(1).start_method(method);
             for _ in 0..20 {
                 let value = |_: usize, (): ()| Ok::<_, String>(5);
                 assert_eq!(start_processes(value, (), options())?.join()?, [5]);
                 let exit = |_: usize, (): ()| -> Outcome { std::process::exit(3) };
                 let error = start_processes(exit, (), options())?.join().unwrap_err();
                 assert!(
-                    matches!(&error, SpawnError::ProcessExited(e) if e.exit == Exit::Unknown),
+                    matches!(&error, SpawnError::ProcessExited(e) if e.exit == ExitStatus::Unknown),
                     "{error:?}"
                 );
                 assert!(error.to_string().contains("unknown exit status"), "{error}");
@@ -60,5 +60,5 @@ fn what_comes_back_comes_back_where_sigchld_is_ignored() {
         }
         Ok(())
     }
-    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }

@@ -7,7 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, alone, eventually, say, wait_for_the_end, wait_for_word};
-use mp_spawn::{Exit, OnFailure, Options, Process, Signal, SpawnError, StartMethod, Status, start_processes};
+use mp_spawn::{
+    ExitStatus, OnFailure, Process, ProcessStatus, Signal, SpawnError, SpawnOptions, StartMethod,
+    start_processes,
+};
 
 const DURATIONS: [Duration; 5] = [
     Duration::ZERO,
@@ -65,7 +68,7 @@ fn processes_that_run_are_waited_for_as_long_as_told() {
         let waits = |_: usize, word: String| wait_for_word(&word);
         let begun = Instant::now();
         let (first, second) = (word(0), word(1));
-        let context = start_processes(waits, first.clone(), Options::nprocs(1)).unwrap();
+        let context = start_processes(waits, first.clone(), SpawnOptions::nprocs(1)).unwrap();
         let child = Process::spawn(|word: String| wait_for_word(&word), second.clone()).unwrap();
         for time in SHORT {
             assert!(!context.join_timeout(time).unwrap(), "{time:?}");
@@ -79,7 +82,8 @@ fn processes_that_run_are_waited_for_as_long_as_told() {
         child.join().unwrap();
         for (number, time) in (1..).zip(ENDLESS) {
             let words: Vec<_> = (0..3).map(|i| word(10 * number + i)).collect();
-            let start = |word: &String| start_processes(waits, word.clone(), Options::nprocs(1)).unwrap();
+            let start =
+                |word: &String| start_processes(waits, word.clone(), SpawnOptions::nprocs(1)).unwrap();
             let (one, other) = (start(&words[0]), start(&words[1]));
             let child = Process::spawn(|word: String| wait_for_word(&word), words[2].clone()).unwrap();
             assert!(woken(|| one.join_timeout(time).unwrap(), || give(&words[0])), "{time:?}");
@@ -108,7 +112,7 @@ fn processes_are_ended_after_the_grace_period_that_was_told() {
     alone(|()| {
         let start = |number: usize, grace: Duration| {
             let (ready, word) = (word(number), word(number + 1));
-            let options = Options::nprocs(2).grace_period(grace);
+            let options = SpawnOptions::nprocs(2).grace_period(grace);
             (start_processes(fails_or_stays, (ready, word.clone()), options).unwrap(), word)
         };
         let failed = |joined: Result<Vec<()>, SpawnError>| match joined {
@@ -121,7 +125,7 @@ fn processes_are_ended_after_the_grace_period_that_was_told() {
             failed(context.join());
             assert!(begun.elapsed() < DEADLINE, "{grace:?}: {:?}", begun.elapsed());
             let status = context.status(1).unwrap();
-            assert!(matches!(status, Status::EndedByUs(Signal::KILL)), "{grace:?}: {status:?}");
+            assert!(matches!(status, ProcessStatus::EndedByUs(Signal::KILL)), "{grace:?}: {status:?}");
         }
         for (number, grace) in (100..).step_by(2).zip(ENDLESS) {
             let (context, word) = start(number, grace);
@@ -130,11 +134,11 @@ fn processes_are_ended_after_the_grace_period_that_was_told() {
                 give(&word);
             };
             failed(woken(|| context.join(), then));
-            assert_eq!(context.exit(1).unwrap(), Some(Exit::Code(0)), "{grace:?}");
+            assert_eq!(context.exit(1).unwrap(), Some(ExitStatus::Code(0)), "{grace:?}");
         }
         // A context that is dropped sends a SIGTERM at once, and waits as long for the end.
         for time in SHORT.into_iter().chain(ENDLESS) {
-            let options = Options::nprocs(2).grace_period(time);
+            let options = SpawnOptions::nprocs(2).grace_period(time);
             drop(start_processes(|_: usize, (): ()| wait_for_the_end(), (), options).unwrap());
             assert!(common::children().is_empty(), "{time:?}");
         }
@@ -148,7 +152,7 @@ fn a_program_that_never_reports_is_waited_for_as_long_as_told() {
             let begun = Instant::now();
             let command = || ["sleep", "600"];
             let child = Process::builder().handshake_timeout(time).command(command());
-            let context = Options::nprocs(1).handshake_timeout(time).command(command());
+            let context = SpawnOptions::nprocs(1).handshake_timeout(time).command(command());
             let errors = [
                 child.spawn(|(): ()| {}, ()).unwrap().join().unwrap_err(),
                 start_processes(|_: usize, (): ()| {}, (), context).unwrap().join().unwrap_err(),
@@ -168,7 +172,7 @@ fn any_number_of_processes_is_started_or_refused_by_name() {
     alone(|()| {
         for count in [usize::MAX, usize::MAX - 1, isize::MAX as usize, 1 << 40, 1 << 20, 1025, 1024] {
             for method in [StartMethod::Spawn, StartMethod::ForkServer] {
-                let options = Options::nprocs(count).start_method(method);
+                let options = SpawnOptions::nprocs(count).start_method(method);
                 let error = start_processes(|_: usize, (): ()| {}, (), options).unwrap_err();
                 let text = error.to_string();
                 assert!(matches!(error, SpawnError::Launch(_)), "{error:?}");
@@ -177,7 +181,7 @@ fn any_number_of_processes_is_started_or_refused_by_name() {
                 assert!(common::children().is_empty(), "something was started");
             }
         }
-        let none = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(0)).unwrap();
+        let none = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(0)).unwrap();
         assert_eq!(none.join().unwrap().len(), 0);
         assert!(none.pids().is_empty() && none.sentinels().is_empty() && none.failures().is_empty());
         assert_eq!(mp_spawn::spawn(|rank: usize, (): ()| Ok::<_, String>(rank), (), 0).unwrap(), []);
@@ -187,22 +191,22 @@ fn any_number_of_processes_is_started_or_refused_by_name() {
 #[test]
 fn those_that_run_already_count() {
     alone(|()| {
-        let few = || Options::nprocs(3).on_failure(OnFailure::Continue);
+        let few = || SpawnOptions::nprocs(3).on_failure(OnFailure::Continue);
         let runs = start_processes(|_: usize, (): ()| wait_for_the_end(), (), few()).unwrap();
         // This process, its parent, and those three are members, or will be; no other process.
-        let error = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1 << 20)).unwrap_err();
+        let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1 << 20)).unwrap_err();
         let text = error.to_string();
         let room: usize =
             text.split("there is room for ").nth(1).unwrap().split('.').next().unwrap().parse().unwrap();
         let taken: usize =
             text.split("tree included; ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
         assert!(taken >= 4 && [256, 1024].contains(&(room + taken)), "{text}");
-        let error = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(room + 1)).unwrap_err();
+        let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(room + 1)).unwrap_err();
         assert!(error.to_string().contains(&format!("room for {room}")), "{error}");
         runs.kill_all().unwrap();
         assert!(runs.join_timeout(DEADLINE).is_err());
         // Their places are free again, and nothing is reserved for what was refused.
-        let error = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1 << 20)).unwrap_err();
+        let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1 << 20)).unwrap_err();
         assert!(error.to_string().contains(&format!("room for {}", room + 3)), "{error}");
     });
 }
@@ -211,7 +215,7 @@ fn those_that_run_already_count() {
 fn any_time_is_waited_for_without_a_panic() {
     alone(|()| {
         for time in DURATIONS {
-            let options = Options::nprocs(2).grace_period(time).handshake_timeout(Duration::MAX);
+            let options = SpawnOptions::nprocs(2).grace_period(time).handshake_timeout(Duration::MAX);
             let context = start_processes(|rank: usize, (): ()| assert!(rank < 2), (), options).unwrap();
             if time > DEADLINE {
                 assert!(context.join_timeout(time).unwrap());
@@ -227,7 +231,7 @@ fn any_time_is_waited_for_without_a_panic() {
         }
         // No time at all to report is too little, or enough for one that is quick.
         for time in [Duration::ZERO, Duration::from_nanos(1)] {
-            let hasty = Options::nprocs(1).handshake_timeout(time);
+            let hasty = SpawnOptions::nprocs(1).handshake_timeout(time);
             let outcome = start_processes(|_: usize, (): ()| {}, (), hasty).unwrap().join();
             assert!(matches!(outcome, Ok(_) | Err(SpawnError::Timeout { .. })), "{outcome:?}");
         }
@@ -237,7 +241,7 @@ fn any_time_is_waited_for_without_a_panic() {
 #[test]
 fn ranks_processors_and_numbers_may_be_anything() {
     alone(|()| {
-        let context = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(2)).unwrap();
+        let context = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(2)).unwrap();
         for rank in [2, usize::MAX / 2, usize::MAX] {
             let is_error = |error: SpawnError| matches!(error, SpawnError::NoSuchRank { rank: r, nprocs: 2 } if r == rank);
             assert!(is_error(context.status(rank).unwrap_err()) && is_error(context.exit(rank).unwrap_err()));
@@ -259,7 +263,7 @@ fn ranks_processors_and_numbers_may_be_anything() {
             assert!(error.to_string().contains(&format!("no processor {processor}")), "{error}");
         }
         for number in [0, usize::MAX] {
-            let tee = Process::builder().number(number).stdout(mp_spawn::Output::Tee);
+            let tee = Process::builder().number(number).stdout(mp_spawn::Stdio::Tee);
             tee.spawn(|(): ()| {}, ()).unwrap().join().unwrap();
         }
         for number in [i32::MIN, -1, 0, 64, 65, i32::MAX] {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use common::{Meeting, Outcome, failure, join, say, wait_for_the_end};
 use mp_spawn::{
-    Exit, Note, OnFailure, Options, Process, ProcessExited, RaisedKind, Signal, SpawnError, Status,
-    allow_fork, get_all_start_methods, spawn, start_processes,
+    ExitDetail, ExitStatus, OnFailure, Process, ProcessExited, ProcessStatus, RaisedKind, Signal, SpawnError,
+    SpawnOptions, allow_fork, get_all_start_methods, spawn, start_processes,
 };
 
 fn exited(error: SpawnError) -> ProcessExited {
@@ -23,7 +23,7 @@ fn exited(error: SpawnError) -> ProcessExited {
 
 fn signal(exited: &ProcessExited) -> String {
     match exited.exit {
-        Exit::Signal { signal, .. } => signal.name().into_owned(),
+        ExitStatus::Signal { signal, .. } => signal.name().into_owned(),
         other => panic!("unexpected: {other:?}"),
     }
 }
@@ -38,7 +38,7 @@ fn four_ranks_with_arguments() {
             say(&meeting, &format!("{rank} {numbers:?} {letter:?} {name} {:?}", mp_spawn::rank()))
         },
         args,
-        Options::nprocs(4),
+        SpawnOptions::nprocs(4),
     )
     .unwrap();
     let mut heard: Vec<String> = (0..4).map(|_| meeting.hear()).collect();
@@ -48,7 +48,7 @@ fn four_ranks_with_arguments() {
     assert_eq!(heard, expected);
     join(&context).unwrap();
     join(&context).unwrap();
-    assert!((0..4).all(|rank| matches!(context.status(rank), Ok(Status::Ended))));
+    assert!((0..4).all(|rank| matches!(context.status(rank), Ok(ProcessStatus::Ended))));
     assert!(matches!(context.status(4), Err(SpawnError::NoSuchRank { rank: 4, nprocs: 4 })));
 }
 
@@ -83,7 +83,8 @@ fn an_error_arrives_with_its_sources() {
     fn worker(_: usize, text: String) -> Result<(), Unreadable> {
         text.parse::<i32>().map(drop).map_err(Unreadable)
     }
-    let context = start_processes(worker, "seven".to_string(), Options::nprocs(1).name("reader")).unwrap();
+    let context =
+        start_processes(worker, "seven".to_string(), SpawnOptions::nprocs(1).name("reader")).unwrap();
     let error = failure(&context);
     let SpawnError::ProcessRaised(raised) = &error else { panic!("unexpected: {error:?}") };
     assert_eq!((raised.who.rank, raised.kind), (Some(0), RaisedKind::Error));
@@ -101,7 +102,7 @@ fn an_error_arrives_with_its_sources() {
 fn a_panic_arrives_with_its_location() {
     let line = line!() + 1;
     let worker = |rank: usize, (): ()| panic!("no data for rank {rank}");
-    let error = failure(&start_processes(worker, (), Options::nprocs(1)).unwrap());
+    let error = failure(&start_processes(worker, (), SpawnOptions::nprocs(1)).unwrap());
     let SpawnError::ProcessRaised(raised) = error else { panic!("unexpected: {error:?}") };
     assert_eq!((raised.kind, raised.message.as_str()), (RaisedKind::Panic, "no data for rank 0"));
     let location = raised.location.unwrap();
@@ -114,7 +115,7 @@ fn a_panic_without_a_text_or_a_hook() {
         let _ = std::panic::catch_unwind(|| panic!("caught"));
         std::panic::resume_unwind(Box::new(17));
     };
-    let error = failure(&start_processes(silent, (), Options::nprocs(1)).unwrap());
+    let error = failure(&start_processes(silent, (), SpawnOptions::nprocs(1)).unwrap());
     let SpawnError::ProcessRaised(raised) = error else { panic!("unexpected: {error:?}") };
     assert_eq!((raised.message.as_str(), raised.location), ("a panic whose payload is not a string", None));
 }
@@ -140,9 +141,9 @@ fn a_panic_during_a_panic_is_an_abort_with_a_reason() {
         let _bad = Bad;
         panic!("first");
     };
-    let exited = exited(failure(&start_processes(worker, (), Options::nprocs(1)).unwrap()));
+    let exited = exited(failure(&start_processes(worker, (), SpawnOptions::nprocs(1)).unwrap()));
     assert_eq!(signal(&exited), "SIGABRT");
-    let Some(Note::Panics(panics)) = &exited.note else { panic!("{exited}") };
+    let Some(ExitDetail::Panics(panics)) = &exited.detail else { panic!("{exited}") };
     assert!(panics.iter().any(|panic| panic.starts_with("first, at ")), "{exited}");
     assert!(panics.iter().any(|panic| panic.contains("and the destructor too")), "{exited}");
 }
@@ -150,9 +151,9 @@ fn a_panic_during_a_panic_is_an_abort_with_a_reason() {
 #[test]
 fn an_exit_code_is_told() {
     let exited = exited(failure(
-        &start_processes(|_: usize, (): ()| std::process::exit(3), (), Options::nprocs(1)).unwrap(),
+        &start_processes(|_: usize, (): ()| std::process::exit(3), (), SpawnOptions::nprocs(1)).unwrap(),
     ));
-    assert_eq!((exited.exit, exited.note.clone()), (Exit::Code(3), None));
+    assert_eq!((exited.exit, exited.detail.clone()), (ExitStatus::Code(3), None));
     assert!(exited.to_string().ends_with("exited with code 3"), "{exited}");
 }
 
@@ -168,9 +169,9 @@ fn a_segmentation_fault_has_its_address() {
         // SAFETY: none; the test wants to see what happens.
         unsafe { place.write_volatile(1) };
     };
-    let exited = exited(failure(&start_processes(worker, 24, Options::nprocs(1)).unwrap()));
+    let exited = exited(failure(&start_processes(worker, 24, SpawnOptions::nprocs(1)).unwrap()));
     assert_eq!(signal(&exited), "SIGSEGV");
-    assert_eq!(exited.note, Some(Note::Fault { address: 24 }));
+    assert_eq!(exited.detail, Some(ExitDetail::Fault { address: 24 }));
     assert!(exited.to_string().contains("was killed by SIGSEGV (signal 11"), "{exited}");
 }
 
@@ -184,9 +185,9 @@ fn a_stack_overflow_is_told_apart() {
     let worker = |_: usize, depth: u64| {
         std::hint::black_box(deeper(depth));
     };
-    let exited = exited(failure(&start_processes(worker, u64::MAX, Options::nprocs(1)).unwrap()));
+    let exited = exited(failure(&start_processes(worker, u64::MAX, SpawnOptions::nprocs(1)).unwrap()));
     assert_eq!(signal(&exited), "SIGSEGV");
-    assert!(matches!(exited.note, Some(Note::StackOverflow { .. })), "{exited}");
+    assert!(matches!(exited.detail, Some(ExitDetail::StackOverflow { .. })), "{exited}");
     assert!(exited.to_string().contains("stack overflow"), "{exited}");
 }
 
@@ -201,10 +202,10 @@ fn a_stack_overflow_in_another_thread_is_most_likely_one() {
         // SAFETY: what runs in copies needs nothing of other threads.
         unsafe { allow_fork() };
         for method in get_all_start_methods() {
-            let options = Options::nprocs(1).start_method(*method);
+            let options = SpawnOptions::nprocs(1).start_method(*method);
             let exited = exited(failure(&start_processes(overflows, (), options).unwrap()));
             assert_eq!(signal(&exited), "SIGSEGV", "{method}: {exited}");
-            assert_eq!(exited.note, Some(Note::LikelyStackOverflow), "{method}: {exited}");
+            assert_eq!(exited.detail, Some(ExitDetail::LikelyStackOverflow), "{method}: {exited}");
         }
     };
     let process = Process::spawn(each_method, ()).unwrap();
@@ -215,9 +216,9 @@ fn a_stack_overflow_in_another_thread_is_most_likely_one() {
 #[test]
 fn an_abort_is_told() {
     let exited = exited(failure(
-        &start_processes(|_: usize, (): ()| std::process::abort(), (), Options::nprocs(1)).unwrap(),
+        &start_processes(|_: usize, (): ()| std::process::abort(), (), SpawnOptions::nprocs(1)).unwrap(),
     ));
-    assert_eq!((signal(&exited).as_str(), exited.note), ("SIGABRT", None));
+    assert_eq!((signal(&exited).as_str(), exited.detail), ("SIGABRT", None));
 }
 
 #[test]
@@ -227,19 +228,19 @@ fn a_sigkill_from_outside_is_told_apart_from_ours() {
         wait_for_the_end()
     };
     let meeting = Meeting::new("outside");
-    let options = Options::nprocs(2).on_failure(OnFailure::Continue);
+    let options = SpawnOptions::nprocs(2).on_failure(OnFailure::Continue);
     let context = start_processes(worker, meeting.name.clone(), options).unwrap();
     let _ = (meeting.hear(), meeting.hear());
     let pid = i32::try_from(context.pids()[0]).unwrap();
     // SAFETY: the process was started above and has not been reaped, so the id is its own.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
-    common::eventually("rank 0 failed", || matches!(context.status(0), Ok(Status::Failed(_))));
+    common::eventually("rank 0 failed", || matches!(context.status(0), Ok(ProcessStatus::Failed(_))));
     context.kill(1).unwrap();
     let first = exited(failure(&context));
-    assert_eq!((first.who.rank, signal(&first).as_str(), first.note.clone()), (Some(0), "SIGKILL", None));
+    assert_eq!((first.who.rank, signal(&first).as_str(), first.detail.clone()), (Some(0), "SIGKILL", None));
     assert!(first.to_string().contains("which mp did not send"), "{first}");
-    let Ok(Status::Failed(second)) = context.status(1) else { panic!("{context:?}") };
-    assert_eq!(exited(second).note, Some(Note::AskedFor));
+    let Ok(ProcessStatus::Failed(second)) = context.status(1) else { panic!("{context:?}") };
+    assert_eq!(exited(second).detail, Some(ExitDetail::AskedFor));
     assert_eq!(context.failures().len(), 2);
     assert_eq!(Signal::KILL.name(), "SIGKILL");
 }
@@ -253,7 +254,7 @@ fn arguments_that_do_not_decode() {
             Err(serde::de::Error::custom("there is no such thing"))
         }
     }
-    let error = failure(&start_processes(|_: usize, _: Lying| {}, Lying, Options::nprocs(1)).unwrap());
+    let error = failure(&start_processes(|_: usize, _: Lying| {}, Lying, SpawnOptions::nprocs(1)).unwrap());
     let text = error.to_string();
     assert!(
         matches!(&error, SpawnError::Arguments { who: Some(who), .. } if who.rank == Some(0)),
@@ -310,15 +311,15 @@ fn a_failure_is_known_before_its_process_has_ended() {
     };
     // It reports in the first milliseconds of its life, and no caller waits for it, nor asks why it has not said hello.
     let word = format!("mp-spawn-{}-lingers", std::process::id());
-    let patient = Options::nprocs(1).handshake_timeout(10 * common::DEADLINE);
+    let patient = SpawnOptions::nprocs(1).handshake_timeout(10 * common::DEADLINE);
     let context = start_processes(worker, (word.clone(), true), patient).unwrap();
     let pid = context.pids()[0];
-    common::eventually("it has failed", || matches!(context.status(0), Ok(Status::Failed(_))));
+    common::eventually("it has failed", || matches!(context.status(0), Ok(ProcessStatus::Failed(_))));
     assert!(common::alive(pid) && matches!(context.exit(0), Ok(None)));
     common::eventually("it gets the word", || say(&word, "go on").is_ok());
     assert!(failure(&context).to_string().contains("it went wrong"));
     // And a process whose function has returned has not ended before it has.
-    let context = start_processes(worker, (word.clone(), false), Options::nprocs(1)).unwrap();
+    let context = start_processes(worker, (word.clone(), false), SpawnOptions::nprocs(1)).unwrap();
     assert!(!context.join_timeout(Duration::from_millis(20)).unwrap());
     common::eventually("it gets the word", || say(&word, "go on").is_ok());
     join(&context).unwrap();

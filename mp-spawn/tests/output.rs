@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Folder, Meeting, Outcome, failure, join, say, wait_for_the_end};
-use mp_spawn::{OnFailure, Options, Output, Process, SpawnError, Status, start_processes};
+use mp_spawn::{OnFailure, Process, ProcessStatus, SpawnError, SpawnOptions, Stdio, start_processes};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 fn talk(rank: usize, lines: usize) -> Outcome {
@@ -20,7 +20,7 @@ fn talk(rank: usize, lines: usize) -> Outcome {
 
 #[test]
 fn captured() {
-    let options = Options::nprocs(2).stdout(Output::Capture).stderr(Output::Capture);
+    let options = SpawnOptions::nprocs(2).stdout(Stdio::Capture).stderr(Stdio::Capture);
     let context = start_processes(talk, 2, options).unwrap();
     join(&context).unwrap();
     assert_eq!(context.stdout(1).unwrap().text(), "1 says 0\n1 says 1\n");
@@ -33,12 +33,12 @@ fn a_file_for_each_rank_or_nothing() {
     let folder = Folder::new("logs");
     let path = folder.0.join("{name}.{rank}.log");
     std::fs::write(folder.0.join("talker-1.1.log"), "from before").unwrap();
-    let options = Options::nprocs(2).name("talker").stdout(Output::file(&path)).stderr(Output::Null);
+    let options = SpawnOptions::nprocs(2).name("talker").stdout(Stdio::file(&path)).stderr(Stdio::Null);
     join(&start_processes(talk, 1, options).unwrap()).unwrap();
     let text =
         |rank: usize| std::fs::read_to_string(folder.0.join(format!("talker-{rank}.{rank}.log"))).unwrap();
     assert_eq!((text(0).as_str(), text(1).as_str()), ("0 says 0\n", "1 says 0\n"));
-    let nowhere = Options::nprocs(1).stdout(Output::file("/no/such/place/log"));
+    let nowhere = SpawnOptions::nprocs(1).stdout(Stdio::file("/no/such/place/log"));
     let error = start_processes(talk, 1, nowhere).unwrap_err();
     assert!(
         error.to_string().contains("making the file for its output of /no/such/place/log failed"),
@@ -50,7 +50,7 @@ fn a_file_for_each_rank_or_nothing() {
 fn a_file_that_is_appended_to_keeps_what_is_in_it() {
     let folder = Folder::new("appended");
     let path = folder.0.join("log");
-    let run = |output: &Output, line: usize| {
+    let run = |output: &Stdio, line: usize| {
         let say = |line: usize| {
             println!("{line}");
             eprintln!("and {line}");
@@ -60,11 +60,11 @@ fn a_file_that_is_appended_to_keeps_what_is_in_it() {
         assert!(process.wait_timeout(DEADLINE));
         process.join().unwrap();
     };
-    run(&Output::Append(path.clone()), 1);
-    run(&Output::Append(path.clone()), 2);
+    run(&Stdio::Append(path.clone()), 1);
+    run(&Stdio::Append(path.clone()), 2);
     // Both streams of each: neither writes over the other.
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\nand 1\n2\nand 2\n");
-    run(&Output::file(&path), 3);
+    run(&Stdio::file(&path), 3);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "3\nand 3\n");
 }
 
@@ -84,10 +84,10 @@ fn teed_lines_are_whole_and_say_whose_they_are() {
             print!("no end");
             Ok(())
         };
-        join(&start_processes(shouter, (), Options::nprocs(2).stdout(Output::Tee))?)?;
+        join(&start_processes(shouter, (), SpawnOptions::nprocs(2).stdout(Stdio::Tee))?)?;
         Ok(())
     };
-    let process = Process::builder().stdout(Output::Capture).spawn(middle, ()).unwrap();
+    let process = Process::builder().stdout(Stdio::Capture).spawn(middle, ()).unwrap();
     assert!(process.wait_timeout(DEADLINE));
     let text = process.stdout().text();
     process.join().unwrap();
@@ -105,7 +105,7 @@ fn a_join_ends_when_all_output_was_seen() {
     let middle = |(): ()| -> Outcome {
         for _ in 0..20 {
             let context =
-                start_processes(talk, 100, Options::nprocs(4).stdout(Output::Tee).stderr(Output::Null))?;
+                start_processes(talk, 100, SpawnOptions::nprocs(4).stdout(Stdio::Tee).stderr(Stdio::Null))?;
             join(&context)?;
             println!("joined");
         }
@@ -113,7 +113,7 @@ fn a_join_ends_when_all_output_was_seen() {
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(0) };
     };
-    let process = Process::builder().stdout(Output::Capture).spawn(middle, ()).unwrap();
+    let process = Process::builder().stdout(Stdio::Capture).spawn(middle, ()).unwrap();
     assert!(process.wait_timeout(DEADLINE));
     let text = process.stdout().text();
     process.join().unwrap();
@@ -134,7 +134,7 @@ fn processes_with_handles_of_their_own_are_told_apart() {
             println!("I am {number}");
             eprintln!("and so is this of {number}");
         };
-        let builder = || Process::builder().stdout(Output::Tee).stderr(Output::file(&path));
+        let builder = || Process::builder().stdout(Stdio::Tee).stderr(Stdio::file(&path));
         let started = [
             builder().spawn(say, 1)?,
             builder().name("reader").spawn(say, 2)?,
@@ -147,7 +147,7 @@ fn processes_with_handles_of_their_own_are_told_apart() {
         }
         Ok(())
     };
-    let process = Process::builder().stdout(Output::Capture).spawn(middle, path).unwrap();
+    let process = Process::builder().stdout(Stdio::Capture).spawn(middle, path).unwrap();
     assert!(process.wait_timeout(DEADLINE));
     let text = process.stdout().text();
     process.join().unwrap();
@@ -169,7 +169,7 @@ fn a_crash_shows_the_last_that_was_written() {
         }
         std::process::exit(7);
     };
-    let context = start_processes(worker, (), Options::nprocs(1).stderr(Output::Capture)).unwrap();
+    let context = start_processes(worker, (), SpawnOptions::nprocs(1).stderr(Stdio::Capture)).unwrap();
     let error = failure(&context);
     let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
     let last = exited.stderr.as_deref().unwrap();
@@ -186,7 +186,7 @@ fn memory_is_bounded_whatever_is_written() {
         }
         Ok(())
     };
-    let context = start_processes(worker, (), Options::nprocs(1).stdout(Output::Capture)).unwrap();
+    let context = start_processes(worker, (), SpawnOptions::nprocs(1).stdout(Stdio::Capture)).unwrap();
     join(&context).unwrap();
     let captured = context.stdout(0).unwrap();
     assert_eq!(captured.bytes.len() as u64 + captured.lost, 64 << 20);
@@ -202,7 +202,7 @@ fn a_grandchild_that_keeps_the_pipe_delays_no_process() {
         Ok(())
     }
     let meeting = Meeting::new("keeper");
-    let process = Process::builder().stdout(Output::Capture).spawn(middle, meeting.name.clone()).unwrap();
+    let process = Process::builder().stdout(Stdio::Capture).spawn(middle, meeting.name.clone()).unwrap();
     let sleeper: i32 = meeting.hear().parse().unwrap();
     assert!(process.wait_timeout(DEADLINE));
     assert_eq!(process.stdout().text(), "done\n");
@@ -217,7 +217,7 @@ fn output_can_be_read_while_the_worker_runs() {
         println!("here");
         wait_for_the_end()
     };
-    let context = start_processes(worker, (), Options::nprocs(1).stdout(Output::Capture)).unwrap();
+    let context = start_processes(worker, (), SpawnOptions::nprocs(1).stdout(Stdio::Capture)).unwrap();
     common::eventually("it said so", || context.stdout(0).unwrap().text() == "here\n");
     context.kill(0).unwrap();
     assert!(failure(&context).to_string().contains("SIGKILL"));
@@ -237,7 +237,7 @@ fn on_a_terminal(nprocs: usize) -> Result<Option<String>, Box<dyn std::error::Er
     // SAFETY: as above.
     let line = unsafe { OwnedFd::from_raw_fd(line) };
     rustix::stdio::dup2_stdout(&line)?;
-    join(&start_processes(talk, 1, Options::nprocs(nprocs).stdout(Output::Tee).stderr(Output::Null))?)?;
+    join(&start_processes(talk, 1, SpawnOptions::nprocs(nprocs).stdout(Stdio::Tee).stderr(Stdio::Null))?)?;
     let mut shown = Vec::new();
     while shown.iter().filter(|byte| **byte == b'\n').count() < nprocs {
         let mut ready = [PollFd::new(&screen, PollFlags::IN)];
@@ -292,14 +292,14 @@ fn a_terminal_that_stands_still_holds_up_neither_starts_nor_failures() {
         // At most three times: the machine may be busy with something else.
         let took = (0..3).map(|_| {
             let since = Instant::now();
-            let options = Options::nprocs(TEED).stdout(Output::Tee).stderr(Output::Tee);
+            let options = SpawnOptions::nprocs(TEED).stdout(Stdio::Tee).stderr(Stdio::Tee);
             let context = start_processes(fails_last, 10, options.on_failure(OnFailure::Continue)).unwrap();
-            let over = |rank| !matches!(context.status(rank), Ok(Status::Running));
+            let over = |rank| !matches!(context.status(rank), Ok(ProcessStatus::Running));
             common::eventually("all are known to have ended", || (0..TEED).all(over));
             assert_eq!(context.failures().len(), 1);
             let another = Process::builder()
-                .stdout(Output::Capture)
-                .stderr(Output::Null)
+                .stdout(Stdio::Capture)
+                .stderr(Stdio::Null)
                 .spawn(|(): ()| println!("here"), ())
                 .unwrap();
             assert!(another.wait_timeout(DEADLINE));
@@ -323,7 +323,7 @@ fn a_thread_that_holds_standard_output_can_wait_for_processes_that_write_there()
     let held = std::io::stdout().lock();
     // Another thread, so that the test has an end if this one waits for ever.
     let waiter = std::thread::spawn(move || {
-        let options = Options::nprocs(2).stdout(Output::Tee).stderr(Output::Null);
+        let options = SpawnOptions::nprocs(2).stdout(Stdio::Tee).stderr(Stdio::Null);
         let context = start_processes(talk, 100, options).unwrap();
         join(&context).unwrap();
         _ = tell.send([0, 1].map(|rank| context.stdout(rank).unwrap().text()));

@@ -9,10 +9,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use common::{alone, children, eventually, join, server, signal, wait_for_the_end};
-use mp_spawn::{Options, Output, StartMethod, set_forkserver_preload, start_processes};
+use mp_spawn::{SpawnOptions, StartMethod, Stdio, set_forkserver_preload, start_processes};
 
-fn served(nprocs: usize) -> Options {
-    Options::nprocs(nprocs).start_method(StartMethod::ForkServer)
+fn served(nprocs: usize) -> SpawnOptions {
+    SpawnOptions::nprocs(nprocs).start_method(StartMethod::ForkServer)
 }
 
 static TABLE: OnceLock<Vec<u32>> = OnceLock::new();
@@ -134,7 +134,7 @@ fn what_is_preloaded_to_be_done_at_exit_no_copy_does() {
                 at_exit();
             }
         };
-        let context = start_processes(work, (), served(2).stdout(Output::Capture)).unwrap();
+        let context = start_processes(work, (), served(2).stdout(Stdio::Capture)).unwrap();
         context.wait().unwrap();
         let printed = [0, 1].map(|rank| context.stdout(rank).unwrap().text());
         let noted = std::fs::read_dir(&folder).unwrap();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Meeting, Outcome, alive, eventually, join, say, wait_for_the_end, wait_for_word};
 use mp_spawn::{
-    Descriptor, Exit, Note, OnFailure, Options, Process, Signal, SpawnError, Waitable, active_children,
-    current_process, parent_process, start_processes, wait,
+    Descriptor, ExitDetail, ExitStatus, OnFailure, Process, Signal, SpawnError, SpawnOptions, Waitable,
+    active_children, current_process, parent_process, start_processes, wait,
 };
 use mp_tensor::{FrozenTensor, Tensor};
 
@@ -45,9 +45,9 @@ fn an_exclusive_tensor_moves_there_and_back() {
 #[test]
 fn a_value_that_was_not_returned_is_missed() {
     let leaver = |_: usize, (): ()| -> Result<u8, String> { std::process::exit(0) };
-    let error = start_processes(leaver, (), Options::nprocs(1)).unwrap().join().unwrap_err();
+    let error = start_processes(leaver, (), SpawnOptions::nprocs(1)).unwrap().join().unwrap_err();
     let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
-    assert_eq!((exited.exit, &exited.note), (Exit::Code(0), &Some(Note::NoValue)));
+    assert_eq!((exited.exit, &exited.detail), (ExitStatus::Code(0), &Some(ExitDetail::NoValue)));
     assert!(error.to_string().contains("before its function returned"), "{error}");
 }
 
@@ -58,11 +58,13 @@ fn each_rank_has_its_own_result() {
         1 => Err("not fine"),
         _ => std::process::exit(4),
     };
-    let options = Options::nprocs(3).on_failure(OnFailure::Continue);
+    let options = SpawnOptions::nprocs(3).on_failure(OnFailure::Continue);
     let results = start_processes(worker, (), options).unwrap().results().unwrap();
     assert_eq!(results[0].as_deref().unwrap(), "fine");
     assert!(matches!(&results[1], Err(SpawnError::ProcessRaised(raised)) if raised.message == "not fine"));
-    assert!(matches!(&results[2], Err(SpawnError::ProcessExited(exited)) if exited.exit == Exit::Code(4)));
+    assert!(
+        matches!(&results[2], Err(SpawnError::ProcessExited(exited)) if exited.exit == ExitStatus::Code(4))
+    );
 }
 
 #[test]
@@ -88,7 +90,7 @@ fn a_process_from_start_to_end() {
         said.is_ok()
     });
     assert!(child.wait_timeout(DEADLINE));
-    assert_eq!((child.is_alive(), child.exit()), (false, Some(Exit::Code(0))));
+    assert_eq!((child.is_alive(), child.exit()), (false, Some(ExitStatus::Code(0))));
     assert!(!active_children().iter().any(|active| active.pid == child.pid()));
     let sentinel = child.sentinel();
     let mut fds = [rustix::event::PollFd::new(&sentinel, rustix::event::PollFlags::IN)];
@@ -103,8 +105,8 @@ fn a_terminated_process_says_so() {
     child.terminate().unwrap();
     let error = child.join().unwrap_err();
     let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
-    assert_eq!(exited.exit, Exit::Signal { signal: Signal::TERM, core_dumped: false });
-    assert_eq!(exited.note, Some(Note::AskedFor));
+    assert_eq!(exited.exit, ExitStatus::Signal { signal: Signal::TERM, core_dumped: false });
+    assert_eq!(exited.detail, Some(ExitDetail::AskedFor));
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn the_surroundings_of_each_rank() {
         let processors = std::thread::available_parallelism()?.get();
         Ok((std::env::var("MP_TEST_RANK").ok(), gone, directory, processors))
     };
-    let options = Options::nprocs(2)
+    let options = SpawnOptions::nprocs(2)
         .env("MP_TEST_GONE", "here")
         .env_remove("MP_TEST_GONE")
         .env("MP_TEST_RANK", "all")
@@ -134,17 +136,17 @@ fn the_surroundings_of_each_rank() {
 
 #[test]
 fn surroundings_that_do_not_exist_are_errors() {
-    let attempt = |options: Options| {
+    let attempt = |options: SpawnOptions| {
         let started = start_processes(|_: usize, (): ()| {}, (), options);
         started.and_then(|context| join(&context)).unwrap_err().to_string()
     };
-    let error = attempt(Options::nprocs(1).current_dir("/no/such/place"));
+    let error = attempt(SpawnOptions::nprocs(1).current_dir("/no/such/place"));
     assert!(error.contains("changing to the directory /no/such/place failed: No such file"), "{error}");
-    let error = attempt(Options::nprocs(1).processors([1000]));
+    let error = attempt(SpawnOptions::nprocs(1).processors([1000]));
     assert!(error.contains("choosing the processors [1000] failed"), "{error}");
-    let error = attempt(Options::nprocs(1).processors([1 << 20]));
+    let error = attempt(SpawnOptions::nprocs(1).processors([1 << 20]));
     assert!(error.contains("there is no processor 1048576"), "{error}");
-    let error = attempt(Options::nprocs(1).env("a=b", "c"));
+    let error = attempt(SpawnOptions::nprocs(1).env("a=b", "c"));
     assert!(error.contains("it is not a valid name of a variable"), "{error}");
 }
 
@@ -160,7 +162,7 @@ fn a_process_waits_at_its_exit_for_those_it_has_started() {
         Ok(())
     };
     let meeting = Meeting::new("at-exit");
-    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(1)).unwrap();
+    let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
     assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "it did not wait");
     eventually("the late one listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
     assert_eq!(meeting.hear(), "late");
@@ -175,11 +177,11 @@ fn ranks_that_are_detached_outlive_their_context_and_are_waited_for() {
         if rank == 1 { Err("rank 1 failed at last".into()) } else { say(&meeting, "late") }
     }
     let worker = |_: usize, meeting: String| -> Outcome {
-        start_processes(late, meeting, Options::nprocs(2))?.detach();
+        start_processes(late, meeting, SpawnOptions::nprocs(2))?.detach();
         Ok(())
     };
     let meeting = Meeting::new("no-daemons");
-    let options = Options::nprocs(1).stderr(mp_spawn::Output::Capture);
+    let options = SpawnOptions::nprocs(1).stderr(mp_spawn::Stdio::Capture);
     let context = start_processes(worker, meeting.name.clone(), options).unwrap();
     assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "it did not wait");
     for rank in [0, 1] {
@@ -200,7 +202,7 @@ fn no_rank_waits_for_another_to_begin() {
         wait_for_word(&format!("{meeting}-go-{rank}"))
     };
     let meeting = Meeting::new("all-at-once");
-    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(RANKS)).unwrap();
+    let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(RANKS)).unwrap();
     let mut heard: Vec<String> = (0..RANKS).map(|_| meeting.hear()).collect();
     heard.sort_unstable();
     assert_eq!(heard, (0..RANKS).map(|rank| rank.to_string()).collect::<Vec<_>>());
@@ -248,7 +250,7 @@ fn daemons_that_ignore_sigterm_have_their_grace_together() {
         Ok(pids)
     };
     let meeting = Meeting::new("grace");
-    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(1)).unwrap();
+    let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
     let hear_all = || (0..DAEMONS).map(|_| meeting.hear()).collect::<Vec<_>>();
     assert_eq!(hear_all(), ["stands"; DAEMONS]);
     eventually("the parent listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
@@ -265,7 +267,7 @@ fn a_process_ends_its_daemons_at_its_exit() {
         Ok(daemon.pid())
     };
     let since = Instant::now();
-    let daemons = start_processes(worker, (), Options::nprocs(1)).unwrap().join().unwrap();
+    let daemons = start_processes(worker, (), SpawnOptions::nprocs(1)).unwrap().join().unwrap();
     assert!(since.elapsed() < DEADLINE);
     eventually("the daemon is gone", || !alive(daemons[0]));
 }
@@ -276,7 +278,7 @@ fn a_failure_that_was_not_asked_for_is_printed_at_exit() {
         drop(Process::builder().name("orphan").spawn(|(): ()| Err::<(), _>("not joined"), ())?);
         Ok(())
     };
-    let options = Options::nprocs(1).stderr(mp_spawn::Output::Capture);
+    let options = SpawnOptions::nprocs(1).stderr(mp_spawn::Stdio::Capture);
     let context = start_processes(worker, (), options).unwrap();
     join(&context).unwrap();
     let text = context.stderr(0).unwrap().text();
@@ -330,7 +332,7 @@ fn a_process_whose_end_was_seen_at_the_sentinel_says_how_it_was() {
         let child = Process::spawn(|(): ()| {}, ()).unwrap();
         assert_eq!(mp_spawn::wait(&[&child], Some(DEADLINE)).unwrap(), [0]);
         match round % 2 {
-            0 => assert_eq!(child.exit(), Some(Exit::Code(0))),
+            0 => assert_eq!(child.exit(), Some(ExitStatus::Code(0))),
             _ => assert!(!child.is_alive()),
         }
     }
@@ -347,7 +349,7 @@ fn sentinels_tell_which_processes_have_ended_and_all_can_be_asked_to() {
         say(&meeting, "here")?;
         if rank == 1 { wait_for_word(&format!("{meeting}-go")) } else { wait_for_the_end() }
     };
-    let options = Options::nprocs(4).on_failure(OnFailure::Continue);
+    let options = SpawnOptions::nprocs(4).on_failure(OnFailure::Continue);
     let context = start_processes(worker, meeting.name.clone(), options).unwrap();
     (0..4).for_each(|_| assert_eq!(meeting.hear(), "here"));
     let ends: Vec<_> = context.sentinels().into_iter().map(Descriptor).collect();
@@ -358,7 +360,7 @@ fn sentinels_tell_which_processes_have_ended_and_all_can_be_asked_to() {
     assert_eq!((ends.len(), ended(Duration::ZERO)), (4, vec![]));
     eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
     assert_eq!(ended(DEADLINE), [1]);
-    assert_eq!(context.exit(1).unwrap(), Some(Exit::Code(0)));
+    assert_eq!(context.exit(1).unwrap(), Some(ExitStatus::Code(0)));
     // Those that run get a SIGTERM, and one of them ignores it.
     context.terminate_all().unwrap();
     eventually("two more have ended", || ended(Duration::ZERO) == [0, 1, 3]);
@@ -366,7 +368,7 @@ fn sentinels_tell_which_processes_have_ended_and_all_can_be_asked_to() {
     eventually("all have ended", || ended(Duration::ZERO) == [0, 1, 2, 3]);
     assert!(matches!(context.join_timeout(DEADLINE), Err(SpawnError::ProcessExited(_))));
     let signals = [0, 2, 3].map(|rank| match context.exit(rank) {
-        Ok(Some(Exit::Signal { signal, .. })) => signal,
+        Ok(Some(ExitStatus::Signal { signal, .. })) => signal,
         other => panic!("{rank}: {other:?}"),
     });
     assert_eq!(signals, [Signal::TERM, Signal::KILL, Signal::TERM]);

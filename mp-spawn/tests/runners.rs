@@ -2,15 +2,15 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
+use std::process::{self, Command};
 
 use common::{failure, join};
-use mp_spawn::{Options, Output, Process, StartMethod, start_processes};
+use mp_spawn::{Process, SpawnOptions, StartMethod, Stdio, start_processes};
 
 #[test]
 fn a_test_that_starts_processes() {
     for method in [StartMethod::Spawn, StartMethod::ForkServer] {
-        let options = Options::nprocs(3).start_method(method).stdout(Output::Capture);
+        let options = SpawnOptions::nprocs(3).start_method(method).stdout(Stdio::Capture);
         let context = start_processes(|rank: usize, (): ()| println!("rank {rank}"), (), options).unwrap();
         join(&context).unwrap();
         assert_eq!(context.stdout(2).unwrap().text(), "rank 2\n");
@@ -20,7 +20,7 @@ fn a_test_that_starts_processes() {
 #[test]
 fn a_test_whose_processes_fail() {
     let panics = |rank: usize, (): ()| panic!("rank {rank} fails");
-    let context = start_processes(panics, (), Options::nprocs(1).stderr(Output::Null)).unwrap();
+    let context = start_processes(panics, (), SpawnOptions::nprocs(1).stderr(Stdio::Null)).unwrap();
     assert!(failure(&context).to_string().contains("rank 0 fails"));
     let nested = |(): ()| Process::spawn(|n: u32| Ok::<_, String>(n + 1), 6)?.join();
     assert_eq!(Process::spawn(nested, ()).unwrap().join().unwrap(), 7);
@@ -31,7 +31,7 @@ fn each_in_a_process_of_its_own() {
     for name in ["a_test_that_starts_processes", "a_test_whose_processes_fail"] {
         // As nextest does it.
         let mut test = Command::new(std::env::current_exe().unwrap());
-        test.args(["--exact", name, "--nocapture"]).env("NEXTEST", "1").stdin(Stdio::null());
+        test.args(["--exact", name, "--nocapture"]).env("NEXTEST", "1").stdin(process::Stdio::null());
         std::os::unix::process::CommandExt::process_group(&mut test, 0);
         let output = test.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);

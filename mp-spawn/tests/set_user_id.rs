@@ -9,10 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{self, Command};
 
 use common::Folder;
-use mp_spawn::{Exit, Output, Process, SpawnError, StartMethod, allow_fork};
+use mp_spawn::{ExitStatus, Process, SpawnError, StartMethod, Stdio, allow_fork};
 
 /// A user that is not root.
 const STRANGER: u32 = 65_534;
@@ -36,7 +36,7 @@ impl Copy {
 
 fn as_a_stranger(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.stdin(Stdio::null()).current_dir("/").gid(STRANGER).uid(STRANGER);
+    command.stdin(process::Stdio::null()).current_dir("/").gid(STRANGER).uid(STRANGER);
     command
 }
 
@@ -102,13 +102,13 @@ fn attacks((program, method): (PathBuf, String)) -> Result<Result<(u32, u32, u64
     // By another program, so that this process doesn't find what it executes, and refuse.
     let words = ["sh".into(), "-c".into(), "exec \"$0\" --list".into(), program.into_os_string()];
     let victim = Process::builder().start_method(method).command(words);
-    let victim = victim.stdout(Output::Null).stderr(Output::Null).spawn(privileges, ());
+    let victim = victim.stdout(Stdio::Null).stderr(Stdio::Null).spawn(privileges, ());
     let error = match victim.and_then(|victim| victim.join()) {
         Ok(privileges) => return Ok(Ok(privileges)),
         Err(error) => error,
     };
     if let SpawnError::NeverReported { exit, .. } = &error {
-        assert_eq!(*exit, Exit::Code(0), "it runs as if nothing were");
+        assert_eq!(*exit, ExitStatus::Code(0), "it runs as if nothing were");
     }
     Ok(Err(error.to_string()))
 }
@@ -211,14 +211,14 @@ fn a_program_that_has_dropped_its_privileges_is_not_executed_to_get_them_back() 
     }
     let mut command = Command::new(copy.path());
     command.args(["--exact", "helper_drops_its_privileges_and_starts_workers", "--ignored", "--nocapture"]);
-    let output = command.stdin(Stdio::null()).current_dir("/").env(WITHIN, "").output().unwrap();
+    let output = command.stdin(process::Stdio::null()).current_dir("/").env(WITHIN, "").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     for expected in [
         "helper: gained privileges false",
         "helper: by spawn, could not start a process",
         "helper: by forkserver, could not start a process",
         "set-user-ID of the user 0",
-        "Options::executable",
+        "SpawnOptions::executable",
         "helper: by fork, (65534, 65534)",
     ] {
         assert!(text.contains(expected), "{expected}: {output:?}");
@@ -254,7 +254,7 @@ fn starts((program, stranger, no_new): (PathBuf, bool, bool)) -> Result<Vec<Stri
     }
     let mut all = Vec::new();
     for method in [StartMethod::Spawn, StartMethod::ForkServer] {
-        let victim = Process::builder().start_method(method).stdout(Output::Null).stderr(Output::Null);
+        let victim = Process::builder().start_method(method).stdout(Stdio::Null).stderr(Stdio::Null);
         // A program that runs `main` again instead has nothing to do.
         let victim = if no_new || !stranger {
             victim.executable(&program)
@@ -303,7 +303,7 @@ fn a_named_program_that_would_get_privileges_is_not_executed() {
         }
         for outcome in outcome_of_starts(&copy, true, false) {
             assert!(outcome.starts_with("it is refused"), "{text}: {outcome}");
-            for expected in [text, "Options::executable", copy.path().to_str().unwrap()] {
+            for expected in [text, "SpawnOptions::executable", copy.path().to_str().unwrap()] {
                 assert!(outcome.contains(expected), "{expected}: {outcome}");
             }
         }
@@ -378,7 +378,7 @@ fn starts_by_another_thread((program, executes_with_flag): (PathBuf, bool)) -> R
     mp_core::Arena::current().map_err(|error| error.to_string())?;
     becomes_a_stranger()?;
     let start = |words: Vec<std::ffi::OsString>| {
-        let victim = Process::builder().start_method(StartMethod::Spawn).stdout(Output::Null);
+        let victim = Process::builder().start_method(StartMethod::Spawn).stdout(Stdio::Null);
         victim.command(words).spawn(privileges, ()).and_then(|victim| victim.join())
     };
     // The thread that executes has the flag from the one that asks for it first.
@@ -511,7 +511,7 @@ fn a_worker_has_the_user_of_its_parent() {
     let copy = copy("other-user");
     let program = copy.path().into_os_string();
     let words = ["setpriv", "--reuid", "65534", "--clear-groups"].map(Into::into);
-    let other = Process::builder().command(words.into_iter().chain([program])).stderr(Output::Capture);
+    let other = Process::builder().command(words.into_iter().chain([program])).stderr(Stdio::Capture);
     let child = match other.spawn(privileges, ()) {
         Ok(child) => child,
         Err(error) if error.to_string().contains("PATH") => return println!("SKIPPED: no setpriv"),
@@ -521,5 +521,5 @@ fn a_worker_has_the_user_of_its_parent() {
     let said = child.stderr().text();
     assert!(said.contains("of user 0") && said.contains("is of user 65534"), "{said}");
     let error = child.join().unwrap_err();
-    assert!(matches!(error, SpawnError::NeverReported { exit: Exit::Code(120), .. }), "{error:?}");
+    assert!(matches!(error, SpawnError::NeverReported { exit: ExitStatus::Code(120), .. }), "{error:?}");
 }

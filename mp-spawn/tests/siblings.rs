@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{
     Folder, Meeting, Outcome, alive, eventually, failure, join, say, wait_for_the_end, wait_for_word,
 };
-use mp_spawn::{Exit, OnFailure, Options, Signal, SpawnError, Status, start_processes};
+use mp_spawn::{ExitStatus, OnFailure, ProcessStatus, Signal, SpawnError, SpawnOptions, start_processes};
 
 /// Rank 0 fails on request; the others wait for ever.
 fn one_fails(rank: usize, meeting: String) -> Outcome {
@@ -23,12 +23,12 @@ fn one_fails(rank: usize, meeting: String) -> Outcome {
 #[test]
 fn the_first_failure_ends_siblings_that_would_wait_for_ever() {
     let meeting = Meeting::new("first-failure");
-    let context = start_processes(one_fails, meeting.name.clone(), Options::nprocs(4)).unwrap();
+    let context = start_processes(one_fails, meeting.name.clone(), SpawnOptions::nprocs(4)).unwrap();
     let error = failure(&context);
     assert!(matches!(&error, SpawnError::ProcessRaised(raised) if raised.who.rank == Some(0)), "{error:?}");
     for rank in 1..4 {
         let status = context.status(rank).unwrap();
-        assert!(matches!(status, Status::EndedByUs(Signal::TERM)), "{status:?}");
+        assert!(matches!(status, ProcessStatus::EndedByUs(Signal::TERM)), "{status:?}");
     }
     assert_eq!(context.failures().len(), 1);
     assert!(context.pids().into_iter().all(|pid| !alive(pid)));
@@ -51,13 +51,13 @@ fn siblings_that_ignore_sigterm_get_sigkill() {
     }
     let meeting = Meeting::new("deaf");
     let ready = format!("{}-ready", meeting.name);
-    let options = Options::nprocs(2).grace_period(Duration::from_millis(50));
+    let options = SpawnOptions::nprocs(2).grace_period(Duration::from_millis(50));
     let context = start_processes(worker, (meeting.name.clone(), ready.clone()), options).unwrap();
     assert_eq!(meeting.hear(), "deaf");
     eventually("rank 0 listens", || say(&ready, "go").is_ok());
     assert_eq!(failure(&context).rank(), Some(0));
     let status = context.status(1).unwrap();
-    assert!(matches!(status, Status::EndedByUs(Signal::KILL)), "{status:?}");
+    assert!(matches!(status, ProcessStatus::EndedByUs(Signal::KILL)), "{status:?}");
 }
 
 #[test]
@@ -73,15 +73,15 @@ fn others_run_on_if_asked_to() {
         }
     }
     let meeting = Meeting::new("run-on");
-    let options = Options::nprocs(4).on_failure(OnFailure::Continue);
+    let options = SpawnOptions::nprocs(4).on_failure(OnFailure::Continue);
     let context = start_processes(worker, meeting.name.clone(), options).unwrap();
     eventually("two failures", || context.failures().len() == 2);
     let mut heard = [meeting.hear(), meeting.hear()];
     heard.sort();
     assert_eq!(heard, ["2", "3"]);
     assert!(failure(&context).rank().is_some_and(|rank| rank < 2));
-    assert!(matches!(context.status(2), Ok(Status::Ended)));
-    assert!(matches!(context.status(3), Ok(Status::Ended)));
+    assert!(matches!(context.status(2), Ok(ProcessStatus::Ended)));
+    assert!(matches!(context.status(3), Ok(ProcessStatus::Ended)));
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn the_first_failure_is_the_one_that_happened_first() {
         Err(format!("rank {rank} fails").into())
     }
     let word = format!("mp-spawn-{}-first-in-time", std::process::id());
-    let options = Options::nprocs(2).on_failure(OnFailure::Continue);
+    let options = SpawnOptions::nprocs(2).on_failure(OnFailure::Continue);
     let context = start_processes(worker, word.clone(), options).unwrap();
-    eventually("rank 1 has failed", || matches!(context.status(1), Ok(Status::Failed(_))));
+    eventually("rank 1 has failed", || matches!(context.status(1), Ok(ProcessStatus::Failed(_))));
     eventually("rank 0 listens", || say(&word, "go").is_ok());
     assert_eq!(failure(&context).rank(), Some(1));
     let order: Vec<_> = context.failures().iter().map(SpawnError::rank).collect();
@@ -109,17 +109,17 @@ fn a_join_with_a_time_out_comes_back() {
         say(&meeting, "here")?;
         wait_for_the_end()
     };
-    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(1)).unwrap();
+    let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
     meeting.hear();
     assert!(!context.join_timeout(Duration::from_millis(1)).unwrap());
     assert!(!context.join_timeout(Duration::ZERO).unwrap());
-    assert!(matches!(context.status(0), Ok(Status::Running)));
+    assert!(matches!(context.status(0), Ok(ProcessStatus::Running)));
     let shown = format!("{context:?}");
     assert!(shown.contains("rank-0 (pid ") && shown.contains("running"), "{shown}");
     context.terminate(0).unwrap();
     let error = failure(&context);
     let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
-    assert!(matches!(exited.exit, Exit::Signal { signal: Signal::TERM, .. }), "{error}");
+    assert!(matches!(exited.exit, ExitStatus::Signal { signal: Signal::TERM, .. }), "{error}");
     assert!(error.to_string().contains("this program sent the signal"), "{error}");
     // Signalling a process that has ended is no error.
     context.kill(0).unwrap();
@@ -132,7 +132,7 @@ fn dropping_the_context_ends_and_reaps() {
         say(&meeting, "here")?;
         wait_for_the_end()
     };
-    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(3)).unwrap();
+    let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(3)).unwrap();
     let pids = context.pids();
     (0..3).for_each(|_| drop(meeting.hear()));
     drop(context);
@@ -152,7 +152,7 @@ fn the_thread_that_started_a_process_may_end() {
         say(&meeting, "still here")
     }
     let args = (meeting.name.clone(), listening.clone());
-    let thread = std::thread::spawn(move || start_processes(worker, args, Options::nprocs(1)).unwrap());
+    let thread = std::thread::spawn(move || start_processes(worker, args, SpawnOptions::nprocs(1)).unwrap());
     assert_eq!(meeting.hear(), "started");
     let context = thread.join().unwrap();
     // The thread has ended, and the kernel has had time to send the signal that must not come.
@@ -177,11 +177,14 @@ fn a_process_that_closes_all_its_files_is_still_joined() {
         if rank == 1 { Err("rank 1 fails".into()) } else { Ok(()) }
     };
     let folder = Folder::new("closed");
-    let options = Options::nprocs(2).on_failure(OnFailure::Continue);
+    let options = SpawnOptions::nprocs(2).on_failure(OnFailure::Continue);
     let context = start_processes(worker, folder.0.clone(), options).unwrap();
     let error = failure(&context);
-    assert!(matches!(&error, SpawnError::ProcessExited(exited) if exited.exit == Exit::Code(1)), "{error:?}");
-    assert!(matches!(context.status(0), Ok(Status::Ended)));
+    assert!(
+        matches!(&error, SpawnError::ProcessExited(exited) if exited.exit == ExitStatus::Code(1)),
+        "{error:?}"
+    );
+    assert!(matches!(context.status(0), Ok(ProcessStatus::Ended)));
     let sizes: Vec<u64> =
         std::fs::read_dir(&folder.0).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).collect();
     assert_eq!(sizes, [0; 64]);
@@ -201,7 +204,7 @@ fn a_grandchild_that_holds_the_socket_does_not_delay_the_end() {
         say(&meeting, &pid.to_string())
     };
     let meeting = Meeting::new("grandchild");
-    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(1)).unwrap();
+    let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
     let grandchild: i32 = meeting.hear().parse().unwrap();
     let begin = Instant::now();
     join(&context).unwrap();
@@ -218,5 +221,5 @@ fn a_hail_of_caught_panics_is_no_failure() {
             let _ = std::panic::catch_unwind(|| panic!("again"));
         }
     };
-    join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&start_processes(worker, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }

@@ -6,8 +6,8 @@ mod common;
 
 use common::{failure, join};
 use mp_spawn::{
-    Note, OnFailure, Options, SpawnError, StartMethod, Status, allow_fork, get_all_start_methods,
-    start_processes,
+    ExitDetail, OnFailure, ProcessStatus, SpawnError, SpawnOptions, StartMethod, allow_fork,
+    get_all_start_methods, start_processes,
 };
 
 fn deeper(depth: u64) -> u64 {
@@ -32,17 +32,17 @@ fn main() {
     unsafe { allow_fork() };
     for method in get_all_start_methods() {
         let square = |rank: usize, base: usize| Ok::<_, String>(base + rank * rank);
-        let context = start_processes(square, 10, Options::nprocs(3).start_method(*method)).unwrap();
+        let context = start_processes(square, 10, SpawnOptions::nprocs(3).start_method(*method)).unwrap();
         join(&context).unwrap();
         assert_eq!(context.join().unwrap(), [10, 11, 14], "{method}");
     }
-    let options = Options::nprocs(2).start_method(StartMethod::Fork).on_failure(OnFailure::Continue);
+    let options = SpawnOptions::nprocs(2).start_method(StartMethod::Fork).on_failure(OnFailure::Continue);
     let context = start_processes(overflows, (), options).unwrap();
     let _first = failure(&context);
     for rank in 0..2 {
         let status = context.status(rank).unwrap();
-        let Status::Failed(SpawnError::ProcessExited(exited)) = &status else { panic!("{status:?}") };
-        assert!(matches!(exited.note, Some(Note::StackOverflow { .. })), "rank {rank}: {exited}");
+        let ProcessStatus::Failed(SpawnError::ProcessExited(exited)) = &status else { panic!("{status:?}") };
+        assert!(matches!(exited.detail, Some(ExitDetail::StackOverflow { .. })), "rank {rank}: {exited}");
     }
     // As other test binaries print it, for tools that count tests.
     println!("running 1 test\ntest without_harness ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored");

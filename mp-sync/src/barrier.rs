@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use mp_core::words::Member;
-use mp_core::{Error, Parking, Patience, Result, Wait};
+use mp_core::{AdaptiveSpin, Error, Parking, Result, Wait};
 
-use crate::error::{BarrierError, Holder};
+use crate::error::{BarrierError, PeerProcess};
 use crate::handle::handle;
 use crate::shared::Shared;
 use crate::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Phase, Reset, Verdict};
@@ -14,7 +14,7 @@ use crate::wait;
 
 mod party;
 
-pub use party::Party;
+pub use party::BarrierMember;
 
 const NAME: &str = "mp_sync::Barrier";
 const PHASE: u64 = 0;
@@ -56,17 +56,19 @@ const NO_ACTION: Option<fn()> = None;
 pub struct Barrier {
     pub(crate) shared: Shared,
     parties: u32,
-    patience: Arc<Patience>,
+    patience: Arc<AdaptiveSpin>,
 }
 
 impl Barrier {
     /// A barrier for `parties` parties.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for none and for more than 65,536.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for none, or [`Error::LimitExceeded`] for more than
+    /// 65,536.
     pub fn new(parties: u32) -> Result<Self> {
         if !(1..=MOST).contains(&parties) {
-            return Err(Error::Shape(format!("a barrier for {parties} parties: 1 to {MOST} are possible")));
+            let why = format!("a barrier for {parties} parties: 1 to {MOST} are possible");
+            return Err(Error::not_within(parties > MOST, why));
         }
         Ok(Self::of(Shared::new(NAME, COLUMNS + 4 * u64::from(parties))?))
     }
@@ -105,11 +107,11 @@ impl Barrier {
 
     /// The process that took the place `i` of a column, if it is this member; by the table of members if it
     /// died before it said so.
-    fn signed(&self, column: u64, i: u32, member: Member) -> Holder {
+    fn signed(&self, column: u64, i: u32, member: Member) -> PeerProcess {
         let who = self.shared.load(self.column(column) + u64::from(i));
         let pid = (who >> Member::BITS) as u32;
         let known = Member::from_raw(who) == member && pid != 0;
-        Holder { member, pid: if known { pid } else { self.shared.arena().pid_of(member) } }
+        PeerProcess { member, pid: if known { pid } else { self.shared.arena().pid_of(member) } }
     }
 
     /// Waits until all parties have come; the number of this one among them, from 0.
@@ -148,7 +150,7 @@ impl Barrier {
     ///
     /// # Errors
     /// As [`wait`](Self::wait). If `action` panics or [aborts](Self::abort), the others get [`BarrierError::Aborted`]; if it
-    /// is killed in it, [`BarrierError::PartyDied`].
+    /// is killed in it, [`BarrierError::MemberDied`].
     #[doc(alias = "action")]
     pub fn wait_then(&self, action: impl FnOnce()) -> Result<usize, BarrierError> {
         self.within(Wait::Forever, Some(action))
@@ -216,7 +218,7 @@ impl Barrier {
 
     /// Waits for the end of a phase, and breaks it when a party is dead or the time is over; how it ended,
     /// and the party that died if this process found it.
-    fn end_of(&self, phase: Phase, wait: Wait) -> Result<(Verdict, Option<Holder>), BarrierError> {
+    fn end_of(&self, phase: Phase, wait: Wait) -> Result<(Verdict, Option<PeerProcess>), BarrierError> {
         let look = || Some(phase.verdict(self.phase())).filter(|v| *v != Verdict::Open);
         let mut died = None;
         let ask = || {
@@ -264,7 +266,7 @@ impl Barrier {
 
     /// A party that is dead, if there is one: it has arrived in this phase, or is enrolled. When all have come and the last one
     /// acts, only that one matters.
-    fn dead(&self, phase: Phase) -> Option<Holder> {
+    fn dead(&self, phase: Phase) -> Option<PeerProcess> {
         let arena = self.shared.arena();
         let last = self.parties - 1;
         let word = self.shared.load(self.column(0) + u64::from(last));

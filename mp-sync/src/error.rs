@@ -9,14 +9,14 @@ use crate::steps::barrier::How;
 
 /// A process that has what another one waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Holder {
+pub struct PeerProcess {
     /// Its tag.
     pub member: Member,
     /// Its process id; 0 if it is not known any more.
     pub pid: u32,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for PeerProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pid {
             0 => write!(f, "{} (pid not known)", self.member),
@@ -26,7 +26,7 @@ impl fmt::Display for Holder {
 }
 
 /// All of them, with commas.
-fn list(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Result {
+fn list(f: &mut fmt::Formatter<'_>, holders: &[PeerProcess]) -> fmt::Result {
     for (i, holder) in holders.iter().enumerate() {
         write!(f, "{}{holder}", if i == 0 { "" } else { ", " })?;
     }
@@ -40,7 +40,7 @@ pub enum AcquireError {
     /// All permits are taken, and stayed so until this call's time was over.
     Busy {
         /// The processes that have them: each once. A stopped process keeps its permits.
-        holders: Vec<Holder>,
+        holders: Vec<PeerProcess>,
     },
     /// The semaphore has as many permits as it can have.
     TooMany {
@@ -103,12 +103,12 @@ pub enum BarrierError {
         parties: u32,
         /// The parties that are [enrolled](crate::Barrier::enroll), and had not arrived. Of others it is not
         /// known that they were to come.
-        missing: Vec<Holder>,
+        missing: Vec<PeerProcess>,
     },
     /// A party died, so the barrier can't fill any more. It is broken until a process resets it.
-    PartyDied {
+    MemberDied {
         /// The process that died, if it is still known.
-        who: Option<Holder>,
+        who: Option<PeerProcess>,
     },
     /// Another party broke the barrier, since its time was over.
     Broken,
@@ -130,15 +130,15 @@ impl BarrierError {
     /// Whether the barrier stays broken until a process [resets](crate::Barrier::reset) it.
     #[doc(alias = "BrokenBarrierError")]
     pub fn is_broken(&self) -> bool {
-        matches!(self, Self::TimedOut { .. } | Self::PartyDied { .. } | Self::Broken | Self::Aborted)
+        matches!(self, Self::TimedOut { .. } | Self::MemberDied { .. } | Self::Broken | Self::Aborted)
     }
 
-    pub(crate) fn broken(how: Option<How>, who: impl FnOnce() -> Option<Holder>) -> Self {
+    pub(crate) fn broken(how: Option<How>, who: impl FnOnce() -> Option<PeerProcess>) -> Self {
         match how {
             None => Self::Reset,
             Some(How::Aborted) => Self::Aborted,
             Some(How::TimedOut) => Self::Broken,
-            Some(How::Died) => Self::PartyDied { who: who() },
+            Some(How::Died) => Self::MemberDied { who: who() },
         }
     }
 }
@@ -160,10 +160,10 @@ impl fmt::Display for BarrierError {
                 }
                 f.write_str("; it is broken until reset() is called")
             }
-            Self::PartyDied { who: Some(who) } => {
+            Self::MemberDied { who: Some(who) } => {
                 write!(f, "{who} died, which the barrier waited for; it is broken until reset() is called")
             }
-            Self::PartyDied { who: None } => f.write_str(
+            Self::MemberDied { who: None } => f.write_str(
                 "a process died that the barrier waited for; it is broken until reset() is called",
             ),
             Self::Broken => f.write_str(

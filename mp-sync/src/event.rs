@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::{Error, Parking, Patience, Place, Result, Wait, Waitable};
+use mp_core::{AdaptiveSpin, Error, Parking, Result, Wait, WaitPoint, Waitable};
 
 use crate::handle::handle;
 use crate::shared::Shared;
@@ -45,7 +45,7 @@ const WORDS: u64 = 17;
 #[doc(alias = "multiprocessing.Event")]
 pub struct Event {
     pub(crate) shared: Shared,
-    patience: Arc<Patience>,
+    patience: Arc<AdaptiveSpin>,
 }
 
 impl Event {
@@ -150,8 +150,8 @@ impl Event {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 impl Waitable for Event {
-    fn place(&self) -> Place<'_> {
-        Place::Parking(self.parking())
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Parking(self.parking())
     }
 
     fn is_ready(&self) -> bool {

@@ -52,7 +52,7 @@
 //! | `RwLock::read` | 1.0 ms | `OwnerDied` | `Held`, which names it |
 //! | `Semaphore::acquire` | 1.0 ms | the permit | `Busy`, which names it |
 //! | `wait(&[&semaphore])` | 1.0 ms | that it is ready | nothing that is ready |
-//! | `Barrier::wait` | 1.0 ms | `PartyDied`, which names it | `TimedOut`, which names it if it is enrolled |
+//! | `Barrier::wait` | 1.0 ms | `MemberDied`, which names it | `TimedOut`, which names it if it is enrolled |
 //! | `Condition::wait` | 1.0 ms | the notification that the dead process had not taken | no notification |
 //!
 //! Medians of nine, from the `kill` to the return in a third process, on a machine with 2 processors and a load of 10
@@ -86,8 +86,8 @@ mod shared;
 pub mod steps;
 mod wait;
 
-pub use barrier::{Barrier, Party};
-pub use error::{AcquireError, BarrierError, Holder};
+pub use barrier::{Barrier, BarrierMember};
+pub use error::{AcquireError, BarrierError, PeerProcess};
 pub use event::Event;
 pub use locks::array::Array;
 pub use locks::condition::Condition;

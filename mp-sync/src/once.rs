@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mp_core::steps::lock::Died;
-use mp_core::{LockError, Patience, Result, Wait};
+use mp_core::{AdaptiveSpin, LockError, Result, Wait};
 
 use crate::handle::handle;
 use crate::shared::Shared;
@@ -37,7 +37,7 @@ const WORDS: u64 = 4;
 #[derive(Clone)]
 pub struct Once {
     pub(crate) shared: Shared,
-    patience: Arc<Patience>,
+    patience: Arc<AdaptiveSpin>,
 }
 
 /// What the thread that does it gets.

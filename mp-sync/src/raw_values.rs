@@ -143,7 +143,7 @@ impl<T: Pod + Send> RawValue<T> {
     /// A value in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a type that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more than 64 bytes.
     pub fn new(value: T) -> Result<Self> {
         let atoms = Atoms::new::<T>("RawValue", 1)?;
         atoms.store(0, value);
@@ -167,7 +167,7 @@ impl<T: Pod + Send> RawArray<T> {
     /// A copy of `data` in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a type that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more than 64 bytes.
     pub fn from_slice(data: &[T]) -> Result<Self> {
         let atoms = Atoms::new::<T>("RawArray", data.len())?;
         data.iter().enumerate().for_each(|(i, &v)| atoms.store(i, v));
@@ -194,14 +194,14 @@ impl<T: Pod + Send> RawArray<T> {
 
     fn check(&self, i: usize) -> Result<usize> {
         self.0.shared.me()?;
-        let missing = || Error::Shape(format!("element {i} of an array of {}", self.0.len));
+        let missing = || Error::OutOfBounds(format!("element {i} of an array of {}", self.0.len));
         (i < self.0.len).then_some(i).ok_or_else(missing)
     }
 
     /// One element.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such element, [`Error::Forked`] in a forked copy.
+    /// [`Error::OutOfBounds`] when there is no such element, [`Error::Forked`] in a forked copy.
     pub fn get(&self, i: usize) -> Result<T> {
         Ok(self.0.load(self.check(i)?))
     }
@@ -209,7 +209,7 @@ impl<T: Pod + Send> RawArray<T> {
     /// Replaces one element.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such element, [`Error::Forked`] in a forked copy.
+    /// [`Error::OutOfBounds`] when there is no such element, [`Error::Forked`] in a forked copy.
     pub fn set(&self, i: usize, value: T) -> Result<()> {
         self.0.store(self.check(i)?, value);
         Ok(())
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(a.to_vec(), [odd[0], [0; 3], odd[2]]);
         let b = RawArray::from_slice(&[[1_u32, 2, 3], [4, 5, 6]]).unwrap();
         assert_eq!(b.get(1).unwrap(), [4, 5, 6]);
-        assert!(matches!(b.get(2), Err(Error::Shape(_))));
+        assert!(matches!(b.get(2), Err(Error::OutOfBounds(_))));
         assert_eq!(RawArray::<u64>::zeros(0).unwrap().to_vec(), []);
         assert_eq!(RawValue::new(-0.5_f32).unwrap().get(), -0.5);
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use mp_core::sync::shared::{AtomicU32, Ordering};
 use mp_core::words::Member;
-use mp_core::{Error, Parking, Patience, Place, Wait, Waitable};
+use mp_core::{AdaptiveSpin, Error, Parking, Wait, WaitPoint, Waitable};
 
-use crate::error::{AcquireError, Holder};
+use crate::error::{AcquireError, PeerProcess};
 use crate::handle::handle;
 use crate::shared::Shared;
 use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, KEPT, OPEN, Seen, Slot, Slots, set};
@@ -25,7 +25,7 @@ const LIMIT: u32 = 1024;
 #[derive(Clone)]
 pub(crate) struct Permits {
     pub(crate) shared: Shared,
-    patience: Arc<Patience>,
+    patience: Arc<AdaptiveSpin>,
     /// Where this process begins to look: where it found or left a permit.
     hint: Arc<AtomicU32>,
 }
@@ -46,7 +46,7 @@ impl Permits {
     fn new(name: &str, permits: u32, limit: u32) -> Result<Self, Error> {
         if permits > limit || limit > MOST {
             let why = format!("a semaphore of {permits} permits, at most {limit}: up to {MOST} are possible");
-            return Err(Error::Shape(why));
+            return Err(Error::not_within(limit > MOST, why));
         }
         let made = Self::of(Shared::new(name, SLOTS + u64::from(limit))?);
         let open = Slot::unpack(0).given_back(OPEN).pack();
@@ -123,11 +123,11 @@ impl Permits {
     }
 
     #[cold]
-    fn holders(&self) -> Vec<Holder> {
-        let mut holders: Vec<Holder> = Vec::new();
+    fn holders(&self) -> Vec<PeerProcess> {
+        let mut holders: Vec<PeerProcess> = Vec::new();
         for Seen { slot: Slot { member, .. }, .. } in self.find(set(&[HELD, KEPT])) {
             if !holders.iter().any(|h| h.member == member) {
-                holders.push(Holder { member, pid: self.shared.arena().pid_of(member) });
+                holders.push(PeerProcess { member, pid: self.shared.arena().pid_of(member) });
             }
         }
         holders
@@ -290,8 +290,8 @@ macro_rules! semaphore {
         }
 
         impl Waitable for $name {
-            fn place(&self) -> Place<'_> {
-                Place::Parking(self.0.parking())
+            fn place(&self) -> WaitPoint<'_> {
+                WaitPoint::Parking(self.0.parking())
             }
 
             fn is_ready(&self) -> bool {
@@ -327,7 +327,7 @@ impl Semaphore {
     /// A semaphore with `permits` permits, and room for `limit` in all.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for more permits than the limit, and for a limit
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::InvalidArgument`] for more permits than the limit, [`Error::LimitExceeded`] for a limit
     /// above 2^20.
     pub fn with_limit(permits: u32, limit: u32) -> Result<Self, Error> {
         Permits::new("mp_sync::Semaphore", permits, limit).map(Self)
@@ -354,7 +354,7 @@ impl BoundedSemaphore {
     /// A semaphore with `permits` permits.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for more than 2^20.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for more than 2^20.
     pub fn new(permits: u32) -> Result<Self, Error> {
         Permits::new("mp_sync::BoundedSemaphore", permits, permits).map(Self)
     }

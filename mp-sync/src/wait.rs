@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use mp_core::{Arena, Asking, Blocking, Parking, Patience, Result, Wait, block_on};
+use mp_core::{AdaptiveSpin, Arena, Blocking, LivenessTimer, Parking, Result, Wait, block_on};
 
 /// A thread that waits at `parking` until `look` finds something. `ask` is for what dead processes have left.
 struct Waiter<Look, Ask> {
@@ -10,7 +10,7 @@ struct Waiter<Look, Ask> {
     parking: Parking,
     look: Look,
     ask: Ask,
-    asking: Asking,
+    asking: LivenessTimer,
     wait: Wait,
 }
 
@@ -42,7 +42,7 @@ impl<R, Look: FnMut() -> Option<R>, Ask: FnMut() -> Option<R>> Blocking for Wait
 /// left.
 pub(crate) fn until<R>(
     (arena, parking): (Arena, Parking),
-    patience: &Patience,
+    patience: &AdaptiveSpin,
     wait: Wait,
     mut look: impl FnMut() -> Option<R>,
     ask: impl FnMut() -> Option<R>,
@@ -50,6 +50,6 @@ pub(crate) fn until<R>(
     if let Some(found) = look() {
         return Ok(Some(found));
     }
-    let mut waiter = Waiter { arena, parking, look, ask, asking: Asking::default(), wait };
+    let mut waiter = Waiter { arena, parking, look, ask, asking: LivenessTimer::default(), wait };
     block_on(&mut waiter, patience, wait).transpose()
 }

@@ -17,7 +17,7 @@ use crate::view::View;
 use crate::wire::handle::Handle;
 use mp_core::DType;
 use mp_core::Storage;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, scope};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, PlainOutcome, Returned, scope};
 use mp_core::words::{Access, Kind};
 use mp_core::{Error, Result};
 
@@ -45,6 +45,8 @@ pub struct AnyTensor<M: Mode = Exclusive> {
     raw: Raw<M>,
     dtype: DType,
 }
+
+impl<M: Mode> PlainOutcome for AnyTensor<M> {}
 
 /// A tensor has another element type than was asked for. It comes back.
 pub struct DowncastError<M: Mode> {
@@ -131,7 +133,7 @@ impl AnyTensor<Exclusive> {
     /// A tensor whose elements are whatever the memory held.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a shape that is too large.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a shape that is too large.
     pub fn empty(shape: &[usize], dtype: DType) -> Result<Self> {
         Ok(Self { raw: Raw::new(shape, dtype.size())?, dtype })
     }

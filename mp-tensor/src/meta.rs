@@ -43,7 +43,7 @@ impl MetaTensor {
     /// Of this shape.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there are too many dimensions or elements.
+    /// [`Error::LimitExceeded`] when there are too many dimensions or elements.
     pub fn new(shape: &[usize], dtype: DType) -> Result<Self> {
         Ok(Self { view: View::contiguous(shape)?, dtype })
     }

@@ -39,7 +39,7 @@ impl<T: Element, M: Sendable> NestedTensor<T, M> {
     /// Of a buffer of one dimension, and for each tensor a row of sizes, a row of strides, and an offset in the buffer.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when they don't fit each other; [`Error::Shape`] when a tensor would lie outside of the
+    /// [`Error::Shape`] when they don't fit each other; [`Error::OutOfBounds`] when a tensor would lie outside of the
     /// buffer; [`Error::Forked`] in a forked copy of the process.
     pub fn new(
         buffer: Tensor<T, M>,
@@ -52,7 +52,7 @@ impl<T: Element, M: Sendable> NestedTensor<T, M> {
         let rows = |t: &Tensor<i64, M>| t.ndim() == 2 && t.shape()[0] == n && t.shape()[1] <= MAX_RANK;
         let fit = rows(&sizes) && sizes.shape() == strides.shape() && offsets.raw.view.is_injective();
         if !fit || offsets.ndim() != 1 || buffer.ndim() != 1 || !buffer.is_contiguous() {
-            return Err(Error::Malformed(format!(
+            return Err(Error::Shape(format!(
                 "a nested tensor of a buffer of shape {:?}, sizes {:?}, strides {:?}, offsets {:?}",
                 buffer.shape(),
                 sizes.shape(),
@@ -68,7 +68,10 @@ impl<T: Element, M: Sendable> NestedTensor<T, M> {
     /// The view that the `i`-th tensor is of the buffer's storage.
     fn view(&self, i: usize) -> Result<View> {
         if i >= self.len() {
-            return Err(Error::Shape(format!("tensor {i} of a nested tensor with {} of them", self.len())));
+            return Err(Error::OutOfBounds(format!(
+                "tensor {i} of a nested tensor with {} of them",
+                self.len()
+            )));
         }
         let rank = self.sizes.shape()[1];
         let row = |of: &Tensor<i64, M>| (0..rank).map(|d| of.load_nth(i * rank + d)).collect::<Vec<_>>();
@@ -95,7 +98,7 @@ impl<T: Element, M: Sendable> NestedTensor<T, M> {
     /// One of the tensors, as a view of the buffer.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is none, or the parts in shared memory were changed so that it would lie
+    /// [`Error::OutOfBounds`] when there is none, or the parts in shared memory were changed so that it would lie
     /// outside; [`Error::Forked`] in a forked copy of the process.
     pub fn get(&self, i: usize) -> Result<Tensor<T, M>> {
         self.buffer.raw.here()?;

@@ -7,12 +7,13 @@ use std::ffi::{CStr, OsString, c_char, c_int};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use mp::process::start_closure;
 use mp::{
-    Closure, Options, Pool, Process, Queue, SpawnError, StartMethod, Tensor, closure, spawn, start_closure,
+    Closure, Pool, Process, Queue, SpawnError, SpawnOptions, StartMethod, Tensor, closure, spawn,
     start_processes,
 };
 
-mp::export_child_main!();
+mp::process::export_child_main!();
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -42,7 +43,7 @@ fn run(name: &str) -> Outcome {
             // SAFETY: the hosts have one thread and nothing that can't be copied; the library has only what may be.
             #[allow(unsafe_code)]
             unsafe {
-                mp::allow_fork();
+                mp::process::allow_fork();
             }
             static HERE: AtomicU32 = AtomicU32::new(0);
             HERE.store(7, Ordering::Relaxed);
@@ -52,18 +53,19 @@ fn run(name: &str) -> Outcome {
             everything(StartMethod::Fork)
         }
         "by a command" => {
-            mp::set_command(command());
+            mp::process::set_command(command());
             everything(StartMethod::Spawn)
         }
         "by a command that makes none" => {
-            let options = Options::nprocs(1).handshake_timeout(Duration::from_millis(300)).command(command());
+            let options =
+                SpawnOptions::nprocs(1).handshake_timeout(Duration::from_millis(300)).command(command());
             failure(start_processes(square, 3, options))
         }
         "when told" | "by a command when told" => {
-            mp::set_command(command());
+            mp::process::set_command(command());
             println!("embedded: ready");
             _ = std::io::stdin().lines().next();
-            failure(start_processes(square, 3, Options::nprocs(1)))
+            failure(start_processes(square, 3, SpawnOptions::nprocs(1)))
         }
         "one" => {
             println!("embedded: {:?}", spawn(square, 5, 2)?);
@@ -99,7 +101,7 @@ fn square(rank: usize, offset: usize) -> Result<usize, String> {
 /// Functions, closures, tensors, queues, pools, failures, and processes that start processes.
 fn everything(method: StartMethod) -> Outcome {
     mp::set_start_method(method);
-    let numbers = start_processes(square, 10, Options::nprocs(3))?.join()?;
+    let numbers = start_processes(square, 10, SpawnOptions::nprocs(3))?.join()?;
     println!("embedded: squares {numbers:?}");
 
     let weights = Tensor::from_slice(&[1.0f32, 2.0, 3.0], &[3])?.freeze();
@@ -107,7 +109,7 @@ fn everything(method: StartMethod) -> Outcome {
     let worker = closure!([words, weights] |rank: usize, factor: f32| {
         Ok::<_, String>(format!("{} {}", words[rank], weights.iter().sum::<f32>() * factor))
     });
-    println!("embedded: closures {:?}", start_closure(worker, 2.0, Options::nprocs(2))?.join()?);
+    println!("embedded: closures {:?}", start_closure(worker, 2.0, SpawnOptions::nprocs(2))?.join()?);
 
     let queue: Queue<Closure<u32, u32>> = Queue::bounded(4)?;
     let add = 5;
@@ -133,10 +135,13 @@ fn everything(method: StartMethod) -> Outcome {
         "x".parse::<u32>().map(drop)
     };
     for (options, words) in [
-        (Options::nprocs(1), ["rank 0 has had enough", "library/lib.rs"]),
-        (Options::nprocs(2).per_rank(|_, setup| setup.env("LD_PRELOAD", "")), ["failed", "invalid digit"]),
+        (SpawnOptions::nprocs(1), ["rank 0 has had enough", "library/lib.rs"]),
+        (
+            SpawnOptions::nprocs(2).per_rank(|_, setup| setup.env("LD_PRELOAD", "")),
+            ["failed", "invalid digit"],
+        ),
     ] {
-        let context = start_processes(failed, (), options.on_failure(mp::OnFailure::Continue))?;
+        let context = start_processes(failed, (), options.on_failure(mp::process::OnFailure::Continue))?;
         let errors: Vec<String> =
             context.results()?.into_iter().filter_map(|r| Some(r.err()?.to_string())).collect();
         let found = errors.iter().any(|error| words.iter().all(|word| error.contains(word)));

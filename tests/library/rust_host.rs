@@ -26,14 +26,14 @@ fn main() {
     println!("host: main");
     match args.get(1).map(String::as_str) {
         Some("workers without init") => {
-            mp::set_command([args[0].as_str(), "without init"]);
+            mp::process::set_command([args[0].as_str(), "without init"]);
             println!("host: {}", mp::spawn(square, 1, 1).unwrap_err());
         }
         Some(library) => run(&CString::new(library).unwrap(), c"plugin_run"),
         None => {
             println!("host: {:?}", mp::spawn(square, 1, 3).unwrap());
             let add = mp::closure!([n = 5] |rank: usize, _nothing: ()| Ok::<_, String>(rank + n));
-            let added = mp::start_closure(add, (), mp::Options::nprocs(2)).unwrap().join().unwrap();
+            let added = mp::process::start_closure(add, (), mp::SpawnOptions::nprocs(2)).unwrap().join().unwrap();
             println!("host: {added:?}");
         }
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use mp::{Arena, Exit, ProcessContext, Signal, SpawnError};
+use mp::process::{ExitStatus, Signal};
+use mp::{Arena, ProcessContext, SpawnError};
 
 use crate::{DEADLINE, alone, eventually, in_use, threads_are};
 
@@ -19,7 +20,7 @@ pub fn killed(context: &ProcessContext) -> bool {
     match context.join_timeout(DEADLINE) {
         Ok(true) => false,
         Err(SpawnError::ProcessExited(e)) => {
-            let ours = matches!(e.exit, Exit::Signal { signal, .. } if signal == Signal::KILL);
+            let ours = matches!(e.exit, ExitStatus::Signal { signal, .. } if signal == Signal::KILL);
             assert!(ours, "{e}");
             true
         }

@@ -12,16 +12,16 @@ pub mod task;
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use mp::memory::MemoryStats;
 use mp::{
-    Arena, GetError, MemoryStats, Message, Options, ProcessContext, PutError, Queue, SpawnError,
-    start_processes,
+    Arena, GetError, Message, ProcessContext, PutError, Queue, SpawnError, SpawnOptions, start_processes,
 };
 pub use mp_harness::{DEADLINE, alive, eventually, open_files, signal, threads_are};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// What a worker of a test returns.
-pub type Outcome = mp::Result<()>;
+pub type Outcome = mp::AnyResult<()>;
 
 /// Starts one process.
 #[track_caller]
@@ -29,9 +29,9 @@ pub fn one_process<F, A, R>(function: F, args: A) -> ProcessContext<R::Value>
 where
     F: Fn(usize, A) -> R + Copy + Send + 'static,
     A: Serialize + DeserializeOwned + 'static,
-    R: mp::Outcome + 'static,
+    R: mp::message::IntoOutcome,
 {
-    start_processes(function, args, Options::nprocs(1)).unwrap()
+    start_processes(function, args, SpawnOptions::nprocs(1)).unwrap()
 }
 
 /// Waits for all, at most for the deadline.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 
-use mp::{SharingStrategy, set_sharing_directory, set_sharing_strategy};
+use mp::memory::{SharingStrategy, set_sharing_directory, set_sharing_strategy};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::DEADLINE;

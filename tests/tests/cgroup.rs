@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mp::{Error, Options, ProcessContext, SpawnError, Tensor, start_processes};
+use mp::{Error, ProcessContext, SpawnError, SpawnOptions, Tensor, start_processes};
 use mp_tests::{Outcome, join};
 
 const MIB: usize = 1 << 20;
@@ -67,7 +67,7 @@ fn parent(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
         println!("SKIPPED: no control group could be made: {e}");
         return Ok(());
     }
-    let error = start_processes(eats, (), Options::nprocs(1))?.join().unwrap_err();
+    let error = start_processes(eats, (), SpawnOptions::nprocs(1))?.join().unwrap_err();
     let said = error.to_string();
     if said.contains("pieces") {
         println!("SKIPPED: the kernel has swapped instead");
@@ -92,10 +92,10 @@ fn within(name: &str, start: impl FnOnce((PathBuf, String)) -> Result<ProcessCon
 
 #[test]
 fn too_little_for_the_group_is_an_error_before_the_kernel_kills() {
-    within("asks", |group| start_processes(worker, group, Options::nprocs(1)));
+    within("asks", |group| start_processes(worker, group, SpawnOptions::nprocs(1)));
 }
 
 #[test]
 fn a_process_that_the_kernel_kills_for_want_of_memory_is_told_from_others() {
-    within("eats", |group| start_processes(parent, group, Options::nprocs(1)));
+    within("eats", |group| start_processes(parent, group, SpawnOptions::nprocs(1)));
 }

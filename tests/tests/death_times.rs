@@ -5,9 +5,10 @@
 use std::thread;
 use std::time::Duration;
 
+use mp::sync::{AcquireError, BarrierError};
 use mp::{
-    AcquireError, Barrier, BarrierError, BoundedSemaphore, Condition, GetError, Lock, LockError, Process,
-    Queue, Receiver, RwLock, Sender, Value, channel, wait,
+    Barrier, BoundedSemaphore, Condition, GetError, Lock, LockError, Process, Queue, Receiver, RwLock,
+    Sender, Value, channel, wait,
 };
 use mp_tests::{DEADLINE, Outcome, alone, eventually, signal, take, threads_are};
 use rustix::process::Signal;
@@ -86,7 +87,7 @@ fn waits((thing, ready, heard): (Thing, Queue<()>, Queue<u64>)) -> Outcome {
         Thing::Write(lock) => matches!(lock.read(), Err(LockError::OwnerDied { .. })),
         Thing::Permit(permits) => permits.acquire().is_ok(),
         Thing::PermitAmongOthers(permits) => wait(&[&permits], Some(DEADLINE))? == [0],
-        Thing::Barrier(barrier) => matches!(barrier.wait(), Err(BarrierError::PartyDied { .. })),
+        Thing::Barrier(barrier) => matches!(barrier.wait(), Err(BarrierError::MemberDied { .. })),
         Thing::Notification(condition, lock) => condition.wait(lock.lock()?).is_ok(),
     };
     let at = now();

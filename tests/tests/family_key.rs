@@ -1,6 +1,7 @@
 //! Processes of one family connect to each other, and no other process connects to them.
 
-use mp::{ConnectError, Listener, Process, SocketOptions};
+use mp::connection::{ConnectError, SocketOptions};
+use mp::{Listener, Process};
 use mp_tests::DEADLINE;
 
 fn options() -> Result<SocketOptions, mp::Error> {
@@ -8,7 +9,7 @@ fn options() -> Result<SocketOptions, mp::Error> {
 }
 
 /// Connects, and says something.
-fn guest(address: String) -> mp::Result<()> {
+fn guest(address: String) -> mp::AnyResult<()> {
     options()?.connect(address)?.send("hello".to_string()).map_err(|e| e.to_string())?;
     Ok(())
 }
@@ -36,6 +37,6 @@ fn a_process_proves_the_key_that_it_was_given_by_its_parent() {
 fn a_process_with_another_key_is_refused() {
     let (address, listener) = host("stranger");
     let stranger = Process::builder().authkey("another").spawn(guest, address).unwrap();
-    assert!(matches!(met(&listener), Err(ConnectError::Key { .. })), "it was let in");
+    assert!(matches!(met(&listener), Err(ConnectError::KeyMismatch { .. })), "it was let in");
     assert!(stranger.join().is_err());
 }

@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use mp::{
-    Arena, Error, FrozenTensor, Queue, SharingStrategy, Tensor, get_sharing_directory, get_sharing_strategy,
-    set_sharing_directory, set_sharing_strategy,
+use mp::memory::{
+    SharingStrategy, get_sharing_directory, get_sharing_strategy, set_sharing_directory, set_sharing_strategy,
 };
+use mp::{Arena, Error, FrozenTensor, Queue, Tensor};
 use mp_tests::refusal;
 use mp_tests::scratch::{HugePages, Scratch, files_in, scenario};
 use mp_tests::{Outcome, alone, give, join, next, one_process, send, take};

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use mp::{Arena, FrozenTensor, Options, Queue, Tensor, start_processes};
+use mp::{Arena, FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
 use mp_tests::kill::until_the_end;
 use mp_tests::scratch::{Scratch, files_in, scenario};
@@ -81,7 +81,7 @@ fn all_killed(directory: &Path) {
     let (there, back, end) =
         (Queue::bounded(4).unwrap(), Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
     let args = (there.clone(), back.clone(), end.clone());
-    let context = start_processes(worker, args, Options::nprocs(2)).unwrap();
+    let context = start_processes(worker, args, SpawnOptions::nprocs(2)).unwrap();
     (0..2).for_each(|_| give(&there, Tensor::full(&[MIB], 1).unwrap().freeze()));
     assert_eq!((take(&back), take(&back)), (1, 1));
     for pid in context.pids() {

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
+use mp::{FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 use mp_tests::scratch::{Scratch, files_in, scenario};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, give, join, next, one_process, send, take};
 use rustix::process::{Signal, kill_process};
@@ -64,7 +64,7 @@ fn neighbour(worker_dies: bool) {
     let (there, back) = (Queue::bounded(2).unwrap(), Queue::bounded(2).unwrap());
     give(&there, take(&made));
     give(&there, Tensor::full(&[MIB], 8).unwrap().freeze());
-    join(&start_processes(sends_back, (there, back.clone()), Options::nprocs(2)).unwrap()).unwrap();
+    join(&start_processes(sends_back, (there, back.clone()), SpawnOptions::nprocs(2)).unwrap()).unwrap();
     let mut got = [take(&back), take(&back)];
     got.sort_unstable();
     assert_eq!(got, [7, 8]);

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-use mp::{Error, MappedFile, SharedMemory, Tensor};
+use mp::memory::MappedFile;
+use mp::{Error, SharedMemory, Tensor};
 use mp_tests::python::{self, Python, number};
 use mp_tests::{Outcome, join, one_process};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
@@ -31,9 +32,9 @@ fn files_and_memfds_are_copied() {
     let short = Tensor::<f32>::from_fd(&fd, 0, &[1]).unwrap_err();
     assert!(short.to_string().contains("1 elements of f32 at byte 0 of a file that has 0 bytes"), "{short}");
     let pipe = rustix::pipe::pipe().unwrap().0;
-    assert!(matches!(Tensor::<u8>::from_fd(&pipe, 0, &[1]), Err(Error::NotShared(_))));
+    assert!(matches!(Tensor::<u8>::from_fd(&pipe, 0, &[1]), Err(Error::NotShareable(_))));
     let huge = Tensor::<u64>::from_fd(&fd, u64::MAX, &[usize::MAX, 2]);
-    assert!(matches!(huge, Err(Error::Shape(_))));
+    assert!(matches!(huge, Err(Error::OutOfBounds(_))));
 }
 
 #[test]
@@ -81,7 +82,7 @@ fn memfds_are_mapped_where_they_are() {
 
     for (offset, len) in [(0, 4), (4, 3), (u64::MAX - 3, 1), (0, usize::MAX)] {
         let error = MappedFile::<f32>::from_fd(&fd, offset, len).unwrap_err();
-        assert!(matches!(error, Error::Shape(_)), "{error}");
+        assert!(matches!(error, Error::OutOfBounds(_)), "{error}");
     }
     let misaligned = MappedFile::<f32>::from_fd(&fd, 2, 1).unwrap_err();
     assert!(misaligned.to_string().contains("no multiple of 4"), "{misaligned}");
@@ -104,7 +105,7 @@ fn a_file_that_is_sealed_against_writing_is_a_slice() {
     let mapped = MappedFile::<f32>::from_fd(&fd, 0, 2).unwrap();
     assert_eq!(mapped.as_slice(), Some(&[1.0, 2.0][..]));
     assert!(!mapped.is_writable());
-    assert!(matches!(mapped.store(0, 3.0), Err(Error::NotShared(_))));
+    assert!(matches!(mapped.store(0, 3.0), Err(Error::Unsupported(_))));
     assert_eq!(mapped.load(0), 1.0);
 }
 
@@ -112,10 +113,10 @@ fn a_file_that_is_sealed_against_writing_is_a_slice() {
 fn what_may_shrink_is_not_mapped_by_safe_code() {
     let memory = SharedMemory::new(16).unwrap().unlink_on_drop();
     let error = MappedFile::<u64>::from_fd(&memory, 0, 2).unwrap_err();
-    assert!(matches!(&error, Error::NotShared(why) if why.contains("from_unsealed")), "{error}");
+    assert!(matches!(&error, Error::NotShareable(why) if why.contains("from_unsealed")), "{error}");
     let sealed = memfd(&[0; 16]);
     fcntl_add_seals(&sealed, SealFlags::SEAL).unwrap();
-    assert!(matches!(MappedFile::<u64>::from_fd(&sealed, 0, 2), Err(Error::NotShared(_))));
+    assert!(matches!(MappedFile::<u64>::from_fd(&sealed, 0, 2), Err(Error::NotShareable(_))));
     // SAFETY: no other process knows the name, and this one does not make it shorter.
     let mapped = unsafe { MappedFile::<u64>::from_unsealed(&memory, 8, 1) }.unwrap();
     memory.write_at(8, &7_u64.to_ne_bytes()).unwrap();
@@ -123,7 +124,7 @@ fn what_may_shrink_is_not_mapped_by_safe_code() {
     let read_only = File::open(format!("/dev/shm/{}", memory.name())).unwrap();
     // SAFETY: as above.
     let mapped = unsafe { MappedFile::<u64>::from_unsealed(&read_only, 0, 2) }.unwrap();
-    assert!(matches!(mapped.store(0, 3), Err(Error::NotShared(_))));
+    assert!(matches!(mapped.store(0, 3), Err(Error::Unsupported(_))));
     assert_eq!(mapped.to_vec(), [0, 7]);
 }
 

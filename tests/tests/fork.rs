@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mp::{
-    Arena, Error, FrozenTensor, Lock, Options, Pool, Process, PutError, Queue, SharedTensor, StartMethod,
-    Tensor, start_processes,
+    Arena, Error, FrozenTensor, Lock, Pool, Process, PutError, Queue, SharedTensor, SpawnOptions,
+    StartMethod, Tensor, start_processes,
 };
 use mp_tests::scratch::Scratch;
 use mp_tests::{DEADLINE, Outcome, eventually, in_use, join, next, one_process, send, settled, take};
 use rustix::fs::FlockOperation;
 
-fn forked(nprocs: usize) -> Options {
-    Options::nprocs(nprocs).start_method(StartMethod::Fork)
+fn forked(nprocs: usize) -> SpawnOptions {
+    SpawnOptions::nprocs(nprocs).start_method(StartMethod::Fork)
 }
 
 fn allow() {
     // SAFETY: what these tests do in copies needs nothing of other threads, and nothing that is there once.
-    unsafe { mp::allow_fork() };
+    unsafe { mp::process::allow_fork() };
 }
 
 /// Waits to be ended by another process.
@@ -79,7 +79,9 @@ fn arguments_work_and_what_was_copied_along_refuses() {
         let refused = tensors.try_put(kept.frozen.clone());
         let expected = |e: &PutError<_>| matches!(e, PutError::Failed { error, .. } if error.to_string().contains("was copied along"));
         assert!(refused.as_ref().is_err_and(expected), "{refused:?}");
-        assert!(mp::pack(kept.frozen.clone()).is_err() && mp::pack(kept.queue.clone()).is_err());
+        assert!(
+            mp::message::pack(kept.frozen.clone()).is_err() && mp::message::pack(kept.queue.clone()).is_err()
+        );
         // To a process of its own as well.
         let child = Process::spawn(|t: FrozenTensor<u8>| drop(t), kept.frozen.clone());
         assert!(child.is_err());
@@ -248,7 +250,7 @@ fn an_original_is_found_dead_while_its_copies_live() {
         wait_for_the_end()
     }
     fn live_on() {
-        mp::detach().unwrap();
+        mp::process::detach().unwrap();
     }
     // An original that is not a child of any process here: its parent ends first.
     fn outer(_: usize, here: Queue<u32>) -> Outcome {
@@ -320,11 +322,11 @@ fn with_files_the_copies_hold_their_own() {
     let _alone = settled();
     fn original(_: usize, (): ()) -> Outcome {
         allow();
-        mp::set_sharing_strategy(mp::SharingStrategy::FileSystem)?;
+        mp::memory::set_sharing_strategy(mp::memory::SharingStrategy::FileSystem)?;
         let kept = Tensor::<u8>::full(&[100_000], 5)?.freeze();
         let before = in_use();
         let copy = |rank: usize, kept: FrozenTensor<u8>| -> Outcome {
-            assert_eq!(mp::get_sharing_strategy(), mp::SharingStrategy::FileSystem);
+            assert_eq!(mp::memory::get_sharing_strategy(), mp::memory::SharingStrategy::FileSystem);
             let own = Tensor::<u8>::full(&[200_000], rank as u8)?;
             assert!(kept.iter().all(|x| x == 5) && own.iter().all(|x| x == rank as u8));
             Ok(())

@@ -7,16 +7,18 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
+use mp::pool::{MapResult, PoolBuilder, PoolError};
+use mp::process::{ExitStatus, Signal};
 use mp::{
-    Bundle, Exit, FrozenTensor, MapResult, Options, Pool, PoolBuilder, PoolError, Queue, SharedTensor,
-    Signal, StartMethod, TaskError, Tensor, start_processes,
+    Bundle, FrozenTensor, Pool, Queue, SharedTensor, SpawnOptions, StartMethod, TaskError, Tensor,
+    start_processes,
 };
 use mp_tests::{DEADLINE, Outcome, alone, eventually, eventually_in_use, in_use, join, one_process};
 use rustix::process::{Pid, getpid, kill_process, test_kill_process};
 
 fn allow() {
     // SAFETY: what the tasks of these tests do needs nothing of other threads, and nothing that is there once.
-    unsafe { mp::allow_fork() };
+    unsafe { mp::process::allow_fork() };
 }
 
 fn copies(processes: usize) -> PoolBuilder {
@@ -66,7 +68,7 @@ fn no_process_is_copied_unless_it_was_allowed() {
 #[test]
 fn tensors_reach_copies_and_return_without_being_copied() {
     type Args = (u32, u64, FrozenTensor<u64>, SharedTensor<i64>);
-    fn work((original, number, rows, sums): Args) -> mp::Result<Bundle<(FrozenTensor<u64>, Tensor<u64>)>> {
+    fn work((original, number, rows, sums): Args) -> mp::AnyResult<Bundle<(FrozenTensor<u64>, Tensor<u64>)>> {
         assert!(is_copy_of(original), "a worker is a copy");
         let row = rows.select(0, number as usize)?;
         sums.fetch_add(number as usize, row.iter().sum::<u64>() as i64);
@@ -108,7 +110,7 @@ fn tensors_reach_copies_and_return_without_being_copied() {
 fn a_killed_copy_costs_one_task_and_another_copy_takes_its_place() {
     const TASKS: u64 = 40;
     type Args = (u32, u64, bool, FrozenTensor<u64>);
-    fn work((original, number, dies, tensor): Args) -> mp::Result<(u32, FrozenTensor<u64>)> {
+    fn work((original, number, dies, tensor): Args) -> mp::AnyResult<(u32, FrozenTensor<u64>)> {
         assert!(is_copy_of(original), "a worker is a copy, also one that replaces another");
         if dies {
             kill_process(getpid(), rustix::process::Signal::KILL)?;
@@ -137,7 +139,10 @@ fn a_killed_copy_costs_one_task_and_another_copy_takes_its_place() {
                         }
                         Err(TaskError::WorkerLost(lost)) => {
                             assert_eq!(number, fatal, "another task was lost with it: {lost}");
-                            assert!(matches!(lost.how, Exit::Signal { signal: Signal::KILL, .. }), "{lost}");
+                            assert!(
+                                matches!(lost.exit, ExitStatus::Signal { signal: Signal::KILL, .. }),
+                                "{lost}"
+                            );
                             killed.push(lost.pid);
                         }
                         Err(other) => panic!("task {number}: {other}"),
@@ -201,7 +206,7 @@ fn dropping_a_pool_of_copies_ends_those_that_work_and_those_that_ignore_it() {
 
 #[test]
 fn results_that_were_copied_along_are_there_whatever_other_threads_did_with_them() {
-    type Stream = mp::Imap<std::ops::Range<u32>, u32>;
+    type Stream = mp::pool::Imap<std::ops::Range<u32>, u32>;
     static HELD: OnceLock<(MapResult<u32>, MapResult<u32>)> = OnceLock::new();
     static GIVEN_AWAY: Mutex<Option<(Vec<MapResult<u32>>, Stream)>> = Mutex::new(None);
     static STOP: AtomicBool = AtomicBool::new(false);
@@ -263,7 +268,7 @@ fn results_that_were_copied_along_are_there_whatever_other_threads_did_with_them
             })
             .collect();
         for _ in 0..20 {
-            join(&start_processes(copy, (), Options::nprocs(2).start_method(StartMethod::Fork))?)?;
+            join(&start_processes(copy, (), SpawnOptions::nprocs(2).start_method(StartMethod::Fork))?)?;
         }
         STOP.store(true, Ordering::Relaxed);
         busy.into_iter().for_each(|thread| thread.join().unwrap());
@@ -313,7 +318,7 @@ fn a_pool_that_was_copied_along_is_closed_whatever_its_threads_were_doing() {
             })
             .collect();
         for _ in 0..20 {
-            join(&start_processes(copy, (), Options::nprocs(2).start_method(StartMethod::Fork))?)?;
+            join(&start_processes(copy, (), SpawnOptions::nprocs(2).start_method(StartMethod::Fork))?)?;
         }
         STOP.store(true, Ordering::Relaxed);
         busy.into_iter().for_each(|thread| thread.join().unwrap());

@@ -3,9 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use mp::queue::JoinableQueueError;
+use mp::wait::wait_async;
 use mp::{
-    Barrier, Condition, Event, JoinError, JoinableQueue, Lock, Options, Queue, QueueOptions, RwLock,
-    Semaphore, bounded_channel, pipe, ready, select, start_processes, wait,
+    Barrier, Condition, Event, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore, SpawnOptions,
+    bounded_channel, pipe, select, start_processes, wait,
 };
 use mp_tests::task::poll_once;
 use mp_tests::{Outcome, alone, give, join, take};
@@ -44,11 +46,11 @@ fn waits(way: usize, t: &Things) -> Outcome {
         0 => t.empty.get_deadline(until).is_err(),
         1 => t.full.put_deadline(1, until).is_err(),
         2 => t.heavy.put_deadline(vec![0; 600], until).is_err(),
-        3 => select(&[&t.empty, &t.full.room(), &t.event], Some(TIME))?.is_none(),
-        4 => wait(&[&t.heavy.room_for(610)], Some(TIME))?.is_empty(),
-        5 => wait(&[&t.leased.tasks()], Some(TIME))?.is_empty(),
+        3 => select(&[&t.empty, &t.full.put_ready(), &t.event], Some(TIME))?.is_none(),
+        4 => wait(&[&t.heavy.put_ready_for(610)], Some(TIME))?.is_empty(),
+        5 => wait(&[&t.leased.ack_ready()], Some(TIME))?.is_empty(),
         6 => t.leased.get_ack_deadline(until).is_err(),
-        7 => matches!(t.tasks.join_deadline(until), Err(JoinError::Unfinished { .. })),
+        7 => matches!(t.tasks.join_deadline(until), Err(JoinableQueueError::Unfinished { .. })),
         8 => t.lock.lock_deadline(until).is_err() && t.shared.try_read().is_err(),
         9 => t.permits.acquire_timeout(TIME).is_err(),
         10 => !t.event.wait_timeout(TIME)?,
@@ -56,7 +58,7 @@ fn waits(way: usize, t: &Things) -> Outcome {
         12 => !t.condition.wait_timeout(t.free.lock()?, TIME)?.1,
         // A future, which is polled again only when it is woken.
         _ => {
-            let mut future = std::pin::pin!(ready(t.heavy.room_for(610)));
+            let mut future = std::pin::pin!(wait_async(t.heavy.put_ready_for(610)));
             let nothing = poll_once(&mut future).is_pending();
             nothing && select(&[&t.event], Some(TIME))?.is_none()
         }
@@ -106,14 +108,14 @@ fn processes_that_wait_use_no_processor() {
         (things.lock.lock().unwrap(), things.shared.write().unwrap(), things.permits.acquire().unwrap());
     let results = Queue::bounded(WAYS).unwrap();
     let context =
-        start_processes(measured, (things.clone(), results.clone()), Options::nprocs(WAYS)).unwrap();
+        start_processes(measured, (things.clone(), results.clone()), SpawnOptions::nprocs(WAYS)).unwrap();
     join(&context).unwrap();
     let mut all: Vec<_> = (0..WAYS).map(|_| take(&results)).collect();
     all.sort_unstable();
     println!("µs of a processor, by the way of waiting: {all:?}");
     let too_much: Vec<_> = all.iter().filter(|(_, used)| Duration::from_micros(*used) > MOST).collect();
     assert!(too_much.is_empty(), "in {TIME:?}, by the way of waiting: {too_much:?}");
-    lease.done();
+    lease.ack();
 }
 
 #[test]

@@ -5,9 +5,10 @@
 //! and other copies continue, what they hold is untouched, and nothing of the dead copy is left.
 #![allow(unsafe_code)]
 
+use mp::sync::RawValue;
 use mp::{
-    Bundle, FrozenTensor, GetError, Lock, LockError, Options, Process, ProcessContext, Queue, RawValue,
-    SharedTensor, StartMethod, Tensor, start_processes,
+    Bundle, FrozenTensor, GetError, Lock, LockError, Process, ProcessContext, Queue, SharedTensor,
+    SpawnOptions, StartMethod, Tensor, start_processes,
 };
 use mp_core::inject;
 use mp_tests::kill::{KILL, for_every_access, killed};
@@ -32,7 +33,7 @@ fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
 
 fn allow() {
     // SAFETY: what these tests do in copies needs nothing of other threads, and nothing that is there once.
-    unsafe { mp::allow_fork() };
+    unsafe { mp::process::allow_fork() };
 }
 
 fn copy<F, A>(f: F, args: A) -> ProcessContext
@@ -40,7 +41,7 @@ where
     F: Fn(usize, A) -> Outcome + Copy + Send + 'static,
     A: Serialize + DeserializeOwned + 'static,
 {
-    start_processes(f, args, Options::nprocs(1).start_method(StartMethod::Fork)).expect("it starts")
+    start_processes(f, args, SpawnOptions::nprocs(1).start_method(StartMethod::Fork)).expect("it starts")
 }
 
 #[test]
@@ -73,7 +74,7 @@ fn a_copy_is_killed_at_every_access_of_its_life() {
     type Args = (FrozenTensor<u64>, SharedTensor<u64>);
     type Value = Bundle<(Tensor<u64>, FrozenTensor<u64>)>;
     // It joins for its arguments, and what it returns goes back through shared memory: counted from its first access.
-    fn script((frozen, shared): Args) -> mp::Result<Value> {
+    fn script((frozen, shared): Args) -> mp::AnyResult<Value> {
         assert_eq!(frozen.get(&[3])?, 77, "torn");
         shared.fetch_add(0, 1);
         Ok(Bundle((Tensor::full(&[200], 9)?, frozen)))
@@ -98,7 +99,7 @@ fn a_copy_is_killed_at_every_access_of_its_life() {
                 }
                 Err(error) => {
                     let ours = matches!(&error, mp::SpawnError::ProcessExited(e)
-                        if matches!(e.exit, mp::Exit::Signal { signal: mp::Signal::KILL, .. }));
+                        if matches!(e.exit, mp::process::ExitStatus::Signal { signal: mp::process::Signal::KILL, .. }));
                     assert!(killed && ours, "{error}; killed at access {at}");
                     assert!((before..=before + 1).contains(&shared.load(0)));
                 }
@@ -121,7 +122,7 @@ struct Victim {
 }
 
 impl Victim {
-    fn new(at: u64) -> mp::Result<Self> {
+    fn new(at: u64) -> mp::AnyResult<Self> {
         let (all, got) = (Tensor::full(&[2000], 77)?.freeze(), Tensor::zeros(&[8])?.share());
         Ok(Self { queue: Queue::bounded(4)?, all, got, at })
     }

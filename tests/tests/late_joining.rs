@@ -1,6 +1,6 @@
 //! Workers that join the shared memory when they first need it: most never do, and those that do are members like others.
 
-use mp::{Arena, FrozenTensor, Options, Process, Tensor, start_processes};
+use mp::{Arena, FrozenTensor, Process, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
 use mp_tests::kill::{for_every_access, killed};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, join, one_process};
@@ -12,7 +12,7 @@ fn there() -> (usize, u64) {
     (s.members as usize, s.live_blocks)
 }
 
-fn members_seen((): ()) -> mp::Result<usize> {
+fn members_seen((): ()) -> mp::AnyResult<usize> {
     Ok(Arena::current()?.members().iter().filter(|m| m.live).count())
 }
 
@@ -26,7 +26,7 @@ fn a_worker_without_tensors_is_no_member() {
         std::thread::park_timeout(DEADLINE);
         Ok(())
     };
-    let context = start_processes(worker, "nothing shared".to_string(), Options::nprocs(2)).unwrap();
+    let context = start_processes(worker, "nothing shared".to_string(), SpawnOptions::nprocs(2)).unwrap();
     assert_eq!(there(), before);
     (0..2).for_each(|rank| context.kill(rank).unwrap());
     assert!(join(&context).is_err());
@@ -41,7 +41,7 @@ fn a_worker_without_tensors_is_no_member() {
 fn what_it_makes_arrives_as_from_any_other() {
     let _alone = alone();
     let before = there();
-    let worker = |(rows, value): (usize, f32)| -> mp::Result<FrozenTensor<f32>> {
+    let worker = |(rows, value): (usize, f32)| -> mp::AnyResult<FrozenTensor<f32>> {
         Ok(Tensor::full(&[rows, 1000], value)?.freeze())
     };
     let got = Process::spawn(worker, (500, 0.5)).unwrap().join().unwrap();

@@ -1,6 +1,6 @@
 //! An arena in plain memory: everything works within this process, nothing leaves it. This test program has no other one.
 
-use mp::{Arena, Error, FrozenTensor, Message, Options, Queue, SharedTensor, Tensor, start_processes};
+use mp::{Arena, Error, FrozenTensor, Message, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use mp_tests::{give, in_use, take};
 
 #[derive(Message)]
@@ -88,6 +88,6 @@ fn a_queue_grows_in_it() {
 fn no_process_can_be_started_on_it() {
     let _alone = mp_tests::alone();
     Arena::local().unwrap();
-    let error = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1)).map(drop).unwrap_err();
+    let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1)).map(drop).unwrap_err();
     assert!(error.to_string().contains("no other process can reach"), "{error}");
 }

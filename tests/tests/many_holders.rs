@@ -3,10 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mp::{
-    FrozenTensor, Options, Queue, SharedCache, StorageId, Tensor, WeakStorage, start_processes,
-    storage_from_cache,
-};
+use mp::memory::{SharedCache, StorageId, WeakStorage, storage_from_cache};
+use mp::{FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
 use mp_tests::{
     Outcome, alone, eventually, eventually_in_use, give, in_use, join, next, one_process, send, take,
@@ -93,7 +91,8 @@ fn holders_release_in_any_order_from_any_process() {
         for _ in 0..EACH * PROCESSES {
             give(&queue, tensor.clone());
         }
-        let context = start_processes(release, (queue.clone(), EACH), Options::nprocs(PROCESSES)).unwrap();
+        let context =
+            start_processes(release, (queue.clone(), EACH), SpawnOptions::nprocs(PROCESSES)).unwrap();
         if round == 1 {
             drop(tensor);
         }

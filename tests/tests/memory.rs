@@ -1,6 +1,7 @@
 //! What the arena says about its memory, when it gives memory back, and what a death costs where much lives.
 
-use mp::{Arena, FrozenTensor, MemoryStats, Options, Queue, Tensor, start_processes};
+use mp::memory::MemoryStats;
+use mp::{Arena, FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, failure, give, join, mappings, next, one_process, open_files, send,
@@ -319,6 +320,6 @@ fn burst_that_frees_nothing(_: usize, (): ()) -> Outcome {
 #[test]
 fn where_the_kernel_takes_no_memory_back_messages_use_it_again() {
     let _alone = alone();
-    let options = Options::nprocs(1).env("MP_MUTANT", "arena.groups.memory-not-taken");
+    let options = SpawnOptions::nprocs(1).env("MP_MUTANT", "arena.groups.memory-not-taken");
     join(&start_processes(burst_that_frees_nothing, (), options).unwrap()).unwrap();
 }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Once};
 use std::thread;
 use std::time::Duration;
 
-use mp::{Arena, ArenaOptions, Error, Options, PutError, Queue, QueueOptions, start_processes};
+use mp::memory::ArenaOptions;
+use mp::{Arena, Error, PutError, Queue, QueueOptions, SpawnOptions, start_processes};
 use mp_core::inject;
 use mp_tests::kill::{for_every_access, killed};
 use mp_tests::task::block_on;
@@ -83,7 +84,9 @@ fn an_unbounded_queue_of_small_messages_fails_at_its_limit() {
         assert_eq!(queue.put_many((0..MESSAGES).map(|n| n as u8)).unwrap(), MESSAGES as usize);
         let error = queue.put_timeout(7, DEADLINE).unwrap_err();
         let PutError::Failed { value: 7, error } = error else { panic!("{error:?}") };
-        let mp::MessageError::Memory(Error::TooManyMessages(who)) = &error else { panic!("{error}") };
+        let mp::message::MessageError::Memory(Error::TooManyMessages(who)) = &error else {
+            panic!("{error}")
+        };
         assert_eq!((who.asked, who.asked_has), (block_of(&queue), u64::from(MESSAGES)));
         assert!(error.to_string().contains("MP_ARENA_MESSAGES"), "{error}");
         assert_eq!(queue.try_get().unwrap(), Some(0));
@@ -101,7 +104,9 @@ fn the_error_says_who_has_how_many() {
         let (crowd, put, error) = crowd();
         let PutError::Failed { value, error } = error else { panic!("{error:?}") };
         assert_eq!(value, large(put), "it comes back");
-        let mp::MessageError::Memory(Error::TooManyMessages(who)) = &error else { panic!("{error}") };
+        let mp::message::MessageError::Memory(Error::TooManyMessages(who)) = &error else {
+            panic!("{error}")
+        };
         assert_eq!((who.limit, who.kept), (MESSAGES, KEPT));
         assert_eq!((who.asked, who.asked_has), (block_of(&crowd), put as u64));
         let named: Vec<_> = who.queues.iter().map(|q| (q.block, q.messages)).collect();
@@ -121,7 +126,7 @@ fn results<T: mp::Message>(context: mp::ProcessContext<T>) -> Vec<T> {
     context.results().unwrap().into_iter().map(Result::unwrap).collect()
 }
 
-fn length(_: usize, text: String) -> mp::Result<usize> {
+fn length(_: usize, text: String) -> mp::AnyResult<usize> {
     Ok(text.len())
 }
 
@@ -296,7 +301,7 @@ fn a_process_is_killed(at: u64) -> bool {
     killed
 }
 
-fn what_it_has(_: usize, _: ()) -> mp::Result<(u64, u32, bool)> {
+fn what_it_has(_: usize, _: ()) -> mp::AnyResult<(u64, u32, bool)> {
     let refused = Arena::configure(ArenaOptions::new().messages(2048)).is_err();
     let arena = Arena::current()?;
     Ok((arena.size(), arena.most_messages(), refused))
@@ -306,7 +311,7 @@ fn what_it_has(_: usize, _: ()) -> mp::Result<(u64, u32, bool)> {
 fn children_have_the_arena_of_their_parent() {
     in_a_thread(|| {
         arena();
-        let options = Options::nprocs(2).env("MP_ARENA_MESSAGES", "1024").env("MP_ARENA_SIZE", "128M");
+        let options = SpawnOptions::nprocs(2).env("MP_ARENA_MESSAGES", "1024").env("MP_ARENA_SIZE", "128M");
         let context = start_processes(what_it_has, (), options).unwrap();
         assert_eq!(results(context), [(SIZE, MESSAGES, true); 2]);
         let error = Arena::configure(ArenaOptions::new()).unwrap_err();

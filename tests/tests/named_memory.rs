@@ -4,7 +4,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use mp::{Error, ListError, ListItem, Queue, ShareableList, SharedMemory};
+use mp::list::{ListError, ListItem};
+use mp::{Error, Queue, ShareableList, SharedMemory};
 use mp_tests::python::{self, Python};
 use mp_tests::{Outcome, failure, give, join, one_process, signal, take};
 use rustix::process::Signal;
@@ -50,13 +51,13 @@ fn processes_that_know_the_name_share_it() {
     let larger = SharedMemory::new(200).unwrap().unlink_on_drop();
     larger.copy_from(&memory).unwrap();
     assert_eq!(larger.read(20, 10).unwrap(), b"by message");
-    assert!(matches!(memory.copy_from(&larger), Err(Error::Shape(_))));
+    assert!(matches!(memory.copy_from(&larger), Err(Error::OutOfBounds(_))));
     for error in [
         memory.read_at(94, &mut [0; 7]).unwrap_err(),
         memory.write_at(usize::MAX, b"x").unwrap_err(),
         memory.read(0, 101).unwrap_err(),
     ] {
-        assert!(matches!(error, Error::Shape(_)), "{error}");
+        assert!(matches!(error, Error::OutOfBounds(_)), "{error}");
     }
 }
 
@@ -91,22 +92,22 @@ fn names_are_private_and_stay_until_they_are_unlinked() {
 #[test]
 fn what_is_no_memory_of_ours_is_refused() {
     for bad in ["", "..", "a/b", "a\0b"] {
-        assert!(matches!(SharedMemory::create(bad, 1), Err(Error::NotShared(_))), "{bad:?}");
-        assert!(matches!(SharedMemory::open(bad), Err(Error::NotShared(_))), "{bad:?}");
+        assert!(matches!(SharedMemory::create(bad, 1), Err(Error::InvalidArgument(_))), "{bad:?}");
+        assert!(matches!(SharedMemory::open(bad), Err(Error::InvalidArgument(_))), "{bad:?}");
     }
     let name = Name::new();
-    assert!(matches!(SharedMemory::create(&name.0, 0), Err(Error::Shape(_))));
+    assert!(matches!(SharedMemory::create(&name.0, 0), Err(Error::InvalidArgument(_))));
     let huge = SharedMemory::create(&name.0, 1 << 50).unwrap_err();
     assert!(matches!(huge, Error::OutOfMemory { asked, .. } if asked == 1 << 50), "{huge}");
     assert!(!path(&name.0).exists(), "left behind");
 
     std::fs::write(path(&name.0), "").unwrap();
-    assert!(matches!(SharedMemory::open(&name.0), Err(Error::NotShared(_))), "an empty file");
+    assert!(matches!(SharedMemory::open(&name.0), Err(Error::NotShareable(_))), "an empty file");
     std::fs::write(path(&name.0), "some bytes").unwrap();
     SharedMemory::open(&name.0).unwrap();
     if std::os::unix::fs::chown(path(&name.0), Some(65_534), None).is_ok() {
         let error = SharedMemory::open(&name.0).unwrap_err();
-        assert!(matches!(&error, Error::NotShared(why) if why.contains("user 65534")), "{error}");
+        assert!(matches!(&error, Error::NotShareable(why) if why.contains("user 65534")), "{error}");
     } else {
         println!("SKIPPED: another user's file, which only root can make");
     }
@@ -122,7 +123,7 @@ fn what_is_no_memory_of_ours_is_refused() {
         0,
     )
     .unwrap();
-    assert!(matches!(SharedMemory::open(&pipe.0), Err(Error::NotShared(_))), "a pipe");
+    assert!(matches!(SharedMemory::open(&pipe.0), Err(Error::NotShareable(_))), "a pipe");
     assert!(matches!(ShareableList::create(&pipe.0, []), Err(ListError::Failed(Error::Os { .. }))));
 }
 

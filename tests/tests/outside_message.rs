@@ -2,10 +2,9 @@
 //! become one.
 
 use mp::message::{Message, Outgoing};
-use mp::{
-    AnyTensor, Arena, Array, DType, Frozen, FrozenTensor, Queue, RawArray, RawValue, ShareableList, Shared,
-    SharedTensor, Tensor, TypedStorage, Value,
-};
+use mp::sync::{RawArray, RawValue};
+use mp::tensor::{Frozen, Shared, TypedStorage};
+use mp::{AnyTensor, Arena, Array, DType, FrozenTensor, Queue, ShareableList, SharedTensor, Tensor, Value};
 use mp_reduce::MessagePack;
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mp::{AsyncResult, Exit, FrozenTensor, MapResult, Pool, PoolError, Shape, Signal, TaskError, Tensor};
+use mp::pool::{MapResult, PoolError, ResultKind};
+use mp::process::{ExitStatus, Signal};
+use mp::{AsyncResult, FrozenTensor, Pool, TaskError, Tensor};
 use mp_core::inject;
 use mp_tests::kill::for_every_access;
 #[cfg(feature = "file_system")]
@@ -13,7 +15,7 @@ use mp_tests::scratch::{Scratch, files_in};
 use mp_tests::{DEADLINE, alone, eventually, join, one_process};
 use rustix::process::Signal as Sent;
 
-fn got<T, S: Shape<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError> {
+fn got<T, S: ResultKind<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError> {
     match result.get_timeout(DEADLINE) {
         Ok(value) => value,
         Err(result) => panic!("not within {DEADLINE:?}: {result:?}"),
@@ -23,7 +25,7 @@ fn got<T, S: Shape<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError>
 type Args = (u64, Option<(u64, i32)>, FrozenTensor<u64>);
 
 /// Gives its number and a tensor back. It may have its process killed, or stopped, at some access from now on.
-fn work((number, arm, all): Args) -> mp::Result<(u64, FrozenTensor<u64>)> {
+fn work((number, arm, all): Args) -> mp::AnyResult<(u64, FrozenTensor<u64>)> {
     assert_eq!(all.get(&[3])?, 77, "torn");
     if let Some((at, signal)) = arm {
         inject::arm(at, signal);
@@ -63,7 +65,7 @@ fn a_worker_is_killed_at_every_access() {
                 Ok(value) => check(number, value),
                 Err(TaskError::WorkerLost(error)) => {
                     assert_eq!(error.pid, pid);
-                    assert!(matches!(error.how, Exit::Signal { signal: Signal::KILL, .. }), "{error}");
+                    assert!(matches!(error.exit, ExitStatus::Signal { signal: Signal::KILL, .. }), "{error}");
                     lost.push(number);
                 }
                 Err(other) => panic!("{at}, task {number}: {other}"),
@@ -99,7 +101,7 @@ fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
 #[test]
 #[cfg(feature = "file_system")]
 fn tensors_in_files_travel_through_a_pool() {
-    fn worker(_: usize, directory: PathBuf) -> mp::Result<()> {
+    fn worker(_: usize, directory: PathBuf) -> mp::AnyResult<()> {
         files_in(&directory);
         let pool = Pool::new(2)?;
         let twice = |mut tensor: Tensor<u64>| {
@@ -119,7 +121,7 @@ fn tensors_in_files_travel_through_a_pool() {
 
 #[test]
 fn a_forked_copy_has_no_pool() {
-    fn worker(_: usize, (): ()) -> mp::Result<i32> {
+    fn worker(_: usize, (): ()) -> mp::AnyResult<i32> {
         let pool = Pool::new(1)?;
         let result = pool.map_async(|x: u64| x, 0..10);
         result.wait();

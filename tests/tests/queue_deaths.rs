@@ -7,8 +7,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
+use mp::process::OnFailure;
 use mp::start_processes;
-use mp::{Arena, FrozenTensor, GetError, OnFailure, Options, ProcessContext, PutError, Queue, Tensor};
+use mp::{Arena, FrozenTensor, GetError, ProcessContext, PutError, Queue, SpawnOptions, Tensor};
 use mp_tests::kill::killed;
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, eventually_in_use, give, in_use, interrupts, join, next,
@@ -37,7 +38,7 @@ struct Held {
 fn held_by(nprocs: usize) -> Held {
     let queue = Queue::bounded(1).unwrap();
     let (ready, go) = (Queue::bounded(nprocs).unwrap(), Queue::bounded(nprocs).unwrap());
-    let options = Options::nprocs(nprocs).on_failure(OnFailure::Continue);
+    let options = SpawnOptions::nprocs(nprocs).on_failure(OnFailure::Continue);
     let context = start_processes(holder, (queue.clone(), ready.clone(), go.clone()), options).unwrap();
     (0..nprocs).for_each(|_| take(&ready));
     Held { queue, go, context }
@@ -174,7 +175,7 @@ fn interrupted_or_killed(rank: usize, (queue, ready, verdict): Watched) -> Outco
 }
 
 fn parent_of_both(_: usize, watched: Watched) -> Outcome {
-    let context = start_processes(interrupted_or_killed, watched, Options::nprocs(2))?;
+    let context = start_processes(interrupted_or_killed, watched, SpawnOptions::nprocs(2))?;
     join(&context).map_or(Ok(()), |()| Err("one was to be killed".into()))
 }
 
@@ -216,7 +217,7 @@ fn square(_: usize, (jobs, results): (Queue<u64>, Queue<(u32, u64)>)) -> Outcome
 fn a_stopped_consumer_delays_no_other_process() {
     let _alone = alone();
     let (jobs, results) = (Queue::bounded(8).unwrap(), Queue::bounded(8).unwrap());
-    let context = start_processes(square, (jobs.clone(), results.clone()), Options::nprocs(2)).unwrap();
+    let context = start_processes(square, (jobs.clone(), results.clone()), SpawnOptions::nprocs(2)).unwrap();
     let stopped = context.pids()[0];
     for n in 0..4 {
         give(&jobs, n);

@@ -4,7 +4,8 @@
 
 use std::sync::Once;
 
-use mp::{Arena, Connection, Error, FrozenTensor, GetError, MessageError, PutError, Queue, Tensor, pipe};
+use mp::message::MessageError;
+use mp::{Arena, Connection, Error, FrozenTensor, GetError, PutError, Queue, Tensor, pipe};
 use mp_core::mem::Mem;
 use mp_core::words::{Holder, Owner};
 use mp_tests::{

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use futures_sink::Sink;
+use mp::queue::JoinableQueueError;
+use mp::wait::wait_async;
 use mp::{
-    BoundedSemaphore, Connection, Event, GetError, JoinError, JoinableQueue, Process, PutError, Queue,
-    Receiver, Sender, bounded_channel, channel, pipe, ready,
+    BoundedSemaphore, Connection, Event, GetError, JoinableQueue, Process, PutError, Queue, Receiver, Sender,
+    bounded_channel, channel, pipe,
 };
 use mp_core::inject;
 use mp_tests::task::{block_on, poll_once};
@@ -107,7 +109,7 @@ fn what_is_dropped_before_it_is_put_is_not_put() {
     assert!(queue.is_empty());
     // Room first, then the value, which stays the caller's.
     give(&queue, "third".to_string());
-    assert!(is_pending(ready(queue.room())));
+    assert!(is_pending(wait_async(queue.put_ready())));
     drop(queue);
     assert_eq!(mp_tests::in_use(), before);
 }
@@ -210,7 +212,7 @@ fn tasks_of_dead_consumers_are_told_to_futures() {
     signal(context.pids()[0], Signal::KILL);
     failure(&context);
     block_on(async {
-        assert!(matches!(tasks.join_async().await, Err(JoinError::Lost(1))));
+        assert!(matches!(tasks.join_async().await, Err(JoinableQueueError::Lost(1))));
         assert!(tasks.get_async().await.unwrap().is_none());
     });
     // Of a plain queue, it comes back.
@@ -220,7 +222,7 @@ fn tasks_of_dead_consumers_are_told_to_futures() {
         drop(queue.get_ack_async().await.unwrap());
         let again = queue.get_ack_async().await.unwrap().unwrap();
         assert_eq!((*again, again.deliveries()), (5, 2));
-        again.done();
+        again.ack();
     });
 }
 
@@ -365,7 +367,7 @@ fn a_connection_wakes_epoll_and_is_quiet_again() {
     let context = one_process(answers, there);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let fd = here.as_fd().unwrap();
-    let readable = || mp::Waitable::is_ready(&mp::Descriptor(fd));
+    let readable = || mp::Waitable::is_ready(&mp::wait::Descriptor(fd));
     let all = async {
         // SAFETY: the descriptor is borrowed of a connection that outlives this.
         let epoll = unsafe { AsyncFd::register(fd) }.unwrap();

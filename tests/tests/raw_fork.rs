@@ -5,10 +5,14 @@
 use std::cell::Cell;
 use std::task::Poll;
 
+use mp::list::ListError;
+use mp::queue::JoinableQueueError;
+use mp::sync::{AcquireError, BarrierError, RawArray};
+use mp::wait::Descriptor;
 use mp::{
-    AcquireError, Arena, Array, Barrier, BarrierError, Condition, Descriptor, Error, Event, FrozenTensor,
-    GetError, JoinError, JoinableQueue, ListError, Listener, Lock, LockError, Once, PutError, Queue,
-    QueueOptions, RLock, RawArray, RwLock, Semaphore, ShareableList, Tensor, Value, channel, pipe,
+    Arena, Array, Barrier, Condition, Error, Event, FrozenTensor, GetError, JoinableQueue, Listener, Lock,
+    LockError, Once, PutError, Queue, QueueOptions, RLock, RwLock, Semaphore, ShareableList, Tensor, Value,
+    channel, pipe,
 };
 use mp_tests::task::poll_once;
 use mp_tests::{Outcome, alone, in_use, join, next, one_process, send, take};
@@ -73,7 +77,7 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
         let frozen = Tensor::<u8>::full(&[4], 1)?.freeze();
         let shared = Tensor::<u8>::full(&[4], 1)?.share();
         let indices = Tensor::<i64>::zeros(&[1, 4])?.freeze();
-        let sparse = mp::SparseCoo::new(indices.clone(), frozen.clone(), &[1])?;
+        let sparse = mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), &[1])?;
         // A future that waits, and a descriptor: in the copy there is no thread that would wake a future.
         let waits = Queue::<u8>::bounded(1)?;
         let (here, _there) = mp::pipe()?;
@@ -103,15 +107,19 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
                 ("get of a shared one", forked(&shared.get(&[0]))),
                 ("set of a shared one", forked(&shared.set(&[0], 1))),
                 ("copy_from", forked(&shared.copy_from(&frozen))),
-                ("a sparse tensor", forked(&mp::SparseCoo::new(indices.clone(), frozen.clone(), &[1]))),
+                (
+                    "a sparse tensor",
+                    forked(&mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), &[1])),
+                ),
                 ("to_dense", forked(&sparse.to_dense())),
                 ("sweep", forked(&arena.sweep())),
                 ("empty_cache", forked(&arena.empty_cache())),
-                ("wait", forked(&mp::wait(&[&queue, &queue.room()], None))),
+                ("wait", forked(&mp::wait(&[&queue, &queue.put_ready()], None))),
                 ("select", forked(&mp::select(&[&Descriptor(std::io::stdin()), &queue], None))),
                 (
                     "ready",
-                    at_once(poll_once(&mut Box::pin(mp::ready(queue.clone())))).is_some_and(|r| forked(&r)),
+                    at_once(poll_once(&mut Box::pin(mp::wait::wait_async(queue.clone()))))
+                        .is_some_and(|r| forked(&r)),
                 ),
                 ("get_async", {
                     // Polled once more, and dropped.
@@ -130,7 +138,7 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
                 ("try_get", get_is_refused(queue.try_get())),
                 ("close", !queue.close()),
                 ("bounded", Queue::<u8>::bounded(1).is_err()),
-                ("pack", mp::pack(1_u8).is_err()),
+                ("pack", mp::message::pack(1_u8).is_err()),
                 ("spawn", mp::spawn(|_: usize, (): ()| {}, (), 1).is_err()),
             ];
             drop(handles.take());
@@ -312,7 +320,7 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
                 ("poll", get_is_refused(there.poll(std::time::Duration::ZERO))),
                 ("put of a task", put_is_refused(tasks.put(2))),
                 ("get of a task", get_is_refused(tasks.get())),
-                ("join", matches!(tasks.join(), Err(JoinError::Failed(_)))),
+                ("join", matches!(tasks.join(), Err(JoinableQueueError::Failed(_)))),
                 ("wait for a task", forked(&mp::wait(&[&tasks], Some(std::time::Duration::ZERO)))),
                 ("what is in them", (queue.len(), receiver.len(), tasks.unfinished()) == (0, 0, 0)),
             ];
@@ -320,9 +328,9 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
         });
         assert_eq!((code, in_use()), (0, before));
         assert!(queue.try_get_ack().is_err(), "the lease is the parent's still");
-        lease.take().ok_or("the parent has its lease")?.done();
+        lease.take().ok_or("the parent has its lease")?.ack();
         assert_eq!((receiver.recv()?, there.recv::<u32>()?), (1, 1));
-        tasks.get()?.ok_or("closed")?.done();
+        tasks.get()?.ok_or("closed")?.ack();
         tasks.join()?;
         Ok(())
     }

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mp::{Arena, FrozenTensor, Options, Queue, Tensor, start_processes, unpack};
+use mp::message::unpack;
+use mp::{Arena, FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 use mp_reduce::Encoded;
 use mp_tests::{alone, eventually, in_use};
 use serde::{Deserialize, Serialize, Serializer};
@@ -37,7 +38,7 @@ fn arguments_are_encoded_once_for_all_ranks() {
         let tensor = Tensor::<u32>::from_fn(&[4], |i| i as u32).unwrap().freeze();
         let queue = Queue::bounded(4).unwrap();
         let args = (Counted(7), vec![1; size], tensor, queue.clone());
-        start_processes(worker, args, Options::nprocs(4)).unwrap().join().unwrap();
+        start_processes(worker, args, SpawnOptions::nprocs(4)).unwrap().join().unwrap();
         assert_eq!(ENCODED.load(Ordering::Relaxed), 1);
         let mut sums: Vec<_> = (0..4).map(|_| queue.try_get().unwrap().unwrap()).collect();
         sums.sort_unstable();

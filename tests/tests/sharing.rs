@@ -1,7 +1,7 @@
 //! Memory that several handles see: views, clones and messages of one storage stay views of one storage in the other
 //! process, and what is written to a shared tensor there is seen here. One test counts blocks, so they run one at a time.
 
-use mp::{FrozenTensor, Options, Queue, SharedTensor, Tensor, start_processes};
+use mp::{FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use mp_tests::{Outcome, alone, give, in_use, join, next, one_process, send, take};
 
 type Frozen = FrozenTensor<i32>;
@@ -89,7 +89,7 @@ fn shared_tensors_are_shared() {
     let whole = Tensor::<f32>::zeros(&[2, 3]).unwrap().share();
     let (rows, done) = (Queue::bounded(2).unwrap(), Queue::bounded(2).unwrap());
     let args = (whole.clone(), rows.clone(), done.clone());
-    let context = start_processes(worker, args, Options::nprocs(2)).unwrap();
+    let context = start_processes(worker, args, SpawnOptions::nprocs(2)).unwrap();
     (0..2).for_each(|_| give(&rows, whole.select(0, 1).unwrap()));
     (0..2).for_each(|_| take(&done));
     // What was written before the put is seen after the get; no addition is lost.
@@ -109,7 +109,7 @@ fn an_exclusive_tensor_is_written_by_one_after_the_other() {
         Ok(())
     }
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(worker, (there.clone(), back.clone()), Options::nprocs(2)).unwrap();
+    let context = start_processes(worker, (there.clone(), back.clone()), SpawnOptions::nprocs(2)).unwrap();
     let mut t = Tensor::from_fn(&[100_000], |i| i as u64).unwrap();
     let at = t.storage().as_ptr();
     for round in 0..50 {

@@ -3,7 +3,7 @@
 
 use std::sync::Once;
 
-use mp::{Arena, Error, FrozenTensor, Options, SpawnError, Tensor, start_processes};
+use mp::{Arena, Error, FrozenTensor, SpawnError, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
 use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, one_process};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -105,7 +105,7 @@ fn processes_change_sizes_at_once() {
     let _alone = alone();
     arena();
     let before = in_use();
-    join(&start_processes(change_sizes, 20, Options::nprocs(3)).unwrap()).unwrap();
+    join(&start_processes(change_sizes, 20, SpawnOptions::nprocs(3)).unwrap()).unwrap();
     eventually("all is released", || {
         arena().sweep().unwrap();
         in_use() == before

@@ -8,10 +8,9 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use mp::{
-    ConnectError, Connection, Descriptor, GetError, Options, SocketOptions, connect, connect_async, ready,
-    start_processes,
-};
+use mp::connection::{ConnectError, SocketOptions, connect_async};
+use mp::wait::{Descriptor, wait_async};
+use mp::{Connection, GetError, SpawnOptions, connect, start_processes};
 use mp_tests::task::{block_on, poll_once};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, join, open_files};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
@@ -55,7 +54,7 @@ fn answer(_: usize, at: String) -> Outcome {
 fn futures_of_three_processes_answer_one_that_waits_for_all() {
     let _alone = alone();
     let listener = SocketOptions::new().listen(name("answer")).unwrap();
-    let context = start_processes(answer, name("answer"), Options::nprocs(3)).unwrap();
+    let context = start_processes(answer, name("answer"), SpawnOptions::nprocs(3)).unwrap();
     block_on(async {
         let mut all = Vec::new();
         for _ in 0..3 {
@@ -176,7 +175,7 @@ fn connect_and_ask(rank: usize, at: String) -> Outcome {
 fn three_processes_connect_as_futures() {
     let _alone = alone();
     let listener = SocketOptions::new().listen(name("connects")).unwrap();
-    let context = start_processes(connect_and_ask, name("connects"), Options::nprocs(3)).unwrap();
+    let context = start_processes(connect_and_ask, name("connects"), SpawnOptions::nprocs(3)).unwrap();
     let mut asked = [0; 3];
     for _ in 0..60 {
         let connection = listener.accept_timeout(DEADLINE).unwrap().expect("a client connects");
@@ -238,7 +237,7 @@ fn descriptors_are_futures() {
     let _alone = alone();
     let (mut a, b) = UnixStream::pair().unwrap();
     let b = std::sync::Arc::new(b);
-    let waits = || ready(Descriptor(b.clone()));
+    let waits = || wait_async(Descriptor(b.clone()));
     let (mut one, mut two) = (Box::pin(waits()), Box::pin(waits()));
     assert!(poll_once(&mut one).is_pending() && poll_once(&mut two).is_pending());
     a.write_all(b"x").unwrap();

@@ -1,11 +1,11 @@
 //! Attempts at what safe code must not be able to do.
 
 use mp::message::{Message, Outgoing};
-use mp::{Arena, FrozenTensor, Options, Queue, SharedTensor, Tensor, start_processes};
+use mp::{Arena, FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use mp_reduce::MessagePack;
 
 /// Writes a tensor into a message that is then read back on this side; and what is left of the tensor.
-fn read_back(mut t: Tensor<u64>) -> mp::Result<(Tensor<u64>, Tensor<u64>), mp::Error> {
+fn read_back(mut t: Tensor<u64>) -> mp::AnyResult<(Tensor<u64>, Tensor<u64>), mp::Error> {
     let mut out = Outgoing::default();
     t.encode::<MessagePack>(&mut out)?;
     Ok((Tensor::decode::<MessagePack>(&mut out.into_incoming())?, t))
@@ -132,12 +132,12 @@ fn both_signs_of_life_are_there() {
     fn held() {
         mp_tests::eventually("both locks are held", || locks() == (true, true));
     }
-    fn child(_: usize, (): ()) -> mp::Result<()> {
+    fn child(_: usize, (): ()) -> mp::AnyResult<()> {
         Arena::current()?;
         held();
         Ok(())
     }
     Arena::current().unwrap();
-    start_processes(child, (), Options::nprocs(2)).unwrap().join().unwrap();
+    start_processes(child, (), SpawnOptions::nprocs(2)).unwrap().join().unwrap();
     held();
 }

@@ -2,9 +2,10 @@
 //! process, for every n: the others get what they wait for while it is stopped. When it continues, nothing
 //! comes twice, and nothing is left.
 
+use mp::queue::JoinableQueueError;
 use mp::{
-    Arena, GetError, JoinError, JoinableQueue, Lock, LockError, Options, Queue, Receiver, Semaphore, Sender,
-    SharedTensor, Tensor, channel, start_processes,
+    Arena, GetError, JoinableQueue, Lock, LockError, Queue, Receiver, Semaphore, Sender, SharedTensor,
+    SpawnOptions, Tensor, channel, start_processes,
 };
 use mp_core::inject;
 use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
@@ -51,7 +52,7 @@ fn has_much(_: usize, things: Things) -> Outcome {
 
 /// Visits and sweeps a child of its own, whose queues and locks it does not have.
 fn sweeps(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
-    let context = start_processes(has_much, things, Options::nprocs(1))?;
+    let context = start_processes(has_much, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
         return Err("it should have waited".into());
     }
@@ -99,14 +100,14 @@ fn things() -> (Things, Here) {
 fn others_go_on(here: &Here, at: u64) {
     assert_eq!(here.noted.load(0), 42, "it died too early");
     let lease = here.leases.get_ack_timeout(DEADLINE).unwrap_or_else(|e| panic!("{e}, at change {at}"));
-    assert_eq!(lease.expect("it is open").done(), 30, "at change {at}");
+    assert_eq!(lease.expect("it is open").ack(), 30, "at change {at}");
     for (i, receiver) in here.receivers.iter().enumerate() {
         let end = receiver.recv_timeout(DEADLINE).unwrap_err();
         assert!(matches!(end, GetError::Disconnected), "{end}, of receiver {i} at change {at}");
     }
     let end = here.tasks.join_timeout(DEADLINE).unwrap_err();
-    assert!(matches!(end, JoinError::Lost(1)), "{end}, at change {at}");
-    assert_eq!(here.tasks.take_lost().unwrap(), Some(12));
+    assert!(matches!(end, JoinableQueueError::Lost(1)), "{end}, at change {at}");
+    assert_eq!(here.tasks.dead_letter().unwrap(), Some(12));
     let end = here.deserted.get_timeout(DEADLINE).unwrap_err();
     assert!(matches!(end, GetError::Deserted { .. }), "{end}, at change {at}");
     let end = here.lock.lock_timeout(DEADLINE).map(drop).unwrap_err();
@@ -121,7 +122,7 @@ fn others_go_on(here: &Here, at: u64) {
 
 fn nothing_comes_twice(here: &Here, at: u64) {
     assert!(matches!(here.leases.try_get(), Ok(None) | Err(_)), "at change {at}");
-    assert_eq!(here.tasks.take_lost().unwrap(), None, "at change {at}");
+    assert_eq!(here.tasks.dead_letter().unwrap(), None, "at change {at}");
     here.tasks.join_timeout(DEADLINE).unwrap();
     assert!(here.full.try_get().unwrap().is_some(), "at change {at}");
     assert_eq!(here.full.len(), 0, "what was being put did not arrive");
@@ -210,7 +211,7 @@ fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
 
 /// Visits and sweeps a child that has leases; stops there.
 fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
-    let context = start_processes(has_leases, things, Options::nprocs(1))?;
+    let context = start_processes(has_leases, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
         return Err("it should have stopped".into());
     }
@@ -263,7 +264,7 @@ fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
 
 /// Visits and sweeps a child that has a queue; stops there twice.
 fn sweeps_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
-    let context = start_processes(has_queue, queue, Options::nprocs(1))?;
+    let context = start_processes(has_queue, queue, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
         return Err("it should have stopped".into());
     }

@@ -11,9 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use mp::connection::{SocketOptions, connect_async};
+use mp::process::Stdio;
+use mp::wait::{Descriptor, wait_async};
 use mp::{
-    Connection, Descriptor, GetError, Options, Output, Process, Queue, SocketOptions, SpawnError,
-    StartMethod, connect, connect_async, ready, start_processes,
+    Connection, GetError, Process, Queue, SpawnError, SpawnOptions, StartMethod, connect, start_processes,
 };
 use mp_tests::task::{block_on, poll_once};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, failure, join, next, one_process, send};
@@ -120,8 +122,8 @@ fn no_driver(rank: usize, (at, listening): (String, Queue<()>)) -> Outcome {
     })
 }
 
-fn three(method: StartMethod) -> Options {
-    Options::nprocs(3).start_method(method)
+fn three(method: StartMethod) -> SpawnOptions {
+    SpawnOptions::nprocs(3).start_method(method)
 }
 
 #[test]
@@ -152,7 +154,7 @@ type Waiting = Pin<Box<dyn Future<Output = mp_core::Result<()>> + Send>>;
 /// A future that waits for a descriptor, and the end that makes it ready.
 fn waiting() -> (Waiting, UnixStream) {
     let (here, there) = UnixStream::pair().unwrap();
-    (Box::pin(ready(Descriptor(here))), there)
+    (Box::pin(wait_async(Descriptor(here))), there)
 }
 
 /// As [`waiting`], after it was polled in a runtime.
@@ -169,7 +171,7 @@ fn a_runtime_without_io_makes_no_thread_panic() {
         let (_future, _there) = polled_in(&without_io());
         std::process::exit(3);
     }
-    let options = Options::nprocs(1).stderr(Output::Capture);
+    let options = SpawnOptions::nprocs(1).stderr(Stdio::Capture);
     let context = start_processes(leaves, (), options).unwrap();
     let error = failure(&context);
     assert!(matches!(error, SpawnError::ProcessExited { .. }), "unexpected: {error:?}");
@@ -239,7 +241,7 @@ fn two_futures_wait_for_one_descriptor_and_one_may_go() {
     let all = async {
         let (mut a, b) = UnixStream::pair().unwrap();
         let b = Arc::new(b);
-        let waits = || Box::pin(ready(Descriptor(b.clone())));
+        let waits = || Box::pin(wait_async(Descriptor(b.clone())));
         let (mut one, mut two, mut gone) = (waits(), waits(), waits());
         assert!(poll_once(&mut one).is_pending() && poll_once(&mut two).is_pending());
         assert!(poll_once(&mut gone).is_pending());
@@ -263,7 +265,7 @@ fn two_futures_wait_for_one_descriptor_and_one_may_go() {
         // A process is one, too.
         let child = Process::spawn(|(): ()| Ok::<_, String>(5), ()).unwrap();
         let sentinel = child.sentinel().try_clone_to_owned().unwrap();
-        ready(Descriptor(sentinel)).await.unwrap();
+        wait_async(Descriptor(sentinel)).await.unwrap();
         assert_eq!(child.join().unwrap(), 5);
     };
     woken(|| with_io().block_on(soon(all)));
@@ -356,13 +358,13 @@ fn in_a_copy(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
 
 fn is_copied(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
     // SAFETY: what the copy does needs nothing of other threads, and nothing that is there once.
-    unsafe { mp::allow_fork() };
+    unsafe { mp::process::allow_fork() };
     with_io().block_on(async {
         let (mut future, mut there) = waiting();
         assert!(poll_once(&mut future).is_pending());
         *WAITS.lock().unwrap() = Some(future);
         // In the context of this runtime.
-        let options = Options::nprocs(1).start_method(StartMethod::Fork);
+        let options = SpawnOptions::nprocs(1).start_method(StartMethod::Fork);
         let context = start_processes(in_a_copy, (at.clone(), listening.clone()), options)?;
         meet(0, at, listening).await?;
         eventually("the copy is gone", || context.join_timeout(Duration::ZERO).unwrap());

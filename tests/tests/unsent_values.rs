@@ -9,9 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_sink::Sink;
-use mp::{
-    Arena, Bundle, Error, GetError, Message, PutError, Queue, QueueOptions, StorageId, Tensor, WeakStorage,
-};
+use mp::memory::{StorageId, WeakStorage};
+use mp::{Arena, Bundle, Error, GetError, Message, PutError, Queue, QueueOptions, Tensor};
 use serde::{Deserialize, Serialize};
 
 const MOMENT: Duration = Duration::from_millis(20);
@@ -208,7 +207,10 @@ fn when_there_is_no_memory() {
     let error = queue.put(large).unwrap_err();
     drop(_budget);
     assert!(
-        matches!(&error, PutError::Failed { error: mp::MessageError::Memory(Error::OutOfMemory { .. }), .. }),
+        matches!(
+            &error,
+            PutError::Failed { error: mp::message::MessageError::Memory(Error::OutOfMemory { .. }), .. }
+        ),
         "{error}"
     );
     back(error).0.came_back_to(&at);

@@ -4,9 +4,16 @@
 
 use std::process::Command;
 
-use mp::{Arena, Error, Exit, Options, PutError, Queue, RaisedKind, SpawnError, Tensor, start_processes};
+use mp::connection::one_way_pipe;
+use mp::message::MessageError;
+use mp::process::{ExitStatus, RaisedKind};
+use mp::{
+    Arena, Barrier, Condition, Error, PutError, Queue, RwLock, SpawnError, SpawnOptions, Tensor,
+    start_processes,
+};
 use mp_tests::{Outcome, alone, failure, give, in_use, join, one_process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 
 const MIB: usize = 1 << 20;
 
@@ -92,19 +99,26 @@ fn a_budget_is_an_error_until_something_is_dropped() {
 #[test]
 fn shapes_that_are_too_large_or_do_not_fit() {
     let _alone = alone();
-    let shape_error = |result: mp_core::Result<Tensor<u64>>, part: &str| match result.map(drop).unwrap_err() {
-        Error::Shape(why) => assert!(why.contains(part), "{why}"),
+    let too_large = |shape: &[usize], part: &str| match Tensor::<u64>::zeros(shape).map(drop).unwrap_err() {
+        Error::LimitExceeded(why) => assert!(why.contains(part), "{why}"),
         other => panic!("unexpected: {other:?}"),
     };
-    shape_error(Tensor::zeros(&[usize::MAX]), "too many elements");
-    shape_error(Tensor::zeros(&[1 << 32, 1 << 32]), "too many elements");
-    shape_error(Tensor::zeros(&[1 << 61]), "too many elements");
-    shape_error(Tensor::zeros(&[1; 9]), "9 dimensions; at most 8");
-    shape_error(Tensor::from_slice(&[1, 2, 3], &[2, 2]), "3 elements for a tensor of shape [2, 2]");
-    shape_error(Tensor::zeros(&[6]).unwrap().reshape(&[4]), "other number of elements");
-    shape_error(Tensor::zeros(&[6]).unwrap().narrow(1, 0, 1), "dimension 1");
-    shape_error(Tensor::zeros(&[6]).unwrap().narrow(0, usize::MAX, 2), "dimension 0, which has 6");
-    shape_error(Tensor::zeros(&[6]).unwrap().transpose(0, 1), "dimension 1");
+    too_large(&[usize::MAX], "too many elements");
+    too_large(&[1 << 32, 1 << 32], "too many elements");
+    too_large(&[1 << 61], "too many elements");
+    too_large(&[1; 9], "9 dimensions; at most 8");
+    let error = Tensor::from_slice(&[1, 2, 3], &[2, 2]).unwrap_err();
+    let fits = |why: &str| why.contains("3 elements for a tensor of shape [2, 2]");
+    assert!(matches!(&error, Error::Shape(why) if fits(why)), "{error:?}");
+    let error = Tensor::<u64>::zeros(&[6]).unwrap().reshape(&[4]).unwrap_err();
+    assert!(matches!(&error, Error::Shape(why) if why.contains("other number of elements")), "{error:?}");
+    let outside = |result: mp_core::Result<Tensor<u64>>, part: &str| match result.map(drop).unwrap_err() {
+        Error::OutOfBounds(why) => assert!(why.contains(part), "{why}"),
+        other => panic!("unexpected: {other:?}"),
+    };
+    outside(Tensor::zeros(&[6]).unwrap().narrow(1, 0, 1), "dimension 1");
+    outside(Tensor::zeros(&[6]).unwrap().narrow(0, usize::MAX, 2), "dimension 0, which has 6");
+    outside(Tensor::zeros(&[6]).unwrap().transpose(0, 1), "dimension 1");
     let frozen = Tensor::<u8>::zeros(&[6]).unwrap().freeze();
     assert!(frozen.get(&[6]).is_err() && frozen.get(&[]).is_err() && frozen.get(&[0, 0]).is_err());
     assert!(frozen.chunk(0, 0).is_err() && frozen.chunk(2, 1).is_err());
@@ -119,7 +133,7 @@ fn an_empty_shape_with_absurd_dimensions_is_no_panic() {
     for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40], [1 << 40, 1 << 40, 0], [0, usize::MAX, 3]] {
         match Tensor::<u8>::zeros(&shape) {
             Ok(t) => assert!(t.is_empty() && t.to_vec().is_empty() && t.freeze().chunk(2, 1).is_ok()),
-            Err(error) => assert!(matches!(error, Error::Shape(_)), "{error:?}"),
+            Err(error) => assert!(matches!(error, Error::LimitExceeded(_)), "{error:?}"),
         }
     }
 }
@@ -141,7 +155,8 @@ fn with_few_files_there_are_as_many_tensors_and_queues() {
         }
         // Too many processes at once, each of which waits.
         let waiter = |_: usize, go: Queue<u8>| drop(mp_tests::next(&go));
-        let error = start_processes(waiter, Queue::bounded(1)?, Options::nprocs(100)).map(drop).unwrap_err();
+        let error =
+            start_processes(waiter, Queue::bounded(1)?, SpawnOptions::nprocs(100)).map(drop).unwrap_err();
         assert!(error.to_string().contains("RLIMIT_NOFILE = 32"), "{error}");
         assert!(mp_tests::open_files() < 32);
         mp::spawn(|_: usize, (): ()| {}, (), 4)?;
@@ -240,7 +255,7 @@ fn each_end_of_a_worker_is_told_apart() {
     let _alone = alone();
     // Each holds a tensor and has one in a queue when it ends.
     type Args = (String, Queue<Tensor<u8>>);
-    fn worker(_: usize, (end, queue): Args) -> mp::Result<()> {
+    fn worker(_: usize, (end, queue): Args) -> mp::AnyResult<()> {
         let _held = Tensor::<u8>::full(&[MIB], 1)?;
         mp_tests::send(&queue, Tensor::full(&[3], 9)?)?;
         match end.as_str() {
@@ -280,7 +295,61 @@ fn each_end_of_a_worker_is_told_apart() {
     for (end, part) in [("exit", "code 3"), ("crash", "SIGSEGV"), ("kill", "SIGKILL")] {
         let error = fail(end);
         let SpawnError::ProcessExited(exited) = &error else { panic!("{error:?}") };
-        assert_eq!(exited.exit == Exit::Code(3), end == "exit", "{error}");
+        assert_eq!(exited.exit == ExitStatus::Code(3), end == "exit", "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
+}
+
+/// The error of memory that a queue's error is about.
+#[track_caller]
+fn memory(error: MessageError) -> Error {
+    match error {
+        MessageError::Memory(error) => error,
+        other => panic!("unexpected: {other:?}"),
+    }
+}
+
+#[test]
+fn each_kind_of_mistake_is_a_variant_of_its_own() {
+    use Error::{InvalidArgument, LimitExceeded, OutOfBounds, Shape, Unsendable, Unsupported};
+    let _alone = alone();
+    let bounded = |capacity| memory(Queue::<u8>::bounded(capacity).unwrap_err());
+    assert!(matches!(bounded(0), InvalidArgument(_)));
+    assert!(matches!(bounded(usize::MAX), LimitExceeded(_)));
+    assert!(matches!(Barrier::new(0).unwrap_err(), InvalidArgument(_)));
+    assert!(matches!(Barrier::new(u32::MAX).unwrap_err(), LimitExceeded(_)));
+    assert!(matches!(Condition::with_waiters(0).unwrap_err(), InvalidArgument(_)));
+    assert!(matches!(Condition::with_waiters(u32::MAX).unwrap_err(), LimitExceeded(_)));
+    assert!(matches!(RwLock::with_readers((), 0).unwrap_err(), InvalidArgument(_)));
+    assert!(matches!(RwLock::with_readers((), u32::MAX).unwrap_err(), LimitExceeded(_)));
+
+    let mut matrix = Tensor::<i32>::zeros(&[2, 3]).unwrap();
+    assert!(matches!(matrix.view().select(0, 2).unwrap_err(), OutOfBounds(_)));
+    assert!(matches!(matrix.view().slice(0, .., 0).unwrap_err(), InvalidArgument(_)));
+    assert!(matches!(matrix.view().reshape(&[7]).unwrap_err(), Shape(_)));
+    assert!(matches!(matrix.set_requires_grad(true).unwrap_err(), Unsupported(_)));
+
+    let (receiver, sender) = one_way_pipe().unwrap();
+    let PutError::Failed { value: 7, error } = receiver.send(7).unwrap_err() else { panic!("it can't send") };
+    assert!(matches!(memory(error), Unsupported(_)));
+    drop(sender);
+
+    #[derive(Debug, Deserialize)]
+    struct Silent;
+    impl Serialize for Silent {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(serde::ser::Error::custom("it says nothing"))
+        }
+    }
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Nested(Option<Box<Nested>>);
+    let nested = (0..200).fold(Nested(None), |inner, _| Nested(Some(Box::new(inner))));
+    let PutError::Failed { error, .. } = Queue::bounded(1).unwrap().put(Silent).unwrap_err() else {
+        panic!("refused")
+    };
+    assert!(matches!(memory(error), Unsendable(why) if why.contains("it says nothing")));
+    let PutError::Failed { error, .. } = Queue::bounded(1).unwrap().put(nested).unwrap_err() else {
+        panic!("refused")
+    };
+    assert!(matches!(memory(error), LimitExceeded(_)));
 }

@@ -13,7 +13,8 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::time::Duration;
 
-use mp::{Condition, Descriptor, Lock, Once, Queue, Value, ready};
+use mp::wait::{Descriptor, wait_async};
+use mp::{Condition, Lock, Once, Queue, Value};
 use mp_tests::{DEADLINE, eventually, give, take};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -106,7 +107,7 @@ fn a_value_that_panics_when_it_is_read_is_lost_or_comes_back_alone() {
     assert!(deliveries >= 5, "{deliveries}");
     give(&queue, Odd(4));
     let lease = queue.get_ack_timeout(DEADLINE).unwrap().unwrap();
-    assert_eq!(lease.done(), Odd(4));
+    assert_eq!(lease.ack(), Odd(4));
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn a_lease_whose_value_panics_in_its_drop_is_given_back() {
     assert!(panics(|| drop(first)));
     let second = queue.get_ack_timeout(DEADLINE).unwrap().unwrap();
     assert_eq!(second.deliveries(), 2);
-    std::mem::forget(second.done());
+    std::mem::forget(second.ack());
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn wakers_that_panic_end_no_thread_that_wakes_others() {
         woken(queue.get_async(), || give(&queue, x));
         let (mut there, here) = UnixStream::pair().unwrap();
         let here = Descriptor(here);
-        woken(ready(here), || there.write_all(b"x").unwrap());
+        woken(wait_async(here), || there.write_all(b"x").unwrap());
     }
 }
 
@@ -217,9 +218,9 @@ fn a_waker_whose_clone_panics_costs_nothing_but_its_future() {
         drop(future);
         woken(queue.get_async(), || give(&queue, x));
         let (mut there, here) = UnixStream::pair().unwrap();
-        let mut future = Box::pin(ready(Descriptor(here.try_clone().unwrap())));
+        let mut future = Box::pin(wait_async(Descriptor(here.try_clone().unwrap())));
         polled(&mut |context| future.as_mut().poll(context).is_pending());
-        woken(ready(Descriptor(here)), || there.write_all(b"x").unwrap());
+        woken(wait_async(Descriptor(here)), || there.write_all(b"x").unwrap());
         drop(future);
     }
 }
@@ -239,7 +240,7 @@ fn holds_up_no_other_task(poll: impl FnOnce(&mut Context<'_>) + Send + 'static) 
     let queue = Queue::bounded(1).unwrap();
     woken(queue.get_async(), || give(&queue, 7_u32));
     let (mut there, here) = UnixStream::pair().unwrap();
-    woken(ready(Descriptor(here)), || there.write_all(b"x").unwrap());
+    woken(wait_async(Descriptor(here)), || there.write_all(b"x").unwrap());
     assert!(!poller.is_finished(), "its clone has not returned");
     drop(end);
     eventually("the poll ends", || poller.is_finished());
@@ -251,5 +252,7 @@ fn a_waker_whose_clone_takes_long_holds_up_no_other_task() {
     let queue = Queue::<u32>::bounded(1).unwrap();
     holds_up_no_other_task(move |context| assert!(pin!(queue.get_async()).poll(context).is_pending()));
     let (_there, here) = UnixStream::pair().unwrap();
-    holds_up_no_other_task(move |context| assert!(pin!(ready(Descriptor(here))).poll(context).is_pending()));
+    holds_up_no_other_task(move |context| {
+        assert!(pin!(wait_async(Descriptor(here))).poll(context).is_pending())
+    });
 }

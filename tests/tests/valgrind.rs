@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mp::{FrozenTensor, Options, Pool, Queue, Signal, SpawnError, StartMethod, Tensor, start_processes};
+use mp::process::Signal;
+use mp::{FrozenTensor, Pool, Queue, SpawnError, SpawnOptions, StartMethod, Tensor, start_processes};
 use mp_tests::{Outcome, failure, give, join, next, one_process, send, take};
 
 /// Memcheck makes a program some thirty times slower, and machines are shared.
@@ -21,7 +22,7 @@ fn double(_: usize, (there, back): (Queue<Tensor<f32>>, Queue<FrozenTensor<f32>>
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "as tasks are")]
-fn square(number: u64) -> mp::Result<u64> {
+fn square(number: u64) -> mp::AnyResult<u64> {
     Ok(number * number)
 }
 
@@ -31,7 +32,7 @@ fn square(number: u64) -> mp::Result<u64> {
 fn helper_does_a_bit_of_everything() {
     // Arguments, values, errors, signals.
     let worker = |rank: usize, base: usize| Ok::<_, String>(base + rank);
-    assert_eq!(start_processes(worker, 10, Options::nprocs(2)).unwrap().join().unwrap(), [10, 11]);
+    assert_eq!(start_processes(worker, 10, SpawnOptions::nprocs(2)).unwrap().join().unwrap(), [10, 11]);
     let fails = |_: usize, (): ()| Err::<(), _>("it went wrong");
     let error = failure(&one_process(fails, ()));
     assert!(error.to_string().contains("it went wrong"), "{error}");
@@ -39,7 +40,7 @@ fn helper_does_a_bit_of_everything() {
     let context = one_process(sleeps, ());
     context.kill(0).unwrap();
     let SpawnError::ProcessExited(exited) = failure(&context) else { panic!("{context:?}") };
-    assert!(matches!(exited.exit, mp::Exit::Signal { signal: Signal::KILL, .. }), "{exited}");
+    assert!(matches!(exited.exit, mp::process::ExitStatus::Signal { signal: Signal::KILL, .. }), "{exited}");
     println!("helper: processes");
 
     // A queue, and tensors through it.
@@ -59,7 +60,7 @@ fn helper_does_a_bit_of_everything() {
     drop(pool);
     println!("helper: pool");
 
-    let options = Options::nprocs(2).start_method(StartMethod::ForkServer);
+    let options = SpawnOptions::nprocs(2).start_method(StartMethod::ForkServer);
     assert_eq!(start_processes(worker, 5, options).unwrap().join().unwrap(), [5, 6]);
     println!("helper: fork server");
 }

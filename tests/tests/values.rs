@@ -3,11 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use mp::bytemuck::{Pod, Zeroable};
-use mp::{
-    Array, ListError, ListItem, LockError, Options, Queue, RawArray, RawValue, ShareableList, Tensor, Value,
-    start_processes,
-};
+use mp::list::{ListError, ListItem};
+use mp::sync::bytemuck::{Pod, Zeroable};
+use mp::sync::{RawArray, RawValue};
+use mp::{Array, LockError, Queue, ShareableList, SpawnOptions, Tensor, Value, start_processes};
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, failure, give, in_use, interrupts, join, one_process, signal, take,
     threads_are,
@@ -16,7 +15,7 @@ use rustix::process::Signal;
 
 /// Two halves that belong together.
 #[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
-#[bytemuck(crate = "mp::bytemuck")]
+#[bytemuck(crate = "mp::sync::bytemuck")]
 #[repr(C)]
 struct Pair {
     a: u64,
@@ -40,7 +39,8 @@ fn nothing_added_under_a_lock_is_lost() {
     let _alone = alone();
     let pair = Value::new(Pair { a: 0, b: 0 }).unwrap();
     let counts = Array::<u32>::zeros(5).unwrap();
-    let context = start_processes(add, (pair.clone(), counts.clone(), 2000), Options::nprocs(3)).unwrap();
+    let context =
+        start_processes(add, (pair.clone(), counts.clone(), 2000), SpawnOptions::nprocs(3)).unwrap();
     add(0, (pair.clone(), counts.clone(), 2000)).unwrap();
     join(&context).unwrap();
     assert_eq!(pair.get().unwrap(), Pair { a: 8000, b: 8000 });
@@ -171,7 +171,7 @@ fn sleepers_get_it_one_after_the_other() {
     let value = Value::new(0_u64).unwrap();
     let order = Queue::bounded(8).unwrap();
     let held = value.lock().unwrap();
-    let context = start_processes(waits, (value.clone(), order.clone()), Options::nprocs(4)).unwrap();
+    let context = start_processes(waits, (value.clone(), order.clone()), SpawnOptions::nprocs(4)).unwrap();
     drop(held);
     join(&context).unwrap();
     let mut got: Vec<u64> = (0..4).map(|_| take(&order)).collect();
@@ -239,7 +239,7 @@ fn raw_values_need_no_lock() {
     let _alone = alone();
     let flags = RawArray::<u16>::zeros(3).unwrap();
     let pair = RawValue::new(Pair { a: 0, b: 0 }).unwrap();
-    let context = start_processes(atomics, (flags.clone(), pair.clone()), Options::nprocs(3)).unwrap();
+    let context = start_processes(atomics, (flags.clone(), pair.clone()), SpawnOptions::nprocs(3)).unwrap();
     join(&context).unwrap();
     assert_eq!(flags.to_vec(), [1, 2, 3]);
     assert_eq!(pair.get(), Pair { a: 3, b: 4 });
@@ -251,7 +251,7 @@ fn values_without_handles_are_gone() {
     let before = in_use().0;
     let (value, array) = (Value::new(1_u64).unwrap(), Array::<u8>::zeros(10_000).unwrap());
     let list = ShareableList::new([1.into()]).unwrap();
-    let context = start_processes(add_one, (value.clone(), array, list), Options::nprocs(2)).unwrap();
+    let context = start_processes(add_one, (value.clone(), array, list), SpawnOptions::nprocs(2)).unwrap();
     join(&context).unwrap();
     assert_eq!(value.get().unwrap(), 3);
     drop(value);

@@ -5,9 +5,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use mp::wait::Descriptor;
 use mp::{
-    BoundedSemaphore, Connection, Descriptor, Event, JoinableQueue, Options, Process, Queue, Receiver,
-    Sender, Waitable, bounded_channel, channel, pipe, select, start_processes, wait,
+    BoundedSemaphore, Connection, Event, JoinableQueue, Process, Queue, Receiver, Sender, SpawnOptions,
+    Waitable, bounded_channel, channel, pipe, select, start_processes, wait,
 };
 use mp_core::inject;
 use mp_tests::{
@@ -66,7 +67,7 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
         tasks: JoinableQueue::unbounded().unwrap(),
     };
     give(&kinds.full, 0);
-    let room = kinds.full.room();
+    let room = kinds.full.put_ready();
     let child =
         Process::spawn(|kinds| does_as_told(0, kinds).map_err(|e| e.to_string()), kinds.clone()).unwrap();
     eventually("the permit is taken", || kinds.semaphore.available() == 0);
@@ -85,7 +86,7 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
             3 => assert!(event.clear().unwrap()),
             4 => semaphore.try_acquire().unwrap().keep(),
             5 => assert_eq!(here.try_recv::<String>().unwrap(), "hello"),
-            _ => assert_eq!(tasks.try_get().unwrap().unwrap().done(), 6),
+            _ => assert_eq!(tasks.try_get().unwrap().unwrap().ack(), 6),
         }
         assert!(wait(&all, Some(Duration::ZERO)).unwrap().is_empty(), "after {order}");
     }
@@ -261,7 +262,7 @@ fn waiters_that_are_killed_or_stopped_keep_nothing_from_others() {
         Ok(())
     }
     let two: Two = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
-    let looking = start_processes(looks_for_ever, two.clone(), Options::nprocs(2)).unwrap();
+    let looking = start_processes(looks_for_ever, two.clone(), SpawnOptions::nprocs(2)).unwrap();
     (0..2).for_each(|_| assert_eq!(take(&two.2), 1));
     let taking = one_process(takes, two.clone());
     for value in 0..20 {

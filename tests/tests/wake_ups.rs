@@ -6,11 +6,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mp::{Barrier, Condition, Event, JoinError, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore};
+use mp::queue::JoinableQueueError;
+use mp::{Barrier, Condition, Event, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore};
 
 const ROUNDS: u32 = 20;
 /// Waiting processes check again after that time, woken or not.
-const INTERVAL: Duration = mp_core::SLICE;
+const INTERVAL: Duration = mp_core::POLL_INTERVAL;
 /// After this time a waiter is asleep.
 const ASLEEP: Duration = Duration::from_millis(8);
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -116,7 +117,7 @@ fn the_last_task_that_is_done_wakes_a_join() {
         queue.put(7_u8).unwrap();
         *lease.borrow_mut() = queue.get().unwrap();
     };
-    let done = || _ = lease.take().unwrap().done();
+    let done = || _ = lease.take().unwrap().ack();
     woken_in_time("join", || queue.join().unwrap(), done, prepare);
 }
 
@@ -125,11 +126,11 @@ fn the_last_task_that_is_lost_wakes_a_join() {
     let queue = JoinableQueue::bounded(1).unwrap();
     let lease = RefCell::new(None);
     let prepare = || {
-        _ = queue.take_lost().unwrap();
+        _ = queue.dead_letter().unwrap();
         queue.put(7_u8).unwrap();
         *lease.borrow_mut() = queue.get().unwrap();
     };
-    let join = || assert!(matches!(queue.join(), Err(JoinError::Lost(1))));
+    let join = || assert!(matches!(queue.join(), Err(JoinableQueueError::Lost(1))));
     woken_in_time("join, lost", join, || drop(lease.take()), prepare);
 }
 

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use args::Args;
 use bookkeeping::leaks::InUse;
-use mp::{Process, SharingStrategy, StartMethod, Tensor, set_sharing_directory, set_sharing_strategy};
+use mp::memory::{SharingStrategy, set_sharing_directory, set_sharing_strategy};
+use mp::{Process, StartMethod, Tensor};
 use reporting::finding::Finding;
 use reporting::report::{Bar, Report};
 use rounds::folder::Folder;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
 }
 
 /// What is in use when nothing is: the first process of each method, and the first file, bring things along that stay.
-fn baseline(methods: &[StartMethod]) -> mp::Result<InUse> {
+fn baseline(methods: &[StartMethod]) -> mp::AnyResult<InUse> {
     for &method in methods {
         Process::builder().start_method(method).spawn(|(): ()| {}, ())?.join()?;
     }

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
+use mp::{FrozenTensor, SpawnOptions, Queue, Tensor, start_processes};
 
 use crate::process::DEADLINE;
 use crate::work::alloc::{self, Heap, Private};
@@ -60,7 +60,7 @@ fn race<H: Heap + 'static>(plan: &Plan, processes: usize) -> Outcome {
     let (ready, go, figures) =
         (Queue::bounded(processes)?, Queue::bounded(processes)?, Queue::bounded(processes)?);
     let race: Race = (ready.clone(), go.clone(), figures.clone(), pairs);
-    let group = start_processes(compete::<H>, race, Options::nprocs(processes))?;
+    let group = start_processes(compete::<H>, race, SpawnOptions::nprocs(processes))?;
     for _ in 0..processes {
         ready.get()?;
     }
@@ -202,7 +202,7 @@ fn attach(plan: &Plan) -> Outcome {
     }
     let mut times = Vec::new();
     for _ in 0..plan.repetitions(20) {
-        times.extend(start_processes(member, (), Options::nprocs(1))?.join()?);
+        times.extend(start_processes(member, (), SpawnOptions::nprocs(1))?.join()?);
     }
     Ok(Some(stats::median(&times)))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp::{Event, FrozenTensor, Options, Queue, SharedTensor, Tensor, start_processes};
+use mp::{Event, FrozenTensor, SpawnOptions, Queue, SharedTensor, Tensor, start_processes};
 
 use crate::Result;
 use crate::process::DEADLINE;
@@ -48,7 +48,7 @@ fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u6
     let (go, over) = (Event::new()?, Event::new()?);
     let counts = Tensor::zeros(&[2 * side])?.share();
     let args = (queue.clone(), go.clone(), over.clone(), counts.clone(), side, each);
-    let all = start_processes(member, args, Options::nprocs(2 * side))?;
+    let all = start_processes(member, args, SpawnOptions::nprocs(2 * side))?;
     let start = now();
     go.set()?;
     if let Some(time) = time {
@@ -122,7 +122,7 @@ fn wait_idle(_: usize, (queue, time): (Queue<u64>, u64)) -> Result<f64> {
 fn idle(plan: &Plan, consumers: usize) -> Outcome {
     let time = plan.repetitions(10_000);
     let queue = Queue::bounded(1)?;
-    let all = start_processes(wait_idle, (queue.clone(), time), Options::nprocs(consumers))?;
+    let all = start_processes(wait_idle, (queue.clone(), time), SpawnOptions::nprocs(consumers))?;
     let spent: f64 = all.join()?.into_iter().sum();
     Ok(Some(spent * 10_000.0 / time as f64))
 }
@@ -145,7 +145,7 @@ fn put_records(_: usize, (queue, count): (Queue<Record>, u64)) -> Result<()> {
 pub(crate) fn struct_200b(plan: &Plan) -> Outcome {
     let count = record::count(plan, 1_000_000);
     let queue = Queue::bounded(CAPACITY)?;
-    let producer = start_processes(put_records, (queue.clone(), count), Options::nprocs(1))?;
+    let producer = start_processes(put_records, (queue.clone(), count), SpawnOptions::nprocs(1))?;
     let rate = record::consume(count, || Ok(queue.get()?.ok_or("closed")?))?;
     producer.join()?;
     Ok(Some(rate))
@@ -171,7 +171,7 @@ pub(crate) fn tensors_100(plan: &Plan) -> Outcome {
     let batches = plan.batches(40_000);
     let count = batches.warm_up + batches.count * batches.each;
     let queue = Queue::bounded(16)?;
-    let child = start_processes(take_many, (queue.clone(), count), Options::nprocs(1))?;
+    let child = start_processes(take_many, (queue.clone(), count), SpawnOptions::nprocs(1))?;
     let tensors: Result<Vec<_>> = (0..MANY as u64).map(|n| Ok(Tensor::full(&[16], n)?.freeze())).collect();
     let tensors = tensors?;
     let time = batches.time(|_| Ok(queue.put(tensors.clone())?))?;

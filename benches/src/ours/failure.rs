@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp::{Options, Queue, SpawnError, start_processes};
+use mp::{SpawnOptions, Queue, SpawnError, start_processes};
 use serde::{Deserialize, Serialize};
 
 use crate::process::DEADLINE;
@@ -37,7 +37,7 @@ fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(40) + 5 {
         let meeting = Meeting { there: Queue::bounded(4)?, never: Queue::bounded(4)?, others };
-        let told = start_processes(worker, meeting, Options::nprocs(1 + others))?.join_timeout(DEADLINE);
+        let told = start_processes(worker, meeting, SpawnOptions::nprocs(1 + others))?.join_timeout(DEADLINE);
         let then = now();
         let at: u64 = match told {
             Err(SpawnError::ProcessRaised(raised)) if raised.who.rank == Some(0) => raised.message.parse()?,

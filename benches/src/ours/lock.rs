@@ -1,6 +1,6 @@
 //! Locks: [`crate::work::lock`].
 
-use mp::{Event, Lock, Options, start_processes};
+use mp::{Event, Lock, SpawnOptions, start_processes};
 
 use crate::Result;
 use crate::process::{DEADLINE, pin};
@@ -31,7 +31,7 @@ pub(crate) fn contended(plan: &Plan) -> Outcome {
         }
         lock::contend(&mut section, || over.is_set())
     };
-    let process = start_processes(child, (section.clone(), over.clone(), cpu), Options::nprocs(1))?;
+    let process = start_processes(child, (section.clone(), over.clone(), cpu), SpawnOptions::nprocs(1))?;
     let figure = lock::contended(&mut section, plan, 2_000_000)?;
     over.set()?;
     if process.join_timeout(DEADLINE)? {

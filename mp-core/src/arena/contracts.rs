@@ -146,14 +146,14 @@ impl Arena {
     /// Takes over an envelope that another member handed to this one by its id and owner word, at most once.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if it isn't that envelope any more.
+    /// [`Error::Stale`] if it isn't that envelope any more.
     ///
     /// # Safety
     /// The other member handed it to this process, and to no other; it does nothing with it but take it back,
     /// by this same function.
     pub unsafe fn claim_envelope(&self, id: EnvelopeId, owner: u64) -> Result<Envelope> {
         let me = self.me()?;
-        let gone = || Error::Malformed(format!("envelope {id} was taken back, or never sent"));
+        let gone = || Error::Stale(format!("envelope {id} was taken back, or never sent"));
         let used = self.map().load(Word::at(control::ENVELOPES));
         let old = Owner::unpack(owner);
         if u64::from(id) >= used || !matches!(old.holder, Holder::Member(_)) {

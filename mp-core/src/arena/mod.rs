@@ -29,7 +29,7 @@ pub use messages::pack::AttachRequest;
 pub use recovery::membership::MemberInfo;
 pub use setup::configure::ArenaOptions;
 pub(crate) use setup::forked::{Inherited, forget_thread};
-pub use waiting::parking::{Announce, Notify, NotifyAll, Parking, Patience, SLICE, TakeBack};
+pub use waiting::parking::{AdaptiveSpin, Announce, Notify, NotifyAll, POLL_INTERVAL, Parking, TakeBack};
 
 use crate::arena::setup::strategy;
 use crate::error::{Error, Result};
@@ -163,7 +163,7 @@ impl Arena {
     /// Miri (under which [`current`](Self::current) makes it), and for tests.
     ///
     /// # Errors
-    /// [`Error::NotAnArena`] if this process has an arena already that others can reach; [`Error::Os`] or
+    /// [`Error::ArenaExists`] if this process has an arena already that others can reach; [`Error::Os`] or
     /// [`Error::OutOfMemory`] if there is no memory.
     pub fn local() -> Result<Self> {
         let _making = MAKING.lock();
@@ -195,7 +195,7 @@ impl Arena {
     }
 
     fn has_one() -> Error {
-        Error::NotAnArena("this process has an arena already; attach before anything else".into())
+        Error::ArenaExists("attach to another one before anything uses shared memory")
     }
 
     /// The arena of this process, if it has one already.
@@ -271,8 +271,11 @@ impl Arena {
     fn map_and_join(fd: Option<OwnedFd>, size: u64, envelopes: u32, new: Option<()>) -> Result<Self> {
         let layout = Layout::new(size, size_class::CLASSES, envelopes);
         if layout.data_at >= size {
-            let why = format!("{size} bytes leave no room for data beside {envelopes} messages on their way");
-            return Err(Error::NotAnArena(why));
+            let why = format!(
+                "an arena of {size} bytes has no room for data beside {envelopes} messages on their way: make it \
+                 larger, or for fewer (Arena::configure)"
+            );
+            return Err(Error::InvalidArgument(why));
         }
         let file = fd.as_ref().map(AsFd::as_fd);
         let map = backing_files::map_own(file, size, layout.space())?;

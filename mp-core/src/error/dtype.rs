@@ -12,7 +12,7 @@ impl FromStr for DType {
         let known = |d: &&DType| d.torch_name() == name || d.to_string() == name;
         Self::ALL.iter().find(known).copied().ok_or_else(|| {
             let all: Vec<_> = Self::ALL.iter().map(|d| d.torch_name()).collect();
-            Error::Shape(format!("{name:?} is no element type; there are {}", all.join(", ")))
+            Error::InvalidArgument(format!("{name:?} is no element type; there are {}", all.join(", ")))
         })
     }
 }

@@ -8,13 +8,22 @@ use std::fmt;
 use std::io;
 
 use crate::words::{DType, Member};
-pub use on_their_way::{OnTheirWay, QueuedMessages};
+pub use on_their_way::{MessagesInFlight, QueuedMessages};
 pub use undecodable::{Undecodable, in_field};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong with shared memory. Every message says what was asked, what was there, and what to do.
+///
+/// | what is wrong | variants |
+/// |---|---|
+/// | the call: it fails again however often it is repeated | [`InvalidArgument`](Self::InvalidArgument), [`LimitExceeded`](Self::LimitExceeded), [`Unsupported`](Self::Unsupported), [`Shape`](Self::Shape), [`OutOfBounds`](Self::OutOfBounds), [`DType`](Self::DType), [`Strategy`](Self::Strategy) |
+/// | the value: it can't be sent | [`Unsendable`](Self::Unsendable), [`NonLeaf`](Self::NonLeaf), [`OutsideMessage`](Self::OutsideMessage), [`Local`](Self::Local) |
+/// | what came from elsewhere | [`Malformed`](Self::Malformed), [`Undecodable`](Self::Undecodable), [`Stale`](Self::Stale), [`NotShareable`](Self::NotShareable), [`NotAnArena`](Self::NotAnArena), [`Version`](Self::Version) |
+/// | what is there is used up; later it may work | [`OutOfMemory`](Self::OutOfMemory), [`ArenaFull`](Self::ArenaFull), [`TooManyMessages`](Self::TooManyMessages), [`Busy`](Self::Busy), [`NotPut`](Self::NotPut) |
+/// | this process | [`Forked`](Self::Forked), [`ArenaExists`](Self::ArenaExists) |
+/// | the system | [`Os`](Self::Os), [`Directory`](Self::Directory) |
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -53,9 +62,11 @@ pub enum Error {
         limit: u64,
     },
     /// A queue that never waits was given a message, and as many are on their way as can be: in which queues, says the error.
-    TooManyMessages(Box<OnTheirWay>),
+    TooManyMessages(Box<MessagesInFlight>),
     /// Something that was to be attached as an arena isn't one.
     NotAnArena(String),
+    /// This process has an arena already, which stays as it is; what to do instead.
+    ArenaExists(&'static str),
     /// The arena was made by another version of this library.
     Version {
         /// What differs.
@@ -78,8 +89,16 @@ pub enum Error {
         /// Its process id.
         pid: u32,
     },
-    /// An index, range, shape or stride does not fit.
+    /// An argument, an option, a name or a variable of the environment is none that is possible.
+    InvalidArgument(String),
+    /// More was asked for than this library, or an option that was set, allows.
+    LimitExceeded(String),
+    /// This object can't do that: to send through the receiving end of a one-way pipe, say.
+    Unsupported(String),
+    /// A shape, strides or a number of elements do not fit.
     Shape(String),
+    /// An index, a range or a dimension lies outside of what there is.
+    OutOfBounds(String),
     /// A tensor has another element type than is asked for.
     DType {
         /// The one asked for.
@@ -91,14 +110,18 @@ pub enum Error {
     NonLeaf,
     /// A handle was serialised or deserialised outside of a message.
     OutsideMessage(&'static str),
-    /// A message's bytes do not fit its attachments or its type.
+    /// A value can't be sent: its `Serialize` refused or panicked, or it has something in it that can't go there.
+    Unsendable(String),
+    /// Bytes that arrived, or words in shared memory, make no sense.
     Malformed(String),
+    /// What was referred to is gone: it was taken back or given up meanwhile.
+    Stale(String),
     /// A message can't be read as its type. Its bytes are in here.
     Undecodable(Box<Undecodable>),
     /// A message was not put into a queue; why. It was dropped: the queue's own error, which this was made of by `?`, has it.
     NotPut(String),
-    /// A file that was to be shared isn't one that can be, or a name can't be one of shared memory.
-    NotShared(String),
+    /// A file that was to be shared is none that can be.
+    NotShareable(String),
     /// The name of a sharing strategy that is not supported.
     Strategy {
         /// What was asked for.
@@ -119,6 +142,24 @@ impl Error {
 
     pub(crate) fn is_out_of_memory(&self) -> bool {
         matches!(self, Error::OutOfMemory { .. })
+    }
+
+    /// A number is not within its bounds: above the highest that is possible, or below the lowest.
+    #[doc(hidden)]
+    pub fn not_within(above: bool, why: String) -> Self {
+        if above { Error::LimitExceeded(why) } else { Error::InvalidArgument(why) }
+    }
+
+    /// Why a message can't be read, if this is about what is in it; else the error itself.
+    pub(crate) fn into_reason(self) -> Result<String> {
+        match self {
+            Error::Malformed(why)
+            | Error::LimitExceeded(why)
+            | Error::Unsupported(why)
+            | Error::Shape(why)
+            | Error::OutOfBounds(why) => Ok(why),
+            other => Err(other),
+        }
     }
 }
 
@@ -180,6 +221,7 @@ impl fmt::Display for Error {
                  them, or have room for more (Arena::configure with ArenaOptions::messages, MP_ARENA_MESSAGES)"
             ),
             Error::NotAnArena(why) => write!(f, "not an arena of this library: {why}"),
+            Error::ArenaExists(what_to_do) => write!(f, "this process has an arena already: {what_to_do}"),
             Error::Version { what, theirs, ours } => write!(
                 f,
                 "the arena was made by another version: {what} is {theirs}, this build has {ours}; \
@@ -196,9 +238,16 @@ impl fmt::Display for Error {
             Error::Busy { what, holder, pid } => {
                 write!(f, "{what} is locked by {holder} (pid {pid}), which makes no progress; is it stopped?")
             }
-            Error::Shape(why) | Error::Malformed(why) => f.write_str(why),
+            Error::InvalidArgument(why)
+            | Error::LimitExceeded(why)
+            | Error::Unsupported(why)
+            | Error::Shape(why)
+            | Error::OutOfBounds(why)
+            | Error::Unsendable(why)
+            | Error::Malformed(why)
+            | Error::Stale(why) => f.write_str(why),
             Error::Undecodable(e) => e.fmt(f),
-            Error::NotShared(why) => write!(f, "not usable as shared memory: {why}"),
+            Error::NotShareable(why) => write!(f, "not usable as shared memory: {why}"),
             Error::DType { expected, found } => {
                 write!(f, "a tensor of {found} where one of {expected} is expected; ask its dtype() first")
             }

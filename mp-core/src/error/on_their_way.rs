@@ -7,7 +7,7 @@ use crate::words::BlockId;
 /// Which queues and processes have the messages that are on their way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct OnTheirWay {
+pub struct MessagesInFlight {
     /// The queue that was to get one more, by the number that its `Debug` shows.
     pub asked: BlockId,
     /// How many it has.
@@ -36,7 +36,7 @@ pub struct QueuedMessages {
     pub pids: Vec<u32>,
 }
 
-impl fmt::Display for OnTheirWay {
+impl fmt::Display for MessagesInFlight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { asked, asked_has, limit, kept, queues, others, owned } = self;
         write!(

@@ -36,8 +36,12 @@ impl Undecodable {
     pub fn of_message<T>(error: Error, bytes: &[u8]) -> Error {
         let mut all = match error {
             Error::Undecodable(part) => *part,
-            Error::Malformed(why) => Self::new::<T>(String::new(), why),
-            other => Self { source: Some(Box::new(other)), ..Self::new::<T>(String::new(), String::new()) },
+            other => match other.into_reason() {
+                Ok(why) => Self::new::<T>(String::new(), why),
+                Err(other) => {
+                    Self { source: Some(Box::new(other)), ..Self::new::<T>(String::new(), String::new()) }
+                }
+            },
         };
         all.type_name = std::any::type_name::<T>();
         all.bytes = bytes.to_vec();
@@ -104,8 +108,10 @@ impl std::error::Error for Undecodable {
 pub fn in_field<T>(error: Error, field: &str) -> Error {
     let mut undecodable = match error {
         Error::Undecodable(undecodable) => undecodable,
-        Error::Malformed(why) => Box::new(Undecodable::new::<T>(String::new(), why)),
-        other => return other,
+        other => match other.into_reason() {
+            Ok(why) => Box::new(Undecodable::new::<T>(String::new(), why)),
+            Err(other) => return other,
+        },
     };
     undecodable.type_name = std::any::type_name::<T>();
     undecodable.within(field);

@@ -52,7 +52,7 @@ impl Level {
     /// Enters one.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when there are [`MAX_NESTING`] around it, or this thread's stack is nearly used up.
+    /// [`Error::LimitExceeded`] when there are [`MAX_NESTING`] around it, or this thread's stack is nearly used up.
     #[inline]
     pub fn enter() -> Result<Self> {
         if LEFT.with(down) { Ok(Self(())) } else { Err(LEFT.with(too_deep)) }
@@ -71,13 +71,13 @@ impl Drop for Level {
 pub fn too_deep(left: &Cell<u16>) -> Error {
     if let n @ 1.. = left.get() {
         let (rest, all) = crate::sys::stack::left().unwrap_or_default();
-        return Error::Malformed(format!(
+        return Error::LimitExceeded(format!(
             "values are nested {} deep, and {rest} of the {all} bytes of this thread's stack are left, too few to continue: do it in a \
              thread with a larger stack (std::thread::Builder::stack_size)",
             MAX_NESTING - n
         ));
     }
-    Error::Malformed(format!(
+    Error::LimitExceeded(format!(
         "values are nested more than {MAX_NESTING} deep (each struct, sequence, tuple, map, newtype, variant and Some \
          counts); send them as a list whose elements name each other by index"
     ))

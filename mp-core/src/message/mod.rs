@@ -4,6 +4,7 @@
 //! whose memory must not be copied attaches its block instead, and writes which attachment it is.
 
 pub mod level;
+mod outcome;
 pub mod scope;
 
 use std::any::{Any, TypeId};
@@ -16,6 +17,7 @@ use crate::error::Error;
 pub use crate::error::Result;
 pub use crate::error::{Undecodable, in_field};
 pub use level::{Level, MAX_NESTING};
+pub use outcome::{IntoOutcome, PlainOutcome};
 
 /// A value that can be sent to another process.
 ///
@@ -26,7 +28,7 @@ pub use level::{Level, MAX_NESTING};
     message = "`{Self}` can't be sent to another process",
     label = "not a message",
     note = "plain data: derive `Serialize` and `Deserialize`; what contains an exclusive `Tensor`: `#[derive(Message)]`",
-    note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; a type of another crate: `#[serde(with = \"mp::reduced\")]`"
+    note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; a type of another crate: `#[serde(with = \"mp::message::reduced\")]`"
 )]
 pub trait Message: Sized + 'static {
     /// Writes the value. What is exclusive in it moves into the message: an exclusive tensor is empty afterwards.
@@ -143,7 +145,7 @@ pub trait Codec {
     /// Appends a value.
     ///
     /// # Errors
-    /// [`Error::Malformed`] with the reason of the value's `Serialize`.
+    /// [`Error::Unsendable`] with the reason of the value's `Serialize`.
     fn write<T: Serialize + ?Sized>(out: &mut Outgoing, value: &T) -> Result<()>;
 
     /// Appends a value that is a message, or all of a field of one: as [`write`](Self::write), and makes sure that it can be
@@ -170,7 +172,7 @@ pub trait Codec {
     /// Reads the next value.
     ///
     /// # Errors
-    /// [`Error::Malformed`] with the reason of the value's `Deserialize`.
+    /// [`Error::Undecodable`] with the reason of the value's `Deserialize`.
     fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T>;
 
     /// Reads the next value, of which `read` makes what it is if it was written as [a few bytes](Self::write_bytes).

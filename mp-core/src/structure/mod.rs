@@ -7,7 +7,7 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
 
-use crate::arena::waiting::block_on::{Asking, Wait};
+use crate::arena::waiting::block_on::{LivenessTimer, Wait};
 use crate::arena::{Arena, Hold};
 use crate::error::Result;
 use crate::mem::{Mem, Word};
@@ -92,7 +92,7 @@ impl Structure {
 
     /// Sleeps while the low half of word `i` is `low`, until a death is noticed, or it is time to ask for
     /// dead processes. Whether it may have been woken.
-    pub fn sleep(&self, i: u64, low: u32, asking: &Asking, wait: Wait) -> bool {
+    pub fn sleep(&self, i: u64, low: u32, asking: &LivenessTimer, wait: Wait) -> bool {
         asking.sleep(self.arena(), self.futex(i), low, wait)
     }
 

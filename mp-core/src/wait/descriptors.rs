@@ -22,7 +22,7 @@ use std::task::Waker;
 use crate::process::mutex::Mutex;
 
 use super::many::no_thread;
-use crate::arena::SLICE;
+use crate::arena::POLL_INTERVAL;
 use crate::error::{Error, Result};
 use crate::kept::kept;
 use crate::process::users::caught;
@@ -70,7 +70,7 @@ impl Poller {
         loop {
             let Ok(ready) = self.epoll.wait() else {
                 // The kernel has no memory for it, now.
-                std::thread::sleep(SLICE);
+                std::thread::sleep(POLL_INTERVAL);
                 continue;
             };
             for id in ready {

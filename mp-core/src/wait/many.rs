@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::{Place, Waitable, reactor};
-use crate::arena::{Arena, Parking, Patience, SLICE};
+use super::{WaitPoint, Waitable, reactor};
+use crate::arena::{AdaptiveSpin, Arena, POLL_INTERVAL, Parking};
 use crate::error::Result;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::AtomicU32;
@@ -57,8 +57,8 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
         return Ok(found);
     }
     // One for the process: what is waited for differs from call to call.
-    static PATIENCE: PerProcess<LazyLock<Patience>> =
-        PerProcess::new([const { LazyLock::new(Patience::new) }; GENERATIONS]);
+    static PATIENCE: PerProcess<LazyLock<AdaptiveSpin>> =
+        PerProcess::new([const { LazyLock::new(AdaptiveSpin::new) }; GENERATIONS]);
     // Looking at a descriptor is a system call.
     let in_memory = |thing: &dyn Waitable| thing.place().parking().is_some();
     let words = things.iter().filter(|thing| in_memory(**thing)).count();
@@ -128,7 +128,7 @@ fn some(found: Vec<usize>) -> Option<Vec<usize>> {
 fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Result<Vec<usize>> {
     let mut found = Vec::new();
     for (i, &thing) in things.iter().enumerate().filter(|(_, thing)| wanted(**thing)) {
-        if let Place::Parking(parking) = thing.place() {
+        if let WaitPoint::Parking(parking) = thing.place() {
             parking.arena().me()?;
         }
         if thing.is_ready() {
@@ -143,7 +143,7 @@ fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Re
 fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     let found = ready(things, |_| true)?;
     for &i in &found {
-        if let Place::Parking(parking) = things[i].place() {
+        if let WaitPoint::Parking(parking) = things[i].place() {
             parking.wake_one();
         }
     }
@@ -165,7 +165,7 @@ impl Sweeps {
                 arenas.push((arena, arena.noticed()));
             }
         }
-        Self { arenas, next: Instant::now() + SLICE }
+        Self { arenas, next: Instant::now() + POLL_INTERVAL }
     }
 
     /// By the clock, not by how a sleep ended: signals may end each of them early. And when a death was noticed.
@@ -179,7 +179,7 @@ impl Sweeps {
         let due = Instant::now() >= self.next;
         if due {
             self.arenas.iter().try_for_each(|(arena, _)| arena.sweep_if_due().map(drop))?;
-            self.next = Instant::now() + SLICE;
+            self.next = Instant::now() + POLL_INTERVAL;
         }
         if due || news {
             // What it finds is found again, by the next look.
@@ -218,16 +218,16 @@ fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<u
         if is_over(deadline) {
             return Ok(Vec::new());
         }
-        let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()));
-        futex::wait_for_any(&words, Some(left.min(SLICE)));
+        let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(Instant::now()));
+        futex::wait_for_any(&words, Some(left.min(POLL_INTERVAL)));
         sweeps.if_due(things)?;
     }
 }
 
 /// All are descriptors.
 fn at_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
-    let places: Vec<Place<'_>> = things.iter().map(|thing| thing.place()).collect();
-    let fds: Vec<_> = places.iter().filter_map(Place::descriptor).collect();
+    let places: Vec<WaitPoint<'_>> = things.iter().map(|thing| thing.place()).collect();
+    let fds: Vec<_> = places.iter().filter_map(WaitPoint::descriptor).collect();
     loop {
         readiness::poll(&fds, deadline)?;
         let found = ready(things, |_| true)?;
@@ -254,9 +254,9 @@ impl Wake for Bell {
 fn at_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     let bell = Arc::new(Bell(EventFd::new()?));
     let waker = Waker::from(bell.clone());
-    let places: Vec<Place<'_>> = things.iter().map(|thing| thing.place()).collect();
+    let places: Vec<WaitPoint<'_>> = things.iter().map(|thing| thing.place()).collect();
     let mut fds = vec![(bell.0.as_fd(), false)];
-    fds.extend(places.iter().filter_map(Place::descriptor));
+    fds.extend(places.iter().filter_map(WaitPoint::descriptor));
     let mut sweeps = Sweeps::of(things);
     let mut watched: Vec<reactor::Entry> = parkings(things).map(reactor::Entry::at).collect();
     loop {
@@ -273,7 +273,7 @@ fn at_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<us
         if is_over(deadline) {
             return Ok(Vec::new());
         }
-        let slice = Instant::now() + SLICE;
+        let slice = Instant::now() + POLL_INTERVAL;
         readiness::poll(&fds, Some(deadline.map_or(slice, |d| d.min(slice))))?;
         sweeps.if_due(things)?;
     }

@@ -12,7 +12,7 @@
 //! | words, up to 128 | the caller itself, on the words |
 //! | descriptors | the caller itself, in `poll` |
 //! | both, or more words | the caller in `poll`, on an eventfd, too; a thread of this process (`reactor`) sleeps on the words, and writes it |
-//! | a future, or [`Ready`] | that thread sleeps on the words, and wakes the task, or writes the eventfd |
+//! | a future, or [`ReadyFd`] | that thread sleeps on the words, and wakes the task, or writes the eventfd |
 //! | a future, for a descriptor | another thread of this process (`descriptors`) sleeps in `epoll`, and wakes the task; within a tokio runtime, and with the feature `tokio`, that runtime (`runtime`) |
 //!
 //! That thread is started when it is first needed, one for each 127 words that are slept on at a time. No other process
@@ -48,8 +48,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 pub use many::{select, wait};
-pub use ready::Ready;
-pub use task::{Watch, poll_until, ready, until};
+pub use ready::ReadyFd;
+pub use task::{WakeRegistration, poll_until, until, wait_async};
 
 use crate::arena::Parking;
 use crate::sys::readiness;
@@ -61,7 +61,7 @@ use crate::sys::readiness;
 /// side is gone, since getting from them ends at once, too. It is a moment's picture: another process may be faster.
 pub trait Waitable {
     /// Where to sleep until it may have become ready.
-    fn place(&self) -> Place<'_>;
+    fn place(&self) -> WaitPoint<'_>;
 
     /// Whether it is ready, as of now. Never in a forked copy.
     fn is_ready(&self) -> bool;
@@ -76,7 +76,7 @@ pub trait Waitable {
 /// Where one sleeps until something may be ready.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Place<'a> {
+pub enum WaitPoint<'a> {
     /// At a word of the arena that changes whenever it may have become ready, if a sleeper is announced
     /// there.
     Parking(Parking),
@@ -86,19 +86,19 @@ pub enum Place<'a> {
     Writable(BorrowedFd<'a>),
 }
 
-impl Place<'_> {
+impl WaitPoint<'_> {
     /// As `poll` takes it.
     fn descriptor(&self) -> Option<(BorrowedFd<'_>, bool)> {
         match *self {
-            Place::Parking(_) => None,
-            Place::Readable(fd) => Some((fd, false)),
-            Place::Writable(fd) => Some((fd, true)),
+            WaitPoint::Parking(_) => None,
+            WaitPoint::Readable(fd) => Some((fd, false)),
+            WaitPoint::Writable(fd) => Some((fd, true)),
         }
     }
 
     fn parking(&self) -> Option<Parking> {
         match *self {
-            Place::Parking(parking) => Some(parking),
+            WaitPoint::Parking(parking) => Some(parking),
             _ => None,
         }
     }
@@ -116,7 +116,7 @@ pub fn is_asking_a_runtime() -> bool {
 }
 
 /// Something that is waited for by a future, which outlives the handle that it was asked of.
-pub type Watched = Arc<dyn Waitable + Send + Sync>;
+pub type SharedWaitable = Arc<dyn Waitable + Send + Sync>;
 
 /// Any descriptor, as something to wait for: it is ready when it can be read from without blocking, or is at its end.
 ///
@@ -135,8 +135,8 @@ pub type Watched = Arc<dyn Waitable + Send + Sync>;
 pub struct Descriptor<F>(pub F);
 
 impl<F: AsFd> Waitable for Descriptor<F> {
-    fn place(&self) -> Place<'_> {
-        Place::Readable(self.0.as_fd())
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Readable(self.0.as_fd())
     }
 
     fn is_ready(&self) -> bool {

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use crate::process::mutex::Mutex;
 
-use super::{Watched, many};
-use crate::arena::{Arena, Parking, SLICE};
+use super::{SharedWaitable, many};
+use crate::arena::{Arena, POLL_INTERVAL, Parking};
 use crate::error::Result;
 use crate::process::users::{caught, drop_caught};
 use crate::process::{GENERATIONS, PerProcess};
@@ -37,7 +37,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(500), Duration::from
 
 struct Waiting {
     id: u64,
-    what: Option<Watched>,
+    what: Option<SharedWaitable>,
     waker: Waker,
 }
 
@@ -138,7 +138,7 @@ impl Entry {
     /// Announces a sleeper, and has the waker woken when the word changes; once. The caller looks again after this. If
     /// `what` is given, the waker is woken as well when it is ready after a slice; else that is up to the
     /// caller.
-    pub(super) fn watch(&mut self, what: Option<&Watched>, waker: &Waker) -> Result<()> {
+    pub(super) fn watch(&mut self, what: Option<&SharedWaitable>, waker: &Waker) -> Result<()> {
         self.parking.arena().me()?;
         let announced = self.parking.announce() as u32;
         let key = self.key();
@@ -211,7 +211,7 @@ fn wake(waiting: Vec<Waiting>) {
 
 /// The `i`-th thread.
 fn work(i: usize, control: &'static AtomicU32) {
-    let mut next_look = Instant::now() + SLICE;
+    let mut next_look = Instant::now() + POLL_INTERVAL;
     let mut pause = PAUSES.0;
     // How many deaths were noticed when it looked last.
     let mut deaths: Vec<(Arena, u32)> = Vec::new();
@@ -241,13 +241,13 @@ fn work(i: usize, control: &'static AtomicU32) {
         if words.is_empty() {
             // There are no waiters: until there is one.
             futex::wait(control, seen, Duration::from_secs(3600));
-            next_look = Instant::now() + SLICE;
+            next_look = Instant::now() + POLL_INTERVAL;
             continue;
         }
         if futex::can_wait_for_many() {
             words.push((control, seen));
             words.extend(deaths.iter().map(|(arena, noticed)| (arena.noticed_word(), *noticed)));
-            futex::wait_for_any(&words, Some(SLICE));
+            futex::wait_for_any(&words, Some(POLL_INTERVAL));
         } else {
             futex::wait(control, seen, pause);
             pause = (pause * 2).min(PAUSES.1);
@@ -263,7 +263,7 @@ fn work(i: usize, control: &'static AtomicU32) {
             look(i, news);
         }
         if due {
-            next_look = Instant::now() + SLICE;
+            next_look = Instant::now() + POLL_INTERVAL;
         }
     }
 }
@@ -271,7 +271,7 @@ fn work(i: usize, control: &'static AtomicU32) {
 /// Once a slice, and when a death was noticed: sweeps, if that is due, and looks whether something is ready though no waker
 /// came. Callers that sleep in `poll` look themselves, so `news` of a death wakes them.
 fn look(i: usize, news: bool) {
-    let (mut arenas, mut watched): (Vec<Arena>, Vec<(usize, u64, Watched)>) = Default::default();
+    let (mut arenas, mut watched): (Vec<Arena>, Vec<(usize, u64, SharedWaitable)>) = Default::default();
     let mut callers = Vec::new();
     if let Some(thread) = REACTOR.lock().threads.get_mut(i) {
         for (&key, group) in &thread.groups {

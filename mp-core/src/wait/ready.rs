@@ -7,7 +7,7 @@ use std::task::{Wake, Waker};
 
 use crate::process::mutex::Mutex;
 
-use super::{Place, Watch, Watched};
+use super::{SharedWaitable, WaitPoint, WakeRegistration};
 use crate::error::Result;
 use crate::sys::readiness::{self, EventFd};
 
@@ -16,10 +16,10 @@ use crate::sys::readiness::{self, EventFd};
 /// It becomes readable when the thing does. It stops being readable in [`update`](Self::update), and only there, if the
 /// thing is not ready any more. So it says too much where another thread or process was faster, and never too
 /// little.
-pub struct Ready {
-    what: Watched,
+pub struct ReadyFd {
+    what: SharedWaitable,
     fd: Arc<Flag>,
-    watch: Mutex<Watch>,
+    watch: Mutex<WakeRegistration>,
 }
 
 struct Flag(EventFd);
@@ -34,14 +34,14 @@ impl Wake for Flag {
     }
 }
 
-impl Ready {
+impl ReadyFd {
     /// For this thing; readable if it is ready.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os) when there is no descriptor or no thread left, and as [`Watch::arm`].
-    pub fn new(what: Watched) -> Result<Self> {
+    /// [`Error::Os`](crate::Error::Os) when there is no descriptor or no thread left, and as [`WakeRegistration::arm`].
+    pub fn new(what: SharedWaitable) -> Result<Self> {
         let fd = Arc::new(Flag(EventFd::new()?));
-        let ready = Self { watch: Mutex::new(Watch::new(what.clone())), what, fd };
+        let ready = Self { watch: Mutex::new(WakeRegistration::new(what.clone())), what, fd };
         ready.arm(&mut ready.watch.lock())?;
         Ok(ready)
     }
@@ -52,7 +52,7 @@ impl Ready {
     /// As [`new`](Self::new).
     pub fn update(&self) -> Result<()> {
         // A forked copy has the same descriptor, which is its parent's to clear.
-        if let Place::Parking(parking) = self.what.place() {
+        if let WaitPoint::Parking(parking) = self.what.place() {
             parking.arena().me()?;
         }
         // As long as it is not readable, it is watched.
@@ -67,7 +67,7 @@ impl Ready {
         Ok(())
     }
 
-    fn arm(&self, watch: &mut Watch) -> Result<()> {
+    fn arm(&self, watch: &mut WakeRegistration) -> Result<()> {
         let armed = watch.arm(&Waker::from(self.fd.clone()));
         if armed.is_err() || self.what.is_ready() {
             self.fd.0.set();
@@ -76,14 +76,14 @@ impl Ready {
     }
 }
 
-impl AsFd for Ready {
+impl AsFd for ReadyFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.0.as_fd()
     }
 }
 
-impl fmt::Debug for Ready {
+impl fmt::Debug for ReadyFd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ready").field("fd", &self.as_fd()).finish_non_exhaustive()
+        f.debug_struct("ReadyFd").field("fd", &self.as_fd()).finish_non_exhaustive()
     }
 }

@@ -7,15 +7,15 @@ use std::task::{Context, Poll, Waker};
 
 #[cfg(feature = "tokio")]
 use super::runtime;
-use super::{Place, Waitable, Watched, descriptors, reactor};
+use super::{SharedWaitable, WaitPoint, Waitable, descriptors, reactor};
 use crate::error::{Error, Result};
 
 /// Has a task woken when something may have become ready.
 ///
 /// For futures and streams of the layers above; see [`poll_until`]. Dropping it ends that; if it has waited,
 /// and the thing is ready, the next waiter is woken instead.
-pub struct Watch {
-    what: Watched,
+pub struct WakeRegistration {
+    what: SharedWaitable,
     entry: Option<Entry>,
 }
 
@@ -37,11 +37,11 @@ enum For {
 }
 
 impl Entry {
-    fn at(place: Place<'_>, whom: For) -> Result<Self> {
+    fn at(place: WaitPoint<'_>, whom: For) -> Result<Self> {
         let (fd, write) = match place {
-            Place::Parking(parking) => return Ok(Self::Word(reactor::Entry::at(parking))),
-            Place::Readable(fd) => (fd, false),
-            Place::Writable(fd) => (fd, true),
+            WaitPoint::Parking(parking) => return Ok(Self::Word(reactor::Entry::at(parking))),
+            WaitPoint::Readable(fd) => (fd, false),
+            WaitPoint::Writable(fd) => (fd, true),
         };
         #[cfg(feature = "tokio")]
         if whom == For::Task
@@ -53,7 +53,7 @@ impl Entry {
         Ok(Self::Descriptor(descriptors::Entry::at(fd, write)?))
     }
 
-    fn is_at(&self, place: Place<'_>, whom: For) -> bool {
+    fn is_at(&self, place: WaitPoint<'_>, whom: For) -> bool {
         _ = whom;
         match (self, place.parking(), place.descriptor()) {
             (Self::Word(entry), Some(parking), _) => entry.is_at(parking),
@@ -65,7 +65,7 @@ impl Entry {
     }
 
     /// Has the waker woken; whether it will be, by this entry.
-    fn watch(&mut self, what: &Watched, waker: &Waker) -> Result<bool> {
+    fn watch(&mut self, what: &SharedWaitable, waker: &Waker) -> Result<bool> {
         match self {
             Self::Word(entry) => entry.watch(Some(what), waker).map(|()| true),
             Self::Descriptor(entry) => entry.watch(waker).map(|()| true),
@@ -75,9 +75,9 @@ impl Entry {
     }
 }
 
-impl Watch {
+impl WakeRegistration {
     /// Of this thing.
-    pub fn new(what: Watched) -> Self {
+    pub fn new(what: SharedWaitable) -> Self {
         Self { what, entry: None }
     }
 
@@ -128,35 +128,35 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for WakeRegistration {
     fn drop(&mut self) {
         self.disarm();
     }
 }
 
-impl fmt::Debug for Watch {
+impl fmt::Debug for WakeRegistration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("armed", &self.entry.is_some()).finish_non_exhaustive()
+        f.debug_struct("WakeRegistration").field("armed", &self.entry.is_some()).finish_non_exhaustive()
     }
 }
 
 /// Polls once: looks; if nothing is found, has the task woken, and looks again. `watch` is empty at first, and is emptied
 /// when something is found.
 ///
-/// For futures and streams that keep the [`Watch`] themselves. What `look` takes is returned by the same
+/// For futures and streams that keep the [`WakeRegistration`] themselves. What `look` takes is returned by the same
 /// call: dropping the future, at whatever time, drops nothing else.
 ///
 /// # Errors
-/// Those of `look`, and of [`Watch::arm`].
+/// Those of `look`, and of [`WakeRegistration::arm`].
 pub fn poll_until<R, E: From<Error>>(
-    watch: &mut Option<Watch>,
+    watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
-    what: impl FnOnce() -> Watched,
+    what: impl FnOnce() -> SharedWaitable,
     mut look: impl FnMut() -> Result<Option<R>, E>,
 ) -> Poll<Result<R, E>> {
     let mut found = look();
     if let Ok(None) = found {
-        match watch.get_or_insert_with(|| Watch::new(what())).arm_for(For::Task, cx.waker()) {
+        match watch.get_or_insert_with(|| WakeRegistration::new(what())).arm_for(For::Task, cx.waker()) {
             // It looks again after its task was announced, and forgets what it has found.
             Ok(()) if mutant!("planted.forgotten-look") => {
                 if look()?.is_some() {
@@ -192,7 +192,7 @@ pub fn poll_until<R, E: From<Error>>(
 /// # Errors
 /// As [`poll_until`].
 pub async fn until<R, E: From<Error>>(
-    what: impl Fn() -> Watched,
+    what: impl Fn() -> SharedWaitable,
     mut look: impl FnMut() -> Result<Option<R>, E>,
 ) -> Result<R, E> {
     let mut watch = None;
@@ -204,8 +204,8 @@ pub async fn until<R, E: From<Error>>(
 /// It takes nothing, and may be dropped at any time.
 ///
 /// # Errors
-/// As [`Watch::arm`].
-pub async fn ready(what: impl Waitable + Send + Sync + 'static) -> Result<()> {
-    let what: Watched = Arc::new(what);
+/// As [`WakeRegistration::arm`].
+pub async fn wait_async(what: impl Waitable + Send + Sync + 'static) -> Result<()> {
+    let what: SharedWaitable = Arc::new(what);
     until(|| what.clone(), || Ok(what.is_ready().then_some(()))).await
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_spawn::{Capture, Closure, Output, ProcessBuilder, StartMethod};
+use mp_core::message::IntoOutcome;
+use mp_spawn::{Capture, Closure, ProcessBuilder, StartMethod, Stdio};
 
 use crate::api::pool::Pool;
 use crate::dispatch::settings::Settings;
 use crate::error::PoolError;
-use crate::outcome::TaskOutcome;
 
 /// How a pool is made.
 ///
@@ -58,7 +58,7 @@ impl PoolBuilder {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Capture + Clone,
-        R: TaskOutcome,
+        R: IntoOutcome,
     {
         self.0.initializer = Some(Closure::from_parts((args, ()), move |(args, ()): &(A, ()), (): ()| {
             function(args.clone()).into_result().map(drop)
@@ -102,18 +102,18 @@ impl PoolBuilder {
 
     /// Where the standard output of the workers goes; to where this process's goes without this.
     ///
-    /// `{rank}` in the name of a [file](Output::File) stands for the number of the worker, `{name}` for its
-    /// [name](Self::name), which is also what the lines of [`Output::Tee`] begin with. A worker that takes the place of
+    /// `{rank}` in the name of a [file](Stdio::File) stands for the number of the worker, `{name}` for its
+    /// [name](Self::name), which is also what the lines of [`Stdio::Tee`] begin with. A worker that takes the place of
     /// another has its number and its name; it keeps what the other one wrote into its files, and writes behind that: so
     /// what went before a crash is there afterwards.
     ///
     /// ```
     /// use mp_pool::Pool;
-    /// use mp_spawn::Output;
+    /// use mp_spawn::Stdio;
     ///
     /// let logs = std::env::temp_dir().join(format!("pool-{}", std::process::id()));
     /// std::fs::create_dir_all(&logs)?;
-    /// let pool = Pool::builder().processes(2).stdout(Output::file(logs.join("{rank}.txt"))).build()?;
+    /// let pool = Pool::builder().processes(2).stdout(Stdio::file(logs.join("{rank}.txt"))).build()?;
     /// let worker = pool.apply(|(): ()| mp_pool::current_worker().inspect(|number| println!("I am {number}")), ())?;
     /// let worker = worker.ok_or("a task runs in a worker")?;
     /// assert_eq!(std::fs::read_to_string(logs.join(format!("{worker}.txt")))?, format!("I am {worker}\n"));
@@ -121,13 +121,13 @@ impl PoolBuilder {
     /// # std::fs::remove_dir_all(&logs)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn stdout(mut self, output: Output) -> PoolBuilder {
+    pub fn stdout(mut self, output: Stdio) -> PoolBuilder {
         self.0.stdout = output;
         self
     }
 
     /// Where the standard error of the workers goes, as [`stdout`](Self::stdout).
-    pub fn stderr(mut self, output: Output) -> PoolBuilder {
+    pub fn stderr(mut self, output: Stdio) -> PoolBuilder {
         self.0.stderr = output;
         self
     }
@@ -172,8 +172,8 @@ impl PoolBuilder {
     /// Starts the workers, about a millisecond each; they are initialised while this returns.
     ///
     /// # Errors
-    /// [`PoolError::Start`] when the system refuses a process (the limit is named where it is known), [`PoolError::Memory`]
-    /// when shared memory does, [`PoolError::Options`] for no processes or more than 1000. Nothing is left then.
+    /// [`PoolError::Start`] when the system refuses a process (the limit is named where it is known), [`PoolError::Failed`]
+    /// when shared memory does, or there are no processes or more than 1000. Nothing is left then.
     pub fn build(self) -> Result<Pool, PoolError> {
         Pool::start(self.0)
     }

@@ -33,15 +33,15 @@ impl<A, T> fmt::Debug for Call<'_, A, T> {
 
 /// There is no room for a task; here are its arguments.
 #[derive(Debug)]
-pub struct Full<A>(pub A);
+pub struct TryApplyError<A>(pub A);
 
-impl<A> fmt::Display for Full<A> {
+impl<A> fmt::Display for TryApplyError<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("as many tasks wait as the pool allows")
     }
 }
 
-impl<A: fmt::Debug> std::error::Error for Full<A> {}
+impl<A: fmt::Debug> std::error::Error for TryApplyError<A> {}
 
 impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
     pub(crate) fn new(shared: &'a Arc<Shared>, code: Arc<Code>) -> Self {
@@ -129,8 +129,8 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
     ///
     /// # Errors
     /// The arguments, if there is no room for the task.
-    pub fn try_apply_async(&self, args: A) -> Result<AsyncResult<T>, Full<A>> {
-        if self.shared.is_full() { Err(Full(args)) } else { Ok(self.apply_async(args)) }
+    pub fn try_apply_async(&self, args: A) -> Result<AsyncResult<T>, TryApplyError<A>> {
+        if self.shared.is_full() { Err(TryApplyError(args)) } else { Ok(self.apply_async(args)) }
     }
 
     /// Calls it for each item, and waits for all: see [`Pool::map`](crate::Pool::map).

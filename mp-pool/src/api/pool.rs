@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mp_core::message::IntoOutcome;
 use mp_core::mutex::Mutex;
 use mp_queue::Queue;
 use mp_reduce::Message;
@@ -21,7 +22,7 @@ use crate::dispatch::shared::Shared;
 use crate::dispatch::start;
 use crate::dispatch::state::{Phase, ROOM, State, Worker};
 use crate::error::{PoolError, TaskError};
-use crate::outcome::{StarFn, TaskOutcome};
+use crate::tuple_fn::TupleFn;
 
 /// How many replies wait for the pool's thread before workers do.
 const REPLIES: usize = 1024;
@@ -42,7 +43,7 @@ const MOST_PROCESSES: usize = 1000;
 ///
 /// # Functions
 /// Function items and closures that capture nothing, any number of different ones through the same pool; for closures with
-/// captures there is [`task_closure`](Self::task_closure). What they may return: [`TaskOutcome`]. Arguments and results
+/// captures there is [`task_closure`](Self::task_closure). What they may return: [`IntoOutcome`]. Arguments and results
 /// travel as messages: tensors in them are not copied.
 ///
 /// # When something goes wrong
@@ -92,7 +93,7 @@ impl Pool {
         let processes = settings.processes.unwrap_or_else(processors);
         if processes == 0 || processes > MOST_PROCESSES {
             let why = format!("a pool of {processes} processes: 1 to {MOST_PROCESSES} are possible");
-            return Err(PoolError::Options(why));
+            return Err(mp_core::Error::not_within(processes > 0, why).into());
         }
         let form = Queue::bounded(ROOM)?;
         let mut workers = vec![Worker::new(form.clone())];
@@ -115,7 +116,9 @@ impl Pool {
             Err(error) => {
                 let mut state = pool.shared.state.lock();
                 state.workers.iter_mut().filter_map(|w| w.process.take()).for_each(|p| _ = p.kill());
-                return Err(PoolError::Options(format!("no thread for the pool: {error}")));
+                return Err(
+                    mp_core::Error::Os { what: "starting the thread of a pool", source: error }.into()
+                );
             }
         }
         started?;
@@ -137,7 +140,7 @@ impl Pool {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message + Send,
-        R: TaskOutcome,
+        R: IntoOutcome,
     {
         Call::new(&self.shared, self.shared.function(function))
     }
@@ -157,7 +160,7 @@ impl Pool {
     pub fn task_closure<A, R>(&self, closure: Closure<A, R>) -> Call<'_, A, R::Value>
     where
         A: Message + Send,
-        R: TaskOutcome,
+        R: IntoOutcome,
     {
         Call::new(&self.shared, self.shared.closure(closure))
     }
@@ -170,7 +173,7 @@ impl Pool {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message + Send,
-        R: TaskOutcome,
+        R: IntoOutcome,
     {
         self.task(function).apply(args)
     }
@@ -180,7 +183,7 @@ impl Pool {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message + Send,
-        R: TaskOutcome,
+        R: IntoOutcome,
     {
         self.task(function).apply_async(args)
     }
@@ -198,7 +201,7 @@ impl Pool {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message + Send,
-        R: TaskOutcome,
+        R: IntoOutcome,
     {
         self.task(function).map(items)
     }
@@ -208,7 +211,7 @@ impl Pool {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message + Send,
-        R: TaskOutcome,
+        R: IntoOutcome,
     {
         self.task(function).map_async(items)
     }
@@ -226,7 +229,7 @@ impl Pool {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message + Send,
-        R: TaskOutcome,
+        R: IntoOutcome,
         I: IntoIterator<Item = A>,
     {
         self.task(function).imap(items)
@@ -237,7 +240,7 @@ impl Pool {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message + Send,
-        R: TaskOutcome,
+        R: IntoOutcome,
         I: IntoIterator<Item = A>,
     {
         self.task(function).imap_unordered(items)
@@ -261,9 +264,9 @@ impl Pool {
         &self,
         function: F,
         items: impl IntoIterator<Item = A>,
-    ) -> Result<Vec<<F::Output as TaskOutcome>::Value>, TaskError>
+    ) -> Result<Vec<<F::Output as IntoOutcome>::Value>, TaskError>
     where
-        F: StarFn<A>,
+        F: TupleFn<A>,
         A: Message + Send,
     {
         self.starmap_async(function, items).get()
@@ -274,9 +277,9 @@ impl Pool {
         &self,
         function: F,
         items: impl IntoIterator<Item = A>,
-    ) -> MapResult<<F::Output as TaskOutcome>::Value>
+    ) -> MapResult<<F::Output as IntoOutcome>::Value>
     where
-        F: StarFn<A>,
+        F: TupleFn<A>,
         A: Message + Send,
     {
         self.task(move |args: A| function.call(args)).map_async(items)

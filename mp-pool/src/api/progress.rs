@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use mp_core::message::IntoOutcome;
 use mp_reduce::Message;
 
 use crate::api::pool::Pool;
-use crate::api::result::{AsyncResult, Shape};
+use crate::api::result::{AsyncResult, ResultKind};
 use crate::error::TaskError;
-use crate::outcome::TaskOutcome;
 
 /// How often a bar is drawn at most.
 const TICK: Duration = Duration::from_millis(50);
 
-impl<T, S: Shape<T>> AsyncResult<T, S> {
+impl<T, S: ResultKind<T>> AsyncResult<T, S> {
     /// As [`get`](Self::get); meanwhile the bar shows how many tasks are done.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Pool {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message + Send,
-        R: TaskOutcome,
+        R: IntoOutcome,
     {
         self.map_async(function, items).get_with_progress(bar)
     }

@@ -43,7 +43,7 @@ fn unreadable<T>(error: mp_core::Error, bytes: &[u8]) -> TaskError {
 }
 
 /// How many results there are: one, or one for each item.
-pub trait Shape<T>: sealed::Sealed {
+pub trait ResultKind<T>: sealed::Sealed {
     /// The result, or all of them.
     type Value;
 
@@ -64,19 +64,19 @@ impl Taking<'_> {
 
 /// One result.
 #[derive(Clone, Copy, Debug)]
-pub enum One {}
+pub enum Single {}
 
 /// A result for each item.
 #[derive(Clone, Copy, Debug)]
-pub enum Many {}
+pub enum Multiple {}
 
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for super::One {}
-    impl Sealed for super::Many {}
+    impl Sealed for super::Single {}
+    impl Sealed for super::Multiple {}
 }
 
-impl<T: Message> Shape<T> for One {
+impl<T: Message> ResultKind<T> for Single {
     type Value = T;
 
     fn read(slots: &mut Taking<'_>) -> Result<T, TaskError> {
@@ -84,7 +84,7 @@ impl<T: Message> Shape<T> for One {
     }
 }
 
-impl<T: Message> Shape<T> for Many {
+impl<T: Message> ResultKind<T> for Multiple {
     type Value = Vec<T>;
 
     fn read(slots: &mut Taking<'_>) -> Result<Vec<T>, TaskError> {
@@ -121,7 +121,7 @@ impl<T: Message> Shape<T> for Many {
 /// process that made the call (`fork`), no outcome of a task arrives, not even of those that were done: there
 /// each of them has ended with [`TaskError::Terminated`], however it is asked for.
 #[must_use = "the result is lost unless it is asked for"]
-pub struct AsyncResult<T, S = One> {
+pub struct AsyncResult<T, S = Single> {
     shared: Arc<Shared>,
     job: Arc<Job>,
     /// How many tasks it is about.
@@ -139,7 +139,7 @@ pub struct AsyncResult<T, S = One> {
 /// assert_eq!(halves, [None, Some(1), None, Some(2)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub type MapResult<T> = AsyncResult<T, Many>;
+pub type MapResult<T> = AsyncResult<T, Multiple>;
 
 impl<T, S> fmt::Debug for AsyncResult<T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,7 +148,7 @@ impl<T, S> fmt::Debug for AsyncResult<T, S> {
     }
 }
 
-impl<T, S: Shape<T>> AsyncResult<T, S> {
+impl<T, S: ResultKind<T>> AsyncResult<T, S> {
     pub(crate) fn new(shared: Arc<Shared>, job: Arc<Job>) -> Self {
         let total = job.slots().progress().total;
         AsyncResult { shared, job, total, taken: false, shape: PhantomData }
@@ -249,7 +249,7 @@ impl<T, S> AsyncResult<T, S> {
     }
 }
 
-impl<T: Message> AsyncResult<T, Many> {
+impl<T: Message> AsyncResult<T, Multiple> {
     /// Waits for all, and gives for each item its result or its error.
     #[must_use]
     pub fn results(self) -> Vec<Result<T, TaskError>> {
@@ -261,7 +261,7 @@ impl<T: Message> AsyncResult<T, Many> {
     }
 }
 
-impl<T, S: Shape<T>> Future for AsyncResult<T, S> {
+impl<T, S: ResultKind<T>> Future for AsyncResult<T, S> {
     type Output = Result<S::Value, TaskError>;
 
     /// Pending for ever once it was ready.

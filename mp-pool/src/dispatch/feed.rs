@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use mp_queue::Packed;
+use mp_queue::EncodedMessage;
 use mp_spawn::Raise;
 
 use crate::dispatch::job::{Code, Item, Job};
@@ -76,7 +76,7 @@ impl Shared {
     }
 
     /// A message for a worker. Whatever the user's code does in it: a panic is an error.
-    pub(crate) fn packed(&self, task: Task) -> Result<Packed<Task>, Unsendable> {
+    pub(crate) fn packed(&self, task: Task) -> Result<EncodedMessage<Task>, Unsendable> {
         let pack = || self.form.pack(task).map_err(|refused| refused.error.into());
         Raise::catch(pack).unwrap_or_else(|raise| Err(Unsendable::said(raise.message())))
     }

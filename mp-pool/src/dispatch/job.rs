@@ -295,13 +295,13 @@ impl Job {
     /// Sends no more tasks; which ones were not sent, for the caller to settle, and what they were to be sent with.
     pub(crate) fn cancel(&self) -> (Vec<Lost>, Range<usize>, Rubbish) {
         self.slots.lock().cancelled = true;
-        let lost = if mp_core::mutant!("pool.cancel.retries-kept") { Vec::new() } else { self.take_lost() };
+        let lost = if mp_core::mutant!("pool.cancel.retries-kept") { Vec::new() } else { self.dead_letter() };
         let (rest, rubbish) = self.source.clear();
         (lost, rest, rubbish)
     }
 
     /// Takes those that were to be tried again.
-    pub(crate) fn take_lost(&self) -> Vec<Lost> {
+    pub(crate) fn dead_letter(&self) -> Vec<Lost> {
         std::mem::take(&mut *self.lost.lock())
     }
 

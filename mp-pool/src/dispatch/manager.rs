@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "log")]
 use mp_core::users::caught;
 use mp_queue::GetError;
-use mp_spawn::{Exit, Raise, SpawnError, Status, Who};
+use mp_spawn::{ExitStatus, ProcessName, ProcessStatus, Raise, SpawnError};
 
 use crate::dispatch::job::Outcome;
 use crate::dispatch::shared::{Exited, Settled, Shared};
@@ -175,7 +175,7 @@ impl Manager {
                 Said::Done(outcome) => outcome,
                 Said::Raised(raise) => {
                     let name = name(&self.shared.settings.name, number);
-                    let who = Who::new(Some(number), name, worker.pid);
+                    let who = ProcessName::new(Some(number), name, worker.pid);
                     Err(TaskError::Raised(Box::new(raise.of(who))))
                 }
             };
@@ -215,9 +215,9 @@ impl Manager {
         let mut recalled = worker.recall_all(true);
         let (mut lost, reading) = worker.bury();
         shared.watch.store(what(number), 0);
-        let exit = process.exit().unwrap_or(Exit::Unknown);
+        let exit = process.exit().unwrap_or(ExitStatus::Unknown);
         let mut failure = match process.status() {
-            Status::Failed(error) => Some(error),
+            ProcessStatus::Failed(error) => Some(error),
             _ => None,
         };
         match &mut failure {
@@ -266,16 +266,16 @@ impl Manager {
                 if let (true, Some(timeout)) = (timed_out, taken.job.terms.timeout) {
                     return TaskError::TimedOut { worker: number, pid, timeout };
                 }
-                let note = match &failure {
-                    Some(SpawnError::ProcessExited(exited)) => exited.note.clone(),
+                let detail = match &failure {
+                    Some(SpawnError::ProcessExited(exited)) => exited.detail.clone(),
                     _ => None,
                 };
-                let (how, stderr, attempts) = (exit, last_words.clone(), taken.tries + 1);
+                let (stderr, attempts) = (last_words.clone(), taken.tries + 1);
                 TaskError::WorkerLost(Box::new(WorkerLost {
                     worker: number,
                     pid,
-                    how,
-                    note,
+                    exit,
+                    detail,
                     stderr,
                     attempts,
                 }))

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_spawn::{Output, ProcessBuilder, StartMethod};
+use mp_spawn::{ProcessBuilder, StartMethod, Stdio};
 
 use crate::worker::Initializer;
 
@@ -20,8 +20,8 @@ pub(crate) struct Settings {
     pub(crate) grace: Duration,
     pub(crate) max_waiting: usize,
     pub(crate) method: Option<StartMethod>,
-    pub(crate) stdout: Output,
-    pub(crate) stderr: Output,
+    pub(crate) stdout: Stdio,
+    pub(crate) stderr: Stdio,
     pub(crate) configure: Option<Configure>,
 }
 
@@ -35,8 +35,8 @@ impl Default for Settings {
             grace: Duration::from_millis(500),
             max_waiting: usize::MAX,
             method: None,
-            stdout: Output::Inherit,
-            stderr: Output::Inherit,
+            stdout: Stdio::Inherit,
+            stderr: Stdio::Inherit,
             configure: None,
         }
     }

@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 
+use mp_core::message::IntoOutcome;
 use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
@@ -23,7 +24,6 @@ use crate::dispatch::settings::Settings;
 use crate::dispatch::state::{Phase, State, Taken};
 use crate::error::{PoolError, TaskError};
 use crate::message::{Reply, Runner, Task};
-use crate::outcome::TaskOutcome;
 
 /// The process of a worker has ended.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ impl<'a> Settled<'a> {
 
     /// Of tasks that were to be tried again.
     fn add_lost(&mut self, job: &Arc<Job>, error: &TaskError) {
-        self.add_all(job, job.take_lost(), error);
+        self.add_all(job, job.dead_letter(), error);
     }
 
     fn add_all(&mut self, job: &Arc<Job>, lost: Vec<Lost>, error: &TaskError) {
@@ -163,7 +163,7 @@ impl Shared {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message,
-        R: TaskOutcome,
+        R: IntoOutcome,
     {
         let key = TypeId::of::<PhantomData<fn(F, A) -> R>>();
         let code = || self.code(Closure::from_parts((), move |(): &(), (): ()| Runner::new(function)));
@@ -176,7 +176,7 @@ impl Shared {
     }
 
     /// The code of a closure; workers forget it when its tasks are done.
-    pub(crate) fn closure<A: Message, R: TaskOutcome>(self: &Arc<Self>, closure: Closure<A, R>) -> Arc<Code> {
+    pub(crate) fn closure<A: Message, R: IntoOutcome>(self: &Arc<Self>, closure: Closure<A, R>) -> Arc<Code> {
         self.code(Closure::from_parts((closure, ()), |(closure, ()): &(Closure<A, R>, ()), (): ()| {
             let closure = closure.clone();
             Runner::new(move |args| closure.call(args))

@@ -52,7 +52,7 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
     };
     let process = Raise::catch(|| launch(tasks, first)).map_err(|raise| {
         let why = raise.message();
-        PoolError::Options(format!("what worker {number} is to be started with panicked: {why}"))
+        PoolError::Settings(format!("what worker {number} is to be started with panicked: {why}"))
     })??;
     let pid = process.pid();
     let told = Arc::downgrade(shared);

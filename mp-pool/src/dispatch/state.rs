@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_queue::{Packed, Queue};
+use mp_queue::{EncodedMessage, Queue};
 use mp_spawn::Process;
 
 use crate::dispatch::job::{Job, Kept};
@@ -57,7 +57,7 @@ pub(crate) struct Taken {
 /// A task that can be given to a worker.
 pub(crate) struct Ready {
     pub(crate) taken: Taken,
-    pub(crate) packed: Packed<Task>,
+    pub(crate) packed: EncodedMessage<Task>,
 }
 
 /// What a worker was given.
@@ -198,8 +198,8 @@ impl Worker {
     /// Gives it messages; those that it could not be given come back.
     pub(crate) fn give(
         &mut self,
-        batch: impl IntoIterator<Item = (Packed<Task>, Given)>,
-    ) -> Vec<(Packed<Task>, Given)> {
+        batch: impl IntoIterator<Item = (EncodedMessage<Task>, Given)>,
+    ) -> Vec<(EncodedMessage<Task>, Given)> {
         let (mut messages, mut given): (VecDeque<_>, VecDeque<_>) = batch.into_iter().unzip();
         if self.outstanding == 0 {
             (self.since, self.looked) = (Instant::now(), false);
@@ -262,7 +262,7 @@ impl Worker {
     }
 
     /// Takes the next message out of its queue, which it has not read.
-    fn recall(&mut self) -> Option<(Packed<Task>, Given)> {
+    fn recall(&mut self) -> Option<(EncodedMessage<Task>, Given)> {
         let packed = self.tasks.try_get_packed().ok()??;
         let number = packed.number();
         let at = self.given.iter().rposition(|given| given.message() == number)?;
@@ -280,7 +280,7 @@ impl Worker {
         while let Some((packed, given)) = self.recall() {
             match given {
                 Given::Task { taken, .. } => recalled.push(Ready { taken, packed }),
-                Given::Note { .. } if dead || mp_core::mutant!("pool.note-lost-in-recall") => {}
+                Given::Note { .. } if dead || mp_core::mutant!("pool.detail-lost-in-recall") => {}
                 note => notes.push((packed, note)),
             }
         }
@@ -441,7 +441,7 @@ impl State {
     /// Takes tasks back from workers that leave them all in their queues, as stopped ones do, for those that have nothing to do.
     /// Such a worker gets a note, made by `note`, and nothing else until it has answered that. What comes out of its queue it
     /// can't take any more, whenever it goes on: so each task is done once.
-    pub(crate) fn take_over(&mut self, now: Instant, note: impl Fn() -> Option<Packed<Task>>) {
+    pub(crate) fn take_over(&mut self, now: Instant, note: impl Fn() -> Option<EncodedMessage<Task>>) {
         for number in 0..self.workers.len() {
             let slow = self.workers[number].slow_from().is_some_and(|from| from <= now);
             if !slow || !self.has_idle(number) || mp_core::mutant!("pool.stopped-keeps-its-task") {

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use mp_core::{Arena, MemoryStats};
 pub use mp_harness::{DEADLINE, alive, eventually, signal, threads_are};
-use mp_pool::{AsyncResult, Pool, Shape, TaskError, WorkerLost};
+use mp_pool::{AsyncResult, Pool, ResultKind, TaskError, WorkerLost};
 use mp_queue::Queue;
 use mp_reduce::Message;
 use rustix::process::Signal;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// The result, which has to come.
 #[track_caller]
-pub fn got<T, S: Shape<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError> {
+pub fn got<T, S: ResultKind<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError> {
     match result.get_timeout(DEADLINE) {
         Ok(value) => value,
         Err(result) => panic!("not within {DEADLINE:?}: {result:?}"),

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mp_core::{Message, Ready, Wait};
+use mp_core::{Message, ReadyFd, Wait};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -57,7 +57,7 @@ use crate::raw::Unmet;
 pub struct Connection {
     ends: Ends,
     /// Made when it is first asked for; each clone has its own.
-    ready: OnceLock<Ready>,
+    ready: OnceLock<ReadyFd>,
 }
 
 /// What a connection is made of.
@@ -92,7 +92,7 @@ impl Clone for Connection {
 }
 
 fn one_way(what: &str) -> Error {
-    mp_core::Error::Malformed(format!("this end of a one-way pipe can't {what}")).into()
+    mp_core::Error::Unsupported(format!("this end of a one-way pipe can't {what}: the other one can")).into()
 }
 
 impl Connection {
@@ -202,7 +202,7 @@ impl Connection {
             Ends::Both { into, .. } | Ends::Into(into) => Ok(into),
             Ends::Out(_) => Err(one_way("receive")),
             Ends::Socket(_) => {
-                Err(mp_core::Error::NotShared("a socket has no end in shared memory".into()).into())
+                Err(mp_core::Error::Unsupported("a socket has no end in shared memory".into()).into())
             }
         }
     }
@@ -282,7 +282,7 @@ impl Connection {
         if let Some(ready) = self.ready.get() {
             return Ok(ready.as_fd());
         }
-        let ready = Ready::new(Arc::new(self.clone())).map_err(Error::from)?;
+        let ready = ReadyFd::new(Arc::new(self.clone())).map_err(Error::from)?;
         // If another thread was faster, this one is dropped.
         Ok(self.ready.get_or_init(|| ready).as_fd())
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use mp_core::{Place, Waitable};
+use mp_core::{WaitPoint, Waitable};
 
 use crate::connection::{Connection, Ends};
 use crate::queue::waitable::{has_message, messages, room};
@@ -10,11 +10,11 @@ use crate::queue::waitable::{has_message, messages, room};
 /// Ready when a receive would not wait: there is a message, the other end is gone, or this end only sends, so
 /// that receiving is an error.
 impl Waitable for Connection {
-    fn place(&self) -> Place<'_> {
+    fn place(&self) -> WaitPoint<'_> {
         match self.ends() {
             Ends::Both { into, .. } | Ends::Into(into) => messages(into.raw()),
             Ends::Out(out) => room(out.raw()),
-            Ends::Socket(socket) => Place::Readable(socket.as_fd()),
+            Ends::Socket(socket) => WaitPoint::Readable(socket.as_fd()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Putting and getting as futures, for whatever runtime.
 //!
 //! A future looks when it is polled, and has its task woken by the one thread of this process that sleeps for
-//! all tasks ([`mp_core::Watch`]). What it takes out of a queue it returns from the same call of `poll`:
+//! all tasks ([`mp_core::WakeRegistration`]). What it takes out of a queue it returns from the same call of `poll`:
 //! there is no state in which it has a message, so one that is dropped loses none. What it is to put stays in
 //! it until there is room.
 
@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use mp_core::{Leased, Message, Place, Wait, Waitable, Watch, Watched, poll_until};
+use mp_core::{Leased, Message, SharedWaitable, Wait, WaitPoint, Waitable, WakeRegistration, poll_until};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
 use crate::queue::channel::{End, Receiver, Sender};
-use crate::queue::joinable::{JoinError, JoinableQueue, over};
+use crate::queue::joinable::{JoinableQueue, JoinableQueueError, over};
 use crate::queue::lease::{Lease, read};
-use crate::queue::waitable::{Envelopes, Tasks};
+use crate::queue::waitable::{AckReady, Envelopes};
 use crate::raw::handles::For;
 use crate::raw::payload::{Payload, Unsent};
 use crate::raw::{Alone, Raw, Unmet};
@@ -27,11 +27,11 @@ use crate::ring::GetEnd;
 
 /// Polls for a message; none if the queue is closed and drained.
 pub(crate) fn poll_get(
-    watch: &mut Option<Watch>,
+    watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
     raw: &Raw,
     alone: impl Fn() -> Option<Alone>,
-    what: impl FnOnce() -> Watched,
+    what: impl FnOnce() -> SharedWaitable,
 ) -> Poll<Result<Option<Payload>, GetError>> {
     let look = || {
         let mut payload = None;
@@ -51,11 +51,11 @@ pub(crate) fn poll_get(
 
 /// Polls until the message is put; until then it is the caller's. `what` is the room for its weight.
 pub(crate) fn poll_put(
-    watch: &mut Option<Watch>,
+    watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
     raw: &Raw,
     alone: impl Fn() -> Option<Alone>,
-    what: impl FnOnce(u64) -> Watched,
+    what: impl FnOnce(u64) -> SharedWaitable,
     unsent: &mut Unsent,
 ) -> Poll<Result<(), PutError<()>>> {
     let weight = unsent.payload.weight();
@@ -72,7 +72,7 @@ pub(crate) fn poll_put(
 /// Polls until what is in `value` is written, which waits only where too many messages are on their way. Until then it stays
 /// there.
 pub(crate) fn poll_write<T: Message>(
-    watch: &mut Option<Watch>,
+    watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
     raw: &Raw,
     fingerprint: TypeFingerprint<T>,
@@ -94,7 +94,7 @@ pub(crate) fn poll_write<T: Message>(
             }
         })
     };
-    let what = || Arc::new(Envelopes(raw.clone())) as Watched;
+    let what = || Arc::new(Envelopes(raw.clone())) as SharedWaitable;
     let written = poll_until(watch, cx, what, look);
     written.map(|written| match (written, value.take()) {
         (Ok(written), _) => written,
@@ -126,7 +126,7 @@ async fn put<T: Message>(
     fingerprint: TypeFingerprint<T>,
     from: &mut Option<T>,
     alone: impl Fn() -> Option<Alone>,
-    what: impl Fn(u64) -> Watched,
+    what: impl Fn(u64) -> SharedWaitable,
 ) -> Result<(), PutError<T>> {
     let mut watch = None;
     let written = poll_fn(|cx| poll_write(&mut watch, cx, raw, fingerprint, &alone, from)).await?;
@@ -183,7 +183,7 @@ impl<T: Message> Queue<T> {
     /// As [`get`](Self::get).
     #[doc(alias("async", "await"))]
     pub async fn get_async(&self) -> Result<Option<T>, GetError> {
-        let what = || Arc::new(self.to_wait_with()) as Watched;
+        let what = || Arc::new(self.to_wait_with()) as SharedWaitable;
         let alone = || self.raw().deserted(For::Message);
         let mut watch = None;
         let got = poll_fn(|cx| poll_get(&mut watch, cx, self.raw(), alone, what)).await?;
@@ -230,20 +230,20 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// As [`put`](Self::put). The value is in the error then, not in `value`.
     pub async fn put_async_from(&self, value: &mut Option<T>) -> Result<(), PutError<T>> {
-        let what = |weight| Arc::new(self.room_for(weight)) as Watched;
+        let what = |weight| Arc::new(self.put_ready_for(weight)) as SharedWaitable;
         put(self.raw(), self.fingerprint(), value, || self.raw().deserted(For::Room), what).await
     }
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
-    /// Takes the oldest message, to say later that it is [done](Lease::done), as a future: see [`get_ack`](Self::get_ack).
+    /// Takes the oldest message, to say later that it is [done](Lease::ack), as a future: see [`get_ack`](Self::get_ack).
     ///
     /// # Errors
     /// As [`get_ack`](Self::get_ack).
     pub async fn get_ack_async(&self) -> Result<Option<Lease<T>>, GetError> {
         let raw = self.raw();
         let found = mp_core::until(
-            || Arc::new(Tasks(raw.clone())),
+            || Arc::new(AckReady(raw.clone())),
             || look_for_lease(raw, || raw.deserted(For::Message)),
         )
         .await?;
@@ -305,14 +305,14 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     ///
     /// # Errors
     /// As [`join`](Self::join).
-    pub async fn join_async(&self) -> Result<(), JoinError> {
+    pub async fn join_async(&self) -> Result<(), JoinableQueueError> {
         let done = || {
             self.queue().raw().arena().me()?;
             let found = self.queue().raw().memory().census();
             Ok::<_, Error>((found.unfinished == 0).then_some(found))
         };
         let found = mp_core::until(|| Arc::new(AllDone(self.queue().to_wait_with())), done).await;
-        over(found.map_err(JoinError::Failed)?)
+        over(found.map_err(JoinableQueueError::Failed)?)
     }
 }
 
@@ -320,8 +320,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
 struct AllDone<T: Serialize + DeserializeOwned + 'static>(Queue<T>);
 
 impl<T: Serialize + DeserializeOwned + 'static> Waitable for AllDone<T> {
-    fn place(&self) -> Place<'_> {
-        Place::Parking(self.0.raw().memory().finished())
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Parking(self.0.raw().memory().finished())
     }
 
     fn is_ready(&self) -> bool {
@@ -332,7 +332,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Waitable for AllDone<T> {
 pub(crate) async fn recv<T: Message>(
     end: &End,
     fingerprint: TypeFingerprint<T>,
-    what: impl Fn() -> Watched,
+    what: impl Fn() -> SharedWaitable,
 ) -> Result<T, GetError> {
     let mut watch = None;
     match poll_fn(|cx| poll_get(&mut watch, cx, end.raw(), || end.alone(), &what)).await? {
@@ -368,7 +368,7 @@ impl<T: Message> Sender<T> {
         if self.end().alone().is_some() {
             return value.take().map_or(Ok(()), |value| Err(PutError::Disconnected(value)));
         }
-        let what = |_| Arc::new(self.clone()) as Watched;
+        let what = |_| Arc::new(self.clone()) as SharedWaitable;
         put(self.end().raw(), self.fingerprint(), value, || self.end().alone(), what).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mp_core::{Patience, Wait};
+use mp_core::{AdaptiveSpin, Wait};
 use mp_reduce::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::queue::Queue;
 use crate::queue::batch::PutManyError;
 use crate::queue::lease::{Lease, Whom};
 use crate::queue::options::QueueOptions;
-use crate::queue::waitable::Room;
+use crate::queue::waitable::PutReady;
 use crate::raw::Unmet;
 use crate::ring::Counted;
 
@@ -26,15 +26,15 @@ use crate::ring::Counted;
 /// tasks.put(4)?;
 /// while let Ok(Some(task)) = tasks.try_get() {
 ///     println!("{}", *task * *task);
-///     task.done();
+///     task.ack();
 /// }
 /// tasks.join()?; // nothing is left
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A task is unfinished from [`put`](Self::put) until [`Lease::done`] (Python's `task_done`, which can't be forgotten or
+/// A task is unfinished from [`put`](Self::put) until [`Lease::ack`] (Python's `task_done`, which can't be forgotten or
 /// called once too often here). A task whose consumer dies, panics or drops it before that is not done again, and not
-/// waited for: [`join`](Self::join) reports it, and [`take_lost`](Self::take_lost) gives it back.
+/// waited for: [`join`](Self::join) reports it, and [`dead_letter`](Self::dead_letter) gives it back.
 ///
 /// The queue can be cloned and sent to other processes. Tasks are serde types; what is in a task is kept until it is done.
 #[derive(Serialize, Deserialize)]
@@ -58,7 +58,7 @@ impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> 
 /// Why [`JoinableQueue::join`] ended otherwise than with everything done.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum JoinError {
+pub enum JoinableQueueError {
     /// Nothing is left to wait for, but this many tasks were not done: their consumers died, panicked or
     /// dropped them.
     Lost(usize),
@@ -73,35 +73,38 @@ pub enum JoinError {
     Failed(Error),
 }
 
-impl fmt::Display for JoinError {
+impl fmt::Display for JoinableQueueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            JoinError::Lost(n) => {
-                write!(f, "{n} tasks were not done: their consumers died or gave up (take_lost returns them)")
+            JoinableQueueError::Lost(n) => {
+                write!(
+                    f,
+                    "{n} tasks were not done: their consumers died or gave up (dead_letter returns them)"
+                )
             }
-            JoinError::Unfinished { tasks, holders } => {
+            JoinableQueueError::Unfinished { tasks, holders } => {
                 write!(f, "{tasks} tasks are not done yet")?;
                 list(f, holders)
             }
-            JoinError::Failed(e) => e.fmt(f),
+            JoinableQueueError::Failed(e) => e.fmt(f),
         }
     }
 }
 
-impl std::error::Error for JoinError {
+impl std::error::Error for JoinableQueueError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            JoinError::Failed(e) => std::error::Error::source(e),
+            JoinableQueueError::Failed(e) => std::error::Error::source(e),
             _ => None,
         }
     }
 }
 
 /// Nothing is left to wait for: whether all was done.
-pub(crate) fn over(found: Counted) -> Result<(), JoinError> {
+pub(crate) fn over(found: Counted) -> Result<(), JoinableQueueError> {
     match found.lost {
         0 => Ok(()),
-        lost => Err(JoinError::Lost(lost)),
+        lost => Err(JoinableQueueError::Lost(lost)),
     }
 }
 
@@ -189,7 +192,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// tasks.put_many(["a", "b"].map(String::from))?;
     /// tasks.close();
     /// for task in tasks.iter() {
-    ///     assert!(["a", "b"].contains(&task?.done().as_str()));
+    ///     assert!(["a", "b"].contains(&task?.ack().as_str()));
     /// }
     /// tasks.join()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -198,30 +201,30 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         std::iter::from_fn(|| self.get().transpose())
     }
 
-    /// Its room for tasks, as something to wait for: see [`Queue::room`]. For tasks, wait for the queue itself.
-    pub fn room(&self) -> Room<T> {
-        self.queue.room()
+    /// Its room for tasks, as something to wait for: see [`Queue::put_ready`]. For tasks, wait for the queue itself.
+    pub fn put_ready(&self) -> PutReady<T> {
+        self.queue.put_ready()
     }
 
     /// Waits until no task is unfinished.
     ///
     /// # Errors
-    /// [`JoinError::Lost`] when all others are done, but some never will be.
-    pub fn join(&self) -> Result<(), JoinError> {
+    /// [`JoinableQueueError::Lost`] when all others are done, but some never will be.
+    pub fn join(&self) -> Result<(), JoinableQueueError> {
         self.join_within(Wait::Forever)
     }
 
     mp_core::forms! {
-        "Waits until no task is unfinished": join() -> Result<(), JoinError>, or "[`JoinError::Unfinished`]";
+        "Waits until no task is unfinished": join() -> Result<(), JoinableQueueError>, or "[`JoinError::Unfinished`]";
         |tasks, wait| tasks.join_within(wait);
         at_most join_timeout;
         until join_deadline;
     }
 
-    fn join_within(&self, wait: Wait) -> Result<(), JoinError> {
+    fn join_within(&self, wait: Wait) -> Result<(), JoinableQueueError> {
         let raw = self.queue.raw();
-        raw.arena().me().map_err(|e| JoinError::Failed(e.into()))?;
-        let patience = Patience::none();
+        raw.arena().me().map_err(|e| JoinableQueueError::Failed(e.into()))?;
+        let patience = AdaptiveSpin::none();
         let mut found = Counted::default();
         let done = || {
             found = raw.memory().census();
@@ -229,10 +232,11 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         };
         match raw.within(wait, (&patience, None), (raw.memory().finished(), None), done, || None) {
             Ok(()) => over(found),
-            Err(Unmet::Failed(error)) => Err(JoinError::Failed(error)),
-            Err(Unmet::Waited | Unmet::Alone(_)) => {
-                Err(JoinError::Unfinished { tasks: found.unfinished, holders: raw.leaseholders(Whom::All) })
-            }
+            Err(Unmet::Failed(error)) => Err(JoinableQueueError::Failed(error)),
+            Err(Unmet::Waited | Unmet::Alone(_)) => Err(JoinableQueueError::Unfinished {
+                tasks: found.unfinished,
+                holders: raw.leaseholders(Whom::All),
+            }),
         }
     }
 
@@ -249,7 +253,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     ///
     /// # Errors
     /// As [`Queue::dead_letter`].
-    pub fn take_lost(&self) -> Result<Option<T>, GetError> {
+    pub fn dead_letter(&self) -> Result<Option<T>, GetError> {
         self.queue.dead_letter()
     }
 

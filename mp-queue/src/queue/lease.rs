@@ -5,14 +5,14 @@ use std::ops::Deref;
 
 use mp_core::message::Incoming;
 use mp_core::words::Holder;
-use mp_core::{Leased, Message, Patience, Wait};
+use mp_core::{AdaptiveSpin, Leased, Message, Wait};
 use mp_reduce::{Error, TypeFingerprint, unpack_as, unpack_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{GetError, Leaseholder};
 use crate::queue::Queue;
-use crate::queue::waitable::Tasks;
+use crate::queue::waitable::AckReady;
 use crate::raw::handles::For;
 use crate::raw::{Alone, Raw, Unmet};
 use crate::ring::{GetEnd, Link};
@@ -55,8 +55,8 @@ impl LeaseOf {
 
 impl<T> Lease<T> {
     /// The work is done: the message is taken out of the queue for good. Its value.
-    #[doc(alias("ack", "task_done"))]
-    pub fn done(self) -> T {
+    #[doc(alias("task_done", "done"))]
+    pub fn ack(self) -> T {
         let Self { value, of, .. } = self;
         of.finish();
         value
@@ -153,7 +153,7 @@ impl Raw {
     ) -> Result<Option<Leased>, GetError> {
         self.arena().me().map_err(Error::from)?;
         self.memory().redeliver();
-        let asleep = Patience::none();
+        let asleep = AdaptiveSpin::none();
         loop {
             let mut leased = None;
             let attempt = || match self.attempt_lease(&mut leased) {
@@ -197,7 +197,7 @@ pub(crate) fn read<T: Message>(
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
-    /// Takes the oldest message, to say later that it is [done](Lease::done); waits while there is none. `None` when the
+    /// Takes the oldest message, to say later that it is [done](Lease::ack); waits while there is none. `None` when the
     /// queue is closed and drained, and no other process works on a message of it any more.
     ///
     /// ```
@@ -210,7 +210,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// drop(job); // as if this process had died, or panicked
     /// let job = queue.get_ack()?.expect("it came back");
     /// assert_eq!((job.as_str(), job.deliveries()), ("resize image 7", 2));
-    /// job.done();
+    /// job.ack();
     /// assert!(queue.is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -232,7 +232,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     }
 
     mp_core::forms! {
-        "Takes the oldest message, to say later that it is [done](Lease::done)":
+        "Takes the oldest message, to say later that it is [done](Lease::ack)":
         get_ack() -> Result<Option<Lease<T>>, GetError>,
         or "[`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may \
             come back";
@@ -262,15 +262,15 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// use mp_queue::{Queue, select};
     ///
     /// let (jobs, stop) = (Queue::<u32>::bounded(4)?, Queue::<()>::bounded(1)?);
-    /// let tasks = jobs.tasks();
+    /// let tasks = jobs.ack_ready();
     /// assert_eq!(select(&[&tasks, &stop], Some(Duration::ZERO))?, None);
     /// jobs.put(7)?;
     /// assert_eq!(select(&[&tasks, &stop], None)?, Some(0));
-    /// assert_eq!(jobs.try_get_ack()?.expect("it is open").done(), 7);
+    /// assert_eq!(jobs.try_get_ack()?.expect("it is open").ack(), 7);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn tasks(&self) -> Tasks {
-        Tasks(self.raw().clone())
+    pub fn ack_ready(&self) -> AckReady {
+        AckReady(self.raw().clone())
     }
 
     /// Takes a message that was delivered as often as the queue allows, and never done; `None` if there is none.
@@ -308,10 +308,10 @@ mod tests {
         let lease = queue.get_ack().unwrap().unwrap();
         let given_back = lease.of.leased.as_ref().is_some_and(|l| queue.raw().memory().give_back(l));
         assert!(given_back);
-        assert_eq!(lease.done(), 5);
+        assert_eq!(lease.ack(), 5);
         let again = queue.try_get_ack().unwrap().unwrap();
         assert_eq!((*again, again.deliveries()), (5, 2));
-        again.done();
+        again.ack();
         assert!(queue.try_get_ack().unwrap_err().is_empty());
     }
 }

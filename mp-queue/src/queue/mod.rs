@@ -14,7 +14,7 @@ pub(crate) mod waitable;
 use std::fmt;
 use std::marker::PhantomData;
 
-use mp_core::message::scope;
+use mp_core::message::{PlainOutcome, scope};
 use mp_core::{Message, Wait};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
@@ -23,7 +23,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
 use crate::queue::options::QueueOptions;
-use crate::queue::waitable::Room;
+use crate::queue::waitable::PutReady;
 use crate::raw::handles::{Able, DesertedWhen, For};
 use crate::raw::payload::Unsent;
 use crate::raw::{Alone, Raw};
@@ -98,6 +98,8 @@ impl<T: Message> Clone for Queue<T> {
         self.able(Able::BOTH)
     }
 }
+
+impl<T: Message> PlainOutcome for Queue<T> {}
 
 impl<T: Message> fmt::Debug for Queue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -271,7 +273,7 @@ impl<T: Message> Queue<T> {
 
     /// Its room, as something to wait for beside other things: ready when [`try_put`](Self::try_put) would
     /// not find it full. Where [bytes](crate::QueueOptions::bytes) are bounded, too, that is the room for the
-    /// smallest message; for larger ones there is [`room_for`](Self::room_for).
+    /// smallest message; for larger ones there is [`put_ready_for`](Self::put_ready_for).
     ///
     /// ```
     /// use std::time::Duration;
@@ -279,19 +281,19 @@ impl<T: Message> Queue<T> {
     ///
     /// let queue = Queue::<u32>::bounded(1)?;
     /// queue.put(1)?;
-    /// assert!(wait(&[&queue.room()], Some(Duration::ZERO))?.is_empty());
+    /// assert!(wait(&[&queue.put_ready()], Some(Duration::ZERO))?.is_empty());
     /// queue.get()?;
-    /// assert_eq!(wait(&[&queue, &queue.room()], None)?, [1]);
+    /// assert_eq!(wait(&[&queue, &queue.put_ready()], None)?, [1]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn room(&self) -> Room<T> {
-        self.room_for(1)
+    pub fn put_ready(&self) -> PutReady<T> {
+        self.put_ready_for(1)
     }
 
     /// Its room for a message that counts `bytes` bytes, as
     /// [`QueueOptions::bytes`](crate::QueueOptions::bytes) says: ready when [`try_put`](Self::try_put) of
     /// that message would not find the queue full. More than may be in the queue counts as that much. Where
-    /// bytes are not bounded, it is [`room`](Self::room).
+    /// bytes are not bounded, it is [`put_ready`](Self::room).
     ///
     /// ```
     /// use std::time::Duration;
@@ -299,14 +301,14 @@ impl<T: Message> Queue<T> {
     ///
     /// let queue = QueueOptions::new().capacity(100).bytes(1000).create()?;
     /// queue.put(vec![0_u8; 600])?;
-    /// let (room, more) = (queue.room(), queue.room_for(610));
+    /// let (room, more) = (queue.put_ready(), queue.put_ready_for(610));
     /// assert_eq!(wait(&[&room, &more], Some(Duration::ZERO))?, [0]);
     /// queue.get()?;
     /// assert_eq!(wait(&[&room, &more], None)?, [0, 1]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn room_for(&self, bytes: u64) -> Room<T> {
-        Room { queue: self.to_wait_with(), bytes }
+    pub fn put_ready_for(&self, bytes: u64) -> PutReady<T> {
+        PutReady { queue: self.to_wait_with(), bytes }
     }
 
     /// How many messages fit; of a queue without a bound, how many the arena has room for.

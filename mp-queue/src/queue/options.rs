@@ -111,7 +111,7 @@ impl QueueOptions {
     pub fn create<T: Message>(self) -> Result<Queue<T>, Error> {
         if self.bytes != 0 && self.growing {
             let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";
-            return Err(mp_core::Error::Shape(why.into()).into());
+            return Err(mp_core::Error::InvalidArgument(why.into()).into());
         }
         Queue::create(self.capacity, self.growing, self.deliveries, self.bytes, self.deserted)
     }

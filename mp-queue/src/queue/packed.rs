@@ -30,22 +30,22 @@ use crate::raw::payload::{Payload, seal};
 /// ```
 ///
 /// It belongs to this process: when this dies, so does the message. Dropped, it releases what is in it.
-pub struct Packed<T> {
+pub struct EncodedMessage<T> {
     payload: Payload,
     fingerprint: TypeFingerprint<T>,
 }
 
-impl<T> fmt::Debug for Packed<T> {
+impl<T> fmt::Debug for EncodedMessage<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = std::any::type_name::<T>();
         match &self.payload {
-            Payload::Envelope(envelope) => write!(f, "Packed<{name}>({})", envelope.id()),
-            Payload::Small(_) => write!(f, "Packed<{name}>(small)"),
+            Payload::Envelope(envelope) => write!(f, "EncodedMessage<{name}>({})", envelope.id()),
+            Payload::Small(_) => write!(f, "EncodedMessage<{name}>(small)"),
         }
     }
 }
 
-impl<T: Message> Packed<T> {
+impl<T: Message> EncodedMessage<T> {
     /// Its number: no two messages that exist at the same time have the same one. As long as it is in a queue, it keeps it.
     /// `None` if it was [taken](Queue::try_get_packed) and is so small that it has none.
     pub fn number(&self) -> Option<EnvelopeId> {
@@ -69,14 +69,14 @@ impl<T: Message> Queue<T> {
     ///
     /// # Errors
     /// As [`put`](Self::put), when it can't be encoded or there is no memory; the value comes back.
-    pub fn pack(&self, mut value: T) -> Result<Packed<T>, PackError<T>> {
+    pub fn pack(&self, mut value: T) -> Result<EncodedMessage<T>, PackError<T>> {
         let fingerprint = self.fingerprint();
         match pack_as(&mut value, |out| seal(self.raw(), out, fingerprint)) {
             Ok((envelope, lent)) => {
                 // The message is the value now.
                 lent.sent();
                 drop_caught(value);
-                Ok(Packed { payload: Payload::Envelope(envelope), fingerprint })
+                Ok(EncodedMessage { payload: Payload::Envelope(envelope), fingerprint })
             }
             Err(error) => Err(PackError { value, error }),
         }
@@ -86,7 +86,7 @@ impl<T: Message> Queue<T> {
     ///
     /// # Errors
     /// As [`try_put`](Self::try_put); the message comes back.
-    pub fn try_put_packed(&self, mut packed: Packed<T>) -> Result<(), PutError<Packed<T>>> {
+    pub fn try_put_packed(&self, mut packed: EncodedMessage<T>) -> Result<(), PutError<EncodedMessage<T>>> {
         self.raw().put(&mut packed.payload, Wait::Never, || None).map_err(|e| e.map(|()| packed))
     }
 
@@ -95,7 +95,7 @@ impl<T: Message> Queue<T> {
     ///
     /// # Errors
     /// In a process that was forked from a member.
-    pub fn try_put_packed_many(&self, from: &mut VecDeque<Packed<T>>) -> Result<usize, Error> {
+    pub fn try_put_packed_many(&self, from: &mut VecDeque<EncodedMessage<T>>) -> Result<usize, Error> {
         let mut run = Run::new(self.raw(), true);
         let mut put = 0;
         while let Some(mut packed) = from.pop_front() {
@@ -127,10 +127,10 @@ impl<T: Message> Queue<T> {
     ///
     /// # Errors
     /// As [`try_get`](Self::try_get).
-    pub fn try_get_packed(&self) -> Result<Option<Packed<T>>, GetError> {
+    pub fn try_get_packed(&self) -> Result<Option<EncodedMessage<T>>, GetError> {
         let mut payload = None;
         self.raw().get(&mut payload, Wait::Never, || None)?;
         let fingerprint = self.fingerprint();
-        Ok(payload.map(|payload| Packed { payload, fingerprint }))
+        Ok(payload.map(|payload| EncodedMessage { payload, fingerprint }))
     }
 }

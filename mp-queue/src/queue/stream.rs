@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 use futures_core::stream::FusedStream;
 use futures_sink::Sink;
-use mp_core::{Message, Waitable, Watch, Watched, poll_until};
+use mp_core::{Message, SharedWaitable, Waitable, WakeRegistration, poll_until};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
@@ -21,9 +21,9 @@ use crate::raw::payload::Unsent;
 use crate::raw::{Alone, Raw};
 
 /// The messages of a [`Queue`] or a [`Receiver`] as a stream; see [`Queue::stream`].
-pub struct Messages<Q> {
+pub struct QueueStream<Q> {
     of: Q,
-    watch: Option<Watch>,
+    watch: Option<WakeRegistration>,
     over: bool,
 }
 
@@ -44,24 +44,24 @@ impl<T: Message> Sends for Sender<T> {
 }
 
 /// A [`Queue`] or a [`Sender`] as a sink; see [`Queue::sink`].
-pub struct Outlet<Q: Sends> {
+pub struct QueueSink<Q: Sends> {
     of: Q,
-    watch: Option<Watch>,
+    watch: Option<WakeRegistration>,
     waiting: Option<(Q::Message, Unsent)>,
 }
 
 /// Nothing in it is pinned.
-impl<Q: Sends> Unpin for Outlet<Q> {}
+impl<Q: Sends> Unpin for QueueSink<Q> {}
 
-impl<Q: fmt::Debug> fmt::Debug for Messages<Q> {
+impl<Q: fmt::Debug> fmt::Debug for QueueStream<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Messages").field(&self.of).finish()
+        f.debug_tuple("QueueStream").field(&self.of).finish()
     }
 }
 
-impl<Q: Sends + fmt::Debug> fmt::Debug for Outlet<Q> {
+impl<Q: Sends + fmt::Debug> fmt::Debug for QueueSink<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outlet").field("of", &self.of).field("waiting", &self.waiting.is_some()).finish()
+        f.debug_struct("QueueSink").field("of", &self.of).field("waiting", &self.waiting.is_some()).finish()
     }
 }
 
@@ -87,34 +87,34 @@ impl<T: Message> Queue<T> {
     /// As with [`get_async`](Self::get_async), dropping it loses nothing. A message that can't be decoded is an `Err`, and the
     /// stream continues; `Deserted` is its last item. A stream only gets: a queue's handle that is kept beside it can put, and
     /// so keeps a stream that is [deserted](crate::DesertedWhen) otherwise waiting.
-    pub fn stream(&self) -> Messages<Self> {
-        Messages { of: self.able(Able::GET), watch: None, over: false }
+    pub fn stream(&self) -> QueueStream<Self> {
+        QueueStream { of: self.able(Able::GET), watch: None, over: false }
     }
 
     /// The queue as a sink. It takes the next message when the one before it is put: at most one waits in it, and is dropped
     /// with it. Closing the sink flushes it, and does not close the queue.
-    pub fn sink(&self) -> Outlet<Self> {
-        Outlet { of: self.able(Able::PUT), watch: None, waiting: None }
+    pub fn sink(&self) -> QueueSink<Self> {
+        QueueSink { of: self.able(Able::PUT), watch: None, waiting: None }
     }
 }
 
 impl<T: Message> Receiver<T> {
     /// What it receives as a stream, which ends when there is no sender any more: see [`Queue::stream`].
-    pub fn stream(&self) -> Messages<Self> {
-        Messages { of: self.clone(), watch: None, over: false }
+    pub fn stream(&self) -> QueueStream<Self> {
+        QueueStream { of: self.clone(), watch: None, over: false }
     }
 }
 
 impl<T: Message> Sender<T> {
     /// The channel as a sink: see [`Queue::sink`].
-    pub fn sink(&self) -> Outlet<Self> {
-        Outlet { of: self.clone(), watch: None, waiting: None }
+    pub fn sink(&self) -> QueueSink<Self> {
+        QueueSink { of: self.clone(), watch: None, waiting: None }
     }
 }
 
 macro_rules! stream {
     ($of:ident, $raw:expr, $alone:expr, $watched:expr) => {
-        impl<T: Message> Stream for Messages<$of<T>> {
+        impl<T: Message> Stream for QueueStream<$of<T>> {
             type Item = Result<T, GetError>;
 
             fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -124,7 +124,7 @@ macro_rules! stream {
                 }
                 let raw: fn(&$of<T>) -> &Raw = $raw;
                 let alone: fn(&$of<T>) -> Option<Alone> = $alone;
-                let watched: fn(&$of<T>) -> Watched = $watched;
+                let watched: fn(&$of<T>) -> SharedWaitable = $watched;
                 let what = || watched(of);
                 let got = match ready!(poll_get(watch, cx, raw(of), || alone(of), what)) {
                     Ok(Some(payload)) => Some(payload.unpack(of.fingerprint()).map_err(GetError::from)),
@@ -136,7 +136,7 @@ macro_rules! stream {
             }
         }
 
-        impl<T: Message> FusedStream for Messages<$of<T>> {
+        impl<T: Message> FusedStream for QueueStream<$of<T>> {
             fn is_terminated(&self) -> bool {
                 self.over
             }
@@ -145,7 +145,11 @@ macro_rules! stream {
 }
 
 /// Polls until there may be an envelope for one more message, if the queue is one where puts wait.
-fn poll_envelope<T>(watch: &mut Option<Watch>, cx: &Context<'_>, raw: &Raw) -> Poll<Result<(), PutError<T>>> {
+fn poll_envelope<T>(
+    watch: &mut Option<WakeRegistration>,
+    cx: &Context<'_>,
+    raw: &Raw,
+) -> Poll<Result<(), PutError<T>>> {
     if raw.memory().is_unbounded() {
         return Poll::Ready(Ok(()));
     }
@@ -158,13 +162,13 @@ fn poll_envelope<T>(watch: &mut Option<Watch>, cx: &Context<'_>, raw: &Raw) -> P
 
 macro_rules! sink {
     ($of:ident, $raw:expr, $alone:expr, $room:expr) => {
-        impl<T: Message> Outlet<$of<T>> {
+        impl<T: Message> QueueSink<$of<T>> {
             fn poll_empty(&mut self, cx: &Context<'_>) -> Poll<Result<(), PutError<T>>> {
                 let Self { of, watch, waiting } = self;
                 let Some((_, unsent)) = waiting else { return Poll::Ready(Ok(())) };
                 let raw: fn(&$of<T>) -> &Raw = $raw;
                 let alone: fn(&$of<T>) -> Option<Alone> = $alone;
-                let room: fn(&$of<T>, u64) -> Watched = $room;
+                let room: fn(&$of<T>, u64) -> SharedWaitable = $room;
                 let put =
                     ready!(poll_put(watch, cx, raw(of), || alone(of), |weight| room(of, weight), unsent));
                 let Some((value, unsent)) = waiting.take() else { return Poll::Ready(Ok(())) };
@@ -175,7 +179,7 @@ macro_rules! sink {
             }
         }
 
-        impl<T: Message> Sink<T> for Outlet<$of<T>> {
+        impl<T: Message> Sink<T> for QueueSink<$of<T>> {
             type Error = PutError<T>;
 
             fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -211,5 +215,5 @@ macro_rules! sink {
 
 stream!(Queue, |q| q.raw(), |q| q.raw().deserted(For::Message), |q| Arc::new(q.to_wait_with()));
 stream!(Receiver, |r| r.end().raw(), |r| r.end().alone(), |r| Arc::new(r.clone()));
-sink!(Queue, |q| q.raw(), |q| q.raw().deserted(For::Room), |q, weight| Arc::new(q.room_for(weight)));
+sink!(Queue, |q| q.raw(), |q| q.raw().deserted(For::Room), |q, weight| Arc::new(q.put_ready_for(weight)));
 sink!(Sender, |s| s.end().raw(), |s| s.end().alone(), |s, _| Arc::new(s.clone()));

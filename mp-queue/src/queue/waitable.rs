@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mp_core::{Message, Place, Waitable};
+use mp_core::{Message, WaitPoint, Waitable};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -13,13 +13,13 @@ use crate::raw::handles::For;
 use crate::raw::{Alone, Raw};
 
 /// Where consumers sleep.
-pub(crate) fn messages(raw: &Raw) -> Place<'static> {
-    Place::Parking(raw.memory().not_empty())
+pub(crate) fn messages(raw: &Raw) -> WaitPoint<'static> {
+    WaitPoint::Parking(raw.memory().not_empty())
 }
 
 /// Where producers sleep.
-pub(crate) fn room(raw: &Raw) -> Place<'static> {
-    Place::Parking(raw.memory().not_full())
+pub(crate) fn room(raw: &Raw) -> WaitPoint<'static> {
+    WaitPoint::Parking(raw.memory().not_full())
 }
 
 /// Whether a get would not wait.
@@ -33,8 +33,8 @@ fn has_room(raw: &Raw, bytes: u64, alone: impl FnOnce() -> Option<Alone>) -> boo
 }
 
 /// Ready when [`try_get`](Queue::try_get) would not return [`Empty`](crate::GetError::Empty): there is a
-/// message, or the end. For room to put something, see [`room`](Queue::room); for messages that are taken
-/// with acknowledgement, which may come back after the end, see [`tasks`](Queue::tasks).
+/// message, or the end. For room to put something, see [`put_ready`](Queue::put_ready); for messages that are taken
+/// with acknowledgement, which may come back after the end, see [`ack_ready`](Queue::ack_ready).
 ///
 /// ```
 /// use mp_queue::{Queue, wait};
@@ -47,7 +47,7 @@ fn has_room(raw: &Raw, bytes: u64, alone: impl FnOnce() -> Option<Alone>) -> boo
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T: Message> Waitable for Queue<T> {
-    fn place(&self) -> Place<'_> {
+    fn place(&self) -> WaitPoint<'_> {
         messages(self.raw())
     }
 
@@ -56,15 +56,15 @@ impl<T: Message> Waitable for Queue<T> {
     }
 }
 
-/// The room in a queue, as something to wait for: see [`Queue::room`] and [`Queue::room_for`].
-pub struct Room<T: Message> {
+/// The room in a queue, as something to wait for: see [`Queue::put_ready`] and [`Queue::put_ready_for`].
+pub struct PutReady<T: Message> {
     pub(crate) queue: Queue<T>,
     pub(crate) bytes: u64,
 }
 
 /// Ready when [`try_put`](Queue::try_put) would not return [`Full`](crate::PutError::Full).
-impl<T: Message> Waitable for Room<T> {
-    fn place(&self) -> Place<'_> {
+impl<T: Message> Waitable for PutReady<T> {
+    fn place(&self) -> WaitPoint<'_> {
         room(self.queue.raw())
     }
 
@@ -73,15 +73,15 @@ impl<T: Message> Waitable for Room<T> {
     }
 }
 
-impl<T: Message> Clone for Room<T> {
+impl<T: Message> Clone for PutReady<T> {
     fn clone(&self) -> Self {
         Self { queue: self.queue.to_wait_with(), bytes: self.bytes }
     }
 }
 
-impl<T: Message> fmt::Debug for Room<T> {
+impl<T: Message> fmt::Debug for PutReady<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Room").field(&self.queue).finish()
+        f.debug_tuple("PutReady").field(&self.queue).finish()
     }
 }
 
@@ -89,7 +89,7 @@ impl<T: Message> fmt::Debug for Room<T> {
 pub(crate) struct Envelopes(pub(crate) Raw);
 
 impl Waitable for Envelopes {
-    fn place(&self) -> Place<'_> {
+    fn place(&self) -> WaitPoint<'_> {
         room(&self.0)
     }
 
@@ -102,7 +102,7 @@ impl Waitable for Envelopes {
 /// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](crate::GetError::Empty): there is a
 /// message, or the end.
 impl<T: Message> Waitable for Receiver<T> {
-    fn place(&self) -> Place<'_> {
+    fn place(&self) -> WaitPoint<'_> {
         messages(self.end().raw())
     }
 
@@ -114,7 +114,7 @@ impl<T: Message> Waitable for Receiver<T> {
 /// Ready when [`try_send`](Sender::try_send) would not return [`Full`](crate::PutError::Full): there is room,
 /// or no receiver any more.
 impl<T: Message> Waitable for Sender<T> {
-    fn place(&self) -> Place<'_> {
+    fn place(&self) -> WaitPoint<'_> {
         room(self.end().raw())
     }
 
@@ -127,30 +127,30 @@ impl<T: Message> Waitable for Sender<T> {
 /// is a task, or the end, which comes when the queue is closed and no other process works on a task that
 /// might come back.
 impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
-    fn place(&self) -> Place<'_> {
-        Tasks::place_of(self.queue().raw())
+    fn place(&self) -> WaitPoint<'_> {
+        AckReady::place_of(self.queue().raw())
     }
 
     fn is_ready(&self) -> bool {
-        Tasks::ready_of(self.queue().raw())
+        AckReady::ready_of(self.queue().raw())
     }
 }
 
-/// The messages of a queue that are taken with acknowledgement, as something to wait for: see [`Queue::tasks`].
+/// The messages of a queue that are taken with acknowledgement, as something to wait for: see [`Queue::ack_ready`].
 #[derive(Clone)]
-pub struct Tasks(pub(crate) Raw);
+pub struct AckReady(pub(crate) Raw);
 
-impl fmt::Debug for Tasks {
+impl fmt::Debug for AckReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tasks").field("ready", &self.is_ready()).finish()
+        f.debug_struct("AckReady").field("ready", &self.is_ready()).finish()
     }
 }
 
-impl Tasks {
-    fn place_of(raw: &Raw) -> Place<'static> {
+impl AckReady {
+    fn place_of(raw: &Raw) -> WaitPoint<'static> {
         // After the end, something may come back. In a forked copy there is nothing to look at.
         if raw.arena().me().is_ok() && raw.memory().is_at_end() {
-            Place::Parking(raw.memory().finished())
+            WaitPoint::Parking(raw.memory().finished())
         } else {
             messages(raw)
         }
@@ -165,8 +165,8 @@ impl Tasks {
 
 /// Ready when [`try_get_ack`](Queue::try_get_ack) would not wait: there is a message, or the end, which comes
 /// when the queue is closed and no other process works on a message that might come back.
-impl Waitable for Tasks {
-    fn place(&self) -> Place<'_> {
+impl Waitable for AckReady {
+    fn place(&self) -> WaitPoint<'_> {
         Self::place_of(&self.0)
     }
 

@@ -3,7 +3,7 @@
 //!
 //! All handles of a process to one queue share one [`Handles`], however it got them: made, cloned or
 //! received. A handle *can put* or *can get* (a `Queue` can do both, a stream only gets, a sink only puts); a
-//! clone that is only there to wait with (`Room`, `Tasks`, a watched future, a lease) can do neither, and is
+//! clone that is only there to wait with (`PutReady`, `AckReady`, a watched future, a lease) can do neither, and is
 //! not counted.
 //!
 //! A handle is *blocked* while some call on it waits without a time-out. Such a call can't do anything else before a message,
@@ -174,7 +174,7 @@ impl Handles {
     }
 
     /// Whether some handle, other than the calling one, can bring what is waited for. The calling one is
-    /// `own`; without it (a `Room`, a future) one handle that is not blocked is taken for it.
+    /// `own`; without it (a `PutReady`, a future) one handle that is not blocked is taken for it.
     pub(crate) fn others_bring(&self, own: Option<&Handle>, what: For) -> bool {
         let counts = self.counts.lock();
         let free = counts.able[what as usize].saturating_sub(counts.blocked[what as usize]);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::words::Member;
-use mp_core::{Arena, Blocking, Hold, Parking, Patience, SLICE, Wait, block_on};
+use mp_core::{AdaptiveSpin, Arena, Blocking, Hold, POLL_INTERVAL, Parking, Wait, block_on};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
@@ -76,14 +76,14 @@ const NAP: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 #[repr(align(128))]
 struct Side {
-    patience: Patience,
+    patience: AdaptiveSpin,
     pace: Pace,
     /// The segment that was last taken from, or put into.
     segment: AtomicU32,
 }
 
 impl Side {
-    fn new(patience: Patience) -> Self {
+    fn new(patience: AdaptiveSpin) -> Self {
         Self { patience, pace: Pace::default(), segment: AtomicU32::new(0) }
     }
 }
@@ -97,7 +97,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    fn new(patience: impl Fn() -> Patience, handles: Arc<Handles>) -> Arc<Self> {
+    fn new(patience: impl Fn() -> AdaptiveSpin, handles: Arc<Handles>) -> Arc<Self> {
         Arc::new(Self { get: Side::new(patience()), put: Side::new(patience()), handles })
     }
 }
@@ -137,13 +137,13 @@ impl Raw {
         };
         let Some(slots) = slots else {
             let why = format!("a queue for {wanted} messages: 1 to {} are possible", RingAt::MAX_SLOTS);
-            return Err(mp_core::Error::Shape(why).into());
+            return Err(mp_core::Error::not_within(wanted > 0, why).into());
         };
         let arena = Arena::current()?;
         arena.set_ring_layer(&Rings)?;
         if !Content::can_name(arena.most_messages()) {
             let why = format!("an arena for {} messages is too large for queues", arena.most_messages());
-            return Err(mp_core::Error::Shape(why).into());
+            return Err(mp_core::Error::LimitExceeded(why).into());
         }
         // More messages than the arena has room for can't be in it.
         let unbounded = size.is_none();
@@ -157,7 +157,7 @@ impl Raw {
     fn of(hold: Hold, memory: RingMemory, able: Option<Able>) -> Self {
         let handles = Handles::of(hold.block());
         let handle = able.map(|able| Handle::new(handles.clone(), able, memory));
-        let local = Local::new(Patience::new, handles);
+        let local = Local::new(AdaptiveSpin::new, handles);
         // Last: what is not counted yet keeps waits going.
         local.handles.knows(&local);
         Self { handle, local, hold, memory }
@@ -185,7 +185,7 @@ impl Raw {
 
     /// The same queue; this handle and its clones sleep at once instead of spinning first.
     pub(crate) fn without_spinning(self) -> Self {
-        let local = Local::new(Patience::none, self.local.handles.clone());
+        let local = Local::new(AdaptiveSpin::none, self.local.handles.clone());
         if self.memory.is_here() {
             local.handles.knows(&local);
         }
@@ -231,7 +231,7 @@ impl Raw {
             self.local.get.segment.fetch_max(segment, Ordering::Relaxed);
         }
     }
-    pub(crate) fn getting(&self) -> &Patience {
+    pub(crate) fn getting(&self) -> &AdaptiveSpin {
         &self.local.get.patience
     }
 
@@ -360,7 +360,7 @@ impl Raw {
 
     /// Attempts until it ends, looking again when there may be an envelope for one more message.
     /// Consumers of this queue wake it; consumers of other queues, which free envelopes too, do not: those
-    /// are noticed within [`SLICE`].
+    /// are noticed within [`POLL_INTERVAL`].
     #[cold]
     pub(crate) fn wait_for_envelope<R>(
         &self,
@@ -402,7 +402,7 @@ impl Raw {
     pub(crate) fn within<R, E: From<Unmet>>(
         &self,
         wait: Wait,
-        (patience, pace): (&Patience, Option<&Pace>),
+        (patience, pace): (&AdaptiveSpin, Option<&Pace>),
         at: (Parking, Option<For>),
         mut attempt: impl FnMut() -> Option<Result<R, E>>,
         alone: impl Fn() -> Option<Alone>,
@@ -425,7 +425,7 @@ impl Raw {
     fn wait<R, E: From<Unmet>>(
         &self,
         wait: Wait,
-        patience: &Patience,
+        patience: &AdaptiveSpin,
         (parking, what): (Parking, Option<For>),
         attempt: impl FnMut() -> Option<Result<R, E>>,
         alone: impl Fn() -> Option<Alone>,
@@ -514,7 +514,7 @@ where
 
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found> {
         // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
-        if self.unswept.is_some_and(|since| now.saturating_duration_since(since) >= SLICE) {
+        if self.unswept.is_some_and(|since| now.saturating_duration_since(since) >= POLL_INTERVAL) {
             if let Err(e) = self.raw.arena().sweep_if_due() {
                 return Some(Err(Unmet::Failed(e.into()).into()));
             }
@@ -542,7 +542,7 @@ where
         }
         // A process notes that it gives the queue up while it still has it; the release, a little later, wakes no waiter. Checked
         // before the holders are: a release in between is seen there.
-        self.about_to_go = self.nap < SLICE && self.raw.one_is_going();
+        self.about_to_go = self.nap < POLL_INTERVAL && self.raw.one_is_going();
         // After it was announced: the last handle that is dropped wakes the sleepers.
         self.deserted()
     }
@@ -557,7 +557,7 @@ where
             let nap = now + self.nap;
             until = Some(until.map_or(nap, |deadline| deadline.min(nap)));
         }
-        self.nap = if self.about_to_go { self.nap * 2 } else { SLICE };
+        self.nap = if self.about_to_go { self.nap * 2 } else { POLL_INTERVAL };
         self.parking.sleep(announced, until)
     }
 

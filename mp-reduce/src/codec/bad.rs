@@ -21,6 +21,8 @@ struct Inner {
 #[derive(Debug)]
 pub(super) enum Why {
     TooShort,
+    /// It is nested more deeply than is possible, as this says.
+    TooDeep(String),
     /// The text of an error that the type made.
     Says(String),
 }
@@ -64,6 +66,11 @@ impl Bad {
         self.in_field(&name)
     }
 
+    /// Whether it is a limit that keeps it from being written.
+    pub(super) fn is_too_deep(&self) -> bool {
+        matches!(self.0.why, Why::TooDeep(_))
+    }
+
     /// Where the error is: `jobs[3].name`.
     pub(super) fn path(&self) -> String {
         let mut path = String::new();
@@ -83,7 +90,7 @@ impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.why {
             Why::TooShort => f.write_str("the bytes end within a value"),
-            Why::Says(why) => f.write_str(why),
+            Why::TooDeep(why) | Why::Says(why) => f.write_str(why),
         }
     }
 }
@@ -111,5 +118,5 @@ pub(super) fn too_short() -> Bad {
 
 #[cold]
 pub(super) fn too_deep(left: &Cell<u16>) -> Bad {
-    Bad::says(level::too_deep(left))
+    Bad::new(Why::TooDeep(level::too_deep(left).to_string()))
 }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use mp_core::message::PlainOutcome;
 use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -211,6 +212,8 @@ impl<'de, A: 'static, R: 'static> Deserialize<'de> for Closure<A, R> {
     }
 }
 
+impl<A, R> PlainOutcome for Closure<A, R> {}
+
 /// Bytes as a format's own bytes, where it has such.
 struct Bytes(Vec<u8>);
 
@@ -251,14 +254,14 @@ impl<'de> Deserialize<'de> for Bytes {
 /// Makes a [`Closure`]: a closure that can be sent to another process, with what it captures.
 ///
 /// ```
-/// use mp_spawn::{Options, closure, start_closure};
+/// use mp_spawn::{SpawnOptions, closure, start_closure};
 ///
 /// let words = vec!["zero".to_string(), "one".to_string()];
 /// let base = 10;
 /// let worker = closure!([words, base = base * 2] |rank: usize, suffix: String| {
 ///     Ok::<String, String>(format!("{}{suffix} {}", words[rank], base + rank))
 /// });
-/// let workers = start_closure(worker, "!".to_string(), Options::nprocs(2))?;
+/// let workers = start_closure(worker, "!".to_string(), SpawnOptions::nprocs(2))?;
 /// assert_eq!(workers.join()?, ["zero! 20", "one! 21"]);
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```

@@ -1,13 +1,13 @@
 //! The functions that start processes, bound to one start method.
 
+use mp_core::message::IntoOutcome;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::process::{Process, ProcessBuilder};
 use crate::api::spawn::{self, ProcessContext};
 use crate::error::Result;
-use crate::parent::options::Options;
-use crate::protocol::outcome::Outcome;
+use crate::parent::options::SpawnOptions;
 use crate::start_method::StartMethod;
 
 /// The functions that start processes, with one start method.
@@ -22,17 +22,17 @@ use crate::start_method::StartMethod;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context {
+pub struct StartContext {
     method: StartMethod,
 }
 
 /// The functions that start processes, with this start method, whatever [`set_start_method`](crate::set_start_method) says.
 #[must_use]
-pub fn get_context(method: StartMethod) -> Context {
-    Context { method }
+pub fn get_context(method: StartMethod) -> StartContext {
+    StartContext { method }
 }
 
-impl Context {
+impl StartContext {
     /// The start method.
     #[must_use]
     pub fn method(self) -> StartMethod {
@@ -48,9 +48,9 @@ impl Context {
     where
         F: Fn(usize, A) -> R + Copy + Send + 'static,
         A: Serialize + DeserializeOwned + 'static,
-        R: Outcome + 'static,
+        R: IntoOutcome,
     {
-        self.start_processes(function, args, Options::nprocs(nprocs))?.join()
+        self.start_processes(function, args, SpawnOptions::nprocs(nprocs))?.join()
     }
 
     /// As [`start_processes`](crate::start_processes).
@@ -62,12 +62,12 @@ impl Context {
         self,
         function: F,
         args: A,
-        options: Options,
+        options: SpawnOptions,
     ) -> Result<ProcessContext<R::Value>>
     where
         F: Fn(usize, A) -> R + Copy + Send + 'static,
         A: Serialize + DeserializeOwned + 'static,
-        R: Outcome + 'static,
+        R: IntoOutcome,
     {
         spawn::start_processes(function, args, options.start_method(self.method))
     }

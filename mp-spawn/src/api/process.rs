@@ -9,25 +9,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::message::Message;
+use mp_core::message::{IntoOutcome, Message};
 use mp_core::mutex::Mutex;
-use mp_core::{Descriptor, Place, Waitable};
+use mp_core::{Descriptor, WaitPoint, Waitable};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::closure::Closure;
 use crate::api::spawn;
-use crate::error::exit_status::{Exit, Signal};
+use crate::error::exit_status::{ExitStatus, Signal};
 use crate::error::{Result, SpawnError};
-use crate::io::captured::Captured;
-use crate::io::setup::{Output, Setup};
+use crate::io::captured::CapturedOutput;
+use crate::io::setup::{ProcessOptions, Stdio};
 use crate::parent::active;
 use crate::parent::group::Group;
-use crate::parent::options::Options;
-use crate::parent::rank::Status;
+use crate::parent::options::SpawnOptions;
+use crate::parent::rank::ProcessStatus;
 use crate::parent::start::{self, Names, Plan};
 use crate::protocol::function::Plain;
-use crate::protocol::outcome::{Outcome, is_unit};
+use crate::protocol::outcome::is_unit;
 use crate::protocol::payload::ToChild;
 use crate::start_method::StartMethod;
 use crate::sys::clock::deadline;
@@ -70,7 +70,7 @@ impl Process {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message,
-        R: Outcome + 'static,
+        R: IntoOutcome,
     {
         Process::builder().spawn(function, args)
     }
@@ -82,8 +82,8 @@ impl Process {
             number: None,
             daemon: false,
             replaces: false,
-            options: Options::nprocs(1),
-            setup: Setup::default(),
+            options: SpawnOptions::nprocs(1),
+            setup: ProcessOptions::default(),
         }
     }
 }
@@ -92,11 +92,11 @@ impl<T: Message> Process<T> {
     /// Waits for the end of the process, and returns what its function returned, which is moved out of the handle.
     ///
     /// ```
-    /// use mp_spawn::{Exit, Process};
+    /// use mp_spawn::{ExitStatus, Process};
     ///
     /// let child = Process::spawn(|(): ()| std::process::exit(3), ())?;
     /// assert!(child.join().is_err());
-    /// assert_eq!(child.exit(), Some(Exit::Code(3)));
+    /// assert_eq!(child.exit(), Some(ExitStatus::Code(3)));
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
@@ -117,10 +117,10 @@ impl<T> Process<T> {
     /// what the function returned; both can be called, in any order.
     ///
     /// ```
-    /// use mp_spawn::{Exit, Process};
+    /// use mp_spawn::{ExitStatus, Process};
     ///
     /// let child = Process::spawn(|(): ()| Ok::<_, String>(17), ())?;
-    /// assert_eq!(child.wait()?, Exit::Code(0));
+    /// assert_eq!(child.wait()?, ExitStatus::Code(0));
     /// assert_eq!(child.join()?, 17);
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
@@ -128,15 +128,15 @@ impl<T> Process<T> {
     /// # Errors
     ///
     /// [`SpawnError::OtherProcess`] in a process forked from this one.
-    pub fn wait(&self) -> Result<Exit> {
+    pub fn wait(&self) -> Result<ExitStatus> {
         self.group.check_owner()?;
         self.group.wait(None, false);
         self.group.tell_all();
-        Ok(self.group.exit(0).unwrap_or(Exit::Unknown))
+        Ok(self.group.exit(0).unwrap_or(ExitStatus::Unknown))
     }
 
     /// Waits for the end of the process, at most for this long: true if it has ended, well or not, and its lines are passed on
-    /// ([`Output::Tee`]). In a process that was forked from the one that started it, false at once: no thread there watches
+    /// ([`Stdio::Tee`]). In a process that was forked from the one that started it, false at once: no thread there watches
     /// the process.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.group.check_owner().is_ok() && self.group.wait(deadline(timeout), false)
@@ -169,9 +169,9 @@ impl<T> Process<T> {
 
     /// How it is doing. Does not block.
     #[must_use]
-    pub fn status(&self) -> Status {
-        let status = self.group.status(0).unwrap_or(Status::Running);
-        if matches!(status, Status::Failed(_)) {
+    pub fn status(&self) -> ProcessStatus {
+        let status = self.group.status(0).unwrap_or(ProcessStatus::Running);
+        if matches!(status, ProcessStatus::Failed(_)) {
             self.group.tell(0);
         }
         status
@@ -180,7 +180,7 @@ impl<T> Process<T> {
     /// How it ended; `None` while it runs: once its [`sentinel`](Self::sentinel) is readable, no more. Does not block.
     #[must_use]
     #[doc(alias = "exitcode")]
-    pub fn exit(&self) -> Option<Exit> {
+    pub fn exit(&self) -> Option<ExitStatus> {
         let exit = self.group.exit(0);
         if exit.is_some() {
             self.group.tell(0);
@@ -207,12 +207,12 @@ impl<T> Process<T> {
     /// #         }
     /// #     }
     /// # }
-    /// use mp_core::{Descriptor, ready};
+    /// use mp_core::{Descriptor, wait_async};
     /// use mp_spawn::Process;
     ///
     /// let child = Process::spawn(|x: u32| Ok::<_, String>(x + 1), 5)?;
     /// let end = child.sentinel().try_clone_to_owned()?;
-    /// block_on(async { ready(Descriptor(end)).await })?;
+    /// block_on(async { wait_async(Descriptor(end)).await })?;
     /// assert_eq!(child.join()?, 6); // at once
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -259,15 +259,15 @@ impl<T> Process<T> {
         self.group.ask(0, Signal::KILL)
     }
 
-    /// What it has written to its standard output so far, where that is captured: see [`Output`].
+    /// What it has written to its standard output so far, where that is captured: see [`Stdio`].
     #[must_use]
-    pub fn stdout(&self) -> Captured {
+    pub fn stdout(&self) -> CapturedOutput {
         self.group.streams_of(0).map(|streams| streams.stdout()).unwrap_or_default()
     }
 
     /// What it has written to its standard error so far, where that is captured.
     #[must_use]
-    pub fn stderr(&self) -> Captured {
+    pub fn stderr(&self) -> CapturedOutput {
         self.group.streams_of(0).map(|streams| streams.stderr()).unwrap_or_default()
     }
 }
@@ -284,8 +284,8 @@ impl<T> Process<T> {
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 impl<T> Waitable for Process<T> {
-    fn place(&self) -> Place<'_> {
-        Place::Readable(self.sentinel())
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Readable(self.sentinel())
     }
 
     fn is_ready(&self) -> bool {
@@ -303,12 +303,12 @@ impl<T> fmt::Debug for Process<T> {
 /// What a process is to be started with.
 ///
 /// ```
-/// use mp_spawn::{Output, Process};
+/// use mp_spawn::{Stdio, Process};
 ///
 /// let child = Process::builder()
 ///     .name("greeter")
 ///     .env("GREETING", "hello")
-///     .stdout(Output::Capture)
+///     .stdout(Stdio::Capture)
 ///     .spawn(|name: String| println!("{}, {name}", std::env::var("GREETING").unwrap()), "world".to_string())?;
 /// while child.is_alive() {
 ///     child.wait_timeout(std::time::Duration::from_secs(1));
@@ -322,9 +322,9 @@ pub struct ProcessBuilder {
     name: Option<String>,
     number: Option<usize>,
     daemon: bool,
-    options: Options,
+    options: SpawnOptions,
     replaces: bool,
-    setup: Setup,
+    setup: ProcessOptions,
 }
 
 impl ProcessBuilder {
@@ -334,16 +334,16 @@ impl ProcessBuilder {
         self
     }
 
-    /// Its number: what `{rank}` stands for in the names of [files](Output::File) for its output. Without this, those that
+    /// Its number: what `{rank}` stands for in the names of [files](Stdio::File) for its output. Without this, those that
     /// this process starts are counted from 1.
     ///
     /// ```
-    /// use mp_spawn::{Output, Process};
+    /// use mp_spawn::{Stdio, Process};
     ///
     /// let logs = std::env::temp_dir().join(format!("numbers-{}", std::process::id()));
     /// std::fs::create_dir_all(&logs)?;
     /// let loaders = [0, 1].map(|device| {
-    ///     let builder = Process::builder().number(device).stdout(Output::file(logs.join("loader-{rank}.txt")));
+    ///     let builder = Process::builder().number(device).stdout(Stdio::file(logs.join("loader-{rank}.txt")));
     ///     builder.spawn(|device: usize| println!("reads for {device}"), device)
     /// });
     /// for loader in loaders {
@@ -359,7 +359,7 @@ impl ProcessBuilder {
     }
 
     /// Whether it is ended when this process exits, instead of being waited for: false without this, as with
-    /// [`Options::daemon`].
+    /// [`SpawnOptions::daemon`].
     pub fn daemon(mut self, daemon: bool) -> ProcessBuilder {
         self.daemon = daemon;
         self
@@ -390,31 +390,31 @@ impl ProcessBuilder {
     }
 
     /// Where its standard output goes.
-    pub fn stdout(mut self, output: Output) -> ProcessBuilder {
+    pub fn stdout(mut self, output: Stdio) -> ProcessBuilder {
         self.setup = self.setup.stdout(output);
         self
     }
 
     /// Where its standard error goes.
-    pub fn stderr(mut self, output: Output) -> ProcessBuilder {
+    pub fn stderr(mut self, output: Stdio) -> ProcessBuilder {
         self.setup = self.setup.stderr(output);
         self
     }
 
-    /// File descriptors of this process that it inherits, under the same numbers: see [`Options::inherit_fds`].
+    /// File descriptors of this process that it inherits, under the same numbers: see [`SpawnOptions::inherit_fds`].
     pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> ProcessBuilder {
         self.setup = self.setup.inherit_fds(fds);
         self
     }
 
-    /// Marks it as the replacement of another one: files of its output are not emptied, as with [`Output::Append`], so that
+    /// Marks it as the replacement of another one: files of its output are not emptied, as with [`Stdio::Append`], so that
     /// the output of the other one stays.
     ///
     /// ```
-    /// use mp_spawn::{Output, Process};
+    /// use mp_spawn::{Stdio, Process};
     ///
     /// let path = std::env::temp_dir().join(format!("replaces-{}", std::process::id()));
-    /// let writer = || Process::builder().stdout(Output::file(&path));
+    /// let writer = || Process::builder().stdout(Stdio::file(&path));
     /// let say = |word: String| println!("{word}");
     /// writer().spawn(say, "first".to_string())?.join()?;
     /// writer().replaces().spawn(say, "second".to_string())?.join()?;
@@ -427,7 +427,7 @@ impl ProcessBuilder {
         self
     }
 
-    /// Another program instead of the running one: see [`Options::executable`].
+    /// Another program instead of the running one: see [`SpawnOptions::executable`].
     pub fn executable(mut self, program: impl Into<PathBuf>) -> ProcessBuilder {
         self.options = self.options.executable(program);
         self
@@ -441,19 +441,19 @@ impl ProcessBuilder {
         self
     }
 
-    /// A program and its arguments instead of the running program: see [`Options::command`].
+    /// A program and its arguments instead of the running program: see [`SpawnOptions::command`].
     pub fn command<S: Into<OsString>>(mut self, command: impl IntoIterator<Item = S>) -> ProcessBuilder {
         self.options = self.options.command(command);
         self
     }
 
-    /// How it is started: see [`Options::start_method`].
+    /// How it is started: see [`SpawnOptions::start_method`].
     pub fn start_method(mut self, method: StartMethod) -> ProcessBuilder {
         self.options = self.options.start_method(method);
         self
     }
 
-    /// How long it may take until it has loaded and reported as a worker: see [`Options::handshake_timeout`].
+    /// How long it may take until it has loaded and reported as a worker: see [`SpawnOptions::handshake_timeout`].
     pub fn handshake_timeout(mut self, time: Duration) -> ProcessBuilder {
         self.options = self.options.handshake_timeout(time);
         self
@@ -469,14 +469,14 @@ impl ProcessBuilder {
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message,
-        R: Outcome + 'static,
+        R: IntoOutcome,
     {
         // Only its type is needed, which says which function it is.
         let _ = function;
         let number = self.number.unwrap_or_else(next_number);
         let name = self.name.unwrap_or_else(|| format!("process-{number}"));
         let daemon = self.daemon;
-        let setup = Setup { number: Some(number), ..self.setup };
+        let setup = ProcessOptions { number: Some(number), ..self.setup };
         let setup = if self.replaces { setup.appending() } else { setup };
         let options = self.options.per_rank(move |_, _| setup.clone());
         let plan = Plan {
@@ -515,7 +515,7 @@ impl ProcessBuilder {
     pub fn spawn_closure<A, R>(self, closure: Closure<A, R>, args: A) -> Result<Process<R::Value>>
     where
         A: Serialize + DeserializeOwned + 'static,
-        R: Outcome + 'static,
+        R: IntoOutcome,
     {
         fn call<A: 'static, R: 'static>((closure, args): (Closure<A, R>, A)) -> R {
             closure.call(args)

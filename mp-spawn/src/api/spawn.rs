@@ -7,21 +7,21 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_core::message::Message;
+use mp_core::message::{IntoOutcome, Message};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::closure::Closure;
-use crate::error::exit_status::{Exit, Note, Signal};
+use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
 use crate::error::{ProcessExited, Result, SpawnError};
-use crate::io::captured::Captured;
+use crate::io::captured::CapturedOutput;
 use crate::parent::active;
 use crate::parent::group::{GRACE, Group};
-use crate::parent::options::{OnFailure, Options};
-use crate::parent::rank::Status;
+use crate::parent::options::{OnFailure, SpawnOptions};
+use crate::parent::rank::ProcessStatus;
 use crate::parent::start::{self, Names, Plan};
 use crate::protocol::function::Ranked;
-use crate::protocol::outcome::{Outcome, is_unit};
+use crate::protocol::outcome::is_unit;
 use crate::protocol::payload::ToChild;
 use crate::sys::clock::deadline;
 
@@ -36,7 +36,7 @@ use crate::sys::clock::deadline;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// This is [`start_processes`] and [`ProcessContext::join`] in one, with the options of [`Options::nprocs`].
+/// This is [`start_processes`] and [`ProcessContext::join`] in one, with the options of [`SpawnOptions::nprocs`].
 ///
 /// Returns what the function returned in each of them, by rank.
 ///
@@ -47,21 +47,21 @@ pub fn spawn<F, A, R>(function: F, args: A, nprocs: usize) -> Result<Vec<R::Valu
 where
     F: Fn(usize, A) -> R + Copy + Send + 'static,
     A: Serialize + DeserializeOwned + 'static,
-    R: Outcome + 'static,
+    R: IntoOutcome,
 {
-    start_processes(function, args, Options::nprocs(nprocs))?.join()
+    start_processes(function, args, SpawnOptions::nprocs(nprocs))?.join()
 }
 
 /// Starts processes that run `function(rank, args)`, with ranks from 0.
 ///
 /// ```
-/// use mp_spawn::{Options, start_processes};
+/// use mp_spawn::{SpawnOptions, start_processes};
 ///
 /// fn worker(rank: usize, (low, high): (u32, u32)) -> Result<(), String> {
 ///     if low < high { Ok(()) } else { Err(format!("rank {rank}: {low} is not below {high}")) }
 /// }
 ///
-/// let workers = start_processes(worker, (1, 2), Options::nprocs(2))?;
+/// let workers = start_processes(worker, (1, 2), SpawnOptions::nprocs(2))?;
 /// println!("they run as {:?}", workers.pids());
 /// workers.join()?;
 /// # Ok::<(), mp_spawn::SpawnError>(())
@@ -104,11 +104,15 @@ where
 ///
 /// The [`ProcessContext`] reports what happens in the processes afterwards.
 #[doc(alias = "spawn_context")]
-pub fn start_processes<F, A, R>(function: F, args: A, options: Options) -> Result<ProcessContext<R::Value>>
+pub fn start_processes<F, A, R>(
+    function: F,
+    args: A,
+    options: SpawnOptions,
+) -> Result<ProcessContext<R::Value>>
 where
     F: Fn(usize, A) -> R + Copy + Send + 'static,
     A: Serialize + DeserializeOwned + 'static,
-    R: Outcome + 'static,
+    R: IntoOutcome,
 {
     // Only its type is needed, which says which function it is.
     let _ = function;
@@ -122,7 +126,7 @@ where
     let args = ToChild::encode(&args)?;
     let group = start::start(plan, &options, |_| ToChild::pack(&args))?;
     active::note(&group, options.daemon);
-    let Options { on_failure, grace_period, daemon, .. } = options;
+    let SpawnOptions { on_failure, grace_period, daemon, .. } = options;
     Ok(ProcessContext { group, on_failure, grace_period, daemon, detached: false, value: PhantomData })
 }
 
@@ -130,13 +134,13 @@ where
 /// [`closure!`](crate::closure!).
 ///
 /// ```
-/// use mp_spawn::{Options, closure, start_closure};
+/// use mp_spawn::{SpawnOptions, closure, start_closure};
 ///
 /// let factor = 3;
 /// let workers = start_closure(
 ///     closure!([factor] |rank: usize, base: usize| Ok::<_, String>(base + factor * rank)),
 ///     100,
-///     Options::nprocs(3),
+///     SpawnOptions::nprocs(3),
 /// )?;
 /// assert_eq!(workers.join()?, [100, 103, 106]);
 /// # Ok::<(), mp_spawn::SpawnError>(())
@@ -148,11 +152,11 @@ where
 pub fn start_closure<A, R>(
     closure: Closure<(usize, A), R>,
     args: A,
-    options: Options,
+    options: SpawnOptions,
 ) -> Result<ProcessContext<R::Value>>
 where
     A: Serialize + DeserializeOwned + 'static,
-    R: Outcome + 'static,
+    R: IntoOutcome,
 {
     fn call<A: 'static, R: 'static>(rank: usize, (closure, args): (Closure<(usize, A), R>, A)) -> R {
         closure.call((rank, args))
@@ -164,9 +168,9 @@ where
 ///
 /// ```
 /// use std::time::Duration;
-/// use mp_spawn::{Options, start_processes};
+/// use mp_spawn::{SpawnOptions, start_processes};
 ///
-/// let workers = start_processes(|_rank: usize, (): ()| {}, (), Options::nprocs(2))?;
+/// let workers = start_processes(|_rank: usize, (): ()| {}, (), SpawnOptions::nprocs(2))?;
 /// while !workers.join_timeout(Duration::from_millis(100))? {
 ///     println!("{workers:?}");
 /// }
@@ -176,7 +180,7 @@ where
 /// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. That blocks until they are
 /// gone and reaped, or for the grace period and 10 seconds more if the kernel can't let go of one. If they are to live on,
 /// [`detach`](Self::detach) it. If this process exits while the context lives (`exit` is called, or `main` returns while
-/// another thread has it), it waits for the processes, or ends them if they are [daemons](Options::daemon); and prints a
+/// another thread has it), it waits for the processes, or ends them if they are [daemons](SpawnOptions::daemon); and prints a
 /// failure that the program did not get.
 ///
 /// `T` is what the function returns. [`SpawnError`] lists what each failure looks like.
@@ -197,22 +201,22 @@ impl<T: Message> ProcessContext<T> {
     /// rank.
     ///
     /// ```
-    /// use mp_spawn::{Options, start_processes};
+    /// use mp_spawn::{SpawnOptions, start_processes};
     ///
     /// let square = |rank: usize, (): ()| Ok::<usize, String>(rank * rank);
-    /// assert_eq!(start_processes(square, (), Options::nprocs(3))?.join()?, [0, 1, 4]);
+    /// assert_eq!(start_processes(square, (), SpawnOptions::nprocs(3))?.join()?, [0, 1, 4]);
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
     /// After a failure, the context returns the status of each process:
     ///
     /// ```
-    /// use mp_spawn::{Options, Status, start_processes};
+    /// use mp_spawn::{SpawnOptions, ProcessStatus, start_processes};
     ///
     /// let picky = |rank: usize, (): ()| if rank == 1 { Err("not for me") } else { Ok(rank) };
-    /// let workers = start_processes(picky, (), Options::nprocs(2))?;
+    /// let workers = start_processes(picky, (), SpawnOptions::nprocs(2))?;
     /// assert_eq!(workers.join().unwrap_err().rank(), Some(1));
-    /// assert!(matches!(workers.status(1)?, Status::Failed(_)));
+    /// assert!(matches!(workers.status(1)?, ProcessStatus::Failed(_)));
     /// assert!(workers.exit(0)?.is_some() && workers.exit(1)?.is_some());
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
@@ -232,10 +236,10 @@ impl<T: Message> ProcessContext<T> {
     /// rank. No process is ended because another one failed.
     ///
     /// ```
-    /// use mp_spawn::{Options, start_processes};
+    /// use mp_spawn::{SpawnOptions, start_processes};
     ///
     /// let picky = |rank: usize, (): ()| if rank == 1 { Err("not for me") } else { Ok(rank) };
-    /// let results = start_processes(picky, (), Options::nprocs(3))?.results()?;
+    /// let results = start_processes(picky, (), SpawnOptions::nprocs(3))?.results()?;
     /// assert!(matches!(results[..], [Ok(0), Err(_), Ok(2)]));
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
@@ -255,15 +259,15 @@ impl<T: Message> ProcessContext<T> {
 /// How a process that is over did.
 pub(crate) fn result<T: Message>(group: &Group, rank: usize) -> Result<T> {
     match group.status(rank)? {
-        Status::Failed(error) => Err(error),
-        Status::EndedByUs(_) => Err(SpawnError::ProcessExited(Box::new(ProcessExited {
+        ProcessStatus::Failed(error) => Err(error),
+        ProcessStatus::EndedByUs(_) => Err(SpawnError::ProcessExited(Box::new(ProcessExited {
             who: group.who(rank),
-            exit: group.exit(rank).unwrap_or(Exit::Unknown),
+            exit: group.exit(rank).unwrap_or(ExitStatus::Unknown),
             begun: group.had_begun(rank),
-            note: Some(Note::AskedFor),
+            detail: Some(ExitDetail::AskedFor),
             stderr: None,
         }))),
-        Status::Running | Status::Ended => value(group, rank),
+        ProcessStatus::Running | ProcessStatus::Ended => value(group, rank),
     }
 }
 
@@ -281,7 +285,7 @@ pub(crate) fn value<T: Message>(group: &Group, rank: usize) -> Result<T> {
 impl<T> ProcessContext<T> {
     /// Waits until all processes have ended, or one has failed.
     ///
-    /// After a failure the others are ended as [`Options::grace_period`] says, unless
+    /// After a failure the others are ended as [`SpawnOptions::grace_period`] says, unless
     /// [`OnFailure::Continue`] lets them continue; this returns when they are gone. It may be called again, and returns the
     /// same then.
     ///
@@ -326,13 +330,13 @@ impl<T> ProcessContext<T> {
     }
 
     /// Lets the processes continue without the context. This process waits for them when it exits, or ends them if they are
-    /// [daemons](Options::daemon), and prints the first failure.
+    /// [daemons](SpawnOptions::daemon), and prints the first failure.
     ///
     /// ```
-    /// use mp_spawn::{Options, start_processes};
+    /// use mp_spawn::{SpawnOptions, start_processes};
     ///
     /// let quick = |_: usize, (): ()| {};
-    /// start_processes(quick, (), Options::nprocs(2))?.detach();
+    /// start_processes(quick, (), SpawnOptions::nprocs(2))?.detach();
     /// // Both run to their end: this process waits for that before it exits.
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
@@ -354,19 +358,19 @@ impl<T> ProcessContext<T> {
     /// is not asked for is closed when its process has ended.)
     ///
     /// ```
-    /// use mp_spawn::{Descriptor, Exit, Options, Waitable, start_processes, wait};
+    /// use mp_spawn::{Descriptor, ExitStatus, SpawnOptions, Waitable, start_processes, wait};
     /// use std::time::Duration;
     ///
     /// let workers = start_processes(
     ///     |rank: usize, (): ()| if rank == 0 { std::thread::sleep(Duration::from_secs(600)) },
     ///     (),
-    ///     Options::nprocs(3),
+    ///     SpawnOptions::nprocs(3),
     /// )?;
     /// // The process that ends first, without waiting for the others.
     /// let ends: Vec<_> = workers.sentinels().into_iter().map(Descriptor).collect();
     /// let things: Vec<_> = ends.iter().map(|end| end as &dyn Waitable).collect();
     /// let ended = wait(&things, Some(Duration::from_secs(60)))?;
-    /// assert_eq!(workers.exit(ended[0])?, Some(Exit::Code(0)));
+    /// assert_eq!(workers.exit(ended[0])?, Some(ExitStatus::Code(0)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -382,9 +386,9 @@ impl<T> ProcessContext<T> {
     /// # Errors
     ///
     /// [`SpawnError::NoSuchRank`].
-    pub fn status(&self, rank: usize) -> Result<Status> {
+    pub fn status(&self, rank: usize) -> Result<ProcessStatus> {
         let status = self.group.status(rank)?;
-        if matches!(status, Status::Failed(_)) {
+        if matches!(status, ProcessStatus::Failed(_)) {
             self.group.tell(rank);
         }
         Ok(status)
@@ -395,7 +399,7 @@ impl<T> ProcessContext<T> {
     /// # Errors
     ///
     /// [`SpawnError::NoSuchRank`].
-    pub fn exit(&self, rank: usize) -> Result<Option<Exit>> {
+    pub fn exit(&self, rank: usize) -> Result<Option<ExitStatus>> {
         self.group.status(rank)?;
         let exit = self.group.exit(rank);
         if exit.is_some() {
@@ -405,12 +409,12 @@ impl<T> ProcessContext<T> {
     }
 
     /// What the process of this rank has written to its standard output so far, where that is captured: see
-    /// [`Output`](crate::Output). Does not block.
+    /// [`Stdio`](crate::Stdio). Does not block.
     ///
     /// # Errors
     ///
     /// [`SpawnError::NoSuchRank`].
-    pub fn stdout(&self, rank: usize) -> Result<Captured> {
+    pub fn stdout(&self, rank: usize) -> Result<CapturedOutput> {
         Ok(self.group.streams_of(rank)?.stdout())
     }
 
@@ -419,7 +423,7 @@ impl<T> ProcessContext<T> {
     /// # Errors
     ///
     /// [`SpawnError::NoSuchRank`].
-    pub fn stderr(&self, rank: usize) -> Result<Captured> {
+    pub fn stderr(&self, rank: usize) -> Result<CapturedOutput> {
         Ok(self.group.streams_of(rank)?.stderr())
     }
 
@@ -457,14 +461,14 @@ impl<T> ProcessContext<T> {
     /// them.
     ///
     /// ```
-    /// use mp_spawn::{Note, Options, SpawnError, start_processes};
+    /// use mp_spawn::{ExitDetail, SpawnOptions, SpawnError, start_processes};
     ///
     /// let sleep = |_: usize, (): ()| std::thread::sleep(std::time::Duration::from_secs(600));
-    /// let workers = start_processes(sleep, (), Options::nprocs(3))?;
+    /// let workers = start_processes(sleep, (), SpawnOptions::nprocs(3))?;
     /// workers.kill_all()?;
     /// for result in workers.results()? {
     ///     let Err(SpawnError::ProcessExited(exited)) = result else { panic!("{result:?}") };
-    ///     assert_eq!(exited.note, Some(Note::AskedFor));
+    ///     assert_eq!(exited.detail, Some(ExitDetail::AskedFor));
     /// }
     /// # Ok::<(), SpawnError>(())
     /// ```

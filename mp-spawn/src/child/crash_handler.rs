@@ -2,19 +2,19 @@
 //!
 //! | what happens, in which thread | the parent receives | and reports |
 //! |---|---|---|
-//! | a fault in the guard area of the worker's stack, in its own | [`Cause::StackOverflow`] | [`Note::StackOverflow`] |
+//! | a fault in the guard area of the worker's stack, in its own | [`Cause::StackOverflow`] | [`ExitDetail::StackOverflow`] |
 //! | a fault at the stack pointer, in any that has a stack for handlers | the same | the same |
-//! | any other fault | [`Cause::Fault`] | [`Note::Fault`] |
+//! | any other fault | [`Cause::Fault`] | [`ExitDetail::Fault`] |
 //! | a signal that a process sends, or the program raises | [`Cause::Sent`] | nothing more |
-//! | a stack is used up, in a thread without a stack for handlers | nothing: no handler can run | [`Note::LikelyStackOverflow`] |
+//! | a stack is used up, in a thread without a stack for handlers | nothing: no handler can run | [`ExitDetail::LikelyStackOverflow`] |
 //!
 //! A thread has a stack for handlers if it was given one (`sigaltstack(2)`). The worker's thread gets it here. Threads that
 //! the standard library starts get one from it only where it has seen `main` begin, as in a copy of a program (start method
 //! `fork`), or after [`init`](crate::init) within `main`; not in a process that becomes a worker before `main`.
 //!
-//! [`Note::StackOverflow`]: crate::Note::StackOverflow
-//! [`Note::LikelyStackOverflow`]: crate::Note::LikelyStackOverflow
-//! [`Note::Fault`]: crate::Note::Fault
+//! [`ExitDetail::StackOverflow`]: crate::ExitDetail::StackOverflow
+//! [`ExitDetail::LikelyStackOverflow`]: crate::ExitDetail::LikelyStackOverflow
+//! [`ExitDetail::Fault`]: crate::ExitDetail::Fault
 //!
 //! # Safety
 //!

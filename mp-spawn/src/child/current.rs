@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "authkey")]
 use mp_core::AuthKey;
 use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
-use mp_core::{Descriptor, Place, Waitable};
+use mp_core::{Descriptor, WaitPoint, Waitable};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
@@ -207,8 +207,8 @@ impl ParentProcess {
 
 /// For waits on several things: it is ready when it has ended.
 impl Waitable for ParentProcess {
-    fn place(&self) -> Place<'_> {
-        Place::Readable(self.sentinel())
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Readable(self.sentinel())
     }
 
     fn is_ready(&self) -> bool {

@@ -38,12 +38,12 @@ impl Log for Lines {
 /// called again, for another level.
 ///
 /// ```
-/// use mp_spawn::{Options, Output, log_to_stderr, start_processes};
+/// use mp_spawn::{SpawnOptions, Stdio, log_to_stderr, start_processes};
 ///
 /// log_to_stderr(log::LevelFilter::Debug)?;
 /// log::info!("this is printed as [INFO/main]");
 /// let worker = |_: usize, (): ()| log::info!("and this as [INFO/rank-0]");
-/// let workers = start_processes(worker, (), Options::nprocs(1).stderr(Output::Capture))?;
+/// let workers = start_processes(worker, (), SpawnOptions::nprocs(1).stderr(Stdio::Capture))?;
 /// workers.wait()?;
 /// assert!(workers.stderr(0)?.text().ends_with("[INFO/rank-0] and this as [INFO/rank-0]\n"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

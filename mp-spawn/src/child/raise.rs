@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::panic_hook;
 use crate::error::backtrace::__rust_begin_short_backtrace;
-use crate::error::process_name::Who;
+use crate::error::process_name::ProcessName;
 use crate::error::{ProcessRaised, RaisedKind};
 use crate::protocol::message::{PanicNote, cut, sources};
 
@@ -55,7 +55,7 @@ impl Raise {
     }
 
     /// As the failure of a process.
-    pub fn of(self, who: Who) -> ProcessRaised {
+    pub fn of(self, who: ProcessName) -> ProcessRaised {
         let Raise { panicked, message, chain, debug, location, backtrace } = self;
         let kind = if panicked { RaisedKind::Panic } else { RaisedKind::Error };
         ProcessRaised { who, kind, message, chain, debug, location, backtrace }

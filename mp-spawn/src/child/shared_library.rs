@@ -36,7 +36,7 @@ use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
 use crate::error::failed;
-use crate::error::refusal::Refusal;
+use crate::error::refusal::FunctionError;
 use crate::protocol::function::FunctionRef;
 use crate::protocol::function::build_id::Identity;
 use crate::protocol::function::elf;
@@ -106,7 +106,7 @@ pub(crate) fn load(path: &Path, build: &Identity) -> Result<(), Report> {
     let found = elf::build(path).map_err(unable)?;
     if found != *build {
         let (found, expected) = (format!("{found} at {}", path.display()), build.to_string());
-        return Err(Report::Refused(Refusal::OtherBuild { found, expected }));
+        return Err(Report::Refused(FunctionError::OtherBuild { found, expected }));
     }
     loaded_objects::load(path).map_err(unable)
 }
@@ -157,7 +157,9 @@ mod tests {
         };
         let other = Identity::BuildId(vec![1, 2]);
         let refused = load(&path, &other).unwrap_err();
-        let Report::Refused(Refusal::OtherBuild { found, expected }) = refused else { panic!("{refused:?}") };
+        let Report::Refused(FunctionError::OtherBuild { found, expected }) = refused else {
+            panic!("{refused:?}")
+        };
         assert!(found.contains(path.to_str().unwrap()) && expected == "build-id 0102", "{found}, {expected}");
         assert!(!loaded_objects::is_loaded(&build));
         let Report::Unable(why) = load(Path::new("/no/such/library"), &build).unwrap_err() else { panic!() };

@@ -6,17 +6,17 @@ use std::fmt;
 /// How a process ended, as the kernel reports it.
 ///
 /// ```
-/// use mp_spawn::{Exit, Signal};
+/// use mp_spawn::{ExitStatus, Signal};
 ///
-/// assert_eq!(Exit::Code(3).to_string(), "exited with code 3");
-/// let killed = Exit::Signal { signal: Signal::from_number(11), core_dumped: true };
+/// assert_eq!(ExitStatus::Code(3).to_string(), "exited with code 3");
+/// let killed = ExitStatus::Signal { signal: Signal::from_number(11), core_dumped: true };
 /// assert_eq!(killed.to_string(), "was killed by SIGSEGV (signal 11, core dumped)");
 /// ```
 ///
 /// See `waitid(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Exit {
+pub enum ExitStatus {
     /// The process called `exit` with this code.
     Code(i32),
     /// A signal ended the process.
@@ -30,32 +30,32 @@ pub enum Exit {
     Unknown,
 }
 
-impl Exit {
+impl ExitStatus {
     /// True for exit code 0.
     ///
     /// ```
-    /// assert!(mp_spawn::Exit::Code(0).success());
+    /// assert!(mp_spawn::ExitStatus::Code(0).success());
     /// ```
     #[must_use]
     pub fn success(self) -> bool {
-        self == Exit::Code(0)
+        self == ExitStatus::Code(0)
     }
 
     /// Whether a SIGKILL did it.
     pub(crate) fn is_kill(self) -> bool {
-        matches!(self, Exit::Signal { signal: Signal::KILL, .. })
+        matches!(self, ExitStatus::Signal { signal: Signal::KILL, .. })
     }
 }
 
-impl fmt::Display for Exit {
+impl fmt::Display for ExitStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Exit::Code(code) => write!(f, "exited with code {code}"),
-            Exit::Signal { signal, core_dumped } => {
+            ExitStatus::Code(code) => write!(f, "exited with code {code}"),
+            ExitStatus::Signal { signal, core_dumped } => {
                 let core = if *core_dumped { ", core dumped" } else { "" };
                 write!(f, "was killed by {} (signal {}{core})", signal.name(), signal.number())
             }
-            Exit::Unknown => {
+            ExitStatus::Unknown => {
                 f.write_str(
                     "ended with unknown exit status: this program ignores SIGCHLD, or other code in it reaped the \
                      process",
@@ -159,7 +159,7 @@ const NAMES: &[(i32, &str)] = &[
 /// What is known about a death beyond the exit code or the signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Note {
+pub enum ExitDetail {
     /// A thread has used up its stack: the fault lies in the guard area below the worker's stack, or at the stack pointer
     /// of whichever thread it was.
     StackOverflow {
@@ -193,24 +193,28 @@ pub enum Note {
     AskedFor,
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for ExitDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Note::StackOverflow { address } => {
+            ExitDetail::StackOverflow { address } => {
                 write!(f, "stack overflow (the stack has no more room at address {address:#x})")
             }
-            Note::LikelyStackOverflow => {
+            ExitDetail::LikelyStackOverflow => {
                 f.write_str("most likely a stack overflow in a thread other than the worker's own")
             }
-            Note::Fault { address } => write!(f, "fault at address {address:#x}"),
-            Note::Panics(panics) => {
+            ExitDetail::Fault { address } => write!(f, "fault at address {address:#x}"),
+            ExitDetail::Panics(panics) => {
                 f.write_str("after a panic that could not be caught")?;
                 panics.iter().try_for_each(|panic| write!(f, "\n  {panic}"))
             }
-            Note::OutOfMemory => f.write_str("out of memory, the kernel's OOM killer ended it (see `dmesg`)"),
-            Note::NoValue => f.write_str("before its function returned a value"),
-            Note::NotBegun => f.write_str("before it had begun as a worker, so its function was not called"),
-            Note::AskedFor => f.write_str("this program sent the signal"),
+            ExitDetail::OutOfMemory => {
+                f.write_str("out of memory, the kernel's OOM killer ended it (see `dmesg`)")
+            }
+            ExitDetail::NoValue => f.write_str("before its function returned a value"),
+            ExitDetail::NotBegun => {
+                f.write_str("before it had begun as a worker, so its function was not called")
+            }
+            ExitDetail::AskedFor => f.write_str("this program sent the signal"),
         }
     }
 }
@@ -219,30 +223,30 @@ impl fmt::Display for Note {
 /// show it after the name of the process.
 ///
 /// ```
-/// use mp_spawn::{End, Exit, Signal};
+/// use mp_spawn::{ExitReport, ExitStatus, Signal};
 ///
-/// let exit = Exit::Signal { signal: Signal::KILL, core_dumped: false };
-/// let end = End { exit, note: None, stderr: Some("loading\nmore") };
+/// let exit = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
+/// let end = ExitReport { exit, detail: None, stderr: Some("loading\nmore") };
 /// let text = end.to_string();
 /// assert!(text.starts_with("was killed by SIGKILL (signal 9), which mp did not send: "));
 /// assert!(text.ends_with("the last lines of its stderr:\n    loading\n    more"));
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct End<'a> {
+pub struct ExitReport<'a> {
     /// Exit code or signal.
-    pub exit: Exit,
+    pub exit: ExitStatus,
     /// What is known beyond that.
-    pub note: Option<&'a Note>,
+    pub detail: Option<&'a ExitDetail>,
     /// The last lines of its standard error.
     pub stderr: Option<&'a str>,
 }
 
-impl fmt::Display for End<'_> {
+impl fmt::Display for ExitReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let End { exit, note, stderr } = self;
+        let ExitReport { exit, detail, stderr } = self;
         write!(f, "{exit}")?;
-        match note {
-            Some(note) => write!(f, ": {note}")?,
+        match detail {
+            Some(detail) => write!(f, ": {detail}")?,
             None if exit.is_kill() => {
                 f.write_str(
                     ", which mp did not send: a user, another process or the kernel's out-of-memory (OOM) killer \

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::error::exit_status::{End, Exit, Note, Signal};
-use crate::error::process_name::Who;
-use crate::error::refusal::Refusal;
+use crate::error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
+use crate::error::process_name::ProcessName;
+use crate::error::refusal::FunctionError;
 use crate::start_method::StartMethod;
 
 /// A result of this crate.
@@ -25,13 +25,13 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// Why processes could not be started, or how the first of them failed.
 ///
 /// ```
-/// use mp_spawn::{Options, SpawnError, start_processes};
+/// use mp_spawn::{SpawnOptions, SpawnError, start_processes};
 ///
 /// fn worker(_rank: usize, path: String) -> Result<(), std::io::Error> {
 ///     std::fs::read(path).map(|_| ())
 /// }
 ///
-/// let context = start_processes(worker, "/nowhere".to_string(), Options::nprocs(1))?;
+/// let context = start_processes(worker, "/nowhere".to_string(), SpawnOptions::nprocs(1))?;
 /// match context.join() {
 ///     Err(SpawnError::ProcessRaised(raised)) => assert!(raised.message.contains("No such file")),
 ///     other => panic!("unexpected: {other:?}"),
@@ -45,26 +45,26 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// |---|---|---|
 /// | returns `Err` | [`ProcessRaised`](Self::ProcessRaised) | message, all sources, `Debug` form |
 /// | panics | [`ProcessRaised`](Self::ProcessRaised) | message, location, backtrace (`RUST_BACKTRACE`) |
-/// | panics while it panics; panics in an `extern "C"` function, or with `panic = "abort"` | [`ProcessExited`](Self::ProcessExited) | SIGABRT, [`Note::Panics`]: what the panics said |
+/// | panics while it panics; panics in an `extern "C"` function, or with `panic = "abort"` | [`ProcessExited`](Self::ProcessExited) | SIGABRT, [`ExitDetail::Panics`]: what the panics said |
 /// | calls `exit(n)`, n ≠ 0, in a destructor or elsewhere | [`ProcessExited`](Self::ProcessExited) | the code |
-/// | calls `exit(0)` before a result that is awaited | [`ProcessExited`](Self::ProcessExited) | code 0, [`Note::NoValue`] |
+/// | calls `exit(0)` before a result that is awaited | [`ProcessExited`](Self::ProcessExited) | code 0, [`ExitDetail::NoValue`] |
 /// | calls `exit(0)` where there is no result | none | |
-/// | touches memory that isn't its own, divides by zero in C, … | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, SIGBUS, SIGFPE, SIGILL; [`Note::Fault`] with the address |
-/// | uses up its stack | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`Note::StackOverflow`] |
-/// | uses up the stack of another of its threads | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`Note::LikelyStackOverflow`]; [`Note::StackOverflow`] where that thread has a stack for handlers |
+/// | touches memory that isn't its own, divides by zero in C, … | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, SIGBUS, SIGFPE, SIGILL; [`ExitDetail::Fault`] with the address |
+/// | uses up its stack | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`ExitDetail::StackOverflow`] |
+/// | uses up the stack of another of its threads | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`ExitDetail::LikelyStackOverflow`]; [`ExitDetail::StackOverflow`] where that thread has a stack for handlers |
 /// | calls `abort` | [`ProcessExited`](Self::ProcessExited) | SIGABRT |
-/// | is ended by the kernel's out-of-memory killer | [`ProcessExited`](Self::ProcessExited) | SIGKILL, [`Note::OutOfMemory`], as far as the control group tells |
-/// | is killed by this program | [`ProcessExited`](Self::ProcessExited) | the signal, [`Note::AskedFor`] |
+/// | is ended by the kernel's out-of-memory killer | [`ProcessExited`](Self::ProcessExited) | SIGKILL, [`ExitDetail::OutOfMemory`], as far as the control group tells |
+/// | is killed by this program | [`ProcessExited`](Self::ProcessExited) | the signal, [`ExitDetail::AskedFor`] |
 /// | is killed by another program | [`ProcessExited`](Self::ProcessExited) | the signal |
-/// | is killed before it has reported as a worker | [`ProcessExited`](Self::ProcessExited) | the signal; [`begun`](ProcessExited::begun) is false, and [`Note::NotBegun`], unless more is known |
-/// | is ended because another one failed | none | [`Status::EndedByUs`](crate::Status::EndedByUs) |
+/// | is killed before it has reported as a worker | [`ProcessExited`](Self::ProcessExited) | the signal; [`begun`](ProcessExited::begun) is false, and [`ExitDetail::NotBegun`], unless more is known |
+/// | is ended because another one failed | none | [`ProcessStatus::EndedByUs`](crate::ProcessStatus::EndedByUs) |
 /// | is stopped (SIGSTOP, a debugger) | none | the parent waits for it |
 /// | closes all its files | as it ends | a panic or an error can't be reported any more: the exit code |
 /// | leaves a grandchild behind that holds its pipes | as it ends | the parent doesn't wait for the grandchild |
 /// | writes without end | as it ends | of captured output the last MiB |
 /// | can't decode its arguments | [`Arguments`](Self::Arguments) | which one, and what the codec says |
 /// | returns what can't be decoded here | [`Value`](Self::Value) | the same |
-/// | is of another build, or the reference to its function was tampered with | [`Refused`](Self::Refused) | a [`Refusal`] |
+/// | is of another build, or the reference to its function was tampered with | [`Refused`](Self::Refused) | a [`FunctionError`] |
 /// | is another program, and exits | [`NeverReported`](Self::NeverReported) | the program, how it ended, what to do |
 /// | is another program, and stays | [`Timeout`](Self::Timeout) | the program, the time, what to do |
 /// | sends malformed data | [`Protocol`](Self::Protocol) | what was malformed |
@@ -75,7 +75,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// |---|---|---|
 /// | of more processes than can share memory (1,024) | [`Launch`](Self::Launch) | how many were asked for, and the limit; nothing was started |
 /// | of too many processes, files or bytes for the system | [`Launch`](Self::Launch) | what was refused, and the limit, by number (`RLIMIT_NPROC`, `pids.max` and its group, …); what had been started is ended and reaped |
-/// | without `/proc`, or under a seccomp filter that refuses `clone3` or `prctl` | [`Launch`](Self::Launch) | the [cause](Launch::cause), and what to do |
+/// | without `/proc`, or under a seccomp filter that refuses `clone3` or `prctl` | [`Launch`](Self::Launch) | the [cause](LaunchError::cause), and what to do |
 /// | of a program that is not there | [`Launch`](Self::Launch) | its path |
 /// | of functions in a shared library whose file was replaced or deleted meanwhile | [`Launch`](Self::Launch) | its path, and which build is there |
 /// | by executing a program with privileges that its user lacks (set-user-ID, file capabilities), or in a process whose real and effective user differ | [`Launch`](Self::Launch) | the reason, and what to do |
@@ -105,33 +105,33 @@ pub enum SpawnError {
     /// The child refused to call the function.
     Refused {
         /// Which process.
-        who: Box<Who>,
+        who: Box<ProcessName>,
         /// The function that it was to call.
         function: String,
         /// What was wrong.
-        reason: Refusal,
+        reason: FunctionError,
     },
     /// The arguments could not be encoded (then no process was started), or not be decoded in the child.
     Arguments {
         /// The process that could not decode them; `None` when they could not be encoded.
-        who: Option<Box<Who>>,
+        who: Option<Box<ProcessName>>,
         /// What the codec says.
         message: String,
     },
     /// The value that a function returned can't be read here.
     Value {
         /// Which process.
-        who: Box<Who>,
+        who: Box<ProcessName>,
         /// What the codec says.
         message: String,
     },
     /// The system could not start a process.
-    Launch(Box<Launch>),
+    Launch(Box<LaunchError>),
     /// The child is alive and did not report within the time it had: it probably runs a program that does
     /// not know what a worker is.
     Timeout {
         /// Which process.
-        who: Box<Who>,
+        who: Box<ProcessName>,
         /// The program that was started.
         program: PathBuf,
         /// By which method.
@@ -147,18 +147,18 @@ pub enum SpawnError {
     /// [`begun`](ProcessExited::begun) false.)
     NeverReported {
         /// Which process.
-        who: Box<Who>,
+        who: Box<ProcessName>,
         /// The program that was started; by a fork server, the one that the server runs.
         program: PathBuf,
         /// By which method.
         method: StartMethod,
         /// How it ended.
-        exit: Exit,
+        exit: ExitStatus,
     },
     /// The child sent malformed data, and was ended.
     Protocol {
         /// Which process.
-        who: Box<Who>,
+        who: Box<ProcessName>,
         /// What was wrong with them.
         message: String,
     },
@@ -166,7 +166,7 @@ pub enum SpawnError {
     /// forbids the call.
     NotSignalled {
         /// Which process.
-        who: Box<Who>,
+        who: Box<ProcessName>,
         /// The signal.
         signal: Signal,
         /// The system's error.
@@ -204,7 +204,7 @@ pub enum RaisedKind {
 #[doc(alias = "ProcessRaisedException")]
 pub struct ProcessRaised {
     /// Which process.
-    pub who: Who,
+    pub who: ProcessName,
     /// Error or panic.
     pub kind: RaisedKind,
     /// The error's `Display`, or the message of the panic.
@@ -228,21 +228,21 @@ pub struct ProcessRaised {
 #[doc(alias = "ProcessExitedException")]
 pub struct ProcessExited {
     /// Which process.
-    pub who: Who,
+    pub who: ProcessName,
     /// Exit code or signal.
-    pub exit: Exit,
+    pub exit: ExitStatus,
     /// Whether it had begun: had reported that it is a worker. If not, its function was not called.
     pub begun: bool,
     /// What is known beyond that.
-    pub note: Option<Note>,
-    /// The last lines of its standard error, if it is captured (see [`Output`](crate::Output)) and there are any.
+    pub detail: Option<ExitDetail>,
+    /// The last lines of its standard error, if it is captured (see [`Stdio`](crate::Stdio)) and there are any.
     pub stderr: Option<String>,
 }
 
 /// The system could not start a process.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Launch {
+pub struct LaunchError {
     /// What was attempted.
     pub what: &'static str,
     /// The program that was to run, where one was involved.
@@ -258,7 +258,7 @@ pub struct Launch {
 impl SpawnError {
     /// The process that this error is about, if it is about one.
     #[must_use]
-    pub fn who(&self) -> Option<&Who> {
+    pub fn who(&self) -> Option<&ProcessName> {
         match self {
             SpawnError::ProcessRaised(raised) => Some(&raised.who),
             SpawnError::ProcessExited(exited) => Some(&exited.who),
@@ -288,7 +288,7 @@ impl SpawnError {
 }
 
 const HINT: &str = "Only a program that links this crate can be a worker. If this program runs through a loader \
-                    or a wrapper, name the program itself with `Options::executable`; where no start-up hook \
+                    or a wrapper, name the program itself with `SpawnOptions::executable`; where no start-up hook \
                     runs (outside Linux with glibc, or in a program that is linked with a shared library of this \
                     crate), `main` must call `mp::init()` first; and a command that was set with `set_command` from a \
                     shared library must load the library and call its `mp_child_main`. A set-user-ID program, or one \
@@ -343,7 +343,7 @@ impl fmt::Display for SpawnError {
                     StartMethod::Fork => write!(f, "{who} was made by fork")?,
                 }
                 write!(f, " and {exit} before it reported as a worker")?;
-                if *exit == Exit::Code(USELESS) {
+                if *exit == ExitStatus::Code(USELESS) {
                     return f.write_str(
                         ". This code says that it could not become a worker; it has written the reason to its standard \
                          error",
@@ -410,7 +410,8 @@ impl fmt::Display for ProcessRaised {
 
 impl fmt::Display for ProcessExited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let end = End { exit: self.exit, note: self.note.as_ref(), stderr: self.stderr.as_deref() };
+        let end =
+            ExitReport { exit: self.exit, detail: self.detail.as_ref(), stderr: self.stderr.as_deref() };
         write!(f, "{} {end}", self.who)
     }
 }
@@ -438,18 +439,18 @@ impl fmt::Debug for ProcessExited {
         if !f.alternate() {
             return fmt::Display::fmt(self, f);
         }
-        let ProcessExited { who, exit, begun, note, stderr } = self;
+        let ProcessExited { who, exit, begun, detail, stderr } = self;
         f.debug_struct("ProcessExited")
             .field("who", who)
             .field("exit", exit)
             .field("begun", begun)
-            .field("note", note)
+            .field("detail", detail)
             .field("stderr", stderr)
             .finish()
     }
 }
 
-impl fmt::Display for Launch {
+impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "could not start a process: {}", self.what)?;
         if let Some(program) = &self.program {
@@ -474,5 +475,5 @@ pub(crate) fn failed(what: &'static str, program: Option<&Path>, source: io::Err
     let error = source.raw_os_error().map(Errno::from_raw_os_error);
     let (limit, cause) = (cause::limit(error), cause::of(what, program, error));
     let program = program.map(Path::to_owned);
-    SpawnError::Launch(Box::new(Launch { what, program, limit, cause, source: Arc::new(source) }))
+    SpawnError::Launch(Box::new(LaunchError { what, program, limit, cause, source: Arc::new(source) }))
 }

@@ -18,11 +18,11 @@ use std::fmt;
 /// | it was started | `Display` |
 /// |---|---|
 /// | as one of several | `rank 3 (pid 4711)` |
-/// | as one of several, with a [name](crate::Options::name) | `rank 3 (loader-3, pid 4711)` |
+/// | as one of several, with a [name](crate::SpawnOptions::name) | `rank 3 (loader-3, pid 4711)` |
 /// | as a [`Process`](crate::Process) | `loader (pid 4711)` |
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub struct Who {
+pub struct ProcessName {
     /// Its rank; `None` for a [`Process`](crate::Process), which is no part of a group.
     pub rank: Option<usize>,
     /// Its name, as in `rank-3` or `process-1`.
@@ -31,17 +31,17 @@ pub struct Who {
     pub pid: u32,
 }
 
-impl Who {
+impl ProcessName {
     #[doc(hidden)]
     #[must_use]
-    pub fn new(rank: Option<usize>, name: String, pid: u32) -> Who {
-        Who { rank, name, pid }
+    pub fn new(rank: Option<usize>, name: String, pid: u32) -> ProcessName {
+        ProcessName { rank, name, pid }
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for ProcessName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Who { rank, name, pid } = self;
+        let ProcessName { rank, name, pid } = self;
         match rank {
             // The name repeats the rank.
             Some(rank)
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn each_is_named_once() {
-        let text = |rank, name: &str| Who::new(rank, name.to_string(), 7).to_string();
+        let text = |rank, name: &str| ProcessName::new(rank, name.to_string(), 7).to_string();
         assert_eq!(text(Some(3), "rank-3"), "rank 3 (pid 7)");
         assert_eq!(text(Some(3), "rank-4"), "rank 3 (rank-4, pid 7)");
         assert_eq!(text(Some(3), "load-3"), "rank 3 (load-3, pid 7)");

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Why a child does not call the function that its parent names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum FunctionError {
     /// The child runs another program, or another build of this one.
     OtherBuild {
         /// What the child runs.
@@ -31,23 +31,23 @@ pub enum Refusal {
     OtherCopy,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for FunctionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::OtherBuild { found, expected } => {
+            FunctionError::OtherBuild { found, expected } => {
                 write!(
                     f,
                     "the child runs another build: {found}, expected {expected}. If the program was rebuilt while it \
                      ran, start it again"
                 )
             }
-            Refusal::OutOfBounds => f.write_str("the function's reference points outside of the program"),
-            Refusal::Misaligned => f.write_str("the function's reference is not aligned"),
-            Refusal::NoFunction => f.write_str("the function's reference does not point to a function"),
-            Refusal::OtherTypes { found } => {
+            FunctionError::OutOfBounds => f.write_str("the function's reference points outside of the program"),
+            FunctionError::Misaligned => f.write_str("the function's reference is not aligned"),
+            FunctionError::NoFunction => f.write_str("the function's reference does not point to a function"),
+            FunctionError::OtherTypes { found } => {
                 write!(f, "the reference points to a function with other types, `{found}`")
             }
-            Refusal::OtherCopy => f.write_str(
+            FunctionError::OtherCopy => f.write_str(
                 "the function is in a shared library with its own copy of mp, and the child runs another copy: start \
                  it with a command that loads the library and calls its mp_child_main (see `set_command`)",
             ),

@@ -23,7 +23,7 @@ use rustix::pipe::PipeFlags;
 use crate::error::Result;
 use crate::error::failed;
 use crate::io::reader::{Reader, read_from_now_on};
-use crate::io::setup::{Output, Setup};
+use crate::io::setup::{ProcessOptions, Stdio};
 use crate::io::tee::{Stream, Tee};
 use crate::protocol::outbox::Ends;
 
@@ -38,14 +38,14 @@ const LAST_LINES: usize = 12;
 /// What a process has written to one of its streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Captured {
+pub struct CapturedOutput {
     /// The last of it, at most a MiB.
     pub bytes: Vec<u8>,
     /// How many bytes came before these and were not kept.
     pub lost: u64,
 }
 
-impl Captured {
+impl CapturedOutput {
     /// As text; what is no UTF-8 is replaced.
     #[must_use]
     pub fn text(&self) -> String {
@@ -56,10 +56,10 @@ impl Captured {
     /// was written.
     ///
     /// ```
-    /// use mp_spawn::{Output, Process};
+    /// use mp_spawn::{Stdio, Process};
     ///
     /// let count = |(): ()| (1..=100).for_each(|line| println!("line {line}"));
-    /// let child = Process::builder().stdout(Output::Capture).spawn(count, ())?;
+    /// let child = Process::builder().stdout(Stdio::Capture).spawn(count, ())?;
     /// child.wait_timeout(std::time::Duration::from_secs(60));
     /// let last = child.stdout().last_lines().unwrap();
     /// assert!(last.starts_with("line 89\n") && last.ends_with("\nline 100"));
@@ -85,7 +85,7 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// Opens what a process is to write to.
-    pub(crate) fn open(setup: &Setup, rank: usize, name: &str) -> Result<(Streams, Ends)> {
+    pub(crate) fn open(setup: &ProcessOptions, rank: usize, name: &str) -> Result<(Streams, Ends)> {
         let whose = match setup.number {
             Some(number) => Whose { number, name, label: name.to_string() },
             None => Whose { number: rank, name, label: format!("rank {rank}") },
@@ -129,11 +129,11 @@ impl Streams {
         all.iter().flat_map(Streams::pipes).all(|pipe| reader.wait_for(pipe, until))
     }
 
-    pub(crate) fn stdout(&self) -> Captured {
+    pub(crate) fn stdout(&self) -> CapturedOutput {
         self.stdout.as_ref().map(|pipe| pipe.captured()).unwrap_or_default()
     }
 
-    pub(crate) fn stderr(&self) -> Captured {
+    pub(crate) fn stderr(&self) -> CapturedOutput {
         self.stderr.as_ref().map(|pipe| pipe.captured()).unwrap_or_default()
     }
 
@@ -152,25 +152,25 @@ struct Whose<'a> {
     label: String,
 }
 
-fn open(output: &Output, stream: Stream, whose: &Whose<'_>) -> Result<(Option<Arc<Pipe>>, Option<OwnedFd>)> {
+fn open(output: &Stdio, stream: Stream, whose: &Whose<'_>) -> Result<(Option<Arc<Pipe>>, Option<OwnedFd>)> {
     let tee = match output {
-        Output::Inherit => return Ok((None, None)),
-        Output::Null => {
+        Stdio::Inherit => return Ok((None, None)),
+        Stdio::Null => {
             let null = File::options().write(true).open("/dev/null");
             return Ok((None, Some(null.map_err(|e| failed("opening /dev/null", None, e))?.into())));
         }
-        Output::File(path) | Output::Append(path) => {
+        Stdio::File(path) | Stdio::Append(path) => {
             let path = whose.named(path);
             // Appending in any case: another writer, or one through a copy of the descriptor, writes over nothing.
             let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
-            flags.set(OFlags::TRUNC, matches!(output, Output::File(_)));
+            flags.set(OFlags::TRUNC, matches!(output, Stdio::File(_)));
             let file =
                 rustix::io::retry_on_intr(|| rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666)));
             let refused = |e: Errno| failed("making the file for its output", Some(&path), e.into());
             return Ok((None, Some(file.map_err(refused)?)));
         }
-        Output::Capture => None,
-        Output::Tee => Some(Tee::new(stream, whose.number, &whose.label)),
+        Stdio::Capture => None,
+        Stdio::Tee => Some(Tee::new(stream, whose.number, &whose.label)),
     };
     let refused = |what| move |error: Errno| failed(what, None, error.into());
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(refused("pipe"))?;
@@ -213,9 +213,9 @@ pub(crate) struct State {
 }
 
 impl Pipe {
-    fn captured(&self) -> Captured {
+    fn captured(&self) -> CapturedOutput {
         let state = self.state.lock();
-        Captured { bytes: state.tail.iter().copied().collect(), lost: state.lost }
+        CapturedOutput { bytes: state.tail.iter().copied().collect(), lost: state.lost }
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_last_lines_are_a_few_and_none_of_nothing() {
-        let last = |text: &str| Captured { bytes: text.into(), lost: 0 }.last_lines();
+        let last = |text: &str| CapturedOutput { bytes: text.into(), lost: 0 }.last_lines();
         assert_eq!((last(""), last("\n \n")), (None, None));
         assert_eq!(last("one\r\n\ntwo\n\n").as_deref(), Some("one\n\ntwo"));
         let many: String = (0..20).map(|line| format!("{line}\n")).collect();

@@ -9,17 +9,17 @@ use crate::protocol::inherited_files::Inherited;
 /// Where what a process writes to its standard output, or to its standard error, goes.
 ///
 /// ```
-/// use mp_spawn::{Options, Output, start_processes};
+/// use mp_spawn::{SpawnOptions, Stdio, start_processes};
 ///
 /// let worker = |rank: usize, (): ()| println!("hello from {rank}");
-/// let workers = start_processes(worker, (), Options::nprocs(2).stdout(Output::Capture))?;
+/// let workers = start_processes(worker, (), SpawnOptions::nprocs(2).stdout(Stdio::Capture))?;
 /// workers.wait()?;
 /// assert_eq!(workers.stdout(1)?.text(), "hello from 1\n");
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Output {
+pub enum Stdio {
     /// To where this process's goes.
     #[default]
     Inherit,
@@ -40,22 +40,22 @@ pub enum Output {
     Append(PathBuf),
 }
 
-impl Output {
+impl Stdio {
     /// Into a file: see [`File`](Self::File).
     ///
     /// ```
-    /// use mp_spawn::Output;
+    /// use mp_spawn::Stdio;
     ///
-    /// assert_eq!(Output::file("logs/{rank}.txt"), Output::File("logs/{rank}.txt".into()));
+    /// assert_eq!(Stdio::file("logs/{rank}.txt"), Stdio::File("logs/{rank}.txt".into()));
     /// ```
-    pub fn file(path: impl Into<PathBuf>) -> Output {
-        Output::File(path.into())
+    pub fn file(path: impl Into<PathBuf>) -> Stdio {
+        Stdio::File(path.into())
     }
 
     /// The same, but a file keeps what is in it.
-    fn appending(self) -> Output {
+    fn appending(self) -> Stdio {
         match self {
-            Output::File(path) => Output::Append(path),
+            Stdio::File(path) => Stdio::Append(path),
             other => other,
         }
     }
@@ -64,10 +64,10 @@ impl Output {
 /// What one process is started with, beside its function and arguments.
 ///
 /// ```
-/// use mp_spawn::{Options, start_processes};
+/// use mp_spawn::{SpawnOptions, start_processes};
 ///
 /// // A device for each rank, as torchrun does it.
-/// let options = Options::nprocs(2).per_rank(|rank, setup| setup.env("CUDA_VISIBLE_DEVICES", rank.to_string()));
+/// let options = SpawnOptions::nprocs(2).per_rank(|rank, setup| setup.env("CUDA_VISIBLE_DEVICES", rank.to_string()));
 /// let worker = |rank: usize, (): ()| {
 ///     assert_eq!(std::env::var("CUDA_VISIBLE_DEVICES"), Ok(rank.to_string()));
 /// };
@@ -76,66 +76,66 @@ impl Output {
 /// ```
 #[derive(Clone, Debug, Default)]
 #[must_use]
-pub struct Setup {
+pub struct ProcessOptions {
     /// Changes to the environment, in order; `None` removes.
     pub(crate) environment: Vec<(OsString, Option<OsString>)>,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) processors: Vec<usize>,
     /// The number of a process that has a handle of its own, for the names of its files.
     pub(crate) number: Option<usize>,
-    pub(crate) stdout: Output,
-    pub(crate) stderr: Output,
+    pub(crate) stdout: Stdio,
+    pub(crate) stderr: Stdio,
     /// The files that it inherits.
     pub(crate) inherited: Vec<Inherited>,
 }
 
-impl Setup {
+impl ProcessOptions {
     /// Sets a variable of the environment.
-    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Setup {
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> ProcessOptions {
         self.environment.push((name.as_ref().to_owned(), Some(value.as_ref().to_owned())));
         self
     }
 
     /// Removes a variable from the environment.
-    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Setup {
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> ProcessOptions {
         self.environment.push((name.as_ref().to_owned(), None));
         self
     }
 
     /// The directory that the process works in; its parent's without this.
-    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> Setup {
+    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> ProcessOptions {
         self.directory = Some(directory.into());
         self
     }
 
     /// The processors that the process may run on; its parent's without this. See `sched_setaffinity(2)`.
     #[doc(alias = "sched_setaffinity")]
-    pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> Setup {
+    pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> ProcessOptions {
         self.processors = numbers.into_iter().collect();
         self
     }
 
     /// Where its standard output goes.
-    pub fn stdout(mut self, output: Output) -> Setup {
+    pub fn stdout(mut self, output: Stdio) -> ProcessOptions {
         self.stdout = output;
         self
     }
 
     /// Where its standard error goes.
-    pub fn stderr(mut self, output: Output) -> Setup {
+    pub fn stderr(mut self, output: Stdio) -> ProcessOptions {
         self.stderr = output;
         self
     }
 
     /// File descriptors of its parent that the process inherits, under the same numbers: see
-    /// [`Options::inherit_fds`](crate::Options::inherit_fds).
-    pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> Setup {
+    /// [`SpawnOptions::inherit_fds`](crate::SpawnOptions::inherit_fds).
+    pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> ProcessOptions {
         self.inherited.extend(fds.into_iter().map(|fd| Inherited::of(fd.as_fd())));
         self
     }
 
     /// Files that it writes to keep what is in them.
-    pub(crate) fn appending(mut self) -> Setup {
+    pub(crate) fn appending(mut self) -> ProcessOptions {
         (self.stdout, self.stderr) = (self.stdout.appending(), self.stderr.appending());
         self
     }

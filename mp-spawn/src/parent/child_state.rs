@@ -13,14 +13,14 @@ use rustix::net::RecvFlags;
 use rustix::process::Signal;
 
 use crate::error::SpawnError;
-use crate::error::exit_status::Exit;
+use crate::error::exit_status::ExitStatus;
 use crate::error::failed;
-use crate::error::process_name::Who;
-use crate::io::setup::Setup;
+use crate::error::process_name::ProcessName;
+use crate::io::setup::ProcessOptions;
 use crate::parent::diagnosis::{self, Seen, Subject};
 use crate::parent::group::Group;
 use crate::parent::launch::Launched;
-use crate::parent::rank::{Running, Status};
+use crate::parent::rank::{ProcessStatus, Running};
 use crate::protocol::frame::{Inbox, Kind};
 use crate::protocol::message::{FromChild, Hello, Joined, Report};
 use crate::protocol::outbox::Outbox;
@@ -47,7 +47,7 @@ const CHUNKS_AT_END: usize = 256;
 pub(crate) struct Watch {
     group: Arc<Group>,
     rank: usize,
-    who: Who,
+    who: ProcessName,
     program: Arc<PathBuf>,
     method: StartMethod,
     function: Arc<str>,
@@ -79,7 +79,7 @@ pub(crate) struct Order {
     pub(crate) rank: usize,
     pub(crate) outbox: Outbox,
     pub(crate) parcel: Option<Parcel>,
-    pub(crate) setup: Setup,
+    pub(crate) setup: ProcessOptions,
 }
 
 /// What the processes of one start have in common.
@@ -296,13 +296,13 @@ impl Watch {
 
     /// Logs how it ended. While no lock is held.
     pub(crate) fn tell_end(&self) {
-        let Who { name, pid, .. } = &self.who;
+        let ProcessName { name, pid, .. } = &self.who;
         if self.swept > 0 {
             event!(Debug, "what {} processes held, {name} (pid {pid}) the last, was released", self.swept);
         }
         match (self.group.exit(self.rank), self.group.status(self.rank)) {
-            (_, Ok(Status::Failed(error))) => event!(Warn, "{error}"),
-            (exit, _) => event!(Info, "{name} (pid {pid}) {}", exit.unwrap_or(Exit::Unknown)),
+            (_, Ok(ProcessStatus::Failed(error))) => event!(Warn, "{error}"),
+            (exit, _) => event!(Info, "{name} (pid {pid}) {}", exit.unwrap_or(ExitStatus::Unknown)),
         }
     }
 

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-use crate::error::exit_status::{Exit, Note, Signal};
+use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
 use crate::error::failed;
-use crate::error::process_name::Who;
+use crate::error::process_name::ProcessName;
 use crate::error::{ProcessExited, ProcessRaised, RaisedKind, SpawnError};
 use crate::protocol::message::{Cause, Crash, PanicNote, Report};
 use crate::start_method::StartMethod;
@@ -14,7 +14,7 @@ use crate::start_method::StartMethod;
 /// Which process it is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
-    pub(crate) who: &'a Who,
+    pub(crate) who: &'a ProcessName,
     /// What was executed for it.
     pub(crate) program: &'a Path,
     pub(crate) method: StartMethod,
@@ -100,18 +100,18 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
 pub(crate) fn of_exit(
     subject: Subject<'_>,
     seen: Seen,
-    exit: Exit,
+    exit: ExitStatus,
     asked: Option<Signal>,
     now: u64,
 ) -> Option<(u64, SpawnError)> {
     let Subject { who, program, method, returns, .. } = subject;
-    let good = exit.success() || (exit == Exit::Unknown && seen.done);
+    let good = exit.success() || (exit == ExitStatus::Unknown && seen.done);
     if good && seen.hello && (seen.returned || !returns) {
         return None;
     }
     let killer = match exit {
-        Exit::Signal { signal, .. } => Some(signal),
-        Exit::Code(_) | Exit::Unknown => None,
+        ExitStatus::Signal { signal, .. } => Some(signal),
+        ExitStatus::Code(_) | ExitStatus::Unknown => None,
     };
     // A copy of this process can't be another program.
     if !seen.hello && killer.is_none() && method != StartMethod::Fork {
@@ -123,22 +123,22 @@ pub(crate) fn of_exit(
     let unheard = killer == Some(Signal::from_number(libc::SIGSEGV)) && seen.hello && seen.crash.is_none();
     let aborted = killer == Some(Signal::from_number(libc::SIGABRT));
     let panicked = aborted && !seen.panics.is_empty();
-    let note = match (crash, panicked) {
+    let detail = match (crash, panicked) {
         (Some(Crash { cause: Cause::StackOverflow, address, .. }), _) => {
-            Some(Note::StackOverflow { address })
+            Some(ExitDetail::StackOverflow { address })
         }
-        (Some(Crash { cause: Cause::Fault, address, .. }), _) => Some(Note::Fault { address }),
-        (_, true) => Some(Note::Panics(seen.panics.iter().rev().map(in_a_line).collect())),
-        _ if killer.is_some() && killer == asked => Some(Note::AskedFor),
-        _ if seen.out_of_memory => Some(Note::OutOfMemory),
-        _ if killer.is_some() && !seen.hello => Some(Note::NotBegun),
-        _ if unheard => Some(Note::LikelyStackOverflow),
-        _ if good => Some(Note::NoValue),
+        (Some(Crash { cause: Cause::Fault, address, .. }), _) => Some(ExitDetail::Fault { address }),
+        (_, true) => Some(ExitDetail::Panics(seen.panics.iter().rev().map(in_a_line).collect())),
+        _ if killer.is_some() && killer == asked => Some(ExitDetail::AskedFor),
+        _ if seen.out_of_memory => Some(ExitDetail::OutOfMemory),
+        _ if killer.is_some() && !seen.hello => Some(ExitDetail::NotBegun),
+        _ if unheard => Some(ExitDetail::LikelyStackOverflow),
+        _ if good => Some(ExitDetail::NoValue),
         _ => None,
     };
     let at = crash.map_or(now, |crash| crash.at.min(now));
     let (who, begun, stderr) = (who.clone(), seen.hello, seen.last_words);
-    Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { who, exit, begun, note, stderr }))))
+    Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { who, exit, begun, detail, stderr }))))
 }
 
 #[cfg(test)]
@@ -147,20 +147,21 @@ mod tests {
 
     use super::*;
 
-    static WHO: OnceLock<Who> = OnceLock::new();
+    static WHO: OnceLock<ProcessName> = OnceLock::new();
 
     fn subject() -> Subject<'static> {
         Subject {
-            who: WHO.get_or_init(|| Who::new(Some(2), "rank-2".to_string(), 7)),
+            who: WHO.get_or_init(|| ProcessName::new(Some(2), "rank-2".to_string(), 7)),
             program: Path::new("/p"),
             method: StartMethod::Spawn,
             function: "f",
             returns: false,
         }
     }
-    const SEGV: Exit = Exit::Signal { signal: Signal::from_number(libc::SIGSEGV), core_dumped: false };
+    const SEGV: ExitStatus =
+        ExitStatus::Signal { signal: Signal::from_number(libc::SIGSEGV), core_dumped: false };
 
-    fn text(seen: Seen, exit: Exit, asked: Option<Signal>) -> String {
+    fn text(seen: Seen, exit: ExitStatus, asked: Option<Signal>) -> String {
         of_exit(subject(), seen, exit, asked, 100)
             .map_or_else(|| "fine".to_string(), |(_, error)| error.to_string())
     }
@@ -171,20 +172,20 @@ mod tests {
 
     #[test]
     fn good_ends() {
-        assert_eq!(text(running(), Exit::Code(0), None), "fine");
-        assert_eq!(text(Seen { done: true, ..running() }, Exit::Unknown, None), "fine");
+        assert_eq!(text(running(), ExitStatus::Code(0), None), "fine");
+        assert_eq!(text(Seen { done: true, ..running() }, ExitStatus::Unknown, None), "fine");
     }
 
     #[test]
     fn silence_is_a_failure_even_with_code_zero() {
-        assert!(text(Seen::default(), Exit::Code(0), None).contains("before it reported"));
+        assert!(text(Seen::default(), ExitStatus::Code(0), None).contains("before it reported"));
     }
 
     #[test]
     fn a_copy_can_not_be_another_program() {
         let copy = Subject { method: StartMethod::Fork, ..subject() };
-        let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
-        for exit in [killed, Exit::Code(0), Exit::Code(120)] {
+        let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
+        for exit in [killed, ExitStatus::Code(0), ExitStatus::Code(120)] {
             let (_, error) = of_exit(copy, Seen::default(), exit, None, 100).unwrap();
             assert!(matches!(&error, SpawnError::ProcessExited(e) if e.exit == exit), "{error:?}");
         }
@@ -192,15 +193,15 @@ mod tests {
 
     #[test]
     fn a_signal_before_the_hello_is_a_death_that_says_so() {
-        let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
+        let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
         let ended = |seen, asked| match of_exit(subject(), seen, killed, asked, 100) {
-            Some((_, SpawnError::ProcessExited(exited))) => (exited.begun, exited.note),
+            Some((_, SpawnError::ProcessExited(exited))) => (exited.begun, exited.detail),
             other => panic!("{other:?}"),
         };
-        assert_eq!(ended(Seen::default(), None), (false, Some(Note::NotBegun)));
-        assert_eq!(ended(Seen::default(), Some(Signal::KILL)), (false, Some(Note::AskedFor)));
+        assert_eq!(ended(Seen::default(), None), (false, Some(ExitDetail::NotBegun)));
+        assert_eq!(ended(Seen::default(), Some(Signal::KILL)), (false, Some(ExitDetail::AskedFor)));
         let starved = Seen { out_of_memory: true, ..Seen::default() };
-        assert_eq!(ended(starved, None), (false, Some(Note::OutOfMemory)));
+        assert_eq!(ended(starved, None), (false, Some(ExitDetail::OutOfMemory)));
         assert_eq!(ended(running(), None), (true, None));
     }
 
@@ -208,7 +209,7 @@ mod tests {
     fn a_child_that_never_reported_is_told_by_its_method() {
         let said = |method| {
             let subject = Subject { method, ..subject() };
-            of_exit(subject, Seen::default(), Exit::Code(3), None, 1).unwrap().1.to_string()
+            of_exit(subject, Seen::default(), ExitStatus::Code(3), None, 1).unwrap().1.to_string()
         };
         let (spawned, served) = (said(StartMethod::Spawn), said(StartMethod::ForkServer));
         assert!(spawned.contains("ran /p and exited with code 3") && spawned.contains("Only a program"));
@@ -221,7 +222,7 @@ mod tests {
         let crash = Some(Crash { at: 50, address: 16, signal: libc::SIGSEGV, cause: Cause::StackOverflow });
         let seen = || Seen { crash, ..running() };
         assert!(text(seen(), SEGV, None).contains("stack overflow"));
-        assert!(!text(seen(), Exit::Code(3), None).contains("stack overflow"));
+        assert!(!text(seen(), ExitStatus::Code(3), None).contains("stack overflow"));
         assert_eq!(of_exit(subject(), seen(), SEGV, None, 100).map(|(at, _)| at), Some(50));
     }
 
@@ -234,7 +235,7 @@ mod tests {
         };
         assert!(!text(crash(Cause::Sent), SEGV, None).contains("overflow"));
         assert!(!text(crash(Cause::Fault), SEGV, None).contains("overflow"));
-        assert!(!text(running(), Exit::Code(139), None).contains("overflow"));
+        assert!(!text(running(), ExitStatus::Code(139), None).contains("overflow"));
         // Before it is a worker it has no handlers.
         let copy = Subject { method: StartMethod::Fork, ..subject() };
         let (_, error) = of_exit(copy, Seen::default(), SEGV, None, 100).unwrap();
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn sender_of_sigkill() {
-        let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
+        let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
         assert!(text(running(), killed, Some(Signal::KILL)).contains("this program sent the signal"));
         assert!(text(running(), killed, None).contains("which mp did not send"));
     }
@@ -251,7 +252,7 @@ mod tests {
     #[test]
     fn a_good_end_without_a_value_is_a_failure_where_one_is_awaited() {
         let subject = Subject { returns: true, ..subject() };
-        let ended = |seen| of_exit(subject, seen, Exit::Code(0), None, 100);
+        let ended = |seen| of_exit(subject, seen, ExitStatus::Code(0), None, 100);
         assert!(ended(Seen { returned: true, ..running() }).is_none());
         let (_, error) = ended(running()).unwrap();
         assert!(error.to_string().contains("before its function returned"), "{error}");

@@ -9,12 +9,12 @@ use mp_core::users::{Apart, caught};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 
-use crate::error::exit_status::{Exit, Note, Signal};
-use crate::error::process_name::Who;
+use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
+use crate::error::process_name::ProcessName;
 use crate::error::{Result, SpawnError};
 use crate::io::captured::Streams;
 use crate::parent::active::ActiveChild;
-use crate::parent::rank::{Rank, Running, Status};
+use crate::parent::rank::{ProcessStatus, Rank, Running};
 use crate::parent::supervisor;
 use crate::protocol::payload::Value;
 use crate::sys::clock::{deadline, now, timespec};
@@ -82,10 +82,10 @@ impl Group {
     }
 
     /// As errors name this one.
-    pub(crate) fn who(&self, rank: usize) -> Who {
+    pub(crate) fn who(&self, rank: usize) -> ProcessName {
         let ranks = self.ranks.lock();
         let (name, pid) = ranks.get(rank).map(|rank| (rank.name.clone(), rank.number())).unwrap_or_default();
-        Who::new(self.ranked.then_some(rank), name, pid)
+        ProcessName::new(self.ranked.then_some(rank), name, pid)
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
@@ -144,7 +144,7 @@ impl Group {
     }
 
     /// The process of this rank ended like this.
-    pub(crate) fn exited(&self, rank: usize, exit: Exit, begun: bool) {
+    pub(crate) fn exited(&self, rank: usize, exit: ExitStatus, begun: bool) {
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
             rank.exit = Some(exit);
             rank.begun = begun;
@@ -180,7 +180,7 @@ impl Group {
     }
 
     /// How the process of this rank ended, if it has.
-    pub(crate) fn exit(&self, rank: usize) -> Option<Exit> {
+    pub(crate) fn exit(&self, rank: usize) -> Option<ExitStatus> {
         self.look(rank);
         self.ranks.lock().get(rank).and_then(|rank| rank.exit)
     }
@@ -209,7 +209,7 @@ impl Group {
     pub(crate) fn untold_failure(&self) -> Option<SpawnError> {
         let ranks = self.ranks.lock();
         let untold = ranks.iter().filter(|rank| !rank.told).filter_map(|rank| rank.failure.as_ref());
-        let asked_for = |error: &SpawnError| matches!(error, SpawnError::ProcessExited(exited) if exited.note == Some(Note::AskedFor));
+        let asked_for = |error: &SpawnError| matches!(error, SpawnError::ProcessExited(exited) if exited.detail == Some(ExitDetail::AskedFor));
         let untold = untold.filter(|(_, error)| !asked_for(error));
         untold.min_by_key(|(at, _)| *at).map(|(_, error)| error.clone())
     }
@@ -303,7 +303,7 @@ impl Group {
         }
     }
 
-    pub(crate) fn status(&self, rank: usize) -> Result<Status> {
+    pub(crate) fn status(&self, rank: usize) -> Result<ProcessStatus> {
         self.look(rank);
         let ranks = self.ranks.lock();
         let found = ranks.get(rank).ok_or(SpawnError::NoSuchRank { rank, nprocs: ranks.len() })?;

@@ -14,7 +14,7 @@ use mp_core::AuthKey;
 use crate::error::Result;
 #[cfg(feature = "authkey")]
 use crate::error::failed;
-use crate::io::setup::{Output, Setup};
+use crate::io::setup::{ProcessOptions, Stdio};
 use crate::protocol::command::Words;
 use crate::start_method::StartMethod;
 
@@ -22,9 +22,9 @@ use crate::start_method::StartMethod;
 ///
 /// ```
 /// use std::time::Duration;
-/// use mp_spawn::{OnFailure, Options};
+/// use mp_spawn::{OnFailure, SpawnOptions};
 ///
-/// let options = Options::nprocs(4)
+/// let options = SpawnOptions::nprocs(4)
 ///     .name("trainer")
 ///     .on_failure(OnFailure::Continue)
 ///     .grace_period(Duration::from_secs(2));
@@ -32,14 +32,14 @@ use crate::start_method::StartMethod;
 /// ```
 #[derive(Clone)]
 #[must_use]
-pub struct Options {
+pub struct SpawnOptions {
     pub(crate) nprocs: usize,
     pub(crate) name: String,
     pub(crate) grace_period: Option<Duration>,
     pub(crate) command: Option<Words>,
     pub(crate) on_failure: OnFailure,
     pub(crate) handshake: Duration,
-    pub(crate) setup: Setup,
+    pub(crate) setup: ProcessOptions,
     pub(crate) per_rank: Option<PerRank>,
     pub(crate) method: Option<StartMethod>,
     pub(crate) daemon: bool,
@@ -48,7 +48,7 @@ pub struct Options {
 }
 
 /// Changes the setup of one rank.
-type PerRank = Arc<dyn Fn(usize, Setup) -> Setup + Send + Sync>;
+type PerRank = Arc<dyn Fn(usize, ProcessOptions) -> ProcessOptions + Send + Sync>;
 
 /// What happens to the other processes when one fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -64,18 +64,18 @@ pub enum OnFailure {
 /// How long a process may take to report as a worker.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-impl Options {
+impl SpawnOptions {
     /// Starts this many processes, with ranks from 0. With 0, nothing is started, and `join` returns at once. More than can
     /// share memory (1,024, the first process of the tree and this one counted) are an error of the start.
-    pub fn nprocs(nprocs: usize) -> Options {
-        Options {
+    pub fn nprocs(nprocs: usize) -> SpawnOptions {
+        SpawnOptions {
             nprocs,
             name: "rank".to_string(),
             grace_period: None,
             command: None,
             on_failure: OnFailure::EndAll,
             handshake: HANDSHAKE,
-            setup: Setup::default(),
+            setup: ProcessOptions::default(),
             per_rank: None,
             method: None,
             daemon: false,
@@ -86,7 +86,7 @@ impl Options {
 
     /// Names the processes: rank 3 is called `rank-3`, or with this prefix instead of `rank`. The main thread
     /// of a process has this name too (see [`thread_name`](crate::thread_name)), so that `ps` and `top` show it.
-    pub fn name(mut self, prefix: impl Into<String>) -> Options {
+    pub fn name(mut self, prefix: impl Into<String>) -> SpawnOptions {
         self.name = prefix.into();
         self
     }
@@ -94,7 +94,7 @@ impl Options {
     /// How much time the other processes get after a failure: once to end by themselves, before a SIGTERM, and
     /// once to obey it, before a SIGKILL. Without this they get none before the SIGTERM and 5 seconds after it. A time that
     /// the clock doesn't reach, such as `Duration::MAX`, has no end.
-    pub fn grace_period(mut self, grace: Duration) -> Options {
+    pub fn grace_period(mut self, grace: Duration) -> SpawnOptions {
         self.grace_period = Some(grace);
         self
     }
@@ -109,7 +109,7 @@ impl Options {
     /// `main` anew instead of becoming a worker; so does one without this option, if the running program is like that:
     /// [`SpawnError::Launch`](crate::SpawnError::Launch).
     #[doc(alias = "set_executable")]
-    pub fn executable(mut self, program: impl Into<PathBuf>) -> Options {
+    pub fn executable(mut self, program: impl Into<PathBuf>) -> SpawnOptions {
         self.command = Some(Words::program(program.into()));
         self
     }
@@ -120,21 +120,21 @@ impl Options {
     /// it executes.
     ///
     /// ```
-    /// use mp_spawn::{Options, start_processes};
+    /// use mp_spawn::{SpawnOptions, start_processes};
     ///
     /// let program = std::env::current_exe().unwrap().into_os_string();
-    /// let options = Options::nprocs(2).command(["nice".into(), program]);
+    /// let options = SpawnOptions::nprocs(2).command(["nice".into(), program]);
     /// start_processes(|_: usize, (): ()| {}, (), options)?.join()?;
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
-    pub fn command<S: Into<OsString>>(mut self, command: impl IntoIterator<Item = S>) -> Options {
+    pub fn command<S: Into<OsString>>(mut self, command: impl IntoIterator<Item = S>) -> SpawnOptions {
         self.command = Words::command(command);
         self
     }
 
     /// How the processes are started; as [`set_start_method`](crate::set_start_method) has set without this.
     #[doc(alias = "get_context")]
-    pub fn start_method(mut self, method: StartMethod) -> Options {
+    pub fn start_method(mut self, method: StartMethod) -> SpawnOptions {
         self.method = Some(method);
         self
     }
@@ -146,20 +146,20 @@ impl Options {
     /// otherwise, they end with it.
     ///
     /// ```
-    /// use mp_spawn::{Options, start_processes};
+    /// use mp_spawn::{SpawnOptions, start_processes};
     ///
     /// let serve = |_: usize, (): ()| std::thread::park();
-    /// start_processes(serve, (), Options::nprocs(2).daemon(true))?.detach();
+    /// start_processes(serve, (), SpawnOptions::nprocs(2).daemon(true))?.detach();
     /// // They serve until this process exits, and end then.
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
-    pub fn daemon(mut self, daemon: bool) -> Options {
+    pub fn daemon(mut self, daemon: bool) -> SpawnOptions {
         self.daemon = daemon;
         self
     }
 
     /// What happens to the other processes when one fails.
-    pub fn on_failure(mut self, on_failure: OnFailure) -> Options {
+    pub fn on_failure(mut self, on_failure: OnFailure) -> SpawnOptions {
         self.on_failure = on_failure;
         self
     }
@@ -167,43 +167,43 @@ impl Options {
     /// How long a process may take until it has loaded and reported as a worker; 10 seconds without this. A process that is
     /// stopped then, waits for a disk, or has had no processor on a busy machine, gets that time again, and again. Preloading
     /// by a fork server has no such limit: see [`set_forkserver_preload`](crate::set_forkserver_preload).
-    pub fn handshake_timeout(mut self, time: Duration) -> Options {
+    pub fn handshake_timeout(mut self, time: Duration) -> SpawnOptions {
         self.handshake = time;
         self
     }
 
     /// Sets a variable of the environment of all processes.
-    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Options {
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> SpawnOptions {
         self.setup = self.setup.env(name, value);
         self
     }
 
     /// Removes a variable from the environment of all processes.
-    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Options {
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> SpawnOptions {
         self.setup = self.setup.env_remove(name);
         self
     }
 
     /// The directory that the processes work in; this process's without this.
-    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> Options {
+    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> SpawnOptions {
         self.setup = self.setup.current_dir(directory);
         self
     }
 
     /// The processors that the processes may run on; this process's without this.
-    pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> Options {
+    pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> SpawnOptions {
         self.setup = self.setup.processors(numbers);
         self
     }
 
     /// Where the standard output of the processes goes.
-    pub fn stdout(mut self, output: Output) -> Options {
+    pub fn stdout(mut self, output: Stdio) -> SpawnOptions {
         self.setup = self.setup.stdout(output);
         self
     }
 
     /// Where the standard error of the processes goes.
-    pub fn stderr(mut self, output: Output) -> Options {
+    pub fn stderr(mut self, output: Stdio) -> SpawnOptions {
         self.setup = self.setup.stderr(output);
         self
     }
@@ -214,7 +214,7 @@ impl Options {
     /// [`Fork`](StartMethod::Fork) have all of them, except where a file that is named here takes the number.
     ///
     /// ```
-    /// use mp_spawn::{Options, start_processes};
+    /// use mp_spawn::{SpawnOptions, start_processes};
     /// use std::io::{Read, Write};
     /// use std::os::fd::AsRawFd;
     ///
@@ -223,7 +223,7 @@ impl Options {
     /// let write = |_: usize, number: i32| {
     ///     std::fs::File::options().write(true).open(format!("/proc/self/fd/{number}"))?.write_all(b"hello")
     /// };
-    /// let options = Options::nprocs(1).inherit_fds([&writer]);
+    /// let options = SpawnOptions::nprocs(1).inherit_fds([&writer]);
     /// start_processes(write, writer.as_raw_fd(), options)?.join()?;
     /// drop(writer);
     /// # let options = ();
@@ -246,14 +246,17 @@ impl Options {
     ///
     /// [`SpawnError::Launch`]: crate::SpawnError::Launch
     #[doc(alias = "pass_fds")]
-    pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> Options {
+    pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> SpawnOptions {
         self.setup = self.setup.inherit_fds(fds);
         self
     }
 
     /// Sets what is different from rank to rank: `change` gets the setup that the other options give to all, and returns that
-    /// of this rank. See [`Setup`].
-    pub fn per_rank(mut self, change: impl Fn(usize, Setup) -> Setup + Send + Sync + 'static) -> Options {
+    /// of this rank. See [`ProcessOptions`].
+    pub fn per_rank(
+        mut self,
+        change: impl Fn(usize, ProcessOptions) -> ProcessOptions + Send + Sync + 'static,
+    ) -> SpawnOptions {
         self.per_rank = Some(Arc::new(change));
         self
     }
@@ -261,7 +264,7 @@ impl Options {
     /// The secret of the processes, and of those that they start; this process's without this. See
     /// [`CurrentProcess::authkey`](crate::CurrentProcess::authkey).
     #[cfg(feature = "authkey")]
-    pub fn authkey(mut self, key: impl AsRef<[u8]>) -> Options {
+    pub fn authkey(mut self, key: impl AsRef<[u8]>) -> SpawnOptions {
         self.key = Some(key.as_ref().into());
         self
     }
@@ -278,7 +281,7 @@ impl Options {
     }
 
     /// What a rank is started with.
-    pub(crate) fn setup(&self, rank: usize) -> Setup {
+    pub(crate) fn setup(&self, rank: usize) -> ProcessOptions {
         let setup = self.setup.clone();
         match &self.per_rank {
             Some(change) => change(rank, setup),
@@ -287,9 +290,9 @@ impl Options {
     }
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for SpawnOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
+        f.debug_struct("SpawnOptions")
             .field("nprocs", &self.nprocs)
             .field("name", &self.name)
             .field("grace_period", &self.grace_period)
@@ -304,9 +307,9 @@ impl fmt::Debug for Options {
     }
 }
 
-impl Default for Options {
+impl Default for SpawnOptions {
     /// One process.
-    fn default() -> Options {
-        Options::nprocs(1)
+    fn default() -> SpawnOptions {
+        SpawnOptions::nprocs(1)
     }
 }

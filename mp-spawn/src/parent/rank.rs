@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::error::SpawnError;
-use crate::error::exit_status::{Exit, Signal};
+use crate::error::exit_status::{ExitStatus, Signal};
 use crate::io::captured::Streams;
 use crate::protocol::payload::Value;
 use crate::sys::pid_number;
@@ -16,16 +16,16 @@ use crate::sys::process_handle::Handle;
 /// How a process is doing.
 ///
 /// ```
-/// use mp_spawn::{Options, Status, start_processes};
+/// use mp_spawn::{SpawnOptions, ProcessStatus, start_processes};
 ///
-/// let context = start_processes(|_rank: usize, (): ()| {}, (), Options::nprocs(1))?;
+/// let context = start_processes(|_rank: usize, (): ()| {}, (), SpawnOptions::nprocs(1))?;
 /// context.wait()?;
-/// assert!(matches!(context.status(0)?, Status::Ended));
+/// assert!(matches!(context.status(0)?, ProcessStatus::Ended));
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Status {
+pub enum ProcessStatus {
     /// It runs.
     Running,
     /// It ended without a failure: its function returned, or it called `exit(0)`.
@@ -68,7 +68,7 @@ pub(crate) struct Rank {
     /// The last signal that the program sent to this one alone.
     pub(crate) asked: Option<Signal>,
     /// How it ended.
-    pub(crate) exit: Option<Exit>,
+    pub(crate) exit: Option<ExitStatus>,
     /// Whether it had reported that it is a worker, if it has ended.
     pub(crate) begun: bool,
     /// Whether the program got its failure.
@@ -100,12 +100,12 @@ impl Rank {
         }
     }
 
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> ProcessStatus {
         match (&self.failure, self.over, self.ending) {
-            (Some((_, error)), ..) => Status::Failed(error.clone()),
-            (None, false, _) => Status::Running,
-            (None, true, Some((_, signal))) => Status::EndedByUs(signal),
-            (None, true, None) => Status::Ended,
+            (Some((_, error)), ..) => ProcessStatus::Failed(error.clone()),
+            (None, false, _) => ProcessStatus::Running,
+            (None, true, Some((_, signal))) => ProcessStatus::EndedByUs(signal),
+            (None, true, None) => ProcessStatus::Ended,
         }
     }
 
@@ -123,10 +123,12 @@ impl Rank {
     pub(crate) fn describe(&self) -> String {
         let pid = self.number();
         match self.status() {
-            Status::Running => format!("{} (pid {pid}): running", self.name),
-            Status::Ended => format!("{} (pid {pid}): ended", self.name),
-            Status::Failed(error) => error.to_string(),
-            Status::EndedByUs(signal) => format!("{} (pid {pid}): ended by us with {signal}", self.name),
+            ProcessStatus::Running => format!("{} (pid {pid}): running", self.name),
+            ProcessStatus::Ended => format!("{} (pid {pid}): ended", self.name),
+            ProcessStatus::Failed(error) => error.to_string(),
+            ProcessStatus::EndedByUs(signal) => {
+                format!("{} (pid {pid}): ended by us with {signal}", self.name)
+            }
         }
     }
 

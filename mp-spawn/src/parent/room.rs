@@ -18,7 +18,7 @@ use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
-use crate::error::{Launch, Result, SpawnError};
+use crate::error::{LaunchError, Result, SpawnError};
 use crate::parent::supervisor;
 use crate::protocol::payload;
 
@@ -60,7 +60,7 @@ fn members_now(arena: &Arena) -> usize {
 fn too_many(count: usize, free: usize, limit: usize) -> SpawnError {
     let why = format!("{count} were asked for, and there is room for {free}");
     let runs = limit - free;
-    SpawnError::Launch(Box::new(Launch {
+    SpawnError::Launch(Box::new(LaunchError {
         what: "the start of that many processes",
         program: None,
         limit: Some(format!(

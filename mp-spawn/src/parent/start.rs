@@ -9,7 +9,7 @@ use crate::parent::child_state::{Common, Order};
 use crate::parent::group::Group;
 use crate::parent::launch::Command;
 use crate::parent::launch::fork;
-use crate::parent::options::Options;
+use crate::parent::options::SpawnOptions;
 use crate::parent::room;
 use crate::parent::supervisor::{self, Batch};
 use crate::protocol::command;
@@ -70,7 +70,7 @@ pub(crate) fn reference<E: 'static>(desc: &'static Desc<E>) -> Result<FunctionRe
 /// Starts processes. `pack` makes what is sent to each rank.
 pub(crate) fn start(
     plan: Plan,
-    options: &Options,
+    options: &SpawnOptions,
     mut pack: impl FnMut(usize) -> Result<ToChild>,
 ) -> Result<Arc<Group>> {
     if token::unconsumed() {
@@ -138,7 +138,7 @@ fn frames(start: &Start, args: &[u8], memory: BorrowedFd<'static>) -> Result<Out
 }
 
 /// What processes take over from this one, with these options.
-fn settings(options: &Options) -> Result<Settings> {
+fn settings(options: &SpawnOptions) -> Result<Settings> {
     let Chosen { method, fork } = start_method::chosen();
     let method = get_all_start_methods().iter().position(|one| *one == method).unwrap_or(0);
     #[cfg(feature = "log")]

@@ -24,7 +24,7 @@ pub(crate) struct Words {
 /// What [`set_executable`] or [`set_command`] has set; the running program without it.
 static USUAL: PerProcess<Mutex<Option<Words>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// From now on, starts another program instead of the running one, unless [`Options::executable`] or
+/// From now on, starts another program instead of the running one, unless [`SpawnOptions::executable`] or
 /// [`ProcessBuilder::executable`] names one; `None` takes that back. It must be the same build: the function is looked up
 /// in it. Processes that are started from now on begin with the same setting.
 ///
@@ -38,13 +38,13 @@ static USUAL: PerProcess<Mutex<Option<Words>>> = PerProcess::new([const { Mutex:
 /// This helps where the running program can't be found, as when it was deleted and runs under valgrind or by the loader
 /// (`ld.so ./program`). For a program that needs arguments to become a worker, use [`set_command`].
 ///
-/// [`Options::executable`]: crate::Options::executable
+/// [`SpawnOptions::executable`]: crate::SpawnOptions::executable
 /// [`ProcessBuilder::executable`]: crate::ProcessBuilder::executable
 pub fn set_executable(program: Option<PathBuf>) {
     *USUAL.lock() = program.map(Words::program);
 }
 
-/// From now on, starts processes by this command, a program and its arguments, unless [`Options::command`] names another;
+/// From now on, starts processes by this command, a program and its arguments, unless [`SpawnOptions::command`] names another;
 /// an empty one takes that back, and what [`set_executable`] has set. A program without a slash in its name is searched for in
 /// the directories of `PATH`: name it by its path where `PATH` is not trusted. Processes that are started from now on begin with
 /// the same setting.
@@ -65,7 +65,7 @@ pub fn set_executable(program: Option<PathBuf>) {
 /// program, as `env` and `sh -c 'exec …'` do, but not start a process that does: the process that is started has to be the
 /// worker.
 ///
-/// [`Options::command`]: crate::Options::command
+/// [`SpawnOptions::command`]: crate::SpawnOptions::command
 /// [`export_child_main!`]: crate::export_child_main!
 #[doc(alias = "set_executable")]
 pub fn set_command<S: Into<OsString>>(command: impl IntoIterator<Item = S>) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::refusal::Refusal;
+use crate::error::refusal::FunctionError;
 use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 use crate::protocol::frame::{CRASH_PAYLOAD, Frame, Kind};
 use crate::protocol::function::FunctionRef;
@@ -174,7 +174,7 @@ pub(crate) enum Report {
     /// It panicked.
     Panic { at: u64, note: PanicNote },
     /// It was not called: its reference does not hold.
-    Refused(Refusal),
+    Refused(FunctionError),
     /// It was not called: its arguments could not be decoded.
     Undecodable(String),
     /// It was not called: the process lacks something that it needs.

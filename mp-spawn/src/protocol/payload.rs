@@ -32,7 +32,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::cause;
-use crate::error::{Launch, Result, SpawnError};
+use crate::error::{LaunchError, Result, SpawnError};
 use crate::protocol::control_socket;
 use crate::protocol::frame::Kind;
 use crate::protocol::message::Joined;
@@ -123,7 +123,7 @@ pub(crate) fn arena() -> Result<Arena> {
 fn no_memory(error: mp_core::Error) -> SpawnError {
     match cause::of_memory() {
         None => unencodable(error.into()),
-        cause => SpawnError::Launch(Box::new(Launch {
+        cause => SpawnError::Launch(Box::new(LaunchError {
             what: "sharing memory with a worker",
             program: None,
             limit: None,

@@ -25,7 +25,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
 use crate::error::Result;
-use crate::error::exit_status::{self, Exit};
+use crate::error::exit_status::{self, ExitStatus};
 use crate::error::failed;
 use crate::sys;
 use crate::sys::clock::timespec;
@@ -147,10 +147,10 @@ impl Handle {
     }
 
     /// How it ended, if it has: reaps it.
-    pub(crate) fn reap(&self) -> Option<Exit> {
+    pub(crate) fn reap(&self) -> Option<ExitStatus> {
         let mut reaped = self.reaped.lock();
         if *reaped {
-            return Some(Exit::Unknown);
+            return Some(ExitStatus::Unknown);
         }
         let id = if self.is_pidfd { WaitId::PidFd(self.sentinel.as_fd()) } else { WaitId::Pid(self.pid) };
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
@@ -158,14 +158,14 @@ impl Handle {
             Ok(None) => return None,
             Ok(Some(status)) => exit_of(&status),
             // Reaped elsewhere.
-            Err(_) => Exit::Unknown,
+            Err(_) => ExitStatus::Unknown,
         };
         *reaped = !mp_core::mutant!("spawn.reap.not-noted");
         Some(exit)
     }
 
     /// Ends it and waits until it is gone.
-    pub(crate) fn end(&self) -> Exit {
+    pub(crate) fn end(&self) -> ExitStatus {
         // This fails only if it has ended.
         let _ = self.signal(Signal::KILL);
         loop {
@@ -184,13 +184,14 @@ pub(crate) fn end(pid: Pid) {
     let _ = retry_on_intr(|| rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()));
 }
 
-fn exit_of(status: &WaitIdStatus) -> Exit {
+fn exit_of(status: &WaitIdStatus) -> ExitStatus {
     match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => Exit::Code(code),
-        (None, Some(signal)) => {
-            Exit::Signal { signal: exit_status::Signal::from_number(signal), core_dumped: status.dumped() }
-        }
-        (None, None) => Exit::Unknown,
+        (Some(code), _) => ExitStatus::Code(code),
+        (None, Some(signal)) => ExitStatus::Signal {
+            signal: exit_status::Signal::from_number(signal),
+            core_dumped: status.dumped(),
+        },
+        (None, None) => ExitStatus::Unknown,
     }
 }
 
@@ -222,9 +223,9 @@ mod tests {
             wait(&handle);
             // For good, and not only for the first check.
             assert!(handle.has_ended());
-            assert_eq!(handle.reap(), Some(Exit::Code(3)), "{handle:?}");
+            assert_eq!(handle.reap(), Some(ExitStatus::Code(3)), "{handle:?}");
             assert!(handle.has_ended());
-            assert_eq!(handle.reap(), Some(Exit::Unknown));
+            assert_eq!(handle.reap(), Some(ExitStatus::Unknown));
             assert_eq!(handle.signal(Signal::KILL), Err(Errno::SRCH));
         }
     }
@@ -233,7 +234,7 @@ mod tests {
     #[test]
     fn no_signal_is_sent_to_a_number_that_was_reaped() {
         let handle = Handle::of(rustix::process::getpid()).unwrap();
-        assert_eq!(handle.reap(), Some(Exit::Unknown));
+        assert_eq!(handle.reap(), Some(ExitStatus::Unknown));
         assert_eq!(handle.signal(Signal::CONT), Err(Errno::SRCH));
     }
 
@@ -244,7 +245,7 @@ mod tests {
             handle.signal(Signal::KILL).unwrap();
             wait(&handle);
             let exit = handle.reap();
-            let Some(Exit::Signal { signal, .. }) = exit else { panic!("{exit:?}") };
+            let Some(ExitStatus::Signal { signal, .. }) = exit else { panic!("{exit:?}") };
             assert_eq!(signal, exit_status::Signal::KILL);
         }
     }
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn it_can_be_ended_at_once() {
         for handle in both("exec sleep 100") {
-            assert!(matches!(handle.end(), Exit::Signal { .. }));
+            assert!(matches!(handle.end(), ExitStatus::Signal { .. }));
             assert!(handle.has_ended());
         }
     }

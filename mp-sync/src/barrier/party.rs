@@ -13,7 +13,7 @@ use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, Seen, set};
 ///
 /// It is used as the barrier itself. Dropping it, as when the process ends by itself, leaves without breaking anything.
 #[must_use = "dropping it leaves the barrier"]
-pub struct Party {
+pub struct BarrierMember {
     barrier: Barrier,
     me: Member,
     seen: Seen,
@@ -34,12 +34,12 @@ impl Barrier {
     /// # Errors
     /// [`BarrierError::TooMany`] when as many are enrolled as there are parties (dead ones included, until a reset);
     /// [`BarrierError::Failed`] in a forked copy.
-    pub fn enroll(&self) -> Result<Party, BarrierError> {
+    pub fn enroll(&self) -> Result<BarrierMember, BarrierError> {
         let me = self.shared.me()?;
         let seen = self.shared.run(Claim::new(self.enrolled(), EMPTY, (HELD, me, 0), 0).or_new());
         let Some(seen) = seen else { return Err(BarrierError::TooMany { parties: self.parties }) };
         self.sign(3, seen.index, me);
-        Ok(Party { barrier: self.clone(), me, seen })
+        Ok(BarrierMember { barrier: self.clone(), me, seen })
     }
 
     pub(super) fn party_slots(&self) -> impl Iterator<Item = Seen> + '_ {
@@ -57,7 +57,7 @@ impl Barrier {
     }
 }
 
-impl Deref for Party {
+impl Deref for BarrierMember {
     type Target = Barrier;
 
     fn deref(&self) -> &Barrier {
@@ -65,7 +65,7 @@ impl Deref for Party {
     }
 }
 
-impl Drop for Party {
+impl Drop for BarrierMember {
     fn drop(&mut self) {
         // In a forked copy it is not ours.
         if self.barrier.shared.me().ok() == Some(self.me) {
@@ -74,8 +74,8 @@ impl Drop for Party {
     }
 }
 
-impl fmt::Debug for Party {
+impl fmt::Debug for BarrierMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Party({} of {:?})", self.seen.index, self.barrier)
+        write!(f, "BarrierMember({} of {:?})", self.seen.index, self.barrier)
     }
 }

@@ -36,7 +36,7 @@ impl<T: Pod + Send> Array<T> {
     /// A copy of `data` in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a type that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more than 64 bytes.
     pub fn from_slice(data: &[T]) -> Result<Self> {
         let array = Self::zeros(data.len())?;
         array.locked.slice(data.len(), array.locked.first()?).copy_from_slice(data);
@@ -62,13 +62,13 @@ impl<T: Pod + Send> Array<T> {
     }
 
     fn missing(&self, i: usize) -> LockError {
-        Error::Shape(format!("element {i} of an array of {}", self.len)).into()
+        Error::OutOfBounds(format!("element {i} of an array of {}", self.len)).into()
     }
 
     /// A copy of one element, made under the lock.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such element, and as [`lock`](Self::lock).
+    /// [`Error::OutOfBounds`] when there is no such element, and as [`lock`](Self::lock).
     pub fn get(&self, i: usize) -> Result<T, LockError> {
         self.lock()?.get(i).copied().ok_or_else(|| self.missing(i))
     }
@@ -76,7 +76,7 @@ impl<T: Pod + Send> Array<T> {
     /// Replaces one element under the lock.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such element, and as [`lock`](Self::lock).
+    /// [`Error::OutOfBounds`] when there is no such element, and as [`lock`](Self::lock).
     pub fn set(&self, i: usize, value: T) -> Result<(), LockError> {
         *self.lock()?.get_mut(i).ok_or_else(|| self.missing(i))? = value;
         Ok(())

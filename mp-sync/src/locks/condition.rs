@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::words::Member;
-use mp_core::{Asking, Blocking, Error, LockError, Patience, Result, Wait, block_on};
+use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, LockError, Result, Wait, block_on};
 
 use crate::handle::handle;
 use crate::locks::unlocked::{ConditionGuard, Waiting};
@@ -71,7 +71,7 @@ const WAITERS: u32 = 1024;
 #[doc(alias = "multiprocessing.Condition")]
 pub struct Condition {
     pub(crate) shared: Shared,
-    patience: Arc<Patience>,
+    patience: Arc<AdaptiveSpin>,
 }
 
 impl Condition {
@@ -86,11 +86,11 @@ impl Condition {
     /// A condition for up to `waiters` threads that wait at once.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for none and for more than 2^20.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for none, or [`Error::LimitExceeded`] for more than 2^20.
     pub fn with_waiters(waiters: u32) -> Result<Self> {
         if !(1..=1 << 20).contains(&waiters) {
             let why = format!("a condition for {waiters} that wait: 1 to {} are possible", 1 << 20);
-            return Err(Error::Shape(why));
+            return Err(Error::not_within(waiters > 0, why));
         }
         Ok(Self::of(Shared::new(NAME, SLOTS + u64::from(waiters))?))
     }
@@ -275,7 +275,7 @@ impl Condition {
 
     /// Waits for a token; whether one came.
     fn sleep(&self, me: Member, mine: Seen, wait: Wait) -> bool {
-        let mut waiter = Waiter { condition: self, me, mine, asking: Asking::default(), wait };
+        let mut waiter = Waiter { condition: self, me, mine, asking: LivenessTimer::default(), wait };
         loop {
             if block_on(&mut waiter, &self.patience, wait).is_some() {
                 return true;
@@ -345,7 +345,7 @@ struct Waiter<'a> {
     condition: &'a Condition,
     me: Member,
     mine: Seen,
-    asking: Asking,
+    asking: LivenessTimer,
     wait: Wait,
 }
 

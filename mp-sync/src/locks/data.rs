@@ -37,7 +37,7 @@ pub(crate) fn name_of<T>(what: &str) -> String {
 pub(crate) fn check<T>() -> Result<()> {
     if align_of::<T>() > ALIGN {
         let why = format!("data aligned to {} bytes; at most {ALIGN} are possible", align_of::<T>());
-        return Err(Error::Shape(why));
+        return Err(Error::LimitExceeded(why));
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ use crate::locks::locked::{Locked, locking};
 /// [`Condition`](crate::Condition) can wait with the guard.
 ///
 /// Types of one's own need no dependency on `bytemuck`, but the attribute that says where its derive macros find it; in a
-/// program that uses `mp`, that is `crate = "mp::bytemuck"`:
+/// program that uses `mp`, that is `crate = "mp::sync::bytemuck"`:
 ///
 /// ```
 /// use mp_core::bytemuck::{Pod, Zeroable};
@@ -74,7 +74,7 @@ impl<T: Pod + Send> Lock<T> {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), [`Error::ArenaFull`](mp_core::Error::ArenaFull), or
-    /// [`Error::Shape`](mp_core::Error::Shape) for a type that is aligned to more than 64 bytes.
+    /// [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) for a type that is aligned to more than 64 bytes.
     pub fn new(value: T) -> Result<Self> {
         let locked = Locked::new::<T>("Lock", 1)?;
         *locked.value(locked.first()?) = value;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use mp_core::steps::lock::Died;
 use mp_core::words::Member;
-use mp_core::{Error, LockError, Patience, RawGuard, RawLock, Result, Wait};
+use mp_core::{AdaptiveSpin, Error, LockError, RawGuard, RawLock, Result, Wait};
 use serde::Deserializer;
 
 use crate::locks::data;
@@ -26,7 +26,7 @@ pub(crate) const DATA: u64 = 8;
 pub struct Locked {
     shared: Shared,
     lock: RawLock,
-    patience: Arc<Patience>,
+    patience: Arc<AdaptiveSpin>,
 }
 
 impl Locked {
@@ -42,7 +42,7 @@ impl Locked {
     }
 
     fn of(shared: Shared) -> Self {
-        Self { lock: shared.lock(LOCK), shared, patience: Arc::new(Patience::new()) }
+        Self { lock: shared.lock(LOCK), shared, patience: Arc::new(AdaptiveSpin::new()) }
     }
 
     pub(crate) fn shared(&self) -> &Shared {

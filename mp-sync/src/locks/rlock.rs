@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use mp_core::mem::Word;
 use mp_core::steps::lock::Died;
 use mp_core::words::Member;
-use mp_core::{Error, LockError, Patience, RawGuard, Result, Wait};
+use mp_core::{AdaptiveSpin, Error, LockError, RawGuard, Result, Wait};
 
 use crate::handle::handle;
 use crate::locks::data::{self, Guarded};
@@ -49,7 +49,7 @@ const DATA: u64 = 8;
 #[doc(alias = "multiprocessing.RLock")]
 pub struct RLock<T: Pod + Send> {
     pub(crate) shared: Shared,
-    patience: Arc<Patience>,
+    patience: Arc<AdaptiveSpin>,
     data: PhantomData<fn(T) -> T>,
 }
 
@@ -74,7 +74,7 @@ impl<T: Pod + Send> RLock<T> {
     /// A lock around `value`, in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a type that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more than 64 bytes.
     pub fn new(value: T) -> Result<Self> {
         data::check::<T>()?;
         let made = Self::of(Shared::new(&Self::name(), Self::WORDS)?);
@@ -142,7 +142,10 @@ impl<T: Pod + Send> RLock<T> {
             Err(LockError::WouldDeadlock) => match self.shared.run(Deepen::new(self.depth())) {
                 Deeper::Taken => {}
                 Deeper::TooOften => {
-                    return Err(Error::Malformed("this thread has the lock too often".into()).into());
+                    return Err(Error::LimitExceeded(
+                        "this thread has locked it too often: drop some of its guards".into(),
+                    )
+                    .into());
                 }
                 Deeper::Garbage => {
                     let why = "this thread has the lock, and its words say not";

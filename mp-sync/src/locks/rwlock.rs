@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use mp_core::steps::lock::Who;
 use mp_core::sync::{Ordering, compiler_fence};
 use mp_core::words::Member;
-use mp_core::{Error, LockError, Parking, Patience, RawGuard, RawLock, Result, Wait};
+use mp_core::{AdaptiveSpin, Error, LockError, Parking, RawGuard, RawLock, Result, Wait};
 
 pub use self::guard::{ReadGuard, WriteGuard};
 pub(crate) use self::guard::{Reading, Writing};
@@ -59,7 +59,7 @@ const TRIES: u32 = 3;
 pub struct RwLock<T: Pod + Send + Sync> {
     pub(crate) shared: Shared,
     raw: RawLock,
-    patience: Arc<Patience>,
+    patience: Arc<AdaptiveSpin>,
     data: PhantomData<fn(T) -> T>,
 }
 
@@ -86,12 +86,14 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// A lock around `value`, for up to `readers` readers at once; more than those wait.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for no readers, for more than 2^20, and for a type
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for no readers, or [`Error::LimitExceeded`] for more
+    /// than 2^20, and for a type
     /// that is aligned to more than 64 bytes.
     pub fn with_readers(value: T, readers: u32) -> Result<Self> {
         data::check::<T>()?;
         if !(1..=1 << 20).contains(&readers) {
-            return Err(Error::Shape(format!("a lock for {readers} readers: 1 to {} are possible", 1 << 20)));
+            let why = format!("a lock for {readers} readers: 1 to {} are possible", 1 << 20);
+            return Err(Error::not_within(readers > 0, why));
         }
         let made = Self::of(Shared::new(&Self::name(), Self::words_for(readers))?);
         match made.write() {

@@ -8,7 +8,7 @@ use mp_core::foreign;
 use mp_core::mem::{Mem, Word};
 use mp_core::message::scope;
 use mp_core::mutex::Mutex;
-use mp_core::{Error, Patience, RawLock, SharedMemory, Structure, Wait};
+use mp_core::{AdaptiveSpin, Error, RawLock, SharedMemory, Structure, Wait};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -30,7 +30,7 @@ pub(super) enum Place {
     Arena {
         shared: Shared,
         lock: RawLock,
-        patience: Arc<Patience>,
+        patience: Arc<AdaptiveSpin>,
     },
     /// The mutex is for the threads of this process, which have one file lock.
     Named {

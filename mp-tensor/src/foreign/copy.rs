@@ -12,7 +12,7 @@ pub(crate) fn fits<T: Element>(file_len: u64, offset: u64, elements: usize) -> R
     let bytes = (elements as u64).checked_mul(size_of::<T>() as u64);
     match bytes.and_then(|n| n.checked_add(offset)) {
         Some(end) if end <= file_len => Ok(end - offset),
-        _ => Err(Error::Shape(format!(
+        _ => Err(Error::OutOfBounds(format!(
             "{elements} elements of {} at byte {offset} of a file that has {file_len} bytes",
             T::DTYPE
         ))),
@@ -36,7 +36,7 @@ impl<T: Element> Tensor<T> {
     /// not be aligned.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the file is too short, [`Error::NotShared`] when it is no regular file or shrank, [`Error::Os`]
+    /// [`Error::OutOfBounds`] when the file is too short, [`Error::NotShareable`] when it is no regular file or shrank, [`Error::Os`]
     /// when it can't be read, and as [`Tensor::empty`].
     #[doc(alias = "rebuild_storage_fd")]
     pub fn from_fd(file: impl AsFd, offset: u64, shape: &[usize]) -> Result<Self> {
@@ -71,7 +71,7 @@ impl<T: Element> Tensor<T> {
         let to: &mut [u8] = bytemuck::cast_slice_mut(tensor.as_mut_slice()?);
         let got = foreign::read_at(file, offset, to)? as u64;
         if got < bytes {
-            return Err(Error::NotShared(format!(
+            return Err(Error::NotShareable(format!(
                 "the file had {file_len} bytes and shrank while it was read: {got} of {bytes} came"
             )));
         }

@@ -52,12 +52,12 @@ impl<T: Element> MappedFile<T> {
     /// for ever and for all processes.
     ///
     /// # Errors
-    /// [`Error::NotShared`] when it can't be sealed (no memfd, or sealed against sealing), [`Error::Shape`] when it is too
-    /// short, or `offset` no multiple of the element's size; [`Error::Os`] when it can't be mapped.
+    /// [`Error::NotShareable`] when it can't be sealed (no memfd, or sealed against sealing), [`Error::OutOfBounds`] when it is too
+    /// short, [`Error::InvalidArgument`] when `offset` is no multiple of the element's size; [`Error::Os`] when it can't be mapped.
     pub fn from_fd(file: impl AsFd, offset: u64, len: usize) -> Result<Self> {
         let file = file.as_fd();
         if !foreign::seal_shrink(file) {
-            return Err(Error::NotShared(
+            return Err(Error::NotShareable(
                 "the file can't be sealed against shrinking (only memfds can): copy it with Tensor::from_fd, or \
                  map it with the unsafe MappedFile::from_unsealed"
                     .into(),
@@ -80,7 +80,7 @@ impl<T: Element> MappedFile<T> {
 
     fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self> {
         if !offset.is_multiple_of(size_of::<T>() as u64) {
-            return Err(Error::Shape(format!(
+            return Err(Error::InvalidArgument(format!(
                 "byte {offset} is no multiple of {}, the size of {}: copy it with Tensor::from_fd",
                 size_of::<T>(),
                 T::DTYPE
@@ -136,7 +136,7 @@ impl<T: Element> MappedFile<T> {
     /// Writes one element.
     ///
     /// # Errors
-    /// [`Error::NotShared`] when the file is only readable, see [`is_writable`](Self::is_writable).
+    /// [`Error::Unsupported`] when the file is only readable, see [`is_writable`](Self::is_writable).
     ///
     /// # Panics
     /// If there is no such element, as indexing a slice.
@@ -144,7 +144,9 @@ impl<T: Element> MappedFile<T> {
     pub fn store(&self, i: usize, value: T) -> Result<()> {
         let at = self.at(i);
         if !self.writable {
-            return Err(Error::NotShared("the file is sealed against writing, or open to read only".into()));
+            return Err(Error::Unsupported(
+                "a write to a file that is sealed against writing, or open to read only".into(),
+            ));
         }
         foreign::write(&self.region, Word::at(0), at, bytemuck::bytes_of(&value));
         Ok(())

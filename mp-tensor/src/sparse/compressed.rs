@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{index, malformed};
+use super::{index, malformed, misfit};
 use crate::{Element, Frozen, Readable, Sendable, Tensor};
 use mp_core::Result;
 
@@ -60,7 +60,9 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
     /// in the other dimension, in order), `values` (an element each; with blocks, a block each), and the shape.
     ///
     /// # Errors
-    /// [`Error::Malformed`](mp_core::Error::Malformed) when they don't fit each other, or an index is out of range or
+    /// [`Error::Shape`](mp_core::Error::Shape) when they don't fit each other,
+    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index is out of range,
+    /// [`Error::Malformed`](mp_core::Error::Malformed) when one is
     /// order; [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
     pub fn new(
         layout: Layout,
@@ -92,7 +94,7 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
     }
 
     fn parts_differ<R>(&self) -> Result<R> {
-        malformed(format!(
+        misfit(format!(
             "compressed indices of shape {:?}, plain indices of shape {:?} and values of shape {:?} don't make a matrix of \
              shape {:?} in {:?}",
             self.compressed.shape(),
@@ -177,7 +179,7 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
     /// All elements, with zeros where nothing is noted.
     ///
     /// # Errors
-    /// As [`Tensor::empty`]; [`Error::Malformed`](mp_core::Error::Malformed) when an index out of range was
+    /// As [`Tensor::empty`]; [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index out of range was
     /// written into shared memory meanwhile.
     pub fn to_dense(&self) -> Result<Tensor<T>> {
         let mut dense = Tensor::zeros(&self.shape)?;

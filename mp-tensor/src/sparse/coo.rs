@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{index, malformed};
+use super::{index, misfit};
 use crate::view::dims::Dims;
 use crate::{Element, Frozen, Number, Readable, Sendable, Tensor};
 use mp_core::Result;
@@ -38,14 +38,15 @@ impl<T: Element, M: Sendable> SparseCoo<T, M> {
     /// many dimensions as are left), and the shape.
     ///
     /// # Errors
-    /// [`Error::Malformed`](mp_core::Error::Malformed) when they don't fit each other, or an index is out of range;
-    /// [`Error::Shape`](mp_core::Error::Shape) when there are too many dimensions;
+    /// [`Error::Shape`](mp_core::Error::Shape) when they don't fit each other,
+    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index is out of range,
+    /// [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) when there are too many dimensions;
     /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
     pub fn new(indices: Tensor<i64, M>, values: Tensor<T, M>, shape: &[usize]) -> Result<Self> {
         let shape = Dims::from_slice(shape)?;
         indices.raw.here()?;
         let &[sparse, n] = indices.shape() else {
-            return malformed(format!(
+            return misfit(format!(
                 "sparse indices of shape {:?}, not [dimensions, elements]",
                 indices.shape()
             ));
@@ -54,7 +55,7 @@ impl<T: Element, M: Sendable> SparseCoo<T, M> {
         // As many elements as there is memory for their coordinates.
         let whole = sparse <= shape.len() && indices.raw.view.is_injective() && (sparse > 0 || n < 2);
         if !whole || values.shape().first() != Some(&n) || &values.shape()[1..] != dense {
-            return malformed(format!(
+            return misfit(format!(
                 "sparse indices of shape {:?} and values of shape {:?} don't make a tensor of shape {shape:?}",
                 indices.shape(),
                 values.shape()
@@ -113,7 +114,7 @@ impl<T: Number, M: Sendable> SparseCoo<T, M> {
     /// All elements, with zeros where nothing is noted; values of the same coordinates are added.
     ///
     /// # Errors
-    /// As [`Tensor::empty`]; [`Error::Malformed`](mp_core::Error::Malformed) when an index out of range was
+    /// As [`Tensor::empty`]; [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index out of range was
     /// written into shared memory meanwhile.
     pub fn to_dense(&self) -> Result<Tensor<T>> {
         let mut dense = Tensor::zeros(&self.shape)?;

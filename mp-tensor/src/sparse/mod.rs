@@ -11,6 +11,12 @@ pub use coo::SparseCoo;
 
 use mp_core::{Error, Result};
 
+/// Parts that do not fit each other.
+fn misfit<T>(why: String) -> Result<T> {
+    Err(Error::Shape(why))
+}
+
+/// Indices that are none of a sparse tensor.
 fn malformed<T>(why: String) -> Result<T> {
     Err(Error::Malformed(why))
 }
@@ -19,7 +25,7 @@ fn malformed<T>(why: String) -> Result<T> {
 fn index(i: i64, n: usize, what: &str) -> Result<usize> {
     match usize::try_from(i) {
         Ok(i) if i < n => Ok(i),
-        _ => malformed(format!("{what} {i} of a sparse tensor, in a dimension of {n} entries")),
+        _ => Err(Error::OutOfBounds(format!("{what} {i} of a sparse tensor, in a dimension of {n} entries"))),
     }
 }
 

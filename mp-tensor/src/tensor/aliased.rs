@@ -42,7 +42,8 @@ impl<T: Element, M: Sendable> Tensor<T, M> {
     /// Any shape and strides, with this offset, within its storage.
     ///
     /// # Errors
-    /// [`Error::Shape`](mp_core::Error::Shape) when some of it would lie outside, or a stride is negative.
+    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when some of it would lie outside,
+    /// [`Error::Unsupported`](mp_core::Error::Unsupported) when a stride is negative.
     pub fn as_strided(&self, shape: &[usize], strides: &[isize], offset: usize) -> Result<Self> {
         let elements = self.storage().len() / size_of::<T>();
         self.viewed(|v| v.as_strided(shape, strides, offset, elements))

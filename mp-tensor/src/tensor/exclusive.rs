@@ -32,7 +32,7 @@ impl<T: Element> Tensor<T, Exclusive> {
     /// A tensor whose elements are whatever the memory held.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a shape that is too large.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a shape that is too large.
     pub fn empty(shape: &[usize]) -> Result<Self> {
         Ok(Self::of(Raw::new(shape, size_of::<T>())?))
     }

@@ -79,7 +79,7 @@ macro_rules! raw_methods {
         /// Says whether gradients are wanted for it. Views made from now on are no leaves then, as in torch.
         ///
         /// # Errors
-        /// [`Error::Shape`](mp_core::Error::Shape) for element types that have no gradients, and for what is no leaf.
+        /// [`Error::Unsupported`](mp_core::Error::Unsupported) for element types that have no gradients, and for what is no leaf.
         #[doc(alias = "requires_grad_")]
         pub fn set_requires_grad(&mut self, requires: bool) -> mp_core::Result<()> {
             let dtype = self.dtype();
@@ -118,26 +118,27 @@ macro_rules! view_methods {
             /// `len` entries of dimension `dim` from `start` on.
             ///
             /// # Errors
-            /// [`Error::Shape`](mp_core::Error::Shape) when there are not that many.
+            /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there are not that many.
             narrow(dim: usize, start: usize, len: usize), |v| v.narrow(dim, start, len));
         $crate::tensor::methods::view_method!($by,
             /// Every `step`-th entry of a range of dimension `dim`: `x[1:7:2]` is `x.slice(0, 1..7, 2)`.
             ///
             /// # Errors
-            /// [`Error::Shape`](mp_core::Error::Shape) when the range is out of range, or the step not greater than
+            /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when the range is out of range,
+            /// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) when the step is not greater than
             /// zero.
             slice(dim: usize, range: impl std::ops::RangeBounds<usize>, step: isize), |v| v.slice(dim, range, step));
         $crate::tensor::methods::view_method!($by,
             /// One entry of dimension `dim`, which disappears.
             ///
             /// # Errors
-            /// [`Error::Shape`](mp_core::Error::Shape) when there is no such entry.
+            /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such entry.
             select(dim: usize, index: usize), |v| v.select(dim, index));
         $crate::tensor::methods::view_method!($by,
             /// Two dimensions exchanged.
             ///
             /// # Errors
-            /// [`Error::Shape`](mp_core::Error::Shape) when there is no such dimension.
+            /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such dimension.
             #[doc(alias = "swapaxes")]
             transpose(a: usize, b: usize), |v| v.transpose(a, b));
         $crate::tensor::methods::view_method!($by,
@@ -150,7 +151,7 @@ macro_rules! view_methods {
             /// The dimensions in another order.
             ///
             /// # Errors
-            /// [`Error::Shape`](mp_core::Error::Shape) when `order` doesn't name each dimension once.
+            /// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) when `order` doesn't name each dimension once.
             permute(order: &[usize]), |v| v.permute(order));
         $crate::tensor::methods::view_method!($by,
             /// Another shape for the same elements in the same order, without copying any: wherever strides can say it, also
@@ -178,13 +179,13 @@ macro_rules! view_methods {
             /// Without dimension `dim`, if that has one entry; else as it is.
             ///
             /// # Errors
-            /// [`Error::Shape`](mp_core::Error::Shape) when there is no such dimension.
+            /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such dimension.
             squeeze_dim(dim: usize), |v| v.squeeze_dim(dim));
         $crate::tensor::methods::view_method!($by,
             /// With a further dimension of one entry, which becomes dimension `dim`.
             ///
             /// # Errors
-            /// [`Error::Shape`](mp_core::Error::Shape) when `dim` is too large, or there are [`MAX_RANK`](crate::MAX_RANK)
+            /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when `dim` is too large, or there are [`MAX_RANK`](crate::MAX_RANK)
             /// dimensions already.
             unsqueeze(dim: usize), |v| v.unsqueeze(dim));
         $crate::tensor::methods::view_method!($by,
@@ -192,7 +193,7 @@ macro_rules! view_methods {
             /// dimension.
             ///
             /// # Errors
-            /// [`Error::Shape`](mp_core::Error::Shape) when there are no two such dimensions.
+            /// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) when there are no two such dimensions.
             diagonal(offset: isize, a: usize, b: usize), |v| v.diagonal(offset, a, b));
     };
 }
@@ -213,7 +214,8 @@ macro_rules! aliasing_methods {
         /// Windows of `size` entries, `step` apart, of dimension `dim`; they become a further dimension, the last one.
         ///
         /// # Errors
-        /// [`Error::Shape`](mp_core::Error::Shape) when a window doesn't fit, or the step is 0.
+        /// [`Error::Shape`](mp_core::Error::Shape) when a window doesn't fit,
+        /// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) when the step is 0.
         pub fn unfold(&self, dim: usize, size: usize, step: usize) -> mp_core::Result<Self> {
             self.viewed(|v| v.unfold(dim, size, step))
         }
@@ -221,7 +223,8 @@ macro_rules! aliasing_methods {
         /// Cut along dimension `dim` into `chunks` views of equal length (the last one may be shorter).
         ///
         /// # Errors
-        /// [`Error::Shape`](mp_core::Error::Shape) when there is no such dimension, or no chunks are asked.
+        /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such dimension,
+        /// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) when no chunks are asked.
         pub fn chunk(&self, chunks: usize, dim: usize) -> mp_core::Result<Vec<Self>> {
             self.pieces(|v| v.chunk(chunks, dim))
         }
@@ -229,7 +232,8 @@ macro_rules! aliasing_methods {
         /// Cut along dimension `dim` into views of `size` entries (the last one may be shorter).
         ///
         /// # Errors
-        /// [`Error::Shape`](mp_core::Error::Shape) when there is no such dimension, or the size is 0.
+        /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such dimension,
+        /// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) when the size is 0.
         pub fn split(&self, size: usize, dim: usize) -> mp_core::Result<Vec<Self>> {
             self.pieces(|v| v.split(size, dim))
         }
@@ -237,7 +241,8 @@ macro_rules! aliasing_methods {
         /// Cut along dimension `dim` into views of these sizes.
         ///
         /// # Errors
-        /// [`Error::Shape`](mp_core::Error::Shape) when there is no such dimension, or they don't add up to it.
+        /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such dimension,
+        /// [`Error::Shape`](mp_core::Error::Shape) when they don't add up to it.
         #[doc(alias = "split_with_sizes")]
         pub fn split_sizes(&self, sizes: &[usize], dim: usize) -> mp_core::Result<Vec<Self>> {
             self.pieces(|v| v.split_sizes(sizes, dim))
@@ -246,7 +251,7 @@ macro_rules! aliasing_methods {
         /// Each entry of dimension `dim`, which disappears.
         ///
         /// # Errors
-        /// [`Error::Shape`](mp_core::Error::Shape) when there is no such dimension.
+        /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such dimension.
         pub fn unbind(&self, dim: usize) -> mp_core::Result<Vec<Self>> {
             self.pieces(|v| v.unbind(dim))
         }

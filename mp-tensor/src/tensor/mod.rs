@@ -23,6 +23,7 @@ pub use mode::{
     Aliased, Borrowed, BorrowedMut, Exclusive, Frozen, Mode, Readable, Sendable, Shared, Writable,
 };
 use mp_core::DType;
+use mp_core::message::PlainOutcome;
 pub use share_memory::ShareMemory;
 pub use typed_storage::{FrozenStorage, TypedStorage};
 
@@ -54,6 +55,8 @@ pub struct Tensor<T: Element, M: Mode = Exclusive> {
     pub(crate) raw: Raw<M>,
     elements: PhantomData<T>,
 }
+
+impl<T: Element, M: Mode> PlainOutcome for Tensor<T, M> {}
 
 /// A tensor in shared memory that any number of processes read and none writes, ever again.
 ///

@@ -93,7 +93,7 @@ impl<T: Element> Tensor<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::empty`]; [`Error::Shape`](mp_core::Error::Shape) when it has more than
+    /// As [`Tensor::empty`]; [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) when it has more than
     /// [`MAX_RANK`](crate::MAX_RANK) dimensions.
     #[doc(alias = "from_numpy")]
     pub fn from_ndarray<S: Data<Elem = T>, D: Dimension>(array: &ArrayBase<S, D>) -> Result<Self> {

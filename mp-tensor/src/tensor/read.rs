@@ -64,7 +64,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     /// One element.
     ///
     /// # Errors
-    /// [`Error::Shape`](mp_core::Error::Shape) when there is no such element;
+    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such element;
     /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
     pub fn get(&self, index: &[usize]) -> Result<T> {
         self.raw.here()?;

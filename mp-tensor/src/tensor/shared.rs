@@ -73,7 +73,7 @@ impl<T: Element> Tensor<T, Shared> {
     /// One element.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::OutOfBounds`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
     pub fn get(&self, index: &[usize]) -> Result<T> {
         Ok(self.storage().load(self.position(index)?))
     }
@@ -81,7 +81,7 @@ impl<T: Element> Tensor<T, Shared> {
     /// Writes one element.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::OutOfBounds`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
     pub fn set(&self, index: &[usize], value: T) -> Result<()> {
         self.storage().store(self.position(index)?, value);
         Ok(())

@@ -104,7 +104,8 @@ impl<T: Element, M: Sendable> TypedStorage<T, M> {
     /// A tensor of this shape, with these strides and offset, counted in elements.
     ///
     /// # Errors
-    /// [`Error::Shape`](mp_core::Error::Shape) when some of it would lie outside, or a stride is negative.
+    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when some of it would lie outside,
+    /// [`Error::Unsupported`](mp_core::Error::Unsupported) when a stride is negative.
     #[doc(alias = "set_")]
     pub fn tensor(&self, shape: &[usize], strides: &[isize], offset: usize) -> Result<Tensor<T, M>> {
         let view = View::from_parts(offset, shape, strides, self.len())?;

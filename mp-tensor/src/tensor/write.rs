@@ -40,7 +40,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// Writes one element.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::OutOfBounds`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
     pub fn set(&mut self, index: &[usize], value: T) -> Result<()> {
         self.raw.here()?;
         self.storage().store(self.raw.view.position(index)?, value);
@@ -136,7 +136,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such dimension, or no chunks are asked.
+    /// [`Error::OutOfBounds`] when there is no such dimension, [`Error::InvalidArgument`] when no chunks are asked.
     pub fn chunk_mut(&mut self, chunks: usize, dim: usize) -> Result<Vec<TensorViewMut<'_, T>>> {
         self.pieces_mut(|v| v.chunk(chunks, dim))
     }
@@ -144,7 +144,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// Cut along dimension `dim` into views of `size` entries (the last one may be shorter), each to be written.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such dimension, or the size is 0.
+    /// [`Error::OutOfBounds`] when there is no such dimension, [`Error::InvalidArgument`] when the size is 0.
     pub fn split_mut(&mut self, size: usize, dim: usize) -> Result<Vec<TensorViewMut<'_, T>>> {
         self.pieces_mut(|v| v.split(size, dim))
     }
@@ -152,7 +152,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// Cut along dimension `dim` into views of these sizes, each to be written.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such dimension, or they don't add up to it.
+    /// [`Error::OutOfBounds`] when there is no such dimension, [`Error::Shape`] when they don't add up to it.
     pub fn split_sizes_mut(&mut self, sizes: &[usize], dim: usize) -> Result<Vec<TensorViewMut<'_, T>>> {
         self.pieces_mut(|v| v.split_sizes(sizes, dim))
     }
@@ -160,7 +160,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// Cut along dimension `dim` before entry `at`, into two views, each to be written.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such dimension, or `at` is beyond its end.
+    /// [`Error::OutOfBounds`] when there is no such dimension, or `at` is beyond its end.
     pub fn split_at_mut(
         &mut self,
         at: usize,
@@ -177,7 +177,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// Each entry of dimension `dim`, which disappears, to be written.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such dimension.
+    /// [`Error::OutOfBounds`] when there is no such dimension.
     pub fn unbind_mut(&mut self, dim: usize) -> Result<Vec<TensorViewMut<'_, T>>> {
         self.pieces_mut(|v| v.unbind(dim))
     }

@@ -69,7 +69,7 @@ impl<N: Copy + Default> Dims<N> {
 }
 
 fn too_many(n: usize) -> Error {
-    Error::Shape(format!("{n} dimensions; at most {MAX_RANK} are supported"))
+    Error::LimitExceeded(format!("{n} dimensions; at most {MAX_RANK} are supported"))
 }
 
 impl<N> Deref for Dims<N> {

@@ -36,8 +36,24 @@ pub(crate) struct View {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug)]
 pub(crate) struct Wire(usize, Dims<usize>, Dims<isize>);
 
-pub(crate) fn wrong<T>(why: String) -> Result<T> {
+/// A shape or strides that do not fit.
+pub(crate) fn misfit<T>(why: String) -> Result<T> {
     Err(Error::Shape(why))
+}
+
+/// An index, a range or a dimension that is not there.
+pub(crate) fn outside<T>(why: String) -> Result<T> {
+    Err(Error::OutOfBounds(why))
+}
+
+/// A number that is possible for no tensor.
+pub(crate) fn invalid<T>(why: String) -> Result<T> {
+    Err(Error::InvalidArgument(why))
+}
+
+/// More than a tensor can have.
+pub(crate) fn too_many<T>(why: String) -> Result<T> {
+    Err(Error::LimitExceeded(why))
 }
 
 /// How many elements a shape has.
@@ -46,7 +62,7 @@ pub(crate) fn count(shape: &[usize]) -> Result<usize> {
     let n = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d)).or(empty.then_some(0));
     match n {
         Some(n) if n <= MAX_LEN => Ok(n),
-        _ => wrong(format!("shape {shape:?} has too many elements")),
+        _ => too_many(format!("shape {shape:?} has too many elements")),
     }
 }
 
@@ -185,7 +201,7 @@ impl View {
     /// Where the element with these coordinates is.
     pub(crate) fn position(&self, index: &[usize]) -> Result<usize> {
         if index.len() != self.rank() || index.iter().zip(self.shape()).any(|(i, n)| i >= n) {
-            return wrong(format!("index {index:?} is outside of shape {:?}", self.shape()));
+            return outside(format!("index {index:?} is outside of shape {:?}", self.shape()));
         }
         let far: isize = index.iter().zip(self.strides()).map(|(&i, s)| i as isize * s).sum();
         Ok(self.offset + far as usize)
@@ -243,26 +259,28 @@ impl View {
             return Self::row_major(offset, &shape);
         }
         if strides.len() != shape.len() {
-            return wrong(format!("{} strides for {} dimensions", strides.len(), shape.len()));
+            return misfit(format!("{} strides for {} dimensions", strides.len(), shape.len()));
         }
         if strides.iter().any(|s| *s < 0) {
-            return wrong(format!("strides {strides:?}: negative ones are not supported; copy the tensor"));
+            return Err(Error::Unsupported(format!(
+                "strides {strides:?}: there are no negative ones; copy the tensor"
+            )));
         }
         Self::new(offset, shape, strides)
     }
 
     /// # Errors
-    /// [`Error::Shape`] when some of it lies outside of a storage of `elements` elements.
+    /// [`Error::OutOfBounds`] when some of it lies outside of a storage of `elements` elements.
     #[inline]
     pub(crate) fn within(&self, elements: usize) -> Result<()> {
-        if self.fits(elements) { Ok(()) } else { Err(self.outside(elements)) }
+        if self.fits(elements) { Ok(()) } else { Err(self.beyond(elements)) }
     }
 
     /// Why it can't be a view of a storage with that many elements.
     #[cold]
-    pub(crate) fn outside(&self, elements: usize) -> Error {
+    pub(crate) fn beyond(&self, elements: usize) -> Error {
         let Self { offset, shape, strides, .. } = self;
-        Error::Shape(format!(
+        Error::OutOfBounds(format!(
             "offset {offset}, shape {shape:?} and strides {strides:?} lie outside of a storage of {elements} elements"
         ))
     }
@@ -282,7 +300,7 @@ impl View {
         elements: usize,
     ) -> Result<Self> {
         if strides.len() != shape.len() {
-            return wrong(format!("{} strides for {} dimensions", strides.len(), shape.len()));
+            return misfit(format!("{} strides for {} dimensions", strides.len(), shape.len()));
         }
         Self::from_wire(&Wire(offset, Dims::from_slice(shape)?, Dims::from_slice(strides)?), elements)
     }

@@ -32,7 +32,7 @@ pub(crate) fn nothing() -> Arc<View> {
 /// A row-major view of this shape, from `offset` on.
 ///
 /// # Errors
-/// [`Error::Shape`](mp_core::Error::Shape) for a shape that is too large, or has too many dimensions.
+/// [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) for a shape that is too large, or has too many dimensions.
 #[inline]
 pub(crate) fn row_major(offset: usize, shape: &[usize]) -> Result<Arc<View>> {
     match same(offset, shape.iter().copied()) {

@@ -3,7 +3,7 @@
 use std::ops::{Bound, RangeBounds};
 
 use crate::view::dims::Dims;
-use crate::view::{View, row_major, wrong};
+use crate::view::{View, invalid, misfit, outside, row_major, too_many};
 use mp_core::Result;
 
 /// The ends of a range of indices below `n`.
@@ -25,7 +25,7 @@ fn ends(range: &impl RangeBounds<usize>, n: usize, what: &str) -> Result<(usize,
         (Some(s), Some(e)) if s <= e && e <= n => Ok((s, e)),
         _ => {
             let (s, e) = (range.start_bound(), range.end_bound());
-            wrong(format!("{what} {s:?} to {e:?}, of {n}"))
+            outside(format!("{what} {s:?} to {e:?}, of {n}"))
         }
     }
 }
@@ -34,7 +34,7 @@ fn ends(range: &impl RangeBounds<usize>, n: usize, what: &str) -> Result<(usize,
 fn pieces(n: usize, all: impl Iterator<Item = Result<View>>) -> Result<Vec<View>> {
     let mut pieces = Vec::new();
     if pieces.try_reserve_exact(n).is_err() {
-        return wrong(format!("{n} views at once, which is more than there is memory for"));
+        return too_many(format!("{n} views at once, which is more than there is memory for"));
     }
     for piece in all {
         pieces.push(piece?);
@@ -46,7 +46,7 @@ impl View {
     fn dim(&self, dim: usize) -> Result<usize> {
         match self.shape.get(dim) {
             Some(&n) => Ok(n),
-            None => wrong(format!("dimension {dim} of a tensor with {} of them", self.rank())),
+            None => outside(format!("dimension {dim} of a tensor with {} of them", self.rank())),
         }
     }
 
@@ -66,7 +66,7 @@ impl View {
     fn cut(&mut self, dim: usize, start: usize, len: usize) -> Result<()> {
         let n = self.dim(dim)?;
         if start.checked_add(len).is_none_or(|end| end > n) {
-            return wrong(format!("entries {start} + {len} of dimension {dim}, which has {n}"));
+            return outside(format!("entries {start} + {len} of dimension {dim}, which has {n}"));
         }
         self.shape[dim] = len;
         // Of an empty view the offset is of no use, and must not run out of the storage.
@@ -80,10 +80,10 @@ impl View {
     pub(crate) fn slice(self, dim: usize, range: impl RangeBounds<usize>, step: isize) -> Result<Self> {
         let n = self.dim(dim)?;
         let Ok(step) = usize::try_from(step) else {
-            return wrong(format!("step {step}: it must be greater than zero; copy to reverse a tensor"));
+            return invalid(format!("step {step}: it must be greater than zero; copy to reverse a tensor"));
         };
         if step == 0 {
-            return wrong("step 0: it must be greater than zero".into());
+            return invalid("step 0: it must be greater than zero".into());
         }
         let (start, end) = ends(&range, n, &format!("entries of dimension {dim} from"))?;
         let mut v = self;
@@ -100,7 +100,7 @@ impl View {
     pub(crate) fn select(self, dim: usize, index: usize) -> Result<Self> {
         let n = self.dim(dim)?;
         if index >= n {
-            return wrong(format!("entry {index} of dimension {dim}, which has {n}"));
+            return outside(format!("entry {index} of dimension {dim}, which has {n}"));
         }
         let mut v = self;
         v.cut(dim, index, 1)?;
@@ -123,7 +123,7 @@ impl View {
         match self.rank() {
             0 | 1 => Ok(self),
             2 => self.transpose(0, 1),
-            n => wrong(format!("t() of a tensor with {n} dimensions; permute() has a say about each")),
+            n => misfit(format!("t() of a tensor with {n} dimensions; permute() has a say about each")),
         }
     }
 
@@ -132,7 +132,7 @@ impl View {
         let mut seen = 0_u32;
         order.iter().filter(|d| **d < self.rank()).for_each(|d| seen |= 1 << d);
         if order.len() != self.rank() || seen.count_ones() as usize != self.rank() {
-            return wrong(format!("{order:?} is no order of {} dimensions", self.rank()));
+            return invalid(format!("{order:?} is no order of {} dimensions", self.rank()));
         }
         let mut v = self;
         for (to, &from) in order.iter().enumerate() {
@@ -146,7 +146,7 @@ impl View {
     pub(crate) fn reshape(self, shape: &[usize]) -> Result<Self> {
         let v = Self::contiguous(shape)?;
         if v.len() != self.len() {
-            return wrong(format!(
+            return misfit(format!(
                 "shape {:?} can't become {shape:?}: other number of elements ({} and {})",
                 self.shape(),
                 self.len(),
@@ -156,7 +156,7 @@ impl View {
         let strides = if self.is_contiguous() { Some(v.strides) } else { self.strides_for(&v.shape) };
         match strides {
             Some(strides) => Self::new(self.offset, v.shape, strides),
-            None => wrong(format!(
+            None => misfit(format!(
                 "shape {:?} with strides {:?} can't become {shape:?} without a copy; call contiguous() first",
                 self.shape(),
                 self.strides()
@@ -199,7 +199,7 @@ impl View {
         let mut shape = Dims::from_slice(&self.shape()[..start])?;
         let joined = self.shape()[start..end].iter().try_fold(1_usize, |n, &d| n.checked_mul(d));
         let Some(joined) = joined else {
-            return wrong(format!("dimensions {start} to {end} have too many entries"));
+            return too_many(format!("dimensions {start} to {end} have too many entries"));
         };
         shape.insert(start, joined)?;
         for &n in &self.shape()[end..] {
@@ -232,7 +232,7 @@ impl View {
     /// With a further dimension of one entry.
     pub(crate) fn unsqueeze(mut self, dim: usize) -> Result<Self> {
         if dim > self.rank() {
-            return wrong(format!("a new dimension {dim} of a tensor with {} of them", self.rank()));
+            return outside(format!("a new dimension {dim} of a tensor with {} of them", self.rank()));
         }
         let n = self.shape.get(dim).map_or(1, |n| isize::try_from(*n).unwrap_or(isize::MAX));
         let stride = self.strides.get(dim).map_or(1, |s| s.saturating_mul(n));
@@ -246,7 +246,7 @@ impl View {
         let more = shape.len().checked_sub(self.rank());
         let fits = |more: usize| self.shape.iter().zip(&shape[more..]).all(|(&n, &to)| n == to || n == 1);
         let Some(more) = more.filter(|more| fits(*more)) else {
-            return wrong(format!("shape {:?} can't be expanded to {shape:?}", self.shape()));
+            return misfit(format!("shape {:?} can't be expanded to {shape:?}", self.shape()));
         };
         let mut v = self;
         v.shape = Dims::from_slice(shape)?;
@@ -261,15 +261,16 @@ impl View {
     /// Windows of `size` entries, `step` apart, of a dimension; they become a further dimension, the last one.
     pub(crate) fn unfold(mut self, dim: usize, size: usize, step: usize) -> Result<Self> {
         let n = self.dim(dim)?;
-        if step == 0 || size > n {
-            return wrong(format!(
-                "windows of {size} entries every {step} of dimension {dim}, which has {n}"
-            ));
+        if step == 0 {
+            return invalid(format!("windows of dimension {dim} with step 0: it must be greater than zero"));
+        }
+        if size > n {
+            return misfit(format!("windows of {size} entries of dimension {dim}, which has {n}"));
         }
         let (stride, end) = (self.strides[dim], self.rank());
         // Beside a dimension of no entries, this one may be of any length.
         let Some(windows) = ((n - size) / step).checked_add(1) else {
-            return wrong(format!("windows of no entries of dimension {dim}, which has {n}: too many"));
+            return too_many(format!("windows of no entries of dimension {dim}, which has {n}: too many"));
         };
         self.shape[dim] = windows;
         if self.shape[dim] > 1 {
@@ -283,7 +284,7 @@ impl View {
     /// The elements whose indices of two dimensions differ by `offset`, as the last dimension.
     pub(crate) fn diagonal(self, offset: isize, a: usize, b: usize) -> Result<Self> {
         if a == b {
-            return wrong(format!("a diagonal of dimension {a} with itself"));
+            return invalid(format!("a diagonal of dimension {a} with itself"));
         }
         let (rows, columns) = (self.dim(a)?, self.dim(b)?);
         let far = offset.unsigned_abs();
@@ -310,7 +311,7 @@ impl View {
     pub(crate) fn chunk(self, chunks: usize, dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
         if chunks == 0 {
-            return wrong(format!("no chunks along dimension {dim}"));
+            return invalid(format!("no chunks along dimension {dim}"));
         }
         self.split(n.div_ceil(chunks).max(1), dim)
     }
@@ -319,7 +320,7 @@ impl View {
     pub(crate) fn split(self, size: usize, dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
         if size == 0 {
-            return wrong(format!("pieces of no entries along dimension {dim}"));
+            return invalid(format!("pieces of no entries along dimension {dim}"));
         }
         let at = (0..n.max(1)).step_by(size);
         pieces(n.max(1).div_ceil(size), at.map(|at| self.narrow(dim, at, size.min(n - at))))
@@ -330,7 +331,7 @@ impl View {
         let n = self.dim(dim)?;
         let sum = sizes.iter().try_fold(0_usize, |sum, &size| sum.checked_add(size));
         if sum != Some(n) {
-            return wrong(format!("sizes {sizes:?} don't add up to the {n} entries of dimension {dim}"));
+            return misfit(format!("sizes {sizes:?} don't add up to the {n} entries of dimension {dim}"));
         }
         let mut at = 0;
         let pieces = sizes.iter().map(|&size| {

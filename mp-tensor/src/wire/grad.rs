@@ -48,13 +48,13 @@ impl Grad {
 
     pub(crate) fn set(&mut self, requires: bool, dtype: DType) -> Result<()> {
         if requires && !dtype.is_floating_point() && !dtype.is_complex() {
-            return Err(Error::Shape(format!(
+            return Err(Error::Unsupported(format!(
                 "a tensor of {dtype} can't require gradients; floating-point and complex ones can"
             )));
         }
         if !self.is_leaf() {
             let why = "requires_grad can be changed of leaves only; call detach() first";
-            return Err(Error::Shape(why.into()));
+            return Err(Error::Unsupported(why.into()));
         }
         self.0 = self.0 & !REQUIRES | u64::from(requires);
         Ok(())

@@ -1,5 +1,6 @@
 //! Handles have no constructor that takes memory or numbers.
-use mp::{FrozenTensor, SharedTensor, Storage, Tensor};
+use mp::memory::Storage;
+use mp::{FrozenTensor, SharedTensor, Tensor};
 
 fn main() {
     let storage = Tensor::<u8>::zeros(&[1]).unwrap().storage().clone();

@@ -1,5 +1,6 @@
 //! Handles have no field that one could fill.
-use mp::{Arena, Queue, Storage};
+use mp::memory::Storage;
+use mp::{Arena, Queue};
 use mp_core::words::{Holder, Owner};
 use mp_core::{Envelope, Hold};
 

@@ -1,6 +1,7 @@
 //! `derive(Message)` finds the library under the name that a program has given it in its `Cargo.toml`.
 
-use parallel_work::{Message, Tensor, pack, unpack};
+use parallel_work::message::{pack, unpack};
+use parallel_work::{Message, Tensor};
 
 #[derive(Message)]
 struct Step<T> {
@@ -33,4 +34,12 @@ fn derived_messages_arrive() {
     }
     let Named(bytes) = unpack(pack(Named(Tensor::full(&[2], 9).unwrap())).unwrap()).unwrap();
     assert_eq!(bytes.len(), 2);
+}
+
+/// The other macros name the crates that they are of, however the program calls this one.
+#[test]
+fn macros_expand() {
+    let add = parallel_work::closure!([n = 5_u8] |x: u8| x + n);
+    assert_eq!(add.call(2), 7);
+    assert_eq!(parallel_work::tensor::dispatch!(parallel_work::DType::F32, T => size_of::<T>()), 4);
 }

@@ -1,9 +1,9 @@
 //! What every kind of shared memory has to do. The caller has chosen the kind, and is alone.
 
-use mp::{
-    Arena, Error, FrozenTensor, Options, Queue, SharedTensor, Tensor, get_all_sharing_strategies,
-    get_sharing_directory, get_sharing_strategy, set_sharing_strategy, start_processes,
+use mp::memory::{
+    get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_strategy,
 };
+use mp::{Arena, Error, FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use serde::{Deserialize, Serialize};
 
 use mp_tests::{
@@ -19,7 +19,7 @@ pub(crate) fn what_one_writes_the_other_reads() {
     }
     let shared = Tensor::<u64>::zeros(&[1000]).unwrap().share();
     let done = Queue::bounded(3).unwrap();
-    let context = start_processes(worker, (shared.clone(), done.clone()), Options::nprocs(3)).unwrap();
+    let context = start_processes(worker, (shared.clone(), done.clone()), SpawnOptions::nprocs(3)).unwrap();
     for _ in 0..3 {
         let rank = take(&done);
         assert_eq!(shared.load(rank), 100 + rank as u64);
@@ -251,7 +251,7 @@ pub(crate) fn children_begin_with_their_parents_setting() {
     fn worker(_: usize, (queue, more): (Queue<(String, String)>, bool)) -> Outcome {
         send(&queue, setting())?;
         if more {
-            join(&start_processes(worker, (queue, false), Options::nprocs(1))?)?;
+            join(&start_processes(worker, (queue, false), SpawnOptions::nprocs(1))?)?;
         }
         Ok(())
     }

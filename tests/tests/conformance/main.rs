@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::MutexGuard;
 
-use mp::{
+use mp::memory::{
     SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
     set_sharing_directory, set_sharing_strategy,
 };

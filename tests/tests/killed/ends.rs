@@ -226,7 +226,7 @@ fn a_consumer_that_gives_a_message_up_for_the_last_time_is_killed_at_every_acces
         let mut all = Vec::new();
         while let Some(lease) = queue.get_ack_timeout(DEADLINE).unwrap() {
             assert!(lease.deliveries() <= 2, "delivered {} times", lease.deliveries());
-            all.push(whole(lease.done()));
+            all.push(whole(lease.ack()));
         }
         assert!(killed || all.is_empty(), "delivered more than twice: {all:?}");
         all.extend(dead_letters(&queue));

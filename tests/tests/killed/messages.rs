@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use mp::{
-    Arena, FrozenTensor, GetError, Options, ProcessContext, Queue, SharedTensor, Tensor, start_processes,
+    Arena, FrozenTensor, GetError, ProcessContext, Queue, SharedTensor, SpawnOptions, Tensor, start_processes,
 };
 use mp_core::inject;
 use mp_reduce::Encoded;
@@ -31,7 +31,7 @@ struct Victim {
 }
 
 impl Victim {
-    fn new(at: u64, signal: Signal) -> mp::Result<Self> {
+    fn new(at: u64, signal: Signal) -> mp::AnyResult<Self> {
         Ok(Self {
             queue: Queue::bounded(4)?,
             all: Tensor::full(&[2000], 77)?.freeze(),
@@ -42,7 +42,7 @@ impl Victim {
     }
 }
 
-fn produce(_: usize, v: Victim) -> mp::Result<()> {
+fn produce(_: usize, v: Victim) -> mp::AnyResult<()> {
     inject::arm(v.at, v.signal);
     for number in 0..MESSAGES {
         v.queue.put(Parcel::new(number, &v.all)?)?;
@@ -50,7 +50,7 @@ fn produce(_: usize, v: Victim) -> mp::Result<()> {
     Ok(())
 }
 
-fn consume(_: usize, v: Victim) -> mp::Result<()> {
+fn consume(_: usize, v: Victim) -> mp::AnyResult<()> {
     inject::arm(v.at, v.signal);
     for _ in 0..MESSAGES {
         let Some(parcel) = v.queue.get_timeout(DEADLINE)? else { break };
@@ -61,7 +61,7 @@ fn consume(_: usize, v: Victim) -> mp::Result<()> {
 }
 
 /// Allocates in several sizes, keeps some, drops some, views and clones; gives memory back in both ways.
-fn allocate(_: usize, v: Victim) -> mp::Result<()> {
+fn allocate(_: usize, v: Victim) -> mp::AnyResult<()> {
     let arena = Arena::current()?;
     inject::arm(v.at, v.signal);
     let mut kept = Vec::new();
@@ -83,7 +83,7 @@ fn allocate(_: usize, v: Victim) -> mp::Result<()> {
 }
 
 /// More messages hold a tensor than its header has seats for; they are taken and dropped, newest holder first.
-fn many_holders(_: usize, v: Victim) -> mp::Result<()> {
+fn many_holders(_: usize, v: Victim) -> mp::AnyResult<()> {
     inject::arm(v.at, v.signal);
     let queue = Queue::bounded(16)?;
     let tensor = Tensor::<u64>::full(&[4], 3)?.freeze();
@@ -101,7 +101,7 @@ fn many_holders(_: usize, v: Victim) -> mp::Result<()> {
 }
 
 /// After a burst of messages, whose envelopes are free: gives their memory back, and takes some of it again.
-fn give_envelopes_back(_: usize, v: Victim) -> mp::Result<()> {
+fn give_envelopes_back(_: usize, v: Victim) -> mp::AnyResult<()> {
     const BURST: u64 = 192;
     let queue = Queue::bounded(BURST as usize)?;
     for number in 0..BURST {
@@ -117,21 +117,21 @@ fn give_envelopes_back(_: usize, v: Victim) -> mp::Result<()> {
 }
 
 /// Packs one message for several, inline and in a block of its own; opens some.
-fn repeat(_: usize, v: Victim) -> mp::Result<()> {
+fn repeat(_: usize, v: Victim) -> mp::AnyResult<()> {
     let arena = Arena::current()?;
     inject::arm(v.at, v.signal);
     for size in [10, 1000] {
         let message = Encoded::new(arena, &(vec![7_u8; size], v.all.clone()))?;
         let [first, second, _third] = [message.pack()?, message.pack()?, message.pack()?];
         drop(message);
-        assert_eq!(mp::unpack::<(Vec<u8>, FrozenTensor<u64>)>(first)?.0, vec![7; size]);
+        assert_eq!(mp::message::unpack::<(Vec<u8>, FrozenTensor<u64>)>(first)?.0, vec![7; size]);
         drop(second);
     }
     Ok(())
 }
 
 /// Starts a process that is killed, and is itself killed while it detects that and sweeps.
-fn recover(_: usize, (v, at): (Victim, u64)) -> mp::Result<()> {
+fn recover(_: usize, (v, at): (Victim, u64)) -> mp::AnyResult<()> {
     inject::arm(at, Signal::KILL.as_raw());
     let context = if v.at.is_multiple_of(2) { start(allocate, &v) } else { start(many_holders, &v) };
     _ = context.join_timeout(DEADLINE);
@@ -141,9 +141,9 @@ fn recover(_: usize, (v, at): (Victim, u64)) -> mp::Result<()> {
 
 fn start<F>(f: F, v: &Victim) -> ProcessContext
 where
-    F: Fn(usize, Victim) -> mp::Result<()> + Copy + Send + 'static,
+    F: Fn(usize, Victim) -> mp::AnyResult<()> + Copy + Send + 'static,
 {
-    start_processes(f, v.clone(), Options::nprocs(1)).expect("it starts")
+    start_processes(f, v.clone(), SpawnOptions::nprocs(1)).expect("it starts")
 }
 
 /// Takes what is in the queue.
@@ -231,7 +231,7 @@ fn a_process_is_killed_at_every_access_of_packing_for_several() {
 }
 
 /// Drops a queue that holds tensors which this process never had.
-fn drop_full(_: usize, (outer, at): (Queue<Queue<FrozenTensor<u64>>>, u64)) -> mp::Result<()> {
+fn drop_full(_: usize, (outer, at): (Queue<Queue<FrozenTensor<u64>>>, u64)) -> mp::AnyResult<()> {
     inject::arm(at, Signal::KILL.as_raw());
     drop(outer.get_timeout(DEADLINE)?.ok_or("closed")?);
     Ok(())
@@ -245,7 +245,7 @@ fn a_process_is_killed_at_every_access_of_dropping_a_full_queue() {
             inner.put(Tensor::<u64>::zeros(&[size]).unwrap().freeze()).unwrap();
         }
         outer.put(inner).unwrap();
-        killed(&start_processes(drop_full, (outer, at), Options::nprocs(1)).expect("it starts"))
+        killed(&start_processes(drop_full, (outer, at), SpawnOptions::nprocs(1)).expect("it starts"))
     });
 }
 
@@ -255,7 +255,7 @@ fn a_recoverer_is_killed_at_every_access() {
     for victim in [40, 151] {
         for_every_access(|at| {
             let v = Victim::new(victim, Signal::KILL).unwrap();
-            killed(&start_processes(recover, (v, at), Options::nprocs(1)).expect("it starts"))
+            killed(&start_processes(recover, (v, at), SpawnOptions::nprocs(1)).expect("it starts"))
         });
     }
 }
@@ -263,7 +263,7 @@ fn a_recoverer_is_killed_at_every_access() {
 /// More tensors than an envelope has room to list.
 const MANY: usize = 30;
 
-fn consume_many(_: usize, (queue, at): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> mp::Result<()> {
+fn consume_many(_: usize, (queue, at): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> mp::AnyResult<()> {
     inject::arm(at, Signal::KILL.as_raw());
     let tensors = queue.get_timeout(DEADLINE)?.ok_or("closed")?;
     for (i, t) in tensors.iter().enumerate() {
@@ -277,7 +277,7 @@ fn a_consumer_of_many_tensors_is_killed_at_every_access() {
     for_every_access(|at| {
         let queue = Queue::bounded(1).unwrap();
         let tensor = |i| Ok(Tensor::full(&[1], i as u64)?.freeze());
-        let tensors: mp::Result<Vec<_>> = (0..MANY).map(tensor).collect();
+        let tensors: mp::AnyResult<Vec<_>> = (0..MANY).map(tensor).collect();
         queue.put(tensors.unwrap()).unwrap();
         let context = one_process(consume_many, (queue.clone(), at));
         let killed = killed(&context);
@@ -297,7 +297,7 @@ fn a_consumer_of_many_tensors_is_killed_at_every_access() {
 /// While the process is stopped, this one puts and gets on the same queue; then the stopped one continues.
 fn stop_at_every_access<F>(f: F, fill: bool)
 where
-    F: Fn(usize, Victim) -> mp::Result<()> + Copy + Send + 'static,
+    F: Fn(usize, Victim) -> mp::AnyResult<()> + Copy + Send + 'static,
 {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::STOP).unwrap();
@@ -349,7 +349,7 @@ fn a_consumer_is_stopped_at_every_access() {
 }
 
 /// Produces more than the first segment of a queue has room for.
-fn produce_growing(_: usize, (queue, at): (Queue<u64>, u64)) -> mp::Result<()> {
+fn produce_growing(_: usize, (queue, at): (Queue<u64>, u64)) -> mp::AnyResult<()> {
     for number in 0..254 {
         queue.put(number)?;
     }
@@ -379,7 +379,7 @@ fn a_producer_that_makes_a_queue_grow_is_killed_at_every_access() {
 
 type Job = (u64, FrozenTensor<u64>, Vec<u8>);
 
-fn consume_with_acknowledgement(_: usize, (queue, v): (Queue<Job>, Victim)) -> mp::Result<()> {
+fn consume_with_acknowledgement(_: usize, (queue, v): (Queue<Job>, Victim)) -> mp::AnyResult<()> {
     inject::arm(v.at, v.signal);
     for i in 0..MESSAGES {
         let job = queue.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
@@ -389,7 +389,7 @@ fn consume_with_acknowledgement(_: usize, (queue, v): (Queue<Job>, Victim)) -> m
         }
         // Noted before it is done: it may be delivered again after that, never the other way round.
         v.got.store(job.0 as usize, 1);
-        job.done();
+        job.ack();
     }
     Ok(())
 }
@@ -403,14 +403,17 @@ fn a_consumer_with_acknowledgement_is_killed_at_every_access() {
             let bytes = vec![1; if number == 1 { 1000 } else { 10 }];
             queue.put((number, v.all.clone(), bytes)).unwrap();
         }
-        let context =
-            start_processes(consume_with_acknowledgement, (queue.clone(), v.clone()), Options::nprocs(1));
+        let context = start_processes(
+            consume_with_acknowledgement,
+            (queue.clone(), v.clone()),
+            SpawnOptions::nprocs(1),
+        );
         let killed = killed(&context.unwrap());
         Arena::current().unwrap().sweep().unwrap();
         queue.close();
         let mut all: BTreeSet<u64> = (0..MESSAGES).filter(|&i| v.got.load(i as usize) == 1).collect();
         while let Some(job) = queue.get_ack_timeout(DEADLINE).unwrap() {
-            all.insert(job.done().0);
+            all.insert(job.ack().0);
         }
         assert!(all.into_iter().eq(0..MESSAGES), "lost, killed at access {at}");
         killed

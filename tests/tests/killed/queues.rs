@@ -6,9 +6,10 @@
 
 use std::time::Instant;
 
+use mp::queue::JoinableQueueError;
 use mp::{
-    Arena, Connection, FrozenTensor, GetError, JoinError, JoinableQueue, Options, PutError, Queue, Receiver,
-    Sender, SharedTensor, Tensor, bounded_channel, channel, pipe, start_processes,
+    Arena, Connection, FrozenTensor, GetError, JoinableQueue, PutError, Queue, Receiver, Sender,
+    SharedTensor, SpawnOptions, Tensor, bounded_channel, channel, pipe, start_processes,
 };
 use mp_core::inject;
 use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
@@ -254,7 +255,7 @@ fn do_tasks(_: usize, (tasks, done, at): (JoinableQueue<Numbered>, SharedTensor<
     for _ in 0..MESSAGES {
         let task = tasks.get_timeout(DEADLINE)?.ok_or("closed")?;
         let (n, before) = (task.0, done.load(task.0 as usize));
-        number(task.done());
+        number(task.ack());
         done.store(n as usize, before + 1);
     }
     Ok(())
@@ -271,14 +272,14 @@ fn a_process_is_killed_at_every_access_of_a_task_and_join_reports_it() {
         // Tasks that it had are lost, tasks that it had not begun are for others.
         let mut others = Vec::new();
         while let Ok(Some(task)) = tasks.try_get() {
-            others.push(number(task.done()));
+            others.push(number(task.ack()));
         }
         let lost = match tasks.join_timeout(DEADLINE) {
             Ok(()) => 0,
-            Err(JoinError::Lost(n)) => n,
+            Err(JoinableQueueError::Lost(n)) => n,
             Err(error) => panic!("{error}, killed at access {at}"),
         };
-        let reported: Vec<u64> = std::iter::from_fn(|| tasks.take_lost().unwrap()).map(number).collect();
+        let reported: Vec<u64> = std::iter::from_fn(|| tasks.dead_letter().unwrap()).map(number).collect();
         assert!(reported.len() == lost && lost <= usize::from(killed), "{lost} lost, killed at access {at}");
         let mut all = noted(&done);
         all.extend(reported);
@@ -302,7 +303,7 @@ fn dies(_: usize, go: Queue<()>) -> Outcome {
 /// Sweeps a child of its own, and shares one queue with it.
 fn sweeps(_: usize, at: u64) -> Outcome {
     let go = Queue::bounded(1)?;
-    let context = start_processes(dies, go.clone(), Options::nprocs(1))?;
+    let context = start_processes(dies, go.clone(), SpawnOptions::nprocs(1))?;
     inject::arm_at_change(at, STOP);
     go.close();
     assert!(killed(&context));

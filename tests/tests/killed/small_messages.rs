@@ -78,7 +78,7 @@ fn leases(_: usize, (queue, got, at, signal): Script) -> Outcome {
     for _ in 0..MESSAGES {
         let job = queue.get_ack_timeout(DEADLINE)?.expect("it is not closed");
         got.store(*job as usize, 1);
-        job.done();
+        job.ack();
     }
     Ok(())
 }
@@ -193,7 +193,7 @@ fn consumers_say_what_they_do() {
     drop(job);
     let again = queue.get_ack().unwrap().expect("it came back");
     assert_eq!((*again, again.deliveries()), (2, 2));
-    again.done();
+    again.ack();
     assert_eq!(queue.get().unwrap(), Some(3));
 }
 
@@ -224,5 +224,5 @@ fn what_is_small_is_what_its_bytes_are() {
     queue.put(5_u64).unwrap();
     let job = queue.get_ack().unwrap().expect("the small one");
     assert_eq!((*job, job.deliveries()), (5, 1));
-    job.done();
+    job.ack();
 }

@@ -6,9 +6,8 @@
 
 use std::time::Duration;
 
-use mp::{
-    Barrier, BarrierError, Condition, Event, Lock, LockError, Once, RLock, RawValue, RwLock, Semaphore,
-};
+use mp::sync::{BarrierError, RawValue};
+use mp::{Barrier, Condition, Event, Lock, LockError, Once, RLock, RwLock, Semaphore};
 use mp_core::inject;
 use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
 use mp_tests::{DEADLINE, Outcome, eventually, one_process, signal};
@@ -290,7 +289,7 @@ fn a_process_is_killed_at_every_access_of_a_barrier() {
         for passed in mine {
             match passed {
                 Ok(number) => assert!(number < 2),
-                Err(BarrierError::PartyDied { who }) => {
+                Err(BarrierError::MemberDied { who }) => {
                     assert!(killed && who.is_none_or(|who| who.pid == pid || who.pid == 0), "{who:?}");
                 }
                 Err(e) => panic!("{e}; killed at access {at}"),

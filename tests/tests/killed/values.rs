@@ -6,14 +6,16 @@
 
 use std::time::Duration;
 
-use mp::bytemuck::{Pod, Zeroable};
-use mp::{Array, ListError, ListItem, LockError, RawValue, ShareableList, Value};
+use mp::list::{ListError, ListItem};
+use mp::sync::RawValue;
+use mp::sync::bytemuck::{Pod, Zeroable};
+use mp::{Array, LockError, ShareableList, Value};
 use mp_core::inject;
 use mp_tests::kill::{KILL, MOST, STOP, for_every_access, killed, stopped};
 use mp_tests::{DEADLINE, Outcome, alone, one_process, signal};
 
 #[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
-#[bytemuck(crate = "mp::bytemuck")]
+#[bytemuck(crate = "mp::sync::bytemuck")]
 #[repr(C)]
 struct Pair {
     a: u64,

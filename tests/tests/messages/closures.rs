@@ -1,6 +1,6 @@
 //! Closures that capture: as what a process runs, as arguments, as results, and through queues.
 
-use mp::{Closure, FrozenTensor, Options, Process, Queue, SpawnError, Tensor, closure};
+use mp::{Closure, FrozenTensor, Process, Queue, SpawnError, SpawnOptions, Tensor, closure};
 use mp_tests::join;
 
 #[test]
@@ -10,7 +10,7 @@ fn a_closure_with_a_tensor_and_a_queue_runs_in_other_processes() {
     let work = closure!([weights, out = sums.clone()] |rank: usize, factor: f32| {
         out.put((rank, factor * weights.iter().sum::<f32>())).map_err(|error| error.to_string())
     });
-    let context = mp::start_closure(work, 2.0, Options::nprocs(2)).unwrap();
+    let context = mp::process::start_closure(work, 2.0, SpawnOptions::nprocs(2)).unwrap();
     let mut heard = [sums.get().unwrap().unwrap(), sums.get().unwrap().unwrap()];
     heard.sort_by_key(|(rank, _)| *rank);
     assert_eq!(heard, [(0, 12.0), (1, 12.0)]);
@@ -20,7 +20,7 @@ fn a_closure_with_a_tensor_and_a_queue_runs_in_other_processes() {
 #[test]
 fn closures_travel_through_queues_and_come_back_as_results() {
     let tasks = Queue::<Closure<u64, u64>>::bounded(4).unwrap();
-    let server = |tasks: Queue<Closure<u64, u64>>| -> mp::Result<(Vec<u64>, Closure<(), u64>)> {
+    let server = |tasks: Queue<Closure<u64, u64>>| -> mp::AnyResult<(Vec<u64>, Closure<(), u64>)> {
         let mut results = Vec::new();
         while let Some(task) = tasks.get()? {
             results.push(task.call(10));
@@ -49,7 +49,7 @@ fn a_tensor_that_is_captured_is_the_same_memory() {
 fn failures_of_closures_arrive() {
     let what = "this".to_string();
     let fails = closure!([what] |rank: usize, _args: ()| -> Result<(), String> { Err(format!("{what}, rank {rank}")) });
-    let error = join(&mp::start_closure(fails, (), Options::nprocs(1)).unwrap()).unwrap_err();
+    let error = join(&mp::process::start_closure(fails, (), SpawnOptions::nprocs(1)).unwrap()).unwrap_err();
     assert!(
         matches!(&error, SpawnError::ProcessRaised(raised) if raised.message == "this, rank 0"),
         "{error}"

@@ -3,7 +3,8 @@
 
 use std::marker::PhantomData;
 
-use mp::{Bundle, FrozenTensor, Message, Queue, Reduce, SharedTensor, Tensor};
+use mp::message::Reduce;
+use mp::{Bundle, FrozenTensor, Message, Queue, SharedTensor, Tensor};
 use mp_tests::{Outcome, give, join, next, one_process, send, take, travels};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -219,7 +220,7 @@ impl Reduce for Celsius {
 
 #[derive(Serialize, Deserialize)]
 struct Weather {
-    #[serde(with = "mp::reduced")]
+    #[serde(with = "mp::message::reduced")]
     high: Celsius,
 }
 
@@ -270,6 +271,6 @@ fn another_type_on_the_other_side_is_an_error_that_names_both() {
     ] {
         assert!(error.contains("was sent as") || error.contains("can't be decoded"), "{error}");
     }
-    let error = mp::unpack::<String>(mp::pack(7_u8).unwrap()).unwrap_err().to_string();
+    let error = mp::message::unpack::<String>(mp::message::pack(7_u8).unwrap()).unwrap_err().to_string();
     assert!(error.contains("alloc::string::String is expected"), "{error}");
 }

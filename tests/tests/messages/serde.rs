@@ -168,9 +168,9 @@ fn closures_in_closures() {
     let check = move || {
         let mut refused = 0;
         for levels in [0, 1, 10, 20, 30, 40, 50, 60, 64, 70, 130, 500, 1100] {
-            match mp::pack(deep(levels)) {
+            match mp::message::pack(deep(levels)) {
                 Ok(envelope) => {
-                    let arrived: mp::Closure<u32, u32> = mp::unpack(envelope).unwrap();
+                    let arrived: mp::Closure<u32, u32> = mp::message::unpack(envelope).unwrap();
                     assert_eq!(arrived.call(7), 7 + levels);
                 }
                 Err(error) => {

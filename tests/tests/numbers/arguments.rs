@@ -3,10 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use mp::list::ListItem;
+use mp::memory::{MappedFile, StorageId, storage_from_cache};
+use mp::sync::RawArray;
+use mp::tensor::{Complex, Layout, MetaTensor, NestedTensor, SparseCompressed, SparseCoo};
 use mp::{
-    AnyTensor, Barrier, BoundedSemaphore, Complex, Condition, DType, Event, Layout, ListItem, MappedFile,
-    MetaTensor, NestedTensor, Queue, QueueOptions, RawArray, RwLock, Semaphore, ShareableList, SharedMemory,
-    SparseCompressed, SparseCoo, StorageId, Tensor, storage_from_cache,
+    AnyTensor, Barrier, BoundedSemaphore, Condition, DType, Event, Queue, QueueOptions, RwLock, Semaphore,
+    ShareableList, SharedMemory, Tensor,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -238,7 +241,7 @@ fn queues_of_any_size_and_time() {
         let made = [options.capacity(c % 5).create(), Queue::bounded(a.max(1 << 25)), Queue::growing(b)];
         for queue in made.into_iter().flatten() {
             _ = (queue.try_put(vec![1_u8; 3]), queue.put_deadline(vec![2], Instant::now()));
-            _ = (queue.room_for(a as u64), queue.len(), queue.is_full(), queue.capacity());
+            _ = (queue.put_ready_for(a as u64), queue.len(), queue.is_full(), queue.capacity());
             let mut got = Vec::new();
             _ = (queue.try_get_many(&mut got, a), queue.get_many_timeout(&mut got, b, AT_ONCE));
             // What is there is not waited for, however long one would.
@@ -258,7 +261,11 @@ fn synchronization_of_any_number() {
             |n: usize| if n < 5 { n as u32 } else { u32::MAX - (usize::MAX - n.max(usize::MAX - 9)) as u32 };
         let (a, many, b) = (few(a), a, few(b));
         if let Ok(permits) = Semaphore::with_limit(a, b) {
-            _ = (permits.try_acquire().map(mp::Permit::keep), permits.add_permits(b), permits.release());
+            _ = (
+                permits.try_acquire().map(mp::sync::Permit::keep),
+                permits.add_permits(b),
+                permits.release(),
+            );
             _ = (permits.available(), permits.acquire_timeout(AT_ONCE));
         }
         _ = (Semaphore::new(a).is_ok(), BoundedSemaphore::new(b).is_ok());

@@ -9,10 +9,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mp::connection::{ConnectError, SocketOptions};
+use mp::queue::JoinableQueueError;
+use mp::sync::{AcquireError, BarrierError};
 use mp::{
-    AcquireError, Barrier, BarrierError, Condition, ConnectError, Event, GetError, JoinError, JoinableQueue,
-    Listener, Lock, LockError, Once, PutError, Queue, RLock, RwLock, Semaphore, SocketOptions, Value,
-    connect, pipe,
+    Barrier, Condition, Event, GetError, JoinableQueue, Listener, Lock, LockError, Once, PutError, Queue,
+    RLock, RwLock, Semaphore, Value, connect, pipe,
 };
 use mp_tests::{DEADLINE, eventually};
 
@@ -224,8 +226,8 @@ fn permits_and_events_are_waited_for_as_long_as_told() {
     not_had(|got| matches!(got, Err(AcquireError::Busy { .. })), timeout, deadline);
     comes(
         Result::is_ok,
-        |time| permits.acquire_timeout(time).map(mp::Permit::keep),
-        |until| permits.acquire_deadline(until).map(mp::Permit::keep),
+        |time| permits.acquire_timeout(time).map(mp::sync::Permit::keep),
+        |until| permits.acquire_deadline(until).map(mp::sync::Permit::keep),
         || permits.release().unwrap(),
     );
     let event = Event::new().unwrap();
@@ -300,7 +302,7 @@ fn parties_are_waited_for_as_long_as_told() {
 fn what_is_done_once_is_waited_for_as_long_as_told() {
     let done = Once::new().unwrap();
     done.call_once(|_| ()).unwrap();
-    let again = |_: &mp::OnceState| panic!("it is done");
+    let again = |_: &mp::sync::OnceState| panic!("it is done");
     had(
         Result::is_ok,
         |time| done.call_once_timeout(time, again),
@@ -364,13 +366,13 @@ fn tasks_are_waited_for_as_long_as_told() {
     not_had(|got| matches!(got, Err(GetError::Empty)), get, get_until);
     tasks.put(7).unwrap();
     let again = |got: Result<Option<mp::Lease<u32>>, GetError>| {
-        got.map(|lease| tasks.try_put(lease.unwrap().done()).unwrap())
+        got.map(|lease| tasks.try_put(lease.unwrap().ack()).unwrap())
     };
     had(Result::is_ok, |time| again(tasks.get_timeout(time)), |until| again(tasks.get_deadline(until)));
-    not_had(|got| matches!(got, Err(JoinError::Unfinished { .. })), join, join_until);
+    not_had(|got| matches!(got, Err(JoinableQueueError::Unfinished { .. })), join, join_until);
     let (put, put_until) = (|time| tasks.put_timeout(8, time), |until| tasks.put_deadline(8, until));
     not_had(|got| matches!(got, Err(PutError::Full(8))), put, put_until);
-    let done = || _ = tasks.get().unwrap().unwrap().done();
+    let done = || _ = tasks.get().unwrap().unwrap().ack();
     comes(Result::is_ok, put, put_until, done);
     for time in ENDLESS {
         assert!(woken(|| join(time), done).is_ok(), "{time:?}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp::{FrozenTensor, Message, Options, PutError, Queue, QueueOptions, Tensor, start_processes};
+use mp::{FrozenTensor, Message, PutError, Queue, QueueOptions, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
 use mp_tests::kill::{for_every_access, killed};
 use mp_tests::{Outcome, alone, give, join, one_process, send, take};
@@ -98,7 +98,7 @@ fn producers_of_all_sizes_wait_for_room() {
     let _alone = alone();
     const EACH: u64 = 300;
     let queue: Sized = bounded(64 * KIB as u64);
-    let context = start_processes(produce, (queue.clone(), EACH), Options::nprocs(3)).unwrap();
+    let context = start_processes(produce, (queue.clone(), EACH), SpawnOptions::nprocs(3)).unwrap();
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..3 * EACH {
         let (n, tensor) = take(&queue);

@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use futures_core::Stream;
-use mp::{DesertedWhen, GetError, JoinableQueue, PutError, Queue, QueueOptions, wait};
+use mp::queue::DesertedWhen;
+use mp::{GetError, JoinableQueue, PutError, Queue, QueueOptions, wait};
 use mp_tests::task::{block_on, poll_once};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, give, join, one_process, send, signal, take};
 use rustix::process::Signal;
@@ -172,7 +173,7 @@ fn a_joinable_queue_waits_for_the_threads_of_this_process_too() {
     drop(clone);
     let got = queue.get_timeout(DEADLINE);
     assert!(is_deserted(&got), "{got:?}");
-    assert_eq!(task.done(), 3);
+    assert_eq!(task.ack(), 3);
 }
 
 #[test]
@@ -200,9 +201,9 @@ fn waiting_for_several_things_is_not_deserted_either() {
     let clone = queue.clone();
     assert!(wait(&[&queue], Some(A_WHILE)).unwrap().is_empty());
     give(&clone, 1);
-    assert!(wait(&[&queue.room()], Some(A_WHILE)).unwrap().is_empty());
+    assert!(wait(&[&queue.put_ready()], Some(A_WHILE)).unwrap().is_empty());
     drop(clone);
-    assert_eq!(wait(&[&queue.room()], Some(DEADLINE)).unwrap(), [0]);
+    assert_eq!(wait(&[&queue.put_ready()], Some(DEADLINE)).unwrap(), [0]);
     take(&queue);
     assert_eq!(wait(&[&queue], Some(DEADLINE)).unwrap(), [0]);
 }

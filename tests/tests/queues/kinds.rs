@@ -3,9 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use mp::connection::{RecvIntoError, one_way_pipe};
+use mp::queue::JoinableQueueError;
 use mp::{
-    Connection, FrozenTensor, GetError, JoinError, JoinableQueue, Options, PutError, Queue, QueueOptions,
-    Receiver, RecvIntoError, Sender, Tensor, bounded_channel, channel, one_way_pipe, pipe, start_processes,
+    Connection, FrozenTensor, GetError, JoinableQueue, PutError, Queue, QueueOptions, Receiver, Sender,
+    SpawnOptions, Tensor, bounded_channel, channel, pipe, start_processes,
 };
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, eventually_in_use, give, in_use, join, one_process, send, signal,
@@ -28,7 +30,7 @@ fn a_queue_grows_and_keeps_its_order_between_processes() {
     }
     let before = in_use();
     let queue = Queue::unbounded().unwrap();
-    let context = start_processes(produce, queue.clone(), Options::nprocs(2)).unwrap();
+    let context = start_processes(produce, queue.clone(), SpawnOptions::nprocs(2)).unwrap();
     join(&context).unwrap();
     assert_eq!(queue.len(), 40_000);
     queue.close();
@@ -100,7 +102,7 @@ fn batches_and_tasks_are_waited_for_no_longer_than_told() {
     assert!(tasks.put_deadline(8, Instant::now() + MOMENT).unwrap_err().is_full());
     let task = tasks.get_deadline(begin + DEADLINE).unwrap().expect("it is not closed");
     assert!(!tasks.is_full() && tasks.unfinished() == 1);
-    assert_eq!(task.done(), 7);
+    assert_eq!(task.ack(), 7);
     tasks.join().unwrap();
 }
 
@@ -123,7 +125,7 @@ fn a_message_with_acknowledgement_goes_to_another_when_its_holder_is_killed() {
         let text = "x".repeat(i as usize * 1000);
         give(&jobs, (i, Tensor::full(&[1000], i).unwrap().freeze(), text));
     }
-    let context = start_processes(holds, (jobs.clone(), ready.clone()), Options::nprocs(2)).unwrap();
+    let context = start_processes(holds, (jobs.clone(), ready.clone()), SpawnOptions::nprocs(2)).unwrap();
     let mut held = [take(&ready), take(&ready)];
     held.sort_unstable();
     assert_eq!(held, [0, 1]);
@@ -135,7 +137,7 @@ fn a_message_with_acknowledgement_goes_to_another_when_its_holder_is_killed() {
         let job = jobs.get_ack_timeout(DEADLINE).unwrap().expect("it is open");
         assert_eq!(job.deliveries(), 2);
         assert!(job.1.iter().all(|v| v == job.0) && job.2.len() as u64 == job.0 * 1000);
-        numbers.push(job.done().0);
+        numbers.push(job.ack().0);
     }
     numbers.sort_unstable();
     assert_eq!(numbers, [0, 1]);
@@ -156,7 +158,7 @@ fn what_comes_back_too_often_is_set_aside() {
         assert_eq!((lease.as_str(), lease.deliveries()), ("poison", times));
         lease.give_back();
     }
-    assert_eq!(queue.get_ack().unwrap().expect("it is open").done(), "fine");
+    assert_eq!(queue.get_ack().unwrap().expect("it is open").ack(), "fine");
     assert!(queue.try_get_ack().unwrap_err().is_empty());
     assert_eq!(queue.dead_letter().unwrap().as_deref(), Some("poison"));
     assert_eq!(queue.dead_letter().unwrap(), None);
@@ -237,7 +239,7 @@ fn joining_reports_what_a_killed_consumer_had() {
                 std::thread::park();
             }
         }
-        task.done();
+        task.ack();
         Ok(())
     }
     let (tasks, ready) = (JoinableQueue::unbounded().unwrap(), Queue::bounded(2).unwrap());
@@ -247,7 +249,7 @@ fn joining_reports_what_a_killed_consumer_had() {
     let contexts: Vec<_> = (0..2).map(|_| one_process(worker, (tasks.clone(), ready.clone()))).collect();
     (0..2).for_each(|_| _ = take(&ready));
     eventually("one is done", || tasks.unfinished() == 1);
-    assert!(matches!(tasks.join_timeout(MOMENT), Err(JoinError::Unfinished { tasks: 1, .. })));
+    assert!(matches!(tasks.join_timeout(MOMENT), Err(JoinableQueueError::Unfinished { tasks: 1, .. })));
     eventually("the other one has ended", || {
         contexts.iter().any(|c| c.join_timeout(Duration::ZERO).unwrap())
     });
@@ -256,8 +258,8 @@ fn joining_reports_what_a_killed_consumer_had() {
             signal(context.pids()[0], Signal::KILL);
         }
     }
-    assert!(matches!(tasks.join_timeout(DEADLINE), Err(JoinError::Lost(1))));
-    assert_eq!(tasks.take_lost().unwrap(), Some(0));
+    assert!(matches!(tasks.join_timeout(DEADLINE), Err(JoinableQueueError::Lost(1))));
+    assert_eq!(tasks.dead_letter().unwrap(), Some(0));
     tasks.join().unwrap();
     assert_eq!(contexts.iter().filter(|c| join(c).is_err()).count(), 1);
 }

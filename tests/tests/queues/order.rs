@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use mp::{FrozenTensor, GetError, Options, PutError, Queue, Tensor, start_processes};
+use mp::{FrozenTensor, GetError, PutError, Queue, SpawnOptions, Tensor, start_processes};
 use mp_tests::{Outcome, alone, eventually, give, join, next, one_process, send, take, threads_are};
 
 const MOMENT: Duration = Duration::from_millis(20);
@@ -21,8 +21,9 @@ fn consume(_: usize, (queue, results): (Queue<Numbered>, Queue<Vec<Numbered>>)) 
 /// Two producers, two consumers: what each consumer got.
 fn two_by_two(capacity: usize, each: u32) -> [Vec<Numbered>; 2] {
     let (queue, results) = (Queue::bounded(capacity).unwrap(), Queue::bounded(2).unwrap());
-    let consumers = start_processes(consume, (queue.clone(), results.clone()), Options::nprocs(2)).unwrap();
-    let producers = start_processes(produce, (queue.clone(), each), Options::nprocs(2)).unwrap();
+    let consumers =
+        start_processes(consume, (queue.clone(), results.clone()), SpawnOptions::nprocs(2)).unwrap();
+    let producers = start_processes(produce, (queue.clone(), each), SpawnOptions::nprocs(2)).unwrap();
     join(&producers).unwrap();
     assert!(queue.close() && !queue.close());
     let got = [take(&results), take(&results)];
@@ -116,7 +117,7 @@ fn closing_wakes_consumers_that_wait() {
     }
     let (queue, results) = (Queue::bounded(4).unwrap(), Queue::bounded(3).unwrap());
     let args = (queue.clone(), results.clone());
-    let context = start_processes(worker, args, Options::nprocs(3)).unwrap();
+    let context = start_processes(worker, args, SpawnOptions::nprocs(3)).unwrap();
     for pid in context.pids() {
         eventually("it sleeps", || threads_are(pid, 'S'));
     }
@@ -140,7 +141,7 @@ fn closing_wakes_producers_that_wait_and_gives_their_values_back() {
     }
     let (queue, back) = (Queue::bounded(1).unwrap(), Queue::bounded(2).unwrap());
     give(&queue, Tensor::full(&[1], 9).unwrap());
-    let context = start_processes(worker, (queue.clone(), back.clone()), Options::nprocs(2)).unwrap();
+    let context = start_processes(worker, (queue.clone(), back.clone()), SpawnOptions::nprocs(2)).unwrap();
     for pid in context.pids() {
         eventually("it sleeps", || threads_are(pid, 'S'));
     }
@@ -164,7 +165,7 @@ fn the_sender_may_exit_right_after_the_put() {
         std::process::exit(i32::from(sent.is_err()));
     }
     let queue = Queue::bounded(4).unwrap();
-    let context = start_processes(worker, queue.clone(), Options::nprocs(4)).unwrap();
+    let context = start_processes(worker, queue.clone(), SpawnOptions::nprocs(4)).unwrap();
     join(&context).unwrap();
     for _ in 0..4 {
         let (rank, bytes, tensor) = take(&queue);

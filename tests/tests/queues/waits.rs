@@ -4,9 +4,11 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use mp::queue::{JoinableQueueError, Leaseholder};
+use mp::wait::wait_async;
 use mp::{
-    FrozenTensor, GetError, JoinError, JoinableQueue, Leaseholder, Message, PutError, Queue, QueueOptions,
-    Tensor, bounded_channel, ready, select, wait,
+    FrozenTensor, GetError, JoinableQueue, Message, PutError, Queue, QueueOptions, Tensor, bounded_channel,
+    select, wait,
 };
 use mp_tests::task::{block_on, poll_once};
 use mp_tests::{
@@ -32,7 +34,8 @@ fn takes_as_told(_: usize, (queue, orders): (Queue<Vec<u8>>, Queue<()>)) -> Outc
 fn room_is_room_for_the_message_that_is_to_be_put() {
     let _alone = alone();
     let (queue, orders) = (by_bytes(1000), Queue::bounded(1).unwrap());
-    let (small, large, too_large) = (queue.room_for(200), queue.room_for(800), queue.room_for(5000));
+    let (small, large, too_large) =
+        (queue.put_ready_for(200), queue.put_ready_for(800), queue.put_ready_for(5000));
     assert_eq!(wait(&[&small, &large, &too_large], Some(Duration::ZERO)).unwrap(), [0, 1, 2]);
     let bytes = |n: usize| vec![7_u8; n - 20];
     give(&queue, bytes(300));
@@ -41,7 +44,7 @@ fn room_is_room_for_the_message_that_is_to_be_put() {
     give(&queue, bytes(400));
     // Some bytes are left, which are room for the smallest message only.
     assert!(wait(&[&small, &large, &too_large], Some(MOMENT)).unwrap().is_empty());
-    assert_eq!(wait(&[&queue.room()], Some(Duration::ZERO)).unwrap(), [0]);
+    assert_eq!(wait(&[&queue.put_ready()], Some(Duration::ZERO)).unwrap(), [0]);
     let mut value = bytes(800);
     let child = one_process(takes_as_told, (queue.clone(), orders.clone()));
     // The intended use: it puts as often as the wait finds room, no more.
@@ -79,7 +82,7 @@ fn holds_one(_: usize, (jobs, ready): (Queue<u32>, Queue<u32>)) -> Outcome {
 fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders() {
     let _alone = alone();
     let (jobs, told) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
-    let tasks = jobs.tasks();
+    let tasks = jobs.ack_ready();
     assert!(wait(&[&tasks], Some(MOMENT)).unwrap().is_empty());
     assert!(matches!(jobs.try_get_ack(), Err(GetError::Empty)));
     give(&jobs, 5);
@@ -104,7 +107,7 @@ fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders
     };
     theirs(jobs.try_get_ack().unwrap_err());
     theirs(jobs.get_ack_timeout(MOMENT).unwrap_err());
-    assert!(poll_once(&mut pin!(ready(tasks.clone()))).is_pending());
+    assert!(poll_once(&mut pin!(wait_async(tasks.clone()))).is_pending());
     signal(pid, Signal::KILL);
     assert!(join(&child).is_err());
     assert_eq!(wait(&[&tasks], Some(DEADLINE)).unwrap(), [0]);
@@ -112,7 +115,7 @@ fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders
     assert_eq!(job.deliveries(), 2);
     // What this process itself works on can't come from another process.
     assert!(jobs.try_get_ack().unwrap().is_none());
-    job.done();
+    job.ack();
     assert_eq!(wait(&[&tasks], None).unwrap(), [0]);
     assert!(jobs.get_ack().unwrap().is_none());
 }
@@ -136,7 +139,7 @@ fn a_join_that_times_out_names_the_processes_it_waited_for() {
     signal(pid, Signal::STOP);
     let own = tasks.get().unwrap();
     let error = tasks.join_timeout(MOMENT).unwrap_err();
-    let JoinError::Unfinished { tasks: 3, holders } = &error else { panic!("{error:?}") };
+    let JoinableQueueError::Unfinished { tasks: 3, holders } = &error else { panic!("{error:?}") };
     let mut pids: Vec<_> = holders.iter().map(|h| (h.pid, h.messages)).collect();
     pids.sort_unstable();
     let mut both = [(pid, 1), (std::process::id(), 1)];

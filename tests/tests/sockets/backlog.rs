@@ -6,9 +6,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 
-use mp::{
-    ConnectError, Connection, GetError, Listener, PutError, SocketOptions, connect, connect_async, wait,
-};
+use mp::connection::{ConnectError, SocketOptions, connect_async};
+use mp::{Connection, GetError, Listener, PutError, connect, wait};
 use mp_tests::task::{block_on, poll_once};
 use mp_tests::{DEADLINE, alone, eventually};
 
@@ -140,7 +139,7 @@ fn a_foreign_listener_is_the_error_of_the_first_receive() {
         assert!(!there.poll(Duration::ZERO).unwrap());
         stream.write_all(&said[20..]).unwrap();
         let error = there.recv_timeout::<u8>(DEADLINE).unwrap_err();
-        assert!(matches!(error.refused(), Some(ConnectError::NotOurs(_))), "{error:?}");
+        assert!(matches!(error.refused(), Some(ConnectError::Incompatible(_))), "{error:?}");
         assert!(error.to_string().contains(why), "{error}");
         assert!(matches!(there.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
     }

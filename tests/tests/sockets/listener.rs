@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mp::{
-    ConnectError, Connection, GetError, Listener, PutError, Queue, SocketOptions, Tensor, connect, wait,
-};
+use mp::connection::{ConnectError, SocketOptions};
+use mp::{Connection, GetError, Listener, PutError, Queue, Tensor, connect, wait};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, failure, one_process, signal, take};
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
@@ -177,9 +176,9 @@ fn a_program_without_the_key_is_refused() {
         (here, thread.join().unwrap())
     };
     let (here, there) = tries(SocketOptions::new().authkey("wrong"));
-    assert!(matches!(here, Err(ConnectError::Key { pid }) if pid == std::process::id()), "{here:?}");
+    assert!(matches!(here, Err(ConnectError::KeyMismatch { pid }) if pid == std::process::id()), "{here:?}");
     // The other end may see this side go first.
-    assert!(matches!(there, Err(ConnectError::Key { .. } | ConnectError::Gone)), "{there:?}");
+    assert!(matches!(there, Err(ConnectError::KeyMismatch { .. } | ConnectError::Gone)), "{there:?}");
     // One without a key does not wait for an answer: see `backlog.rs`.
     let (here, there) = tries(SocketOptions::new());
     assert!(matches!(here, Err(ConnectError::KeyMissing { here: false })), "{here:?}");
@@ -200,7 +199,7 @@ fn a_program_without_the_key_is_refused() {
         forger.write_all(&theirs[41..]).unwrap();
         accepted.join().unwrap()
     });
-    assert!(matches!(listening, Err(ConnectError::Key { .. })), "{listening:?}");
+    assert!(matches!(listening, Err(ConnectError::KeyMismatch { .. })), "{listening:?}");
 }
 
 #[test]
@@ -297,7 +296,7 @@ fn hostile_bytes_are_errors() {
         let mut stream = stranger(&name);
         stream.write_all(&said).unwrap();
         let refused = listener.accept_timeout(DEADLINE);
-        assert!(matches!(refused, Err(ConnectError::NotOurs(_))), "{refused:?}");
+        assert!(matches!(refused, Err(ConnectError::Incompatible(_))), "{refused:?}");
     }
     let mut stream = stranger(&name);
     stream.write_all(b"mp-so").unwrap();

@@ -4,7 +4,8 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use mp::{GetError, Listener, PutError, SocketOptions, pipe};
+use mp::connection::SocketOptions;
+use mp::{GetError, Listener, PutError, pipe};
 use mp_tests::task::{block_on, poll_once};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, join, one_process, signal, threads_are};
 use rustix::process::Signal;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use mp::{Barrier, BarrierError, Lock, Options, ProcessContext, Queue, RawValue, start_processes};
+use mp::sync::{BarrierError, RawValue};
+use mp::{Barrier, Lock, ProcessContext, Queue, SpawnOptions, start_processes};
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, failure, give, join, one_process, signal, take, threads_are,
 };
@@ -29,7 +30,7 @@ fn pass(_: usize, (barrier, phases, order): (Barrier, u64, Lock<[u64; 2]>)) -> O
 fn no_party_passes_before_all_have_come() {
     let _alone = alone();
     let args = (Barrier::new(4).unwrap(), 50, Lock::new([0; 2]).unwrap());
-    let context = start_processes(pass, args.clone(), Options::nprocs(4)).unwrap();
+    let context = start_processes(pass, args.clone(), SpawnOptions::nprocs(4)).unwrap();
     join(&context).unwrap();
     assert_eq!(*args.2.lock().unwrap(), [200, 50 * 6], "each has its number");
     assert_eq!((args.0.parties(), args.0.n_waiting(), args.0.is_broken()), (4, 0, false));
@@ -67,11 +68,11 @@ fn a_barrier_breaks_when_a_party_that_waits_or_is_enrolled_is_killed() {
         signal(pid, Signal::KILL);
         let error = waits.join().unwrap().unwrap_err();
         match error {
-            BarrierError::PartyDied { who: Some(who) } => assert_eq!(who.pid, pid),
+            BarrierError::MemberDied { who: Some(who) } => assert_eq!(who.pid, pid),
             other => panic!("{other}"),
         }
         assert!(barrier.is_broken() && barrier.n_waiting() == 0);
-        assert!(matches!(barrier.wait(), Err(BarrierError::PartyDied { .. })), "it stays broken");
+        assert!(matches!(barrier.wait(), Err(BarrierError::MemberDied { .. })), "it stays broken");
         failure(&context);
         barrier.reset().unwrap();
         assert!(!barrier.is_broken());
@@ -147,7 +148,7 @@ fn pass_and_count(_: usize, (barrier, phases, done): (Barrier, u64, RawValue<u64
 fn the_last_one_to_come_acts_before_the_others_go_on() {
     let _alone = alone();
     let args = (Barrier::new(3).unwrap(), 100, RawValue::new(0).unwrap());
-    let context = start_processes(pass_and_count, args.clone(), Options::nprocs(2)).unwrap();
+    let context = start_processes(pass_and_count, args.clone(), SpawnOptions::nprocs(2)).unwrap();
     pass_and_count(2, args.clone()).unwrap();
     join(&context).unwrap();
     assert_eq!((args.2.get(), args.0.is_broken()), (100, false));
@@ -178,7 +179,7 @@ fn a_party_that_acts_breaks_the_barrier_when_killed_and_delays_it_when_stopped()
         let error = waits.join().unwrap().unwrap_err();
         let early = early.join().unwrap().unwrap_err();
         match (&error, &early) {
-            (BarrierError::PartyDied { who: Some(who) }, BarrierError::PartyDied { .. }) if killed => {
+            (BarrierError::MemberDied { who: Some(who) }, BarrierError::MemberDied { .. }) if killed => {
                 assert_eq!(who.pid, pid);
             }
             (BarrierError::TimedOut { arrived: 2, parties: 2, .. }, BarrierError::Broken) if !killed => {

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use mp::sync::RawValue;
 use mp::{
-    Lock, LockError, Once, Options, ProcessContext, Queue, RLock, RawValue, RwLock, Semaphore,
-    start_processes,
+    Lock, LockError, Once, ProcessContext, Queue, RLock, RwLock, Semaphore, SpawnOptions, start_processes,
 };
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, failure, give, join, one_process, signal, take, threads_are,
@@ -45,7 +45,7 @@ fn add(_: usize, ((lock, rlock, rwlock), times): (Locks, u64)) -> Outcome {
 fn nothing_added_under_a_lock_is_lost() {
     let _alone = alone();
     let locks = locks();
-    let context = start_processes(add, (locks.clone(), 1000), Options::nprocs(3)).unwrap();
+    let context = start_processes(add, (locks.clone(), 1000), SpawnOptions::nprocs(3)).unwrap();
     add(0, (locks.clone(), 1000)).unwrap();
     join(&context).unwrap();
     assert_eq!(*locks.0.lock().unwrap(), [4000; 2]);
@@ -321,7 +321,7 @@ fn what_is_done_once_is_done_once() {
     let _alone = alone();
     let (run, times, gate) = (Once::new().unwrap(), RawValue::new(0).unwrap(), Semaphore::new(0).unwrap());
     let args = (run.clone(), times.clone(), gate);
-    join(&start_processes(once, args, Options::nprocs(4)).unwrap()).unwrap();
+    join(&start_processes(once, args, SpawnOptions::nprocs(4)).unwrap()).unwrap();
     assert_eq!(times.get(), 1);
     run.call_once(|_| panic!("it was done")).unwrap();
 }

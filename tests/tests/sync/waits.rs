@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use mp::Message;
-use mp::bytemuck::{Pod, Zeroable};
+use mp::sync::AcquireError;
+use mp::sync::bytemuck::{Pod, Zeroable};
 use mp::{
-    AcquireError, Barrier, BoundedSemaphore, Condition, Event, Lock, LockError, Once, Options, Queue, RLock,
-    RwLock, Semaphore, Waitable, start_processes,
+    Barrier, BoundedSemaphore, Condition, Event, Lock, LockError, Once, Queue, RLock, RwLock, Semaphore,
+    SpawnOptions, Waitable, start_processes,
 };
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, failure, give, in_use, join, one_process, signal, take, threads_are,
@@ -35,7 +36,7 @@ fn take_permits(_: usize, (semaphore, inside, most): (Semaphore, Lock<u64>, u64)
 fn no_more_are_inside_than_there_are_permits() {
     let _alone = alone();
     let args = (Semaphore::new(2).unwrap(), Lock::new(0).unwrap(), 2);
-    let context = start_processes(take_permits, args.clone(), Options::nprocs(3)).unwrap();
+    let context = start_processes(take_permits, args.clone(), SpawnOptions::nprocs(3)).unwrap();
     take_permits(0, args.clone()).unwrap();
     join(&context).unwrap();
     assert_eq!((args.0.available(), *args.1.lock().unwrap()), (2, 0));
@@ -111,7 +112,7 @@ fn an_event_wakes_all_waiters_also_when_it_is_cleared_at_once() {
     let _alone = alone();
     let (event, ready) = (Event::new().unwrap(), Queue::bounded(4).unwrap());
     let args = (event.clone(), ready.clone());
-    let context = start_processes(wait_for_event, args, Options::nprocs(4)).unwrap();
+    let context = start_processes(wait_for_event, args, SpawnOptions::nprocs(4)).unwrap();
     (0..4).for_each(|_| {
         let pid = take(&ready);
         eventually("it waits", || threads_are(pid, 'S'));
@@ -145,7 +146,7 @@ fn consume(_: usize, ((jobs, changed, ready), times): (Shop, u64)) -> Outcome {
 fn each_notification_wakes_one() {
     let _alone = alone();
     let shop = shop();
-    let context = start_processes(consume, (shop.clone(), 200), Options::nprocs(3)).unwrap();
+    let context = start_processes(consume, (shop.clone(), 200), SpawnOptions::nprocs(3)).unwrap();
     for _ in 0..600 {
         *shop.0.lock().unwrap() += 1;
         shop.1.notify_one().unwrap();
@@ -224,7 +225,7 @@ fn the_token_of_a_killed_process_is_no_place_lost() {
 fn notifications_are_counted_and_go_round() {
     let _alone = alone();
     let (shop, told) = (shop(), Queue::bounded(4).unwrap());
-    let context = start_processes(wait_once, (shop.clone(), told.clone()), Options::nprocs(4)).unwrap();
+    let context = start_processes(wait_once, (shop.clone(), told.clone()), SpawnOptions::nprocs(4)).unwrap();
     eventually("all wait", || shop.1.waiting() == 4);
     assert_eq!(shop.1.notify(2).unwrap(), 2);
     let first = [take(&told), take(&told)];
@@ -277,7 +278,7 @@ fn consume_inside(_: usize, ((jobs, changed, ready), times): (Desk, u64)) -> Out
 fn a_lock_that_is_held_several_times_is_let_go_of_and_taken_back() {
     let _alone = alone();
     let desk: Desk = (RLock::new(0).unwrap(), Condition::new().unwrap(), Queue::bounded(8).unwrap());
-    let context = start_processes(consume_inside, (desk.clone(), 200), Options::nprocs(3)).unwrap();
+    let context = start_processes(consume_inside, (desk.clone(), 200), SpawnOptions::nprocs(3)).unwrap();
     for _ in 0..600 {
         let jobs = desk.0.lock().unwrap();
         jobs.set(jobs.get() + 1);
@@ -425,7 +426,7 @@ fn types_of_one_name_and_of_another_size_are_refused() {
     let _alone = alone();
     let (name, mut rwlock, mut rlock) = {
         #[derive(Clone, Copy, Pod, Zeroable)]
-        #[bytemuck(crate = "mp::bytemuck")]
+        #[bytemuck(crate = "mp::sync::bytemuck")]
         #[repr(C)]
         struct Pair([u8; 2]);
         let pair = Pair([1, 2]);
@@ -433,7 +434,7 @@ fn types_of_one_name_and_of_another_size_are_refused() {
         (std::any::type_name::<Pair>(), sent(RwLock::new(pair).unwrap()), rlock)
     };
     #[derive(Clone, Copy, Pod, Zeroable)]
-    #[bytemuck(crate = "mp::bytemuck")]
+    #[bytemuck(crate = "mp::sync::bytemuck")]
     #[repr(C)]
     struct Pair([u64; 20]);
     assert_eq!(std::any::type_name::<Pair>(), name);

@@ -3,10 +3,8 @@
 
 use std::sync::Mutex;
 
-use mp::{
-    AnyTensor, Bool, Bundle, Complex, DType, Frozen, FrozenStorage, FrozenTensor, MetaTensor, Queue, Shared,
-    SharedTensor, Tensor, TypedStorage, bf16, f16,
-};
+use mp::tensor::{Bool, Complex, Frozen, FrozenStorage, MetaTensor, Shared, TypedStorage, bf16, f16};
+use mp::{AnyTensor, Bundle, DType, FrozenTensor, Queue, SharedTensor, Tensor};
 use mp_tests::{give, take, travels};
 
 type Any = Bundle<(AnyTensor, (AnyTensor<Frozen>, AnyTensor<Shared>))>;
@@ -54,11 +52,11 @@ fn every_element_type() {
     of([Bool::TRUE, Bool::FALSE, Bool::TRUE]);
     of([Complex::new(1.0_f32, -2.0), Complex::new(0.0, 0.5), Complex::new(f32::MAX, f32::MIN)]);
     of([Complex::new(1.0_f64, -2.0), Complex::new(0.0, 0.5), Complex::new(f64::MAX, f64::MIN)]);
-    of([0, 0x38, 0xff].map(mp::F8E4M3FN));
-    of([0, 0x3c, 0xff].map(mp::F8E5M2));
-    of([0, 0x40, 0x80].map(mp::F8E4M3FNUZ));
-    of([0, 0x40, 0x80].map(mp::F8E5M2FNUZ));
-    of([0, 0x7f, 0xff].map(mp::F8E8M0FNU));
+    of([0, 0x38, 0xff].map(mp::tensor::F8E4M3FN));
+    of([0, 0x3c, 0xff].map(mp::tensor::F8E5M2));
+    of([0, 0x40, 0x80].map(mp::tensor::F8E4M3FNUZ));
+    of([0, 0x40, 0x80].map(mp::tensor::F8E5M2FNUZ));
+    of([0, 0x7f, 0xff].map(mp::tensor::F8E8M0FNU));
     assert_eq!(*SEEN.lock().unwrap(), DType::ALL, "a type is missing");
 }
 

@@ -2,10 +2,8 @@
 //! side as well.
 
 use mp::message::{Message, Outgoing};
-use mp::{
-    Frozen, FrozenTensor, Layout, NestedTensor, Queue, ShareMemory, Shared, SparseCompressed, SparseCoo,
-    Tensor,
-};
+use mp::tensor::{Frozen, Layout, NestedTensor, Shared, SparseCompressed, SparseCoo};
+use mp::{FrozenTensor, Queue, ShareMemory, Tensor};
 use mp_reduce::MessagePack;
 use mp_tests::{give, take, travels};
 

@@ -101,7 +101,7 @@ pub(crate) struct Row {
 }
 
 impl Board {
-    pub(crate) fn new(slots: usize) -> mp::Result<Self> {
+    pub(crate) fn new(slots: usize) -> mp::AnyResult<Self> {
         Ok(Self { words: Tensor::zeros(&[1 + slots * ROW])?.share() })
     }
 

@@ -46,7 +46,7 @@ impl InUse {
     }
 
     /// Everything of this program, as of now.
-    pub(crate) fn now() -> mp::Result<Self> {
+    pub(crate) fn now() -> mp::AnyResult<Self> {
         // What is kept of processes that have ended goes with this, or when the next one starts.
         drop(mp::active_children());
         let stats = Arena::current()?.memory_stats();
@@ -56,7 +56,7 @@ impl InUse {
             messages: stats.queued,
             members: stats.members,
             files: fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
-            names: names(&mp::get_sharing_directory()),
+            names: names(&mp::memory::get_sharing_directory()),
         })
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct Account {
 }
 
 impl Ledger {
-    pub(crate) fn new() -> mp::Result<Self> {
+    pub(crate) fn new() -> mp::AnyResult<Self> {
         Ok(Self { next: Tensor::zeros(&[1])?.share(), messages: Tensor::zeros(&[MOST as usize])?.share() })
     }
 
@@ -76,14 +76,14 @@ impl Ledger {
     }
 
     /// It is the producer's again: no consumer may have got it.
-    pub(crate) fn refused(&self, number: u64) -> mp::Result<()> {
+    pub(crate) fn refused(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_or(number as usize, REFUSED) {
             was if was >= GOT => Err(format!("duplicated: message {number} was got, and given back").into()),
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn lost(&self, number: u64) -> mp::Result<()> {
+    pub(crate) fn lost(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_or(self.place(number)?, LOST) {
             was if was & LOST != 0 => Err(format!("duplicated: task {number} was lost twice").into()),
             was if was >= DONE => Err(format!("duplicated: task {number} is lost, and done").into()),
@@ -91,7 +91,7 @@ impl Ledger {
         }
     }
 
-    fn place(&self, number: u64) -> mp::Result<usize> {
+    fn place(&self, number: u64) -> mp::AnyResult<usize> {
         match number < MOST && self.messages.load(number as usize) & BEGUN != 0 {
             true => Ok(number as usize),
             false => Err(format!("torn: message {number}, which no producer has put").into()),
@@ -99,7 +99,7 @@ impl Ledger {
     }
 
     /// Notes that a message was got; `once`: no other consumer may have got it.
-    pub(crate) fn got(&self, number: u64, once: bool) -> mp::Result<()> {
+    pub(crate) fn got(&self, number: u64, once: bool) -> mp::AnyResult<()> {
         let was = self.messages.fetch_add(self.place(number)?, GOT);
         match was {
             _ if was & REFUSED != 0 => {
@@ -112,7 +112,7 @@ impl Ledger {
     }
 
     /// Notes that a message is done, for good.
-    pub(crate) fn done(&self, number: u64) -> mp::Result<()> {
+    pub(crate) fn done(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_add(self.place(number)?, DONE) {
             was if was >= DONE => Err(format!("duplicated: message {number} was done twice").into()),
             _ => Ok(()),

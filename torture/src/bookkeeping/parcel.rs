@@ -54,7 +54,7 @@ pub(crate) struct Parcel {
 /// What is in the tensor that all messages hold.
 pub(crate) const COMMON: u64 = 77;
 
-fn elements(number: u64, i: u64, random: &mut Random) -> mp::Result<Tensor<u64>> {
+fn elements(number: u64, i: u64, random: &mut Random) -> mp::AnyResult<Tensor<u64>> {
     let len = match random.below(1000) {
         0..2 => 400_000,
         2..20 => 70_000,
@@ -64,7 +64,7 @@ fn elements(number: u64, i: u64, random: &mut Random) -> mp::Result<Tensor<u64>>
     Ok(Tensor::full(&[len as usize], mix(number ^ i << 48))?)
 }
 
-fn check_elements(number: u64, i: u64, elements: &[u64]) -> mp::Result<()> {
+fn check_elements(number: u64, i: u64, elements: &[u64]) -> mp::AnyResult<()> {
     let expected = mix(number ^ i << 48);
     match elements.iter().position(|&e| e != expected) {
         None => Ok(()),
@@ -84,7 +84,7 @@ impl Job {
         from: u64,
         common: &FrozenTensor<u64>,
         random: &mut Random,
-    ) -> mp::Result<Self> {
+    ) -> mp::AnyResult<Self> {
         let bytes = match random.below(100) {
             0..3 => 1000 + random.below(9000),
             _ => random.below(120),
@@ -95,7 +95,7 @@ impl Job {
             // More than an envelope has room to list.
             _ => 40,
         };
-        let tensors: mp::Result<Vec<_>> =
+        let tensors: mp::AnyResult<Vec<_>> =
             (0..count).map(|i| Ok(elements(number, i + 1, random)?.freeze())).collect();
         Ok(Self {
             number,
@@ -107,7 +107,7 @@ impl Job {
         })
     }
 
-    pub(crate) fn check(&self) -> mp::Result<()> {
+    pub(crate) fn check(&self) -> mp::AnyResult<()> {
         let number = self.number;
         if self.bytes.iter().any(|&b| b != mix(number) as u8) {
             return Err(format!("torn: bytes of message {number}").into());
@@ -130,17 +130,17 @@ impl Parcel {
         from: u64,
         common: &FrozenTensor<u64>,
         random: &mut Random,
-    ) -> mp::Result<Self> {
+    ) -> mp::AnyResult<Self> {
         Self::answer(Job::new(number, from, common, random)?, random)
     }
 
     /// What a worker makes of a job.
-    pub(crate) fn answer(job: Job, random: &mut Random) -> mp::Result<Self> {
+    pub(crate) fn answer(job: Job, random: &mut Random) -> mp::AnyResult<Self> {
         let own = if random.percent(30) { elements(job.number, 0, random)? } else { Tensor::zeros(&[0])? };
         Ok(Self { job, own })
     }
 
-    pub(crate) fn check(&self) -> mp::Result<()> {
+    pub(crate) fn check(&self) -> mp::AnyResult<()> {
         check_elements(self.job.number, 0, self.own.as_slice()?)?;
         self.job.check()
     }

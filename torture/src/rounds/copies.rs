@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it calls [`allow_fork`](mp::allow_fork), for which its caller has to vouch.
+//! This file may hold `unsafe`: it calls [`allow_fork`](mp::process::allow_fork), for which its caller has to vouch.
 //!
 //! - The program has no threads but those of `mp`, which are said to leave nothing in a copy; its progress bar is drawn by the
 //!   main thread.
@@ -17,7 +17,7 @@ use mp::StartMethod;
 /// From now on workers may be copies.
 pub(crate) fn allow() {
     // SAFETY: the header says why a copy of this program may do what its workers do.
-    unsafe { mp::allow_fork() };
+    unsafe { mp::process::allow_fork() };
 }
 
 /// By which methods processes are started, one as often as the other.

@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use mp::{Exit, FrozenTensor, Process, StartMethod};
+use mp::process::ExitStatus;
+use mp::{FrozenTensor, Process, StartMethod};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::args::Args;
@@ -156,8 +157,8 @@ impl Crew {
             let place = &mut self.places[at];
             let Some(process) = &place.process else { continue };
             if let Some(exit) = process.exit() {
-                let ours =
-                    place.killed && matches!(exit, Exit::Signal { signal, .. } if signal == mp::Signal::KILL);
+                let ours = place.killed
+                    && matches!(exit, ExitStatus::Signal { signal, .. } if signal == mp::process::Signal::KILL);
                 let end = place.process.take().map_or(Ok(()), |process| process.join());
                 if ours {
                     self.groups[place.group].killed(place.index);

@@ -13,7 +13,7 @@ pub(crate) struct Folder(PathBuf);
 impl Folder {
     /// Makes it, and removes those of processes that were killed.
     pub(crate) fn new() -> io::Result<Self> {
-        let place = mp::get_sharing_directory();
+        let place = mp::memory::get_sharing_directory();
         for entry in fs::read_dir(&place)?.flatten() {
             let name = entry.file_name();
             let pid = name.to_str().and_then(|name| name.strip_prefix(NAME));

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use mp::{
-    Connection, JoinError, JoinableQueue, Queue, QueueOptions, Receiver, Sender, bounded_channel, channel,
-    pipe,
-};
+use mp::queue::JoinableQueueError;
+use mp::{Connection, JoinableQueue, Queue, QueueOptions, Receiver, Sender, bounded_channel, channel, pipe};
 
 use crate::bookkeeping::ledger::{Account, Ledger};
 use crate::bookkeeping::parcel::{Job, Parcel};
@@ -101,7 +99,7 @@ pub(crate) struct Group {
 
 impl Group {
     /// `copies`: whether its processes may be copies of others.
-    pub(crate) fn new(kind: Kind, copies: bool, random: &mut Random) -> mp::Result<Self> {
+    pub(crate) fn new(kind: Kind, copies: bool, random: &mut Random) -> mp::AnyResult<Self> {
         let capacity = random.pick(&[1, 2, 8, 64]);
         let ends = match kind {
             Kind::Bounded => {
@@ -157,7 +155,7 @@ impl Group {
     }
 
     /// What worker `i` does.
-    pub(crate) fn work(&mut self, i: usize) -> mp::Result<Work> {
+    pub(crate) fn work(&mut self, i: usize) -> mp::AnyResult<Work> {
         let produces = self.produces(i);
         Ok(match &mut self.ends {
             Ends::Queue(queue) if produces => Work::Put(queue.clone()),
@@ -219,7 +217,7 @@ impl Group {
     }
 
     /// No more will be put.
-    pub(crate) fn close(&mut self) -> mp::Result<()> {
+    pub(crate) fn close(&mut self) -> mp::AnyResult<()> {
         match &mut self.ends {
             Ends::Queue(queue) => _ = queue.close(),
             Ends::Jobs(queue) => _ = queue.close(),
@@ -234,7 +232,7 @@ impl Group {
     }
 
     /// Looks, when all workers have ended, whether all is as was promised.
-    pub(crate) fn settle(&self) -> mp::Result<Account> {
+    pub(crate) fn settle(&self) -> mp::AnyResult<Account> {
         match &self.ends {
             Ends::Locks(locks) => locks.settle()?,
             Ends::Service(service) => service.settle()?,
@@ -246,8 +244,8 @@ impl Group {
             }
             Ends::Tasks(tasks) => match tasks.join() {
                 Ok(()) => {}
-                Err(JoinError::Lost(_)) => {
-                    while let Some(task) = tasks.take_lost()? {
+                Err(JoinableQueueError::Lost(_)) => {
+                    while let Some(task) = tasks.dead_letter()? {
                         task.check()?;
                         self.ledger.lost(task.number)?;
                     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use mp::{SharingStrategy, Tensor, set_sharing_strategy};
+use mp::Tensor;
+use mp::memory::{SharingStrategy, set_sharing_strategy};
 
 use crate::args::Args;
 use crate::bookkeeping::leaks::InUse;
@@ -22,7 +23,7 @@ pub(crate) struct Ended {
 }
 
 /// Groups of that many workers together, or a few more.
-fn groups(processes: usize, copies: bool, random: &mut Random) -> mp::Result<Vec<Group>> {
+fn groups(processes: usize, copies: bool, random: &mut Random) -> mp::AnyResult<Vec<Group>> {
     let mut groups = Vec::new();
     let first = random.below(Kind::ALL.len() as u64) as usize;
     let mut kinds = Kind::ALL.into_iter().cycle().skip(first);

@@ -77,7 +77,7 @@ impl Worker {
     }
 
     /// Puts by futures.
-    pub(crate) fn put_async(&mut self, queue: &Queue<Parcel>) -> mp::Result<()> {
+    pub(crate) fn put_async(&mut self, queue: &Queue<Parcel>) -> mp::AnyResult<()> {
         while let Some(parcel) = self.next(Op::Put)? {
             let number = parcel.job.number;
             let limit = self.limit(30);
@@ -93,7 +93,7 @@ impl Worker {
     }
 
     /// Gets by several futures at a time, until nothing comes any more.
-    pub(crate) fn get_async(&mut self, queue: &Queue<Parcel>) -> mp::Result<()> {
+    pub(crate) fn get_async(&mut self, queue: &Queue<Parcel>) -> mp::AnyResult<()> {
         let waker = waker();
         let mut waiting: Vec<Getting<'_>> = Vec::new();
         loop {

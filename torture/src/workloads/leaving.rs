@@ -32,7 +32,7 @@ impl Sides {
     }
 
     /// For worker `i` of `of`, which are started together.
-    pub(crate) fn of(&mut self, i: usize, of: usize) -> mp::Result<(Sender<Parcel>, Receiver<Parcel>)> {
+    pub(crate) fn of(&mut self, i: usize, of: usize) -> mp::AnyResult<(Sender<Parcel>, Receiver<Parcel>)> {
         if i == 0 {
             self.sides = Some(bounded_channel(self.capacity)?);
         }
@@ -43,7 +43,7 @@ impl Sides {
 
 impl Worker {
     /// Sends until the round is over, or it leaves, or no receiver is left.
-    pub(crate) fn send_and_leave(&mut self, sender: &Sender<Parcel>) -> mp::Result<()> {
+    pub(crate) fn send_and_leave(&mut self, sender: &Sender<Parcel>) -> mp::AnyResult<()> {
         while let Some(parcel) = self.next(Op::Send)? {
             let number = parcel.job.number;
             match sender.send_timeout(parcel, LONG) {
@@ -66,7 +66,7 @@ impl Worker {
     }
 
     /// Receives until no sender is left.
-    pub(crate) fn receive_all(&mut self, receiver: &Receiver<Parcel>) -> mp::Result<()> {
+    pub(crate) fn receive_all(&mut self, receiver: &Receiver<Parcel>) -> mp::AnyResult<()> {
         loop {
             self.row.note(Op::Receive, receiver.len() as u64);
             match receiver.recv_timeout(LONG) {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use mp::sync::{AcquireError, BarrierError};
 use mp::{
-    AcquireError, Barrier, BarrierError, BoundedSemaphore, Condition, Event, Lock, LockError, Once, RLock,
-    RwLock, Semaphore, SharedTensor, Tensor,
+    Barrier, BoundedSemaphore, Condition, Event, Lock, LockError, Once, RLock, RwLock, Semaphore,
+    SharedTensor, Tensor,
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +45,7 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    pub(crate) fn new() -> mp::Result<Self> {
+    pub(crate) fn new() -> mp::AnyResult<Self> {
         Ok(Self {
             lock: Lock::new([0; 2])?,
             inside: Tensor::zeros(&[1])?.share(),
@@ -65,7 +66,7 @@ impl Locks {
     }
 
     /// Does one after the other, at random, until the round is over.
-    pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::Result<()> {
+    pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         while !row.over() {
             match random.below(12) {
                 0..3 => self.exclusive(row)?,
@@ -104,7 +105,7 @@ impl Locks {
         Ok(())
     }
 
-    fn exclusive(&self, row: &Row) -> mp::Result<()> {
+    fn exclusive(&self, row: &Row) -> mp::AnyResult<()> {
         row.note(Op::Lock, 0);
         let (me, inside) = (row.mark(), &self.inside);
         let mut pair = match self.lock.lock_timeout(LONG) {
@@ -135,7 +136,7 @@ impl Locks {
         Ok(())
     }
 
-    fn twice(&self, row: &Row) -> mp::Result<()> {
+    fn twice(&self, row: &Row) -> mp::AnyResult<()> {
         row.note(Op::Relock, 0);
         let outer = match self.rlock.lock_timeout(LONG) {
             Err(LockError::OwnerDied { .. }) => {
@@ -156,7 +157,7 @@ impl Locks {
         Ok(())
     }
 
-    fn read_or_write(&self, row: &Row, random: &mut Random) -> mp::Result<()> {
+    fn read_or_write(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         if random.percent(70) {
             row.note(Op::Read, 0);
             match self.rwlock.read_timeout(LONG) {
@@ -182,7 +183,7 @@ impl Locks {
     }
 
     /// Adds a token and tells one, or waits for one.
-    fn tokens(&self, row: &Row, random: &mut Random) -> mp::Result<()> {
+    fn tokens(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let mut tokens = match self.tokens.lock_timeout(LONG) {
             Err(LockError::OwnerDied { .. }) => self.tokens.recover_timeout(LONG)?,
             other => other?,
@@ -204,7 +205,7 @@ impl Locks {
     }
 
     /// As [`tokens`](Self::tokens), with another guard of the same lock, which is good before and after.
-    fn desk(&self, row: &Row, random: &mut Random) -> mp::Result<()> {
+    fn desk(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let outer = match self.desk.lock_timeout(LONG) {
             Err(LockError::OwnerDied { .. }) => self.desk.recover_timeout(LONG)?,
             other => other?,
@@ -235,7 +236,7 @@ impl Locks {
         Ok(())
     }
 
-    fn meet(&self, row: &Row) -> mp::Result<()> {
+    fn meet(&self, row: &Row) -> mp::AnyResult<()> {
         row.note(Op::Barrier, self.barrier.n_waiting() as u64);
         match self.barrier.wait_then_timeout(SHORT, || _ = self.passed.fetch_add(0, 1)) {
             Ok(number) if number < PARTIES as usize => {
@@ -256,7 +257,7 @@ impl Locks {
 
     /// Does something once, unless another worker has; one after the other, and again only where one died
     /// doing it.
-    fn once(&self, row: &Row, i: usize) -> mp::Result<()> {
+    fn once(&self, row: &Row, i: usize) -> mp::AnyResult<()> {
         row.note(Op::Once, i as u64);
         let (me, did, doer, times) = (row.mark(), &self.did, 2 * i, 2 * i + 1);
         let mut wrong = None;
@@ -284,7 +285,7 @@ impl Locks {
     }
 
     /// When no other process has them: all can be had, and nothing of dead ones is left in them.
-    pub(crate) fn settle(&self) -> mp::Result<()> {
+    pub(crate) fn settle(&self) -> mp::AnyResult<()> {
         let hang = |what: &str, error: &dyn std::fmt::Display| format!("hang: {what} at the end: {error}");
         let left = |what: &str, n: usize| format!("leaked: {n} {what}");
         const ENOUGH: Duration = Duration::from_secs(20);

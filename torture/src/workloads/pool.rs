@@ -2,14 +2,15 @@
 //!
 //! | which dies | promised |
 //! |---|---|
-//! | a worker | at most the task that it has: that one is [`WorkerLost`](mp::WorkerLost), or another worker tries it again |
+//! | a worker | at most the task that it has: that one is [`WorkerLost`](mp::pool::WorkerLost), or another worker tries it again |
 //! | the owner of the pool | the workers end with it; it costs the tasks that were not done |
 //! | none | each task has the result that follows from it, and runs once |
 
 use std::collections::HashSet;
 use std::fs;
 
-use mp::{AsyncResult, Exit, Message, Pool, TaskError};
+use mp::process::ExitStatus;
+use mp::{AsyncResult, Message, Pool, TaskError};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +43,7 @@ struct Done {
 }
 
 /// The function of all tasks.
-fn answer(task: Task) -> mp::Result<Done> {
+fn answer(task: Task) -> mp::AnyResult<Done> {
     let Task { job, once, ledger } = task;
     ledger.got(job.number, once)?;
     job.check()?;
@@ -113,7 +114,7 @@ impl Torment {
 
 impl Worker {
     /// Has tasks done, until the round is over. `copies`: by processes that may be copies of this one.
-    pub(crate) fn own_pool(&mut self, copies: bool) -> mp::Result<()> {
+    pub(crate) fn own_pool(&mut self, copies: bool) -> mp::AnyResult<()> {
         let method = self.random.pick(copies::methods(copies));
         let pool = Pool::builder().processes(WORKERS).start_method(method).build()?;
         let mut torment = Torment::default();
@@ -149,7 +150,12 @@ impl Worker {
         Ok(())
     }
 
-    fn collect(&mut self, number: u64, result: AsyncResult<Done>, torment: &mut Torment) -> mp::Result<()> {
+    fn collect(
+        &mut self,
+        number: u64,
+        result: AsyncResult<Done>,
+        torment: &mut Torment,
+    ) -> mp::AnyResult<()> {
         self.row.note(Op::Collect, number);
         match result.get() {
             Ok(Done { worker, parcel }) if parcel.job.number == number => {
@@ -159,8 +165,10 @@ impl Worker {
             }
             Ok(done) => Err(format!("torn: the result of {} for {number}", done.parcel.job.number).into()),
             Err(TaskError::WorkerLost(lost)) => {
-                match lost.how {
-                    Exit::Signal { signal: mp::Signal::KILL, .. } if torment.killed.remove(&lost.pid) => {
+                match lost.exit {
+                    ExitStatus::Signal { signal: mp::process::Signal::KILL, .. }
+                        if torment.killed.remove(&lost.pid) =>
+                    {
                         self.ledger.lost(number)
                     }
                     _ => Err(format!("lost: task {number}: {lost}; it wasn't killed, or it had another one")

@@ -7,9 +7,11 @@
 //! | the end | each way is named when it is closed, or has no sender any more |
 //! | a process that has ended | is named; the parent, which lives, never is |
 
+use mp::connection::one_way_pipe;
+use mp::process::{ExitStatus, Signal};
 use mp::{
-    Connection, Event, Exit, GetError, Process, Queue, QueueOptions, Receiver, Sender, Signal, Waitable,
-    bounded_channel, one_way_pipe, parent_process,
+    Connection, Event, GetError, Process, Queue, QueueOptions, Receiver, Sender, Waitable, bounded_channel,
+    parent_process,
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +50,7 @@ pub(crate) struct Ways {
 }
 
 impl Ways {
-    pub(crate) fn new(random: &mut Random) -> mp::Result<Self> {
+    pub(crate) fn new(random: &mut Random) -> mp::AnyResult<Self> {
         let bounded = QueueOptions::new().capacity(random.pick(&[1, 2, 8, 64])).create()?;
         let growing = Queue::growing(random.pick(&[300, 1000]))?;
         let (sender, receiver) = bounded_channel(random.pick(&[1, 8]))?;
@@ -64,7 +66,7 @@ impl Ways {
         Ok(Self { outlets: Some(Outlets { bounded, growing, sender, pipe: out, bell }), inlets })
     }
 
-    pub(crate) fn outlets(&self) -> mp::Result<Outlets> {
+    pub(crate) fn outlets(&self) -> mp::AnyResult<Outlets> {
         self.outlets.clone().ok_or_else(|| "nothing more is put".into())
     }
 
@@ -109,7 +111,7 @@ enum Found {
 
 impl Inlets {
     /// Takes a message, without waiting.
-    fn take(&self, source: Source) -> mp::Result<Found> {
+    fn take(&self, source: Source) -> mp::AnyResult<Found> {
         let got = match source {
             Source::Bounded => self.bounded.try_get(),
             Source::Growing => self.growing.try_get(),
@@ -132,7 +134,7 @@ struct Child {
 }
 
 impl Child {
-    fn start(killed: bool) -> mp::Result<Self> {
+    fn start(killed: bool) -> mp::AnyResult<Self> {
         let process = Process::spawn(|(): ()| {}, ())?;
         if killed {
             process.kill()?;
@@ -141,11 +143,11 @@ impl Child {
     }
 
     /// It was said to have ended.
-    fn join(self) -> mp::Result<()> {
+    fn join(self) -> mp::AnyResult<()> {
         // It is reaped by another thread, within moments.
         self.process.wait_timeout(LONG);
         match (self.process.exit(), self.process.join()) {
-            (Some(Exit::Signal { signal: Signal::KILL, .. }), Err(_)) if self.killed => Ok(()),
+            (Some(ExitStatus::Signal { signal: Signal::KILL, .. }), Err(_)) if self.killed => Ok(()),
             (_, end) => Ok(end?),
         }
     }
@@ -153,7 +155,7 @@ impl Child {
 
 impl Worker {
     /// Puts into one or the other.
-    pub(crate) fn put_anywhere(&mut self, to: &Outlets) -> mp::Result<()> {
+    pub(crate) fn put_anywhere(&mut self, to: &Outlets) -> mp::AnyResult<()> {
         while let Some(parcel) = self.next(Op::Put)? {
             let number = parcel.job.number;
             let end = match self.random.below(10) {
@@ -173,7 +175,7 @@ impl Worker {
     }
 
     /// Takes what there is, wherever it is, until nothing comes any more.
-    pub(crate) fn select(&mut self, from: &Inlets) -> mp::Result<()> {
+    pub(crate) fn select(&mut self, from: &Inlets) -> mp::AnyResult<()> {
         let parent = parent_process().ok_or("a worker without a parent")?;
         let mut child: Option<Child> = None;
         let mut open = vec![Source::Bounded, Source::Growing, Source::Channel, Source::Pipe];

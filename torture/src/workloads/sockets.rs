@@ -9,7 +9,8 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use mp::{Address, ConnectError, Connection, Event, GetError, Listener, PutError, SocketOptions, Waitable};
+use mp::connection::{Address, ConnectError, SocketOptions};
+use mp::{Connection, Event, GetError, Listener, PutError, Waitable};
 use serde::{Deserialize, Serialize};
 
 use crate::bookkeeping::board::Op;
@@ -50,7 +51,7 @@ impl Packet {
         Self { number, from, bytes: vec![mix(number) as u8; len as usize] }
     }
 
-    fn check(&self) -> mp::Result<()> {
+    fn check(&self) -> mp::AnyResult<()> {
         match self.bytes.iter().any(|&b| b != mix(self.number) as u8) {
             true => Err(format!("torn: bytes of message {} of a socket", self.number).into()),
             false => Ok(()),
@@ -59,7 +60,7 @@ impl Packet {
 }
 
 impl Service {
-    pub(crate) fn new(random: &mut Random) -> mp::Result<Self> {
+    pub(crate) fn new(random: &mut Random) -> mp::AnyResult<Self> {
         let name = format!("mp-torture-{}-{:x}", std::process::id(), random.next());
         let key = random.percent(50).then(|| random.next());
         Ok(Self {
@@ -71,13 +72,13 @@ impl Service {
     }
 
     /// No client will connect any more.
-    pub(crate) fn close(&self) -> mp::Result<()> {
+    pub(crate) fn close(&self) -> mp::AnyResult<()> {
         self.over.set()?;
         Ok(())
     }
 
     /// When all have ended: no file is left.
-    pub(crate) fn settle(&self) -> mp::Result<()> {
+    pub(crate) fn settle(&self) -> mp::AnyResult<()> {
         match self.path.exists() {
             true => Err(format!("leaked: {}, where no process listens", self.path.display()).into()),
             false => Ok(()),
@@ -110,7 +111,7 @@ enum Heard {
 
 impl Worker {
     /// Connects, sends some, waits for the answer to each, and leaves again, until the round is over.
-    pub(crate) fn call(&mut self, service: &Service) -> mp::Result<()> {
+    pub(crate) fn call(&mut self, service: &Service) -> mp::AnyResult<()> {
         while !self.row.over() {
             self.row.note(Op::Connect, 0);
             let connected = match self.limit(50) {
@@ -141,7 +142,7 @@ impl Worker {
     }
 
     /// With a listener, until it is gone, or this one leaves.
-    fn talk(&mut self, connection: &Connection) -> mp::Result<()> {
+    fn talk(&mut self, connection: &Connection) -> mp::AnyResult<()> {
         for _ in 0..self.random.below(100) {
             let mut sent = Vec::new();
             for _ in 0..=self.random.below(IN_PIPE) {
@@ -179,7 +180,7 @@ impl Worker {
     }
 
     /// Listens, and answers all clients, until none will connect any more.
-    pub(crate) fn serve(&mut self, service: &Service) -> mp::Result<()> {
+    pub(crate) fn serve(&mut self, service: &Service) -> mp::AnyResult<()> {
         let listener = service.options().listen(service.address())?;
         let mut connections: Vec<Connection> = Vec::new();
         loop {
@@ -211,7 +212,7 @@ impl Worker {
         }
     }
 
-    fn accept(&mut self, listener: &Listener, connections: &mut Vec<Connection>) -> mp::Result<()> {
+    fn accept(&mut self, listener: &Listener, connections: &mut Vec<Connection>) -> mp::AnyResult<()> {
         self.row.note(Op::Accept, connections.len() as u64);
         let accepted = match self.limit(50) {
             // A future that is dropped has accepted no client.
@@ -228,7 +229,7 @@ impl Worker {
     }
 
     /// Answers the next message.
-    fn answer(&mut self, connection: &Connection) -> mp::Result<Heard> {
+    fn answer(&mut self, connection: &Connection) -> mp::AnyResult<Heard> {
         let packet: Packet = match connection.try_recv() {
             Ok(packet) => packet,
             Err(GetError::Empty) => return Ok(Heard::Nothing),

@@ -4,10 +4,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use mp::{
-    Connection, FrozenTensor, GetError, JoinableQueue, PutError, PutManyError, Queue, Receiver,
-    RecvIntoError, Sender,
-};
+use mp::connection::RecvIntoError;
+use mp::queue::PutManyError;
+use mp::{Connection, FrozenTensor, GetError, JoinableQueue, PutError, Queue, Receiver, Sender};
 use serde::{Deserialize, Serialize};
 
 use crate::bookkeeping::board::{Op, Row};
@@ -61,7 +60,7 @@ pub(crate) struct Post {
 }
 
 /// The function of all workers.
-pub(crate) fn work(post: Post) -> mp::Result<()> {
+pub(crate) fn work(post: Post) -> mp::AnyResult<()> {
     post.row.note(Op::Begin, post.row.mark());
     let (worker, work) = Worker::new(post);
     worker.run(work)
@@ -85,7 +84,7 @@ impl Worker {
         (Self { ledger, common, row, random, mark, last: HashMap::new() }, work)
     }
 
-    fn run(mut self, work: Work) -> mp::Result<()> {
+    fn run(mut self, work: Work) -> mp::AnyResult<()> {
         match work {
             Work::Put(queue) => self.put(&queue),
             Work::Get(queue, 1) => self.get(&queue),
@@ -114,14 +113,14 @@ impl Worker {
     }
 
     /// The next message to put, if there are more.
-    pub(crate) fn next(&mut self, op: Op) -> mp::Result<Option<Parcel>> {
+    pub(crate) fn next(&mut self, op: Op) -> mp::AnyResult<Option<Parcel>> {
         let Some(number) = self.ledger.begin().filter(|_| !self.row.over()) else { return Ok(None) };
         self.row.note(op, number);
         Ok(Some(Parcel::new(number, self.mark, &self.common, &mut self.random)?))
     }
 
     /// Notes how a put ended.
-    pub(crate) fn was_put<T>(&self, number: u64, end: Result<(), PutError<T>>) -> mp::Result<()> {
+    pub(crate) fn was_put<T>(&self, number: u64, end: Result<(), PutError<T>>) -> mp::AnyResult<()> {
         match end {
             Ok(()) => self.ledger.put(number),
             // Of a queue that is bounded by bytes.
@@ -134,7 +133,7 @@ impl Worker {
         Ok(())
     }
 
-    fn put(&mut self, queue: &Queue<Parcel>) -> mp::Result<()> {
+    fn put(&mut self, queue: &Queue<Parcel>) -> mp::AnyResult<()> {
         loop {
             if self.random.percent(10) {
                 let many = 1 + self.random.below(20);
@@ -158,7 +157,7 @@ impl Worker {
         }
     }
 
-    fn put_jobs(&mut self, put: impl Fn(&Self, u64, Job) -> mp::Result<()>) -> mp::Result<()> {
+    fn put_jobs(&mut self, put: impl Fn(&Self, u64, Job) -> mp::AnyResult<()>) -> mp::AnyResult<()> {
         while !self.row.over()
             && let Some(number) = self.ledger.begin()
         {
@@ -169,7 +168,7 @@ impl Worker {
         Ok(())
     }
 
-    fn send(&mut self, sender: &Sender<Parcel>) -> mp::Result<()> {
+    fn send(&mut self, sender: &Sender<Parcel>) -> mp::AnyResult<()> {
         while let Some(parcel) = self.next(Op::Send)? {
             self.was_put(parcel.job.number, sender.send_timeout(parcel, LONG))?;
         }
@@ -178,18 +177,18 @@ impl Worker {
 
     /// A message that was got for good: whole, no other consumer has got it, and after those that its sender
     /// has sent before.
-    pub(crate) fn got(&mut self, parcel: &Parcel) -> mp::Result<()> {
+    pub(crate) fn got(&mut self, parcel: &Parcel) -> mp::AnyResult<()> {
         self.got_by(0, parcel)
     }
 
     /// As [`got`](Self::got), of a worker that has several ways to send: its order is kept on each.
-    pub(crate) fn got_by(&mut self, way: u8, parcel: &Parcel) -> mp::Result<()> {
+    pub(crate) fn got_by(&mut self, way: u8, parcel: &Parcel) -> mp::AnyResult<()> {
         parcel.check()?;
         self.numbered(way, parcel.job.from, parcel.job.number)
     }
 
     /// Message `number` has come from a sender: it is the first one of that number, and in order.
-    pub(crate) fn numbered(&mut self, way: u8, from: u64, number: u64) -> mp::Result<()> {
+    pub(crate) fn numbered(&mut self, way: u8, from: u64, number: u64) -> mp::AnyResult<()> {
         if let Some(before) = self.last.insert((from, way), number)
             && before >= number
         {
@@ -198,7 +197,7 @@ impl Worker {
         self.ledger.got(number, true)
     }
 
-    fn get(&mut self, queue: &Queue<Parcel>) -> mp::Result<()> {
+    fn get(&mut self, queue: &Queue<Parcel>) -> mp::AnyResult<()> {
         loop {
             self.row.note(Op::Get, queue.len() as u64);
             let Some(parcel) = queue.get_timeout(LONG)? else { return Ok(()) };
@@ -206,7 +205,7 @@ impl Worker {
         }
     }
 
-    fn get_many(&mut self, queue: &Queue<Parcel>, most: usize) -> mp::Result<()> {
+    fn get_many(&mut self, queue: &Queue<Parcel>, most: usize) -> mp::AnyResult<()> {
         loop {
             self.row.note(Op::GetMany, queue.len() as u64);
             let mut parcels = Vec::new();
@@ -219,7 +218,7 @@ impl Worker {
         }
     }
 
-    fn acknowledge(&mut self, queue: &Queue<Job>) -> mp::Result<()> {
+    fn acknowledge(&mut self, queue: &Queue<Job>) -> mp::AnyResult<()> {
         loop {
             self.row.note(Op::Lease, queue.len() as u64);
             let Some(lease) = queue.get_ack_timeout(LONG)? else { return Ok(()) };
@@ -230,23 +229,23 @@ impl Worker {
                 lease.give_back();
             } else {
                 self.row.note(Op::Done, lease.number);
-                self.ledger.done(lease.done().number)?;
+                self.ledger.done(lease.ack().number)?;
             }
         }
     }
 
-    fn do_tasks(&mut self, queue: &JoinableQueue<Job>) -> mp::Result<()> {
+    fn do_tasks(&mut self, queue: &JoinableQueue<Job>) -> mp::AnyResult<()> {
         loop {
             self.row.note(Op::Lease, queue.len() as u64);
             let Some(task) = queue.get_timeout(LONG)? else { return Ok(()) };
             task.check()?;
             self.ledger.got(task.number, true)?;
             self.row.note(Op::Done, task.number);
-            self.ledger.done(task.done().number)?;
+            self.ledger.done(task.ack().number)?;
         }
     }
 
-    fn receive(&mut self, receiver: &Receiver<Parcel>) -> mp::Result<()> {
+    fn receive(&mut self, receiver: &Receiver<Parcel>) -> mp::AnyResult<()> {
         loop {
             self.row.note(Op::Receive, receiver.len() as u64);
             match receiver.recv_timeout(LONG) {
@@ -258,7 +257,7 @@ impl Worker {
     }
 
     /// Sends some, and waits for the answer to each; ends when the other one is dead.
-    fn ping(&mut self, connection: &Connection) -> mp::Result<()> {
+    fn ping(&mut self, connection: &Connection) -> mp::AnyResult<()> {
         loop {
             let mut sent = Vec::new();
             for _ in 0..=self.random.below(IN_PIPE) {
@@ -285,7 +284,7 @@ impl Worker {
         }
     }
 
-    fn pong(&mut self, connection: &Connection) -> mp::Result<()> {
+    fn pong(&mut self, connection: &Connection) -> mp::AnyResult<()> {
         loop {
             self.row.note(Op::Receive, 0);
             if self.random.percent(30) && !connection.poll(LONG)? {

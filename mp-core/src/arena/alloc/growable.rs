@@ -39,12 +39,12 @@ impl Arena {
     /// number of processes may do so at once.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::Malformed`] when the block is shorter.
+    /// [`Error::OutOfMemory`]; [`Error::OutOfBounds`] when the block is shorter.
     pub fn grow(&self, hold: &Hold, from: u64, len: u64) -> Result<()> {
         let (at, size) = self.data_of(hold.block());
         if from.checked_add(len).is_none_or(|end| end > size) {
             let why = format!("bytes {from} to {from}+{len} of a block of {size}");
-            return Err(Error::Malformed(why));
+            return Err(Error::OutOfBounds(why));
         }
         if self.is_local() {
             return Ok(());

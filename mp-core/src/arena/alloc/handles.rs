@@ -211,7 +211,9 @@ impl Arena {
         let mut now = mine.load(Ordering::Acquire);
         loop {
             if count(now) > MOST {
-                return Err(Error::Malformed("too many handles to one block".into()));
+                return Err(Error::LimitExceeded(
+                    "too many handles to one block in this process: drop some".into(),
+                ));
             }
             if count(now) > 0 {
                 match mine.compare_exchange_weak(now, now + ONE, Ordering::AcqRel, Ordering::Acquire) {

@@ -33,11 +33,13 @@ impl Repeated {
     /// From an encoded message.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if something exclusive is in it, which can't be sent twice; [`Error::OutOfMemory`].
+    /// [`Error::Unsendable`] if something exclusive is in it, which can't be sent twice; [`Error::OutOfMemory`].
     pub fn new(arena: Arena, message: Outgoing, fingerprint: u64) -> Result<Self> {
         let (bytes, attachments) = message.into_parts();
         if attachments.iter().any(|a| a.grant.access() == Access::Exclusive) {
-            return Err(Error::Malformed("an exclusive tensor can't be sent to several".into()));
+            return Err(Error::Unsendable(
+                "an exclusive tensor can't be sent to several processes: freeze() or share() it first".into(),
+            ));
         }
         let head = 8 * attachments.len();
         // A list that is too long for the envelope lies before the bytes, and each envelope has its own.
@@ -54,7 +56,7 @@ impl Repeated {
     /// Packs it once more.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::Malformed`] (too many attachments or bytes).
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::LimitExceeded`] (too many attachments or bytes).
     pub fn pack(&self) -> Result<Envelope> {
         let (arena, map) = (self.arena, self.arena.map());
         let envelope = arena.spare_envelope()?;

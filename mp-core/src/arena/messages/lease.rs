@@ -65,7 +65,7 @@ impl Leased {
                     .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
                 if attach.grant.access() == Access::Exclusive && !mutant!("arena.lease.exclusive-is-shared") {
                     let why = "an exclusive tensor can't be leased: no other process could get it then";
-                    return Err(Error::Malformed(why.into()));
+                    return Err(Error::Unsupported(why.into()));
                 }
                 let hold = self.share(&between, attach)?;
                 inc.arrives(AttachRequest { hold, grant: attach.grant });

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::arena::Arena;
-use crate::error::{OnTheirWay, QueuedMessages};
+use crate::error::{MessagesInFlight, QueuedMessages};
 use crate::mem::Mem;
 use crate::words::{BlockId, Holder, Owner, Place, Seat};
 
@@ -13,7 +13,7 @@ const NAMED: usize = 4;
 impl Arena {
     /// Which queues and processes have the messages that are on their way, at this moment. It reads all
     /// envelopes.
-    pub fn on_their_way(&self, asked: BlockId, asked_has: u64) -> OnTheirWay {
+    pub fn on_their_way(&self, asked: BlockId, asked_has: u64) -> MessagesInFlight {
         let (map, layout) = (self.map(), self.layout());
         let (mut by_queue, mut owned) = (HashMap::<BlockId, u64>::new(), 0);
         for e in self.envelopes_in_use(0) {
@@ -34,7 +34,7 @@ impl Arena {
             QueuedMessages { block, messages, pids }
         });
         let kept = layout.envelopes - layout.ordinary();
-        OnTheirWay {
+        MessagesInFlight {
             asked,
             asked_has,
             limit: layout.envelopes,

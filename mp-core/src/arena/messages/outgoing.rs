@@ -109,7 +109,7 @@ impl Attached {
     /// Attaches a handle that gives no access to memory by itself: a queue's, for example. Its number.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when there are too many attachments.
+    /// [`Error::LimitExceeded`] when there are too many attachments.
     pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
         self.attach_as(hold, Grant::new(Access::Object, 0))
     }
@@ -117,7 +117,7 @@ impl Attached {
     /// Attaches a block, or finds it among the attachments already: two views of one storage arrive as views of one.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when there are too many attachments, or what is left of a tensor that was sent is attached;
+    /// [`Error::LimitExceeded`] when there are too many attachments, or what is left of a tensor that was sent is attached;
     /// [`Error::Forked`] in a copy of the process, for what is the original's.
     ///
     /// # Safety
@@ -160,17 +160,17 @@ impl Attached {
     fn place(&self, hold: &Hold, grant: Grant) -> Result<std::result::Result<u32, usize>> {
         if hold.is_nowhere() {
             let why = "this tensor was sent already: what is left of it in the value that it was in is empty";
-            return Err(Error::Malformed(why.into()));
+            return Err(Error::Unsendable(why.into()));
         }
         hold.arena().me()?;
         match self.position(hold.block()) {
             Ok(_) if grant.access() == Access::Exclusive => {
-                Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()))
+                Err(Error::Unsendable("an exclusive tensor can't be in a message twice".into()))
             }
             Err(_) if self.list.len() >= MAX_ATTACHMENTS => {
                 let why =
                     format!("more than {MAX_ATTACHMENTS} tensors or queues in one message; send several");
-                Err(Error::Malformed(why))
+                Err(Error::LimitExceeded(why))
             }
             found => Ok(found),
         }

@@ -30,7 +30,7 @@ impl Arena {
     /// Packs a message. Attachments go over to the envelope; on an error they stay.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::Malformed`] (too many attachments).
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::LimitExceeded`] (too many attachments).
     pub fn pack(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
         let envelope = self.spare_envelope()?;
         self.pack_into(envelope, message, fingerprint)
@@ -74,7 +74,7 @@ impl Arena {
         let n = attachments.len();
         if n > MAX_ATTACHMENTS || bytes.len() > u32::MAX as usize {
             let what = format!("{n} attachments, {} bytes", bytes.len());
-            return Err(Error::Malformed(format!(
+            return Err(Error::LimitExceeded(format!(
                 "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
             )));
         }

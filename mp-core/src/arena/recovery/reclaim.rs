@@ -21,7 +21,7 @@
 use std::sync::OnceLock;
 
 use crate::arena::layout::{SLAB_BLOCKS, control};
-use crate::arena::{Arena, Hold, RingLayer, SLICE};
+use crate::arena::{Arena, Hold, POLL_INTERVAL, RingLayer};
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
 use crate::process::mutex::Mutex;
@@ -156,7 +156,7 @@ impl Arena {
         self.hold_extents();
         let (at, now) = (Word::at(control::LOOKED), memory::monotonic_ms());
         let last = self.map().load(at);
-        let due = now.saturating_sub(last) >= SLICE.as_millis() as u64;
+        let due = now.saturating_sub(last) >= POLL_INTERVAL.as_millis() as u64;
         if !due || self.map().cas(at, last, now).is_err() {
             return Ok(0);
         }

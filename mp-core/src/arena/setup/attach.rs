@@ -43,7 +43,7 @@ pub(in crate::arena) fn take() -> Result<Option<(OwnedFd, Joined)>> {
             Err(Error::NotAnArena(format!("this process could not join the one of its parent: {why}")))
         }
         Later::Join { process, .. } if *process != std::process::id() => Err(Error::Forked),
-        Later::Join { user, .. } if *user != memory::user() => Err(Error::NotAnArena(
+        Later::Join { user, .. } if *user != memory::user() => Err(Error::Unsupported(
             "this process has given up its user before it joined the one of its parent: call Arena::current before"
                 .into(),
         )),

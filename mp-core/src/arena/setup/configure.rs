@@ -59,7 +59,7 @@ impl ArenaOptions {
             Some(bytes) if !(Layout::MIN..=MOST_SIZE).contains(&bytes) => {
                 let (least, most) = (Bytes(Layout::MIN), Bytes(MOST_SIZE));
                 let why = format!("an arena of {}: {least} to {most} are possible", Bytes(bytes));
-                return Err(Error::Shape(why));
+                return Err(Error::not_within(bytes > MOST_SIZE, why));
             }
             size => size.map(|bytes| bytes.next_multiple_of(GRAIN)),
         };
@@ -67,7 +67,7 @@ impl ArenaOptions {
         let messages = match self.messages {
             Some(n) if !(least..=most).contains(&n) => {
                 let why = format!("an arena for {n} messages on their way: {least} to {most} are possible");
-                return Err(Error::Shape(why));
+                return Err(Error::not_within(n > most, why));
             }
             messages => messages.map(|n| n.next_multiple_of(512)),
         };
@@ -101,7 +101,7 @@ fn number(name: &str) -> Result<Option<u64>> {
         Ok(text) => text,
     };
     let number = parse(&text).ok_or_else(|| {
-        Error::Shape(format!(
+        Error::InvalidArgument(format!(
             "the environment says {name}={text:?}: it takes a number, as 4096, 64M, 16G or 1T"
         ))
     })?;
@@ -140,16 +140,16 @@ impl Arena {
     /// environment says. It never waits for another process.
     ///
     /// # Errors
-    /// [`Error::NotAnArena`] if this process has an arena already, its own or its parent's; [`Error::Shape`] for a number that
+    /// [`Error::ArenaExists`] if this process has an arena already, its own or its parent's; [`Error::InvalidArgument`] for a number that is
+    /// too small, [`Error::LimitExceeded`] for one that
     /// is not possible. What the limits of the process don't allow (RLIMIT_AS, RLIMIT_FSIZE) fails when the arena is made.
     pub fn configure(options: ArenaOptions) -> Result<()> {
         let options = options.checked()?;
         let _making = MAKING.lock();
         if CURRENT.get().is_some() || attach::is_pending() {
-            return Err(Error::NotAnArena(
-                "this process has an arena already, its own or its parent's, whose size stays what it is: call \
-                 Arena::configure in the program that makes it, before anything uses shared memory"
-                    .into(),
+            return Err(Error::ArenaExists(
+                "its own or its parent's, whose size stays what it is: call Arena::configure in the program that \
+                 makes it, before anything uses shared memory",
             ));
         }
         *ASKED.lock() = options;
@@ -178,8 +178,11 @@ mod tests {
         assert_eq!(size(Layout::MIN + 1).unwrap().size, Some(Layout::MIN + GRAIN));
         assert_eq!(messages(1025).unwrap().messages, Some(1536));
         assert_eq!(messages(Layout::MOST_ENVELOPES).unwrap().messages, Some(Layout::MOST_ENVELOPES));
-        for refused in [size(0), size(u64::MAX), messages(0), messages(u32::MAX)] {
-            assert!(matches!(refused, Err(Error::Shape(_))), "{refused:?}");
+        for refused in [size(0), messages(0)] {
+            assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{refused:?}");
+        }
+        for refused in [size(u64::MAX), messages(u32::MAX)] {
+            assert!(matches!(refused, Err(Error::LimitExceeded(_))), "{refused:?}");
         }
     }
 }

@@ -272,7 +272,7 @@ impl Arena {
         let (path, base) = (directory.to_owned(), self.extent_base(i));
         // Before it is mapped: what is mapped stays.
         memory::commit(fd.as_fd(), 0, HEADER).map_err(|e| no_room(fd.as_fd(), &path, HEADER, e))?;
-        let gone = || Error::Malformed("this process was taken for dead while it made a file".into());
+        let gone = || Error::Stale("this process was taken for dead while it made a file".into());
         if !self.change_extent(i, Extent::Making(me), Extent::Named(me)) {
             return Err(gone());
         }

@@ -1,7 +1,7 @@
 //! How a thread waits in a call that blocks: one loop for locks, permits, flags, barriers, conditions and queues.
 //!
 //! It looks for a while, as it has paid; then, again and again, it looks after dead peers if that is due, announces
-//! itself where it will be woken, looks once more, and sleeps for a slice ([`SLICE`]) at most. No wake-up is relied
+//! itself where it will be woken, looks once more, and sleeps for a slice ([`POLL_INTERVAL`]) at most. No wake-up is relied
 //! upon: its sender may die before.
 //!
 //! The order is what matters. What changes *before* the announcement is found by the look behind it, what changes
@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::arena::{Arena, Patience, SLICE};
+use crate::arena::{AdaptiveSpin, Arena, POLL_INTERVAL};
 use crate::error::Error;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
@@ -62,7 +62,7 @@ pub trait Blocking {
     fn attempt(&mut self) -> Option<Self::Found>;
 
     /// Looks for a while.
-    fn spin(&mut self, patience: &Patience) -> Option<Self::Found> {
+    fn spin(&mut self, patience: &AdaptiveSpin) -> Option<Self::Found> {
         patience.look(|| self.attempt())
     }
 
@@ -90,7 +90,7 @@ pub trait Blocking {
 }
 
 /// Waits; `None` when the time is over.
-pub fn block_on<B: Blocking>(waiter: &mut B, patience: &Patience, wait: Wait) -> Option<B::Found> {
+pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> Option<B::Found> {
     loop {
         if wait != Wait::Never
             && let Some(found) = waiter.spin(patience)
@@ -126,19 +126,19 @@ const FIRST: Duration = Duration::from_millis(1);
 /// When a waiter asks for dead processes: by the clock, not by how a sleep ended, since signals may end each
 /// of them early; and when a process has noticed a death since.
 #[derive(Clone, Copy, Debug)]
-pub struct Asking {
+pub struct LivenessTimer {
     next: Instant,
     /// How many deaths were noticed when it asked last, if it has asked.
     asked: Option<u32>,
 }
 
-impl Default for Asking {
+impl Default for LivenessTimer {
     fn default() -> Self {
         Self { next: Instant::now() + FIRST, asked: None }
     }
 }
 
-impl Asking {
+impl LivenessTimer {
     /// Whether to ask now: after a millisecond, then after each slice, when a death was noticed that it has not asked
     /// about, and when the time is `over`. After a slice, the arena is swept as well, if that is due.
     ///
@@ -154,7 +154,7 @@ impl Asking {
         if self.asked.is_some() && now >= self.next {
             arena.sweep_if_due()?;
         }
-        *self = Self { next: now + SLICE, asked: Some(noticed) };
+        *self = Self { next: now + POLL_INTERVAL, asked: Some(noticed) };
         Ok(true)
     }
 

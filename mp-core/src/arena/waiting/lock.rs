@@ -1,7 +1,7 @@
 //! Waiting for a lock between processes: the [steps](crate::steps::lock) driven on an arena.
 //!
 //! Looks for a while (as it has paid, up to 50 µs), then sleeps on the lock's own word, at most a slice
-//! ([`SLICE`](crate::SLICE)) at a time. After a millisecond, after each slice, when a death was noticed, and before it
+//! ([`SLICE`](crate::POLL_INTERVAL)) at a time. After a millisecond, after each slice, when a death was noticed, and before it
 //! gives up it asks whether the holder is dead: not before, since most waits are shorter than it takes to ask. No
 //! wake-up is relied upon.
 
@@ -9,8 +9,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Instant;
 
-use crate::arena::waiting::block_on::{Asking, Blocking, Wait, block_on};
-use crate::arena::{Arena, Patience};
+use crate::arena::waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
+use crate::arena::{AdaptiveSpin, Arena};
 use crate::error::Error;
 use crate::mem::{Mem, Word, run};
 use crate::steps::lock::{Acquire, Acquired, DeadHolder, Died, IsMine, LockAt, LockWord, Park, Unlock, Who};
@@ -129,7 +129,7 @@ impl RawLock {
     /// # Errors
     /// [`LockError::Held`], [`LockError::WouldDeadlock`] or [`LockError::Failed`].
     #[inline(always)]
-    pub fn acquire(&self, wait: Wait, patience: &Patience) -> Result<RawGuard<'_>, LockError> {
+    pub fn acquire(&self, wait: Wait, patience: &AdaptiveSpin) -> Result<RawGuard<'_>, LockError> {
         let me = self.arena.me()?;
         let who = Who::here();
         match run(Acquire::new(self.at, me, who, false, None), self.arena.map()) {
@@ -176,7 +176,7 @@ impl RawLock {
         who: Who,
         seen: LockWord,
         wait: Wait,
-        patience: &Patience,
+        patience: &AdaptiveSpin,
     ) -> Result<RawGuard<'_>, LockError> {
         let map = self.arena.map();
         if seen.holder() == Some(me)
@@ -185,7 +185,7 @@ impl RawLock {
         {
             return Err(LockError::WouldDeadlock);
         }
-        let asking = Asking::default();
+        let asking = LivenessTimer::default();
         let mut waiter = Waiter { lock: self, me, who, seen, slept: false, asking, wait };
         match block_on(&mut waiter, patience, wait) {
             Some(found) => Ok(self.guard(me, found?)),
@@ -212,7 +212,7 @@ struct Waiter<'a> {
     /// What was last found in the lock word.
     seen: LockWord,
     slept: bool,
-    asking: Asking,
+    asking: LivenessTimer,
     wait: Wait,
 }
 
@@ -236,7 +236,7 @@ impl Blocking for Waiter<'_> {
         self.acquire(None)
     }
 
-    fn spin(&mut self, patience: &Patience) -> Option<Self::Found> {
+    fn spin(&mut self, patience: &AdaptiveSpin) -> Option<Self::Found> {
         patience.look_rarely(|| self.attempt())
     }
 

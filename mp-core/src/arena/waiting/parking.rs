@@ -6,13 +6,13 @@
 //! the word up and makes a system call. When the call woke no thread, the bit is taken back.
 //!
 //! No wake-up is relied upon: a process can be killed between its work and the call, and a woken sleeper can
-//! be killed before it does anything. So no thread sleeps longer than a slice ([`SLICE`]) without checking
+//! be killed before it does anything. So no thread sleeps longer than a slice ([`POLL_INTERVAL`]) without checking
 //! again.
 //!
 //! # Deaths
 //! A waiter of a lock, a permit, a barrier or a notification may wait for something that a dead member has. One word of the
 //! arena counts the deaths that were noticed, and such a waiter sleeps on that word as well, from its second sleep on
-//! ([`Asking`](crate::Asking)).
+//! ([`LivenessTimer`](crate::LivenessTimer)).
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
@@ -30,14 +30,14 @@ use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
 use crate::arena::layout::control;
-use crate::arena::waiting::block_on::{Asking, Wait};
+use crate::arena::waiting::block_on::{LivenessTimer, Wait};
 use crate::mem::{Mem, Steps, Word, run};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
 use crate::sys::{futex, processors};
 
 /// The longest that a sleeper sleeps before it checks again, and looks for dead members.
-pub const SLICE: Duration = Duration::from_millis(100);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 const ASLEEP: u64 = 1;
 const COUNT: u64 = 2;
@@ -281,7 +281,7 @@ impl Parking {
     }
 
     /// As [`sleep`](Self::sleep), and until a death is noticed that `asking` did not know of.
-    pub fn sleep_asking(&self, announced: u64, asking: &Asking, wait: Wait) -> bool {
+    pub fn sleep_asking(&self, announced: u64, asking: &LivenessTimer, wait: Wait) -> bool {
         self.sleep_at(announced, Some(asking.until(wait)), |word, expected, left| {
             asking.sleep_for(self.arena, word, expected, left)
         })
@@ -305,8 +305,8 @@ impl Parking {
         }
         #[cfg(feature = "inject")]
         crate::sys::planted::sleep(self.arena.map());
-        let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()));
-        let slice = if mutant!("park.sleep.unbounded") { Duration::MAX / 4 } else { SLICE };
+        let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(Instant::now()));
+        let slice = if mutant!("park.sleep.unbounded") { Duration::MAX / 4 } else { POLL_INTERVAL };
         how(self.futex(), (announced & LOW) as u32, left.min(slice))
     }
 }
@@ -315,7 +315,7 @@ impl Parking {
 ///
 /// One for each thing that is waited for, in each process.
 #[derive(Debug)]
-pub struct Patience {
+pub struct AdaptiveSpin {
     nanos: AtomicU32,
 }
 
@@ -326,13 +326,13 @@ const LEAST: u32 = 500;
 /// The most pauses between two rare polls: about 3 µs where a pause takes longest.
 const PAUSES: u32 = 64;
 
-impl Default for Patience {
+impl Default for AdaptiveSpin {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Patience {
+impl AdaptiveSpin {
     /// Adaptive, beginning with the most; none if there is only one processor.
     pub fn new() -> Self {
         Self { nanos: AtomicU32::new(if processors::only_one() { 0 } else { MOST }) }
@@ -460,9 +460,9 @@ mod tests {
         std::thread::spawn(move || {
             let (parking, _hold) = parking();
             let announced = parking.announce();
-            parking.sleep(announced, Some(Instant::now() + 1000 * SLICE));
+            parking.sleep(announced, Some(Instant::now() + 1000 * POLL_INTERVAL));
             send.send(()).unwrap();
         });
-        woken.recv_timeout(100 * SLICE).expect("it sleeps for longer than a slice");
+        woken.recv_timeout(100 * POLL_INTERVAL).expect("it sleeps for longer than a slice");
     }
 }

@@ -22,11 +22,11 @@ fn folder() -> Result<OwnedFd> {
 fn mine(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of shared memory"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Error::NotShared("it is no regular file".into()));
+        return Err(Error::NotShareable("it is no regular file".into()));
     }
     let me = rustix::process::geteuid().as_raw();
     if stat.st_uid != me {
-        return Err(Error::NotShared(format!(
+        return Err(Error::NotShareable(format!(
             "it is user {}'s, and this process is user {me}'s",
             stat.st_uid
         )));
@@ -38,7 +38,7 @@ fn mine(fd: BorrowedFd<'_>) -> Result<u64> {
 pub fn length(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of a foreign file"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Error::NotShared("it is no regular file".into()));
+        return Err(Error::NotShareable("it is no regular file".into()));
     }
     Ok(stat.st_size as u64)
 }

@@ -49,8 +49,8 @@ impl Region {
     /// Maps the first `len` bytes of a file, which has them.
     pub fn new(fd: BorrowedFd<'_>, len: u64, what_for: MapFor) -> Result<Self> {
         // Never empty, and always whole words: the rest of the last page is there as well.
-        let size =
-            usize::try_from(len.max(1)).map_err(|_| Error::Shape(format!("{len} bytes can't be mapped")))?;
+        let size = usize::try_from(len.max(1))
+            .map_err(|_| Error::LimitExceeded(format!("{len} bytes can't be mapped")))?;
         let (prot, flags) = match what_for {
             MapFor::Sharing => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
             MapFor::Looking => (ProtFlags::READ, MapFlags::SHARED),
@@ -60,7 +60,7 @@ impl Region {
         // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is touched.
         let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, flags, fd, 0) }
             .map_err(os("mmap of a foreign file (see RLIMIT_AS, vm.max_map_count)"))?;
-        let base = NonNull::new(at.cast()).ok_or(Error::Shape("mmap gave address 0".into()))?;
+        let base = NonNull::new(at.cast()).ok_or(Error::Unsupported("a mapping at address 0".into()))?;
         Ok(Self { base, len })
     }
 

@@ -53,7 +53,7 @@ impl Mapping {
 
     /// Addresses without memory, aligned as the largest pages that are likely to be mapped there.
     fn reserve(space: u64) -> Result<Self> {
-        let too_large = || Error::NotAnArena(format!("{space} bytes can't be mapped"));
+        let too_large = || Error::LimitExceeded(format!("{space} bytes can't be mapped"));
         let align: u64 = if space >= 16 << 30 { 1 << 30 } else { 2 << 20 };
         let total = space.checked_add(align).ok_or_else(too_large)?;
         let total = usize::try_from(total).map_err(|_| too_large())?;
@@ -70,7 +70,7 @@ impl Mapping {
                 unsafe { rustix::mm::munmap(at, len) }.map_err(os("munmap of spare addresses"))?;
             }
         }
-        let base = NonNull::new(first.cast()).ok_or(Error::NotAnArena("mmap gave address 0".into()))?;
+        let base = NonNull::new(first.cast()).ok_or(Error::Unsupported("a mapping at address 0".into()))?;
         // SAFETY: the range is the reservation just made, and the advice doesn't change its contents.
         unsafe { rustix::mm::madvise(first, len, Advice::LinuxDontFork) }
             .map_err(os("madvise of the arena"))?;

@@ -30,7 +30,7 @@ pub enum ConnectError {
     },
     /// The other side has another authentication key.
     #[doc(alias = "AuthenticationError")]
-    Key {
+    KeyMismatch {
         /// Its process id; 0 if that is not known here.
         pid: u32,
     },
@@ -40,7 +40,7 @@ pub enum ConnectError {
         here: bool,
     },
     /// The other side is no program that uses this library, or one with another version of it.
-    NotOurs(&'static str),
+    Incompatible(&'static str),
     /// The other side went away before the two knew each other: it ended, or refused this side.
     Gone,
     /// The other side did not answer in time.
@@ -87,7 +87,7 @@ impl fmt::Display for ConnectError {
             ConnectError::OtherUser { uid, pid } => {
                 write!(f, "the other side (pid {pid}) belongs to user {uid}; both have to be of the same user")
             }
-            ConnectError::Key { pid } => {
+            ConnectError::KeyMismatch { pid } => {
                 write!(f, "the other side (pid {pid}) has another authentication key; use the same on both")
             }
             ConnectError::KeyMissing { here } => write!(
@@ -95,7 +95,7 @@ impl fmt::Display for ConnectError {
                 "{} has no authentication key, and the other one has; use the same on both",
                 if *here { "this side" } else { "the other side" }
             ),
-            ConnectError::NotOurs(why) => {
+            ConnectError::Incompatible(why) => {
                 write!(f, "the other side is no connection of this library, or of another version: {why}")
             }
             ConnectError::Gone => f.write_str(

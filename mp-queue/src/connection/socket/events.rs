@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::{Descriptor, Place, Waitable};
+use mp_core::{Descriptor, WaitPoint, Waitable};
 use rustix::io::Errno;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -16,8 +16,8 @@ use super::{Address, ConnectError, waiting};
 struct Arrivals(Arc<OwnedFd>);
 
 impl Waitable for Arrivals {
-    fn place(&self) -> Place<'_> {
-        Place::Readable(self.0.as_fd())
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Readable(self.0.as_fd())
     }
 
     fn is_ready(&self) -> bool {
@@ -43,7 +43,7 @@ pub(super) async fn until<R>(
     address: &Address,
     mut look: impl FnMut() -> Result<Option<R>, ConnectError>,
 ) -> Result<R, ConnectError> {
-    let what = || Arc::new(Arrivals(events.clone())) as mp_core::Watched;
+    let what = || Arc::new(Arrivals(events.clone())) as mp_core::SharedWaitable;
     let found = mp_core::until(what, || look().map_err(Ended::Refused)).await;
     found.map_err(|e| match e {
         Ended::Refused(e) => e,

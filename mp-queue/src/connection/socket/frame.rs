@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
-use mp_core::{Descriptor, Message, Place, Wait, Waitable, Watched};
+use mp_core::{Descriptor, Message, SharedWaitable, Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint, from_bytes, to_bytes};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -100,12 +100,12 @@ impl Reader {
                 let why = format!(
                     "a message of {len} bytes arrives, and {limit} is the limit here (SocketOptions::max_message)"
                 );
-                return Err(self.end(fd, why));
+                return Err(self.end(fd, mp_core::Error::LimitExceeded(why)));
             } else if name > LONGEST {
                 let why = format!(
                     "a message arrives whose type has a name of {name} bytes, and {LONGEST} is the limit"
                 );
-                return Err(self.end(fd, why));
+                return Err(self.end(fd, mp_core::Error::LimitExceeded(why)));
             } else if self.name.len() < name {
                 more(fd, &mut self.name, name)
             } else if self.body.len() < len {
@@ -124,12 +124,16 @@ impl Reader {
                     return Err(GetError::Disconnected);
                 }
                 Ok(0) | Err(Errno::CONNRESET) => {
-                    return Err(self.end(fd, "the other end is gone, in the middle of a message".into()));
+                    let why = "the other end is gone, in the middle of a message";
+                    return Err(self.end(fd, mp_core::Error::Malformed(why.into())));
                 }
                 Ok(n) if self.have < HEAD => self.have += n,
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(None),
-                Err(e) => return Err(self.end(fd, format!("reading from the other end: {e}"))),
+                Err(e) => {
+                    let what = "reading from the other end of a connection";
+                    return Err(self.end(fd, mp_core::Error::Os { what, source: e.into() }));
+                }
             }
         }
     }
@@ -152,12 +156,12 @@ impl Reader {
     }
 
     /// Ends the connection: nothing that follows would make sense.
-    fn end(&mut self, fd: BorrowedFd<'_>, why: String) -> GetError {
+    fn end(&mut self, fd: BorrowedFd<'_>, error: mp_core::Error) -> GetError {
         self.over = true;
         (self.name, self.body) = (Vec::new(), Vec::new());
         // So that the other end sees it. It fails if that is gone, where nothing is left to do.
         _ = rustix::net::shutdown(fd, Shutdown::Both);
-        GetError::Failed(mp_core::Error::Malformed(why).into())
+        GetError::Failed(error.into())
     }
 }
 
@@ -165,8 +169,8 @@ impl Reader {
 struct Writable<'a>(BorrowedFd<'a>);
 
 impl Waitable for Writable<'_> {
-    fn place(&self) -> Place<'_> {
-        Place::Writable(self.0)
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Writable(self.0)
     }
 
     fn is_ready(&self) -> bool {
@@ -178,8 +182,8 @@ impl Waitable for Writable<'_> {
 struct Arrivals(Arc<Socket>);
 
 impl Waitable for Arrivals {
-    fn place(&self) -> Place<'_> {
-        Place::Readable(self.0.as_fd())
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Readable(self.0.as_fd())
     }
 
     fn is_ready(&self) -> bool {
@@ -191,8 +195,8 @@ impl Waitable for Arrivals {
 pub(super) struct Room(pub(super) Arc<Socket>);
 
 impl Waitable for Room {
-    fn place(&self) -> Place<'_> {
-        Place::Writable(self.0.as_fd())
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Writable(self.0.as_fd())
     }
 
     fn is_ready(&self) -> bool {
@@ -297,7 +301,7 @@ impl Socket {
             Ok(frame) => Sending::new(self, frame),
             Err(error) => return Err(PutError::Failed { value, error }),
         };
-        let what = || Arc::new(Room(self.clone())) as Watched;
+        let what = || Arc::new(Room(self.clone())) as SharedWaitable;
         let sent = mp_core::until(what, || sending.advance().map(|all| all.then_some(()))).await;
         sent.map_err(|e| self.not_sent(e, value))
     }
@@ -317,7 +321,7 @@ impl Socket {
 
     /// As [`recv`](Self::recv), as a future. What has arrived of a message stays when it is dropped.
     pub(crate) async fn recv_async<T: Message>(self: &Arc<Self>) -> Result<T, GetError> {
-        let what = || Arc::new(Arrivals(self.clone())) as Watched;
+        let what = || Arc::new(Arrivals(self.clone())) as SharedWaitable;
         decode(mp_core::until(what, || self.look().map_err(Looked)).await.map_err(|e| e.0)?)
     }
 
@@ -367,7 +371,7 @@ fn length(len: usize, limit: usize) -> Result<u32, Error> {
     let limit = limit.min(u32::MAX as usize);
     u32::try_from(len).ok().filter(|_| len <= limit).ok_or_else(|| {
         let why = format!("a message of {len} bytes, and {limit} is the limit (SocketOptions::max_message)");
-        mp_core::Error::Malformed(why).into()
+        mp_core::Error::LimitExceeded(why).into()
     })
 }
 

@@ -155,7 +155,7 @@ impl Handshake {
             let said = Said { listener: !self.listener, provers: &theirs, others: &self.mine };
             return match &self.key {
                 Some(key) if !key.is_proof(&said, &self.buffer[..PROOF]) => {
-                    Err(ConnectError::Key { pid: self.peer.pid })
+                    Err(ConnectError::KeyMismatch { pid: self.peer.pid })
                 }
                 _ => Ok(true),
             };
@@ -189,15 +189,15 @@ impl AsFd for Handshake {
 fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE], ConnectError> {
     let (magic, rest) = hello.split_at(MAGIC.len());
     if magic[..7] != MAGIC[..7] {
-        return Err(ConnectError::NotOurs("it said something else than hello"));
+        return Err(ConnectError::Incompatible("it said something else than hello"));
     }
     if magic[7] != MAGIC[7] {
-        return Err(ConnectError::NotOurs("it speaks another version"));
+        return Err(ConnectError::Incompatible("it speaks another version"));
     }
     let has_key = match rest[0] {
         0 => false,
         1 => true,
-        _ => return Err(ConnectError::NotOurs("its hello has unknown flags")),
+        _ => return Err(ConnectError::Incompatible("its hello has unknown flags")),
     };
     if has_key != key {
         return Err(ConnectError::KeyMissing { here: has_key });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
-use mp_core::{Descriptor, Place, Waitable};
+use mp_core::{Descriptor, WaitPoint, Waitable};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -249,8 +249,8 @@ impl AsFd for Listener {
 }
 
 impl Waitable for Listener {
-    fn place(&self) -> Place<'_> {
-        Place::Readable(self.as_fd())
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Readable(self.as_fd())
     }
 
     fn is_ready(&self) -> bool {

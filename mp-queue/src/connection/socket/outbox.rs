@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use mp_core::Watch;
+use mp_core::WakeRegistration;
 use mp_core::mutex::Mutex;
 use mp_reduce::Error;
 use rustix::io::Errno;
@@ -170,7 +170,7 @@ impl Drop for Sending<'_> {
 /// nothing is left.
 struct Flusher {
     socket: Arc<Socket>,
-    watch: Mutex<Option<Watch>>,
+    watch: Mutex<Option<WakeRegistration>>,
 }
 
 impl Wake for Flusher {
@@ -181,7 +181,7 @@ impl Wake for Flusher {
             return;
         }
         let waker = Waker::from(self.clone());
-        let room = || Watch::new(Arc::new(Room(self.socket.clone())));
+        let room = || WakeRegistration::new(Arc::new(Room(self.socket.clone())));
         if self.watch.lock().get_or_insert_with(room).arm(&waker).is_err() {
             // No thread, or no descriptor, is left for it: it is not sent, and the other end gets an error.
             _ = rustix::net::shutdown(std::os::fd::AsFd::as_fd(&*self.socket), Shutdown::Both);

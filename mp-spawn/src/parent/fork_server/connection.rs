@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use rustix::process::{Pid, Signal};
 
 use crate::child::clone::Slip;
-use crate::error::exit_status::Exit;
+use crate::error::exit_status::ExitStatus;
 use crate::error::failed;
 use crate::error::{Result, SpawnError};
 use crate::parent::fork_server::deadline::ServerDeadline;
@@ -70,7 +70,7 @@ impl fmt::Display for Trouble {
 pub(crate) struct Buried {
     pub(crate) pid: u32,
     /// How it ended, if it has.
-    pub(crate) exit: Option<Exit>,
+    pub(crate) exit: Option<ExitStatus>,
     pub(crate) error: SpawnError,
     /// Whether another one may succeed: this one was killed, or had served.
     pub(crate) is_replaceable: bool,
@@ -152,7 +152,7 @@ impl Made {
 pub(crate) struct Life {
     pub(crate) pid: u32,
     pub(crate) handle: Handle,
-    exit: Mutex<Option<Exit>>,
+    exit: Mutex<Option<ExitStatus>>,
 }
 
 impl Server {
@@ -197,7 +197,7 @@ impl Server {
         };
         let buried = server.bury("the start of the fork server", &why);
         // A server that ends by itself would do so again, and one that is killed may be so because of what it preloads.
-        let was_killed = matches!(buried.exit, Some(Exit::Signal { .. }));
+        let was_killed = matches!(buried.exit, Some(ExitStatus::Signal { .. }));
         let is_replaceable = buried.is_replaceable && was_killed && !preloads;
         Ok(Err(Buried { is_replaceable, ..buried }))
     }
@@ -410,7 +410,7 @@ impl Server {
     }
 
     /// Ends it, and a process that it may have made and that no start has taken yet.
-    fn end(&mut self) -> Option<Exit> {
+    fn end(&mut self) -> Option<ExitStatus> {
         let ended = self.life.end();
         if let (Some(Ordered { socket, .. }), Some(pid)) = (self.ordered.take(), self.slip.read())
             && let Ok(handle) = Handle::find(pid)
@@ -461,7 +461,7 @@ fn reap(handle: &Handle, time: Duration) {
 
 impl Life {
     /// How it ended, if it has. Reaps it.
-    pub(crate) fn exit(&self) -> Option<Exit> {
+    pub(crate) fn exit(&self) -> Option<ExitStatus> {
         let mut exit = self.exit.lock();
         if exit.is_none() {
             *exit = self.handle.reap();
@@ -470,7 +470,7 @@ impl Life {
     }
 
     /// Ends it, and waits for that.
-    fn end(&self) -> Option<Exit> {
+    fn end(&self) -> Option<ExitStatus> {
         let over = self.exit();
         if over.is_some() {
             return over;

@@ -19,14 +19,14 @@
 //!
 //! Ctrl-C ends neither the server nor the process that waits: see [`child::fork_server`](crate::child::fork_server).
 //!
-//! A server that is stopped delays the starts that need it, at most for [`Options::handshake_timeout`] each; then it is
+//! A server that is stopped delays the starts that need it, at most for [`SpawnOptions::handshake_timeout`] each; then it is
 //! ended, as a process that does not report is. (One that waits for a disk, or has had no processor, gets that time a few
 //! times more: its successor would have to wait as well.) A new server has to report that it is one in that time, too. Then
 //! it calls what it is to preload, and a start waits for that as long as the server lives: slow loading is what preloading is
 //! for. Only a server that is found stopped when that time is over, and has still not moved when it is over again, is ended.
 //! A start that waits logs, once, what it waits for.
 //!
-//! [`Options::handshake_timeout`]: crate::Options::handshake_timeout
+//! [`SpawnOptions::handshake_timeout`]: crate::SpawnOptions::handshake_timeout
 
 pub(crate) mod connection;
 pub(crate) mod deadline;
@@ -37,7 +37,7 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
 use crate::error::Result;
-use crate::error::exit_status::Exit;
+use crate::error::exit_status::ExitStatus;
 use crate::parent::fork_server::connection::{Buried, Server, Trouble};
 use crate::parent::launch::{Command, Launched};
 use crate::parent::start;
@@ -57,7 +57,7 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 /// has made ahead; those that were started are not.
 ///
 /// ```
-/// use mp_spawn::{Options, StartMethod, set_forkserver_preload, start_processes};
+/// use mp_spawn::{SpawnOptions, StartMethod, set_forkserver_preload, start_processes};
 /// use std::sync::OnceLock;
 ///
 /// static TABLE: OnceLock<Vec<u64>> = OnceLock::new();
@@ -65,7 +65,7 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 /// // Computed once, and there in every process.
 /// set_forkserver_preload(|| _ = TABLE.set((0..1000).map(|n| n * n).collect()))?;
 /// let worker = |rank: usize, (): ()| Ok::<_, String>(TABLE.get().ok_or("it is not there")?[rank]);
-/// let options = Options::nprocs(3).start_method(StartMethod::ForkServer);
+/// let options = SpawnOptions::nprocs(3).start_method(StartMethod::ForkServer);
 /// assert_eq!(start_processes(worker, (), options)?.join()?, [0, 1, 4]);
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
@@ -77,7 +77,7 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 /// # Blocking
 ///
 /// The first start by a server waits until what it preloads has returned, however long that takes, and other starts by it wait
-/// with that one; so does this function, if one waits. [`Options::handshake_timeout`](crate::Options::handshake_timeout) bounds
+/// with that one; so does this function, if one waits. [`SpawnOptions::handshake_timeout`](crate::SpawnOptions::handshake_timeout) bounds
 /// only how long the server may take before it, and how long it may be stopped meanwhile. If it takes longer than that time,
 /// the log gets a warning (feature `log`) with the server's process id: killing that process makes the start fail.
 ///
@@ -146,7 +146,7 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, timeout: Duration) 
     let lost = server.lost();
     drop(slot);
     for Buried { pid, exit, .. } in dead {
-        let exit = exit.unwrap_or(Exit::Unknown);
+        let exit = exit.unwrap_or(ExitStatus::Unknown);
         event!(Warn, "a fork server (pid {pid}) {exit}, and another one takes its place");
     }
     if let Some(pid) = lost {

@@ -43,7 +43,7 @@ use crate::child::entry;
 use crate::child::main;
 use crate::error::{Result, SpawnError};
 use crate::error::{USELESS, failed};
-use crate::io::setup::Setup;
+use crate::io::setup::ProcessOptions;
 use crate::parent::fork_server;
 use crate::parent::launch::{self, Launched, Particulars};
 use crate::protocol::function::FunctionRef;
@@ -67,7 +67,7 @@ const NOT_ALLOWED: &str = "the program has not called `allow_fork`, because a co
 /// calling thread becomes the one whose end ends the process.
 pub(crate) fn launch(
     particulars: Particulars,
-    setup: &Setup,
+    setup: &ProcessOptions,
     outbox: &mut Outbox,
     files: &[RawFd],
 ) -> Result<Launched> {
@@ -134,7 +134,7 @@ impl Taken {
         self,
         mut socket: OwnedFd,
         particulars: Particulars,
-        setup: &Setup,
+        setup: &ProcessOptions,
         fit: std::result::Result<(), String>,
     ) -> ! {
         let Taken { token, preload, thread } = self;

@@ -17,7 +17,7 @@ use rustix::process::Pid;
 
 use crate::child::shared_library;
 use crate::error::{Result, failed};
-use crate::io::setup::Setup;
+use crate::io::setup::ProcessOptions;
 use crate::parent::launch::current_exe::{Myself, myself};
 use crate::protocol::command::{self, Words};
 use crate::protocol::function::FunctionRef;
@@ -60,7 +60,7 @@ pub(crate) struct Particulars {
 
 impl Command {
     /// What is particular about a process with this setup.
-    pub(crate) fn particulars(&self, setup: &Setup) -> Result<Particulars> {
+    pub(crate) fn particulars(&self, setup: &ProcessOptions) -> Result<Particulars> {
         let files = inherited_files::ready(&setup.inherited)?;
         if setup.environment.is_empty() {
             return Ok(Particulars { files, ..Particulars::default() });
@@ -117,7 +117,7 @@ impl Command {
             return refused(
                 "this program is set-user-ID, set-group-ID or has file capabilities, and would get these privileges \
                  under the control of the process that executes it: no such program is executed as a worker. Use \
-                 `StartMethod::Fork`, or name another program without privileges with `Options::executable`"
+                 `StartMethod::Fork`, or name another program without privileges with `SpawnOptions::executable`"
                     .to_string(),
             );
         }
@@ -138,7 +138,7 @@ impl Command {
             return refused(format!(
                 "this program {privileges}, and this process runs as user {user}: executed from here, it does not trust \
                  its parent, and runs `main` again instead of becoming a worker. Use `StartMethod::Fork`, or name a \
-                 program without privileges with `Options::executable` or `Options::command`"
+                 program without privileges with `SpawnOptions::executable` or `SpawnOptions::command`"
             ));
         }
         _ = self.is_checked.set(());

@@ -23,15 +23,15 @@ use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ptr;
 
-use mp_core::message::Message;
+use mp_core::message::{IntoOutcome, Message};
 use serde::{Deserialize, Serialize};
 
 use crate::error::backtrace::__rust_begin_short_backtrace;
-use crate::error::refusal::Refusal;
+use crate::error::refusal::FunctionError;
 use crate::protocol::fields::{Fields, put_bytes, put_number};
 use crate::protocol::function::build_id::Identity;
 use crate::protocol::function::loaded_objects::{HOME, Home, Object};
-use crate::protocol::outcome::{Ended, Fault, Outcome};
+use crate::protocol::outcome::Ended;
 use crate::protocol::payload::FromParent;
 
 /// Another layout of what follows has other numbers.
@@ -102,11 +102,11 @@ impl<F, A, R> Ranked<F, A, R>
 where
     F: Fn(usize, A) -> R + Copy + Send + 'static,
     A: Message,
-    R: Outcome + 'static,
+    R: IntoOutcome,
 {
     pub(crate) const DESC: &'static Desc<Start> =
         &Desc::new::<Self>(std::any::type_name::<F>, |rank, args| {
-            call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(rank, args)).into_result())
+            call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(rank, args)))
         });
 }
 
@@ -117,10 +117,10 @@ impl<F, A, R> Plain<F, A, R>
 where
     F: Fn(A) -> R + Copy + Send + 'static,
     A: Message,
-    R: Outcome + 'static,
+    R: IntoOutcome,
 {
     pub(crate) const DESC: &'static Desc<Start> = &Desc::new::<Self>(std::any::type_name::<F>, |_, args| {
-        call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(args)).into_result())
+        call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(args)))
     });
 }
 
@@ -136,7 +136,7 @@ impl<F: Fn() + Copy + Send + 'static> Preloaded<F> {
 }
 
 /// Calls a function with the arguments that the parent sent, and packs what it returns.
-fn call<A: Message, T: Message>(args: FromParent, function: impl FnOnce(A) -> Result<T, Fault>) -> Ended {
+fn call<A: Message, R: IntoOutcome>(args: FromParent, function: impl FnOnce(A) -> R) -> Ended {
     let nothing: Box<dyn Any> = Box::new(());
     let args = match nothing.downcast::<A>() {
         // There is nothing to be read.
@@ -219,19 +219,19 @@ impl FunctionRef {
 
 /// The function that a reference names, verified.
 #[inline]
-pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static Desc<E>, Refusal> {
+pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static Desc<E>, FunctionError> {
     let same_build = |object: &Object| object.is(&reference.object);
     let place = |object: &Object| object.address_of(reference.offset, size_of::<Desc<E>>());
     let address = loaded_objects::find(same_build, place).ok_or_else(|| {
         let own = loaded_objects::own().and_then(Object::identity);
-        Refusal::OtherBuild {
+        FunctionError::OtherBuild {
             found: own.map_or_else(|| "an unknown one".to_string(), |found| found.to_string()),
             expected: reference.object.to_string(),
         }
     })?;
-    let address = address.ok_or(Refusal::OutOfBounds)?;
+    let address = address.ok_or(FunctionError::OutOfBounds)?;
     if !address.is_multiple_of(align_of::<Desc<E>>()) {
-        return Err(Refusal::Misaligned);
+        return Err(FunctionError::Misaligned);
     }
     let place: *const Desc<E> = ptr::with_exposed_provenance(address);
     // SAFETY: the bytes lie within one readable segment of a loaded object, aligned for a `Desc`, which begins
@@ -239,13 +239,13 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
     // reference is forged: hence volatile.
     let magic = unsafe { ptr::read_volatile(place.cast::<[u64; 2]>()) };
     if magic != MAGIC {
-        return Err(Refusal::NoFunction);
+        return Err(FunctionError::NoFunction);
     }
     // SAFETY: what begins with the magic number is a `Desc`, of whichever copy of this crate, and the field lies within it;
     // any bytes are an address. Volatile, as above.
     let home = unsafe { ptr::read_volatile(place.wrapping_byte_add(offset_of!(Head, home)).cast::<usize>()) };
     if home != (&raw const HOME).addr() {
-        return Err(Refusal::OtherCopy);
+        return Err(FunctionError::OtherCopy);
     }
     // SAFETY: the object is of the very build that made the reference, so what carries the magic number there is
     // the `Desc` that it was made from or another one: constants that nothing writes to, which begin with a `Head`
@@ -253,7 +253,7 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
     // function a worker runs breaks the contract of `dlclose`.
     let head = unsafe { &*place.cast::<Head>() };
     if head.kind != TypeId::of::<E>() || head.fingerprint() != reference.fingerprint {
-        return Err(Refusal::OtherTypes { found: (head.name)().to_string() });
+        return Err(FunctionError::OtherTypes { found: (head.name)().to_string() });
     }
     // SAFETY: as above, and the entry is of the type `E`: `kind` says so.
     Ok(unsafe { &*place })
@@ -267,12 +267,12 @@ mod tests {
     where
         F: Fn(usize, A) -> R + Copy + Send + 'static,
         A: Message,
-        R: Outcome + 'static,
+        R: IntoOutcome,
     {
         Ranked::<F, A, R>::DESC.reference()
     }
 
-    fn resolve(reference: &FunctionRef) -> Result<&'static Desc<Start>, Refusal> {
+    fn resolve(reference: &FunctionRef) -> Result<&'static Desc<Start>, FunctionError> {
         super::resolve(reference)
     }
 
@@ -291,13 +291,16 @@ mod tests {
     fn tampered_references_are_refused() {
         let good = reference(one).unwrap();
         let with = |offset| FunctionRef { offset, ..good.clone() };
-        assert_eq!(resolve(&with(usize::MAX)).unwrap_err(), Refusal::OutOfBounds);
-        assert_eq!(resolve(&with(usize::MAX / 4 * 3)).unwrap_err(), Refusal::OutOfBounds);
-        assert_eq!(resolve(&with(good.offset + 1)).unwrap_err(), Refusal::Misaligned);
-        assert_eq!(resolve(&with(good.offset + align_of::<Desc<Start>>())).unwrap_err(), Refusal::NoFunction);
+        assert_eq!(resolve(&with(usize::MAX)).unwrap_err(), FunctionError::OutOfBounds);
+        assert_eq!(resolve(&with(usize::MAX / 4 * 3)).unwrap_err(), FunctionError::OutOfBounds);
+        assert_eq!(resolve(&with(good.offset + 1)).unwrap_err(), FunctionError::Misaligned);
+        assert_eq!(
+            resolve(&with(good.offset + align_of::<Desc<Start>>())).unwrap_err(),
+            FunctionError::NoFunction
+        );
         let other = reference(other).unwrap();
         assert!(
-            matches!(resolve(&with(other.offset)), Err(Refusal::OtherTypes { found }) if found.ends_with("other"))
+            matches!(resolve(&with(other.offset)), Err(FunctionError::OtherTypes { found }) if found.ends_with("other"))
         );
         let foreign = FunctionRef { object: Identity::BuildId(vec![1, 2]), ..good };
         let refusal = resolve(&foreign).unwrap_err();
@@ -313,14 +316,14 @@ mod tests {
             Desc { head: Head { home: &OTHER, ..head }, entry }
         };
         let refusal = resolve(&DESC.reference().unwrap()).unwrap_err();
-        assert_eq!(refusal, Refusal::OtherCopy);
+        assert_eq!(refusal, FunctionError::OtherCopy);
         assert!(refusal.to_string().contains("set_command"), "{refusal}");
     }
 
     #[test]
     fn a_function_of_another_kind_is_refused() {
         let refusal = super::resolve::<fn(u8)>(&reference(one).unwrap()).unwrap_err();
-        assert!(matches!(refusal, Refusal::OtherTypes { .. }), "{refusal}");
+        assert!(matches!(refusal, FunctionError::OtherTypes { .. }), "{refusal}");
     }
 
     #[test]

@@ -1,0 +1,118 @@
+//! What the function of a process or of a pool's task may return.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Message;
+
+/// What the function of a process or of a pool's task may return: `Result<T, E>`, whose error reaches the caller; nothing; one
+/// of the types of the standard library and of `mp` that can be sent; or never (`!`).
+///
+/// ```
+/// use mp_core::message::IntoOutcome;
+///
+/// fn parse(text: &str) -> Result<u32, std::num::ParseIntError> {
+///     text.parse()
+/// }
+///
+/// assert_eq!(parse("17").into_result().unwrap(), 17);
+/// assert!(parse("x").into_result().unwrap_err().to_string().contains("invalid digit"));
+/// assert_eq!(17_u32.into_result().unwrap(), 17); // as it is
+/// ```
+///
+/// `T` is anything that can be sent, and comes back to the caller; tensors in it are not copied. `E` is anything that turns
+/// into a boxed error: an error type, a `Box<dyn Error + Send + Sync>`, an `anyhow::Error`, a `String`. Its `Display`, its
+/// `Debug` and all its sources reach the caller. A type of your own goes in a `Result`, or is a [`PlainOutcome`].
+#[diagnostic::on_unimplemented(
+    message = "the function of a process or a task cannot return `{Self}`",
+    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and `E` is an error"
+)]
+pub trait IntoOutcome: 'static {
+    /// What the caller gets.
+    type Value: Message + Send;
+
+    /// The value, or the error.
+    ///
+    /// # Errors
+    /// What the function returned as its error.
+    fn into_result(self) -> Result<Self::Value, Box<dyn Error + Send + Sync>>;
+}
+
+impl<T, E> IntoOutcome for Result<T, E>
+where
+    T: Message + Send,
+    E: Into<Box<dyn Error + Send + Sync>> + 'static,
+{
+    type Value = T;
+
+    fn into_result(self) -> Result<T, Box<dyn Error + Send + Sync>> {
+        self.map_err(Into::into)
+    }
+}
+
+/// A function that never returns: it serves for ever, or panics.
+impl IntoOutcome for Never {
+    type Value = ();
+
+    fn into_result(self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self
+    }
+}
+
+/// The type `!`, which has no name of its own in stable Rust.
+type Never = <fn() -> ! as never::Returns>::Output;
+
+mod never {
+    pub trait Returns {
+        type Output;
+    }
+    impl<T> Returns for fn() -> T {
+        type Output = T;
+    }
+}
+
+/// A type whose values are what functions return: never an error, and never nothing.
+///
+/// ```
+/// use mp_core::message::{IntoOutcome, PlainOutcome};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Point(i32, i32);
+///
+/// impl PlainOutcome for Point {}
+///
+/// assert_eq!(Point(3, 4).into_result().unwrap().1, 4);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "the function of a process or a task cannot return `{Self}`",
+    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and `E` is an error",
+    note = "for a type of your own: `impl mp::message::PlainOutcome for {Self} {{}}`"
+)]
+pub trait PlainOutcome {}
+
+impl<T: PlainOutcome + Message + Send> IntoOutcome for T {
+    type Value = Self;
+
+    fn into_result(self) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        Ok(self)
+    }
+}
+
+macro_rules! plain {
+    ($([$($generic:ident),*] $type:ty;)*) => {$(
+        impl<$($generic),*> PlainOutcome for $type {}
+    )*};
+}
+
+plain! {
+    [] (); [] bool; [] char; [] String; [] Duration; [] PathBuf;
+    [] u8; [] u16; [] u32; [] u64; [] u128; [] usize;
+    [] i8; [] i16; [] i32; [] i64; [] i128; [] isize; [] f32; [] f64;
+    [A] (A,); [A, B] (A, B); [A, B, C] (A, B, C); [A, B, C, D] (A, B, C, D);
+    [A, B, C, D, E] (A, B, C, D, E); [A, B, C, D, E, F] (A, B, C, D, E, F);
+    [T] Option<T>; [T] Box<T>; [T] Vec<T>; [T] VecDeque<T>; [T] BTreeSet<T>;
+    [K, V] BTreeMap<K, V>; [K, V, S] HashMap<K, V, S>; [T, S] HashSet<T, S>;
+}

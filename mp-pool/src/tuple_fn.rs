@@ -1,0 +1,31 @@
+//! How several arguments are passed to a task's function.
+
+use mp_core::message::IntoOutcome;
+
+/// A function of several arguments, which are one tuple to the pool: see [`Pool::starmap`](crate::Pool::starmap).
+pub trait TupleFn<Args>: Copy + Send + 'static {
+    /// What it returns.
+    type Output: IntoOutcome;
+
+    /// Calls it.
+    fn call(self, args: Args) -> Self::Output;
+}
+
+macro_rules! star {
+    ($($($arg:ident)+;)*) => {$(
+        impl<Func, Ret, $($arg),+> TupleFn<($($arg,)+)> for Func
+        where
+            Func: Fn($($arg),+) -> Ret + Copy + Send + 'static,
+            Ret: IntoOutcome,
+        {
+            type Output = Ret;
+
+            #[allow(non_snake_case)]
+            fn call(self, ($($arg,)+): ($($arg,)+)) -> Ret {
+                self($($arg),+)
+            }
+        }
+    )*};
+}
+
+star! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }

@@ -1,0 +1,19 @@
+//! Lists in shared memory, byte for byte those of Python's `ShareableList`.
+//!
+//! ```
+//! use mp::ShareableList;
+//! use mp::list::{ListError, ListItem};
+//!
+//! let list = ShareableList::new([ListItem::from(7), ListItem::from("seven")])?;
+//! let same = list.clone(); // or sent to another process, or opened there by its name
+//! same.set(0, 8)?;
+//! assert_eq!(list.get(0)?, ListItem::from(8));
+//! assert!(matches!(list.get(2), Err(ListError::NoSlot { slot: 2, len: 2 })));
+//! # Ok::<(), ListError>(())
+//! ```
+//!
+//! The three types to know: [`ShareableList`], [`ListItem`], what a slot holds, and [`ListError`].
+
+#[doc(no_inline)]
+pub use crate::ShareableList;
+pub use mp_sync::{ListError, ListItem};

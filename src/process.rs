@@ -1,0 +1,49 @@
+//! Worker processes: how they are started, what they are started with, and how they end.
+//!
+//! ```
+//! use mp::process::Stdio;
+//! use mp::{Process, SpawnError, SpawnOptions};
+//!
+//! let double = |rank: usize, n: u32| Ok::<_, String>(n * 2 + rank as u32);
+//! let workers = mp::start_processes(double, 20, SpawnOptions::nprocs(2))?;
+//! assert_eq!(workers.join()?, [40, 41]); // what they returned
+//!
+//! let child = Process::builder().name("loader").stdout(Stdio::Capture).spawn(|n: u32| println!("{n} files"), 3)?;
+//! child.join()?;
+//! assert_eq!(child.stdout().text(), "3 files\n");
+//!
+//! let error = Process::spawn(|(): ()| std::process::exit(3), ())?.join().unwrap_err();
+//! assert!(matches!(error, SpawnError::ProcessExited(_)));
+//! # Ok::<(), SpawnError>(())
+//! ```
+//!
+//! The three types to know: [`ProcessContext`], the processes of one start; [`Process`], a single one; [`SpawnError`], how one
+//! failed, with a table of all the ways.
+//!
+//! | | |
+//! |---|---|
+//! | what to start them with | [`SpawnOptions`], for all; [`ProcessOptions`], for one; [`ProcessBuilder`]; [`Stdio`], [`OnFailure`] |
+//! | how | [`StartMethod`], [`set_start_method`], [`get_context`], [`allow_fork`], [`set_forkserver_preload`] |
+//! | functions with captures | [`closure!`](crate::closure), [`Closure`], [`start_closure`] |
+//! | what functions may return | [`IntoOutcome`](crate::message::IntoOutcome) |
+//! | in a worker | [`rank`], [`name`], [`current_process`], [`parent_process`], [`is_child`] |
+//! | how one ended | [`ExitStatus`], [`Signal`], [`ExitDetail`]; [`ProcessStatus`], while it runs |
+//! | in a shared library, for any host | [`set_command`], [`export_child_main!`] |
+
+#[doc(no_inline)]
+pub use crate::{
+    Closure, Process, ProcessContext, SpawnError, SpawnOptions, StartMethod, active_children, closure,
+    cpu_count, current_process, get_context, init, is_child, parent_process, rank, set_start_method, spawn,
+    start_processes,
+};
+#[cfg(feature = "authkey")]
+pub use mp_core::AuthKey;
+#[cfg(feature = "log")]
+pub use mp_spawn::log_to_stderr;
+pub use mp_spawn::{
+    ActiveChild, Capture, CapturedOutput, CurrentProcess, ExitDetail, ExitStatus, FunctionError, LaunchError,
+    OnFailure, ParentProcess, ProcessBuilder, ProcessExited, ProcessName, ProcessOptions, ProcessRaised,
+    ProcessStatus, RaisedKind, Signal, StartContext, Stdio, UnknownStartMethod, allow_fork, detach,
+    export_child_main, get_all_start_methods, get_start_method, name, parent_pid, set_command,
+    set_executable, set_forkserver_preload, set_thread_name, start_closure, thread_name,
+};

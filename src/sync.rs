@@ -1,0 +1,41 @@
+//! Locks, semaphores, events, conditions, barriers, and values under a lock, between processes.
+//!
+//! ```
+//! use mp::{Event, Lock, LockError, Value};
+//!
+//! let total = Lock::new(40_u64)?; // in shared memory: clones and sent copies are handles to the same lock
+//! match total.lock() {
+//!     Ok(mut guard) => *guard += 2,
+//!     // Its owner was killed: the data is there, perhaps half changed.
+//!     Err(LockError::OwnerDied { .. }) => *total.recover()? = 42,
+//!     Err(other) => return Err(other.into()),
+//! }
+//! assert_eq!(*total.lock()?, 42);
+//!
+//! let (count, done) = (Value::new(0_i32)?, Event::new()?);
+//! *count.lock()? += 1;
+//! done.set()?;
+//! assert!(done.is_set());
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! The three types to know: [`Lock`], around data or around nothing, which is also Python's [`Value`]; [`Semaphore`], a number of
+//! permits; [`Event`], which is set or not. What a crashed process owned is reported or given back, never lost: the table is at [`mp_sync`].
+//!
+//! | | |
+//! |---|---|
+//! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`]; [`LockError`] |
+//! | to wait for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
+//! | values | [`Lock`], [`Array`]; without a lock, [`RawValue`], [`RawArray`] |
+//! | types that can be protected | plain data, [`bytemuck::Pod`](bytemuck) |
+
+#[doc(no_inline)]
+pub use crate::{
+    Array, Barrier, BoundedSemaphore, Condition, Event, Lock, LockError, Once, RLock, RwLock, Semaphore,
+    Value,
+};
+pub use mp_core::bytemuck;
+pub use mp_sync::{
+    AcquireError, BarrierError, BarrierMember, ConditionGuard, LockGuard, OnceState, PeerProcess, Permit,
+    RLockGuard, RawArray, RawValue, ReadGuard, WriteGuard,
+};

@@ -1,0 +1,37 @@
+//! Tensors in shared memory, with one owner, with many readers, or with many writers.
+//!
+//! ```
+//! use mp::{FrozenTensor, SharedTensor, Tensor};
+//!
+//! let mut images = Tensor::<f32>::zeros(&[2, 3])?; // one owner, which writes; sent, it moves
+//! images.as_mut_slice()?.fill(0.5);
+//! let images: FrozenTensor<f32> = images.freeze(); // any number of holders, which read
+//! assert_eq!(images.select(0, 1)?.to_vec(), [0.5; 3]);
+//! let weights: SharedTensor<f32> = Tensor::zeros(&[3])?.share(); // any number of holders, which write
+//! weights.store(1, 2.0);
+//! assert_eq!(weights.to_vec(), [0.0, 2.0, 0.0]);
+//! # Ok::<(), mp::Error>(())
+//! ```
+//!
+//! The three types to know: [`Tensor`], [`FrozenTensor`], [`SharedTensor`]. They are one type in three [modes](Mode); to freeze
+//! or share a tensor, to take a view of it, and to send it copies nothing.
+//!
+//! | | |
+//! |---|---|
+//! | views that borrow | [`TensorView`], [`TensorViewMut`] |
+//! | element types | [`Element`]; named at run time, [`DType`], [`AnyTensor`], [`dispatch!`] |
+//! | shapes without elements | [`MetaTensor`] |
+//! | made of several tensors | [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] |
+//! | from vectors, slices and arrays | [`ShareMemory`], [`Tensor::from_slice`], [`Tensor::from_iter`] |
+//! | the memory behind one | [`TypedStorage`]; [`memory::Storage`](crate::memory::Storage) |
+
+#[doc(no_inline)]
+pub use crate::{
+    AnyTensor, DType, Element, FrozenTensor, ShareMemory, SharedTensor, Tensor, TensorView, TensorViewMut,
+};
+pub use mp_tensor::{
+    Aliased, Atomic, Bool, Borrowed, BorrowedMut, Complex, DowncastError, Exclusive, F8E4M3FN, F8E4M3FNUZ,
+    F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Frozen, FrozenBytes, FrozenStorage, Integer, Layout, MAX_RANK, MetaTensor,
+    Mode, NestedTensor, Number, Readable, Sendable, Shared, SparseCompressed, SparseCoo, TypedStorage,
+    Writable, bf16, dispatch, f16,
+};
