@@ -26,7 +26,7 @@ cargo xtask <task> [options]
              --only a,b   these steps alone      --skip a,b   all but these
              --strict     a step that can't run here fails
              --quick      fmt, tidy, layers, clippy and the unit tests alone: a few minutes
-             --long       and then mutate, and a torture of 300 s
+             --long       and then mutate, one strategy, and a torture of 300 s
   bench    our figures beside the physical limits
              --peers      beside ipc-channel and iceoryx2 as well
              --only a,b   these rows alone       --quick      short runs

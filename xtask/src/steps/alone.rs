@@ -1,16 +1,21 @@
 //! Step `alone`: each library crate and its tests build by themselves, and all sets of features build that
 //! any code asks for; with one sharing strategy alone, processes pass the same tests. Sets without a strategy
 //! share no memory: they are refused, and the message names what is missing.
+//!
+//! With `file_descriptor` alone, the tests are only compiled here, and run by the step `one-strategy` of `ci --long`: it is what
+//! processes use by default, in all other tests.
 
 use crate::layers::{self, FACADE, LAYERS, Package};
 use crate::session::{Outcome, Session};
 
-/// The sharing strategies, one of which has to be enough, and tests that are run with it alone: some are
-/// about names, and one about futures without the feature `tokio`, which the tests have otherwise.
-const STRATEGIES: [(&str, &[&str]); 2] =
-    [("file_descriptor", &["socket_futures"]), ("file_system", &["file_system", "file_system_deaths"])];
-/// Tests that are run with each.
-const BOTH: [&str; 3] = ["conformance", "sharing", "queue_deaths"];
+/// The sharing strategies, one of which has to be enough: first the one that processes use by default.
+const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
+/// Crates whose unit tests are run with each of them alone: what lies in shared memory.
+const UNITS: [&str; 3] = ["mp-core", "mp-tensor", "mp-sync"];
+/// Tests that are run with each of them alone.
+const BOTH: [&str; 4] = ["conformance", "sharing", "queue_deaths", "socket_futures"];
+/// Tests of the second one: they are about names.
+const NAMES: [&str; 2] = ["file_system", "file_system_deaths"];
 
 /// Features that only add something on top of the others: no code asks for two of them. Each with one strategy alone, each
 /// with all the others, and all together; not in every set.
@@ -32,15 +37,10 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
             None => session.fail(format!("there is no package {name}")),
         }
     }
-    for (strategy, own) in STRATEGIES {
-        let mut tests =
-            session.cargo(&["test", "--quiet", "--no-fail-fast", "-p", "mp-core", "-p", "mp-tests"]);
-        tests.args(["--no-default-features", "--features", strategy, "--lib"]);
-        for test in BOTH.iter().chain(own) {
-            tests.args(["--test", *test]);
-        }
-        session.run(&mut tests);
-    }
+    let [default, second] = STRATEGIES;
+    with_one_strategy(session, &["check", "--quiet"], default, &BOTH);
+    let tests: Vec<&str> = BOTH.into_iter().chain(NAMES).collect();
+    with_one_strategy(session, &["test", "--quiet", "--no-fail-fast"], second, &tests);
     match features(&packages) {
         Some(features) => {
             for set in sets(&features) {
@@ -54,6 +54,25 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         None => session.fail(format!("there is no package {FACADE}")),
     }
     session.outcome()
+}
+
+/// The step of `ci --long`: the tests with the strategy that is only compiled otherwise.
+pub(crate) fn long(session: &mut Session) -> Outcome {
+    with_one_strategy(session, &["test", "--no-fail-fast"], STRATEGIES[0], &BOTH);
+    session.outcome()
+}
+
+/// A cargo command for unit tests and tests with one sharing strategy alone; among them one about futures without the feature
+/// `tokio`, which the tests have otherwise.
+fn with_one_strategy(session: &mut Session, words: &[&str], strategy: &str, tests: &[&str]) {
+    let mut command = session.cargo(words);
+    command.args(UNITS.iter().chain(&["mp-tests"]).flat_map(|package| ["-p", package]));
+    command.args(["--no-default-features", "--features", strategy]);
+    if words[0] == "check" {
+        command.args(["--profile", "test"]);
+    }
+    command.args(["--lib"]).args(tests.iter().flat_map(|test| ["--test", test]));
+    session.run(&mut command);
 }
 
 /// The facade's features, without `default` and [`ADDED`].
@@ -71,8 +90,7 @@ fn without_strategy(features: &[String]) -> [String; 2] {
 
 /// The features that are no sharing strategy.
 fn rest(features: &[String]) -> Vec<String> {
-    let is_strategy = |name: &String| STRATEGIES.iter().any(|(strategy, _)| strategy == name);
-    features.iter().filter(|name| !is_strategy(name)).cloned().collect()
+    features.iter().filter(|name| !STRATEGIES.contains(&name.as_str())).cloned().collect()
 }
 
 /// Checks that a set of features does not build, and that the message names the features that are missing.
@@ -83,7 +101,7 @@ fn refused(session: &mut Session, set: &str) {
         .output()
         .map(|output| (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()));
     match said {
-        Ok((false, said)) if STRATEGIES.iter().all(|(name, _)| said.contains(&format!("`{name}`"))) => {
+        Ok((false, said)) if STRATEGIES.iter().all(|name| said.contains(&format!("`{name}`"))) => {
             println!("refused, as it has to be: features {set:?}");
         }
         Ok((builds, said)) => {
@@ -100,7 +118,7 @@ fn refused(session: &mut Session, set: &str) {
 /// names. As `--features` takes them.
 fn sets(features: &[String]) -> Vec<String> {
     let (base, rest) = (features.join(","), rest(features));
-    let [first, second] = STRATEGIES.map(|(strategy, _)| strategy.to_owned());
+    let [first, second] = STRATEGIES.map(str::to_owned);
     let with = |strategies: &str, set: &str| format!("{strategies},{set}").trim_end_matches(',').to_owned();
     let mut sets: Vec<_> = powerset(&rest).iter().map(|set| with(&first, set)).collect();
     for strategies in [second.clone(), format!("{first},{second}")] {

@@ -40,6 +40,11 @@ pub(crate) const LONG: &[Step] = &[
         what: "mistakes in the protocol code are found by tests",
         run: crate::mutate::step,
     },
+    Step {
+        name: "one-strategy",
+        what: "tests with the sharing strategy file_descriptor alone",
+        run: alone::long,
+    },
     Step { name: "long-torture", what: "300 seconds of random kills and stops", run: crate::torture::long },
 ];
 
