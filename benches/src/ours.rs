@@ -9,7 +9,7 @@ pub(crate) mod pool;
 
 use std::time::Duration;
 
-use mp::{FrozenTensor, SpawnOptions, Queue, StartMethod, Tensor, start_processes};
+use mp::{FrozenTensor, Queue, SpawnOptions, StartMethod, Tensor, start_processes};
 use serde::{Deserialize, Serialize};
 
 use crate::process::{DEADLINE, pin};

@@ -84,7 +84,9 @@ fn there_and_back<T: mp::Message>(repetitions: u64, mut value: T) -> Result<()> 
 fn pack_and_unpack(repetitions: u64) -> Result<()> {
     let mut value = Step::Move(7, 1_000_000);
     for _ in 0..repetitions {
-        value = mp::message::unpack(mp::message::pack(black_box(value)).map_err(|_| "a message was not packed")?)?;
+        value = mp::message::unpack(
+            mp::message::pack(black_box(value)).map_err(|_| "a message was not packed")?,
+        )?;
     }
     black_box(&value);
     Ok(())

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use mp::{FrozenTensor, SpawnOptions, Queue, Tensor, start_processes};
+use mp::{FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 
 use crate::process::DEADLINE;
 use crate::work::alloc::{self, Heap, Private};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp::{Event, FrozenTensor, SpawnOptions, Queue, SharedTensor, Tensor, start_processes};
+use mp::{Event, FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 
 use crate::Result;
 use crate::process::DEADLINE;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp::{SpawnOptions, Queue, SpawnError, start_processes};
+use mp::{Queue, SpawnError, SpawnOptions, start_processes};
 use serde::{Deserialize, Serialize};
 
 use crate::process::DEADLINE;

@@ -280,7 +280,7 @@ impl Worker {
         while let Some((packed, given)) = self.recall() {
             match given {
                 Given::Task { taken, .. } => recalled.push(Ready { taken, packed }),
-                Given::Note { .. } if dead || mp_core::mutant!("pool.detail-lost-in-recall") => {}
+                Given::Note { .. } if dead || mp_core::mutant!("pool.note-lost-in-recall") => {}
                 note => notes.push((packed, note)),
             }
         }
