@@ -215,7 +215,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     }
 
     mp_core::forms! {
-        "Waits until no task is unfinished": join() -> Result<(), JoinableQueueError>, or "[`JoinError::Unfinished`]";
+        "Waits until no task is unfinished": join() -> Result<(), JoinableQueueError>, or "[`JoinableQueueError::Unfinished`]";
         |tasks, wait| tasks.join_within(wait);
         at_most join_timeout;
         until join_deadline;

@@ -329,7 +329,7 @@ impl fmt::Display for SpawnError {
                 }
                 write!(
                     f,
-                    " and did not report within {waited:?} (see `handshake_timeout` of `Options` and `ProcessBuilder`)"
+                    " and did not report within {waited:?} (see `handshake_timeout` of `SpawnOptions` and `ProcessBuilder`)"
                 )?;
                 if !doing.is_empty() {
                     write!(f, ": {doing}")?;

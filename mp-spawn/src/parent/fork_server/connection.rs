@@ -387,7 +387,7 @@ impl Server {
                     return Ok(());
                 }
                 let doing = doing.map_or_else(String::new, |doing| format!(": {doing}"));
-                let see = "see `handshake_timeout` of `Options` and `ProcessBuilder`";
+                let see = "see `handshake_timeout` of `SpawnOptions` and `ProcessBuilder`";
                 Err(format!("it did not report in time ({see}){doing}").into())
             }
             // What it has said is read first.
