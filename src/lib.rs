@@ -85,7 +85,7 @@
 //! | `multiprocessing.connection.wait` | [`wait()`], [`select`] |
 //! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`ShareMemory`] copies once |
 //! | `x[1:7:2]`, `x[2]`, `x.t()`, `x.view(…)` | [`slice`](Tensor::slice), [`select`](Tensor::select), [`t`](Tensor::t), [`reshape`](Tensor::reshape), … |
-//! | `tensor.storage()` | [`Tensor::typed_storage`]; the bytes of a frozen one, [`memory::FrozenStorage`] |
+//! | `tensor.storage()` | [`Tensor::typed_storage`]; the bytes of a frozen one, [`tensor::FrozenStorage`] |
 //! | `requires_grad`, `detach()` | [`Tensor::set_requires_grad`], [`Tensor::detach`]: metadata that travels |
 //! | `model.share_memory()` (Hogwild) | [`Tensor::share`] → [`SharedTensor`] |
 //! | `mp.Value`, `mp.Array` | [`Lock`], [`Array`]; a lock whose dead holder is reported |

@@ -27,7 +27,7 @@ use crate::sys::region::{MapFor, Region};
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Among the processes of one tree, tensors and [`Array`](crate::Array)s do the same without names, and nothing is left of
+/// Among the processes of one tree, tensors and arrays do the same without names, and nothing is left of
 /// them.
 ///
 /// # Access

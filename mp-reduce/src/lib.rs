@@ -21,7 +21,7 @@
 //! - Types that are `Serialize + DeserializeOwned` are messages as they are. Frozen and shared tensors and queues
 //!   are such types, but only inside of a message: elsewhere their bytes would mean nothing, and serialising them is
 //!   an error.
-//! - Types with an exclusive [`Tensor`](mp_tensor::Tensor) in them are messages by `#[derive(Message)]`; tuples of them by
+//! - Types with an exclusive `Tensor` in them are messages by `#[derive(Message)]`; tuples of them by
 //!   [`Bundle`].
 //! - Foreign types that are no serde types travel by [`Reduce`], inside of structs by
 //!   `#[serde(with = "mp_reduce::reduced")]`.

@@ -6,7 +6,7 @@
 //! to step it later. The same machines run
 //! - in real processes, over the mapped arena ([`run`] drives them; the compiler folds the loop),
 //! - under an exhaustive explorer and under proptest, over a vector,
-//! - under loom, over loom's atomics ([`HeapMem`](HeapMem)).
+//! - under loom, over loom's atomics ([`HeapMem`]).
 //!
 //! # Memory order
 //! This is what algorithms may rely on, what loom checks, and what the mapped arena gives, on any processor.

@@ -60,7 +60,7 @@ impl<T> Deref for PerProcess<T> {
 
 /// Something that is set once in the life of a process, and never freed.
 ///
-/// Until then it is all zeroes, as [`OnceLock`] is not: so a process that is to start quickly finds it in memory that is not
+/// Until then it is all zeroes, as [`OnceLock`](std::sync::OnceLock) is not: so a process that is to start quickly finds it in memory that is not
 /// read from the program's file.
 ///
 /// ```

@@ -17,7 +17,7 @@ use crate::raw::handles::For;
 use crate::raw::{Alone, Raw, Unmet};
 use crate::ring::{GetEnd, Link};
 
-/// A message that is being worked on. [`done`](Self::done) takes it out of the queue for good; if this is dropped
+/// A message that is being worked on. [`ack`](Self::ack) takes it out of the queue for good; if this is dropped
 /// without it, by a panic say, or if the process dies, the message goes to another consumer.
 pub struct Lease<T> {
     value: T,

@@ -293,7 +293,7 @@ impl<T: Message> Queue<T> {
     /// Its room for a message that counts `bytes` bytes, as
     /// [`QueueOptions::bytes`](crate::QueueOptions::bytes) says: ready when [`try_put`](Self::try_put) of
     /// that message would not find the queue full. More than may be in the queue counts as that much. Where
-    /// bytes are not bounded, it is [`put_ready`](Self::room).
+    /// bytes are not bounded, it is [`put_ready`](Self::put_ready).
     ///
     /// ```
     /// use std::time::Duration;

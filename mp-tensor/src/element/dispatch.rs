@@ -29,7 +29,7 @@ macro_rules! each_dtype {
 }
 pub(crate) use each_dtype;
 
-/// Runs code for the element type that a [`DType`] names.
+/// Runs code for the element type that a [`DType`](mp_core::DType) names.
 ///
 /// ```
 /// use mp_tensor::{AnyTensor, DType, Tensor, dispatch};

@@ -2,7 +2,7 @@
 //!
 //! | of | promised |
 //! |---|---|
-//! | what [`wait`](mp::wait) names | it is there, or another worker was faster: never again and again |
+//! | what [`wait`](mp::wait()) names | it is there, or another worker was faster: never again and again |
 //! | messages | each arrives once, in its sender's order on its way; a killed consumer costs what it was taking |
 //! | the end | each way is named when it is closed, or has no sender any more |
 //! | a process that has ended | is named; the parent, which lives, never is |
