@@ -4,7 +4,7 @@
 //! - a guard exists only while its lock is held, which is at most once among all processes (see
 //!   [`mp_core::steps::lock`]: no process takes a lock from a live one);
 //! - the memory lies in a structure of this crate, at words that are used for nothing else, large enough and aligned
-//!   ([`Locked::value`] and [`Locked::slice`] check it), and the guard borrows the handle that holds it;
+//!   ([`Data`] checks it), and the guard borrows the handle that holds it;
 //! - elements are `Pod`: whatever a dead holder left is a value, and has no padding.
 #![allow(unsafe_code)]
 
@@ -19,6 +19,7 @@ use mp_core::{LockError, RawGuard, Wait};
 
 use crate::locks::locked::{DATA, Locked};
 use crate::locks::unlocked::{Relock, Waiting};
+use crate::shared::Shared;
 
 /// What a lock protects, as long as it is held: `&mut T`, or `&mut [T]` of an [`Array`](crate::Array). Dropping it unlocks.
 ///
@@ -41,31 +42,55 @@ impl<T: ?Sized> LockGuard<'_, T> {
     }
 }
 
-impl Locked {
-    /// Where the data is.
+/// Where the data of a lock is, and how many bytes it has: looked up once, since a lock is taken in some twenty nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Data {
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is only where something is; holders of the lock alone go there.
+unsafe impl Send for Data {}
+// SAFETY: as above.
+unsafe impl Sync for Data {}
+
+impl Data {
+    /// The first `bytes` bytes of a structure's data.
     ///
     /// # Panics
-    /// If the structure has fewer bytes of it.
-    #[inline(always)]
-    fn data(&self, bytes: usize) -> NonNull<u8> {
-        // SAFETY: these words are used for nothing else, and only by holders of the lock: this is called for guards alone.
-        unsafe { self.shared().structure().bytes(DATA, bytes) }
+    /// If there are fewer.
+    pub(crate) fn of(shared: &Shared, bytes: usize) -> Self {
+        // SAFETY: these words are used for nothing else, and only by holders of the lock: for guards alone.
+        Self { at: unsafe { shared.structure().bytes(DATA, bytes) }, bytes }
     }
 
+    /// `len` elements of it.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    #[inline(always)]
+    fn elements<T: Pod>(self, len: usize) -> NonNull<T> {
+        assert!(
+            len.checked_mul(size_of::<T>()).is_some_and(|n| n <= self.bytes),
+            "{len} elements are not there"
+        );
+        let at = self.at.cast::<T>();
+        debug_assert!(at.is_aligned(), "a structure begins at a multiple of 64");
+        at
+    }
+}
+
+impl Locked {
     /// The one value that it protects, while `lock` is held.
     #[inline(always)]
     pub(crate) fn value<'a, T: Pod>(&'a self, lock: RawGuard<'a>) -> LockGuard<'a, T> {
-        let at = self.data(size_of::<T>()).cast();
-        debug_assert!(at.is_aligned(), "a structure begins at a multiple of 64");
-        LockGuard { at, locked: self, lock, data: PhantomData }
+        LockGuard { at: self.data().elements(1), locked: self, lock, data: PhantomData }
     }
 
     /// The `len` elements that it protects, while `lock` is held.
     #[inline(always)]
     pub(crate) fn slice<'a, T: Pod>(&'a self, len: usize, lock: RawGuard<'a>) -> LockGuard<'a, [T]> {
-        let first: NonNull<T> = self.data(len.saturating_mul(size_of::<T>())).cast();
-        debug_assert!(first.is_aligned(), "a structure begins at a multiple of 64");
-        let at = NonNull::slice_from_raw_parts(first, len);
+        let at = NonNull::slice_from_raw_parts(self.data().elements(len), len);
         LockGuard { at, locked: self, lock, data: PhantomData }
     }
 }

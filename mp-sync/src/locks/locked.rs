@@ -14,6 +14,7 @@ use mp_core::{AdaptiveSpin, Error, LockError, RawGuard, RawLock, Result, Wait};
 use serde::Deserializer;
 
 use crate::locks::data;
+use crate::locks::guard::Data;
 use crate::shared::Shared;
 
 const LOCK: u64 = 0;
@@ -26,6 +27,7 @@ pub(crate) const DATA: u64 = 8;
 pub struct Locked {
     shared: Shared,
     lock: RawLock,
+    data: Data,
     patience: Arc<AdaptiveSpin>,
 }
 
@@ -38,11 +40,17 @@ impl Locked {
         let shared =
             Shared::new(&data::name_of::<T>(what), words.map_or(u64::MAX, |n| n.saturating_add(DATA)))?;
         shared.store(LEN, len as u64);
-        Ok(Self::of(shared))
+        Ok(Self::of::<T>(shared, len))
     }
 
-    fn of(shared: Shared) -> Self {
-        Self { lock: shared.lock(LOCK), shared, patience: Arc::new(AdaptiveSpin::new()) }
+    fn of<T>(shared: Shared, len: usize) -> Self {
+        let (lock, data) = (shared.lock(LOCK), Data::of(&shared, len * size_of::<T>()));
+        Self { shared, lock, data, patience: Arc::new(AdaptiveSpin::new()) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn data(&self) -> Data {
+        self.data
     }
 
     pub(crate) fn shared(&self) -> &Shared {
@@ -61,7 +69,7 @@ impl Locked {
             .ok()
             .filter(|len| len.checked_mul(size_of::<T>()).is_some_and(|n| n as u64 <= room))
         {
-            Some(len) => Ok((Self::of(shared), len)),
+            Some(len) => Ok((Self::of::<T>(shared, len), len)),
             None => {
                 Err(serde::de::Error::custom(format!("{what} of {len} elements arrived, in {room} bytes")))
             }
