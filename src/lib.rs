@@ -53,7 +53,7 @@
 //! | [`tensor`] | tensors, their views and element types | [`Tensor`] (one owner, moves), [`FrozenTensor`] (all holders read), [`SharedTensor`] (all holders write), [`AnyTensor`] |
 //! | [`queue`] | queues and channels | [`Queue`], [`channel()`], [`JoinableQueue`], [`Lease`]; [`PutError`], [`GetError`] |
 //! | [`connection`] | pipes, and sockets to other programs | [`pipe`], [`Connection`], [`Listener`], [`connect`] |
-//! | [`sync`] | locks, semaphores, events, barriers, values | [`Lock`], [`RLock`], [`RwLock`], [`Semaphore`], [`Event`], [`Condition`], [`Barrier`], [`Once`], [`Value`], [`Array`] |
+//! | [`sync`] | locks, semaphores, events, barriers, values | [`Lock`], [`RLock`], [`RwLock`], [`Semaphore`], [`Event`], [`Condition`], [`Barrier`], [`Once`], [`Array`] |
 //! | [`list`](mod@list) | Python's lists in shared memory | [`ShareableList`] |
 //! | [`mod@wait`] | waiting for many things, also as futures | [`wait()`], [`select`], [`Waitable`] |
 //! | [`message`] | what can be sent, and how | [`Message`], [`Bundle`] |
@@ -162,7 +162,6 @@ pub use mp_spawn::{
 #[cfg(feature = "sync")]
 pub use mp_sync::{
     Array, Barrier, BoundedSemaphore, Condition, Event, Lock, Once, RLock, RwLock, Semaphore, ShareableList,
-    Value,
 };
 #[cfg(feature = "tensor")]
 pub use mp_tensor::{

@@ -1,7 +1,7 @@
 //! Locks, semaphores, events, conditions, barriers, and values under a lock, between processes.
 //!
 //! ```
-//! use mp::{Event, Lock, LockError, Value};
+//! use mp::{Event, Lock, LockError};
 //!
 //! let total = Lock::new(40_u64)?; // in shared memory: clones and sent copies are handles to the same lock
 //! match total.lock() {
@@ -12,14 +12,14 @@
 //! }
 //! assert_eq!(*total.lock()?, 42);
 //!
-//! let (count, done) = (Value::new(0_i32)?, Event::new()?);
+//! let (count, done) = (Lock::new(0_i32)?, Event::new()?);
 //! *count.lock()? += 1;
 //! done.set()?;
 //! assert!(done.is_set());
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The three types to know: [`Lock`], around data or around nothing, which is also Python's [`Value`]; [`Semaphore`], a number of
+//! The three types to know: [`Lock`], around data (Python's `Value`) or around nothing; [`Semaphore`], a number of
 //! permits; [`Event`], which is set or not. What a crashed process owned is reported or given back, never lost: the table is at [`mp_sync`].
 //!
 //! | | |
@@ -32,7 +32,6 @@
 #[doc(no_inline)]
 pub use crate::{
     Array, Barrier, BoundedSemaphore, Condition, Event, Lock, LockError, Once, RLock, RwLock, Semaphore,
-    Value,
 };
 pub use mp_core::bytemuck;
 pub use mp_sync::{

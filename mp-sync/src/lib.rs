@@ -101,6 +101,3 @@ pub use once::{Once, OnceState};
 pub use raw_values::{RawArray, RawValue};
 pub use semaphore::{BoundedSemaphore, Permit, Semaphore};
 pub use shareable_list::{ListError, ListItem, ShareableList};
-
-/// Python's name of a [`Lock`] and the data that it protects.
-pub type Value<T> = Lock<T>;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mp::sync::{AcquireError, BarrierError};
 use mp::{
     Barrier, BoundedSemaphore, Condition, GetError, Lock, LockError, Process, Queue, Receiver, RwLock,
-    Sender, Value, channel, wait,
+    Sender, channel, wait,
 };
 use mp_tests::{DEADLINE, Outcome, alone, eventually, signal, take, threads_are};
 use rustix::process::Signal;
@@ -23,7 +23,6 @@ enum Thing {
     Queue(Queue<u32>),
     Sender(Sender<u32>),
     Receiver(Receiver<u32>),
-    Value(Value<u64>),
     Lock(Lock<u64>),
     Write(RwLock<u64>),
     Permit(BoundedSemaphore),
@@ -47,10 +46,6 @@ fn holds((thing, ready): (Thing, Queue<()>)) -> Outcome {
     };
     match thing {
         Thing::Queue(_) | Thing::Sender(_) | Thing::Receiver(_) => stay(),
-        Thing::Value(value) => {
-            let _held = value.lock()?;
-            stay()
-        }
         Thing::Lock(lock) => {
             let _held = lock.lock()?;
             stay()
@@ -82,7 +77,6 @@ fn waits((thing, ready, heard): (Thing, Queue<()>, Queue<u64>)) -> Outcome {
         Thing::Queue(queue) => matches!(queue.get(), Err(GetError::Deserted { .. })),
         Thing::Receiver(receiver) => matches!(receiver.recv(), Err(GetError::Disconnected)),
         Thing::Sender(_) => false,
-        Thing::Value(value) => matches!(value.lock(), Err(LockError::OwnerDied { .. })),
         Thing::Lock(lock) => matches!(lock.lock(), Err(LockError::OwnerDied { .. })),
         Thing::Write(lock) => matches!(lock.read(), Err(LockError::OwnerDied { .. })),
         Thing::Permit(permits) => permits.acquire().is_ok(),
@@ -108,7 +102,6 @@ fn gives_up((thing, ready, heard): (Thing, Queue<()>, Queue<Option<u64>>)) -> Ou
         Thing::Queue(queue) => queue.get_timeout(LONG).is_err_and(|e| e.is_empty()),
         Thing::Receiver(receiver) => receiver.recv_timeout(LONG).is_err_and(|e| e.is_empty()),
         Thing::Sender(_) => false,
-        Thing::Value(value) => matches!(value.lock_timeout(LONG), Err(LockError::Held { .. })),
         Thing::Lock(lock) => matches!(lock.lock_timeout(LONG), Err(LockError::Held { .. })),
         Thing::Write(lock) => matches!(lock.read_timeout(LONG), Err(LockError::Held { .. })),
         Thing::Permit(permits) => {
@@ -205,11 +198,6 @@ fn a_receiver_hears_that_the_last_sender_was_killed() {
 }
 
 #[test]
-fn a_waiter_of_a_value_hears_that_its_holder_was_killed() {
-    measure("Value::lock", || both(Thing::Value(Value::new(0).unwrap())));
-}
-
-#[test]
 fn a_waiter_of_a_lock_hears_that_its_holder_was_killed() {
     measure("Lock::lock", || both(Thing::Lock(Lock::new(0).unwrap())));
 }
@@ -245,7 +233,6 @@ fn a_process_that_is_stopped_is_waited_for_until_the_time_is_over() {
     stopped("Queue::get", both(Thing::Queue(Queue::bounded(1).unwrap())));
     let (sender, receiver) = channel().unwrap();
     stopped("Receiver::recv", (Thing::Sender(sender), Thing::Receiver(receiver)));
-    stopped("Value::lock", both(Thing::Value(Value::new(0).unwrap())));
     stopped("Lock::lock", both(Thing::Lock(Lock::new(0).unwrap())));
     stopped("RwLock::read", both(Thing::Write(RwLock::new(0).unwrap())));
     stopped("BoundedSemaphore::acquire", both(Thing::Permit(BoundedSemaphore::new(1).unwrap())));

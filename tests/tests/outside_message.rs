@@ -4,7 +4,7 @@
 use mp::message::{Message, Outgoing};
 use mp::sync::{RawArray, RawValue};
 use mp::tensor::{Frozen, Shared, TypedStorage};
-use mp::{AnyTensor, Arena, Array, DType, FrozenTensor, Queue, ShareableList, SharedTensor, Tensor, Value};
+use mp::{AnyTensor, Arena, Array, DType, FrozenTensor, Lock, Queue, ShareableList, SharedTensor, Tensor};
 use mp_reduce::MessagePack;
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ fn serialising_outside_of_a_message_is_an_error_that_says_so() {
     refused("a FrozenTensor", &tensor().freeze());
     refused("a SharedTensor", &tensor().share());
     refused("a Queue", &Queue::<u8>::bounded(1).unwrap());
-    refused("a Value", &Value::new(1_u8).unwrap());
+    refused("a Lock", &Lock::new(1_u8).unwrap());
     refused("an Array", &Array::<u8>::zeros(1).unwrap());
     refused("a RawValue", &RawValue::new(1_u8).unwrap());
     refused("a RawArray", &RawArray::<u8>::zeros(1).unwrap());
@@ -85,7 +85,7 @@ fn handle_bytes_outside_of_a_message_are_an_error() {
     refused::<FrozenTensor<f32>>("a FrozenTensor", &tensor);
     refused::<SharedTensor<f32>>("a SharedTensor", &tensor);
     refused::<Queue<u8>>("a Queue", &queue);
-    refused::<Value<u8>>("a Value", &queue);
+    refused::<Lock<u8>>("a Lock", &queue);
     refused::<Array<u8>>("an Array", &queue);
     refused::<RawValue<u8>>("a RawValue", &queue);
     refused::<RawArray<u8>>("a RawArray", &queue);

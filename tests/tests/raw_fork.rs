@@ -11,8 +11,8 @@ use mp::sync::{AcquireError, BarrierError, RawArray};
 use mp::wait::Descriptor;
 use mp::{
     Arena, Array, Barrier, Condition, Error, Event, FrozenTensor, GetError, JoinableQueue, Listener, Lock,
-    LockError, Once, PutError, Queue, QueueOptions, RLock, RwLock, Semaphore, ShareableList, Tensor, Value,
-    channel, pipe,
+    LockError, Once, PutError, Queue, QueueOptions, RLock, RwLock, Semaphore, ShareableList, Tensor, channel,
+    pipe,
 };
 use mp_tests::task::poll_once;
 use mp_tests::{Outcome, alone, in_use, join, next, one_process, send, take};
@@ -199,7 +199,7 @@ fn looking_at_shared_memory_in_the_copy_does_not_crash_it() {
 fn locks_are_refused_in_the_copy_and_stay_held() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
-        let value = Value::new(5_u64)?;
+        let value = Lock::new(5_u64)?;
         let array = Array::<u8>::zeros(4)?;
         let raw = RawArray::<u8>::zeros(4)?;
         let list = ShareableList::new([1.into()])?;
@@ -213,7 +213,7 @@ fn locks_are_refused_in_the_copy_and_stay_held() {
                 ("RawArray::get", forked(&raw.get(0))),
                 ("RawArray::set", forked(&raw.set(0, 1))),
                 ("a list", matches!(list.get(0), Err(ListError::Lock(LockError::Failed(Error::Forked))))),
-                ("Value::new", forked(&Value::new(1_u8))),
+                ("Lock::new", forked(&Lock::new(1_u8))),
             ];
             // The copy's copy of the guard: it unlocks nothing.
             drop(held.take());

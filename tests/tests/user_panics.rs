@@ -14,7 +14,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::time::Duration;
 
 use mp::wait::{Descriptor, wait_async};
-use mp::{Condition, Lock, Once, Queue, Value};
+use mp::{Condition, Lock, Once, Queue};
 use mp_tests::{DEADLINE, eventually, give, take};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -136,7 +136,7 @@ fn what_is_locked_is_unlocked_by_a_panic() {
     once.call_once(|_| done += 1).unwrap();
     assert!(done == 1 && once.is_completed());
 
-    let value = Value::new(5_u64).unwrap();
+    let value = Lock::new(5_u64).unwrap();
     assert!(panics(|| {
         let _guard = value.lock().unwrap();
         resume_unwind(Box::new(bomb(2)))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mp::list::{ListError, ListItem};
 use mp::sync::bytemuck::{Pod, Zeroable};
 use mp::sync::{RawArray, RawValue};
-use mp::{Array, LockError, Queue, ShareableList, SpawnOptions, Tensor, Value, start_processes};
+use mp::{Array, Lock, LockError, Queue, ShareableList, SpawnOptions, Tensor, start_processes};
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, failure, give, in_use, interrupts, join, one_process, signal, take,
     threads_are,
@@ -22,7 +22,7 @@ struct Pair {
     b: u64,
 }
 
-fn add(_: usize, (pair, counts, times): (Value<Pair>, Array<u32>, u64)) -> Outcome {
+fn add(_: usize, (pair, counts, times): (Lock<Pair>, Array<u32>, u64)) -> Outcome {
     for i in 0..times {
         let mut pair = pair.lock()?;
         assert_eq!(pair.a, pair.b, "torn");
@@ -37,7 +37,7 @@ fn add(_: usize, (pair, counts, times): (Value<Pair>, Array<u32>, u64)) -> Outco
 #[test]
 fn nothing_added_under_a_lock_is_lost() {
     let _alone = alone();
-    let pair = Value::new(Pair { a: 0, b: 0 }).unwrap();
+    let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
     let counts = Array::<u32>::zeros(5).unwrap();
     let context =
         start_processes(add, (pair.clone(), counts.clone(), 2000), SpawnOptions::nprocs(3)).unwrap();
@@ -47,7 +47,7 @@ fn nothing_added_under_a_lock_is_lost() {
     assert_eq!(counts.to_vec().unwrap(), [1600; 5]);
 }
 
-fn hold(_: usize, (pair, ready): (Value<Pair>, Queue<u32>)) -> Outcome {
+fn hold(_: usize, (pair, ready): (Lock<Pair>, Queue<u32>)) -> Outcome {
     let mut pair = pair.lock()?;
     pair.a += 1;
     give(&ready, std::process::id());
@@ -59,7 +59,7 @@ fn hold(_: usize, (pair, ready): (Value<Pair>, Queue<u32>)) -> Outcome {
 #[test]
 fn a_killed_holder_is_reported_to_all_until_a_process_recovers() {
     let _alone = alone();
-    let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
+    let pair = Lock::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
     let context = one_process(hold, (pair.clone(), ready.clone()));
     let pid = take(&ready);
@@ -84,7 +84,7 @@ fn a_killed_holder_is_reported_to_all_until_a_process_recovers() {
 #[test]
 fn a_panic_while_recovering_leaves_the_mark() {
     let _alone = alone();
-    let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
+    let pair = Lock::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
     let context = one_process(hold, (pair.clone(), ready.clone()));
     signal(take(&ready), Signal::KILL);
@@ -103,7 +103,7 @@ fn a_panic_while_recovering_leaves_the_mark() {
 #[test]
 fn a_stopped_holder_is_waited_for() {
     let _alone = alone();
-    let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
+    let pair = Lock::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
     let context = one_process(hold, (pair.clone(), ready.clone()));
     let pid = take(&ready);
@@ -123,7 +123,7 @@ fn a_stopped_holder_is_waited_for() {
 #[test]
 fn a_thread_does_not_wait_for_itself() {
     let _alone = alone();
-    let value = Value::new(1_u8).unwrap();
+    let value = Lock::new(1_u8).unwrap();
     let held = value.lock().unwrap();
     assert!(matches!(value.lock(), Err(LockError::WouldDeadlock)));
     let other = value.clone();
@@ -137,7 +137,7 @@ fn a_thread_does_not_wait_for_itself() {
 fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
     let _alone = alone();
     interrupts::allow();
-    let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
+    let pair = Lock::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
     let context = one_process(hold, (pair.clone(), ready.clone()));
     let pid = take(&ready);
@@ -156,7 +156,7 @@ fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
     failure(&context);
 }
 
-fn waits(_: usize, (value, order): (Value<u64>, Queue<u64>)) -> Outcome {
+fn waits(_: usize, (value, order): (Lock<u64>, Queue<u64>)) -> Outcome {
     let mut value = value.lock_timeout(DEADLINE)?;
     *value += 1;
     let mine = *value;
@@ -168,7 +168,7 @@ fn waits(_: usize, (value, order): (Value<u64>, Queue<u64>)) -> Outcome {
 #[test]
 fn sleepers_get_it_one_after_the_other() {
     let _alone = alone();
-    let value = Value::new(0_u64).unwrap();
+    let value = Lock::new(0_u64).unwrap();
     let order = Queue::bounded(8).unwrap();
     let held = value.lock().unwrap();
     let context = start_processes(waits, (value.clone(), order.clone()), SpawnOptions::nprocs(4)).unwrap();
@@ -190,10 +190,10 @@ fn handles_of_another_type_are_refused() {
         let Err(error) = B::decode::<mp_reduce::MessagePack>(&mut inc) else { panic!("{what} was taken") };
         assert!(error.to_string().contains("attachment"), "{what}: {error}");
     }
-    confuse::<Value<u64>, Value<i64>>(Value::new(1).unwrap(), "an u64 as an i64");
-    confuse::<Value<u64>, RawValue<u64>>(Value::new(1).unwrap(), "a Value as a RawValue");
+    confuse::<Lock<u64>, Lock<i64>>(Lock::new(1).unwrap(), "an u64 as an i64");
+    confuse::<Lock<u64>, RawValue<u64>>(Lock::new(1).unwrap(), "a Lock as a RawValue");
     confuse::<RawArray<u32>, Array<u32>>(RawArray::zeros(4).unwrap(), "a RawArray as an Array");
-    confuse::<Queue<u8>, Value<u8>>(Queue::bounded(1).unwrap(), "a queue as a Value");
+    confuse::<Queue<u8>, Lock<u8>>(Queue::bounded(1).unwrap(), "a queue as a Lock");
 }
 
 /// A tensor whose bytes are those of a `Value`'s block, passed off as one.
@@ -216,7 +216,7 @@ impl<'de> serde::Deserialize<'de> for Forged {
 fn a_tensor_can_not_be_passed_off_as_a_value() {
     let _alone = alone();
     use mp::message::{Message, Outgoing};
-    // The header of the structure that a Value<u64> is, and its words.
+    // The header of the structure that a Lock<u64> is, and its words.
     let name = mp_core::fnv1a(b"mp_sync::Lock<u64> of 8 bytes aligned to 8");
     let mut words = [0; 17];
     words[..3].copy_from_slice(&[6, name, 9]);
@@ -224,7 +224,7 @@ fn a_tensor_can_not_be_passed_off_as_a_value() {
     let tensor = Tensor::from_slice(&words, &[17]).unwrap().share();
     let mut out = Outgoing::default();
     Forged(tensor).encode::<mp_reduce::MessagePack>(&mut out).unwrap();
-    let taken = Value::<u64>::decode::<mp_reduce::MessagePack>(&mut out.into_incoming());
+    let taken = Lock::<u64>::decode::<mp_reduce::MessagePack>(&mut out.into_incoming());
     assert!(taken.unwrap_err().to_string().contains("no structure at all"));
 }
 
@@ -249,7 +249,7 @@ fn raw_values_need_no_lock() {
 fn values_without_handles_are_gone() {
     let _alone = alone();
     let before = in_use().0;
-    let (value, array) = (Value::new(1_u64).unwrap(), Array::<u8>::zeros(10_000).unwrap());
+    let (value, array) = (Lock::new(1_u64).unwrap(), Array::<u8>::zeros(10_000).unwrap());
     let list = ShareableList::new([1.into()]).unwrap();
     let context = start_processes(add_one, (value.clone(), array, list), SpawnOptions::nprocs(2)).unwrap();
     join(&context).unwrap();
@@ -259,7 +259,7 @@ fn values_without_handles_are_gone() {
     eventually("all is freed", || in_use().0 == before);
 }
 
-fn add_one(_: usize, (value, array, list): (Value<u64>, Array<u8>, ShareableList)) -> Outcome {
+fn add_one(_: usize, (value, array, list): (Lock<u64>, Array<u8>, ShareableList)) -> Outcome {
     *value.lock()? += 1;
     array.set(9_999, 1)?;
     list.set(0, 2)?;

@@ -1,6 +1,7 @@
 //! Making an envelope or a ring from its number is `unsafe`: the caller must vouch for it.
 use mp_core::words::{Holder, Owner};
-use mp_core::{Arena, Tensor};
+use mp::Tensor;
+use mp_core::Arena;
 
 fn main() {
     let arena = Arena::current().unwrap();

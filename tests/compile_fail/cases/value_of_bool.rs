@@ -1,5 +1,5 @@
 //! Another process could write a byte that is no `bool`, and a killed one leave it.
 
 fn main() {
-    let _ = mp::Value::new(true);
+    let _ = mp::Lock::new(true);
 }

@@ -30,6 +30,7 @@ fn refused_by_the_compiler() {
     let cases = trybuild::TestCases::new();
     for refused in [
         "as_an_argument",
+        "attached_by_hand",
         "cloned",
         "closure_captures_a_file",
         "closure_captures_an_exclusive_tensor",
@@ -39,7 +40,6 @@ fn refused_by_the_compiler() {
         "envelope_from_raw",
         "frozen_is_written",
         "function_pointer",
-        "guard_in_another_thread",
         "handles_by_constructor",
         "handles_by_literal",
         "in_a_plain_tuple",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mp::list::{ListError, ListItem};
 use mp::sync::RawValue;
 use mp::sync::bytemuck::{Pod, Zeroable};
-use mp::{Array, LockError, ShareableList, Value};
+use mp::{Array, Lock, LockError, ShareableList};
 use mp_core::inject;
 use mp_tests::kill::{KILL, MOST, STOP, for_every_access, killed, stopped};
 use mp_tests::{DEADLINE, Outcome, alone, one_process, signal};
@@ -22,7 +22,7 @@ struct Pair {
     b: u64,
 }
 
-type Locked = (Value<Pair>, ShareableList, RawValue<u64>, u64);
+type Locked = (Lock<Pair>, ShareableList, RawValue<u64>, u64);
 
 /// Changes both halves, with accesses to shared memory between them. Killed at the access `at`, if there is such a number.
 fn change_pair(_: usize, (pair, between, done, at): Locked) -> Outcome {
@@ -42,7 +42,7 @@ fn change_pair(_: usize, (pair, between, done, at): Locked) -> Outcome {
 }
 
 /// Checks what the victim left.
-fn check_pair(pair: &Value<Pair>, done: u64, at: u64) {
+fn check_pair(pair: &Lock<Pair>, done: u64, at: u64) {
     match pair.lock_timeout(DEADLINE) {
         Ok(pair) => assert_eq!(pair.a, pair.b, "torn, and not reported; killed at access {at}"),
         Err(LockError::OwnerDied { .. }) => {}
@@ -57,7 +57,7 @@ fn check_pair(pair: &Value<Pair>, done: u64, at: u64) {
 #[test]
 fn a_process_is_killed_at_every_access_of_locking() {
     for_every_access(|at| {
-        let pair = Value::new(Pair { a: 0, b: 0 }).unwrap();
+        let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
         let args = (pair.clone(), list.clone(), done.clone(), at);
         let killed = killed(&one_process(change_pair, args));
@@ -72,7 +72,7 @@ fn a_process_is_killed_at_every_access_of_locking() {
 #[test]
 fn a_process_is_killed_at_every_access_while_another_wants_the_lock() {
     for_every_access(|at| {
-        let pair = Value::new(Pair { a: 0, b: 0 }).unwrap();
+        let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
         let args = (pair.clone(), list, done.clone(), at);
         let context = one_process(change_pair, args);
@@ -104,7 +104,7 @@ fn stop_in_pair(rank: usize, (pair, between, done, at): Locked) -> Outcome {
 #[test]
 fn a_process_is_stopped_at_every_access_of_locking() {
     for_every_access(|at| {
-        let pair = Value::new(Pair { a: 0, b: 0 }).unwrap();
+        let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
         let args = (pair.clone(), list, done.clone(), at);
         let context = one_process(stop_in_pair, args);

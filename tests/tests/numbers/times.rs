@@ -14,7 +14,7 @@ use mp::queue::JoinableQueueError;
 use mp::sync::{AcquireError, BarrierError};
 use mp::{
     Barrier, Condition, Event, GetError, JoinableQueue, Listener, Lock, LockError, Once, PutError, Queue,
-    RLock, RwLock, Semaphore, Value, connect, pipe,
+    RLock, RwLock, Semaphore, connect, pipe,
 };
 use mp_tests::{DEADLINE, eventually};
 
@@ -201,7 +201,7 @@ fn handed_over<R: Debug + Send>(
 fn locks_are_waited_for_as_long_as_told() {
     lock!(Lock::new(1).unwrap(), lock, lock_timeout, lock_deadline);
     lock!(RLock::new(1).unwrap(), lock, lock_timeout, lock_deadline);
-    lock!(Value::new(1).unwrap(), lock, lock_timeout, lock_deadline);
+    lock!(Lock::new(1).unwrap(), lock, lock_timeout, lock_deadline);
     lock!(RwLock::new(1).unwrap(), write, read_timeout, read_deadline);
     lock!(RwLock::new(1).unwrap(), read, write_timeout, write_deadline);
     let (lock, rlock, rw) = (Lock::new(1).unwrap(), RLock::new(1).unwrap(), RwLock::new(1).unwrap());

@@ -1,0 +1,12 @@
+//! Attaching memory to a message as what it may be reached as is `unsafe`: the caller must vouch for it.
+use mp::Tensor;
+use mp_core::message::Outgoing;
+use mp_core::words::{Access, Grant};
+
+fn main() {
+    let tensor = Tensor::<u8>::zeros(&[4096]).unwrap();
+    let mut hold = tensor.storage().hold().clone();
+    let mut out = Outgoing::default();
+    let _ = out.attached().attach(&hold, Grant::new(Access::Frozen, 0));
+    let _ = out.attached().attach_own(&mut hold, Grant::new(Access::Exclusive, 1));
+}
