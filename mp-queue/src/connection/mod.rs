@@ -221,24 +221,20 @@ impl Connection {
                 return Ok(!found.map_err(Error::from)?.is_empty());
             }
         };
-        end.raw().arena().me().map_err(Error::from)?;
-        let ready = || end.raw().memory().is_ready().then_some(Ok(()));
-        let patience = end.raw().getting();
-        let parking = end.raw().memory().not_empty();
-        let found =
-            match end
-                .raw()
-                .within(Wait::at_most(timeout), (patience, None), (parking, None), ready, || end.alone())
-            {
-                Ok(()) => {
-                    // It may have been woken in the place of a process that would have received.
-                    parking.wake_one();
-                    true
-                }
-                Err(Unmet::Alone(_)) => true,
-                Err(Unmet::Waited) => false,
-                Err(Unmet::Failed(error)) => return Err(error.into()),
-            };
+        let raw = end.raw();
+        raw.arena().me().map_err(Error::from)?;
+        let ready = || raw.memory().is_ready().then_some(Ok(()));
+        let (wait, parking) = (Wait::at_most(timeout), raw.memory().not_empty());
+        let found = match raw.within(wait, (raw.getting(), None), (parking, None), ready, || end.alone()) {
+            Ok(()) => {
+                // It may have been woken in the place of a process that would have received.
+                parking.wake_one();
+                true
+            }
+            Err(Unmet::Alone(_)) => true,
+            Err(Unmet::Waited) => false,
+            Err(Unmet::Failed(error)) => return Err(error.into()),
+        };
         self.looked();
         Ok(found)
     }
