@@ -181,3 +181,95 @@ impl LivenessTimer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A waiter that finds something in the `finds`-th of its looks, and notes what it was asked.
+    #[derive(Default)]
+    struct Noted {
+        calls: Vec<&'static str>,
+        finds: usize,
+        announces: bool,
+        wakes: bool,
+    }
+
+    impl Noted {
+        fn finding(finds: usize) -> Self {
+            Self { finds, announces: true, ..Self::default() }
+        }
+
+        fn look(&mut self, call: &'static str) -> Option<usize> {
+            self.calls.push(call);
+            let looks =
+                self.calls.iter().filter(|call| ["look", "last look", "woken"].contains(call)).count();
+            (looks == self.finds).then_some(looks)
+        }
+    }
+
+    impl Blocking for Noted {
+        type Found = usize;
+
+        fn attempt(&mut self) -> Option<usize> {
+            self.look("look")
+        }
+
+        fn on_interval(&mut self, _: Instant, over: bool) -> Option<usize> {
+            self.calls.push(if over { "peers, at the end" } else { "peers" });
+            None
+        }
+
+        fn announce(&mut self) -> Option<u64> {
+            self.calls.push("announce");
+            std::mem::replace(&mut self.announces, true).then_some(7)
+        }
+
+        fn last_look(&mut self) -> Option<usize> {
+            self.look("last look")
+        }
+
+        fn sleep(&mut self, announced: u64, _: Instant) -> bool {
+            assert_eq!(announced, 7);
+            self.calls.push("sleep");
+            self.wakes
+        }
+
+        fn woken(&mut self) -> Option<usize> {
+            self.look("woken")
+        }
+    }
+
+    fn run(mut waiter: Noted, wait: Wait) -> (Option<usize>, Vec<&'static str>) {
+        let found = block_on(&mut waiter, &Patience::none(), wait);
+        (found, waiter.calls)
+    }
+
+    #[test]
+    fn what_changes_before_the_announcement_is_found_before_the_sleep() {
+        let (found, calls) = run(Noted::finding(2), Wait::Forever);
+        assert_eq!((found, calls), (Some(2), vec!["look", "peers", "announce", "last look"]));
+    }
+
+    #[test]
+    fn a_wake_up_is_followed_by_a_look_and_the_end_of_a_slice_by_a_look_after_peers() {
+        let (found, calls) = run(Noted { wakes: true, ..Noted::finding(3) }, Wait::Forever);
+        assert_eq!((found, calls.last()), (Some(3), Some(&"woken")));
+        let (found, calls) = run(Noted::finding(4), Wait::Forever);
+        assert_eq!(found, Some(4));
+        assert_eq!(calls[4..], ["sleep", "look", "peers", "announce", "last look"]);
+    }
+
+    #[test]
+    fn peers_are_looked_after_before_a_waiter_gives_up_and_it_does_not_announce_itself() {
+        assert_eq!(run(Noted::finding(9), Wait::Never), (None, vec!["peers, at the end"]));
+        let over = Wait::Until(Instant::now());
+        assert_eq!(run(Noted::finding(9), over), (None, vec!["look", "peers, at the end"]));
+    }
+
+    #[test]
+    fn a_waiter_that_could_not_announce_itself_looks_again_and_does_not_sleep() {
+        let (found, calls) = run(Noted { announces: false, ..Noted::finding(2) }, Wait::Forever);
+        assert_eq!((found, calls), (Some(2), vec!["look", "peers", "announce", "look"]));
+    }
+}
