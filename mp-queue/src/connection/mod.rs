@@ -24,7 +24,7 @@ use crate::connection::socket::Socket;
 use crate::error::{GetError, PutError};
 use crate::queue::channel::End;
 use crate::queue::put_as;
-use crate::raw::Unmet;
+use crate::raw::waiting::Unmet;
 
 /// One end of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
 /// [`connect`](crate::connect)): sends and receives values of any type that is a message, and raw bytes.

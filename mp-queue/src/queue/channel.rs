@@ -21,8 +21,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
 use crate::queue::put_as;
+use crate::raw::Raw;
 use crate::raw::payload::Payload;
-use crate::raw::{Alone, Raw, Unmet};
+use crate::raw::waiting::{Alone, Unmet};
 
 /// One side of a channel: a handle to the queue, and one to the side's token.
 pub(crate) struct End {

@@ -20,9 +20,10 @@ use crate::queue::channel::{End, Receiver, Sender};
 use crate::queue::joinable::{JoinableQueue, JoinableQueueError, over};
 use crate::queue::lease::{Lease, read};
 use crate::queue::waitable::{AckReady, Envelopes};
+use crate::raw::Raw;
 use crate::raw::handles::For;
 use crate::raw::payload::{Payload, Unsent};
-use crate::raw::{Alone, Raw, Unmet};
+use crate::raw::waiting::{Alone, Unmet};
 use crate::ring::GetEnd;
 
 /// Polls for a message; none if the queue is closed and drained.

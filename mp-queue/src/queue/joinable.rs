@@ -13,7 +13,7 @@ use crate::queue::batch::PutManyError;
 use crate::queue::lease::{Lease, Whom};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::PutReady;
-use crate::raw::Unmet;
+use crate::raw::waiting::Unmet;
 use crate::ring::Counted;
 
 /// A queue of tasks that can wait until all of them are done.

@@ -13,8 +13,9 @@ use serde::de::DeserializeOwned;
 use crate::error::{GetError, Leaseholder};
 use crate::queue::Queue;
 use crate::queue::waitable::AckReady;
+use crate::raw::Raw;
 use crate::raw::handles::For;
-use crate::raw::{Alone, Raw, Unmet};
+use crate::raw::waiting::{Alone, Unmet};
 use crate::ring::{GetEnd, Link};
 
 /// A message that is being worked on. [`ack`](Self::ack) takes it out of the queue for good; if this is dropped

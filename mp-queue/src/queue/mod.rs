@@ -24,9 +24,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::{GetError, PutError};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::PutReady;
+use crate::raw::Raw;
 use crate::raw::handles::{Able, DesertedWhen, For};
 use crate::raw::payload::Unsent;
-use crate::raw::{Alone, Raw};
+use crate::raw::waiting::Alone;
 
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
 ///

@@ -16,9 +16,10 @@ use crate::queue::Queue;
 use crate::queue::channel::{Receiver, Sender};
 use crate::queue::future::{poll_get, poll_put};
 use crate::queue::waitable::Envelopes;
+use crate::raw::Raw;
 use crate::raw::handles::{Able, For};
 use crate::raw::payload::Unsent;
-use crate::raw::{Alone, Raw};
+use crate::raw::waiting::Alone;
 
 /// The messages of a [`Queue`] or a [`Receiver`] as a stream; see [`Queue::stream`].
 pub struct QueueStream<Q> {

@@ -9,8 +9,9 @@ use serde::de::DeserializeOwned;
 use crate::queue::Queue;
 use crate::queue::channel::{Receiver, Sender};
 use crate::queue::joinable::JoinableQueue;
+use crate::raw::Raw;
 use crate::raw::handles::For;
-use crate::raw::{Alone, Raw};
+use crate::raw::waiting::Alone;
 
 /// Where consumers sleep.
 pub(crate) fn messages(raw: &Raw) -> WaitPoint<'static> {

@@ -6,7 +6,8 @@ use mp_core::{Envelope, Message, Wait};
 use mp_reduce::{Error, Lent, TypeFingerprint, pack_unless, unpack_as, unpack_plain};
 
 use crate::error::PutError;
-use crate::raw::{Alone, Raw};
+use crate::raw::Raw;
+use crate::raw::waiting::Alone;
 use crate::ring::Small;
 
 /// A message that is in no queue: not yet, or not any more.

@@ -241,7 +241,7 @@ mod tests {
     }
 
     fn run(mut waiter: Noted, wait: Wait) -> (Option<usize>, Vec<&'static str>) {
-        let found = block_on(&mut waiter, &Patience::none(), wait);
+        let found = block_on(&mut waiter, &AdaptiveSpin::none(), wait);
         (found, waiter.calls)
     }
 

@@ -1,0 +1,233 @@
+//! Waiting at a queue: for a message, for room, for an envelope, for what others are to finish.
+
+use std::time::{Duration, Instant};
+
+use mp_core::words::Member;
+use mp_core::{AdaptiveSpin, Blocking, POLL_INTERVAL, Parking, Wait, block_on};
+use mp_reduce::Error;
+
+use crate::error::{GetError, PutError};
+use crate::raw::Raw;
+use crate::raw::handles::{Blocked, DesertedWhen, For};
+use crate::raw::pace::Pace;
+
+/// Why a wait ended without what was waited for.
+#[derive(Debug)]
+pub(crate) enum Unmet {
+    /// The time is over.
+    Waited,
+    /// It will never come: no other process or handle could bring it.
+    Alone(Alone),
+    /// Waiting itself failed.
+    Failed(Error),
+}
+
+impl From<Unmet> for PutError<()> {
+    #[cold]
+    fn from(unmet: Unmet) -> Self {
+        match unmet {
+            Unmet::Waited => PutError::Full(()),
+            Unmet::Alone(Alone::Deserted(last, pid)) => PutError::Deserted { value: (), last, pid },
+            Unmet::Alone(Alone::Disconnected) => PutError::Disconnected(()),
+            Unmet::Failed(error) => PutError::Failed { value: (), error },
+        }
+    }
+}
+
+impl From<Unmet> for GetError {
+    #[cold]
+    fn from(unmet: Unmet) -> Self {
+        match unmet {
+            Unmet::Waited => GetError::Empty,
+            Unmet::Alone(Alone::Deserted(last, pid)) => GetError::Deserted { last, pid },
+            Unmet::Alone(Alone::Disconnected) => GetError::Disconnected,
+            Unmet::Failed(error) => GetError::Failed(error),
+        }
+    }
+}
+
+/// Which side is gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Alone {
+    /// No other process has the queue; the last that had it.
+    Deserted(Member, u32),
+    /// The other side of the channel has no handle any more.
+    Disconnected,
+}
+
+/// How long a waiter sleeps first where a process may be about to give up the queue; twice as long then, and
+/// so on.
+const NAP: Duration = Duration::from_millis(1);
+
+impl Raw {
+    /// Attempts until it ends, or the wait does: spinning first, at the pace of the messages if there is
+    /// one, then asleep in slices. Once a slice it looks for dead members, and after each sleep whether
+    /// another process or handle is left.
+    #[inline]
+    pub(crate) fn within<R, E: From<Unmet>>(
+        &self,
+        wait: Wait,
+        (patience, pace): (&AdaptiveSpin, Option<&Pace>),
+        at: (Parking, Option<For>),
+        mut attempt: impl FnMut() -> Option<Result<R, E>>,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<R, E> {
+        if let Some(end) = attempt() {
+            return end;
+        }
+        if wait == Wait::Never {
+            return Err(Unmet::Waited.into());
+        }
+        if let Some(pace) = pace
+            && patience.looks()
+            && self.memory.capacity() >= Pace::LEAST_SLOTS
+        {
+            pace.hold_off();
+        }
+        self.wait(wait, patience, at, attempt, alone)
+    }
+
+    fn wait<R, E: From<Unmet>>(
+        &self,
+        wait: Wait,
+        patience: &AdaptiveSpin,
+        (parking, what): (Parking, Option<For>),
+        attempt: impl FnMut() -> Option<Result<R, E>>,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<R, E> {
+        let mut waiter = Waiter {
+            raw: self,
+            parking,
+            what,
+            wait,
+            attempt,
+            alone,
+            blocked: None,
+            nap: NAP,
+            about_to_go: false,
+            unswept: None,
+        };
+        block_on(&mut waiter, patience, wait).unwrap_or_else(|| Err(Unmet::Waited.into()))
+    }
+
+    /// Whether the process that last noted that it gives the queue up has it still.
+    fn one_is_going(&self) -> bool {
+        let last = self.memory.last_gone();
+        last.is_some_and(|(member, _)| self.arena().ring_is_held_by(self.hold.block(), member))
+    }
+
+    /// Whether some process that had the queue is gone, and nothing that a call waits for can come any more:
+    /// which one went last.
+    pub(crate) fn deserted(&self, what: For) -> Option<Alone> {
+        let (last, pid) = self.memory.last_gone()?;
+        let gone = || self.arena().other_holders(&self.hold) == 0;
+        let deserted = match self.memory.deserted_when() {
+            DesertedWhen::Never => false,
+            DesertedWhen::NoOtherProcess => gone(),
+            // In this order: a process that takes a handle out of a message holds the queue before the
+            // message gives it up.
+            DesertedWhen::NoHandleIsLeft => {
+                let handles = &self.local.handles;
+                gone() && handles.knows_all(&self.hold) && !handles.others_bring(self.handle.as_deref(), what)
+            }
+        };
+        deserted.then_some(Alone::Deserted(last, pid))
+    }
+}
+
+/// A thread that waits at a queue.
+struct Waiter<'a, Attempt, Gone> {
+    raw: &'a Raw,
+    parking: Parking,
+    what: Option<For>,
+    wait: Wait,
+    attempt: Attempt,
+    alone: Gone,
+    /// That it waits without a time-out.
+    blocked: Option<Blocked<'a>>,
+    /// How long it sleeps next, if some process is about to give up the queue.
+    nap: Duration,
+    about_to_go: bool,
+    /// Since when it has slept without a sweep.
+    unswept: Option<Instant>,
+}
+
+impl<R, E, Attempt, Gone> Waiter<'_, Attempt, Gone>
+where
+    E: From<Unmet>,
+    Attempt: FnMut() -> Option<Result<R, E>>,
+    Gone: Fn() -> Option<Alone>,
+{
+    /// The end, if what it waits for will never come. What the others put before they were gone comes first.
+    fn deserted(&mut self) -> Option<Result<R, E>> {
+        let alone = (self.alone)()?;
+        Some((self.attempt)().unwrap_or_else(|| Err(Unmet::Alone(alone).into())))
+    }
+}
+
+impl<R, E, Attempt, Gone> Blocking for Waiter<'_, Attempt, Gone>
+where
+    E: From<Unmet>,
+    Attempt: FnMut() -> Option<Result<R, E>>,
+    Gone: Fn() -> Option<Alone>,
+{
+    type Found = Result<R, E>;
+
+    fn attempt(&mut self) -> Option<Self::Found> {
+        (self.attempt)()
+    }
+
+    fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found> {
+        // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
+        if self.unswept.is_some_and(|since| now.saturating_duration_since(since) >= POLL_INTERVAL) {
+            if let Err(e) = self.raw.arena().sweep_if_due() {
+                return Some(Err(Unmet::Failed(e.into()).into()));
+            }
+            self.unswept = None;
+            // Something may have come back.
+            if let Some(found) = (self.attempt)() {
+                return Some(found);
+            }
+        }
+        if over { self.deserted() } else { None }
+    }
+
+    fn announce(&mut self) -> Option<u64> {
+        // Before it looks which handles are left: of several that are blocked, the last one sees that all are.
+        if self.wait == Wait::Forever && self.blocked.is_none() {
+            let handle = self.raw.handle.as_deref();
+            self.blocked = handle.zip(self.what).map(|(handle, what)| handle.blocked(what));
+        }
+        Some(self.parking.announce())
+    }
+
+    fn last_look(&mut self) -> Option<Self::Found> {
+        if let Some(found) = (self.attempt)() {
+            return Some(found);
+        }
+        // A process notes that it gives the queue up while it still has it; the release, a little later, wakes no waiter. Checked
+        // before the holders are: a release in between is seen there.
+        self.about_to_go = self.nap < POLL_INTERVAL && self.raw.one_is_going();
+        // After it was announced: the last handle that is dropped wakes the sleepers.
+        self.deserted()
+    }
+
+    fn sleep(&mut self, announced: u64, now: Instant) -> bool {
+        self.unswept.get_or_insert(now);
+        let mut until = match self.wait {
+            Wait::Until(deadline) => Some(deadline),
+            Wait::Never | Wait::Forever => None,
+        };
+        if self.about_to_go {
+            let nap = now + self.nap;
+            until = Some(until.map_or(nap, |deadline| deadline.min(nap)));
+        }
+        self.nap = if self.about_to_go { self.nap * 2 } else { POLL_INTERVAL };
+        self.parking.sleep(announced, until)
+    }
+
+    fn woken(&mut self) -> Option<Self::Found> {
+        self.nap = NAP;
+        (self.attempt)()
+    }
+}
