@@ -163,6 +163,27 @@ pub(crate) fn instance<F: Copy + Send + 'static>() -> F {
 }
 
 /// Refuses, when the program is compiled, functions that a child couldn't make anew.
+///
+/// ```no_run
+/// let _ = mp_spawn::spawn(|rank: usize, (): ()| assert!(rank < 3), (), 2);
+/// ```
+///
+/// A captured variable does not exist in the child:
+///
+/// ```compile_fail
+/// let factor = std::hint::black_box(3);
+/// let _ = mp_spawn::spawn(move |rank: usize, (): ()| assert!(rank < factor), (), 2);
+/// ```
+///
+/// And a function pointer is an address, which means nothing there:
+///
+/// ```compile_fail
+/// fn worker(_rank: usize, (): ()) {}
+/// let pointer: fn(usize, ()) = worker;
+/// let _ = mp_spawn::spawn(pointer, (), 2);
+/// ```
+///
+/// (A check of types does not find it, as `trybuild` makes one: it is found when the caller is compiled.)
 pub(crate) const fn assert_no_captures<F>() {
     assert!(
         size_of::<F>() == 0,
