@@ -10,6 +10,9 @@
 //! # Ok::<(), mp_core::Error>(())
 //! ```
 //!
+//! The three types to know: [`Arena`], the region and what is known of it; [`Storage`], a piece of it that processes hold; and
+//! [`Error`], which says what was asked, what was there, and what to do.
+//!
 //! | | |
 //! |---|---|
 //! | [`Storage`] | a piece of memory that processes hold: the tensors of `mp-tensor` are views of one |

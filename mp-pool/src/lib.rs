@@ -15,6 +15,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! The three types to know: [`Pool`], the workers; [`AsyncResult`], a result that has to come; and [`TaskError`], why it will not.
+//!
 //! | | |
 //! |---|---|
 //! | [`Pool`], [`PoolBuilder`] | the workers, and how they are started |

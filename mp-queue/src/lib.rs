@@ -11,6 +11,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! The three types to know: [`Queue`], which any number of processes put into and get from; [`PutError`], which gives the value
+//! back; and [`Lease`], a message that another process gets if this one dies before it is done. [`channel`] has sides that can be
+//! counted, [`JoinableQueue`] tasks that can be waited for, [`pipe`] two ends, [`Listener`] other programs.
+//!
 //! A queue lies in shared memory; its handles are messages themselves, so they travel in arguments of
 //! processes and through other queues. There is no thread behind it, no lock, and no process that it depends
 //! on: SIGKILL at any instruction of any process costs at most the messages that it was just putting or

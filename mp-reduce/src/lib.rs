@@ -14,6 +14,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! The three names to know: [`Message`], what can be sent (and its derive macro); [`Bundle`], a tuple or `Vec` of what is no
+//! serde type; and [`Reduce`], for types of other crates.
+//!
 //! Values are written in [MessagePack](https://msgpack.org), see [`struct@MessagePack`]. What must not be copied (storages, queues)
 //! travels beside the bytes as *attachments*, to which the bytes refer by number: the out-of-band buffers of
 //! Python's pickle protocol 5, typed.

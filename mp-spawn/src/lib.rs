@@ -15,6 +15,9 @@
 //! # Ok::<(), SpawnError>(())
 //! ```
 //!
+//! The three types to know: [`ProcessContext`], some processes that run one function, [`Process`], a single one, and
+//! [`SpawnError`], how one of them failed.
+//!
 //! A worker is the running program, executed anew, that calls a function instead of `main`. On Linux with glibc
 //! that needs nothing in `main`, so it works in binaries, examples, benches (criterion's as well), tests and doc tests
 //! alike, and in programs that are linked statically (static-pie; what is local to their main thread is not dropped at its

@@ -15,6 +15,9 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
+//! The three types to know: [`Lock`], around data or around nothing, [`Semaphore`], a number of permits, and [`Event`], which is
+//! set or not.
+//!
 //! | | holds | when a process dies with it |
 //! |---|---|---|
 //! | [`Lock`] | one thread, of one process | locking returns `OwnerDied`, until a caller repairs the data with `recover` |
