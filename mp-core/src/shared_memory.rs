@@ -298,7 +298,7 @@ mod tests {
     fn names() {
         for bad in ["", "/", ".", "..", "a/b", "//a", "a\0b", &"x".repeat(256)] {
             let error = checked(bad).unwrap_err();
-            assert!(matches!(error, Error::NotShareable(_)), "{error}");
+            assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
         }
         assert_eq!(checked("/psm_1").unwrap(), "psm_1");
         assert_eq!(checked(&"x".repeat(255)).unwrap().len(), 255);

@@ -24,7 +24,7 @@
 /// }
 ///
 /// assert_eq!(Door(true).pass_timeout("Ada", Duration::ZERO).as_deref(), Ok("Ada is in"));
-/// assert_eq!(Door(false).try_pass("Ada").as_deref(), Err("Ada, Never"));
+/// assert_eq!(Door(false).try_pass("Ada").unwrap_err(), "Ada, Never");
 /// ```
 ///
 /// First what it does, as the documentation begins; then the method that waits, its arguments without the time (after

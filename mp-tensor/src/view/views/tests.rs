@@ -54,7 +54,7 @@ fn what_is_out_of_range_is_refused() {
         (v.expand(&[6, 4]).err(), "can't be expanded"),
         (v.expand(&[4]).err(), "can't be expanded"),
         (v.unfold(1, 5, 1).err(), "which has 4"),
-        (v.unfold(1, 2, 0).err(), "every 0"),
+        (v.unfold(1, 2, 0).err(), "step 0"),
         (v.diagonal(0, 1, 1).err(), "with itself"),
         (v.flatten(1..3).err(), "of 2"),
         (v.unsqueeze(3).err(), "new dimension 3"),
