@@ -162,7 +162,7 @@ impl SharedMemory {
     /// Its length in bytes, as it was when it was made or opened.
     #[doc(alias = "size")]
     pub fn len(&self) -> usize {
-        self.0.region.len() as usize
+        self.0.region.size() as usize
     }
 
     /// Never.
@@ -269,13 +269,13 @@ impl Drop for Opened {
 
 impl fmt::Debug for SharedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedMemory({:?}, {})", self.0.name, Bytes(self.0.region.len()))
+        write!(f, "SharedMemory({:?}, {})", self.0.name, Bytes(self.0.region.size()))
     }
 }
 
 impl Serialize for SharedMemory {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        (&self.0.name, self.0.region.len()).serialize(s)
+        (&self.0.name, self.0.region.size()).serialize(s)
     }
 }
 
@@ -283,7 +283,7 @@ impl<'de> Deserialize<'de> for SharedMemory {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (name, len) = <(String, u64)>::deserialize(d)?;
         let opened = Self::open(&name).map_err(D::Error::custom)?;
-        if opened.0.region.len() < len {
+        if opened.0.region.size() < len {
             return Err(D::Error::custom(format!("{opened:?} had {len} bytes when it was sent")));
         }
         Ok(opened)

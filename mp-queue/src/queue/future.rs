@@ -70,6 +70,9 @@ pub(crate) fn poll_put(
     end.map(|end| end.unwrap_or_else(|error| Err(PutError::Failed { value: (), error })))
 }
 
+/// A value and what it was written as; `None` if it was written before.
+type Written<T> = Option<(T, Unsent)>;
+
 /// Polls until what is in `value` is written, which waits only where too many messages are on their way. Until then it stays
 /// there.
 pub(crate) fn poll_write<T: Message>(
@@ -79,7 +82,7 @@ pub(crate) fn poll_write<T: Message>(
     fingerprint: TypeFingerprint<T>,
     alone: impl Fn() -> Option<Alone>,
     value: &mut Option<T>,
-) -> Poll<Result<Option<(T, Unsent)>, PutError<T>>> {
+) -> Poll<Result<Written<T>, PutError<T>>> {
     let look = || {
         let Some(mut unwritten) = value.take() else { return Ok(Some(Ok(None))) };
         let end = match Unsent::attempt(raw, fingerprint, &mut unwritten) {

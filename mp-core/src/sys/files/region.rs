@@ -65,7 +65,7 @@ impl Region {
     }
 
     /// Bytes of the file.
-    pub fn len(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.len
     }
 
