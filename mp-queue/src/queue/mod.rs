@@ -332,9 +332,12 @@ pub(crate) fn put_as<T: Message>(
     wait: Wait,
     alone: impl Fn() -> Option<Alone>,
 ) -> Result<(), PutError<T>> {
-    let mut unsent = match Unsent::write(raw, fingerprint, &mut value, wait, &alone) {
+    let mut unsent = match Unsent::of(raw, fingerprint, &mut value) {
         Ok(unsent) => unsent,
-        Err(e) => return Err(e.map(|()| value)),
+        Err(e) => match Unsent::write_later(raw, fingerprint, &mut value, e, wait, &alone) {
+            Ok(unsent) => unsent,
+            Err(e) => return Err(e.map(|()| value)),
+        },
     };
     match raw.put(&mut unsent.payload, wait, alone) {
         Ok(()) => {

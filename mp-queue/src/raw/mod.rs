@@ -209,14 +209,14 @@ impl Raw {
 
     /// Puts a message; an envelope is emptied only if it is put. Wakes no waiter.
     #[inline]
-    fn attempt_put(&self, payload: &mut Payload) -> Result<PutEnd<()>, Error> {
+    fn attempt_put(&self, payload: &mut Payload) -> Result<PutEnd<(), ()>, Error> {
         if self.memory.segments() == 1 {
             return Ok(self.memory.put(0, payload)?);
         }
         self.put_in_chain(payload)
     }
 
-    fn put_in_chain(&self, payload: &mut Payload) -> Result<PutEnd<()>, Error> {
+    fn put_in_chain(&self, payload: &mut Payload) -> Result<PutEnd<(), ()>, Error> {
         let mut i = self.local.put.segment.load(Ordering::Relaxed);
         loop {
             // What is still in earlier segments counts, too.
@@ -285,9 +285,27 @@ impl Raw {
         if limit != 0 && payload.weight() > limit {
             return Err(PutError::TooLarge { value: (), bytes: payload.weight(), limit });
         }
-        let attempt = || {
-            Some(match self.attempt_put(payload) {
-                Ok(PutEnd::Done(_)) => Ok(()),
+        match self.attempt_put(payload) {
+            Ok(PutEnd::Done(())) => {}
+            end => self.put_later(end, payload, wait, alone)?,
+        }
+        self.local.put.pace.moves();
+        self.memory.not_empty().wake_one();
+        Ok(())
+    }
+
+    /// Goes on where a put is not done at once: after that attempt.
+    #[inline(never)]
+    fn put_later(
+        &self,
+        first: Result<PutEnd<(), ()>, Error>,
+        payload: &mut Payload,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<(), PutError<()>> {
+        let ended = |end| {
+            Some(match end {
+                Ok(PutEnd::Done(())) => Ok(()),
                 Ok(PutEnd::Closed(())) => Err(PutError::Closed(())),
                 Ok(PutEnd::Full(())) if self.memory.is_unbounded() => {
                     Err(PutError::Failed { value: (), error: self.too_many() })
@@ -296,11 +314,9 @@ impl Raw {
                 Err(error) => Err(PutError::Failed { value: (), error }),
             })
         };
-        let how = (&self.local.put.patience, Some(&self.local.put.pace));
-        self.within(wait, how, (self.memory.not_full(), Some(For::Room)), attempt, alone)?;
-        self.local.put.pace.moves();
-        self.memory.not_empty().wake_one();
-        Ok(())
+        let (how, at) = ((&self.local.put.patience, Some(&self.local.put.pace)), self.memory.not_full());
+        let attempt = || ended(self.attempt_put(payload));
+        ended(first).unwrap_or_else(|| self.wait(wait, how, (at, Some(For::Room)), attempt, alone))
     }
 
     /// Why nothing more can be put into a queue that never waits.
@@ -333,17 +349,33 @@ impl Raw {
         wait: Wait,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<(), GetError> {
-        let attempt = || match self.attempt_get(into) {
-            Ok(GetEnd::Done(()) | GetEnd::Closed) => Some(Ok(())),
-            Ok(GetEnd::Empty) => None,
-            Err(error) => Some(Err(GetError::Failed(error))),
-        };
-        let how = (&self.local.get.patience, Some(&self.local.get.pace));
-        let end = self.within(wait, how, (self.memory.not_empty(), Some(For::Message)), attempt, alone);
+        match self.attempt_get(into) {
+            Ok(GetEnd::Done(())) => {}
+            end => self.get_later(end, into, wait, alone)?,
+        }
         if into.is_some() {
             self.local.get.pace.moves();
             self.memory.made_room(1);
         }
-        end
+        Ok(())
+    }
+
+    /// Goes on where a get is not done at once: after that attempt.
+    #[inline(never)]
+    fn get_later(
+        &self,
+        first: Result<GetEnd<()>, Error>,
+        into: &mut Option<Payload>,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<(), GetError> {
+        let ended = |end| match end {
+            Ok(GetEnd::Done(()) | GetEnd::Closed) => Some(Ok(())),
+            Ok(GetEnd::Empty) => None,
+            Err(error) => Some(Err(GetError::Failed(error))),
+        };
+        let (how, at) = ((&self.local.get.patience, Some(&self.local.get.pace)), self.memory.not_empty());
+        let attempt = || ended(self.attempt_get(into));
+        ended(first).unwrap_or_else(|| self.wait(wait, how, (at, Some(For::Message)), attempt, alone))
     }
 }

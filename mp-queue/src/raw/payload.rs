@@ -76,8 +76,13 @@ impl Unsent {
         Self::of(raw, fingerprint, value).map_err(|error| refused(raw, error))
     }
 
+    /// Writes a value, at once; what is wrong is for [`write_later`](Self::write_later).
     #[inline]
-    fn of<T: Message>(raw: &Raw, fingerprint: TypeFingerprint<T>, value: &mut T) -> Result<Self, Error> {
+    pub(crate) fn of<T: Message>(
+        raw: &Raw,
+        fingerprint: TypeFingerprint<T>,
+        value: &mut T,
+    ) -> Result<Self, Error> {
         let small = |bytes: &[u8]| {
             if raw.memory().takes_small() { Small::new(bytes).map(Payload::Small) } else { None }
         };
@@ -90,7 +95,7 @@ impl Unsent {
     /// waits, if the queue has a bound.
     #[cold]
     #[inline(never)]
-    fn write_later<T: Message>(
+    pub(crate) fn write_later<T: Message>(
         raw: &Raw,
         fingerprint: TypeFingerprint<T>,
         value: &mut T,

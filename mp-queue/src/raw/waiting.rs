@@ -60,21 +60,28 @@ pub(crate) enum Alone {
 const NAP: Duration = Duration::from_millis(1);
 
 impl Raw {
-    /// Attempts until it ends, or the wait does: spinning first, at the pace of the messages if there is
-    /// one, then asleep in slices. Once a slice it looks for dead members, and after each sleep whether
-    /// another process or handle is left.
-    #[inline]
+    /// Attempts until it ends, or the wait does.
     pub(crate) fn within<R, E: From<Unmet>>(
         &self,
         wait: Wait,
-        (patience, pace): (&AdaptiveSpin, Option<&Pace>),
+        how: (&AdaptiveSpin, Option<&Pace>),
         at: (Parking, Option<For>),
         mut attempt: impl FnMut() -> Option<Result<R, E>>,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<R, E> {
-        if let Some(end) = attempt() {
-            return end;
-        }
+        attempt().unwrap_or_else(|| self.wait(wait, how, at, attempt, alone))
+    }
+
+    /// After a first attempt: spins, at the pace of the messages if there is one, then sleeps in slices. Once a slice it looks for
+    /// dead members, and after each sleep whether another process or handle is left.
+    pub(super) fn wait<R, E: From<Unmet>>(
+        &self,
+        wait: Wait,
+        (patience, pace): (&AdaptiveSpin, Option<&Pace>),
+        (parking, what): (Parking, Option<For>),
+        attempt: impl FnMut() -> Option<Result<R, E>>,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<R, E> {
         if wait == Wait::Never {
             return Err(Unmet::Waited.into());
         }
@@ -84,17 +91,6 @@ impl Raw {
         {
             pace.hold_off();
         }
-        self.wait(wait, patience, at, attempt, alone)
-    }
-
-    fn wait<R, E: From<Unmet>>(
-        &self,
-        wait: Wait,
-        patience: &AdaptiveSpin,
-        (parking, what): (Parking, Option<For>),
-        attempt: impl FnMut() -> Option<Result<R, E>>,
-        alone: impl Fn() -> Option<Alone>,
-    ) -> Result<R, E> {
         let mut waiter = Waiter {
             raw: self,
             parking,

@@ -7,15 +7,28 @@ use super::RingAt;
 use super::slot::{Content, Lag, Slot, SlotState, Ticket, Turns};
 
 /// How an attempt to put ended, of every kind of message and on every floor. A message that was not put is still the
-/// caller's; `Back` is what the caller has to know of it then: of an envelope, its owner word.
+/// caller's; `Back` is what the caller has to know of it then: of an envelope, its owner word. `At` is the ticket, where it
+/// is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum PutEnd<Back = Owner> {
+pub enum PutEnd<Back = Owner, At = Ticket> {
     /// Published under this ticket; the message is no longer the caller's.
-    Done(Ticket),
+    Done(At),
     /// No slot was free.
     Full(Back),
     /// The ring is closed.
     Closed(Back),
+}
+
+impl<Back> PutEnd<Back> {
+    /// The same without the ticket: a word instead of three on the way up.
+    #[inline]
+    pub(crate) fn without_ticket(self) -> PutEnd<Back, ()> {
+        match self {
+            PutEnd::Done(_) => PutEnd::Done(()),
+            PutEnd::Full(back) => PutEnd::Full(back),
+            PutEnd::Closed(back) => PutEnd::Closed(back),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

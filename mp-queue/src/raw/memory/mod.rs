@@ -157,18 +157,19 @@ impl RingMemory {
 
     /// Puts a message into segment `i`, once. It stays the caller's unless it is done.
     #[inline]
-    pub(crate) fn put(&self, i: u32, payload: &mut Payload) -> mp_core::Result<PutEnd<()>> {
+    pub(crate) fn put(&self, i: u32, payload: &mut Payload) -> mp_core::Result<PutEnd<(), ()>> {
         let envelope = match payload {
             Payload::Envelope(envelope) => envelope,
-            Payload::Small(small) => return self.put_small(i, *small, |put| put),
+            Payload::Small(small) => return Ok(self.put_small(i, *small, |put| put)?.without_ticket()),
         };
         if self.bytes != 0 {
             return self.put_within(i, envelope);
         }
         let (ring, m) = (self.chain.segment(i), *Self::words(self.arena));
-        self.put_envelope(envelope, |me, intent, words, owner| {
+        let end = self.put_envelope(envelope, |me, intent, words, owner| {
             run_straight(Put::new(ring, intent, words, me, owner), &m)
-        })
+        })?;
+        Ok(end.without_ticket())
     }
 
     /// As [`put`](Self::put), after the ticket of the last message of a batch. Full is also a queue where a batch can't
@@ -207,13 +208,14 @@ impl RingMemory {
 
     /// As [`put`](Self::put), if the queue's bound of bytes allows it.
     #[cold]
-    fn put_within(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<PutEnd<()>> {
+    fn put_within(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<PutEnd<(), ()>> {
         envelope.free_tail()?;
         let weight = Weight { ends: self.arena.tail_words(), bytes: envelope.weight(), limit: self.bytes };
-        self.put_envelope(envelope, |me, intent, words, owner| {
+        let end = self.put_envelope(envelope, |me, intent, words, owner| {
             let put = PutWithin::new(self.chain.segment(i), intent, words, me, owner, weight);
             run(put, Self::words(self.arena))
-        })
+        })?;
+        Ok(end.without_ticket())
     }
 
     /// Puts an envelope: `steps` do it, for this process, with the intent word of this thread, and the envelope with
