@@ -37,10 +37,10 @@ pub use error::{GetError, Leaseholder, PutError, RecvIntoError};
 pub use mp_core::{Descriptor, Waitable, select, wait, wait_async};
 pub use queue::batch::PutManyError;
 pub use queue::channel::{Receiver, Sender, bounded_channel, channel};
+pub use queue::encoded::EncodedMessage;
 pub use queue::joinable::{JoinableQueue, JoinableQueueError};
 pub use queue::lease::Lease;
 pub use queue::options::QueueOptions;
-pub use queue::packed::EncodedMessage;
 #[cfg(feature = "futures")]
 pub use queue::stream::{QueueSink, QueueStream};
 pub use queue::waitable::{AckReady, PutReady};

@@ -119,8 +119,8 @@ pub use child::log_to_stderr::log_to_stderr;
 #[doc(hidden)]
 pub use child::raise::Raise;
 pub use error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
+pub use error::function_error::FunctionError;
 pub use error::process_name::ProcessName;
-pub use error::refusal::FunctionError;
 pub use error::{LaunchError, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
 pub use io::captured::CapturedOutput;
 pub use io::setup::{ProcessOptions, Stdio};

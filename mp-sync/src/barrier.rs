@@ -12,9 +12,9 @@ use crate::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Ph
 use crate::steps::slot::Slots;
 use crate::wait;
 
-mod party;
+mod member;
 
-pub use party::BarrierMember;
+pub use member::BarrierMember;
 
 const NAME: &str = "mp_sync::Barrier";
 const PHASE: u64 = 0;

@@ -2,11 +2,11 @@
 
 pub(crate) mod batch;
 pub(crate) mod channel;
+pub(crate) mod encoded;
 pub(crate) mod future;
 pub(crate) mod joinable;
 pub(crate) mod lease;
 pub(crate) mod options;
-pub(crate) mod packed;
 #[cfg(feature = "futures")]
 pub(crate) mod stream;
 pub(crate) mod waitable;

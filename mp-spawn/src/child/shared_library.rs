@@ -36,7 +36,7 @@ use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
 use crate::error::failed;
-use crate::error::refusal::FunctionError;
+use crate::error::function_error::FunctionError;
 use crate::protocol::function::FunctionRef;
 use crate::protocol::function::build_id::Identity;
 use crate::protocol::function::elf;

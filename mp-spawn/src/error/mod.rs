@@ -3,8 +3,8 @@
 pub(crate) mod backtrace;
 pub(crate) mod cause;
 pub(crate) mod exit_status;
+pub(crate) mod function_error;
 pub(crate) mod process_name;
-pub(crate) mod refusal;
 
 use std::fmt;
 use std::io;
@@ -15,8 +15,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
+use crate::error::function_error::FunctionError;
 use crate::error::process_name::ProcessName;
-use crate::error::refusal::FunctionError;
 use crate::start_method::StartMethod;
 
 /// A result of this crate.

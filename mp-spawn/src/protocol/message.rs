@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::refusal::FunctionError;
+use crate::error::function_error::FunctionError;
 use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 use crate::protocol::frame::{CRASH_PAYLOAD, Frame, Kind};
 use crate::protocol::function::FunctionRef;

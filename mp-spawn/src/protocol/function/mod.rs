@@ -27,7 +27,7 @@ use mp_core::message::{IntoOutcome, Message};
 use serde::{Deserialize, Serialize};
 
 use crate::error::backtrace::__rust_begin_short_backtrace;
-use crate::error::refusal::FunctionError;
+use crate::error::function_error::FunctionError;
 use crate::protocol::fields::{Fields, put_bytes, put_number};
 use crate::protocol::function::build_id::Identity;
 use crate::protocol::function::loaded_objects::{HOME, Home, Object};
