@@ -120,7 +120,7 @@ impl SharedMemory {
     ///
     /// # Errors
     /// [`Error::Os`] when there is none (`ENOENT`), [`Error::NotShareable`] when it is another user's, no regular file, or
-    /// empty, or when that can't be a name; [`Error::OutOfMemory`] when its pages can't be reserved.
+    /// empty, [`Error::InvalidArgument`] for what can't be a name, [`Error::OutOfMemory`] when its pages can't be reserved.
     #[doc(alias = "attach")]
     pub fn open(name: &str) -> Result<Self> {
         let name = checked(name)?;

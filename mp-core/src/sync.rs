@@ -1,7 +1,8 @@
-//! The only place where atomics come from.
+//! Where the atomics of the library come from.
 //!
-//! Everything else in the workspace uses these names, so that `--cfg mp_loom` swaps the whole crate to
-//! [loom](https://docs.rs/loom)'s types, and so that one file shows which primitives are in use.
+//! All its code uses these names (`cargo xtask tidy` refuses others; tests and benchmarks may use the standard library's),
+//! so that `--cfg mp_loom` swaps the whole crate to [loom](https://docs.rs/loom)'s types, and so that one file shows which
+//! primitives are in use.
 //!
 //! Words in the arena are not values of these types: they are reached through [`Mem`](crate::mem::Mem), and
 //! [`HeapMem`](crate::mem::HeapMem) is the implementation of it over a plain `Vec` of these atomics. Loom models and

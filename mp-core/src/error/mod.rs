@@ -43,7 +43,8 @@ pub enum Error {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// There is not enough memory for what was asked. Nothing was changed; after memory was freed, it works again.
+    /// There is not enough memory for what was asked. Nothing was changed; after memory was freed it works, unless more was
+    /// asked than the limit allows at all.
     OutOfMemory {
         /// Bytes asked for.
         asked: u64,

@@ -73,7 +73,7 @@ mod never {
     }
 }
 
-/// A type whose values are what functions return: never an error, and never nothing.
+/// A type whose values functions return as they are: none of them is taken for an error.
 ///
 /// ```
 /// use mp_core::message::{IntoOutcome, PlainOutcome};

@@ -22,8 +22,8 @@
 //! assert_eq!(*count.lock(), 1);
 //! ```
 //!
-//! A panic while one is locked unlocks it, and that is all: what it protects is never left half changed by code that can
-//! panic.
+//! A panic while one is locked unlocks it, and that is all: it is not poisoned. So between two changes that belong together,
+//! a thread calls no code that can panic.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{
@@ -143,7 +143,8 @@ impl Condvar {
         guard.replace(|held| self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// As [`wait`](Self::wait), at most until then; the result says whether the time was over.
+    /// As [`wait`](Self::wait), until then at most, and until no other thread holds the lock; the result says whether the
+    /// time was over.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> Waited {
         let mut over = false;
         guard.replace(|held| {

@@ -107,8 +107,8 @@ impl Storage {
         Ok((taken, std::mem::take(&mut self.bytes)))
     }
 
-    /// Lets any process read, or read and write: the block remembers it, so that it never has an exclusive
-    /// owner again.
+    /// Lets any process read, or read and write: the block remembers it as long as it lives, so that no process
+    /// receives it as an exclusive tensor's any more. A block is opened in one of the two ways, not in both.
     ///
     /// # Panics
     /// If `kind` is none of [`Kind::Frozen`] and [`Kind::Shared`].
@@ -119,7 +119,8 @@ impl Storage {
         }
     }
 
-    /// Its length in bytes: in each process what was asked for when it was made.
+    /// Its length in bytes: in each process what was asked for when it was made. (Of one that
+    /// [`storage_from_cache`](crate::storage_from_cache) found: the length of its block.)
     pub fn len(&self) -> usize {
         self.bytes
     }

@@ -141,7 +141,8 @@ impl Storage {
 /// ```
 ///
 /// It takes a few nanoseconds: the "cache" is the table in which the process counts its handles. Nothing in it is ever
-/// dead, so that it needs no `free_dead_references`; [`SharedCache`] does.
+/// dead, so that it needs no `free_dead_references`; [`SharedCache`] does. It knows blocks, not what was asked for: the
+/// storage that it finds has the length of its block.
 #[must_use]
 pub fn storage_from_cache(id: StorageId) -> Option<Storage> {
     WeakStorage { id, bytes: usize::MAX }.upgrade()

@@ -38,13 +38,14 @@ use crate::sys::{Errno, futex, os};
 /// by other threads and processes at the same time.
 ///
 /// # Blocking
-/// It looks for a while first, as all waiting does; then the process sleeps. It costs the processes that make
-/// things ready nothing while no thread waits, and one system call when one does.
+/// It looks for a while first, as all waiting does; then the process sleeps. The processes that make things ready
+/// look whether a thread sleeps: if none does, they make no system call, else one.
 ///
 /// # When a process dies
-/// Things that end with a process become ready when its end is noticed: by its parent, at once, but up to 50 ms later
-/// if it was the only process of its start, returns nothing and has just begun; or by a process that waits, which looks
-/// every 100 ms. A process that dies or is stopped while it waits keeps other waiters from being woken for up to 100 ms.
+/// Things that end with a process become ready when its end is noticed: by its parent, as soon as the kernel tells it,
+/// but up to 50 ms later if it was the only process of its start, returns nothing and has just begun; or by a process
+/// that waits, which looks every 100 ms. A process that dies or is stopped while it waits keeps other waiters from
+/// being woken for up to 100 ms.
 ///
 /// # Errors
 /// [`Error::Forked`](crate::Error::Forked); [`Error::Os`](crate::Error::Os) when there is no descriptor or no thread left

@@ -58,12 +58,12 @@ use crate::sys::readiness;
 /// [`select`].
 ///
 /// *Ready* is what would not have to wait: a queue with a message, and also one that is closed, or a channel whose other
-/// side is gone, since getting from them ends at once, too. It is a moment's picture: another process may be faster.
+/// side is gone, since getting from them does not wait either. It is a moment's picture: another process may be faster.
 pub trait Waitable {
     /// Where to sleep until it may have become ready.
     fn place(&self) -> WaitPoint<'_>;
 
-    /// Whether it is ready, as of now. Never in a forked copy.
+    /// Whether it is ready, as of now. What lies in the arena is not ready in a forked copy of the process.
     fn is_ready(&self) -> bool;
 
     /// As [`is_ready`](Self::is_ready), but looks as well for what dead processes have left, which may take a

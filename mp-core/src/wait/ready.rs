@@ -13,9 +13,9 @@ use crate::sys::readiness::{self, EventFd};
 
 /// A descriptor that is readable when something in shared memory is ready: for `epoll(7)` and its like.
 ///
-/// It becomes readable when the thing does. It stops being readable in [`update`](Self::update), and only there, if the
-/// thing is not ready any more. So it says too much where another thread or process was faster, and never too
-/// little.
+/// It becomes readable when the thing becomes ready; up to 100 ms later, if the process that made it ready was killed
+/// before it woke others. It stops being readable in [`update`](Self::update), and only there, if the thing is not ready
+/// any more. So it may be readable where another thread or process was faster, and has to be updated then.
 pub struct ReadyFd {
     what: SharedWaitable,
     fd: Arc<Flag>,

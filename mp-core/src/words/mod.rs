@@ -41,7 +41,8 @@ const fn bits(v: u64, at: u32, len: u32) -> u64 {
 
 /// Which process: slot in the member table, and the epoch of that slot's present tenant.
 ///
-/// Slots are reused only after every word that names the old tenant was swept; the epoch is a second check.
+/// A slot is used again only when nothing that the sweep visits (blocks, envelopes, queues) names its old tenant. The
+/// words of locks and permits may still name it: the epoch tells it from the next 4095 tenants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member(u32);
 

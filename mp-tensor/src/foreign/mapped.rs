@@ -52,8 +52,9 @@ impl<T: Element> MappedFile<T> {
     /// for ever and for all processes.
     ///
     /// # Errors
-    /// [`Error::NotShareable`] when it can't be sealed (no memfd, or sealed against sealing), [`Error::OutOfBounds`] when it is too
-    /// short, [`Error::InvalidArgument`] when `offset` is no multiple of the element's size; [`Error::Os`] when it can't be mapped.
+    /// [`Error::NotShareable`] when it can't be sealed (no memfd, sealed against sealing, or opened only to read),
+    /// [`Error::OutOfBounds`] when it is too short, [`Error::InvalidArgument`] when `offset` is no multiple of the
+    /// element's size; [`Error::Os`] when it can't be mapped.
     pub fn from_fd(file: impl AsFd, offset: u64, len: usize) -> Result<Self> {
         let file = file.as_fd();
         if !foreign::seal_shrink(file) {

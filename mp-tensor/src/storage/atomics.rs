@@ -35,7 +35,8 @@ use crate::element::{Element, Integer, Number};
 /// nothing is promised about the order in which other threads and processes see several. A load and a store
 /// are the processor's plain ones. What changes an element by several steps (`fetch_*`, `compare_exchange`)
 /// lets no other change come in between. None of them blocks, and a process that dies in the middle of one
-/// has done it or has not.
+/// has done it or has not. (An element of [`Complex<f64>`](crate::Complex) is two numbers, each of which is whole; and
+/// [`add_lossy`](Self::add_lossy) is a load and a store.)
 ///
 /// [`SharedTensor::as_atomics`]: crate::Tensor::as_atomics
 #[repr(transparent)]

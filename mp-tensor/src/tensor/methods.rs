@@ -61,7 +61,7 @@ macro_rules! raw_methods {
             self.raw.storage()
         }
 
-        /// Whether it is in shared memory: yes, always.
+        /// Whether it is in the memory that processes share: yes, as all tensors are.
         pub fn is_shared(&self) -> bool {
             true
         }

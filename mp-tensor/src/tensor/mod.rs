@@ -49,8 +49,9 @@ use crate::tensor::raw::Raw;
 /// It moves: putting it into a queue takes it away from the sender without copying a byte, and the receiver is its
 /// new owner. If the owner dies, its memory is free again.
 ///
-/// In a copy of the process that was made by a raw `fork` there is no memory behind a tensor: what returns a `Result` returns
-/// [`Error::Forked`](mp_core::Error::Forked) there, and what returns an element or an iterator ends the copy by SIGSEGV.
+/// In a copy of the process that was made by a raw `fork` there is no memory behind a tensor. What needs its elements returns
+/// [`Error::Forked`](mp_core::Error::Forked) there, if it returns a `Result`; what returns an element or an iterator ends the
+/// copy by SIGSEGV. Views can be made, and `Debug` and `Display` say that it was forked.
 pub struct Tensor<T: Element, M: Mode = Exclusive> {
     pub(crate) raw: Raw<M>,
     elements: PhantomData<T>,

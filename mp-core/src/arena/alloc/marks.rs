@@ -12,7 +12,7 @@ impl Arena {
     }
 
     /// Whether a marked block still has a holder: a process, or a message on its way. Once it has none, it
-    /// never has one again. A killed holder counts until another process has given up its seat.
+    /// never has one again. A killed holder counts until another process has released what it held.
     pub fn lives(&self, mark: u64) -> bool {
         let Some(block) = (mark & 0xff_ffff).checked_sub(1).map(|b| b as BlockId) else { return false };
         if !self.block_exists(block) {

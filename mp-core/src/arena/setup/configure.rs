@@ -41,15 +41,16 @@ impl ArenaOptions {
         Self { size: None, messages: None }
     }
 
-    /// How many bytes of addresses, rounded up to 2 MiB: 64 MiB to 1 TiB. All tensors, queues and messages of
-    /// the program lie in them. Only what is used takes memory.
+    /// How many bytes of addresses, rounded up to 2 MiB: 64 MiB to 1 TiB. All queues and messages of the program lie
+    /// in them, and its tensors, but for those that are put into [files](crate::SharingStrategy::FileSystem). Only
+    /// what is used takes memory.
     pub const fn size(self, bytes: u64) -> Self {
         Self { size: Some(bytes), ..self }
     }
 
     /// How many messages may be on their way at once, in all queues together, rounded up to 512: 1,024 to
-    /// 15,728,640. Small messages (up to 10 bytes when encoded) lie in their queues and don't count, but an
-    /// unbounded queue may have at most this many of them.
+    /// 15,728,640. Small messages (on x86-64, of up to 10 bytes when encoded) lie in their queues and don't count,
+    /// but an unbounded queue may have at most this many of them.
     pub const fn messages(self, messages: u32) -> Self {
         Self { messages: Some(messages), ..self }
     }

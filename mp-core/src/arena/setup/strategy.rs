@@ -143,12 +143,12 @@ pub(crate) fn republish() {
     }
 }
 
-/// Takes over a parent's settings, unless this process has set something itself.
 /// Whether this process has settings of its own, or of its parent's.
 pub(crate) fn is_set() -> bool {
     SETTINGS.lock().is_some()
 }
 
+/// Takes over a parent's settings, unless this process has set something itself.
 pub(crate) fn inherit(parent: Settings) {
     if SETTINGS.lock().is_none() && parent.strategy.supported() {
         change(|now| *now = parent);
@@ -203,10 +203,10 @@ pub fn get_sharing_directory() -> PathBuf {
 ///
 /// Files of programs that were killed are removed when their directory is used next by a program that starts; by one in another
 /// process namespace (a container that shares the directory), or without `/proc`, when the killed program's last start is 10
-/// s ago. Files of a program that lives are left alone there too. What stays is a file of a program that began to use files
-/// only after it had started processes, and was killed in the next 100 ms or so: set the strategy before the
-/// first start. Don't remove or truncate files by hand while they are used: a process that touches memory
-/// that was cut off gets a SIGBUS.
+/// s ago. Files of a program that lives are left alone there too. What stays is a file of a program that began to use
+/// files after it had started processes, and was killed before all of these had noticed it, which takes them 100 ms or
+/// so, longer while they are stopped or compute: set the strategy before the first start. Don't remove or truncate
+/// files by hand while they are used: a process that touches memory that was cut off gets a SIGBUS.
 ///
 /// # Errors
 /// [`Error::Directory`] if it isn't there, or its path is longer than 248 bytes. That nothing can be written to it shows

@@ -338,7 +338,7 @@ impl AdaptiveSpin {
         Self { nanos: AtomicU32::new(if processors::only_one() { 0 } else { MOST }) }
     }
 
-    /// Sleeps at once, always.
+    /// None, whatever the waits take: one look, then the sleep.
     pub const fn none() -> Self {
         Self { nanos: AtomicU32::new(0) }
     }
