@@ -99,7 +99,9 @@
 //! SIGKILL at any instruction, of any process, in any order: the other processes continue, no receiver gets
 //! half a message, at most the message or batch that the victim was just putting or getting is lost, and what
 //! it held is released: memory, messages, its place in the arena. A process that is *stopped* keeps what it
-//! holds (locks, permits, leases), and holds up nothing else.
+//! holds (locks, permits, leases). In rare cases something else waits for it: a message that it and a crashed
+//! process were both in the middle of, the memory of a crashed process that it was just releasing, or, in an
+//! arena without free addresses, a block of a new size ([`Error::Busy`] after 10 s).
 //!
 //! # Features
 //! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `tensor`, `spawn`, `queue`,
@@ -119,8 +121,8 @@
 //! something, or by a `fork` of the program's own.
 //!
 //! # Limits
-//! Linux only; one machine. At most 1024 processes in a tree, the first one included, tensors of 8 dimensions; how
-//! many messages, says [`Queue`](Queue#how-much-fits).
+//! Linux only; one machine. At most 1024 processes share memory, the first one included (256 in an arena of less than
+//! 4 GiB), tensors of 8 dimensions; how many messages, says [`Queue`](Queue#how-much-fits).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
