@@ -104,20 +104,20 @@
 //! arena without free addresses, a block of a new size ([`Error::Busy`] after 10 s).
 //!
 //! # Features
-//! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `tensor`, `spawn`, `queue`,
-//! `sync`, `pool` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`]. `ndarray`: tensors as
-//! arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying. `futures`: queues as `Stream` and
-//! `Sink`. `authkey` (default): a secret that two programs prove to each other, and one that each family of processes has. `tokio`: see
-//! below. `cuda`: reserved; it adds nothing usable yet.
+//! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `tensor`,
+//! `spawn`, `queue`, `sync`, `pool` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`].
+//! `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying.
+//! `futures`: queues as `Stream` and `Sink`. `authkey` (default): a secret that two programs prove to each other, and
+//! one that each family of processes has. `tokio`: see below. `cuda`: reserved; it adds nothing usable yet.
 //!
-//! Futures work on any runtime, and need none. With the feature `tokio`, those that are polled within a tokio runtime and wait for a
-//! descriptor (connections over sockets, listeners, [`wait_async`](wait::wait_async) for processes and descriptors) are woken by the driver of
-//! that runtime, as tokio's own sockets are, and this library starts no thread for them: a round trip takes half the time. They may
-//! be polled elsewhere later, and outlive the runtime. While one waits in the context of a runtime, a thread
-//! has to run that runtime (`Handle::enter` alone runs nothing), as for all of tokio's I/O. Within a runtime
-//! without I/O (`enable_io`) everything is as without the feature; tokio says so by a panic, which is caught,
-//! and whose message appears once on stderr outside of workers. So it is in programs that abort on panic, and
-//! in processes that are copies of others: by the start method `fork`, by a fork server that preloads
+//! Futures work on any runtime, and need none. With the feature `tokio`, those that are polled within a tokio runtime
+//! and wait for a descriptor (connections over sockets, listeners, [`wait_async`](wait::wait_async) for processes and
+//! descriptors) are woken by the driver of that runtime, as tokio's own sockets are, and this library starts no thread
+//! for them: a round trip takes half the time. They may be polled elsewhere later, and outlive the runtime. While one
+//! waits in the context of a runtime, a thread has to run that runtime (`Handle::enter` alone runs nothing), as for all
+//! of tokio's I/O. Within a runtime without I/O (`enable_io`) everything is as without the feature; tokio says so by a
+//! panic, which is caught, and whose message appears once on stderr outside of workers. So it is in programs that abort
+//! on panic, and in processes that are copies of others: by the start method `fork`, by a fork server that preloads
 //! something, or by a `fork` of the program's own.
 //!
 //! # Limits

@@ -20,7 +20,8 @@
 //! ```
 //!
 //! The three types to know: [`Lock`], around data (Python's `Value`) or around nothing; [`Semaphore`], a number of
-//! permits; [`Event`], which is set or not. What a crashed process owned is reported or given back, never lost: the table is at [`mp_sync`].
+//! permits; [`Event`], which is set or not. What a crashed process owned is reported or given back, never lost: the
+//! table is at [`mp_sync`].
 //!
 //! | | |
 //! |---|---|

@@ -73,11 +73,11 @@
 //!
 //! # Limits
 //!
-//! A worker does not run `main`, so the function has to set up what `main` sets up (logging, allocators' options, a random
-//! seed). Other threads of the parent do not exist in a worker. Its open files don't either, but for the standard streams and
-//! those that [`SpawnOptions::inherit_fds`] names, close-on-exec or not; only a copy by [`StartMethod::Fork`] has them all. (Where
-//! the kernel has no `close_range(2)` that marks files, or a seccomp filter refuses it, a worker also has a file that another
-//! thread opens without close-on-exec in the moment of its start.)
+//! A worker does not run `main`, so the function has to set up what `main` sets up (logging, allocators' options, a
+//! random seed). Other threads of the parent do not exist in a worker. Its open files don't either, but for the
+//! standard streams and those that [`SpawnOptions::inherit_fds`] names, close-on-exec or not; only a copy by
+//! [`StartMethod::Fork`] has them all. (Where the kernel has no `close_range(2)` that marks files, or a seccomp filter
+//! refuses it, a worker also has a file that another thread opens without close-on-exec in the moment of its start.)
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

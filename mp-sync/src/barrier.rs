@@ -63,8 +63,8 @@ impl Barrier {
     /// A barrier for `parties` parties.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for none, or [`Error::LimitExceeded`] for more than
-    /// 65,536.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for none, or [`Error::LimitExceeded`]
+    /// for more than 65,536.
     pub fn new(parties: u32) -> Result<Self> {
         if !(1..=MOST).contains(&parties) {
             let why = format!("a barrier for {parties} parties: 1 to {MOST} are possible");

@@ -143,7 +143,8 @@ impl<T: Pod + Send> RawValue<T> {
     /// A value in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more
+    /// than 64 bytes.
     pub fn new(value: T) -> Result<Self> {
         let atoms = Atoms::new::<T>("RawValue", 1)?;
         atoms.store(0, value);
@@ -167,7 +168,8 @@ impl<T: Pod + Send> RawArray<T> {
     /// A copy of `data` in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more
+    /// than 64 bytes.
     pub fn from_slice(data: &[T]) -> Result<Self> {
         let atoms = Atoms::new::<T>("RawArray", data.len())?;
         data.iter().enumerate().for_each(|(i, &v)| atoms.store(i, v));

@@ -327,8 +327,8 @@ impl Semaphore {
     /// A semaphore with `permits` permits, and room for `limit` in all.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::InvalidArgument`] for more permits than the limit, [`Error::LimitExceeded`] for a limit
-    /// above 2^20.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::InvalidArgument`] for more permits than the limit,
+    /// [`Error::LimitExceeded`] for a limit above 2^20.
     pub fn with_limit(permits: u32, limit: u32) -> Result<Self, Error> {
         Permits::new("mp_sync::Semaphore", permits, limit).map(Self)
     }

@@ -36,7 +36,8 @@ impl<T: Pod + Send> Array<T> {
     /// A copy of `data` in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more
+    /// than 64 bytes.
     pub fn from_slice(data: &[T]) -> Result<Self> {
         let array = Self::zeros(data.len())?;
         array.locked.slice(data.len(), array.locked.first()?).copy_from_slice(data);

@@ -86,7 +86,8 @@ impl Condition {
     /// A condition for up to `waiters` threads that wait at once.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for none, or [`Error::LimitExceeded`] for more than 2^20.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for none, or [`Error::LimitExceeded`]
+    /// for more than 2^20.
     pub fn with_waiters(waiters: u32) -> Result<Self> {
         if !(1..=1 << 20).contains(&waiters) {
             let why = format!("a condition for {waiters} that wait: 1 to {} are possible", 1 << 20);

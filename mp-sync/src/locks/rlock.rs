@@ -74,7 +74,8 @@ impl<T: Pod + Send> RLock<T> {
     /// A lock around `value`, in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more
+    /// than 64 bytes.
     pub fn new(value: T) -> Result<Self> {
         data::check::<T>()?;
         let made = Self::of(Shared::new(&Self::name(), Self::WORDS)?);

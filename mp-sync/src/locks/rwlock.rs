@@ -86,9 +86,8 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// A lock around `value`, for up to `readers` readers at once; more than those wait.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for no readers, or [`Error::LimitExceeded`] for more
-    /// than 2^20, and for a type
-    /// that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for no readers, or
+    /// [`Error::LimitExceeded`] for more than 2^20, and for a type that is aligned to more than 64 bytes.
     pub fn with_readers(value: T, readers: u32) -> Result<Self> {
         data::check::<T>()?;
         if !(1..=1 << 20).contains(&readers) {

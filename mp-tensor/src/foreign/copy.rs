@@ -36,8 +36,8 @@ impl<T: Element> Tensor<T> {
     /// not be aligned.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when the file is too short, [`Error::NotShareable`] when it is no regular file or shrank, [`Error::Os`]
-    /// when it can't be read, and as [`Tensor::empty`].
+    /// [`Error::OutOfBounds`] when the file is too short, [`Error::NotShareable`] when it is no regular file or shrank,
+    /// [`Error::Os`] when it can't be read, and as [`Tensor::empty`].
     #[doc(alias = "rebuild_storage_fd")]
     pub fn from_fd(file: impl AsFd, offset: u64, shape: &[usize]) -> Result<Self> {
         Self::read(file.as_fd(), offset, shape)

@@ -79,7 +79,8 @@ macro_rules! raw_methods {
         /// Says whether gradients are wanted for it. Views made from now on are no leaves then, as in torch.
         ///
         /// # Errors
-        /// [`Error::Unsupported`](mp_core::Error::Unsupported) for element types that have no gradients, and for what is no leaf.
+        /// [`Error::Unsupported`](mp_core::Error::Unsupported) for element types that have no gradients, and for what
+        /// is no leaf.
         #[doc(alias = "requires_grad_")]
         pub fn set_requires_grad(&mut self, requires: bool) -> mp_core::Result<()> {
             let dtype = self.dtype();
@@ -185,8 +186,8 @@ macro_rules! view_methods {
             /// With a further dimension of one entry, which becomes dimension `dim`.
             ///
             /// # Errors
-            /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when `dim` is too large, or there are [`MAX_RANK`](crate::MAX_RANK)
-            /// dimensions already.
+            /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when `dim` is too large, or there are
+            /// [`MAX_RANK`](crate::MAX_RANK) dimensions already.
             unsqueeze(dim: usize), |v| v.unsqueeze(dim));
         $crate::tensor::methods::view_method!($by,
             /// The elements whose index of dimension `b` is that of dimension `a` plus `offset`; they become the last

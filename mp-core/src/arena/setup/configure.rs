@@ -141,9 +141,9 @@ impl Arena {
     /// environment says. It never waits for another process.
     ///
     /// # Errors
-    /// [`Error::ArenaExists`] if this process has an arena already, its own or its parent's; [`Error::InvalidArgument`] for a number that is
-    /// too small, [`Error::LimitExceeded`] for one that
-    /// is not possible. What the limits of the process don't allow (RLIMIT_AS, RLIMIT_FSIZE) fails when the arena is made.
+    /// [`Error::ArenaExists`] if this process has an arena already, its own or its parent's; [`Error::InvalidArgument`]
+    /// for a number that is too small, [`Error::LimitExceeded`] for one that is too large. What the limits of the
+    /// process don't allow (RLIMIT_AS, RLIMIT_FSIZE) fails when the arena is made.
     pub fn configure(options: ArenaOptions) -> Result<()> {
         let options = options.checked()?;
         let _making = MAKING.lock();

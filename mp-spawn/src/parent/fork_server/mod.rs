@@ -76,10 +76,11 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 ///
 /// # Blocking
 ///
-/// The first start by a server waits until what it preloads has returned, however long that takes, and other starts by it wait
-/// with that one; so does this function, if one waits. [`SpawnOptions::handshake_timeout`](crate::SpawnOptions::handshake_timeout) bounds
-/// only how long the server may take before it, and how long it may be stopped meanwhile. If it takes longer than that time,
-/// the log gets a warning (feature `log`) with the server's process id: killing that process makes the start fail.
+/// The first start by a server waits until what it preloads has returned, however long that takes, and other starts by
+/// it wait with that one; so does this function, if one waits.
+/// [`SpawnOptions::handshake_timeout`](crate::SpawnOptions::handshake_timeout) bounds only how long the server may take
+/// before it, and how long it may be stopped meanwhile. If it takes longer than that time, the log gets a warning
+/// (feature `log`) with the server's process id: killing that process makes the start fail.
 ///
 /// # Errors
 ///
