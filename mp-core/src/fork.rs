@@ -2,9 +2,9 @@
 //! memory.
 //!
 //! `fork(2)` copies a process behind the back of everything in it. A copy that was not prepared is no member
-//! of the arena, and every use of shared memory in it is [`Error::Forked`]. A copy that this module has
-//! prepared begins as a process that was just started: it may join the arena as a member of its own, as any
-//! child does.
+//! of the arena: what needs shared memory in it returns [`Error::Forked`]; what can't return an error finds nothing
+//! there or, as the elements of a tensor, ends the copy by SIGSEGV. A copy that this module has prepared begins as
+//! a process that was just started: it may join the arena as a member of its own, as any child does.
 //!
 //! | of the process that forks | in the copy |
 //! |---|---|

@@ -14,7 +14,8 @@ pub use undecodable::{Undecodable, in_field};
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with shared memory. Every message says what was asked, what was there, and what to do.
+/// What can go wrong with shared memory. Its message says what was asked and what was found, and what to do where that is
+/// for the caller to decide.
 ///
 /// | what is wrong | variants |
 /// |---|---|
