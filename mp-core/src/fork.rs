@@ -72,13 +72,13 @@ pub fn begin_on_its_own() {
 /// Whether this process was executed, or is as if it were. In a copy, what a runtime has open may be open in its original, too.
 #[cfg(feature = "tokio")]
 pub(crate) fn nothing_is_inherited() -> bool {
-    const NOBODY: u32 = u32::MAX;
+    const NO_PROCESS: u32 = u32::MAX;
     let this = std::process::id();
     match ON_ITS_OWN.load(Ordering::Relaxed) {
         // All that ask find the same.
         0 => {
             let executed = sys::identity::was_executed();
-            ON_ITS_OWN.store(if executed { this } else { NOBODY }, Ordering::Relaxed);
+            ON_ITS_OWN.store(if executed { this } else { NO_PROCESS }, Ordering::Relaxed);
             executed
         }
         process => process == this,

@@ -20,7 +20,7 @@ use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::leave;
 
 /// How long what is about to be closed or freed by threads that are at their end may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 struct Wanted {
     inherited: Vec<RawFd>,
@@ -89,7 +89,7 @@ fn look() {
     let Some(wanted) = WANTED.get() else { return };
     // Thread-local variables of the thread that runs this are gone.
     let thread = std::thread::Builder::new().spawn(|| {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         let mut found = findings(wanted);
         while !found.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10)); // sleep: between two looks at what others are to close

@@ -320,7 +320,7 @@ impl Barrier {
         self.parties as usize
     }
 
-    /// How many wait at it: a moment's picture. None if it is broken, and in a forked copy.
+    /// How many wait at it: a snapshot. None if it is broken, and in a forked copy.
     pub fn n_waiting(&self) -> usize {
         if self.shared.me().is_err() {
             return 0;
@@ -329,7 +329,7 @@ impl Barrier {
         if phase.broken.is_some() { 0 } else { self.arrivals(phase).count() }
     }
 
-    /// Whether it is broken: a moment's picture. In a forked copy it is.
+    /// Whether it is broken: a snapshot. In a forked copy it is.
     #[doc(alias = "broken")]
     pub fn is_broken(&self) -> bool {
         self.shared.me().is_err() || self.phase().broken.is_some()

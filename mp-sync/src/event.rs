@@ -69,7 +69,7 @@ impl Event {
         EventWord(self.shared.load(WORD))
     }
 
-    /// Whether it is set: a moment's picture. Never in a forked copy.
+    /// Whether it is set: a snapshot. Never in a forked copy.
     pub fn is_set(&self) -> bool {
         self.shared.me().is_ok() && self.word().is_set()
     }

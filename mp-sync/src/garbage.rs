@@ -138,7 +138,7 @@ fn words_of_what_one_waits_at_may_be_anything() {
 /// A count of readings that no lock writes: it does not wrap to zero, which would let a writer in beside a
 /// reader.
 #[test]
-fn readings_are_never_none_while_somebody_reads() {
+fn readings_are_never_none_while_a_thread_reads() {
     let m = HeapMem::new(8);
     let readers =
         Readers { slots: Slots { used: Word::at(0), first: Word::at(8), limit: 2 }, again: Word::at(24) };

@@ -100,7 +100,7 @@ impl Once {
         }
         let lock = self.shared.lock(LOCK);
         let mut guard = lock.acquire(wait, &self.patience)?;
-        guard.mend();
+        guard.mark_recovered();
         if !self.is_done() {
             f(&OnceState { died: guard.died() });
             self.shared.run(SetDone(self.shared.at(DONE)));

@@ -282,7 +282,7 @@ macro_rules! semaphore {
                 Ok(Permit { permits: self.0.clone(), me, seen, to: OPEN })
             }
 
-            /// How many permits there are to take: a moment's picture. None in a forked copy.
+            /// How many permits there are to take: a snapshot. None in a forked copy.
             #[doc(alias = "get_value")]
             pub fn available(&self) -> usize {
                 self.0.available()

@@ -117,13 +117,13 @@ impl Kept {
     }
 
     /// Releases it. In a forked copy it does nothing.
-    pub(crate) fn release(self, arena: Arena, mend: bool) {
+    pub(crate) fn release(self, arena: Arena, recovered: bool) {
         // SAFETY: made of a guard that was forgotten, by the thread that holds the lock; and there is no other, see
         // `RLock`, which counts.
         if let Ok(mut guard) = unsafe { self.0.resume(arena) }
-            && mend
+            && recovered
         {
-            guard.mend();
+            guard.mark_recovered();
         }
     }
 }

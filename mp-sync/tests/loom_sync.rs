@@ -183,7 +183,7 @@ fn loom_notify_and_fall_asleep() {
                 m.store_relaxed(PARKING, 5);
                 match run(mp_sync::steps::condition::Notify::new(SLOTS, DATA), &*m) {
                     Notified::Given { asleep, .. } => asleep,
-                    Notified::Nobody => panic!("one waits"),
+                    Notified::NoWaiter => panic!("one waits"),
                 }
             })
         };

@@ -211,7 +211,7 @@ impl Actor for Process {
                 ghost.given += tokens(m) - before;
                 match notified {
                     None => {}
-                    Some(Notified::Nobody) => {
+                    Some(Notified::NoWaiter) => {
                         // Perhaps no waiter comes any more.
                         let waits = (0..fates.len()).any(|i| i != me && fates[i] == Fate::Running);
                         self.doing = Doing::Notify(Notify::new(SLOTS, TURN));

@@ -178,7 +178,7 @@ impl Process {
             }
             Some(Left::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
                 let back = Return::new(returns(LIMIT), OWNER.of(e), META.of(e), owner);
-                Some(Doing::Return(back.for_the_dead()))
+                Some(Doing::Return(back.for_dead_holder()))
             }
             Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
             None => untold(m, &dead).then(|| Doing::Note(Note::new(returns(LIMIT)))),

@@ -257,7 +257,7 @@ impl Actor for Process {
                     Some(Doing::Settle(around.settle()))
                 }
                 Some(Left::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
-                    Some(Doing::Return(e, self.give_back(e, owner).for_the_dead()))
+                    Some(Doing::Return(e, self.give_back(e, owner).for_dead_holder()))
                 }
                 Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
                 None if untold(m, fates) => Some(Doing::Note(Note::new(returns(self.limit)))),

@@ -248,7 +248,7 @@ impl Actor for Thread {
                 self.check(m);
                 (self.let_go, self.levels) = (depth.levels(), 0);
                 ghost.inside = None;
-                Doing::Unlock(Unlock::new(LOCK, depth.is_mending()))
+                Doing::Unlock(Unlock::new(LOCK, depth.is_recovering()))
             }
             Doing::Rise(steps) => match steps.step(m) {
                 None => doing,
@@ -264,18 +264,18 @@ impl Actor for Thread {
                     assert_eq!(self.levels, 1, "the lock is released, and it has it {} times", self.levels);
                     (self.levels, self.let_go) = (0, 0);
                     ghost.inside = None;
-                    Doing::Unlock(Unlock::new(LOCK, depth.is_mending()))
+                    Doing::Unlock(Unlock::new(LOCK, depth.is_recovering()))
                 }
             },
             Doing::Unlock(steps) => {
-                let mended = self.recovering && self.value > 0;
+                let recovered = self.recovering && self.value > 0;
                 if steps.step(m).expect("one step") {
                     // FUTEX_WAKE of one, in the same step: a death in between is the kill of the sleeper's waker.
                     ghost.sleepers.wake_one();
                 }
                 let marked = LockWord(m.peek(LOCK.word())).is_marked();
-                assert!(!mended || !marked, "it is repaired, and still marked");
-                if mended {
+                assert!(!recovered || !marked, "it is repaired, and still marked");
+                if recovered {
                     self.recovering = false;
                 }
                 // It got a death, or lets go: it wants the lock again.

@@ -227,7 +227,7 @@ impl Actor for Process {
                 let found = Owner::unpack(m.load(OWNER.of(MESSAGE)));
                 if found.holder == Holder::Leased(member(dead)) {
                     let back = Return::new(returns(0), OWNER.of(MESSAGE), META.of(MESSAGE), found);
-                    Doing::Return(back.for_the_dead())
+                    Doing::Return(back.for_dead_holder())
                 } else {
                     Doing::Seat
                 }

@@ -205,7 +205,7 @@ impl fmt::Display for Error {
                 Bytes(*left)
             ),
             Error::ArenaFull { what, asked, limit } => {
-                let mend = match *what {
+                let advice = match *what {
                     ENVELOPES => {
                         "take messages out of queues, bound these, or have room for more (Arena::configure with \
                          ArenaOptions::messages, MP_ARENA_MESSAGES)"
@@ -215,7 +215,7 @@ impl fmt::Display for Error {
                     }
                     _ => "there can't be more: drop some",
                 };
-                write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; {mend}")
+                write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; {advice}")
             }
             Error::TooManyMessages(who) => write!(
                 f,

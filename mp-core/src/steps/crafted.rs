@@ -294,7 +294,7 @@ fn a_visit_beside_another_one_is_not_the_last() {
 }
 
 #[test]
-fn a_visitor_that_lives_is_waited_for_and_a_dead_one_is_not() {
+fn a_visitor_that_lives_is_waited_for_and_a_dead_visitor_is_not() {
     let m = memory();
     m.store(VISITING, Visiting { first: 3, last: 5 }.pack());
     for (slot, is_dead, alone) in [(4, false, false), (4, true, true), (6, false, true)] {
@@ -396,7 +396,7 @@ fn a_process_says_that_it_completes_another_update() {
 }
 
 #[test]
-fn an_exclusive_update_waits_for_the_living_and_not_for_the_dead() {
+fn an_exclusive_update_waits_for_living_members_and_not_for_dead_members() {
     for (says, is_dead, waits) in [(0, false, false), (1, false, true), (1, true, false)] {
         let m = updates();
         m.store(UPDATES.making(other().slot()), says);

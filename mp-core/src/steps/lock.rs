@@ -166,7 +166,7 @@ pub enum Acquired {
 enum Pc {
     Look,
     Swap(u64),
-    WhoWas,
+    PastHolder,
     NoteDeath(u32),
     Sign,
 }
@@ -223,11 +223,11 @@ impl Steps for Acquire {
                 let done = m.cas(self.at.word(), found, self.mine.0).is_ok();
                 self.pc = match (done, self.adopted) {
                     (false, _) => Pc::Look,
-                    (true, true) => Pc::WhoWas,
+                    (true, true) => Pc::PastHolder,
                     (true, false) => Pc::Sign,
                 };
             }
-            Pc::WhoWas => {
+            Pc::PastHolder => {
                 let by = m.load(self.at.by());
                 let signed = self.dead.and_then(|d| Who::of(by, d.word)).map(|who| who.pid);
                 self.pc = Pc::NoteDeath(signed.or(self.dead.map(|d| d.pid)).unwrap_or(0));

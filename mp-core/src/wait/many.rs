@@ -58,13 +58,13 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
         return Ok(found);
     }
     // One for the process: what is waited for differs from call to call.
-    static PATIENCE: PerProcess<LazyLock<AdaptiveSpin>> =
+    static SPIN: PerProcess<LazyLock<AdaptiveSpin>> =
         PerProcess::new([const { LazyLock::new(AdaptiveSpin::new) }; GENERATIONS]);
     // Looking at a descriptor is a system call.
     let in_memory = |thing: &dyn Waitable| thing.place().parking().is_some();
     let words = things.iter().filter(|thing| in_memory(**thing)).count();
     if words > 0
-        && let Some(found) = PATIENCE.look(|| ready(things, in_memory).map(some).transpose())
+        && let Some(found) = SPIN.look(|| ready(things, in_memory).map(some).transpose())
     {
         return found;
     }
@@ -76,7 +76,7 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
     } else {
         at_both(things, deadline)
     }?;
-    PATIENCE.slept(asleep);
+    SPIN.slept(asleep);
     Ok(found)
 }
 

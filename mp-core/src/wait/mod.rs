@@ -58,7 +58,7 @@ use crate::sys::readiness;
 /// [`select`].
 ///
 /// *Ready* is what would not have to wait: a queue with a message, and also one that is closed, or a channel whose other
-/// side is gone, since getting from them does not wait either. It is a moment's picture: another process may be faster.
+/// side is gone, since getting from them does not wait either. It is a snapshot: another process may be faster.
 pub trait Waitable {
     /// Where to sleep until it may have become ready.
     fn place(&self) -> WaitPoint<'_>;

@@ -33,7 +33,7 @@ enum For {
     /// A task, which is woken to look itself: in its runtime, if that can wait.
     Task,
     /// Any waker, which may have to be woken when no runtime is left.
-    Anybody,
+    Waker,
 }
 
 impl Entry {
@@ -90,7 +90,7 @@ impl WakeRegistration {
     ///
     /// The waker may be anything: it is woken by a thread of this process, whatever becomes of the runtime that this is called in.
     pub fn arm(&mut self, waker: &Waker) -> Result<()> {
-        self.arm_for(For::Anybody, waker)
+        self.arm_for(For::Waker, waker)
     }
 
     fn arm_for(&mut self, whom: For, waker: &Waker) -> Result<()> {
@@ -105,7 +105,7 @@ impl WakeRegistration {
         };
         if !self.entry.insert(entry).watch(&self.what, waker)? {
             // Its runtime is at its end.
-            self.entry.insert(Entry::at(place, For::Anybody)?).watch(&self.what, waker)?;
+            self.entry.insert(Entry::at(place, For::Waker)?).watch(&self.what, waker)?;
         }
         Ok(())
     }

@@ -94,7 +94,7 @@ impl Manager {
         let mut replies = Vec::with_capacity(REPLIES);
         while !self.is_over() {
             self.hear(&mut replies);
-            self.bury_the_dead(&mut replies);
+            self.reap_dead_workers(&mut replies);
             self.watch_the_time();
             self.take_over();
             self.restart();
@@ -189,7 +189,7 @@ impl Manager {
     }
 
     /// Replaces the workers that have ended, and settles what they had.
-    fn bury_the_dead(&mut self, replies: &mut Vec<Reply>) {
+    fn reap_dead_workers(&mut self, replies: &mut Vec<Reply>) {
         let events = std::mem::take(&mut *self.shared.events.lock());
         if events.is_empty() {
             return;

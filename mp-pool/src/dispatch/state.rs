@@ -37,7 +37,7 @@ const AHEAD_NANOS: u64 = 1_000_000;
 /// Starts that may fail in a row, in each place, before the pool is given up,
 const MOST_FAILED_STARTS: u32 = 5;
 /// and for how long none of its workers may be ready before that counts, if one ever was.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// A worker that has left its first task in its queue for this long, while another one has nothing to do, is
 /// asked for it.
 const SLOW: Duration = Duration::from_millis(100);
@@ -378,7 +378,7 @@ impl State {
     /// Whether there is no use in starting workers again: all places have failed so often, and the pool either never worked, or
     /// each has failed once more after that long. What once worked may lack memory, or processes, for a while.
     pub(crate) fn is_hopeless(&self) -> bool {
-        let patient_until = self.last_ready.map(|at| at + PATIENCE);
+        let patient_until = self.last_ready.map(|at| at + TIME_LIMIT);
         let late = |at: Option<Instant>| patient_until.is_none_or(|until| at.is_some_and(|at| at >= until));
         !mp_core::mutant!("pool.never-hopeless")
             && self

@@ -43,7 +43,7 @@ impl Drop for End {
     fn drop(&mut self) {
         self.token = None;
         if self.raw.arena().me().is_ok() && !self.raw.arena().lives(self.mine) {
-            self.raw.wake_everybody();
+            self.raw.wake_all_sleepers();
         }
     }
 }
@@ -280,12 +280,12 @@ macro_rules! side {
                 self.end.alone().is_some()
             }
 
-            /// How many messages are in it: a moment's picture.
+            /// How many messages are in it: a snapshot.
             pub fn len(&self) -> usize {
                 self.end.raw().len()
             }
 
-            /// Whether there is none: a moment's picture.
+            /// Whether there is none: a snapshot.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }
@@ -295,7 +295,7 @@ macro_rules! side {
                 self.end.raw().capacity()
             }
 
-            /// Whether as many are in it as fit: a moment's picture.
+            /// Whether as many are in it as fit: a snapshot.
             pub fn is_full(&self) -> bool {
                 self.len() >= self.capacity()
             }

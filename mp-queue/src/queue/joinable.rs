@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{GetError, Leaseholder, PutError, list};
 use crate::queue::Queue;
 use crate::queue::batch::PutManyError;
-use crate::queue::lease::{Lease, Whom};
+use crate::queue::lease::{Holders, Lease};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::PutReady;
 use crate::raw::waiting::Unmet;
@@ -235,12 +235,12 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
             Err(Unmet::Failed(error)) => Err(JoinableQueueError::Failed(error)),
             Err(Unmet::Waited | Unmet::Alone(_)) => Err(JoinableQueueError::Unfinished {
                 tasks: found.unfinished,
-                holders: raw.leaseholders(Whom::All),
+                holders: raw.leaseholders(Holders::All),
             }),
         }
     }
 
-    /// How many tasks are unfinished: not begun, or leased by a consumer. A moment's picture; 0 only if there
+    /// How many tasks are unfinished: not begun, or leased by a consumer. A snapshot; 0 only if there
     /// was a moment at which none was.
     pub fn unfinished(&self) -> usize {
         if self.queue.raw().arena().me().is_err() {
@@ -262,13 +262,13 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.close()
     }
 
-    /// How many tasks are not begun: a moment's picture.
+    /// How many tasks are not begun: a snapshot.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether as many as fit are not begun: a moment's picture.
+    /// Whether as many as fit are not begun: a snapshot.
     #[doc(alias = "full")]
     pub fn is_full(&self) -> bool {
         self.queue.is_full()
@@ -279,7 +279,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.capacity()
     }
 
-    /// Whether no task waits to be begun: a moment's picture.
+    /// Whether no task waits to be begun: a snapshot.
     #[doc(alias = "empty")]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()

@@ -89,7 +89,7 @@ impl<T: fmt::Debug> fmt::Debug for Lease<T> {
 
 /// Whose leases are asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whom {
+pub(crate) enum Holders {
     /// All but this process.
     Others,
     /// This process, too.
@@ -122,8 +122,8 @@ impl Raw {
     }
 
     /// The processes that work on messages of this queue.
-    pub(crate) fn leaseholders(&self, whom: Whom) -> Vec<Leaseholder> {
-        let me = self.arena().me().ok().filter(|_| whom == Whom::Others);
+    pub(crate) fn leaseholders(&self, which: Holders) -> Vec<Leaseholder> {
+        let me = self.arena().me().ok().filter(|_| which == Holders::Others);
         let mut holders: Vec<Leaseholder> = Vec::new();
         self.memory().each_leaseholder(|member| match holders.iter_mut().find(|h| h.member == member) {
             Some(holder) => holder.messages += 1,
@@ -248,7 +248,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
             Ok(Some(leased)) => read(self.raw(), self.fingerprint(), leased).map(Some),
             Ok(None) => Ok(None),
             Err(GetError::Empty) if self.raw().memory().is_at_end() => {
-                Err(GetError::Leased { holders: self.raw().leaseholders(Whom::Others) })
+                Err(GetError::Leased { holders: self.raw().leaseholders(Holders::Others) })
             }
             Err(e) => Err(e),
         }

@@ -252,19 +252,19 @@ impl<T: Message> Queue<T> {
         self.raw.close()
     }
 
-    /// How many messages are in it: a moment's picture.
+    /// How many messages are in it: a snapshot.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> usize {
         self.raw.len()
     }
 
-    /// Whether it is empty: a moment's picture.
+    /// Whether it is empty: a snapshot.
     #[doc(alias = "empty")]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it has as many messages in it as fit: a moment's picture. A bound of
+    /// Whether it has as many messages in it as fit: a snapshot. A bound of
     /// [bytes](crate::QueueOptions::bytes) may be reached before: that depends on the message that is to be put.
     #[doc(alias = "full")]
     pub fn is_full(&self) -> bool {

@@ -187,7 +187,7 @@ impl Raw {
         &self.local.get.patience
     }
 
-    /// How many messages are in it: a moment's picture.
+    /// How many messages are in it: a snapshot.
     pub(crate) fn len(&self) -> usize {
         // In a forked copy there is no queue to look at.
         if self.arena().me().is_ok() { self.memory.len() } else { 0 }
@@ -199,11 +199,11 @@ impl Raw {
             return false;
         }
         let closed = self.memory.close();
-        self.wake_everybody();
+        self.wake_all_sleepers();
         closed
     }
 
-    pub(crate) fn wake_everybody(&self) {
+    pub(crate) fn wake_all_sleepers(&self) {
         self.memory.wake_all();
     }
 

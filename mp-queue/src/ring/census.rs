@@ -1,6 +1,6 @@
 //! Whether all that was put into a queue is finished.
 //!
-//! One look at all envelopes, one after the other, is no picture of a moment: a worker may put a subtask into an envelope
+//! One look at all envelopes, one after the other, is no snapshot: a worker may put a subtask into an envelope
 //! that was looked at already, and then finish its task, in one that is still to be looked at. So the look counts only if
 //! nothing was published meanwhile. How much was ever published is where the next message would go: the first slot after
 //! the tail that nothing was put into. (The tail itself is a hint, and may lag.) As messages are published in the order of

@@ -367,7 +367,7 @@ fn settled(m: &HeapMem, around: Around) -> (Settled, Holder) {
 }
 
 #[test]
-fn an_envelope_that_the_dead_one_took_is_its_own_or_its_lease() {
+fn an_envelope_that_a_dead_member_took_is_its_own_or_its_lease() {
     let m = memory();
     let (dead, held) = (Member::new(2, 1), ring().block);
     for (redelivers, end, now) in

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_a_message_to_another_intends_nothing() {
+    fn a_consumer_that_loses_a_message_to_another_intends_nothing() {
         let m = memory();
         m.store(ring().slot(0), Slot { lap: 1, state: SlotState::Full(Content::of(0)) }.pack());
         m.store(OWNERS.of(0), Owner { holder: Holder::Queued, seq: 1 }.pack());

@@ -91,7 +91,7 @@ impl Return {
     /// For a dead member, by a visitor: it changes no word of the ring. The return is noted later, see
     /// [`Note`].
     #[must_use]
-    pub fn for_the_dead(self) -> Self {
+    pub fn for_dead_holder(self) -> Self {
         Self { notes: false, ..self }
     }
 }

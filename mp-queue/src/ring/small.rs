@@ -97,7 +97,7 @@ enum Pc {
     Help,
     Publish,
     Rest,
-    Mend,
+    Clear,
     Advance,
 }
 
@@ -199,10 +199,10 @@ impl Steps for PutSmall {
             Pc::Rest => {
                 let rest = m.load(self.slot_at().plus(1));
                 self.rest = rest;
-                let whole = rest == 0 || mp_core::mutant!("ring.small.not-mended");
-                self.pc = if whole { Pc::Tail } else { Pc::Mend };
+                let whole = rest == 0 || mp_core::mutant!("ring.small.not-cleared");
+                self.pc = if whole { Pc::Tail } else { Pc::Clear };
             }
-            Pc::Mend => {
+            Pc::Clear => {
                 let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty }.pack();
                 m.cas_pair(self.slot_at(), [empty, self.rest], [empty, 0]);
                 self.pc = Pc::Tail;
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_nobody_writes_is_cut() {
+    fn a_length_that_no_producer_writes_is_cut() {
         assert_eq!(Small::from_words(0xf_ffff, u64::MAX).bytes().1, Small::MOST);
     }
 }

@@ -324,7 +324,7 @@ impl Condition {
         self.leave(taken);
     }
 
-    /// How many threads wait: a moment's picture, without those of processes that are dead. None in a forked copy.
+    /// How many threads wait: a snapshot, without those of processes that are dead. None in a forked copy.
     pub fn waiting(&self) -> usize {
         let Ok(me) = self.shared.me() else { return 0 };
         let (mut n, mut next) = (0, 0);
@@ -424,7 +424,7 @@ mod tests {
 
     /// A place of a dead waiter is given back; its token is not.
     #[test]
-    fn places_of_the_dead_are_given_back_and_their_tokens_are_not() {
+    fn places_of_dead_waiters_are_given_back_and_their_tokens_are_not() {
         let condition = Condition::with_waiters(2).unwrap();
         let me = condition.shared.me().unwrap();
         let dead = Member::new(4000, 7);

@@ -89,7 +89,7 @@ impl Locked {
     pub(crate) fn acquire(&self, wait: Wait, recovering: bool) -> Result<RawGuard<'_>, LockError> {
         let mut guard = self.lock.acquire(wait, &self.patience)?;
         if recovering {
-            guard.mend();
+            guard.mark_recovered();
         } else if guard.is_marked() {
             return Err(owner_died(&guard));
         }

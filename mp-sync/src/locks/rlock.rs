@@ -222,7 +222,7 @@ impl<'a, T: Pod + Send> Relock for RLockGuard<'a, T> {
             return Unlocked { lock, me, others: 0 };
         }
         let depth = lock.shared.run(AllLevels(lock.depth()));
-        Kept::again(lock.shared.lock(LOCK)).release(lock.shared.arena(), depth.is_mending());
+        Kept::again(lock.shared.lock(LOCK)).release(lock.shared.arena(), depth.is_recovering());
         Unlocked { lock, me, others: depth.levels().saturating_sub(1) }
     }
 
@@ -246,7 +246,7 @@ impl<T: Pod + Send> Drop for Level<'_, T> {
             return;
         }
         if let Some(depth) = shared.run(Rise::new(self.lock.depth())) {
-            Kept::again(shared.lock(LOCK)).release(shared.arena(), depth.is_mending());
+            Kept::again(shared.lock(LOCK)).release(shared.arena(), depth.is_recovering());
         }
     }
 }

@@ -245,7 +245,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         if self.shared.load(WRITING) != 0 {
             return Err(owner_died(guard));
         }
-        guard.mend();
+        guard.mark_recovered();
         Ok(())
     }
 
@@ -283,7 +283,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
             self.no_reader_left(wait)?;
         }
         if recovering {
-            guard.mend();
+            guard.mark_recovered();
         }
         self.shared.store(WRITING, 1);
         // A kill comes between two instructions. A release store does not keep what is written after it behind it: the
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_nobody_has_name_nobody() {
+    fn places_without_a_holder_name_no_process() {
         let lock = RwLock::with_readers(5_u64, 1).unwrap();
         drop(lock.read().unwrap());
         // Written by a process that does not use the lock: a place that is neither free nor held.

@@ -58,7 +58,7 @@ impl Place {
             Self::Arena { shared, lock, patience } => {
                 let mut guard = lock.acquire(Wait::at_most(LONGEST), patience)?;
                 // Also if a holder died in it: slots say themselves whether they are whole.
-                guard.mend();
+                guard.mark_recovered();
                 f(shared.words(), shared.at(LIST))
             }
             Self::Named { memory, turn } => {

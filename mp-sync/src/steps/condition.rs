@@ -47,7 +47,7 @@ pub enum Notified {
         next: Option<Notify>,
     },
     /// There is no waiter.
-    Nobody,
+    NoWaiter,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -102,7 +102,7 @@ impl Steps for Notify {
                 self.used = (m.load(self.slots.used) as u32).min(self.slots.limit);
                 self.left = self.used;
                 self.pc = Pc::Turn;
-                return (self.left == 0).then_some(Notified::Nobody);
+                return (self.left == 0).then_some(Notified::NoWaiter);
             }
             Pc::Turn => {
                 let turn = m.load_relaxed(self.turn) as u32;
@@ -113,12 +113,12 @@ impl Steps for Notify {
                 let slot = Slot::unpack(m.load(self.slots.at(self.at)));
                 match slot.state {
                     WAITING if mp_core::mutant!("condition.notify.sleepers-only") => {
-                        return Some(Notified::Nobody);
+                        return Some(Notified::NoWaiter);
                     }
                     WAITING | ASLEEP => self.pc = Pc::Give(slot),
                     _ => match self.next() {
                         Some(next) => *self = next,
-                        None => return Some(Notified::Nobody),
+                        None => return Some(Notified::NoWaiter),
                     },
                 }
             }
@@ -130,7 +130,7 @@ impl Steps for Notify {
                     // It falls asleep, or is gone: it is looked at again.
                     self.pc = Pc::Look;
                     if mp_core::mutant!("condition.notify.not-looked-again") {
-                        return Some(Notified::Nobody);
+                        return Some(Notified::NoWaiter);
                     }
                 }
             }

@@ -30,7 +30,7 @@ fn a_lock_is_not_taken_more_often_than_can_be_counted() {
         m.store(WORD, Depth::new(levels, true).0);
         assert_eq!(run(Deepen::new(WORD), &m), end);
         let depth = Depth(m.load(WORD));
-        assert_eq!((depth.levels(), depth.is_mending()), (now, true));
+        assert_eq!((depth.levels(), depth.is_recovering()), (now, true));
     }
 }
 

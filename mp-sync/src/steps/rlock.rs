@@ -4,7 +4,7 @@
 //! | word | states | changed by |
 //! |---|---|---|
 //! | lock: see [`mp_core::steps::lock`] | | the thread that takes it; whose it is, its second word says ([`IsMine`](mp_core::steps::lock::IsMine)) |
-//! | depth: `depth 32, mending 1` | anything | the thread that holds the lock: one when it takes it anew, then up and down |
+//! | depth: `depth 32, recovering 1` | anything | the thread that holds the lock: one when it takes it anew, then up and down |
 //!
 //! The depth counts only while the lock is held, by the thread that holds it; no other reads it. So it needs
 //! no read-modify-write, and what a former holder left there is overwritten before it is read.
@@ -20,7 +20,7 @@
 use mp_core::mem::{Mem, Steps, Word};
 
 /// The lowest bit above the depth: its holder repairs the data.
-const MENDING: u64 = 1 << 32;
+const RECOVERING: u64 = 1 << 32;
 const DEEPEST: u64 = u32::MAX as u64;
 
 /// What the depth of a lock says.
@@ -28,10 +28,10 @@ const DEEPEST: u64 = u32::MAX as u64;
 pub struct Depth(pub u64);
 
 impl Depth {
-    /// Taken anew, so often at once; `mending`: if the last level is dropped, the data is as it should be.
-    pub fn new(levels: u64, mending: bool) -> Self {
-        let mending = mending && !mp_core::mutant!("rlock.mending-forgotten");
-        Self(levels & DEEPEST | if mending { MENDING } else { 0 })
+    /// Taken anew, so often at once; `recovering`: if the last level is dropped, the data is as it should be.
+    pub fn new(levels: u64, recovering: bool) -> Self {
+        let recovering = recovering && !mp_core::mutant!("rlock.recovering-forgotten");
+        Self(levels & DEEPEST | if recovering { RECOVERING } else { 0 })
     }
 
     /// How often its holder has it.
@@ -40,8 +40,8 @@ impl Depth {
     }
 
     /// Whether its holder repairs the data.
-    pub const fn is_mending(self) -> bool {
-        self.0 & MENDING != 0
+    pub const fn is_recovering(self) -> bool {
+        self.0 & RECOVERING != 0
     }
 }
 

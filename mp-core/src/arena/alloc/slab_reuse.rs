@@ -48,7 +48,7 @@ use crate::words::{BlockState, Life, Member};
 const TRIES: u32 = 8;
 
 /// How long to wait for another process that is in an update (a few dozen instructions).
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Writes words if they, and others, are what they were.
 #[derive(Clone, Debug)]
@@ -296,7 +296,7 @@ impl Arena {
         loop {
             match self.update(me, change.clone()) {
                 UpdateEnd::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
-                UpdateEnd::Held(holder) if start.elapsed() > PATIENCE => {
+                UpdateEnd::Held(holder) if start.elapsed() > TIME_LIMIT => {
                     let what = "the table of slabs, in which no addresses are left,";
                     return Err(Error::Busy { what, holder, pid: self.pid_of(holder) });
                 }

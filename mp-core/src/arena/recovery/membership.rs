@@ -37,14 +37,14 @@ pub struct MemberInfo {
 const STATE: u64 = 0;
 const PID: u64 = 1;
 const VISITING: u64 = 2;
-const SEEN_TO: u64 = 3;
+const RECOVERED: u64 = 3;
 const LANES_USED: u64 = 4;
 pub(in crate::arena) const USES: u64 = 5;
 const LANES_EVER: u64 = 6;
 
 /// The word that says that visitors have recovered for a dead tenant: epoch 32, whether 1, the excepted ring
 /// + 1, or 0, 24.
-const fn seen_to(epoch: u32, but: Option<BlockId>) -> u64 {
+const fn recovered_word(epoch: u32, but: Option<BlockId>) -> u64 {
     let but = match but {
         None => 0,
         Some(ring) => (ring as u64 + 1) & 0xff_ffff,
@@ -144,11 +144,11 @@ impl Arena {
 
     /// Notes that a visitor has recovered everything that others wait for of this tenant of a slot, except in
     /// the ring `but`. May be called any number of times.
-    pub(in crate::arena) fn note_seen_to(&self, slot: u32, epoch: u32, but: Option<BlockId>) {
-        let word = self.layout().member(slot, SEEN_TO);
-        let (before, now) = (self.map().load(word), seen_to(epoch, but));
+    pub(in crate::arena) fn note_recovered(&self, slot: u32, epoch: u32, but: Option<BlockId>) {
+        let word = self.layout().member(slot, RECOVERED);
+        let (before, now) = (self.map().load(word), recovered_word(epoch, but));
         // A late visitor takes nothing back.
-        let done = before == seen_to(epoch, None) && !mutant!("member.seen-to.taken-back");
+        let done = before == recovered_word(epoch, None) && !mutant!("member.recovered.taken-back");
         if !done && before != now {
             _ = self.map().cas(word, before, now);
         }
@@ -163,11 +163,11 @@ impl Arena {
             Presence::Dead(_) | Presence::Vacating(_) | Presence::Sweeping(_)
                 if Member::new(m.slot(), t.epoch) == m =>
             {
-                let seen = self.map().load(self.layout().member(m.slot(), SEEN_TO));
+                let seen = self.map().load(self.layout().member(m.slot(), RECOVERED));
                 // All, or all but another ring.
-                (seen & seen_to(u32::MAX, None) == seen_to(t.epoch, None)
-                    || mutant!("member.left.before-seen-to"))
-                    && seen != seen_to(t.epoch, Some(ring))
+                (seen & recovered_word(u32::MAX, None) == recovered_word(t.epoch, None)
+                    || mutant!("member.left.before-recovery"))
+                    && seen != recovered_word(t.epoch, Some(ring))
             }
             _ => true,
         }

@@ -106,17 +106,17 @@ impl Arena {
         let mut to_vacate = Vec::new();
         let mut told = Vec::new();
         if !to_tell.is_empty() {
-            let (settled, queues) = self.see_to(&members(&to_tell));
+            let (settled, queues) = self.recover_for(&members(&to_tell));
             told = queues;
             let mut done = Vec::new();
             for (v, left) in to_tell.into_iter().zip(settled) {
                 let (slot, epoch) = (v.dead.member.slot(), v.dead.epoch);
                 match left {
                     InDoubt::Nothing => {
-                        self.note_seen_to(slot, epoch, None);
+                        self.note_recovered(slot, epoch, None);
                         done.push(v);
                     }
-                    InDoubt::Ring(ring) => self.note_seen_to(slot, epoch, Some(ring)),
+                    InDoubt::Ring(ring) => self.note_recovered(slot, epoch, Some(ring)),
                     InDoubt::Rings => {}
                 }
             }
@@ -147,30 +147,30 @@ impl Arena {
 
     /// Recovers everything that others wait for; returns what is left of each member, and which queues they
     /// have.
-    fn see_to(&self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
+    fn recover_for(&self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
         let mut found = Found::default();
         if !mutant!("visit.envelopes-not-seen-to") {
-            self.see_to_envelopes(dead, &mut found.deserted);
+            self.recover_envelopes(dead, &mut found.deserted);
         }
-        self.each_block_touched(dead, |block| self.see_to_block(block, dead, Queues::Tell, &mut found));
-        self.see_to_deserted(found.deserted);
+        self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Tell, &mut found));
+        self.recover_deserted(found.deserted);
         (settled, found.told)
     }
 
     /// Gives up the seats of the dead in these queues.
     fn vacate(&self, dead: &[Dead], queues: Vec<BlockId>) {
         let mut found = Found::default();
-        queues.into_iter().for_each(|block| self.see_to_block(block, dead, Queues::Vacate, &mut found));
-        self.see_to_deserted(found.deserted);
+        queues.into_iter().for_each(|block| self.recover_block(block, dead, Queues::Vacate, &mut found));
+        self.recover_deserted(found.deserted);
     }
 
     /// As [`vacate`](Self::vacate), in all queues, wherever other visitors that do the same were killed or
     /// stopped.
     fn vacate_all(&self, dead: &[Dead]) {
         let mut found = Found::default();
-        self.each_block_touched(dead, |block| self.see_to_block(block, dead, Queues::Vacate, &mut found));
-        self.see_to_deserted(found.deserted);
+        self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Vacate, &mut found));
+        self.recover_deserted(found.deserted);
     }
 
     fn each_block_touched(&self, dead: &[Dead], mut f: impl FnMut(BlockId)) {
@@ -182,7 +182,7 @@ impl Arena {
     }
 
     /// Gives up the attachments of messages that no process will ever get.
-    fn see_to_deserted(&self, mut deserted: Vec<Deserted>) {
+    fn recover_deserted(&self, mut deserted: Vec<Deserted>) {
         while let (Some((ring, had)), Some(rings)) = (deserted.pop(), RINGS.get()) {
             let (at, len) = self.data_of(ring);
             let each = &mut |e| self.give_up_attachments(e, had, &mut deserted);
@@ -205,7 +205,7 @@ impl Arena {
         rings.settle(*self, (dead, &intents), &others)
     }
 
-    fn see_to_envelopes(&self, dead: &[Dead], deserted: &mut Vec<Deserted>) {
+    fn recover_envelopes(&self, dead: &[Dead], deserted: &mut Vec<Deserted>) {
         #[cfg(feature = "inject")]
         if crate::arena::recovery::skipped_sweep() {
             return;
@@ -269,7 +269,7 @@ impl Arena {
         }
     }
 
-    fn see_to_block(&self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut Found) {
+    fn recover_block(&self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut Found) {
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
         match (state.life, state.kind) {
             // The member died while it drained the ring, or a visitor took away the last other holder.
@@ -280,11 +280,11 @@ impl Arena {
             // A process without a ring layer visits members that never had queues: the process that gave up
             // this queue's seats handles it.
             (Life::Live, Kind::Ring) if RINGS.get().is_none() => {}
-            (Life::Live, kind) => self.see_to_seats(block, kind, dead, queues, found),
+            (Life::Live, kind) => self.recover_seats(block, kind, dead, queues, found),
         }
     }
 
-    fn see_to_seats(&self, block: BlockId, kind: Kind, dead: &[Dead], queues: Queues, found: &mut Found) {
+    fn recover_seats(&self, block: BlockId, kind: Kind, dead: &[Dead], queues: Queues, found: &mut Found) {
         let mut held = false;
         let mut had = None;
         self.each_seat(block, |seat| {

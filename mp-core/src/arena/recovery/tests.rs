@@ -184,7 +184,7 @@ fn begin_update(arena: Arena, d: Dead, word: Word, (old, new): (u64, u64)) {
 /// A page of seats goes over to its block, if it is linked there already; else it is freed.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn a_page_of_seats_that_the_dead_one_had_linked_is_its_blocks() {
+fn a_page_of_seats_that_a_dead_member_had_linked_is_its_blocks() {
     let (_one, arena) = one();
     let dead = living(arena);
     let block = arena.alloc(11 << 10).unwrap();
@@ -243,7 +243,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn another_sweeper_takes_over_from_a_dead_one_and_not_from_one_that_lives() {
+fn another_sweeper_takes_over_from_a_dead_sweeper_and_not_from_one_that_lives() {
     let (_one, arena) = one();
     let (dead, sweeper) = (living(arena), living(arena));
     kill(arena, dead);
@@ -296,7 +296,7 @@ fn the_next_tenant_of_a_slot_is_another_member() {
 /// visitor writes.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_seen_to() {
+fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_recovered() {
     const RING: BlockId = 3;
     let (_one, arena) = one();
     let dead = living(arena);
@@ -304,11 +304,11 @@ fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_seen_to() {
     arena.set_dead(dead.member);
     let left = |ring| arena.has_left(dead.member, ring);
     assert!(!left(RING), "nothing was recovered yet");
-    arena.note_seen_to(slot, epoch, Some(RING));
+    arena.note_recovered(slot, epoch, Some(RING));
     assert!(!left(RING) && left(RING + 1));
-    arena.note_seen_to(slot, epoch, None);
+    arena.note_recovered(slot, epoch, None);
     assert!(left(RING));
-    arena.note_seen_to(slot, epoch, Some(RING));
+    arena.note_recovered(slot, epoch, Some(RING));
     assert!(left(RING), "a late visitor has taken it back");
     kill(arena, dead);
     arena.sweep().unwrap();

@@ -94,7 +94,7 @@ const HOLDS: u64 = 1 << 63;
 const HEADER: u64 = directory::HEAD as u64;
 
 /// How long to wait for another process that makes the extent which this process needs too.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIME_LIMIT: Duration = Duration::from_millis(100);
 
 /// What an extent's word says: state 2 bits, member 24.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -222,7 +222,7 @@ impl Arena {
                     _ => {}
                 }
             }
-            if being_made && begin.elapsed() < PATIENCE {
+            if being_made && begin.elapsed() < TIME_LIMIT {
                 std::thread::sleep(Duration::from_micros(200));
                 continue;
             }
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "asks for the parent process")]
-    fn a_file_names_those_who_keep_it() {
+    fn a_file_names_the_processes_that_keep_it() {
         let mut head = vec![0_u8; 4096];
         let parent = memory::parent_pid();
         let start = memory::start_time_of(parent).expect("it lives");

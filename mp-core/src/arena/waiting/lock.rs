@@ -111,7 +111,7 @@ pub struct RawGuard<'a> {
     lock: &'a RawLock,
     me: Member,
     marked: bool,
-    mending: bool,
+    recovered: bool,
     /// The lock knows by which thread it is held.
     thread: PhantomData<*const ()>,
 }
@@ -151,7 +151,7 @@ impl RawLock {
 
     #[inline(always)]
     fn guard(&self, me: Member, word: LockWord) -> RawGuard<'_> {
-        RawGuard { lock: self, me, marked: word.is_marked(), mending: false, thread: PhantomData }
+        RawGuard { lock: self, me, marked: word.is_marked(), recovered: false, thread: PhantomData }
     }
 
     /// The holder, if it is dead.
@@ -277,8 +277,8 @@ impl RawGuard<'_> {
 
     /// Says that the data is as it should be: dropping the guard, other than by a panic, takes the mark away.
     #[inline]
-    pub fn mend(&mut self) {
-        self.mending = true;
+    pub fn mark_recovered(&mut self) {
+        self.recovered = true;
     }
 }
 
@@ -289,7 +289,7 @@ impl Drop for RawGuard<'_> {
         if self.lock.arena.me().ok() != Some(self.me) && !mutant!("lock.released-by-a-copy") {
             return;
         }
-        let sound = self.mending && (!std::thread::panicking() || mutant!("lock.mended-by-a-panic"));
+        let sound = self.recovered && (!std::thread::panicking() || mutant!("lock.recovered-by-a-panic"));
         if run(Unlock::new(self.lock.at, sound), self.lock.arena.map()) {
             self.lock.wake();
         }

@@ -7,7 +7,7 @@
 //! other process replaces it.
 //!
 //! The lock is `flock(2)`, and any process that can read the directory can take it, and so keep others from
-//! listening there. Those give up after [`PATIENCE`], with an error that says why.
+//! listening there. Those give up after [`TIME_LIMIT`], with an error that says why.
 //!
 //! | killed | left | then |
 //! |---|---|---|
@@ -28,7 +28,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
 /// How long to wait for another process's lock of the directory.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -152,14 +152,14 @@ impl Directory {
     /// Locked against other processes that begin to listen in it.
     fn lock(path: &Path) -> io::Result<Self> {
         let Self(fd) = Self::open(path)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         loop {
             match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self(fd)),
                 Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(PAUSE),
                 Err(Errno::AGAIN) => {
                     let why = format!(
-                        "another process has kept {} locked (flock) for {PATIENCE:?}; use a directory that only this user can \
+                        "another process has kept {} locked (flock) for {TIME_LIMIT:?}; use a directory that only this user can \
                          read, or a name (@…)",
                         directory_of(path).display()
                     );

@@ -67,7 +67,7 @@ fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
     // If another owner has it meanwhile, it is not returned.
     let place = Place::unpack(m.load(arena.place_words().of(e)));
     if let Some(ring) = RingMemory::open(arena, place.ring) {
-        ring.return_for_the_dead(e, owner);
+        ring.return_for_dead_holder(e, owner);
     }
 }
 

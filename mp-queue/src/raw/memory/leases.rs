@@ -145,8 +145,8 @@ impl RingMemory {
 
     /// Returns a lease of a dead member that holds this queue. This process need not: it reads the queue's
     /// words, and changes none of them. Waiters are woken later, see [`note_returned`](Self::note_returned).
-    pub(super) fn return_for_the_dead(&self, id: EnvelopeId, owner: Owner) {
-        run(self.returning(id, owner).for_the_dead(), Self::words(self.arena));
+    pub(super) fn return_for_dead_holder(&self, id: EnvelopeId, owner: Owner) {
+        run(self.returning(id, owner).for_dead_holder(), Self::words(self.arena));
     }
 
     /// Notes what dead members had, if there is any. This process visits one of them, whose seat keeps the queue.
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_just_being_leased_is_in_somebodys_hands() {
+    fn what_is_just_being_leased_has_a_holder() {
         let queue = unburdened();
         // Too long for a slot: it has an envelope, which is what is leased.
         let text = "a message in an envelope".to_owned();

@@ -93,7 +93,7 @@ impl RingMemory {
         self.header.last_gone(Self::words(self.arena))
     }
 
-    /// How many messages are in it; a moment's picture.
+    /// How many messages are in it; a snapshot.
     pub(crate) fn len(&self) -> usize {
         let mut all = 0;
         for i in 0..self.chain.segments {
