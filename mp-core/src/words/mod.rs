@@ -11,9 +11,10 @@
 //! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `SWEEPING`), visits 30 or sweeper 24, epoch 32 |
 //! | [`Visiting`] (of a member) | one visits 1, first slot 31, last slot 32 |
 //!
-//! Sequences and versions count how often a word changed. They are compared for equality only, so that a wrap
-//! matters only to a process that slept through an exact multiple of 2^34 (2^38) changes of one single word
-//! and wakes at that very instant.
+//! Sequences and versions count how often a word changed. They are compared for equality, so that a wrap matters only
+//! to a process that slept through an exact multiple of 2^34 (2^38) changes of one single word and wakes at that very
+//! instant. One comparison goes by their order: which of 64 envelopes' sequences is the latest, when their memory is
+//! given back ([`Owner::later`]); it takes them to be less than 2^37 changes apart.
 
 mod attach;
 mod block_state;
