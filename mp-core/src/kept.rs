@@ -1,5 +1,5 @@
 //! Descriptors that this library keeps as long as the process lives, each named where it is opened. So a test can tell them from
-//! those that were left open: with the feature `inject`, they are compared with what is open at the end (`inject::leaks`).
+//! those that were left open: with the feature `inject`, they are compared with what is open at the end (`leaks`).
 
 use std::os::fd::AsFd;
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::arena::Arena;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
-use crate::sys::leave;
+use crate::sys::at_exit;
 
 /// How long what is about to be closed or freed by threads that are at their end may take.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ static KEPT: PerProcess<Mutex<Vec<Kept>>> = PerProcess::new([const { Mutex::new(
 static GARBAGE: PerProcess<OnceLock<()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-leave::before_main!(begin);
+at_exit::before_main!(begin);
 
 /// Before `main`.
 #[cfg_attr(
@@ -61,7 +61,7 @@ fn begin() {
     let inherited = inherited.split(',').filter_map(|fd| fd.parse().ok()).collect();
     let report = format!("{report}-{}", std::process::id()).into();
     if WANTED.set(Wanted { inherited, report }).is_ok() {
-        leave::at_last(look);
+        at_exit::at_last(look);
     }
 }
 

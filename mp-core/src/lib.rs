@@ -88,7 +88,7 @@ pub use error::{Error, MessagesInFlight, QueuedMessages, Result};
 pub use message::Message;
 pub use process::mutex;
 #[doc(hidden)]
-pub use process::users;
+pub use process::user_code;
 pub use shared_memory::SharedMemory;
 pub use storage::Storage;
 pub use storage::weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};

@@ -10,7 +10,7 @@ use std::fmt;
 
 use mp_core::Error;
 use mp_core::message::{Codec, Incoming, IntoOutcome, Message, Outgoing, Returned};
-use mp_core::users::Apart;
+use mp_core::user_code::Apart;
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Raise};
 

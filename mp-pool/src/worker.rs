@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::users::Apart;
+use mp_core::user_code::Apart;
 use mp_queue::{PutError, Queue};
 use mp_spawn::{Closure, Raise};
 use mp_tensor::SharedTensor;

@@ -1,6 +1,6 @@
 //! MessagePack, with attachments beside it.
 
-mod bad;
+mod error;
 mod first;
 mod number;
 mod read;
@@ -13,7 +13,7 @@ use mp_core::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 
-use bad::Bad;
+use error::Bad;
 
 /// Each value as its length and its MessagePack bytes. The length is one byte; from 255 on it is a byte 255, and four bytes,
 /// little-endian.

@@ -8,7 +8,7 @@ use std::thread::LocalKey;
 
 use mp_core::message::level::afresh;
 use mp_core::message::{Codec, Incoming, Message, Number, Outgoing, Undecodable};
-use mp_core::users::drop_caught;
+use mp_core::user_code::drop_caught;
 use mp_core::{Arena, Envelope, Repeated, fnv1a};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,14 +1,14 @@
 //! What can go wrong with shared memory.
 
 mod dtype;
-mod on_their_way;
+mod messages_in_flight;
 mod undecodable;
 
 use std::fmt;
 use std::io;
 
 use crate::words::{DType, Member};
-pub use on_their_way::{MessagesInFlight, QueuedMessages};
+pub use messages_in_flight::{MessagesInFlight, QueuedMessages};
 pub use undecodable::{Undecodable, in_field};
 
 /// `Result` with this crate's [`Error`].

@@ -2,7 +2,7 @@
 
 pub mod mutex;
 mod per_process;
-pub mod users;
+pub mod user_code;
 
 pub use per_process::{GENERATIONS, PerProcess, SetOnce};
 pub(crate) use per_process::{begin_generation, generation};

@@ -17,7 +17,7 @@
 //! | holding | held by the dead process | adopts it, by a swap of exactly the word that it saw: marked |
 //! | holding, before it wrote `by` | a `by` of an earlier sequence | adopts it; the pid comes from the member table, or is not known |
 //! | adopting, before or after it wrote `died` | held by the dead adopter, marked | adopts it in turn |
-//! | released, before it woke a sleeper | free, `parked` clear | sleepers look again within a slice |
+//! | released, before it woke a sleeper | free, `parked` clear | sleepers look again within a poll interval |
 //! | woken, before it took it | free, `parked` clear | the same |
 //!
 //! A holder that is stopped is not dead: a process that wants the lock waits, or gives up when its time is

@@ -9,7 +9,7 @@
 //! A chain that is being freed still leads to pages which are free, or another block's by now. So a page is
 //! the block's only if its seat says so, or, when its maker died before handing it over, if the page itself
 //! says so; and a process that frees a page takes that back first. Otherwise a page that was freed, and is
-//! being made ready for another block, would be taken from its maker: the model `model_pages` finds that.
+//! being made ready for another block, would be taken from its maker: the model `models::pages` finds that.
 
 use super::cursor::{last_taken, page_next, page_owner};
 use super::{BlockAt, FreeCheck, PAGE_HEADER, Released, Unclaim, link_of, with_link};

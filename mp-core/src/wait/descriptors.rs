@@ -25,7 +25,7 @@ use super::many::no_thread;
 use crate::arena::POLL_INTERVAL;
 use crate::error::{Error, Result};
 use crate::kept::kept;
-use crate::process::users::caught;
+use crate::process::user_code::caught;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::epoll::{self, Epoll};
 

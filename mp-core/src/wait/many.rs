@@ -151,7 +151,7 @@ fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     Ok(some(found))
 }
 
-/// What each wait does besides, once a slice.
+/// What each wait does besides, once a poll interval.
 struct Sweeps {
     /// And how many deaths were noticed there when it looked last.
     arenas: Vec<(Arena, u32)>,
@@ -211,7 +211,7 @@ fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<u
     loop {
         words.clear();
         words.extend(parkings(things).map(|parking| (parking.futex(), parking.announce() as u32)));
-        // Behind the others: where those are as many as the kernel takes, a death is found after a slice.
+        // Behind the others: where those are as many as the kernel takes, a death is found after a poll interval.
         words.extend(sweeps.words());
         if let Some(found) = again(things)? {
             return Ok(found);
@@ -274,8 +274,8 @@ fn at_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<us
         if is_over(deadline) {
             return Ok(Vec::new());
         }
-        let slice = Instant::now() + POLL_INTERVAL;
-        readiness::poll(&fds, Some(deadline.map_or(slice, |d| d.min(slice))))?;
+        let next = Instant::now() + POLL_INTERVAL;
+        readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next))))?;
         sweeps.if_due(things)?;
     }
 }

@@ -27,9 +27,9 @@
 //! | killed, stopped | left | other waiters |
 //! |---|---|---|
 //! | announced, or asleep | bits of sleepers | the next waker makes a call too many, and takes the bit back |
-//! | woken, before it woke the next one | a sleeper beside something that is ready | looks after a slice |
-//! | a waker, before its call | sleepers | look after a slice, and sweep |
-//! | stopped while it sleeps | wake-ups that it swallowed | look after a slice |
+//! | woken, before it woke the next one | a sleeper beside something that is ready | looks after a poll interval |
+//! | a waker, before its call | sleepers | look after a poll interval, and sweep |
+//! | stopped while it sleeps | wake-ups that it swallowed | look after a poll interval |
 //!
 //! Nothing here is written in shared memory but those bits, by the steps of [`Announce`](crate::Announce) and
 //! [`Notify`](crate::Notify).
@@ -67,7 +67,7 @@ pub trait Waitable {
     fn is_ready(&self) -> bool;
 
     /// As [`is_ready`](Self::is_ready), but looks as well for what dead processes have left, which may take a
-    /// while. A waiter asks once a slice.
+    /// while. A waiter asks once a poll interval.
     fn is_ready_after_all(&self) -> bool {
         self.is_ready()
     }

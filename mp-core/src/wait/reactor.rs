@@ -6,10 +6,10 @@
 //! | state of an entry | changed by |
 //! |---|---|
 //! | idle | its owner: announces itself at the word, enters it with the value that it has seen → watched |
-//! | watched | its owner → idle; the thread, when the word differs from that value, or when it is ready after a slice: takes it out, then wakes its owner → idle |
+//! | watched | its owner → idle; the thread, when the word differs from that value, or when it is ready after a poll interval: takes it out, then wakes its owner → idle |
 //!
 //! Between the time when an entry is taken out and the time when its thread has left the word, a wake-up there may be
-//! swallowed; as when a sleeper is killed, other waiters look after a slice.
+//! swallowed; as when a sleeper is killed, other waiters look after a poll interval.
 //!
 //! The owner looks again between entering and going to sleep, so it does not matter how late the thread sees the entry: a
 //! word that has changed since differs from the value.
@@ -25,7 +25,7 @@ use crate::process::mutex::Mutex;
 use super::{SharedWaitable, many};
 use crate::arena::{Arena, POLL_INTERVAL, Parking};
 use crate::error::Result;
-use crate::process::users::{caught, drop_caught};
+use crate::process::user_code::{caught, drop_caught};
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::futex;
@@ -136,7 +136,7 @@ impl Entry {
     }
 
     /// Announces a sleeper, and has the waker woken when the word changes; once. The caller looks again after this. If
-    /// `what` is given, the waker is woken as well when it is ready after a slice; else that is up to the
+    /// `what` is given, the waker is woken as well when it is ready after a poll interval; else that is up to the
     /// caller.
     pub(super) fn watch(&mut self, what: Option<&SharedWaitable>, waker: &Waker) -> Result<()> {
         self.parking.arena().me()?;
@@ -268,7 +268,7 @@ fn work(i: usize, control: &'static AtomicU32) {
     }
 }
 
-/// Once a slice, and when a death was noticed: sweeps, if that is due, and looks whether something is ready though no waker
+/// Once a poll interval, and when a death was noticed: sweeps, if that is due, and looks whether something is ready though no waker
 /// came. Callers that sleep in `poll` look themselves, so `news` of a death wakes them.
 fn look(i: usize, news: bool) {
     let (mut arenas, mut watched): (Vec<Arena>, Vec<(usize, u64, SharedWaitable)>) = Default::default();

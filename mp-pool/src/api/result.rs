@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use mp_core::message::Undecodable;
-use mp_core::users::Each;
+use mp_core::user_code::Each;
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::Incoming;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
-use mp_core::users::{Apart, Each, caught, drop_caught};
+use mp_core::user_code::{Apart, Each, caught, drop_caught};
 use mp_reduce::Message;
 use mp_spawn::{Closure, Raise};
 

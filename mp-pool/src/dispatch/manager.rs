@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "log")]
-use mp_core::users::caught;
+use mp_core::user_code::caught;
 use mp_queue::GetError;
 use mp_spawn::{ExitStatus, ProcessName, ProcessStatus, Raise, SpawnError};
 
@@ -34,7 +34,7 @@ const MOST_DEATHS: u32 = 4;
 /// How long to wait for a process that got a SIGKILL: one in an uninterruptible system call stays.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// The longest sleep where nothing would wake this thread for certain.
-const SLICE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest sleep where something would.
 const LONG: Duration = Duration::from_secs(1);
 
@@ -116,8 +116,8 @@ impl Manager {
                 // No worker is there: only this process can have news.
                 let mut events = self.shared.events.lock();
                 if events.is_empty() {
-                    let slice = Instant::now() + SLICE;
-                    self.shared.rang.wait_until(&mut events, until.map_or(slice, |until| until.min(slice)));
+                    let next = Instant::now() + POLL_INTERVAL;
+                    self.shared.rang.wait_until(&mut events, until.map_or(next, |until| until.min(next)));
                 }
             }
             Err(error) => self.shared.break_off(&error.to_string()),

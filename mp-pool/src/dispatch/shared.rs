@@ -13,7 +13,7 @@ use mp_core::message::IntoOutcome;
 use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
-use mp_core::users::Apart;
+use mp_core::user_code::Apart;
 use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use mp_core::users::drop_caught;
+use mp_core::user_code::drop_caught;
 use mp_core::words::EnvelopeId;
 use mp_core::{Message, Wait};
 use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};

@@ -1,7 +1,7 @@
 //! Messages on their way into a queue and out of it: in an envelope, or so small that they need none.
 
 use mp_core::message::Outgoing;
-use mp_core::users::drop_caught;
+use mp_core::user_code::drop_caught;
 use mp_core::{Envelope, Message, Wait};
 use mp_reduce::{Error, Lent, TypeFingerprint, pack_unless, unpack_as, unpack_plain};
 

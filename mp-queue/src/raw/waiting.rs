@@ -72,7 +72,7 @@ impl Raw {
         attempt().unwrap_or_else(|| self.wait(wait, how, at, attempt, alone))
     }
 
-    /// After a first attempt: spins, at the pace of the messages if there is one, then sleeps in slices. Once a slice it looks for
+    /// After a first attempt: spins, at the pace of the messages if there is one, then sleeps in slices. Once a poll interval it looks for
     /// dead members, and after each sleep whether another process or handle is left.
     pub(super) fn wait<R, E: From<Unmet>>(
         &self,

@@ -55,6 +55,7 @@
 //! Laps have 38 bits and compare modulo 2^38. A process that slept through an exact multiple of 2^38 laps and
 //! then compares-and-swaps succeeds on a slot that is in precisely the state it believes in, which is correct.
 
+mod byte_bound;
 mod census;
 mod chain;
 mod close;
@@ -67,8 +68,8 @@ mod put;
 mod settle;
 mod slot;
 mod small;
-mod within;
 
+pub use byte_bound::{Fits, PutWithin, Weight};
 pub use census::{Census, Counted};
 pub use chain::{ChainAt, CloseChain, Extend, Link};
 pub use close::Close;
@@ -80,7 +81,6 @@ pub use settle::{Settle, Settled, Surroundings};
 pub(crate) use slot::Standing;
 pub use slot::{Content, Slot, SlotState, Ticket};
 pub use small::{Enclose, PutSmall, Small};
-pub use within::{Fits, PutWithin, Weight};
 
 #[cfg(doc)]
 use mp_core::mem::Mem;

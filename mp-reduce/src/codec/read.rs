@@ -19,7 +19,7 @@ use mp_core::message::level;
 use serde::de::value::SeqDeserializer;
 use serde::de::{Deserializer, Error as _, Visitor};
 
-use super::bad::{Bad, too_deep, too_short};
+use super::error::{Bad, too_deep, too_short};
 use super::first;
 use parts::{Map, Sequence};
 

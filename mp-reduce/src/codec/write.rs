@@ -14,7 +14,7 @@ use std::cell::Cell;
 use mp_core::message::level;
 use serde::ser::{Error as _, Serialize, Serializer};
 
-use super::bad::{Bad, too_deep};
+use super::error::{Bad, too_deep};
 use super::first;
 use parts::{Elements, Entries, Fields};
 

@@ -19,7 +19,7 @@ use crate::child::clone::{self, Alone, Made, Slip};
 use crate::child::main::Source;
 use crate::child::panic_hook;
 use crate::error::USELESS;
-use crate::error::cause;
+use crate::error::os_limit;
 use crate::protocol::frame::{self, Frame, Kind};
 use crate::protocol::function::{self, Preload};
 use crate::protocol::lifeline;
@@ -111,7 +111,7 @@ fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>>
         tell(socket, &Answer::Preloading)?;
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(desc.entry)) {
             let note = panic_hook::caught(&*payload);
-            mp_core::users::drop_payload(payload);
+            mp_core::user_code::drop_payload(payload);
             return Ok(Err(format!("{} panicked: {}", preload.name, note.message)));
         }
         // Each copy would print what is left in a buffer.
@@ -126,8 +126,8 @@ fn alone() -> Result<Alone, String> {
     if Arena::get().is_some() {
         return Err(format!("it has made shared memory, and {what}"));
     }
-    let alone =
-        Alone::check().map_err(|error| format!("its threads can't be counted: {}", cause::of_proc(error)))?;
+    let alone = Alone::check()
+        .map_err(|error| format!("its threads can't be counted: {}", os_limit::of_proc(error)))?;
     alone.ok_or_else(|| format!("it has started threads, and {what}"))
 }
 

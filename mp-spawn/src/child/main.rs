@@ -26,7 +26,7 @@ use crate::child::fork_server::Copy;
 use crate::child::panic_hook;
 use crate::child::shared_library;
 use crate::error::USELESS;
-use crate::error::cause;
+use crate::error::os_limit;
 use crate::protocol::command;
 use crate::protocol::control_socket::{self, Line};
 use crate::protocol::frame::{Frame, Inbox, Kind};
@@ -71,7 +71,7 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_in
         Ok(true) => {}
         // Probably killed a moment ago: there is no parent to report to.
         Ok(false) => return USELESS,
-        Err(error) => fit = fit.and(Err(cause::of_prctl(error))),
+        Err(error) => fit = fit.and(Err(os_limit::of_prctl(error))),
     }
     let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
     let (files, changes, start, args) = match prepared {

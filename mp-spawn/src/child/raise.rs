@@ -31,7 +31,7 @@ impl Raise {
         panic::catch_unwind(AssertUnwindSafe(|| __rust_begin_short_backtrace(function))).map_err(|payload| {
             let PanicNote { message, location, backtrace } = panic_hook::caught(&*payload);
             // Dropping the payload may panic again.
-            mp_core::users::drop_payload(payload);
+            mp_core::user_code::drop_payload(payload);
             let (chain, debug) = (Vec::new(), String::new());
             Box::new(Raise { panicked: true, message, chain, debug, location, backtrace })
         })

@@ -1,9 +1,9 @@
 //! What can go wrong with a process, from the attempt to start it to the way it ended.
 
 pub(crate) mod backtrace;
-pub(crate) mod cause;
 pub(crate) mod exit_status;
 pub(crate) mod function_error;
+pub(crate) mod os_limit;
 pub(crate) mod process_name;
 
 use std::fmt;
@@ -473,7 +473,7 @@ pub(crate) const USELESS: i32 = 120;
 /// The error of a start, with the limit that was hit and the cause as far as the system tells.
 pub(crate) fn failed(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
     let error = source.raw_os_error().map(Errno::from_raw_os_error);
-    let (limit, cause) = (cause::limit(error), cause::of(what, program, error));
+    let (limit, cause) = (os_limit::limit(error), os_limit::of(what, program, error));
     let program = program.map(Path::to_owned);
     SpawnError::Launch(Box::new(LaunchError { what, program, limit, cause, source: Arc::new(source) }))
 }

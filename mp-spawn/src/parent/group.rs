@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
-use mp_core::users::{Apart, caught};
+use mp_core::user_code::{Apart, caught};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 

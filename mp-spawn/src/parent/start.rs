@@ -9,8 +9,8 @@ use crate::parent::child_state::{Common, Order};
 use crate::parent::group::Group;
 use crate::parent::launch::Command;
 use crate::parent::launch::fork;
+use crate::parent::member_quota;
 use crate::parent::options::SpawnOptions;
-use crate::parent::room;
 use crate::parent::supervisor::{self, Batch};
 use crate::protocol::command;
 use crate::protocol::frame::{self, Kind, WireError};
@@ -81,7 +81,7 @@ pub(crate) fn start(
     if method == StartMethod::Fork {
         fork::check()?;
     }
-    let room = room::reserve(names.count())?;
+    let room = member_quota::reserve(names.count())?;
     let names = names.all();
     let settings = settings(options)?;
     let command = Command::new(options.command.as_ref(), &function)?;

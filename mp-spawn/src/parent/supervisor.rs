@@ -50,7 +50,7 @@ use crate::parent::fork_server;
 use crate::parent::fork_server::connection::Life;
 use crate::parent::launch::fork;
 use crate::parent::launch::{self, Command};
-use crate::parent::room::Room;
+use crate::parent::member_quota::Room;
 use crate::protocol::control_socket::{self, Line};
 use crate::protocol::frame::WireError;
 use crate::protocol::lifeline;

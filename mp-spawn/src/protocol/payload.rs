@@ -31,7 +31,7 @@ use mp_reduce::{Encoded, MessagePack, TypeFingerprint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::cause;
+use crate::error::os_limit;
 use crate::error::{LaunchError, Result, SpawnError};
 use crate::protocol::control_socket;
 use crate::protocol::frame::Kind;
@@ -88,7 +88,7 @@ impl ToChild {
         let mut out = Outgoing::default();
         args.encode::<MessagePack>(&mut out).map_err(|e| unencodable(e.into()))?;
         // From here on the message is the value.
-        mp_core::users::drop_caught(args);
+        mp_core::user_code::drop_caught(args);
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => ToChild::plain(&bytes),
             Err(mut out) => {
@@ -121,7 +121,7 @@ pub(crate) fn arena() -> Result<Arena> {
 }
 
 fn no_memory(error: mp_core::Error) -> SpawnError {
-    match cause::of_memory() {
+    match os_limit::of_memory() {
         None => unencodable(error.into()),
         cause => SpawnError::Launch(Box::new(LaunchError {
             what: "sharing memory with a worker",
@@ -244,7 +244,7 @@ impl Value {
         let mut out = Outgoing::default();
         value.encode::<MessagePack>(&mut out)?;
         // From here on the message is the value.
-        mp_core::users::drop_caught(value);
+        mp_core::user_code::drop_caught(value);
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => Ok(Value::Plain(bytes)),
             Err(mut out) => {

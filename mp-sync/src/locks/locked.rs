@@ -97,8 +97,9 @@ impl Locked {
     }
 }
 
+/// The error of a lock whose holder died.
 #[cold]
-fn owner_died(guard: &RawGuard<'_>) -> LockError {
+pub(crate) fn owner_died(guard: &RawGuard<'_>) -> LockError {
     let Died { member, pid } = guard.died().unwrap_or(Died { member: Member::from_raw(0), pid: 0 });
     LockError::OwnerDied { member, pid }
 }

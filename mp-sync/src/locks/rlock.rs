@@ -8,10 +8,11 @@ use bytemuck::Pod;
 use mp_core::mem::Word;
 use mp_core::steps::lock::Died;
 use mp_core::words::Member;
-use mp_core::{AdaptiveSpin, Error, LockError, RawGuard, Result, Wait};
+use mp_core::{AdaptiveSpin, Error, LockError, Result, Wait};
 
 use crate::handle::handle;
 use crate::locks::data::{self, Guarded};
+use crate::locks::locked::owner_died;
 use crate::locks::unlocked::{Relock, Waiting};
 use crate::shared::{Kept, Shared};
 use crate::steps::rlock::{AllLevels, Deepen, Deeper, Depth, Rise, SetDepth};
@@ -229,13 +230,6 @@ impl<'a, T: Pod + Send> Relock for RLockGuard<'a, T> {
     fn relock(mut unlocked: Unlocked<'a, T>, wait: Wait, _: Waiting) -> Result<Self, LockError> {
         unlocked.relock(wait)
     }
-}
-
-/// The error of a lock whose holder died.
-#[cold]
-pub(crate) fn owner_died(guard: &RawGuard<'_>) -> LockError {
-    let Died { member, pid } = guard.died().unwrap_or(Died { member: Member::from_raw(0), pid: 0 });
-    LockError::OwnerDied { member, pid }
 }
 
 impl<T: Pod + Send> Drop for Level<'_, T> {

@@ -15,7 +15,7 @@ pub use self::guard::{ReadGuard, WriteGuard};
 pub(crate) use self::guard::{Reading, Writing};
 use crate::handle::handle;
 use crate::locks::data::{self, Guarded};
-use crate::locks::rlock::owner_died;
+use crate::locks::locked::owner_died;
 use crate::shared::Shared;
 use crate::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
 use crate::steps::slot::{Change, EMPTY, Find, HELD, Seen, set};

@@ -33,7 +33,7 @@
 //! | arrived | an arrival of a dead party | a waiter breaks the barrier, unless all have arrived |
 //! | as the last to arrive, before it ended the phase | all arrived, phase open | a party that waits, or comes next, ends it |
 //! | as the last to arrive, before it has done what it had to do | all arrived, phase open, the last arrival acts | a party that waits, or comes next, breaks the barrier |
-//! | having ended or broken it, before it woke the others | they look within a slice | |
+//! | having ended or broken it, before it woke the others | they look within a poll interval | |
 //! | resetting | reset, or not; slots of dead parties | a party that finds them breaks it again, and it is reset again |
 
 use mp_core::mem::{Mem, Steps, Word};

@@ -16,11 +16,11 @@
 //! | notified, before it took its token | `NOTIFIED` of a dead process | a waiter takes the token over by one swap, and has it |
 //! | notified, while all slots are in use | `NOTIFIED` of a dead process | a thread that wants to wait takes the slot with its token, and has it |
 //! | having taken a token over, its own place not yet given up | two slots of a dead process | the token is passed on as above, the other is cleared |
-//! | notifying, before it woke the sleeper | `NOTIFIED` | the sleeper looks within a slice |
+//! | notifying, before it woke the sleeper | `NOTIFIED` | the sleeper looks within a poll interval |
 //!
 //! So a notification reaches exactly one live waiter, with one exception: a waiter that took over a dead
 //! waiter's token and finds that it has one of its own by now gives it to another waiter; if it is killed
-//! between that and giving it up, two have it. No waiter waits longer than a slice for a notification that
+//! between that and giving it up, two have it. No waiter waits longer than a poll interval for a notification that
 //! was given to a dead process.
 
 use mp_core::mem::{Mem, Steps, Word};

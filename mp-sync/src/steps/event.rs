@@ -13,7 +13,7 @@
 //! | killed | left | then |
 //! |---|---|---|
 //! | before the swap | nothing | |
-//! | set, before it woke the sleepers | set | they look within a slice |
+//! | set, before it woke the sleepers | set | they look within a poll interval |
 
 use mp_core::mem::{Mem, Steps, Word};
 

@@ -16,7 +16,7 @@
 //! |---|---|---|
 //! | before the swap | nothing; perhaps `used` is one too high | looks at one slot more |
 //! | holding | a slot that names a dead process | gives it back, by a swap of exactly the word that it saw |
-//! | given back, before it woke a waiter | a slot that is free | sleepers look again within a slice |
+//! | given back, before it woke a waiter | a slot that is free | sleepers look again within a poll interval |
 //! | giving back a dead member's slot | as it was, or given back | the same |
 //!
 //! A process that decides to give back a dead member's slot, is stopped, and goes on a week later finds another sequence,

@@ -6,7 +6,7 @@
 //! | processes | this process, which orphans fall to (`PR_SET_CHILD_SUBREAPER`) | they are its descendants |
 //! | temporary files | this process | `TMPDIR` is a directory of this run |
 //! | files below `/dev/shm`, also in a `mp-<uid>` | this process, which compares what is there before and after | their names have the program's process id; or a test that is run again, by itself, leaves such files each of three times |
-//! | descriptors, blocks, messages | the program, at its exit: `mp-core`'s `inject::leaks`, which this process asks by `MP_LEAKS` | it is its own memory and its own table of files |
+//! | descriptors, blocks, messages | the program, at its exit: `mp-core`'s `leaks`, which this process asks by `MP_LEAKS` | it is its own memory and its own table of files |
 //!
 //! What is left has a deadline to go by itself. Then it is reported, and each test is run again by itself, to find out which one
 //! leaves it; so the usual run pays nothing for that.

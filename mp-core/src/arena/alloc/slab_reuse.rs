@@ -28,7 +28,7 @@
 //!
 //! **Stale hints are harmless.** A process that takes a hint has read the slab's word before, claims the
 //! block, and then reads the word again ([`Claim`]): if it has changed, it gives the block back. While the
-//! block is claimed, the word stays, because retiring needs all blocks. In `model_reuse` a claimer loses this
+//! block is claimed, the word stays, because retiring needs all blocks. In `models::reuse` a claimer loses this
 //! race; without the second read two sizes of blocks overlap.
 //!
 //! Slabs of pages of seats are never retired: a process that follows a link that has changed must find seats.

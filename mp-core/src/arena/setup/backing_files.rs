@@ -21,7 +21,7 @@ use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
 use crate::sys::directory::{self, Directory, Owners, Reader};
-use crate::sys::{Errno, Mapping, leave, limits, memory};
+use crate::sys::{Errno, Mapping, at_exit, limits, memory};
 use crate::words::Member;
 
 /// A file with a name that this process holds.
@@ -390,7 +390,7 @@ pub(in crate::arena) fn verify(fd: BorrowedFd<'_>) -> Result<u64> {
 /// have used.
 pub(in crate::arena) fn watch_the_end() {
     if SharingStrategy::FileSystem.supported() {
-        leave::on_exit(leave_files);
+        at_exit::on_exit(leave_files);
     }
 }
 

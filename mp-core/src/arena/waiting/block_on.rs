@@ -1,7 +1,7 @@
 //! How a thread waits in a call that blocks: one loop for locks, permits, flags, barriers, conditions and queues.
 //!
 //! It looks for a while, as it has paid; then, again and again, it looks after dead peers if that is due, announces
-//! itself where it will be woken, looks once more, and sleeps for a slice ([`POLL_INTERVAL`]) at most. No wake-up is relied
+//! itself where it will be woken, looks once more, and sleeps for a poll interval ([`POLL_INTERVAL`]) at most. No wake-up is relied
 //! upon: its sender may die before.
 //!
 //! The order is what matters. What changes *before* the announcement is found by the look behind it, what changes
@@ -78,7 +78,7 @@ pub trait Blocking {
         self.attempt()
     }
 
-    /// Sleeps from `now` on, until what was announced is a thing of the past, at most for a slice; whether it may have
+    /// Sleeps from `now` on, until what was announced is a thing of the past, at most for a poll interval; whether it may have
     /// been woken.
     fn sleep(&mut self, announced: u64, now: Instant) -> bool;
 
@@ -139,8 +139,8 @@ impl Default for LivenessTimer {
 }
 
 impl LivenessTimer {
-    /// Whether to ask now: after a millisecond, then after each slice, when a death was noticed that it has not asked
-    /// about, and when the time is `over`. After a slice, the arena is swept as well, if that is due.
+    /// Whether to ask now: after a millisecond, then after each poll interval, when a death was noticed that it has not asked
+    /// about, and when the time is `over`. After a poll interval, the arena is swept as well, if that is due.
     ///
     /// # Errors
     /// [`Error::Forked`].

@@ -1,7 +1,7 @@
 //! Waiting for a lock between processes: the [steps](crate::steps::lock) driven on an arena.
 //!
-//! Looks for a while (as it has paid, up to 50 µs), then sleeps on the lock's own word, at most a slice
-//! ([`SLICE`](crate::POLL_INTERVAL)) at a time. After a millisecond, after each slice, when a death was noticed, and before it
+//! Looks for a while (as it has paid, up to 50 µs), then sleeps on the lock's own word, at most a poll interval
+//! ([`POLL_INTERVAL`](crate::POLL_INTERVAL)) at a time. After a millisecond, after each poll interval, when a death was noticed, and before it
 //! gives up it asks whether the holder is dead: not before, since most waits are shorter than it takes to ask. No
 //! wake-up is relied upon.
 

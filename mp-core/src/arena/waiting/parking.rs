@@ -6,7 +6,7 @@
 //! the word up and makes a system call. When the call woke no thread, the bit is taken back.
 //!
 //! No wake-up is relied upon: a process can be killed between its work and the call, and a woken sleeper can
-//! be killed before it does anything. So no thread sleeps longer than a slice ([`POLL_INTERVAL`]) without checking
+//! be killed before it does anything. So no thread sleeps longer than a poll interval ([`POLL_INTERVAL`]) without checking
 //! again.
 //!
 //! # Deaths
@@ -16,7 +16,7 @@
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters check after a slice, as if the word were not there |
+//! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters check after a poll interval, as if the word were not there |
 //! | | the process that has given up its seat of a queue, if it woke a sleeper there before, likewise | between the two | likewise |
 //!
 //! A waiter reads the count, *then* checks whether the holder is dead, then sleeps as long as the count is
@@ -287,7 +287,7 @@ impl Parking {
         })
     }
 
-    /// Sleeps until the word changes, but at most a slice and not beyond `deadline`; whether it was woken.
+    /// Sleeps until the word changes, but at most a poll interval and not beyond `deadline`; whether it was woken.
     pub fn sleep(&self, announced: u64, deadline: Option<Instant>) -> bool {
         self.sleep_at(announced, deadline, futex::wait)
     }
@@ -306,8 +306,8 @@ impl Parking {
         #[cfg(feature = "inject")]
         crate::sys::planted::sleep(self.arena.map());
         let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(Instant::now()));
-        let slice = if mutant!("park.sleep.unbounded") { Duration::MAX / 4 } else { POLL_INTERVAL };
-        how(self.futex(), (announced & LOW) as u32, left.min(slice))
+        let next = if mutant!("park.sleep.unbounded") { Duration::MAX / 4 } else { POLL_INTERVAL };
+        how(self.futex(), (announced & LOW) as u32, left.min(next))
     }
 }
 
@@ -463,6 +463,6 @@ mod tests {
             parking.sleep(announced, Some(Instant::now() + 1000 * POLL_INTERVAL));
             send.send(()).unwrap();
         });
-        woken.recv_timeout(100 * POLL_INTERVAL).expect("it sleeps for longer than a slice");
+        woken.recv_timeout(100 * POLL_INTERVAL).expect("it sleeps for longer than a poll interval");
     }
 }

@@ -1,11 +1,11 @@
 //! This process: who it is, how it was started, how it ends, what its processors and stacks are.
 
+pub(crate) mod at_exit;
 pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod identity;
 #[cfg(feature = "inject")]
 pub mod inject;
-pub(crate) mod leave;
 pub(crate) mod privileges;
 pub(crate) mod processors;
 #[cfg(feature = "inject")]

@@ -5,7 +5,7 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant,
 };
 
-use super::super::bad::Bad;
+use super::super::error::Bad;
 use super::{Kind, Writer};
 
 /// The elements of a sequence.
