@@ -1,0 +1,54 @@
+//! Which files a program that is executed finds, and under which numbers.
+//!
+//! # Safety
+//! Unsafe, because it asks for numbers that may be no files; sound, because the kernel says so, and no owner of a number is
+//! taken away.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+/// Whether there is a file with this number.
+pub(crate) fn is_open(number: RawFd) -> bool {
+    flags(number).is_some()
+}
+
+/// Whether a program that is executed finds a file with this number.
+pub(crate) fn is_inheritable(number: RawFd) -> bool {
+    flags(number).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0)
+}
+
+fn flags(number: RawFd) -> Option<c_int> {
+    // SAFETY: a command that takes nothing; a number that is no file's is an error.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    (flags != -1).then_some(flags)
+}
+
+/// Has a file under another number as well, which programs that are executed find.
+pub(crate) fn place(file: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
+    // SAFETY: the file is open. This process has one thread, and either no file with this number, for which the callers have
+    // looked; or it is a copy, by `fork`, and the caller of `allow_fork` vouches that nothing there relies on what has the
+    // number.
+    if unsafe { libc::dup2(file.as_raw_fd(), number) } == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Asks the kernel to kill this process at an event on this file: see `F_SETSIG` in `fcntl(2)`.
+#[inline]
+pub(crate) fn be_killed_by(file: BorrowedFd<'_>) -> io::Result<()> {
+    const F_SETSIG: c_int = 10;
+    let me = rustix::process::getpid().as_raw_nonzero().get();
+    for (command, value) in
+        [(libc::F_SETOWN, me), (F_SETSIG, libc::SIGKILL), (libc::F_SETFL, libc::O_RDONLY | libc::O_ASYNC)]
+    {
+        // SAFETY: the file is open, and each of these commands takes an integer.
+        if unsafe { libc::fcntl(file.as_raw_fd(), command, value) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
