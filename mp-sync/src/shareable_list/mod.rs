@@ -137,7 +137,7 @@ impl ShareableList {
     /// [`ListError::NoSlot`].
     pub fn room(&self, slot: usize) -> Result<usize, ListError> {
         match self.ends.get(slot..slot.saturating_add(2)) {
-            Some(ends) => Ok((ends[1] - ends[0]) as usize),
+            Some(ends) => Ok((ends[1] - ends[0]).min(MOST_ROOM) as usize),
             None => Err(ListError::NoSlot { slot, len: self.len() }),
         }
     }

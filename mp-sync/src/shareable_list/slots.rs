@@ -92,10 +92,10 @@ impl Slots<'_> {
         16 + 8 * self.len() as u64 + self.ends[slot]
     }
 
-    /// How many bytes a text in that slot can have.
+    /// How many bytes a text in that slot can have: no more than its format can say, however large it is.
     pub(super) fn room(&self, slot: usize) -> Result<u64, ListError> {
         self.check(slot)?;
-        Ok(self.ends[slot + 1] - self.ends[slot])
+        Ok((self.ends[slot + 1] - self.ends[slot]).min(MOST_ROOM))
     }
 
     fn format_at(&self, slot: usize) -> u64 {
@@ -214,4 +214,29 @@ fn sized(bytes: &[u8], slot: usize, room: u64) -> Result<String, ListError> {
         return Err(ListError::NoRoom { slot, asked: bytes.len(), room: room as usize });
     }
     Ok(if exact { format!("0{}s", bytes.len()) } else { format!("{room}s") })
+}
+
+#[cfg(test)]
+mod tests {
+    use mp_core::mem::HeapMem;
+
+    use super::*;
+
+    /// As a list under a name may be, which any process of the user can make.
+    #[test]
+    fn a_slot_has_no_more_room_than_its_format_can_say() {
+        let rooms = [MOST_ROOM + 8, 16];
+        let (bytes, base) = (size(&rooms), Word::at(0));
+        let mem = HeapMem::new(bytes.div_ceil(8) as usize);
+        lay_out(&mem, base, &rooms);
+        let ends = find(&mem, base, bytes).unwrap();
+        let slots = Slots { mem: &mem, base, ends: &ends };
+        slots.set(0, &"text".into()).unwrap();
+        slots.set(1, &7.into()).unwrap();
+        assert_eq!(slots.get(0).unwrap(), "text".into());
+        let long = ListItem::Bytes(vec![1; MOST_ROOM as usize + 1]);
+        let most = MOST_ROOM as usize;
+        assert!(matches!(slots.set(0, &long), Err(ListError::NoRoom { room, .. }) if room == most));
+        assert_eq!((slots.get(0).unwrap(), slots.get(1).unwrap()), ("text".into(), 7.into()));
+    }
 }
