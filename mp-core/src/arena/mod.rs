@@ -337,9 +337,9 @@ impl Arena {
         self.0.layout.size
     }
 
-    /// The first word of a held block's memory, and its length in bytes.
+    /// The first word of a held block's memory, and its length in bytes: 0 if the handle holds nothing.
     pub fn block_words(&self, block: &Hold) -> (Word, u64) {
-        let (at, len) = self.data_of(block.block());
+        let (at, len) = block.memory();
         (Word::at(at), len)
     }
 

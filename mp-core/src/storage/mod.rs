@@ -3,7 +3,8 @@
 //! - the block is held as long as the storage (a [`Hold`] in it), and stays where it is; the storage of a tensor that is in a
 //!   message holds none, and has no bytes;
 //! - pointers are checked against its length, and no reference is made here: which access is allowed follows from the type
-//!   that keeps the storage.
+//!   that keeps the storage;
+//! - what a caller that moves it into a message must keep is declared ([`Attached::attach_own`]).
 #![allow(unsafe_code)]
 
 pub(crate) mod weak;
@@ -15,7 +16,8 @@ use bytemuck::Pod;
 
 use crate::arena::{Arena, Hold};
 use crate::error::{Bytes, Error, Result};
-use crate::words::Kind;
+use crate::message::Attached;
+use crate::words::{Grant, Kind};
 
 /// A piece of shared memory, held by this process; what a tensor is a view of.
 ///
@@ -62,7 +64,7 @@ impl Storage {
 
     /// The memory of a held block.
     pub fn of(hold: Hold, bytes: usize) -> Self {
-        let (at, len) = hold.arena().data_of(hold.block());
+        let (at, len) = hold.memory();
         Self::in_range(hold, at, bytes.min(len as usize))
     }
 
@@ -75,7 +77,7 @@ impl Storage {
     /// The memory of a held block, all of it; its pages are mapped in bulk.
     #[inline]
     pub fn received(hold: Hold) -> Self {
-        let (at, len) = hold.arena().data_of(hold.block());
+        let (at, len) = hold.memory();
         hold.arena().populate(hold.block(), at, len);
         Self::in_range(hold, at, len as usize)
     }
@@ -97,18 +99,23 @@ impl Storage {
         Ok(())
     }
 
-    /// Moves its handle somewhere; how many bytes it had. What is left has none.
+    /// Moves its handle into a message; its number there, and how many bytes it had. What is left has none.
     ///
     /// # Errors
-    /// Those of `take`, which leaves the handle where it is then.
-    pub fn lend<R>(&mut self, take: impl FnOnce(&mut Hold) -> Result<R>) -> Result<(R, usize)> {
-        let taken = take(&mut self.hold)?;
+    /// As [`Attached::attach_own`]; then it stays as it is.
+    ///
+    /// # Safety
+    /// As for [`Attached::attach_own`], of the value whose storage this is.
+    pub unsafe fn lend(&mut self, out: &mut Attached, grant: Grant) -> Result<(u32, usize)> {
+        // SAFETY: the caller's promise.
+        let attachment = unsafe { out.attach_own(&mut self.hold, grant) }?;
         self.base = NonNull::dangling();
-        Ok((taken, std::mem::take(&mut self.bytes)))
+        Ok((attachment, std::mem::take(&mut self.bytes)))
     }
 
     /// Lets any process read, or read and write: the block remembers it as long as it lives, so that no process
-    /// receives it as an exclusive tensor's any more. A block is opened in one of the two ways, not in both.
+    /// receives it as an exclusive tensor's any more. A block is opened in one of the two ways, and stays so; memory that
+    /// is for no elements, a queue's say, is opened in none.
     ///
     /// # Panics
     /// If `kind` is none of [`Kind::Frozen`] and [`Kind::Shared`].

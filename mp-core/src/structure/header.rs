@@ -62,8 +62,9 @@ impl Header {
     /// Checks that a received block is a structure of this name; how many words it has.
     pub(super) fn check(hold: &Hold, name: &str) -> Result<u64> {
         let arena = hold.arena();
+        arena.me()?;
         let wrong = |why: &str| Error::Malformed(format!("the attachment is no {name}: {why}"));
-        if arena.kind_of(hold.block()) != Kind::Object {
+        if hold.is_nowhere() || arena.kind_of(hold.block()) != Kind::Object {
             return Err(wrong("it is no structure at all"));
         }
         let base = Self::base(hold);

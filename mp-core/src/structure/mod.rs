@@ -52,7 +52,8 @@ impl Structure {
     /// The structure in a block that was received.
     ///
     /// # Errors
-    /// [`Error::Malformed`](crate::Error::Malformed) when it is something else, or has another name.
+    /// [`Error::Malformed`](crate::Error::Malformed) when it is something else, or has another name;
+    /// [`Error::Forked`](crate::Error::Forked).
     pub fn open(hold: Hold, name: &str) -> Result<Self> {
         let len = Header::check(&hold, name)?;
         let base = Header::data(&hold);

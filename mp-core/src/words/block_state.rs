@@ -35,6 +35,8 @@ impl Kind {
                 kinds[named[i] as usize] = named[i];
                 i += 1;
             }
+            // Opened both ways at once, by two threads: no owner's any more, by whichever name.
+            kinds[Kind::Frozen as usize | Kind::Shared as usize] = Kind::Shared;
             kinds
         };
         KINDS[(b & 15) as usize]

@@ -124,8 +124,7 @@ impl Raw<Exclusive> {
         let requires = self.grad.to_wire()?;
         let grant = grant(Access::Exclusive, dtype);
         // SAFETY: this tensor is the only one of its memory, and keeps nothing of it but by `take_back`.
-        let attach = |hold: &mut _| unsafe { out.attached().attach_own(hold, grant) };
-        let (attachment, bytes) = self.keep.lend(attach)?;
+        let (attachment, bytes) = unsafe { self.keep.lend(out.attached(), grant) }?;
         let view = std::mem::replace(&mut self.view, recent::nothing());
         let what = What::new(attachment, dtype.code(), requires);
         let storage = beyond(&view, dtype, bytes);

@@ -41,7 +41,7 @@ impl Arena {
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::OutOfBounds`] when the block is shorter.
     pub fn grow(&self, hold: &Hold, from: u64, len: u64) -> Result<()> {
-        let (at, size) = self.data_of(hold.block());
+        let (at, size) = hold.memory();
         if from.checked_add(len).is_none_or(|end| end > size) {
             let why = format!("bytes {from} to {from}+{len} of a block of {size}");
             return Err(Error::OutOfBounds(why));

@@ -70,6 +70,13 @@ impl Hold {
         self.block == NOWHERE
     }
 
+    /// Where the memory of its block is, and how many bytes there are: none, if it holds nothing, also because the process
+    /// was forked.
+    #[inline]
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        if self.is_nowhere() || !self.arena.is_here() { (0, 0) } else { self.arena.data_of(self.block) }
+    }
+
     /// Whether the block was never frozen or shared.
     pub(crate) fn was_never_opened(&self) -> bool {
         !self.is_nowhere()
@@ -135,9 +142,10 @@ impl Arena {
         Hold { arena: *self, block }
     }
 
-    /// Which allocation of its memory a block is in: another one each time that it is claimed. Of no block, none.
+    /// Which allocation of its memory a block is in: another one each time that it is claimed. Of no block, and
+    /// in a forked copy, none.
     pub(crate) fn generation(&self, block: BlockId) -> u64 {
-        if (block as usize) < self.holds().len() {
+        if self.is_here() && (block as usize) < self.holds().len() {
             generation_of(self.map().load(self.block_at(block).link()))
         } else {
             0

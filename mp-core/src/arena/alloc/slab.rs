@@ -161,10 +161,13 @@ impl Arena {
         BlockState::unpack(self.map().load(self.block_at(block).state)).kind
     }
 
-    /// Makes a held [`Kind::Data`] block frozen or shared, before any handle that says so exists.
+    /// Makes a held [`Kind::Data`] block frozen or shared, before any handle that says so exists. A block of another kind
+    /// stays what it is.
     pub(crate) fn open_to_others(&self, block: BlockId, kind: Kind) {
-        // Setting bits: others may count the version up meanwhile.
-        self.map().or(self.block_at(block).state, BlockState::kind_bits(kind));
+        if self.kind_of(block) == Kind::Data {
+            // Setting bits: others may count the version up meanwhile.
+            self.map().or(self.block_at(block).state, BlockState::kind_bits(kind));
+        }
     }
 
     /// Where the memory of a ring is; `None` if the block is none (any more).

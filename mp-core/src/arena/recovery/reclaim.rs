@@ -343,6 +343,9 @@ impl Arena {
     pub fn other_holders(&self, hold: &Hold) -> usize {
         let me = self.me().ok();
         let mut others = 0;
+        if hold.is_nowhere() || me.is_none() {
+            return others;
+        }
         self.each_seat(hold.block(), |word| {
             others += usize::from(match Seat::unpack(self.map().load(word)) {
                 Seat::Free => false,

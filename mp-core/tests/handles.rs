@@ -1,0 +1,92 @@
+//! What safe code may call on any handle it can get: of what is in a message, of a queue's memory, of a structure, in a copy.
+#![cfg(not(mp_loom))]
+#![allow(unsafe_code)]
+
+use mp_core::message::Outgoing;
+use mp_core::words::{Access, Grant, Kind};
+use mp_core::{Arena, ArenaOptions, Error, Storage, Structure};
+
+const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 1);
+
+/// A small one, so that what names no block is outside of it.
+fn arena() -> Arena {
+    if let Some(arena) = Arena::get() {
+        return arena;
+    }
+    // Another test may be faster: then there is one.
+    _ = Arena::configure(ArenaOptions::new().size(64 << 20));
+    Arena::current().unwrap()
+}
+
+/// What is left of a storage whose handle is in a message, and that message.
+fn lent() -> (Storage, Outgoing) {
+    let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
+    // SAFETY: it is the only handle, and nothing reaches its memory.
+    unsafe { storage.lend(out.attached(), EXCLUSIVE) }.unwrap();
+    (storage, out)
+}
+
+/// Nor does asking for its memory reach what lies where the table of blocks has ended.
+#[test]
+fn a_handle_that_holds_nothing_has_no_memory() {
+    let (left, _message) = lent();
+    let hold = left.hold();
+    assert!(hold.is_nowhere() && left.is_empty());
+    assert_eq!(Storage::of(hold.clone(), 64).len(), 0);
+    assert_eq!(Storage::received(hold.clone()).len(), 0);
+    assert_eq!(arena().block_words(hold).1, 0);
+    assert_eq!(arena().other_holders(hold), 0);
+    assert!(arena().grow(hold, 0, 1).is_err());
+    assert!(matches!(Structure::open(hold.clone(), "test"), Err(Error::Malformed(_))));
+    assert_eq!(left.downgrade().upgrade(), None);
+    left.open_to_others(Kind::Frozen);
+}
+
+#[test]
+fn what_is_for_no_elements_stays_what_it_is() {
+    for kind in [Kind::Frozen, Kind::Shared] {
+        let structure = Structure::new("test", 2).unwrap();
+        Storage::of(structure.hold().clone(), 16).open_to_others(kind);
+        Structure::open(structure.hold().clone(), "test").unwrap();
+        let ring = arena().alloc_growing(4096).unwrap();
+        Storage::of(ring.clone(), 16).open_to_others(kind);
+        assert!(arena().ring_memory(ring.block()).is_some(), "{kind:?}");
+    }
+}
+
+#[test]
+fn memory_that_was_opened_never_has_an_exclusive_owner_again() {
+    for kinds in [[Kind::Frozen, Kind::Shared], [Kind::Shared, Kind::Frozen]] {
+        let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
+        kinds.iter().for_each(|kind| storage.open_to_others(*kind));
+        // SAFETY: it is the only handle, and nothing reaches its memory.
+        unsafe { storage.lend(out.attached(), EXCLUSIVE) }.unwrap();
+        let taken = out.into_incoming().arrived().take(0, EXCLUSIVE);
+        assert!(matches!(taken, Err(Error::Malformed(_))), "{kinds:?}: {taken:?}");
+    }
+}
+
+/// In a raw copy of the process nothing is mapped where the arena was.
+#[test]
+fn handles_that_were_copied_have_no_memory() {
+    let (storage, structure) = (Storage::new(arena(), 8, 8).unwrap(), Structure::new("test", 2).unwrap());
+    // SAFETY: the copy allocates no memory, and ends at once.
+    let copy = unsafe { libc::fork() };
+    if copy == 0 {
+        let refused = matches!(Structure::open(structure.hold().clone(), "test"), Err(Error::Forked));
+        let empty = Storage::of(storage.hold().clone(), 64).is_empty()
+            && Storage::received(storage.hold().clone()).is_empty()
+            && arena_of(&storage).block_words(storage.hold()).1 == 0
+            && storage.downgrade().upgrade().is_none();
+        // SAFETY: ends the copy without running what the original is to run at its end.
+        unsafe { libc::_exit(i32::from(!(refused && empty))) };
+    }
+    let mut status = 0;
+    // SAFETY: a child of this test's own.
+    assert_eq!(unsafe { libc::waitpid(copy, &raw mut status, 0) }, copy);
+    assert_eq!(status, 0, "the copy's wait status");
+}
+
+fn arena_of(storage: &Storage) -> Arena {
+    storage.hold().arena()
+}
