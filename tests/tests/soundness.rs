@@ -44,16 +44,16 @@ fn a_tensor_is_in_one_message_at_a_time() {
 #[test]
 fn what_is_left_of_a_tensor_takes_nothing_back_of_another_message() {
     let mut gone = Outgoing::default();
-    let mut left = Tensor::full(&[8], 1_u64).unwrap();
+    let mut left = Tensor::full(&[8], 1_f32).unwrap();
     left.encode::<MessagePack>(&mut gone).unwrap();
     let mut message = Outgoing::default();
-    let mut tensor = Tensor::full(&[4], 2_u64).unwrap();
+    let mut tensor = Tensor::full(&[4], 2_f32).unwrap();
     tensor.encode::<MessagePack>(&mut message).unwrap();
     let mut back = message.returned(None);
     left.take_back(&mut back);
     tensor.take_back(&mut back);
     assert!(left.is_empty(), "it has another tensor's elements: {left:?}");
-    assert_eq!(tensor.to_vec(), [2; 4]);
+    assert_eq!(tensor.to_vec(), [2.0; 4]);
     // Nor is it one that requires gradients because of its numbers.
     assert!(left.is_leaf() && !left.requires_grad());
     left.set_requires_grad(true).unwrap();
