@@ -140,6 +140,12 @@ pub fn eventually_in_use(before: (u64, u64, u64), what: &str) {
     });
 }
 
+/// Whether this thread of this process sleeps.
+pub fn sleeps(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
+}
+
 /// How many mappings this process has.
 pub fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count())

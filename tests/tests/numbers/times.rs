@@ -16,7 +16,7 @@ use mp::{
     Barrier, Condition, Event, GetError, JoinableQueue, Listener, Lock, LockError, Once, PutError, Queue,
     RLock, RwLock, Semaphore, connect, pipe,
 };
-use mp_tests::{DEADLINE, eventually};
+use mp_tests::{DEADLINE, eventually, sleeps};
 
 /// Times that are over as soon as they begin.
 const SHORT: [Duration; 4] =
@@ -56,12 +56,6 @@ fn far() -> Vec<Instant> {
     let mut all: Vec<_> = ENDLESS.into_iter().filter_map(|long| Instant::now().checked_add(long)).collect();
     all.push(last);
     all
-}
-
-/// Whether this thread of this process sleeps.
-fn sleeps(thread: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
 }
 
 /// What `wait` returns, in another thread, which sleeps when `then` makes ready what it waits for.

@@ -10,7 +10,7 @@ use futures_core::Stream;
 use mp::queue::DesertedWhen;
 use mp::{GetError, JoinableQueue, PutError, Queue, QueueOptions, wait};
 use mp_tests::task::{block_on, poll_once};
-use mp_tests::{DEADLINE, Outcome, alone, eventually, give, join, one_process, send, signal, take};
+use mp_tests::{DEADLINE, Outcome, alone, eventually, give, join, one_process, send, signal, sleeps, take};
 use rustix::process::Signal;
 
 /// Several poll intervals: a wait that is deserted ends within one.
@@ -245,7 +245,11 @@ fn drops_them((queues, go, dropped): (Queue<Queue<u32>>, Queue<()>, Queue<u64>))
 }
 
 /// A waiter that looks while the handle is going must not sleep until its poll interval ends.
-fn hears_of_the_last_drop(rounds: usize, waits: fn(&Queue<u32>) -> Result<Option<u32>, GetError>) {
+fn hears_of_the_last_drop(
+    rounds: usize,
+    asleep: bool,
+    waits: fn(&Queue<u32>) -> Result<Option<u32>, GetError>,
+) {
     let _alone = alone();
     let (queues, go, dropped) =
         (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -254,10 +258,16 @@ fn hears_of_the_last_drop(rounds: usize, waits: fn(&Queue<u32>) -> Result<Option
         .map(|_| {
             let queue = Queue::<u32>::unbounded().unwrap();
             give(&queues, queue.clone());
+            let (begins, began) = mpsc::channel();
             let getter = thread::spawn(move || {
+                begins.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
                 let got = waits(&queue);
                 (now(), got)
             });
+            let thread = began.recv_timeout(DEADLINE).unwrap();
+            if asleep {
+                eventually("it sleeps", || sleeps(thread) || getter.is_finished());
+            }
             give(&go, ());
             let (at, got) = getter.join().unwrap();
             assert!(is_deserted(&got), "{got:?}");
@@ -278,19 +288,19 @@ fn hears_of_the_last_drop(rounds: usize, waits: fn(&Queue<u32>) -> Result<Option
 
 #[test]
 fn a_get_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
-    hears_of_the_last_drop(3000, Queue::get);
+    hears_of_the_last_drop(3000, false, Queue::get);
 }
 
 #[test]
 fn a_wait_for_several_things_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
-    hears_of_the_last_drop(1000, |queue| {
+    hears_of_the_last_drop(300, true, |queue| {
         let other = Queue::<u32>::bounded(1).unwrap();
         assert_eq!(wait(&[&other, queue], Some(DEADLINE)).unwrap(), [1]);
-        queue.try_get()
+        queue.get_timeout(Duration::ZERO)
     });
 }
 
 #[test]
 fn a_task_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
-    hears_of_the_last_drop(1000, |queue| block_on(queue.get_async()));
+    hears_of_the_last_drop(300, true, |queue| block_on(queue.get_async()));
 }

@@ -198,7 +198,7 @@ impl Arena {
         if let Released::ToFree(state) = run_straight(release, &m) {
             self.finish_free(block, state);
         }
-        // What was woken may have looked before that, and sleep again.
+        // Waiters that were woken may have looked before that, and sleep again.
         if woken && !mutant!("arena.hold.release-not-told") {
             self.tell_of_a_lost_holder();
         }

@@ -92,7 +92,7 @@ impl Arena {
         true
     }
 
-    /// Notes in a ring, which this process holds, that a holder is dead, or gives it up. Whether that woke a sleeper.
+    /// Notes in a ring, which this process holds, that a holder is dead, or gives it up. Whether a sleeper may have been announced.
     pub(crate) fn ring_holder_gone(&self, block: BlockId, member: Member, pid: u32) -> bool {
         RINGS.get().is_some_and(|rings| {
             let (at, len) = self.data_of(block);

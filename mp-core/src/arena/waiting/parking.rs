@@ -17,14 +17,15 @@
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters check after a poll interval, as if the word were not there |
-//! | | the process that has given up its seat of a queue, if it woke a sleeper there before, likewise | between the two | likewise |
+//! | | the process that has given up its seat of a queue, if a sleeper was announced there before, likewise | between the two | likewise |
 //!
 //! A waiter reads the count, *then* checks whether the holder is dead, then sleeps as long as the count is
 //! the same. So a death that it did not find in that check ends its sleep.
 //!
-//! A process that gives up a queue is counted there, too, if it woke a sleeper of that queue: it wakes them while it still has
-//! the queue, so a waiter that looks before the release finds this process there. Waits for several things, and tasks, look once
-//! more when the word changes; a call that waits for one queue alone does so by itself.
+//! A process that gives up a queue is counted there, too, if a sleeper of that queue was announced: it wakes them while it still
+//! has the queue, so a waiter that looks before the release finds this process there. Waits for several things, and tasks, look
+//! once more when the word changes; a call that waits for one queue alone does so by itself. (A waiter that announces itself for
+//! the first time between wake-up and release hears of it after a poll interval: after the release, the queue's words are not looked at.)
 
 use std::time::{Duration, Instant};
 
@@ -267,12 +268,12 @@ impl Parking {
         }
     }
 
-    /// Wakes all sleepers; whether there was one.
+    /// Wakes all sleepers; whether one may have been announced.
     pub fn wake_all(&self) -> bool {
-        if !mutant!("park.wake-all.not-counted") {
-            self.arena.map().add(self.word, COUNT);
-        }
-        futex::wake(self.futex(), i32::MAX as u32) > 0
+        let count = if mutant!("park.wake-all.not-counted") { 0 } else { COUNT };
+        let before = self.arena.map().add(self.word, count);
+        futex::wake(self.futex(), i32::MAX as u32);
+        before & ASLEEP != 0
     }
 
     /// Announces a sleeper; what it returns goes to [`sleep`](Self::sleep), after looking again.

@@ -144,7 +144,7 @@ impl RingMemory {
         unsafe { Parking::new(self.arena, self.header.not_full()) }
     }
 
-    /// Wakes all sleepers, whatever they wait for; whether there was one.
+    /// Wakes all sleepers, whatever they wait for; whether one may have been announced.
     pub(crate) fn wake_all(&self) -> bool {
         [self.not_empty(), self.not_full(), self.finished()].map(|parking| parking.wake_all()).contains(&true)
     }
