@@ -238,13 +238,14 @@ mod tests {
     /// A queue without leases. The memory of some has been that of queues whose words `garbage` has
     /// overwritten: their messages are lost, and say for ever that they are in a queue there.
     fn unburdened() -> Queue<String> {
+        // Until one is found: so that the next one gets other memory.
+        let mut burdened = Vec::new();
         loop {
             let queue = Queue::bounded(1).unwrap();
             if !queue.raw().others_lease() {
                 return queue;
             }
-            // So that the next one gets other memory.
-            std::mem::forget(queue);
+            burdened.push(queue);
         }
     }
 
