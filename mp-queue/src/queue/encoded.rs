@@ -87,7 +87,12 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// As [`try_put`](Self::try_put); the message comes back.
     pub fn try_put_packed(&self, mut packed: EncodedMessage<T>) -> Result<(), PutError<EncodedMessage<T>>> {
-        self.raw().put(&mut packed.payload, Wait::Never, || None).map_err(|e| e.map(|()| packed))
+        self.put_encoded(&mut packed).map_err(|e| e.map(|()| packed))
+    }
+
+    fn put_encoded(&self, packed: &mut EncodedMessage<T>) -> Result<(), PutError<()>> {
+        packed.payload.fit(self.raw(), packed.fingerprint)?;
+        self.raw().put(&mut packed.payload, Wait::Never, || None)
     }
 
     /// Puts packed messages, the first ones first, as long as the queue is not full. Returns how many; the
@@ -99,12 +104,17 @@ impl<T: Message> Queue<T> {
         let mut run = Run::new(self.raw(), true);
         let mut put = 0;
         while let Some(mut packed) = from.pop_front() {
-            match run.put(&mut packed.payload) {
+            let at_once = match packed.payload.fit(self.raw(), packed.fingerprint) {
+                Ok(()) => run.put(&mut packed.payload),
+                Err(PutError::Failed { error, .. }) => Err(error),
+                Err(_) => Ok(false),
+            };
+            match at_once {
                 Ok(true) => {}
                 Ok(false) => {
                     // It may need more than that: the next segment, say.
                     run.tell();
-                    if let Err(end) = self.raw().put(&mut packed.payload, Wait::Never, || None) {
+                    if let Err(end) = self.put_encoded(&mut packed) {
                         from.push_front(packed);
                         return match end {
                             PutError::Failed { error, .. } => Err(error),
@@ -132,5 +142,33 @@ impl<T: Message> Queue<T> {
         self.raw().get(&mut payload, Wait::Never, || None)?;
         let fingerprint = self.fingerprint();
         Ok(payload.map(|payload| EncodedMessage { payload, fingerprint }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::options::QueueOptions;
+
+    /// A message that had no envelope in the queue that it comes from counts in one that is bounded by bytes, and so do those
+    /// before it and behind it.
+    #[test]
+    fn a_bound_of_bytes_holds_around_a_small_message_of_another_queue() {
+        let other = Queue::<Vec<u8>>::bounded(4).unwrap();
+        let bound = QueueOptions::new().capacity(8).bytes(1000).create::<Vec<u8>>().unwrap();
+        let large = vec![7; 600];
+        for many in [false, true] {
+            other.put(vec![1]).unwrap();
+            let small = other.try_get_packed().unwrap().unwrap();
+            bound.put(large.clone()).unwrap();
+            if many {
+                assert_eq!(bound.try_put_packed_many(&mut VecDeque::from([small])).unwrap(), 1);
+            } else {
+                bound.try_put_packed(small).unwrap();
+            }
+            assert!(bound.try_put(large.clone()).unwrap_err().is_full(), "1200 bytes of 1000");
+            assert_eq!(bound.get().unwrap(), Some(large.clone()));
+            assert_eq!(bound.get().unwrap(), Some(vec![1]));
+        }
     }
 }

@@ -30,6 +30,22 @@ impl Payload {
         }
     }
 
+    /// Goes into an envelope if it is small and this queue takes nothing small: it came out of another queue.
+    ///
+    /// # Errors
+    /// When there is no envelope; it is unchanged.
+    pub(crate) fn fit<T>(&mut self, raw: &Raw, fingerprint: TypeFingerprint<T>) -> Result<(), PutError<()>> {
+        if let Payload::Small(small) = self
+            && !raw.memory().takes_small()
+        {
+            let ((bytes, len), mut out) = (small.bytes(), Outgoing::default());
+            out.bytes().extend_from_slice(&bytes[..len]);
+            let envelope = seal(raw, &mut out, fingerprint).map_err(|e| refused(raw, e.into()))?;
+            *self = Payload::Envelope(envelope);
+        }
+        Ok(())
+    }
+
     /// What it counts where bytes are bounded. (In such queues no message is small.)
     pub(crate) fn weight(&self) -> u64 {
         match self {
