@@ -2,7 +2,7 @@
 #![cfg(not(mp_loom))]
 #![allow(unsafe_code)]
 
-use mp_core::message::Outgoing;
+use mp_core::message::{Incoming, Outgoing};
 use mp_core::words::{Access, Grant, Kind};
 use mp_core::{Arena, ArenaOptions, Error, Storage, Structure};
 
@@ -70,6 +70,7 @@ fn memory_that_was_opened_never_has_an_exclusive_owner_again() {
 #[test]
 fn handles_that_were_copied_have_no_memory() {
     let (storage, structure) = (Storage::new(arena(), 8, 8).unwrap(), Structure::new("test", 2).unwrap());
+    let (envelope, mut inc) = (arena().pack(&mut Outgoing::default(), 7).unwrap(), Incoming::default());
     // SAFETY: the copy allocates no memory, and ends at once.
     let copy = unsafe { libc::fork() };
     if copy == 0 {
@@ -78,8 +79,9 @@ fn handles_that_were_copied_have_no_memory() {
             && Storage::received(storage.hold().clone()).is_empty()
             && arena_of(&storage).block_words(storage.hold()).1 == 0
             && storage.downgrade().upgrade().is_none();
+        let unread = matches!(envelope.open(&mut inc), Err(Error::Forked));
         // SAFETY: ends the copy without running what the original is to run at its end.
-        unsafe { libc::_exit(i32::from(!(refused && empty))) };
+        unsafe { libc::_exit(i32::from(!(refused && empty && unread))) };
     }
     let mut status = 0;
     // SAFETY: a child of this test's own.

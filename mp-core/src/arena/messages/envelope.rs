@@ -167,10 +167,11 @@ impl Envelope {
     ///
     /// # Errors
     /// [`Error::Version`] when it is of another version of the wire, [`Error::Malformed`] when its words make no sense; then
-    /// everything in it is released.
+    /// everything in it is released. [`Error::Forked`] in a copy of the process, which has nothing of it.
     #[inline]
     pub fn open(self, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id);
+        arena.me()?;
         let map = arena.map();
         let meta = Meta::unpack(map.load_relaxed(arena.envelope_word(id, field::META)))?;
         inc.typed(map.load_relaxed(arena.envelope_word(id, field::TYPE)));
