@@ -109,7 +109,8 @@ impl Attached {
     /// Attaches a handle that gives no access to memory by itself: a queue's, for example. Its number.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`] when there are too many attachments.
+    /// [`Error::LimitExceeded`] when there are too many attachments, [`Error::Unsendable`] when the memory is attached as
+    /// something else.
     pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
         self.attach_as(hold, Grant::new(Access::Object, 0))
     }
@@ -166,6 +167,13 @@ impl Attached {
         match self.position(hold.block()) {
             Ok(_) if grant.access() == Access::Exclusive => {
                 Err(Error::Unsendable("an exclusive tensor can't be in a message twice".into()))
+            }
+            Ok(i) if self.list[i as usize].grant != grant => {
+                let (as_this, as_that) = (self.list[i as usize].grant, grant);
+                let why = format!(
+                    "memory can't be in a message as {as_this:?} and as {as_that:?}: send two messages"
+                );
+                Err(Error::Unsendable(why))
             }
             Err(_) if self.list.len() >= MAX_ATTACHMENTS => {
                 let why =
@@ -323,6 +331,20 @@ impl Outgoing {
 mod tests {
     use super::*;
     use crate::arena::Arena;
+
+    /// Else its receiver would get a message that it can't read.
+    #[test]
+    fn memory_is_in_a_message_as_one_thing() {
+        let arena = Arena::current().unwrap();
+        let [object, shared] = [Grant::new(Access::Object, 0), Grant::new(Access::Shared, 3)];
+        for (first, second) in [(object, FROZEN), (FROZEN, object), (shared, Grant::new(Access::Shared, 4))] {
+            let (hold, mut out) = (arena.alloc(64).unwrap(), Outgoing::default());
+            out.attached().attach_as(&hold, first).unwrap();
+            let refused = out.attached().attach_as(&hold, second);
+            assert!(matches!(refused, Err(Error::Unsendable(_))), "{first:?}, {second:?}: {refused:?}");
+            assert_eq!(out.attached().attach_as(&hold, first).unwrap(), 0);
+        }
+    }
 
     const FROZEN: Grant = Grant::new(Access::Frozen, 0);
 
