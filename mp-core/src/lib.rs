@@ -100,8 +100,8 @@ pub use sys::{gained_privileges, monotonic, under_valgrind};
 #[doc(hidden)]
 pub use wait::is_asking_a_runtime;
 pub use wait::{
-    Descriptor, ReadyFd, SharedWaitable, WaitPoint, Waitable, WakeRegistration, poll_until, select, until,
-    wait, wait_async,
+    Descriptor, ParkingPoint, ReadyFd, SharedWaitable, WaitPoint, Waitable, WakeRegistration, poll_until,
+    select, until, wait, wait_async,
 };
 pub use words::DType;
 

@@ -151,7 +151,7 @@ impl Event {
 /// ```
 impl Waitable for Event {
     fn place(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.parking())
+        WaitPoint::Parking(self.parking().into())
     }
 
     fn is_ready(&self) -> bool {

@@ -291,7 +291,7 @@ macro_rules! semaphore {
 
         impl Waitable for $name {
             fn place(&self) -> WaitPoint<'_> {
-                WaitPoint::Parking(self.0.parking())
+                WaitPoint::Parking(self.0.parking().into())
             }
 
             fn is_ready(&self) -> bool {

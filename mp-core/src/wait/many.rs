@@ -129,7 +129,7 @@ fn some(found: Vec<usize>) -> Option<Vec<usize>> {
 fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Result<Vec<usize>> {
     let mut found = Vec::new();
     for (i, &thing) in things.iter().enumerate().filter(|(_, thing)| wanted(**thing)) {
-        if let WaitPoint::Parking(parking) = thing.place() {
+        if let Some(parking) = thing.place().parking() {
             parking.arena().me()?;
         }
         if thing.is_ready() {
@@ -144,7 +144,7 @@ fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Re
 fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     let found = ready(things, |_| true)?;
     for &i in &found {
-        if let WaitPoint::Parking(parking) = things[i].place() {
+        if let Some(parking) = things[i].place().parking() {
             parking.wake_one();
         }
     }

@@ -44,6 +44,7 @@ mod runtime;
 mod task;
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -79,11 +80,37 @@ pub trait Waitable {
 pub enum WaitPoint<'a> {
     /// At a word of the arena that changes whenever it may have become ready, if a sleeper is announced
     /// there.
-    Parking(Parking),
+    Parking(ParkingPoint<'a>),
     /// At a descriptor that becomes readable.
     Readable(BorrowedFd<'a>),
     /// At a descriptor that becomes writable.
     Writable(BorrowedFd<'a>),
+}
+
+/// A parking word of the arena, for the waits of this crate: no longer than what it is of is borrowed, since its memory may be
+/// another's afterwards.
+///
+/// Other code neither announces nor wakes sleepers there:
+///
+/// ```compile_fail,E0599
+/// use mp_core::{WaitPoint, Waitable};
+///
+/// fn kept(thing: &impl Waitable) {
+///     if let WaitPoint::Parking(point) = thing.place() {
+///         point.announce();
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ParkingPoint<'a> {
+    parking: Parking,
+    of: PhantomData<&'a ()>,
+}
+
+impl From<Parking> for ParkingPoint<'_> {
+    fn from(parking: Parking) -> Self {
+        Self { parking, of: PhantomData }
+    }
 }
 
 impl WaitPoint<'_> {
@@ -98,7 +125,7 @@ impl WaitPoint<'_> {
 
     fn parking(&self) -> Option<Parking> {
         match *self {
-            WaitPoint::Parking(parking) => Some(parking),
+            WaitPoint::Parking(point) => Some(point.parking),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use std::task::{Wake, Waker};
 
 use crate::process::mutex::Mutex;
 
-use super::{SharedWaitable, WaitPoint, WakeRegistration};
+use super::{SharedWaitable, WakeRegistration};
 use crate::error::Result;
 use crate::sys::readiness::{self, EventFd};
 
@@ -52,7 +52,7 @@ impl ReadyFd {
     /// As [`new`](Self::new).
     pub fn update(&self) -> Result<()> {
         // A forked copy has the same descriptor, which is its parent's to clear.
-        if let WaitPoint::Parking(parking) = self.what.place() {
+        if let Some(parking) = self.what.place().parking() {
             parking.arena().me()?;
         }
         // As long as it is not readable, it is watched.

@@ -39,7 +39,7 @@ enum For {
 impl Entry {
     fn at(place: WaitPoint<'_>, whom: For) -> Result<Self> {
         let (fd, write) = match place {
-            WaitPoint::Parking(parking) => return Ok(Self::Word(reactor::Entry::at(parking))),
+            WaitPoint::Parking(point) => return Ok(Self::Word(reactor::Entry::at(point.parking))),
             WaitPoint::Readable(fd) => (fd, false),
             WaitPoint::Writable(fd) => (fd, true),
         };

@@ -325,7 +325,7 @@ struct AllDone<T: Serialize + DeserializeOwned + 'static>(Queue<T>);
 
 impl<T: Serialize + DeserializeOwned + 'static> Waitable for AllDone<T> {
     fn place(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.0.raw().memory().finished())
+        WaitPoint::Parking(self.0.raw().memory().finished().into())
     }
 
     fn is_ready(&self) -> bool {

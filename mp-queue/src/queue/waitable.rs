@@ -15,12 +15,12 @@ use crate::raw::waiting::Alone;
 
 /// Where consumers sleep.
 pub(crate) fn messages(raw: &Raw) -> WaitPoint<'static> {
-    WaitPoint::Parking(raw.memory().not_empty())
+    WaitPoint::Parking(raw.memory().not_empty().into())
 }
 
 /// Where producers sleep.
 pub(crate) fn room(raw: &Raw) -> WaitPoint<'static> {
-    WaitPoint::Parking(raw.memory().not_full())
+    WaitPoint::Parking(raw.memory().not_full().into())
 }
 
 /// Whether a get would not wait.
@@ -151,7 +151,7 @@ impl AckReady {
     fn place_of(raw: &Raw) -> WaitPoint<'static> {
         // After the end, something may come back. In a forked copy there is nothing to look at.
         if raw.arena().me().is_ok() && raw.memory().is_at_end() {
-            WaitPoint::Parking(raw.memory().finished())
+            WaitPoint::Parking(raw.memory().finished().into())
         } else {
             messages(raw)
         }
