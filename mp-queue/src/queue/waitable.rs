@@ -34,9 +34,10 @@ fn has_room(raw: &Raw, bytes: u64, alone: impl FnOnce() -> Option<Alone>) -> boo
 }
 
 /// Ready when [`get`](Queue::get) would not wait: there is a message, or the end, or the queue is
-/// [deserted](crate::GetError::Deserted). (Of that, [`try_get`](Queue::try_get) says `Empty`, since it does not ask who is left:
-/// call `get`, or [`get_timeout`](Queue::get_timeout), after a wait.) For room to put something, see [`put_ready`](Queue::put_ready); for messages that are taken
-/// with acknowledgement, which may come back after the end, see [`ack_ready`](Queue::ack_ready).
+/// [deserted](crate::GetError::Deserted). (Of that, [`try_get`](Queue::try_get) says `Empty`, since it does not ask
+/// which processes are left: call `get`, or [`get_timeout`](Queue::get_timeout), after a wait.) For room to put
+/// something, see [`put_ready`](Queue::put_ready); for messages that are taken with acknowledgement, which may come
+/// back after the end, see [`ack_ready`](Queue::ack_ready).
 ///
 /// ```
 /// use mp_queue::{Queue, wait};
