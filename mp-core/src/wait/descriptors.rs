@@ -32,11 +32,11 @@ use crate::sys::epoll::{self, Epoll};
 struct Poller {
     epoll: Epoll,
     process: u32,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<DescriptorWaiter>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct DescriptorWaiter {
     wakers: HashMap<u64, Waker>,
     next_id: u64,
 }
@@ -83,7 +83,7 @@ impl Poller {
 }
 
 /// A place for a task that waits for a descriptor. Dropping it takes it out.
-pub(super) struct Entry {
+pub(super) struct DescriptorEntry {
     poller: Arc<Poller>,
     /// A duplicate.
     fd: OwnedFd,
@@ -93,7 +93,7 @@ pub(super) struct Entry {
     id: u64,
 }
 
-impl Entry {
+impl DescriptorEntry {
     /// Not watched yet.
     pub(super) fn at(fd: BorrowedFd<'_>, write: bool) -> Result<Self> {
         let poller = Poller::get()?;
@@ -125,7 +125,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for DescriptorEntry {
     fn drop(&mut self) {
         if self.poller.is_ours() {
             self.poller.epoll.forget(&self.fd);

@@ -259,12 +259,12 @@ fn at_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<us
     let mut fds = vec![(bell.0.as_fd(), false)];
     fds.extend(places.iter().filter_map(WaitPoint::descriptor));
     let mut sweeps = Sweeps::of(things);
-    let mut watched: Vec<reactor::Entry> = parkings(things).map(reactor::Entry::at).collect();
+    let mut watched: Vec<reactor::WordEntry> = parkings(things).map(reactor::WordEntry::at).collect();
     loop {
         bell.0.clear();
         for (entry, parking) in watched.iter_mut().zip(parkings(things)) {
             if !entry.is_at(parking) {
-                *entry = reactor::Entry::at(parking);
+                *entry = reactor::WordEntry::at(parking);
             }
             entry.watch(None, &waker)?;
         }

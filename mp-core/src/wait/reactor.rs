@@ -35,21 +35,21 @@ const MOST: usize = futex::MOST - 2;
 /// How long it sleeps at least and at most where it can't sleep on the words.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(4));
 
-struct Waiting {
+struct WordWaiter {
     id: u64,
     what: Option<SharedWaitable>,
     waker: Waker,
 }
 
 /// All entries at one word.
-struct Group {
+struct WordGroup {
     arena: Arena,
     word: &'static AtomicU32,
     expected: u32,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WordWaiter>,
 }
 
-impl Group {
+impl WordGroup {
     fn has_changed(&self) -> bool {
         self.word.load(Ordering::Acquire) != self.expected
     }
@@ -58,7 +58,7 @@ impl Group {
 /// What one thread sleeps on, by the addresses of the words.
 struct Thread {
     control: &'static AtomicU32,
-    groups: HashMap<usize, Group>,
+    groups: HashMap<usize, WordGroup>,
 }
 
 /// The thread that sleeps on this word has to look at its groups again. To be called when the lock is free: it is the
@@ -97,7 +97,7 @@ impl Reactor {
     }
 
     /// Takes an entry out, if it is there still; and the thread to kick, if no entry is left at the word.
-    fn take(&mut self, key: usize, id: u64) -> Option<(Waiting, Option<&'static AtomicU32>)> {
+    fn take(&mut self, key: usize, id: u64) -> Option<(WordWaiter, Option<&'static AtomicU32>)> {
         let thread = self.threads.iter_mut().find(|t| t.groups.contains_key(&key))?;
         let group = thread.groups.get_mut(&key)?;
         let at = group.waiting.iter().position(|w| w.id == id)?;
@@ -111,12 +111,12 @@ impl Reactor {
 }
 
 /// A place for a waiter at a word. Dropping it takes it out.
-pub(super) struct Entry {
+pub(super) struct WordEntry {
     parking: Parking,
     id: Option<u64>,
 }
 
-impl Entry {
+impl WordEntry {
     /// Not watched yet.
     pub(super) fn at(parking: Parking) -> Self {
         Self { parking, id: None }
@@ -149,7 +149,7 @@ impl Entry {
         reactor.next_id += 1;
         let fresh = reactor.next_id;
         let thread = reactor.thread_for(key)?;
-        let group = thread.groups.entry(key).or_insert_with(|| Group {
+        let group = thread.groups.entry(key).or_insert_with(|| WordGroup {
             arena: self.parking.arena(),
             word: self.parking.futex(),
             expected: announced,
@@ -162,7 +162,7 @@ impl Entry {
                 Some((waker, what))
             }
             None => {
-                group.waiting.push(Waiting { id: fresh, what, waker });
+                group.waiting.push(WordWaiter { id: fresh, what, waker });
                 self.id = Some(fresh);
                 None
             }
@@ -188,7 +188,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for WordEntry {
     fn drop(&mut self) {
         if let Some(id) = self.id
             && self.parking.arena().is_here()
@@ -202,8 +202,8 @@ impl Drop for Entry {
 }
 
 /// Wakes them; nothing is locked meanwhile. What a waker does is not this library's: its panic ends nothing.
-fn wake(waiting: Vec<Waiting>) {
-    for Waiting { waker, what, .. } in waiting {
+fn wake(waiting: Vec<WordWaiter>) {
+    for WordWaiter { waker, what, .. } in waiting {
         drop_caught(what);
         caught(|| waker.wake());
     }

@@ -91,7 +91,7 @@ fn register(fd: OwnedFd, interest: Interest, runtime: Id) -> Option<AsyncFd<Owne
 }
 
 /// A place for a task that waits for a descriptor. Dropping it takes it out.
-pub(super) struct Entry {
+pub(super) struct RuntimeEntry {
     /// A duplicate; there until it is dropped.
     fd: Option<AsyncFd<OwnedFd>>,
     /// The number of the original.
@@ -101,7 +101,7 @@ pub(super) struct Entry {
     process: u32,
 }
 
-impl Entry {
+impl RuntimeEntry {
     /// In the runtime in which this thread is; `None` if that doesn't wait for descriptors, or not for this one.
     pub(super) fn at(fd: BorrowedFd<'_>, write: bool) -> Result<Option<Self>> {
         let Some(runtime) = current() else { return Ok(None) };
@@ -148,7 +148,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for RuntimeEntry {
     fn drop(&mut self) {
         if !self.is_ours() {
             // Taking it out would take the original's out.

@@ -21,10 +21,10 @@ pub struct WakeRegistration {
 
 /// Where it waits.
 enum Entry {
-    Word(reactor::Entry),
-    Descriptor(descriptors::Entry),
+    Word(reactor::WordEntry),
+    Descriptor(descriptors::DescriptorEntry),
     #[cfg(feature = "tokio")]
-    Runtime(runtime::Entry),
+    Runtime(runtime::RuntimeEntry),
 }
 
 /// For whom an entry is made.
@@ -39,18 +39,18 @@ enum For {
 impl Entry {
     fn at(place: WaitPoint<'_>, whom: For) -> Result<Self> {
         let (fd, write) = match place {
-            WaitPoint::Parking(point) => return Ok(Self::Word(reactor::Entry::at(point.parking))),
+            WaitPoint::Parking(point) => return Ok(Self::Word(reactor::WordEntry::at(point.parking))),
             WaitPoint::Readable(fd) => (fd, false),
             WaitPoint::Writable(fd) => (fd, true),
         };
         #[cfg(feature = "tokio")]
         if whom == For::Task
-            && let Some(entry) = runtime::Entry::at(fd, write)?
+            && let Some(entry) = runtime::RuntimeEntry::at(fd, write)?
         {
             return Ok(Self::Runtime(entry));
         }
         _ = whom;
-        Ok(Self::Descriptor(descriptors::Entry::at(fd, write)?))
+        Ok(Self::Descriptor(descriptors::DescriptorEntry::at(fd, write)?))
     }
 
     fn is_at(&self, place: WaitPoint<'_>, whom: For) -> bool {

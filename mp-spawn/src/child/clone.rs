@@ -137,13 +137,13 @@ impl Alone {
 
 /// Which of the two one is.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Made {
+pub(crate) enum CloneSide {
     Original,
     Sibling,
 }
 
 /// Copies this process. The copy is a child of this process's parent, as this process is; and its id is on the slip.
-pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<Made> {
+pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<CloneSide> {
     // SAFETY: all zeroes is a `clone_args` that asks for nothing.
     let mut args: libc::clone_args = unsafe { mem::zeroed() };
     // The copy gets this process's exit signal, SIGCHLD: see CLONE_PARENT.
@@ -170,9 +170,9 @@ pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<Made> {
                 // SAFETY: the head of the list is the thread's own, in memory that was copied along.
                 unsafe { libc::syscall(libc::SYS_set_robust_list, alone.locks.0, alone.locks.1) };
             }
-            Ok(Made::Sibling)
+            Ok(CloneSide::Sibling)
         }
-        1.. => Ok(Made::Original),
+        1.. => Ok(CloneSide::Original),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -138,7 +138,7 @@ extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
         let address = unsafe { info.si_addr() }.addr();
         // SAFETY: with SA_SIGINFO the kernel passes a context that is valid while the handler runs.
         let stack = unsafe { stack_pointer(context) };
-        tell(&FACTS, signal, raised_by_instruction.then_some(Fault { address, stack }));
+        tell(&FACTS, signal, raised_by_instruction.then_some(FaultAccess { address, stack }));
     }
     // SAFETY: this installs no handler.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -151,13 +151,13 @@ extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
 
 /// What an instruction did that raised a signal.
 #[derive(Clone, Copy, Debug)]
-struct Fault {
+struct FaultAccess {
     address: usize,
     /// The stack pointer of its thread, where it is known how to find that.
     stack: Option<usize>,
 }
 
-impl Fault {
+impl FaultAccess {
     /// Whether a stack was used up: the worker's, below which this guard area is, or that of the thread that did it.
     fn is_overflow(self, guard: &Range<usize>) -> bool {
         guard.contains(&self.address) || self.stack.is_some_and(|stack| self.address.abs_diff(stack) <= REACH)
@@ -181,7 +181,7 @@ unsafe fn stack_pointer(context: *mut c_void) -> Option<usize> {
     stack.and_then(|stack| usize::try_from(stack).ok())
 }
 
-fn tell(facts: &Facts, signal: c_int, fault: Option<Fault>) {
+fn tell(facts: &Facts, signal: c_int, fault: Option<FaultAccess>) {
     let guard = facts.guard_begin.load(Ordering::Relaxed)..facts.guard_end.load(Ordering::Relaxed);
     let socket = facts.socket.load(Ordering::Relaxed).cast_signed();
     let cause = match fault {
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_fault_at_the_stack_pointer_is_an_overflow_in_whichever_thread() {
         let guard = 0x1000..0x2000;
-        let fault = |address, stack| Fault { address, stack }.is_overflow(&guard);
+        let fault = |address, stack| FaultAccess { address, stack }.is_overflow(&guard);
         // In the guard area of the worker's stack, wherever the pointer is: a large frame of C's.
         assert!(fault(0x1800, None) && fault(0x1800, Some(0x9_0000)));
         // What a call pushes; a frame that has been made, of less than a page.

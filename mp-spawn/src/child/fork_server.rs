@@ -15,7 +15,7 @@ use std::panic::{self, AssertUnwindSafe};
 use mp_core::Arena;
 use rustix::net::SendFlags;
 
-use crate::child::clone::{self, Alone, Made, Slip};
+use crate::child::clone::{self, Alone, CloneSide, Slip};
 use crate::child::main::Source;
 use crate::child::panic_hook;
 use crate::error::USELESS;
@@ -83,7 +83,7 @@ pub(crate) fn serve(
             return Err(io::Error::other("a request for a process has a number and a socket"));
         };
         last = Some(match clone::make(&alone, &slip) {
-            Ok(Made::Sibling) => {
+            Ok(CloneSide::Sibling) => {
                 if serve.preload.is_none() {
                     // No code of the user has run.
                     mp_core::fork::begin_on_its_own();
@@ -95,7 +95,7 @@ pub(crate) fn serve(
                 }
                 return Ok(Some(Copy { token, socket: mine, heeds_interrupts }));
             }
-            Ok(Made::Original) => Answer::Done,
+            Ok(CloneSide::Original) => Answer::Done,
             Err(error) => Answer::Refused(error.raw_os_error().unwrap_or(0)),
         });
     }

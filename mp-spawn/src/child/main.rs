@@ -75,8 +75,8 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_in
     }
     let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
     let (files, changes, start, args) = match prepared {
-        Ok(Orders::Work(files, changes, start, args)) => (files, changes, start, args),
-        Ok(Orders::Serve(serve, slip)) => {
+        Ok(Duty::Work(files, changes, start, args)) => (files, changes, start, args),
+        Ok(Duty::Serve(serve, slip)) => {
             match fork_server::serve(token.parent, &socket, &slip, &serve, fit.as_ref().err()) {
                 // In each copy.
                 Ok(Some(Copy { token, socket: mine, heeds_interrupts })) => {
@@ -180,7 +180,7 @@ fn occupy_standard_streams() -> io::Result<()> {
 
 /// What a process is to do.
 #[derive(Debug)]
-enum Orders {
+enum Duty {
     Work(Files, Option<Changes>, Box<Start>, FromParent),
     /// With the slip.
     Serve(Serve, Vec<OwnedFd>),
@@ -188,7 +188,7 @@ enum Orders {
 
 /// Receives the start message, whole, and the file descriptors that go with it.
 #[inline]
-fn receive(socket: &OwnedFd) -> io::Result<Orders> {
+fn receive(socket: &OwnedFd) -> io::Result<Duty> {
     let malformed = |what: &str| io::Error::other(format!("the start message is malformed: {what}"));
     let mut source = Source::new(socket);
     let (mut promised, mut changes, mut start) = (Vec::new(), None, None);
@@ -207,11 +207,11 @@ fn receive(socket: &OwnedFd) -> io::Result<Orders> {
                 let files = Files::sort(&promised, source.take_fds());
                 let files = files.ok_or_else(|| malformed("other file descriptors than were announced"))?;
                 let start = start.ok_or_else(|| malformed("no function"))?;
-                return Ok(Orders::Work(files, changes, Box::new(start), FromParent { bytes: payload }));
+                return Ok(Duty::Work(files, changes, Box::new(start), FromParent { bytes: payload }));
             }
             Kind::Serve => {
                 let serve = rmp_serde::from_slice(&payload).map_err(|error| malformed(&error.to_string()))?;
-                return Ok(Orders::Serve(serve, source.take_fds()));
+                return Ok(Duty::Serve(serve, source.take_fds()));
             }
             Kind::Hello
             | Kind::Panic
@@ -328,7 +328,7 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
         return Report::Unable(format!("could not install the handlers for crashes: {error}"));
     }
     event!(Debug, "calls {}", function.name);
-    let desc = match function::resolve::<function::Start>(function) {
+    let desc = match function::resolve::<function::StartFn>(function) {
         Ok(desc) => desc,
         Err(refusal) => return Report::Refused(refusal),
     };

@@ -21,20 +21,20 @@ pub(crate) fn __rust_begin_short_backtrace<R>(function: impl FnOnce() -> R) -> R
 }
 
 /// One step of a backtrace, which may have lines of its own for the place in the source.
-struct Frame<'a> {
+struct BacktraceStep<'a> {
     symbol: &'a str,
     places: Vec<&'a str>,
 }
 
 /// Writes the part of a backtrace between the two marks; all of it, where they are not found.
 pub(crate) fn write_short(out: &mut fmt::Formatter<'_>, whole: &str) -> fmt::Result {
-    let mut frames: Vec<Frame<'_>> = Vec::new();
+    let mut frames: Vec<BacktraceStep<'_>> = Vec::new();
     for line in whole.lines() {
         match (line.trim_start().split_once(": "), frames.last_mut()) {
             (Some((number, symbol)), _)
                 if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) =>
             {
-                frames.push(Frame { symbol, places: Vec::new() });
+                frames.push(BacktraceStep { symbol, places: Vec::new() });
             }
             (_, Some(frame)) => frame.places.push(line),
             (_, None) => {}
@@ -45,7 +45,7 @@ pub(crate) fn write_short(out: &mut fmt::Formatter<'_>, whole: &str) -> fmt::Res
     let own = frames.get(first..).unwrap_or_default();
     let own = own.iter().take_while(|frame| !frame.symbol.contains(BEGIN));
     let mut shown = 0;
-    for (number, Frame { symbol, places }) in own.enumerate() {
+    for (number, BacktraceStep { symbol, places }) in own.enumerate() {
         write!(out, "\n{number:>4}: {symbol}")?;
         places.iter().try_for_each(|place| write!(out, "\n{place}"))?;
         shown += 1;

@@ -79,8 +79,8 @@ impl CapturedOutput {
 /// The reading ends of a process's streams, where this process has them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams {
-    stdout: Option<Arc<Pipe>>,
-    stderr: Option<Arc<Pipe>>,
+    stdout: Option<Arc<StreamPipe>>,
+    stderr: Option<Arc<StreamPipe>>,
 }
 
 impl Streams {
@@ -96,7 +96,7 @@ impl Streams {
         Ok((streams, ends))
     }
 
-    fn pipes(&self) -> impl Iterator<Item = &Arc<Pipe>> {
+    fn pipes(&self) -> impl Iterator<Item = &Arc<StreamPipe>> {
         [&self.stdout, &self.stderr].into_iter().flatten()
     }
 
@@ -152,7 +152,11 @@ struct Whose<'a> {
     label: String,
 }
 
-fn open(output: &Stdio, stream: Stream, whose: &Whose<'_>) -> Result<(Option<Arc<Pipe>>, Option<OwnedFd>)> {
+fn open(
+    output: &Stdio,
+    stream: Stream,
+    whose: &Whose<'_>,
+) -> Result<(Option<Arc<StreamPipe>>, Option<OwnedFd>)> {
     let tee = match output {
         Stdio::Inherit => return Ok((None, None)),
         Stdio::Null => {
@@ -176,7 +180,7 @@ fn open(output: &Stdio, stream: Stream, whose: &Whose<'_>) -> Result<(Option<Arc
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(refused("pipe"))?;
     rustix::io::ioctl_fionbio(&ours, true).map_err(refused("ioctl"))?;
     let state = State { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee, ended: None };
-    let pipe = Arc::new(Pipe { state: Mutex::new(state) });
+    let pipe = Arc::new(StreamPipe { state: Mutex::new(state) });
     read_from_now_on(&pipe)?;
     Ok((Some(pipe), Some(theirs)))
 }
@@ -195,7 +199,7 @@ impl Whose<'_> {
 
 /// One stream of one process.
 #[derive(Debug)]
-pub(crate) struct Pipe {
+pub(crate) struct StreamPipe {
     /// Never locked while something is written.
     pub(crate) state: Mutex<State>,
 }
@@ -212,7 +216,7 @@ pub(crate) struct State {
     pub(crate) ended: Option<Instant>,
 }
 
-impl Pipe {
+impl StreamPipe {
     fn captured(&self) -> CapturedOutput {
         let state = self.state.lock();
         CapturedOutput { bytes: state.tail.iter().copied().collect(), lost: state.lost }

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 use crate::error::Result;
 use crate::error::failed;
-use crate::io::captured::Pipe;
+use crate::io::captured::StreamPipe;
 use crate::io::tee::Tee;
 
 /// For how long a terminal may stand still before waiters stop waiting for it.
@@ -37,9 +37,9 @@ const WAIT_AT_EXIT: Duration = Duration::from_secs(2);
 pub(crate) struct Reader {
     process: u32,
     poll: OwnedFd,
-    pipes: Mutex<(u64, HashMap<u64, Arc<Pipe>>)>,
+    pipes: Mutex<(u64, HashMap<u64, Arc<StreamPipe>>)>,
     /// Pipes of processes that have ended, with lines to be written.
-    asked: Mutex<Vec<Arc<Pipe>>>,
+    asked: Mutex<Vec<Arc<StreamPipe>>>,
     /// When lines were written last. Locked before the state of a pipe, never after it.
     written: Mutex<Option<Instant>>,
     /// That has changed, or a pipe whose process has ended has no more of them.
@@ -55,7 +55,7 @@ static READER: PerProcess<Mutex<Option<Arc<Reader>>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Has this pipe read until its last writer has closed it.
-pub(crate) fn read_from_now_on(pipe: &Arc<Pipe>) -> Result<()> {
+pub(crate) fn read_from_now_on(pipe: &Arc<StreamPipe>) -> Result<()> {
     let reader = {
         let mut slot = READER.lock();
         match &*slot {
@@ -112,14 +112,14 @@ impl Reader {
     }
 
     /// Has the lines of a pipe written.
-    pub(crate) fn ask(&self, pipe: &Arc<Pipe>) {
+    pub(crate) fn ask(&self, pipe: &Arc<StreamPipe>) {
         self.asked.lock().push(Arc::clone(pipe));
         // It fails only where it counted to the end: then it is readable.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
     /// Writes the lines that are whole. In the one thread that does.
-    fn pass_on(&self, pipe: &Pipe) {
+    fn pass_on(&self, pipe: &StreamPipe) {
         let mut state = pipe.state.lock();
         while let Some((stream, lines)) = state.tee.as_mut().and_then(Tee::begin) {
             MutexGuard::unlocked(&mut state, || {
@@ -142,7 +142,7 @@ impl Reader {
 
     /// Waits until the lines that a process left in a pipe are written, as long as some are written. False if there was no
     /// time for that until then.
-    pub(crate) fn wait_for(&self, pipe: &Pipe, until: Option<Instant>) -> bool {
+    pub(crate) fn wait_for(&self, pipe: &StreamPipe, until: Option<Instant>) -> bool {
         let mut written = self.written.lock();
         loop {
             let Some(ended) = pipe.state.lock().ended else { return true };
@@ -210,6 +210,6 @@ pub(crate) fn pass_on_at_exit() {
     let until = Instant::now() + WAIT_AT_EXIT;
     let asked = reader.asked.lock().clone();
     let mut written = reader.written.lock();
-    let is_left = |pipe: &Arc<Pipe>| pipe.state.lock().ended.is_some();
+    let is_left = |pipe: &Arc<StreamPipe>| pipe.state.lock().ended.is_some();
     while asked.iter().any(is_left) && !reader.moved.wait_until(&mut written, until).timed_out() {}
 }

@@ -276,7 +276,7 @@ impl Condition {
 
     /// Waits for a token; whether one came.
     fn sleep(&self, me: Member, mine: Seen, wait: Wait) -> bool {
-        let mut waiter = Waiter { condition: self, me, mine, asking: LivenessTimer::default(), wait };
+        let mut waiter = TokenWaiter { condition: self, me, mine, asking: LivenessTimer::default(), wait };
         loop {
             if block_on(&mut waiter, &self.patience, wait).is_some() {
                 return true;
@@ -342,7 +342,7 @@ impl Condition {
 }
 
 /// A thread that waits for a token in its own place, and sleeps there.
-struct Waiter<'a> {
+struct TokenWaiter<'a> {
     condition: &'a Condition,
     me: Member,
     mine: Seen,
@@ -350,7 +350,7 @@ struct Waiter<'a> {
     wait: Wait,
 }
 
-impl Blocking for Waiter<'_> {
+impl Blocking for TokenWaiter<'_> {
     type Found = ();
 
     fn attempt(&mut self) -> Option<()> {

@@ -13,7 +13,7 @@ pub use item::ListItem;
 use mp_core::SharedMemory;
 use mp_core::mem::Word;
 use place::{LIST, NAME, Place};
-use slots::{MOST_ROOM, Slots, find, lay_out, room, size};
+use slots::{ListSlots, MOST_ROOM, find, lay_out, room, size};
 
 use crate::shared::Shared;
 
@@ -198,8 +198,8 @@ impl ShareableList {
         self.locked(|slots| (0..slots.len()).map(|i| slots.format(i)).collect())
     }
 
-    fn locked<R>(&self, f: impl FnOnce(Slots<'_>) -> Result<R, ListError>) -> Result<R, ListError> {
-        self.place.locked(|mem, base| f(Slots { mem, base, ends: &self.ends }))
+    fn locked<R>(&self, f: impl FnOnce(ListSlots<'_>) -> Result<R, ListError>) -> Result<R, ListError> {
+        self.place.locked(|mem, base| f(ListSlots { mem, base, ends: &self.ends }))
     }
 }
 

@@ -40,13 +40,13 @@ pub(super) fn size(rooms: &[u64]) -> u64 {
 
 /// A list's memory: the words, and where the slots are.
 #[derive(Clone, Copy)]
-pub(super) struct Slots<'a> {
+pub(super) struct ListSlots<'a> {
     pub(super) mem: &'a dyn Mem,
     pub(super) base: Word,
     pub(super) ends: &'a [u64],
 }
 
-/// Writes where the slots are into new memory; that they are there, for [`Slots`].
+/// Writes where the slots are into new memory; that they are there, for [`ListSlots`].
 pub(super) fn lay_out(mem: &dyn Mem, base: Word, rooms: &[u64]) -> Vec<u64> {
     let mut end = 0;
     let rooms = rooms.iter().map(|room| {
@@ -79,7 +79,7 @@ pub(super) fn find(mem: &dyn Mem, base: Word, bytes: u64) -> Result<Vec<u64>, Li
     Ok(ends)
 }
 
-impl Slots<'_> {
+impl ListSlots<'_> {
     pub(super) fn len(&self) -> usize {
         self.ends.len() - 1
     }
@@ -230,7 +230,7 @@ mod tests {
         let mem = HeapMem::new(bytes.div_ceil(8) as usize);
         lay_out(&mem, base, &rooms);
         let ends = find(&mem, base, bytes).unwrap();
-        let slots = Slots { mem: &mem, base, ends: &ends };
+        let slots = ListSlots { mem: &mem, base, ends: &ends };
         slots.set(0, &"text".into()).unwrap();
         slots.set(1, &7.into()).unwrap();
         assert_eq!(slots.get(0).unwrap(), "text".into());

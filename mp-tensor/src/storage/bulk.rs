@@ -12,7 +12,7 @@
 
 use mp_core::Storage;
 
-use super::Elements;
+use super::StorageElements;
 use crate::element::Element;
 
 /// Below this many bytes the loop is done before the string instruction has begun.

@@ -18,7 +18,7 @@ pub use atomics::Atomic;
 use crate::element::Element;
 
 /// The elements of a storage, for the tensors of this crate.
-pub(crate) trait Elements {
+pub(crate) trait StorageElements {
     /// Elements that are not written.
     ///
     /// # Safety
@@ -58,7 +58,7 @@ pub(crate) trait Elements {
     fn store_all<T: Element>(&self, first: usize, from: &[T]);
 }
 
-impl Elements for Storage {
+impl StorageElements for Storage {
     #[inline]
     unsafe fn slice<T: Element>(&self, first: usize, len: usize) -> &[T] {
         if len == 0 {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::dispatch;
 use crate::element::Element;
-use crate::storage::Elements;
+use crate::storage::StorageElements;
 use crate::tensor::Tensor;
 use crate::tensor::mode::Mode;
 use crate::view::View;

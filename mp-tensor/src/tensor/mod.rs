@@ -28,7 +28,7 @@ pub use share_memory::ShareMemory;
 pub use typed_storage::{FrozenStorage, TypedStorage};
 
 use crate::element::Element;
-use crate::storage::Elements;
+use crate::storage::StorageElements;
 use crate::tensor::methods::{raw_methods, shape_methods};
 use crate::tensor::raw::Raw;
 

@@ -10,7 +10,7 @@
 use std::ops::Index;
 
 use crate::element::Element;
-use crate::storage::Elements as _;
+use crate::storage::StorageElements as _;
 use crate::tensor::mode::{Borrowed, Readable};
 use crate::{Tensor, TensorView};
 use mp_core::Result;

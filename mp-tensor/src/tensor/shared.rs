@@ -2,7 +2,7 @@
 
 use crate::element::{Element, Integer, Number};
 use crate::storage::Atomic;
-use crate::storage::Elements;
+use crate::storage::StorageElements;
 use crate::tensor::Tensor;
 use crate::tensor::mode::{Readable, Shared};
 use mp_core::{Error, Result};

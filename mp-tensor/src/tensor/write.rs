@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::ops::IndexMut;
 
 use crate::element::Element;
-use crate::storage::Elements;
+use crate::storage::StorageElements;
 use crate::tensor::mode::{BorrowedMut, Readable, Writable};
 use crate::tensor::raw::Raw;
 use crate::view::{Positions, View};

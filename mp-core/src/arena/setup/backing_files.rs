@@ -26,7 +26,7 @@ use crate::words::Member;
 
 /// A file with a name that this process holds.
 #[derive(Debug)]
-struct Opened {
+struct OpenedFile {
     fd: OwnedFd,
     /// The directory that the user chose.
     parent: PathBuf,
@@ -47,7 +47,7 @@ pub(in crate::arena) struct Files {
     /// The same file for children, under a description of its own: locks of this process's description, which they would
     /// keep, say that this process lives. Never closed, for that would drop the other locks.
     handed: OnceLock<OwnedFd>,
-    named: [OnceLock<Opened>; EXTENTS as usize],
+    named: [OnceLock<OpenedFile>; EXTENTS as usize],
     /// One bit for each that is mapped.
     mapped: AtomicU64,
     /// Which extents are in the directory that is set (low half), as of which setting (high half).
@@ -224,7 +224,7 @@ impl Arena {
     }
 
     /// The file of an extent that is ready, opened now if it wasn't.
-    fn opened(&self, i: u32) -> Result<&'static Opened> {
+    fn opened(&self, i: u32) -> Result<&'static OpenedFile> {
         let unknown = || Error::Malformed(format!("block in file {i} of the arena, which has none"));
         let slot = self.files().named.get(i as usize).ok_or_else(unknown)?;
         if let Some(opened) = slot.get() {
@@ -244,13 +244,13 @@ impl Arena {
                 fd
             }
         };
-        Ok(slot.get_or_init(|| Opened { fd, parent }))
+        Ok(slot.get_or_init(|| OpenedFile { fd, parent }))
     }
 
     /// Keeps a file that this process has made, and maps it.
     pub(in crate::arena) fn use_extent(&self, i: u32, fd: OwnedFd, parent: PathBuf, len: u64) -> Result<()> {
         let mut opening = self.files().opening.lock();
-        self.files().named[i as usize].get_or_init(|| Opened { fd, parent });
+        self.files().named[i as usize].get_or_init(|| OpenedFile { fd, parent });
         self.map_opened(i, len, &mut opening)
     }
 

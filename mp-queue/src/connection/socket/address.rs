@@ -82,7 +82,7 @@ impl Address {
     }
 
     /// A socket that listens here, with a queue for this many connections, and the path that it has made.
-    pub(crate) fn listen(&self, backlog: i32) -> io::Result<(OwnedFd, Option<Made>)> {
+    pub(crate) fn listen(&self, backlog: i32) -> io::Result<(OwnedFd, Option<MadePath>)> {
         let address = self.socket()?;
         let Kind::Path(path) = &self.0 else {
             let fd = fresh()?;
@@ -101,7 +101,7 @@ impl Address {
         }
         rustix::net::listen(&fd, backlog)?;
         let process = std::process::id();
-        let made = Made { id: directory.look(path)?, path: std::path::absolute(path)?, process };
+        let made = MadePath { id: directory.look(path)?, path: std::path::absolute(path)?, process };
         Ok((fd, Some(made)))
     }
 
@@ -121,14 +121,14 @@ fn fresh() -> Result<OwnedFd, Errno> {
 
 /// A path that this process has made.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct MadePath {
     path: PathBuf,
     id: (u64, u64),
     /// The process that made it: a forked copy does not remove the path.
     process: u32,
 }
 
-impl Drop for Made {
+impl Drop for MadePath {
     fn drop(&mut self) {
         // Unless another process has replaced it. If the directory is gone, so is the path.
         if self.process == std::process::id()

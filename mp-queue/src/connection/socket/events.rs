@@ -13,9 +13,9 @@ use rustix::time::{
 use super::{Address, ConnectError, waiting};
 
 /// Something happens at a descriptor, as what a future waits for.
-struct Arrivals(Arc<OwnedFd>);
+struct DescriptorEvents(Arc<OwnedFd>);
 
-impl Waitable for Arrivals {
+impl Waitable for DescriptorEvents {
     fn place(&self) -> WaitPoint<'_> {
         WaitPoint::Readable(self.0.as_fd())
     }
@@ -43,7 +43,7 @@ pub(super) async fn until<R>(
     address: &Address,
     mut look: impl FnMut() -> Result<Option<R>, ConnectError>,
 ) -> Result<R, ConnectError> {
-    let what = || Arc::new(Arrivals(events.clone())) as mp_core::SharedWaitable;
+    let what = || Arc::new(DescriptorEvents(events.clone())) as mp_core::SharedWaitable;
     let found = mp_core::until(what, || look().map_err(Ended::Refused)).await;
     found.map_err(|e| match e {
         Ended::Refused(e) => e,

@@ -50,7 +50,7 @@ const MOST: usize = 64;
 pub struct Listener {
     /// Dropped before the socket is closed: as long as that is open, no other process's path can be taken for
     /// it.
-    _made: Option<address::Made>,
+    _made: Option<address::MadePath>,
     fd: OwnedFd,
     /// Ready when a process connects, has sent something, or its time is over.
     events: Arc<OwnedFd>,

@@ -11,13 +11,13 @@ use super::RingMemory;
 use crate::ring::{GetEnd, Link, Settle, Settled, Surroundings};
 
 /// The arena around an intent.
-struct Around<'a> {
+struct RingsOfIntent<'a> {
     arena: Arena,
     others: &'a dyn Fn() -> Vec<Word>,
     dead: Member,
 }
 
-impl Surroundings for Around<'_> {
+impl Surroundings for RingsOfIntent<'_> {
     fn intents(&self) -> Vec<Word> {
         (self.others)()
     }
@@ -49,7 +49,7 @@ fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() ->
     let mut left = InDoubt::Nothing;
     // All of them, also if one has to wait.
     for &intent in intents {
-        let around = Around { arena, others, dead };
+        let around = RingsOfIntent { arena, others, dead };
         if let Settled::Later(ring) = run(Settle::new(intent, columns, around), RingMemory::words(arena)) {
             left = match left {
                 InDoubt::Nothing => InDoubt::Ring(ring),

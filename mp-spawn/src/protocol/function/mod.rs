@@ -93,7 +93,7 @@ impl<E> fmt::Debug for Desc<E> {
 }
 
 /// How a worker calls its function: with its rank, and with what its parent sent.
-pub(crate) type Start = fn(usize, FromParent) -> Ended;
+pub(crate) type StartFn = fn(usize, FromParent) -> Ended;
 
 /// The description of the function `F`, which is called with rank and arguments.
 pub(crate) struct Ranked<F, A, R>(PhantomData<fn(F, A) -> R>);
@@ -104,7 +104,7 @@ where
     A: Message,
     R: IntoOutcome,
 {
-    pub(crate) const DESC: &'static Desc<Start> =
+    pub(crate) const DESC: &'static Desc<StartFn> =
         &Desc::new::<Self>(std::any::type_name::<F>, |rank, args| {
             call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(rank, args)))
         });
@@ -119,9 +119,10 @@ where
     A: Message,
     R: IntoOutcome,
 {
-    pub(crate) const DESC: &'static Desc<Start> = &Desc::new::<Self>(std::any::type_name::<F>, |_, args| {
-        call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(args)))
-    });
+    pub(crate) const DESC: &'static Desc<StartFn> =
+        &Desc::new::<Self>(std::any::type_name::<F>, |_, args| {
+            call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(args)))
+        });
 }
 
 /// How a fork server calls what is to be preloaded.
@@ -293,7 +294,7 @@ mod tests {
         Ranked::<F, A, R>::DESC.reference()
     }
 
-    fn resolve(reference: &FunctionRef) -> Result<&'static Desc<Start>, FunctionError> {
+    fn resolve(reference: &FunctionRef) -> Result<&'static Desc<StartFn>, FunctionError> {
         super::resolve(reference)
     }
 
@@ -316,7 +317,7 @@ mod tests {
         assert_eq!(resolve(&with(usize::MAX / 4 * 3)).unwrap_err(), FunctionError::OutOfBounds);
         assert_eq!(resolve(&with(good.offset + 1)).unwrap_err(), FunctionError::Misaligned);
         assert_eq!(
-            resolve(&with(good.offset + align_of::<Desc<Start>>())).unwrap_err(),
+            resolve(&with(good.offset + align_of::<Desc<StartFn>>())).unwrap_err(),
             FunctionError::NoFunction
         );
         let other = reference(other).unwrap();
@@ -331,9 +332,9 @@ mod tests {
     #[test]
     fn a_function_of_another_copy_of_this_crate_is_refused() {
         static OTHER: Home = loaded_objects::another_home();
-        static DESC: Desc<Start> = {
+        static DESC: Desc<StartFn> = {
             let Desc { head, entry } =
-                Desc::<Start>::new::<u8>(|| "f", |_, _| Ended::Undecodable(String::new()));
+                Desc::<StartFn>::new::<u8>(|| "f", |_, _| Ended::Undecodable(String::new()));
             Desc { head: Head { home: &OTHER, ..head }, entry }
         };
         let refusal = resolve(&DESC.reference().unwrap()).unwrap_err();
