@@ -385,3 +385,25 @@ impl<'de, T: Message> Deserialize<'de> for Queue<T> {
         Ok(Self { raw, fingerprint: expected, messages: PhantomData })
     }
 }
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use mp_core::Storage;
+    use mp_core::words::Kind;
+
+    use super::*;
+
+    /// Its block is a queue's for as long as it lives: what is in it is released when it is dropped.
+    #[test]
+    fn a_queue_stays_one_whatever_its_memory_is_opened_as() {
+        for kind in [Kind::Frozen, Kind::Shared] {
+            let queue = Queue::<Vec<u8>>::bounded(2).unwrap();
+            queue.put(vec![7; 500]).unwrap();
+            Storage::of(queue.raw.hold().clone(), 16).open_to_others(kind);
+            let arena = queue.raw.arena();
+            assert!(arena.ring_memory(queue.raw.hold().block()).is_some(), "{kind:?}");
+            queue.put(vec![8; 500]).unwrap();
+            assert_eq!(queue.get().unwrap(), Some(vec![7; 500]));
+        }
+    }
+}
