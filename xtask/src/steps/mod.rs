@@ -7,6 +7,8 @@ mod example;
 mod fixed;
 mod loom;
 
+use std::collections::BTreeSet;
+
 use crate::session::{Outcome, Session};
 use crate::{layers, tidy};
 
@@ -70,17 +72,32 @@ fn fmt(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
+/// Test programs that run beside all others: one computes, and the other one waits, for a thousand processes one by one.
+const BESIDE: [&str; 2] = ["models", "killed"];
+
 fn test(session: &mut Session) -> Outcome {
     // All targets but examples, which the step of that name builds, and those that the tests need.
     let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
     if !session.run(session.cargo(&all).arg("--no-run")).ok {
         return session.outcome();
     }
-    // The models compute, and the tests with many processes mostly wait: one processor for the models, the
-    // others for the tests.
-    let mut models = session.cargo(&["test", "--workspace", "--no-fail-fast", "--test", "models"]);
-    session.beside(models.args(["--", "--test-threads", "1"]), |session| {
-        session.run(session.cargo(&all).args(["--exclude", "mp-models"]));
+    let packages = match layers::packages(None) {
+        Ok(packages) => packages,
+        Err(message) => {
+            session.fail(message);
+            return session.outcome();
+        }
+    };
+    let named = |words: &mut std::process::Command, wanted: &dyn Fn(&str) -> bool| {
+        let tests: BTreeSet<&String> = packages.iter().flat_map(|package| &package.tests).collect();
+        tests.into_iter().filter(|name| wanted(name)).for_each(|name| _ = words.args(["--test", name]));
+    };
+    let mut beside = session.cargo(&["test", "--workspace", "--no-fail-fast"]);
+    named(&mut beside, &|name| BESIDE.contains(&name));
+    let mut others = session.cargo(&["test", "--workspace", "--lib", "--bins", "--no-fail-fast"]);
+    named(&mut others, &|name| !BESIDE.contains(&name));
+    session.beside(beside.args(["--", "--test-threads", "1"]), |session| {
+        session.run(&mut others);
     });
     session.outcome()
 }
