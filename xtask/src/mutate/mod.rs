@@ -202,8 +202,10 @@ fn is_absent_by_default(session: &mut Session, points: &[Point]) -> Result<(), S
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let program = std::path::Path::new(&target).join("release/mp-torture");
     let bytes = std::fs::read(&program).map_err(|e| format!("{}: {e}", program.display()))?;
+    // As text, which is searched in a hundredth of the time that windows of bytes take in a debug build.
+    let text = String::from_utf8_lossy(&bytes);
     for name in points.iter().map(|point| point.name.as_str()).chain(["MP_MUTANT"]) {
-        if bytes.windows(name.len()).any(|window| window == name.as_bytes()) {
+        if text.contains(name) {
             session.fail(format!("`{name}` is in a program that was built without the feature `inject`"));
         }
     }
