@@ -61,7 +61,7 @@ fn main() -> mp::AnyResult<()> {
     let readers: usize = std::env::args().nth(1).map_or(Ok(3), |n| n.parse())?;
     let shared = Shared {
         weights: Array::zeros(WEIGHTS)?,
-        seen: mp::Tensor::zeros(&[1])?.share(),
+        seen: mp::Tensor::zeros([1])?.share(),
         written: RawValue::new(0)?,
     };
     start_processes(work, shared.clone(), SpawnOptions::nprocs(1 + readers))?.join()?;

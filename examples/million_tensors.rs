@@ -42,7 +42,7 @@ fn main() -> mp::AnyResult<()> {
     let start = Instant::now();
     let mut held = Vec::with_capacity(count);
     for i in 0..count {
-        let tensor = Tensor::full(&[ELEMENTS], i as f32)?.freeze();
+        let tensor = Tensor::full([ELEMENTS], i as f32)?.freeze();
         tensors.put(tensor.clone())?;
         held.push(tensor);
     }

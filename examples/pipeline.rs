@@ -15,7 +15,7 @@ const IMAGES: u32 = 2000;
 /// Stage one: loads. The memory of an image is written here, and never moves again.
 fn load(images: Queue<Image>) -> mp::AnyResult<()> {
     for number in 0..IMAGES {
-        images.put((number, Tensor::full(&[64, 64], number as f32)?.freeze()))?;
+        images.put((number, Tensor::full([64, 64], number as f32)?.freeze()))?;
     }
     images.close();
     Ok(())

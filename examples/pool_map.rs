@@ -30,7 +30,7 @@ fn row((image, y): (SharedTensor<u16>, usize)) -> mp::AnyResult<usize> {
 }
 
 fn main() -> mp::AnyResult<()> {
-    let image: SharedTensor<u16> = Tensor::zeros(&[HEIGHT, WIDTH])?.share();
+    let image: SharedTensor<u16> = Tensor::zeros([HEIGHT, WIDTH])?.share();
     let pool = Pool::builder().build()?;
     // Rows may be drawn twice: so a row whose worker dies is drawn again.
     let draw = pool.task(row).retries(3);

@@ -40,7 +40,7 @@ fn main() -> mp::AnyResult<()> {
 
     // Of a type that is known only now.
     let dtype: DType = std::env::args().nth(1).as_deref().unwrap_or("bfloat16").parse()?;
-    let any = AnyTensor::zeros(&[2, 2], dtype)?;
+    let any = AnyTensor::zeros([2, 2], dtype)?;
     println!("{any}");
     assert_eq!(any.nbytes(), 4 * dispatch!(dtype, T => size_of::<T>()));
 

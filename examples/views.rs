@@ -30,8 +30,8 @@ fn parts(image: &FrozenTensor<u16>) -> mp::AnyResult<Vec<Part>> {
         ("turned", image.t()?),
         ("the diagonal", image.diagonal(0, 0, 1)?),
         ("windows of a row", image.select(0, 0)?.unfold(0, 3, 1)?),
-        ("a row, four times", image.select(0, 0)?.expand(&[4, 6])?),
-        ("as pairs", image.reshape(&[4, 3, 2])?.select(1, 0)?),
+        ("a row, four times", image.select(0, 0)?.expand([4, 6])?),
+        ("as pairs", image.reshape([4, 3, 2])?.select(1, 0)?),
     ])
 }
 

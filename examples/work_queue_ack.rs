@@ -22,7 +22,7 @@ fn worker((jobs, done): (Queue<u64>, SharedTensor<u64>)) -> mp::AnyResult<()> {
 
 fn main() -> mp::AnyResult<()> {
     let jobs = QueueOptions::new().deliveries(3).create()?;
-    let done = Tensor::zeros(&[JOBS as usize])?.share();
+    let done = Tensor::zeros([JOBS as usize])?.share();
     jobs.put_many(0..JOBS)?;
     jobs.close();
 

@@ -101,7 +101,7 @@
 //! it held is released: memory, messages, its place in the arena. A process that is *stopped* keeps what it
 //! holds (locks, permits, leases). In rare cases something else waits for it: a message that it and a crashed
 //! process were both in the middle of, the memory of a crashed process that it was just releasing, or, in an
-//! arena without free addresses, a block of a new size ([`Error::Busy`] after 10 s).
+//! arena without free addresses, a block of a new size ([`Error::Held`] after 10 s).
 //!
 //! # Features
 //! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `tensor`,
@@ -158,8 +158,8 @@ pub use mp_reduce::{Bundle, Message};
 #[cfg(feature = "spawn")]
 pub use mp_spawn::{
     Closure, Process, ProcessContext, SpawnError, SpawnOptions, StartMethod, active_children, closure,
-    cpu_count, current_process, get_context, init, is_child, parent_process, rank, set_start_method, spawn,
-    start_processes,
+    cpu_count, current_process, get_context, init, interrupted, is_child, parent_process, rank,
+    set_start_method, spawn, start_processes,
 };
 #[cfg(feature = "sync")]
 pub use mp_sync::{

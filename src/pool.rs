@@ -17,6 +17,6 @@
 #[doc(no_inline)]
 pub use crate::{AsyncResult, Pool, TaskError};
 pub use mp_pool::{
-    Call, Imap, MapResult, Multiple, PoolBuilder, PoolError, Progress, ResultKind, Single, TryApplyError,
-    TupleFn, WorkerLost, current_worker,
+    Call, Imap, Latencies, MapResult, Multiple, PoolBuilder, PoolError, PoolMetrics, Progress, ResultKind,
+    Single, TryApplyError, TupleFn, WorkerLost, WorkerMetrics, WorkerState, current_worker,
 };

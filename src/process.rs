@@ -23,12 +23,38 @@
 //! | | |
 //! |---|---|
 //! | what to start them with | [`SpawnOptions`], for all; [`ProcessOptions`], for one; [`ProcessBuilder`]; [`Stdio`], [`OnFailure`] |
+//! | Ctrl-C | [`Interrupt`], [`interrupted`], [`take_interrupt`] |
 //! | how | [`StartMethod`], [`set_start_method`], [`get_context`], [`allow_fork`], [`set_forkserver_preload`] |
 //! | functions with captures | [`closure!`](crate::closure), [`Closure`], [`start_closure`] |
 //! | what functions may return | [`IntoOutcome`](crate::message::IntoOutcome) |
 //! | in a worker | [`rank`], [`name`], [`current_process`], [`parent_process`], [`is_child`] |
 //! | how one ended | [`ExitStatus`], [`Signal`], [`ExitDetail`]; [`ProcessStatus`], while it runs |
 //! | in a shared library, for any host | [`set_command`], [`export_child_main!`] |
+//!
+//! # Ctrl-C
+//! A terminal sends SIGINT to all processes of a program at once. What it does to a worker, its start says ([`Interrupt`]):
+//!
+//! | | worker | parent |
+//! |---|---|---|
+//! | [`Default`](Interrupt::Default) | ends, by the signal | ends too; or it handles SIGINT, and `join` says that the worker was killed by it |
+//! | [`Ignore`](Interrupt::Ignore) | goes on | decides: it closes a queue, ends the worker, or ends, and the worker with it |
+//! | [`Graceful`](Interrupt::Graceful) | [`interrupted`] is true, waits for what isn't there end with `Interrupted`; it finishes and returns | likewise; `join` returns values, or one error; a second Ctrl-C ends all |
+//!
+//! So a pipeline drains: its source is told and stops, its other stages ignore Ctrl-C and work until their queue is closed. This is
+//! the example `ctrl_c` in a terminal:
+//!
+//! ```text
+//! $ cargo run --release --example ctrl_c
+//! making squares; Ctrl-C ends it
+//! 330429 squares ^C
+//! Ctrl-C: draining
+//! 330496 numbers made, 330496 squares taken, nothing lost
+//! $ echo $?
+//! 0
+//! ```
+//!
+//! No SIGINT is too early: one that comes while a worker is being started waits until that has said what it does with it. (A fork
+//! server, and what it starts, ignore it until then.) (`Ctrl-\` sends SIGQUIT, which ends all of them, at once.)
 
 #[doc(no_inline)]
 pub use crate::{
@@ -41,9 +67,10 @@ pub use mp_core::AuthKey;
 #[cfg(feature = "log")]
 pub use mp_spawn::log_to_stderr;
 pub use mp_spawn::{
-    ActiveChild, Capture, CapturedOutput, CurrentProcess, ExitDetail, ExitStatus, FunctionError, LaunchError,
-    OnFailure, ParentProcess, ProcessBuilder, ProcessExited, ProcessName, ProcessOptions, ProcessRaised,
-    ProcessStatus, RaisedKind, Signal, StartContext, Stdio, UnknownStartMethod, allow_fork, detach,
-    export_child_main, get_all_start_methods, get_start_method, name, parent_pid, set_command,
-    set_executable, set_forkserver_preload, set_thread_name, start_closure, thread_name,
+    ActiveChild, Capture, CapturedOutput, CurrentProcess, ExitDetail, ExitStatus, FunctionError, Interrupt,
+    LaunchError, OnFailure, ParentProcess, ProcessBuilder, ProcessExited, ProcessName, ProcessOptions,
+    ProcessRaised, ProcessStatus, RaisedKind, Signal, StartContext, Stdio, UnknownStartMethod, allow_fork,
+    detach, export_child_main, get_all_start_methods, get_start_method, interrupted, name, parent_pid,
+    set_command, set_executable, set_forkserver_preload, set_thread_name, start_closure, take_interrupt,
+    thread_name,
 };

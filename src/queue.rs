@@ -19,9 +19,11 @@
 //!
 //! | | |
 //! |---|---|
-//! | what else a queue is made with | [`QueueOptions`]: bytes, deliveries, when it is [deserted](DesertedWhen) |
+//! | what else a queue is made with | [`QueueOptions`]: bytes, deliveries, when it is [deserted](DesertedWhen), how calls [spin](Spin) |
 //! | what goes wrong | [`PutError`], which gives the value back; [`GetError`], [`PutManyError`], [`JoinableQueueError`] |
 //! | to wait for it beside other things | itself; [`PutReady`], [`AckReady`] |
+//! | the newest value for many readers | [`watch`]: each `send` replaces it |
+//! | each receiver gets each message | [`broadcast`] |
 //! | encoded before it is known where it goes | [`EncodedMessage`] |
 
 #[doc(no_inline)]
@@ -30,7 +32,7 @@ pub use crate::{
 };
 pub use mp_queue::{
     AckReady, DesertedWhen, EncodedMessage, JoinableQueueError, Leaseholder, PutManyError, PutReady,
-    SimpleQueue,
+    SimpleQueue, Spin, broadcast, watch,
 };
 #[cfg(feature = "futures")]
 pub use mp_queue::{QueueSink, QueueStream};

@@ -25,7 +25,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`]; [`LockError`] |
+//! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`]; [`LockError`]; [`Deadlock`], which is found between processes, too |
 //! | to wait for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
 //! | values | [`Lock`], [`Array`]; without a lock, [`RawValue`], [`RawArray`] |
 //! | types that can be protected | plain data, [`bytemuck::Pod`](bytemuck) |
@@ -36,6 +36,6 @@ pub use crate::{
 };
 pub use mp_core::bytemuck;
 pub use mp_sync::{
-    AcquireError, BarrierError, BarrierMember, ConditionGuard, LockGuard, OnceState, PeerProcess, Permit,
-    RLockGuard, RawArray, RawValue, ReadGuard, WriteGuard,
+    AcquireError, BarrierError, BarrierMember, ConditionGuard, Deadlock, DeadlockStep, LockGuard, LockKind,
+    OnceState, PeerProcess, Permit, RLockGuard, RawArray, RawValue, ReadGuard, WriteGuard,
 };

@@ -19,4 +19,7 @@
 
 #[doc(no_inline)]
 pub use crate::{Waitable, select, wait};
+#[doc(hidden)]
+pub use mp_core::waits::on_report;
+pub use mp_core::waits::{dump as dump_waits, report_hangs_after, report_waits_after};
 pub use mp_core::{Descriptor, wait_async};

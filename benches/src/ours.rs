@@ -9,6 +9,7 @@ pub(crate) mod pool;
 
 use std::time::Duration;
 
+use mp::queue::Spin;
 use mp::{FrozenTensor, Queue, SpawnOptions, StartMethod, Tensor, start_processes};
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +42,7 @@ impl<Out: mp::Message, In: mp::Message> Ends<Out, In> {
 
     /// Without looking before sleeping.
     fn asleep(self) -> Self {
-        Self { out: self.out.without_spinning(), into: self.into.without_spinning(), ..self }
+        Self { out: self.out.spinning(Spin::Never), into: self.into.spinning(Spin::Never), ..self }
     }
 }
 
@@ -116,7 +117,7 @@ const WRONG_KIND: &str = "this sender sends the other kind of tensor";
 
 impl Sender for Source<Tensor<u64>> {
     fn send_fresh(&mut self, source: &[u64]) -> Result<()> {
-        Ok(self.ends.out.put(Tensor::from_slice(source, &[source.len()])?)?)
+        Ok(self.ends.out.put(Tensor::from_slice(source, [source.len()])?)?)
     }
 
     fn send_again(&mut self) -> Result<()> {
@@ -143,7 +144,7 @@ impl Sender for Source<FrozenTensor<u64>> {
     }
 
     fn keep(&mut self, source: &[u64]) -> Result<()> {
-        self.kept = Some(Tensor::from_slice(source, &[source.len()])?.freeze());
+        self.kept = Some(Tensor::from_slice(source, [source.len()])?.freeze());
         Ok(())
     }
 

@@ -15,7 +15,7 @@ pub(crate) struct Set {
 
 impl Set {
     fn new(rows: &[(Vec<f32>, u32)], inputs: usize) -> mp::AnyResult<Self> {
-        let mut images = Tensor::empty(&[rows.len(), inputs])?;
+        let mut images = Tensor::empty([rows.len(), inputs])?;
         for (to, (pixels, _)) in images.as_mut_slice()?.chunks_mut(inputs).zip(rows) {
             to.copy_from_slice(pixels);
         }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use mp::process::OnFailure;
+use mp::queue::Spin;
 use mp::{FrozenTensor, Queue, SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -85,10 +86,10 @@ fn feed(data: &Data, queue: &Queue<Batch>, epochs: usize) -> mp::AnyResult<()> {
 
 fn train(options: &Options, data: &Data) -> mp::AnyResult<()> {
     let model = Model { inputs: data.inputs, hidden: HIDDEN, classes: data.classes };
-    let weights = Tensor::from_slice(&model.initial_weights(), &[model.len()])?.share();
+    let weights = Tensor::from_slice(&model.initial_weights(), [model.len()])?.share();
     let batches = Queue::bounded(4 * options.workers)?;
-    let trained = Tensor::zeros(&[1])?.share();
-    let loss = Tensor::zeros(&[1])?.share();
+    let trained = Tensor::zeros([1])?.share();
+    let loss = Tensor::zeros([1])?.share();
 
     let job = Job {
         model,
@@ -106,7 +107,7 @@ fn train(options: &Options, data: &Data) -> mp::AnyResult<()> {
         "training {bar:40} {percent:>3}%  {human_pos} of {human_len} images, loss {msg} [{elapsed}]",
     )?);
     // The workers need the processors more than this process does.
-    let batches = batches.without_spinning();
+    let batches = batches.spinning(Spin::Never);
     let mut killed = false;
     let fed = std::thread::scope(|scope| {
         let feeder = scope.spawn(|| feed(data, &batches, options.epochs).map_err(|e| e.to_string()));

@@ -70,6 +70,14 @@ mod structure;
 pub mod sync;
 mod sys;
 mod wait;
+/// What threads wait for: reports of waits that are long, or can't end.
+pub mod waits {
+    #[doc(inline)]
+    pub use crate::arena::waiting::waits::{
+        Call, On, RING_NAME, Service, Subject, Watch, dump, listen, name_object, name_process, object_name,
+        on_report, report_hangs_after, report_waits_after, serves, serves_no_more, wait_at,
+    };
+}
 pub mod words;
 
 pub use arena::setup::strategy::{
@@ -77,15 +85,19 @@ pub use arena::setup::strategy::{
     set_sharing_directory, set_sharing_strategy,
 };
 pub use arena::waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
+pub use arena::waiting::deadlock::{Deadlock, DeadlockStep, LockWait};
 pub use arena::waiting::lock::{LockError, RawGuard, RawLock};
 pub use arena::*;
 #[cfg(feature = "authkey")]
 pub use authkey::{AuthKey, authkey, set_authkey};
 pub use bytemuck;
 #[doc(hidden)]
-pub use error::Bytes;
+pub use error::{Bytes, INTERRUPTED, show};
 pub use error::{Error, MessagesInFlight, QueuedMessages, Result};
 pub use message::Message;
+pub use process::interrupt::{interrupted, take_interrupt};
+#[doc(hidden)]
+pub use process::interrupt::{note_interrupt, uninterrupted};
 pub use process::mutex;
 #[doc(hidden)]
 pub use process::user_code;
@@ -115,3 +127,8 @@ pub const fn fnv1a(bytes: &[u8]) -> u64 {
     }
     h
 }
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

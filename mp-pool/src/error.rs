@@ -44,7 +44,7 @@ use mp_spawn::{ExitDetail, ExitReport, ExitStatus, ProcessRaised, SpawnError};
 /// ahead of their function, because the pool took that function's note back in the same moment, are lost together.) What is lost
 /// was begun, or was just being taken; what it did before it was lost, it did. (If worker after worker dies while it reads what
 /// a closure captures, from the fifth on each of them costs a task of that closure.)
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum TaskError {
     /// The function returned an error or panicked.
@@ -207,6 +207,8 @@ impl fmt::Display for TaskError {
     }
 }
 
+mp_core::readable_debug!(TaskError);
+
 impl std::error::Error for TaskError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -238,7 +240,6 @@ impl From<mp_reduce::Error> for Unsendable {
 }
 
 /// Why there is no pool, or why it ended badly.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum PoolError {
     /// The workers could not be started.
@@ -275,6 +276,8 @@ impl fmt::Display for PoolError {
         }
     }
 }
+
+mp_core::readable_debug!(PoolError);
 
 impl std::error::Error for PoolError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

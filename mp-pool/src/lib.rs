@@ -23,6 +23,7 @@
 //! | [`Pool::apply`], [`Pool::map`], [`Pool::imap`], … | calls of a function in the workers |
 //! | [`Pool::task`], [`Call`] | the same with options: chunks, time-outs, retries |
 //! | [`AsyncResult`], [`MapResult`], [`Imap`] | results that have to come: waited for, polled, awaited, called back |
+//! | [`Pool::metrics`], [`PoolMetrics`] | how it is doing: tasks, times, workers |
 //! | [`TaskError`], [`PoolError`] | what can go wrong, in a table |
 //!
 //! # What holds
@@ -36,10 +37,14 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
+mod clock;
 mod dispatch;
 mod error;
 mod message;
+#[doc(hidden)]
+pub mod steps;
 mod tuple_fn;
+mod watch;
 mod worker;
 
 pub use api::builder::PoolBuilder;
@@ -48,7 +53,13 @@ pub use api::pool::Pool;
 pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
 pub use api::stream::Imap;
 pub use dispatch::job::Progress;
+pub use dispatch::metrics::{Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use error::{PoolError, TaskError, WorkerLost};
 pub use mp_core::message::IntoOutcome;
 pub use tuple_fn::TupleFn;
 pub use worker::current_worker;
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,59 +1,49 @@
-//! The life of a worker: it takes one task after the other, and answers each before it takes the next.
+//! The life of a worker: it takes one chunk of tasks after the other, and answers each before it takes the next.
 //!
-//! A task is *timed* if it may take only so long. Then the worker's words of the *watch* say since when (by the system's
-//! monotonic clock, written by the worker before the other word), and what it runs:
+//! At which task of its chunk it is, its chunk word says ([`steps::chunk`](crate::steps::chunk)), which it changes before each
+//! task. Results go into a *part*, which is one reply: put at the end of the chunk, a millisecond after the part before it, and
+//! before a reply about one task alone (an error, a result with attachments). Until a part is put, its results are in the
+//! worker's journal, too ([`steps::journal`](crate::steps::journal)).
 //!
-//! | word | meaning | changed by |
+//! A task is *timed* if it may take only so long: see [`clock`](crate::clock).
+//!
+//! | the worker is killed | its queue | its chunk |
 //! |---|---|---|
-//! | 0 | no timed task runs | the worker → `id`; the pool, when the time of the next task is over and the worker is stopped → `id` + [`CONDEMNED`] |
-//! | `id` | task `id` runs | the worker, when it is done → 0; the pool, when its time is over → `id` + [`CONDEMNED`] |
-//! | `id` + [`CONDEMNED`] | its time was over before it was done, or before it began: the worker will be killed, and does nothing more | the pool, while no worker lives → 0 |
+//! | before it has taken a chunk | has it still | is given to another worker |
+//! | between taking it and its first task | has the others still | the first task is lost, the others are given to another worker |
+//! | in a task | has the others still | that one is lost; those before it are done, those behind it are given to another worker |
+//! | between two tasks, or before it has put the last part | has the others still | what was done is done: the results are in the journal; the others are given to another worker |
+//! | after a task whose result needs a reply of its own, before it has put that | has the others still | that task is lost |
+//! | after it has put the last part | has the others still | is done |
 //!
-//! One compare-and-swap decides whether the task was done in time, so that no other task dies with the worker; and one,
-//! whether it was begun at all by a worker that was stopped, and may go on in any moment.
-//!
-//! | the worker is killed | its queue | the task |
-//! |---|---|---|
-//! | before it has taken a task | has it still | is given to another worker |
-//! | between taking it and putting the reply | has the others still | is lost: the one that can be |
-//! | after it has put the reply | has the others still | is done |
-//!
-//! A task may come before its function, if the pool takes back what the worker has not read just when it reads again: the
-//! function's note is given once more, and the task waits for it. Until then more than one can be lost with the worker.
+//! A chunk may come before its function, if the pool takes back what the worker has not read just when it reads again: the
+//! function's note is given once more, and the chunk waits for it. Until then a task of each can be lost with the worker.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::message::Outgoing;
 use mp_core::user_code::Apart;
 use mp_queue::{PutError, Queue};
 use mp_spawn::{Closure, Raise};
-use mp_tensor::SharedTensor;
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Body, Ran, Reply, Runner, Task};
+use crate::clock::{TaskClock, now};
+use crate::message::{Args, Plain, Ran, Reply, Runner, Task, Value, Values};
+use crate::steps::chunk::Turn;
+use crate::watch::{Own, Watch};
 
-/// Added to a task's id: its time was over.
-pub(crate) const CONDEMNED: u64 = 1 << 63;
+/// How long results are kept back, in nanoseconds, while the next task of the chunk is begun.
+const KEPT_BACK: u64 = 1_000_000;
+/// How many tasks are done without a look at the clock, at most,
+const MOST_UNTIMED: u32 = 256;
+/// as long as they take no longer than this together, in nanoseconds.
+const UNTIMED: u64 = 50_000;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// What a worker calls before its first task.
 pub(crate) type Initializer = Closure<(), Result<(), Failure>>;
-
-/// The words of a worker in the watch: what it runs.
-pub(crate) fn what(worker: usize) -> usize {
-    2 * worker
-}
-
-/// And since when.
-pub(crate) fn since(worker: usize) -> usize {
-    2 * worker + 1
-}
-
-/// Nanoseconds on a clock that all processes read alike.
-pub(crate) fn now() -> u64 {
-    mp_core::monotonic().as_nanos() as u64
-}
 
 /// What a worker is given.
 #[derive(Serialize, Deserialize)]
@@ -61,7 +51,7 @@ pub(crate) struct Orders {
     pub(crate) worker: usize,
     pub(crate) tasks: Queue<Task>,
     pub(crate) replies: Queue<Reply>,
-    pub(crate) watch: SharedTensor<u64>,
+    pub(crate) watch: Watch,
     /// After this many tasks it ends; 0 is never.
     pub(crate) most_tasks: u64,
     pub(crate) initializer: Option<Initializer>,
@@ -92,45 +82,57 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
         initializer.call(())?;
     }
     say(&replies, Reply::Ready { worker, pid: std::process::id() })?;
-    let mut life = Life { worker, replies, watch, known: HashMap::new(), waiting: HashMap::new(), done: 0 };
+    let (known, waiting) = (HashMap::new(), HashMap::new());
+    let (clock, own) = (TaskClock::of_worker(watch.clone()), Own::new(watch));
+    let mut life = Life { worker, replies, clock, own, known, waiting, done: 0, most_tasks };
     while let Some(task) = tasks.get()? {
         life.take(task)?;
-        // What waits is this process's alone.
-        if most_tasks != 0
-            && life.done >= most_tasks + u64::from(mp_core::mutant!("pool.maxtasks.one-too-many"))
-            && life.waiting.is_empty()
-        {
+        if life.is_over() {
             break;
         }
     }
     Ok(())
 }
 
-/// A task, without the number of its function.
+/// A chunk, without the number of its function.
 struct Run {
     id: u64,
     timed: bool,
-    args: Body,
+    args: Args,
 }
+
+type Known = Result<Apart<Runner>, String>;
 
 struct Life {
     worker: usize,
     replies: Queue<Reply>,
-    watch: SharedTensor<u64>,
-    known: HashMap<u64, Result<Apart<Runner>, String>>,
-    /// Tasks of functions that it is about to learn: the note was taken back with other tasks, by the pool, and comes again.
+    clock: &'static TaskClock,
+    own: Own,
+    known: HashMap<u64, Known>,
+    /// Chunks of functions that it is about to learn: the note was taken back with other tasks, by the pool, and comes again.
     waiting: HashMap<u64, Vec<Run>>,
+    /// How many tasks it has done.
     done: u64,
+    most_tasks: u64,
 }
 
 impl Life {
+    /// Whether it has done as many tasks as it may. What waits is this process's alone.
+    fn is_over(&self) -> bool {
+        self.most_tasks != 0
+            && self.done >= self.most_tasks + u64::from(mp_core::mutant!("pool.maxtasks.one-too-many"))
+            && self.waiting.is_empty()
+    }
+
     fn take(&mut self, task: Task) -> Result<(), Failure> {
         let worker = self.worker;
         match task {
             Task::Run { id, code, timed, args } => {
                 let run = Run { id, timed, args };
-                if self.known.contains_key(&code) {
-                    return self.run(code, run);
+                if let Some(known) = self.known.remove(&code) {
+                    let ran = self.run(&known, run);
+                    self.known.insert(code, known);
+                    return ran;
                 }
                 if !mp_core::mutant!("pool.early-task-dropped") {
                     self.waiting.entry(code).or_default().push(run);
@@ -138,10 +140,12 @@ impl Life {
                 Ok(())
             }
             Task::Learn { code, runner } => {
-                self.known.insert(code, Runner::read(runner).map(Apart::new));
+                let known = runner.read().map(Apart::new);
                 say(&self.replies, Reply::Noted { worker, code })?;
                 let waiting = self.waiting.remove(&code).unwrap_or_default();
-                waiting.into_iter().try_for_each(|run| self.run(code, run))
+                let ran = waiting.into_iter().try_for_each(|run| self.run(&known, run));
+                self.known.insert(code, known);
+                ran
             }
             Task::Forget { code } => {
                 self.known.remove(&code);
@@ -150,38 +154,158 @@ impl Life {
         }
     }
 
-    fn run(&mut self, code: u64, Run { id, timed, args }: Run) -> Result<(), Failure> {
-        let (worker, watch) = (self.worker, &self.watch);
+    /// Runs a chunk, as far as it is not taken back.
+    fn run(&mut self, known: &Known, Run { id, timed, mut args }: Run) -> Result<(), Failure> {
+        let count = args.len();
+        // Of one task, without a time, there is nothing that could be taken back or condemned.
+        let watched = count > 1 || timed;
+        let begun = now();
         if timed {
-            watch.store(since(worker), now());
-            if watch.compare_exchange(what(worker), 0, id).is_err() {
-                wait_for_the_end();
+            self.clock.start();
+        }
+        if watched {
+            go_on(self.own.begin(id, count));
+        }
+        let mut part =
+            Part { id, item: 0, since: begun, looked: begun, untimed: 0, left: 0, ..Part::default() };
+        for item in 0..count {
+            let start = part.out.bytes().len();
+            let ran = match (known.as_ref().map(Apart::get), &mut args) {
+                (Ok(Some(runner)), Args::One(args)) => runner.one(std::mem::take(args), &mut part.out),
+                (Ok(Some(runner)), Args::Many(many)) => match many.get(item) {
+                    Some(args) => runner.of_many(args, &mut part.out),
+                    None => Ran::Undecodable("the message is not of this pool".into()),
+                },
+                (Err(why), _) => Ran::Undecodable(format!("the function can't be read: {why}")),
+                _ => Ran::Undecodable("the worker does not know the function".into()),
+            };
+            self.done += 1;
+            if timed {
+                self.clock.finish();
+            }
+            if matches!(ran, Ran::Done) && part.out.plain().is_some() {
+                part.ends.push(part.out.bytes().len() as u32);
+                if count > 1 && !self.own.keep(&part.out.bytes()[start..]) {
+                    // There is no room in the journal: it is done when it is sent.
+                    go_on(self.own.finish());
+                    self.put(&mut part, count)?;
+                }
+            } else {
+                if watched {
+                    go_on(self.own.finish());
+                }
+                let alone = part.split(start);
+                self.put(&mut part, count)?;
+                answer(&self.replies, (self.worker, id, item), ran, alone)?;
+                part.item = item + 1;
+                // The time that it took is not that of those behind it.
+                part.since = now();
+                part.looked = part.since;
+                if count > 1 {
+                    self.own.sent(id, part.item);
+                }
+            }
+            if item + 1 == count || self.is_over() {
+                break;
+            }
+            if part.is_late(timed) {
+                self.put(&mut part, count)?;
+            }
+            if timed {
+                self.clock.start();
+            }
+            match self.own.claim() {
+                Turn::Go(_) => {}
+                Turn::End(_) => break,
+                Turn::Condemned => wait_for_the_end(),
             }
         }
-        let ran = match (self.known.get(&code).map(|known| known.as_ref().map(Apart::get)), args.received()) {
-            (Some(Ok(Some(runner))), Some(args)) => runner.run(*args),
-            (Some(Err(why)), _) => Ran::Undecodable(format!("the function can't be read: {why}")),
-            _ => Ran::Undecodable("the worker does not know the function".into()),
-        };
-        if timed
-            && watch.compare_exchange(what(worker), id, 0).is_err()
-            && !mp_core::mutant!("pool.condemned.answers")
-        {
-            wait_for_the_end();
+        if watched {
+            go_on(self.own.finish());
         }
-        self.done += 1;
-        answer(&self.replies, worker, id, ran)
+        self.put(&mut part, count)
+    }
+
+    /// Sends results, if there are any.
+    fn put(&mut self, part: &mut Part, count: usize) -> Result<(), Failure> {
+        if part.ends.is_empty() {
+            return Ok(());
+        }
+        let (id, item, now) = (part.id, part.item, now());
+        let nanos = now.saturating_sub(part.since);
+        let plain = Plain { ends: std::mem::take(&mut part.ends), bytes: std::mem::take(part.out.bytes()) };
+        part.item += plain.ends.len();
+        (part.since, part.looked) = (now, now);
+        say(&self.replies, Reply::Part { worker: self.worker, id, item, nanos, values: Values::Out(plain) })?;
+        if part.item < count {
+            self.own.sent(id, part.item);
+        }
+        Ok(())
     }
 }
 
-/// Puts the reply; if the result can't be sent, another one that says so.
-fn answer(replies: &Queue<Reply>, worker: usize, id: u64, ran: Ran) -> Result<(), Failure> {
+/// Results that are not sent yet.
+#[derive(Default)]
+struct Part {
+    id: u64,
+    /// The item that the first one is of.
+    item: usize,
+    ends: Vec<u32>,
+    out: Outgoing,
+    /// When the part before was sent.
+    since: u64,
+    /// When the worker looked at the clock, for how many tasks it does not, and of those how many are left.
+    looked: u64,
+    untimed: u32,
+    left: u32,
+}
+
+impl Part {
+    /// What was written from `start` on, as a message of its own; the rest stays.
+    fn split(&mut self, start: usize) -> Outgoing {
+        let mut alone = std::mem::take(&mut self.out);
+        *self.out.bytes() = alone.bytes().drain(..start).collect();
+        alone
+    }
+
+    /// Whether it is time to send it. While tasks are quick, the clock is looked at for some of them only.
+    fn is_late(&mut self, timed: bool) -> bool {
+        if self.left > 0 && !timed {
+            self.left -= 1;
+            return false;
+        }
+        let now = now();
+        self.untimed = if now.saturating_sub(self.looked) < UNTIMED {
+            (2 * self.untimed + 1).min(MOST_UNTIMED)
+        } else {
+            0
+        };
+        (self.looked, self.left) = (now, self.untimed);
+        now.saturating_sub(self.since) >= KEPT_BACK
+    }
+}
+
+/// The pool may have condemned this worker.
+fn go_on(turn: Turn) {
+    if turn == Turn::Condemned && !mp_core::mutant!("pool.condemned.answers") {
+        wait_for_the_end();
+    }
+}
+
+/// Answers a task by itself; if the result can't be sent, it says so.
+fn answer(
+    replies: &Queue<Reply>,
+    (worker, id, item): (usize, u64, usize),
+    ran: Ran,
+    alone: Outgoing,
+) -> Result<(), Failure> {
     let reply = match ran {
-        Ran::Done(value) => Reply::Done { worker, id, value: Body::out(value) },
-        Ran::Raised(raise) => Reply::Raised { worker, id, raise },
-        Ran::Undecodable(why) => Reply::Unsendable { worker, id, result: false, why },
+        Ran::Done => Reply::Done { worker, id, item, value: Value::Out(alone) },
+        Ran::Raised(raise) => Reply::Raised { worker, id, item, raise },
+        Ran::Undecodable(why) => Reply::Unsendable { worker, id, item, result: false, why },
+        Ran::Unsendable(why) => Reply::Unsendable { worker, id, item, result: true, why },
     };
-    // Code of the user runs in here; what it raises there is what the task ends with.
+    // What is attached is dropped here, if it can't be sent.
     let put = || match replies.put(reply) {
         Ok(()) => Ok(None),
         Err(PutError::Failed { error, .. }) => Ok(Some(error.to_string())),
@@ -189,9 +313,9 @@ fn answer(replies: &Queue<Reply>, worker: usize, id: u64, ran: Ran) -> Result<()
     };
     let why = match Raise::catch(put) {
         Ok(Ok(None)) => return Ok(()),
-        Ok(Ok(Some(why))) => Reply::Unsendable { worker, id, result: true, why },
+        Ok(Ok(Some(why))) => Reply::Unsendable { worker, id, item, result: true, why },
         Ok(Err(error)) => return Err(error.into()),
-        Err(raise) => Reply::Raised { worker, id, raise },
+        Err(raise) => Reply::Raised { worker, id, item, raise },
     };
     say(replies, why)
 }
@@ -209,32 +333,40 @@ fn wait_for_the_end() -> ! {
 
 #[cfg(test)]
 mod tests {
-    use mp_tensor::Tensor;
+    use mp_core::message::Message;
+    use mp_reduce::MessagePack;
 
     use super::*;
+    use crate::message::{Sent, Slice};
 
     /// As when the pool took the note back just before, and the worker this task.
     #[test]
     fn a_task_that_comes_before_its_function_waits_for_it() {
+        // In a process that ends: it keeps its words as long as it lives.
+        mp_spawn::Process::spawn(|(): ()| takes_a_task_before_its_function(), ()).unwrap().join().unwrap();
+    }
+
+    fn takes_a_task_before_its_function() {
         let (tasks, replies) = (Queue::bounded(4).unwrap(), Queue::bounded(8).unwrap());
-        let watch = Tensor::zeros(&[2]).unwrap().share();
-        let args = |x: u32| Body::out(Box::new(x));
+        let args = |mut x: u32| {
+            let mut out = Outgoing::default();
+            x.encode::<MessagePack>(&mut out).unwrap();
+            let bytes = std::mem::take(out.bytes());
+            Args::Plain(Slice::of(Plain { ends: vec![bytes.len() as u32], bytes }))
+        };
         let runner: Closure<(), Runner> = mp_spawn::closure!([] |_none: ()| Runner::new(|x: u32| x + 1));
         tasks.put(Task::Run { id: 7, code: 1, timed: false, args: args(3) }).unwrap();
-        tasks.put(Task::Learn { code: 1, runner: Body::out(Box::new(runner)) }).unwrap();
+        tasks.put(Task::Learn { code: 1, runner: Sent::Out(runner) }).unwrap();
         tasks.put(Task::Run { id: 8, code: 1, timed: false, args: args(4) }).unwrap();
         tasks.close();
+        let watch = Watch::new().unwrap();
         let orders =
             Orders { worker: 0, tasks, replies: replies.clone(), watch, most_tasks: 2, initializer: None };
         work(orders).unwrap();
         let mut done = Vec::new();
         while let Ok(Some(reply)) = replies.try_get() {
-            if let Reply::Done { id, value, .. } = reply {
-                let mut value = value.received().unwrap();
-                done.push((
-                    id,
-                    mp_core::message::Message::decode::<mp_reduce::MessagePack>(&mut value).unwrap(),
-                ));
+            if let Reply::Part { id, values: Values::In(many), .. } = reply {
+                done.push((id, u32::decode_plain::<MessagePack>(many.get(0).unwrap()).unwrap()));
             }
         }
         assert_eq!(done, [(7, 4_u32), (8, 5)]);

@@ -82,14 +82,14 @@ fn what_a_closure_captures_is_released_when_its_tasks_are_done() {
 #[test]
 fn tensors_are_not_copied() {
     let pool = Pool::new(2).unwrap();
-    let weights = Tensor::<f32>::full(&[1 << 20], 1.5).unwrap().freeze();
+    let weights = Tensor::<f32>::full([1 << 20], 1.5).unwrap().freeze();
     let views = (0..4).map(|i| weights.slice(0, i.., 1).unwrap());
     let lens = pool.map(|view: FrozenTensor<f32>| (view.storage().id(), view.len()), views).unwrap();
     for (i, (id, len)) in lens.into_iter().enumerate() {
         assert_eq!((id, len), (weights.storage().id(), (1 << 20) - i));
     }
     // A tensor that has no other holder goes there and comes back.
-    let mine = Tensor::<u64>::zeros(&[1000]).unwrap();
+    let mine = Tensor::<u64>::zeros([1000]).unwrap();
     let fill = |mut tensor: Tensor<u64>| {
         tensor.as_mut_slice()?.fill(9);
         Ok::<_, mp_core::Error>(tensor)
@@ -98,12 +98,12 @@ fn tensors_are_not_copied() {
     let mine = pool.apply(fill, mine).unwrap();
     assert_eq!((id_of(&mine), mine.iter().sum::<u64>()), (id, 9000));
     // Several in one message.
-    let pair = Bundle((Tensor::<u8>::full(&[2], 1).unwrap(), Tensor::<u8>::full(&[3], 2).unwrap()));
+    let pair = Bundle((Tensor::<u8>::full([2], 1).unwrap(), Tensor::<u8>::full([3], 2).unwrap()));
     let swap = |Bundle((a, b)): Bundle<(Tensor<u8>, Tensor<u8>)>| Bundle((b, a));
     let Bundle((a, b)) = pool.apply(swap, pair).unwrap();
     assert_eq!((a.len(), b.len()), (3, 2));
     // Written by all.
-    let sums: SharedTensor<u64> = Tensor::zeros(&[4]).unwrap().share();
+    let sums: SharedTensor<u64> = Tensor::zeros([4]).unwrap().share();
     let add = |(sums, x): (SharedTensor<u64>, usize)| _ = sums.fetch_add(x % 4, 1);
     pool.map(add, (0..400).map(|x| (sums.clone(), x))).unwrap();
     assert_eq!(sums.to_vec(), [100; 4]);
@@ -257,7 +257,7 @@ fn what_can_not_be_sent_is_an_error_of_its_task_alone() {
     let says = |result: Result<u32, TaskError>| result.unwrap_err();
     let error = says(pool.apply(|_: Stubborn| 1_u32, Stubborn));
     assert!(matches!(&error, TaskError::Arguments { why, .. } if why.contains("I stay here")), "{error}");
-    let mut result = Tensor::<f32>::zeros(&[2]).unwrap();
+    let mut result = Tensor::<f32>::zeros([2]).unwrap();
     result.set_requires_grad(true).unwrap();
     result.set_non_leaf();
     let error = says(pool.apply(|_: Tensor<f32>| 1_u32, result));
@@ -409,7 +409,7 @@ fn a_worker_is_given_as_many_tasks_as_it_does_in_a_millisecond() {
 
 #[test]
 fn the_initializer_runs_once_in_each_worker() {
-    let counts: SharedTensor<u64> = Tensor::zeros(&[2]).unwrap().share();
+    let counts: SharedTensor<u64> = Tensor::zeros([2]).unwrap().share();
     let count = |counts: SharedTensor<u64>| _ = counts.fetch_add(current_worker().unwrap(), 1);
     let pool = Pool::builder().processes(2).initializer(count, counts.clone()).build().unwrap();
     pool.map(square, 0..1000).unwrap();
@@ -516,7 +516,7 @@ fn a_pool_in_a_worker_of_a_pool() {
 #[test]
 fn storages_have_ids_as_results() {
     let pool = Pool::new(1).unwrap();
-    let tensor = Tensor::<u8>::zeros(&[8]).unwrap().freeze();
+    let tensor = Tensor::<u8>::zeros([8]).unwrap().freeze();
     let id: StorageId =
         pool.apply(|t: FrozenTensor<u8>| Ok::<_, String>(t.storage().id()), tensor.clone()).unwrap();
     assert_eq!(id, tensor.storage().id());

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Gate, Random, alive, eventually, got, join, kill, lost, signal, stop_at, stopped};
-use mp_pool::{Pool, TaskError};
-use mp_spawn::{ExitDetail, ExitStatus, Signal as Kind, Stdio};
+use mp_pool::{Latencies, Pool, TaskError, WorkerState};
+use mp_spawn::{ExitDetail, ExitStatus, Signal as Kind, Stdio, closure};
 use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
 
@@ -57,9 +57,27 @@ fn however_a_worker_ends_its_task_says_how() {
 }
 
 #[test]
+fn a_task_that_panicked_is_not_why_a_later_one_aborts() {
+    let pool = Pool::new(1).unwrap();
+    let task = |at: u32| -> u32 {
+        match at {
+            0 => panic!("a bad text, long ago"),
+            4 => std::process::abort(),
+            _ => at,
+        }
+    };
+    assert!(matches!(pool.apply(task, 0), Err(TaskError::Raised(_))));
+    assert_eq!(pool.map(task, 1..4).unwrap(), [1, 2, 3]);
+    let lost_task = lost(pool.apply(task, 4));
+    assert_eq!(lost_task.detail, None, "{lost_task}");
+    assert!(lost_task.to_string().contains("SIGABRT"), "{lost_task}");
+    assert!(!lost_task.to_string().contains("a bad text"), "{lost_task}");
+}
+
+#[test]
 fn a_lost_task_is_tried_again_if_that_is_asked_for() {
     let pool = Pool::new(2).unwrap();
-    let begun: SharedTensor<u64> = Tensor::zeros(&[3]).unwrap().share();
+    let begun: SharedTensor<u64> = Tensor::zeros([3]).unwrap().share();
     // Dies `deaths` times.
     let fragile = |(begun, task, deaths): (SharedTensor<u64>, usize, u64)| {
         if begun.fetch_add(task, 1) < deaths {
@@ -73,6 +91,59 @@ fn a_lost_task_is_tried_again_if_that_is_asked_for() {
     assert_eq!((first.unwrap(), second.unwrap()), (0, 1));
     assert_eq!(lost(third).attempts, 3);
     assert_eq!(begun.to_vec(), [1, 3, 3]);
+}
+
+#[test]
+fn metrics_say_what_became_of_each_task_and_what_workers_do() {
+    let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
+    let gate = Gate::new();
+    let at_gate = pool.map_async(stop_at, (0..4).map(|x| (gate.clone(), x)));
+    let (_, pid) = gate.arrived();
+    let metrics = pool.metrics();
+    assert_eq!((metrics.running, metrics.queued, metrics.done), (1, 3, 0), "{metrics}");
+    let [worker] = metrics.workers.as_slice() else { panic!("one worker: {metrics}") };
+    assert_eq!((worker.worker, worker.pid, worker.state), (0, pid, WorkerState::Busy));
+    let shown = metrics.to_string();
+    assert!(
+        shown.starts_with("1 running, 3 queued, 0 done") && shown.contains(&format!("(pid {pid}): busy"))
+    );
+    // The one that runs is lost; two are done, and the last is taken back or done.
+    kill(pid);
+    let (_, next) = gate.arrived();
+    let cancelled = at_gate.cancel() as u64;
+    gate.open(4);
+    assert_eq!(at_gate.results().len(), 4);
+    let dies = |begun: SharedTensor<u64>| {
+        if begun.fetch_add(0, 1) == 0 {
+            std::process::abort()
+        }
+    };
+    let begun = Tensor::zeros([1]).unwrap().share();
+    pool.task(dies).retries(1).apply(begun).unwrap();
+    pool.apply(|(): ()| Err::<(), _>("no"), ()).unwrap_err();
+    let metrics = pool.metrics();
+    assert_eq!((metrics.running, metrics.queued, metrics.cancelled), (0, 0, cancelled), "{metrics}");
+    assert_eq!((metrics.done, metrics.failed, metrics.lost), (4 - cancelled, 1, 1), "{metrics}");
+    assert_eq!((metrics.retried, metrics.restarts), (1, 2), "{metrics}");
+    // Those that a worker has answered, whatever it said.
+    let answered = metrics.done + metrics.failed;
+    assert_eq!((metrics.waiting.count, metrics.running_time.count), (answered, answered), "{metrics}");
+    let worker = metrics.workers[0];
+    assert!(
+        worker.state == WorkerState::Idle && worker.pid != next && worker.busy_for.is_zero(),
+        "{metrics}"
+    );
+    // One that is slow shows in the times: it waits for none, and another one for it.
+    let slow = |ms: u64| std::thread::sleep(Duration::from_millis(ms)); // sleep: a task that takes its time
+    let pair = pool.map_async(slow, [300, 0]);
+    got(pair).unwrap();
+    let Latencies { max: waited, .. } = pool.metrics().waiting;
+    let Latencies { max: ran, p50, .. } = pool.metrics().running_time;
+    // If both answers are found at once, each counts as the mean.
+    let least = Duration::from_millis(150);
+    assert!(waited >= least && ran >= least && p50 <= ran, "{}", pool.metrics());
+    join(&pool);
+    assert_eq!(pool.metrics().workers[0].state, WorkerState::Absent);
 }
 
 #[test]
@@ -179,7 +250,7 @@ fn a_pool_whose_workers_never_get_ready_says_why() {
 
 #[test]
 fn an_initializer_that_fails_at_first_is_tried_again() {
-    let count: SharedTensor<u64> = Tensor::zeros(&[1]).unwrap().share();
+    let count: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
     let third_time = |count: SharedTensor<u64>| match count.fetch_add(0, 1) {
         0 => panic!("not yet"),
         1 => std::process::exit(0),
@@ -194,7 +265,7 @@ fn an_initializer_that_fails_at_first_is_tried_again() {
 #[test]
 fn a_pool_that_has_worked_outlasts_starts_that_fail() {
     for (processes, killed) in [(2, 1), (2, 2), (1, 1)] {
-        let count: SharedTensor<u64> = Tensor::zeros(&[1]).unwrap().share();
+        let count: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
         let failing = processes..processes + 7 * killed;
         let not_for_a_while = |(count, failing): (SharedTensor<u64>, Range<u64>)| {
             let number = count.fetch_add(0, 1);
@@ -221,7 +292,7 @@ fn a_pool_that_has_worked_outlasts_starts_that_fail() {
 
 #[test]
 fn a_pool_that_has_worked_is_given_up_at_last() {
-    let count: SharedTensor<u64> = Tensor::zeros(&[1]).unwrap().share();
+    let count: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
     let once = |count: SharedTensor<u64>| assert_eq!(count.fetch_add(0, 1), 0, "only once");
     let pool = Pool::builder().processes(1).initializer(once, count).build().unwrap();
     assert_eq!(got(pool.apply_async(square, 4)).unwrap(), 16);
@@ -249,12 +320,12 @@ fn random_kills_cost_a_task_each_at_most() {
     println!("seed {seed}");
     let mut random = Random(seed);
     let pool = Pool::new(2).unwrap();
-    let counts: SharedTensor<u64> = Tensor::zeros(&[3]).unwrap().share();
+    let counts: SharedTensor<u64> = Tensor::zeros([3]).unwrap().share();
     let spin = |(counts, kind, x): (SharedTensor<u64>, usize, u64)| {
         counts.fetch_add(kind, 1);
         let mut sum = x;
         (0..2000_u64).for_each(|i| sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(i)));
-        let mut tensor = Tensor::zeros(&[64])?;
+        let mut tensor = Tensor::zeros([64])?;
         tensor.as_mut_slice()?[0] = x;
         Ok::<_, mp_core::Error>((x, tensor.freeze()))
     };
@@ -337,4 +408,35 @@ fn what_a_worker_had_written_stays_when_another_one_takes_its_place() {
     );
     assert!(!text.contains("another pool"), "the first one begins anew: {text}");
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Whatever item of a chunk it is at which its worker dies: the results before it are there, and those behind it are made by
+/// another worker, once.
+#[test]
+fn a_worker_that_dies_in_a_chunk_costs_the_item_that_it_was_at() {
+    const CHUNK: usize = 6;
+    let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
+    for deadly in 0..CHUNK {
+        let begun: SharedTensor<u64> = Tensor::zeros([2 * CHUNK]).unwrap().share();
+        let counts = begun.clone();
+        let call = pool.task_closure(closure!([counts, deadly] |item: usize| {
+            counts.fetch_add(item, 1);
+            if item == *deadly {
+                std::process::abort();
+            }
+            10 * item
+        }));
+        let results = call.chunksize(CHUNK).map_async(0..2 * CHUNK);
+        assert!(results.wait_timeout(DEADLINE), "{results:?}");
+        for (item, result) in results.results().into_iter().enumerate() {
+            match result {
+                Ok(value) => assert!(value == 10 * item && item != deadly, "{item}, {deadly}"),
+                Err(error) => {
+                    assert!(matches!(error, TaskError::WorkerLost(_)) && item == deadly, "{item}: {error}")
+                }
+            }
+        }
+        assert_eq!(begun.to_vec(), [1; 2 * CHUNK], "{deadly}");
+    }
+    join(&pool);
 }

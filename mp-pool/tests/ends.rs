@@ -3,13 +3,17 @@
 mod common;
 
 use std::panic::{self, AssertUnwindSafe};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Gate, alive, eventually, got, in_use, join, kill, signal, stop_at};
 use mp_core::Arena;
 use mp_core::mutex::{Mutex, MutexGuard};
 use mp_pool::{AsyncResult, Pool, PoolError, TaskError};
+use mp_spawn::closure;
 use mp_tensor::{FrozenTensor, Tensor};
 use rustix::process::Signal;
 
@@ -54,7 +58,7 @@ fn joining_waits_for_all_tasks_and_leaves_nothing() {
     {
         let pool = Pool::new(2).unwrap();
         let pids = pool.pids();
-        let tensor = Tensor::<u64>::full(&[100], 2).unwrap().freeze();
+        let tensor = Tensor::<u64>::full([100], 2).unwrap().freeze();
         let sum = |(tensor, x): (FrozenTensor<u64>, u64)| (tensor.iter().sum::<u64>() + x, tensor);
         let results = pool.map_async(sum, (0..5000).map(|x| (tensor.clone(), x)));
         let never_asked_for = pool.map_async(sum, (0..5000).map(|x| (tensor.clone(), x)));
@@ -262,6 +266,119 @@ fn a_callback_may_give_more_tasks_than_there_is_room_for() {
     assert_eq!(first.unwrap(), 4);
     assert_eq!(more.map(|result| got(result).unwrap()), [9, 16, 25]);
     join(&pool);
+}
+
+/// Notes that it was called.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+type Submitted = Option<AsyncResult<u32>>;
+
+/// A future that is polled by hand.
+struct Waiting {
+    future: Pin<Box<dyn Future<Output = Submitted>>>,
+    woken: Arc<Woken>,
+}
+
+impl Waiting {
+    fn new(future: impl Future<Output = Submitted> + 'static) -> Waiting {
+        Waiting { future: Box::pin(future), woken: Arc::default() }
+    }
+
+    fn is_woken(&self) -> bool {
+        self.woken.0.load(Ordering::SeqCst)
+    }
+
+    fn poll(&mut self) -> Submitted {
+        self.woken.0.store(false, Ordering::SeqCst);
+        let waker = Waker::from(Arc::clone(&self.woken));
+        match self.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => result,
+            Poll::Pending => None,
+        }
+    }
+}
+
+#[test]
+fn futures_wait_for_room_in_a_line() {
+    let _alone = alone();
+    let pool = Pool::builder().processes(1).max_waiting(1).build().unwrap();
+    let call = pool.task(stop_at);
+    let gates: Vec<_> = (0..4).map(|_| Gate::new()).collect();
+    let submit = |x: u32| {
+        let (call, gate) = (call.clone(), gates[x as usize].clone());
+        Waiting::new(async move { Some(call.submit_async((gate, x)).await) })
+    };
+    let first = submit(0).poll().expect("there is room");
+    let [mut a, mut b, mut c] = [submit(1), submit(2), submit(3)];
+    assert!(a.poll().is_none() && b.poll().is_none() && c.poll().is_none() && b.poll().is_none());
+    assert!(!a.is_woken() && !b.is_woken() && !c.is_woken());
+    gates[0].open(1);
+    assert_eq!(got(first).unwrap(), 0);
+    eventually("the one that waits longest is woken", || a.is_woken());
+    assert!(!b.is_woken() && !c.is_woken(), "one at a time");
+    // It gives up: what it was woken for is the next one's.
+    drop(a);
+    eventually("the next one is woken", || b.is_woken());
+    // Another caller is quicker: it keeps its place.
+    let between = call.try_apply_async((gates[1].clone(), 9)).ok().expect("there is room");
+    assert!(b.poll().is_none());
+    gates[1].open(1);
+    assert_eq!(got(between).unwrap(), 9);
+    eventually("it is woken again", || b.is_woken());
+    let second = b.poll().expect("there is room");
+    assert!(!c.is_woken());
+    gates[2].open(1);
+    assert_eq!(got(second).unwrap(), 2);
+    eventually("the last one is woken", || c.is_woken());
+    let last = c.poll().expect("there is room");
+    // Nothing was begun that was given up, and the end of a pool ends each wait.
+    let mut too_late = submit(1);
+    assert!(too_late.poll().is_none());
+    pool.close();
+    assert!(too_late.is_woken());
+    let refused = too_late.poll().expect("no wait");
+    assert!(matches!(got(refused), Err(TaskError::Closed)));
+    gates[3].open(1);
+    assert_eq!(got(last).unwrap(), 3);
+    join(&pool);
+}
+
+#[test]
+fn a_call_is_kept_and_cloned_and_does_not_keep_its_pool() {
+    let _alone = alone();
+    fn is_kept<T: Clone + Send + Sync + 'static>(call: T) -> T {
+        call
+    }
+    let pool = Pool::new(2).unwrap();
+    let factor = 3;
+    let calls =
+        [is_kept(pool.task(square)), is_kept(pool.task_closure(closure!([factor] |x: u64| factor * x)))];
+    let threads = [0, 1, 2, 3].map(|thread: u64| {
+        let calls = calls.clone();
+        std::thread::spawn(move || {
+            let [square, triple] = calls.map(|call| call.chunksize(1 + thread as usize));
+            for x in 0..50 {
+                assert_eq!(square.apply(x).unwrap(), x * x);
+                assert_eq!(triple.map([x, 1]).unwrap(), [3 * x, 3]);
+            }
+        })
+    });
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let pids = pool.pids();
+    drop(pool);
+    eventually("the workers end", || !pids.iter().any(|pid| alive(*pid)));
+    for call in calls {
+        assert!(matches!(call.apply(2), Err(TaskError::Closed)));
+        assert!(matches!(call.imap([2]).next(), Some(Err(TaskError::Closed))));
+    }
+    released();
 }
 
 #[test]

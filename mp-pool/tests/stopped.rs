@@ -40,9 +40,9 @@ fn warm(pool: &Pool, begun: &SharedTensor<u64>) {
 fn what_a_stopped_worker_has_not_begun_is_done_by_another_once() {
     const TASKS: usize = 40;
     let pool = Pool::new(2).unwrap();
-    let begun: SharedTensor<u64> = Tensor::zeros(&[TASKS + 1]).unwrap().share();
+    let begun: SharedTensor<u64> = Tensor::zeros([TASKS + 1]).unwrap().share();
     let count = |task: usize| (begun.clone(), TASKS.min(task));
-    let unused: SharedTensor<u64> = Tensor::zeros(&[1]).unwrap().share();
+    let unused: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
     warm(&pool, &unused);
     for round in 0..2 {
         let pid = stop(&pool, round);
@@ -68,7 +68,7 @@ fn what_a_stopped_worker_has_not_begun_is_done_by_another_once() {
 #[test]
 fn also_with_a_function_that_it_does_not_know_and_with_a_time_out() {
     let pool = Pool::new(2).unwrap();
-    let unused: SharedTensor<u64> = Tensor::zeros(&[1]).unwrap().share();
+    let unused: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
     warm(&pool, &unused);
     let pid = stop(&pool, 0);
     let n = 5;
@@ -89,9 +89,9 @@ fn also_with_a_function_that_it_does_not_know_and_with_a_time_out() {
 fn a_time_out_ends_what_no_worker_begins() {
     for workers in [1, 2] {
         let pool = Pool::new(workers).unwrap();
-        let unused: SharedTensor<u64> = Tensor::zeros(&[1]).unwrap().share();
+        let unused: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
         warm(&pool, &unused);
-        let begun: SharedTensor<u64> = Tensor::zeros(&[10]).unwrap().share();
+        let begun: SharedTensor<u64> = Tensor::zeros([10]).unwrap().share();
         let pids: Vec<u32> = (0..workers).map(|worker| stop(&pool, worker)).collect();
         let call = pool.task(counts).timeout(TIMEOUT);
         let results = call.map_async((0..10).map(|task| (begun.clone(), task)));

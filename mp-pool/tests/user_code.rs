@@ -3,17 +3,21 @@
 mod common;
 
 use std::fmt;
+use std::fs::File;
 use std::future::Future;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use common::{DEADLINE, Gate, eventually, got, join, kill, stop_at};
 use mp_pool::{Pool, PoolError, TaskError};
-use mp_spawn::closure;
+use mp_spawn::{Stdio, closure};
 use serde::{Deserialize, Serialize};
 
 /// Panics when it is dropped, with a payload that does the same, as often as it says. One that was received does not.
@@ -307,4 +311,68 @@ fn settings_that_panic_are_a_failed_start() {
     assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
     eventually("it was started anew", || times.load(Ordering::Relaxed) == 4);
     join(&pool);
+}
+
+fn panics(deep: u32) -> u32 {
+    match deep {
+        0 => panic!("at the bottom"),
+        _ => std::hint::black_box(panics(deep - 1)),
+    }
+}
+
+/// The first backtrace of a process takes long: its symbols are read.
+#[test]
+fn a_panic_is_no_time_out_however_long_its_backtrace_takes() {
+    const TIMEOUT: Duration = Duration::from_millis(50);
+    let pool = Pool::builder()
+        .processes(1)
+        .max_tasks_per_child(1)
+        .per_worker(|_, process| process.env("RUST_BACKTRACE", "1").stderr(Stdio::Null));
+    let pool = pool.build().unwrap();
+    for round in 0..5 {
+        match got(pool.task(panics).timeout(TIMEOUT).apply_async(round)) {
+            Err(TaskError::Raised(raised)) => {
+                let backtrace = raised.backtrace.as_deref().unwrap_or_default();
+                assert!(backtrace.contains("user_code::panics"), "round {round}: {backtrace}");
+            }
+            other => panic!("round {round}: {other:?}"),
+        }
+    }
+    join(&pool);
+}
+
+/// As one that prints to a terminal that stands still. What the task does when it has caught the panic counts again.
+#[test]
+fn a_panic_is_no_time_out_however_long_its_hook_takes() {
+    const TIMEOUT: Duration = Duration::from_millis(200);
+    let path = std::env::temp_dir().join(format!("mp-pool-hook-{}", std::process::id()));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+    let flags = libc::O_NONBLOCK;
+    let mut pipe = File::options().read(true).write(true).custom_flags(flags).open(&path).unwrap();
+    let pool = Pool::builder().processes(1).stderr(Stdio::Append(path.clone())).build().unwrap();
+    let long = |catches: bool| {
+        let panics = || panic!("{}", "more than a pipe holds ".repeat(10_000));
+        match catches {
+            true => _ = catch_unwind(panics),
+            false => panics(),
+        }
+        // sleep: as a task that hangs
+        std::thread::sleep(4 * DEADLINE);
+    };
+    for catches in [false, true] {
+        let result = pool.task(long).timeout(TIMEOUT).apply_async(catches);
+        assert!(!result.wait_timeout(4 * TIMEOUT), "{result:?}");
+        let mut text = vec![0; 1 << 16];
+        eventually("an outcome", || {
+            _ = pipe.read(&mut text);
+            result.ready()
+        });
+        match got(result) {
+            Err(TaskError::Raised(raised)) => assert!(!catches && raised.message.starts_with("more than")),
+            Err(TaskError::TimedOut { timeout, .. }) => assert_eq!((timeout, catches), (TIMEOUT, true)),
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+    drop(pool);
+    std::fs::remove_file(&path).unwrap();
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use mp_core::INTERRUPTED;
 use mp_core::words::Member;
 
 /// Why a value was not put. It is in here, as it was, to be taken out with [`into_value`](Self::into_value).
@@ -24,6 +25,8 @@ pub enum PutError<T> {
     },
     /// The other side of the channel has no receiver any more: they were dropped, or their processes are dead.
     Disconnected(T),
+    /// This process was interrupted by Ctrl-C while the call waited for room ([`interrupted`](mp_core::interrupted)).
+    Interrupted(T),
     /// The message alone is more than may be in the queue, see [`QueueOptions::bytes`](crate::QueueOptions::bytes).
     TooLarge {
         /// The value.
@@ -49,6 +52,7 @@ impl<T> PutError<T> {
             PutError::Full(v)
             | PutError::Closed(v)
             | PutError::Disconnected(v)
+            | PutError::Interrupted(v)
             | PutError::TooLarge { value: v, .. }
             | PutError::Deserted { value: v, .. }
             | PutError::Failed { value: v, .. } => v,
@@ -61,6 +65,7 @@ impl<T> PutError<T> {
             PutError::Full(v) => PutError::Full(f(v)),
             PutError::Closed(v) => PutError::Closed(f(v)),
             PutError::Disconnected(v) => PutError::Disconnected(f(v)),
+            PutError::Interrupted(v) => PutError::Interrupted(f(v)),
             PutError::TooLarge { value, bytes, limit } => {
                 PutError::TooLarge { value: f(value), bytes, limit }
             }
@@ -95,6 +100,16 @@ impl<T> PutError<T> {
     /// Where the error is `Box<dyn Error>`, `?` alone does.
     pub fn forget(self) -> PutError<()> {
         self.map(drop)
+    }
+
+    /// Whether the queue was closed.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, PutError::Closed(_))
+    }
+
+    /// Whether the channel has no receiver any more.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self, PutError::Disconnected(_))
     }
 
     /// Whether it was only that the queue is full.
@@ -134,27 +149,16 @@ impl<T> From<PutError<T>> for mp_core::Error {
     fn from(error: PutError<T>) -> Self {
         match error {
             PutError::Failed { error: mp_reduce::Error::Memory(error), .. } => error,
+            PutError::Interrupted(_) => mp_core::Error::Interrupted,
             other => mp_core::Error::NotPut(other.to_string()),
         }
     }
 }
 
+/// Its `Display`: what `unwrap` and a `main` that returns it show.
 impl<T> fmt::Debug for PutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PutError::Full(_) => f.write_str("Full(..)"),
-            PutError::Closed(_) => f.write_str("Closed(..)"),
-            PutError::Disconnected(_) => f.write_str("Disconnected(..)"),
-            PutError::TooLarge { bytes, limit, .. } => {
-                f.debug_struct("TooLarge").field("bytes", bytes).field("limit", limit).finish_non_exhaustive()
-            }
-            PutError::Deserted { last, pid, .. } => {
-                f.debug_struct("Deserted").field("last", last).field("pid", pid).finish_non_exhaustive()
-            }
-            PutError::Failed { error, .. } => {
-                f.debug_struct("Failed").field("error", error).finish_non_exhaustive()
-            }
-        }
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -168,6 +172,7 @@ impl<T> fmt::Display for PutError<T> {
             PutError::Disconnected(_) => f.write_str(
                 "the channel has no receiver any more: they were dropped, or their processes ended",
             ),
+            PutError::Interrupted(_) => f.write_str(INTERRUPTED),
             PutError::TooLarge { bytes, limit, .. } => write!(
                 f,
                 "the message has {bytes} bytes, and no more than {limit} may be in the queue: make it smaller, or the \
@@ -175,7 +180,8 @@ impl<T> fmt::Display for PutError<T> {
             ),
             PutError::Deserted { last, pid, .. } => write!(
                 f,
-                "the queue is full and no other process has it any more: the last one, {last} (pid {pid}), is gone"
+                "the queue is full and no other process has it any more: the last one, {}, is gone",
+                last.process(*pid)
             ),
             PutError::Failed { error, .. } => error.fmt(f),
         }
@@ -205,14 +211,11 @@ pub struct Leaseholder {
 impl fmt::Display for Leaseholder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { member, pid, messages } = self;
-        match pid {
-            0 => write!(f, "{messages} by {member} (pid not known)"),
-            pid => write!(f, "{messages} by {member} (pid {pid})"),
-        }
+        write!(f, "{messages} by {}", member.process(*pid))
     }
 }
 
-/// "…: 2 by member 3 (pid 42), 1 by …; are they stopped, or slow?"
+/// "…: 2 by process 42 (member 3.1), 1 by …; are they stopped, or slow?"
 pub(crate) fn list(f: &mut fmt::Formatter<'_>, holders: &[Leaseholder]) -> fmt::Result {
     for (i, holder) in holders.iter().enumerate() {
         write!(f, "{}{holder}", if i == 0 { ": " } else { ", " })?;
@@ -221,7 +224,6 @@ pub(crate) fn list(f: &mut fmt::Formatter<'_>, holders: &[Leaseholder]) -> fmt::
 }
 
 /// Why nothing was got. (A queue that is closed and drained is no error: then the functions return `None`.)
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum GetError {
     /// The queue is empty, and stays so as long as this call was willing to wait.
@@ -242,12 +244,20 @@ pub enum GetError {
     },
     /// The channel is empty, and has no sender any more: they were dropped, or their processes are dead.
     Disconnected,
+    /// This process was interrupted by Ctrl-C while the call waited for a message ([`interrupted`](mp_core::interrupted)). One that
+    /// was there would have been taken.
+    Interrupted,
     /// The message could not be decoded: its bytes are in the error ([`bytes`](mp_reduce::Error::bytes)), with the place in it that
     /// could not be read; what was attached to it is released. Or this process was forked from a member.
     Failed(mp_reduce::Error),
 }
 
 impl GetError {
+    /// Whether the channel has no sender any more.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self, GetError::Disconnected)
+    }
+
     /// Whether it was only that the queue is empty, and that something may come still.
     #[doc(alias = "Empty")]
     pub fn is_empty(&self) -> bool {
@@ -265,15 +275,19 @@ impl fmt::Display for GetError {
                 )?;
                 list(f, holders)
             }
+            GetError::Interrupted => f.write_str(INTERRUPTED),
             GetError::Disconnected => f.write_str("the channel is empty and has no sender any more"),
             GetError::Deserted { last, pid } => write!(
                 f,
-                "the queue is empty and no other process has it any more: the last one, {last} (pid {pid}), is gone"
+                "the queue is empty and no other process has it any more: the last one, {}, is gone",
+                last.process(*pid)
             ),
             GetError::Failed(e) => e.fmt(f),
         }
     }
 }
+
+mp_core::readable_debug!(GetError);
 
 impl std::error::Error for GetError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
@@ -291,7 +305,6 @@ impl From<mp_reduce::Error> for GetError {
 }
 
 /// Received bytes that did not fit.
-#[derive(Debug)]
 #[non_exhaustive]
 #[doc(alias = "BufferTooShort")]
 pub enum RecvIntoError {
@@ -311,6 +324,8 @@ impl fmt::Display for RecvIntoError {
         }
     }
 }
+
+mp_core::readable_debug!(RecvIntoError);
 
 impl std::error::Error for RecvIntoError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

@@ -13,7 +13,8 @@
 //!
 //! The three types to know: [`Queue`], which any number of processes put into and get from; [`PutError`], which gives the value
 //! back; and [`Lease`], a message that another process gets if this one dies before it is done. [`channel`] has sides that can be
-//! counted, [`JoinableQueue`] tasks that can be waited for, [`pipe`] two ends, [`Listener`] other programs.
+//! counted, [`JoinableQueue`] tasks that can be waited for, [`pipe`] two ends, [`Listener`] other programs. [`watch`] has a cell
+//! of the newest value for many readers, [`broadcast`] a channel of which each receiver gets each message.
 //!
 //! A queue lies in shared memory; its handles are messages themselves, so they travel in arguments of
 //! processes and through other queues. There is no thread behind it, no lock, and no process that it depends
@@ -24,17 +25,19 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod broadcast;
 mod connection;
 mod error;
 mod queue;
 mod raw;
 pub mod ring;
+pub mod watch;
 
 pub use connection::Connection;
 pub use connection::pipe::{one_way_pipe, pipe};
 pub use connection::socket::{Address, ConnectError, Listener, SocketOptions, connect, connect_async};
 pub use error::{GetError, Leaseholder, PutError, RecvIntoError};
-pub use mp_core::{Descriptor, Waitable, select, wait, wait_async};
+pub use mp_core::{Descriptor, Spin, Waitable, select, wait, wait_async};
 pub use queue::batch::PutManyError;
 pub use queue::channel::{Receiver, Sender, bounded_channel, channel};
 pub use queue::encoded::EncodedMessage;
@@ -46,3 +49,8 @@ pub use queue::stream::{QueueSink, QueueStream};
 pub use queue::waitable::{AckReady, PutReady};
 pub use queue::{Queue, SimpleQueue};
 pub use raw::handles::DesertedWhen;
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

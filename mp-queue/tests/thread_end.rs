@@ -16,7 +16,7 @@ thread_local! {
 /// Queues with a tensor, and with a queue that has a message.
 fn kept() -> Kept {
     let (tensors, queues) = (Queue::bounded(2).unwrap(), Queue::bounded(2).unwrap());
-    tensors.put(Tensor::zeros(&[100_000]).unwrap()).unwrap();
+    tensors.put(Tensor::zeros([100_000]).unwrap()).unwrap();
     let inner = Queue::bounded(1).unwrap();
     inner.put("a text that is too long for a slot of a queue".to_string()).unwrap();
     queues.put(inner).unwrap();

@@ -8,7 +8,6 @@ use mp_core::message::Undecodable;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong between a value and its bytes.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// Shared memory: none left, forked, and so on.
@@ -56,7 +55,11 @@ impl fmt::Display for Error {
         match self {
             Error::Memory(e) => e.fmt(f),
             Error::TypeMismatch { expected, found: Some(found), .. } => {
-                write!(f, "a message of type {found} arrived where {expected} is expected")
+                write!(
+                    f,
+                    "a message of type {found} arrived where {expected} is expected; types have to be named alike on both sides: put \
+                     the type into a crate that both programs use, or send tuples or bytes"
+                )
             }
             Error::TypeMismatch { expected, found: None, .. } => write!(
                 f,
@@ -66,6 +69,8 @@ impl fmt::Display for Error {
         }
     }
 }
+
+mp_core::readable_debug!(Error);
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

@@ -59,3 +59,8 @@ pub use pack::{
     unpack_as, unpack_plain, unpack_with,
 };
 pub use reduce::{Reduce, reduced};
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -117,6 +117,8 @@ pub use child::entry::init;
 #[cfg(feature = "log")]
 pub use child::log_to_stderr::log_to_stderr;
 #[doc(hidden)]
+pub use child::panic_hook::around_panics;
+#[doc(hidden)]
 pub use child::raise::Raise;
 pub use error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
 pub use error::function_error::FunctionError;
@@ -128,14 +130,22 @@ pub use io::setup::{ProcessOptions, Stdio};
 pub use mp_core::AuthKey;
 pub use mp_core::message::IntoOutcome;
 pub use mp_core::{Descriptor, Waitable, select, wait};
+#[doc(no_inline)]
+pub use mp_core::{interrupted, take_interrupt};
 pub use parent::active::{ActiveChild, active_children};
 pub use parent::fork_server::set_forkserver_preload;
 pub use parent::options::{OnFailure, SpawnOptions};
 pub use parent::rank::ProcessStatus;
 pub use protocol::command::{set_command, set_executable};
+pub use protocol::interrupt::Interrupt;
 pub use protocol::lifeline::detach;
 pub use start_method::{
     StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_start_method, set_start_method,
 };
 #[doc(hidden)]
 pub use sys::proc_stat::is_stopped;
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

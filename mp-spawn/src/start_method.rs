@@ -77,7 +77,7 @@ impl fmt::Display for StartMethod {
 }
 
 /// The error for an unknown start method.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct UnknownStartMethod(String);
 
 impl fmt::Display for UnknownStartMethod {
@@ -86,6 +86,8 @@ impl fmt::Display for UnknownStartMethod {
         write!(f, "there is no start method {:?}; there are {}", self.0, names.join(", "))
     }
 }
+
+mp_core::readable_debug!(UnknownStartMethod);
 
 impl std::error::Error for UnknownStartMethod {}
 

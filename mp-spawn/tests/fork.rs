@@ -453,7 +453,7 @@ fn copies_are_made_while_other_threads_do_whatever_they_do() {
                     let mut made = 0;
                     while !STOP.load(Ordering::Relaxed) {
                         // The allocators, this library's as well, and its locks.
-                        let tensor = mp_tensor::Tensor::<u8>::zeros(&[1 << (i * 6)]).unwrap();
+                        let tensor = mp_tensor::Tensor::<u8>::zeros([1 << (i * 6)]).unwrap();
                         let text = format!("{tensor:?}").repeat(3);
                         made += usize::from(!text.is_empty()) + usize::from(!active_children().is_empty());
                         _ = get_start_method();
@@ -463,7 +463,7 @@ fn copies_are_made_while_other_threads_do_whatever_they_do() {
             })
             .collect();
         let work = |rank: usize, n: u64| {
-            let tensor = mp_tensor::Tensor::<u64>::full(&[100], n).map_err(|e| e.to_string())?;
+            let tensor = mp_tensor::Tensor::<u64>::full([100], n).map_err(|e| e.to_string())?;
             println!("{rank}");
             std::io::stdout().flush().map_err(|e| e.to_string())?;
             Ok::<_, String>(tensor.iter().sum::<u64>())

@@ -148,6 +148,68 @@ fn a_panic_during_a_panic_is_an_abort_with_a_reason() {
     assert!(panics.iter().any(|panic| panic.contains("and the destructor too")), "{exited}");
 }
 
+/// What is known of a worker that a SIGABRT has ended, beyond that.
+fn of_an_abort(worker: impl Fn(usize, ()) + Copy + Send + Sync + 'static) -> Option<ExitDetail> {
+    let exited = exited(failure(&start_processes(worker, (), SpawnOptions::nprocs(1)).unwrap()));
+    assert_eq!(signal(&exited), "SIGABRT");
+    exited.detail
+}
+
+#[test]
+fn a_panic_that_was_caught_is_not_the_cause_of_a_later_abort() {
+    let caught = |_: usize, (): ()| {
+        assert!(std::panic::catch_unwind(|| panic!("long ago")).is_err());
+        std::process::abort();
+    };
+    assert_eq!(of_an_abort(caught), None);
+    let elsewhere = |_: usize, (): ()| {
+        struct Meets<'a>(&'a std::sync::Barrier);
+        impl Drop for Meets<'_> {
+            fn drop(&mut self) {
+                self.0.wait();
+                // The other thread ends the process.
+                self.0.wait();
+            }
+        }
+        static BOTH: std::sync::LazyLock<std::sync::Barrier> =
+            std::sync::LazyLock::new(|| std::sync::Barrier::new(2));
+        std::thread::spawn(|| {
+            let _meets = Meets(&BOTH);
+            panic!("in another thread, at the same time");
+        });
+        BOTH.wait();
+        std::process::abort();
+    };
+    assert_eq!(of_an_abort(elsewhere), None);
+}
+
+#[test]
+fn a_panic_that_leaves_a_c_function_is_an_abort_with_a_reason() {
+    extern "C" fn never_unwinds() {
+        panic!("through C");
+    }
+    let detail = of_an_abort(|_: usize, (): ()| {
+        assert!(std::panic::catch_unwind(|| panic!("long ago")).is_err());
+        never_unwinds();
+    });
+    let Some(ExitDetail::Panics(panics)) = detail else { panic!("{detail:?}") };
+    assert!(panics.iter().any(|panic| panic.starts_with("through C, at ")), "{panics:?}");
+}
+
+#[test]
+fn an_abort_that_no_handler_has_seen_is_not_said_to_come_of_a_panic() {
+    let detail = of_an_abort(|_: usize, (): ()| {
+        assert!(std::panic::catch_unwind(|| panic!("long ago")).is_err());
+        // SAFETY: the default handler replaces the one of this process.
+        unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };
+        std::process::abort();
+    });
+    let Some(ExitDetail::EarlierPanics(panics)) = &detail else { panic!("{detail:?}") };
+    assert!(panics[0].starts_with("long ago, at "), "{panics:?}");
+    let text = detail.unwrap().to_string();
+    assert!(text.contains("which may have been caught") && !text.contains("could not be caught"), "{text}");
+}
+
 #[test]
 fn an_exit_code_is_told() {
     let exited = exited(failure(

@@ -157,7 +157,7 @@ fn what_must_not_be_preloaded_is_refused() {
         refused("panicked: the model is missing");
         set_forkserver_preload(|| _ = std::thread::spawn(wait_for_the_end)).unwrap();
         refused("it has started threads");
-        set_forkserver_preload(|| _ = mp_tensor::Tensor::<f32>::zeros(&[3])).unwrap();
+        set_forkserver_preload(|| _ = mp_tensor::Tensor::<f32>::zeros([3])).unwrap();
         refused("it has made shared memory");
         set_forkserver_preload(|| {}).unwrap();
         join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();

@@ -22,7 +22,7 @@ fn values_come_back_by_rank() {
 
 #[test]
 fn tensors_go_there_and_back_without_being_copied() {
-    let frozen = Tensor::<u32>::from_slice(&[0, 1, 2, 3], &[4]).unwrap().freeze();
+    let frozen = Tensor::<u32>::from_slice(&[0, 1, 2, 3], [4]).unwrap().freeze();
     let worker = |tensor: FrozenTensor<u32>| -> Result<FrozenTensor<u32>, String> {
         assert_eq!(tensor.as_slice().unwrap()[3], 3);
         Ok(tensor)
@@ -37,7 +37,7 @@ fn an_exclusive_tensor_moves_there_and_back() {
         tensor.as_mut_slice().unwrap().reverse();
         Ok(tensor)
     };
-    let tensor = Tensor::<u8>::from_slice(&[1, 2, 3], &[3]).unwrap();
+    let tensor = Tensor::<u8>::from_slice(&[1, 2, 3], [3]).unwrap();
     let back = Process::spawn(worker, tensor).unwrap().join().unwrap();
     assert_eq!(back.as_slice().unwrap(), [3, 2, 1]);
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mp_core::waits::Call;
 use mp_core::words::Member;
 use mp_core::{AdaptiveSpin, Error, Parking, Result, Wait};
 
@@ -232,7 +233,7 @@ impl Barrier {
             }
             look()
         };
-        let place = (self.shared.arena(), self.parking());
+        let place = (&self.shared, self.parking(), Call::Barrier);
         let verdict = wait::until(place, &self.patience, wait, look, ask)?;
         if verdict.is_none() {
             let arrived: Vec<Member> = self.arrivals(phase).map(|(_, m)| m).collect();

@@ -18,10 +18,7 @@ pub struct PeerProcess {
 
 impl fmt::Display for PeerProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pid {
-            0 => write!(f, "{} (pid not known)", self.member),
-            pid => write!(f, "{} (pid {pid})", self.member),
-        }
+        self.member.process(self.pid).fmt(f)
     }
 }
 
@@ -34,11 +31,10 @@ fn list(f: &mut fmt::Formatter<'_>, holders: &[PeerProcess]) -> fmt::Result {
 }
 
 /// Why a permit was not had, or not given back.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum AcquireError {
     /// All permits are taken, and stayed so until this call's time was over.
-    Busy {
+    Held {
         /// The processes that have them: each once. A stopped process keeps its permits.
         holders: Vec<PeerProcess>,
     },
@@ -56,10 +52,10 @@ pub enum AcquireError {
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy { holders } if holders.is_empty() => {
+            Self::Held { holders } if holders.is_empty() => {
                 f.write_str("the semaphore has no permit to give")
             }
-            Self::Busy { holders } => {
+            Self::Held { holders } => {
                 f.write_str("all permits are taken, by ")?;
                 list(f, holders)?;
                 f.write_str("; are they stopped, or slow?")
@@ -75,6 +71,8 @@ impl fmt::Display for AcquireError {
         }
     }
 }
+
+mp_core::readable_debug!(AcquireError);
 
 impl std::error::Error for AcquireError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
@@ -92,7 +90,6 @@ impl From<Error> for AcquireError {
 }
 
 /// Why a barrier was not passed.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum BarrierError {
     /// The caller's time was over; the barrier is broken now, for all.
@@ -178,6 +175,8 @@ impl fmt::Display for BarrierError {
         }
     }
 }
+
+mp_core::readable_debug!(BarrierError);
 
 impl std::error::Error for BarrierError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

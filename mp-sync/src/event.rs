@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::waits::Call;
 use mp_core::{AdaptiveSpin, Error, Parking, Result, Wait, WaitPoint, Waitable};
 
 use crate::handle::handle;
@@ -133,8 +134,9 @@ impl Event {
         self.shared.me()?;
         let before = self.word();
         let look = || self.word().was_set_since(before).then_some(());
-        let place = (self.shared.arena(), self.parking());
-        wait::until(place, &self.patience, wait, look, || None).map(|found| found.is_some())
+        let place = (&self.shared, self.parking(), Call::Event);
+        wait::until_or_interrupt(place, &self.patience, wait, look, || None, true)
+            .map(|found| found.is_some())
     }
 }
 

@@ -43,6 +43,10 @@
 //! process that is *stopped* is not dead: a waiter waits for it, or gives up with an error that names it.
 //! Waiters are served in no particular order.
 //!
+//! Threads that wait for each other's locks in a cycle, in whatever processes, without time-outs, would wait for ever: one of them
+//! gets [`LockError::Deadlock`] after about 200 ms, with a sentence that names them all, and the others go on when it drops its guards.
+//! What is looked at, and what it costs, is at [`Deadlock`].
+//!
 //! # How soon a waiter hears of a death
 //! The first process that notices a death wakes the waiters of all processes. That is the parent, as soon as the kernel tells
 //! it, or any process that looks.
@@ -53,14 +57,14 @@
 //! | `Receiver::recv` | 1.1 ms | `Disconnected` | `Empty` |
 //! | `Lock::lock` | 0.9 ms | `OwnerDied` | `Held`, which names it |
 //! | `RwLock::read` | 1.0 ms | `OwnerDied` | `Held`, which names it |
-//! | `Semaphore::acquire` | 1.0 ms | the permit | `Busy`, which names it |
+//! | `Semaphore::acquire` | 1.0 ms | the permit | `Held`, which names it |
 //! | `wait(&[&semaphore])` | 1.0 ms | that it is ready | nothing that is ready |
 //! | `Barrier::wait` | 1.0 ms | `MemberDied`, which names it | `TimedOut`, which names it if it is enrolled |
 //! | `Condition::wait` | 1.0 ms | the notification that the dead process had not taken | no notification |
 //!
 //! Medians of nine, from the `kill` to the return in a third process, on a machine with 2 processors and a load of 10
 //! (Linux 6.18, a debug build); 0.4 ms of it is what the kernel takes to end the process. Time-outs ended 0.1 ms late, where
-//! a processor was free. `cargo test -p mp-tests --test death_times -- --nocapture --test-threads=1` prints these figures.
+//! a processor was free. `cargo test -p mp-tests --test waiting death_times -- --nocapture --test-threads=1` prints these figures.
 //!
 //! It takes longer, up to 100 ms and the time until a processor is free, where the parent can't notice: it is stopped, it is
 //! not the one that started the process, or the process is one that the parent does not listen to yet (a single
@@ -99,8 +103,14 @@ pub use locks::lock::Lock;
 pub use locks::rlock::{RLock, RLockGuard};
 pub use locks::rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use locks::unlocked::ConditionGuard;
-pub use mp_core::{LockError, Waitable, select, wait};
+pub use mp_core::words::LockKind;
+pub use mp_core::{Deadlock, DeadlockStep, LockError, Waitable, select, wait};
 pub use once::{Once, OnceState};
 pub use raw_values::{RawArray, RawValue};
 pub use semaphore::{BoundedSemaphore, Permit, Semaphore};
 pub use shareable_list::{ListError, ListItem, ShareableList};
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

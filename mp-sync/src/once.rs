@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mp_core::steps::lock::Died;
+use mp_core::words::LockKind;
 use mp_core::{AdaptiveSpin, LockError, Result, Wait};
 
 use crate::handle::handle;
@@ -79,7 +80,8 @@ impl Once {
     /// from here sees what `f` wrote to shared memory.
     ///
     /// # Errors
-    /// [`LockError::WouldDeadlock`] inside of `f`, [`LockError::Failed`] in a forked copy.
+    /// [`LockError::WouldDeadlock`] inside of `f`, [`LockError::Deadlock`] when threads wait for each other in a cycle and this
+    /// one closed it, [`LockError::Failed`] in a forked copy.
     pub fn call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
         self.within(Wait::Forever, f)
     }
@@ -99,7 +101,7 @@ impl Once {
             return Ok(());
         }
         let lock = self.shared.lock(LOCK);
-        let mut guard = lock.acquire(wait, &self.patience)?;
+        let mut guard = lock.acquire(LockKind::Once, wait, &self.patience)?;
         guard.mark_recovered();
         if !self.is_done() {
             f(&OnceState { died: guard.died() });

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mp_core::sync::shared::{AtomicU32, Ordering};
+use mp_core::waits::Call;
 use mp_core::words::Member;
 use mp_core::{AdaptiveSpin, Error, Parking, Wait, WaitPoint, Waitable};
 
@@ -77,14 +78,14 @@ impl Permits {
 
     fn acquire(&self, wait: Wait) -> Result<Permit, AcquireError> {
         let me = self.shared.me()?;
-        let place = (self.shared.arena(), self.parking());
+        let place = (&self.shared, self.parking(), Call::Semaphore);
         let ask = || {
             self.give_back_and_wake();
             self.claim(me)
         };
-        match wait::until(place, &self.patience, wait, || self.claim(me), ask)? {
+        match wait::until_or_interrupt(place, &self.patience, wait, || self.claim(me), ask, true)? {
             Some(seen) => Ok(Permit { permits: self.clone(), me, seen, to: OPEN }),
-            None => Err(AcquireError::Busy { holders: self.holders() }),
+            None => Err(AcquireError::Held { holders: self.holders() }),
         }
     }
 
@@ -209,7 +210,7 @@ impl fmt::Debug for Permit {
 /// let gpus = Semaphore::new(2)?;
 /// let (one, two) = (gpus.acquire()?, gpus.acquire()?);
 /// match gpus.acquire_timeout(Duration::from_millis(1)) {
-///     Err(AcquireError::Busy { holders }) => assert_eq!(holders[0].pid, std::process::id()),
+///     Err(AcquireError::Held { holders }) => assert_eq!(holders[0].pid, std::process::id()),
 ///     other => panic!("{other:?}"),
 /// }
 /// drop(one); // gives it back
@@ -264,7 +265,7 @@ macro_rules! semaphore {
 
             mp_core::forms! {
                 "Takes a permit": acquire() -> Result<Permit, AcquireError>,
-                or "[`AcquireError::Busy`], which names the holders";
+                or "[`AcquireError::Held`], which names the holders";
                 |semaphore, wait| semaphore.0.acquire(wait);
                 never try_acquire;
                 at_most acquire_timeout;

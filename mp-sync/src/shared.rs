@@ -89,7 +89,7 @@ impl Shared {
     pub(crate) fn lock(&self, i: u64) -> RawLock {
         _ = self.at(i + 2);
         // SAFETY: as for `parking`, three words.
-        unsafe { RawLock::at(self.arena(), self.at(i)) }
+        unsafe { RawLock::at(self.arena(), self.at(i)) }.in_block(self.0.hold())
     }
 
     /// Slots from `first` on, up to the end of the structure, at most `limit`.

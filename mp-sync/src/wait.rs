@@ -2,19 +2,26 @@
 
 use std::time::Instant;
 
-use mp_core::{AdaptiveSpin, Arena, Blocking, LivenessTimer, Parking, Result, Wait, block_on};
+use mp_core::waits::{Call, Subject};
+use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, Parking, Result, Wait, block_on};
 
-/// A thread that waits at `parking` until `look` finds something. `ask` is for what dead processes have left.
-struct Waiter<Look, Ask> {
-    arena: Arena,
-    parking: Parking,
+use crate::shared::Shared;
+
+/// The structure at which a thread waits, the word that it sleeps on, and the call, for reports.
+pub(crate) type Place<'a> = (&'a Shared, Parking, Call);
+
+/// A thread that waits at a `place` until `look` finds something. `ask` is for what dead processes have left.
+struct Waiter<'a, Look, Ask> {
+    place: Place<'a>,
     look: Look,
     ask: Ask,
     asking: LivenessTimer,
     wait: Wait,
+    /// Whether Ctrl-C ends it.
+    interruptible: bool,
 }
 
-impl<R, Look: FnMut() -> Option<R>, Ask: FnMut() -> Option<R>> Blocking for Waiter<Look, Ask> {
+impl<R, Look: FnMut() -> Option<R>, Ask: FnMut() -> Option<R>> Blocking for Waiter<'_, Look, Ask> {
     type Found = Result<R>;
 
     fn attempt(&mut self) -> Option<Result<R>> {
@@ -22,34 +29,56 @@ impl<R, Look: FnMut() -> Option<R>, Ask: FnMut() -> Option<R>> Blocking for Wait
     }
 
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Result<R>> {
-        match self.asking.is_due(self.arena, now, over) {
+        match self.asking.is_due(self.place.0.arena(), now, over) {
             Ok(true) => (self.ask)().map(Ok),
             Ok(false) => None,
             Err(e) => Some(Err(e)),
         }
     }
 
+    fn interrupted(&mut self) -> Option<Result<R>> {
+        self.interruptible.then_some(Err(Error::Interrupted))
+    }
+
     fn announce(&mut self) -> Option<u64> {
-        Some(self.parking.announce())
+        Some(self.place.1.announce())
     }
 
     fn sleep(&mut self, announced: u64, _: Instant) -> bool {
-        self.parking.sleep_asking(announced, &self.asking, self.wait)
+        self.place.1.sleep_asking(announced, &self.asking, self.wait)
+    }
+
+    fn subject(&self) -> Subject {
+        let hold = self.place.0.structure().hold();
+        Subject::block(self.place.2, hold.arena(), hold.block())
     }
 }
 
 /// Waits until `look` finds something; `None` when the time is over. `ask` is for what dead processes have
 /// left.
 pub(crate) fn until<R>(
-    (arena, parking): (Arena, Parking),
+    place: Place<'_>,
+    patience: &AdaptiveSpin,
+    wait: Wait,
+    look: impl FnMut() -> Option<R>,
+    ask: impl FnMut() -> Option<R>,
+) -> Result<Option<R>> {
+    until_or_interrupt(place, patience, wait, look, ask, false)
+}
+
+/// As [`until`]; Ctrl-C ends it, too, where that is `interruptible`: see [`interrupted`](mp_core::interrupted).
+pub(crate) fn until_or_interrupt<R>(
+    place: Place<'_>,
     patience: &AdaptiveSpin,
     wait: Wait,
     mut look: impl FnMut() -> Option<R>,
     ask: impl FnMut() -> Option<R>,
+    interruptible: bool,
 ) -> Result<Option<R>> {
     if let Some(found) = look() {
         return Ok(Some(found));
     }
-    let mut waiter = Waiter { arena, parking, look, ask, asking: LivenessTimer::default(), wait };
+    let asking = LivenessTimer::default();
+    let mut waiter = Waiter { place, look, ask, asking, wait, interruptible };
     block_on(&mut waiter, patience, wait).transpose()
 }

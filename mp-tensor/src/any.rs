@@ -134,15 +134,16 @@ impl AnyTensor<Exclusive> {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a shape that is too large.
-    pub fn empty(shape: &[usize], dtype: DType) -> Result<Self> {
-        Ok(Self { raw: Raw::new(shape, dtype.size())?, dtype })
+    pub fn empty(shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self> {
+        Ok(Self { raw: Raw::new(shape.as_ref(), dtype.size())?, dtype })
     }
 
     /// A tensor of zeros.
     ///
     /// # Errors
     /// As [`AnyTensor::empty`].
-    pub fn zeros(shape: &[usize], dtype: DType) -> Result<Self> {
+    pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self> {
+        let shape = shape.as_ref();
         dispatch!(dtype, T => Ok(Tensor::<T>::zeros(shape)?.into()))
     }
 
@@ -151,7 +152,8 @@ impl AnyTensor<Exclusive> {
     /// # Errors
     /// As [`AnyTensor::empty`], and [`Error::Shape`] when there are more or fewer bytes.
     #[doc(alias = "frombuffer")]
-    pub fn from_bytes(bytes: &[u8], shape: &[usize], dtype: DType) -> Result<Self> {
+    pub fn from_bytes(bytes: &[u8], shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self> {
+        let shape = shape.as_ref();
         let asked = View::contiguous(shape)?.len().saturating_mul(dtype.size());
         if bytes.len() != asked {
             let why = format!("{} bytes for shape {shape:?} of {dtype}, which has {asked}", bytes.len());

@@ -60,3 +60,8 @@ pub use tensor::{
     Writable,
 };
 pub use view::MAX_RANK;
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -149,7 +149,7 @@ impl<T: Element> NestedTensor<T, Frozen> {
         if let Some(other) = all.iter().find(|t| t.ndim() != rank) {
             return Err(Error::Shape(format!("tensors of {rank} and of {} dimensions in one", other.ndim())));
         }
-        let mut buffer = Tensor::empty(&[all.iter().map(Tensor::len).sum()])?;
+        let mut buffer = Tensor::empty([all.iter().map(Tensor::len).sum()])?;
         let (mut sizes, mut strides, mut offsets) = (Vec::new(), Vec::new(), Vec::new());
         let mut at = 0;
         for t in all {
@@ -159,8 +159,8 @@ impl<T: Element> NestedTensor<T, Frozen> {
             offsets.push(at as i64);
             at += t.len();
         }
-        let rows = |of: &[i64]| Ok::<_, Error>(Tensor::from_slice(of, &[all.len(), rank])?.freeze());
-        let offsets = Tensor::from_slice(&offsets, &[all.len()])?.freeze();
+        let rows = |of: &[i64]| Ok::<_, Error>(Tensor::from_slice(of, [all.len(), rank])?.freeze());
+        let offsets = Tensor::from_slice(&offsets, [all.len()])?.freeze();
         Self::new(buffer.freeze(), rows(&sizes)?, rows(&strides)?, offsets)
     }
 }

@@ -104,7 +104,7 @@ fn everything(method: StartMethod) -> Outcome {
     let numbers = start_processes(square, 10, SpawnOptions::nprocs(3))?.join()?;
     println!("embedded: squares {numbers:?}");
 
-    let weights = Tensor::from_slice(&[1.0f32, 2.0, 3.0], &[3])?.freeze();
+    let weights = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3])?.freeze();
     let words = vec!["zero".to_string(), "one".to_string()];
     let worker = closure!([words, weights] |rank: usize, factor: f32| {
         Ok::<_, String>(format!("{} {}", words[rank], weights.iter().sum::<f32>() * factor))

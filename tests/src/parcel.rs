@@ -19,7 +19,7 @@ impl Parcel {
     /// # Errors
     /// When there is no memory for its own tensor.
     pub fn new(number: u64, all: &FrozenTensor<u64>) -> mp::AnyResult<Self> {
-        let own = Tensor::full(&[100], number)?;
+        let own = Tensor::full([100], number)?;
         // Every other one spills.
         let bytes = vec![number as u8; if number.is_multiple_of(2) { 10 } else { 1000 }];
         Ok(Self { number, own, all: all.clone(), bytes })

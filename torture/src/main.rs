@@ -53,7 +53,7 @@ fn baseline(methods: &[StartMethod]) -> mp::AnyResult<InUse> {
         Process::builder().start_method(method).spawn(|(): ()| {}, ())?.join()?;
     }
     set_sharing_strategy(SharingStrategy::FileSystem)?;
-    drop(Tensor::<u64>::zeros(&[1])?);
+    drop(Tensor::<u64>::zeros([1])?);
     set_sharing_strategy(SharingStrategy::FileDescriptor)?;
     InUse::now()
 }

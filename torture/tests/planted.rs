@@ -97,3 +97,13 @@ fn a_missing_fence_is_found() {
 fn a_future_that_forgets_what_it_has_taken_is_found() {
     is_found("planted.forgotten-look", Where::Workers, &WRONG);
 }
+
+#[test]
+fn a_deadlock_that_is_none_is_found() {
+    is_found("lock-cycle.any-chain-closed", Where::Workers, &["Torn: "]);
+}
+
+#[test]
+fn a_deadlock_that_is_not_noticed_is_found() {
+    is_found("deadlock.not-looked-for", Where::Workers, &["Hang: "]);
+}

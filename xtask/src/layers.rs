@@ -97,7 +97,7 @@ pub(crate) fn packages(manifest: Option<&str>) -> Result<Vec<Package>, String> {
     Ok(packages.iter().map(|package| read(package, root)).collect())
 }
 
-fn metadata(manifest: Option<&str>) -> Result<Value, String> {
+pub(crate) fn metadata(manifest: Option<&str>) -> Result<Value, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["metadata", "--format-version", "1", "--no-deps"]);
     if let Some(manifest) = manifest {

@@ -32,8 +32,8 @@ const CASES: [Case; 12] = [
     ("tuple_variant", |n| there_and_back(n, Step::Move(7, 1_000_000))),
     ("pack_and_unpack", pack_and_unpack),
     ("struct_200b", |n| there_and_back(n, Record::new(7))),
-    ("tensor", |n| there_and_back(n, Tensor::<f32>::full(&[8], 1.5)?)),
-    ("bundle_of_tensors", |n| there_and_back(n, Bundle((Tensor::<f32>::full(&[8], 1.5)?, 7_u64)))),
+    ("tensor", |n| there_and_back(n, Tensor::<f32>::full([8], 1.5)?)),
+    ("bundle_of_tensors", |n| there_and_back(n, Bundle((Tensor::<f32>::full([8], 1.5)?, 7_u64)))),
     ("lock", lock),
 ];
 

@@ -18,7 +18,7 @@ impl Heap for Arena {
     type Piece = Tensor<u8>;
 
     fn take(bytes: usize) -> Result<Tensor<u8>> {
-        Ok(Tensor::empty(&[bytes])?)
+        Ok(Tensor::empty([bytes])?)
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn eight_compete_limit(plan: &Plan) -> Outcome {
 
 /// A view of a tensor, made and dropped.
 pub(crate) fn view(plan: &Plan) -> Outcome {
-    let tensor: FrozenTensor<f32> = Tensor::zeros(&[64, 64])?.freeze();
+    let tensor: FrozenTensor<f32> = Tensor::zeros([64, 64])?.freeze();
     let figure = plan.batches(4_000_000).time(|number| {
         black_box(tensor.select(0, number as usize % 64)?);
         Ok(())
@@ -139,14 +139,14 @@ fn passes(plan: &Plan, mut pass: impl FnMut(f32), sum: impl FnOnce() -> f32) -> 
 
 /// Over a slice of a shared tensor's elements.
 pub(crate) fn shared_slice(plan: &Plan) -> Outcome {
-    let tensor = Tensor::<f32>::zeros(&[ELEMENTS])?.share();
+    let tensor = Tensor::<f32>::zeros([ELEMENTS])?.share();
     let elements = tensor.as_atomics()?;
     passes(plan, |by| black_box(elements).iter().for_each(|e| e.store(e.load() + by)), || tensor.iter().sum())
 }
 
 /// Element by element of a shared tensor.
 pub(crate) fn shared_at(plan: &Plan) -> Outcome {
-    let tensor = Tensor::<f32>::zeros(&[ELEMENTS])?.share();
+    let tensor = Tensor::<f32>::zeros([ELEMENTS])?.share();
     let pass = |by| {
         let tensor = black_box(&tensor);
         (0..tensor.len()).for_each(|i| tensor.store(i, tensor.load(i) + by));

@@ -46,7 +46,7 @@ fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Res
 fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u64)> {
     let queue = Queue::bounded(CAPACITY)?;
     let (go, over) = (Event::new()?, Event::new()?);
-    let counts = Tensor::zeros(&[2 * side])?.share();
+    let counts = Tensor::zeros([2 * side])?.share();
     let args = (queue.clone(), go.clone(), over.clone(), counts.clone(), side, each);
     let all = start_processes(member, args, SpawnOptions::nprocs(2 * side))?;
     let start = now();
@@ -172,7 +172,7 @@ pub(crate) fn tensors_100(plan: &Plan) -> Outcome {
     let count = batches.warm_up + batches.count * batches.each;
     let queue = Queue::bounded(16)?;
     let child = start_processes(take_many, (queue.clone(), count), SpawnOptions::nprocs(1))?;
-    let tensors: Result<Vec<_>> = (0..MANY as u64).map(|n| Ok(Tensor::full(&[16], n)?.freeze())).collect();
+    let tensors: Result<Vec<_>> = (0..MANY as u64).map(|n| Ok(Tensor::full([16], n)?.freeze())).collect();
     let tensors = tensors?;
     let time = batches.time(|_| Ok(queue.put(tensors.clone())?))?;
     child.join()?;

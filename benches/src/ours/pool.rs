@@ -2,6 +2,7 @@
 
 use mp::{FrozenTensor, Pool, Tensor};
 
+use crate::work::files::{self, Files};
 use crate::work::{Outcome, Plan, now};
 use crate::{Failure, Result};
 
@@ -42,6 +43,77 @@ pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
         let results = pool.task(read).chunksize(1).map((0..tasks).map(|i| (tensor.clone(), i)))?;
         let right = results.iter().enumerate().all(|(i, got)| *got == (i % LEN) as u64);
         if right && results.len() == tasks { Ok(()) } else { Err(wrong("other elements")) }
+    });
+    pool.join()?;
+    figure
+}
+
+/// Nanoseconds for each task of `run`, which does that many of them, after it was done once: workers and sizes have settled.
+fn each(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
+    run(tasks)?;
+    let start = now();
+    run(tasks)?;
+    Ok(Some((now() - start) as f64 / tasks as f64))
+}
+
+fn right(got: &[u64], wanted: impl ExactSizeIterator<Item = u64>) -> Result<()> {
+    let right = got.len() == wanted.len() && got.iter().copied().eq(wanted);
+    if right { Ok(()) } else { Err(wrong("not what the function makes of the numbers")) }
+}
+
+/// As [`map`], with as many at a time as turn out best.
+pub(crate) fn map_1m(plan: &Plan) -> Outcome {
+    let pool = Pool::new(WORKERS)?;
+    let figure = each(plan.repetitions(1_000_000), |tasks| {
+        right(&pool.map(|x: u64| x + 1, 0..tasks)?, (0..tasks as usize).map(|x| x as u64 + 1))
+    });
+    pool.join()?;
+    figure
+}
+
+/// The same, with the results one after the other.
+pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
+    let pool = Pool::new(WORKERS)?;
+    let figure = each(plan.repetitions(1_000_000), |tasks| {
+        let got: Vec<u64> = pool.imap(|x: u64| x + 1, 0..tasks).collect::<std::result::Result<_, _>>()?;
+        right(&got, (0..tasks as usize).map(|x| x as u64 + 1))
+    });
+    pool.join()?;
+    figure
+}
+
+/// How many steps of Collatz it takes from `n` to 1.
+pub(crate) fn collatz(mut n: u64) -> u64 {
+    let mut steps = 0;
+    while n > 1 {
+        n = if n.is_multiple_of(2) { n / 2 } else { 3 * n + 1 };
+        steps += 1;
+    }
+    steps
+}
+
+/// A function of about 100 ns.
+pub(crate) fn collatz_1m(plan: &Plan) -> Outcome {
+    let pool = Pool::new(WORKERS)?;
+    let figure = each(plan.repetitions(1_000_000), |tasks| {
+        let got = pool.map(collatz, 0..tasks)?;
+        if got.len() as u64 == tasks && got.get(27) == Some(&111) {
+            Ok(())
+        } else {
+            Err(wrong("other steps"))
+        }
+    });
+    pool.join()?;
+    figure
+}
+
+/// Reads files, and adds their bytes up.
+pub(crate) fn files_8m(plan: &Plan) -> Outcome {
+    let files = Files::make()?;
+    let pool = Pool::new(WORKERS)?;
+    let figure = each(plan.repetitions(100), |tasks| {
+        let sums = pool.map(files::sum, files.paths(tasks))?;
+        files.check(&sums)
     });
     pool.join()?;
     figure

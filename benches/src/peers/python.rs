@@ -19,6 +19,24 @@ assert results == list(range(1, tasks + 1))
 print(tasks / took)
 ";
 
+/// Prints the nanoseconds for each task, in chunks as Python chooses them. Its arguments: how many tasks, and which method.
+const MAP_1M: &str = "
+import sys, time
+from multiprocessing import Pool
+def successor(x): return x + 1
+tasks = int(sys.argv[1])
+with Pool(2) as pool:
+    run = {'map': lambda: pool.map(successor, range(tasks)),
+           # Its default, 1, takes a hundred times as long.
+           'imap': lambda: list(pool.imap(successor, range(tasks), chunksize=tasks // 8))}[sys.argv[2]]
+    run()
+    start = time.perf_counter_ns()
+    results = run()
+    took = time.perf_counter_ns() - start
+assert results == list(range(1, tasks + 1))
+print(took / tasks)
+";
+
 const TENSOR: &str = "
 import sys, time
 try:
@@ -101,6 +119,16 @@ fn run(script: &str, words: &[&str]) -> Outcome {
 /// `pool_map`.
 pub(crate) fn map(plan: &Plan) -> Outcome {
     run(MAP, &[&plan.repetitions(40_000).to_string()])
+}
+
+/// `pool_map_1m`.
+pub(crate) fn map_1m(plan: &Plan) -> Outcome {
+    run(MAP_1M, &[&plan.repetitions(1_000_000).to_string(), "map"])
+}
+
+/// `pool_imap_1m`.
+pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
+    run(MAP_1M, &[&plan.repetitions(1_000_000).to_string(), "imap"])
 }
 
 /// `pool_tensor_1m`, by torch.

@@ -2,7 +2,7 @@
 
 use super::{Better, Row, SHORT, USUAL, peers};
 #[cfg(feature = "peers")]
-use crate::peers::python;
+use crate::peers::{python, threads};
 use crate::{limits, ours};
 
 /// In the order in which they run.
@@ -138,6 +138,50 @@ pub(super) const ROWS: &[Row] = &[
         ours: ours::pool::map,
         peers: peers!["Python" => python::map],
         note: || "limit: messages through a ring that a killed or stopped process breaks; a task is two of them; Python: multiprocessing.Pool",
+    },
+    Row {
+        id: "pool_map_1m",
+        unit: "ns",
+        better: Better::Lower,
+        about: "time for each of a million trivial tasks of a pool of 2 workers, in chunks of its choice",
+        rounds: USUAL,
+        limit: ours::crowd::no_limit,
+        ours: ours::pool::map_1m,
+        peers: peers!["Python" => python::map_1m],
+        note: || "Python: multiprocessing.Pool.map, in chunks of its choice",
+    },
+    Row {
+        id: "pool_imap_1m",
+        unit: "ns",
+        better: Better::Lower,
+        about: "the same with imap",
+        rounds: USUAL,
+        limit: ours::crowd::no_limit,
+        ours: ours::pool::imap_1m,
+        peers: peers!["Python" => python::imap_1m],
+        note: || "Python: imap in eight chunks; in chunks of one, its default, it takes a hundred times as long",
+    },
+    Row {
+        id: "pool_collatz_1m",
+        unit: "ns",
+        better: Better::Lower,
+        about: "time for each of a million tasks of about 100 ns (steps of Collatz), by a pool of 2 workers",
+        rounds: USUAL,
+        limit: ours::crowd::no_limit,
+        ours: ours::pool::collatz_1m,
+        peers: peers!["rayon" => threads::collatz_1m],
+        note: || "rayon: two threads, which need no messages",
+    },
+    Row {
+        id: "pool_files_8m",
+        unit: "ns",
+        better: Better::Lower,
+        about: "time for each of 100 tasks that read a file of 8 MiB and add its bytes up, by a pool of 2 workers",
+        rounds: USUAL,
+        limit: ours::crowd::no_limit,
+        ours: ours::pool::files_8m,
+        peers: peers!["rayon" => threads::files_8m],
+        note: || "rayon: two threads, one file at a time",
     },
     Row {
         id: "pool_tensor_1m",

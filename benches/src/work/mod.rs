@@ -2,6 +2,7 @@
 //! exactly the same.
 
 pub(crate) mod alloc;
+pub(crate) mod files;
 pub(crate) mod lock;
 pub(crate) mod record;
 pub(crate) mod small;

@@ -134,11 +134,12 @@ impl Arena {
         Envelope { arena: *self, id: id.min(self.layout().envelopes - 1), owner }
     }
 
-    /// An envelope that this process has leased already.
+    /// An envelope that this process has leased already, or that stays in its queue while this process reads it.
     ///
     /// # Safety
     /// `id` and `owner` come from a protocol that has just made this process its leaseholder; they are made into a
-    /// [`Leased`] once.
+    /// [`Leased`] once. Or they come from one that keeps the message as it is, whole and published, until the [`Leased`] is
+    /// dropped, which is only read.
     pub unsafe fn lease_from_raw(&self, id: EnvelopeId, owner: Owner) -> Leased {
         Leased { arena: *self, id: id.min(self.layout().envelopes - 1), owner }
     }
@@ -174,6 +175,9 @@ impl Arena {
         let at = self.block_at(hold.block()).state;
         let state = BlockState { kind: Kind::Ring, ..BlockState::unpack(self.map().load(at)) };
         self.map().store(at, state.pack());
+        if !mutant!("arena.ring.maker-not-told") {
+            self.holds_a_ring(hold);
+        }
     }
 }
 

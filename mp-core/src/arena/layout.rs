@@ -4,8 +4,9 @@
 //! 0          header: magic, versions, sizes, the offset and stride of every table
 //! 4 KiB      control words, 128 bytes apart
 //! 8 KiB      for each size class, the slab after its last one
-//! 12 KiB     extents      64 bytes each: the files with names; then their directories, 256 bytes each
-//! …          members      8 KiB each: its identity; its record of an update; its threads' lanes
+//! 12 KiB     extents      64 bytes each: the files with names; then, 64 bytes each, the seats of threads that spin
+//! 16 KiB     directories  of extents, 256 bytes each
+//! …          members      8 KiB each: its identity; its record of an update; its threads' waits, wait notes and lanes
 //! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
 //! …          slabs        64 bytes each: class and base; free hints; which blocks have pages
@@ -22,18 +23,20 @@
 //!
 //! The last eighth of the envelopes is the *share* of those queues that have few messages (see `idle`).
 
+use crate::arena::waiting::waits::table as waits;
 use crate::error::{Error, Result};
 use crate::mem::{Column, Mem, Word};
 use crate::steps::UpdateAt;
+use crate::steps::wait_note::WaitNotesAt;
 use crate::words::Member;
 
 /// The first eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Counts changes of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 4;
+pub(crate) const VERSION: u64 = 5;
 
 /// The oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 4;
+const OLDEST_READER: u64 = 5;
 
 /// Threads of a member that may be in the middle of something at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -46,9 +49,13 @@ const PAGE: u64 = 4096;
 const MEMBER_STRIDE: u64 = 8192;
 /// Within a member's slot: its words for updates of several words.
 const UPDATES_AT: u64 = 128;
+/// Its threads' notes of what they wait for. Words 64 to 98 before it are its settings.
+const WAIT_NOTES_AT: u64 = 2048;
 const LANES_AT: u64 = 4096;
 const LANE_STRIDE: u64 = 64;
-const _: () = assert!(UPDATES_AT + 8 * UpdateAt::OWN_WORDS <= LANES_AT);
+const _: () = assert!(UPDATES_AT + 8 * UpdateAt::OWN_WORDS <= WAIT_NOTES_AT);
+const _: () = assert!(WAIT_NOTES_AT + 8 * WaitNotesAt::WORDS * WaitNotesAt::ENTRIES as u64 <= LANES_AT);
+const _: () = assert!(8 * waits::END <= WAIT_NOTES_AT);
 
 /// Control words, as byte offsets.
 pub(crate) mod control {
@@ -86,10 +93,14 @@ pub(crate) mod control {
     pub(crate) const BUDGET: u64 = 4096 + 768;
     /// Whether large blocks should have huge pages: 0 or 1.
     pub(crate) const HUGE: u64 = 4096 + 768 + 8;
+    /// Whether threads that wait for locks look for cycles: 0, or 1 if not.
+    pub(crate) const NO_DEADLOCKS: u64 = 4096 + 768 + 16;
     /// For each class, the slab after its last one.
     pub(crate) const CLASS_ENDS: u64 = 8192;
     /// The table of extents.
     pub(crate) const EXTENTS: u64 = 12288;
+    /// The seats of threads that spin, one for each processor: `waiting::spin`.
+    pub(crate) const SPINNING: u64 = EXTENTS + 2048;
     /// What is needed from the start: all of the above.
     pub(crate) const FIRST_BYTES: u64 = 16384;
     /// The directories of extents; pages are reserved with the first that needs them.
@@ -288,6 +299,12 @@ impl Layout {
     pub(crate) fn updates(&self) -> UpdateAt {
         let own = Column { base: Word::at(self.members_at + UPDATES_AT), stride: MEMBER_STRIDE };
         UpdateAt { current: Word::at(control::UPDATE), own }
+    }
+
+    /// Where the notes are of what members' threads wait for.
+    pub(crate) fn wait_notes(&self) -> WaitNotesAt {
+        let base = Word::at(self.members_at + WAIT_NOTES_AT);
+        WaitNotesAt { base, stride: MEMBER_STRIDE, entries: WaitNotesAt::ENTRIES }
     }
 
     /// The bytes of a member's slot.

@@ -29,7 +29,8 @@ pub use messages::pack::AttachRequest;
 pub use recovery::membership::MemberInfo;
 pub use setup::configure::ArenaOptions;
 pub(crate) use setup::forked::{Inherited, forget_thread};
-pub use waiting::parking::{AdaptiveSpin, Announce, Notify, NotifyAll, POLL_INTERVAL, Parking, TakeBack};
+pub use waiting::parking::{Announce, Notify, NotifyAll, POLL_INTERVAL, Parking, TakeBack};
+pub use waiting::spin::{AdaptiveSpin, Spin};
 
 use crate::arena::setup::strategy;
 use crate::error::{Error, Result};
@@ -46,6 +47,7 @@ use recovery::intents;
 use setup::attach;
 use setup::backing_files::{self, Files};
 pub(crate) use setup::settings::publish_settings;
+use waiting::waits;
 
 /// The cursor of a class in which this process has not searched for a block yet.
 const NO_CURSOR: u32 = u32::MAX;
@@ -123,6 +125,12 @@ impl Arena {
         }
     }
 
+    /// The arena that this process is in, if it is in one, and as which member.
+    pub(crate) fn of_this_process() -> Option<(Self, Member)> {
+        let arena = *CURRENT.get()?;
+        Some((arena, arena.me().ok()?))
+    }
+
     #[cold]
     fn first() -> Result<Self> {
         if cfg!(miri) {
@@ -191,6 +199,10 @@ impl Arena {
 
     /// Called under the lock, when this process has no arena yet.
     fn make_current(arena: Self) -> Self {
+        if let Ok(me) = arena.me() {
+            waits::publish(arena, me);
+        }
+        waits::listen();
         *CURRENT.get_or_init(|| arena)
     }
 

@@ -22,10 +22,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | the call: it fails again however often it is repeated | [`InvalidArgument`](Self::InvalidArgument), [`LimitExceeded`](Self::LimitExceeded), [`Unsupported`](Self::Unsupported), [`Shape`](Self::Shape), [`OutOfBounds`](Self::OutOfBounds), [`DType`](Self::DType), [`Strategy`](Self::Strategy) |
 /// | the value: it can't be sent | [`Unsendable`](Self::Unsendable), [`NonLeaf`](Self::NonLeaf), [`OutsideMessage`](Self::OutsideMessage), [`Local`](Self::Local) |
 /// | what came from elsewhere | [`Malformed`](Self::Malformed), [`Undecodable`](Self::Undecodable), [`Stale`](Self::Stale), [`NotShareable`](Self::NotShareable), [`NotAnArena`](Self::NotAnArena), [`Version`](Self::Version) |
-/// | what is there is used up; later it may work | [`OutOfMemory`](Self::OutOfMemory), [`ArenaFull`](Self::ArenaFull), [`TooManyMessages`](Self::TooManyMessages), [`Busy`](Self::Busy), [`NotPut`](Self::NotPut) |
-/// | this process | [`Forked`](Self::Forked), [`ArenaExists`](Self::ArenaExists) |
+/// | what is there is used up; later it may work | [`OutOfMemory`](Self::OutOfMemory), [`ArenaFull`](Self::ArenaFull), [`TooManyMessages`](Self::TooManyMessages), [`Held`](Self::Held), [`NotPut`](Self::NotPut) |
+/// | this process | [`Forked`](Self::Forked), [`ArenaExists`](Self::ArenaExists), [`Interrupted`](Self::Interrupted) |
 /// | the system | [`Os`](Self::Os), [`Directory`](Self::Directory) |
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused something.
@@ -83,7 +82,7 @@ pub enum Error {
     /// This process was forked from a member without becoming one itself; it must not touch shared objects.
     Forked,
     /// A lock of the arena is held by a process that makes no progress (stopped, or very slow).
-    Busy {
+    Held {
         /// What is locked.
         what: &'static str,
         /// The holder.
@@ -122,6 +121,8 @@ pub enum Error {
     Undecodable(Box<Undecodable>),
     /// A message was not put into a queue; why. It was dropped: the queue's own error, which this was made of by `?`, has it.
     NotPut(String),
+    /// A wait was ended by Ctrl-C, in a process that asked to be told of it ([`interrupted`](crate::interrupted)).
+    Interrupted,
     /// A file that was to be shared is none that can be.
     NotShareable(String),
     /// The name of a sharing strategy that is not supported.
@@ -132,6 +133,10 @@ pub enum Error {
         supported: Vec<&'static str>,
     },
 }
+
+/// What an interrupt makes of a wait.
+#[doc(hidden)]
+pub const INTERRUPTED: &str = "interrupted by Ctrl-C (SIGINT) while it waited: finish what is begun and return, or call take_interrupt() to go on";
 
 /// What [`Error::ArenaFull`] calls envelopes.
 pub(crate) const ENVELOPES: &str = "messages on their way";
@@ -187,9 +192,41 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// An error's `Debug`, as `unwrap` and a `main` that returns it show it: its `Display`, and below that the sources that don't stand
+/// in it.
+#[doc(hidden)]
+pub fn show(f: &mut fmt::Formatter<'_>, error: &(dyn std::error::Error + 'static)) -> fmt::Result {
+    let mut shown = error.to_string();
+    f.write_str(&shown)?;
+    let mut next = error.source();
+    while let Some(source) = next {
+        let text = source.to_string();
+        if !shown.contains(&text) {
+            write!(f, "\n  caused by: {text}")?;
+            shown.push_str(&text);
+        }
+        next = source.source();
+    }
+    Ok(())
+}
+
+/// Makes the `Debug` of error types what [`show`] says.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! readable_debug {
+    ($($error:ty),+) => {$(
+        impl ::std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                $crate::show(f, self)
+            }
+        }
+    )+};
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Error::Interrupted => f.write_str(INTERRUPTED),
             Error::NotPut(why) => write!(f, "a message was not put, and was dropped: {why}"),
             Error::Os { what, source } => write!(f, "{what}: {source}"),
             Error::Directory { path, what, source } => write!(
@@ -237,8 +274,8 @@ impl fmt::Display for Error {
                 "this process was forked from one that uses shared memory, and is no member of it, or this handle was \
                  copied along; start workers with spawn or by another start method, and pass handles as arguments",
             ),
-            Error::Busy { what, holder, pid } => {
-                write!(f, "{what} is locked by {holder} (pid {pid}), which makes no progress; is it stopped?")
+            Error::Held { what, holder, pid } => {
+                write!(f, "{what} is locked by {}, which makes no progress; is it stopped?", holder.process(*pid))
             }
             Error::InvalidArgument(why)
             | Error::LimitExceeded(why)
@@ -274,6 +311,8 @@ impl fmt::Display for Error {
         }
     }
 }
+
+crate::readable_debug!(Error);
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

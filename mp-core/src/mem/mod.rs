@@ -104,6 +104,10 @@ pub trait Mem {
     /// Says that another thread or process was faster to change what this one was about to change: it may
     /// leave it alone for a moment. Changes nothing.
     fn lost(&self) {}
+    /// Now, in nanoseconds of a clock that all who share the memory read alike, modulo 2^32; 0 where there is none. No access.
+    fn ticks(&self) -> u32 {
+        0
+    }
     /// A full barrier between a read-modify-write just done and the loads that follow.
     fn fence_after_rmw(&self);
 }

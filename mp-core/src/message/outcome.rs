@@ -27,7 +27,8 @@ use super::Message;
 /// `Debug` and all its sources reach the caller. A type of your own goes in a `Result`, or is a [`PlainOutcome`].
 #[diagnostic::on_unimplemented(
     message = "the function of a process or a task cannot return `{Self}`",
-    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and `E` is an error"
+    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and `E` is an error",
+    note = "a type of your own: `Result<{Self}, E>`, or `impl mp::message::PlainOutcome for {Self} {{}}`"
 )]
 pub trait IntoOutcome: 'static {
     /// What the caller gets.

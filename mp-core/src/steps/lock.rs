@@ -44,6 +44,9 @@ const ID: u64 = (1 << ID_BITS) - 1;
 pub struct LockWord(pub u64);
 
 impl LockWord {
+    /// The bit that waiters set at any time.
+    pub(crate) const PARKED: u64 = PARKED;
+
     /// Held by a member.
     pub const fn held(by: Member, sequence: u32) -> Self {
         Self(HELD | by.raw() << MEMBER_AT | (sequence as u64) << SEQ_AT)

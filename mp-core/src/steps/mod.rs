@@ -46,11 +46,13 @@ mod crafted;
 mod cursor;
 mod group;
 pub mod lock;
+pub mod lock_cycle;
 mod page;
 mod release;
 mod take;
 mod update;
 mod visit;
+pub mod wait_note;
 
 pub use claim::{Claim, Publish, SlabSeen, Unclaim};
 pub(crate) use cursor::{page_next, page_owner};

@@ -5,18 +5,20 @@
 //! | 0 | that it is a structure | its maker, before any other code knows the block |
 //! | 1 | fingerprint of its name | its maker |
 //! | 2 | how many words follow | its maker |
-//! | 3 – 7 | zero | its maker |
+//! | 3 – 6 | a name for people, 32 bytes; zeros: none | its maker; any holder later |
+//! | 7 | zero | its maker |
 //!
 //! The block is of kind [`Object`](Kind::Object) from its first moment, which only this crate makes. So a header that is
 //! found in one was written here, and what follows it is reached in no other way.
 
+use crate::arena::waiting::waits::table as waits;
 use crate::arena::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::words::Kind;
 
 /// Word 0.
-const STRUCTURE: u64 = 6;
+const STRUCTURE: u64 = waits::STRUCTURE;
 
 /// What a header says, and whether that fits what is expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

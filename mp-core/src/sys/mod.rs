@@ -24,7 +24,7 @@ pub use process::privileges::gained_privileges;
 #[cfg(feature = "inject")]
 use process::raise;
 pub use process::valgrind::under_valgrind;
-pub(crate) use process::{at_exit, identity, processors, stack};
+pub(crate) use process::{at_exit, identity, on_signal, processors, stack};
 pub(crate) use rustix::io::Errno;
 pub(crate) use sleep::{epoll, futex, readiness};
 

@@ -8,9 +8,11 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::{WaitPoint, Waitable, reactor};
+use crate::arena::waiting::block_on::Wait;
+use crate::arena::waiting::waits::{Call, On, Subject, Watch};
 use crate::arena::{AdaptiveSpin, Arena, POLL_INTERVAL, Parking};
-use crate::error::Result;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::error::{Error, Result};
+use crate::process::{GENERATIONS, PerProcess, interrupt};
 use crate::sync::shared::AtomicU32;
 use crate::sys::readiness::{self, EventFd};
 use crate::sys::{Errno, futex, os};
@@ -204,8 +206,23 @@ fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|d| Instant::now() >= d)
 }
 
+/// The watch over a call, from now on.
+fn watch(deadline: Option<Instant>) -> Watch {
+    Watch::new(Instant::now(), deadline.map_or(Wait::Forever, Wait::Until))
+}
+
+/// What it waits for, for reports.
+fn subject(things: &[&dyn Waitable]) -> Subject {
+    let state = match things.len() {
+        1 => "one thing".to_owned(),
+        n => format!("{n} things"),
+    };
+    Subject::other(Call::Many, On::Other, state)
+}
+
 /// All are words: the caller sleeps on them itself.
 fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
+    let mut watch = watch(deadline);
     let mut sweeps = Sweeps::of(things);
     let mut words = Vec::with_capacity(things.len());
     loop {
@@ -219,7 +236,12 @@ fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<u
         if is_over(deadline) {
             return Ok(Vec::new());
         }
-        let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(Instant::now()));
+        if interrupt::ends_waits() {
+            return Err(Error::Interrupted);
+        }
+        let now = Instant::now();
+        watch.looked(now, || subject(things));
+        let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(now));
         futex::wait_for_any(&words, Some(left.min(POLL_INTERVAL)));
         sweeps.if_due(things)?;
     }
@@ -229,11 +251,18 @@ fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<u
 fn at_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     let places: Vec<WaitPoint<'_>> = things.iter().map(|thing| thing.place()).collect();
     let fds: Vec<_> = places.iter().filter_map(WaitPoint::descriptor).collect();
+    let mut watch = watch(deadline);
     loop {
-        readiness::poll(&fds, deadline)?;
+        let now = Instant::now();
+        watch.looked(now, || subject(things));
+        let next = now + POLL_INTERVAL;
+        readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next))))?;
         let found = ready(things, |_| true)?;
         if !found.is_empty() || is_over(deadline) {
             return Ok(found);
+        }
+        if interrupt::ends_waits() {
+            return Err(Error::Interrupted);
         }
     }
 }
@@ -259,6 +288,7 @@ fn at_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<us
     let mut fds = vec![(bell.0.as_fd(), false)];
     fds.extend(places.iter().filter_map(WaitPoint::descriptor));
     let mut sweeps = Sweeps::of(things);
+    let mut watch = watch(deadline);
     let mut watched: Vec<reactor::WordEntry> = parkings(things).map(reactor::WordEntry::at).collect();
     loop {
         bell.0.clear();
@@ -274,7 +304,12 @@ fn at_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<us
         if is_over(deadline) {
             return Ok(Vec::new());
         }
-        let next = Instant::now() + POLL_INTERVAL;
+        if interrupt::ends_waits() {
+            return Err(Error::Interrupted);
+        }
+        let now = Instant::now();
+        watch.looked(now, || subject(things));
+        let next = now + POLL_INTERVAL;
         readiness::poll(&fds, Some(deadline.map_or(next, |d| d.min(next))))?;
         sweeps.if_due(things)?;
     }

@@ -10,6 +10,9 @@
 //! | [`Place`] (of a queued envelope) | slot index 32, ring's block 32 |
 //! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `SWEEPING`), visits 30 or sweeper 24, epoch 32 |
 //! | [`Visiting`] (of a member) | one visits 1, first slot 31, last slot 32 |
+//! | [`Slot`](slot::Slot) (of a permit, a reader, a waiter at a condition) | state 2, member 24, sequence 16, thread 22 |
+//! | [`WaitMark`] (of a thread's wait note) | state 2 (`FREE`, `WRITING`, `WAITING`), thread 22, sequence 40 |
+//! | [`WaitGoal`] (beside it, two words) | kind 8, lock 56; readers' count 8, limit 24, slots 32 |
 //!
 //! Sequences and versions count how often a word changed. They are compared for equality, so that a wrap matters only
 //! to a process that slept through an exact multiple of 2^34 (2^38) changes of one single word and wakes at that very
@@ -23,7 +26,9 @@ mod dtype;
 mod group;
 mod owner;
 mod seat_at;
+pub mod slot;
 mod tenancy;
+mod wait_note;
 
 use std::fmt;
 
@@ -35,6 +40,7 @@ pub use group::Group;
 pub use owner::{Holder, Owner, Place, delivered, deliveries};
 pub use seat_at::SeatAt;
 pub use tenancy::{Presence, Tenancy, Visiting};
+pub use wait_note::{LockKind, ReadersAt, WaitGoal, WaitMark, WaitState};
 
 const fn bits(v: u64, at: u32, len: u32) -> u64 {
     (v >> at) & ((1 << len) - 1)
@@ -73,6 +79,11 @@ impl Member {
         self.0 as u64
     }
 
+    /// The process in an error message: `process 4711 (member 3.1)`. A process id of 0 is one that is not known.
+    pub const fn process(self, pid: u32) -> MemberProcess {
+        MemberProcess { member: self, pid }
+    }
+
     /// From the bits of another word.
     pub const fn from_raw(raw: u64) -> Self {
         Self((raw & 0xff_ffff) as u32)
@@ -88,6 +99,23 @@ impl fmt::Debug for Member {
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
+    }
+}
+
+/// As [`Member::process`] says it.
+#[derive(Clone, Copy, Debug)]
+pub struct MemberProcess {
+    member: Member,
+    pid: u32,
+}
+
+impl fmt::Display for MemberProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { member, pid } = self;
+        match pid {
+            0 => write!(f, "{member} (process id not known)"),
+            pid => write!(f, "process {pid} ({member})"),
+        }
     }
 }
 
@@ -145,6 +173,8 @@ mod tests {
     fn words_keep_their_fields() {
         let m = Member::new(4095, 4097);
         assert_eq!((m.slot(), m.epoch()), (4095, 1));
+        assert_eq!(m.process(4711).to_string(), "process 4711 (member 4095.1)");
+        assert_eq!(m.process(0).to_string(), "member 4095.1 (process id not known)");
         for s in [Seat::Free, Seat::Member(m), Seat::Envelope(0xff_ffff), Seat::Block(0xff_fffe)] {
             assert_eq!(Seat::unpack(s.pack()), s);
         }

@@ -154,7 +154,7 @@ impl PoolBuilder {
     }
 
     /// How many tasks may be without an outcome before [`apply_async`](crate::Call::apply_async) and
-    /// [`map_async`](crate::Call::map_async) wait, and [`try_apply_async`](crate::Call::try_apply_async) gives its arguments
+    /// [`map_async`](crate::Call::map_async) wait, [`submit_async`](crate::Call::submit_async) does without blocking a thread, and [`try_apply_async`](crate::Call::try_apply_async) gives its arguments
     /// back. A `map` enters as a whole. Without this there is no bound, but the memory of this process: no more than a few
     /// hundred tasks for each worker are in shared memory.
     pub fn max_waiting(mut self, tasks: usize) -> PoolBuilder {

@@ -10,14 +10,42 @@ use mp_reduce::Message;
 
 use crate::api::result::{AsyncResult, MapResult};
 use crate::api::stream::Imap;
-use crate::dispatch::job::{Code, Items, Job, Order, Terms};
+use crate::dispatch::job::{Code, Job, Order, Terms};
+use crate::dispatch::room::UntilRoom;
 use crate::dispatch::shared::Shared;
+use crate::dispatch::source::Items;
 use crate::error::TaskError;
 
 /// A function that is to be called in the workers of a pool, and how: see [`Pool::task`](crate::Pool::task).
+///
+/// It borrows nothing: it may be kept, in a field or a static variable, and be called from several threads at once. A clone of it
+/// is the same function, which the workers have once, with options of its own.
+///
+/// ```
+/// use mp_pool::{Call, Pool, TaskError};
+///
+/// struct Service {
+///     hash: Call<String, u64>,
+/// }
+///
+/// let pool = Pool::new(2)?;
+/// let service = Service { hash: pool.task(|text: String| text.bytes().map(u64::from).sum::<u64>()) };
+/// let patient = service.hash.clone().retries(3);
+/// let thread = std::thread::spawn(move || patient.apply("ab".into()));
+/// assert_eq!(service.hash.apply("cd".into())?, 199);
+/// assert_eq!(thread.join().unwrap()?, 195);
+///
+/// drop(pool); // its workers end, whatever calls are kept
+/// assert!(matches!(service.hash.apply("ef".into()), Err(TaskError::Closed)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// It does not keep the pool: once that is closed, joined or dropped, each task ends with [`TaskError::Closed`], or with
+/// [`TaskError::Broken`] and the reason if no worker lived. What a kept one keeps is a little memory, and what its closure
+/// captures.
 #[must_use = "nothing is called until `map` or another of its methods is"]
-pub struct Call<'a, A, T> {
-    shared: &'a Arc<Shared>,
+pub struct Call<A, T> {
+    shared: Arc<Shared>,
     code: Arc<Code>,
     terms: Terms,
     clone: Option<fn(&A) -> A>,
@@ -25,7 +53,15 @@ pub struct Call<'a, A, T> {
     types: PhantomData<fn(A) -> T>,
 }
 
-impl<A, T> fmt::Debug for Call<'_, A, T> {
+impl<A, T> Clone for Call<A, T> {
+    fn clone(&self) -> Self {
+        let Call { shared, code, terms, clone, ahead, types } = self;
+        let (shared, code) = (Arc::clone(shared), Arc::clone(code));
+        Call { shared, code, terms: *terms, clone: *clone, ahead: *ahead, types: *types }
+    }
+}
+
+impl<A, T> fmt::Debug for Call<A, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Call").field("terms", &self.terms).field("ahead", &self.ahead).finish_non_exhaustive()
     }
@@ -43,14 +79,16 @@ impl<A> fmt::Display for TryApplyError<A> {
 
 impl<A: fmt::Debug> std::error::Error for TryApplyError<A> {}
 
-impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
-    pub(crate) fn new(shared: &'a Arc<Shared>, code: Arc<Code>) -> Self {
+impl<A: Message + Send, T: Message + Send> Call<A, T> {
+    pub(crate) fn new(shared: &Arc<Shared>, code: Arc<Code>) -> Self {
+        let shared = Arc::clone(shared);
         Call { shared, code, terms: Terms::default(), clone: None, ahead: None, types: PhantomData }
     }
 
-    /// How many tasks a worker gets at once. Without this, as many as it does in a millisecond, at most 64,
-    /// and one if it takes longer. Tasks that a worker has not begun go to one that has nothing to do, or
-    /// when it dies, to another; so a chunk is not bound to a worker.
+    /// How many tasks a worker gets as one message, at most 65,535. Without this, as many as take about half a millisecond, as
+    /// measured while the call runs, and fewer towards its end; one if it takes longer. A chunk is not bound to a worker: what
+    /// one has not begun of it goes to another that has nothing to do, or takes its place when it dies, and each task is
+    /// begun once. Tasks whose arguments hold tensors, queues or other handles, or are longer than 64 KiB, go by themselves.
     pub fn chunksize(mut self, tasks: usize) -> Self {
         self.terms.chunk = tasks;
         self
@@ -58,6 +96,10 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
 
     /// How long a task may take from its beginning; then its worker is killed, and it ends with
     /// [`TaskError::TimedOut`]. The worker is replaced, and its other tasks go on.
+    ///
+    /// A panic is no time-out: while one is described, by the panic hooks of the worker, the time stands still, for ten seconds
+    /// at most. (With `RUST_BACKTRACE` the first one in a process takes long: the symbols of the program are read.) So it does
+    /// while an error that the function has returned is put into words.
     ///
     /// A task that its worker does not begin, because it is stopped (SIGSTOP, a debugger), is taken back when another worker
     /// has nothing to do, a tenth of a second to about a second later, and done there; the stopped one can't begin it any
@@ -80,7 +122,8 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
         self
     }
 
-    /// How many items [`imap`](Self::imap) takes before their results are asked for: 64 for each worker without this.
+    /// How many items [`imap`](Self::imap) takes before their results are asked for. Without this 64 for each worker, and more if
+    /// they are quick.
     #[doc(alias = "buffersize")]
     pub fn ahead(mut self, items: usize) -> Self {
         self.ahead = Some(items.max(1));
@@ -91,11 +134,11 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
         Job::new(Arc::clone(&self.code), self.terms, Arc::clone(items) as _, order)
     }
 
+    /// Sends tasks, if there is room or not.
     fn send(&self, items: VecDeque<A>) -> Arc<Job> {
         let count = items.len();
         let source = Arc::new(Items::new(self.clone));
         let job = self.job(&source, Order::AsGiven);
-        self.shared.wait_for_room();
         self.shared.submit(&job, count, || source.bring(items));
         job
     }
@@ -111,7 +154,52 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
     /// Calls it, and returns without waiting for its result; for room it waits if
     /// [as many tasks wait](crate::PoolBuilder::max_waiting) as the pool allows.
     pub fn apply_async(&self, args: A) -> AsyncResult<T> {
-        AsyncResult::new(Arc::clone(self.shared), self.send([args].into()))
+        self.shared.wait_for_room();
+        self.submit(args)
+    }
+
+    fn submit(&self, args: A) -> AsyncResult<T> {
+        AsyncResult::new(Arc::clone(&self.shared), self.send([args].into()))
+    }
+
+    /// Calls it, as a future that waits for room without blocking a thread, and then gives the handle of the result, which is a
+    /// future, too. So a program of tasks on a runtime gives a pool no more than [it allows](crate::PoolBuilder::max_waiting),
+    /// and its other tasks go on meanwhile; where there is no bound, this waits for nothing.
+    ///
+    /// ```
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut context) {
+    /// #             std::task::Poll::Ready(value) => return value,
+    /// #             _ => std::thread::yield_now(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// let pool = mp_pool::Pool::builder().processes(1).max_waiting(2).build()?;
+    /// let square = pool.task(|x: u64| x * x);
+    /// let sum = async {
+    ///     let mut results = Vec::new();
+    ///     for x in 0..10 {
+    ///         results.push(square.submit_async(x).await); // two have no result yet at most
+    ///     }
+    ///     let mut sum = 0;
+    ///     for result in results {
+    ///         sum += result.await?;
+    ///     }
+    ///     Ok::<u64, mp_pool::TaskError>(sum)
+    /// };
+    /// assert_eq!(block_on(sum)?, 285); // on any runtime
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Those that wait get room in the order in which they began to wait, unless a call that does not is quicker. Dropped before
+    /// there was room, nothing is called, and the arguments are dropped. When the pool is closed or its workers are lost for good,
+    /// the wait ends, and the error is that of the result.
+    pub async fn submit_async(&self, args: A) -> AsyncResult<T> {
+        UntilRoom::new(&self.shared).await;
+        self.submit(args)
     }
 
     /// Calls it if not too many tasks wait.
@@ -130,7 +218,7 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
     /// # Errors
     /// The arguments, if there is no room for the task.
     pub fn try_apply_async(&self, args: A) -> Result<AsyncResult<T>, TryApplyError<A>> {
-        if self.shared.is_full() { Err(TryApplyError(args)) } else { Ok(self.apply_async(args)) }
+        if self.shared.is_full() { Err(TryApplyError(args)) } else { Ok(self.submit(args)) }
     }
 
     /// Calls it for each item, and waits for all: see [`Pool::map`](crate::Pool::map).
@@ -143,7 +231,9 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
 
     /// Calls it for each item, and returns without waiting for the results.
     pub fn map_async(&self, items: impl IntoIterator<Item = A>) -> MapResult<T> {
-        MapResult::new(Arc::clone(self.shared), self.send(items.into_iter().collect()))
+        let items = items.into_iter().collect();
+        self.shared.wait_for_room();
+        MapResult::new(Arc::clone(&self.shared), self.send(items))
     }
 
     /// Calls it for each item, results in the order of the items: see [`Pool::imap`](crate::Pool::imap).
@@ -161,6 +251,7 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
         let job = self.job(&sent, order);
         let workers = self.shared.workers;
         let ahead = self.ahead.unwrap_or(workers.saturating_mul(self.terms.chunk.saturating_mul(2).max(64)));
-        Imap::new((Arc::clone(self.shared), job), (items.into_iter(), sent), (ahead, workers))
+        let chosen = self.ahead.is_some();
+        Imap::new((Arc::clone(&self.shared), job), (items.into_iter(), sent), (ahead, chosen, workers))
     }
 }

@@ -8,26 +8,65 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use mp_core::message::Undecodable;
+use mp_core::message::{Number, Undecodable};
 use mp_core::user_code::Each;
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
 
-use crate::dispatch::job::{Job, Outcome, Progress, Slots};
+use crate::dispatch::job::{Job, Progress, Slots};
+use crate::dispatch::outcomes::{Run, What};
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 
-/// Reads what came of a task. Code of the user runs here: a panic of it is an error.
-pub(crate) fn read<T: Message>(outcome: Outcome) -> Result<T, TaskError> {
-    let mut received = outcome?;
-    // What comes before it is the worker's.
-    let before = received.whole().len() - received.rest().len();
-    let error = match Raise::catch(|| T::decode::<MessagePack>(&mut received)) {
+/// Reads what came of a task, number `i` of a run. Code of the user runs here: a panic of it is an error.
+pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> {
+    match &mut run.what {
+        What::Values(many, from) => read_plain(many.get(*from + i)),
+        What::One(received) => {
+            // What comes before it is the worker's.
+            let before = received.whole().len() - received.rest().len();
+            let error = match Raise::catch(|| T::decode::<MessagePack>(received)) {
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(error)) => error,
+                Err(raise) => panicked(&raise),
+            };
+            Err(unreadable::<T>(error, received.whole().get(before..).unwrap_or_default()))
+        }
+        What::Failed(error) => Err(error.clone()),
+    }
+}
+
+/// Reads a result that came with others.
+#[inline]
+fn read_plain<T: Message>(bytes: Option<&[u8]>) -> Result<T, TaskError> {
+    let Some(bytes) = bytes else {
+        return Err(TaskError::value("the message is not of this pool"));
+    };
+    let decode = || T::decode_plain::<MessagePack>(bytes);
+    // No code of the user reads a number.
+    let decoded = if Number::has::<T>() { Ok(decode()) } else { Raise::catch(decode) };
+    let error = match decoded {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error,
-        Err(raise) => mp_core::Error::Malformed(format!("its `Deserialize` panicked: {}", raise.message())),
+        Err(raise) => panicked(&raise),
     };
-    Err(unreadable::<T>(error, received.whole().get(before..).unwrap_or_default()))
+    Err(unreadable::<T>(error, bytes))
+}
+
+/// Reads all results of a run, until `take` wants no more.
+fn read_all<T: Message>(run: &mut Run, mut take: impl FnMut(Result<T, TaskError>) -> bool) {
+    let (all, from) = match &run.what {
+        What::Values(many, from) => (Some(many.all()), *from),
+        _ => (None, 0),
+    };
+    match all {
+        Some(all) => _ = (0..run.count).all(|i| take(read_plain(all.get(from + i)))),
+        None => _ = (0..run.count).all(|i| take(read(run, i))),
+    }
+}
+
+fn panicked(raise: &Raise) -> mp_core::Error {
+    mp_core::Error::Malformed(format!("its `Deserialize` panicked: {}", raise.message()))
 }
 
 /// A result of these bytes can't be read.
@@ -57,8 +96,14 @@ pub trait ResultKind<T>: sealed::Sealed {
 pub struct Taking<'a>(&'a Job);
 
 impl Taking<'_> {
-    fn next(&self) -> Option<Outcome> {
+    /// The next outcomes, once they are there.
+    fn next(&self) -> Option<Run> {
+        self.0.wait(None, |slots| slots.has_next() || slots.is_empty());
         self.0.slots().next()
+    }
+
+    fn wait(&self) {
+        self.0.wait(None, Slots::all_done);
     }
 }
 
@@ -80,7 +125,7 @@ impl<T: Message> ResultKind<T> for Single {
     type Value = T;
 
     fn read(slots: &mut Taking<'_>) -> Result<T, TaskError> {
-        slots.next().map_or(Err(TaskError::Terminated), read)
+        slots.next().map_or(Err(TaskError::Terminated), |mut run| read(&mut run, 0))
     }
 }
 
@@ -90,8 +135,22 @@ impl<T: Message> ResultKind<T> for Multiple {
     fn read(slots: &mut Taking<'_>) -> Result<Vec<T>, TaskError> {
         // If one failed, what was read before is dropped, each by itself.
         let mut values = Each::default();
-        while let Some(outcome) = slots.next() {
-            values.push_back(read(outcome)?);
+        while let Some(mut run) = slots.next() {
+            let mut failed = None;
+            read_all(&mut run, |result| match result {
+                Ok(value) => {
+                    values.push_back(value);
+                    true
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            });
+            if let Some(error) = failed {
+                slots.wait();
+                return Err(error);
+            }
         }
         Ok(std::mem::take(&mut *values).into())
     }
@@ -160,7 +219,6 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
     /// # Errors
     /// What became of the task: see [`TaskError`].
     pub fn get(self) -> Result<S::Value, TaskError> {
-        self.wait();
         self.take()
     }
 
@@ -256,8 +314,11 @@ impl<T: Message> AsyncResult<T, Multiple> {
         if !self.job.is_ours() {
             return (0..self.total).map(|_| Err(TaskError::Terminated)).collect();
         }
-        self.wait();
-        std::iter::from_fn(|| self.job.slots().next()).map(read).collect()
+        let taking = Taking(&self.job);
+        let runs = std::iter::from_fn(|| taking.next());
+        let mut all = Vec::with_capacity(self.total);
+        runs.for_each(|mut run| all.extend((0..run.count).map(|i| read(&mut run, i))));
+        all
     }
 }
 

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use mp_reduce::Message;
 
 use crate::api::result::read;
-use crate::dispatch::job::{Items, Job, Slots};
+use crate::dispatch::job::{Job, Slots};
+use crate::dispatch::outcomes::Run;
 use crate::dispatch::shared::Shared;
+use crate::dispatch::source::Items;
 use crate::error::TaskError;
 
 /// The results of [`Pool::imap`](crate::Pool::imap) and [`Pool::imap_unordered`](crate::Pool::imap_unordered).
@@ -25,8 +27,11 @@ pub struct Imap<I: Iterator, T> {
     job: Arc<Job>,
     iter: I,
     items: Arc<Items<I::Item>>,
-    /// How many items to take ahead of their results.
+    /// How many items to take ahead of their results; without a choice of the user's more, if they are quick.
     ahead: usize,
+    chosen: bool,
+    /// Outcomes that are read one after the other, and how many were.
+    run: Option<(Run, usize)>,
     workers: usize,
     sent: usize,
     received: usize,
@@ -45,25 +50,31 @@ impl<I: Iterator, T> Imap<I, T> {
     pub(crate) fn new(
         (shared, job): (Arc<Shared>, Arc<Job>),
         (iter, items): (I, Arc<Items<I::Item>>),
-        (ahead, workers): (usize, usize),
+        (ahead, chosen, workers): (usize, bool, usize),
     ) -> Self {
         let (sent, received, exhausted, results) = (0, 0, false, PhantomData);
-        Imap { shared, job, iter, items, ahead, workers, sent, received, exhausted, results }
+        let run = None;
+        Imap { shared, job, iter, items, ahead, chosen, run, workers, sent, received, exhausted, results }
     }
 
     /// Sends more tasks, unless enough are on their way.
     fn send(&mut self) {
         let mut under_way = self.sent - self.received;
-        if under_way > self.ahead / 2 {
+        // Quick ones are sent by the run.
+        if !self.chosen && under_way > self.ahead && self.run.is_some() {
             return;
         }
-        while !self.exhausted && under_way < self.ahead {
+        let ahead = if self.chosen { self.ahead } else { self.job.ahead(self.workers, self.ahead) };
+        if under_way > ahead / 2 {
+            return;
+        }
+        while !self.exhausted && under_way < ahead {
             // An iterator may be slow: no caller waits for it while workers have something to do, and a
             // result is there.
-            if under_way >= self.workers && self.job.slots().has_next() {
+            if under_way >= self.workers && (self.run.is_some() || self.job.slots().has_next()) {
                 return;
             }
-            let portion = under_way.max(1).min(self.ahead - under_way);
+            let portion = under_way.max(1).min(ahead - under_way);
             // Those before one that panics are sent; it is not asked again.
             let mut items = VecDeque::new();
             let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -99,10 +110,18 @@ impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
         if self.received == self.sent {
             return None;
         }
-        self.job.wait(None, Slots::has_next);
-        let outcome = self.job.slots().next()?;
+        if self.run.is_none() {
+            self.job.wait(None, Slots::has_next);
+            self.run = self.job.slots().next().map(|run| (run, 0));
+        }
+        let (run, at) = self.run.as_mut()?;
+        let result = read(run, *at);
+        *at += 1;
+        if *at == run.count {
+            self.run = None;
+        }
         self.received += 1;
-        Some(read(outcome))
+        Some(result)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

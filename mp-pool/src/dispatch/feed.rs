@@ -1,4 +1,4 @@
-//! Giving tasks to workers.
+//! Giving tasks to workers, in chunks.
 //!
 //! A thread that brings tasks gives them out itself, as far as workers have room; from there on the pool's
 //! thread does, whenever a reply comes. Encoding runs code of the user, so it is done without the lock: the
@@ -10,11 +10,13 @@ use std::sync::Arc;
 use mp_queue::EncodedMessage;
 use mp_spawn::Raise;
 
-use crate::dispatch::job::{Code, Item, Job};
+use crate::dispatch::chunk::{Chunk, Kept, Ready};
+use crate::dispatch::job::{Code, Job};
 use crate::dispatch::shared::{Settled, Shared};
-use crate::dispatch::state::{Given, Ready, Taken};
+use crate::dispatch::source::Piece;
+use crate::dispatch::state::{Given, next_chunk};
 use crate::error::{TaskError, Unsendable};
-use crate::message::{Body, Task};
+use crate::message::{Args, Sent, Task};
 
 impl Shared {
     /// Gives tasks to workers, as long as there are some of both.
@@ -39,8 +41,7 @@ impl Shared {
                         return None;
                     }
                 }
-                let chunk = job.as_ref().map_or(0, |job| job.terms.chunk);
-                let portion = state.workers[worker].portion(chunk).min(most);
+                let portion = state.workers[worker].portion().min(most);
                 let returned = portion.min(state.returned.len());
                 ready.extend(state.returned.drain(..returned));
                 let found = &mut state.workers[worker];
@@ -48,14 +49,21 @@ impl Shared {
                 Some((worker, found.pid, portion))
             });
             // Also if there is nothing to give: a call that is done is not kept until the next one comes.
-            (fed, std::mem::take(&mut state.sent))
+            (fed, (std::mem::take(&mut state.sent), std::mem::take(&mut state.emptied)))
         };
         drop(sent);
         let Some((worker, pid, portion)) = fed else { return false };
         let mut settled = Settled::new(self);
         if let Some(job) = job {
-            for item in job.take(portion - ready.len()) {
-                self.pack(&job, item, &mut ready, &mut settled);
+            let size = job.size(self.workers);
+            while ready.len() < portion {
+                let pieces = job.take(size);
+                if pieces.is_empty() {
+                    break;
+                }
+                for piece in pieces {
+                    self.pack(&job, piece, &mut ready, &mut settled);
+                }
             }
         }
         self.give(worker, pid, ready, &mut settled);
@@ -63,16 +71,37 @@ impl Shared {
         true
     }
 
-    /// Encodes a task.
-    fn pack(&self, job: &Arc<Job>, item: Item, ready: &mut Vec<Ready>, settled: &mut Settled<'_>) {
-        let Item { index, tries, args, kept } = item;
-        let taken = Taken { id: self.next_id(), job: Arc::clone(job), index, tries, kept };
-        let timed = job.terms.timeout.is_some();
-        let run = |args| Task::Run { id: taken.id, code: job.code.number, timed, args: Body::out(args) };
-        match args.and_then(|args| self.packed(run(args))) {
-            Ok(packed) => ready.push(Ready { taken, packed }),
-            Err(why) => settled.add(taken, Err(TaskError::arguments(why))),
+    /// Makes a chunk of tasks whose arguments are encoded.
+    fn pack(&self, job: &Arc<Job>, piece: Piece, ready: &mut Vec<Ready>, settled: &mut Settled<'_>) {
+        let Piece { first, tries, args, kept } = piece;
+        let end = args.as_ref().map_or(1, Args::len);
+        let chunk = Chunk { id: next_chunk(), job: Arc::clone(job), first, reported: 0, end, tries, kept };
+        match args.and_then(|args| self.message(&chunk, args)) {
+            Ok(packed) => ready.push(Ready { chunk, packed: Some(packed) }),
+            Err(why) => settled.add(chunk, TaskError::arguments(why)),
         }
+    }
+
+    fn message(&self, chunk: &Chunk, args: Args) -> Result<EncodedMessage<Task>, Unsendable> {
+        let (code, timed) = (chunk.job.code.number, chunk.job.terms.timeout.is_some());
+        self.packed(Task::Run { id: chunk.id, code, timed, args })
+    }
+
+    /// Packs chunks that were taken back out of others.
+    fn pack_rests(&self, ready: Vec<Ready>, settled: &mut Settled<'_>) -> Vec<(Chunk, EncodedMessage<Task>)> {
+        let mut all = Vec::with_capacity(ready.len());
+        for Ready { chunk, packed } in ready {
+            let packed = match (packed, &chunk.kept) {
+                (Some(packed), _) => Ok(packed),
+                (None, Kept::Plain(slice)) => self.message(&chunk, Args::Plain(slice.clone())),
+                (None, _) => Err(Unsendable::said("they were not kept")),
+            };
+            match packed {
+                Ok(packed) => all.push((chunk, packed)),
+                Err(why) => settled.add(chunk, TaskError::arguments(why)),
+            }
+        }
+        all
     }
 
     /// A message for a worker. Whatever the user's code does in it: a panic is an error.
@@ -83,11 +112,12 @@ impl Shared {
 
     /// Gives tasks to a worker that was marked as being fed, if it is still the same one.
     fn give(&self, worker: usize, pid: u32, ready: Vec<Ready>, settled: &mut Settled<'_>) {
+        let ready = self.pack_rests(ready, settled);
         let unknown: Vec<Arc<Code>> = {
             let state = self.state.lock();
             let knows = &state.workers[worker].knows;
             let mut unknown: Vec<Arc<Code>> = Vec::new();
-            for code in ready.iter().map(|ready| &ready.taken.job.code) {
+            for code in ready.iter().map(|(chunk, _)| &chunk.job.code) {
                 if !knows.contains(&code.number) && !unknown.iter().any(|u| u.number == code.number) {
                     unknown.push(Arc::clone(code));
                 }
@@ -98,7 +128,7 @@ impl Shared {
         let mut unsendable = HashMap::new();
         for code in unknown {
             let Some(runner) = code.runner.get().cloned() else { continue };
-            let runner = Body::out(Box::new(runner));
+            let runner = Sent::Out(runner);
             match self.packed(Task::Learn { code: code.number, runner }) {
                 Ok(packed) => notes.push((code.number, packed)),
                 Err(why) => _ = unsendable.insert(code.number, why),
@@ -120,24 +150,23 @@ impl Shared {
         });
         let mut keep = Vec::new();
         let mut send = Vec::new();
-        for Ready { taken, packed } in ready {
-            if let Some(Unsendable { why, cause }) = unsendable.get(&taken.job.code.number) {
+        for (chunk, packed) in ready {
+            if let Some(Unsendable { why, cause }) = unsendable.get(&chunk.job.code.number) {
                 let (why, cause) = (format!("the function can't be sent: {why}"), cause.clone());
-                settled.add(taken, Err(TaskError::Arguments { why, cause }));
-            } else if end.is_some() || taken.job.is_cancelled() {
-                let error = end.clone().unwrap_or(TaskError::Cancelled);
-                settled.add(taken, Err(error));
+                settled.add(chunk, TaskError::Arguments { why, cause });
+            } else if end.is_some() || chunk.job.is_cancelled() {
+                settled.add(chunk, end.clone().unwrap_or(TaskError::Cancelled));
             } else if alive {
                 let message = packed.number();
-                send.push((packed, Given::Task { taken, message }));
+                send.push((packed, Given::Task { chunk, message }));
             } else {
-                keep.push(Ready { taken, packed });
+                keep.push(Ready { chunk, packed: Some(packed) });
             }
         }
         // What there was no room for.
         for (packed, given) in found.give(notes.chain(send)) {
             match given {
-                Given::Task { taken, .. } => keep.push(Ready { taken, packed }),
+                Given::Task { chunk, .. } => keep.push(Ready { chunk, packed: Some(packed) }),
                 Given::Note { code, .. } => _ = found.knows.remove(&code),
             }
         }

@@ -6,15 +6,27 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use mp_core::message::Incoming;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
-use mp_core::user_code::{Apart, Each, caught, drop_caught};
-use mp_reduce::Message;
-use mp_spawn::{Closure, Raise};
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU64;
+use mp_core::user_code::{Apart, caught};
+use mp_core::waits::{Call, On, Subject, wait_at};
+use mp_spawn::Closure;
 
+use crate::dispatch::chunk::Kept;
+use crate::dispatch::maker::Maker;
+use crate::dispatch::outcomes::Run;
 use crate::dispatch::shared::Shared;
-use crate::error::{TaskError, Unsendable};
-use crate::message::{Runner, Write};
+use crate::dispatch::source::{Piece, Rubbish, Source};
+use crate::message::Runner;
+use crate::steps::chunk::MOST_ITEMS;
+
+/// How long a chunk should take: much longer than it takes to send it, and short enough for the workers to end together.
+pub(crate) const CHUNK_NANOS: u64 = 500_000;
+/// How far ahead of their results items of a stream are taken, for each worker.
+const STREAM_NANOS: u64 = 4 * CHUNK_NANOS;
+/// The most items of a chunk whose size is chosen here.
+const LARGEST: usize = 1 << 14;
 
 /// A function, as the workers know it.
 pub(crate) struct Code {
@@ -41,113 +53,6 @@ pub(crate) struct Terms {
     pub(crate) timeout: Option<Duration>,
     pub(crate) retries: u32,
 }
-
-/// The arguments of one task.
-pub(crate) struct Item {
-    pub(crate) index: usize,
-    /// How often it was begun before.
-    pub(crate) tries: u32,
-    /// Or why there are none.
-    pub(crate) args: Result<Box<dyn Write>, Unsendable>,
-    pub(crate) kept: Option<Kept>,
-}
-
-/// Arguments that were kept; dropping them lets no panic out.
-pub(crate) type Kept = Apart<Box<dyn Keep>>;
-
-/// Arguments that were kept for another attempt.
-pub(crate) trait Keep: Send {
-    fn again(&self) -> Result<Box<dyn Write>, Unsendable>;
-}
-
-struct Original<A>(A, fn(&A) -> A);
-
-impl<A: Message + Send> Keep for Original<A> {
-    fn again(&self) -> Result<Box<dyn Write>, Unsendable> {
-        Ok(Box::new(cloned(&self.0, self.1)?))
-    }
-}
-
-/// Calls the user's `clone`, which may panic.
-fn cloned<A>(args: &A, clone: fn(&A) -> A) -> Result<A, Unsendable> {
-    let panicked = |raise: Box<Raise>| Unsendable::said(format!("its `Clone` panicked: {}", raise.message()));
-    Raise::catch(|| clone(args)).map_err(panicked)
-}
-
-/// Where arguments come from; knows their type.
-pub(crate) trait Source: Send + Sync {
-    fn take(&self, most: usize, into: &mut Vec<Item>);
-    fn left(&self) -> usize;
-    /// Takes what is left: which they were, and themselves, to be dropped when nothing depends on it.
-    fn clear(&self) -> (Range<usize>, Rubbish);
-}
-
-/// Arguments that are there already.
-pub(crate) struct Items<A> {
-    /// And the index of the first.
-    queue: Mutex<(Each<A>, usize)>,
-    clone: Option<fn(&A) -> A>,
-}
-
-impl<A> Items<A> {
-    pub(crate) fn new(clone: Option<fn(&A) -> A>) -> Self {
-        Self { queue: Mutex::new((Each::default(), 0)), clone }
-    }
-
-    /// The first items, all at once.
-    pub(crate) fn bring(&self, items: VecDeque<A>) {
-        self.queue.lock().0 = Each::from(items);
-    }
-
-    pub(crate) fn push(&self, items: impl Iterator<Item = A>) {
-        self.queue.lock().0.extend(items);
-    }
-}
-
-impl<A: Message + Send> Source for Items<A> {
-    fn take(&self, most: usize, into: &mut Vec<Item>) {
-        let (taken, first) = {
-            let mut queue = self.queue.lock();
-            let count = most.min(queue.0.len());
-            let first = queue.1;
-            queue.1 += count;
-            (queue.0.drain(..count).collect::<Vec<A>>(), first)
-        };
-        // Code of the user runs here, without the lock.
-        into.extend(taken.into_iter().zip(first..).map(|(args, index)| {
-            let keep = |clone| {
-                let copy = cloned(&args, clone)?;
-                Ok(Apart::new(Box::new(Original(copy, clone)) as Box<dyn Keep>))
-            };
-            match self.clone.map(keep).transpose() {
-                Ok(kept) => Item { index, tries: 0, args: Ok(Box::new(args)), kept },
-                Err(why) => {
-                    drop_caught(args);
-                    Item { index, tries: 0, args: Err(why), kept: None }
-                }
-            }
-        }));
-    }
-
-    fn left(&self) -> usize {
-        self.queue.lock().0.len()
-    }
-
-    fn clear(&self) -> (Range<usize>, Rubbish) {
-        let mut queue = self.queue.lock();
-        let items = std::mem::take(&mut queue.0);
-        let first = queue.1;
-        queue.1 += items.len();
-        let range = first..first + items.len();
-        (range, Box::new(items))
-    }
-}
-
-/// What the user has made and nothing needs any more; dropping it lets no panic out.
-pub(crate) type Rubbish = Box<dyn Send>;
-
-/// What came of a task: bytes and attachments of its result, not read yet.
-pub(crate) type Outcome = Result<Box<Incoming>, TaskError>;
 
 /// How outcomes are handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,31 +86,74 @@ pub struct Progress {
 /// The outcomes so far.
 pub(crate) struct Slots {
     order: Order,
-    /// The index of the first outcome in here.
+    /// The index of the first task whose outcome was not handed out.
     base: usize,
-    outcomes: VecDeque<Option<Outcome>>,
+    /// In the order of their tasks, or as they came.
+    runs: VecDeque<Run>,
     progress: Progress,
+    /// When its tasks were brought: for each time how many there were in all, and how many of them have no outcome.
+    brought: VecDeque<(usize, usize, Instant)>,
+    /// How many there were when those came that all have outcomes.
+    forgotten: usize,
     wakers: Vec<Apart<Waker>>,
     on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
     cancelled: bool,
 }
 
 impl Slots {
-    /// The next outcome, in the order of this call.
-    pub(crate) fn next(&mut self) -> Option<Outcome> {
-        let next = self.outcomes.pop_front_if(|slot| slot.is_some()).flatten();
-        self.base += usize::from(next.is_some());
-        next
+    /// The next outcomes, in the order of this call.
+    pub(crate) fn next(&mut self) -> Option<Run> {
+        let run = if self.has_next() { self.runs.pop_front() } else { None };
+        self.base += run.as_ref().map_or(0, |run| run.count);
+        run
     }
 
     pub(crate) fn has_next(&self) -> bool {
-        matches!(self.outcomes.front(), Some(Some(_)))
+        self.runs.front().is_some_and(|run| self.order == Order::AsDone || run.first == self.base)
+    }
+
+    /// Whether all outcomes were handed out.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.base == self.progress.total
+    }
+
+    /// Where a run belongs; `None` if one of its tasks has an outcome already, or it has none.
+    fn place(&self, run: &Run) -> Option<usize> {
+        if self.order == Order::AsDone {
+            return Some(self.runs.len());
+        }
+        // Most come nearly in order.
+        let behind = self.runs.iter().rev().take_while(|other| other.first >= run.end()).count();
+        let at = self.runs.len() - behind;
+        let free = at.checked_sub(1).map_or(self.base, |before| self.runs[before].end());
+        let fits = free <= run.first && run.end() <= self.progress.total && run.count > 0;
+        (fits || mp_core::mutant!("pool.settled-twice")).then_some(at)
     }
     pub(crate) fn all_done(&self) -> bool {
         self.progress.done == self.progress.total
     }
     pub(crate) fn progress(&self) -> Progress {
         self.progress
+    }
+    /// Some of them have their outcomes, from `first` on; when that was brought.
+    fn settled(&mut self, first: usize, count: usize) -> Instant {
+        let at = self.brought.partition_point(|(end, ..)| *end <= first);
+        let mut brought = None;
+        let (mut from, to) = (first, first + count);
+        for (end, left, when) in self.brought.range_mut(at..) {
+            if from >= to {
+                break;
+            }
+            brought = brought.or(Some(*when));
+            *left = left.saturating_sub(to.min(*end) - from);
+            from = *end;
+        }
+        let when = brought.unwrap_or_else(Instant::now);
+        while let Some((end, 0, _)) = self.brought.front() {
+            self.forgotten = *end;
+            self.brought.pop_front();
+        }
+        when
     }
     fn will_wake(&self, waker: &Waker) -> bool {
         self.wakers.iter().any(|known| known.get().is_some_and(|known| known.will_wake(waker)))
@@ -223,10 +171,12 @@ pub(crate) struct Lost {
 pub(crate) struct Job {
     /// The process that made it. In a copy of that, nothing here is locked: other threads may have held the locks when it
     /// was copied, and no thread settles its tasks.
-    owner: u32,
+    maker: Maker,
     pub(crate) code: Arc<Code>,
     pub(crate) terms: Terms,
     source: Arc<dyn Source>,
+    /// How long a task takes, in nanoseconds; 0 if that is not known.
+    pace: AtomicU64,
     lost: Mutex<Vec<Lost>>,
     slots: Mutex<Slots>,
     changed: Condvar,
@@ -238,48 +188,87 @@ impl Job {
         let slots = Slots {
             order,
             base: 0,
-            outcomes: VecDeque::new(),
+            runs: VecDeque::new(),
             progress,
+            brought: VecDeque::new(),
+            forgotten: 0,
             wakers: Vec::new(),
             on_done: None,
             cancelled: false,
         };
-        let (owner, lost) = (std::process::id(), Mutex::new(Vec::new()));
-        Arc::new(Job { owner, code, terms, source, lost, slots: Mutex::new(slots), changed: Condvar::new() })
+        let (maker, lost) = (Maker::this(), Mutex::new(Vec::new()));
+        let (pace, slots) = (AtomicU64::new(0), Mutex::new(slots));
+        Arc::new(Job { maker, code, terms, source, pace, lost, slots, changed: Condvar::new() })
     }
 
     /// Whether this process made it.
     pub(crate) fn is_ours(&self) -> bool {
-        self.owner == std::process::id()
+        self.maker.is_this()
     }
 
     /// Expects outcomes of `tasks` more tasks.
     pub(crate) fn expect(&self, tasks: usize) {
         let mut slots = self.slots.lock();
+        let before = slots.brought.back().map_or(slots.forgotten, |(end, ..)| *end);
+        slots.brought.push_back((before + tasks, tasks, Instant::now()));
         slots.progress.total += tasks - usize::from(mp_core::mutant!("pool.total.one-too-few") && tasks > 1);
-        if slots.order == Order::AsGiven {
-            let len = slots.outcomes.len() + tasks;
-            slots.outcomes.resize_with(len, || None);
-        }
     }
 
     /// Takes tasks that are to be sent.
-    pub(crate) fn take(&self, most: usize) -> Vec<Item> {
+    pub(crate) fn take(&self, most: usize) -> Vec<Piece> {
         let lost = {
             let mut lost = self.lost.lock();
             let count = most.min(lost.len());
             lost.drain(..count).collect::<Vec<_>>()
         };
-        let again = |Lost { index, tries, kept }| {
-            let args =
-                kept.get().map_or_else(|| Err(Unsendable::said("they were not kept")), |kept| kept.again());
-            Item { index, tries, args, kept: Some(kept) }
-        };
-        let mut items: Vec<Item> = lost.into_iter().map(again).collect();
-        if items.len() < most {
-            self.source.take(most - items.len(), &mut items);
+        let again = |Lost { index, tries, kept }| Piece::again(index, tries, kept);
+        let mut pieces: Vec<Piece> = lost.into_iter().map(again).collect();
+        if pieces.len() < most {
+            self.source.take(most - pieces.len(), &mut pieces);
         }
-        items
+        pieces
+    }
+
+    /// How many tasks a chunk should have, for this number of workers.
+    pub(crate) fn size(&self, workers: usize) -> usize {
+        if self.terms.chunk > 0 {
+            return self.terms.chunk.min(MOST_ITEMS);
+        }
+        let wanted = match self.pace.load(Ordering::Relaxed) {
+            0 => 1,
+            pace => (CHUNK_NANOS / pace).clamp(1, LARGEST as u64) as usize,
+        };
+        // The last chunks are small, so that the workers end together.
+        wanted.min(self.source.left() / (2 * workers)).max(1)
+    }
+
+    /// Tasks have taken so long.
+    pub(crate) fn took(&self, nanos: u64, tasks: usize) {
+        let took = (nanos / tasks.max(1) as u64).max(1);
+        // Quick to see that they are faster: the first ones are slow for other reasons.
+        let pace = match self.pace.load(Ordering::Relaxed) {
+            0 => took,
+            pace if took < pace => took.max(pace / 8),
+            pace => (pace + took) / 2,
+        };
+        // Two threads may do so at once: either is right.
+        self.pace.store(pace, Ordering::Relaxed);
+    }
+
+    /// How long tasks will take, in nanoseconds; long if that is not known.
+    pub(crate) fn takes(&self, tasks: usize) -> u64 {
+        match self.pace.load(Ordering::Relaxed) {
+            0 => (tasks as u64).saturating_mul(CHUNK_NANOS),
+            pace => (tasks as u64).saturating_sub(1).saturating_mul(pace),
+        }
+    }
+
+    /// How many items of a stream should be on their way, for this number of workers; at least `least`.
+    pub(crate) fn ahead(&self, workers: usize, least: usize) -> usize {
+        match self.pace.load(Ordering::Relaxed) {
+            0 => least,
+            pace => workers.saturating_mul((STREAM_NANOS / pace).min(LARGEST as u64) as usize).max(least),
+        }
     }
 
     /// How many tasks are to be sent.
@@ -309,22 +298,19 @@ impl Job {
         self.slots.lock().cancelled
     }
 
-    /// Notes what came of a task; whether it had no outcome yet. [`notify`](Self::notify) wakes waiters.
-    pub(crate) fn settle(&self, index: usize, outcome: Outcome) -> bool {
+    /// Notes what came of tasks; when the first was brought, if they had no outcome yet. [`notify`](Self::notify) wakes waiters.
+    pub(crate) fn settle(&self, run: Run) -> Option<Instant> {
         let slots = &mut *self.slots.lock();
-        let failed = outcome.is_err();
-        match slots.order {
-            Order::AsDone => slots.outcomes.push_back(Some(outcome)),
-            Order::AsGiven => match index.checked_sub(slots.base).and_then(|i| slots.outcomes.get_mut(i)) {
-                Some(slot) if slot.is_none() || mp_core::mutant!("pool.settled-twice") => {
-                    *slot = Some(outcome)
-                }
-                _ => return false,
-            },
+        let at = slots.place(&run)?;
+        let (first, count) = (run.first, run.count);
+        slots.progress.done += count;
+        slots.progress.failed += if run.has_failed() { count } else { 0 };
+        if at == slots.runs.len() {
+            slots.runs.push_back(run);
+        } else {
+            slots.runs.insert(at, run);
         }
-        slots.progress.done += 1;
-        slots.progress.failed += usize::from(failed);
-        true
+        Some(slots.settled(first, count))
     }
 
     /// Tells waiters that outcomes have come.
@@ -377,15 +363,11 @@ impl Job {
 
     /// Waits until something is so; false when the time is over.
     pub(crate) fn wait(&self, until: Option<Instant>, so: impl Fn(&Slots) -> bool) -> bool {
-        let mut slots = self.slots.lock();
-        while !so(&slots) {
-            match until {
-                None => self.changed.wait(&mut slots),
-                Some(until) if self.changed.wait_until(&mut slots, until).timed_out() => return so(&slots),
-                Some(_) => {}
-            }
-        }
-        true
+        let subject = || {
+            let Progress { done, total, .. } = self.slots().progress();
+            Subject::other(Call::Pool, On::Other, format!("{total} tasks, {done} of them done"))
+        };
+        wait_at(&self.changed, &mut self.slots.lock(), until, so, subject)
     }
 }
 
@@ -394,6 +376,7 @@ pub(crate) mod tests {
     use mp_spawn::Closure;
 
     use super::*;
+    use crate::dispatch::source::{Items, Keep, Original};
     use crate::error::TaskError;
 
     pub(crate) fn job(tasks: usize, terms: Terms) -> Arc<Job> {
@@ -406,13 +389,36 @@ pub(crate) mod tests {
         job
     }
 
+    fn failed(tasks: Range<usize>) -> Run {
+        Run::failed(tasks, TaskError::Terminated)
+    }
+
     /// A worker that is ended for its task may have answered it just before.
     #[test]
     fn a_task_has_one_outcome() {
-        let job = job(2, Terms::default());
-        assert!(job.settle(0, Err(TaskError::Terminated)));
-        assert!(!job.settle(0, Err(TaskError::Terminated)));
-        assert_eq!(job.slots.lock().progress().done, 1);
+        let job = job(10, Terms::default());
+        assert!(job.settle(failed(0..1)).is_some());
+        assert!(job.settle(failed(0..1)).is_none());
+        assert!(job.settle(failed(4..7)).is_some());
+        for overlap in [3..5, 6..7, 6..8, 3..8, 5..6, 9..11, 4..4] {
+            assert!(job.settle(failed(overlap.clone())).is_none(), "{overlap:?}");
+        }
+        assert_eq!(job.slots.lock().progress().done, 4);
+    }
+
+    #[test]
+    fn outcomes_are_handed_out_in_order_however_they_come() {
+        let job = job(10, Terms::default());
+        let next = || job.slots.lock().next().map(|run| run.first..run.end());
+        for (come, first) in
+            [(7..8, None), (3..7, None), (0..1, Some(0..1)), (8..10, None), (1..3, Some(1..3))]
+        {
+            job.settle(failed(come));
+            assert_eq!(next(), first);
+        }
+        assert_eq!([next(), next(), next(), next()], [Some(3..7), Some(7..8), Some(8..10), None]);
+        assert!(job.settle(failed(7..8)).is_none(), "it was handed out");
+        assert!(job.slots.lock().is_empty());
     }
 
     /// Else its call would wait for it for ever.
@@ -420,7 +426,7 @@ pub(crate) mod tests {
     fn a_task_that_is_to_be_tried_again_ends_with_its_call() {
         let job = job(1, Terms::default());
         let kept: Box<dyn Keep> = Box::new(Original(7_u64, Clone::clone));
-        job.again(0, 1, Apart::new(kept));
+        job.again(0, 1, Kept::Original(Apart::new(kept)));
         let (lost, ..) = job.cancel();
         assert_eq!(lost.iter().map(|lost| lost.index).collect::<Vec<_>>(), [0]);
     }

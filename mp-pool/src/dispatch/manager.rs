@@ -2,7 +2,8 @@
 //!
 //! All replies come through one queue, in the order in which they were put. A death comes as an event beside it, from the
 //! thread that reaps processes; before it is looked at, all replies are taken that were put before. So what a worker has
-//! answered is known when its death is, and what is in its queue was not begun: the one task that is neither is lost.
+//! answered is known when its death is, and what is in its queue was not begun. Of the chunk that is neither, the worker's words
+//! say the rest: which results it had not sent, which task it was at, and what it had not begun.
 //!
 //! | phase | tasks | a worker that dies | the pool is over |
 //! |---|---|---|---|
@@ -18,13 +19,15 @@ use mp_core::user_code::caught;
 use mp_queue::GetError;
 use mp_spawn::{ExitStatus, ProcessName, ProcessStatus, Raise, SpawnError};
 
-use crate::dispatch::job::Outcome;
+use crate::clock;
+use crate::dispatch::chunk::Ready;
+use crate::dispatch::outcomes::{Run, What};
+use crate::dispatch::reports::{found_in_journal, report, take_apart};
 use crate::dispatch::shared::{Exited, Settled, Shared};
 use crate::dispatch::start::{back_off, name, start};
-use crate::dispatch::state::{NO_CODE, Phase, Ready, Taken};
+use crate::dispatch::state::{NO_CODE, Phase, next_chunk};
 use crate::error::{PoolError, TaskError, Unsendable, WorkerLost};
-use crate::message::{Reply, Task};
-use crate::worker::{self, CONDEMNED, what};
+use crate::message::{Many, Reply, Task, Value, Values};
 
 /// How many replies are taken at once.
 const REPLIES: usize = 64;
@@ -79,10 +82,10 @@ impl Manager {
                 // It fails only if it has ended.
                 worker.process.iter().for_each(|process| _ = process.kill());
                 ended.extend(worker.process.take());
-                worker.bury().0.into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
+                worker.bury().0.into_iter().for_each(|chunk| settled.add(chunk, TaskError::Terminated));
             }
             let returned = std::mem::take(&mut state.returned);
-            returned.into_iter().for_each(|ready| settled.add(ready.taken, Err(TaskError::Terminated)));
+            returned.into_iter().for_each(|ready| settled.add(ready.chunk, TaskError::Terminated));
         }
         settled.tell();
         drop(ended);
@@ -96,6 +99,7 @@ impl Manager {
             self.hear(&mut replies);
             self.reap_dead_workers(&mut replies);
             self.watch_the_time();
+            self.look_into_journals();
             self.take_over();
             self.restart();
             self.send_forgotten();
@@ -134,8 +138,17 @@ impl Manager {
         let now = Instant::now();
         let mut state = self.shared.state.lock();
         let mut answered = vec![0_u32; state.workers.len()];
+        // Of each worker that says something: how many tasks it answers alone, and how long the others took.
+        let mut heard = vec![None; state.workers.len()];
+        for (worker, took) in replies.iter().filter_map(Reply::ran) {
+            if let Some(heard) = heard.get_mut(worker) {
+                let (alone, nanos) = heard.unwrap_or((0_u32, 0_u64));
+                *heard = Some(took.map_or((alone + 1, nanos), |took| (alone, nanos.saturating_add(took))));
+            }
+        }
         for reply in replies.drain(..) {
-            let (number, id, outcome) = match reply {
+            let mut took = None;
+            let (number, id, item, count, what) = match reply {
                 Reply::Wake => continue,
                 Reply::Noted { worker, code } => {
                     if let Some(worker) = state.workers.get_mut(worker) {
@@ -156,33 +169,58 @@ impl Manager {
                     }
                     continue;
                 }
-                Reply::Done { worker, id, value } => {
-                    let received = value.received().ok_or_else(|| TaskError::value("it is not there"));
-                    (worker, id, Said::Done(received))
+                Reply::Part { worker, id, item, nanos, values: Values::In(many) } => {
+                    let count = many.count;
+                    took = Some(Duration::from_nanos(nanos));
+                    if let Some(chunk) = state.workers.get_mut(worker).and_then(|worker| worker.chunk(id)) {
+                        chunk.job.took(nanos, count);
+                    }
+                    (worker, id, item, count, Said::Values(many))
                 }
-                Reply::Raised { worker, id, raise } => (worker, id, Said::Raised(raise)),
-                Reply::Unsendable { worker, id, result: true, why } => {
-                    (worker, id, Said::Done(Err(TaskError::value(why))))
+                Reply::Done { worker, id, item, value: Value::In(value) } => {
+                    (worker, id, item, 1, Said::That(What::One(value)))
                 }
-                Reply::Unsendable { worker, id, result: false, why } => {
-                    (worker, id, Said::Done(Err(TaskError::arguments(Unsendable::said(why)))))
+                Reply::Raised { worker, id, item, raise } => (worker, id, item, 1, Said::Raised(raise)),
+                Reply::Unsendable { worker, id, item, result: true, why } => {
+                    (worker, id, item, 1, Said::That(What::Failed(TaskError::value(why))))
                 }
+                Reply::Unsendable { worker, id, item, result: false, why } => {
+                    let error = TaskError::arguments(Unsendable::said(why));
+                    (worker, id, item, 1, Said::That(What::Failed(error)))
+                }
+                // No message is read as what is to be sent.
+                Reply::Part { .. } | Reply::Done { .. } => continue,
             };
             let Some(worker) = state.workers.get_mut(number) else { continue };
-            let Some(taken) = worker.answered(id) else { continue };
-            answered[number] += 1;
-            let outcome = match outcome {
-                Said::Done(outcome) => outcome,
+            let (pid, since) = (worker.pid, worker.since);
+            let Some(chunk) = worker.chunk(id) else { continue };
+            let what = match what {
+                Said::Values(many) => What::Values(many, chunk.reported.saturating_sub(item)),
+                Said::That(what) => what,
                 Said::Raised(raise) => {
                     let name = name(&self.shared.settings.name, number);
-                    let who = ProcessName::new(Some(number), name, worker.pid);
-                    Err(TaskError::Raised(Box::new(raise.of(who))))
+                    let who = ProcessName::new(Some(number), name, pid);
+                    What::Failed(TaskError::Raised(Box::new(raise.of(who))))
                 }
             };
-            settled.add(taken, outcome);
+            // Replies that are found together can't be told apart by when they were: most say it, and the others share the rest.
+            let rest = || {
+                let (alone, nanos) = heard[number].unwrap_or_default();
+                now.saturating_duration_since(since).saturating_sub(Duration::from_nanos(nanos))
+                    / alone.max(1)
+            };
+            let ran = took.map_or_else(rest, |took| took / u32::try_from(count).unwrap_or(1).max(1));
+            report(chunk, item, (count, Some(ran)), what, &mut settled);
+            let done = worker.answered(id);
+            answered[number] += u32::from(done.is_some());
+            done.into_iter().for_each(|chunk| settled.drop_later(chunk));
         }
-        for (worker, count) in state.workers.iter_mut().zip(answered).filter(|(_, count)| *count > 0) {
-            worker.keeps_pace(count, now);
+        // Not before: all that it says here it did since it was heard last.
+        for (number, worker) in state.workers.iter_mut().enumerate().filter(|(n, _)| heard[*n].is_some()) {
+            if answered[number] > 0 {
+                worker.keeps_pace(answered[number], now);
+            }
+            worker.heard(now);
         }
         drop(state);
         settled.tell();
@@ -213,8 +251,13 @@ impl Manager {
         let was_ready = worker.ready;
         let condemned = worker.condemned.take();
         let mut recalled = worker.recall_all(true);
-        let (mut lost, reading) = worker.bury();
-        shared.watch.store(what(number), 0);
+        let (chunks, reading) = worker.bury();
+        let mut lost = Vec::new();
+        for chunk in chunks {
+            let rest = take_apart(worker, chunk, condemned, &mut lost, &mut settled);
+            recalled.splice(0..0, rest.map(|chunk| Ready { chunk, packed: None }));
+        }
+        worker.watch.clear();
         let exit = process.exit().unwrap_or(ExitStatus::Unknown);
         let mut failure = match process.status() {
             ProcessStatus::Failed(error) => Some(error),
@@ -242,35 +285,43 @@ impl Manager {
         #[cfg(feature = "log")]
         let replaced = end.is_none();
         // Only if a task is there: no worker reads a function without one.
-        let its = |ready: &Ready| reading == Some(ready.taken.job.code.number);
+        let its = |ready: &Ready| reading == Some(ready.chunk.job.code.number);
         if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
             let deaths = state.deadly.entry(code).or_insert(0);
             *deaths += 1;
             if *deaths > MOST_DEATHS && !mp_core::mutant!("pool.deadly-function.for-ever") {
-                lost.push(recalled.remove(at).taken);
+                let mut chunk = recalled.remove(at).chunk;
+                let rest = chunk.split_off(1, next_chunk());
+                lost.push((chunk, 0));
+                recalled.extend(rest.map(|chunk| Ready { chunk, packed: None }));
             }
         }
-        for ready in recalled.into_iter().rev() {
+        for mut ready in recalled.into_iter().rev() {
             match &end {
-                Some(end) => settled.add(ready.taken, Err(end.clone())),
+                Some(end) => settled.add(ready.chunk, end.clone()),
                 // It was not begun, and its time is over.
-                None if condemned == Some(ready.taken.id) => lost.push(ready.taken),
+                None if condemned == Some((ready.chunk.id, 0)) => {
+                    let rest = ready.chunk.split_off(1, next_chunk());
+                    rest.into_iter()
+                        .for_each(|chunk| state.returned.push_front(Ready { chunk, packed: None }));
+                    lost.push((ready.chunk, 0));
+                }
                 None => state.returned.push_front(ready),
             }
         }
         // Copied only where a task needs it: it may be long.
         let last_words = if lost.is_empty() { None } else { process.stderr().last_lines() };
-        for taken in lost {
-            let timed_out = condemned == Some(taken.id);
-            let lost = end.clone().unwrap_or_else(|| {
-                if let (true, Some(timeout)) = (timed_out, taken.job.terms.timeout) {
+        for (mut chunk, item) in lost {
+            let timed_out = condemned == Some((chunk.id, item));
+            let error = end.clone().unwrap_or_else(|| {
+                if let (true, Some(timeout)) = (timed_out, chunk.job.terms.timeout) {
                     return TaskError::TimedOut { worker: number, pid, timeout };
                 }
                 let detail = match &failure {
                     Some(SpawnError::ProcessExited(exited)) => exited.detail.clone(),
                     _ => None,
                 };
-                let (stderr, attempts) = (last_words.clone(), taken.tries + 1);
+                let (stderr, attempts) = (last_words.clone(), chunk.tries + 1);
                 TaskError::WorkerLost(Box::new(WorkerLost {
                     worker: number,
                     pid,
@@ -280,15 +331,18 @@ impl Manager {
                     attempts,
                 }))
             });
-            let tries = taken.tries + u32::from(mp_core::mutant!("pool.retry.one-too-few"));
-            let again = !timed_out && end.is_none() && tries < taken.job.terms.retries;
-            match taken {
-                Taken { kept: Some(kept), job, index, tries, .. } if again && !job.is_cancelled() => {
-                    job.again(index, tries + 1, kept);
-                    state.enlist(&job);
+            let tries = chunk.tries + u32::from(mp_core::mutant!("pool.retry.one-too-few"));
+            let again = !timed_out && end.is_none() && tries < chunk.job.terms.retries;
+            let index = chunk.first + item;
+            match chunk.keep(item).filter(|_| again && !chunk.job.is_cancelled()) {
+                Some(kept) => {
+                    state.retried += 1;
+                    chunk.job.again(index, chunk.tries + 1, kept);
+                    state.enlist(&chunk.job);
                 }
-                taken => settled.add(taken, Err(lost)),
+                None => settled.add_run(&chunk.job, Run::failed(index..index + 1, error)),
             }
+            settled.drop_later(chunk);
         }
         drop(state);
         drop(process);
@@ -336,32 +390,41 @@ impl Manager {
     fn watch_the_time(&mut self) {
         let now = Instant::now();
         let state = &mut *self.shared.state.lock();
-        for (number, found) in state.workers.iter_mut().enumerate() {
-            let Some((id, _, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
+        for found in &mut state.workers {
+            let Some((chunk, _, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
                 continue;
             };
-            let watch = &self.shared.watch;
+            let (id, reported, end) = (chunk.id, chunk.reported, chunk.end);
             let later = now + (timeout / 8).max(Duration::from_millis(1));
-            let runs = watch.load(what(number)) == id;
+            let word = found.watch.word();
+            let begun = word.is_of(id);
+            let runs = begun && !word.is_done() && word.next() > reported;
+            // That which runs, or would be next.
+            let item = if runs {
+                word.next() - 1
+            } else if begun {
+                word.next()
+            } else {
+                0
+            };
             if runs {
                 // It may have been stopped, or busy with reading a function, before it began.
-                let ran =
-                    Duration::from_nanos(worker::now().saturating_sub(watch.load(worker::since(number))));
+                let ran = Duration::from_nanos(clock::now().saturating_sub(found.watch.since()));
                 if ran < timeout && !mp_core::mutant!("pool.timeout.from-the-giving") {
                     found.since = now.checked_sub(ran).unwrap_or(now);
                     continue;
                 }
-            } else if !mp_spawn::is_stopped(found.pid) || mp_core::mutant!("pool.timeout.stopped-waits") {
+            } else if item >= end
+                || !mp_spawn::is_stopped(found.pid)
+                || mp_core::mutant!("pool.timeout.stopped-waits")
+            {
                 // It is about to begin; or it is done, and the reply is on its way.
                 found.since = later.checked_sub(timeout).unwrap_or(now);
                 continue;
             }
             // One that is stopped may go on just now: it begins the task, or it is condemned, and never both.
-            let seen = if runs { id } else { 0 };
-            if mp_core::mutant!("pool.condemned.without-swap")
-                || watch.compare_exchange(what(number), seen, id | CONDEMNED).is_ok()
-            {
-                found.condemned = Some(id);
+            if found.watch.condemn(word) {
+                found.condemned = Some((id, item));
                 if let Some(process) = &found.process {
                     // It fails only if it has ended.
                     _ = process.kill();
@@ -370,6 +433,23 @@ impl Manager {
                 found.since = later.checked_sub(timeout).unwrap_or(now);
             }
         }
+    }
+
+    /// Finds results that a worker which sits at a long task has not sent.
+    fn look_into_journals(&self) {
+        let now = Instant::now();
+        let mut settled = Settled::new(&self.shared);
+        let mut state = self.shared.state.lock();
+        for worker in &mut state.workers {
+            if worker.silent_until().is_none_or(|until| until > now) {
+                continue;
+            }
+            if let Some((chunk, found)) = worker.unsent() {
+                found_in_journal(chunk, &found, usize::MAX, &mut settled);
+            }
+        }
+        drop(state);
+        settled.tell();
     }
 
     /// Has tasks that stopped workers have not begun done by those that have nothing to do.
@@ -435,11 +515,13 @@ impl Manager {
         let restarts = state.workers.iter().filter(|w| state.is_serving() && w.process.is_none());
         let restarts = restarts.filter_map(|worker| worker.restart_at);
         let tasks = state.workers.iter().filter_map(|worker| worker.deadline().map(|(_, at, _)| at));
-        restarts.chain(tasks).chain(ending).chain(state.next_look()).min()
+        restarts.chain(tasks).chain(ending).chain(state.next_look()).chain(state.next_silence()).min()
     }
 }
 
+/// What a worker says came of tasks.
 enum Said {
-    Done(Outcome),
+    Values(Many),
+    That(What),
     Raised(Box<Raise>),
 }

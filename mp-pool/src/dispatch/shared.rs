@@ -8,20 +8,27 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
+use std::time::Instant;
 
 use mp_core::message::IntoOutcome;
 use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_core::user_code::Apart;
+use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;
-use mp_tensor::SharedTensor;
 
-use crate::dispatch::job::{Code, Job, Lost, Outcome, Rubbish};
+use crate::dispatch::chunk::{Chunk, Kept, Ready};
+use crate::dispatch::job::{Code, Job, Lost};
+use crate::dispatch::maker::Maker;
+use crate::dispatch::meter::{Ends, Meter};
+use crate::dispatch::outcomes::{Run, What};
+use crate::dispatch::room::RoomLine;
 use crate::dispatch::settings::Settings;
-use crate::dispatch::state::{Phase, State, Taken};
+use crate::dispatch::source::Rubbish;
+use crate::dispatch::state::{Phase, State, next_chunk};
 use crate::error::{PoolError, TaskError};
 use crate::message::{Reply, Runner, Task};
 
@@ -36,22 +43,43 @@ pub(crate) struct Exited {
 /// made before a lock is taken, and goes after it.
 pub(crate) struct Settled<'a> {
     shared: &'a Shared,
-    outcomes: Vec<(Taken, Outcome)>,
+    outcomes: Vec<(Arc<Job>, Run)>,
     /// Dropped when all have been reported.
     rubbish: Vec<Rubbish>,
+    chunks: Vec<Chunk>,
+    kept: Vec<Kept>,
 }
 
 impl<'a> Settled<'a> {
     pub(crate) fn new(shared: &'a Shared) -> Self {
-        Settled { shared, outcomes: Vec::new(), rubbish: Vec::new() }
+        let (rubbish, chunks, kept) = (Vec::new(), Vec::new(), Vec::new());
+        Settled { shared, outcomes: Vec::new(), rubbish, chunks, kept }
     }
 
-    pub(crate) fn add(&mut self, taken: Taken, outcome: Outcome) {
-        self.outcomes.push((taken, outcome));
+    /// What came of some tasks.
+    pub(crate) fn add_run(&mut self, job: &Arc<Job>, run: Run) {
+        self.outcomes.push((Arc::clone(job), run));
     }
 
+    /// All tasks of a chunk that have no outcome yet have this error.
+    pub(crate) fn add(&mut self, chunk: Chunk, error: TaskError) {
+        let left = chunk.first + chunk.reported..chunk.first + chunk.end;
+        self.add_run(&chunk.job, Run::failed(left, error));
+        self.drop_later(chunk);
+    }
+
+    /// Nothing is left of it; it may hold values of the user's.
+    pub(crate) fn drop_later(&mut self, chunk: Chunk) {
+        self.chunks.push(chunk);
+    }
+
+    pub(crate) fn drop_kept(&mut self, kept: Kept) {
+        self.kept.push(kept);
+    }
+
+    /// Of how many tasks.
     pub(crate) fn len(&self) -> usize {
-        self.outcomes.len()
+        self.outcomes.iter().map(|(_, run)| run.count).sum()
     }
 
     /// Of tasks that never left their call.
@@ -59,9 +87,8 @@ impl<'a> Settled<'a> {
         let (lost, rest, rubbish) = job.cancel();
         self.rubbish.push(rubbish);
         self.add_all(job, lost, error);
-        for index in rest {
-            let taken = Taken { id: 0, job: Arc::clone(job), index, tries: 0, kept: None };
-            self.add(taken, Err(error.clone()));
+        if !rest.is_empty() {
+            self.add_run(job, Run::failed(rest, error.clone()));
         }
     }
 
@@ -71,9 +98,9 @@ impl<'a> Settled<'a> {
     }
 
     fn add_all(&mut self, job: &Arc<Job>, lost: Vec<Lost>, error: &TaskError) {
-        for Lost { index, tries, kept } in lost {
-            let taken = Taken { id: 0, job: Arc::clone(job), index, tries, kept: Some(kept) };
-            self.add(taken, Err(error.clone()));
+        for Lost { index, kept, .. } in lost {
+            self.add_run(job, Run::failed(index..index + 1, error.clone()));
+            self.drop_kept(kept);
         }
     }
 
@@ -88,6 +115,8 @@ impl Drop for Settled<'_> {
         self.shared.hand_out(std::mem::take(&mut self.outcomes));
         // Each lets no panic out.
         self.rubbish.clear();
+        self.chunks.clear();
+        self.kept.clear();
     }
 }
 
@@ -95,16 +124,19 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     /// The process that made the pool. In a copy of it, nothing here is locked: other threads may have held the locks when
     /// it was copied.
-    owner: u32,
+    maker: Maker,
     /// How many workers it has.
     pub(crate) workers: usize,
     pub(crate) replies: Queue<Reply>,
     /// Any of the queues of tasks: messages for all of them are packed alike.
     pub(crate) form: Queue<Task>,
-    pub(crate) watch: SharedTensor<u64>,
     pub(crate) state: Mutex<State>,
     /// Tasks have been settled, or the pool is over.
     pub(crate) changed: Condvar,
+    /// What is counted. Its lock is taken before that of the state, or of a call.
+    pub(crate) meter: Mutex<Meter>,
+    /// Futures that wait for room.
+    pub(crate) room: RoomLine,
     pub(crate) events: Mutex<Vec<Exited>>,
     /// There is an event, for a thread that can't wait for replies because no worker is there.
     pub(crate) rang: Condvar,
@@ -117,22 +149,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        settings: Settings,
-        replies: Queue<Reply>,
-        form: Queue<Task>,
-        watch: SharedTensor<u64>,
-        state: State,
-    ) -> Self {
+    pub(crate) fn new(settings: Settings, replies: Queue<Reply>, form: Queue<Task>, state: State) -> Self {
         Shared {
             settings,
-            owner: std::process::id(),
+            maker: Maker::this(),
             workers: state.workers.len(),
             replies,
             form,
-            watch,
             state: Mutex::new(state),
             changed: Condvar::new(),
+            meter: Mutex::default(),
+            room: RoomLine::default(),
             events: Mutex::new(Vec::new()),
             rang: Condvar::new(),
             functions: Mutex::new(HashMap::new()),
@@ -143,11 +170,7 @@ impl Shared {
     }
 
     pub(crate) fn check_owner(&self) -> Result<(), PoolError> {
-        if self.owner == std::process::id() {
-            Ok(())
-        } else {
-            Err(PoolError::OtherProcess { owner: self.owner })
-        }
+        if self.maker.is_this() { Ok(()) } else { Err(PoolError::OtherProcess { owner: self.maker.pid() }) }
     }
 
     pub(crate) fn next_id(&self) -> u64 {
@@ -250,17 +273,31 @@ impl Shared {
         state.is_open() && state.unsettled >= self.settings.max_waiting
     }
 
-    /// Waits until not too many tasks wait. The pool's thread, which a callback runs in, would wait for itself.
-    pub(crate) fn wait_for_room(&self) {
-        let here = Some(&std::thread::current().id());
-        if self.settings.max_waiting == usize::MAX || self.check_owner().is_err() || self.thread.get() == here
-        {
+    /// Lets futures look that wait for room, as many as there is room for. No lock may be held.
+    pub(crate) fn wake_waiting(&self) {
+        let most = self.settings.max_waiting;
+        if most == usize::MAX || mp_core::mutant!("pool.room.none-woken") {
             return;
         }
-        let mut state = self.state.lock();
-        while state.is_open() && state.unsettled >= self.settings.max_waiting {
-            self.changed.wait(&mut state);
+        let room = {
+            let state = self.state.lock();
+            if state.is_open() { most.saturating_sub(state.unsettled) } else { usize::MAX }
+        };
+        self.room.wake(room);
+    }
+
+    /// Waits until not too many tasks wait. The pool's thread, which a callback runs in, would wait for itself.
+    pub(crate) fn wait_for_room(&self) {
+        let here = std::thread::current().id();
+        let is_here = self.thread.get() == Some(&here);
+        if self.settings.max_waiting == usize::MAX || self.check_owner().is_err() || is_here {
+            return;
         }
+        let most = self.settings.max_waiting;
+        let subject =
+            || Subject::other(Call::Pool, On::Other, format!("room for one more task ({most} wait)"));
+        let has_room = |state: &State| !state.is_open() || state.unsettled < most;
+        wait_at(&self.changed, &mut self.state.lock(), None, has_room, subject);
     }
 
     /// Takes back the tasks of a call that have not begun; how many.
@@ -272,16 +309,21 @@ impl Shared {
         settled.add_rest(job, &TaskError::Cancelled);
         {
             let mut state = self.state.lock();
-            let State { workers, returned, jobs, .. } = &mut *state;
+            let State { workers, returned, jobs, emptied, .. } = &mut *state;
             jobs.retain(|listed| !Arc::ptr_eq(listed, job));
             // What was to be tried again just before; from now on, nothing is.
             settled.add_lost(job, &TaskError::Cancelled);
-            for worker in workers.iter_mut().filter(|worker| worker.has_more_of(job)) {
-                returned.extend(worker.recall_all(false));
+            for worker in workers.iter_mut() {
+                if worker.has_more_of(job) {
+                    returned.extend(worker.recall_all(false));
+                }
+                let (rest, nothing) = worker.cut_all_of(job, next_chunk());
+                returned.extend(rest.map(|chunk| Ready { chunk, packed: None }));
+                emptied.extend(nothing);
             }
             for ready in std::mem::take(returned) {
-                if Arc::ptr_eq(&ready.taken.job, job) {
-                    settled.add(ready.taken, Err(TaskError::Cancelled));
+                if Arc::ptr_eq(&ready.chunk.job, job) {
+                    settled.add(ready.chunk, TaskError::Cancelled);
                 } else {
                     returned.push_back(ready);
                 }
@@ -295,26 +337,45 @@ impl Shared {
 
     /// Hands outcomes to their calls. All are settled before code of the user runs: callbacks, wakers, and the drop of what was
     /// kept. No lock may be held.
-    fn hand_out(&self, outcomes: Vec<(Taken, Outcome)>) {
+    fn hand_out(&self, outcomes: Vec<(Arc<Job>, Run)>) {
+        if outcomes.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        // Until they are settled and counted: a caller that has a result finds it counted.
+        let mut meter = self.check_owner().is_ok().then(|| self.meter.lock());
         let mut count = 0;
         let mut told: Vec<Arc<Job>> = Vec::new();
-        let mut kept = Vec::new();
-        for (taken, outcome) in outcomes {
-            let Taken { job, index, kept: copy, .. } = taken;
-            count += usize::from(job.settle(index, outcome));
-            kept.extend(copy);
+        for (job, run) in outcomes {
+            let (tasks, ran) = (run.count as u64, run.ran);
+            let error = if let What::Failed(error) = &run.what { Some(error) } else { None };
+            let ends = Ends::of(error, tasks);
+            if let Some(brought) = job.settle(run) {
+                count += tasks as usize;
+                if let Some(meter) = meter.as_mut().filter(|_| !mp_core::mutant!("pool.metrics.not-counted"))
+                {
+                    meter.ends.add(ends);
+                    if let Some(ran) = ran {
+                        // They have waited, and run, since they were brought.
+                        meter.waiting.add(now.saturating_duration_since(brought).saturating_sub(ran), tasks);
+                        meter.running.add(ran, tasks);
+                    }
+                }
+            }
             if told.last().is_none_or(|last| !Arc::ptr_eq(last, &job)) {
                 told.push(job);
             }
         }
-        if count > 0 && self.check_owner().is_ok() {
-            let last = {
-                let mut state = self.state.lock();
-                debug_assert!(state.unsettled >= count, "{count} more settled of {}", state.unsettled);
-                state.unsettled = state.unsettled.saturating_sub(count);
-                state.unsettled == 0 && !state.is_open()
-            };
+        let last = (count > 0 && meter.is_some()).then(|| {
+            let mut state = self.state.lock();
+            debug_assert!(state.unsettled >= count, "{count} more settled of {}", state.unsettled);
+            state.unsettled = state.unsettled.saturating_sub(count);
+            state.unsettled == 0 && !state.is_open()
+        });
+        drop(meter);
+        if let Some(last) = last {
             self.changed.notify_all();
+            self.wake_waiting();
             if last {
                 // The workers may end now.
                 if !mp_core::mutant!("pool.end-not-rung") {
@@ -323,8 +384,6 @@ impl Shared {
             }
         }
         told.iter().for_each(|job| job.notify());
-        // Each lets no panic out.
-        drop(kept);
     }
 
     /// Takes no more tasks, and ends the workers: `phase` says why.
@@ -344,8 +403,9 @@ impl Shared {
         };
         let mut settled = Settled::new(self);
         jobs.iter().for_each(|job| settled.add_rest(job, &error));
-        returned.into_iter().for_each(|ready| settled.add(ready.taken, Err(error.clone())));
+        returned.into_iter().for_each(|ready| settled.add(ready.chunk, error.clone()));
         settled.tell();
+        self.wake_waiting();
         self.ring();
     }
 
@@ -362,6 +422,8 @@ impl Shared {
                 state.phase = Phase::Closed;
             }
         }
+        self.changed.notify_all();
+        self.wake_waiting();
         self.ring();
     }
 
@@ -384,19 +446,17 @@ impl Shared {
 mod tests {
     use std::time::Duration;
 
-    use mp_tensor::Tensor;
-
     use super::*;
     use crate::dispatch::job::Terms;
     use crate::dispatch::job::tests::job;
     use crate::dispatch::state::Worker;
+    use crate::watch::Watch;
 
     /// Of a pool without a thread, whose one worker has not begun.
     fn shared() -> Shared {
         let form = Queue::bounded(4).unwrap();
-        let state = State::new(vec![Worker::new(form.clone())]);
-        let watch = Tensor::zeros(&[2]).unwrap().share();
-        Shared::new(Settings::default(), Queue::bounded(4).unwrap(), form, watch, state)
+        let state = State::new(vec![Worker::new(form.clone(), Watch::new().unwrap())]);
+        Shared::new(Settings::default(), Queue::bounded(4).unwrap(), form, state)
     }
 
     /// Whether the pool's thread would be awake now.
@@ -429,9 +489,8 @@ mod tests {
         let job = job(2, Terms::default());
         *shared.state.lock() = State { phase: Phase::Closed, unsettled: 2, ..State::new(Vec::new()) };
         for (index, rings) in [(0, false), (1, true)] {
-            let taken = Taken { id: 0, job: Arc::clone(&job), index, tries: 0, kept: None };
             let mut settled = Settled::new(&shared);
-            settled.add(taken, Err(TaskError::Cancelled));
+            settled.add_run(&job, Run::failed(index..index + 1, TaskError::Cancelled));
             settled.tell();
             assert_eq!(rang(&shared), rings, "after task {index}");
         }

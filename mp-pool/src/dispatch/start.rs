@@ -31,12 +31,12 @@ pub(crate) fn back_off(failures: u32) -> Duration {
 pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError> {
     let settings = &shared.settings;
     // Code of the user: what a worker is configured by, and what its initializer is sent with.
-    let launch = |tasks, first| {
+    let launch = |tasks, watch, first| {
         let orders = Orders {
             worker: number,
             tasks,
             replies: shared.replies.clone(),
-            watch: shared.watch.clone(),
+            watch,
             most_tasks: settings.most_tasks,
             initializer: settings.initializer.clone(),
         };
@@ -46,17 +46,18 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
         let builder = if first { builder } else { builder.replaces() };
         builder.spawn(work, orders)
     };
-    let (tasks, first) = {
+    let (tasks, watch, first) = {
         let worker = &shared.state.lock().workers[number];
-        (worker.tasks.clone(), worker.pid == 0)
+        (worker.tasks.clone(), worker.watch.clone(), worker.pid == 0)
     };
-    let process = Raise::catch(|| launch(tasks, first)).map_err(|raise| {
+    let process = Raise::catch(|| launch(tasks, watch, first)).map_err(|raise| {
         let why = raise.message();
         PoolError::Settings(format!("what worker {number} is to be started with panicked: {why}"))
     })??;
     let pid = process.pid();
     let told = Arc::downgrade(shared);
     let mut state = shared.state.lock();
+    state.restarts += u64::from(!first);
     let worker = &mut state.workers[number];
     worker.pid = pid;
     worker.restart_at = None;

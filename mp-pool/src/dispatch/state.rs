@@ -1,39 +1,54 @@
 //! Which worker has which task: what the pool knows about its workers, under one lock. No code of the user
 //! runs here, and nothing waits.
 //!
-//! A task is in one of these places, and moves from one to the other under the lock:
+//! Tasks go to workers in chunks, one message each. A task is in one of these places, and moves from one to the other under the
+//! lock:
 //!
 //! | where | it goes to | when |
 //! |---|---|---|
 //! | in its [`Job`], not encoded | a worker's `given`, through a thread that encodes it without the lock | a worker has room |
-//! | `given` to a worker: in its queue, or in its hands | settled | its reply comes |
-//! | | `returned` | it is found in the queue of a worker that is dead, too busy for it, or stopped |
-//! | | its job, or settled as lost | its worker is dead, and it is not in the queue |
+//! | `given` to a worker: in its queue, or in its hands | settled | its reply comes, or its result is found in the worker's journal |
+//! | | `returned` | it is found in the queue of a worker that is dead, too busy for it, or stopped; or it is in the chunk that such a worker has begun, which was cut before it |
+//! | | its job, or settled as lost | its worker is dead, and was at it |
 //! | `returned`: encoded, with no worker | a worker's `given` | a worker has room |
 //! | | settled as lost | too many workers in a row died while they read its function |
 //!
-//! A worker takes from its queue in order and answers each task before it takes the next, so of those it was given it has one
+//! A worker takes from its queue in order and answers each chunk before it takes the next, so of those it was given it has one
 //! at most; the others are in the queue, told apart by the number of their message. A message's number may be used again once
-//! the worker has taken it: of two that were given with the same number, it is the later one that is in the queue.
+//! the worker has taken it: of two that were given with the same number, it is the later one that is in the queue. How far the
+//! worker is in the chunk that it has, its chunk word says (`steps::chunk`).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU64;
 use mp_queue::{EncodedMessage, Queue};
 use mp_spawn::Process;
 
-use crate::dispatch::job::{Job, Kept};
+use crate::dispatch::chunk::{Chunk, Ready};
+use crate::dispatch::job::Job;
+use crate::dispatch::metrics::{WorkerMetrics, WorkerState};
 use crate::dispatch::start::back_off;
 use crate::error::TaskError;
 use crate::message::Task;
+use crate::steps::chunk::Share;
+use crate::steps::journal::Finished;
+use crate::watch::Watch;
 
 /// The most messages that a worker's queue holds.
 pub(crate) const ROOM: usize = 256;
-/// The most tasks that a worker is given ahead of time, unless a chunk is larger.
+/// The most chunks that a worker is given ahead of time.
 const DEEPEST: u64 = 64;
 /// How long a worker should have enough to do: a thousand times what it takes to give it more.
 const AHEAD_NANOS: u64 = 1_000_000;
+/// Of chunks that take longer than this, a worker has one; of others, one is in its queue when it begins one.
+const LONG_NANOS: u64 = 10 * AHEAD_NANOS;
+/// How long a worker may be silent before the pool looks into its journal; doubled when there is nothing new.
+const SILENT: Duration = Duration::from_millis(10);
+/// The longest time between two such looks.
+const LONGEST_SILENT: Duration = Duration::from_secs(1);
 /// Starts that may fail in a row, in each place, before the pool is given up,
 const MOST_FAILED_STARTS: u32 = 5;
 /// and for how long none of its workers may be ready before that counts, if one ever was.
@@ -44,26 +59,17 @@ const SLOW: Duration = Duration::from_millis(100);
 /// The number of no function: a worker that gets a request to forget it answers, and does nothing else.
 pub(crate) const NO_CODE: u64 = 0;
 
-/// A task that has left its job.
-pub(crate) struct Taken {
-    pub(crate) id: u64,
-    pub(crate) job: Arc<Job>,
-    pub(crate) index: usize,
-    /// How often it was begun before.
-    pub(crate) tries: u32,
-    pub(crate) kept: Option<Kept>,
-}
-
-/// A task that can be given to a worker.
-pub(crate) struct Ready {
-    pub(crate) taken: Taken,
-    pub(crate) packed: EncodedMessage<Task>,
+/// The number of a chunk; no two have the same one.
+pub(crate) fn next_chunk() -> u64 {
+    // fork: a copy of the process has no workers, and gives them nothing.
+    static CHUNKS: AtomicU64 = AtomicU64::new(1);
+    CHUNKS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// What a worker was given.
 pub(crate) enum Given {
     Task {
-        taken: Taken,
+        chunk: Chunk,
         message: Option<u32>,
     },
     /// To learn or forget a function.
@@ -109,6 +115,7 @@ impl Phase {
 /// A worker, or the place of one.
 pub(crate) struct Worker {
     pub(crate) tasks: Queue<Task>,
+    pub(crate) watch: Watch,
     pub(crate) process: Option<Process>,
     /// Of the last process in this place; 0 before the first.
     pub(crate) pid: u32,
@@ -121,7 +128,7 @@ pub(crate) struct Worker {
     pub(crate) outstanding: usize,
     /// Since when it has its first task.
     pub(crate) since: Instant,
-    /// How long a task took lately, in nanoseconds; 0 if that is not known.
+    /// How long a chunk took lately, in nanoseconds; 0 if that is not known.
     pace: u64,
     /// The functions that it knows, or will when it has read its queue.
     pub(crate) knows: HashSet<u64>,
@@ -133,18 +140,21 @@ pub(crate) struct Worker {
     pub(crate) idle_deaths: u32,
     pub(crate) had_tasks: bool,
     pub(crate) restart_at: Option<Instant>,
-    /// The task whose time is over.
-    pub(crate) condemned: Option<u64>,
+    /// The chunk and the item in it whose time is over.
+    pub(crate) condemned: Option<(u64, usize)>,
     /// Whether its queue was looked into since its first task is that.
-    looked: bool,
+    pub(crate) looked: bool,
     /// It did not take what it was given, so it gets nothing more before it answers: its queue has a note for it.
-    suspect: bool,
+    pub(crate) suspect: bool,
+    /// After how long a silence its journal is looked into.
+    silent: Duration,
 }
 
 impl Worker {
-    pub(crate) fn new(tasks: Queue<Task>) -> Worker {
+    pub(crate) fn new(tasks: Queue<Task>, watch: Watch) -> Worker {
         Worker {
             tasks,
+            watch,
             process: None,
             pid: 0,
             ready: false,
@@ -162,14 +172,15 @@ impl Worker {
             condemned: None,
             looked: false,
             suspect: false,
+            silent: SILENT,
         }
     }
 
-    /// How many tasks it should have.
+    /// How many chunks it should have.
     fn depth(&self) -> usize {
         match self.pace {
-            0 => 1,
-            pace => (AHEAD_NANOS / pace).clamp(1, DEEPEST) as usize,
+            0 | LONG_NANOS.. => 1,
+            pace => (AHEAD_NANOS / pace).clamp(2, DEEPEST) as usize,
         }
     }
 
@@ -189,9 +200,9 @@ impl Worker {
             && (self.given.len() < ROOM || mp_core::mutant!("pool.room-ignored"))
     }
 
-    /// How many tasks to give it, if a call wants `chunk` at once.
-    pub(crate) fn portion(&self, chunk: usize) -> usize {
-        let wanted = self.depth().saturating_sub(self.outstanding).max(chunk);
+    /// How many chunks to give it.
+    pub(crate) fn portion(&self) -> usize {
+        let wanted = self.depth().saturating_sub(self.outstanding);
         wanted.min(ROOM.saturating_sub(self.given.len() + 1)).max(1)
     }
 
@@ -202,7 +213,7 @@ impl Worker {
     ) -> Vec<(EncodedMessage<Task>, Given)> {
         let (mut messages, mut given): (VecDeque<_>, VecDeque<_>) = batch.into_iter().unzip();
         if self.outstanding == 0 {
-            (self.since, self.looked) = (Instant::now(), false);
+            self.heard(Instant::now());
         }
         // It fails in a forked process only, where nothing is given.
         let put = self.tasks.try_put_packed_many(&mut messages).unwrap_or(0);
@@ -212,27 +223,76 @@ impl Worker {
         messages.into_iter().zip(rest).collect()
     }
 
-    /// It has answered this task.
-    pub(crate) fn answered(&mut self, id: u64) -> Option<Taken> {
+    /// A chunk that it was given.
+    pub(crate) fn chunk(&mut self, id: u64) -> Option<&mut Chunk> {
+        self.chunks().find(|chunk| chunk.id == id)
+    }
+
+    /// The chunks that it was given, the one that it is at first.
+    fn chunks(&mut self) -> impl Iterator<Item = &mut Chunk> {
+        self.given.iter_mut().filter_map(|given| match given {
+            Given::Task { chunk, .. } => Some(chunk),
+            Given::Note { .. } => None,
+        })
+    }
+
+    /// It has answered, and lives.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        (self.since, self.looked, self.silent) = (now, false, SILENT);
+    }
+
+    /// It has answered something of a chunk: takes that out if it was the last.
+    pub(crate) fn answered(&mut self, id: u64) -> Option<Chunk> {
         self.suspect = false;
-        let is = |given: &Given| matches!(given, Given::Task { taken, .. } if taken.id == id);
+        self.had_tasks = true;
+        let is =
+            |given: &Given| matches!(given, Given::Task { chunk, .. } if chunk.id == id && chunk.left() == 0);
         let at = self.given.iter().position(is)?;
         match self.given.remove(at)? {
-            Given::Task { taken, .. } => {
+            Given::Task { chunk, .. } => {
                 self.outstanding -= usize::from(!mp_core::mutant!("pool.answer-not-counted"));
-                self.had_tasks = true;
-                Some(taken)
+                Some(chunk)
             }
             Given::Note { .. } => None,
         }
     }
 
-    /// It has answered `answered` tasks since it was last asked.
+    /// What it is doing.
+    fn metrics(&self, worker: usize, now: Instant) -> WorkerMetrics {
+        let state = match (&self.process, self.ready, self.outstanding) {
+            (None, ..) => WorkerState::Absent,
+            (Some(_), false, _) => WorkerState::Starting,
+            (Some(_), true, 0) => WorkerState::Idle,
+            (Some(_), true, _) => WorkerState::Busy,
+        };
+        let pid = if state == WorkerState::Absent { 0 } else { self.pid };
+        let since = (state == WorkerState::Busy).then_some(self.since);
+        let busy_for = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let tasks = self.given.iter().map(|given| match given {
+            Given::Task { chunk, .. } => chunk.left(),
+            Given::Note { .. } => 0,
+        });
+        WorkerMetrics { worker, pid, state, tasks: tasks.sum(), busy_for }
+    }
+
+    /// It has answered `answered` chunks since it was last asked.
     pub(crate) fn keeps_pace(&mut self, answered: u32, now: Instant) {
         let took = now.saturating_duration_since(self.since).as_nanos() as u64 / u64::from(answered.max(1));
         // Quick to see that it is faster, slow to see that it is slower: then others help.
         self.pace = if took < self.pace || self.pace == 0 { took } else { (self.pace + took) / 2 }.max(1);
-        (self.since, self.looked) = (now, false);
+    }
+
+    /// Takes back what it has not claimed of the chunk that it is at; `id` is for that. A second chunk is the first one, if
+    /// nothing is left of it.
+    pub(crate) fn cut(&mut self, share: Share, id: u64) -> (Option<Chunk>, Option<Chunk>) {
+        let watch = self.watch.clone();
+        let Some(chunk) = self.chunks().next() else { return (None, None) };
+        if chunk.left() < 2 {
+            return (None, None);
+        }
+        let Some(from) = watch.cut(chunk.id, share) else { return (None, None) };
+        let (from, at) = (from.max(chunk.reported), chunk.id);
+        (chunk.split_off(from, id), self.answered(at))
     }
 
     /// It has read a note.
@@ -246,23 +306,29 @@ impl Worker {
 
     /// Whether it may have to learn something yet that its tasks need: then all are taken back, or none, and it gets that
     /// again.
-    fn is_learning(&self) -> bool {
+    pub(crate) fn is_learning(&self) -> bool {
         self.given.iter().any(|given| matches!(given, Given::Note { .. }))
     }
 
     /// Whether tasks may be taken out of its queue while it lives. What it is about to get was made for what it knows now.
-    fn may_be_recalled(&self) -> bool {
+    pub(crate) fn may_be_recalled(&self) -> bool {
         !(self.feeding && self.is_learning()) || mp_core::mutant!("pool.recalled-while-learning")
     }
 
-    /// Whether it has tasks of this call beside the one that it may have begun.
+    /// Whether it has chunks of this call beside the one that it may have begun.
     pub(crate) fn has_more_of(&self, job: &Arc<Job>) -> bool {
-        let is = |given: &Given| matches!(given, Given::Task { taken, .. } if Arc::ptr_eq(&taken.job, job));
+        let is = |given: &Given| matches!(given, Given::Task { chunk, .. } if Arc::ptr_eq(&chunk.job, job));
         self.outstanding > 1 && self.given.iter().any(is)
     }
 
+    /// Takes back all that it has not begun of a call in the chunk that it is at.
+    pub(crate) fn cut_all_of(&mut self, job: &Arc<Job>, id: u64) -> (Option<Chunk>, Option<Chunk>) {
+        let is_its = self.chunks().next().is_some_and(|chunk| Arc::ptr_eq(&chunk.job, job));
+        if is_its { self.cut(Share::All, id) } else { (None, None) }
+    }
+
     /// Takes the next message out of its queue, which it has not read.
-    fn recall(&mut self) -> Option<(EncodedMessage<Task>, Given)> {
+    pub(crate) fn recall(&mut self) -> Option<(EncodedMessage<Task>, Given)> {
         let packed = self.tasks.try_get_packed().ok()??;
         let number = packed.number();
         let at = self.given.iter().rposition(|given| given.message() == number)?;
@@ -279,7 +345,7 @@ impl Worker {
         let (mut recalled, mut notes) = (Vec::new(), Vec::new());
         while let Some((packed, given)) = self.recall() {
             match given {
-                Given::Task { taken, .. } => recalled.push(Ready { taken, packed }),
+                Given::Task { chunk, .. } => recalled.push(Ready { chunk, packed: Some(packed) }),
                 Given::Note { .. } if dead || mp_core::mutant!("pool.note-lost-in-recall") => {}
                 note => notes.push((packed, note)),
             }
@@ -294,8 +360,8 @@ impl Worker {
         recalled
     }
 
-    /// It is dead, and what it had not begun was recalled: the task that it had, or the function that it was reading.
-    pub(crate) fn bury(&mut self) -> (Vec<Taken>, Option<u64>) {
+    /// It is dead, and what it had not begun was recalled: the chunk that it had, or the function that it was reading.
+    pub(crate) fn bury(&mut self) -> (Vec<Chunk>, Option<u64>) {
         self.ready = false;
         self.suspect = false;
         self.process = None;
@@ -308,7 +374,7 @@ impl Worker {
         for given in self.given.drain(..) {
             match given {
                 Given::Task { .. } if mp_core::mutant!("pool.lost-task-forgotten") => {}
-                Given::Task { taken, .. } => lost.push(taken),
+                Given::Task { chunk, .. } => lost.push(chunk),
                 Given::Note { code, .. } => reading = Some(code),
             }
         }
@@ -316,27 +382,46 @@ impl Worker {
     }
 
     /// Whether it would begin a task at once.
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.wants() && self.outstanding == 0
     }
 
     /// When to look whether it has begun its first task, if another one has nothing to do.
-    fn slow_from(&self) -> Option<Instant> {
+    pub(crate) fn slow_from(&self) -> Option<Instant> {
         let may = self.ready && !self.feeding && !self.looked && self.outstanding > 0;
         may.then(|| self.since + SLOW)
     }
 
-    /// When the time of its first task is over.
-    pub(crate) fn deadline(&self) -> Option<(u64, Instant, Duration)> {
+    /// When the time of the task that it is at is over: in which chunk that is, and how long it may take.
+    pub(crate) fn deadline(&self) -> Option<(&Chunk, Instant, Duration)> {
         if self.condemned.is_some() || !self.ready || mp_core::mutant!("pool.deadline-ignored") {
             return None;
         }
-        let first = self.given.iter().find_map(|given| match given {
-            Given::Task { taken, .. } => Some(taken),
-            Given::Note { .. } => None,
-        })?;
+        let first = self.first()?;
         let timeout = first.job.terms.timeout?;
-        Some((first.id, self.since.checked_add(timeout)?, timeout))
+        Some((first, self.since.checked_add(timeout)?, timeout))
+    }
+
+    pub(crate) fn first(&self) -> Option<&Chunk> {
+        self.given.iter().find_map(|given| match given {
+            Given::Task { chunk, .. } => Some(chunk),
+            Given::Note { .. } => None,
+        })
+    }
+
+    /// When to look into its journal: it may sit at a long task, with results of others that it has not sent.
+    pub(crate) fn silent_until(&self) -> Option<Instant> {
+        let may_have = self.ready && self.first().is_some_and(|chunk| chunk.left() > 1);
+        may_have.then(|| self.since + self.silent)
+    }
+
+    /// Looks into its journal: the chunk that it is at, and what is new.
+    pub(crate) fn unsent(&mut self) -> Option<(&mut Chunk, Finished)> {
+        self.silent = (2 * self.silent).min(LONGEST_SILENT);
+        let watch = self.watch.clone();
+        let chunk = self.chunks().next()?;
+        let found = watch.finished(chunk.id)?;
+        Some((chunk, found))
     }
 }
 
@@ -349,12 +434,18 @@ pub(crate) struct State {
     pub(crate) jobs: VecDeque<Arc<Job>>,
     /// Calls all of whose tasks are sent: they may hold values of the user's, so they are dropped without the lock.
     pub(crate) sent: Vec<Arc<Job>>,
+    /// Chunks that nothing is left of, to be dropped without the lock: they may hold values of the user's.
+    pub(crate) emptied: Vec<Chunk>,
     /// For each function, how many workers in a row have died while they read it.
     pub(crate) deadly: HashMap<u64, u32>,
     /// When the last worker died that had been ready; `None` if there was none.
     pub(crate) last_ready: Option<Instant>,
     /// Tasks that have no outcome yet.
     pub(crate) unsettled: usize,
+    /// How often a task was tried again,
+    pub(crate) retried: u64,
+    /// and a worker started in the place of another.
+    pub(crate) restarts: u64,
     /// All workers are gone, and no more will be started.
     pub(crate) over: bool,
 }
@@ -368,11 +459,20 @@ impl State {
             returned: VecDeque::new(),
             jobs: VecDeque::new(),
             sent: Vec::new(),
+            emptied: Vec::new(),
             deadly: HashMap::new(),
             last_ready: None,
             unsettled: 0,
+            retried: 0,
+            restarts: 0,
             over: false,
         }
+    }
+
+    /// What the workers are doing.
+    pub(crate) fn metrics(&self) -> Vec<WorkerMetrics> {
+        let now = Instant::now();
+        self.workers.iter().enumerate().map(|(number, worker)| worker.metrics(number, now)).collect()
     }
 
     /// Whether there is no use in starting workers again: all places have failed so often, and the pool either never worked, or
@@ -411,64 +511,6 @@ impl State {
         }
     }
 
-    /// There is nothing else to do for this worker: takes back tasks that another one has not begun. How many it gets of
-    /// them: not all, or the other one would be without and take them back again.
-    pub(crate) fn help(&mut self, idle: usize) -> usize {
-        if self.workers[idle].outstanding > 0 || mp_core::mutant!("pool.idle-not-helped") {
-            return 0;
-        }
-        let busy = |worker: &&mut Worker| worker.outstanding > 1 && worker.may_be_recalled();
-        let mut found = self.workers.iter_mut().filter(busy).map(|worker| {
-            if worker.is_learning() {
-                return worker.recall_all(false);
-            }
-            match worker.recall() {
-                Some((packed, Given::Task { taken, .. })) => vec![Ready { taken, packed }],
-                _ => Vec::new(),
-            }
-        });
-        let found = found.find(|found| !found.is_empty()).unwrap_or_default();
-        let count = found.len().div_ceil(2);
-        self.returned.extend(found);
-        count
-    }
-
-    /// Whether a worker has nothing to do, beside this one.
-    fn has_idle(&self, but: usize) -> bool {
-        self.workers.iter().enumerate().any(|(number, worker)| number != but && worker.is_idle())
-    }
-
-    /// Takes tasks back from workers that leave them all in their queues, as stopped ones do, for those that have nothing to do.
-    /// Such a worker gets a note, made by `note`, and nothing else until it has answered that. What comes out of its queue it
-    /// can't take any more, whenever it goes on: so each task is done once.
-    pub(crate) fn take_over(&mut self, now: Instant, note: impl Fn() -> Option<EncodedMessage<Task>>) {
-        for number in 0..self.workers.len() {
-            let slow = self.workers[number].slow_from().is_some_and(|from| from <= now);
-            if !slow || !self.has_idle(number) || mp_core::mutant!("pool.stopped-keeps-its-task") {
-                continue;
-            }
-            let worker = &mut self.workers[number];
-            worker.looked = true;
-            let recalled = worker.recall_all(false);
-            if !recalled.is_empty()
-                && worker.outstanding == 0
-                && let Some(packed) = note()
-            {
-                let message = packed.number();
-                let rest = worker.give([(packed, Given::Note { code: NO_CODE, learn: false, message })]);
-                // Without room there is a note in its queue already.
-                worker.suspect = rest.is_empty() || worker.is_learning();
-            }
-            recalled.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
-        }
-    }
-
-    /// When [`take_over`](Self::take_over) may have something to do.
-    pub(crate) fn next_look(&self) -> Option<Instant> {
-        let slow = self.workers.iter().enumerate().filter_map(|(n, worker)| Some((n, worker.slow_from()?)));
-        slow.filter(|(number, _)| self.has_idle(*number)).map(|(_, from)| from).min()
-    }
-
     /// Whether a worker lives, or will.
     pub(crate) fn has_workers(&self) -> bool {
         self.workers.iter().any(|worker| worker.process.is_some())
@@ -491,7 +533,7 @@ mod tests {
     use super::*;
 
     fn worker() -> Worker {
-        let mut worker = Worker::new(Queue::unbounded().unwrap());
+        let mut worker = Worker::new(Queue::unbounded().unwrap(), Watch::new().unwrap());
         worker.ready = true;
         worker
     }

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use mp_core::waits::Call;
 use mp_core::{Message, ReadyFd, Wait};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
@@ -24,7 +25,7 @@ use crate::connection::socket::Socket;
 use crate::error::{GetError, PutError};
 use crate::queue::channel::End;
 use crate::queue::put_as;
-use crate::raw::waiting::Unmet;
+use crate::raw::waiting::{At, Unmet};
 
 /// One end of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
 /// [`connect`](crate::connect)): sends and receives values of any type that is a message, and raw bytes.
@@ -225,7 +226,8 @@ impl Connection {
         raw.arena().me().map_err(Error::from)?;
         let ready = || raw.memory().is_ready().then_some(Ok(()));
         let (wait, parking) = (Wait::at_most(timeout), raw.memory().not_empty());
-        let found = match raw.within(wait, (raw.getting(), None), (parking, None), ready, || end.alone()) {
+        let at = At { parking, what: None, call: Call::ConnectionPoll };
+        let found = match raw.within(wait, (raw.getting(), None), at, ready, || end.alone()) {
             Ok(()) => {
                 // It may have been woken in the place of a process that would have received.
                 parking.wake_one();
@@ -233,6 +235,7 @@ impl Connection {
             }
             Err(Unmet::Alone(_)) => true,
             Err(Unmet::Waited) => false,
+            Err(Unmet::Interrupted) => return Err(GetError::Interrupted),
             Err(Unmet::Failed(error)) => return Err(error.into()),
         };
         self.looked();

@@ -4,10 +4,11 @@ use mp_reduce::{Error, TypeFingerprint};
 
 use crate::connection::{Connection, Ends};
 use crate::queue::channel::ends;
+use crate::raw::waiting::PIPE;
 
 /// The type that the queues of pipes say they carry.
 pub(crate) fn type_of() -> (u64, &'static str) {
-    (TypeFingerprint::<Connection>::new().get(), "anything (a pipe)")
+    (TypeFingerprint::<Connection>::new().get(), PIPE)
 }
 
 /// A pipe whose ends both send and receive.

@@ -57,7 +57,11 @@ pub(crate) fn ends(
     type_of: (u64, &str),
     smalls: bool,
 ) -> Result<(End, End), Error> {
-    let raw = Raw::create(size, growing, 0, type_of, smalls)?;
+    ends_of(Raw::create(size, growing, 0, type_of, smalls)?)
+}
+
+/// As [`ends`], of a ring that was just made.
+pub(crate) fn ends_of(raw: Raw) -> Result<(End, End), Error> {
     let arena = raw.arena();
     let tokens = [arena.alloc(1)?, arena.alloc(1)?];
     let marks = [arena.mark(&tokens[0]), arena.mark(&tokens[1])];
@@ -267,6 +271,18 @@ macro_rules! side {
     ($side:ident, $name:literal, $receivers:literal) => {
         /// What both sides can ask of a channel.
         impl<T: Message> $side<T> {
+            /// Gives the channel a name, as [`Queue::named`](crate::Queue::named).
+            #[must_use]
+            pub fn named(self, name: &str) -> Self {
+                mp_core::waits::name_object(self.end.raw.hold(), name);
+                self
+            }
+
+            /// The name that some process [gave](Self::named) the channel.
+            pub fn given_name(&self) -> Option<String> {
+                mp_core::waits::object_name(self.end.raw.hold())
+            }
+
             pub(crate) fn end(&self) -> &End {
                 &self.end
             }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use mp_core::waits::Call;
 use mp_core::{AdaptiveSpin, Wait};
 use mp_reduce::Error;
 use serde::de::DeserializeOwned;
@@ -13,7 +14,7 @@ use crate::queue::batch::PutManyError;
 use crate::queue::lease::{Holders, Lease};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::PutReady;
-use crate::raw::waiting::Unmet;
+use crate::raw::waiting::{At, Unmet};
 use crate::ring::Counted;
 
 /// A queue of tasks that can wait until all of them are done.
@@ -56,7 +57,6 @@ impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> 
 }
 
 /// Why [`JoinableQueue::join`] ended otherwise than with everything done.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinableQueueError {
     /// Nothing is left to wait for, but this many tasks were not done: their consumers died, panicked or
@@ -91,6 +91,8 @@ impl fmt::Display for JoinableQueueError {
     }
 }
 
+mp_core::readable_debug!(JoinableQueueError);
+
 impl std::error::Error for JoinableQueueError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -123,6 +125,17 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// As [`Queue::unbounded`].
     pub fn unbounded() -> Result<Self, Error> {
         Self::made(QueueOptions::new())
+    }
+
+    /// Gives it a name, as [`Queue::named`].
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { queue: self.queue.named(name) }
+    }
+
+    /// The name that some process [gave](Self::named) it.
+    pub fn given_name(&self) -> Option<String> {
+        self.queue.given_name()
     }
 
     pub(crate) fn queue(&self) -> &Queue<T> {
@@ -230,9 +243,11 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
             found = raw.memory().census();
             (found.unfinished == 0).then_some(Ok(()))
         };
-        match raw.within(wait, (&patience, None), (raw.memory().finished(), None), done, || None) {
+        let at = At { parking: raw.memory().finished(), what: None, call: Call::QueueJoin };
+        match raw.within(wait, (&patience, None), at, done, || None) {
             Ok(()) => over(found),
             Err(Unmet::Failed(error)) => Err(JoinableQueueError::Failed(error)),
+            Err(Unmet::Interrupted) => Err(JoinableQueueError::Failed(mp_core::Error::Interrupted.into())),
             Err(Unmet::Waited | Unmet::Alone(_)) => Err(JoinableQueueError::Unfinished {
                 tasks: found.unfinished,
                 holders: raw.leaseholders(Holders::All),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use mp_core::message::Incoming;
+use mp_core::waits::Call;
 use mp_core::words::Holder;
 use mp_core::{AdaptiveSpin, Leased, Message, Wait};
 use mp_reduce::{Error, TypeFingerprint, unpack_as, unpack_with};
@@ -15,7 +16,7 @@ use crate::queue::Queue;
 use crate::queue::waitable::AckReady;
 use crate::raw::Raw;
 use crate::raw::handles::For;
-use crate::raw::waiting::{Alone, Unmet};
+use crate::raw::waiting::{Alone, At, Unmet};
 use crate::ring::{GetEnd, Link};
 
 /// A message that is being worked on. [`ack`](Self::ack) takes it out of the queue for good; if this is dropped
@@ -163,7 +164,8 @@ impl Raw {
                 Ok(GetEnd::Empty) => None,
                 Err(error) => Some(Err(GetError::Failed(error))),
             };
-            let at = (self.memory().not_empty(), Some(For::Message));
+            let at =
+                At { parking: self.memory().not_empty(), what: Some(For::Message), call: Call::QueueGet };
             self.within(wait, (self.getting(), None), at, attempt, &alone)?;
             if leased.is_some() {
                 self.memory().made_room(1);
@@ -171,7 +173,7 @@ impl Raw {
             }
             let over =
                 || (!self.others_lease() || self.memory().any_returned()).then_some(Ok::<_, Unmet>(()));
-            let at = (self.memory().finished(), None);
+            let at = At { parking: self.memory().finished(), what: None, call: Call::QueueLeases };
             self.within(wait, (&asleep, None), at, over, || None)?;
             if !self.others_lease() {
                 return Ok(None);

@@ -5,6 +5,7 @@ pub(crate) mod channel;
 pub(crate) mod encoded;
 pub(crate) mod future;
 pub(crate) mod joinable;
+pub(crate) mod kept;
 pub(crate) mod lease;
 pub(crate) mod options;
 #[cfg(feature = "futures")]
@@ -15,7 +16,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use mp_core::message::{PlainOutcome, scope};
-use mp_core::{Message, Wait};
+use mp_core::{Message, Spin, Wait};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -105,7 +106,11 @@ impl<T: Message> PlainOutcome for Queue<T> {}
 impl<T: Message> fmt::Debug for Queue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, block) = (std::any::type_name::<T>(), self.raw.hold().block());
-        write!(f, "Queue<{name}>({} of {}, block {block})", self.len(), self.capacity())
+        write!(f, "Queue<{name}>({} of {}, block {block}", self.len(), self.capacity())?;
+        match self.given_name() {
+            Some(name) => write!(f, ", {name:?})"),
+            None => f.write_str(")"),
+        }
     }
 }
 
@@ -181,25 +186,50 @@ impl<T: Message> Queue<T> {
         growing: bool,
         deliveries: u32,
         bytes: u64,
-        deserted: DesertedWhen,
+        (deserted, spin): (DesertedWhen, Spin),
     ) -> Result<Self, Error> {
         let fingerprint = TypeFingerprint::<T>::new();
         let type_of = (fingerprint.get(), std::any::type_name::<T>());
         let mut raw = Raw::create(size, growing, deliveries, type_of, true)?;
         raw.bound_bytes(bytes);
         raw.set_deserted_when(deserted);
+        if spin != Spin::Adaptive {
+            raw = raw.with_spin(spin);
+        }
         Ok(Self { raw, fingerprint, messages: PhantomData })
     }
 
-    /// The same queue; calls through this handle and its clones sleep at once instead of looking first.
+    /// Gives the queue a name, for all processes that have it: for reports of waits that last long, and for `Debug`. A name is cut
+    /// at 32 bytes; the last one given counts. It finds nothing, and no other queue is told apart by it.
     ///
-    /// For programs with more busy processes than processors.
-    pub fn without_spinning(self) -> Self {
-        Self { raw: self.raw.without_spinning(), ..self }
+    /// ```
+    /// let jobs = mp_queue::Queue::<u32>::bounded(4)?.named("jobs");
+    /// assert_eq!(jobs.clone().given_name().as_deref(), Some("jobs"));
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        mp_core::waits::name_object(self.raw.hold(), name);
+        self
+    }
+
+    /// The name that some process [gave](Self::named) it.
+    pub fn given_name(&self) -> Option<String> {
+        mp_core::waits::object_name(self.raw.hold())
+    }
+
+    /// The same queue; calls through this handle and its clones look for a message, or for room, like this before they sleep.
+    ///
+    /// [`QueueOptions::spin`] says it for the handles of all processes.
+    pub fn spinning(self, spin: Spin) -> Self {
+        Self { raw: self.raw.spinning(spin), ..self }
     }
 
     /// Puts a message; waits while the queue is full, or has its share of [what fits](Self#how-much-fits). An
     /// [unbounded](Self::unbounded) queue fails then.
+    ///
+    /// Long data goes as a tensor: a tensor's memory is handed over, whatever its length. A `Vec<f32>` or `Vec<u8>` is written
+    /// element by element, and read so by the receiver: that is for some hundred elements.
     ///
     /// # Errors
     /// [`PutError::Closed`], [`PutError::Deserted`], or [`PutError::Failed`] when it can't be encoded or there is no room.

@@ -1,6 +1,6 @@
 //! How a queue is made, where `bounded` and `unbounded` don't say enough.
 
-use mp_core::Message;
+use mp_core::{Message, Spin};
 use mp_reduce::Error;
 
 use crate::queue::Queue;
@@ -24,6 +24,7 @@ pub struct QueueOptions {
     deliveries: u32,
     bytes: u64,
     deserted: DesertedWhen,
+    spin: Spin,
 }
 
 /// How often a message is delivered by default.
@@ -44,6 +45,7 @@ impl QueueOptions {
             deliveries: DELIVERIES,
             bytes: 0,
             deserted: DesertedWhen::NoHandleIsLeft,
+            spin: Spin::Adaptive,
         }
     }
 
@@ -104,6 +106,20 @@ impl QueueOptions {
         Self { deserted, ..self }
     }
 
+    /// How calls that wait spend their time before they sleep, in all processes; [`Spin::Adaptive`] by default. A handle can
+    /// do otherwise: [`Queue::spinning`].
+    ///
+    /// ```
+    /// use mp_queue::{QueueOptions, Spin};
+    ///
+    /// // Idle consumers are to use no processor time at all.
+    /// let events = QueueOptions::new().spin(Spin::Never).create::<u64>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn spin(self, spin: Spin) -> Self {
+        Self { spin, ..self }
+    }
+
     /// Makes the queue.
     ///
     /// # Errors
@@ -113,6 +129,6 @@ impl QueueOptions {
             let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";
             return Err(mp_core::Error::InvalidArgument(why.into()).into());
         }
-        Queue::create(self.capacity, self.growing, self.deliveries, self.bytes, self.deserted)
+        Queue::create(self.capacity, self.growing, self.deliveries, self.bytes, (self.deserted, self.spin))
     }
 }

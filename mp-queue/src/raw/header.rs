@@ -11,15 +11,17 @@
 //! | 184 | how often a message is delivered at most; 0 is for ever | by the maker |
 //! | 192 | what consumers do, bits: 1: they lease, what a dead one had is delivered again; 2: they get | by the first consumer that does it |
 //! | 200 | returned: `noted 32 \| seen 32`, equal if no message that came back is there | by the process that returns one; by consumers that find none; by visitors of a dead member that had the queue |
+//! | 208 | how calls spin before they sleep | by the maker |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
 //! | 232 | how many bytes may be in it; 0 is any number | by the maker |
-//! | 240 | bits: 1: small messages may be in their slots; 2: a put never waits, but fails where there is no room | by the maker |
+//! | 240 | bits: 1: small messages may be in their slots; 2: a put never waits, but fails where there is no room; the upper 32: how many messages stay, if they do: then pins follow its slots, see `raw::memory::kept` | by the maker |
 //! | 248 | when a wait is deserted, see `handles` | by the maker |
 //! | 256 | head hint | by consumers |
 //! | 384 | tail hint | by producers and closers |
 //! | 512 | parking: not empty | |
 //! | 640 | parking: not full | |
 //! | 768 | parking: something was finished | |
+//! | 800 | a name for people, 32 bytes ([`mp_core::waits::RING_NAME`]); zeros: none | any holder |
 //! | 896 | links of the segments, 16 words | by producers and closers |
 //! | 1024 | slots of the first segment, 16 bytes each | |
 //! | 4096 | if there can be more segments: these | |
@@ -64,6 +66,8 @@ pub(crate) struct Made<'a> {
     pub(crate) smalls: bool,
     /// A put never waits.
     pub(crate) unbounded: bool,
+    /// How many messages stay; 0: they are taken.
+    pub(crate) keep: u32,
 }
 
 /// The words of one queue's block.
@@ -111,6 +115,11 @@ impl Header {
         self.word(200)
     }
 
+    /// How many messages stay; 0 if they are taken.
+    pub(crate) fn kept<M: Mem>(self, m: &M) -> u32 {
+        (m.load_relaxed(self.flags()) >> 32) as u32
+    }
+
     /// How many bytes may be in it.
     pub(crate) const fn bytes_bound(self) -> Word {
         self.word(232)
@@ -128,6 +137,11 @@ impl Header {
     /// Whether a put fails where it would wait.
     pub(crate) fn is_unbounded<M: Mem>(self, m: &M) -> bool {
         m.load_relaxed(self.flags()) & 2 != 0
+    }
+
+    /// How calls spin.
+    pub(crate) const fn spin(self) -> Word {
+        self.word(208)
     }
 
     /// When a wait is deserted.
@@ -188,7 +202,9 @@ impl Header {
         m.store_relaxed(self.word(184), u64::from(made.deliveries));
         m.store_relaxed(
             self.flags(),
-            u64::from(made.smalls && m.has_pairs()) | u64::from(made.unbounded) << 1,
+            u64::from(made.smalls && m.has_pairs())
+                | u64::from(made.unbounded) << 1
+                | u64::from(made.keep) << 32,
         );
         let name = &made.type_name.as_bytes()[..made.type_name.len().min(NAME_MAX)];
         m.store_relaxed(self.word(40), name.len() as u64);

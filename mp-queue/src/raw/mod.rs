@@ -9,16 +9,18 @@ pub(crate) mod waiting;
 
 use std::sync::Arc;
 
-use mp_core::{AdaptiveSpin, Arena, Hold, Wait};
+use mp_core::waits::Call;
+use mp_core::{AdaptiveSpin, Arena, Hold, Spin, Wait};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
 use crate::raw::handles::{Able, DesertedWhen, For, Handle, Handles};
 use crate::raw::header::{Made, Size};
+use crate::raw::memory::kept::slots_for;
 use crate::raw::memory::{RingMemory, Rings};
 use crate::raw::pace::Pace;
 use crate::raw::payload::Payload;
-use crate::raw::waiting::Alone;
+use crate::raw::waiting::{Alone, At};
 use crate::ring::{Content, GetEnd, Link, PutEnd, RingAt};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
@@ -91,25 +93,44 @@ impl Raw {
             let why = format!("a queue for {wanted} messages: 1 to {} are possible", RingAt::MAX_SLOTS);
             return Err(mp_core::Error::not_within(wanted > 0, why).into());
         };
+        let arena = Self::arena_for_rings()?;
+        // More messages than the arena has room for can't be in it.
+        let unbounded = size.is_none();
+        let size = if growing { Size::Growing(slots.min(arena.most_messages())) } else { Size::Fixed(slots) };
+        let (fingerprint, type_name) = type_of;
+        let (hold, memory) = RingMemory::create(
+            arena,
+            Made { size, deliveries, fingerprint, type_name, smalls, unbounded, keep: 0 },
+        )?;
+        Ok(Self::of(hold, memory, Some(Able::BOTH)))
+    }
+
+    /// Makes a ring whose messages stay: the newest `keep`.
+    pub(crate) fn create_kept(keep: u32, (fingerprint, type_name): (u64, &str)) -> Result<Self, Error> {
+        let arena = Self::arena_for_rings()?;
+        let size = Size::Fixed(slots_for(keep));
+        let made =
+            Made { size, deliveries: 0, fingerprint, type_name, smalls: false, unbounded: false, keep };
+        let (hold, memory) = RingMemory::create(arena, made)?;
+        Ok(Self::of(hold, memory, None))
+    }
+
+    /// This process's arena, if rings can be in it.
+    fn arena_for_rings() -> Result<Arena, Error> {
         let arena = Arena::current()?;
         arena.set_ring_layer(&Rings)?;
         if !Content::can_name(arena.most_messages()) {
             let why = format!("an arena for {} messages is too large for queues", arena.most_messages());
             return Err(mp_core::Error::LimitExceeded(why).into());
         }
-        // More messages than the arena has room for can't be in it.
-        let unbounded = size.is_none();
-        let size = if growing { Size::Growing(slots.min(arena.most_messages())) } else { Size::Fixed(slots) };
-        let (fingerprint, type_name) = type_of;
-        let (hold, memory) =
-            RingMemory::create(arena, Made { size, deliveries, fingerprint, type_name, smalls, unbounded })?;
-        Ok(Self::of(hold, memory, Some(Able::BOTH)))
+        Ok(arena)
     }
 
     fn of(hold: Hold, memory: RingMemory, able: Option<Able>) -> Self {
         let handles = Handles::of(hold.block());
         let handle = able.map(|able| Handle::new(handles.clone(), able, memory));
-        let local = Local::new(AdaptiveSpin::new, handles);
+        let spin = memory.spin();
+        let local = Local::new(|| AdaptiveSpin::with(spin), handles);
         // Last: what is not counted yet keeps waits going.
         local.handles.knows(&local);
         Self { handle, local, hold, memory }
@@ -135,9 +156,9 @@ impl Raw {
         self.another(Some(able))
     }
 
-    /// The same queue; this handle and its clones sleep at once instead of spinning first.
-    pub(crate) fn without_spinning(self) -> Self {
-        let local = Local::new(AdaptiveSpin::none, self.local.handles.clone());
+    /// The same queue; this handle and its clones spin like this.
+    pub(crate) fn spinning(self, spin: Spin) -> Self {
+        let local = Local::new(|| AdaptiveSpin::with(spin), self.local.handles.clone());
         if self.memory.is_here() {
             local.handles.knows(&local);
         }
@@ -147,6 +168,12 @@ impl Raw {
     /// Bounds the bytes that may be in it. Called before another process has it; it does not grow.
     pub(crate) fn bound_bytes(&mut self, bytes: u64) {
         self.memory.bound_bytes(bytes);
+    }
+
+    /// How calls of all processes spin, if they don't [say so themselves](Self::spinning). Called before another process has it.
+    pub(crate) fn with_spin(self, spin: Spin) -> Self {
+        self.memory.set_spin(spin);
+        self.spinning(spin)
     }
 
     /// When a wait is deserted. Called before another process has it.
@@ -314,9 +341,10 @@ impl Raw {
                 Err(error) => Err(PutError::Failed { value: (), error }),
             })
         };
-        let (how, at) = ((&self.local.put.patience, Some(&self.local.put.pace)), self.memory.not_full());
+        let how = (&self.local.put.patience, Some(&self.local.put.pace));
+        let at = At { parking: self.memory.not_full(), what: Some(For::Room), call: Call::QueuePut };
         let attempt = || ended(self.attempt_put(payload));
-        ended(first).unwrap_or_else(|| self.wait(wait, how, (at, Some(For::Room)), attempt, alone))
+        ended(first).unwrap_or_else(|| self.wait(wait, how, at, attempt, alone))
     }
 
     /// Why nothing more can be put into a queue that never waits.
@@ -336,7 +364,7 @@ impl Raw {
         attempt: impl FnMut() -> Option<Result<R, PutError<()>>>,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<R, PutError<()>> {
-        let at = (self.memory.not_full(), Some(For::Room));
+        let at = At { parking: self.memory.not_full(), what: Some(For::Room), call: Call::Envelope };
         self.within(wait, (&self.local.put.patience, None), at, attempt, alone)
     }
 
@@ -374,8 +402,9 @@ impl Raw {
             Ok(GetEnd::Empty) => None,
             Err(error) => Some(Err(GetError::Failed(error))),
         };
-        let (how, at) = ((&self.local.get.patience, Some(&self.local.get.pace)), self.memory.not_empty());
+        let how = (&self.local.get.patience, Some(&self.local.get.pace));
+        let at = At { parking: self.memory.not_empty(), what: Some(For::Message), call: Call::QueueGet };
         let attempt = || ended(self.attempt_get(into));
-        ended(first).unwrap_or_else(|| self.wait(wait, how, (at, Some(For::Message)), attempt, alone))
+        ended(first).unwrap_or_else(|| self.wait(wait, how, at, attempt, alone))
     }
 }

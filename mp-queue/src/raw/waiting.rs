@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use mp_core::waits::{Call, Subject};
 use mp_core::words::Member;
 use mp_core::{AdaptiveSpin, Blocking, POLL_INTERVAL, Parking, Wait, block_on};
 use mp_reduce::Error;
@@ -18,6 +19,8 @@ pub(crate) enum Unmet {
     Waited,
     /// It will never come: no other process or handle could bring it.
     Alone(Alone),
+    /// This process was interrupted.
+    Interrupted,
     /// Waiting itself failed.
     Failed(Error),
 }
@@ -27,6 +30,7 @@ impl From<Unmet> for PutError<()> {
     fn from(unmet: Unmet) -> Self {
         match unmet {
             Unmet::Waited => PutError::Full(()),
+            Unmet::Interrupted => PutError::Interrupted(()),
             Unmet::Alone(Alone::Deserted(last, pid)) => PutError::Deserted { value: (), last, pid },
             Unmet::Alone(Alone::Disconnected) => PutError::Disconnected(()),
             Unmet::Failed(error) => PutError::Failed { value: (), error },
@@ -39,6 +43,7 @@ impl From<Unmet> for GetError {
     fn from(unmet: Unmet) -> Self {
         match unmet {
             Unmet::Waited => GetError::Empty,
+            Unmet::Interrupted => GetError::Interrupted,
             Unmet::Alone(Alone::Deserted(last, pid)) => GetError::Deserted { last, pid },
             Unmet::Alone(Alone::Disconnected) => GetError::Disconnected,
             Unmet::Failed(error) => GetError::Failed(error),
@@ -55,6 +60,47 @@ pub(crate) enum Alone {
     Disconnected,
 }
 
+/// What the queues of pipes say they carry.
+pub(crate) const PIPE: &str = "anything (a pipe)";
+
+/// Where a thread waits at a queue, and what for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At {
+    pub(crate) parking: Parking,
+    /// What handles of this process could bring.
+    pub(crate) what: Option<For>,
+    /// The call, of a queue; those of channels and pipes are named by what the queue is.
+    pub(crate) call: Call,
+}
+
+impl Raw {
+    /// What a call on it waits for, for reports.
+    fn subject(&self, call: Call) -> Subject {
+        let is_channel = self.memory.token(false) != 0;
+        let type_name = self.memory.type_name();
+        let is_pipe = is_channel && type_name == PIPE;
+        let call = match call {
+            Call::QueueGet if is_pipe => Call::ConnectionRecv,
+            Call::QueuePut if is_pipe => Call::ConnectionSend,
+            Call::QueueGet if is_channel => Call::ReceiverRecv,
+            Call::QueuePut if is_channel => Call::SenderSend,
+            call => call,
+        };
+        let (len, most) = (self.memory.len(), self.memory.capacity());
+        let messages = if self.memory.is_unbounded() {
+            format!("{len} messages")
+        } else {
+            format!("{len} of {most} messages")
+        };
+        let mut subject = Subject::block(call, self.arena(), self.hold.block());
+        subject.state = messages;
+        if !is_pipe {
+            subject.type_name = type_name;
+        }
+        subject
+    }
+}
+
 /// How long a waiter sleeps first where a process may be about to give up the queue; twice as long then, and
 /// so on.
 const NAP: Duration = Duration::from_millis(1);
@@ -65,7 +111,7 @@ impl Raw {
         &self,
         wait: Wait,
         how: (&AdaptiveSpin, Option<&Pace>),
-        at: (Parking, Option<For>),
+        at: At,
         mut attempt: impl FnMut() -> Option<Result<R, E>>,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<R, E> {
@@ -78,7 +124,7 @@ impl Raw {
         &self,
         wait: Wait,
         (patience, pace): (&AdaptiveSpin, Option<&Pace>),
-        (parking, what): (Parking, Option<For>),
+        at: At,
         attempt: impl FnMut() -> Option<Result<R, E>>,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<R, E> {
@@ -93,8 +139,7 @@ impl Raw {
         }
         let mut waiter = Waiter {
             raw: self,
-            parking,
-            what,
+            at,
             wait,
             attempt,
             alone,
@@ -134,8 +179,7 @@ impl Raw {
 /// A thread that waits at a queue.
 struct Waiter<'a, Attempt, Gone> {
     raw: &'a Raw,
-    parking: Parking,
-    what: Option<For>,
+    at: At,
     wait: Wait,
     attempt: Attempt,
     alone: Gone,
@@ -188,13 +232,17 @@ where
         if over { self.deserted() } else { None }
     }
 
+    fn interrupted(&mut self) -> Option<Self::Found> {
+        Some(Err(Unmet::Interrupted.into()))
+    }
+
     fn announce(&mut self) -> Option<u64> {
         // Before it looks which handles are left: of several that are blocked, the last one sees that all are.
         if self.wait == Wait::Forever && self.blocked.is_none() {
             let handle = self.raw.handle.as_deref();
-            self.blocked = handle.zip(self.what).map(|(handle, what)| handle.blocked(what));
+            self.blocked = handle.zip(self.at.what).map(|(handle, what)| handle.blocked(what));
         }
-        Some(self.parking.announce())
+        Some(self.at.parking.announce())
     }
 
     fn last_look(&mut self) -> Option<Self::Found> {
@@ -219,7 +267,16 @@ where
             until = Some(until.map_or(nap, |deadline| deadline.min(nap)));
         }
         self.nap = if self.about_to_go { self.nap * 2 } else { POLL_INTERVAL };
-        self.parking.sleep(announced, until)
+        self.at.parking.sleep(announced, until)
+    }
+
+    fn subject(&self) -> Subject {
+        self.raw.subject(self.at.call)
+    }
+
+    fn between(&mut self, now: Instant) -> Option<Self::Found> {
+        self.unswept.get_or_insert(now);
+        self.deserted()
     }
 
     fn woken(&mut self) -> Option<Self::Found> {

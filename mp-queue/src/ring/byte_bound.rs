@@ -227,12 +227,8 @@ impl Steps for PutWithin {
             Pc::Oldest => {
                 self.seen = Slot::unpack(m.load(slot_at(self.at)));
                 match self.at.stands(self.seen) {
-                    // Another producer has published under the ticket that was to be this message's.
-                    Standing::Message
-                        if self.at == self.ticket && !mp_core::mutant!("ring.within.overtaken-not-seen") =>
-                    {
-                        self.pc = Pc::Tail;
-                    }
+                    // Also if another producer has published it under the ticket that was to be this message's: what is
+                    // measured then is found out by the put, or by the look before it is full.
                     Standing::Message => self.pc = Pc::OldestBegin,
                     Standing::Taken if !self.turns.one_more() => return self.decide(0),
                     Standing::Taken => self.at = self.at.over(self.seen, self.ring.slots),
@@ -294,7 +290,7 @@ impl Steps for PutWithin {
                     m.store(self.ends_of(self.words.0).plus(1), end);
                 }
                 let put = Put::new(self.ring, self.intent, self.words, self.me, self.owner);
-                self.pc = Pc::Put(put.only_at(self.ticket));
+                self.pc = Pc::Put(put.at(self.ticket));
             }
             Pc::Put(put) => match put.step(m)? {
                 // Another producer was faster, or there is no room any more: only a new look shows which.

@@ -224,7 +224,7 @@ fn a_put_that_was_overtaken_has_its_envelope_again() {
         m.store(OWNERS.of(0), owner(Holder::Member(me())).pack());
         set(&m, 2, SlotState::Empty);
         let put = to_put(ring(), 0);
-        let mut put = if only { put.only_at(ticket(2)) } else { put };
+        let mut put = if only { put.at(ticket(2)) } else { put };
         steps(&mut put, &m, |m| holder(m, 0) == Holder::Queued);
         set(&m, 2, SlotState::Full(Content::of(2)));
         let end = run(put, &m);
@@ -238,7 +238,7 @@ fn a_put_that_was_overtaken_has_its_envelope_again() {
 fn a_put_at_one_ticket_is_not_made_at_another() {
     let m = memory();
     set(&m, 0, SlotState::Full(Content::of(1)));
-    assert!(matches!(run(to_put(ring(), 0).only_at(ticket(0)), &m), PutEnd::Full(_)));
+    assert!(matches!(run(to_put(ring(), 0).at(ticket(0)), &m), PutEnd::Full(_)));
     assert_eq!(slot(&m, 1).state, SlotState::Empty);
 }
 

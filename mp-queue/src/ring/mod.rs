@@ -35,7 +35,7 @@
 //! A message of a few bytes needs no envelope: it is in the slot itself, see [`Small`]. Else the second word is 0.
 //!
 //! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. A queue that is bounded
-//! by bytes, too, puts by [`PutWithin`].
+//! by bytes, too, puts by [`PutWithin`]. In rings of a third sort messages stay, and readers copy them: see [`Pin`].
 //!
 //! # Garbage in these words
 //! A member with a bug, or with intent, may write anything into these words. No step reaches beyond its ring
@@ -63,7 +63,9 @@ mod close;
 mod crafted;
 mod find;
 mod get;
+mod kept;
 mod lease;
+mod newest;
 mod put;
 mod settle;
 mod slot;
@@ -75,7 +77,9 @@ pub use chain::{ChainAt, CloseChain, Extend, Link};
 pub use close::Close;
 pub use find::{Find, Found};
 pub use get::{Get, GetEnd, Taken};
+pub use kept::{Collect, Collected, FindRoom, PassOver, Pin, Pinned, Pins, Retire, Room, Unpin};
 pub use lease::{Note, Reclaim, Return, ReturnsAt, any_noted};
+pub use newest::{FindNext, Newest, Next};
 pub use put::{Advance, Put, PutEnd};
 pub use settle::{Settle, Settled, Surroundings};
 pub(crate) use slot::Standing;

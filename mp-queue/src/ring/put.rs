@@ -103,7 +103,7 @@ impl Put {
 
     /// To be published under this ticket, or not: then it ends with [`PutEnd::Full`].
     #[must_use]
-    pub(super) fn only_at(self, ticket: Ticket) -> Self {
+    pub fn at(self, ticket: Ticket) -> Self {
         Self { ticket, known: true, only: true, ..self }
     }
 

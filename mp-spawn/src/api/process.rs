@@ -27,6 +27,7 @@ use crate::parent::options::SpawnOptions;
 use crate::parent::rank::ProcessStatus;
 use crate::parent::start::{self, Names, Plan};
 use crate::protocol::function::Plain;
+use crate::protocol::interrupt::Interrupt;
 use crate::protocol::outcome::is_unit;
 use crate::protocol::payload::ToChild;
 use crate::start_method::StartMethod;
@@ -386,6 +387,12 @@ impl ProcessBuilder {
     /// The processors that it may run on.
     pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> ProcessBuilder {
         self.setup = self.setup.processors(numbers);
+        self
+    }
+
+    /// What Ctrl-C does to it: ends it, without this.
+    pub fn interrupt(mut self, interrupt: Interrupt) -> ProcessBuilder {
+        self.setup = self.setup.interrupt(interrupt);
         self
     }
 

@@ -36,6 +36,10 @@ use crate::sys::clock::deadline;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
+/// `function` is a function item, or a closure that captures nothing. A closure that captures a value of a `Copy` type, and a
+/// function pointer, pass `cargo check`, and are refused by `cargo build`: no bound of a type says that it has no bytes, so
+/// that is known when the call is compiled. Pass values in `args`, or use [`closure!`](crate::closure!).
+///
 /// This is [`start_processes`] and [`ProcessContext::join`] in one, with the options of [`SpawnOptions::nprocs`].
 ///
 /// Returns what the function returned in each of them, by rank.
@@ -77,7 +81,7 @@ where
 /// # The function
 ///
 /// A function item, generic or not, or a closure that captures nothing. Closures that capture, and function pointers, are
-/// refused when the program is compiled:
+/// refused when the program is compiled, by `cargo build` and not yet by `cargo check`:
 ///
 /// ```compile_fail
 /// let factor = 3;
@@ -322,7 +326,7 @@ impl<T> ProcessContext<T> {
         if !self.group.wait(timeout.and_then(deadline), or_failure) {
             return Ok(false);
         }
-        if or_failure && self.group.first_failure().is_some() {
+        if or_failure && self.group.ends_others() {
             self.group.end_all(grace, grace.unwrap_or(GRACE));
         }
         self.group.tell_all();

@@ -5,7 +5,9 @@
 //! | a fault in the guard area of the worker's stack, in its own | [`Cause::StackOverflow`] | [`ExitDetail::StackOverflow`] |
 //! | a fault at the stack pointer, in any that has a stack for handlers | the same | the same |
 //! | any other fault | [`Cause::Fault`] | [`ExitDetail::Fault`] |
-//! | a signal that a process sends, or the program raises | [`Cause::Sent`] | nothing more |
+//! | a SIGABRT that the program raises, in a thread that panics | [`Cause::Panic`] | [`ExitDetail::Panics`] |
+//! | any other signal that a process sends, or the program raises | [`Cause::Sent`] | nothing more |
+//! | a SIGABRT that no handler has seen: the program has replaced it | nothing | [`ExitDetail::EarlierPanics`], if any |
 //! | a stack is used up, in a thread without a stack for handlers | nothing: no handler can run | [`ExitDetail::LikelyStackOverflow`] |
 //!
 //! A thread has a stack for handlers if it was given one (`sigaltstack(2)`). The worker's thread gets it here. Threads that
@@ -15,19 +17,26 @@
 //! [`ExitDetail::StackOverflow`]: crate::ExitDetail::StackOverflow
 //! [`ExitDetail::LikelyStackOverflow`]: crate::ExitDetail::LikelyStackOverflow
 //! [`ExitDetail::Fault`]: crate::ExitDetail::Fault
+//! [`ExitDetail::Panics`]: crate::ExitDetail::Panics
+//! [`ExitDetail::EarlierPanics`]: crate::ExitDetail::EarlierPanics
+//!
+//! A panic that was caught is over: `std::thread::panicking` is true from a panic's beginning until it is caught, in that
+//! thread alone. An abort because of a panic comes in between, in the same thread, as does the signal that it raises.
 //!
 //! # Safety
 //!
 //! This file may hold `unsafe`: it installs signal handlers and runs inside them, where only calls listed in
 //! `signal-safety(7)` are allowed. The handler reads constants that were set before it was installed and what the kernel passes
 //! to it, calls `clock_gettime`, `getpid`, `send`, `signal` and `raise`, and neither allocates nor takes a lock.
+//! `std::thread::panicking`, which it calls for a SIGABRT, reads an atomic, and if any thread panics a number of this thread,
+//! which needs no initialisation and has no destructor.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ops::Range;
-use std::{io, ptr};
+use std::{io, ptr, thread};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::sync::shared::{AtomicU32, AtomicUsize, Ordering};
@@ -185,6 +194,7 @@ fn tell(facts: &Facts, signal: c_int, fault: Option<FaultAccess>) {
     let guard = facts.guard_begin.load(Ordering::Relaxed)..facts.guard_end.load(Ordering::Relaxed);
     let socket = facts.socket.load(Ordering::Relaxed).cast_signed();
     let cause = match fault {
+        None if signal == libc::SIGABRT && thread::panicking() => Cause::Panic,
         None => Cause::Sent,
         Some(fault) if signal == libc::SIGSEGV && fault.is_overflow(&guard) => Cause::StackOverflow,
         Some(_) => Cause::Fault,

@@ -28,6 +28,7 @@ static CURRENT: PerProcess<SetOnce<Current>> = PerProcess::new([const { SetOnce:
 /// Records what this process is; once, before its function is called.
 #[inline]
 pub(crate) fn set(current: Current) {
+    mp_core::waits::name_process(&current.name);
     // The one caller runs once in the life of a process.
     CURRENT.set(current);
 }

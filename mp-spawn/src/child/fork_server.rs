@@ -32,8 +32,8 @@ pub(crate) struct Copy {
     pub(crate) token: Token,
     /// To the process that asked for it.
     pub(crate) socket: OwnedFd,
-    /// Whether a SIGINT is to end it once it has its start message.
-    pub(crate) heeds_interrupts: bool,
+    /// Whether it ignores interrupts, whatever its start message says.
+    pub(crate) ignores_interrupts: bool,
 }
 
 /// Serves until the parent is gone, or reports why it is `unfit` for that: `None`. In each copy it returns what that is to be.
@@ -44,7 +44,9 @@ pub(crate) fn serve(
     serve: &Serve,
     unfit: Option<&String>,
 ) -> io::Result<Option<Copy>> {
-    let heeds_interrupts = !sys::ignore_interrupts();
+    // They have waited since its birth. Its copies ignore them, too, until they know what to do with them.
+    let ignores_interrupts = sys::ignore_interrupts();
+    sys::let_interrupts();
     let [slip] = fds else { return Err(io::Error::other("the fork server got no slip")) };
     let slip = Slip::map(slip.as_fd())?;
     // For `ps`.
@@ -93,7 +95,7 @@ pub(crate) fn serve(
                     // The parent is gone already.
                     sys::exit_at_once(USELESS);
                 }
-                return Ok(Some(Copy { token, socket: mine, heeds_interrupts }));
+                return Ok(Some(Copy { token, socket: mine, ignores_interrupts }));
             }
             Ok(CloneSide::Original) => Answer::Done,
             Err(error) => Answer::Refused(error.raw_os_error().unwrap_or(0)),

@@ -32,6 +32,7 @@ use crate::protocol::control_socket::{self, Line};
 use crate::protocol::frame::{Frame, Inbox, Kind};
 use crate::protocol::function;
 use crate::protocol::inherited_files;
+use crate::protocol::interrupt::Interrupt;
 use crate::protocol::lifeline;
 use crate::protocol::message::{Changes, Hello, Report, Serve, Start};
 use crate::protocol::outbox::Files;
@@ -54,7 +55,7 @@ const FAILED: i32 = 1;
 /// Becomes the worker that the token names, if the process is `fit` for that, else reports why not; ends by `exit`.
 #[inline]
 pub(crate) fn main(token: Token, socket: OwnedFd, fit: Result<(), String>) -> ! {
-    let code = panic::catch_unwind(|| live(token, socket, fit, false)).unwrap_or(USELESS);
+    let code = panic::catch_unwind(|| live(token, socket, fit, None)).unwrap_or(USELESS);
     std::process::exit(code)
 }
 
@@ -64,9 +65,9 @@ pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
     std::process::exit(USELESS)
 }
 
-/// `heeds_interrupts`: whether SIGINT, which is ignored so far, is to end it as soon as it has its start message.
+/// `server_ignores`, of a copy of a fork server, where SIGINT is ignored so far: whether it was ignored before that.
 #[inline]
-fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_interrupts: bool) -> i32 {
+fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, server_ignores: Option<bool>) -> i32 {
     match has_parent(token.parent) {
         Ok(true) => {}
         // Probably killed a moment ago: there is no parent to report to.
@@ -79,9 +80,9 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_in
         Ok(Duty::Serve(serve, slip)) => {
             match fork_server::serve(token.parent, &socket, &slip, &serve, fit.as_ref().err()) {
                 // In each copy.
-                Ok(Some(Copy { token, socket: mine, heeds_interrupts })) => {
+                Ok(Some(Copy { token, socket: mine, ignores_interrupts })) => {
                     drop((socket, slip));
-                    return live(token, mine, fit, heeds_interrupts);
+                    return live(token, mine, fit, Some(ignores_interrupts));
                 }
                 Ok(None) => return 0,
                 Err(error) => useless(&error),
@@ -90,9 +91,7 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_in
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return USELESS,
         Err(error) => useless(&error),
     };
-    if heeds_interrupts {
-        sys::heed_interrupts();
-    }
+    handle_interrupts(start.interrupt, server_ignores);
     let Files { mut memory, mut lifeline, mut ends, inherited } = files;
     if !inherited.is_empty() {
         let own = [&mut memory, &mut lifeline, &mut ends.stdout, &mut ends.stderr].into_iter().flatten();
@@ -126,6 +125,22 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_in
         Ok(_) => work(line, token.parent, start, args),
         Err(why) => tell(line, &Report::Unable(why)),
     }
+}
+
+/// Has interrupts do what they are to do; one that came before does so now.
+#[inline]
+fn handle_interrupts(interrupt: Interrupt, server_ignores: Option<bool>) {
+    if interrupt == Interrupt::Default && server_ignores.is_none() {
+        return;
+    }
+    if !server_ignores.unwrap_or_else(sys::ignores_interrupts) {
+        match interrupt {
+            Interrupt::Default => sys::heed_interrupts(),
+            Interrupt::Ignore => _ = sys::ignore_interrupts(),
+            Interrupt::Graceful => sys::note_interrupts(),
+        }
+    }
+    sys::let_interrupts();
 }
 
 /// Reports, and chooses the exit code. A parent that doesn't listen still sees that.
@@ -337,7 +352,7 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
         Ok(Ended::Returned(Some(Value::Plain(bytes)))) => Report::Plain(bytes),
         Ok(Ended::Returned(Some(Value::Shared(envelope)))) => Report::Value(Ticket::leave(envelope)),
         Ok(Ended::Failed(Fault { message, chain, debug })) => {
-            Report::Error { at: now(), message, chain, debug }
+            Report::Error { at: now(), message, chain, debug, interrupted: mp_core::interrupted() }
         }
         Ok(Ended::Undecodable(message)) => Report::Undecodable(message),
         Err(payload) => {

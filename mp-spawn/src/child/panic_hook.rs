@@ -5,6 +5,7 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::RefCell;
 use std::panic::{self, PanicHookInfo};
 
+use mp_core::fork::SetOnce;
 use mp_core::sync::shared::{AtomicBool, Ordering};
 
 use crate::protocol::control_socket;
@@ -14,6 +15,19 @@ use crate::protocol::message::{PanicNote, cut};
 thread_local! {
     /// The last panic of this thread.
     static LAST: RefCell<Option<PanicNote>> = const { RefCell::new(None) };
+}
+
+/// What is called before a panic is described, and after it was.
+type Around = (fn(), fn());
+
+/// What a layer above does there.
+// fork: two functions of the program, which its copies have as well.
+static AROUND: SetOnce<Around> = SetOnce::new();
+
+/// Calls `before` when a thread of this worker panics, and `after` when the hooks have had their turn, in that thread: what
+/// they do, above all reading the symbols of a backtrace, takes longer than many a task. Counts once in the life of a process.
+pub fn around_panics(before: fn(), after: fn()) {
+    AROUND.set((before, after));
 }
 
 /// Notes every panic before the previous hook has its turn, and tells the parent: if the panic ends the process,
@@ -30,6 +44,8 @@ pub(crate) fn install_hook() {
         if mp_core::is_asking_a_runtime() {
             return;
         }
+        let around = AROUND.get();
+        around.iter().for_each(|(before, _)| before());
         let note = describe(info);
         if let Some(line) = control_socket::get() {
             // A parent that doesn't listen is no reason to stop here.
@@ -38,6 +54,7 @@ pub(crate) fn install_hook() {
         // The thread may be past the life of its locals, or panic while it is here.
         let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
         previous(info);
+        around.iter().for_each(|(_, after)| after());
     }));
 }
 

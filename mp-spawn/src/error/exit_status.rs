@@ -176,10 +176,15 @@ pub enum ExitDetail {
         /// The address that was touched, or that of the instruction.
         address: u64,
     },
-    /// A panic that could not be caught came before: one in a destructor during another panic, one that
-    /// left an `extern "C"` function, or any in a program built with `panic = "abort"`. These are the last ones
-    /// of the process, the latest first, each with its location; those that had been caught are among them.
+    /// A thread aborted the process in a panic that could not be caught: one in a destructor during another panic, one that
+    /// left an `extern "C"` function, or any in a program built with `panic = "abort"`; or in a destructor that called
+    /// `abort` during a panic. These are the last panics of the process, the latest first, each with its location; earlier
+    /// ones that had been caught are among them.
     Panics(Vec<String>),
+    /// A SIGABRT ended the process, and the worker's handler did not run to say whether a panic was the cause: the process
+    /// had set a handler of its own. These are its last panics, the latest first, each with its location; all of them may
+    /// have been caught.
+    EarlierPanics(Vec<String>),
     /// The kernel's out-of-memory (OOM) killer ended it, or another process of the same control group: see `memory.events`
     /// in the kernel's documentation of control groups.
     OutOfMemory,
@@ -205,6 +210,10 @@ impl fmt::Display for ExitDetail {
             ExitDetail::Fault { address } => write!(f, "fault at address {address:#x}"),
             ExitDetail::Panics(panics) => {
                 f.write_str("after a panic that could not be caught")?;
+                panics.iter().try_for_each(|panic| write!(f, "\n  {panic}"))
+            }
+            ExitDetail::EarlierPanics(panics) => {
+                f.write_str("its last panics, which may have been caught, were")?;
                 panics.iter().try_for_each(|panic| write!(f, "\n  {panic}"))
             }
             ExitDetail::OutOfMemory => {

@@ -87,7 +87,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | in a worker that has not become one | [`NotInitialised`](Self::NotInitialised) | |
 ///
 /// A signal that the system refuses to send is [`NotSignalled`](Self::NotSignalled), with its reason.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 #[doc(alias = "ProcessException")]
 pub enum SpawnError {
@@ -194,6 +194,8 @@ pub enum RaisedKind {
     Error,
     /// It panicked.
     Panic,
+    /// It returned `Err` after Ctrl-C, of which it had asked to be told ([`Interrupt::Graceful`](crate::Interrupt::Graceful)).
+    Interrupted,
 }
 
 /// A worker returned an error or panicked: everything that is known about it.
@@ -373,6 +375,8 @@ impl fmt::Display for SpawnError {
     }
 }
 
+mp_core::readable_debug!(SpawnError);
+
 impl std::error::Error for SpawnError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -388,6 +392,7 @@ impl fmt::Display for ProcessRaised {
         let verb = match self.kind {
             RaisedKind::Error => "failed",
             RaisedKind::Panic => "panicked",
+            RaisedKind::Interrupted => "ended after Ctrl-C",
         };
         write!(f, "{} {verb}: {}", self.who, self.message)?;
         if let Some(location) = &self.location {

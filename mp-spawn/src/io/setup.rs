@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use crate::protocol::inherited_files::Inherited;
+use crate::protocol::interrupt::Interrupt;
 
 /// Where what a process writes to its standard output, or to its standard error, goes.
 ///
@@ -85,6 +86,7 @@ pub struct ProcessOptions {
     pub(crate) number: Option<usize>,
     pub(crate) stdout: Stdio,
     pub(crate) stderr: Stdio,
+    pub(crate) interrupt: Interrupt,
     /// The files that it inherits.
     pub(crate) inherited: Vec<Inherited>,
 }
@@ -112,6 +114,12 @@ impl ProcessOptions {
     #[doc(alias = "sched_setaffinity")]
     pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> ProcessOptions {
         self.processors = numbers.into_iter().collect();
+        self
+    }
+
+    /// What Ctrl-C does to it.
+    pub fn interrupt(mut self, interrupt: Interrupt) -> ProcessOptions {
+        self.interrupt = interrupt;
         self
     }
 

@@ -75,8 +75,9 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
     };
     match report {
         Report::Done | Report::Plain(_) | Report::Value(_) => None,
-        Report::Error { at, message, chain, debug } => {
-            Some((at.min(now), raised(RaisedKind::Error, message, chain, debug, None, None)))
+        Report::Error { at, message, chain, debug, interrupted } => {
+            let kind = if interrupted { RaisedKind::Interrupted } else { RaisedKind::Error };
+            Some((at.min(now), raised(kind, message, chain, debug, None, None)))
         }
         Report::Panic { at, note: PanicNote { message, location, backtrace } } => {
             let error = raised(RaisedKind::Panic, message, Vec::new(), String::new(), location, backtrace);
@@ -122,13 +123,16 @@ pub(crate) fn of_exit(
     // A signal that a process sends reaches the handler.
     let unheard = killer == Some(Signal::from_number(libc::SIGSEGV)) && seen.hello && seen.crash.is_none();
     let aborted = killer == Some(Signal::from_number(libc::SIGABRT));
-    let panicked = aborted && !seen.panics.is_empty();
-    let detail = match (crash, panicked) {
-        (Some(Crash { cause: Cause::StackOverflow, address, .. }), _) => {
+    let panics = || seen.panics.iter().rev().map(in_a_line).collect();
+    let detail = match crash {
+        Some(Crash { cause: Cause::StackOverflow, address, .. }) => {
             Some(ExitDetail::StackOverflow { address })
         }
-        (Some(Crash { cause: Cause::Fault, address, .. }), _) => Some(ExitDetail::Fault { address }),
-        (_, true) => Some(ExitDetail::Panics(seen.panics.iter().rev().map(in_a_line).collect())),
+        Some(Crash { cause: Cause::Fault, address, .. }) => Some(ExitDetail::Fault { address }),
+        Some(Crash { cause: Cause::Panic, .. }) if !seen.panics.is_empty() => {
+            Some(ExitDetail::Panics(panics()))
+        }
+        None if aborted && !seen.panics.is_empty() => Some(ExitDetail::EarlierPanics(panics())),
         _ if killer.is_some() && killer == asked => Some(ExitDetail::AskedFor),
         _ if seen.out_of_memory => Some(ExitDetail::OutOfMemory),
         _ if killer.is_some() && !seen.hello => Some(ExitDetail::NotBegun),
@@ -260,8 +264,13 @@ mod tests {
 
     #[test]
     fn times_from_a_child_never_lie_in_the_future() {
-        let report =
-            Report::Error { at: u64::MAX, message: String::new(), chain: vec![], debug: String::new() };
+        let report = Report::Error {
+            at: u64::MAX,
+            message: String::new(),
+            chain: vec![],
+            debug: String::new(),
+            interrupted: false,
+        };
         assert_eq!(of_report(subject(), report, 9).map(|(at, _)| at), Some(9));
     }
 }

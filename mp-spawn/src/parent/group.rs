@@ -4,14 +4,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use mp_core::Wait;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use mp_core::user_code::{Apart, caught};
+use mp_core::waits::{Call, On, Service, Subject, Watch, serves_no_more};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 
 use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
 use crate::error::process_name::ProcessName;
-use crate::error::{Result, SpawnError};
+use crate::error::{RaisedKind, Result, SpawnError};
 use crate::io::captured::Streams;
 use crate::parent::active::ActiveChild;
 use crate::parent::rank::{ProcessStatus, Rank, Running};
@@ -269,6 +271,7 @@ impl Group {
 
     /// Calls this when all are over; at once if they are.
     pub(crate) fn at_end(&self, call: impl FnOnce() + Send + 'static) {
+        serves_no_more(Service::Supervisor);
         self.at_end.lock().push(AtEnd(Apart::new(Box::new(call))));
         self.call_at_end();
         // So that the supervisor notices the end at once.
@@ -314,7 +317,13 @@ impl Group {
     pub(crate) fn first_failure(&self) -> Option<SpawnError> {
         let ranks = self.ranks.lock();
         let failures = ranks.iter().filter_map(|rank| rank.failure.as_ref());
-        failures.min_by_key(|(at, _)| *at).map(|(_, error)| error.clone())
+        // What an interrupt has ended is told only where nothing else has gone wrong.
+        failures.min_by_key(|(at, error)| (!ends_others(error), *at)).map(|(_, error)| error.clone())
+    }
+
+    /// The failure that happened first and ends the others.
+    pub(crate) fn ends_others(&self) -> bool {
+        self.ranks.lock().iter().filter_map(|rank| rank.failure.as_ref()).any(|(_, error)| ends_others(error))
     }
 
     /// All failures in the order in which they happened.
@@ -351,18 +360,33 @@ impl Group {
     pub(crate) fn wait(&self, until: Option<Instant>, or_failure: bool) -> bool {
         let settled = |ranks: &[Rank]| {
             ranks.iter().all(|rank| rank.over)
-                || or_failure && ranks.iter().any(|rank| rank.failure.is_some())
+                || or_failure
+                    && ranks
+                        .iter()
+                        .any(|rank| rank.failure.as_ref().is_some_and(|(_, error)| ends_others(error)))
         };
         let mut ranks = self.ranks.lock();
+        let mut watch: Option<Watch> = None;
         while !settled(&ranks) {
-            if until.is_some_and(|until| until <= Instant::now()) {
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
                 return false;
             }
+            let watch =
+                watch.get_or_insert_with(|| Watch::new(now, until.map_or(Wait::Forever, Wait::Until)));
+            if watch.is_due(now) {
+                MutexGuard::unlocked(&mut ranks, || watch.looked(now, || self.subject()));
+                if settled(&ranks) {
+                    break;
+                }
+            }
+            let next = now + watch.pause();
+            let until = until.map_or(next, |until| until.min(next));
             if let Some(last) = last_one(&ranks) {
                 let alone = last.alone();
                 let bell = if alone.is_none() { self.bell() } else { None };
                 if alone.is_some() || bell.is_some() {
-                    let until = until.into_iter().chain(alone).min();
+                    let until = alone.map_or(until, |alone| alone.min(until));
                     MutexGuard::unlocked(&mut ranks, || {
                         if alone.is_none() && last.alone_until.is_some() {
                             supervisor::hear(last.id);
@@ -372,16 +396,27 @@ impl Group {
                     continue;
                 }
             }
-            match until {
-                None => self.changed.wait(&mut ranks),
-                Some(until) => _ = self.changed.wait_until(&mut ranks, until),
-            }
+            self.changed.wait_until(&mut ranks, until);
         }
         let to_be_written = |rank: &&Rank| rank.over && rank.streams.are_to_be_written();
         let left: Vec<_> = ranks.iter().filter(to_be_written).map(|rank| rank.streams.clone()).collect();
         let all_over = ranks.iter().all(|rank| rank.over);
         drop(ranks);
         !all_over || left.is_empty() || Streams::wait_until_written(&left, until)
+    }
+
+    /// What is waited for, for reports.
+    fn subject(&self) -> Subject {
+        let ranks = self.ranks.lock();
+        let left: Vec<&Rank> = ranks.iter().filter(|rank| !rank.over).collect();
+        let names: Vec<&str> = left.iter().take(8).map(|rank| rank.name.as_str()).collect();
+        let more = if left.len() > names.len() {
+            format!(", and {} more", left.len() - names.len())
+        } else {
+            String::new()
+        };
+        let pids = left.iter().map(|rank| rank.number()).collect();
+        Subject::other(Call::Join, On::Processes(pids), format!("{}{more}", names.join(", ")))
     }
 
     /// The bell of the next change. To be asked for with the ranks locked, so that no change is missed.
@@ -458,8 +493,8 @@ fn last_one(ranks: &[Rank]) -> Option<Running> {
 /// Waits for the end of a process and reaps it, without waiting for the supervisor to do so and to tell: with one
 /// process, waiting for another thread to be woken twice is a tenth of the time that the process lives. Returns at
 /// the bell too.
-fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Option<Instant>) {
-    let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Instant) {
+    let left = timespec(until.saturating_duration_since(Instant::now()));
     let sentinel = last.handle.sentinel();
     let end = PollFd::new(&sentinel, PollFlags::IN);
     let other = bell.map(|bell| PollFd::new(bell, PollFlags::IN));
@@ -468,10 +503,16 @@ fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Option<Instant>) 
         None => ([end.clone(), end], 1),
     };
     // After an interrupted or refused wait the caller checks again.
-    let ended = rustix::event::poll(&mut fds[..count], left.as_ref()).is_ok() && !fds[0].revents().is_empty();
+    let ended = rustix::event::poll(&mut fds[..count], Some(&left)).is_ok() && !fds[0].revents().is_empty();
     if ended {
         supervisor::ended(last.id);
     }
+}
+
+/// Whether a failure ends the other processes: not if all that happened is that Ctrl-C was pressed.
+fn ends_others(error: &SpawnError) -> bool {
+    let SpawnError::ProcessRaised(raised) = error else { return true };
+    raised.kind != RaisedKind::Interrupted || mp_core::mutant!("spawn.interrupt.ends-others")
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::error::failed;
 use crate::io::setup::{ProcessOptions, Stdio};
 use crate::protocol::command::Words;
+use crate::protocol::interrupt::Interrupt;
 use crate::start_method::StartMethod;
 
 /// How many processes to start, and how.
@@ -193,6 +194,12 @@ impl SpawnOptions {
     /// The processors that the processes may run on; this process's without this.
     pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> SpawnOptions {
         self.setup = self.setup.processors(numbers);
+        self
+    }
+
+    /// What Ctrl-C does to the processes: ends them, without this.
+    pub fn interrupt(mut self, interrupt: Interrupt) -> SpawnOptions {
+        self.setup = self.setup.interrupt(interrupt);
         self
     }
 

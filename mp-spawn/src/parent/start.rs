@@ -1,5 +1,6 @@
 //! Starting: from a function, arguments and options to processes that run.
 
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::protocol::command;
 use crate::protocol::frame::{self, Kind, WireError};
 use crate::protocol::function::loaded_objects;
 use crate::protocol::function::{Desc, FunctionRef};
+use crate::protocol::interrupt::Interrupt;
 use crate::protocol::message::Start;
 use crate::protocol::outbox::Outbox;
 use crate::protocol::payload::ToChild;
@@ -23,6 +25,7 @@ use crate::protocol::settings::Settings;
 use crate::protocol::token;
 use crate::start_method::{self, Chosen, StartMethod, get_all_start_methods, get_start_method};
 use crate::sys::log_event::{self, event};
+use crate::sys::note_first_interrupt;
 
 /// What is to run.
 #[derive(Debug)]
@@ -106,13 +109,17 @@ pub(crate) fn start(
             function: function.clone(),
             library: library.clone(),
             daemon,
+            interrupt: setup.interrupt,
             settings: settings.clone(),
             directory,
             processors,
         };
         Ok(Order { rank, outbox: frames(&start, &bytes, memory)?, parcel, setup })
     };
-    let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
+    let orders: VecDeque<Order> = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
+    if orders.iter().any(|order| order.setup.interrupt == Interrupt::Graceful) {
+        note_first_interrupt();
+    }
     match supervisor::start(Batch { command, common, orders, room }) {
         Ok(()) => {
             let started = if log_event::wanted() { group.pids() } else { Vec::new() };

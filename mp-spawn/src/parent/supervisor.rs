@@ -90,8 +90,7 @@ pub(crate) fn is_this_thread() -> bool {
 #[derive(Debug)]
 struct Job {
     batch: Batch,
-    /// The processes of it that run.
-    started: Vec<u64>,
+    started: Vec<u64>, // the processes of it that run
     reply: Sender<Result<()>>,
 }
 
@@ -406,6 +405,7 @@ impl Loop {
         // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
         let _ = sys::block_signals();
         IS_SUPERVISOR.set(true);
+        mp_core::waits::serves(mp_core::waits::Service::Supervisor);
         crate::sys::oom::begin();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = Vec::with_capacity(64);

@@ -54,10 +54,16 @@ impl<'a> Fields<'a> {
     }
 
     #[inline]
-    pub(crate) fn flag(&mut self) -> Option<bool> {
-        let (flag, rest) = self.0.split_first()?;
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
         self.0 = rest;
-        (*flag <= 1).then_some(*flag == 1)
+        Some(*byte)
+    }
+
+    #[inline]
+    pub(crate) fn flag(&mut self) -> Option<bool> {
+        let flag = self.byte()?;
+        (flag <= 1).then_some(flag == 1)
     }
 
     /// Something that may be missing.

@@ -10,6 +10,7 @@ use crate::error::function_error::FunctionError;
 use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 use crate::protocol::frame::{CRASH_PAYLOAD, Frame, Kind};
 use crate::protocol::function::FunctionRef;
+use crate::protocol::interrupt::Interrupt;
 use crate::protocol::payload::Ticket;
 use crate::protocol::settings::Settings;
 
@@ -30,6 +31,8 @@ pub(crate) struct Start {
     pub(crate) library: Option<PathBuf>,
     /// Whether its parent ends it when the parent ends, instead of waiting for it.
     pub(crate) daemon: bool,
+    /// What Ctrl-C does to it.
+    pub(crate) interrupt: Interrupt,
     /// How processes are started.
     pub(crate) settings: Settings,
     pub(crate) directory: Option<PathBuf>,
@@ -46,6 +49,7 @@ impl Start {
         self.function.put(&mut out);
         put_path(&mut out, self.library.as_deref());
         out.push(self.daemon.into());
+        out.push(self.interrupt.to_byte());
         self.settings.put(&mut out);
         put_path(&mut out, self.directory.as_deref());
         put_number(&mut out, self.processors.len() as u64);
@@ -65,6 +69,7 @@ impl Start {
             function: FunctionRef::read(&mut fields)?,
             library: fields.option(Fields::bytes)?.map(path),
             daemon: fields.flag()?,
+            interrupt: fields.byte().and_then(Interrupt::from_byte)?,
             settings: Settings::read(&mut fields)?,
             directory: fields.option(Fields::bytes)?.map(path),
             processors: Vec::new(),
@@ -170,7 +175,7 @@ pub(crate) enum Report {
     /// It returned a value, and waits until the parent has it.
     Value(Ticket),
     /// It returned an error.
-    Error { at: u64, message: String, chain: Vec<String>, debug: String },
+    Error { at: u64, message: String, chain: Vec<String>, debug: String, interrupted: bool },
     /// It panicked.
     Panic { at: u64, note: PanicNote },
     /// It was not called: its reference does not hold.
@@ -200,11 +205,15 @@ pub(crate) enum Cause {
     Fault = 1,
     /// An instruction raised it, by using the stack beyond its end.
     StackOverflow = 2,
+    /// The program raised it, in a thread that had a panic which was not caught.
+    Panic = 3,
 }
 
 impl Cause {
     fn from_byte(byte: u8) -> Option<Cause> {
-        [Cause::Sent, Cause::Fault, Cause::StackOverflow].into_iter().find(|cause| *cause as u8 == byte)
+        [Cause::Sent, Cause::Fault, Cause::StackOverflow, Cause::Panic]
+            .into_iter()
+            .find(|cause| *cause as u8 == byte)
     }
 }
 
@@ -274,7 +283,8 @@ impl FromChild {
 /// Cuts a text that is too long to send, at a character's boundary.
 pub(crate) fn cut(mut text: String) -> String {
     if text.len() > TEXT {
-        text.truncate(text.floor_char_boundary(TEXT));
+        let end = (0..=TEXT).rfind(|&at| text.is_char_boundary(at)).unwrap_or(0);
+        text.truncate(end);
         text.push_str(" … (cut)");
     }
     text
@@ -314,6 +324,7 @@ mod tests {
             function: FunctionRef::example(),
             library: Some(PathBuf::from("/tmp/lib.so")),
             daemon: true,
+            interrupt: Interrupt::Graceful,
             settings: Settings::example(),
             directory: Some(PathBuf::from("/tmp/x y")),
             processors: vec![0, 7],

@@ -6,6 +6,7 @@ pub(crate) mod fields;
 pub(crate) mod frame;
 pub(crate) mod function;
 pub(crate) mod inherited_files;
+pub(crate) mod interrupt;
 pub(crate) mod lifeline;
 pub(crate) mod message;
 pub(crate) mod outbox;

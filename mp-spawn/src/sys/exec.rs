@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rustix::process::Pid;
 
 use crate::sys::environment::Environment;
-use crate::sys::signals::{STANDARD_SIGNALS, no_signals};
+use crate::sys::signals::{STANDARD_SIGNALS, blocked_at_birth, no_signals};
 use crate::sys::{check, descriptors};
 
 /// What is to be executed, and how.
@@ -31,6 +31,8 @@ pub(crate) struct Program<'a> {
     pub(crate) inherit: BorrowedFd<'a>,
     /// Inherited at these numbers, which none of the files here has by itself.
     pub(crate) files: &'a [(RawFd, Arc<OwnedFd>)],
+    /// Whether a SIGINT waits until the program lets it through.
+    pub(crate) interrupts_wait: bool,
     /// Its standard output, where it is not inherited.
     pub(crate) stdout: Option<BorrowedFd<'a>>,
     /// Its standard error, where it is not inherited.
@@ -71,7 +73,7 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     for (from, to) in [(program.stdout, libc::STDOUT_FILENO), (program.stderr, libc::STDERR_FILENO)] {
         from.map_or(Ok(()), |from| actions.duplicate(from, to))?;
     }
-    let attributes = Attributes::with_default_signals()?;
+    let attributes = Attributes::with_default_signals(program.interrupts_wait)?;
     let (argv, environment) = (program.argv(), program.environment());
     let mut pid = 0;
     // SAFETY:
@@ -130,13 +132,13 @@ impl Drop for Actions {
 struct Attributes(libc::posix_spawnattr_t);
 
 impl Attributes {
-    fn with_default_signals() -> io::Result<Attributes> {
+    fn with_default_signals(interrupts_wait: bool) -> io::Result<Attributes> {
         let mut attributes = MaybeUninit::uninit();
         // SAFETY: the function initialises what a valid pointer points to.
         check(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
         // SAFETY: initialised just now, for the call returned zero.
         let mut attributes = Attributes(unsafe { attributes.assume_init() });
-        let (mut defaults, none) = (no_signals(), no_signals());
+        let (mut defaults, blocked) = (no_signals(), blocked_at_birth(interrupts_wait));
         for signal in STANDARD_SIGNALS.filter(|signal| !HANDED_DOWN.contains(signal)) {
             // SAFETY: the set is initialised, and the number is a signal's. What isn't in it stays ignored, or becomes the
             // default when the program is executed.
@@ -145,7 +147,7 @@ impl Attributes {
         // SAFETY: the attributes and the set are initialised, and the set is copied.
         check(unsafe { libc::posix_spawnattr_setsigdefault(&raw mut attributes.0, &raw const defaults) })?;
         // SAFETY: the attributes and the set are initialised, and the set is copied.
-        check(unsafe { libc::posix_spawnattr_setsigmask(&raw mut attributes.0, &raw const none) })?;
+        check(unsafe { libc::posix_spawnattr_setsigmask(&raw mut attributes.0, &raw const blocked) })?;
         let flags = (libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK) as libc::c_short;
         // SAFETY: the attributes are initialised.
         check(unsafe { libc::posix_spawnattr_setflags(&raw mut attributes.0, flags) })?;

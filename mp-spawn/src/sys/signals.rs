@@ -42,6 +42,72 @@ pub(crate) fn heed_interrupts() {
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
 }
 
+/// What SIGINT does to this process: a handler's address, or one of the constants `SIG_DFL`, `SIG_IGN`.
+fn interrupt_action() -> libc::sighandler_t {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a null pointer says that nothing is changed; the present action is written to a valid place.
+    unsafe { libc::sigaction(libc::SIGINT, ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: all zeroes are an action, and the call can't have written another kind of thing.
+    unsafe { action.assume_init() }.sa_sigaction
+}
+
+/// Whether this process ignores SIGINT.
+pub(crate) fn ignores_interrupts() -> bool {
+    interrupt_action() == libc::SIG_IGN
+}
+
+extern "C" fn note(_: c_int) {
+    mp_core::note_interrupt();
+}
+
+extern "C" fn note_first(signal: c_int) {
+    if mp_core::note_interrupt() > 0 {
+        // SAFETY: this may be called in a signal handler, and installs none.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // SAFETY: this may be called in a signal handler. It is delivered when that returns.
+        unsafe { libc::raise(signal) };
+    }
+}
+
+fn handle_interrupts(handler: extern "C" fn(c_int)) {
+    // SAFETY: all zeroes is an action without flags, so that calls which wait are not begun anew.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as usize;
+    // SAFETY: the action is initialised; its handler changes one word, or makes calls that are allowed there.
+    unsafe { libc::sigaction(libc::SIGINT, &raw const action, ptr::null_mut()) };
+}
+
+/// From now on a SIGINT is noted, and does nothing else.
+pub(crate) fn note_interrupts() {
+    handle_interrupts(note);
+}
+
+/// If SIGINT would end this process: from now on the first one is noted, and the second one ends it.
+pub(crate) fn note_first_interrupt() {
+    if interrupt_action() == libc::SIG_DFL {
+        handle_interrupts(note_first);
+    }
+}
+
+fn interrupts() -> libc::sigset_t {
+    let mut set = no_signals();
+    // SAFETY: the set is initialised, and the number is a signal's.
+    unsafe { libc::sigaddset(&raw mut set, libc::SIGINT) };
+    set
+}
+
+/// What is blocked in a process that was made just now.
+pub(crate) fn blocked_at_birth(interrupts_wait: bool) -> libc::sigset_t {
+    if interrupts_wait { interrupts() } else { no_signals() }
+}
+
+/// Lets SIGINT through.
+pub(crate) fn let_interrupts() {
+    let set = interrupts();
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut()) };
+}
+
 /// Blocks every signal in the calling thread, and returns those that were blocked before.
 pub(crate) fn hold_signals() -> io::Result<libc::sigset_t> {
     let (all, mut before) = (all_signals(), no_signals());
@@ -56,8 +122,9 @@ pub(crate) fn let_signals(blocked: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut()) };
 }
 
-/// Sets every signal to its default and unblocks all in the calling thread, as [`posix_spawn`] does.
-pub(crate) fn forget_signal_handlers() {
+/// Sets every signal to its default and unblocks all in the calling thread but, if they are to wait, interrupts: as
+/// [`posix_spawn`] does.
+pub(crate) fn forget_signal_handlers(interrupts_wait: bool) {
     for signal in 1..=libc::SIGRTMAX() {
         // SAFETY: this installs no handler. Of signals that can't be changed it is an error, which changes nothing.
         let before = unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -66,7 +133,7 @@ pub(crate) fn forget_signal_handlers() {
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }
     }
-    let_signals(&no_signals());
+    let_signals(&blocked_at_birth(interrupts_wait));
 }
 
 pub(super) fn all_signals() -> libc::sigset_t {

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
+use mp_core::words::LockKind;
 use mp_core::{Error, LockError, Result, Wait};
 
 use crate::handle::handle;
@@ -49,7 +50,7 @@ impl<T: Pod + Send> Array<T> {
     /// # Errors
     /// As [`from_slice`](Self::from_slice).
     pub fn zeros(len: usize) -> Result<Self> {
-        Ok(Self { locked: Locked::new::<T>("Array", len)?, len, data: PhantomData })
+        Ok(Self { locked: Locked::new::<T>(LockKind::Array, len)?, len, data: PhantomData })
     }
 
     /// How many elements it has.
@@ -94,5 +95,5 @@ impl<T: Pod + Send> Array<T> {
 
 handle! {
     Array<T: Pod + Send>, "an Array", |array| array.locked.shared(), format_args!("{} in ", array.len);
-    |d| Locked::receive::<T, D>("an Array", "Array", d).map(|(locked, len)| Self { locked, len, data: PhantomData })
+    |d| Locked::receive::<T, D>("an Array", LockKind::Array, d).map(|(locked, len)| Self { locked, len, data: PhantomData })
 }

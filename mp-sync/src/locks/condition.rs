@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::waits::{Call, Subject};
 use mp_core::words::Member;
 use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, LockError, Result, Wait, block_on};
 
@@ -385,6 +386,11 @@ impl Blocking for TokenWaiter<'_> {
     fn sleep(&mut self, announced: u64, _: Instant) -> bool {
         let word = SLOTS + u64::from(self.mine.index);
         self.condition.shared.structure().sleep(word, announced as u32, &self.asking, self.wait)
+    }
+
+    fn subject(&self) -> Subject {
+        let hold = self.condition.shared.structure().hold();
+        Subject::block(Call::Condition, hold.arena(), hold.block())
     }
 }
 

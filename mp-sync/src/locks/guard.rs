@@ -108,7 +108,7 @@ impl<'a, T: ?Sized> Relock for LockGuard<'a, T> {
     }
 
     fn relock((locked, at): Self::Unlocked, wait: Wait, _: Waiting) -> Result<Self, LockError> {
-        Ok(LockGuard { at, locked, lock: locked.acquire(wait, false)?, data: PhantomData })
+        Ok(LockGuard { at, locked, lock: locked.acquire(locked.kind(), wait, false)?, data: PhantomData })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
+use mp_core::words::LockKind;
 use mp_core::{LockError, Result, Wait};
 
 use crate::handle::handle;
@@ -53,6 +54,35 @@ use crate::locks::locked::{Locked, locking};
 /// process waits until that continues. [`try_lock`](Self::try_lock) and [`lock_timeout`](Self::lock_timeout) give up, and name
 /// the holder. Waiters are not served in order.
 ///
+/// # Deadlocks
+/// When threads of any processes wait for each other's locks in a cycle, without a time-out, one of them gets
+/// [`LockError::Deadlock`] within about 200 ms, which names them all; the others go on when it drops its guards:
+///
+/// ```
+/// use mp_sync::{Lock, LockError};
+///
+/// let (a, b) = (Lock::new(1)?, Lock::new(2)?);
+/// let (theirs, others) = (a.clone(), b.clone());
+/// let both = std::sync::Arc::new(std::sync::Barrier::new(2)); // or processes, and a barrier of this crate
+/// let there = both.clone();
+/// let thread = std::thread::spawn(move || {
+///     let _b = others.lock()?;
+///     there.wait();
+///     theirs.lock().map(drop)
+/// });
+/// let held = a.lock()?;
+/// both.wait();
+/// let mine = b.lock().map(drop);
+/// drop(held);
+/// match (mine, thread.join().expect("it does not panic")) {
+///     (Err(LockError::Deadlock(cycle)), Ok(())) | (Ok(()), Err(LockError::Deadlock(cycle))) => {
+///         assert_eq!(cycle.steps.len(), 2); // it prints as a sentence, with processes, threads and locks
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
 /// # When a process dies
 /// A process that is killed while it holds the lock may have changed half of the data. From then on, locking returns
 /// [`LockError::OwnerDied`], which names the process, to every caller, until one repairs the data with
@@ -76,7 +106,7 @@ impl<T: Pod + Send> Lock<T> {
     /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), [`Error::ArenaFull`](mp_core::Error::ArenaFull), or
     /// [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) for a type that is aligned to more than 64 bytes.
     pub fn new(value: T) -> Result<Self> {
-        let locked = Locked::new::<T>("Lock", 1)?;
+        let locked = Locked::new::<T>(LockKind::Lock, 1)?;
         *locked.value(locked.first()?) = value;
         Ok(Self { locked, data: PhantomData })
     }
@@ -101,7 +131,7 @@ impl<T: Pod + Send> Lock<T> {
 
 handle! {
     Lock<T: Pod + Send>, "a Lock", |lock| lock.locked.shared(), "";
-    |d| match Locked::receive::<T, D>("a Lock", "Lock", d)? {
+    |d| match Locked::receive::<T, D>("a Lock", LockKind::Lock, d)? {
         (locked, 1) => Ok(Self { locked, data: PhantomData }),
         (_, len) => Err(serde::de::Error::custom(format!("a lock around {len} values arrived"))),
     }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use mp_core::steps::lock::Died;
-use mp_core::words::Member;
+use mp_core::words::{LockKind, Member};
 use mp_core::{AdaptiveSpin, Error, LockError, RawGuard, RawLock, Result, Wait};
 use serde::Deserializer;
 
@@ -29,23 +29,24 @@ pub struct Locked {
     lock: RawLock,
     data: Data,
     patience: Arc<AdaptiveSpin>,
+    kind: LockKind,
 }
 
 impl Locked {
-    /// For `len` elements of `T`, whose bytes are all zero; `what` has them.
-    pub(crate) fn new<T>(what: &str, len: usize) -> Result<Self> {
+    /// For `len` elements of `T`, whose bytes are all zero; a `kind` has them.
+    pub(crate) fn new<T>(kind: LockKind, len: usize) -> Result<Self> {
         data::check::<T>()?;
         let words = size_of::<T>().checked_mul(len).map(|bytes| bytes.div_ceil(8) as u64);
         // What no memory has is refused by the arena, which says how much there is.
-        let shared =
-            Shared::new(&data::name_of::<T>(what), words.map_or(u64::MAX, |n| n.saturating_add(DATA)))?;
+        let name = data::name_of::<T>(kind.type_name());
+        let shared = Shared::new(&name, words.map_or(u64::MAX, |n| n.saturating_add(DATA)))?;
         shared.store(LEN, len as u64);
-        Ok(Self::of::<T>(shared, len))
+        Ok(Self::of::<T>(shared, kind, len))
     }
 
-    fn of<T>(shared: Shared, len: usize) -> Self {
+    fn of<T>(shared: Shared, kind: LockKind, len: usize) -> Self {
         let (lock, data) = (shared.lock(LOCK), Data::of(&shared, len * size_of::<T>()));
-        Self { shared, lock, data, patience: Arc::new(AdaptiveSpin::new()) }
+        Self { shared, lock, data, patience: Arc::new(AdaptiveSpin::new()), kind }
     }
 
     #[inline(always)]
@@ -60,16 +61,16 @@ impl Locked {
     /// Of `what`, received, with elements of `T`; how many there are.
     pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
         what: &'static str,
-        name: &str,
+        kind: LockKind,
         d: D,
     ) -> Result<(Self, usize), D::Error> {
-        let shared = Shared::receive(what, &data::name_of::<T>(name), DATA, d)?;
+        let shared = Shared::receive(what, &data::name_of::<T>(kind.type_name()), DATA, d)?;
         let (len, room) = (shared.load(LEN), shared.len().saturating_sub(DATA).saturating_mul(8));
         match usize::try_from(len)
             .ok()
             .filter(|len| len.checked_mul(size_of::<T>()).is_some_and(|n| n as u64 <= room))
         {
-            Some(len) => Ok((Self::of::<T>(shared, len), len)),
+            Some(len) => Ok((Self::of::<T>(shared, kind, len), len)),
             None => {
                 Err(serde::de::Error::custom(format!("{what} of {len} elements arrived, in {room} bytes")))
             }
@@ -78,16 +79,26 @@ impl Locked {
 
     /// Locks what no other code knows yet.
     pub(crate) fn first(&self) -> Result<RawGuard<'_>> {
-        self.lock.acquire(Wait::Never, &self.patience).map_err(|e| match e {
+        self.lock.acquire(self.kind, Wait::Never, &self.patience).map_err(|e| match e {
             LockError::Failed(e) => e,
             other => Error::Malformed(other.to_string()),
         })
     }
 
-    /// Locks it. `recovering`: also when a holder died, and what the guard is dropped over is sound again.
+    /// What has it.
+    pub(crate) fn kind(&self) -> LockKind {
+        self.kind
+    }
+
+    /// Locks it, as what has it. `recovering`: also when a holder died, and what the guard is dropped over is sound again.
     #[inline(always)]
-    pub(crate) fn acquire(&self, wait: Wait, recovering: bool) -> Result<RawGuard<'_>, LockError> {
-        let mut guard = self.lock.acquire(wait, &self.patience)?;
+    pub(crate) fn acquire(
+        &self,
+        kind: LockKind,
+        wait: Wait,
+        recovering: bool,
+    ) -> Result<RawGuard<'_>, LockError> {
+        let mut guard = self.lock.acquire(kind, wait, &self.patience)?;
         if recovering {
             guard.mark_recovered();
         } else if guard.is_marked() {
@@ -110,7 +121,7 @@ macro_rules! locking {
         impl<T: Pod + Send> $name<T> {
             #[inline(always)]
             fn guard(&self, wait: Wait, recovering: bool) -> Result<LockGuard<'_, $guarded>, LockError> {
-                let ($this, $raw) = (self, self.locked.acquire(wait, recovering)?);
+                let ($this, $raw) = (self, self.locked.acquire(LockKind::$name, wait, recovering)?);
                 Ok($guard)
             }
 
@@ -118,7 +129,8 @@ macro_rules! locking {
             ///
             /// # Errors
             /// [`LockError::OwnerDied`] when a process died while it held the lock and no caller has recovered since,
-            /// [`LockError::WouldDeadlock`] when this thread holds it already, [`LockError::Failed`] in a forked copy.
+            /// [`LockError::WouldDeadlock`] when this thread holds it already, [`LockError::Deadlock`] when threads wait for each
+            /// other in a cycle and this one closed it, [`LockError::Failed`] in a forked copy.
             #[inline]
             #[doc(alias = "acquire")]
             #[doc(alias = "get_lock")]

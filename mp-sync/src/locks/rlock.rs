@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use mp_core::mem::Word;
 use mp_core::steps::lock::Died;
-use mp_core::words::Member;
+use mp_core::words::{LockKind, Member};
 use mp_core::{AdaptiveSpin, Error, LockError, Result, Wait};
 
 use crate::handle::handle;
@@ -96,7 +96,8 @@ impl<T: Pod + Send> RLock<T> {
     ///
     /// # Errors
     /// [`LockError::OwnerDied`] when a process died while it held the lock and no caller has recovered since,
-    /// [`LockError::Failed`] in a forked copy.
+    /// [`LockError::Deadlock`] when threads wait for each other in a cycle and this one closed it, [`LockError::Failed`] in a
+    /// forked copy.
     #[doc(alias = "acquire")]
     pub fn lock(&self) -> Result<RLockGuard<'_, T>, LockError> {
         self.within(Wait::Forever, false)
@@ -134,7 +135,7 @@ impl<T: Pod + Send> RLock<T> {
         let me = self.shared.me()?;
         let lock = self.shared.lock(LOCK);
         let mut died = None;
-        match lock.acquire(wait, &self.patience) {
+        match lock.acquire(LockKind::RLock, wait, &self.patience) {
             Ok(guard) if guard.is_marked() && !recovering => return Err(owner_died(&guard)),
             Ok(guard) => {
                 died = guard.died();
@@ -178,8 +179,12 @@ impl<'a, T: Pod + Send> Unlocked<'a, T> {
     fn relock(&mut self, wait: Wait) -> Result<RLockGuard<'a, T>, LockError> {
         let (lock, shared) = (self.lock, &self.lock.shared);
         let raw = shared.lock(LOCK);
-        let wait = if self.others > 0 { Wait::Forever } else { wait };
-        let guard = raw.acquire(wait, &lock.patience)?;
+        // With others it can't do without, not even in a deadlock: another thread of that gives up.
+        let (kind, wait) = match self.others {
+            0 => (LockKind::RLock, wait),
+            _ => (LockKind::RLockAgain, Wait::Forever),
+        };
+        let guard = raw.acquire(kind, wait, &lock.patience)?;
         let others = std::mem::take(&mut self.others);
         let died = guard.is_marked().then(|| owner_died(&guard));
         let depth = if died.is_some() { others } else { others + 1 };

@@ -4,12 +4,14 @@ mod guard;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytemuck::Pod;
 use mp_core::steps::lock::Who;
 use mp_core::sync::{Ordering, compiler_fence};
-use mp_core::words::Member;
-use mp_core::{AdaptiveSpin, Error, LockError, Parking, RawGuard, RawLock, Result, Wait};
+use mp_core::waits::Call;
+use mp_core::words::{LockKind, Member, ReadersAt, WaitGoal};
+use mp_core::{AdaptiveSpin, Error, LockError, LockWait, Parking, RawGuard, RawLock, Result, Wait};
 
 pub use self::guard::{ReadGuard, WriteGuard};
 pub(crate) use self::guard::{Reading, Writing};
@@ -18,7 +20,7 @@ use crate::locks::data::{self, Guarded};
 use crate::locks::locked::owner_died;
 use crate::shared::Shared;
 use crate::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
-use crate::steps::slot::{Change, EMPTY, Find, HELD, Seen, set};
+use crate::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
 use crate::wait;
 
 const LOCK: u64 = 0;
@@ -114,6 +116,13 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         Readers { slots, again: self.shared.at(Self::SLOTS + u64::from(slots.limit)) }
     }
 
+    /// What a writer waits for that has the lock.
+    fn readers_to_leave(&self) -> WaitGoal {
+        let Slots { used, first, limit } = self.places().slots;
+        let readers = Some(ReadersAt { used, first, limit });
+        WaitGoal { kind: LockKind::Write, lock: self.shared.at(LOCK), readers }
+    }
+
     fn parking(&self) -> Parking {
         self.shared.parking(PARKING)
     }
@@ -122,7 +131,8 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     ///
     /// # Errors
     /// [`LockError::OwnerDied`] when a process died while it wrote and no caller has recovered since,
-    /// [`LockError::WouldDeadlock`] when this thread writes, [`LockError::Failed`] in a forked copy.
+    /// [`LockError::WouldDeadlock`] when this thread writes, [`LockError::Deadlock`] when threads wait for each other in a
+    /// cycle and this one closed it, [`LockError::Failed`] in a forked copy.
     pub fn read(&self) -> Result<ReadGuard<'_, T>, LockError> {
         self.read_within(Wait::Forever)
     }
@@ -140,7 +150,8 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     ///
     /// # Errors
     /// [`LockError::OwnerDied`] when a process died while it wrote and no caller has recovered since,
-    /// [`LockError::WouldDeadlock`] when this thread reads or writes already, [`LockError::Failed`] in a forked copy.
+    /// [`LockError::WouldDeadlock`] when this thread reads or writes already, [`LockError::Deadlock`] when threads wait for each
+    /// other in a cycle and this one closed it, [`LockError::Failed`] in a forked copy.
     pub fn write(&self) -> Result<WriteGuard<'_, T>, LockError> {
         self.write_within(Wait::Forever, false)
     }
@@ -187,13 +198,13 @@ impl<T: Pod + Send + Sync> RwLock<T> {
             return Ok(self.reading(me, seen));
         }
         let inside = || self.shared.run(Inside::new(places, me, thread));
-        let mut guard = self.raw.acquire(wait, &self.patience)?;
+        let mut guard = self.raw.acquire(LockKind::Read, wait, &self.patience)?;
         self.is_whole(&mut guard)?;
         let free = || {
             self.give_back_dead();
             inside()
         };
-        let place = (self.shared.arena(), self.parking());
+        let place = (&self.shared, self.parking(), Call::RwLockRead);
         let mut found = wait::until(place, &self.patience, wait, inside, free)?;
         for _ in 0..TRIES {
             match found {
@@ -264,7 +275,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
 
     fn write_within(&self, wait: Wait, recovering: bool) -> Result<WriteGuard<'_, T>, LockError> {
         let (me, thread) = (self.shared.me()?, Who::here().tid);
-        let mut guard = self.raw.acquire(wait, &self.patience)?;
+        let mut guard = self.raw.acquire(LockKind::Write, wait, &self.patience)?;
         let torn = self.is_whole(&mut guard);
         let died = guard.died().filter(|_| torn.is_err());
         if !recovering {
@@ -273,15 +284,19 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         if self.reads(me, thread) {
             return Err(LockError::WouldDeadlock);
         }
-        let alone = || self.readers().next().is_none().then_some(());
+        let alone = || self.readers().next().is_none().then_some(Ok(()));
+        let mut cycles = LockWait::new(self.shared.arena(), me, self.readers_to_leave(), wait);
         let ask = || {
             self.give_back_dead();
-            alone()
+            alone().or_else(|| cycles.look(Instant::now()).map(Err))
         };
-        let place = (self.shared.arena(), self.parking());
-        if wait::until(place, &self.patience, wait, alone, ask)?.is_none() {
-            self.no_reader_left(wait)?;
+        let place = (&self.shared, self.parking(), Call::RwLockWrite);
+        match wait::until(place, &self.patience, wait, alone, ask)? {
+            Some(Ok(())) => {}
+            Some(Err(cycle)) => return Err(LockError::Deadlock(cycle)),
+            None => self.no_reader_left(wait)?,
         }
+        drop(cycles);
         if recovering {
             guard.mark_recovered();
         }

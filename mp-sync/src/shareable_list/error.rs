@@ -6,7 +6,6 @@ use mp_core::Error;
 use mp_core::LockError;
 
 /// Why a [`ShareableList`](crate::ShareableList) could not do something.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ListError {
     /// There is no such slot.
@@ -38,7 +37,7 @@ pub enum ListError {
     /// The memory does not hold a list, or a slot of it nothing that this library knows.
     Malformed(String),
     /// Another process has been in the middle of an operation for 10 s.
-    Busy,
+    Held,
     /// The list's lock could not be had.
     Lock(LockError),
     /// Shared memory can't be used.
@@ -60,12 +59,14 @@ impl fmt::Display for ListError {
                 write!(f, "slot {slot} says that it holds a text, and its bytes are none")
             }
             Self::Malformed(why) => f.write_str(why),
-            Self::Busy => f.write_str("another process has been changing the list for 10 s; is it stopped?"),
+            Self::Held => f.write_str("another process has been changing the list for 10 s; is it stopped?"),
             Self::Lock(e) => fmt::Display::fmt(e, f),
             Self::Failed(e) => fmt::Display::fmt(e, f),
         }
     }
 }
+
+mp_core::readable_debug!(ListError);
 
 impl std::error::Error for ListError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

@@ -37,7 +37,7 @@ use crate::shared::Shared;
 /// # Blocking
 /// Each operation holds a lock for some hundred nanoseconds, so that it is whole for all users of this type.
 /// If another process is stopped in the middle of one, other processes wait for 10 s and then get
-/// [`ListError::Lock`] or [`ListError::Busy`]. Python knows nothing of the lock: what it writes can be seen
+/// [`ListError::Lock`] or [`ListError::Held`]. Python knows nothing of the lock: what it writes can be seen
 /// half written; a text is always checked to be one.
 ///
 /// # When a process dies

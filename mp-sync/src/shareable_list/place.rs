@@ -8,6 +8,7 @@ use mp_core::foreign;
 use mp_core::mem::{Mem, Word};
 use mp_core::message::scope;
 use mp_core::mutex::Mutex;
+use mp_core::words::LockKind;
 use mp_core::{AdaptiveSpin, Error, RawLock, SharedMemory, Structure, Wait};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -56,13 +57,13 @@ impl Place {
     ) -> Result<R, ListError> {
         match self {
             Self::Arena { shared, lock, patience } => {
-                let mut guard = lock.acquire(Wait::at_most(LONGEST), patience)?;
+                let mut guard = lock.acquire(LockKind::Lock, Wait::at_most(LONGEST), patience)?;
                 // Also if a holder died in it: slots say themselves whether they are whole.
                 guard.mark_recovered();
                 f(shared.words(), shared.at(LIST))
             }
             Self::Named { memory, turn } => {
-                let _turn = turn.try_lock_for(LONGEST).ok_or(ListError::Busy)?;
+                let _turn = turn.try_lock_for(LONGEST).ok_or(ListError::Held)?;
                 let _lock = FileLock::acquire(memory)?;
                 f(memory.region(), Word::at(0))
             }
@@ -80,7 +81,7 @@ impl<'a> FileLock<'a> {
         let mut pause = Duration::from_micros(20);
         while !foreign::try_lock_file(memory.as_fd()).map_err(locking)? {
             if since.get_or_insert_with(Instant::now).elapsed() >= LONGEST {
-                return Err(ListError::Busy);
+                return Err(ListError::Held);
             }
             // The kernel's waiting form has no time-out.
             std::thread::sleep(pause);

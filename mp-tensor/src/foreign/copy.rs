@@ -39,8 +39,8 @@ impl<T: Element> Tensor<T> {
     /// [`Error::OutOfBounds`] when the file is too short, [`Error::NotShareable`] when it is no regular file or shrank,
     /// [`Error::Os`] when it can't be read, and as [`Tensor::empty`].
     #[doc(alias = "rebuild_storage_fd")]
-    pub fn from_fd(file: impl AsFd, offset: u64, shape: &[usize]) -> Result<Self> {
-        Self::read(file.as_fd(), offset, shape)
+    pub fn from_fd(file: impl AsFd, offset: u64, shape: impl AsRef<[usize]>) -> Result<Self> {
+        Self::read(file.as_fd(), offset, shape.as_ref())
     }
 
     /// A copy of elements in POSIX shared memory, from byte `offset` on, in row-major order. Files of torch's `file_system`
@@ -49,17 +49,17 @@ impl<T: Element> Tensor<T> {
     /// # Errors
     /// As [`from_fd`](Self::from_fd), and as [`SharedMemory::open`](mp_core::SharedMemory::open).
     #[doc(alias = "rebuild_storage_filename")]
-    pub fn from_shm(name: &str, offset: u64, shape: &[usize]) -> Result<Self> {
+    pub fn from_shm(name: &str, offset: u64, shape: impl AsRef<[usize]>) -> Result<Self> {
         let name = mp_core::foreign::checked(name)?;
-        Self::read(foreign::open(name)?.0.as_fd(), offset, shape)
+        Self::read(foreign::open(name)?.0.as_fd(), offset, shape.as_ref())
     }
 
     /// A copy of elements in a file, from byte `offset` on, in row-major order.
     ///
     /// # Errors
     /// As [`from_fd`](Self::from_fd).
-    pub fn from_file(path: impl AsRef<Path>, offset: u64, shape: &[usize]) -> Result<Self> {
-        Self::read(foreign::open_to_read(path.as_ref())?.as_fd(), offset, shape)
+    pub fn from_file(path: impl AsRef<Path>, offset: u64, shape: impl AsRef<[usize]>) -> Result<Self> {
+        Self::read(foreign::open_to_read(path.as_ref())?.as_fd(), offset, shape.as_ref())
     }
 
     fn read(file: BorrowedFd<'_>, offset: u64, shape: &[usize]) -> Result<Self> {

@@ -182,7 +182,7 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
     /// As [`Tensor::empty`]; [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index out of range was
     /// written into shared memory meanwhile.
     pub fn to_dense(&self) -> Result<Tensor<T>> {
-        let mut dense = Tensor::zeros(&self.shape)?;
+        let mut dense = Tensor::zeros(self.shape)?;
         let (to, width, [rows, columns]) = (dense.as_mut_slice()?, self.shape[1], self.block());
         self.each(|row, column, k| {
             for r in 0..rows {
@@ -209,7 +209,7 @@ impl<T: Element> SparseCompressed<T, Frozen> {
             return Err(mp_core::Error::Shape(why));
         };
         // First: of an empty matrix, there may be more rows than there is memory for.
-        let mut starts = Tensor::<i64>::zeros(&[rows.saturating_add(1)])?;
+        let mut starts = Tensor::<i64>::zeros([rows.saturating_add(1)])?;
         let (mut plain, mut values) = (Vec::new(), Vec::new());
         let mut all = dense.iter();
         for start in &mut starts.as_mut_slice()?[1..] {
@@ -219,8 +219,8 @@ impl<T: Element> SparseCompressed<T, Frozen> {
             }
             *start = plain.len() as i64;
         }
-        let line = |all: &[i64]| Ok::<_, mp_core::Error>(Tensor::from_slice(all, &[all.len()])?.freeze());
-        let values = Tensor::from_slice(&values, &[values.len()])?.freeze();
+        let line = |all: &[i64]| Ok::<_, mp_core::Error>(Tensor::from_slice(all, [all.len()])?.freeze());
+        let values = Tensor::from_slice(&values, [values.len()])?.freeze();
         Self::new(Layout::Csr, starts.freeze(), line(&plain)?, values, [rows, columns])
     }
 }

@@ -117,7 +117,7 @@ impl<T: Number, M: Sendable> SparseCoo<T, M> {
     /// As [`Tensor::empty`]; [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index out of range was
     /// written into shared memory meanwhile.
     pub fn to_dense(&self) -> Result<Tensor<T>> {
-        let mut dense = Tensor::zeros(&self.shape)?;
+        let mut dense = Tensor::zeros(&*self.shape)?;
         if dense.is_empty() {
             // Beside a dimension of no entries, the others may be as large as they like.
             return Ok(dense);
@@ -144,7 +144,7 @@ impl<T: Element> SparseCoo<T, Frozen> {
     pub fn from_dense<N: Readable>(dense: &Tensor<T, N>) -> Result<Self> {
         let (shape, rank) = (dense.shape(), dense.ndim());
         let noted: Vec<_> = dense.iter().enumerate().filter(|(_, v)| *v != T::zeroed()).collect();
-        let mut indices = Tensor::<i64>::empty(&[rank, noted.len()])?;
+        let mut indices = Tensor::<i64>::empty([rank, noted.len()])?;
         let to = indices.as_mut_slice()?;
         for (k, &(mut i, _)) in noted.iter().enumerate() {
             for d in (0..rank).rev() {

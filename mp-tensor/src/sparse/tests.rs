@@ -8,7 +8,7 @@ fn ints(all: &[i64]) -> FrozenTensor<i64> {
 }
 
 fn table(all: &[i64], rows: usize) -> FrozenTensor<i64> {
-    ints(all).reshape(&[rows, all.len() / rows.max(1)]).unwrap()
+    ints(all).reshape([rows, all.len() / rows.max(1)]).unwrap()
 }
 
 #[test]
@@ -31,13 +31,13 @@ fn coordinates_are_checked() {
     ] {
         assert!(coo(indices, shape).is_err(), "{why}");
     }
-    let endless = ints(&[0]).expand(&[1, 1 << 50]).unwrap();
-    let many = ints(&[1]).expand(&[1 << 50]).unwrap();
+    let endless = ints(&[0]).expand([1, 1 << 50]).unwrap();
+    let many = ints(&[1]).expand([1 << 50]).unwrap();
     assert!(SparseCoo::new(endless, many.clone(), &[1]).is_err());
-    assert!(SparseCoo::new(Tensor::empty(&[0, 1 << 50]).unwrap().freeze(), many.clone(), &[]).is_err());
+    assert!(SparseCoo::new(Tensor::empty([0, 1 << 50]).unwrap().freeze(), many.clone(), &[]).is_err());
     assert!(SparseCompressed::new(Layout::Csr, many, ints(&[]), ints(&[]), [(1 << 50) - 1, 1]).is_err());
     // Hybrid: values that are rows.
-    let rows = Tensor::from_slice(&[1, 2, 3, 4], &[2, 2]).unwrap().freeze();
+    let rows = Tensor::from_slice(&[1, 2, 3, 4], [2, 2]).unwrap().freeze();
     let hybrid = SparseCoo::new(table(&[2, 0], 1), rows, &[3, 2]).unwrap();
     assert_eq!(hybrid.to_dense().unwrap().to_vec(), [3, 4, 0, 0, 1, 2]);
     // Too large to be made dense.
@@ -82,7 +82,7 @@ fn compressed_parts_are_checked() {
         |shape| SparseCompressed::new(Layout::Bsr, ints(&[0, 1, 2]), ints(&[1, 0]), blocks.clone(), shape);
     assert_eq!(bsr([2, 4]).unwrap().to_dense().unwrap().to_vec(), [0, 0, 1, 2, 3, 4, 0, 0]);
     assert!(bsr([2, 3]).is_err(), "half a block");
-    let empty = Tensor::<i32>::zeros(&[0, 0, 2]).unwrap().freeze();
+    let empty = Tensor::<i32>::zeros([0, 0, 2]).unwrap().freeze();
     assert!(
         SparseCompressed::new(Layout::Bsr, ints(&[0]), ints(&[]), empty, [0, 4]).is_err(),
         "blocks of nothing"
@@ -92,14 +92,14 @@ fn compressed_parts_are_checked() {
 #[test]
 fn what_others_write_into_shared_parts_is_an_error_and_no_more() {
     let shared = |all: &[i64]| all.share_memory().unwrap().share();
-    let indices = shared(&[0, 1]).reshape(&[1, 2]).unwrap();
+    let indices = shared(&[0, 1]).reshape([1, 2]).unwrap();
     let coo = SparseCoo::<i64, Shared>::new(indices.clone(), shared(&[5, 6]), &[3]).unwrap();
     assert_eq!(coo.to_dense().unwrap().to_vec(), [5, 6, 0]);
     let rows = shared(&[0, 1, 2]);
     let csr =
         SparseCompressed::new(Layout::Csr, rows.clone(), shared(&[0, 1]), shared(&[1, 2]), [2, 2]).unwrap();
-    let sizes = shared(&[2, 2]).reshape(&[2, 1]).unwrap();
-    let strides = shared(&[1, 1]).reshape(&[2, 1]).unwrap();
+    let sizes = shared(&[2, 2]).reshape([2, 1]).unwrap();
+    let strides = shared(&[1, 1]).reshape([2, 1]).unwrap();
     let nested = NestedTensor::new(shared(&[1, 2, 3, 4]), sizes.clone(), strides, shared(&[0, 2])).unwrap();
     assert_eq!(nested.get(1).unwrap().to_vec(), [3, 4]);
     for hostile in [3, -1, i64::MAX, i64::MIN] {
@@ -130,7 +130,7 @@ fn nested_parts_are_checked() {
     ] {
         assert!(refused.is_err(), "{why}");
     }
-    let endless = ints(&[1]).expand(&[1, 1 << 50]).unwrap();
+    let endless = ints(&[1]).expand([1, 1 << 50]).unwrap();
     assert!(NestedTensor::new(buffer.clone(), endless.clone(), endless, ints(&[0])).is_err());
     // A buffer that does not begin where its storage does.
     let behind = buffer.narrow(0, 4, 2).unwrap();
@@ -139,7 +139,7 @@ fn nested_parts_are_checked() {
     assert!(one(3).is_err() && one(2).unwrap().get(1).is_err());
     let scattered = buffer.slice(0, .., 2).unwrap();
     assert!(NestedTensor::new(scattered, table(&[2], 1), table(&[1], 1), ints(&[0])).is_err());
-    let mixed = [Tensor::<u8>::zeros(&[1]).unwrap(), Tensor::zeros(&[1, 1]).unwrap()];
+    let mixed = [Tensor::<u8>::zeros([1]).unwrap(), Tensor::zeros([1, 1]).unwrap()];
     assert!(NestedTensor::from_tensors(&mixed).is_err());
     assert!(NestedTensor::from_tensors::<crate::Exclusive>(&[] as &[Tensor<u8>]).unwrap().is_empty());
 }

@@ -167,14 +167,14 @@ mod tests {
         assert_eq!(format!("{long:?}"), format!("FrozenTensor<i32>[40, 2] {edges}"));
         assert_eq!(format!("{:?}", counting(&[]).share()), "SharedTensor<i32>[] 0");
         assert_eq!(format!("{:?}", counting(&[2, 0])), "Tensor<i32>[2, 0] [[], []]");
-        let mut weights = Tensor::<f32>::full(&[2], 0.5).unwrap();
+        let mut weights = Tensor::<f32>::full([2], 0.5).unwrap();
         weights.set_requires_grad(true).unwrap();
         assert_eq!(format!("{weights:?}"), "Tensor<f32>[2] requires_grad [0.5, 0.5]");
     }
 
     #[test]
     fn in_rows() {
-        let t = Tensor::from_slice(&[1.5_f32, -10.0, 2.0, 0.25], &[2, 2]).unwrap();
+        let t = Tensor::from_slice(&[1.5_f32, -10.0, 2.0, 0.25], [2, 2]).unwrap();
         assert_eq!(t.to_string(), "[[  1.5, -10.0],\n [  2.0,  0.25]]\nTensor<f32>[2, 2]");
         assert_eq!(counting(&[2, 1, 2]).to_string(), "[[[0, 1]],\n\n [[2, 3]]]\nTensor<i32>[2, 1, 2]");
         let large = counting(&[1001]).to_string();

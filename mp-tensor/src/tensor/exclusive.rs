@@ -29,19 +29,28 @@ impl Raw<Exclusive> {
 }
 
 impl<T: Element> Tensor<T, Exclusive> {
-    /// A tensor whose elements are whatever the memory held.
+    /// A tensor whose elements are whatever the memory held. A shape is an array, a slice or a `Vec`, by value or by reference, here
+    /// and wherever one is asked for.
+    ///
+    /// ```
+    /// use mp_tensor::Tensor;
+    ///
+    /// let (rows, batch) = (vec![3, 4], Tensor::<u8>::zeros([2, 3, 4])?);
+    /// assert_eq!(Tensor::<u8>::zeros(rows)?, batch.view().select(0, 0)?);
+    /// # Ok::<(), mp_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a shape that is too large.
-    pub fn empty(shape: &[usize]) -> Result<Self> {
-        Ok(Self::of(Raw::new(shape, size_of::<T>())?))
+    pub fn empty(shape: impl AsRef<[usize]>) -> Result<Self> {
+        Ok(Self::of(Raw::new(shape.as_ref(), size_of::<T>())?))
     }
 
     /// A tensor of one value.
     ///
     /// # Errors
     /// As [`Tensor::empty`].
-    pub fn full(shape: &[usize], value: T) -> Result<Self> {
+    pub fn full(shape: impl AsRef<[usize]>, value: T) -> Result<Self> {
         let mut t = Self::empty(shape)?;
         t.as_mut_slice()?.fill(value);
         Ok(t)
@@ -51,7 +60,7 @@ impl<T: Element> Tensor<T, Exclusive> {
     ///
     /// # Errors
     /// As [`Tensor::empty`].
-    pub fn zeros(shape: &[usize]) -> Result<Self> {
+    pub fn zeros(shape: impl AsRef<[usize]>) -> Result<Self> {
         Self::full(shape, T::zeroed())
     }
 
@@ -60,7 +69,8 @@ impl<T: Element> Tensor<T, Exclusive> {
     /// # Errors
     /// As [`Tensor::empty`], and [`Error::Shape`] when `shape` has another number of elements.
     #[doc(alias = "share_memory_")]
-    pub fn from_slice(data: &[T], shape: &[usize]) -> Result<Self> {
+    pub fn from_slice(data: &[T], shape: impl AsRef<[usize]>) -> Result<Self> {
+        let shape = shape.as_ref();
         if count(shape)? != data.len() {
             return Err(Error::Shape(format!("{} elements for a tensor of shape {shape:?}", data.len())));
         }
@@ -81,7 +91,7 @@ impl<T: Element> Tensor<T, Exclusive> {
     ///
     /// # Errors
     /// As [`Tensor::empty`].
-    pub fn from_fn(shape: &[usize], mut f: impl FnMut(usize) -> T) -> Result<Self> {
+    pub fn from_fn(shape: impl AsRef<[usize]>, mut f: impl FnMut(usize) -> T) -> Result<Self> {
         let mut t = Self::empty(shape)?;
         t.as_mut_slice()?.iter_mut().enumerate().for_each(|(i, to)| *to = f(i));
         Ok(t)

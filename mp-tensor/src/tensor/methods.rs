@@ -162,7 +162,7 @@ macro_rules! view_methods {
             /// [`Error::Shape`](mp_core::Error::Shape) when the number of elements differs, or only a copy could have that
             /// shape.
             #[doc(alias = "view")]
-            reshape(shape: &[usize]), |v| v.reshape(shape));
+            reshape(shape: impl AsRef<[usize]>), |v| v.reshape(shape.as_ref()));
         $crate::tensor::methods::view_method!($by,
             /// A range of dimensions as one: `..` for all.
             ///
@@ -208,8 +208,8 @@ macro_rules! aliasing_methods {
         /// # Errors
         /// [`Error::Shape`](mp_core::Error::Shape) when a dimension has neither one entry nor as many as it should have.
         #[doc(alias = "broadcast_to")]
-        pub fn expand(&self, shape: &[usize]) -> mp_core::Result<Self> {
-            self.viewed(|v| v.expand(shape))
+        pub fn expand(&self, shape: impl AsRef<[usize]>) -> mp_core::Result<Self> {
+            self.viewed(|v| v.expand(shape.as_ref()))
         }
 
         /// Windows of `size` entries, `step` apart, of dimension `dim`; they become a further dimension, the last one.

@@ -33,7 +33,7 @@ pub trait ShareMemory {
 impl<T: Element> ShareMemory for [T] {
     type Element = T;
     fn share_memory(&self) -> Result<Tensor<T>> {
-        Tensor::from_slice(self, &[self.len()])
+        Tensor::from_slice(self, [self.len()])
     }
 }
 
@@ -54,7 +54,7 @@ impl<T: Element, const N: usize> ShareMemory for [T; N] {
 impl<T: Element, const N: usize, const M: usize> ShareMemory for [[T; N]; M] {
     type Element = T;
     fn share_memory(&self) -> Result<Tensor<T>> {
-        Tensor::from_slice(self.as_flattened(), &[M, N])
+        Tensor::from_slice(self.as_flattened(), [M, N])
     }
 }
 
@@ -63,7 +63,7 @@ impl ShareMemory for [bool] {
     type Element = Bool;
     fn share_memory(&self) -> Result<Tensor<Bool>> {
         let bytes: &[u8] = bytemuck::cast_slice(self);
-        Tensor::from_slice(bytemuck::cast_slice(bytes), &[self.len()])
+        Tensor::from_slice(bytemuck::cast_slice(bytes), [self.len()])
     }
 }
 
@@ -102,7 +102,7 @@ impl<T: Element> Tensor<T> {
         if most != Some(n) {
             return all.collect::<Vec<T>>().share_memory();
         }
-        let mut t = Self::empty(&[n])?;
+        let mut t = Self::empty([n])?;
         let mut written = 0;
         for (to, v) in t.as_mut_slice()?.iter_mut().zip(&mut all) {
             *to = v;

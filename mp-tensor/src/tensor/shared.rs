@@ -284,7 +284,7 @@ mod tests {
 
     /// Eight threads change two elements at once, of whatever width: no change is lost, and no neighbour touched.
     fn added<T: Number>(one: T, many: T, zero: T) {
-        let t = Tensor::<T>::zeros(&[4]).unwrap().share();
+        let t = Tensor::<T>::zeros([4]).unwrap().share();
         let start = Barrier::new(8);
         let each = |n: usize, f: &(dyn Fn() + Sync)| {
             let worker = || {
@@ -354,7 +354,7 @@ mod tests {
         };
         for &n in lengths {
             for offset in [0, 1, 5] {
-                let all = Tensor::full(&[n + 10], other).unwrap().share();
+                let all = Tensor::full([n + 10], other).unwrap().share();
                 let part = all.narrow(0, offset, n).unwrap();
                 let values: Vec<T> = (0..n).map(&value).collect();
                 part.write_from(&values).unwrap();
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(matrix.load(1), value(3));
         matrix.fill(other).unwrap();
         assert!(matrix.contiguous().unwrap().iter().all(|v| v == other));
-        assert!(matrix.copy_from(&Tensor::zeros(&[40, 3]).unwrap()).is_err());
+        assert!(matrix.copy_from(&Tensor::zeros([40, 3]).unwrap()).is_err());
     }
 
     #[test]
@@ -404,6 +404,6 @@ mod tests {
     #[should_panic(expected = "element 3 of 3")]
     fn no_element_behind_the_last() {
         // There is memory behind it, of the same storage.
-        Tensor::<u8>::zeros(&[9]).unwrap().share().narrow(0, 0, 3).unwrap().load(3);
+        Tensor::<u8>::zeros([9]).unwrap().share().narrow(0, 0, 3).unwrap().load(3);
     }
 }

@@ -21,9 +21,9 @@ fn worker(_rank: usize, (): ()) {}
 
 pub(crate) fn main() {
     let queue = Queue::<Job>::bounded(1).unwrap();
-    let images = Tensor::zeros(&[4]).unwrap().freeze();
+    let images = Tensor::zeros([4]).unwrap().freeze();
     let batch = Batch { name: "b".into(), images };
-    queue.put(Job { tensor: Tensor::zeros(&[4]).unwrap(), batch }).unwrap();
+    queue.put(Job { tensor: Tensor::zeros([4]).unwrap(), batch }).unwrap();
     let Job { tensor, batch } = queue.get().unwrap().unwrap();
     assert_eq!((tensor.len(), batch.images.len(), batch.name.as_str()), (4, 4, "b"));
     let queue = Queue::<Bundle<(Tensor<f32>, Elsewhere<u8>)>>::bounded(1).unwrap();

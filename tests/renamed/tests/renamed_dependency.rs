@@ -22,7 +22,7 @@ struct Named(Tensor<u8>);
 
 #[test]
 fn derived_messages_arrive() {
-    let weights = Tensor::full(&[3], 1.5).unwrap();
+    let weights = Tensor::full([3], 1.5).unwrap();
     let order = Order::Run(Step { number: 7, weights });
     match unpack::<Order>(pack(order).unwrap()).unwrap() {
         Order::Run(Step { number: 7, weights }) => assert_eq!(weights.iter().sum::<f32>(), 4.5),
@@ -32,7 +32,7 @@ fn derived_messages_arrive() {
         Order::Stop { why } => assert_eq!(why, "done"),
         Order::Run(_) => panic!("it was another one"),
     }
-    let Named(bytes) = unpack(pack(Named(Tensor::full(&[2], 9).unwrap())).unwrap()).unwrap();
+    let Named(bytes) = unpack(pack(Named(Tensor::full([2], 9).unwrap())).unwrap()).unwrap();
     assert_eq!(bytes.len(), 2);
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn what_one_writes_the_other_reads() {
         shared.store(rank, 100 + rank as u64);
         send(&done, rank)
     }
-    let shared = Tensor::<u64>::zeros(&[1000]).unwrap().share();
+    let shared = Tensor::<u64>::zeros([1000]).unwrap().share();
     let done = Queue::bounded(3).unwrap();
     let context = start_processes(worker, (shared.clone(), done.clone()), SpawnOptions::nprocs(3)).unwrap();
     for _ in 0..3 {
@@ -61,7 +61,7 @@ pub(crate) fn an_exclusive_tensor_moves() {
     }
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(worker, (there.clone(), back.clone()));
-    let mut t = Tensor::<u64>::zeros(&[MIB]).unwrap();
+    let mut t = Tensor::<u64>::zeros([MIB]).unwrap();
     let at = t.storage().as_ptr();
     for _ in 0..5 {
         give(&there, t);
@@ -76,7 +76,7 @@ pub(crate) fn an_exclusive_tensor_moves() {
 pub(crate) fn the_sender_may_be_gone() {
     fn sender(_: usize, queue: Queue<FrozenTensor<u8>>) -> Outcome {
         for size in [3, 5000, 3 * MIB] {
-            send(&queue, Tensor::full(&[size], size as u8)?.freeze())?;
+            send(&queue, Tensor::full([size], size as u8)?.freeze())?;
         }
         Ok(())
     }
@@ -100,7 +100,7 @@ pub(crate) fn the_sender_may_be_gone() {
 
 pub(crate) fn a_killed_holder_holds_nothing() {
     fn worker(_: usize, queue: Queue<FrozenTensor<u8>>) -> Outcome {
-        let _own = Tensor::<u8>::full(&[2 * MIB], 1)?;
+        let _own = Tensor::<u8>::full([2 * MIB], 1)?;
         let _got = next(&queue)?;
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
         Ok(())
@@ -108,7 +108,7 @@ pub(crate) fn a_killed_holder_holds_nothing() {
     let before = in_use();
     let queue = Queue::bounded(2).unwrap();
     let context = one_process(worker, queue.clone());
-    give(&queue, Tensor::full(&[MIB], 2).unwrap().freeze());
+    give(&queue, Tensor::full([MIB], 2).unwrap().freeze());
     failure(&context);
     drop(queue);
     eventually("what it held is free", || in_use() == before);
@@ -130,7 +130,7 @@ pub(crate) fn a_thousand_tensors_are_a_handful_of_files() {
     }
     let (there, back) = (Queue::bounded(16).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(worker, (there.clone(), back.clone()));
-    let tensor = |i: u32| Tensor::full(&[500], i).unwrap().freeze();
+    let tensor = |i: u32| Tensor::full([500], i).unwrap().freeze();
     give(&there, vec![tensor(0)]);
     let before = (open_files(), mappings());
     let all: Vec<_> = (0..1000).map(tensor).collect();
@@ -144,17 +144,17 @@ pub(crate) fn a_thousand_tensors_are_a_handful_of_files() {
 
 pub(crate) fn freed_memory_is_used_again() {
     let arena = Arena::current().unwrap();
-    let t = Tensor::<u8>::full(&[8 * MIB], 7).unwrap();
+    let t = Tensor::<u8>::full([8 * MIB], 7).unwrap();
     let at = t.storage().as_ptr();
     drop(t);
-    let t = Tensor::<u8>::full(&[8 * MIB], 8).unwrap();
+    let t = Tensor::<u8>::full([8 * MIB], 8).unwrap();
     assert_eq!(t.storage().as_ptr(), at, "other memory, though this one was free");
     let reserved = arena.memory_stats().reserved;
     drop(t);
     assert_eq!(arena.memory_stats().reserved, reserved, "freed memory stays warm");
     assert!(arena.empty_cache().unwrap() >= 8 << 20);
     assert!(arena.memory_stats().reserved <= reserved - (8 << 20));
-    let again = Tensor::<u8>::zeros(&[8 * MIB]).unwrap();
+    let again = Tensor::<u8>::zeros([8 * MIB]).unwrap();
     assert!(again.iter().all(|v| v == 0));
 }
 
@@ -169,14 +169,14 @@ impl Drop for Budget {
 pub(crate) fn what_runs_out_comes_back() {
     let arena = Arena::current().unwrap();
     // So that a file is there, with its pages counted.
-    let held = Tensor::<u8>::full(&[4 * MIB], 1).unwrap();
+    let held = Tensor::<u8>::full([4 * MIB], 1).unwrap();
     let _budget = Budget(arena);
     arena.empty_cache().unwrap();
     arena.set_budget(arena.memory_stats().reserved + 6 * MIB as u64);
     let before = in_use();
-    let first = Tensor::<u8>::full(&[4 * MIB], 2).unwrap();
+    let first = Tensor::<u8>::full([4 * MIB], 2).unwrap();
     for _ in 0..3 {
-        match Tensor::<u8>::zeros(&[4 * MIB]) {
+        match Tensor::<u8>::zeros([4 * MIB]) {
             Err(Error::OutOfMemory { asked, left, limit }) => {
                 assert!(
                     asked >= 4 << 20 && left < asked && limit.contains("budget"),
@@ -189,7 +189,7 @@ pub(crate) fn what_runs_out_comes_back() {
     assert_eq!(first.get(&[4 * MIB - 1]).unwrap(), 2);
     drop(first);
     assert_eq!(in_use(), before);
-    let again = Tensor::<u8>::full(&[4 * MIB], 3).unwrap();
+    let again = Tensor::<u8>::full([4 * MIB], 3).unwrap();
     assert_eq!((again.get(&[0]).unwrap(), held.get(&[0]).unwrap()), (3, 1));
 }
 
@@ -211,7 +211,7 @@ pub(crate) fn both_kinds_travel_in_one_message() {
             // This process changes its mind, too.
             for (kind, &strategy) in get_all_sharing_strategies().iter().enumerate() {
                 set_sharing_strategy(strategy)?;
-                both.all.push((kind, Tensor::full(&[20 * MIB / 16], kind as u16)?.freeze()));
+                both.all.push((kind, Tensor::full([20 * MIB / 16], kind as u16)?.freeze()));
             }
             send(&both.queue, 9)?;
             send(&back, both)?;
@@ -227,7 +227,7 @@ pub(crate) fn both_kinds_travel_in_one_message() {
         let mut all = Vec::new();
         for (kind, &strategy) in get_all_sharing_strategies().iter().enumerate() {
             set_sharing_strategy(strategy).unwrap();
-            all.push((kind, Tensor::full(&[3000], kind as u16).unwrap().freeze()));
+            all.push((kind, Tensor::full([3000], kind as u16).unwrap().freeze()));
         }
         set_sharing_strategy(mine).unwrap();
         let storages: Vec<_> = all.iter().map(|(_, t)| t.storage().clone()).collect();
@@ -264,7 +264,7 @@ pub(crate) fn children_begin_with_their_parents_setting() {
 pub(crate) fn any_size_is_aligned_and_whole() {
     let sizes = (0..24).map(|i| (1_usize << i) + i / 2).chain([0, 4095, 4097, 65_537, 5 * MIB]);
     let mut all: Vec<Tensor<u8>> =
-        sizes.enumerate().map(|(i, size)| Tensor::full(&[size], i as u8).unwrap()).collect();
+        sizes.enumerate().map(|(i, size)| Tensor::full([size], i as u8).unwrap()).collect();
     for t in &mut all {
         let at = t.storage().as_ptr().addr();
         assert!(at.is_multiple_of(if t.len() > 4096 { 256 } else { 64 }), "{} bytes at {at:x}", t.len());

@@ -1,5 +1,5 @@
 //! One contract, every kind of shared memory: the same tests of real processes on each strategy, and on each kind of
-//! directory that the strategy `file_system` can be given. What only files with names do is in `file_system.rs`.
+//! directory that the strategy `file_system` can be given. What only files with names do is in `file_system`.
 
 mod contract;
 

@@ -74,7 +74,7 @@ fn produce(queue: &Queue<Padded>, at: u64) -> u64 {
 #[test]
 fn a_closer_is_killed_at_every_access_beside_a_producer_and_a_consumer() {
     for_every_access(|at| {
-        let (queue, came) = (Queue::bounded(2).unwrap(), Tensor::zeros(&[2]).unwrap().share());
+        let (queue, came) = (Queue::bounded(2).unwrap(), Tensor::zeros([2]).unwrap().share());
         let consumer = one_process(consume, (queue.clone(), came.clone()));
         let puts = queue.clone();
         let producer = thread::spawn(move || produce(&puts, at));
@@ -133,7 +133,7 @@ fn a_consumer_that_goes_on_to_the_next_segment_is_killed_at_every_access() {
         for_every_access(|at| {
             let queue = Queue::unbounded().unwrap();
             (0..MESSAGES).for_each(|n| queue.put(padded(n, padding)).unwrap());
-            let got = Tensor::zeros(&[(MESSAGES - FIRST) as usize]).unwrap().share();
+            let got = Tensor::zeros([(MESSAGES - FIRST) as usize]).unwrap().share();
             let args = (queue.clone(), got.clone(), at);
             let killed = killed(&one_process(consume_growing, args));
             // Wherever it died, the others continue.
@@ -155,7 +155,7 @@ fn a_consumer_that_goes_on_to_the_next_segment_is_killed_at_every_access() {
 type Numbered = (u64, FrozenTensor<u64>);
 
 fn numbered(number: u64) -> Numbered {
-    (number, Tensor::full(&[20], number).unwrap().freeze())
+    (number, Tensor::full([20], number).unwrap().freeze())
 }
 
 /// The number of a message, which must be whole.
@@ -192,7 +192,7 @@ fn a_taker_of_dead_letters_is_killed_at_every_access() {
     for_every_access(|at| {
         let queue = few(1);
         (0..FEW).for_each(|_| drop(queue.try_get_ack().unwrap()));
-        let got = Tensor::zeros(&[FEW as usize]).unwrap().share();
+        let got = Tensor::zeros([FEW as usize]).unwrap().share();
         let args = (queue.clone(), got.clone(), at);
         let killed = killed(&one_process(take_dead_letters, args));
         Arena::current().unwrap().sweep().unwrap();

@@ -34,8 +34,8 @@ impl Victim {
     fn new(at: u64, signal: Signal) -> mp::AnyResult<Self> {
         Ok(Self {
             queue: Queue::bounded(4)?,
-            all: Tensor::full(&[2000], 77)?.freeze(),
-            got: Tensor::zeros(&[64])?.share(),
+            all: Tensor::full([2000], 77)?.freeze(),
+            got: Tensor::zeros([64])?.share(),
             at,
             signal: signal.as_raw(),
         })
@@ -66,18 +66,18 @@ fn allocate(_: usize, v: Victim) -> mp::AnyResult<()> {
     inject::arm(v.at, v.signal);
     let mut kept = Vec::new();
     for size in [1, 8, 500, 70_000] {
-        let t = Tensor::<u64>::zeros(&[size])?;
-        kept.push(Tensor::<u64>::zeros(&[size])?.freeze());
+        let t = Tensor::<u64>::zeros([size])?;
+        kept.push(Tensor::<u64>::zeros([size])?.freeze());
         drop(t);
         kept.push(v.all.narrow(0, 0, 1)?);
     }
     kept.remove(0);
     arena.empty_cache()?;
-    kept.push(Tensor::<u64>::zeros(&[70_000])?.freeze());
+    kept.push(Tensor::<u64>::zeros([70_000])?.freeze());
     // Each large tensor that is dropped is given back at once.
     arena.set_cache_limit(0);
     for _ in 0..2 {
-        drop(Tensor::<u8>::empty(&[2 << 20])?);
+        drop(Tensor::<u8>::empty([2 << 20])?);
     }
     Ok(())
 }
@@ -86,7 +86,7 @@ fn allocate(_: usize, v: Victim) -> mp::AnyResult<()> {
 fn many_holders(_: usize, v: Victim) -> mp::AnyResult<()> {
     inject::arm(v.at, v.signal);
     let queue = Queue::bounded(16)?;
-    let tensor = Tensor::<u64>::full(&[4], 3)?.freeze();
+    let tensor = Tensor::<u64>::full([4], 3)?.freeze();
     for _ in 0..9 {
         queue.put(tensor.clone())?;
     }
@@ -242,7 +242,7 @@ fn a_process_is_killed_at_every_access_of_dropping_a_full_queue() {
     for_every_access(|at| {
         let (outer, inner) = (Queue::bounded(1).unwrap(), Queue::bounded(4).unwrap());
         for size in [10, 1000, 70_000] {
-            inner.put(Tensor::<u64>::zeros(&[size]).unwrap().freeze()).unwrap();
+            inner.put(Tensor::<u64>::zeros([size]).unwrap().freeze()).unwrap();
         }
         outer.put(inner).unwrap();
         killed(&start_processes(drop_full, (outer, at), SpawnOptions::nprocs(1)).expect("it starts"))
@@ -276,7 +276,7 @@ fn consume_many(_: usize, (queue, at): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> 
 fn a_consumer_of_many_tensors_is_killed_at_every_access() {
     for_every_access(|at| {
         let queue = Queue::bounded(1).unwrap();
-        let tensor = |i| Ok(Tensor::full(&[1], i as u64)?.freeze());
+        let tensor = |i| Ok(Tensor::full([1], i as u64)?.freeze());
         let tensors: mp::AnyResult<Vec<_>> = (0..MANY).map(tensor).collect();
         queue.put(tensors.unwrap()).unwrap();
         let context = one_process(consume_many, (queue.clone(), at));

@@ -22,7 +22,7 @@ const MESSAGES: u64 = 5;
 type Numbered = (u64, FrozenTensor<u64>);
 
 fn numbered(number: u64) -> Numbered {
-    (number, Tensor::full(&[20], number).unwrap().freeze())
+    (number, Tensor::full([20], number).unwrap().freeze())
 }
 
 /// The number of a message, which must be whole.
@@ -48,7 +48,7 @@ fn noted(got: &SharedTensor<u64>) -> Vec<u64> {
 type Script = (Queue<Numbered>, SharedTensor<u64>, u64, i32);
 
 fn script(queue: Queue<Numbered>, at: u64, signal: i32) -> Script {
-    (queue, Tensor::zeros(&[MESSAGES as usize]).unwrap().share(), at, signal)
+    (queue, Tensor::zeros([MESSAGES as usize]).unwrap().share(), at, signal)
 }
 
 fn put_batches(_: usize, (queue, _, at, signal): Script) -> Outcome {
@@ -266,7 +266,7 @@ fn a_process_is_killed_at_every_access_of_a_task_and_join_reports_it() {
     for_every_access(|at| {
         let tasks = JoinableQueue::bounded(8).unwrap();
         (0..MESSAGES).for_each(|n| tasks.put(numbered(n)).unwrap());
-        let done = Tensor::zeros(&[MESSAGES as usize]).unwrap().share();
+        let done = Tensor::zeros([MESSAGES as usize]).unwrap().share();
         let args = (tasks.clone(), done.clone(), at);
         let killed = killed(&one_process(do_tasks, args));
         // Tasks that it had are lost, tasks that it had not begun are for others.
@@ -326,7 +326,7 @@ fn a_sweeper_is_stopped_at_every_change_and_writes_into_no_memory_of_others() {
             assert_eq!(queue.try_get().unwrap(), Some(5));
             drop(queue);
             // As many as there may be free blocks of that size: one of them is where the queue was.
-            let tensors: Vec<_> = (0..20).map(|_| Tensor::full(&[1032], 7_u8).unwrap()).collect();
+            let tensors: Vec<_> = (0..20).map(|_| Tensor::full([1032], 7_u8).unwrap()).collect();
             signal(pid, Signal::CONT);
             assert!(!killed(&context));
             for tensor in tensors {

@@ -43,7 +43,7 @@ fn goes_on(queue: &Queue<u64>, at: u64) -> Vec<u64> {
 type Script = (Queue<u64>, SharedTensor<u64>, u64, i32);
 
 fn script(at: u64, signal: i32) -> Script {
-    (queue(), Tensor::zeros(&[MESSAGES as usize]).unwrap().share(), at, signal)
+    (queue(), Tensor::zeros([MESSAGES as usize]).unwrap().share(), at, signal)
 }
 
 fn noted(got: &SharedTensor<u64>) -> Vec<u64> {

@@ -5,7 +5,7 @@ use mp_tests::join;
 
 #[test]
 fn a_closure_with_a_tensor_and_a_queue_runs_in_other_processes() {
-    let weights = Tensor::<f32>::from_slice(&[1.0, 2.0, 3.0], &[3]).unwrap().freeze();
+    let weights = Tensor::<f32>::from_slice(&[1.0, 2.0, 3.0], [3]).unwrap().freeze();
     let sums = Queue::<(usize, f32)>::bounded(4).unwrap();
     let work = closure!([weights, out = sums.clone()] |rank: usize, factor: f32| {
         out.put((rank, factor * weights.iter().sum::<f32>())).map_err(|error| error.to_string())
@@ -39,7 +39,7 @@ fn closures_travel_through_queues_and_come_back_as_results() {
 
 #[test]
 fn a_tensor_that_is_captured_is_the_same_memory() {
-    let frozen = Tensor::<u8>::zeros(&[1 << 20]).unwrap().freeze();
+    let frozen = Tensor::<u8>::zeros([1 << 20]).unwrap().freeze();
     let same = closure!([frozen = frozen.clone()] || Ok::<FrozenTensor<u8>, String>(frozen.clone()));
     let back = Process::builder().spawn_closure(same, ()).unwrap().join().unwrap();
     assert_eq!(back.storage(), frozen.storage());

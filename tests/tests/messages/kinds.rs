@@ -38,7 +38,7 @@ enum Kind {
 
 fn batch() -> Batch {
     let images = counting(&[4, 3]).freeze();
-    let labels = Tensor::from_slice(&[7_u8, 8, 9], &[3]).unwrap().freeze();
+    let labels = Tensor::from_slice(&[7_u8, 8, 9], [3]).unwrap().freeze();
     let parts = images.chunk(3, 0).unwrap();
     Batch { name: "b".into(), images, labels: Some(labels), parts }
 }
@@ -109,7 +109,7 @@ enum Work {
 
 #[test]
 fn exclusive_tensors_in_derived_messages() {
-    let ones = |n| Tensor::<f32>::full(&[n], 1.0).unwrap();
+    let ones = |n| Tensor::<f32>::full([n], 1.0).unwrap();
     let step = || Step { rank: 3, grads: ones(5), extra: vec!["a".to_string()] };
     travels(
         || vec![step()],
@@ -120,7 +120,7 @@ fn exclusive_tensors_in_derived_messages() {
     );
     let works = || {
         let note = Some("n".to_string());
-        let bytes = Tensor::full(&[2], 9).unwrap();
+        let bytes = Tensor::full([2], 9).unwrap();
         vec![
             Work::Stop,
             Work::One(ones(2)),
@@ -157,12 +157,12 @@ fn bundles_of_exclusive_tensors() {
 #[test]
 fn a_hundred_and_a_thousand_tensors_in_one_message() {
     for n in [100, 1000] {
-        let exclusive = || vec![Bundle((0..n).map(|i| Tensor::full(&[7], i).unwrap()).collect::<Vec<_>>())];
+        let exclusive = || vec![Bundle((0..n).map(|i| Tensor::full([7], i).unwrap()).collect::<Vec<_>>())];
         travels(exclusive, |_, Bundle(all)| {
             assert!(all.iter().enumerate().all(|(i, t)| t.to_vec() == [i as i32; 7]));
             assert_eq!(all.len(), n as usize);
         });
-        let frozen = || vec![(0..n).map(|i| Tensor::full(&[1], i).unwrap().freeze()).collect::<Vec<_>>()];
+        let frozen = || vec![(0..n).map(|i| Tensor::full([1], i).unwrap().freeze()).collect::<Vec<_>>()];
         travels(frozen, |_, all: Vec<FrozenTensor<i32>>| {
             assert!(all.iter().enumerate().all(|(i, t)| t.to_vec() == [i as i32]));
             assert_eq!(all.len(), n as usize);

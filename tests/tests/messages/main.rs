@@ -1,5 +1,8 @@
-//! What travels in messages, and how it arrives.
+//! What travels in messages, how it arrives, and what comes back if it does not. (What a failure leaves in shared memory:
+//! `leaks.rs`, a program of its own.)
 
 mod closures;
 mod kinds;
+mod outside;
 mod serde;
+mod unsent;

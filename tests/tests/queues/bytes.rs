@@ -14,22 +14,24 @@ fn bounded<T: Message>(bytes: u64) -> Queue<T> {
 }
 
 fn tensor(number: u64, bytes: usize) -> FrozenTensor<u64> {
-    Tensor::full(&[bytes / 8], number).unwrap().freeze()
+    Tensor::full([bytes / 8], number).unwrap().freeze()
 }
 
 #[test]
 fn as_many_bytes_as_may_be_and_no_more() {
     let _alone = alone();
-    let queue = bounded(100 * KIB as u64);
+    // Larger than what other tests leave free: a free block that is somewhat larger would be taken as it is.
+    const LARGE: usize = 512 * KIB;
+    let queue = bounded(6 * LARGE as u64 + 4 * KIB as u64);
     let mut put = 0;
     let back = loop {
-        match queue.try_put(tensor(put, 16 * KIB)) {
+        match queue.try_put(tensor(put, LARGE)) {
             Ok(()) => put += 1,
             Err(PutError::Full(back)) => break back,
             Err(error) => panic!("{error}"),
         }
     };
-    assert_eq!(put, 6, "16 KiB each, and a few bytes");
+    assert_eq!(put, 6, "512 KiB each, and a few bytes");
     assert!(back.iter().all(|v| v == 6) && !queue.is_full());
     // Something small still fits in.
     queue.try_put(tensor(7, 8)).unwrap();
@@ -38,8 +40,8 @@ fn as_many_bytes_as_may_be_and_no_more() {
         assert_eq!(take(&queue).get(&[0]).unwrap(), number);
     }
     // It was empty, and begins anew.
-    (0..6).for_each(|n| queue.try_put(tensor(n, 16 * KIB)).unwrap());
-    assert!(queue.try_put(tensor(6, 16 * KIB)).unwrap_err().is_full());
+    (0..6).for_each(|n| queue.try_put(tensor(n, LARGE)).unwrap());
+    assert!(queue.try_put(tensor(6, LARGE)).unwrap_err().is_full());
 }
 
 #[test]

@@ -304,3 +304,25 @@ fn a_wait_for_several_things_hears_of_the_last_drop_of_another_process_before_a_
 fn a_task_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
     hears_of_the_last_drop(300, true, |queue| block_on(queue.get_async()));
 }
+
+/// Waits for what only its parent could put, and says whether it heard that the parent has given the queue up.
+fn hears_of_it(_: usize, (queue, begun): (Queue<u32>, Queue<u32>)) -> mp::AnyResult<bool> {
+    begun.put(0)?;
+    Ok(is_deserted(&queue.get_timeout(20 * A_WHILE)))
+}
+
+/// The most usual case of all: the process that has made the queue gives it up, and one other has it.
+#[test]
+fn the_process_that_made_the_queue_drops_its_last_handle() {
+    let _alone = alone();
+    for before_it_begins in [false, true] {
+        let (queue, begun) = (Queue::bounded(4).unwrap(), Queue::bounded(1).unwrap());
+        let context = one_process(hears_of_it, (queue.clone(), begun.clone()));
+        if !before_it_begins {
+            assert_eq!(take(&begun), 0);
+        }
+        drop(queue);
+        assert!(context.join_timeout(DEADLINE).unwrap());
+        assert_eq!(context.join().unwrap(), [true], "dropped before it began: {before_it_begins}");
+    }
+}

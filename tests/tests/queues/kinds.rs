@@ -123,7 +123,7 @@ fn a_message_with_acknowledgement_goes_to_another_when_its_holder_is_killed() {
     // The second one spills.
     for i in 0..2 {
         let text = "x".repeat(i as usize * 1000);
-        give(&jobs, (i, Tensor::full(&[1000], i).unwrap().freeze(), text));
+        give(&jobs, (i, Tensor::full([1000], i).unwrap().freeze(), text));
     }
     let context = start_processes(holds, (jobs.clone(), ready.clone()), SpawnOptions::nprocs(2)).unwrap();
     let mut held = [take(&ready), take(&ready)];

@@ -1,7 +1,12 @@
-//! Queues, channels and pipes between real processes. (Under random kills: `queue_deaths`; as futures: `queue_futures`.)
+//! Queues, channels and pipes between real processes. (Errors, and how much fits, each in an arena of its own: `errors.rs` and
+//! `limits.rs`, programs of their own.)
 
+mod broadcast;
 mod bytes;
+mod deaths;
 mod deserted;
+mod futures;
 mod kinds;
 mod order;
 mod waits;
+mod watch;

@@ -133,14 +133,14 @@ fn closing_wakes_consumers_that_wait() {
 fn closing_wakes_producers_that_wait_and_gives_their_values_back() {
     let _alone = alone();
     fn worker(rank: usize, (queue, back): (Queue<Tensor<u8>>, Queue<Tensor<u8>>)) -> Outcome {
-        let value = Tensor::full(&[100], rank as u8)?;
+        let value = Tensor::full([100], rank as u8)?;
         match queue.put(value) {
             Err(PutError::Closed(value)) => send(&back, value),
             other => Err(format!("unexpected: {other:?}").into()),
         }
     }
     let (queue, back) = (Queue::bounded(1).unwrap(), Queue::bounded(2).unwrap());
-    give(&queue, Tensor::full(&[1], 9).unwrap());
+    give(&queue, Tensor::full([1], 9).unwrap());
     let context = start_processes(worker, (queue.clone(), back.clone()), SpawnOptions::nprocs(2)).unwrap();
     for pid in context.pids() {
         eventually("it sleeps", || threads_are(pid, 'S'));
@@ -149,7 +149,7 @@ fn closing_wakes_producers_that_wait_and_gives_their_values_back() {
     let mut values = [take(&back).to_vec(), take(&back).to_vec()];
     values.sort_unstable();
     assert_eq!(values, [vec![0; 100], vec![1; 100]]);
-    assert!(matches!(queue.try_put(Tensor::zeros(&[1]).unwrap()), Err(PutError::Closed(_))));
+    assert!(matches!(queue.try_put(Tensor::zeros([1]).unwrap()), Err(PutError::Closed(_))));
     assert_eq!(take(&queue).to_vec(), [9]);
     assert!(queue.get().unwrap().is_none() && queue.try_get().unwrap().is_none());
     join(&context).unwrap();
@@ -182,7 +182,7 @@ fn a_queue_outlives_the_process_that_made_it() {
     type Inner = Queue<FrozenTensor<u16>>;
     fn maker(_: usize, out: Queue<Inner>) -> Outcome {
         let inner = Queue::bounded(3)?;
-        (0..2).try_for_each(|i| send(&inner, Tensor::full(&[50], i)?.freeze()))?;
+        (0..2).try_for_each(|i| send(&inner, Tensor::full([50], i)?.freeze()))?;
         send(&out, inner)
     }
     fn user(_: usize, inner: Inner) -> Outcome {
@@ -194,7 +194,7 @@ fn a_queue_outlives_the_process_that_made_it() {
     join(&one_process(maker, out.clone())).unwrap();
     let inner = take(&out);
     assert_eq!((take(&inner).to_vec(), take(&inner).to_vec()), (vec![0; 50], vec![1; 50]));
-    give(&inner, Tensor::full(&[50], 2).unwrap().freeze());
+    give(&inner, Tensor::full([50], 2).unwrap().freeze());
     join(&one_process(user, inner.clone())).unwrap();
     assert_eq!(take(&inner).to_vec(), [2; 50]);
 }

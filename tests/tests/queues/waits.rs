@@ -101,7 +101,7 @@ fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders
         assert!(matches!(holders[..], [Leaseholder { pid: p, messages: 1, .. }] if p == pid), "{error:?}");
         let said = error.to_string();
         assert!(
-            error.is_empty() && said.contains(&format!("pid {pid}")) && said.contains("stopped"),
+            error.is_empty() && said.contains(&format!("process {pid} (member ")) && said.contains("stopped"),
             "{said}"
         );
     };
@@ -145,7 +145,7 @@ fn a_join_that_times_out_names_the_processes_it_waited_for() {
     let mut both = [(pid, 1), (std::process::id(), 1)];
     both.sort_unstable();
     assert_eq!(pids, both);
-    assert!(error.to_string().contains(&format!("pid {pid}")), "{error}");
+    assert!(error.to_string().contains(&format!("process {pid} (member ")), "{error}");
     drop(own);
     signal(pid, Signal::KILL);
     assert!(join(&child).is_err());
@@ -171,7 +171,7 @@ fn a_future_that_is_given_up_gives_back_what_it_was_to_put() {
     let context = one_process(takes_all, (queue.clone(), until.clone()));
     let mut given_up = 0;
     for n in 0..200 {
-        let mut value = Some(Tensor::full(&[50], n).unwrap().freeze());
+        let mut value = Some(Tensor::full([50], n).unwrap().freeze());
         // Each future is polled once, and dropped if it is not ready by then.
         while value.is_some() {
             if poll_once(&mut pin!(queue.put_async_from(&mut value))).is_pending() {
@@ -188,7 +188,7 @@ fn a_future_that_is_given_up_gives_back_what_it_was_to_put() {
     assert!(given_up >= 3);
     queue.close();
     // In the error, and not in both.
-    let mut value = Some(Tensor::full(&[50], 7).unwrap().freeze());
+    let mut value = Some(Tensor::full([50], 7).unwrap().freeze());
     let error = block_on(queue.put_async_from(&mut value)).unwrap_err();
     assert!(value.is_none() && matches!(error, PutError::Closed(back) if back.iter().all(|v| v == 7)));
     assert!(block_on(queue.put_async_from(&mut value)).is_ok(), "nothing is put at once");

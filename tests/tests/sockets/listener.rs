@@ -103,7 +103,7 @@ fn two_programs_meet_and_answer_each_other() {
 fn what_is_in_shared_memory_does_not_leave_it() {
     let _alone = alone();
     let (here, there) = pair(&SocketOptions::new(), &name("memory"));
-    let tensor = Tensor::full(&[5], 1.5_f32).unwrap().freeze();
+    let tensor = Tensor::full([5], 1.5_f32).unwrap().freeze();
     match here.send(tensor.clone()) {
         Err(PutError::Failed { value: back, error }) => {
             assert_eq!(back.len(), 5);

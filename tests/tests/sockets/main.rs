@@ -1,5 +1,7 @@
-//! Connections between programs. (As futures: `socket_futures`.)
+//! Connections between programs.
 
 mod backlog;
+mod family_key;
+mod futures;
 mod listener;
 mod waits;

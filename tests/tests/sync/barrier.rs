@@ -96,7 +96,7 @@ fn a_stopped_party_is_waited_for_until_the_time_is_over() {
     let waits = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
     eventually("it waits", || barrier.n_waiting() == 1);
     let error = barrier.wait_timeout(LONG).unwrap_err();
-    assert!(error.is_broken() && error.to_string().contains(&format!("(pid {pid})")), "{error}");
+    assert!(error.is_broken() && error.to_string().contains(&format!("process {pid} (member ")), "{error}");
     match error {
         BarrierError::TimedOut { arrived: 2, parties: 3, missing } => {
             assert_eq!(missing.iter().map(|m| m.pid).collect::<Vec<_>>(), [pid]);

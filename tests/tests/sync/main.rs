@@ -1,5 +1,7 @@
-//! Locks, semaphores, events, conditions and barriers between real processes.
+//! Locks, semaphores, events, conditions and barriers between real processes, and values behind locks.
 
 mod barrier;
+mod deadlocks;
 mod locks;
+mod values;
 mod waits;

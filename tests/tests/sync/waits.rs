@@ -61,17 +61,17 @@ fn permits_of_a_killed_process_return_and_those_of_a_stopped_process_do_not() {
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
     match semaphore.acquire_timeout(LONG) {
-        Err(AcquireError::Busy { holders }) => assert!(holders.len() == 1 && holders[0].pid == pid),
+        Err(AcquireError::Held { holders }) => assert!(holders.len() == 1 && holders[0].pid == pid),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(semaphore.acquire_deadline(Instant::now() + SHORT), Err(AcquireError::Busy { .. })));
+    assert!(matches!(semaphore.acquire_deadline(Instant::now() + SHORT), Err(AcquireError::Held { .. })));
     let copy = semaphore.clone();
     let waiter = std::thread::spawn(move || copy.acquire_timeout(DEADLINE));
     signal(pid, Signal::KILL);
     let one = waiter.join().unwrap().expect("one returns");
     let two = semaphore.acquire_timeout(DEADLINE).expect("the other returns");
     match semaphore.try_acquire() {
-        Err(AcquireError::Busy { holders }) => {
+        Err(AcquireError::Held { holders }) => {
             assert_eq!(holders[0].pid, std::process::id(), "one was forgotten")
         }
         other => panic!("{other:?}"),
@@ -85,7 +85,7 @@ fn permits_of_a_killed_process_return_and_those_of_a_stopped_process_do_not() {
 fn permits_are_added_up_to_the_limit_and_bounded_ones_are_not() {
     let _alone = alone();
     let semaphore = Semaphore::with_limit(0, 2).unwrap();
-    assert!(matches!(semaphore.try_acquire(), Err(AcquireError::Busy { holders }) if holders.is_empty()));
+    assert!(matches!(semaphore.try_acquire(), Err(AcquireError::Held { holders }) if holders.is_empty()));
     assert!(!semaphore.is_ready());
     semaphore.release().unwrap();
     semaphore.add_permits(1).unwrap();

@@ -15,7 +15,7 @@ fn arrays_are_the_same_memory_and_come_back_by_one_copy() {
     }
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(worker, (there.clone(), back.clone()));
-    let mut x = Tensor::<f64>::zeros(&[2, 3]).unwrap();
+    let mut x = Tensor::<f64>::zeros([2, 3]).unwrap();
     x.as_ndarray_mut()
         .unwrap()
         .assign(&Array::from_shape_fn(IxDyn(&[2, 3]), |at| (at[0] * 3 + at[1]) as f64));
@@ -26,7 +26,7 @@ fn arrays_are_the_same_memory_and_come_back_by_one_copy() {
 
 #[test]
 fn views_written_as_arrays_touch_their_own_elements_only() {
-    let mut t = Tensor::<u8>::zeros(&[4, 4]).unwrap();
+    let mut t = Tensor::<u8>::zeros([4, 4]).unwrap();
     let (mut left, mut right) = t.split_at_mut(2, 1).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| left.as_ndarray_mut().unwrap().fill(1));
@@ -53,7 +53,7 @@ fn frozen_bytes_outlive_every_tensor() {
     give(&queue, Tensor::<u32>::from_fn(&[2, 1000], |i| i as u32).unwrap().freeze());
     let row = take(&queue).select(0, 1).unwrap();
     let (at, hold) = (row.as_slice().unwrap().as_ptr(), row.storage().hold().clone());
-    assert!(row.unsqueeze(1).unwrap().expand(&[1000, 2]).unwrap().into_bytes().is_err(), "not in a row");
+    assert!(row.unsqueeze(1).unwrap().expand([1000, 2]).unwrap().into_bytes().is_err(), "not in a row");
     let bytes = bytes::Bytes::try_from(row).unwrap();
     assert_eq!((bytes.as_ptr(), bytes.len(), &bytes[..4]), (at.cast(), 4000, &1000_u32.to_ne_bytes()[..]));
     let last = bytes.slice(3996..);

@@ -4,4 +4,5 @@ mod arrays;
 mod parts;
 mod random_ndarray;
 mod random_views;
+mod sharing;
 mod sparse;

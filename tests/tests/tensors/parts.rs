@@ -13,7 +13,7 @@ type Any = Bundle<(AnyTensor, (AnyTensor<Frozen>, AnyTensor<Shared>))>;
 #[test]
 fn every_element_type() {
     fn of<T: mp::Element>(values: [T; 3]) {
-        let make = || Tensor::from_slice(&values, &[3]).unwrap();
+        let make = || Tensor::from_slice(&values, [3]).unwrap();
         let all = || Bundle((make(), (make().freeze(), make().share())));
         travels(
             || vec![all()],
@@ -83,7 +83,7 @@ fn a_storage_and_views_of_it_are_one_storage() {
         },
     );
     let shared = || {
-        let x = Tensor::<i64>::zeros(&[4]).unwrap().share();
+        let x = Tensor::<i64>::zeros([4]).unwrap().share();
         (x.typed_storage(), x)
     };
     travels(
@@ -115,7 +115,7 @@ fn a_storage_has_as_many_bytes_at_its_receiver() {
     );
     // The second element of three, with one owner.
     travels(
-        || vec![Tensor::from_slice(&[1.5_f32, 2.5, 3.5], &[3]).unwrap()],
+        || vec![Tensor::from_slice(&[1.5_f32, 2.5, 3.5], [3]).unwrap()],
         |_, x: Tensor<f32>| assert_eq!((x.storage().len(), x.to_vec()), (12, vec![1.5, 2.5, 3.5])),
     );
 }
@@ -123,7 +123,7 @@ fn a_storage_has_as_many_bytes_at_its_receiver() {
 #[test]
 fn gradients_are_wanted_there_as_well_and_history_stays_here() {
     let leaf = || {
-        let mut t = Tensor::<f32>::full(&[2, 2], 1.5).unwrap();
+        let mut t = Tensor::<f32>::full([2, 2], 1.5).unwrap();
         t.set_requires_grad(true).unwrap();
         t
     };
@@ -131,7 +131,7 @@ fn gradients_are_wanted_there_as_well_and_history_stays_here() {
         || {
             vec![Bundle((
                 leaf(),
-                (leaf().freeze(), leaf().share(), Tensor::<f32>::zeros(&[1]).unwrap().freeze()),
+                (leaf().freeze(), leaf().share(), Tensor::<f32>::zeros([1]).unwrap().freeze()),
             ))]
         },
         |_, Bundle((t, (frozen, shared, plain)))| {
@@ -157,7 +157,7 @@ fn gradients_are_wanted_there_as_well_and_history_stays_here() {
     assert!(result.set_requires_grad(false).unwrap_err().to_string().contains("leaves only"));
     give(&queue, result.detach());
     assert_eq!(take(&queue).to_vec(), [1.5; 4]);
-    assert!(Tensor::<i32>::zeros(&[1]).unwrap().set_requires_grad(true).is_err());
+    assert!(Tensor::<i32>::zeros([1]).unwrap().set_requires_grad(true).is_err());
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn whole_tensors_are_compared_mapped_filled_and_copied() {
     assert!(t == x.view().t().unwrap() && t.to_vec() == [0, 3, 1, 4, 2, 5]);
     // Neither another shape nor another element is equal.
     assert!(t != x && x.view().reshape(&[6]).unwrap() != x && x.map(|v| v + 1).unwrap() != x);
-    let nan = Tensor::from_slice(&[f32::NAN], &[1]).unwrap();
+    let nan = Tensor::from_slice(&[f32::NAN], [1]).unwrap();
     assert!(nan != nan.view());
 
     let half = t.map(|v| 0.5 * v as f32).unwrap();
@@ -204,7 +204,7 @@ fn whole_tensors_are_compared_mapped_filled_and_copied() {
     assert!(y.copy_from(&t).is_err() && y.to_vec() == [2, 7, 4, 5, 7, 25]);
     assert_eq!((y.get(&[1, 2]).unwrap(), y.view().narrow(1, 1, 1).unwrap().ndim()), (25, 2));
     assert!(y.item().is_err());
-    assert_eq!(Tensor::full(&[], 3_u8).unwrap().item().unwrap(), 3);
+    assert_eq!(Tensor::full([], 3_u8).unwrap().item().unwrap(), 3);
     assert_eq!(y.iter().map(i64::from).sum::<i64>(), 50);
     assert_eq!((y.nbytes(), y.is_contiguous(), y.view().t().unwrap().is_contiguous()), (24, true, false));
 }

@@ -12,7 +12,7 @@ fn ints(all: &[i64]) -> FrozenTensor<i64> {
 }
 
 fn dense() -> Tensor<f32> {
-    Tensor::from_slice(&[0.0, 1.5, 0.0, 0.0, 0.0, -2.0], &[2, 3]).unwrap()
+    Tensor::from_slice(&[0.0, 1.5, 0.0, 0.0, 0.0, -2.0], [2, 3]).unwrap()
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn sparse_tensors_travel_as_their_parts() {
         },
     );
     travels(
-        || vec![NestedTensor::from_tensors(&[dense(), Tensor::full(&[1, 1], 7.0).unwrap()]).unwrap()],
+        || vec![NestedTensor::from_tensors(&[dense(), Tensor::full([1, 1], 7.0).unwrap()]).unwrap()],
         |_, n: NestedTensor<f32>| {
             let all = n.unbind().unwrap();
             assert_eq!((all[0].to_vec(), all[1].to_vec()), (dense().to_vec(), vec![7.0]));
@@ -63,7 +63,7 @@ fn reread<T: Message>(mut value: impl Message) -> String {
 #[test]
 fn parts_that_do_not_fit_are_refused_when_they_arrive() {
     let values = || ints(&[1, 2]);
-    let indices = |all: &[i64]| ints(all).reshape(&[1, 2]).unwrap();
+    let indices = |all: &[i64]| ints(all).reshape([1, 2]).unwrap();
     let error = reread::<SparseCoo<i64>>((indices(&[0, 3]), values(), vec![3_usize]));
     assert!(error.contains("index 3") && error.contains("3 entries"), "{error}");
     let error = reread::<SparseCoo<i64>>((indices(&[0, -1]), values(), vec![3_usize]));

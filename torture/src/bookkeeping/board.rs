@@ -35,6 +35,8 @@ pub(crate) enum Op {
     Barrier,
     Event,
     Relock,
+    Pair,
+    Deadlock,
     Once,
     Wait,
     Ring,
@@ -50,7 +52,7 @@ pub(crate) enum Op {
     End,
 }
 
-const NAMES: [&str; 34] = [
+const NAMES: [&str; 36] = [
     "-",
     "begin",
     "put",
@@ -72,6 +74,8 @@ const NAMES: [&str; 34] = [
     "barrier",
     "event",
     "rlock",
+    "pair",
+    "deadlock",
     "call_once",
     "wait",
     "ring",
@@ -102,7 +106,7 @@ pub(crate) struct Row {
 
 impl Board {
     pub(crate) fn new(slots: usize) -> mp::AnyResult<Self> {
-        Ok(Self { words: Tensor::zeros(&[1 + slots * ROW])?.share() })
+        Ok(Self { words: Tensor::zeros([1 + slots * ROW])?.share() })
     }
 
     /// Tells all workers that the round is over.

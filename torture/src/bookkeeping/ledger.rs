@@ -51,7 +51,7 @@ pub(crate) struct Account {
 
 impl Ledger {
     pub(crate) fn new() -> mp::AnyResult<Self> {
-        Ok(Self { next: Tensor::zeros(&[1])?.share(), messages: Tensor::zeros(&[MOST as usize])?.share() })
+        Ok(Self { next: Tensor::zeros([1])?.share(), messages: Tensor::zeros([MOST as usize])?.share() })
     }
 
     /// The number of another message, which is about to be put; `None`: there were enough.

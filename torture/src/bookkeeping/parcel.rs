@@ -61,7 +61,7 @@ fn elements(number: u64, i: u64, random: &mut Random) -> mp::AnyResult<Tensor<u6
         20..200 => 1 + random.below(3000),
         _ => random.below(40),
     };
-    Ok(Tensor::full(&[len as usize], mix(number ^ i << 48))?)
+    Ok(Tensor::full([len as usize], mix(number ^ i << 48))?)
 }
 
 fn check_elements(number: u64, i: u64, elements: &[u64]) -> mp::AnyResult<()> {
@@ -136,7 +136,7 @@ impl Parcel {
 
     /// What a worker makes of a job.
     pub(crate) fn answer(job: Job, random: &mut Random) -> mp::AnyResult<Self> {
-        let own = if random.percent(30) { elements(job.number, 0, random)? } else { Tensor::zeros(&[0])? };
+        let own = if random.percent(30) { elements(job.number, 0, random)? } else { Tensor::zeros([0])? };
         Ok(Self { job, own })
     }
 

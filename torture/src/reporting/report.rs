@@ -90,7 +90,7 @@ impl fmt::Display for Report {
             "structure", "groups", "put", "got", "again", "with dead"
         )?;
         for (kind, (groups, a)) in &self.sums {
-            if *kind == Kind::Locks {
+            if kind.counts_operations() {
                 writeln!(f, "{:<31}{groups:>7}{:>12} operations", kind.name(), a.done)?;
                 continue;
             }

@@ -279,7 +279,7 @@ impl Crew {
             let beats =
                 |(at, place): (usize, &Place)| if place.group == g { self.board.beats(at) } else { 0 };
             let mut account = group.settle()?;
-            if group.kind == Kind::Locks {
+            if group.kind.counts_operations() {
                 account.done = self.places.iter().enumerate().map(beats).sum();
             }
             Ok((group.kind, account))

@@ -10,6 +10,7 @@ use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
 use crate::workloads::leaving::Sides;
 use crate::workloads::locks::Locks;
+use crate::workloads::newest::{ToAll, Watched};
 use crate::workloads::pool::{IN_POOL, WORKERS};
 use crate::workloads::select::Ways;
 use crate::workloads::sockets::{CLIENTS, Service};
@@ -30,14 +31,18 @@ pub(crate) enum Kind {
     Socket,
     Pool,
     Locks,
+    Watch,
+    Broadcast,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 12] = [
+    pub(crate) const ALL: [Kind; 14] = [
         Kind::Bounded,
         Kind::Select,
         Kind::Acknowledged,
+        Kind::Watch,
         Kind::Locks,
+        Kind::Broadcast,
         Kind::Socket,
         Kind::Growing,
         Kind::Futures,
@@ -47,6 +52,11 @@ impl Kind {
         Kind::Leaving,
         Kind::Pipe,
     ];
+
+    /// Whether its workers are all alike: then what they do is counted.
+    pub(crate) const fn counts_operations(self) -> bool {
+        matches!(self, Kind::Locks | Kind::Watch | Kind::Broadcast)
+    }
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -62,6 +72,8 @@ impl Kind {
             Kind::Socket => "sockets",
             Kind::Pool => "pool",
             Kind::Locks => "locks",
+            Kind::Watch => "watch",
+            Kind::Broadcast => "broadcast",
         }
     }
 }
@@ -82,6 +94,8 @@ enum Ends {
     /// Whether its workers may be copies.
     Pool(bool),
     Locks(Box<Locks>),
+    Watched(Watched),
+    ToAll(ToAll),
 }
 
 /// One group.
@@ -125,9 +139,11 @@ impl Group {
             Kind::Socket => Ends::Service(Service::new(random)?),
             Kind::Pool => Ends::Pool(copies),
             Kind::Locks => Ends::Locks(Box::new(Locks::new()?)),
+            Kind::Watch => Ends::Watched(Watched::new()?),
+            Kind::Broadcast => Ends::ToAll(ToAll::new(random)?),
         };
         let (producers, consumers) = match kind {
-            Kind::Locks => (3, 0),
+            Kind::Locks | Kind::Watch | Kind::Broadcast => (3, 0),
             Kind::Pipe => (1, 1),
             Kind::Pool => (1, 0),
             Kind::Socket => (CLIENTS, 1),
@@ -198,13 +214,15 @@ impl Group {
             Ends::Service(service) => Work::Serve(service.clone()),
             Ends::Pool(copies) => Work::OwnPool(*copies),
             Ends::Locks(locks) => Work::Lock(Locks::clone(locks)),
+            Ends::Watched(watched) => Work::Watch(watched.clone()),
+            Ends::ToAll(to_all) => Work::Broadcast(to_all.clone()),
         })
     }
 
     /// Worker `i` was killed: what may be missing for it.
     pub(crate) fn killed(&mut self, i: usize) {
         self.allowed += match (self.kind, &self.ends) {
-            (Kind::Locks, _) => 0,
+            (Kind::Locks | Kind::Watch | Kind::Broadcast, _) => 0,
             (Kind::Pipe, _) => 1 + IN_PIPE,
             // Of the listener, all connections.
             (Kind::Socket, _) => (1 + IN_PIPE) * if self.produces(i) { 1 } else { CLIENTS as u64 },
@@ -226,7 +244,8 @@ impl Group {
             Ends::Ways(ways) => ways.close(),
             Ends::Futures(queue) => _ = queue.close(),
             Ends::Service(service) => service.close()?,
-            Ends::Pipe(..) | Ends::Sides(_) | Ends::Pool(_) | Ends::Locks(_) => {}
+            Ends::Pipe(..) | Ends::Sides(_) | Ends::Pool(_) => {}
+            Ends::Locks(_) | Ends::Watched(_) | Ends::ToAll(_) => {}
         }
         Ok(())
     }
@@ -235,6 +254,7 @@ impl Group {
     pub(crate) fn settle(&self) -> mp::AnyResult<Account> {
         match &self.ends {
             Ends::Locks(locks) => locks.settle()?,
+            Ends::Watched(watched) => watched.settle()?,
             Ends::Service(service) => service.settle()?,
             Ends::Jobs(queue) => {
                 while let Some(job) = queue.dead_letter()? {
@@ -291,6 +311,8 @@ impl fmt::Display for Group {
             Ends::Service(service) => write!(f, "{service:?}")?,
             Ends::Pool(copies) => write!(f, "copies: {copies}")?,
             Ends::Locks(locks) => write!(f, "{locks:?}")?,
+            Ends::Watched(watched) => write!(f, "{watched:?}")?,
+            Ends::ToAll(to_all) => write!(f, "{to_all:?}")?,
         }
         write!(f, "; {:?}, {} may be missing", self.ledger.account(), self.allowed)
     }

@@ -79,7 +79,7 @@ pub(crate) fn round(
     } else {
         SharingStrategy::FileDescriptor
     })?;
-    let common = Tensor::full(&[500], COMMON)?.freeze();
+    let common = Tensor::full([500], COMMON)?.freeze();
     let groups = groups(args.processes, args.copies(), &mut random)?;
     let mut crew = Crew::new(groups, common, random, args)?;
     let end = torture(&mut crew, time, seen);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp::sync::{AcquireError, BarrierError};
+use mp::sync::{AcquireError, BarrierError, LockGuard};
 use mp::{
     Barrier, BoundedSemaphore, Condition, Event, Lock, LockError, Once, RLock, RwLock, Semaphore,
     SharedTensor, Tensor,
@@ -19,6 +19,10 @@ const PERMITS: u32 = 2;
 const PARTIES: u32 = 2;
 /// Things that are done once in each round: the first calls of each matter.
 const ONCES: usize = 24;
+/// Locks that are taken in pairs.
+const PAIRED: usize = 3;
+/// The longest time for which a pair is held, in ms: so that waits for it take longer than 100 ms, and look for deadlocks.
+const HELD: u64 = 40;
 
 /// What the workers of a group share. Of each pair, one half is changed after the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,6 +44,11 @@ pub(crate) struct Locks {
     event: Event,
     bounded: BoundedSemaphore,
     onces: Vec<Once>,
+    /// Of which all take one before the next one, and then the book.
+    ordered: Vec<Lock<u64>>,
+    book: RwLock<u64>,
+    /// Which are taken in any order.
+    unordered: Vec<Lock<u64>>,
     /// Of each of them, the worker that does it, or did when it died, and how often it was done.
     did: SharedTensor<u64>,
 }
@@ -48,7 +57,7 @@ impl Locks {
     pub(crate) fn new() -> mp::AnyResult<Self> {
         Ok(Self {
             lock: Lock::new([0; 2])?,
-            inside: Tensor::zeros(&[1])?.share(),
+            inside: Tensor::zeros([1])?.share(),
             rlock: RLock::new([0; 2])?,
             rwlock: RwLock::new([0; 2])?,
             semaphore: Semaphore::with_limit(PERMITS, PERMITS)?,
@@ -57,18 +66,21 @@ impl Locks {
             desk: RLock::new(0)?,
             called: Condition::new()?,
             barrier: Barrier::new(PARTIES)?,
-            passed: Tensor::zeros(&[2])?.share(),
+            passed: Tensor::zeros([2])?.share(),
             event: Event::new()?,
             bounded: BoundedSemaphore::new(PERMITS)?,
             onces: (0..ONCES).map(|_| Once::new()).collect::<Result<_, _>>()?,
-            did: Tensor::zeros(&[2 * ONCES])?.share(),
+            ordered: (0..PAIRED).map(|_| Lock::new(0)).collect::<Result<_, _>>()?,
+            book: RwLock::new(0)?,
+            unordered: (0..PAIRED).map(|_| Lock::new(0)).collect::<Result<_, _>>()?,
+            did: Tensor::zeros([2 * ONCES])?.share(),
         })
     }
 
     /// Does one after the other, at random, until the round is over.
     pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         while !row.over() {
-            match random.below(12) {
+            match random.below(14) {
                 0..3 => self.exclusive(row)?,
                 3 => self.twice(row)?,
                 4 => self.read_or_write(row, random)?,
@@ -92,6 +104,8 @@ impl Locks {
                     }
                 }
                 10 => self.once(row, random.below(ONCES as u64) as usize)?,
+                11 => self.in_order(row, random)?,
+                12 => self.in_any_order(row, random)?,
                 _ => {
                     row.note(Op::Event, self.event.is_set().into());
                     match random.below(3) {
@@ -179,6 +193,60 @@ impl Locks {
         };
         pair[0] += 1;
         pair[1] = pair[0];
+        Ok(())
+    }
+
+    /// Takes two locks, and the book, in the order in which all take them: no wait of these is a deadlock, and each of them is
+    /// one without a time-out, so that it says what it waits for.
+    fn in_order(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
+        let one = random.below(PAIRED as u64 - 1) as usize;
+        let other = one + 1 + random.below((PAIRED - 1 - one) as u64) as usize;
+        row.note(Op::Pair, (10 * one + other) as u64);
+        let alarm = |e: LockError| match e {
+            LockError::Deadlock(_) => {
+                format!("torn: a false alarm, of locks that all take in one order: {e}")
+            }
+            other => other.to_string(),
+        };
+        let _one = locked(&self.ordered[one]).map_err(alarm)?;
+        let _other = locked(&self.ordered[other]).map_err(alarm)?;
+        if random.percent(50) {
+            match self.book.read() {
+                Err(LockError::OwnerDied { .. }) => drop(self.book.recover().map_err(alarm)?),
+                other => drop(other.map_err(alarm)?),
+            }
+        } else {
+            let mut book = match self.book.write() {
+                Err(LockError::OwnerDied { .. }) => self.book.recover().map_err(alarm)?,
+                other => other.map_err(alarm)?,
+            };
+            *book += 1;
+        }
+        hold(random);
+        Ok(())
+    }
+
+    /// Takes two locks in any order: what hangs there is found, and one of those that wait gives up.
+    fn in_any_order(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
+        let one = random.below(PAIRED as u64) as usize;
+        let other = (one + 1 + random.below(PAIRED as u64 - 1) as usize) % PAIRED;
+        row.note(Op::Pair, (100 + 10 * one + other) as u64);
+        let _one = match locked(&self.unordered[one]) {
+            // It has no other, so that none waits for it.
+            Err(LockError::Deadlock(cycle)) => return Err(format!("torn: a false alarm: {cycle}").into()),
+            other => other?,
+        };
+        hold(random);
+        match locked(&self.unordered[other]) {
+            Ok(_other) => hold(random),
+            Err(LockError::Deadlock(cycle)) => {
+                row.note(Op::Deadlock, cycle.steps.len() as u64);
+                if cycle.steps[0].pid != std::process::id() || !(2..=PAIRED).contains(&cycle.steps.len()) {
+                    return Err(format!("torn: a deadlock of others: {cycle}").into());
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
         Ok(())
     }
 
@@ -295,8 +363,12 @@ impl Locks {
             ("the lock of readers and writers", self.rwlock.recover_timeout(ENOUGH).map(drop)),
             ("the lock of the tokens", self.tokens.recover_timeout(ENOUGH).map(drop)),
             ("the lock of the desk", self.desk.recover_timeout(ENOUGH).map(drop)),
+            ("the book", self.book.recover_timeout(ENOUGH).map(drop)),
         ] {
             end.map_err(|e| hang(what, &e))?;
+        }
+        for lock in self.ordered.iter().chain(&self.unordered) {
+            drop(lock.recover_timeout(ENOUGH).map_err(|e| hang("a lock of a pair", &e))?);
         }
         let all = [0, 1].map(|_| self.semaphore.acquire_timeout(ENOUGH));
         for permit in all {
@@ -318,5 +390,23 @@ impl Locks {
             (2, n) => Err(left("places of waiters at a condition", n).into()),
             (n, _) => Err(left("permits, of two", n).into()),
         }
+    }
+}
+
+/// Waits as long as it takes, also for what a worker left that died.
+fn locked(lock: &Lock<u64>) -> Result<LockGuard<'_, u64>, LockError> {
+    let mut guard = match lock.lock() {
+        Err(LockError::OwnerDied { .. }) => lock.recover()?,
+        other => other?,
+    };
+    *guard += 1;
+    Ok(guard)
+}
+
+/// Keeps what the worker has for a while, now and then.
+fn hold(random: &mut Random) {
+    if random.percent(30) {
+        // sleep: so that others wait long enough to look for deadlocks
+        std::thread::sleep(Duration::from_millis(random.below(HELD)));
     }
 }

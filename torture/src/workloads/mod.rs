@@ -3,6 +3,7 @@
 pub(crate) mod futures;
 pub(crate) mod leaving;
 pub(crate) mod locks;
+pub(crate) mod newest;
 pub(crate) mod pool;
 pub(crate) mod select;
 pub(crate) mod sockets;

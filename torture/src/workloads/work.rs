@@ -14,6 +14,7 @@ use crate::bookkeeping::ledger::Ledger;
 use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
 use crate::workloads::locks::Locks;
+use crate::workloads::newest::{ToAll, Watched};
 use crate::workloads::select::{Inlets, Outlets};
 use crate::workloads::sockets::Service;
 
@@ -37,6 +38,8 @@ pub(crate) enum Work {
     Ping(Connection),
     Pong(Connection),
     Lock(Locks),
+    Watch(Watched),
+    Broadcast(ToAll),
     PutAnywhere(Outlets),
     Select(Inlets),
     PutAsync(Queue<Parcel>),
@@ -61,6 +64,9 @@ pub(crate) struct Post {
 
 /// The function of all workers.
 pub(crate) fn work(post: Post) -> mp::AnyResult<()> {
+    // Work goes on, or ends: no wait of a worker is a hang.
+    mp::wait::report_hangs_after(Some(Duration::from_millis(200)));
+    mp::wait::on_report(|text, hang| assert!(!hang, "torn: a false alarm of a hang: {text}"));
     post.row.note(Op::Begin, post.row.mark());
     let (worker, work) = Worker::new(post);
     worker.run(work)
@@ -98,6 +104,8 @@ impl Worker {
             Work::Ping(connection) => self.ping(&connection),
             Work::Pong(connection) => self.pong(&connection),
             Work::Lock(locks) => locks.work(&self.row, &mut self.random),
+            Work::Watch(watched) => watched.work(&self.row, &mut self.random),
+            Work::Broadcast(to_all) => to_all.work(&self.row, &mut self.random),
             Work::PutAnywhere(outlets) => self.put_anywhere(&outlets),
             Work::Select(inlets) => self.select(&inlets),
             Work::PutAsync(queue) => self.put_async(&queue),

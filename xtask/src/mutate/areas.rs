@@ -28,9 +28,9 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-core/loom_seats", ""),
             ("mp-models/models", "sweepers::"),
             ("mp-models/models", "vacating::"),
-            ("mp-tests/memory", ""),
-            ("mp-tests/many_holders", ""),
-            ("mp-tests/sharing", ""),
+            ("mp-tests/memory", "statistics::"),
+            ("mp-tests/memory", "many_holders::"),
+            ("mp-tests/tensors", "sharing::"),
             ("mp-tests/killed", "messages::"),
         ],
     ),
@@ -48,7 +48,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "steps.group.",
         &[
             ("mp-models/models", "groups::"),
-            ("mp-tests/memory", "burst"),
+            ("mp-tests/memory", "statistics::the_memory_of_a_burst"),
             ("mp-tests/killed", "messages::a_process_is_killed_at_every_access_of_giving_envelopes_back"),
         ],
     ),
@@ -59,7 +59,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-models/models", "lock::"),
             ("mp-core/loom_lock", ""),
             ("mp-models/models", "rlock::"),
-            ("mp-tests/values", ""),
+            ("mp-tests/sync", "values::"),
             ("mp-tests/sync", "locks::"),
             ("mp-tests/killed", "values::"),
         ],
@@ -67,30 +67,51 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "steps.unlock.",
         &[
-            ("mp-tests/wake_ups", "lock"),
+            ("mp-tests/waiting", "wake_ups::a_lock"),
             ("mp-core/lib", "steps::lock"),
             ("mp-models/models", "lock::"),
             ("mp-core/loom_lock", ""),
-            ("mp-tests/values", ""),
+            ("mp-tests/sync", "values::"),
         ],
     ),
     (
         "steps.park.",
         &[
-            ("mp-tests/wake_ups", "lock"),
+            ("mp-tests/waiting", "wake_ups::a_lock"),
             ("mp-models/models", "lock::"),
             ("mp-core/loom_lock", ""),
-            ("mp-tests/values", ""),
+            ("mp-tests/sync", "values::"),
             ("mp-tests/sync", "locks::"),
         ],
     ),
+    (
+        "lock-cycle.",
+        &[
+            ("mp-core/lib", "steps::lock_cycle"),
+            ("mp-models/models", "deadlock::"),
+            ("mp-tests/sync", "deadlocks::"),
+        ],
+    ),
+    (
+        "wait-note.",
+        &[
+            ("mp-core/lib", "steps::lock_cycle"),
+            ("mp-models/models", "deadlock::"),
+            ("mp-core/lib", "arena::waiting::deadlock"),
+            ("mp-tests/sync", "deadlocks::"),
+        ],
+    ),
+    ("waits.", &[("mp-tests/waiting", "hangs::")]),
+    ("spin.", &[("mp-core/lib", "arena::waiting")]),
+    ("spawn.interrupt.", &[("mp-tests/waiting", "interrupts::")]),
+    ("deadlock.", &[("mp-core/lib", "arena::waiting::deadlock"), ("mp-tests/sync", "deadlocks::")]),
     (
         "steps.visit.",
         &[
             ("mp-models/models", "sweepers::"),
             ("mp-models/models", "vacating::"),
-            ("mp-tests/stopped_sweepers", ""),
-            ("mp-tests/queue_deaths", ""),
+            ("mp-tests/killed", "stopped_sweepers::"),
+            ("mp-tests/queues", "deaths::"),
         ],
     ),
     (
@@ -99,14 +120,14 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-models/models", "update::"),
             ("mp-core/loom_seats", ""),
             ("mp-models/models", "reuse::"),
-            ("mp-tests/stopped_updates", ""),
+            ("mp-tests/killed", "stopped_updates::"),
             ("mp-tests/small_arena", ""),
         ],
     ),
     (
         "park.",
         &[
-            ("mp-tests/wake_ups", ""),
+            ("mp-tests/waiting", "wake_ups::"),
             ("mp-core/lib", "arena::waiting::parking"),
             ("mp-models/models", "wait::"),
             ("mp-core/loom_seats", ""),
@@ -139,7 +160,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-models/models", "vacating::"),
             ("mp-queue/loom_ring", ""),
             ("mp-tests/killed", "queues::"),
-            ("mp-tests/queue_deaths", ""),
+            ("mp-tests/queues", "deaths::"),
         ],
     ),
     (
@@ -160,6 +181,16 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-queue/lib", ""),
         ],
     ),
+    (
+        "ring.kept.",
+        &[
+            ("mp-models/models", "kept::"),
+            ("mp-tests/queues", "broadcast::"),
+            ("mp-tests/queues", "watch::"),
+            ("mp-tests/killed", "kept::"),
+        ],
+    ),
+    ("queue.kept.", &[("mp-tests/queues", "broadcast::"), ("mp-tests/killed", "kept::")]),
     ("ring.lease.", RETURNS),
     ("ring.return.", RETURNS),
     ("ring.note.", RETURNS),
@@ -217,7 +248,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "condition.",
         &[
             ("mp-sync/lib", "condition"),
-            ("mp-tests/wake_ups", "notification"),
+            ("mp-tests/waiting", "wake_ups::a_notification"),
             ("mp-models/models", "condition::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
@@ -239,7 +270,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "rwlock.",
         &[
-            ("mp-tests/wake_ups", "writer"),
+            ("mp-tests/waiting", "wake_ups::the_last_reader_wakes_a_writer"),
             ("mp-models/models", "rwlock::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
@@ -250,7 +281,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "event.",
         &[
-            ("mp-tests/wake_ups", "event"),
+            ("mp-tests/waiting", "wake_ups::an_event"),
             ("mp-models/models", "event::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
@@ -260,7 +291,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "barrier.",
         &[
-            ("mp-tests/wake_ups", "others"),
+            ("mp-tests/waiting", "wake_ups::the_last_to_arrive"),
             ("mp-sync/lib", ""),
             ("mp-models/models", "barrier::"),
             ("mp-sync/loom_barrier", ""),
@@ -270,7 +301,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "semaphore.",
         &[
-            ("mp-tests/wake_ups", "permit"),
+            ("mp-tests/waiting", "wake_ups::a_permit"),
             ("mp-models/models", "semaphore::"),
             ("mp-sync/lib", ""),
             ("mp-tests/sync", "waits::"),
@@ -281,10 +312,10 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "lock.",
         &[
             ("mp-core/lib", "lock"),
-            ("mp-tests/values", ""),
+            ("mp-tests/sync", "values::"),
             ("mp-tests/sync", "locks::"),
-            ("mp-tests/fork", ""),
-            ("mp-tests/raw_fork", ""),
+            ("mp-tests/fork", "memory::"),
+            ("mp-tests/fork", "raw::"),
         ],
     ),
     (
@@ -292,12 +323,12 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("mp-core/lib", "arena::"),
             ("mp-queue/lib", ""),
-            ("mp-tests/memory", ""),
+            ("mp-tests/memory", "statistics::"),
             ("mp-tests/messages", "kinds::"),
             ("mp-tests/message_leaks", ""),
-            ("mp-tests/many_holders", ""),
-            ("mp-tests/sharing", ""),
-            ("mp-tests/outside_message", ""),
+            ("mp-tests/memory", "many_holders::"),
+            ("mp-tests/tensors", "sharing::"),
+            ("mp-tests/messages", "outside::"),
             ("mp-tests/user_errors", ""),
             ("mp-tests/small_arena", ""),
             ("mp-tests/killed", "messages::"),
@@ -313,7 +344,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "arena.hold.",
-        &[("mp-tests/queues", "deserted::"), ("mp-tests/queue_deaths", ""), ("mp-tests/queues", "waits::")],
+        &[("mp-tests/queues", "deserted::"), ("mp-tests/queues", "deaths::"), ("mp-tests/queues", "waits::")],
     ),
     ("arena.groups.", GROUPS),
     ("steps.group.", GROUPS),
@@ -328,13 +359,13 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "queue.",
         &[
-            ("mp-tests/wake_ups", ""),
+            ("mp-tests/waiting", "wake_ups::"),
             ("mp-queue/lib", ""),
             ("mp-tests/queues", "kinds::"),
             ("mp-tests/queues", "bytes::"),
-            ("mp-tests/queue_deaths", ""),
+            ("mp-tests/queues", "deaths::"),
             ("mp-tests/killed", "queues::"),
-            ("mp-tests/stopped_sweepers", ""),
+            ("mp-tests/killed", "stopped_sweepers::"),
         ],
     ),
     (
@@ -348,7 +379,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-spawn/forkserver", ""),
             ("mp-spawn/launching", ""),
             ("mp-spawn/limits", ""),
-            ("mp-tests/queue_deaths", ""),
+            ("mp-tests/queues", "deaths::"),
             ("mp-tests/message_leaks", ""),
         ],
     ),
@@ -368,12 +399,23 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ("spawn.slip.", &[("mp-spawn/lib", ""), ("mp-spawn/siblings", ""), ("mp-spawn/killed_early", "")]),
     (
         "spawn.death-",
-        &[("mp-tests/queue_deaths", ""), ("mp-tests/death_times", ""), ("mp-tests/small_arena", "")],
+        &[
+            ("mp-tests/queues", "deaths::"),
+            ("mp-tests/waiting", "death_times::"),
+            ("mp-tests/small_arena", ""),
+        ],
     ),
-    ("spawn.joined.", &[("mp-tests/late_joining", ""), ("mp-tests/queue_deaths", ""), ("mp-spawn/lib", "")]),
+    (
+        "spawn.joined.",
+        &[("mp-tests/killed", "late_joining::"), ("mp-tests/queues", "deaths::"), ("mp-spawn/lib", "")],
+    ),
     (
         "spawn.parcel-",
-        &[("mp-tests/message_leaks", ""), ("mp-tests/killed", "ends::"), ("mp-tests/late_joining", "")],
+        &[
+            ("mp-tests/message_leaks", ""),
+            ("mp-tests/killed", "ends::"),
+            ("mp-tests/killed", "late_joining::"),
+        ],
     ),
     (
         "pool.",
@@ -383,9 +425,10 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-pool/deaths", ""),
             ("mp-pool/ends", ""),
             ("mp-pool/closures", ""),
+            ("mp-pool/chunks", ""),
             ("mp-pool/stopped", ""),
             ("mp-pool/interrupts", ""),
-            ("mp-tests/pool", ""),
+            ("mp-tests/killed_pool", ""),
         ],
     ),
 ];
@@ -396,27 +439,27 @@ const RETURNS: &[(&str, &str)] = &[
     ("mp-queue/lib", ""),
     ("mp-tests/queues", "kinds::"),
     ("mp-tests/killed", "queues::"),
-    ("mp-tests/stopped_sweepers", ""),
+    ("mp-tests/killed", "stopped_sweepers::"),
 ];
 
 const GROUPS: &[(&str, &str)] = &[
     ("mp-core/lib", "arena::"),
     ("mp-models/models", "groups::"),
-    ("mp-tests/memory", ""),
-    ("mp-tests/unsent_values", ""),
+    ("mp-tests/memory", "statistics::"),
+    ("mp-tests/messages", "unsent::"),
 ];
 
 const DEATHS: &[(&str, &str)] = &[
     ("mp-core/lib", "arena::"),
-    ("mp-tests/queue_deaths", ""),
+    ("mp-tests/queues", "deaths::"),
     ("mp-tests/queues", "deserted::"),
-    ("mp-tests/stopped_sweepers", ""),
+    ("mp-tests/killed", "stopped_sweepers::"),
     ("mp-tests/small_arena", ""),
     ("mp-tests/killed", "ends::"),
     ("mp-tests/killed", "queues::"),
     ("mp-tests/killed", "messages::"),
-    ("mp-tests/late_joining", ""),
-    ("mp-tests/sharing", ""),
+    ("mp-tests/killed", "late_joining::"),
+    ("mp-tests/tensors", "sharing::"),
 ];
 
 /// The tests of a mutation's area.

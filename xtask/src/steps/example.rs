@@ -6,8 +6,11 @@ use crate::session::{Outcome, Session};
 
 /// Arguments with which an example is short, and words that its last line has to have. The others run without
 /// arguments.
-const SHORT: [(&str, &[&str], &str); 2] =
-    [("hogwild", &["--workers", "2", "--epochs", "3"], "test accuracy"), ("million_tensors", &["20000"], "")];
+const SHORT: [(&str, &[&str], &str); 3] = [
+    ("ctrl_c", &["--press"], "nothing lost"),
+    ("hogwild", &["--workers", "2", "--epochs", "3"], "test accuracy"),
+    ("million_tensors", &["20000"], ""),
+];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
     let names = match names(Path::new("examples")) {

@@ -6,6 +6,7 @@ pub(crate) mod doc;
 mod example;
 mod fixed;
 mod loom;
+mod package;
 
 use crate::session::{Outcome, Session};
 use crate::{layers, tidy};
@@ -24,6 +25,11 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "layers", what: "dependencies between our crates run downwards", run: layers::run },
     Step { name: "clippy", what: "lints, with all features", run: clippy::run },
     Step { name: "alone", what: "each crate by itself, and sets of features", run: alone::run },
+    Step {
+        name: "package",
+        what: "what would be published builds by itself; public paths",
+        run: package::run,
+    },
     Step { name: "test", what: "all tests but doc tests", run: test },
     Step { name: "static", what: "processes in programs that are linked statically", run: fixed::run },
     Step { name: "doctest", what: "the examples in the documentation", run: doctest },
@@ -71,7 +77,7 @@ fn fmt(session: &mut Session) -> Outcome {
 }
 
 /// Test programs that run beside all others: one computes, and the other one waits, for a thousand processes one by one.
-const BESIDE: [&str; 2] = ["models", "killed"];
+const BESIDE: [&str; 3] = ["models", "killed", "killed_pool"];
 
 fn test(session: &mut Session) -> Outcome {
     // All targets but examples, which the step of that name builds, and those that the tests need.

@@ -184,6 +184,13 @@ impl Arena {
         (self.generation(block) == generation || mutant!("arena.hold-again.second-look-away")).then_some(hold)
     }
 
+    /// The block that this process has just made is a ring: it is told when the last handle goes.
+    pub(in crate::arena) fn holds_a_ring(&self, hold: &Hold) {
+        if let Some(at) = self.holds().get(hold.block as usize) {
+            at.fetch_or(RING, Ordering::AcqRel);
+        }
+    }
+
     /// Gives up the seat that the last handle's entry names.
     fn give_up_seat(&self, block: BlockId, e: u64) {
         let Ok(me) = self.me() else { return };

@@ -298,7 +298,7 @@ impl Arena {
                 UpdateEnd::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
                 UpdateEnd::Held(holder) if start.elapsed() > TIME_LIMIT => {
                     let what = "the table of slabs, in which no addresses are left,";
-                    return Err(Error::Busy { what, holder, pid: self.pid_of(holder) });
+                    return Err(Error::Held { what, holder, pid: self.pid_of(holder) });
                 }
                 UpdateEnd::Held(_) => std::thread::yield_now(),
             }

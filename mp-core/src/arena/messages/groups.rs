@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use crate::arena::Arena;
 use crate::arena::layout::{ENVELOPE, control};
-use crate::arena::recovery::reclaim::Dead;
+use crate::arena::recovery::sweep::Dead;
 use crate::error::Result;
 use crate::mem::{Column, Mem, Word, run};
 use crate::steps::{AdoptGroup, Adopted, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt};

@@ -274,6 +274,22 @@ impl Outgoing {
         if attached { None } else { Some(&self.bytes) }
     }
 
+    /// Appends a message that was written by itself: its bytes, and what is attached to it. Nothing is attached to this one yet:
+    /// else the numbers in the bytes would name other attachments.
+    ///
+    /// # Errors
+    /// [`Error::Unsendable`] if something is; it stays as it is then.
+    pub fn append(&mut self, other: Outgoing) -> Result<()> {
+        if self.plain().is_none() {
+            return Err(Error::Unsendable("what has attachments is not appended to".into()));
+        }
+        self.bytes.extend_from_slice(&other.bytes);
+        if other.attached.is_some() {
+            self.attached = other.attached;
+        }
+        Ok(())
+    }
+
     /// What is to be packed.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&[u8], Option<&mut Vec<AttachRequest>>) {

@@ -17,6 +17,7 @@
 
 use crate::arena::Arena;
 use crate::arena::layout::{LANES, control};
+use crate::arena::waiting::waits::table as waits;
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::sys::{directory, locks, memory};
@@ -95,6 +96,8 @@ impl Arena {
             if !mutant!("member.join.update-not-withdrawn") {
                 self.map().store(self.layout().updates().making(slot), 0);
             }
+            self.free_wait_notes(Member::new(slot, now.epoch));
+            waits::clear(*self, slot);
             self.raise(Word::at(control::MEMBERS), u64::from(slot) + 1);
             if self.change_tenancy(slot, before, now) {
                 return Ok(Member::new(slot, now.epoch));

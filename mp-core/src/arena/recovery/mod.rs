@@ -1,18 +1,18 @@
 //! What a crashed member leaves, and who gives it up.
 //!
 //! `membership` says which process is a member and which is dead, `intents` is what its threads announce before a change that
-//! takes more than one access. `recover` does what waiters need after a crash, in any number of processes at once; `reclaim`
-//! frees memory, in one process, and finds it by `dirty_slabs`.
+//! takes more than one access. `visit` does what waiters need after a crash, in any number of processes at once; `sweep` frees
+//! memory, in one process, and finds it by `dirty_slabs`.
 
 pub(in crate::arena) mod dirty_slabs;
 pub(in crate::arena) mod intents;
 pub(in crate::arena) mod membership;
-pub(in crate::arena) mod reclaim;
-pub(in crate::arena) mod recover;
+pub(in crate::arena) mod sweep;
 #[cfg(test)]
 mod tests;
+pub(in crate::arena) mod visit;
 
-/// A mutation: what crashed processes had is not reclaimed.
+/// A mutation: what crashed processes had is not swept.
 #[cfg(feature = "inject")]
 pub(in crate::arena) fn skipped_sweep() -> bool {
     mutant!("planted.skipped-sweep")

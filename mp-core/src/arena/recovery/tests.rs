@@ -7,7 +7,7 @@ use crate::arena::layout::{SLAB_BLOCKS, control, envelope as field};
 use crate::arena::messages::Outgoing;
 use crate::arena::messages::envelope::Meta;
 use crate::arena::recovery::membership::USES;
-use crate::arena::recovery::reclaim::Dead;
+use crate::arena::recovery::sweep::Dead;
 use crate::arena::{Arena, Hold};
 use crate::mem::{Mem, Word};
 use crate::steps::{INLINE_SEATS, link_of};

@@ -9,8 +9,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::arena::waiting::waits::{Subject, Watch};
 use crate::arena::{AdaptiveSpin, Arena, POLL_INTERVAL};
 use crate::error::Error;
+use crate::process::interrupt;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
 
@@ -69,6 +71,12 @@ pub trait Blocking {
     /// Looks after dead peers, if that is due; always when the time is `over`.
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found>;
 
+    /// This process was [interrupted](crate::interrupted), and it would sleep now: what the wait ends with, if an interrupt ends
+    /// it.
+    fn interrupted(&mut self) -> Option<Self::Found> {
+        None
+    }
+
     /// Announces a sleeper; what goes to [`sleep`](Self::sleep). `None`: something has changed, look again.
     fn announce(&mut self) -> Option<u64>;
 
@@ -82,6 +90,14 @@ pub trait Blocking {
     /// been woken.
     fn sleep(&mut self, announced: u64, now: Instant) -> bool;
 
+    /// Instead of a sleep, where a wait [never sleeps](crate::Spin::Busy): looks at what is else looked at before one.
+    fn between(&mut self, _now: Instant) -> Option<Self::Found> {
+        None
+    }
+
+    /// What it waits for, for reports.
+    fn subject(&self) -> Subject;
+
     /// After a sleep that may have been ended by a wake-up, before anything else: for those whose next look is to come
     /// before that at the clock.
     fn woken(&mut self) -> Option<Self::Found> {
@@ -91,6 +107,7 @@ pub trait Blocking {
 
 /// Waits; `None` when the time is over.
 pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> Option<B::Found> {
+    let mut watch: Option<Watch> = None;
     loop {
         if wait != Wait::Never
             && let Some(found) = waiter.spin(patience)
@@ -105,11 +122,26 @@ pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait
         if over {
             return None;
         }
+        if interrupt::ends_waits()
+            && let Some(found) = waiter.interrupted()
+        {
+            return Some(found);
+        }
+        let watch = watch.get_or_insert_with(|| Watch::new(now, wait));
+        if patience.is_busy() {
+            watch.looked(now, || waiter.subject());
+            // It has slept for no time at all: what is looked at beside sleeps is looked at.
+            if let Some(found) = waiter.between(now) {
+                return Some(found);
+            }
+            continue;
+        }
         let Some(announced) = waiter.announce() else { continue };
         if let Some(found) = waiter.last_look() {
             return Some(found);
         }
         let asleep = Instant::now();
+        watch.looked(asleep, || waiter.subject());
         if waiter.sleep(announced, asleep) {
             let found = waiter.woken();
             patience.slept(asleep);
@@ -185,6 +217,7 @@ impl LivenessTimer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::waiting::waits::{Call, On};
 
     /// A waiter that finds something in the `finds`-th of its looks, and notes what it was asked.
     #[derive(Default)]
@@ -237,6 +270,10 @@ mod tests {
 
         fn woken(&mut self) -> Option<usize> {
             self.look("woken")
+        }
+
+        fn subject(&self) -> Subject {
+            Subject::other(Call::Other, On::Other, String::new())
         }
     }
 

@@ -3,23 +3,24 @@
 //! Looks for a while (as it has paid, up to 50 µs), then sleeps on the lock's own word, at most a poll interval
 //! ([`POLL_INTERVAL`](crate::POLL_INTERVAL)) at a time. After a millisecond, after each poll interval, when a death was noticed, and before it
 //! gives up it asks whether the holder is dead: not before, since most waits are shorter than it takes to ask. No
-//! wake-up is relied upon.
+//! wake-up is relied upon. From the first poll interval on it also looks for a cycle of waiters (`deadlock`).
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Instant;
 
 use crate::arena::waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
-use crate::arena::{AdaptiveSpin, Arena};
+use crate::arena::waiting::deadlock::{Deadlock, LockWait};
+use crate::arena::waiting::waits::{Call, On, Subject};
+use crate::arena::{AdaptiveSpin, Arena, Hold};
 use crate::error::Error;
 use crate::mem::{Mem, Word, run};
 use crate::steps::lock::{Acquire, Acquired, DeadHolder, Died, IsMine, LockAt, LockWord, Park, Unlock, Who};
 use crate::sync::shared::AtomicU32;
 use crate::sys::{futex, identity};
-use crate::words::Member;
+use crate::words::{BlockId, LockKind, Member, WaitGoal};
 
 /// Why something that is locked could not be had.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum LockError {
     /// A process died while it held the lock: what it was changing may be half changed. It is unlocked again.
@@ -40,20 +41,11 @@ pub enum LockError {
     },
     /// The calling thread holds it already: it would wait for itself.
     WouldDeadlock,
+    /// The calling thread waits for a thread that waits for it, by way of the locks that are named: none of them would ever
+    /// have what it waits for. The lock was not taken; the others go on when the caller drops what it holds.
+    Deadlock(Box<Deadlock>),
     /// Shared memory can't be used.
     Failed(Error),
-}
-
-/// A process id in a message, if there is one.
-struct Pid(u32);
-
-impl fmt::Display for Pid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.write_str("pid not known"),
-            pid => write!(f, "pid {pid}"),
-        }
-    }
 }
 
 impl fmt::Display for LockError {
@@ -61,19 +53,22 @@ impl fmt::Display for LockError {
         match self {
             Self::OwnerDied { member, pid } => write!(
                 f,
-                "{member} ({}) died while it held the lock, and the data may be half changed; repair it under recover()",
-                Pid(*pid)
+                "{} died while it held the lock, and the data may be half changed; repair it under recover()",
+                member.process(*pid)
             ),
             Self::Held { holder, pid } => {
-                write!(f, "still locked by {holder} ({}); is it stopped, or slow?", Pid(*pid))
+                write!(f, "still locked by {}; is it stopped, or slow?", holder.process(*pid))
             }
             Self::WouldDeadlock => f.write_str(
                 "this thread holds the lock already and would wait for itself; drop its guard first",
             ),
+            Self::Deadlock(cycle) => fmt::Display::fmt(cycle, f),
             Self::Failed(e) => fmt::Display::fmt(e, f),
         }
     }
 }
+
+crate::readable_debug!(LockError);
 
 impl std::error::Error for LockError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
@@ -103,6 +98,8 @@ impl Who {
 pub struct RawLock {
     arena: Arena,
     at: LockAt,
+    /// The block that its holders hold: for reports of waits.
+    block: Option<BlockId>,
 }
 
 /// The lock, held. Dropping it releases; in a forked copy of the process dropping does nothing.
@@ -119,22 +116,32 @@ pub struct RawGuard<'a> {
 impl RawLock {
     /// The lock at these words, which are zero as long as it was never used.
     pub(crate) fn new(arena: Arena, word: Word) -> Self {
-        Self { arena, at: LockAt(word) }
+        Self { arena, at: LockAt(word), block: None }
     }
 
-    /// Takes it.
+    /// The same lock, which lies in this block: only processes that hold the block can release it.
+    pub fn in_block(self, block: &Hold) -> Self {
+        Self { block: Some(block.block()), ..self }
+    }
+
+    /// Takes it. `kind`: for others that it waits for.
     ///
     /// The guard says whether a [holder died](RawGuard::died).
     ///
     /// # Errors
-    /// [`LockError::Held`], [`LockError::WouldDeadlock`] or [`LockError::Failed`].
+    /// [`LockError::Held`], [`LockError::WouldDeadlock`], [`LockError::Deadlock`] or [`LockError::Failed`].
     #[inline(always)]
-    pub fn acquire(&self, wait: Wait, patience: &AdaptiveSpin) -> Result<RawGuard<'_>, LockError> {
+    pub fn acquire(
+        &self,
+        kind: LockKind,
+        wait: Wait,
+        patience: &AdaptiveSpin,
+    ) -> Result<RawGuard<'_>, LockError> {
         let me = self.arena.me()?;
         let who = Who::here();
         match run(Acquire::new(self.at, me, who, false, None), self.arena.map()) {
             Acquired::Mine(word) => Ok(self.guard(me, word)),
-            Acquired::Held(word) => self.wait(me, who, word, wait, patience),
+            Acquired::Held(word) => self.wait((me, who), word, kind, wait, patience),
         }
     }
 
@@ -172,9 +179,9 @@ impl RawLock {
     #[cold]
     fn wait(
         &self,
-        me: Member,
-        who: Who,
+        (me, who): (Member, Who),
         seen: LockWord,
+        kind: LockKind,
         wait: Wait,
         patience: &AdaptiveSpin,
     ) -> Result<RawGuard<'_>, LockError> {
@@ -186,7 +193,9 @@ impl RawLock {
             return Err(LockError::WouldDeadlock);
         }
         let asking = LivenessTimer::default();
-        let mut waiter = Waiter { lock: self, me, who, seen, slept: false, asking, wait };
+        let goal = WaitGoal { kind, lock: self.at.word(), readers: None };
+        let cycles = LockWait::new(self.arena, me, goal, wait);
+        let mut waiter = Waiter { lock: self, me, who, seen, slept: false, asking, cycles, wait };
         match block_on(&mut waiter, patience, wait) {
             Some(found) => Ok(self.guard(me, found?)),
             None => Err(self.held_by(waiter.seen)),
@@ -213,12 +222,13 @@ struct Waiter<'a> {
     seen: LockWord,
     slept: bool,
     asking: LivenessTimer,
+    cycles: LockWait,
     wait: Wait,
 }
 
 impl Waiter<'_> {
-    fn acquire(&mut self, dead: Option<DeadHolder>) -> Option<Result<LockWord, Error>> {
-        let RawLock { at, arena } = *self.lock;
+    fn acquire(&mut self, dead: Option<DeadHolder>) -> Option<Result<LockWord, LockError>> {
+        let RawLock { at, arena, .. } = *self.lock;
         match run(Acquire::new(at, self.me, self.who, self.slept, dead), arena.map()) {
             Acquired::Mine(word) => Some(Ok(word)),
             Acquired::Held(word) => {
@@ -230,7 +240,7 @@ impl Waiter<'_> {
 }
 
 impl Blocking for Waiter<'_> {
-    type Found = Result<LockWord, Error>;
+    type Found = Result<LockWord, LockError>;
 
     fn attempt(&mut self) -> Option<Self::Found> {
         self.acquire(None)
@@ -242,9 +252,12 @@ impl Blocking for Waiter<'_> {
 
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found> {
         match self.asking.is_due(self.lock.arena, now, over) {
-            Ok(true) => self.lock.dead_holder(self.seen).and_then(|dead| self.acquire(Some(dead))),
+            Ok(true) => match self.lock.dead_holder(self.seen) {
+                Some(dead) => self.acquire(Some(dead)),
+                None => self.cycles.look(now).map(|cycle| Err(LockError::Deadlock(cycle))),
+            },
             Ok(false) => None,
-            Err(e) => Some(Err(e)),
+            Err(e) => Some(Err(e.into())),
         }
     }
 
@@ -260,6 +273,15 @@ impl Blocking for Waiter<'_> {
     fn sleep(&mut self, announced: u64, _: Instant) -> bool {
         self.slept = true;
         self.asking.sleep(self.lock.arena, self.lock.futex(), announced as u32, self.wait)
+    }
+
+    fn subject(&self) -> Subject {
+        let on = self.lock.block.map_or(On::Other, |block| On::Block(self.lock.arena, block));
+        let state = match self.lock.held_by(self.seen) {
+            LockError::Held { pid, .. } if pid != 0 => format!("held by pid {pid}"),
+            _ => "held".to_owned(),
+        };
+        Subject::other(Call::Lock, on, state)
     }
 }
 

@@ -1,5 +1,8 @@
-//! Words that processes sleep on: parking words, and the lock between processes.
+//! Words that processes sleep on: parking words, and the lock between processes; and what its waiters say of themselves.
 
 pub(crate) mod block_on;
+pub(crate) mod deadlock;
 pub(crate) mod lock;
 pub(in crate::arena) mod parking;
+pub(crate) mod spin;
+pub(crate) mod waits;

@@ -1,7 +1,7 @@
 //! Sleeping until something in the arena changes.
 //!
 //! A parking word counts wake-ups and says whether a thread may be asleep: `asleep 1 bit | count 31`, in the
-//! low half of a 64-bit word. A sleeper sets the bit, checks again whether there is something to do, and
+//! low half of a 64-bit word; the high half is when the last wake-up was begun, for sleepers that measure what it took (`spin`). A sleeper sets the bit, checks again whether there is something to do, and
 //! sleeps as long as the word is unchanged. A waker does its work, and only if it finds the bit set counts
 //! the word up and makes a system call. When the call woke no thread, the bit is taken back.
 //!
@@ -32,10 +32,10 @@ use std::time::{Duration, Instant};
 use crate::arena::Arena;
 use crate::arena::layout::control;
 use crate::arena::waiting::block_on::{LivenessTimer, Wait};
+use crate::arena::waiting::spin::COST;
 use crate::mem::{Mem, Steps, Word, run};
-use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
-use crate::sys::{futex, processors};
+use crate::sys::futex;
 
 /// The longest that a sleeper sleeps before it checks again, and looks for dead members.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -43,6 +43,11 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const ASLEEP: u64 = 1;
 const COUNT: u64 = 2;
 const LOW: u64 = u32::MAX as u64;
+
+/// The high half of the word: now.
+fn begun<M: Mem + ?Sized>(m: &M) -> u64 {
+    u64::from(m.ticks()) << 32
+}
 
 /// Announces a sleeper; ends with the value to sleep on. After it, the sleeper must check again before it
 /// sleeps.
@@ -118,7 +123,8 @@ impl Steps for Notify {
             self.seen = Some(seen);
             return None;
         };
-        let next = seen.wrapping_add(if mutant!("park.notify.not-counted") { 0 } else { COUNT }) & LOW;
+        let count = if mutant!("park.notify.not-counted") { 0 } else { COUNT };
+        let next = seen.wrapping_add(count) & LOW | begun(m);
         match m.cas(self.word, seen, next) {
             Ok(()) => Some(Some(next)),
             Err(now) if now & ASLEEP == 0 => Some(None),
@@ -161,7 +167,7 @@ impl Steps for NotifyAll {
             return None;
         };
         let count = if mutant!("park.notify-all.not-counted") { 0 } else { COUNT };
-        match m.cas(self.word, seen, seen.wrapping_add(count) & LOW & !ASLEEP) {
+        match m.cas(self.word, seen, seen.wrapping_add(count) & LOW & !ASLEEP | begun(m)) {
             Ok(()) => Some(true),
             Err(now) if now & ASLEEP == 0 => Some(false),
             Err(now) => {
@@ -308,112 +314,21 @@ impl Parking {
         crate::sys::planted::sleep(self.arena.map());
         let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(Instant::now()));
         let next = if mutant!("park.sleep.unbounded") { Duration::MAX / 4 } else { POLL_INTERVAL };
-        how(self.futex(), (announced & LOW) as u32, left.min(next))
-    }
-}
-
-/// How long to spin before sleeping: longer where spinning has paid, not at all where it can't.
-///
-/// One for each thing that is waited for, in each process.
-#[derive(Debug)]
-pub struct AdaptiveSpin {
-    nanos: AtomicU32,
-}
-
-/// The longest and the first patience.
-const MOST: u32 = 50_000;
-/// Spinning costs no more than this where it never pays.
-const LEAST: u32 = 500;
-/// The most pauses between two rare polls: about 3 µs where a pause takes longest.
-const PAUSES: u32 = 64;
-
-impl Default for AdaptiveSpin {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl AdaptiveSpin {
-    /// Adaptive, beginning with the most; none if there is only one processor.
-    pub fn new() -> Self {
-        Self { nanos: AtomicU32::new(if processors::only_one() { 0 } else { MOST }) }
-    }
-
-    /// None, whatever the waits take: one look, then the sleep.
-    pub const fn none() -> Self {
-        Self { nanos: AtomicU32::new(0) }
-    }
-
-    /// Whether there is any.
-    #[inline]
-    pub fn looks(&self) -> bool {
-        self.nanos.load(Ordering::Relaxed) != 0
-    }
-
-    /// Calls `look` again and again until it finds something, or the patience is used up.
-    #[inline]
-    pub fn look<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
-        let nanos = self.nanos.load(Ordering::Relaxed);
-        if nanos == 0 {
-            return look();
+        let asleep = self.arena.map().ticks();
+        let woken = how(self.futex(), (announced & LOW) as u32, left.min(next));
+        if woken && let Some(took) = self.took(announced, asleep) {
+            COST.measured(took);
         }
-        let limit = Duration::from_nanos(u64::from(nanos));
-        let mut start = None;
-        loop {
-            for _ in 0..32 {
-                if let Some(found) = look() {
-                    self.has_paid(nanos);
-                    return Some(found);
-                }
-                std::hint::spin_loop();
-            }
-            if start.get_or_insert_with(Instant::now).elapsed() >= limit {
-                self.has_not_paid(nanos);
-                return None;
-            }
-        }
+        woken
     }
 
-    /// As [`look`](Self::look), with growing pauses: for a word that its owner changes again and again. Each
-    /// read takes the word's cache line away from the owner.
-    pub fn look_rarely<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
-        let nanos = self.nanos.load(Ordering::Relaxed);
-        if nanos == 0 {
-            return look();
-        }
-        let limit = Duration::from_nanos(u64::from(nanos));
-        let (start, mut pauses) = (Instant::now(), 1);
-        loop {
-            if let Some(found) = look() {
-                self.has_paid(nanos);
-                return Some(found);
-            }
-            if start.elapsed() >= limit {
-                self.has_not_paid(nanos);
-                return None;
-            }
-            (0..pauses).for_each(|_| std::hint::spin_loop());
-            pauses = (pauses * 2).min(PAUSES);
-        }
-    }
-
-    fn has_paid(&self, nanos: u32) {
-        if nanos < MOST {
-            self.nanos.store((nanos * 2).min(MOST), Ordering::Relaxed);
-        }
-    }
-
-    fn has_not_paid(&self, nanos: u32) {
-        self.nanos.store((nanos / 2).max(LEAST), Ordering::Relaxed);
-    }
-
-    /// Called after a sleep that began at `since`. If it was short, a little more patience would have avoided
-    /// it.
-    pub fn slept(&self, since: Instant) {
-        let nanos = self.nanos.load(Ordering::Relaxed);
-        if nanos != 0 && nanos < MOST && since.elapsed() < Duration::from_nanos(u64::from(MOST)) {
-            self.nanos.store((nanos * 4).min(MOST), Ordering::Relaxed);
-        }
+    /// What the wake-up of this thread took, in nanoseconds, if it slept when that was begun, and there was none since.
+    fn took(&self, announced: u64, asleep: u32) -> Option<u32> {
+        let map = self.arena.map();
+        let (now, word) = (map.ticks(), map.load_relaxed(self.word));
+        let once = (word & LOW & !ASLEEP) == (announced.wrapping_add(COUNT) & LOW & !ASLEEP);
+        let (slept, took) = (now.wrapping_sub(asleep), now.wrapping_sub((word >> 32) as u32));
+        (once && took < slept || mutant!("spin.every-sleep-measured")).then_some(took)
     }
 }
 
@@ -452,6 +367,26 @@ mod tests {
         let announced = parking.announce();
         parking.wake_all();
         assert_ne!(parking.announce(), announced, "it would sleep through its wake-up");
+    }
+
+    #[test]
+    fn a_sleeper_measures_what_its_wake_up_took_and_nothing_else() {
+        let (parking, _hold) = parking();
+        let took = |announced, asleep| parking.took(announced, asleep);
+        let asleep = parking.arena.map().ticks();
+        let announced = parking.announce();
+        assert_eq!(took(announced, asleep), None, "it was not woken");
+        parking.wake_one();
+        let woken = took(announced, asleep).expect("it was woken while it slept");
+        assert!(woken <= parking.arena.map().ticks().wrapping_sub(asleep));
+        assert_eq!(took(announced, parking.arena.map().ticks()), None, "it did not sleep yet");
+        let second = parking.announce();
+        parking.wake_one();
+        assert_eq!(took(announced, asleep), None, "it is another sleeper's");
+        assert!(took(second, asleep).is_some());
+        _ = parking.announce();
+        parking.notify_all();
+        assert_eq!(took(second, asleep), None);
     }
 
     /// A wake-up may be lost with the process that owes it: a sleeper checks again by itself.

@@ -368,6 +368,9 @@ impl crate::mem::Mem for Mapping {
         crate::sys::backoff::hold_off();
     }
     #[inline(always)]
+    fn ticks(&self) -> u32 {
+        crate::sys::monotonic().as_nanos() as u32
+    }
     fn fence_after_rmw(&self) {
         if !order::has_fence() {
             return;

@@ -131,6 +131,11 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
 }
 
+/// The name of a thread (`comm`, see `proc_pid_comm(5)`); `None` if it can't be seen.
+pub(crate) fn thread_name(pid: u32, thread: u32) -> Option<String> {
+    Some(read_small(&format!("/proc/{pid}/task/{thread}/comm"))?.trim_end().into())
+}
+
 /// The process that started this one; 0 if it can't be seen.
 pub(crate) fn parent_pid() -> u32 {
     rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get().cast_unsigned())

@@ -6,6 +6,7 @@ pub(crate) mod clock;
 pub(crate) mod identity;
 #[cfg(feature = "inject")]
 pub mod inject;
+pub(crate) mod on_signal;
 pub(crate) mod privileges;
 pub(crate) mod processors;
 #[cfg(feature = "inject")]

@@ -18,6 +18,15 @@ pub(crate) fn only_one() -> bool {
     })
 }
 
+/// The processor that this thread runs on, now.
+pub(crate) fn current() -> u32 {
+    if crate::sys::under_valgrind() {
+        // It runs one thread at a time, and the code of the kernel that knows the processor can't be found under it.
+        return 0;
+    }
+    rustix::thread::sched_getcpu() as u32
+}
+
 fn online() -> Option<String> {
     std::fs::read_to_string("/sys/devices/system/cpu/online").ok()
 }

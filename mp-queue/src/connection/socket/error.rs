@@ -8,7 +8,6 @@ use super::Address;
 use crate::error::{GetError, PutError};
 
 /// Why a connection between two programs was not made.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The kernel refused something. When no process listens at the address, `source` is `ConnectionRefused`
@@ -107,6 +106,8 @@ impl fmt::Display for ConnectError {
         }
     }
 }
+
+mp_core::readable_debug!(ConnectError);
 
 impl std::error::Error for ConnectError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

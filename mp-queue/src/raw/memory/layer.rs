@@ -88,6 +88,9 @@ unsafe impl RingLayer for Rings {
 
     fn drain(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
+        if let Some(kept) = ring.kept() {
+            return kept.drain();
+        }
         // All envelopes are looked at: not for a queue where nothing can have come back.
         for sort in [Holder::Returned, Holder::Undeliverable].into_iter().filter(|_| ring.redelivers()) {
             while let Ok(Some(_)) = ring.drain_returned(sort) {}
@@ -133,6 +136,10 @@ unsafe impl RingLayer for Rings {
         // What came back is noted first, before waiters get an error because no other holder is left.
         if arena.me().is_ok_and(|me| me != dead) {
             ring.note_returned();
+        }
+        // Before it is noted: a sender that sees the note collects what was pinned.
+        if let Some(kept) = ring.kept() {
+            kept.unpin_dead(dead);
         }
         ring.note_gone(dead, pid);
         ring.wake_all()

@@ -5,6 +5,7 @@
 //! and an envelope is made once for each successful get.
 #![allow(unsafe_code)]
 
+use mp_core::Spin;
 use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
 use mp_core::{Arena, Envelope, Hold, Parking};
@@ -19,6 +20,7 @@ use crate::ring::{
 
 #[cfg(test)]
 mod garbage;
+pub(crate) mod kept;
 mod layer;
 mod leases;
 
@@ -46,15 +48,20 @@ impl RingMemory {
     /// Makes a queue in shared memory.
     pub(crate) fn create(arena: Arena, made: Made<'_>) -> mp_core::Result<(Hold, Self)> {
         let plan = Header::at(Word::at(0)).chain(0, made.size);
-        let bytes = Header::bytes(&plan);
+        let pins = if made.keep > 0 { kept::bytes_of_pins() } else { 0 };
+        let bytes = Header::bytes(&plan) + pins;
         let hold = if plan.segments > 1 { arena.alloc_growing(bytes)? } else { arena.alloc(bytes)? };
         let header = Header::at(arena.block_words(&hold).0);
         let chain = header.chain(hold.block(), made.size).of(arena.most_messages());
         header.write(Self::words(arena), &chain, made);
+        let smalls = header.smalls(Self::words(arena));
+        let memory = Self { arena, header, chain, bytes: 0, smalls };
+        if made.keep > 0 {
+            memory.clear_pins();
+        }
         // SAFETY: the block was just allocated, no other process has it, and the header is written.
         unsafe { arena.become_ring(&hold) };
-        let smalls = header.smalls(Self::words(arena));
-        Ok((hold, Self { arena, header, chain, bytes: 0, smalls }))
+        Ok((hold, memory))
     }
 
     /// The queue in a block that is held, or swept, by the caller; `None` if there is none in it.
@@ -269,6 +276,15 @@ impl RingMemory {
     /// Whether this process may look at it: not in a forked copy.
     pub(crate) fn is_here(&self) -> bool {
         self.arena.me().is_ok()
+    }
+
+    /// How calls spin. Called before another process has the queue.
+    pub(crate) fn set_spin(&self, spin: Spin) {
+        Self::words(self.arena).store(self.header.spin(), spin.pack());
+    }
+
+    pub(crate) fn spin(&self) -> Spin {
+        Spin::unpack(Self::words(self.arena).load(self.header.spin()))
     }
 
     /// When a wait is deserted. Called before another process has the queue.

@@ -166,7 +166,8 @@ impl Server {
         let (slip, file) = Slip::new().map_err(refused)?;
         let start = {
             let command = command.clone();
-            move || launch::launch(&command, &Particulars::default())
+            // It ignores them, as soon as it can.
+            move || launch::launch(&command, &Particulars { interrupts_wait: true, ..Particulars::default() })
         };
         let Launched { pid, handle, socket, .. } = supervisor::on_lasting_thread(start)?;
         let life = Arc::new(Life { pid: pid_number(pid), handle, exit: Mutex::new(None) });

@@ -43,7 +43,8 @@ use crate::sys::{self, HANDED_DOWN, Program, STANDARD_SIGNALS};
 /// A process that was made just now, and its pidfd, where there is one.
 pub(crate) type Started = (Pid, Option<OwnedFd>);
 
-/// Starts a program, with the standard signals at their default but for those that are handed down as ignored, and none blocked.
+/// Starts a program, with the standard signals at their default but for those that are handed down as ignored, and none blocked but, if they
+/// are to wait, interrupts.
 ///
 /// # Errors
 /// The name of the call that failed, and its error.
@@ -74,6 +75,8 @@ mod vfork {
         environment: *const *mut c_char,
         /// What is to be under which number; the same, or another one that nothing else is moved from.
         moves: &'a [(RawFd, RawFd)],
+        /// The signals that are blocked in the program, as the kernel has them.
+        blocked: u64,
         /// What failed and why, where the program was not executed; 0 if it was, or if the child was killed before.
         error: Cell<(&'static str, c_int)>,
     }
@@ -103,6 +106,7 @@ mod vfork {
             argv: argv.as_ptr(),
             environment: environment.as_ptr(),
             moves: &moves,
+            blocked: if program.interrupts_wait { 1 << (libc::SIGINT - 1) } else { 0 },
             error: Cell::new(("", 0)),
         };
         let mut pidfd: c_int = -1;
@@ -206,12 +210,12 @@ mod vfork {
         let marked = marked == 0;
         let moved = marked && plan.moves.iter().all(|(from, to)| place(*from, *to));
         if moved {
-            // SAFETY: an empty mask of 8 bytes; the old one isn't wanted.
+            // SAFETY: a mask of 8 bytes; the old one isn't wanted.
             unsafe {
                 libc::syscall(
                     libc::SYS_rt_sigprocmask,
                     libc::SIG_SETMASK,
-                    default.as_ptr(),
+                    &raw const plan.blocked,
                     ptr::null_mut::<u64>(),
                     8_usize,
                 )

@@ -139,7 +139,7 @@ impl Taken {
     ) -> ! {
         let Taken { token, preload, thread } = self;
         sys::skip_exit_handlers_so_far();
-        sys::forget_signal_handlers();
+        sys::forget_signal_handlers(particulars.interrupts_wait);
         main::note_stack(thread);
         fork_server::inherit_preload(preload);
         entry::change_environment(setup.environment.iter().cloned());

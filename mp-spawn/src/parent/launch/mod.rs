@@ -22,6 +22,7 @@ use crate::parent::launch::current_exe::{Myself, myself};
 use crate::protocol::command::{self, Words};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::inherited_files;
+use crate::protocol::interrupt::Interrupt;
 use crate::protocol::outbox::Ends;
 use crate::protocol::token::{self, Taker, Token};
 use crate::sys::Program;
@@ -51,19 +52,22 @@ pub(crate) struct Command {
 #[derive(Debug, Default)]
 pub(crate) struct Particulars {
     /// Its environment, where it is another one.
-    environment: Option<Environment>,
+    pub(crate) environment: Option<Environment>,
     /// What it writes to, where that is not inherited.
     pub(crate) ends: Ends,
     /// What it is to have open, and under which numbers.
     pub(crate) files: Vec<(RawFd, Arc<OwnedFd>)>,
+    /// Whether a SIGINT waits until the process has said what it does with it.
+    pub(crate) interrupts_wait: bool,
 }
 
 impl Command {
     /// What is particular about a process with this setup.
     pub(crate) fn particulars(&self, setup: &ProcessOptions) -> Result<Particulars> {
         let files = inherited_files::ready(&setup.inherited)?;
+        let interrupts_wait = setup.interrupt != Interrupt::Default;
         if setup.environment.is_empty() {
-            return Ok(Particulars { files, ..Particulars::default() });
+            return Ok(Particulars { files, interrupts_wait, ..Particulars::default() });
         }
         let mut environment = Environment::without(token::VARIABLE);
         for (name, value) in &setup.environment {
@@ -73,7 +77,7 @@ impl Command {
             })?;
         }
         let environment = Some(self.with_library(environment));
-        Ok(Particulars { environment, files, ..Particulars::default() })
+        Ok(Particulars { environment, files, interrupts_wait, ..Particulars::default() })
     }
 
     /// This program, or what was set instead, for a function.
@@ -178,7 +182,7 @@ pub(crate) struct Launched {
 pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Launched> {
     command.check_privileges()?;
     let (ours, mut theirs) = socket_pair().map_err(|error| failed("socketpair", None, error))?;
-    let Particulars { environment, ends, files } = particulars;
+    let Particulars { environment, ends, files, interrupts_wait } = particulars;
     let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
     let moved = |fd: BorrowedFd<'_>| {
         inherited_files::out_of_the_way(fd, &numbers).map_err(|error| failed("fcntl", None, error))
@@ -201,6 +205,7 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
         token,
         inherit: theirs.as_fd(),
         files,
+        interrupts_wait: *interrupts_wait,
         stdout: out.as_ref().or(stdout.as_ref()).map(AsFd::as_fd),
         stderr: err.as_ref().or(stderr.as_ref()).map(AsFd::as_fd),
     })

@@ -51,18 +51,17 @@ struct Head {
     magic: [u64; 2],
     /// Of the copy of this crate that made it.
     home: &'static Home,
-    /// Of the entry.
-    kind: TypeId,
+    /// Of the entry. Functions, not their values: compilers before 1.91 make no `TypeId` of a constant.
+    kind: fn() -> TypeId,
     /// Of all types that the function has to do with.
-    types: TypeId,
+    types: fn() -> TypeId,
     name: fn() -> &'static str,
 }
 
 impl<E: 'static> Desc<E> {
     /// Describes `entry`, which stands for a function called `name`; `T` names all of its types.
     pub(crate) const fn new<T: 'static>(name: fn() -> &'static str, entry: E) -> Desc<E> {
-        let head =
-            Head { magic: MAGIC, home: &HOME, kind: TypeId::of::<E>(), types: TypeId::of::<T>(), name };
+        let head = Head { magic: MAGIC, home: &HOME, kind: TypeId::of::<E>, types: TypeId::of::<T>, name };
         Desc { head, entry }
     }
 
@@ -81,7 +80,7 @@ impl Head {
     #[inline]
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.types.hash(&mut hasher);
+        (self.types)().hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -274,7 +273,7 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
     // (`repr(C)`). Objects that hold code of this crate's users stay loaded: a program that unloads a library whose
     // function a worker runs breaks the contract of `dlclose`.
     let head = unsafe { &*place.cast::<Head>() };
-    if head.kind != TypeId::of::<E>() || head.fingerprint() != reference.fingerprint {
+    if (head.kind)() != TypeId::of::<E>() || head.fingerprint() != reference.fingerprint {
         return Err(FunctionError::OtherTypes { found: (head.name)().to_string() });
     }
     // SAFETY: as above, and the entry is of the type `E`: `kind` says so.

@@ -1,0 +1,100 @@
+//! Ctrl-C: a pipeline that stops at its source, drains what is on its way, and exits with 0.
+//!
+//! `cargo run --release --example ctrl_c`, and press Ctrl-C; with `-- --press`, it presses by itself after a thousand messages.
+
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+
+use mp::process::{Interrupt, take_interrupt};
+use mp::{GetError, PutError, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
+
+/// The source. It is told of Ctrl-C: it finishes the message that it is at, and returns how many it made.
+fn produce(rank: usize, (numbers, made): (Queue<u64>, SharedTensor<u64>)) -> mp::AnyResult<u64> {
+    while !mp::interrupted() {
+        let number = made.fetch_add(rank, 1);
+        match numbers.put(number) {
+            // It came while the queue was full. The number is not lost: from here on, waits wait again.
+            Err(PutError::Interrupted(number)) => {
+                take_interrupt();
+                numbers.put(number)?;
+                break;
+            }
+            put => put?,
+        }
+    }
+    Ok(made.load(rank))
+}
+
+/// The second stage. Ctrl-C is not for it: it works until the queue is closed and empty.
+fn square(_: usize, (numbers, squares): (Queue<u64>, Queue<u64>)) -> mp::AnyResult<()> {
+    while let Some(number) = numbers.get()? {
+        squares.put(number.wrapping_mul(number))?;
+    }
+    Ok(())
+}
+
+/// Whether SIGINT is ignored since before this program began: by `nohup`, or by a shell for what it runs in the background. Workers
+/// ignore it then, too.
+fn is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 0b10 != 0)
+}
+
+fn main() -> mp::AnyResult<()> {
+    let press = std::env::args().any(|arg| arg == "--press");
+    if press && is_ignored() {
+        println!("SKIPPED: Ctrl-C is ignored here, so nothing would end this: nothing lost");
+        return Ok(());
+    }
+    let (numbers, squares) = (Queue::bounded(64)?, Queue::bounded(64)?);
+    let made = Tensor::zeros([2])?.share();
+    let told = SpawnOptions::nprocs(2).name("producer").interrupt(Interrupt::Graceful);
+    let producers = start_processes(produce, (numbers.clone(), made.clone()), told)?;
+    let not_told = SpawnOptions::nprocs(2).name("squarer").interrupt(Interrupt::Ignore);
+    let squarers = start_processes(square, (numbers.clone(), squares.clone()), not_told)?;
+
+    let (mut got, mut shown) = (0_u64, std::time::Instant::now());
+    println!("making squares; Ctrl-C ends it");
+    let mut take = |at_most: Duration| -> mp::AnyResult<bool> {
+        match squares.get_timeout(at_most) {
+            Ok(Some(_)) => got += 1,
+            // All that put into it are at their end.
+            Ok(None) | Err(GetError::Empty | GetError::Deserted { .. }) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        if shown.elapsed() >= Duration::from_millis(100) {
+            print!("\r{got} squares ");
+            std::io::stdout().flush()?;
+            shown = std::time::Instant::now();
+        }
+        if press && got == 1000 {
+            // What a terminal does: SIGINT to each of its foreground processes.
+            let ours = producers.pids().into_iter().chain(squarers.pids()).chain([std::process::id()]);
+            let sent = Command::new("kill").arg("-INT").args(ours.map(|pid| pid.to_string())).status()?;
+            assert!(sent.success());
+        }
+        Ok(true)
+    };
+    while !mp::interrupted() {
+        take(Duration::from_millis(100))
+            .or_else(|error| if mp::interrupted() { Ok(false) } else { Err(error) })?;
+    }
+    // From here on, waits wait again; a second Ctrl-C would end the program.
+    take_interrupt();
+    println!("\nCtrl-C: draining");
+    while !producers.join_timeout(Duration::ZERO)? {
+        take(Duration::from_millis(1))?;
+    }
+    numbers.close();
+    while !squarers.join_timeout(Duration::ZERO)? {
+        take(Duration::from_millis(1))?;
+    }
+    while take(Duration::ZERO)? {}
+    let made: u64 = producers.join()?.into_iter().sum();
+    assert_eq!(got, made, "nothing is lost");
+    println!("{made} numbers made, {got} squares taken, nothing lost");
+    Ok(())
+}

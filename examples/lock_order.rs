@@ -1,0 +1,29 @@
+//! Two workers take two locks in opposite orders: one of them is told of the deadlock, gives up, and the other goes on.
+//!
+//! `cargo run --release --example lock_order`
+
+use mp::{Barrier, Lock, LockError, SpawnOptions, start_processes};
+
+/// The worker of rank 0 takes `a` and then `b`, that of rank 1 takes `b` and then `a`.
+fn worker(rank: usize, (a, b, both): (Lock<u32>, Lock<u32>, Barrier)) -> mp::AnyResult<()> {
+    let (first, second) = if rank == 0 { (a, b) } else { (b, a) };
+    let mut held = first.lock()?;
+    both.wait()?; // from here on each has what the other one wants
+    match second.lock() {
+        Ok(mut other) => {
+            (*held, *other) = (*held + 1, *other + 1);
+            println!("one worker has both locks");
+        }
+        Err(LockError::Deadlock(deadlock)) => println!("the other one is told: {deadlock}"),
+        Err(other) => return Err(other.into()),
+    }
+    Ok(())
+}
+
+fn main() -> mp::AnyResult<()> {
+    let (a, b) = (Lock::new(0)?, Lock::new(0)?);
+    let both = Barrier::new(2)?;
+    start_processes(worker, (a.clone(), b.clone(), both), SpawnOptions::nprocs(2))?.join()?;
+    assert_eq!((*a.lock()?, *b.lock()?), (1, 1), "one of them had both");
+    Ok(())
+}

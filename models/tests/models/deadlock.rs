@@ -1,0 +1,533 @@
+//! Deadlocks between locks, exhaustively: threads that take two locks each, in any order, some to read or to write, say what they
+//! wait for, look for cycles and give up; kills and stops at any access. No thread is told of a deadlock that is none, no two of one cycle are, and none
+//! waits for ever but for a thread that is stopped. The steps are the ones that run in processes.
+
+use mp_core::mem::{Steps, Word};
+use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
+use mp_core::steps::lock_cycle::{FindCycle, LockCycle, MemberThread};
+use mp_core::steps::wait_note::{TakeNoteBack, WaitNotesAt, WriteNote, WrittenNote};
+use mp_core::words::{LockKind, ReadersAt, WaitGoal};
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::members::{actor_of, member};
+use mp_models::random::at_random;
+use mp_sync::steps::rwlock::{Enter, Entered, Inside, Leave, Readers};
+use mp_sync::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
+
+use self::Want::{Alone, Read, Write};
+
+/// Where the locks are, of three words each; the last one is that of writers, and its readers follow. Then a note for each actor.
+const LOCKS: usize = 4;
+const WRITERS: usize = LOCKS - 1;
+const SLOTS: Slots = Slots { used: lock(LOCKS).word(), first: lock(LOCKS).word().plus(1), limit: 3 };
+const READERS: Readers = Readers { slots: SLOTS, again: SLOTS.first.plus(3) };
+const NOTES: WaitNotesAt = WaitNotesAt { base: READERS.again.plus(3), stride: 32, entries: 1 };
+const WORDS: usize = 3 * LOCKS + 7 + 4 * 3;
+
+const fn lock(i: usize) -> LockAt {
+    LockAt(Word::at(24 * i as u64))
+}
+
+/// What a thread takes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Want {
+    /// A lock that one thread has.
+    Alone(usize),
+    Read,
+    Write,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// A thread that has its lock goes on saying that it waits for it.
+    KeepsNote,
+    /// A thread gives up whenever it finds a cycle.
+    AllGiveUp,
+    /// A thread goes on looking whether a member of the cycle is dead or not.
+    IgnoresDeath,
+    /// A wait that ends by itself is said, too.
+    SaysTimedWaits,
+    /// A thread says what it waits for, and does not look what others do.
+    NeverLooks,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Begin,
+    /// A reader's attempt, which does not wait.
+    Enter(Enter),
+    Acquire(Acquire),
+    /// Has seen it held; what it does next depends on whether the owner is dead.
+    Refused(LockWord),
+    /// A reader that has the lock of writers.
+    Inside(Inside),
+    LetOthersIn(Unlock),
+    /// A writer that has the lock of writers, and looks whether readers are left.
+    Readers(Find),
+    GiveBack(Change),
+    WriteNote(WriteNote),
+    Find(FindCycle),
+    /// Has its lock, or has given up: what it says is no longer true.
+    TakeBack(TakeNoteBack),
+    Leave(Leave),
+    Unlock(Unlock),
+}
+
+/// Takes its locks one after the other, and gives them back in turn.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Thread {
+    /// What, in this order.
+    wants: [Want; 2],
+    /// How often.
+    left: u32,
+    has: usize,
+    doing: Doing,
+    note: Option<WrittenNote>,
+    /// Its place among the readers.
+    reads: Option<Seen>,
+    /// Whether it has the lock of writers, and waits for the readers.
+    inside: bool,
+    /// Whether it waits for its second lock with a time-out.
+    timed: bool,
+    /// Waits no longer: for its second lock, after a time-out or a deadlock.
+    leaving: bool,
+    bug: Bug,
+}
+
+/// For what a thread waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum For {
+    Owner(usize),
+    Readers,
+}
+
+/// What is so, whatever the threads have noticed.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    /// Of each lock, the thread that has it.
+    owner: [Option<usize>; LOCKS],
+    /// Of each thread, whether it reads.
+    reads: [bool; 3],
+    /// Of each thread, what it waits for, without a time-out.
+    waits: [Option<For>; 3],
+    /// Which thread began to wait when, by number.
+    since: u64,
+    /// Of each deadlock that a thread was told of, its threads, until one of them goes on.
+    told: Vec<Vec<usize>>,
+}
+
+impl Ghost {
+    /// Whether `a` waits for something that `b` has.
+    fn waits_for(&self, a: usize, b: usize) -> bool {
+        match self.waits[a] {
+            None => false,
+            Some(For::Owner(lock)) => self.owner[lock] == Some(b),
+            Some(For::Readers) => self.reads[b],
+        }
+    }
+
+    fn goes_on(&mut self, me: usize) {
+        self.told.retain(|told| !told.contains(&me));
+    }
+}
+
+impl Thread {
+    fn new(wants: [Want; 2], left: u32, timed: bool, bug: Bug) -> Self {
+        Self {
+            wants,
+            left,
+            has: 0,
+            doing: Doing::Begin,
+            note: None,
+            reads: None,
+            inside: false,
+            timed,
+            leaving: false,
+            bug,
+        }
+    }
+
+    /// The lock that it waits for now.
+    fn lock(&self) -> usize {
+        match self.wants[self.has] {
+            Alone(i) => i,
+            Read | Write => WRITERS,
+        }
+    }
+
+    fn acquire(&self, me: usize, dead: Option<DeadHolder>) -> Doing {
+        let who = Who { pid: me as u32 + 1, tid: me as u32 + 1 };
+        Doing::Acquire(Acquire::new(lock(self.lock()), member(me), who, false, dead))
+    }
+
+    fn thread(me: usize) -> MemberThread {
+        MemberThread { member: member(me), thread: me as u32 + 1 }
+    }
+
+    /// After a look that found nothing, or a cycle of which another thread gives up.
+    fn again(&self, me: usize) -> Doing {
+        if self.inside { readers() } else { self.acquire(me, None) }
+    }
+
+    fn found(&mut self, me: usize, cycle: &LockCycle, fates: &[Fate], ghost: &mut Ghost) -> Doing {
+        let threads: Vec<usize> = cycle.steps.iter().map(|step| actor_of(step.who.member)).collect();
+        let dead = threads.iter().any(|&a| fates[a] == Fate::Killed);
+        let mine = cycle.gives_up() == Some(Self::thread(me)) || self.bug == Bug::AllGiveUp;
+        if dead && self.bug != Bug::IgnoresDeath || !mine || self.bug == Bug::NeverLooks {
+            return self.again(me);
+        }
+        assert!(!dead, "the locks of the dead are had by others");
+        assert_eq!(threads[0], me, "it leads back to the thread that looks");
+        for (i, &a) in threads.iter().enumerate() {
+            let next = threads[(i + 1) % threads.len()];
+            assert!(ghost.waits_for(a, next), "it is told of a deadlock, and {a} waits for none of {next}");
+        }
+        let again = ghost.told.iter().any(|told| told.iter().all(|a| threads.contains(a)));
+        assert!(!again, "two threads of one deadlock are told");
+        ghost.told.push(threads);
+        self.give_up(me, ghost)
+    }
+
+    /// Goes without its second lock.
+    fn give_up(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
+        self.leaving = true;
+        self.over(me, ghost)
+    }
+
+    /// Says what it waits for, if it does not yet; then looks.
+    fn wait(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
+        let says = !self.timed || self.has == 0 || self.bug == Bug::SaysTimedWaits;
+        if self.timed && self.has == 1 && (self.note.is_some() || !says) {
+            return self.give_up(me, ghost);
+        }
+        if self.note.is_some() {
+            return find(me);
+        }
+        ghost.since += 1;
+        let (kind, readers) = match (self.wants[self.has], self.inside) {
+            (Alone(_), _) => (LockKind::Lock, None),
+            (Read, _) => (LockKind::Read, None),
+            (Write, false) => (LockKind::Write, None),
+            (Write, true) => {
+                let Slots { used, first, limit } = SLOTS;
+                (LockKind::Write, Some(ReadersAt { used, first, limit }))
+            }
+        };
+        if !self.timed || self.has == 0 {
+            ghost.waits[me] = Some(if self.inside { For::Readers } else { For::Owner(self.lock()) });
+        }
+        let goal = WaitGoal { kind, lock: lock(self.lock()).word(), readers };
+        Doing::WriteNote(WriteNote::new(NOTES, member(me), me as u32 + 1, goal, ghost.since))
+    }
+
+    /// The wait is over.
+    fn over(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
+        match self.note.take().filter(|_| self.bug != Bug::KeepsNote) {
+            // It waits until others can know that it does not.
+            Some(note) => Doing::TakeBack(TakeNoteBack(note)),
+            None => {
+                ghost.waits[me] = None;
+                self.next(me, ghost)
+            }
+        }
+    }
+
+    /// It has what it waited for, or has given up: what comes next.
+    fn next(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
+        if self.leaving {
+            return self.back();
+        }
+        match self.wants[self.has] {
+            Read if self.reads.is_none() => Doing::Inside(Inside::new(READERS, member(me), me as u32 + 1)),
+            Write if !self.inside => {
+                self.inside = true;
+                readers()
+            }
+            _ => {
+                self.inside = false;
+                self.has += 1;
+                ghost.goes_on(me);
+                if self.has < 2 { self.begin(me) } else { self.back() }
+            }
+        }
+    }
+
+    fn begin(&self, me: usize) -> Doing {
+        match self.wants[self.has] {
+            Read => Doing::Enter(Enter::new(lock(WRITERS).word(), READERS, member(me), me as u32 + 1)),
+            Alone(_) | Write => self.acquire(me, None),
+        }
+    }
+
+    /// Gives back what it took last; a writer that gives up has the lock of writers besides.
+    fn back(&self) -> Doing {
+        if self.inside {
+            return Doing::Unlock(Unlock::new(lock(WRITERS), true));
+        }
+        match (self.wants[self.has - 1], self.reads) {
+            (Read, Some(seen)) => Doing::Leave(Leave::new(READERS, seen)),
+            (Alone(i), _) => Doing::Unlock(Unlock::new(lock(i), true)),
+            _ => Doing::Unlock(Unlock::new(lock(WRITERS), true)),
+        }
+    }
+
+    /// It has given something back; whether it is at its end.
+    fn gave(&mut self, me: usize, ghost: &mut Ghost) -> bool {
+        ghost.goes_on(me);
+        if !std::mem::take(&mut self.inside) {
+            self.has -= 1;
+        }
+        if self.has > 0 {
+            self.doing = self.back();
+            return false;
+        }
+        self.left -= 1;
+        self.leaving = false;
+        self.doing = Doing::Begin;
+        self.left == 0
+    }
+}
+
+impl Actor for Thread {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        match &mut self.doing {
+            Doing::Begin => self.doing = self.begin(me),
+            Doing::Enter(steps) => match steps.step(m) {
+                None => {}
+                Some(Entered::Reading(seen)) => {
+                    ghost.reads[me] = true;
+                    self.reads = Some(seen);
+                    self.doing = self.next(me, ghost);
+                }
+                Some(Entered::Blocked { .. }) => self.doing = self.acquire(me, None),
+                Some(Entered::Full) => panic!("there is a place for each"),
+            },
+            Doing::Acquire(steps) => {
+                let end = steps.step(m);
+                // The swap is made: it has the lock before it knows.
+                let at = self.lock();
+                if LockWord(m.peek(lock(at).word())).holder() == Some(member(me)) {
+                    ghost.owner[at] = Some(me);
+                }
+                match end {
+                    None => {}
+                    Some(Acquired::Held(word)) => self.doing = Doing::Refused(word),
+                    Some(Acquired::Mine(_)) => self.doing = self.over(me, ghost),
+                }
+            }
+            Doing::Refused(word) => {
+                let word = *word;
+                let owner = word.holder().expect("it was held");
+                self.doing = match fates[actor_of(owner)] == Fate::Killed {
+                    true => self.acquire(me, Some(DeadHolder { word, pid: 0 })),
+                    false => self.wait(me, ghost),
+                };
+            }
+            Doing::Inside(steps) => {
+                if let Some(seen) = steps.step(m) {
+                    self.reads = Some(seen.expect("there is a place for each"));
+                    ghost.reads[me] = true;
+                    self.doing = Doing::LetOthersIn(Unlock::new(lock(WRITERS), true));
+                }
+            }
+            Doing::LetOthersIn(steps) => {
+                steps.step(m).expect("one step");
+                ghost.owner[WRITERS] = None;
+                self.doing = self.next(me, ghost);
+            }
+            Doing::Readers(steps) => match steps.step(m) {
+                None => {}
+                Some(None) => self.doing = self.over(me, ghost),
+                Some(Some(seen)) if fates[actor_of(seen.slot.member)] == Fate::Killed => {
+                    let back = seen.slot.given_back(EMPTY);
+                    self.doing = Doing::GiveBack(Change::new(SLOTS.at(seen.index), seen.slot, back));
+                }
+                Some(Some(_)) => self.doing = self.wait(me, ghost),
+            },
+            Doing::GiveBack(steps) => {
+                steps.step(m).expect("one step");
+                self.doing = readers();
+            }
+            Doing::WriteNote(steps) => {
+                if let Some(note) = steps.step(m) {
+                    self.note = note;
+                    self.doing = find(me);
+                }
+            }
+            Doing::Find(steps) => {
+                if let Some(found) = steps.step(m) {
+                    self.doing = match found {
+                        Some(cycle) => self.found(me, &cycle, fates, ghost),
+                        None => self.again(me),
+                    };
+                }
+            }
+            Doing::TakeBack(steps) => {
+                steps.step(m).expect("one step");
+                ghost.waits[me] = None;
+                self.doing = self.next(me, ghost);
+            }
+            Doing::Leave(steps) => {
+                if steps.step(m).is_some() {
+                    ghost.reads[me] = false;
+                    self.reads = None;
+                    return self.gave(me, ghost);
+                }
+            }
+            Doing::Unlock(steps) => {
+                steps.step(m).expect("one step");
+                let at = match (self.inside, self.wants[self.has.saturating_sub(1)]) {
+                    (false, Alone(i)) => i,
+                    _ => WRITERS,
+                };
+                ghost.owner[at] = None;
+                return self.gave(me, ghost);
+            }
+        }
+        false
+    }
+}
+
+fn readers() -> Doing {
+    Doing::Readers(Find::new(SLOTS, set(&[HELD]), 0))
+}
+
+fn find(me: usize) -> Doing {
+    Doing::Find(FindCycle::new(NOTES, Thread::thread(me)))
+}
+
+fn explore(threads: Vec<Thread>, kills: u32, stops: u32) {
+    let world = World::new(Memory::new(WORDS), threads, Ghost::default());
+    let end = |w: &World<Thread>| {
+        if w.fates.iter().all(|&fate| fate == Fate::Ended) {
+            let held = (0..LOCKS).filter(|&i| LockWord(w.memory.peek(lock(i).word())).holder().is_some());
+            assert_eq!(held.count(), 0, "a lock is held, and all have ended");
+        }
+    };
+    // A thread that is stopped keeps what it has, and may be the one that has to give up; nothing else keeps others waiting.
+    let wedged = |w: &World<Thread>| w.fates.contains(&Fate::Running) && !w.fates.contains(&Fate::Stopped);
+    world.explore(kills, stops, end, wedged);
+}
+
+fn two(bug: Bug) -> Vec<Thread> {
+    vec![Thread::new([Alone(0), Alone(1)], 1, false, bug), Thread::new([Alone(1), Alone(0)], 1, false, bug)]
+}
+
+#[test]
+fn two_locks_in_opposite_orders() {
+    explore(two(Bug::None), 0, 0);
+    explore(
+        vec![
+            Thread::new([Alone(0), Alone(1)], 2, false, Bug::None),
+            Thread::new([Alone(1), Alone(0)], 1, false, Bug::None),
+        ],
+        0,
+        0,
+    );
+}
+
+#[test]
+fn one_is_killed_or_stopped_anywhere() {
+    explore(two(Bug::None), 1, 0);
+    explore(two(Bug::None), 0, 1);
+    explore(two(Bug::None), 1, 1);
+}
+
+#[test]
+fn locks_in_one_order_are_no_deadlock() {
+    let thread = |wants| Thread::new(wants, 1, false, Bug::None);
+    explore(
+        vec![thread([Alone(0), Alone(1)]), thread([Alone(0), Alone(1)]), thread([Alone(1), Alone(2)])],
+        0,
+        0,
+    );
+    explore(vec![thread([Alone(0), Alone(1)]), thread([Alone(0), Alone(1)])], 1, 1);
+}
+
+#[test]
+fn three_in_a_ring() {
+    let thread = |wants| Thread::new(wants, 1, false, Bug::None);
+    explore(
+        vec![thread([Alone(0), Alone(1)]), thread([Alone(1), Alone(2)]), thread([Alone(2), Alone(0)])],
+        0,
+        0,
+    );
+}
+
+#[test]
+fn a_ring_with_a_time_out_is_none() {
+    let thread = |wants, timed| Thread::new(wants, 1, timed, Bug::None);
+    explore(vec![thread([Alone(0), Alone(1)], false), thread([Alone(1), Alone(0)], true)], 1, 1);
+}
+
+#[test]
+fn readers_and_writers() {
+    let thread = |wants| Thread::new(wants, 1, false, Bug::None);
+    // A writer waits for a reader, and a reader for a writer.
+    explore(vec![thread([Read, Alone(0)]), thread([Alone(0), Write])], 1, 1);
+    explore(vec![thread([Write, Alone(0)]), thread([Alone(0), Read])], 1, 1);
+    // In one order they don't.
+    explore(vec![thread([Alone(0), Read]), thread([Alone(0), Write])], 1, 1);
+}
+
+#[test]
+fn a_writer_waits_for_each_reader() {
+    let thread = |wants| Thread::new(wants, 1, false, Bug::None);
+    explore(vec![thread([Read, Alone(0)]), thread([Alone(1), Read]), thread([Alone(0), Write])], 0, 0);
+}
+
+#[test]
+fn long_random_schedules() {
+    let thread = |wants| Thread::new(wants, 4, false, Bug::None);
+    at_random(|| {
+        explore(
+            vec![thread([Alone(0), Alone(1)]), thread([Alone(1), Alone(2)]), thread([Alone(2), Alone(0)])],
+            0,
+            0,
+        );
+        explore(
+            vec![thread([Alone(0), Alone(1)]), thread([Alone(1), Alone(0)]), thread([Alone(1), Alone(2)])],
+            1,
+            1,
+        );
+        explore(
+            vec![thread([Alone(0), Alone(1)]), thread([Alone(0), Alone(2)]), thread([Alone(1), Alone(2)])],
+            2,
+            0,
+        );
+        explore(vec![thread([Read, Alone(0)]), thread([Alone(0), Read]), thread([Alone(0), Write])], 1, 1);
+    });
+}
+
+#[test]
+#[should_panic(expected = "waits for none of")]
+fn a_thread_that_goes_on_saying_that_it_waits_makes_false_alarms() {
+    explore(two(Bug::KeepsNote), 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "two threads of one deadlock are told")]
+fn threads_that_give_up_without_a_rule_are_told_twice() {
+    explore(two(Bug::AllGiveUp), 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "the locks of the dead are had by others")]
+fn a_dead_process_waits_for_nothing() {
+    explore(two(Bug::IgnoresDeath), 1, 0);
+}
+
+#[test]
+#[should_panic(expected = "waits for none of")]
+fn a_wait_that_ends_by_itself_is_no_deadlock() {
+    let thread = |wants, timed| Thread::new(wants, 1, timed, Bug::SaysTimedWaits);
+    explore(vec![thread([Alone(0), Alone(1)], false), thread([Alone(1), Alone(0)], true)], 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn threads_that_never_look_wait_for_ever() {
+    explore(two(Bug::NeverLooks), 0, 0);
+}

@@ -1,0 +1,468 @@
+//! Rings whose messages stay, exhaustively: senders publish, retire and collect, readers pin and read, each killed and stopped
+//! at every shared access, while sweepers settle what the dead left. The steps are the ones that run in processes.
+
+use mp_core::mem::{Mem, Steps};
+use mp_core::words::{Holder, Owner};
+use mp_models::explore::{Actor, Explored, Fate, Memory, World};
+use mp_models::members::{is_killed, member};
+use mp_models::random::at_random;
+use mp_models::ring::{ENVELOPES, OWNER, PLACE, Sweep, chain, intent, memory, owner, slots};
+use mp_queue::ring::{
+    ChainAt, Collect, Collected, FindNext, FindRoom, Newest, Next, PassOver, Pin, Pinned, Pins, Put, PutEnd,
+    Retire, RingAt, Room, Slot, SlotState, Ticket, Unpin,
+};
+
+/// What happened, as no actor can see it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    /// Tickets and envelopes, in the order in which they became visible.
+    published: Vec<(Ticket, u32)>,
+    /// A ticket was passed over.
+    passed_over: bool,
+}
+
+/// What follows a message that was collected, or not.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Then {
+    /// A sender looks for room; it passes over what it can't collect.
+    Room(Option<(Ticket, Slot)>),
+    /// A sender that has published, or found an old message, retires more.
+    Retire(Ticket, bool),
+    /// A reader goes on.
+    Read,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    /// Sender: claims its next envelope.
+    Claim,
+    Room(FindRoom),
+    PassOver(PassOver),
+    Put(Put),
+    Retire(Retire, Ticket, bool),
+    Collect(Collect, u32, Then),
+    /// Clears the pin of a dead reader, and collects then.
+    UnpinDead(Unpin, u32, Then),
+    Free(u32, Owner, Then),
+    /// Reader.
+    Newest(Newest),
+    Next(FindNext),
+    Pin(Pin, Slot, Ticket),
+    Read(u8, u32, Owner, u32, Ticket),
+    Unpin(Unpin, u32),
+    Sweep(Sweep),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    setup: Setup,
+    ring: RingAt,
+    pins: Pins,
+    /// A sender's messages that it has still to publish, the present one with its owner word.
+    items: std::ops::Range<u32>,
+    owner: Owner,
+    /// A reader's ticket: of the last message read, or the next one to read.
+    ticket: Option<Ticket>,
+    /// How often it has still to read the newest; how many messages it has read and missed.
+    rounds: u32,
+    got: u64,
+    /// Whether every sender was gone before it looked, and whether there was a message.
+    last: bool,
+    there: bool,
+    doing: Doing,
+}
+
+impl Process {
+    fn collect(&self, me: usize, index: u32, then: Then) -> Doing {
+        Doing::Collect(Collect::new(self.ring, self.pins, intent(me), OWNER, member(me), index), index, then)
+    }
+
+    fn room(&self) -> Doing {
+        Doing::Room(FindRoom::new(self.ring))
+    }
+
+    fn retire(&self, newest: Ticket, published: bool) -> Doing {
+        Doing::Retire(Retire::new(self.ring, self.setup.keep, newest), newest, published)
+    }
+
+    fn look(&self) -> Doing {
+        match self.ticket {
+            Some(ticket) if self.setup.all => Doing::Next(FindNext::new(self.ring, ticket)),
+            _ => Doing::Newest(Newest::new(self.ring)),
+        }
+    }
+
+    /// After a collection; `left`: it is pinned still.
+    fn go_on(&self, then: Then, left: bool) -> Doing {
+        match then {
+            Then::Room(Some((ticket, slot))) if left => {
+                Doing::PassOver(PassOver::new(self.ring, ticket, slot))
+            }
+            Then::Room(_) => self.room(),
+            Then::Retire(newest, published) => self.retire(newest, published),
+            Then::Read => self.look(),
+        }
+    }
+}
+
+/// Notes which messages have been published.
+fn note(m: &Memory, chain: &ChainAt, ghost: &mut Ghost) {
+    for (index, slot) in slots(m, chain).into_iter().enumerate() {
+        if let SlotState::Full(content) = slot.state
+            && let Some(e) = content.envelope()
+            && ghost.published.iter().all(|(_, there)| *there != e)
+        {
+            ghost.published.push((Ticket { lap: slot.lap, index: index as u32 }, e));
+        }
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let ring = self.ring;
+        let next = match &mut self.doing {
+            Doing::Claim => {
+                let Some(e) = self.items.next() else { return true };
+                self.owner = owner(m, e).then(Holder::Member(member(me)));
+                m.store(OWNER.of(e), self.owner.pack());
+                self.room()
+            }
+            Doing::Room(room) => match room.step(m) {
+                None => return false,
+                Some(Room::At(ticket)) => {
+                    let e = self.items.start - 1;
+                    let words = (e, OWNER.of(e), PLACE.of(e));
+                    Doing::Put(Put::new(ring, intent(me), words, member(me), self.owner).at(ticket))
+                }
+                Some(Room::Retired(ticket, slot)) => {
+                    self.collect(me, ticket.index, Then::Room(Some((ticket, slot))))
+                }
+                Some(Room::Old(ticket)) => self.retire(ticket, false),
+                Some(Room::None) => panic!("no room"),
+            },
+            Doing::PassOver(over) => {
+                ghost.passed_over = true;
+                _ = over.step(m);
+                self.room()
+            }
+            Doing::Put(put) => {
+                let end = put.step(m);
+                note(m, &chain(ring.slots, 0), ghost);
+                match end {
+                    None => return false,
+                    Some(PutEnd::Done(ticket)) => self.retire(ticket, true),
+                    Some(PutEnd::Full(owner)) => {
+                        self.owner = owner;
+                        self.room()
+                    }
+                    Some(PutEnd::Closed(_)) => panic!("nothing closes it"),
+                }
+            }
+            Doing::Retire(retire, newest, published) => match retire.step(m) {
+                None => return false,
+                Some(Some(index)) => {
+                    let then = Then::Retire(*newest, *published);
+                    self.collect(me, index, then)
+                }
+                Some(None) if *published => Doing::Claim,
+                Some(None) => self.room(),
+            },
+            Doing::Collect(collect, index, then) => match collect.step(m) {
+                None => return false,
+                Some(Collected::Taken(e, owner)) => Doing::Free(e, owner, *then),
+                Some(Collected::Nothing) => {
+                    let then = *then;
+                    self.go_on(then, false)
+                }
+                Some(Collected::Pinned(pin, dead)) if is_killed(fates, dead) => {
+                    Doing::UnpinDead(Unpin::new(ring, self.pins, dead, pin, *index), *index, *then)
+                }
+                Some(Collected::Pinned(..)) => {
+                    let then = *then;
+                    self.go_on(then, true)
+                }
+            },
+            Doing::UnpinDead(unpin, index, then) => {
+                if unpin.step(m).is_none() {
+                    return false;
+                }
+                let (index, then) = (*index, *then);
+                self.collect(me, index, then)
+            }
+            Doing::Free(e, owner, then) => {
+                m.store(OWNER.of(*e), owner.then(Holder::Free).pack());
+                let then = *then;
+                self.go_on(then, false)
+            }
+            Doing::Newest(newest) => {
+                let found = newest.step(m);
+                match found {
+                    None => return false,
+                    Some(_) if self.rounds == 0 && !self.setup.all => return true,
+                    Some(Some((slot, ticket))) => {
+                        self.there = true;
+                        if self.setup.all {
+                            self.ticket = Some(ticket);
+                        } else {
+                            let order = |t| ghost.published.iter().position(|(there, _)| *there == t);
+                            let seen = self.ticket.and_then(order);
+                            assert!(order(ticket) >= seen, "an older value than before: {ticket:?}");
+                            self.rounds -= 1;
+                        }
+                        Doing::Pin(Pin::new(ring, self.pins, member(me), ticket.index, slot), slot, ticket)
+                    }
+                    Some(None) if self.last => return true,
+                    Some(None) => {
+                        assert!(!self.there, "there is a value: {:?}", ghost.published);
+                        self.there = !ghost.published.is_empty();
+                        self.last = fates[..self.setup.senders].iter().all(|f| f.gone());
+                        self.look()
+                    }
+                }
+            }
+            Doing::Next(next) => match next.step(m) {
+                None => return false,
+                Some(Next::Message(slot)) => {
+                    let ticket = self.ticket.expect("it looks at one");
+                    Doing::Pin(Pin::new(ring, self.pins, member(me), ticket.index, slot), slot, ticket)
+                }
+                Some(Next::Missed(on, n)) => {
+                    self.ticket = Some(on);
+                    self.got += n;
+                    self.look()
+                }
+                Some(Next::Nothing) if self.last => return true,
+                Some(Next::Nothing) => {
+                    self.last = fates[..self.setup.senders].iter().all(|f| f.gone());
+                    self.look()
+                }
+            },
+            Doing::Pin(pin, slot, ticket) => match pin.step(m) {
+                None => return false,
+                Some(Pinned::NoneFree) => self.look(),
+                Some(Pinned::Changed(pin)) => {
+                    Doing::Unpin(Unpin::new(ring, self.pins, member(me), pin, ticket.index), ticket.index)
+                }
+                Some(Pinned::Held(pin)) => {
+                    let e = slot.envelope().expect("a message");
+                    Doing::Read(2, e, owner(m, e), pin, *ticket)
+                }
+            },
+            Doing::Read(left, e, seen, pin, ticket) => {
+                let now = Owner::unpack(m.load(OWNER.of(*e)));
+                assert_eq!(now, *seen, "message {e} was dropped under its reader");
+                assert_eq!(now.holder, Holder::Queued, "message {e} was dropped under its reader");
+                assert!(ghost.published.contains(&(*ticket, *e)), "message {e} from nowhere");
+                if *left > 0 {
+                    *left -= 1;
+                    return false;
+                }
+                let index = ticket.index;
+                let unpin = Unpin::new(ring, self.pins, member(me), *pin, index);
+                let read = *ticket;
+                self.ticket = Some(if self.setup.all { read.next(ring.slots) } else { read });
+                self.got += 1;
+                Doing::Unpin(unpin, index)
+            }
+            Doing::Unpin(unpin, index) => match unpin.step(m) {
+                None => return false,
+                Some(true) => {
+                    let index = *index;
+                    self.collect(me, index, Then::Read)
+                }
+                Some(false) => self.look(),
+            },
+            Doing::Sweep(sweep) => {
+                let idle = sweep.step(me, m, fates, chain(ring.slots, 0));
+                if !idle {
+                    return false;
+                }
+                let dead = |w: u64| Pins::named(w).is_some_and(|(who, _)| is_killed(fates, who));
+                if let Some(pin) = (0..self.pins.count).map(|i| self.pins.pin(i)).find(|p| dead(m.peek(*p))) {
+                    m.store(pin, 0);
+                    return false;
+                }
+                let others = fates.len() - self.setup.sweepers;
+                return fates[..others].iter().all(|f| f.gone());
+            }
+        };
+        self.doing = next;
+        false
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+struct Setup {
+    senders: usize,
+    items: u32,
+    readers: usize,
+    /// How often a reader reads the newest message.
+    rounds: u32,
+    /// Readers read all messages instead.
+    all: bool,
+    sweepers: usize,
+    slots: u32,
+    keep: u32,
+}
+
+impl Setup {
+    fn world(self) -> World<Process> {
+        let room = chain(self.slots, self.slots + 1);
+        let (ring, m) = (chain(self.slots, 0).first, memory(&room, 1));
+        let used = room.second;
+        let pins = Pins { used, first: used.plus(1), count: self.readers.max(1) as u32 };
+        let n = self.senders + self.readers + self.sweepers;
+        let actors = (0..n).map(|i| {
+            let doing = if i < self.senders {
+                Doing::Claim
+            } else if i < self.senders + self.readers {
+                Doing::Newest(Newest::new(ring))
+            } else {
+                Doing::Sweep(Sweep::Look)
+            };
+            let items = i as u32 * self.items..(i as u32 + 1) * self.items;
+            let first = (self.all).then_some(Ticket { lap: 1, index: 0 });
+            let mut process = Process {
+                setup: self,
+                ring,
+                pins,
+                items,
+                owner: Owner { holder: Holder::Free, seq: 0 },
+                ticket: first,
+                rounds: self.rounds,
+                got: 0,
+                last: false,
+                there: false,
+                doing,
+            };
+            if self.all && matches!(process.doing, Doing::Newest(_)) {
+                process.doing = process.look();
+            }
+            process
+        });
+        World::new(m, actors.collect(), Ghost::default())
+    }
+
+    fn explore(self, kills: u32, stops: u32) -> Explored {
+        self.check(self.world(), kills, stops)
+    }
+
+    fn check(self, world: World<Process>, kills: u32, stops: u32) -> Explored {
+        let senders = 0..self.senders;
+        let readers = self.senders..self.senders + self.readers;
+        let others = 0..self.senders + self.readers;
+        let end = |w: &World<Process>| {
+            let published = &w.ghost.published;
+            let order: Vec<Ticket> = published.iter().map(|(ticket, _)| *ticket).collect();
+            assert!(order.is_sorted_by_key(|t| (t.lap, t.index)), "out of order: {order:?}");
+            let gone = w.count(others.clone(), Fate::Killed) + w.count(others.clone(), Fate::Stopped);
+            let there = slots(&w.memory, &chain(self.slots, 0));
+            let full = there.iter().filter(|s| matches!(s.state, SlotState::Full(_))).count();
+            if w.count(senders.clone(), Fate::Ended) == self.senders {
+                let all = (self.senders as u32 * self.items) as usize;
+                assert_eq!(published.len(), all, "messages are lost");
+                assert_eq!(full, all.min(self.keep as usize), "kept: {there:?}");
+            }
+            for a in readers.clone().filter(|&a| self.all && w.fates[a] == Fate::Ended) {
+                let got = w.actors[a].got;
+                let exact = got == published.len() as u64 || w.ghost.passed_over;
+                assert!(got >= published.len() as u64 && exact, "{got} of {}", published.len());
+            }
+            if gone == 0 {
+                let retired = there.iter().filter(|s| matches!(s.state, SlotState::Last(_))).count();
+                assert_eq!(retired, 0, "a retired message leaks");
+            }
+            if w.count(others.clone(), Fate::Stopped) == 0
+                && w.count(others.end..w.actors.len(), Fate::Ended) > 0
+            {
+                for e in 0..ENVELOPES {
+                    let is_there = there.iter().any(|s| s.envelope() == Some(e));
+                    let free = owner(&w.memory, e).holder == Holder::Free;
+                    assert!(is_there != free, "envelope {e} leaks, or is in a slot and free");
+                }
+            }
+        };
+        let wedged = |w: &World<Process>| w.count(0..w.actors.len(), Fate::Running) > 0;
+        world.explore(kills, stops, end, wedged)
+    }
+}
+
+#[test]
+fn the_newest_is_read_while_it_is_replaced() {
+    let s = Setup { senders: 1, items: 2, readers: 1, rounds: 2, slots: 3, keep: 1, ..Setup::default() };
+    s.explore(1, 0);
+    s.explore(0, 1);
+    Setup { items: 3, sweepers: 1, ..s }.explore(1, 0);
+}
+
+#[test]
+fn two_senders_replace_each_others() {
+    let s = Setup { senders: 2, items: 1, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
+    s.explore(1, 0);
+    s.explore(0, 1);
+    at_random(|| {
+        Setup { items: 2, sweepers: 1, ..s }.explore(1, 1);
+    });
+}
+
+#[test]
+fn two_readers_of_one_message_leave_it_together() {
+    let s = Setup { senders: 1, items: 2, readers: 2, rounds: 1, slots: 4, keep: 1, ..Setup::default() };
+    s.explore(0, 0);
+    s.explore(1, 0);
+    at_random(|| {
+        Setup { sweepers: 1, ..s }.explore(1, 1);
+    });
+}
+
+/// The ring goes round: the slot of a reader that is stopped is passed over.
+#[test]
+fn what_a_stopped_reader_has_is_passed_over() {
+    let s = Setup { senders: 1, items: 5, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
+    s.explore(0, 1);
+    at_random(|| {
+        Setup { all: true, ..s }.explore(0, 1);
+        Setup { senders: 2, items: 2, ..s }.explore(0, 1);
+    });
+}
+
+#[test]
+fn every_message_is_read_or_counted_as_missed() {
+    let s = Setup { senders: 1, items: 4, readers: 1, all: true, slots: 4, keep: 2, ..Setup::default() };
+    s.explore(1, 0);
+    s.explore(0, 1);
+    Setup { senders: 2, items: 2, ..s }.explore(0, 0);
+    Setup { items: 3, sweepers: 1, ..s }.explore(1, 0);
+}
+
+/// A collector that sees no pins drops what is being read.
+#[test]
+#[should_panic(expected = "dropped under its reader")]
+fn without_pins_a_message_is_dropped_under_its_reader() {
+    let s = Setup { senders: 1, items: 2, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
+    let mut world = s.world();
+    let pins = world.actors[0].pins;
+    world.memory.lose((0..pins.count).map(|i| pins.pin(i)));
+    s.check(world, 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "dropped under its reader")]
+fn a_pin_that_is_not_among_those_in_use_is_not_seen() {
+    let s = Setup { senders: 1, items: 2, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
+    let mut world = s.world();
+    let used = world.actors[0].pins.used;
+    world.memory.lose([used]);
+    s.check(world, 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "leaks")]
+fn without_intents_a_collected_message_leaks() {
+    let s = Setup { senders: 1, items: 2, sweepers: 1, slots: 2, keep: 1, ..Setup::default() };
+    let mut world = s.world();
+    world.memory.lose((0..world.actors.len()).map(intent));
+    s.check(world, 1, 0);
+}

@@ -1,0 +1,363 @@
+//! Releasing what dead members held.
+//!
+//! First they are visited (`visit`): whatever others wait for is recovered, by any number of processes at
+//! once. Then each has one sweeper, for which no process waits, and which releases the rest: memory. If it
+//! dies as well, the next one starts again from the beginning, and every step of it may be done twice. All
+//! members that are to be swept are swept in one pass:
+//!
+//! 1. the update of several words that one of them had begun, if no process has completed it;
+//! 2. the envelopes they owned: taken over by the sweeper, then emptied;
+//! 3. the blocks: what they were claiming or freeing, and what visitors have claimed for them, is taken over
+//!    and freed; their seats, which are in pages of seats only, are given up. (A live block without seats,
+//!    which may be a queue, stays: visitors have handled those that there were, and the process that has
+//!    given up its last seat since then handles it itself.)
+//! 4. free blocks and envelopes whose hint was lost get it back;
+//! 5. their slots are free again.
+//!
+//! Of the blocks it visits those in slabs that a dead member has touched (`touched`): its cost depends on
+//! what the dead members did, not on what lives in the arena. Of the envelopes it visits all that were ever
+//! in use at once: noting them would cost each message something, and there are rarely many.
+
+use std::sync::OnceLock;
+
+use crate::arena::layout::{SLAB_BLOCKS, control};
+use crate::arena::{Arena, Hold, POLL_INTERVAL, RingLayer};
+use crate::error::Result;
+use crate::mem::{Mem, Word, run};
+use crate::process::mutex::Mutex;
+use crate::process::{GENERATIONS, PerProcess};
+use crate::steps::{INLINE_SEATS, PAGE_HEADER, Plan, Release, Released, link_of, page_next};
+use crate::sys::memory;
+use crate::words::{
+    BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Presence, Seat, Tenancy,
+};
+
+/// The most pages of seats that a walk follows; beyond it the links make a circle.
+const MOST_PAGES: u32 = 1 << 16;
+
+/// How often a process visits, if others do so at the same time; after that the dead members' memory
+/// comes back a little later.
+const ATTEMPTS: u32 = 4;
+
+pub(in crate::arena) static RINGS: PerProcess<OnceLock<&'static dyn RingLayer>> =
+    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+/// A process has one word to say which members it visits: so its threads do it one after another.
+static VISITS: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+
+/// The empty plan: completes what another had begun.
+struct Complete;
+impl Plan for Complete {
+    fn reads(&self) -> &[Word] {
+        &[]
+    }
+    fn writes(&self, _: &[u64]) -> Vec<(usize, u64)> {
+        Vec::new()
+    }
+    fn exclusive(&self) -> bool {
+        false
+    }
+}
+
+/// A dead member that this process visits, or sweeps.
+#[derive(Clone, Copy)]
+pub(in crate::arena) struct Dead {
+    pub(in crate::arena) member: Member,
+    pub(in crate::arena) pid: u32,
+    pub(in crate::arena) epoch: u32,
+}
+
+impl Arena {
+    /// Sets the ring layer, before the process uses its first ring.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn set_ring_layer(&self, rings: &'static dyn RingLayer) -> Result<()> {
+        self.note_rings(self.me()?);
+        _ = RINGS.set(rings);
+        Ok(())
+    }
+
+    /// Drains a ring that is about to be freed; `false` if this process has no ring layer.
+    pub(crate) fn finalize_ring(&self, block: BlockId) -> bool {
+        let Some(rings) = RINGS.get() else {
+            // Only a process with a ring layer may sweep this process.
+            if let Ok(me) = self.me() {
+                self.note_rings(me);
+            }
+            return false;
+        };
+        let (at, len) = self.data_of(block);
+        rings.drain(*self, (Word::at(at), len), block);
+        true
+    }
+
+    /// Notes in a ring, which this process holds, that a holder is dead, or gives it up. Whether a sleeper may have been announced.
+    pub(crate) fn ring_holder_gone(&self, block: BlockId, member: Member, pid: u32) -> bool {
+        RINGS.get().is_some_and(|rings| {
+            let (at, len) = self.data_of(block);
+            rings.holder_gone(*self, (Word::at(at), len), block, member, pid)
+        })
+    }
+
+    /// Wakes the sleepers of a ring that a dead member has, which this process visits.
+    pub(in crate::arena) fn wake_ring(&self, block: BlockId) {
+        if let Some(rings) = RINGS.get() {
+            let (at, len) = self.data_of(block);
+            rings.wake(*self, (Word::at(at), len), block);
+        }
+    }
+
+    /// Looks for dead members and sweeps them; how many were swept.
+    ///
+    /// Cheap when no member died (1–3 µs a member, more when there are hundreds). Waiting functions call
+    /// [`sweep_if_due`](Self::sweep_if_due), and parents call this when a child has ended, so that programs
+    /// rarely need to call it.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn sweep(&self) -> Result<usize> {
+        let me = self.me()?;
+        let dead: Vec<Dead> = self
+            .used_slots()
+            .filter(|(_, t)| t.presence != Presence::Free)
+            .map(|(slot, t)| (Member::new(slot, t.epoch), t.epoch))
+            .filter(|&(member, _)| member != me && self.is_dead(member))
+            // A process without a ring layer leaves members that used rings to others.
+            .filter(|&(member, _)| {
+                !self.uses_rings(member) || RINGS.get().is_some() || mutant!("sweep.rings-not-known")
+            })
+            .map(|(member, epoch)| Dead { member, pid: self.pid_of(member), epoch })
+            .collect();
+        if dead.is_empty() {
+            return Ok(0);
+        }
+        let _visits = VISITS.lock();
+        let mut swept = 0;
+        for _ in 0..ATTEMPTS {
+            let (mut to_sweep, disturbed) = self.visit(&dead, me);
+            to_sweep.extend(dead.iter().filter(|d| self.take_over(d, me)));
+            swept += self.sweep_all(&to_sweep, me);
+            if !disturbed {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        Ok(swept)
+    }
+
+    /// As [`sweep`](Self::sweep), unless a member has looked within the last 100 ms: so that a thousand
+    /// waiting processes look no more often than one.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn sweep_if_due(&self) -> Result<usize> {
+        let me = self.me()?;
+        self.hold_extents();
+        let (at, now) = (Word::at(control::LOOKED), memory::monotonic_ms());
+        let last = self.map().load(at);
+        let due = now.saturating_sub(last) >= POLL_INTERVAL.as_millis() as u64;
+        if !due || self.map().cas(at, last, now).is_err() {
+            return Ok(0);
+        }
+        self.trim_idle_envelopes(me);
+        self.sweep()
+    }
+
+    /// Whether this process, which has no ring layer, leaves some dead members to members that have one.
+    #[cfg(feature = "inject")]
+    pub(crate) fn leaves_some_to_others(&self) -> bool {
+        let (Ok(me), None) = (self.me(), RINGS.get()) else { return false };
+        let members = self.used_slots().filter(|(_, t)| t.presence != Presence::Free);
+        let mut others = members.map(|(slot, t)| Member::new(slot, t.epoch)).filter(|&member| member != me);
+        others.any(|member| self.uses_rings(member) && self.is_dead(member))
+    }
+
+    /// Becomes the sweeper of a member whose sweeper is dead.
+    fn take_over(&self, dead: &Dead, me: Member) -> bool {
+        let t = self.tenancy(dead.member.slot());
+        let sweeper_died = matches!(t.presence, Presence::Sweeping(by) if by != me && (self.is_dead(by) || mutant!("sweep.taken-over-from-the-living")));
+        let mine = Tenancy { presence: Presence::Sweeping(me), epoch: dead.epoch };
+        sweeper_died
+            && !mutant!("sweep.not-taken-over")
+            && t.epoch == dead.epoch
+            && self.change_tenancy(dead.member.slot(), t, mine)
+    }
+
+    /// Sweeps members whose sweeper this process is; how many.
+    fn sweep_all(&self, dead: &[Dead], me: Member) -> usize {
+        if dead.is_empty() {
+            return 0;
+        }
+        for d in dead {
+            if self.update_is_of(d.member) && !mutant!("sweep.update-not-completed") {
+                self.update(me, Complete);
+            }
+        }
+        self.sweep_extents(|m| dead.iter().any(|d| d.member == m), me);
+        dead.iter().for_each(|d| self.free_seats_of_processors(d.member));
+        self.sweep_groups(dead, me);
+        self.sweep_envelopes(dead, me);
+        self.each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
+            if slab >= self.slab_count() {
+                return;
+            }
+            // What this process takes over there is its own until it is released.
+            if !mutant!("sweep.taken-over-not-touched") {
+                self.touch(me, slab);
+            }
+            // All that a slab can have: the member may have died while it gave this slab a class with fewer
+            // blocks.
+            for i in 0..SLAB_BLOCKS {
+                self.sweep_block(slab * SLAB_BLOCKS + i, dead, me);
+            }
+        });
+        for d in dead {
+            if !mutant!("sweep.touched-not-forgotten") {
+                self.forget_touched(d.member.slot());
+            }
+        }
+        for d in dead {
+            self.map().add(Word::at(control::DEATHS), 1);
+            let sweeping = Tenancy { presence: Presence::Sweeping(me), epoch: d.epoch };
+            let free = Tenancy { presence: Presence::Free, ..sweeping };
+            if !mutant!("sweep.slot-kept") {
+                self.change_tenancy(d.member.slot(), sweeping, free);
+            }
+        }
+        self.clean_up();
+        dead.len()
+    }
+
+    /// Empties and frees an envelope that this process owns.
+    fn release_taken(&self, e: EnvelopeId) {
+        let owner = Owner::unpack(self.map().load(self.owner_words().of(e)));
+        self.empty_envelope(e);
+        self.free_envelope(e, owner);
+    }
+
+    fn sweep_envelopes(&self, dead: &[Dead], me: Member) {
+        #[cfg(feature = "inject")]
+        if crate::arena::recovery::skipped_sweep() {
+            return;
+        }
+        for e in self.envelopes_in_use(0) {
+            let word = self.owner_words().of(e);
+            let found = self.map().load(word);
+            let owner = Owner::unpack(found);
+            match owner.holder {
+                Holder::Member(m) if dead.iter().any(|d| d.member == m) => {
+                    // This process's own first: if it dies while emptying, its sweeper finds the envelope.
+                    let mine = owner.then(Holder::Member(me));
+                    if !mutant!("sweep.envelope-kept") && self.map().cas(word, found, mine.pack()).is_ok() {
+                        self.release_taken(e);
+                    }
+                }
+                Holder::Free if mutant!("sweep.envelope-hint-lost") => {}
+                Holder::Free if Owner::claimable(found).is_some() => self.hint_envelope(e),
+                Holder::Free
+                | Holder::Member(_)
+                | Holder::Queued
+                | Holder::Leased(_)
+                | Holder::Returned
+                | Holder::Undeliverable => {}
+            }
+        }
+    }
+
+    fn sweep_block(&self, block: BlockId, dead: &[Dead], me: Member) {
+        let at = self.block_at(block);
+        let found = self.map().load(at.state);
+        let state = BlockState::unpack(found);
+        match state.life {
+            Life::Free if self.block_exists(block) && !mutant!("sweep.block-hint-lost") => {
+                self.hint_free(block)
+            }
+            Life::Free => {}
+            Life::Busy(m) if dead.iter().any(|d| d.member == m) && !mutant!("sweep.claimed-block-kept") => {
+                let mine = state.with(Life::Busy(me));
+                if self.map().cas(at.state, found, mine.pack()).is_ok() {
+                    // It may have died before it cleared its seat, or after it set one.
+                    for i in 0..INLINE_SEATS {
+                        if !mutant!("sweep.seats-not-cleared") {
+                            self.map().store(at.seat(i), Seat::Free.pack());
+                        }
+                    }
+                    self.finish_free(block, mine);
+                }
+            }
+            Life::Busy(_) => {}
+            Life::Live => self.each_seat(block, |seat| {
+                let holder = Seat::unpack(self.map().load(seat));
+                if let Some(d) = dead.iter().find(|d| holder == Seat::Member(d.member)) {
+                    self.release_dead_seat(block, state.kind, seat, d, me);
+                }
+            }),
+        }
+    }
+
+    /// Gives up the seat of a dead member; a page of seats that it had linked already goes over to its block.
+    fn release_dead_seat(&self, block: BlockId, kind: Kind, seat: Word, dead: &Dead, me: Member) {
+        let theirs = Seat::Member(dead.member).pack();
+        if kind == Kind::Seats
+            && let Some(owner) = self.page_is_linked(block)
+            && !mutant!("sweep.page-of-seats-freed")
+        {
+            _ = self.map().cas(seat, theirs, Seat::Block(owner).pack());
+            return;
+        }
+        if mutant!("sweep.seat-kept") {
+            return;
+        }
+        let release = Release::new(self.block_at(block), self.pages(), me, seat, Seat::Member(dead.member));
+        if let Released::ToFree(state) = run(release, self.map()) {
+            self.finish_free(block, state);
+        }
+    }
+
+    /// Calls `f` with each seat word of a block. The links may change meanwhile; what they lead to are seats in any case.
+    pub(in crate::arena) fn each_seat(&self, block: BlockId, mut f: impl FnMut(Word)) {
+        let at = self.block_at(block);
+        (0..INLINE_SEATS).for_each(|i| f(at.seat(i)));
+        let mut link = self.map().load(at.link());
+        for _ in 0..MOST_PAGES {
+            let Some(first) = link_of(link).and_then(|page| self.seat_page(page)) else { return };
+            (0..at.per_page).for_each(|i| f(first.plus((PAGE_HEADER + i).into())));
+            link = self.map().load(page_next(first));
+        }
+    }
+
+    /// Whether a member holds the ring in `block`: by a seat, or because it has claimed it to free it. The
+    /// answer is certain for a dead member that this process visits before its seats in rings are given up.
+    pub fn ring_is_held_by(&self, block: BlockId, member: Member) -> bool {
+        if self.ring_memory(block).is_none() {
+            return false;
+        }
+        let mut held =
+            BlockState::unpack(self.map().load(self.block_at(block).state)).life == Life::Busy(member);
+        self.each_seat(block, |seat| held |= self.map().load(seat) == Seat::Member(member).pack());
+        held
+    }
+
+    /// How many other processes and messages hold a block, besides this process. The seat of a dead member
+    /// counts until what others wait for was recovered, not until it was swept.
+    pub fn other_holders(&self, hold: &Hold) -> usize {
+        let me = self.me().ok();
+        let mut others = 0;
+        if !hold.is_nowhere() && me.is_some() {
+            self.each_holder(hold.block(), |holder| others += usize::from(holder != me));
+        }
+        others
+    }
+
+    /// Calls `f` with each member that holds a block, and with `None` for each message and block that does; dead members as in
+    /// [`other_holders`](Self::other_holders).
+    pub(in crate::arena) fn each_holder(&self, block: BlockId, mut f: impl FnMut(Option<Member>)) {
+        self.each_seat(block, |word| match Seat::unpack(self.map().load(word)) {
+            Seat::Free => {}
+            Seat::Member(m) if self.has_left(m, block) => {}
+            Seat::Member(m) => f(Some(m)),
+            Seat::Envelope(_) | Seat::Block(_) => f(None),
+        });
+    }
+}

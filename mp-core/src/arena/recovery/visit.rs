@@ -1,0 +1,337 @@
+//! Visits to dead members: any process, any number at once, recovers what others wait for.
+//!
+//! How visits and the sweep go together, and what a death or a stop leaves: [`Visit`]. What a visit does, in this order:
+//!
+//! 1. The intents of the dead member's threads: each names the one envelope whose owner may be in doubt. The
+//!    ring layer decides, and gives it to the dead member, or to others. (If it can't yet, since a living
+//!    thread is in the middle of that envelope, all else is done, and there will be another visit.)
+//! 2. The envelopes: those that it had leased go back to their queues. Of those that it owned, the
+//!    attachments are given up.
+//! 3. The blocks: its seats are given up, except those in queues; the queues are notified of the death, and
+//!    of what came back. (That is written into their own memory, which is not used for anything else as long
+//!    as that seat is there.)
+//! 4. Messages that no process will ever get, since they lie in a queue that only dead members have: their
+//!    attachments are given up.
+//!
+//! Once a visitor that was alone has left nothing of this to do, visits do this:
+//!
+//! 5. The blocks: its seats in queues are given up. A queue that has no holder then is the dead member's, and
+//!    the attachments of its messages are given up.
+//!
+//! Step 4 exists although step 5 does the same, since step 4 need not wait until all visitors have ended. In
+//! step 5 a process may leave a queue at any time: if it finds the dead member's seat given up, it is the
+//! last, and has the queue as its own; if the seat is not given up yet, the visitor that gives it up claims
+//! the queue for the dead member, and every visitor gives up the attachments of its messages.
+//!
+//! What loses its last holder in a visit is claimed for the dead member (`BUSY(dead)`), and left to the
+//! sweep.
+//!
+//! An envelope of the dead member may be promised to a child, which takes it by a swap of exactly the owner
+//! word that it was given. So its sequence is counted up first: after that no living process can take it, and
+//! what it lists stays.
+
+use crate::arena::alloc::size_class::blocks_of;
+use crate::arena::layout::{SLAB_BLOCKS, envelope as field};
+use crate::arena::messages::envelope::Meta;
+use crate::arena::recovery::sweep::{Dead, RINGS};
+use crate::arena::{Arena, InDoubt};
+use crate::mem::{Mem, Word, run};
+use crate::steps::{Alone, EndVisit, FreeCheck, Release, Released, Visit};
+use crate::words::{
+    Attach, BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Presence, Seat, Tenancy,
+    Visiting,
+};
+
+/// A queue that no living process has, and a dead member that has it.
+type Deserted = (BlockId, Member);
+
+/// A dead member that this process visits.
+struct Visited {
+    dead: Dead,
+    counted: Tenancy,
+    /// No other process was visiting it.
+    alone: bool,
+}
+
+/// What to do about the seats of dead members in queues.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Queues {
+    /// They stay, and the queues are notified.
+    Tell,
+    /// They are given up, and the queues are not touched.
+    Vacate,
+}
+
+/// What a pass over blocks finds.
+#[derive(Default)]
+struct Found {
+    deserted: Vec<Deserted>,
+    /// Queues that were notified, in which dead members have seats.
+    told: Vec<BlockId>,
+}
+
+fn members(visited: &[Visited]) -> Vec<Dead> {
+    visited.iter().map(|v| v.dead).collect()
+}
+
+impl Arena {
+    /// Visits these members, which are dead. Returns those that this process is to sweep now; and whether
+    /// another process was visiting, so that some are not swept.
+    pub(in crate::arena) fn visit(&self, dead: &[Dead], me: Member) -> (Vec<Dead>, bool) {
+        let slots = || dead.iter().map(|d| d.member.slot());
+        let (Some(first), Some(last)) = (slots().min(), slots().max()) else { return (Vec::new(), false) };
+        let mine = self.visiting_word(me.slot());
+        if !mutant!("visit.not-said") {
+            self.map().store(mine, Visiting { first, last }.pack());
+        }
+        let begun = |&dead: &Dead| {
+            let word = self.tenancy_word(dead.member.slot());
+            let counted = run(Visit::new(word, dead.epoch), self.map())?;
+            Some(Visited { dead, counted, alone: self.visits_alone(dead.member.slot(), me) })
+        };
+        let visited = dead.iter().filter_map(begun);
+        let (to_tell, late): (Vec<_>, Vec<_>) =
+            visited.partition(|v| matches!(v.counted.presence, Presence::Dead(_)));
+        let mut disturbed = false;
+        let mut end = |v: Visited| {
+            let word = self.tenancy_word(v.dead.member.slot());
+            let next = if v.alone || mutant!("visit.ended-beside-others") {
+                run(EndVisit::new(word, v.counted, me), self.map())
+            } else {
+                None
+            };
+            disturbed |= next.is_none();
+            next.map(|counted| Visited { counted, ..v })
+        };
+        let mut to_vacate = Vec::new();
+        let mut told = Vec::new();
+        if !to_tell.is_empty() {
+            let (settled, queues) = self.recover_for(&members(&to_tell));
+            told = queues;
+            let mut done = Vec::new();
+            for (v, left) in to_tell.into_iter().zip(settled) {
+                let (slot, epoch) = (v.dead.member.slot(), v.dead.epoch);
+                match left {
+                    InDoubt::Nothing => {
+                        self.note_recovered(slot, epoch, None);
+                        done.push(v);
+                    }
+                    InDoubt::Ring(ring) => self.note_recovered(slot, epoch, Some(ring)),
+                    InDoubt::Rings => {}
+                }
+            }
+            // When they were notified, it was not noted yet, and tokens of channels were held: waiters that
+            // checked went back to sleep.
+            told.iter().for_each(|&ring| self.wake_ring(ring));
+            to_vacate.extend(done.into_iter().filter_map(&mut end));
+        }
+        if !to_vacate.is_empty() && !mutant!("visit.queues-not-vacated") {
+            // This process was alone when it saw all queues of these members: they have no seats in others.
+            self.vacate(&members(&to_vacate), told);
+        }
+        if !late.is_empty() && !mutant!("visit.late-queues-not-vacated") {
+            self.vacate_all(&members(&late));
+        }
+        let to_sweep = to_vacate.into_iter().chain(late).filter_map(&mut end).map(|v| v.dead).collect();
+        if !mutant!("visit.said-for-ever") {
+            self.map().store(mine, 0);
+        }
+        (to_sweep, disturbed)
+    }
+
+    fn visits_alone(&self, slot: u32, me: Member) -> bool {
+        let live = self.used_slots().filter(|&(s, t)| t.presence == Presence::Live && s != me.slot());
+        let others = live.map(|(s, t)| (self.visiting_word(s), Member::new(s, t.epoch))).collect();
+        run(Alone::new(slot, others, |m| self.is_dead(m)), self.map())
+    }
+
+    /// Recovers everything that others wait for; returns what is left of each member, and which queues they
+    /// have.
+    fn recover_for(&self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
+        let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
+        let mut found = Found::default();
+        if !mutant!("visit.envelopes-not-seen-to") {
+            self.recover_envelopes(dead, &mut found.deserted);
+        }
+        self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Tell, &mut found));
+        self.recover_deserted(found.deserted);
+        (settled, found.told)
+    }
+
+    /// Gives up the seats of the dead in these queues.
+    fn vacate(&self, dead: &[Dead], queues: Vec<BlockId>) {
+        let mut found = Found::default();
+        queues.into_iter().for_each(|block| self.recover_block(block, dead, Queues::Vacate, &mut found));
+        self.recover_deserted(found.deserted);
+    }
+
+    /// As [`vacate`](Self::vacate), in all queues, wherever other visitors that do the same were killed or
+    /// stopped.
+    fn vacate_all(&self, dead: &[Dead]) {
+        let mut found = Found::default();
+        self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Vacate, &mut found));
+        self.recover_deserted(found.deserted);
+    }
+
+    fn each_block_touched(&self, dead: &[Dead], mut f: impl FnMut(BlockId)) {
+        self.each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
+            if let Some((class, _)) = self.slab(slab).filter(|_| slab < self.slab_count()) {
+                (0..blocks_of(class)).for_each(|i| f(slab * SLAB_BLOCKS + i));
+            }
+        });
+    }
+
+    /// Gives up the attachments of messages that no process will ever get.
+    fn recover_deserted(&self, mut deserted: Vec<Deserted>) {
+        while let (Some((ring, had)), Some(rings)) = (deserted.pop(), RINGS.get()) {
+            let (at, len) = self.data_of(ring);
+            let each = &mut |e| self.give_up_attachments(e, had, &mut deserted);
+            rings.contents(*self, (Word::at(at), len), ring, each);
+        }
+    }
+
+    /// Settles the intents of a dead member; returns what could not be settled, because a living thread is in
+    /// the middle of that envelope.
+    fn settle_intents(&self, dead: Member) -> InDoubt {
+        let Some(rings) = RINGS.get() else { return InDoubt::Nothing };
+        let intents: Vec<_> = self.intents(dead).filter(|&w| self.map().load(w) != 0).collect();
+        if intents.is_empty() || mutant!("visit.intents-not-settled") {
+            return InDoubt::Nothing;
+        }
+        let others = || {
+            let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+            live.flat_map(|(slot, t)| self.intents(Member::new(slot, t.epoch))).collect()
+        };
+        rings.settle(*self, (dead, &intents), &others)
+    }
+
+    fn recover_envelopes(&self, dead: &[Dead], deserted: &mut Vec<Deserted>) {
+        #[cfg(feature = "inject")]
+        if crate::arena::recovery::skipped_sweep() {
+            return;
+        }
+        let theirs = |m| dead.iter().any(|d| d.member == m);
+        for e in self.envelopes_in_use(0) {
+            let word = self.owner_words().of(e);
+            let mut found = self.map().load(word);
+            // Again if another process was faster: a visitor, or the child that it was promised to.
+            while let Holder::Member(m) = Owner::unpack(found).holder
+                && theirs(m)
+            {
+                let counted = Owner::unpack(found).then(Holder::Member(m)).pack();
+                let counted = if mutant!("visit.promise-not-revoked") { found } else { counted };
+                match self.map().cas(word, found, counted) {
+                    Ok(()) => {
+                        self.give_up_attachments(e, m, deserted);
+                        break;
+                    }
+                    Err(other) => found = other,
+                }
+            }
+            let owner = Owner::unpack(found);
+            if let (Holder::Leased(m), Some(rings)) = (owner.holder, RINGS.get())
+                && theirs(m)
+                && !mutant!("visit.leases-not-returned")
+            {
+                rings.take_back(*self, e, owner);
+            }
+        }
+    }
+
+    /// Gives up what is attached to an envelope that no living process can get; but not the block with its bytes. It changes
+    /// nothing in the envelope.
+    fn give_up_attachments(&self, e: EnvelopeId, dead: Member, deserted: &mut Vec<Deserted>) {
+        let meta = Meta::of_any_version(self.map().load(self.envelope_word(e, field::META)));
+        let (entries, n) = self.attachments_at(e, meta);
+        for k in 0..n {
+            let Some(attach) = Attach::unpack(self.map().load(entries.plus(k))) else { continue };
+            if self.block_exists(attach.block)
+                && let Some(seat) = self.seat_word(attach.block, attach.seat)
+            {
+                self.give_up_for(dead, attach.block, (seat, Seat::Envelope(e)), deserted);
+            }
+        }
+    }
+
+    /// Gives up a seat. If it was the last one, the block is the dead member's then.
+    fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
+        // So the sweeper of that member finds it.
+        if !mutant!("visit.claimed-not-touched") {
+            self.touch(dead, block / SLAB_BLOCKS);
+        }
+        let release = Release::new(self.block_at(block), self.pages(), dead, seat.0, seat.1);
+        Self::claimed(block, run(release, self.map()), deserted);
+    }
+
+    fn claimed(block: BlockId, end: Released, deserted: &mut Vec<Deserted>) {
+        if let Released::ToFree(BlockState { life: Life::Busy(had), kind: Kind::Ring, .. }) = end {
+            deserted.push((block, had));
+        }
+    }
+
+    fn recover_block(&self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut Found) {
+        let state = BlockState::unpack(self.map().load(self.block_at(block).state));
+        match (state.life, state.kind) {
+            // The member died while it drained the ring, or a visitor took away the last other holder.
+            (Life::Busy(m), Kind::Ring) if dead.iter().any(|d| d.member == m) => {
+                found.deserted.push((block, m))
+            }
+            (Life::Busy(_) | Life::Free, _) => {}
+            // A process without a ring layer visits members that never had queues: the process that gave up
+            // this queue's seats handles it.
+            (Life::Live, Kind::Ring) if RINGS.get().is_none() => {}
+            (Life::Live, kind) => self.recover_seats(block, kind, dead, queues, found),
+        }
+    }
+
+    fn recover_seats(&self, block: BlockId, kind: Kind, dead: &[Dead], queues: Queues, found: &mut Found) {
+        let mut held = false;
+        let mut had = None;
+        self.each_seat(block, |seat| {
+            let holder = Seat::unpack(self.map().load(seat));
+            match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
+                (Some(d), Kind::Ring) if queues == Queues::Tell => {
+                    if !mutant!("visit.queue-not-told") {
+                        self.ring_holder_gone(block, d.member, d.pid);
+                    }
+                    had = Some(d.member);
+                }
+                // Where a page of seats goes depends on whether it is linked to its block.
+                (Some(_), Kind::Seats) if !mutant!("visit.page-of-seats-given-up") => held = true,
+                (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), &mut found.deserted),
+                (None, _) => held |= holder != Seat::Free,
+            }
+        });
+        if let Some(had) = had {
+            found.told.push(block);
+            if self.only_dead_hold(block) && !mutant!("visit.deserted-not-emptied") {
+                found.deserted.push((block, had));
+            }
+        } else if !held
+            && !mutant!("visit.last-seat-not-looked-at")
+            && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
+        {
+            // The process that gave up the last seat died, or is stopped, before it checked whether it was
+            // the last one.
+            let check = FreeCheck::new(self.block_at(block), self.pages(), d.member);
+            Self::claimed(block, run(check, self.map()), &mut found.deserted);
+        }
+    }
+
+    /// Whether a live block has no holder but dead members. If so, it never gets a living holder again.
+    fn only_dead_hold(&self, block: BlockId) -> bool {
+        let at = self.block_at(block).state;
+        // A holder that takes one more seat has one already, and counts the state up before it gives that one
+        // up.
+        let before = self.map().load(at);
+        let mut only = BlockState::unpack(before).life == Life::Live;
+        self.each_seat(block, |seat| {
+            only &= match Seat::unpack(self.map().load(seat)) {
+                Seat::Free => true,
+                Seat::Member(m) => self.is_known_dead(m),
+                Seat::Envelope(_) | Seat::Block(_) => false,
+            };
+        });
+        only && (self.map().load(at) == before || mutant!("visit.state-not-compared"))
+    }
+}

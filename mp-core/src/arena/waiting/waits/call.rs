@@ -1,0 +1,160 @@
+//! The calls that wait, as reports name them.
+
+/// A call that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Call {
+    /// One that this table does not have.
+    Other = 1,
+    /// `Queue::get` and its like.
+    QueueGet,
+    /// `Queue::put` and its like.
+    QueuePut,
+    /// A put into any queue, for lack of memory for one more message.
+    Envelope,
+    /// `JoinableQueue::join`.
+    QueueJoin,
+    /// A get that waits for what other consumers have leased.
+    QueueLeases,
+    /// `Receiver::recv`.
+    ReceiverRecv,
+    /// `Sender::send`.
+    SenderSend,
+    /// `Connection::recv` of a pipe.
+    ConnectionRecv,
+    /// `Connection::send` into a pipe.
+    ConnectionSend,
+    /// `Connection::poll`.
+    ConnectionPoll,
+    /// A lock, for one thread at a time.
+    Lock,
+    /// `RwLock::read`.
+    RwLockRead,
+    /// `RwLock::write`.
+    RwLockWrite,
+    /// `Event::wait`.
+    Event,
+    /// `Semaphore::acquire`.
+    Semaphore,
+    /// `Condition::wait`.
+    Condition,
+    /// `Barrier::wait`.
+    Barrier,
+    /// `join` of processes.
+    Join,
+    /// A wait for tasks of a pool.
+    Pool,
+    /// `wait` and `select`.
+    Many,
+    /// `watch::Receiver::wait_changed` and `wait_for`.
+    WatchChanged,
+    /// `watch::Sender::wait_closed`.
+    WatchClosed,
+    /// `broadcast::Receiver::recv`.
+    BroadcastRecv,
+}
+
+/// All, by number, with the name of the call, what it is on, and what others do that end it.
+const ALL: [(Call, &str, &str, &str); 24] = [
+    (Call::Other, "a call", "object", "has it"),
+    (Call::QueueGet, "Queue::get", "queue", "could feed it"),
+    (Call::QueuePut, "Queue::put", "queue", "could take from it"),
+    (Call::Envelope, "a put without memory for one more message", "queue", "has it"),
+    (Call::QueueJoin, "JoinableQueue::join", "queue", "could finish its tasks"),
+    (Call::QueueLeases, "Queue::get_ack (for the end of others' leases)", "queue", "has it"),
+    (Call::ReceiverRecv, "Receiver::recv", "channel", "could feed it"),
+    (Call::SenderSend, "Sender::send", "channel", "could take from it"),
+    (Call::ConnectionRecv, "Connection::recv", "pipe", "could feed it"),
+    (Call::ConnectionSend, "Connection::send", "pipe", "could take from it"),
+    (Call::ConnectionPoll, "Connection::poll", "pipe", "could feed it"),
+    (Call::Lock, "lock", "lock", "has a handle to it"),
+    (Call::RwLockRead, "RwLock::read", "lock", "has a handle to it"),
+    (Call::RwLockWrite, "RwLock::write", "lock", "has a handle to it"),
+    (Call::Event, "Event::wait", "event", "could set it"),
+    (Call::Semaphore, "Semaphore::acquire", "semaphore", "could release it"),
+    (Call::Condition, "Condition::wait", "condition", "could notify it"),
+    (Call::Barrier, "Barrier::wait", "barrier", "could arrive at it"),
+    (Call::Join, "join", "processes", "has not ended"),
+    (Call::Pool, "a wait for tasks", "pool", "works for it"),
+    (Call::Many, "wait", "several things", "could end it"),
+    (Call::WatchChanged, "watch::Receiver::wait_changed", "cell", "could replace its value"),
+    (Call::WatchClosed, "watch::Sender::wait_closed", "cell", "has a receiver of it"),
+    (Call::BroadcastRecv, "broadcast::Receiver::recv", "channel", "could feed it"),
+];
+
+impl Call {
+    fn row(self) -> &'static (Call, &'static str, &'static str, &'static str) {
+        &ALL[(self as usize - 1) % ALL.len()]
+    }
+
+    pub(super) fn of(number: u8) -> Option<Self> {
+        ALL.iter().map(|row| row.0).find(|call| *call as u8 == number)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// What it is on.
+    pub(super) fn object(self) -> &'static str {
+        self.row().2
+    }
+
+    /// What another process does or has that may end it.
+    pub(super) fn ended_by(self) -> &'static str {
+        self.row().3
+    }
+
+    /// Whether only processes that hold the block can end the wait, and the waiting thread runs no user code meanwhile.
+    pub(super) fn is_ended_by_holders(self) -> bool {
+        !matches!(
+            self,
+            Self::Other
+                | Self::Envelope
+                | Self::QueueLeases
+                | Self::Join
+                | Self::Pool
+                | Self::Many
+                | Self::WatchChanged
+                | Self::WatchClosed
+                | Self::BroadcastRecv
+        )
+    }
+
+    /// What a program that hangs there may have meant.
+    pub(super) fn advice(self) -> &'static str {
+        match self {
+            Self::QueueGet | Self::ReceiverRecv | Self::ConnectionPoll => {
+                "Did you mean to send it to a worker, or to call close()?"
+            }
+            Self::ConnectionRecv => "Did you mean to send the other end to a worker?",
+            Self::QueuePut | Self::SenderSend | Self::ConnectionSend => {
+                "Did you mean to send it to a worker, or to take from it in another thread?"
+            }
+            Self::Join => "Take what they put before join(), and close() the queues that they read.",
+            Self::QueueJoin => "Each task that is got has to be finished: by ack(), or by dropping it.",
+            Self::Lock | Self::RwLockRead | Self::RwLockWrite => {
+                "Was a guard kept, or are two locks taken in different orders?"
+            }
+            Self::Event => "Is set() called by a process that has it?",
+            Self::Semaphore => "Was a permit kept?",
+            Self::Condition => "Is notify called by a process that has it?",
+            Self::Barrier => "Has it more parties than there are processes that arrive?",
+            _ => "",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_call_is_found_by_its_number() {
+        for (i, row) in ALL.iter().enumerate() {
+            assert_eq!((row.0 as usize, row.0.row().1, Call::of(row.0 as u8)), (i + 1, row.1, Some(row.0)));
+        }
+        assert_eq!(Call::of(0), None);
+    }
+}

@@ -1,0 +1,69 @@
+//! Ctrl-C, in programs that asked to be told of it instead of being ended: `mp-spawn`'s `Interrupt::Graceful`.
+//!
+//! | word | meaning | changed by |
+//! |---|---|---|
+//! | 0 | no interrupt | [`take_interrupt`] |
+//! | n | this many since the last one was taken | the signal handler, which adds 1 |
+//!
+//! The handler does nothing else. The thread that got the signal is out of its sleep by that, the others look within a poll
+//! interval ([`POLL_INTERVAL`](crate::POLL_INTERVAL)).
+
+use std::cell::Cell;
+
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sync::shared::{AtomicU32, Ordering};
+
+static INTERRUPTS: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(0) }; GENERATIONS]);
+
+thread_local!(static DEAF: Cell<bool> = const { Cell::new(false) });
+
+/// Whether this process was interrupted (Ctrl-C, SIGINT) since it was last [taken note of](take_interrupt). False for ever in
+/// processes that handle interrupts otherwise, or not at all.
+///
+/// ```
+/// fn work() -> Result<u32, mp_core::Error> {
+///     let mut steps = 0;
+///     while steps < 1000 && !mp_core::interrupted() {
+///         steps += 1;
+///     }
+///     Ok(steps) // what was done so far is kept
+/// }
+/// assert_eq!(work()?, 1000);
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+#[doc(alias = "KeyboardInterrupt")]
+#[must_use]
+pub fn interrupted() -> bool {
+    INTERRUPTS.load(Ordering::Relaxed) != 0
+}
+
+/// Takes note of interrupts: from now on [`interrupted`] is false, and calls wait again. Whether there was one.
+///
+/// For programs that go on after Ctrl-C: a prompt that cancels what it was doing.
+pub fn take_interrupt() -> bool {
+    INTERRUPTS.swap(0, Ordering::Relaxed) != 0
+}
+
+/// An interrupt has come: how many there were before. For signal handlers: it changes a word, and nothing else.
+#[doc(hidden)]
+pub fn note_interrupt() -> u32 {
+    INTERRUPTS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Calls `f`, whose waits end as they would without an interrupt: for the library's own.
+#[doc(hidden)]
+pub fn uninterrupted<R>(f: impl FnOnce() -> R) -> R {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            DEAF.set(self.0);
+        }
+    }
+    let _before = Before(DEAF.replace(true));
+    f()
+}
+
+/// Whether a wait that would sleep ends now.
+pub(crate) fn ends_waits() -> bool {
+    interrupted() && !DEAF.get()
+}

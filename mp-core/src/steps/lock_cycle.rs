@@ -1,0 +1,396 @@
+//! A cycle of threads, each of which waits for a lock that the next one has.
+//!
+//! A lock's words name the thread that has it ([`lock`](super::lock)); [notes](super::wait_note) name what each thread waits for
+//! that has waited for a while. So a thread that waits follows: the lock that it wants, the thread that has it, the lock which
+//! that thread wants, until it is back at itself, or at a thread that has no note. It changes nothing. A writer waits for all
+//! readers: any of them may lead back.
+//!
+//! # Why a cycle that is found is one
+//! Words change while they are read. So all that made the cycle is read twice: first each note's mark, then what the thread
+//! waits for, then the words that name the owner; and when the cycle is closed, all of them once more. If each is as it was,
+//! then there was an instant, between the first pass and the second, at which all of them were so at once, because none is ever
+//! again what it was: marks and locks count. At that instant
+//! - each thread of the cycle was within its wait, or had decided to give it up: its note said so;
+//! - it did not have the lock that it waited for: the lock's word named the next thread;
+//! - it had the lock that the thread before it wanted, and could not release it: only the thread that has a lock releases it,
+//!   and that thread waits, without a time-out (a wait with one writes no note).
+//!
+//! Nothing but a thread of the cycle can end that, or the death of its process. Threads whose process is stopped wait when it
+//! continues; a stopped process that has a lock and does not wait has no note, so no cycle leads through it. Whether a process
+//! of the cycle is dead, the caller asks afterwards: locks of the dead are adopted, and their waiters go on.
+//!
+//! # Memory order
+//! Acquire and release do. A thread takes its note back before it releases the lock that it got, so a search that reads the name
+//! of a later owner in the lock's word finds the note taken back when it reads the mark again. What may be seen late is the note of
+//! a thread that gives up: as long as that is so, the others see the deadlock that there was, and the same thread to give up.
+//!
+//! # Which thread gives up
+//! Every thread of a cycle finds it, since each looks after every poll interval. One gives up: the one that began to wait last
+//! ([`LockCycle::gives_up`]), which is the one that closed the cycle; of two at the same nanosecond, the one with the larger
+//! number. All threads decide by the same words, so that no two of one cycle give up. If cycles share threads, the one that
+//! began to wait last in all of them gives up in each of its own, so that one at least finds a cycle in which it has to.
+//! A thread that can't do without the lock ([`LockKind::may_give_up`](crate::words::LockKind)) is passed over.
+//!
+//! # What a death or a stop leaves
+//! Nothing: the search only reads. A thread that is stopped between the decision and its return has its note until it goes on:
+//! the others find the cycle again, with the same thread to give up, and wait for it.
+
+use crate::mem::{Mem, Steps, Word};
+use crate::steps::lock::{LockAt, LockWord, Who};
+use crate::steps::wait_note::WaitNotesAt;
+use crate::words::slot::{HELD, Slot};
+use crate::words::{Member, WaitGoal, WaitMark, WaitState};
+
+/// The most threads that are looked at in one search. A cycle beyond them isn't found.
+const MOST: usize = 1024;
+
+/// A thread of a member.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MemberThread {
+    /// The member.
+    pub member: Member,
+    /// The kernel's number of the thread, as its own process sees it.
+    pub thread: u32,
+}
+
+/// A word, and what was found in it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Found {
+    word: Word,
+    value: u64,
+    /// Bits that may change meanwhile.
+    except: u64,
+}
+
+/// A thread of a cycle, and what it waits for: the next thread has that.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CycleStep {
+    /// Which thread.
+    pub who: MemberThread,
+    /// What it waits for.
+    pub goal: WaitGoal,
+    /// Since when, in ns of the monotonic clock.
+    pub since: u64,
+    mark: Found,
+    /// The words that name the thread which has it.
+    owner: [Option<Found>; 2],
+    /// Of a writer: the next slot of a reader, and how many there are.
+    slots: Option<(u32, u32)>,
+}
+
+impl CycleStep {
+    fn found(&self) -> impl Iterator<Item = Found> {
+        [Some(self.mark)].into_iter().chain(self.owner).flatten()
+    }
+}
+
+/// Threads each of which waits for what the next one has, and the last one for what the first one has.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LockCycle {
+    /// The searching thread first.
+    pub steps: Vec<CycleStep>,
+}
+
+impl LockCycle {
+    /// The thread that gives up; none if no thread of the cycle can.
+    pub fn gives_up(&self) -> Option<MemberThread> {
+        let can = self.steps.iter().filter(|step| step.goal.kind.may_give_up());
+        if mutant!("lock-cycle.all-give-up") {
+            return self.steps.first().map(|step| step.who);
+        }
+        can.max_by_key(|step| (step.since, step.who)).map(|step| step.who)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    /// Looks for the note of a thread.
+    Note(MemberThread, u32),
+    Goal(MemberThread, Found),
+    Readers(MemberThread, Found, u64),
+    Since(MemberThread, Found, WaitGoal),
+    /// Of the last step of the path: which thread has what it waits for.
+    Lock,
+    By(LockWord),
+    Used,
+    Slot(u32, u32),
+    /// Reads the so manieth word of the cycle again.
+    Again(usize),
+    End,
+}
+
+/// Looks for a cycle of waiters that leads back to the thread that looks; ends with it, or with nothing.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct FindCycle {
+    notes: WaitNotesAt,
+    me: MemberThread,
+    path: Vec<CycleStep>,
+    looked_at: Vec<MemberThread>,
+    pc: Pc,
+}
+
+impl FindCycle {
+    /// For the thread `me`, which has a note.
+    pub fn new(notes: WaitNotesAt, me: MemberThread) -> Self {
+        Self { notes, me, path: Vec::new(), looked_at: Vec::new(), pc: Pc::Note(me, 0) }
+    }
+
+    /// The last step's lock is had by `who`, as these words say.
+    fn follow(&mut self, who: MemberThread, owner: [Option<Found>; 2]) {
+        if let Some(last) = self.path.last_mut() {
+            last.owner = owner;
+        }
+        if who == self.me || mutant!("lock-cycle.any-chain-closed") {
+            self.pc =
+                if mutant!("lock-cycle.second-look-away") { Pc::Again(usize::MAX) } else { Pc::Again(0) };
+        } else if self.looked_at.contains(&who) || self.looked_at.len() >= MOST {
+            self.back();
+        } else {
+            self.looked_at.push(who);
+            self.pc = Pc::Note(who, 0);
+        }
+    }
+
+    /// This way leads nowhere: on with the next reader that a writer on the path waits for.
+    fn back(&mut self) {
+        self.pc = loop {
+            match self.path.last() {
+                None => break Pc::End,
+                Some(CycleStep { slots: Some((next, used)), .. }) => break Pc::Slot(*next, *used),
+                Some(_) => _ = self.path.pop(),
+            }
+        };
+    }
+
+    /// The so manieth word that made the cycle.
+    fn found(&self, i: usize) -> Option<Found> {
+        self.path.iter().flat_map(CycleStep::found).nth(i)
+    }
+
+    fn last(&self) -> Option<CycleStep> {
+        self.path.last().copied()
+    }
+}
+
+impl Steps for FindCycle {
+    type Out = Option<LockCycle>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<LockCycle>> {
+        match self.pc {
+            Pc::Note(_, entry) if entry == self.notes.entries => self.back(),
+            Pc::Note(who, entry) => {
+                let word = self.notes.mark(who.member, entry);
+                let value = m.load(word);
+                let mark = WaitMark::unpack(value);
+                let its = mark.thread == who.thread || mutant!("lock-cycle.note-of-any-thread");
+                self.pc = match its && mark.state == WaitState::Waiting {
+                    true => Pc::Goal(who, Found { word, value, except: 0 }),
+                    false => Pc::Note(who, entry + 1),
+                };
+            }
+            Pc::Goal(who, mark) => self.pc = Pc::Readers(who, mark, m.load(mark.word.plus(1))),
+            Pc::Readers(who, mark, goal) => match WaitGoal::unpack([goal, m.load(mark.word.plus(2))]) {
+                Some(goal) => self.pc = Pc::Since(who, mark, goal),
+                None => self.back(),
+            },
+            Pc::Since(who, mark, goal) => {
+                let since = m.load(mark.word.plus(3));
+                self.path.push(CycleStep { who, goal, since, mark, owner: [None; 2], slots: None });
+                self.pc = if goal.readers.is_some() { Pc::Used } else { Pc::Lock };
+            }
+            Pc::Lock => {
+                let lock = self.last().map(|last| LockWord(m.load(last.goal.lock)));
+                match lock.filter(|lock| lock.holder().is_some()) {
+                    Some(lock) => self.pc = Pc::By(lock),
+                    None => self.back(),
+                }
+            }
+            Pc::By(lock) => {
+                let owner = self.last().zip(lock.holder()).and_then(|(last, member)| {
+                    let at = LockAt(last.goal.lock);
+                    let by = m.load(at.by());
+                    let thread = Who::of(by, lock)?.tid;
+                    let word = Found { word: at.word(), value: lock.0, except: LockWord::PARKED };
+                    let by = Found { word: at.by(), value: by, except: 0 };
+                    Some((MemberThread { member, thread }, [Some(word), Some(by)]))
+                });
+                match owner {
+                    Some((who, words)) => self.follow(who, words),
+                    None => self.back(),
+                }
+            }
+            Pc::Used => match self.last().and_then(|last| last.goal.readers) {
+                Some(at) => self.pc = Pc::Slot(0, m.load(at.used).min(u64::from(at.limit)) as u32),
+                None => self.back(),
+            },
+            Pc::Slot(next, used) if next == used => {
+                self.path.pop();
+                self.back();
+            }
+            Pc::Slot(next, used) => {
+                let Some(at) = self.last().and_then(|last| last.goal.readers) else {
+                    self.back();
+                    return None;
+                };
+                let word = at.first.plus(u64::from(next));
+                let value = m.load(word);
+                let slot = Slot::unpack(value);
+                if slot.state == HELD {
+                    if let Some(last) = self.path.last_mut() {
+                        last.slots = Some((next + 1, used));
+                    }
+                    let who = MemberThread { member: slot.member, thread: slot.thread };
+                    self.follow(who, [Some(Found { word, value, except: 0 }), None]);
+                } else {
+                    self.pc = Pc::Slot(next + 1, used);
+                }
+            }
+            Pc::Again(i) => match self.found(i) {
+                Some(found) if (m.load(found.word) ^ found.value) & !found.except == 0 => {
+                    self.pc = Pc::Again(i + 1);
+                }
+                // It is none, or not any more.
+                Some(_) => self.pc = Pc::End,
+                None => return Some(Some(LockCycle { steps: std::mem::take(&mut self.path) })),
+            },
+            Pc::End => return Some(None),
+        }
+        None
+    }
+}
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use super::*;
+    use crate::mem::{HeapMem, run};
+    use crate::steps::lock::{Acquire, Acquired, Park, Unlock};
+    use crate::steps::wait_note::{TakeNoteBack, WriteNote, WrittenNote};
+    use crate::words::slot::EMPTY;
+    use crate::words::{LockKind, ReadersAt};
+
+    const A: LockAt = LockAt(Word::at(0));
+    const B: LockAt = LockAt(Word::at(24));
+    /// How many readers there were at once, and where they are.
+    const USED: Word = Word::at(48);
+    const NOTES: WaitNotesAt = WaitNotesAt { base: Word::at(96), stride: 64, entries: 2 };
+
+    fn thread(member: u32, thread: u32) -> MemberThread {
+        MemberThread { member: Member::new(member, 1), thread }
+    }
+
+    fn take(m: &HeapMem, at: LockAt, who: MemberThread) {
+        let steps = Acquire::new(at, who.member, Who { pid: 9, tid: who.thread }, false, None);
+        assert!(matches!(run(steps, m), Acquired::Mine(_)));
+    }
+
+    fn wait(m: &HeapMem, who: MemberThread, goal: WaitGoal, since: u64) -> WrittenNote {
+        run(WriteNote::new(NOTES, who.member, who.thread, goal, since), m).expect("there are two notes")
+    }
+
+    fn goal(kind: LockKind, lock: LockAt) -> WaitGoal {
+        WaitGoal { kind, lock: lock.word(), readers: None }
+    }
+
+    fn find(m: &HeapMem, me: MemberThread) -> Option<LockCycle> {
+        run(FindCycle::new(NOTES, me), m)
+    }
+
+    /// Two threads of one member and one of another: the first has A and waits for B, the last has B and waits for A.
+    fn cycle() -> (HeapMem, [MemberThread; 3], [WrittenNote; 3]) {
+        let m = HeapMem::new(64);
+        let all = [thread(0, 5), thread(0, 6), thread(1, 5)];
+        take(&m, A, all[0]);
+        take(&m, B, all[2]);
+        let kinds = [(LockKind::Lock, B, 3), (LockKind::Lock, B, 1), (LockKind::RLock, A, 2)];
+        let notes = [0, 1, 2].map(|i| wait(&m, all[i], goal(kinds[i].0, kinds[i].1), kinds[i].2));
+        (m, all, notes)
+    }
+
+    #[test]
+    fn a_cycle_is_found_by_its_threads_alone() {
+        let (m, all, _) = cycle();
+        let steps =
+            |me| find(&m, me).map(|cycle| cycle.steps.iter().map(|step| step.who).collect::<Vec<_>>());
+        assert_eq!(steps(all[0]), Some(vec![all[0], all[2]]));
+        assert_eq!(steps(all[2]), Some(vec![all[2], all[0]]));
+        assert_eq!(steps(all[1]), None, "it waits for a thread of the cycle, and no thread waits for it");
+    }
+
+    /// Whatever changes between the two looks.
+    #[test]
+    fn what_has_changed_meanwhile_is_no_cycle() {
+        let all_steps = {
+            let (m, all, _) = cycle();
+            let mut steps = FindCycle::new(NOTES, all[0]);
+            (1..).find(|_| steps.step(&m).is_some()).expect("it ends")
+        };
+        // Three words of each of two steps, and the end.
+        let first_look = all_steps - 7;
+        type Change = fn(&HeapMem, &[MemberThread; 3], &[WrittenNote; 3]);
+        let changes: [Change; 4] = [
+            |m, all, notes| {
+                run(TakeNoteBack(notes[2]), m);
+                // The same words once more, but another wait.
+                wait(m, all[2], goal(LockKind::RLock, A), 2);
+            },
+            |m, _, notes| run(TakeNoteBack(notes[2]), m),
+            |m, all, _| {
+                run(Unlock::new(B, true), m);
+                take(m, B, all[2]);
+            },
+            |m, _, _| _ = run(Unlock::new(A, true), m),
+        ];
+        for change in changes {
+            let (m, all, notes) = cycle();
+            let mut steps = FindCycle::new(NOTES, all[0]);
+            (0..first_look).for_each(|_| assert!(steps.step(&m).is_none()));
+            change(&m, &all, &notes);
+            assert_eq!(run(steps, &m), None);
+        }
+        // Other waiters may fall asleep at any time.
+        let (m, all, _) = cycle();
+        let mut steps = FindCycle::new(NOTES, all[0]);
+        (0..first_look).for_each(|_| assert!(steps.step(&m).is_none()));
+        run(Park::new(B, LockWord(m.load(B.word()))), &m);
+        assert!(run(steps, &m).is_some());
+    }
+
+    #[test]
+    fn a_writer_waits_for_each_reader() {
+        let (writer, idle, reader) = (thread(0, 5), thread(1, 5), thread(2, 5));
+        let first = USED.plus(1);
+        for left in [false, true] {
+            let m = HeapMem::new(64);
+            take(&m, A, writer);
+            take(&m, B, writer);
+            for (i, who) in [idle, reader].into_iter().enumerate() {
+                let state = if left && who == reader { EMPTY } else { HELD };
+                let slot = Slot { state, member: who.member, thread: who.thread, sequence: 0 };
+                m.store(first.plus(i as u64), slot.pack());
+            }
+            m.store(USED, 2);
+            let readers = Some(ReadersAt { used: USED, first, limit: 3 });
+            wait(&m, writer, WaitGoal { kind: LockKind::Write, lock: A.word(), readers }, 1);
+            wait(&m, reader, goal(LockKind::Lock, B), 2);
+            let found = [writer, reader].map(|me| find(&m, me).map(|cycle| cycle.gives_up()));
+            assert_eq!(found, if left { [None; 2] } else { [Some(Some(reader)); 2] });
+        }
+    }
+
+    #[test]
+    fn the_thread_that_began_to_wait_last_gives_up_if_it_can() {
+        let (m, all, notes) = cycle();
+        let gives_up = |m: &HeapMem| [all[0], all[2]].map(|me| find(m, me).expect("a cycle").gives_up());
+        assert_eq!(gives_up(&m), [Some(all[0]); 2]);
+        run(TakeNoteBack(notes[0]), &m);
+        let stubborn = wait(&m, all[0], goal(LockKind::RLockAgain, B), 3);
+        assert_eq!(gives_up(&m), [Some(all[2]); 2]);
+        run(TakeNoteBack(notes[2]), &m);
+        wait(&m, all[2], goal(LockKind::RLockAgain, A), 4);
+        assert_eq!(gives_up(&m), [None; 2]);
+        // All notes are taken: a third thread of the member says nothing.
+        assert!(run(WriteNote::new(NOTES, all[0].member, 7, goal(LockKind::Lock, A), 5), &m).is_none());
+        run(TakeNoteBack(stubborn), &m);
+        assert!(run(WriteNote::new(NOTES, all[0].member, 7, goal(LockKind::Lock, A), 5), &m).is_some());
+    }
+}

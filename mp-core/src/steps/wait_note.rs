@@ -1,0 +1,153 @@
+//! What a member's threads wait for, in notes that other processes read: to find cycles of locks.
+//!
+//! # Words, and which process may change them
+//! A member has [`WaitNotesAt::ENTRIES`] notes of four words. A thread claims one when it has waited for a while, and has it
+//! until that wait is over; it has claimed and released no lock in between. A thread that finds no free one says nothing.
+//!
+//! | word | states | changed by |
+//! |---|---|---|
+//! | mark: `state 2, thread 22, sequence 40` | `FREE` | a thread of the member → `WRITING`, its own, sequence + 1, by one swap |
+//! |  | `WRITING` | that thread, when it has written the other words → `WAITING` |
+//! |  | `WAITING` | that thread, when its wait is over, whether it has the lock or not → `FREE` |
+//! | goal, two words: the lock, and the readers of it that have to leave | anything | that thread in `WRITING`; they count only with `WAITING` |
+//! | since: ns of the monotonic clock | anything | the same |
+//!
+//! A reader loads the mark, the other words, and the mark again: if both marks are one word, the others are that note's, since
+//! the mark leaves `WAITING` before they change, and its sequence never comes back.
+//!
+//! # What a death leaves
+//! | killed | left | then |
+//! |---|---|---|
+//! | at any point | a note of a dead member, in any state | a reader takes no member of a cycle for waiting that is dead; the next tenant of the slot frees all notes before it is a member |
+//! | of a thread alone (it ended in its wait, which only a debugger can do) | a note that is taken for good | one note less |
+
+use crate::mem::{Mem, Steps, Word};
+use crate::words::{Member, WaitGoal, WaitMark, WaitState};
+
+/// Where the notes of all members are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct WaitNotesAt {
+    /// The first note of the first member.
+    pub base: Word,
+    /// Bytes from one member to the next.
+    pub stride: u64,
+    /// How many notes each has.
+    pub entries: u32,
+}
+
+impl WaitNotesAt {
+    /// Words of a note: mark, goal, readers, since.
+    pub const WORDS: u64 = 4;
+    /// Notes of a member.
+    pub const ENTRIES: u32 = 64;
+
+    /// The mark of a note; the other words follow.
+    pub const fn mark(&self, member: Member, entry: u32) -> Word {
+        let words = Self::WORDS * entry as u64;
+        Word::at(self.base.offset() + self.stride * member.slot() as u64 + 8 * words)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Look,
+    Swap(u64),
+    Goal,
+    Readers,
+    Since,
+    Mark,
+}
+
+/// Says that a thread waits: ends with its note, or with nothing if there is no free one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct WriteNote {
+    at: WaitNotesAt,
+    me: Member,
+    thread: u32,
+    goal: [u64; 2],
+    since: u64,
+    entry: u32,
+    claimed: u64,
+    pc: Pc,
+}
+
+impl WriteNote {
+    /// For a thread of `me` that has waited since then.
+    pub fn new(at: WaitNotesAt, me: Member, thread: u32, goal: WaitGoal, since: u64) -> Self {
+        Self { at, me, thread, goal: goal.pack(), since, entry: 0, claimed: 0, pc: Pc::Look }
+    }
+
+    const fn word(&self, i: u64) -> Word {
+        self.at.mark(self.me, self.entry).plus(i)
+    }
+}
+
+impl Steps for WriteNote {
+    type Out = Option<WrittenNote>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<WrittenNote>> {
+        match self.pc {
+            Pc::Look if self.entry == self.at.entries => return Some(None),
+            Pc::Look => {
+                let found = m.load(self.word(0));
+                if WaitMark::unpack(found).state == WaitState::Free {
+                    self.pc = Pc::Swap(found);
+                } else {
+                    self.entry += 1;
+                }
+            }
+            Pc::Swap(found) => {
+                let one = u64::from(!mutant!("wait-note.sequence-not-counted"));
+                let sequence = WaitMark::unpack(found).sequence.wrapping_add(one);
+                let mark = WaitMark { state: WaitState::Writing, thread: self.thread, sequence };
+                self.claimed = mark.pack();
+                if m.cas(self.word(0), found, self.claimed).is_ok() {
+                    self.pc = Pc::Goal;
+                } else {
+                    self.entry += 1;
+                    self.pc = Pc::Look;
+                }
+            }
+            Pc::Goal => {
+                m.store(self.word(1), self.goal[0]);
+                self.pc = Pc::Readers;
+            }
+            Pc::Readers => {
+                m.store(self.word(2), self.goal[1]);
+                self.pc = Pc::Since;
+            }
+            Pc::Since => {
+                m.store(self.word(3), self.since);
+                self.pc = Pc::Mark;
+            }
+            Pc::Mark => {
+                let mark = WaitMark { state: WaitState::Waiting, ..WaitMark::unpack(self.claimed) };
+                m.store(self.word(0), mark.pack());
+                return Some(Some(WrittenNote { word: self.word(0), mark }));
+            }
+        }
+        None
+    }
+}
+
+/// A note that a thread has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct WrittenNote {
+    word: Word,
+    mark: WaitMark,
+}
+
+/// Takes a note back: the wait is over. By the thread that wrote it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TakeNoteBack(pub WrittenNote);
+
+impl Steps for TakeNoteBack {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        if !mutant!("wait-note.not-taken-back") {
+            m.store(self.0.word, WaitMark { state: WaitState::Free, ..self.0.mark }.pack());
+        }
+        Some(())
+    }
+}

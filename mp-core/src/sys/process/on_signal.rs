@@ -1,0 +1,95 @@
+//! # Safety
+//! A signal that wakes a thread. Unsafe, because it installs a handler; sound, because the handler adds to an atomic and makes one
+//! system call, both of which may be done in a handler (`signal-safety(7)`), and it is a function of the program, which stays
+//! where it is.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::time::Duration;
+
+use crate::sync::Ordering;
+use crate::sync::shared::AtomicU32;
+use crate::sys::futex;
+
+/// How often the signal came.
+// fork: a copy has its own, in memory of its own, and counts on.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count(_: c_int) {
+    COUNT.fetch_add(1, Ordering::Release);
+    futex::wake(&COUNT, 1);
+}
+
+/// Counts this signal from now on, instead of what is done about it; whether it can be. Calls that it interrupts go on.
+pub(crate) fn listen(signal: c_int) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    let handler: extern "C" fn(c_int) = count;
+    // SAFETY: all zeros are a `sigaction`: an empty set, no flags, the default.
+    let action = unsafe { action.assume_init_mut() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+    // SAFETY: the action is initialised, with a handler of the kind that its flags say; a null pointer says that the old one
+    // isn't wanted.
+    unsafe { libc::sigaction(signal, action, ptr::null_mut()) == 0 }
+}
+
+/// How often it came so far.
+pub(crate) fn seen() -> u32 {
+    COUNT.load(Ordering::Acquire)
+}
+
+/// Sleeps as long as it came `before` times, or less.
+pub(crate) fn sleep(before: u32) {
+    futex::wait(&COUNT, before, Duration::from_secs(3600));
+}
+
+/// The number of a signal with this name (`USR1`, `SIGUSR1`) or number; `None` of one that can't be caught, or that says that the program
+/// has crashed.
+pub(crate) fn number(name: &str) -> Option<c_int> {
+    let name = name.trim().to_ascii_uppercase();
+    match name.strip_prefix("SIG").unwrap_or(&name) {
+        "USR1" => Some(libc::SIGUSR1),
+        "USR2" => Some(libc::SIGUSR2),
+        "HUP" => Some(libc::SIGHUP),
+        "QUIT" => Some(libc::SIGQUIT),
+        "ALRM" => Some(libc::SIGALRM),
+        "URG" => Some(libc::SIGURG),
+        "WINCH" => Some(libc::SIGWINCH),
+        other => {
+            let number: c_int = other.parse().ok()?;
+            let refused = [
+                libc::SIGKILL,
+                libc::SIGSTOP,
+                libc::SIGSEGV,
+                libc::SIGBUS,
+                libc::SIGFPE,
+                libc::SIGILL,
+                libc::SIGABRT,
+                libc::SIGTRAP,
+                libc::SIGSYS,
+                libc::SIGCHLD,
+                libc::SIGPIPE,
+            ];
+            let possible =
+                (1..32).contains(&number) || (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&number);
+            (possible && !refused.contains(&number)).then_some(number)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        assert_eq!(number("USR1"), Some(libc::SIGUSR1));
+        assert_eq!(number("sigusr2"), Some(libc::SIGUSR2));
+        assert_eq!(number("12"), Some(12));
+        for wrong in ["", "KILL", "9", "11", "0", "65", "-1", "32", "yes"] {
+            assert_eq!(number(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What becomes of the items of a chunk: what its worker says, and what a dead one has left.
+
+use std::time::Duration;
+
+use crate::dispatch::chunk::Chunk;
+use crate::dispatch::outcomes::{Run, What};
+use crate::dispatch::shared::Settled;
+use crate::dispatch::state::{Worker, next_chunk};
+use crate::error::TaskError;
+use crate::message::Many;
+use crate::steps::journal::Finished;
+
+/// Items of a chunk have come to their end, of which some may have been reported before. What is missing before them is lost: no
+/// worker of ours leaves one out.
+pub(crate) fn report(
+    chunk: &mut Chunk,
+    item: usize,
+    (count, ran): (usize, Option<Duration>),
+    what: What,
+    settled: &mut Settled<'_>,
+) {
+    let end = item.saturating_add(count).min(chunk.end);
+    if item > chunk.reported && end > item {
+        let missing = chunk.first + chunk.reported..chunk.first + item;
+        settled.add_run(&chunk.job, Run::failed(missing, TaskError::value("the worker did not send it")));
+        chunk.reported = item;
+    }
+    if end > chunk.reported {
+        settled.add_run(
+            &chunk.job,
+            Run { first: chunk.first + chunk.reported, count: end - chunk.reported, what, ran },
+        );
+        chunk.reported = end;
+    }
+}
+
+/// Reports what is in a worker's journal and new, up to an item.
+pub(crate) fn found_in_journal(
+    chunk: &mut Chunk,
+    found: &Finished,
+    before: usize,
+    settled: &mut Settled<'_>,
+) {
+    let Finished { first, ends, bytes } = found;
+    let count = ends.len().min(before.saturating_sub(*first));
+    if *first <= chunk.reported && first + count > chunk.reported {
+        let what = What::Values(Many::found(ends, bytes), chunk.reported - first);
+        report(chunk, *first, (count, None), what, settled);
+    }
+}
+
+/// What becomes of a chunk that a dead worker had: the task that it was at is lost, and what it had not begun is returned.
+pub(crate) fn take_apart(
+    worker: &Worker,
+    mut chunk: Chunk,
+    condemned: Option<(u64, usize)>,
+    lost: &mut Vec<(Chunk, usize)>,
+    settled: &mut Settled<'_>,
+) -> Option<Chunk> {
+    let word = worker.watch.word();
+    let over = condemned.filter(|(id, _)| *id == chunk.id).map(|(_, item)| item);
+    // Of one that was taken and not begun, the first is lost: else a message that kills its reader would do so for ever.
+    let mut claimed = 1;
+    if word.is_of(chunk.id) {
+        if let Some(found) =
+            worker.watch.finished(chunk.id).filter(|_| !mp_core::mutant!("pool.journal.ignored"))
+        {
+            found_in_journal(&mut chunk, &found, over.unwrap_or(usize::MAX), settled);
+        }
+        claimed = word.next();
+    }
+    // What has outcomes was claimed; so was what was condemned.
+    let claimed = claimed.max(over.map_or(0, |item| item + 1)).clamp(chunk.reported, chunk.end);
+    let rest = chunk.split_off(claimed, next_chunk());
+    let from = chunk.reported;
+    for item in (from + 1..claimed).rev() {
+        if let Some(one) = chunk.split_off(item, next_chunk()) {
+            lost.push((one, 0));
+        }
+    }
+    if from < claimed {
+        lost.push((chunk, from));
+    } else {
+        settled.drop_later(chunk);
+    }
+    rest
+}

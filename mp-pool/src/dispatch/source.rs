@@ -1,0 +1,284 @@
+//! Where the arguments of a call come from: they are encoded here, where their type is known, one after the other.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use mp_core::message::Outgoing;
+use mp_core::message::level::afresh;
+use mp_core::mutex::Mutex;
+use mp_core::user_code::{Apart, Each, drop_caught};
+use mp_reduce::{Message, MessagePack};
+use mp_spawn::Raise;
+
+use crate::dispatch::chunk::Kept;
+use crate::error::Unsendable;
+use crate::message::{Args, Plain, Slice};
+
+/// How many bytes of arguments go into a chunk, unless one task has more.
+const MOST_BYTES: usize = 64 << 10;
+/// How many items are taken at a time, before it is looked how many bytes they have.
+const TAKEN: usize = 64;
+
+/// Arguments of tasks in a row, encoded.
+pub(crate) struct Piece {
+    /// The index of the first one.
+    pub(crate) first: usize,
+    /// How often it was begun before.
+    pub(crate) tries: u32,
+    /// Or why there are none.
+    pub(crate) args: Result<Args, Unsendable>,
+    /// What another attempt is made with.
+    pub(crate) kept: Kept,
+}
+
+impl Piece {
+    /// Of tasks that have not been begun.
+    fn plain(first: usize, plain: Plain) -> Piece {
+        let slice = Slice::of(plain);
+        Piece { first, tries: 0, args: Ok(Args::Plain(slice.clone())), kept: Kept::Plain(slice) }
+    }
+
+    /// Of one task that was begun `tries` times.
+    pub(crate) fn again(first: usize, tries: u32, kept: Kept) -> Piece {
+        let args = match &kept {
+            Kept::Plain(slice) => Ok(Args::Plain(slice.clone())),
+            Kept::Original(original) => original
+                .get()
+                .map_or_else(|| Err(Unsendable::said("they were not kept")), |kept| kept.again())
+                .map(Args::Alone),
+            Kept::Not => Err(Unsendable::said("they were not kept")),
+        };
+        Piece { first, tries, args, kept }
+    }
+}
+
+/// Arguments that were kept for another attempt.
+pub(crate) trait Keep: Send {
+    fn again(&self) -> Result<Outgoing, Unsendable>;
+}
+
+pub(crate) struct Original<A>(pub(crate) A, pub(crate) fn(&A) -> A);
+
+impl<A: Message + Send> Keep for Original<A> {
+    fn again(&self) -> Result<Outgoing, Unsendable> {
+        let mut args = Apart::new(cloned(&self.0, self.1)?);
+        let mut out = Outgoing::default();
+        let gone = || Err(Unsendable::said("it is not there any more"));
+        args.get_mut().map_or_else(gone, |args| encode(args, &mut out))?;
+        Ok(out)
+    }
+}
+
+/// Calls the user's `clone`, which may panic.
+fn cloned<A>(args: &A, clone: fn(&A) -> A) -> Result<A, Unsendable> {
+    let panicked = |raise: Box<Raise>| Unsendable::said(format!("its `Clone` panicked: {}", raise.message()));
+    Raise::catch(|| clone(args)).map_err(panicked)
+}
+
+/// Writes arguments. Code of the user runs here: a panic of it is an error.
+fn encode<A: Message>(args: &mut A, out: &mut Outgoing) -> Result<(), Unsendable> {
+    match Raise::catch(|| afresh(|| args.encode::<MessagePack>(out))) {
+        Ok(written) => written.map_err(unsendable),
+        Err(raise) => Err(panicked(&raise)),
+    }
+}
+
+fn unsendable(error: mp_core::Error) -> Unsendable {
+    mp_reduce::Error::from(error).into()
+}
+
+fn panicked(raise: &Raise) -> Unsendable {
+    let error = mp_core::Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message()));
+    unsendable(error)
+}
+
+/// What the user has made and nothing needs any more; dropping it lets no panic out.
+pub(crate) type Rubbish = Box<dyn Send>;
+
+/// Where arguments come from; knows their type.
+pub(crate) trait Source: Send + Sync {
+    /// Takes at most `most` items, which are together in one chunk unless they are too long, or have attachments.
+    fn take(&self, most: usize, into: &mut Vec<Piece>);
+    fn left(&self) -> usize;
+    /// Takes what is left: which they were, and themselves, to be dropped when nothing depends on it.
+    fn clear(&self) -> (Range<usize>, Rubbish);
+}
+
+/// Arguments that are there already.
+pub(crate) struct Items<A> {
+    /// And the index of the first.
+    queue: Mutex<(Each<A>, usize)>,
+    clone: Option<fn(&A) -> A>,
+}
+
+impl<A> Items<A> {
+    pub(crate) fn new(clone: Option<fn(&A) -> A>) -> Self {
+        Self { queue: Mutex::new((Each::default(), 0)), clone }
+    }
+
+    /// The first items, all at once.
+    pub(crate) fn bring(&self, items: VecDeque<A>) {
+        self.queue.lock().0 = Each::from(items);
+    }
+
+    pub(crate) fn push(&self, items: impl Iterator<Item = A>) {
+        self.queue.lock().0.extend(items);
+    }
+
+    fn taken(&self, most: usize) -> (Each<A>, usize) {
+        let mut queue = self.queue.lock();
+        let count = most.min(queue.0.len());
+        let first = queue.1;
+        queue.1 += count;
+        (Each::from(queue.0.drain(..count).collect::<VecDeque<A>>()), first)
+    }
+}
+
+impl<A: Message + Send> Source for Items<A> {
+    fn take(&self, most: usize, into: &mut Vec<Piece>) {
+        let before = into.len();
+        let mut encoder = Encoder { first: 0, out: Outgoing::default(), ends: Vec::new(), into };
+        let mut left = most;
+        while left > 0 {
+            let (mut items, first) = self.taken(left.min(TAKEN));
+            if items.is_empty() {
+                break;
+            }
+            left -= items.len();
+            // Another thread may have taken some in between.
+            encoder.continues_at(first);
+            // Code of the user runs here, without the lock.
+            while !items.is_empty() {
+                encoder.encode(&mut items, self.clone);
+            }
+            if encoder.is_full() || encoder.into.len() > before {
+                break;
+            }
+        }
+        encoder.end();
+    }
+
+    fn left(&self) -> usize {
+        self.queue.lock().0.len()
+    }
+
+    fn clear(&self) -> (Range<usize>, Rubbish) {
+        let mut queue = self.queue.lock();
+        let items = std::mem::take(&mut queue.0);
+        let first = queue.1;
+        queue.1 += items.len();
+        let range = first..first + items.len();
+        (range, Box::new(items))
+    }
+}
+
+/// Encodes items, and puts into one piece what can be.
+struct Encoder<'a> {
+    /// The index of the first item that is written in `out`.
+    first: usize,
+    out: Outgoing,
+    ends: Vec<u32>,
+    into: &'a mut Vec<Piece>,
+}
+
+impl Encoder<'_> {
+    fn continues_at(&mut self, index: usize) {
+        if index != self.first + self.ends.len() {
+            self.end();
+            self.first = index;
+        }
+    }
+
+    fn is_full(&mut self) -> bool {
+        self.out.bytes().len() >= MOST_BYTES
+    }
+
+    fn written(&self) -> usize {
+        self.ends.last().map_or(0, |end| *end as usize)
+    }
+
+    /// What is written is a piece.
+    fn end(&mut self) {
+        if !self.ends.is_empty() {
+            let plain =
+                Plain { ends: std::mem::take(&mut self.ends), bytes: std::mem::take(self.out.bytes()) };
+            let first = self.first;
+            self.first += plain.ends.len();
+            self.into.push(Piece::plain(first, plain));
+        }
+    }
+
+    /// Encodes the first of these items, and those behind it as long as nothing happens that concerns one item alone.
+    fn encode<A: Message + Send>(&mut self, items: &mut Each<A>, clone: Option<fn(&A) -> A>) {
+        // Out here it is dropped by itself, whatever panics.
+        let mut item = None;
+        let failed = Raise::catch(|| {
+            afresh(|| {
+                while let Some(args) = items.pop_front() {
+                    let args = item.insert(args);
+                    args.encode::<MessagePack>(&mut self.out)?;
+                    let Some(bytes) = self.out.plain() else { return Ok(()) };
+                    let end = bytes.len();
+                    if end - self.ends.last().map_or(0, |end| *end as usize) > MOST_BYTES {
+                        return Ok(());
+                    }
+                    self.ends.push(end as u32);
+                    // Its own drop is no matter of whether it is sent: without a drop, it costs nothing.
+                    if std::mem::needs_drop::<A>() || end >= MOST_BYTES {
+                        return Ok(());
+                    }
+                }
+                Ok(())
+            })
+        });
+        let end = self.out.bytes().len();
+        let is_written = matches!(failed, Ok(Ok(()))) && self.out.plain().is_some() && end == self.written();
+        if is_written {
+            if let Some(args) = item {
+                drop_caught(args);
+            }
+            if self.is_full() {
+                self.end();
+            }
+            return;
+        }
+        // The last item goes alone, or not at all.
+        let (mut alone, kept) = (std::mem::take(&mut self.out), self.written());
+        *self.out.bytes() = alone.bytes().drain(..kept).collect();
+        self.end();
+        let index = self.first;
+        self.first += 1;
+        let mut item = Apart::new(item);
+        let args = match failed {
+            Ok(Ok(())) => Ok(alone),
+            Ok(Err(error)) => Err(unsendable(error)),
+            Err(raise) => Err(panicked(&raise)),
+        };
+        let (args, kept) = match (args, clone, item.get_mut()) {
+            (Ok(mut out), Some(clone), Some(Some(args))) => keep(args, &mut out, clone),
+            (args, ..) => (args, Kept::Not),
+        };
+        self.into.push(Piece { first: index, tries: 0, args: args.map(Args::Alone), kept });
+    }
+}
+
+/// Keeps a copy of arguments that were written: what is attached to them would be gone with their message.
+fn keep<A: Message + Send>(
+    args: &mut A,
+    out: &mut Outgoing,
+    clone: fn(&A) -> A,
+) -> (Result<Outgoing, Unsendable>, Kept) {
+    if out.lends() {
+        let mut back = out.returned(None);
+        if Raise::catch(|| afresh(|| args.take_back(&mut back))).is_err() {
+            return (Err(Unsendable::said("what it holds could not be taken back")), Kept::Not);
+        }
+    }
+    let copy = match cloned(args, clone) {
+        Ok(copy) => copy,
+        Err(why) => return (Err(why), Kept::Not),
+    };
+    let kept = Kept::Original(Apart::new(Box::new(Original(copy, clone)) as Box<dyn Keep>));
+    let mut again = Outgoing::default();
+    (encode(args, &mut again).map(|()| again), kept)
+}

@@ -1,0 +1,317 @@
+//! The chunk word of a worker: at which item of which chunk it is.
+//!
+//! A chunk is some items of one call in a row, which go to a worker as one message. Its items are numbered from 0. The worker
+//! claims each before it begins it; the pool can take back those that are not claimed.
+//!
+//! # The word, and what may change it
+//! `[63 CONDEMNED][62 DONE][61..32 chunk][31..16 next][15..0 end]`
+//!
+//! | word | states | changed by |
+//! |---|---|---|
+//! | `chunk, next, end` | item `next - 1` runs, and `next..end` may be claimed | the worker → `next + 1` ([`Claim`]), which says that item `next - 1` is finished; → DONE ([`Finish`]); the pool → a smaller `end`, not below `next` ([`Cut`]); → CONDEMNED ([`Condemn`]) |
+//! | `chunk, next, end`, DONE | item `next - 1` is finished, and no item runs | the worker → `next + 1` without DONE ([`Claim`]); → the next chunk with `next` = 1 ([`Begin`]), when `next` = `end` or it ends; the pool as above |
+//! | … CONDEMNED | the time of the item that runs, or would be next, was over: the worker is killed, and does nothing more | the pool, when the worker is dead → 0 |
+//!
+//! Each change is one compare-and-swap. So an item is claimed by the worker or taken back by the pool, and never both; and an
+//! item whose time is over is finished or condemned, and never both.
+//!
+//! A chunk of one item without a time-out has no word: there is nothing to take back, and if its worker dies, it is the item
+//! that was lost.
+//!
+//! # What a death leaves
+//! | the worker is killed | the word | the pool |
+//! |---|---|---|
+//! | before [`Begin`], with the chunk taken | names another chunk | the first item is lost: else a message that kills its reader would do so for ever; the others go to another worker |
+//! | while item `next - 1` runs | `next`, not DONE | that item is lost; `next..end` go to another worker |
+//! | between two items | as above, or DONE | the results that it had not sent are in its [journal](super::journal); `next..end` go to another worker |
+//!
+//! 30 bits say which chunk it is: the number of the chunk comes round after 2^30 of them, when no worker has one of those.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::mutant;
+
+/// The most items of a chunk.
+pub const MOST_ITEMS: usize = u16::MAX as usize;
+
+const CONDEMNED: u64 = 1 << 63;
+const DONE: u64 = 1 << 62;
+const CHUNK: u64 = (1 << 30) - 1;
+const ITEM: u64 = u16::MAX as u64;
+
+/// What the word says.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct ChunkWord(pub u64);
+
+impl ChunkWord {
+    /// The first item of a chunk of `count` items runs.
+    pub const fn begun(chunk: u64, count: usize) -> Self {
+        Self((chunk & CHUNK) << 32 | 1 << 16 | (count as u64 & ITEM))
+    }
+
+    /// Whether it is about this chunk.
+    pub const fn is_of(self, chunk: u64) -> bool {
+        self.0 >> 32 & CHUNK == chunk & CHUNK && self.next() > 0
+    }
+
+    /// The first item that is not claimed.
+    pub const fn next(self) -> usize {
+        (self.0 >> 16 & ITEM) as usize
+    }
+
+    /// The item that the worker must not claim.
+    pub const fn end(self) -> usize {
+        (self.0 & ITEM) as usize
+    }
+
+    /// Whether the last item that was claimed is finished.
+    pub const fn is_done(self) -> bool {
+        self.0 & DONE != 0
+    }
+
+    /// Whether the worker is to be killed for the time that it took.
+    pub const fn is_condemned(self) -> bool {
+        self.0 & CONDEMNED != 0
+    }
+
+    /// With the next item claimed, if there is one.
+    const fn claimed(self) -> Option<Self> {
+        if self.next() < self.end() { Some(Self((self.0 & !DONE) + (1 << 16))) } else { None }
+    }
+
+    const fn ending_at(self, end: usize) -> Self {
+        Self(self.0 & !ITEM | end as u64)
+    }
+}
+
+/// What a worker that changes its word finds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Turn {
+    /// It goes on; this is what the word says now.
+    Go(ChunkWord),
+    /// No item is left; the word is as it was.
+    End(ChunkWord),
+    /// It was condemned.
+    Condemned,
+}
+
+/// The worker begins a chunk, and claims its first item.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Begin {
+    at: Word,
+    seen: ChunkWord,
+    to: ChunkWord,
+}
+
+impl Begin {
+    /// At `at`, which said `seen` when the worker changed it last.
+    pub fn new(at: Word, seen: ChunkWord, chunk: u64, count: usize) -> Self {
+        Self { at, seen, to: ChunkWord::begun(chunk, count) }
+    }
+}
+
+impl Steps for Begin {
+    type Out = Turn;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Turn> {
+        change(m, self.at, &mut self.seen, self.to)
+    }
+}
+
+/// The worker claims the next item: the one before is finished.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Claim {
+    at: Word,
+    seen: ChunkWord,
+}
+
+impl Claim {
+    /// At `at`, which said `seen` when the worker changed it last.
+    pub fn new(at: Word, seen: ChunkWord) -> Self {
+        Self { at, seen }
+    }
+}
+
+impl Steps for Claim {
+    type Out = Turn;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Turn> {
+        match self.seen.claimed() {
+            None => Some(Turn::End(self.seen)),
+            Some(to) if mutant!("pool.claim.without-swap") => {
+                m.store(self.at, to.0);
+                Some(Turn::Go(to))
+            }
+            Some(to) => change(m, self.at, &mut self.seen, to),
+        }
+    }
+}
+
+/// The worker says that the item which it was at is finished, and claims none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Finish {
+    at: Word,
+    seen: ChunkWord,
+}
+
+impl Finish {
+    /// At `at`, which said `seen` when the worker changed it last.
+    pub fn new(at: Word, seen: ChunkWord) -> Self {
+        Self { at, seen }
+    }
+}
+
+impl Steps for Finish {
+    type Out = Turn;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Turn> {
+        let to = ChunkWord(self.seen.0 | DONE);
+        change(m, self.at, &mut self.seen, to)
+    }
+}
+
+/// Changes the word of a worker, as the worker; the pool may have changed it since.
+fn change<M: Mem + ?Sized>(m: &M, at: Word, seen: &mut ChunkWord, to: ChunkWord) -> Option<Turn> {
+    match m.cas(at, seen.0, to.0) {
+        Ok(()) => Some(Turn::Go(to)),
+        Err(now) if ChunkWord(now).is_condemned() => Some(Turn::Condemned),
+        Err(now) => {
+            *seen = ChunkWord(now);
+            None
+        }
+    }
+}
+
+/// How much of what a worker has not claimed is taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Share {
+    /// All of it.
+    All,
+    /// Half of it, the smaller one for the worker.
+    Half,
+}
+
+/// The pool takes back items of a chunk that was begun. Ends with the item from which on they are taken back, if there are any.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Cut {
+    at: Word,
+    chunk: u64,
+    share: Share,
+    seen: Option<ChunkWord>,
+}
+
+impl Cut {
+    /// From the worker whose word is at `at`.
+    pub fn new(at: Word, chunk: u64, share: Share) -> Self {
+        Self { at, chunk, share, seen: None }
+    }
+}
+
+impl Steps for Cut {
+    type Out = Option<usize>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<usize>> {
+        let Some(seen) = self.seen else {
+            self.seen = Some(ChunkWord(m.load(self.at)));
+            return None;
+        };
+        let rest = seen.end().saturating_sub(seen.next());
+        if !seen.is_of(self.chunk) || seen.is_condemned() || rest == 0 {
+            return Some(None);
+        }
+        let kept = match self.share {
+            Share::All => 0,
+            Share::Half => rest / 2,
+        };
+        let end = seen.next() + kept - usize::from(mutant!("pool.cut.one-too-many") && seen.next() > 1);
+        match m.cas(self.at, seen.0, seen.ending_at(end).0) {
+            Ok(()) => Some(Some(end)),
+            Err(now) => {
+                self.seen = Some(ChunkWord(now));
+                None
+            }
+        }
+    }
+}
+
+/// The pool condemns a worker, unless its word has changed; whether it did.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Condemn {
+    at: Word,
+    seen: ChunkWord,
+}
+
+impl Condemn {
+    /// The worker whose word is at `at` and said `seen`.
+    pub fn new(at: Word, seen: ChunkWord) -> Self {
+        Self { at, seen }
+    }
+}
+
+impl Steps for Condemn {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        if mutant!("pool.condemned.without-swap") {
+            m.store(self.at, self.seen.0 | CONDEMNED);
+            return Some(true);
+        }
+        Some(m.cas(self.at, self.seen.0, self.seen.0 | CONDEMNED).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mp_core::mem::HeapMem;
+
+    use super::*;
+
+    /// Whatever the order in which a worker and the pool change the word: each item is the worker's or is taken back.
+    #[test]
+    fn each_item_is_claimed_or_taken_back_and_never_both() {
+        const AT: Word = Word::at(8);
+        const COUNT: usize = 4;
+        for (order, share) in (0..1_u32 << 14).flat_map(|order| [(order, Share::All), (order, Share::Half)]) {
+            let m = HeapMem::new(2);
+            let mut seen = ChunkWord::begun(5, COUNT);
+            m.store(AT, seen.0);
+            let (mut claimed, mut kept, mut ended) = (1, COUNT, false);
+            let (mut claim, mut cut) = (Claim::new(AT, seen), Cut::new(AT, 5, share));
+            for step in 0..14 {
+                if order >> step & 1 == 0 {
+                    match claim.step(&m) {
+                        Some(Turn::Go(now)) if !ended => {
+                            (seen, claimed) = (now, claimed + 1);
+                            claim = Claim::new(AT, seen);
+                        }
+                        Some(Turn::End(_)) => ended = true,
+                        _ => {}
+                    }
+                } else if let Some(from) = cut.step(&m) {
+                    kept = from.unwrap_or(kept);
+                    cut = Cut::new(AT, 5, share);
+                }
+            }
+            assert!(claimed <= kept && (!ended || claimed == kept), "{order:b} {share:?}: {claimed} {kept}");
+            assert_eq!((ChunkWord(m.load(AT)).next(), ChunkWord(m.load(AT)).end()), (claimed, kept));
+        }
+    }
+
+    #[test]
+    fn the_fields_of_a_word_leave_each_other_alone() {
+        for chunk in [0, 1, CHUNK, CHUNK + 2, u64::MAX] {
+            for count in [1, 2, MOST_ITEMS] {
+                let word = ChunkWord::begun(chunk, count);
+                assert!(word.is_of(chunk) && !word.is_of(chunk.wrapping_add(1)));
+                assert_eq!((word.next(), word.end()), (1, count));
+                let done = ChunkWord(word.0 | DONE | CONDEMNED);
+                assert!(done.is_done() && done.is_condemned() && done.is_of(chunk) && done.end() == count);
+                assert!(!word.is_done() && !word.is_condemned());
+                assert_eq!(
+                    word.claimed().map(|next| (next.next(), next.end())),
+                    (count > 1).then_some((2, count))
+                );
+            }
+        }
+        assert!(!ChunkWord::default().is_of(0), "a worker that has begun none");
+    }
+}

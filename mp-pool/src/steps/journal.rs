@@ -1,0 +1,312 @@
+//! The journal of a worker: results of its chunk that it has not sent yet, so that they survive it.
+//!
+//! A worker sends results when its chunk is finished, or a while after it sent the last ones. Until then each lies in its
+//! journal, written before the next item is claimed. When the worker has sent them, the journal begins anew, with the next item.
+//!
+//! # Words, and what may change them
+//! | word | states | changed by |
+//! |---|---|---|
+//! | head: `chunk 30, first 16, bytes 18` | results of `chunk` from item `first` on are in the first `bytes` bytes | the worker, after it has written a result → more bytes; after it has sent them, or when it begins a chunk → another item, 0 bytes |
+//! | data | a length, one byte or 255 and four more; as many bytes of a result; and so on | the worker |
+//!
+//! # What a death leaves
+//! | the worker is killed | the journal | the pool |
+//! |---|---|---|
+//! | while it writes a result | the head says nothing of that | has the results before it |
+//! | between the head and its next claim | has that result | it is finished, although the worker has not said so in its chunk word |
+//! | after it has sent them | has them still | leaves out what was reported |
+//!
+//! The pool reads it also while the worker lives, and sits at a long item: head, data, head again. If the head names the same
+//! chunk and the same first item, no byte before `bytes` has changed meanwhile: the journal began anew before any of them did.
+//! What is in it is the worker's word: the pool checks lengths, and takes what it can't read for lost.
+
+use mp_core::mem::{Mem, Word};
+use mp_core::mutant;
+
+/// Bytes of a journal.
+pub const BYTES: usize = 32 << 10;
+/// Words of it, with the head.
+pub const WORDS: u64 = 1 + BYTES as u64 / 8;
+
+const CHUNK: u64 = (1 << 30) - 1;
+const FIRST: u64 = u16::MAX as u64;
+const LEN: u64 = (1 << 18) - 1;
+/// A length that follows.
+const LONG: u8 = u8::MAX;
+
+/// What a worker knows of its journal.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Journal {
+    head: Word,
+    chunk: u64,
+    first: usize,
+    bytes: usize,
+    /// The word that is not full.
+    last: u64,
+}
+
+impl Journal {
+    /// With its head at `head`.
+    pub fn new(head: Word) -> Self {
+        Self { head, chunk: 0, first: 0, bytes: 0, last: 0 }
+    }
+
+    /// It begins anew, with item `first` of a chunk; `store` stores a word, ordered behind what was stored before.
+    pub fn begin(&mut self, chunk: u64, first: usize, mut store: impl FnMut(Word, u64)) {
+        (self.chunk, self.first, self.bytes, self.last) = (chunk & CHUNK, first, 0, 0);
+        if !mutant!("pool.journal.not-begun-anew") {
+            store(self.head, self.head_word());
+        }
+    }
+
+    fn head_word(&self) -> u64 {
+        self.chunk << 34 | (self.first as u64 & FIRST) << 18 | self.bytes as u64
+    }
+
+    /// Writes the next result, word by word; false if there is no room for it.
+    #[inline]
+    pub fn append(&mut self, result: &[u8], mut store: impl FnMut(Word, u64)) -> bool {
+        if self.bytes + 5 + result.len() > BYTES {
+            return false;
+        }
+        match u8::try_from(result.len()) {
+            Ok(len) if len < LONG => self.write(u64::from(len), 1, &mut store),
+            _ => self.write((result.len() as u64) << 8 | u64::from(LONG), 5, &mut store),
+        }
+        let (words, rest) = result.as_chunks::<8>();
+        words.iter().for_each(|word| self.write(u64::from_le_bytes(*word), 8, &mut store));
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            self.write(u64::from_le_bytes(word), rest.len(), &mut store);
+        }
+        if !self.bytes.is_multiple_of(8) {
+            store(self.word(), self.last);
+        }
+        store(self.head, self.head_word());
+        true
+    }
+
+    /// The word that the next byte is in.
+    fn word(&self) -> Word {
+        self.head.plus(1 + self.bytes as u64 / 8)
+    }
+
+    /// Writes `n` bytes, 1 to 8, of which a word that is not full is only remembered.
+    #[inline]
+    fn write(&mut self, bytes: u64, n: usize, store: &mut impl FnMut(Word, u64)) {
+        let at = self.bytes % 8;
+        self.last |= bytes << (8 * at);
+        if at + n >= 8 {
+            store(self.word(), self.last);
+            self.last = if at == 0 { 0 } else { bytes >> (8 * (8 - at)) };
+        }
+        self.bytes += n;
+    }
+}
+
+/// Results that were found in a journal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finished {
+    /// The item of which the first one is.
+    pub first: usize,
+    /// Where each ends in `bytes`.
+    pub ends: Vec<u32>,
+    /// All of them.
+    pub bytes: Vec<u8>,
+}
+
+/// The results of a chunk that are in the journal with its head at `head`; `None` if it is of another one, or has changed
+/// meanwhile.
+pub fn read<M: Mem + ?Sized>(m: &M, head: Word, chunk: u64) -> Option<Finished> {
+    let begun = m.load(head);
+    let len = (begun & LEN) as usize;
+    if begun >> 34 != chunk & CHUNK || len > BYTES {
+        return None;
+    }
+    let words = 1..1 + len.div_ceil(8) as u64;
+    let mut data: Vec<u8> = words.flat_map(|i| m.load(head.plus(i)).to_le_bytes()).collect();
+    let same = begun >> 18 == m.load(head) >> 18;
+    if !same && !mutant!("pool.journal.read-once") {
+        return None;
+    }
+    data.truncate(len);
+    let mut finished =
+        Finished { first: (begun >> 18 & FIRST) as usize, ends: Vec::new(), bytes: Vec::new() };
+    let mut rest = &data[..];
+    while let Some((result, behind)) = split(rest) {
+        finished.bytes.extend_from_slice(result);
+        finished.ends.push(finished.bytes.len() as u32);
+        rest = behind;
+    }
+    Some(finished)
+}
+
+/// The first result, and what is behind it.
+fn split(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = match data.split_first()? {
+        (&LONG, rest) => {
+            let (len, rest) = rest.split_first_chunk::<4>()?;
+            (u32::from_le_bytes(*len) as usize, rest)
+        }
+        (len, rest) => (usize::from(*len), rest),
+    };
+    rest.split_at_checked(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use mp_core::mem::HeapMem;
+
+    use super::*;
+
+    const HEAD: Word = Word::at(8);
+
+    fn finished(first: usize, results: &[Vec<u8>]) -> Finished {
+        let mut found = Finished { first, ends: Vec::new(), bytes: Vec::new() };
+        for result in results {
+            found.bytes.extend(result);
+            found.ends.push(found.bytes.len() as u32);
+        }
+        found
+    }
+
+    #[test]
+    fn results_of_all_lengths_are_found_again() {
+        let m = HeapMem::new(2 + WORDS as usize);
+        let mut journal = Journal::new(HEAD);
+        for round in 0..3_u64 {
+            let first = 100 * round as usize;
+            journal.begin(7, first, |w, v| m.store(w, v));
+            let mut results: Vec<Vec<u8>> = Vec::new();
+            for len in (0..40).chain([253, 254, 255, 256, 1000, 3, 0, 0, 8, 16]) {
+                let result: Vec<u8> = (0..len).map(|i| (i + len) as u8 ^ round as u8).collect();
+                assert!(journal.append(&result, |w, v| m.store(w, v)));
+                results.push(result);
+                assert_eq!(read(&m, HEAD, 7), Some(finished(first, &results)));
+                assert_eq!(read(&m, HEAD, 8), None);
+            }
+        }
+    }
+
+    /// Between any two words that the worker writes: what is read is what it has written, as far as it is.
+    #[test]
+    fn at_each_moment_the_results_so_far_are_found_or_none() {
+        let m = HeapMem::new(2 + WORDS as usize);
+        let mut journal = Journal::new(HEAD);
+        let mut before = None;
+        for first in [0, 6, 12] {
+            journal.begin(7, first, |w, v| {
+                assert!(before.is_none() || read(&m, HEAD, 7) == before);
+                m.store(w, v);
+            });
+            let mut results: Vec<Vec<u8>> = Vec::new();
+            for len in [3, 8, 20, 300, 1, 5] {
+                let now = Some(finished(first, &results));
+                journal.append(&vec![first as u8 + len as u8; len], |w, v| {
+                    assert_eq!(read(&m, HEAD, 7), now);
+                    m.store(w, v);
+                });
+                results.push(vec![first as u8 + len as u8; len]);
+            }
+            before = Some(finished(first, &results));
+            assert_eq!(read(&m, HEAD, 7), before);
+        }
+    }
+
+    /// The worker begins its journal anew, and writes, while the pool is between any two of its reads.
+    #[test]
+    fn a_journal_that_begins_anew_while_it_is_read_is_not_mixed() {
+        let results = |first: usize| (0..6).map(|i| vec![(first + i) as u8; 10 + first]).collect::<Vec<_>>();
+        for reads in 0..20_u32 {
+            let m = HeapMem::new(2 + WORDS as usize);
+            let mut journal = Journal::new(HEAD);
+            let write = |journal: &mut Journal, first: usize| {
+                journal.begin(7, first, |w, v| m.store(w, v));
+                results(first).iter().for_each(|result| _ = journal.append(result, |w, v| m.store(w, v)));
+            };
+            write(&mut journal, 0);
+            let left = Cell::new(reads);
+            let during = Meanwhile(&m, || {
+                if left.replace(left.get().wrapping_sub(1)) == 0 {
+                    write(&mut journal.clone(), 6);
+                }
+            });
+            match read(&during, HEAD, 7) {
+                None => assert!(reads > 0),
+                Some(found) => assert_eq!(found, finished(found.first, &results(found.first)), "{reads}"),
+            }
+        }
+    }
+
+    /// Memory in which something happens before each load.
+    struct Meanwhile<'a, F>(&'a HeapMem, F);
+
+    impl<F: Fn()> Mem for Meanwhile<'_, F> {
+        fn load(&self, w: Word) -> u64 {
+            (self.1)();
+            self.0.load(w)
+        }
+        fn load_relaxed(&self, w: Word) -> u64 {
+            self.load(w)
+        }
+        fn store(&self, w: Word, v: u64) {
+            self.0.store(w, v);
+        }
+        fn store_relaxed(&self, w: Word, v: u64) {
+            self.0.store_relaxed(w, v);
+        }
+        fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
+            self.0.cas(w, old, new)
+        }
+        fn add(&self, w: Word, v: u64) -> u64 {
+            self.0.add(w, v)
+        }
+        fn or(&self, w: Word, v: u64) -> u64 {
+            self.0.or(w, v)
+        }
+        fn and(&self, w: Word, v: u64) -> u64 {
+            self.0.and(w, v)
+        }
+        fn fence_after_rmw(&self) {
+            self.0.fence_after_rmw();
+        }
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_not_written() {
+        let m = HeapMem::new(2 + WORDS as usize);
+        let mut journal = Journal::new(HEAD);
+        journal.begin(1, 0, |w, v| m.store(w, v));
+        let mut count = 0;
+        while journal.append(&[7; 100], |w, v| m.store(w, v)) {
+            count += 1;
+        }
+        assert!((BYTES / 101 - 1..=BYTES / 101).contains(&count));
+        assert!(!journal.append(&vec![1; BYTES], |w, v| m.store(w, v)));
+        assert_eq!(read(&m, HEAD, 1).unwrap().ends.len(), count);
+        assert_eq!(m.load(HEAD.plus(WORDS)), 0, "the word behind it");
+    }
+
+    /// Also what no worker writes is read without a panic, and yields whole results only.
+    #[test]
+    fn garbage_is_read_as_far_as_it_goes() {
+        let m = HeapMem::new(2 + WORDS as usize);
+        let mut x = 88172645463325252_u64;
+        for _ in 0..2000 {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            m.store(HEAD, 5 << 34 | x & (LEN | FIRST << 18));
+            m.store(HEAD.plus(1 + x % 64), x);
+            if let Some(found) = read(&m, HEAD, 5) {
+                assert!(
+                    found.ends.is_sorted()
+                        && found.ends.last().is_none_or(|end| *end as usize == found.bytes.len())
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Tasks that go to a worker in one chunk: whatever happens to one of them, the others have their results, in order, and each was
+//! begun once.
+//!
+//! The arguments are numbers, and what the tasks share is captured by their function: arguments with attachments go alone.
+
+mod common;
+
+use std::fmt;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::{DEADLINE, Gate, eventually, got, join, signal, stop_at, stopped};
+use mp_pool::{Pool, TaskError, current_worker};
+use mp_spawn::{RaisedKind, Stdio, closure};
+use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
+use rustix::process::Signal;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// How often each task was begun.
+fn counts(tasks: usize) -> SharedTensor<u64> {
+    Tensor::zeros([tasks]).unwrap().share()
+}
+
+#[test]
+fn a_worker_that_is_stopped_in_a_chunk_delays_the_item_that_it_is_at() {
+    const TASKS: usize = 8;
+    let pool = Pool::new(2).unwrap();
+    let (begun, gate, other) = (counts(TASKS), Gate::new(), Gate::new());
+    // The other worker has something to do until this one is stopped.
+    let busy = pool.apply_async(stop_at, (other.clone(), 0));
+    other.arrived();
+    let (seen, way) = (begun.clone(), gate.clone());
+    let call = pool.task_closure(closure!([seen, way] |item: usize| {
+        seen.fetch_add(item, 1);
+        if item == 2 {
+            way.pass(2);
+        }
+        10 * item
+    }));
+    let results = call.chunksize(TASKS).map_async(0..TASKS);
+    let (_, pid) = gate.arrived();
+    signal(pid, Signal::STOP);
+    eventually("it stands still", || stopped(pid));
+    other.open(1);
+    got(busy).unwrap();
+    gate.open(1);
+    eventually("all others are done", || results.progress().done == TASKS - 1);
+    assert!(!results.ready());
+    signal(pid, Signal::CONT);
+    assert!(got(results).unwrap().into_iter().eq((0..TASKS).map(|item| 10 * item)));
+    assert_eq!(begun.to_vec(), [1; TASKS]);
+    assert!(pool.pids().contains(&pid));
+    join(&pool);
+}
+
+#[test]
+fn a_time_out_in_a_chunk_ends_one_item() {
+    const TASKS: usize = 16;
+    const TIMEOUT: Duration = Duration::from_millis(200);
+    for workers in [1, 2] {
+        let pool = Pool::new(workers).unwrap();
+        let begun = counts(TASKS);
+        let seen = begun.clone();
+        let call = pool.task_closure(closure!([seen] |item: usize| {
+            seen.fetch_add(item, 1);
+            if item == 3 {
+                loop {
+                    std::thread::park();
+                }
+            }
+            10 * item
+        }));
+        let results = call.timeout(TIMEOUT).chunksize(8).map_async(0..TASKS);
+        assert!(results.wait_timeout(DEADLINE), "{results:?}");
+        for (item, result) in results.results().into_iter().enumerate() {
+            match result {
+                Ok(value) => assert!(value == 10 * item && item != 3, "{item}"),
+                Err(TaskError::TimedOut { timeout, .. }) => assert_eq!((item, timeout), (3, TIMEOUT)),
+                Err(other) => panic!("{item}: {other}"),
+            }
+        }
+        assert_eq!(begun.to_vec(), [1; TASKS]);
+        join(&pool);
+    }
+}
+
+#[test]
+fn what_is_not_begun_of_a_chunk_can_be_cancelled() {
+    let pool = Pool::new(1).unwrap();
+    let (begun, gate) = (counts(10), Gate::new());
+    let (seen, way) = (begun.clone(), gate.clone());
+    let call = pool.task_closure(closure!([seen, way] |item: usize| {
+        seen.fetch_add(item, 1);
+        if item == 4 {
+            way.pass(4);
+        }
+        item
+    }));
+    let results = call.chunksize(10).map_async(0..10);
+    gate.arrived();
+    assert_eq!(results.cancel(), 5);
+    gate.open(1);
+    assert!(results.wait_timeout(DEADLINE), "{results:?}");
+    for (item, result) in results.results().into_iter().enumerate() {
+        match result {
+            Ok(value) => assert!(value == item && item < 5, "{item}"),
+            Err(error) => assert!(matches!(error, TaskError::Cancelled) && item >= 5, "{item}: {error}"),
+        }
+    }
+    assert_eq!(pool.apply(|x: u32| x + 1, 1).unwrap(), 2);
+    join(&pool);
+    assert_eq!(begun.to_vec(), [[1; 5], [0; 5]].concat());
+}
+
+#[test]
+fn a_worker_that_has_done_as_many_as_it_may_leaves_the_rest_of_its_chunk() {
+    const TASKS: usize = 20;
+    let pool = Pool::builder().processes(2).max_tasks_per_child(3).build().unwrap();
+    let begun = counts(TASKS);
+    let seen = begun.clone();
+    let call = pool.task_closure(closure!([seen] |item: usize| {
+        seen.fetch_add(item, 1);
+        (item, std::process::id())
+    }));
+    let results = got(call.chunksize(8).map_async(0..TASKS)).unwrap();
+    let mut times = std::collections::HashMap::<u32, u32>::new();
+    for (at, (item, pid)) in results.into_iter().enumerate() {
+        assert_eq!(at, item);
+        *times.entry(pid).or_default() += 1;
+    }
+    assert!(times.values().all(|count| *count <= 3), "{times:?}");
+    assert_eq!(begun.to_vec(), [1; TASKS]);
+    join(&pool);
+}
+
+/// Can be sent if its number is even.
+#[derive(Debug)]
+struct Even(usize);
+
+impl Serialize for Even {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        if self.0.is_multiple_of(2) {
+            self.0.serialize(s)
+        } else {
+            Err(serde::ser::Error::custom("it is odd"))
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Even {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        usize::deserialize(d).map(Even)
+    }
+}
+
+#[derive(Debug)]
+struct Refused(usize);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "task {} is refused", self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// An error, a panic, a result with a tensor, and one that can't be sent are each a reply of their own.
+#[test]
+fn results_of_all_kinds_in_a_chunk_keep_their_order() {
+    type Answer = (usize, Even, Option<FrozenTensor<u64>>);
+    let answer = |item: usize| -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+        match item % 10 {
+            2 => Err(Refused(item).into()),
+            3 => panic!("task {item} panics"),
+            4 | 7 => Ok((item, Even(0), Some(Tensor::full([4], item as u64)?.freeze()))),
+            5 => Ok((item, Even(1), None)),
+            6 => Ok((item, Even(1), Some(Tensor::full([4], 0)?.freeze()))),
+            _ => Ok((item, Even(2 * item), None)),
+        }
+    };
+    let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
+    let check = |item: usize, result: Result<Answer, TaskError>| match (item % 10, result) {
+        (2, Err(TaskError::Raised(raised))) => {
+            assert_eq!((raised.kind, raised.message), (RaisedKind::Error, Refused(item).to_string()));
+        }
+        (3, Err(TaskError::Raised(raised))) => {
+            assert_eq!((raised.kind, raised.message), (RaisedKind::Panic, format!("task {item} panics")));
+        }
+        (4 | 7, Ok((number, Even(0), Some(tensor)))) => {
+            assert!(number == item && tensor.iter().eq([item as u64; 4]));
+        }
+        (5 | 6, Err(TaskError::Value { why, .. })) => assert!(why.contains("it is odd"), "{why}"),
+        (0 | 1 | 8 | 9, Ok((number, Even(twice), None))) => assert_eq!((number, twice), (item, 2 * item)),
+        (_, other) => panic!("{item}: {other:?}"),
+    };
+    let call = pool.task(answer).chunksize(10);
+    let results = call.map_async(0..30);
+    assert!(results.wait_timeout(DEADLINE), "{results:?}");
+    results.results().into_iter().enumerate().for_each(|(item, result)| check(item, result));
+    call.imap(0..30).enumerate().for_each(|(item, result)| check(item, result));
+    join(&pool);
+}
+
+#[test]
+fn the_time_of_an_item_that_is_answered_alone_is_not_that_of_the_next_ones() {
+    let pool = Pool::new(1).unwrap();
+    let gate = Gate::new();
+    let way = gate.clone();
+    let slow_first = pool.task_closure(closure!([way] |item: u64| {
+        match item {
+            0 => std::thread::sleep(Duration::from_millis(400)), // sleep: a task that takes its time
+            1 => way.pass(1),
+            _ => {}
+        }
+        if item == 0 { Err("no") } else { Ok(item) }
+    }));
+    let results = slow_first.chunksize(16).map_async(0..16);
+    eventually("the error is there", || results.progress().failed == 1);
+    gate.open(1);
+    assert!(results.wait_timeout(DEADLINE), "{results:?}");
+    assert_eq!(results.results().iter().filter(|result| result.is_ok()).count(), 15);
+    let times = pool.metrics().running_time;
+    // One of them took so long, and no other.
+    let least = Duration::from_millis(200);
+    assert!(times.count == 16 && times.max >= least && times.p90 < least, "{times:?}");
+    join(&pool);
+}
+
+#[test]
+fn an_idle_worker_gets_half_of_what_another_has_not_begun() {
+    const TASKS: usize = 64;
+    let pool = Pool::new(2).unwrap();
+    let (begun, gate) = (counts(TASKS), Gate::new());
+    let (seen, way) = (begun.clone(), gate.clone());
+    let call = pool.task_closure(closure!([seen, way] |item: usize| {
+        seen.fetch_add(item, 1);
+        way.pass(item as u32);
+        current_worker()
+    }));
+    let results = call.chunksize(TASKS).map_async(0..TASKS);
+    let (first, second) = (gate.arrived(), gate.arrived());
+    assert_eq!(first.0, 0);
+    assert!((TASKS / 4..3 * TASKS / 4).contains(&(second.0 as usize)), "{second:?}");
+    gate.open(TASKS);
+    let by = got(results).unwrap();
+    assert_ne!(by[0], by[second.0 as usize]);
+    assert_eq!(begun.to_vec(), [1; TASKS]);
+    join(&pool);
+}
+
+#[test]
+fn results_come_while_the_next_item_of_their_chunk_takes_long() {
+    let pool = Pool::new(1).unwrap();
+    let gate = Gate::new();
+    let way = gate.clone();
+    let call = pool.task_closure(closure!([way] |item: usize| {
+        if item == 5 {
+            way.pass(5);
+        }
+        10 * item
+    }));
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| call.chunksize(8).imap(0..8).for_each(|result| _ = tell.send(result)));
+        gate.arrived();
+        for item in 0..5 {
+            assert_eq!(told.recv_timeout(DEADLINE).expect("while item 5 runs").unwrap(), 10 * item);
+        }
+        assert!(told.try_recv().is_err());
+        gate.open(1);
+        for item in 5..8 {
+            assert_eq!(told.recv_timeout(DEADLINE).expect("item 5 is done").unwrap(), 10 * item);
+        }
+    });
+    join(&pool);
+}
+
+/// A number, of which no copy can be made.
+#[derive(Serialize, Deserialize)]
+struct Single(usize);
+
+impl Clone for Single {
+    fn clone(&self) -> Single {
+        panic!("{} is copied", self.0)
+    }
+}
+
+/// Dies the first time.
+fn fragile(begun: &SharedTensor<u64>, item: usize) -> usize {
+    if begun.fetch_add(item, 1) == 0 && item % 8 == 3 {
+        std::process::abort();
+    }
+    10 * item
+}
+
+#[test]
+fn an_item_of_a_chunk_is_tried_again_with_its_bytes_or_its_copy() {
+    const TASKS: usize = 16;
+    let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
+    let begun_once = |item: usize| if item % 8 == 3 { 2 } else { 1 };
+    let begun = counts(TASKS);
+    let seen = begun.clone();
+    let plain = pool.task_closure(closure!([seen] |item: Single| fragile(seen, item.0)));
+    let results = got(plain.retries(1).chunksize(8).map_async((0..TASKS).map(Single))).unwrap();
+    assert!(results.into_iter().eq((0..TASKS).map(|item| 10 * item)));
+    assert!(begun.to_vec().into_iter().eq((0..TASKS).map(begun_once)));
+
+    let begun = counts(TASKS);
+    let seen = begun.clone();
+    let of_tensors = pool.task_closure(closure!([seen] |tensor: FrozenTensor<u64>| {
+        fragile(seen, tensor[[0]] as usize)
+    }));
+    let tensors = (0..TASKS).map(|item| Tensor::full([1], item as u64).unwrap().freeze());
+    let results = got(of_tensors.retries(1).chunksize(8).map_async(tensors)).unwrap();
+    assert!(results.into_iter().eq((0..TASKS).map(|item| 10 * item)));
+    assert!(begun.to_vec().into_iter().eq((0..TASKS).map(begun_once)));
+    join(&pool);
+}

@@ -1,0 +1,205 @@
+//! One side of a channel whose messages stay: what [`watch`](crate::watch) and [`broadcast`](crate::broadcast) share.
+
+use std::fmt;
+
+use mp_core::message::Incoming;
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU64;
+use mp_core::waits::Call;
+use mp_core::{Message, Parking, Wait};
+use mp_reduce::{Error, TypeFingerprint, unpack_with};
+
+use crate::error::{GetError, PutError};
+use crate::queue::channel::{End, ends_of};
+use crate::raw::Raw;
+use crate::raw::memory::kept::{Kept, Read};
+use crate::raw::payload::Unsent;
+use crate::raw::waiting::{At, Unmet};
+use crate::ring::{PutEnd, Slot, Ticket};
+
+/// A side of the channel, and its ring.
+pub(crate) struct KeptEnd {
+    end: End,
+    kept: Kept,
+    /// The process that had left last when this handle looked for what dead readers had pinned; 0: none.
+    collected: AtomicU64,
+}
+
+impl Clone for KeptEnd {
+    fn clone(&self) -> Self {
+        Self::of(self.end.clone(), self.kept)
+    }
+}
+
+impl fmt::Debug for KeptEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.end.fmt(f)
+    }
+}
+
+/// How a value was sent.
+pub(crate) enum Sent<T> {
+    /// Under this ticket.
+    Done(Ticket),
+    /// Another value is the newest by now; it comes back.
+    Overtaken(T),
+}
+
+impl KeptEnd {
+    fn of(end: End, kept: Kept) -> Self {
+        Self { end, kept, collected: AtomicU64::new(0) }
+    }
+
+    /// Both sides of a new channel that keeps `keep` messages: of the senders, of the receivers.
+    pub(crate) fn ends(keep: u32, type_of: (u64, &str)) -> Result<(Self, Self), Error> {
+        let (sender, receiver) = ends_of(Raw::create_kept(keep, type_of)?)?;
+        let kept = Self::kept_of(&sender)?;
+        Ok((Self::of(sender, kept), Self::of(receiver, kept)))
+    }
+
+    fn kept_of(end: &End) -> mp_core::Result<Kept> {
+        let none = || mp_core::Error::Malformed("the attachment is a queue whose messages are taken".into());
+        end.raw().memory().kept().ok_or_else(none)
+    }
+
+    /// Takes it out of the message that is being read.
+    pub(crate) fn take(
+        what: &'static str,
+        attachments: (u32, u32),
+        receivers: bool,
+        type_of: (u64, &str),
+    ) -> Result<Self, String> {
+        let end = End::take(what, attachments, receivers, type_of)?;
+        let kept = Self::kept_of(&end).map_err(|e| e.to_string())?;
+        Ok(Self::of(end, kept))
+    }
+
+    /// Attaches it to the message that is being written.
+    pub(crate) fn attach(&self, what: &'static str) -> mp_core::Result<(u32, u32)> {
+        self.end.attach(what)
+    }
+
+    pub(crate) fn raw(&self) -> &Raw {
+        self.end.raw()
+    }
+
+    /// Whether the other side is gone, in all processes.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.end.alone().is_some()
+    }
+
+    /// Its ring: not in a forked copy of the process, in which there are no words to look at.
+    pub(crate) fn kept(&self) -> Result<&Kept, Error> {
+        self.raw().arena().me()?;
+        Ok(&self.kept)
+    }
+
+    /// Where receivers sleep.
+    pub(crate) fn news(&self) -> Parking {
+        self.kept.memory().not_empty()
+    }
+
+    /// Where senders sleep.
+    pub(crate) fn departures(&self) -> Parking {
+        self.kept.memory().not_full()
+    }
+
+    /// Publishes a value; `after`: only if the newest is the one of this ticket.
+    pub(crate) fn send<T: Message>(
+        &self,
+        fingerprint: TypeFingerprint<T>,
+        mut value: T,
+        after: Option<Ticket>,
+    ) -> Result<Sent<T>, PutError<T>> {
+        let mut unsent = match Unsent::of(self.raw(), fingerprint, &mut value) {
+            Ok(unsent) => unsent,
+            Err(Error::Memory(e)) if e.is_out_of_envelopes() => return Err(PutError::Full(value)),
+            Err(error) => return Err(PutError::Failed { value, error }),
+        };
+        let gone = self.kept.memory().last_gone().map_or(0, |(member, _)| member.raw() + 1);
+        match self.kept.publish(&mut unsent.payload, after) {
+            Ok(PutEnd::Done(ticket)) => {
+                self.news().notify_all();
+                unsent.sent(value);
+                if self.collected.swap(gone, Ordering::Relaxed) != gone {
+                    // What fails here is done by the next sender.
+                    _ = self.kept.collect_all();
+                }
+                Ok(Sent::Done(ticket))
+            }
+            Ok(PutEnd::Closed(())) => Ok(Sent::Overtaken(unsent.back(value))),
+            Ok(PutEnd::Full(())) => Err(PutError::Full(unsent.back(value))),
+            Err(error) => Err(PutError::Failed { value: unsent.back(value), error: error.into() }),
+        }
+    }
+
+    /// Reads the message that was found there; `None` if it is not there any more. `done` is called when it is copied, before any
+    /// code of the value runs.
+    pub(crate) fn read<T: Message>(
+        &self,
+        fingerprint: TypeFingerprint<T>,
+        at: (Slot, Ticket),
+        done: impl FnOnce(),
+    ) -> Result<Option<T>, Error> {
+        let kept = self.kept()?;
+        let mut gone = false;
+        let value = unpack_with(fingerprint, |inc: &mut Incoming| match kept.read(at, inc)? {
+            Read::Done => {
+                done();
+                Ok(())
+            }
+            Read::Gone => {
+                gone = true;
+                Err(mp_core::Error::Stale("a message was replaced while it was read".into()))
+            }
+            Read::Busy => Err(kept.is_busy()),
+        });
+        if gone { Ok(None) } else { value.map(Some) }
+    }
+
+    /// Waits until `attempt` finds something, or no sender is left; what was sent before comes first.
+    pub(crate) fn wait<R, E: From<Unmet>>(
+        &self,
+        (wait, call): (Wait, Call),
+        attempt: impl Fn() -> Option<Result<R, E>>,
+        is_late: impl Fn(&E) -> bool,
+    ) -> Result<R, E> {
+        let raw = self.raw();
+        let at = At { parking: self.news(), what: None, call };
+        match raw.within(wait, (raw.getting(), None), at, &attempt, || self.end.alone()) {
+            Err(late) if is_late(&late) => match self.end.alone() {
+                None => Err(late),
+                Some(alone) => attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())),
+            },
+            end => end,
+        }
+    }
+
+    /// What there is, or that no sender is left, for a future that looks.
+    pub(crate) fn look<R, E: From<Unmet>>(
+        &self,
+        attempt: impl Fn() -> Option<Result<R, E>>,
+    ) -> Option<Result<R, E>> {
+        attempt().or_else(|| {
+            let alone = self.end.alone()?;
+            // What the senders sent before they were gone comes first.
+            Some(attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())))
+        })
+    }
+
+    /// Waits until the other side is gone; whether it is.
+    pub(crate) fn wait_alone(&self, wait: Wait) -> Result<bool, Error> {
+        let raw = self.raw();
+        let at = At { parking: self.departures(), what: None, call: Call::WatchClosed };
+        let attempt = || match raw.arena().me() {
+            Ok(_) => self.end.alone().map(|_| Ok(())),
+            Err(e) => Some(Err(GetError::Failed(e.into()))),
+        };
+        match raw.within(wait, (raw.getting(), None), at, attempt, || None) {
+            Ok(()) => Ok(true),
+            Err(GetError::Failed(e)) => Err(e),
+            Err(GetError::Interrupted) => Err(mp_core::Error::Interrupted.into()),
+            Err(_) => Ok(self.is_alone()),
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! # Safety
+//! Rings whose messages stay. Unsafe, because an envelope could be made of a message that has another owner, or be read while
+//! it is emptied; sound, because an envelope is made of each message that [`Collect`] has just taken out, once, and a message is
+//! read while its slot is pinned, which keeps it as it is (table: [`Pins`]).
+#![allow(unsafe_code)]
+
+use mp_core::mem::{Mem, Word, run};
+use mp_core::message::Incoming;
+use mp_core::words::{Member, Owner};
+use mp_core::{Arena, Error};
+
+use super::RingMemory;
+use crate::raw::payload::Payload;
+use crate::ring::{
+    Collect, Collected, FindNext, FindRoom, Newest, Next, PassOver, Pin, Pinned, Pins, Put, PutEnd, Retire,
+    RingAt, Room, Slot, Ticket, Unpin,
+};
+
+/// How many threads can read one ring at once, all that are stopped in it included; more wait.
+const PINS: u32 = 256;
+/// Bytes between a ring's slots and its pins, and before the first pin.
+const LINE: u64 = 64;
+
+/// How often a publisher begins anew, over words that make no sense.
+const TURNS: u32 = 1 << 16;
+
+/// How a message was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Read {
+    Done,
+    /// It is not there any more.
+    Gone,
+    /// Too many readers at once, most of which must be stopped.
+    Busy,
+}
+
+/// A ring whose messages stay, in the memory of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    memory: RingMemory,
+    ring: RingAt,
+    pins: Pins,
+    keep: u32,
+}
+
+/// How many slots a ring needs that keeps this many messages: there is always one that is neither kept nor pinned.
+pub(crate) const fn slots_for(keep: u32) -> u32 {
+    keep.saturating_add(PINS + 8)
+}
+
+/// The bytes of the pins, behind the slots.
+pub(crate) const fn bytes_of_pins() -> u64 {
+    2 * LINE + 8 * PINS as u64
+}
+
+fn pins(ring: RingAt) -> Pins {
+    let first = ring.first.offset() + RingAt::SLOT * u64::from(ring.slots);
+    let used = Word::at(first.next_multiple_of(LINE));
+    Pins { used, first: used.plus(LINE / 8), count: PINS }
+}
+
+impl RingMemory {
+    /// It, as a ring whose messages stay; `None` if it is none.
+    pub(crate) fn kept(&self) -> Option<Kept> {
+        let keep = self.header.kept(Self::words(self.arena));
+        let ring = self.chain.segment(0);
+        let possible = keep > 0 && slots_for(keep) == ring.slots && self.chain.segments == 1;
+        let (base, len) = self.arena.ring_memory(self.chain.block()).filter(|_| possible)?;
+        let pins = pins(ring);
+        (pins.pin(PINS).offset() <= base.offset() + len).then_some(Kept { memory: *self, ring, pins, keep })
+    }
+
+    /// Clears the pins of a new ring. Called before another process has it.
+    pub(super) fn clear_pins(&self) {
+        let m = Self::words(self.arena);
+        let pins = pins(self.chain.segment(0));
+        m.store_relaxed(pins.used, 0);
+        (0..PINS).for_each(|i| m.store_relaxed(pins.pin(i), 0));
+    }
+}
+
+impl Kept {
+    pub(crate) fn memory(&self) -> &RingMemory {
+        &self.memory
+    }
+
+    /// How many messages it keeps.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.keep
+    }
+
+    fn arena(&self) -> Arena {
+        self.memory.arena
+    }
+
+    fn words(&self) -> &'static (impl Mem + Copy + use<>) {
+        RingMemory::words(self.arena())
+    }
+
+    /// Publishes a message, and retires what is older than is kept. `after`: only if the newest message is the one of this ticket;
+    /// else it ends with [`PutEnd::Closed`]. It stays the caller's unless it is done.
+    pub(crate) fn publish(
+        &self,
+        payload: &mut Payload,
+        after: Option<Ticket>,
+    ) -> mp_core::Result<PutEnd<()>> {
+        let Payload::Envelope(envelope) = payload else { return Ok(PutEnd::Full(())) };
+        let (arena, m) = (self.arena(), self.words());
+        arena.me()?;
+        for _ in 0..TURNS {
+            match run(FindRoom::new(self.ring), m) {
+                Room::At(ticket) => {
+                    // All earlier tickets are over: what is the newest of them stays so until this one is published.
+                    if after.is_some_and(|after| self.newest().is_none_or(|(_, newest)| newest != after)) {
+                        return Ok(PutEnd::Closed(()));
+                    }
+                    let end = self.memory.put_envelope(envelope, |me, intent, words, owner| {
+                        run(Put::new(self.ring, intent, words, me, owner).at(ticket), m)
+                    })?;
+                    if let PutEnd::Done(ticket) = end {
+                        self.retire(ticket)?;
+                        return Ok(end);
+                    }
+                }
+                Room::Retired(ticket, slot) => {
+                    if !self.collect(ticket.index)? {
+                        run(PassOver::new(self.ring, ticket, slot), m);
+                    }
+                }
+                Room::Old(ticket) => self.retire(ticket)?,
+                Room::None => break,
+            }
+        }
+        Ok(PutEnd::Full(()))
+    }
+
+    /// Retires and collects what is older than is kept, once `newest` is published.
+    fn retire(&self, newest: Ticket) -> mp_core::Result<()> {
+        if mp_core::mutant!("queue.kept.not-retired") {
+            return Ok(());
+        }
+        while let Some(index) = run(Retire::new(self.ring, self.keep, newest), self.words()) {
+            self.collect(index)?;
+        }
+        Ok(())
+    }
+
+    /// Collects what is retired in slot `index`, unless a living process has pinned it; whether nothing retired is left there.
+    fn collect(&self, index: u32) -> mp_core::Result<bool> {
+        let arena = self.arena();
+        for _ in 0..=PINS {
+            let found = arena.with_intent(|me, intent| {
+                let (ring, pins) = (self.ring, self.pins);
+                run(Collect::new(ring, pins, intent, arena.owner_words(), me, index), self.words())
+            })?;
+            match found {
+                Collected::Taken(id, owner) => {
+                    // SAFETY: `Collect` has just made this process its owner, and ends once.
+                    drop(unsafe { arena.envelope_from_raw(id, owner) });
+                    return Ok(true);
+                }
+                Collected::Nothing => return Ok(true),
+                Collected::Pinned(pin, member) if arena.is_dead(member) => _ = self.unpin(member, pin, index),
+                Collected::Pinned(..) => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Clears a pin; whether its slot was retired meanwhile.
+    fn unpin(&self, who: Member, pin: u32, index: u32) -> bool {
+        run(Unpin::new(self.ring, self.pins, who, pin, index), self.words())
+    }
+
+    /// After deaths: collects whatever dead readers had pinned.
+    pub(crate) fn collect_all(&self) -> mp_core::Result<()> {
+        (0..self.ring.slots).try_for_each(|index| self.collect(index).map(drop))
+    }
+
+    /// Clears the pins of a dead member. Any number of processes do that at once.
+    pub(super) fn unpin_dead(&self, dead: Member) {
+        let m = self.words();
+        let used = m.load(self.pins.used).min(u64::from(PINS)) as u32;
+        for pin in 0..used {
+            match Pins::named(m.load(self.pins.pin(pin))) {
+                Some((member, index)) if member == dead => _ = self.unpin(dead, pin, index),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes all messages out, whatever is pinned: no process has it any more.
+    pub(super) fn drain(&self) {
+        let arena = self.arena();
+        for index in 0..self.ring.slots {
+            let found = arena.with_intent(|me, intent| {
+                let (ring, pins) = (self.ring, self.pins);
+                let collect = Collect::new(ring, pins, intent, arena.owner_words(), me, index);
+                run(collect.whatever_it_is(), self.words())
+            });
+            if let Ok(Collected::Taken(id, owner)) = found {
+                // SAFETY: as in `collect`.
+                drop(unsafe { arena.envelope_from_raw(id, owner) });
+            }
+        }
+    }
+
+    /// The newest message: its slot, its ticket.
+    pub(crate) fn newest(&self) -> Option<(Slot, Ticket)> {
+        run(Newest::new(self.ring), self.words())
+    }
+
+    /// The first ticket that may still come.
+    pub(crate) fn end(&self) -> Ticket {
+        match self.newest() {
+            Some((_, newest)) => newest.next(self.ring.slots),
+            None => Ticket::unpack(self.words().load(self.ring.tail)),
+        }
+    }
+
+    /// The ticket after this one.
+    pub(crate) fn after(&self, ticket: Ticket) -> Ticket {
+        ticket.next(self.ring.slots)
+    }
+
+    /// What is at a reader's ticket.
+    pub(crate) fn next(&self, ticket: Ticket) -> Next {
+        run(FindNext::new(self.ring, ticket), self.words())
+    }
+
+    /// Reads the message of a ticket, which was seen in this slot, into an empty `inc`.
+    pub(crate) fn read(&self, (slot, ticket): (Slot, Ticket), inc: &mut Incoming) -> mp_core::Result<Read> {
+        let (arena, index) = (self.arena(), ticket.index);
+        let me = arena.me()?;
+        let Some(e) = slot.envelope().filter(|&e| e < self.ring.envelopes) else {
+            return Err(self.memory.stray(slot.envelope().unwrap_or(0)));
+        };
+        let read = match run(Pin::new(self.ring, self.pins, me, index, slot), self.words()) {
+            Pinned::NoneFree => return Ok(Read::Busy),
+            Pinned::Changed(pin) => (pin, Ok(Read::Gone)),
+            Pinned::Held(pin) => {
+                let owner = Owner::unpack(self.words().load(arena.owner_words().of(e)));
+                // SAFETY: the slot is pinned until this has ended: the message stays as it is.
+                let message = unsafe { arena.lease_from_raw(e, owner) };
+                (pin, message.read(inc).map(|()| Read::Done))
+            }
+        };
+        let (pin, read) = read;
+        if self.unpin(me, pin, index) {
+            self.collect(index)?;
+        }
+        read
+    }
+
+    /// Why a message can't be read.
+    #[cold]
+    pub(crate) fn is_busy(&self) -> Error {
+        let why = format!("more than {PINS} threads read one value at once: are they stopped?");
+        Error::LimitExceeded(why)
+    }
+}

@@ -1,0 +1,144 @@
+//! What a reader looks for in a ring whose messages stay: the newest message, or the one at its own ticket. Table: [`Pin`](super::Pin).
+
+use mp_core::mem::{Mem, Steps};
+
+use super::RingAt;
+use super::kept::ahead;
+use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum NewestPc {
+    Tail,
+    Forward,
+    Back,
+}
+
+/// Looks for the newest message; `None` if there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Newest {
+    ring: RingAt,
+    ticket: Ticket,
+    turns: Turns,
+    pc: NewestPc,
+    /// How far it has gone back.
+    back: u32,
+}
+
+impl Newest {
+    /// In `ring`.
+    pub fn new(ring: RingAt) -> Self {
+        let ticket = Ticket { lap: 0, index: 0 };
+        Self { ring, ticket, turns: Turns::default(), pc: NewestPc::Tail, back: 0 }
+    }
+}
+
+impl Steps for Newest {
+    type Out = Option<(Slot, Ticket)>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
+        match self.pc {
+            NewestPc::Tail => {
+                self.ticket = Ticket::unpack(m.load(self.ring.tail));
+                self.back = 0;
+                self.pc = NewestPc::Forward;
+            }
+            // The tail is a hint that may lag.
+            NewestPc::Forward => {
+                let slot = Slot::unpack(m.load(self.ring.slot(self.ticket.index)));
+                if !self.turns.one_more() {
+                    return Some(None);
+                }
+                match (self.ticket.lag(slot), slot.state) {
+                    (Lag::At, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _)
+                        if !mp_core::mutant!("ring.kept.tail-believed") =>
+                    {
+                        self.ticket = self.ticket.over(slot, self.ring.slots);
+                    }
+                    _ => {
+                        self.ticket = self.ticket.before(self.ring.slots);
+                        self.pc = NewestPc::Back;
+                    }
+                }
+            }
+            // Tickets that were passed over have no message, and are over when their slot is collected. Messages are retired in their
+            // order: one that is not retired has only such tickets behind it.
+            NewestPc::Back => {
+                let slot = Slot::unpack(m.load(self.ring.slot(self.ticket.index)));
+                match (self.ticket.lag(slot), slot.state) {
+                    (Lag::At, SlotState::Full(_)) => return Some(Some((slot, self.ticket))),
+                    // Before the first ticket of all, which is in lap 1.
+                    (Lag::Ahead, _) if self.ticket.lap == 0 && slot.lap == 1 && self.back == 0 => {
+                        return Some(None);
+                    }
+                    (Lag::At, SlotState::Last(_)) | (Lag::Ahead, _)
+                        if self.back < self.ring.slots
+                            && !(mp_core::mutant!("ring.kept.passed-over-is-replaced")
+                                && slot.lap > self.ticket.lap) =>
+                    {
+                        self.back += 1;
+                        self.ticket = self.ticket.before(self.ring.slots);
+                    }
+                    // Something newer has come.
+                    (Lag::At, SlotState::Last(_)) | (Lag::Ahead, _) if self.turns.one_more() => {
+                        self.pc = NewestPc::Tail;
+                    }
+                    _ => return Some(None),
+                }
+            }
+        }
+        None
+    }
+}
+
+/// What a reader finds at its ticket.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Next {
+    /// A message, in this slot.
+    Message(Slot),
+    /// Nothing yet.
+    Nothing,
+    /// It goes on at this ticket, and has missed this many messages: 0 where the ticket was passed over.
+    Missed(Ticket, u64),
+}
+
+/// Looks at a reader's ticket.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FindNext {
+    ring: RingAt,
+    ticket: Ticket,
+    /// The slot, if the ticket's message is not there any more.
+    gone: Option<Slot>,
+}
+
+impl FindNext {
+    /// `ticket` of `ring`.
+    pub fn new(ring: RingAt, ticket: Ticket) -> Self {
+        Self { ring, ticket, gone: None }
+    }
+}
+
+impl Steps for FindNext {
+    type Out = Next;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Next> {
+        let Some(gone) = self.gone else {
+            let slot = Slot::unpack(m.load(self.ring.slot(self.ticket.index)));
+            match (self.ticket.lag(slot), slot.state) {
+                (Lag::At, SlotState::Full(_)) => return Some(Next::Message(slot)),
+                (Lag::At, SlotState::Last(_)) | (Lag::Ahead, _) => self.gone = Some(slot),
+                _ => return Some(Next::Nothing),
+            }
+            return None;
+        };
+        let head = Ticket::unpack(m.load(self.ring.head));
+        let next = self.ticket.next(self.ring.slots);
+        Some(match ahead(head, self.ticket, self.ring.slots) {
+            // The head lags: it is helped on by the process that retires the next one.
+            Some(0) => Next::Missed(next, 1),
+            Some(n) if !mp_core::mutant!("ring.kept.missed-not-counted") => Next::Missed(head, n),
+            Some(_) => Next::Missed(head, 0),
+            None if self.ticket.lag(gone) == Lag::Ahead => Next::Missed(next, 1),
+            None => Next::Missed(next, 0),
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! The writing side.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
+use mp_reduce::{Error, TypeFingerprint};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{read_newest, type_of};
+use crate::error::PutError;
+use crate::queue::kept::{KeptEnd, Sent};
+
+/// The writing side of a [`channel`](super::channel()): any number of them, in any number of processes.
+pub struct Sender<T> {
+    end: KeptEnd,
+    fingerprint: TypeFingerprint<T>,
+}
+
+impl<T> Sender<T> {
+    pub(super) fn of(end: KeptEnd) -> Self {
+        Self { end, fingerprint: TypeFingerprint::new() }
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
+    /// Replaces the value. It never waits: not for readers, nor for other senders.
+    ///
+    /// ```
+    /// use mp_queue::{PutError, watch};
+    ///
+    /// let (sender, receiver) = watch::channel(1_u64)?;
+    /// sender.send(2)?;
+    /// assert_eq!(*receiver.borrow()?, 2);
+    /// drop(receiver);
+    /// let Err(PutError::Disconnected(3)) = sender.send(3) else { panic!("there is no reader") };
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PutError::Disconnected`] when there is no receiver any more; [`PutError::Full`] when as many messages are on their way in
+    /// all as the arena has room for; [`PutError::Failed`] when the value can't be encoded, or there is no memory. The value is
+    /// given back.
+    pub fn send(&self, value: T) -> Result<(), PutError<T>> {
+        if self.end.is_alone() {
+            return Err(PutError::Disconnected(value));
+        }
+        self.end.send(self.fingerprint, value, None).map(drop)
+    }
+
+    /// Replaces the value, also when there is no receiver; the value before, which was the newest until then.
+    ///
+    /// ```
+    /// let (sender, _receiver) = mp_queue::watch::channel(1_u64)?;
+    /// assert_eq!(sender.send_replace(2)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), but for `Disconnected`; and `Failed` when the value before can't be decoded.
+    pub fn send_replace(&self, value: T) -> Result<T, PutError<T>> {
+        let mut value = value;
+        loop {
+            let (before, ticket) = match read_newest(&self.end, self.fingerprint) {
+                Ok(newest) => newest,
+                Err(error) => return Err(PutError::Failed { value, error }),
+            };
+            match self.end.send(self.fingerprint, value, Some(ticket))? {
+                Sent::Done(_) => return Ok(before),
+                Sent::Overtaken(back) => value = back,
+            }
+        }
+    }
+
+    /// Changes the value, if `modify` says that it did; whether it did. If another sender is faster, `modify` gets that one's value.
+    ///
+    /// ```
+    /// let (sender, receiver) = mp_queue::watch::channel(vec![1, 2])?;
+    /// assert!(sender.send_if_modified(|list| { list.push(3); true })?);
+    /// assert!(!sender.send_if_modified(|list| list.is_empty())?);
+    /// assert_eq!(*receiver.borrow()?, [1, 2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// No other value comes in between: it is a whole step, for senders of all processes. `modify` gets a copy, and runs while no
+    /// process waits for this one.
+    ///
+    /// # Errors
+    /// When the value can't be decoded, or encoded, or there is no memory. It stays as it was.
+    pub fn send_if_modified(&self, mut modify: impl FnMut(&mut T) -> bool) -> Result<bool, Error> {
+        loop {
+            let (mut value, ticket) = read_newest(&self.end, self.fingerprint)?;
+            if !modify(&mut value) {
+                return Ok(false);
+            }
+            match self.end.send(self.fingerprint, value, Some(ticket)) {
+                Ok(Sent::Done(_)) => return Ok(true),
+                Ok(Sent::Overtaken(_)) => {}
+                Err(PutError::Failed { error, .. }) => return Err(error),
+                Err(error) => return Err(mp_core::Error::NotPut(error.to_string()).into()),
+            }
+        }
+    }
+
+    /// The newest value, read anew.
+    ///
+    /// # Errors
+    /// When it can't be decoded.
+    pub fn borrow(&self) -> Result<Arc<T>, Error> {
+        read_newest(&self.end, self.fingerprint).map(|(value, _)| Arc::new(value))
+    }
+}
+
+impl<T> Sender<T> {
+    /// Whether there is no receiver any more, in any process and in any message.
+    pub fn is_closed(&self) -> bool {
+        self.end.is_alone()
+    }
+
+    /// Waits until there is no receiver any more: they were dropped, or their processes are dead. A crashed process is noticed when
+    /// it is swept: by its parent at once, by others that wait within some 100 ms.
+    ///
+    /// # Errors
+    /// When this process was forked.
+    pub fn wait_closed(&self) -> Result<(), Error> {
+        self.end.wait_alone(Wait::Forever).map(drop)
+    }
+
+    /// As [`wait_closed`](Self::wait_closed), at most `timeout`; whether there is none.
+    ///
+    /// # Errors
+    /// As [`wait_closed`](Self::wait_closed).
+    pub fn wait_closed_timeout(&self, timeout: Duration) -> Result<bool, Error> {
+        self.end.wait_alone(Wait::at_most(timeout))
+    }
+
+    /// As [`wait_closed`](Self::wait_closed), until `deadline` at most; whether there is none.
+    ///
+    /// # Errors
+    /// As [`wait_closed`](Self::wait_closed).
+    pub fn wait_closed_deadline(&self, deadline: Instant) -> Result<bool, Error> {
+        self.end.wait_alone(Wait::Until(deadline))
+    }
+
+    /// As [`wait_closed`](Self::wait_closed), as a future.
+    ///
+    /// # Errors
+    /// As [`wait_closed`](Self::wait_closed).
+    pub async fn closed(&self) -> Result<(), Error> {
+        let look = || {
+            self.end.kept()?;
+            Ok::<_, Error>(self.end.is_alone().then_some(()))
+        };
+        mp_core::until(|| Arc::new(Closed(self.end.clone())) as SharedWaitable, look).await
+    }
+}
+
+/// Ready when no receiver is left.
+struct Closed(KeptEnd);
+
+impl Waitable for Closed {
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Parking(self.0.departures().into())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.0.kept().is_err() || self.0.is_alone()
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        Self { end: self.end.clone(), fingerprint: self.fingerprint }
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "watch::Sender<{}>{:?}", std::any::type_name::<T>(), self.end)
+    }
+}
+
+impl<T: 'static> Serialize for Sender<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.end.attach("a watch::Sender").map_err(S::Error::custom)?.serialize(s)
+    }
+}
+
+impl<'de, T: 'static> Deserialize<'de> for Sender<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let attachments = <(u32, u32)>::deserialize(d)?;
+        let end = KeptEnd::take("a watch::Sender", attachments, false, type_of::<T>());
+        end.map(Self::of).map_err(D::Error::custom)
+    }
+}

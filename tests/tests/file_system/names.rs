@@ -1,0 +1,295 @@
+//! What the strategy `file_system` does with names: which processes see them, unusable directories, exhausted
+//! limits. Programs that must begin without shared memory are this one, started anew.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use mp::memory::{
+    SharingStrategy, get_sharing_directory, get_sharing_strategy, set_sharing_directory, set_sharing_strategy,
+};
+use mp::{Arena, Error, FrozenTensor, Queue, Tensor};
+use mp_tests::refusal;
+use mp_tests::scratch::{HugePages, Scratch, files_in};
+use mp_tests::{Outcome, alone, give, join, next, one_process, send, take};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::KIB;
+
+const MIB: usize = 1 << 20;
+
+/// Puts tensors of this process into files below a directory, as long as it lives.
+struct Below(SharingStrategy, PathBuf);
+
+impl Below {
+    fn new(directory: &Path) -> Self {
+        let before = Self(get_sharing_strategy(), get_sharing_directory());
+        files_in(directory);
+        before
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        set_sharing_strategy(self.0).unwrap();
+        set_sharing_directory(&self.1).unwrap();
+    }
+}
+
+#[test]
+fn names_are_private_and_gone_at_the_end() {
+    let _alone = alone();
+    let scratch = Scratch::new("names");
+    let _below = Below::new(&scratch.0);
+    assert!(!scratch.ours().exists(), "made before it is needed");
+    let t = Tensor::<u8>::full([MIB], 1).unwrap();
+    let directory = fs::metadata(scratch.ours()).unwrap();
+    assert_eq!((directory.mode() & 0o7777, directory.uid()), (0o700, rustix::process::getuid().as_raw()));
+    let [file] = &scratch.files()[..] else { panic!("{:?}", scratch.files()) };
+    let meta = fs::symlink_metadata(file).unwrap();
+    assert!(meta.is_file() && meta.mode() & 0o7777 == 0o600 && meta.nlink() == 1);
+    let name = file.file_name().unwrap().to_str().unwrap();
+    assert!(name.len() == 35 && name.starts_with("mp-"), "{name}");
+    // The memory is in there: what is not in use has no pages.
+    let kib = meta.blocks() / 2;
+    assert!((1024..10 << 10).contains(&kib), "{kib} KiB");
+    // Programs that end by themselves leave nothing, and leave the files of others alone.
+    let other = Scratch::new("other");
+    other.run("use");
+    scratch.run("use");
+    assert!(!other.ours().exists());
+    assert_eq!(scratch.files(), std::slice::from_ref(file));
+    assert!(t.iter().all(|v| v == 1));
+}
+
+#[test]
+fn directories_that_will_not_do() {
+    let _alone = alone();
+    let scratch = Scratch::new("bad");
+    let before = get_sharing_directory();
+    let refused = |path: &Path| match set_sharing_directory(path).unwrap_err() {
+        error @ Error::Directory { .. } => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(&scratch.0.join("none")).contains("can't be found"));
+    fs::write(scratch.0.join("file"), "").unwrap();
+    assert!(refused(&scratch.0.join("file")).contains("is no directory"));
+    let deep = scratch.0.join("x".repeat(200)).join("y".repeat(60));
+    fs::create_dir_all(&deep).unwrap();
+    assert!(refused(&deep).contains("at most 248"));
+    assert_eq!(get_sharing_directory(), before, "an error changes nothing");
+    // What another user could have put where the library looks for its directory.
+    let _below = Below::new(&scratch.0);
+    let blocks = Arena::current().unwrap().memory_stats().live_blocks;
+    let fails = |with: &str| {
+        let error = Tensor::<u8>::zeros([10]).map(drop).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Directory { .. }) && text.contains(with), "{text}");
+        assert!(text.contains(scratch.ours().to_str().unwrap()) && text.contains("set_sharing_directory"));
+    };
+    fs::write(scratch.ours(), "").unwrap();
+    fails("can't be opened");
+    fs::remove_file(scratch.ours()).unwrap();
+    symlink("/dev/shm", scratch.ours()).unwrap();
+    fails("can't be opened");
+    fs::remove_file(scratch.ours()).unwrap();
+    fs::DirBuilder::new().mode(0o700).create(scratch.ours()).unwrap();
+    fs::set_permissions(scratch.ours(), fs::Permissions::from_mode(0o777)).unwrap();
+    fails("mode 777");
+    // Once the directory is repaired, it works; nothing was lost meanwhile.
+    fs::set_permissions(scratch.ours(), fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(Tensor::<u8>::zeros([10]).unwrap().len(), 10);
+    assert_eq!(Arena::current().unwrap().memory_stats().live_blocks, blocks);
+    assert_eq!(scratch.files().len(), 1, "what failed left no file");
+}
+
+#[test]
+fn a_directory_that_can_only_be_read() {
+    let scratch = Scratch::new("read-only");
+    if let Some(said) = scratch.run_mounted("ro", "read-only") {
+        assert!(said.contains("it can't be made: Read-only file system"), "{said}");
+        assert!(said.contains(scratch.ours().to_str().unwrap()), "{said}");
+    }
+}
+
+/// On a tmpfs of 1 MiB.
+pub(crate) fn small_directory(directory: &Path) {
+    // Elsewhere, also where it is a file with a name.
+    Arena::current().unwrap();
+    files_in(directory);
+    let full = |result: mp_core::Result<Tensor<u8>>| match result.map(drop).unwrap_err() {
+        Error::OutOfMemory { asked, left, limit } => {
+            assert!(left < asked && left <= MIB as u64, "{asked} asked, {left} left");
+            assert!(limit.contains(directory.to_str().unwrap()), "{limit}");
+        }
+        other => panic!("{other:?}"),
+    };
+    full(Tensor::full([2 * MIB], 1));
+    for round in 0..5 {
+        let first = Tensor::<u8>::full([500 * KIB], round).unwrap();
+        full(Tensor::full([500 * KIB], 9));
+        full(Tensor::full([4 * MIB], 9));
+        // Until it is full to the last page; each is written whole.
+        let mut all = Vec::new();
+        while let Ok(t) = Tensor::<u8>::full([20 * KIB], round) {
+            all.push(t);
+        }
+        assert!(all.len() >= 10, "{} tensors of 20 KiB", all.len());
+        assert!(all.iter().chain([&first]).all(|t| t.iter().all(|v| v == round)));
+        // Queues and messages are elsewhere: they work.
+        let queue = Queue::bounded(1).unwrap();
+        give(&queue, (vec![round; 2 * MIB], first.freeze()));
+        assert_eq!(take(&queue).1.len(), 500 * KIB);
+    }
+    // Elsewhere is room.
+    set_sharing_directory("/dev/shm").unwrap();
+    Tensor::<u8>::full([4 * MIB], 1).unwrap();
+}
+
+#[test]
+fn a_full_directory_is_an_error_until_something_is_dropped() {
+    let scratch = Scratch::new("small");
+    scratch.run_mounted("size=1m", "small");
+}
+
+fn limit(resource: Resource, value: u64) {
+    setrlimit(resource, Rlimit { current: Some(value), maximum: getrlimit(resource).maximum }).unwrap();
+}
+
+/// With files of at most 1 MiB: beyond that, the kernel would send SIGXFSZ.
+pub(crate) fn file_size(directory: &Path) {
+    Arena::current().unwrap();
+    limit(Resource::Fsize, MIB as u64);
+    files_in(directory);
+    match Tensor::<u8>::zeros([2 * MIB]).map(drop).unwrap_err() {
+        Error::OutOfMemory { asked, left, limit } => {
+            assert!(
+                asked >= 2 << 20 && left < 1 << 20 && limit.contains("RLIMIT_FSIZE"),
+                "{asked} {left} {limit}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let small: Vec<_> = (0..1000).map(|i| Tensor::full([10], i).unwrap()).collect();
+    assert!(small.iter().zip(0..).all(|(t, i)| t.get(&[9]).unwrap() == i));
+}
+
+#[test]
+fn a_file_size_limit_is_an_error() {
+    Scratch::new("file-size").run("file-size");
+}
+
+/// With a quota that is met.
+pub(crate) fn quota(directory: &Path) {
+    files_in(directory);
+    // After the first one, the next of its size needs only its own memory.
+    let first = Tensor::<u8>::full([2 * MIB], 1).unwrap();
+    refusal::refuse_to_allocate(libc::EDQUOT);
+    match Tensor::<u8>::zeros([2 * MIB]).map(drop).unwrap_err() {
+        Error::OutOfMemory { asked, left, limit } => {
+            assert!(asked >= 2 << 20 && left < asked, "{asked} {left}");
+            assert!(limit.contains("quota") && limit.contains(directory.to_str().unwrap()), "{limit}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // What is there stays there.
+    assert!(first.iter().all(|v| v == 1));
+}
+
+#[test]
+fn a_quota_is_an_error_that_says_so() {
+    Scratch::new("quota").run("quota");
+}
+
+/// How many huge pages the mount has, of 2 MiB each.
+const HUGE_PAGES: usize = 16;
+
+/// On a hugetlbfs of its own that is nearly nothing: until it is full, and again.
+pub(crate) fn few_huge_pages(directory: &Path) {
+    fn worker(_: usize, (there, back): (Queue<Tensor<u8>>, Queue<Tensor<u8>>)) -> Outcome {
+        while let Some(mut t) = next(&there)? {
+            t.as_mut_slice()?.iter_mut().for_each(|v| *v += 1);
+            send(&back, t)?;
+        }
+        Ok(())
+    }
+    Arena::current().unwrap();
+    files_in(directory);
+    let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+    let context = one_process(worker, (there.clone(), back.clone()));
+    for round in 0..3 {
+        // Sizes that are no multiple of a huge page, each written to its last byte, here and there.
+        let mut all = Vec::new();
+        let error = loop {
+            match Tensor::<u8>::full([3 * MIB + 1], round) {
+                Ok(t) => all.push(t),
+                Err(error) => break error,
+            }
+            assert!(all.len() <= HUGE_PAGES, "more than there is");
+        };
+        match error {
+            Error::OutOfMemory { asked, left, limit } => {
+                assert!(left < asked && limit.contains("huge pages"), "{asked} {left} {limit}");
+                assert!(limit.contains(directory.to_str().unwrap()), "{limit}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(all.len() >= 3, "{} tensors in {HUGE_PAGES} huge pages", all.len());
+        for t in all {
+            give(&there, t);
+            assert!(take(&back).iter().all(|v| v == round + 1));
+        }
+        // As large as what is left, and more.
+        match Tensor::<u8>::zeros([2 * HUGE_PAGES * MIB]).map(drop).unwrap_err() {
+            Error::OutOfMemory { .. } => {}
+            other => panic!("{other:?}"),
+        }
+        Arena::current().unwrap().empty_cache().unwrap();
+    }
+    there.close();
+    join(&context).unwrap();
+}
+
+#[test]
+fn a_full_pool_of_huge_pages_is_an_error() {
+    let _alone = alone();
+    let scratch = Scratch::new("huge");
+    // Once by the size of the mount, once by what the kernel has.
+    for options in [format!("size={}m", 2 * HUGE_PAGES), "min_size=0".to_owned()] {
+        let Some(pages) = HugePages::reserve(HUGE_PAGES as u64) else { return };
+        if !options.starts_with("size") && pages.free() > HUGE_PAGES as u64 {
+            println!("SKIPPED: many huge pages are reserved on this machine, which a test must not use up");
+            continue;
+        }
+        scratch.run_on_huge_pages(&format!("pagesize=2M,{options}"), &scratch.program("huge"));
+    }
+}
+
+#[test]
+fn a_receiver_without_a_file_to_spare_gets_an_error() {
+    let _alone = alone();
+    fn worker(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<String>)) -> Outcome {
+        // It is a member before there is any file.
+        send(&back, "ready".to_owned())?;
+        let before = getrlimit(Resource::Nofile).current.unwrap_or(1024);
+        limit(Resource::Nofile, 1);
+        let error = next(&there).map(drop).unwrap_err().to_string();
+        limit(Resource::Nofile, before);
+        send(&back, error)?;
+        let sum: usize = next(&there)?.ok_or("closed")?.iter().map(usize::from).sum();
+        send(&back, sum.to_string())
+    }
+    let scratch = Scratch::new("nofile");
+    let (there, back) = (Queue::bounded(2).unwrap(), Queue::bounded(2).unwrap());
+    let context = one_process(worker, (there.clone(), back.clone()));
+    assert_eq!(take(&back), "ready");
+    let below = Below::new(&scratch.0);
+    let t = Tensor::<u8>::full([3 * KIB], 2).unwrap().freeze();
+    drop(below);
+    give(&there, t.clone());
+    let error = take(&back);
+    assert!(error.contains("Too many open files"), "{error}");
+    give(&there, t);
+    assert_eq!(take(&back), (6 * KIB).to_string());
+    join(&context).unwrap();
+}

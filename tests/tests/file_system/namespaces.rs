@@ -1,0 +1,199 @@
+//! Files with names among programs in several process namespaces that share a directory, as containers share `/dev/shm`: those
+//! of killed programs are removed, those of live ones are not. Needs `unshare(1)`, and the right to make namespaces.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use mp::{FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
+use mp_tests::scratch::Scratch;
+use mp_tests::{DEADLINE, Outcome, alone, eventually, give, join, next, one_process, send, take};
+use rustix::process::{Signal, kill_process};
+
+const KILLED: usize = 25;
+const LIVE: usize = 3;
+const MIB: usize = 1 << 20;
+
+type Args = (bool, Queue<FrozenTensor<u8>>, Queue<()>);
+
+/// Makes tensors that its parent never opens; then it dies, or stays.
+fn worker(_: usize, (dies, made, end): Args) -> Outcome {
+    let kept = Tensor::<u8>::full([MIB], 7)?.freeze();
+    send(&made, kept.clone())?;
+    if dies {
+        kill_process(rustix::process::getpid(), Signal::KILL)?;
+    }
+    drop(next(&end));
+    Ok(())
+}
+
+fn sends_back(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u8>)) -> Outcome {
+    let tensor = next(&there)?.ok_or("closed")?;
+    send(&back, tensor.get(&[MIB - 1])?)
+}
+
+/// A program of two processes. When it is asked to, it proves that it can use its memory still: a tensor whose maker may be
+/// dead, in a process that starts now; and one that is new.
+pub(crate) fn neighbour(worker_dies: bool) {
+    let (made, end) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+    let args = (worker_dies, made.clone(), end.clone());
+    let context = one_process(worker, args);
+    if worker_dies {
+        join(&context).unwrap_err();
+    } else {
+        eventually("the worker has made it", || !made.is_empty());
+    }
+    println!("\nready");
+    let mut line = String::new();
+    if std::io::stdin().read_line(&mut line).unwrap() == 0 {
+        return;
+    }
+    let (there, back) = (Queue::bounded(2).unwrap(), Queue::bounded(2).unwrap());
+    give(&there, take(&made));
+    give(&there, Tensor::full([MIB], 8).unwrap().freeze());
+    join(&start_processes(sends_back, (there, back.clone()), SpawnOptions::nprocs(2)).unwrap()).unwrap();
+    let mut got = [take(&back), take(&back)];
+    got.sort_unstable();
+    assert_eq!(got, [7, 8]);
+    end.close();
+    println!("\nfine");
+}
+
+struct Neighbour {
+    child: Child,
+    asks: ChildStdin,
+    says: BufReader<ChildStdout>,
+}
+
+impl Neighbour {
+    /// In a process namespace of its own. When its `unshare` is killed, so is all that is in there.
+    fn new(scratch: &Scratch, worker_dies: bool) -> Self {
+        let program = scratch.program(&format!("neighbour {}", u8::from(worker_dies)));
+        let mut command = Command::new("unshare");
+        command.args(["-p", "-f", "--mount-proc", "--kill-child=KILL"]);
+        command.arg(program.get_program()).args(program.get_args());
+        command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let (asks, says) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, asks, says }
+    }
+
+    fn says(&mut self, what: &str) {
+        let mut said = String::new();
+        while self.says.read_line(&mut said).unwrap() > 0 {
+            if said.lines().last() == Some(what) {
+                return;
+            }
+        }
+        panic!("it never said {what:?}, but: {said}");
+    }
+
+    /// All of its processes, at once.
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        // Its output is closed when the last process that has it is gone, or nearly.
+        while self.says.read_line(&mut String::new()).unwrap() > 0 {}
+    }
+
+    fn proves_that_it_works(mut self) {
+        writeln!(self.asks, "go on").unwrap();
+        self.says("fine");
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+fn possible() -> bool {
+    let args = ["-p", "-f", "--mount-proc", "--kill-child=KILL", "true"];
+    let possible = Command::new("unshare").args(args).output().is_ok_and(|o| o.status.success());
+    if !possible {
+        println!("SKIPPED: no process namespaces of one's own here");
+    }
+    possible
+}
+
+/// As if no process had been started for an hour.
+fn an_hour_passes(scratch: &Scratch) {
+    let then = SystemTime::now() - Duration::from_secs(3600);
+    for file in scratch.files() {
+        // One that a live program removes meanwhile needs no other time.
+        if let Ok(file) = fs::File::open(file) {
+            file.set_modified(then).unwrap();
+        }
+    }
+}
+
+#[test]
+fn files_of_programs_killed_in_other_namespaces_are_removed_and_no_others() {
+    let _alone = alone();
+    if !possible() {
+        return;
+    }
+    let scratch = Scratch::new("namespaces");
+    let live: Vec<_> = (0..LIVE)
+        .map(|i| {
+            let mut neighbour = Neighbour::new(&scratch, i % 2 == 0);
+            neighbour.says("ready");
+            neighbour
+        })
+        .collect();
+    let theirs = scratch.files();
+    assert!(theirs.len() >= LIVE);
+    for i in 0..KILLED {
+        let mut neighbour = Neighbour::new(&scratch, i % 2 == 0);
+        neighbour.says("ready");
+        neighbour.kill();
+    }
+    let all = scratch.files().len();
+    // Fewer than were killed: the kernel gives a new namespace the number of one that is gone, and a neighbour that finds itself
+    // under that number knows that the owners of the earlier one's files are dead.
+    assert!(all > theirs.len(), "{all}");
+    // A process may still be about to start.
+    scratch.run("use");
+    assert_eq!(scratch.files().len(), all);
+    an_hour_passes(&scratch);
+    // A process that is killed closes its output before it lets go of its files.
+    let begun = std::time::Instant::now();
+    loop {
+        scratch.run("use");
+        let left = scratch.files();
+        assert!(theirs.iter().all(|file| left.contains(file)), "{theirs:?}, and {left:?} is left");
+        if left.len() == theirs.len() {
+            break;
+        }
+        assert!(begun.elapsed() < DEADLINE, "{} of {all} are left", left.len());
+    }
+    live.into_iter().for_each(Neighbour::proves_that_it_works);
+    assert!(scratch.files().is_empty(), "{:?}", scratch.files());
+}
+
+#[test]
+fn a_program_without_proc_removes_the_files_of_killed_programs() {
+    let _alone = alone();
+    if !possible() {
+        return;
+    }
+    let scratch = Scratch::new("no-proc");
+    let mut lives = Neighbour::new(&scratch, false);
+    lives.says("ready");
+    let theirs = scratch.files();
+    let mut neighbour = Neighbour::new(&scratch, false);
+    neighbour.says("ready");
+    neighbour.kill();
+    an_hour_passes(&scratch);
+    let program = scratch.program("use");
+    eventually("all of the killed one is gone", || {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"]);
+        command.arg(program.get_program()).args(program.get_args());
+        command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let left = scratch.files();
+        assert!(theirs.iter().all(|file| left.contains(file)), "{theirs:?}, and {left:?} is left");
+        left.len() == theirs.len()
+    });
+    lives.proves_that_it_works();
+}

@@ -1,0 +1,342 @@
+//! The start method `fork`, and shared memory: a copy is a member of its own, what is sent to it works, and
+//! handles that were copied along return errors.
+#![allow(unsafe_code)]
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mp::{
+    Arena, Error, FrozenTensor, Lock, Pool, Process, PutError, Queue, SharedTensor, SpawnOptions,
+    StartMethod, Tensor, start_processes,
+};
+use mp_tests::scratch::Scratch;
+use mp_tests::{DEADLINE, Outcome, eventually, in_use, join, next, one_process, send, settled, take};
+use rustix::fs::FlockOperation;
+
+fn forked(nprocs: usize) -> SpawnOptions {
+    SpawnOptions::nprocs(nprocs).start_method(StartMethod::Fork)
+}
+
+fn allow() {
+    // SAFETY: what these tests do in copies needs nothing of other threads, and nothing that is there once.
+    unsafe { mp::process::allow_fork() };
+}
+
+/// Waits to be ended by another process.
+fn wait_for_the_end() -> Outcome {
+    std::thread::sleep(2 * DEADLINE); // sleep: its work is to exist until another process ends it
+    Err("no other process ended this one".into())
+}
+
+/// What the process has, in static variables: its copies have copies of these.
+struct Kept {
+    frozen: FrozenTensor<u8>,
+    shared: SharedTensor<i64>,
+    queue: Queue<Vec<u8>>,
+    tensors: Queue<FrozenTensor<u8>>,
+    lock: Lock<u32>,
+    arena: Arena,
+}
+
+static KEPT: OnceLock<Kept> = OnceLock::new();
+
+fn keep() -> Result<&'static Kept, Box<dyn std::error::Error + Send + Sync>> {
+    let kept = Kept {
+        frozen: Tensor::<u8>::full([1000], 5)?.freeze(),
+        shared: Tensor::<i64>::zeros([8])?.share(),
+        queue: Queue::bounded(4)?,
+        tensors: Queue::bounded(4)?,
+        lock: Lock::new(7)?,
+        arena: Arena::current()?,
+    };
+    Ok(KEPT.get_or_init(|| kept))
+}
+
+#[test]
+fn arguments_work_and_what_was_copied_along_refuses() {
+    let _alone = settled();
+    type Args = (FrozenTensor<u8>, SharedTensor<i64>, Queue<Vec<u8>>, Queue<FrozenTensor<u8>>);
+    fn copy(rank: usize, (frozen, shared, queue, tensors): Args) -> Outcome {
+        let kept = KEPT.get().ok_or("it was copied along")?;
+        // What came as arguments.
+        assert!(frozen.iter().all(|x| x == 5));
+        shared.fetch_add(rank, 10 + rank as i64);
+        send(&queue, vec![rank as u8; 2000])?;
+        send(&tensors, frozen.clone())?;
+        send(&tensors, Tensor::<u8>::full([100_000], rank as u8)?.freeze())?;
+        // What was copied along.
+        let forked = |r: mp_core::Result<()>| matches!(r, Err(Error::Forked));
+        assert!(forked(kept.frozen.as_slice().map(drop)) && forked(kept.shared.get(&[0]).map(drop)));
+        assert!(
+            forked(kept.arena.me().map(drop))
+                && kept.lock.lock().is_err()
+                && kept.queue.put(vec![1]).is_err()
+        );
+        assert!(kept.arena != Arena::current()?);
+        // It can't be sent either: this process does not hold it.
+        let refused = tensors.try_put(kept.frozen.clone());
+        let expected = |e: &PutError<_>| matches!(e, PutError::Failed { error, .. } if error.to_string().contains("was copied along"));
+        assert!(refused.as_ref().is_err_and(expected), "{refused:?}");
+        assert!(
+            mp::message::pack(kept.frozen.clone()).is_err() && mp::message::pack(kept.queue.clone()).is_err()
+        );
+        // To a process of its own as well.
+        let child = Process::spawn(|t: FrozenTensor<u8>| drop(t), kept.frozen.clone());
+        assert!(child.is_err());
+        // And dropping it releases nothing.
+        drop((kept.frozen.clone(), kept.shared.clone(), kept.queue.clone()));
+        Ok(())
+    }
+    fn original(_: usize, (): ()) -> Outcome {
+        allow();
+        let kept = keep()?;
+        let before = in_use();
+        for round in 1..=3 {
+            let args = (kept.frozen.clone(), kept.shared.clone(), kept.queue.clone(), kept.tensors.clone());
+            let context = start_processes(copy, args, forked(2))?;
+            let mut sums = [0; 2];
+            for _ in 0..2 {
+                let bytes = next(&kept.queue)?.ok_or("closed")?;
+                sums[usize::from(bytes[0])] += bytes.len();
+            }
+            let mut got = Vec::new();
+            for _ in 0..4 {
+                let tensor = next(&kept.tensors)?.ok_or("closed")?;
+                got.push((tensor.len(), tensor.get(&[0])?));
+            }
+            got.sort_unstable();
+            assert_eq!(
+                (sums, &got[..]),
+                ([2000; 2], &[(1000, 5), (1000, 5), (100_000, 0), (100_000, 1)][..])
+            );
+            join(&context)?;
+            assert_eq!((kept.shared.get(&[0])?, kept.shared.get(&[1])?), (10 * round, 11 * round));
+        }
+        // What is held here is as it was.
+        assert!(kept.frozen.iter().all(|x| x == 5));
+        assert_eq!((*kept.lock.lock()?, in_use()), (7, before));
+        Ok(())
+    }
+    join(&one_process(original, ())).unwrap();
+}
+
+#[test]
+fn exclusive_tensors_move_to_a_copy_and_back() {
+    let _alone = settled();
+    fn original(_: usize, (): ()) -> Outcome {
+        allow();
+        let before = in_use();
+        let tensor = Tensor::<u32>::full([50_000], 3)?;
+        let double = |mut tensor: Tensor<u32>| -> Result<Tensor<u32>, Error> {
+            tensor.as_mut_slice()?.iter_mut().for_each(|x| *x *= 2);
+            Ok(tensor)
+        };
+        let child = Process::builder().start_method(StartMethod::Fork).spawn(double, tensor)?;
+        let tensor = child.join()?;
+        assert!(tensor.iter().all(|x| x == 6));
+        drop(tensor);
+        assert_eq!(in_use(), before);
+        Ok(())
+    }
+    join(&one_process(original, ())).unwrap();
+}
+
+#[test]
+fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
+    let _alone = settled();
+    static STOP: AtomicBool = AtomicBool::new(false);
+    fn copy(rank: usize, (queue, lock): (Queue<Vec<u8>>, Lock<u64>)) -> Outcome {
+        let tensor = Tensor::<u8>::full([5000], rank as u8)?;
+        send(&queue, tensor.to_vec())?;
+        *lock.lock().or_else(|_| lock.recover())? += 1;
+        Ok(())
+    }
+    fn original(_: usize, (): ()) -> Outcome {
+        allow();
+        let (queue, lock) = (Queue::<Vec<u8>>::bounded(4)?, Lock::new(0_u64)?);
+        let before = in_use();
+        let used: Vec<_> = (0..3)
+            .map(|i| {
+                let (queue, lock) = (queue.clone(), lock.clone());
+                std::thread::spawn(move || {
+                    while !STOP.load(Ordering::Relaxed) {
+                        drop(Tensor::<u8>::zeros([1 << (4 * i + 4)]).unwrap());
+                        if i == 0 {
+                            _ = queue.try_get();
+                        } else {
+                            _ = queue.try_put(vec![9; 3000]);
+                        }
+                        // A copy may have been killed while it held it.
+                        drop(lock.lock().or_else(|_| lock.recover()).unwrap());
+                    }
+                })
+            })
+            .collect();
+        let mut made = 0;
+        for round in 0..40 {
+            let context = start_processes(copy, (queue.clone(), lock.clone()), forked(2))?;
+            if round % 4 == 3 {
+                // Killed anywhere.
+                context.kill(round % 2)?;
+                eventually("it is gone", || !matches!(context.join_timeout(Duration::ZERO), Ok(false)));
+            } else {
+                join(&context)?;
+                made += 2;
+            }
+        }
+        STOP.store(true, Ordering::Relaxed);
+        used.into_iter().for_each(|thread| thread.join().unwrap());
+        while queue.try_get().is_ok() {}
+        let counted = *lock.lock().or_else(|_| lock.recover())?;
+        assert!((made..=made + 20).contains(&counted), "{counted} of {made}");
+        Arena::current()?.sweep()?;
+        assert_eq!(in_use(), before);
+        Ok(())
+    }
+    join(&one_process(original, ())).unwrap();
+}
+
+#[test]
+fn what_a_copy_and_its_killed_original_held_is_released() {
+    let _alone = settled();
+    fn copy(_: usize, (kept, here): (FrozenTensor<u8>, Queue<u32>)) -> Outcome {
+        send(&here, std::process::id())?;
+        let end = wait_for_the_end();
+        drop(kept);
+        end
+    }
+    fn original(_: usize, here: Queue<u32>) -> Outcome {
+        allow();
+        let kept = keep()?;
+        let _copies = start_processes(copy, (kept.frozen.clone(), here.clone()), forked(2))?;
+        send(&here, std::process::id())?;
+        wait_for_the_end()
+    }
+    let here = Queue::bounded(8).unwrap();
+    let before = in_use();
+    let members = Arena::current().unwrap().members().len();
+    let context = one_process(original, here.clone());
+    let all = [take(&here), take(&here), take(&here)];
+    assert_eq!(Arena::current().unwrap().members().iter().filter(|m| all.contains(&m.pid)).count(), 3);
+    context.kill(0).unwrap();
+    assert!(join(&context).is_err());
+    // The copies end with their original; no process that has them as children is left, so only their locks
+    // show it.
+    let arena = Arena::current().unwrap();
+    eventually("all is swept", || {
+        arena.sweep().unwrap();
+        in_use() == before && arena.members().len() == members
+    });
+}
+
+#[test]
+fn an_original_is_found_dead_while_its_copies_live() {
+    let _alone = settled();
+    // The copies must not keep the locks by which their original is known to live: here there is no other
+    // sign.
+    fn middle(_: usize, here: Queue<u32>) -> Outcome {
+        allow();
+        fn copy(_: usize, here: Queue<u32>) -> Outcome {
+            // It outlives its original.
+            live_on();
+            send(&here, std::process::id())?;
+            wait_for_the_end()
+        }
+        let kept = keep()?;
+        let _copies = start_processes(copy, here.clone(), forked(1))?;
+        drop(kept.frozen.clone());
+        wait_for_the_end()
+    }
+    fn live_on() {
+        mp::process::detach().unwrap();
+    }
+    // An original that is not a child of any process here: its parent ends first.
+    fn outer(_: usize, here: Queue<u32>) -> Outcome {
+        let inner = |here: Queue<u32>| {
+            live_on();
+            send(&here, std::process::id()).and_then(|()| middle(0, here)).map_err(|e| e.to_string())
+        };
+        let _inner = Process::builder().spawn(inner, here)?;
+        wait_for_the_end()
+    }
+    let here = Queue::bounded(8).unwrap();
+    let before = in_use();
+    let context = one_process(outer, here.clone());
+    let (original, copy) = (take(&here), take(&here));
+    context.kill(0).unwrap();
+    assert!(join(&context).is_err());
+    let arena = Arena::current().unwrap();
+    let is_member = |pid: u32| arena.members().iter().any(|m| m.pid == pid && m.live);
+    assert!(is_member(original) && is_member(copy));
+    let kill = |pid: u32| {
+        // SAFETY: no memory is involved.
+        assert_eq!(unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) }, 0);
+    };
+    kill(original);
+    eventually("the original is found dead", || {
+        arena.sweep().unwrap();
+        !is_member(original)
+    });
+    assert!(is_member(copy), "the copy lives");
+    kill(copy);
+    eventually("all is swept", || {
+        arena.sweep().unwrap();
+        in_use() == before && !is_member(copy)
+    });
+}
+
+#[test]
+fn copies_that_are_made_while_the_original_exits_end_with_it() {
+    let _alone = settled();
+    // A copy finds, in its own memory, that a thread is exiting: it would wait for ever for that thread to
+    // end the process.
+    fn original(_: usize, path: PathBuf) -> Outcome {
+        allow();
+        let file = std::fs::File::open(path)?;
+        // All copies have this lock too, until they end.
+        rustix::fs::flock(&file, FlockOperation::LockShared)?;
+        // Never closed, whatever destructors run at the end.
+        std::mem::forget(file);
+        // At the exit its workers are ended, and replaced by the copies that this test is about.
+        static POOL: OnceLock<Pool> = OnceLock::new();
+        let pool = Pool::builder().processes(6).start_method(StartMethod::Fork).build()?;
+        assert_eq!(POOL.get_or_init(|| pool).apply(|x: u8| x, 1)?, 1);
+        Ok(())
+    }
+    let scratch = Scratch::new("exits");
+    let path = scratch.0.join("held");
+    let file = std::fs::File::create(&path).unwrap();
+    for _ in 0..20 {
+        join(&one_process(original, path.clone())).unwrap();
+        eventually("all copies are gone", || {
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        });
+        rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
+    }
+}
+
+#[test]
+fn with_files_the_copies_hold_their_own() {
+    let _alone = settled();
+    fn original(_: usize, (): ()) -> Outcome {
+        allow();
+        mp::memory::set_sharing_strategy(mp::memory::SharingStrategy::FileSystem)?;
+        let kept = Tensor::<u8>::full([100_000], 5)?.freeze();
+        let before = in_use();
+        let copy = |rank: usize, kept: FrozenTensor<u8>| -> Outcome {
+            assert_eq!(mp::memory::get_sharing_strategy(), mp::memory::SharingStrategy::FileSystem);
+            let own = Tensor::<u8>::full([200_000], rank as u8)?;
+            assert!(kept.iter().all(|x| x == 5) && own.iter().all(|x| x == rank as u8));
+            Ok(())
+        };
+        for _ in 0..3 {
+            join(&start_processes(copy, kept.clone(), forked(2))?)?;
+        }
+        assert!(kept.iter().all(|x| x == 5));
+        assert_eq!(in_use(), before);
+        Ok(())
+    }
+    join(&one_process(original, ())).unwrap();
+}

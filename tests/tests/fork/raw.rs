@@ -1,0 +1,357 @@
+//! A raw `fork` copies a process without asking: the copy is no member. Each use of shared memory in it is an error, and
+//! it releases nothing that its parent has.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::task::Poll;
+
+use mp::list::ListError;
+use mp::queue::JoinableQueueError;
+use mp::sync::{AcquireError, BarrierError, RawArray};
+use mp::wait::Descriptor;
+use mp::{
+    Arena, Array, Barrier, Condition, Error, Event, FrozenTensor, GetError, JoinableQueue, Listener, Lock,
+    LockError, Once, PutError, Queue, QueueOptions, RLock, RwLock, Semaphore, ShareableList, Tensor, channel,
+    pipe,
+};
+use mp_tests::task::poll_once;
+use mp_tests::{Outcome, alone, in_use, join, next, one_process, send, take};
+
+/// Runs `f` in a forked copy of this process, which has `code` as its exit status.
+fn in_a_fork(f: impl Fn() -> i32) -> i32 {
+    // SAFETY: the copy has this thread only; what it calls takes no lock that another thread could have held, but
+    // the allocator's, which the C library puts in order in the copy.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(101);
+        // SAFETY: ends the copy at once, without running what the parent has to run.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    mp_tests::eventually("the copy ends", || {
+        // SAFETY: the status is valid for writes, and the process a child of this one.
+        unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) == pid }
+    });
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
+}
+
+/// Numbers the checks, and gives the number of the first one that fails.
+fn first_failure(checks: &[(&str, bool)]) -> i32 {
+    let failed = checks.iter().position(|(_, ok)| !ok);
+    if let Some(i) = failed {
+        eprintln!("in the copy: {} is wrong", checks[i].0);
+    }
+    failed.map_or(0, |i| i as i32 + 1)
+}
+
+fn forked<T>(result: &mp_core::Result<T>) -> bool {
+    matches!(result, Err(Error::Forked))
+}
+
+/// What a future has found, if it is not pending.
+fn at_once<R>(polled: Poll<R>) -> Option<R> {
+    match polled {
+        Poll::Ready(found) => Some(found),
+        Poll::Pending => None,
+    }
+}
+
+fn put_is_refused<T: mp::Message>(result: Result<(), PutError<T>>) -> bool {
+    matches!(&result, Err(PutError::Failed { error: mp_reduce::Error::Memory(Error::Forked), .. }))
+}
+
+fn get_is_refused<T>(result: Result<T, GetError>) -> bool {
+    matches!(&result, Err(GetError::Failed(mp_reduce::Error::Memory(Error::Forked))))
+}
+
+#[test]
+fn the_copy_can_do_nothing_and_releases_nothing() {
+    let _alone = alone();
+    // In a worker, whose only other threads are asleep.
+    fn worker(_: usize, (kept, results): (FrozenTensor<u8>, Queue<Vec<u8>>)) -> Outcome {
+        let arena = Arena::current()?;
+        let queue = Queue::<Vec<u8>>::bounded(4)?;
+        send(&queue, vec![1; 1000])?;
+        let own = Tensor::<u32>::full([1000], 7)?;
+        let frozen = Tensor::<u8>::full([4], 1)?.freeze();
+        let shared = Tensor::<u8>::full([4], 1)?.share();
+        let indices = Tensor::<i64>::zeros([1, 4])?.freeze();
+        let sparse = mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), &[1])?;
+        // A future that waits, and a descriptor: in the copy there is no thread that would wake a future.
+        let waits = Queue::<u8>::bounded(1)?;
+        let (here, _there) = mp::pipe()?;
+        let mut future = Box::pin(waits.get_async());
+        assert!(poll_once(&mut future).is_pending() && here.as_fd().is_ok());
+        let future = Cell::new(Some(future));
+        let before = in_use();
+        // The last handles of this process to each. The copy takes its own copy of the cell.
+        let handles = Cell::new(Some((own, kept, queue.clone())));
+        let code = in_a_fork(|| {
+            let refused = queue.put(vec![2; 10]);
+            let given_back = matches!(&refused, Err(PutError::Failed { value: v, .. }) if v == &[2; 10]);
+            let checks = [
+                ("current", forked(&Arena::current())),
+                ("me", forked(&arena.me())),
+                ("Arena::get", Arena::get().is_none()),
+                ("zeros", forked(&Tensor::<u8>::zeros([10]))),
+                ("as_slice", forked(&frozen.as_slice())),
+                ("get", forked(&frozen.get(&[0]))),
+                ("contiguous", forked(&frozen.contiguous())),
+                ("into_bytes", forked(&frozen.clone().into_bytes())),
+                ("as_ndarray", forked(&frozen.as_ndarray())),
+                ("read_into", forked(&shared.read_into(&mut [0; 4]))),
+                ("write_from", forked(&shared.write_from(&[0; 4]))),
+                ("fill", forked(&shared.fill(0))),
+                ("as_atomics", forked(&shared.as_atomics())),
+                ("get of a shared one", forked(&shared.get(&[0]))),
+                ("set of a shared one", forked(&shared.set(&[0], 1))),
+                ("copy_from", forked(&shared.copy_from(&frozen))),
+                (
+                    "a sparse tensor",
+                    forked(&mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), &[1])),
+                ),
+                ("to_dense", forked(&sparse.to_dense())),
+                ("sweep", forked(&arena.sweep())),
+                ("empty_cache", forked(&arena.empty_cache())),
+                ("wait", forked(&mp::wait(&[&queue, &queue.put_ready()], None))),
+                ("select", forked(&mp::select(&[&Descriptor(std::io::stdin()), &queue], None))),
+                (
+                    "ready",
+                    at_once(poll_once(&mut Box::pin(mp::wait::wait_async(queue.clone()))))
+                        .is_some_and(|r| forked(&r)),
+                ),
+                ("get_async", {
+                    // Polled once more, and dropped.
+                    let polled = future.take().map(|mut future| poll_once(&mut future));
+                    polled.and_then(at_once).is_some_and(get_is_refused)
+                }),
+                ("put_async", {
+                    let polled = poll_once(&mut Box::pin(queue.put_async(vec![3])));
+                    at_once(polled).is_some_and(put_is_refused)
+                }),
+                ("a connection", get_is_refused(here.try_recv::<u8>()) && !mp::Waitable::is_ready(&here)),
+                ("put", put_is_refused(refused)),
+                ("the value given back", given_back),
+                ("try_put", put_is_refused(queue.try_put(vec![]))),
+                ("get", get_is_refused(queue.get())),
+                ("try_get", get_is_refused(queue.try_get())),
+                ("close", !queue.close()),
+                ("bounded", Queue::<u8>::bounded(1).is_err()),
+                ("pack", mp::message::pack(1_u8).is_err()),
+                ("spawn", mp::spawn(|_: usize, (): ()| {}, (), 1).is_err()),
+            ];
+            drop(handles.take());
+            first_failure(&checks)
+        });
+        assert_eq!((code, in_use()), (0, before));
+        let (own, kept, _) = handles.take().ok_or("the parent has its handles")?;
+        assert_eq!((own.to_vec(), kept.to_vec()), (vec![7; 1000], vec![5; 100]));
+        // Memory that was released wrongly would be given out again.
+        let others: Vec<_> = (0..100).map(|_| Tensor::<u32>::full([1000], 9)).collect();
+        assert_eq!((own.to_vec(), others.len()), (vec![7; 1000], 100));
+        send(&results, next(&queue)?.ok_or("closed by the copy")?)
+    }
+    let kept = Tensor::<u8>::full([100], 5).unwrap().freeze();
+    let results = Queue::bounded(1).unwrap();
+    let context = one_process(worker, (kept.clone(), results.clone()));
+    assert_eq!(take(&results), [1; 1000]);
+    join(&context).unwrap();
+    assert_eq!(kept.to_vec(), [5; 100]);
+}
+
+#[test]
+fn looking_at_shared_memory_in_the_copy_does_not_crash_it() {
+    let _alone = alone();
+    fn worker(_: usize, kept: FrozenTensor<u8>) -> Outcome {
+        let queue = Queue::<u8>::bounded(4)?;
+        // Whatever these return, they are safe functions.
+        let array = kept.clone().into_bytes()?;
+        let mut own = Tensor::<f32>::zeros([10])?;
+        own.set_requires_grad(true)?;
+        let looks: [(&str, &dyn Fn()); 7] = [
+            ("the length of a queue", &|| assert!(queue.len() < 9)),
+            ("a queue's Debug", &|| drop(format!("{queue:?}"))),
+            ("an element that get can refuse", &|| drop(kept.get(&[0]))),
+            ("a tensor's Debug and Display", &|| assert!(format!("{kept:?}{own}").contains("forked"))),
+            ("views", &|| drop(kept.narrow(0, 5, 5).and_then(|part| part.reshape([5, 1])))),
+            ("bytes", &|| assert!(array.is_empty())),
+            ("statistics", &|| {
+                let _ = Arena::get().map(|arena| arena.memory_stats());
+            }),
+        ];
+        let codes = looks.map(|(what, look)| {
+            let code = in_a_fork(|| {
+                look();
+                0
+            });
+            (what, code)
+        });
+        let crashed: Vec<_> = codes.into_iter().filter(|(_, code)| *code < 0).collect();
+        assert!(crashed.is_empty(), "killed by a signal: {crashed:?}");
+        Ok(())
+    }
+    let kept = Tensor::<u8>::full([100], 5).unwrap().freeze();
+    join(&one_process(worker, kept)).unwrap();
+}
+
+#[test]
+fn locks_are_refused_in_the_copy_and_stay_held() {
+    let _alone = alone();
+    fn worker(_: usize, (): ()) -> Outcome {
+        let value = Lock::new(5_u64)?;
+        let array = Array::<u8>::zeros(4)?;
+        let raw = RawArray::<u8>::zeros(4)?;
+        let list = ShareableList::new([1.into()])?;
+        let held = Cell::new(Some(value.lock()?));
+        let code = in_a_fork(|| {
+            let refused = |e: LockError| matches!(e, LockError::Failed(Error::Forked));
+            let checks = [
+                ("lock", array.lock().is_err_and(refused)),
+                ("recover", array.recover().is_err_and(refused)),
+                ("try_lock of what the parent holds", value.try_lock().is_err_and(refused)),
+                ("RawArray::get", forked(&raw.get(0))),
+                ("RawArray::set", forked(&raw.set(0, 1))),
+                ("a list", matches!(list.get(0), Err(ListError::Lock(LockError::Failed(Error::Forked))))),
+                ("Lock::new", forked(&Lock::new(1_u8))),
+            ];
+            // The copy's copy of the guard: it unlocks nothing.
+            drop(held.take());
+            first_failure(&checks)
+        });
+        assert_eq!(code, 0);
+        assert!(matches!(value.try_lock(), Err(LockError::WouldDeadlock)), "still held");
+        assert_eq!(held.take().map(|guard| *guard), Some(5));
+        value.try_lock()?;
+        Ok(())
+    }
+    join(&one_process(worker, ())).unwrap();
+}
+
+#[test]
+fn the_copy_can_use_no_lock_and_releases_none() {
+    let _alone = alone();
+    fn worker(_: usize, (): ()) -> Outcome {
+        let (lock, rlock, rwlock) = (Lock::new(1_u8)?, RLock::new(1_u8)?, RwLock::new(1_u8)?);
+        let (semaphore, event, condition) = (Semaphore::new(2)?, Event::new()?, Condition::new()?);
+        let (barrier, once, writes) = (Barrier::new(1)?, Once::new()?, RwLock::new(1_u8)?);
+        // The copy takes its own copy of the cell, and drops what is in it.
+        let held = Cell::new(Some((
+            (lock.lock()?, rlock.lock()?, rwlock.read()?, writes.write()?),
+            (semaphore.acquire()?, barrier.enroll()?),
+        )));
+        let other = Lock::new(2_u8)?;
+        let waits = Cell::new(Some(other.lock()?));
+        let code = in_a_fork(|| {
+            let failed = |e: Option<LockError>| matches!(e, Some(LockError::Failed(Error::Forked)));
+            let waited = waits.take().map(|guard| condition.wait(guard).map(drop));
+            let checks = [
+                ("lock", failed(other.lock().err())),
+                ("try_lock of a lock that is held", failed(lock.try_lock().err())),
+                ("recover", failed(lock.recover().err())),
+                ("lock of an RLock", failed(rlock.lock().err())),
+                ("read", failed(rwlock.read().err())),
+                ("write", failed(rwlock.write().err())),
+                ("call_once", failed(once.call_once(|_| ()).err())),
+                ("acquire", matches!(semaphore.try_acquire(), Err(AcquireError::Failed(Error::Forked)))),
+                ("release", matches!(semaphore.release(), Err(AcquireError::Failed(Error::Forked)))),
+                ("add_permits", matches!(semaphore.add_permits(1), Err(AcquireError::Failed(Error::Forked)))),
+                ("set", forked(&event.set())),
+                ("clear", forked(&event.clear())),
+                ("wait for an event", forked(&event.wait())),
+                ("wait at a condition", failed(waited.and_then(Result::err))),
+                ("notify", forked(&condition.notify_all())),
+                ("wait at a barrier", matches!(barrier.wait(), Err(BarrierError::Failed(Error::Forked)))),
+                ("enroll", matches!(barrier.enroll(), Err(BarrierError::Failed(Error::Forked)))),
+                ("abort", forked(&barrier.abort())),
+                ("reset", forked(&barrier.reset())),
+                ("the rest", !event.is_set() && semaphore.available() == 0 && !once.is_completed()),
+                (
+                    "debug output",
+                    !format!("{lock:?} {rlock:?} {rwlock:?} {barrier:?} {condition:?}").is_empty(),
+                ),
+            ];
+            drop(held.take());
+            first_failure(&checks)
+        });
+        assert_eq!(code, 0, "of the checks in the copy");
+        // All is held as before, by this process.
+        let elsewhere = |f: &(dyn Fn() -> bool + Sync)| std::thread::scope(|s| s.spawn(f).join().unwrap());
+        assert!(elsewhere(&|| matches!(lock.try_lock(), Err(LockError::Held { .. }))));
+        assert!(elsewhere(&|| matches!(rlock.try_lock(), Err(LockError::Held { .. }))));
+        assert!(elsewhere(&|| matches!(rwlock.try_write(), Err(LockError::Held { .. }))));
+        assert!(elsewhere(&|| matches!(writes.try_read(), Err(LockError::Held { .. }))));
+        assert_eq!(semaphore.available(), 1);
+        assert!(matches!(barrier.enroll(), Err(BarrierError::TooMany { .. })));
+        drop((held.take(), waits.take()));
+        drop((lock.try_lock()?, rlock.try_lock()?, rwlock.try_write()?, writes.try_read()?));
+        assert_eq!(semaphore.available(), 2);
+        drop(barrier.enroll()?);
+        Ok(())
+    }
+    join(&one_process(worker, ())).unwrap();
+}
+
+#[test]
+fn queues_of_every_kind_are_refused_in_the_copy() {
+    let _alone = alone();
+    fn worker(_: usize, (): ()) -> Outcome {
+        let queue = QueueOptions::new().capacity(4).bytes(1000).create::<u32>()?;
+        let (sender, receiver) = channel::<u32>()?;
+        let (here, there) = pipe()?;
+        let tasks = JoinableQueue::<u32>::bounded(4)?;
+        queue.put(1)?;
+        sender.send(1)?;
+        here.send(1_u32)?;
+        tasks.put(1)?;
+        let before = in_use();
+        let lease = Cell::new(queue.get_ack()?);
+        let code = in_a_fork(|| {
+            // Dropped in the copy: nothing is given back.
+            drop(lease.take());
+            let checks = [
+                ("get_ack", get_is_refused(queue.get_ack())),
+                ("put_many", queue.put_many([1, 2]).is_err()),
+                ("get_many", get_is_refused(queue.get_many(&mut Vec::new(), 2))),
+                ("send", put_is_refused(sender.send(2))),
+                ("recv", get_is_refused(receiver.recv())),
+                ("send into a pipe", put_is_refused(here.send(2_u32))),
+                ("recv from a pipe", get_is_refused(there.recv::<u32>())),
+                ("poll", get_is_refused(there.poll(std::time::Duration::ZERO))),
+                ("put of a task", put_is_refused(tasks.put(2))),
+                ("get of a task", get_is_refused(tasks.get())),
+                ("join", matches!(tasks.join(), Err(JoinableQueueError::Failed(_)))),
+                ("wait for a task", forked(&mp::wait(&[&tasks], Some(std::time::Duration::ZERO)))),
+                ("what is in them", (queue.len(), receiver.len(), tasks.unfinished()) == (0, 0, 0)),
+            ];
+            first_failure(&checks)
+        });
+        assert_eq!((code, in_use()), (0, before));
+        assert!(queue.try_get_ack().is_err(), "the lease is the parent's still");
+        lease.take().ok_or("the parent has its lease")?.ack();
+        assert_eq!((receiver.recv()?, there.recv::<u32>()?), (1, 1));
+        tasks.get()?.ok_or("closed")?.ack();
+        tasks.join()?;
+        Ok(())
+    }
+    join(&one_process(worker, ())).unwrap();
+}
+
+#[test]
+fn the_copy_of_a_listener_leaves_its_path() {
+    let _alone = alone();
+    let directory = std::env::temp_dir().join(format!("mp-test-copied-listener-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let listener = Cell::new(Some(Listener::bind(directory.join("socket")).unwrap()));
+    assert_eq!(
+        in_a_fork(|| {
+            drop(listener.take());
+            0
+        }),
+        0
+    );
+    assert!(directory.join("socket").exists());
+    drop(listener);
+    assert!(!directory.join("socket").exists());
+    std::fs::remove_dir(&directory).unwrap();
+}

@@ -1,0 +1,145 @@
+//! Processes that are killed, or stopped, at every access while they replace a value that others watch, and read it, or send to
+//! all and receive. The others go on, see whole values in one order, and nothing of the dead process is left.
+
+use mp::queue::broadcast::{self, RecvError};
+use mp::queue::watch;
+use mp::{FrozenTensor, Tensor};
+use mp_core::inject;
+use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
+use mp_tests::{DEADLINE, Outcome, one_process, signal};
+use rustix::process::Signal;
+
+/// Values that a script sends, from 1 on.
+const VALUES: u64 = 3;
+/// As many others are sent: every slot is used again by them.
+const MANY: u64 = 300;
+
+type Numbered = (u64, FrozenTensor<u64>, Vec<u8>);
+
+/// Too long for an envelope, so that it has a block of its own.
+fn numbered(number: u64) -> Numbered {
+    (number, Tensor::full([20], number).unwrap().freeze(), vec![number as u8; 300])
+}
+
+/// The number of a value, which must be whole.
+fn number((number, tensor, bytes): &Numbered) -> u64 {
+    assert!(tensor.iter().all(|v| v == *number), "value {number} is torn: {tensor}");
+    assert!(bytes.iter().all(|&b| b == *number as u8), "value {number} is torn: {bytes:?}");
+    *number
+}
+
+type Watched = (watch::Sender<Numbered>, watch::Receiver<Numbered>);
+
+fn replace_and_read(_: usize, ((sender, receiver), at, signal): (Watched, u64, i32)) -> Outcome {
+    inject::arm(at, signal);
+    for n in 1..=VALUES {
+        sender.send(numbered(n)).map_err(|e| e.to_string())?;
+        let seen = number(&*receiver.borrow_and_update()?);
+        assert!(seen >= n, "{seen} after {n}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_is_killed_while_it_replaces_and_reads_a_value() {
+    for_every_access(|at| {
+        let (sender, receiver) = watch::channel(numbered(0)).unwrap();
+        let there = (sender.clone(), receiver.clone());
+        let killed = killed(&one_process(replace_and_read, (there, at, KILL)));
+        let last = number(&receiver.borrow_and_update().unwrap());
+        assert!(last <= VALUES && (killed || last == VALUES), "{last}, killed at access {at}");
+        for n in 100..103 {
+            sender.send(numbered(n)).unwrap();
+            assert_eq!(number(&receiver.borrow().unwrap()), n, "killed at access {at}");
+        }
+        drop(sender);
+        assert!(receiver.wait_changed_timeout(DEADLINE).is_ok(), "the last one was not seen");
+        assert!(receiver.wait_changed_timeout(DEADLINE).is_err_and(|e| !e.is_empty()), "at access {at}");
+        killed
+    });
+}
+
+#[test]
+fn others_go_on_while_one_is_stopped_as_it_replaces_and_reads_a_value() {
+    for_every_access(|at| {
+        let (sender, receiver) = watch::channel(numbered(0)).unwrap();
+        let there = (sender.clone(), receiver.clone());
+        let context = one_process(replace_and_read, (there, at, STOP));
+        let (pid, ended) = (context.pids()[0], !stopped(&context));
+        if !ended {
+            for n in 100..100 + MANY {
+                sender.send(numbered(n)).unwrap();
+                assert_eq!(number(&receiver.borrow().unwrap()), n, "stopped at access {at}");
+            }
+            signal(pid, Signal::CONT);
+            assert!(!killed(&context), "stopped at access {at}");
+        }
+        !ended
+    });
+}
+
+type Sides = (broadcast::Sender<Numbered>, broadcast::Receiver<Numbered>);
+
+fn send_and_receive(_: usize, ((sender, receiver), at, signal): (Sides, u64, i32)) -> Outcome {
+    inject::arm(at, signal);
+    for n in 1..=VALUES {
+        sender.send(numbered(n)).map_err(|e| e.to_string())?;
+        match receiver.recv_timeout(DEADLINE) {
+            Ok(message) => _ = number(&message),
+            Err(RecvError::Lagged(_)) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// All that comes to a receiver, which misses nothing.
+fn received(receiver: &broadcast::Receiver<Numbered>) -> Vec<u64> {
+    std::iter::from_fn(|| match receiver.try_recv() {
+        Ok(message) => Some(number(&message)),
+        Err(RecvError::Empty) => None,
+        Err(e) => panic!("{e}"),
+    })
+    .collect()
+}
+
+#[test]
+fn a_process_is_killed_while_it_sends_to_all_and_receives() {
+    for_every_access(|at| {
+        let (sender, receiver) = broadcast::channel(8).unwrap();
+        let there = (sender.clone(), receiver.resubscribe().unwrap());
+        let killed = killed(&one_process(send_and_receive, (there, at, KILL)));
+        let got = received(&receiver);
+        assert!(got.iter().copied().eq(1..=got.len() as u64), "killed at access {at}: {got:?}");
+        assert!(killed || got.len() as u64 == VALUES);
+        for n in 100..100 + MANY {
+            sender.send(numbered(n)).unwrap();
+            assert_eq!(received(&receiver), [n], "killed at access {at}");
+        }
+        drop(sender);
+        assert!(matches!(receiver.recv_timeout(DEADLINE), Err(RecvError::Closed)), "at access {at}");
+        killed
+    });
+}
+
+#[test]
+fn others_go_on_while_one_is_stopped_as_it_sends_to_all_and_receives() {
+    for_every_access(|at| {
+        let (sender, receiver) = broadcast::channel(8).unwrap();
+        let there = (sender.clone(), receiver.resubscribe().unwrap());
+        let context = one_process(send_and_receive, (there, at, STOP));
+        let (pid, ended) = (context.pids()[0], !stopped(&context));
+        let mut got = received(&receiver);
+        if !ended {
+            for n in 100..100 + MANY {
+                sender.send(numbered(n)).unwrap();
+                assert_eq!(received(&receiver), [n], "stopped at access {at}");
+            }
+            signal(pid, Signal::CONT);
+            assert!(!killed(&context), "stopped at access {at}");
+            got.extend(received(&receiver));
+        }
+        assert_eq!(got, [1, 2, 3], "stopped at access {at}");
+        !ended
+    });
+}

@@ -1,0 +1,68 @@
+//! Workers that join the shared memory when they first need it: most never do, and those that do are members like others.
+
+use mp::{Arena, FrozenTensor, Process, SpawnOptions, Tensor, start_processes};
+use mp_core::inject;
+use mp_tests::kill::{for_every_access, killed};
+use mp_tests::{DEADLINE, Outcome, alone, eventually, join, one_process};
+use rustix::process::Signal;
+
+/// Members, and live blocks.
+fn there() -> (usize, u64) {
+    let s = Arena::current().unwrap().memory_stats();
+    (s.members as usize, s.live_blocks)
+}
+
+fn members_seen((): ()) -> mp::AnyResult<usize> {
+    Ok(Arena::current()?.members().iter().filter(|m| m.live).count())
+}
+
+#[test]
+fn a_worker_without_tensors_is_no_member() {
+    let _alone = alone();
+    let before = there();
+    let worker = |_: usize, name: String| -> Outcome {
+        // It would become a member as soon as it asked.
+        assert_eq!(name, "nothing shared");
+        std::thread::park_timeout(DEADLINE);
+        Ok(())
+    };
+    let context = start_processes(worker, "nothing shared".to_string(), SpawnOptions::nprocs(2)).unwrap();
+    assert_eq!(there(), before);
+    (0..2).for_each(|rank| context.kill(rank).unwrap());
+    assert!(join(&context).is_err());
+    assert_eq!(
+        Process::spawn(members_seen, ()).unwrap().join().unwrap(),
+        2,
+        "the process that asks is a member"
+    );
+}
+
+#[test]
+fn what_it_makes_arrives_as_from_any_other() {
+    let _alone = alone();
+    let before = there();
+    let worker = |(rows, value): (usize, f32)| -> mp::AnyResult<FrozenTensor<f32>> {
+        Ok(Tensor::full([rows, 1000], value)?.freeze())
+    };
+    let got = Process::spawn(worker, (500, 0.5)).unwrap().join().unwrap();
+    assert_eq!((got.shape(), got.iter().sum::<f32>()), (&[500, 1000][..], 250_000.0));
+    drop(got);
+    eventually("all is released", || {
+        Arena::current().unwrap().sweep().unwrap();
+        there() == before
+    });
+}
+
+fn join_and_die(_: usize, at: u64) -> Outcome {
+    inject::arm(at, Signal::KILL.as_raw());
+    let kept = Tensor::<u64>::zeros([100])?.freeze();
+    drop(Tensor::<u64>::zeros([100_000])?);
+    drop(kept);
+    Ok(())
+}
+
+#[test]
+fn it_is_killed_at_every_access_of_joining() {
+    // Killed before its parent knows which member it is, it is known to be dead by its locks.
+    for_every_access(|at| killed(&one_process(join_and_die, at)));
+}

@@ -1,0 +1,151 @@
+//! A pool whose workers die at every access to shared memory, and one in a forked copy.
+#![allow(unsafe_code)]
+
+#[cfg(feature = "file_system")]
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mp::pool::{MapResult, PoolError, ResultKind};
+use mp::process::{ExitStatus, Signal};
+use mp::{AsyncResult, FrozenTensor, Pool, TaskError, Tensor};
+use mp_core::inject;
+use mp_tests::kill::for_every_access;
+#[cfg(feature = "file_system")]
+use mp_tests::scratch::{Scratch, files_in};
+use mp_tests::{DEADLINE, alone, eventually, join, one_process};
+use rustix::process::Signal as Sent;
+
+fn got<T, S: ResultKind<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError> {
+    match result.get_timeout(DEADLINE) {
+        Ok(value) => value,
+        Err(result) => panic!("not within {DEADLINE:?}: {result:?}"),
+    }
+}
+
+type Args = (u64, Option<(u64, i32)>, FrozenTensor<u64>);
+
+/// Gives its number and a tensor back. It may have its process killed, or stopped, at some access from now on.
+fn work((number, arm, all): Args) -> mp::AnyResult<(u64, FrozenTensor<u64>)> {
+    assert_eq!(all.get(&[3])?, 77, "torn");
+    if let Some((at, signal)) = arm {
+        inject::arm(at, signal);
+    }
+    let own = Tensor::full([100], number)?;
+    Ok((number, own.freeze()))
+}
+
+fn check(number: u64, (same, own): (u64, FrozenTensor<u64>)) {
+    assert!(same == number && own.iter().all(|v| v == number), "torn: {number}, {same}, {own:?}");
+}
+
+const TASKS: u64 = 6;
+
+/// Six tasks, the second of which arms; one worker, which knows the function already, and its process.
+fn round(at: u64, signal: Sent) -> (Pool, u32, MapResult<(u64, FrozenTensor<u64>)>) {
+    let all = Tensor::full([2000], 77).unwrap().freeze();
+    // A stopped worker doesn't get the request to end.
+    let pool = Pool::builder().processes(1).grace_period(Duration::from_millis(20)).build().unwrap();
+    got(pool.apply_async(work, (9, None, all.clone()))).unwrap();
+    // As soon as it is armed there may be another one, or none.
+    let pid = pool.pids()[0];
+    let arm = |number| (number == 1).then_some((at, signal.as_raw()));
+    let tasks = (0..TASKS).map(|number| (number, arm(number), all.clone()));
+    let results = pool.task(work).chunksize(TASKS as usize).map_async(tasks);
+    (pool, pid, results)
+}
+
+#[test]
+fn a_worker_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let (pool, pid, results) = round(at, Sent::KILL);
+        assert!(results.wait_timeout(DEADLINE), "{at}: {results:?}");
+        let mut lost = Vec::new();
+        for (number, result) in (0..).zip(results.results()) {
+            match result {
+                Ok(value) => check(number, value),
+                Err(TaskError::WorkerLost(error)) => {
+                    assert_eq!(error.pid, pid);
+                    assert!(matches!(error.exit, ExitStatus::Signal { signal: Signal::KILL, .. }), "{error}");
+                    lost.push(number);
+                }
+                Err(other) => panic!("{at}, task {number}: {other}"),
+            }
+        }
+        assert!(lost.len() <= 1, "{at}: tasks {lost:?} were lost with one worker");
+        // It dies at the end of the queue, too.
+        let reached = pool.pids() != [pid] || !lost.is_empty();
+        drop(pool);
+        // So early the script is not at its end, also if the kill was not seen.
+        reached || at <= 400
+    });
+}
+
+#[test]
+fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
+    let _alone = alone();
+    for at in (1..300).step_by(7) {
+        let (pool, pid, results) = round(at, Sent::STOP);
+        eventually("it stands still, or is done", || results.ready() || mp_tests::threads_are(pid, 'T'));
+        // Whether it has answered or not: it is ended, and no process waits for it.
+        drop(pool);
+        assert!(results.wait_timeout(DEADLINE), "{at}: {results:?}");
+        for (number, result) in (0..).zip(results.results()) {
+            match result {
+                Ok(value) => check(number, value),
+                Err(error) => assert!(matches!(error, TaskError::Terminated), "{at}, task {number}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg(feature = "file_system")]
+fn tensors_in_files_travel_through_a_pool() {
+    fn worker(_: usize, directory: PathBuf) -> mp::AnyResult<()> {
+        files_in(&directory);
+        let pool = Pool::new(2)?;
+        let twice = |mut tensor: Tensor<u64>| {
+            tensor.as_mut_slice()?.iter_mut().for_each(|v| *v *= 2);
+            Ok::<_, mp::Error>(tensor)
+        };
+        let tensors = (0..10).map(|i| Tensor::full([1000], i)).collect::<Result<Vec<_>, _>>()?;
+        for (i, tensor) in (0..).zip(pool.map(twice, tensors)?) {
+            assert!(tensor.iter().all(|v| v == 2 * i));
+        }
+        Ok(pool.join()?)
+    }
+    let _alone = alone();
+    let scratch = Scratch::new("pool");
+    join(&one_process(worker, scratch.0.clone())).unwrap();
+}
+
+#[test]
+fn a_forked_copy_has_no_pool() {
+    fn worker(_: usize, (): ()) -> mp::AnyResult<i32> {
+        let pool = Pool::new(1)?;
+        let result = pool.map_async(|x: u64| x, 0..10);
+        result.wait();
+        // SAFETY: the copy has this thread only, and ends at once.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let closed = matches!(pool.apply(|x: u64| x, 1), Err(TaskError::Closed | TaskError::Terminated));
+            let ended = matches!(result.get(), Err(TaskError::Terminated));
+            let nothing = pool.imap(|x: u64| x, 0..3).all(|result| result.is_err());
+            let joined = matches!(pool.join_timeout(DEADLINE), Err(PoolError::OtherProcess { .. }));
+            drop(pool);
+            let failed = [closed, ended, nothing, joined].iter().position(|ok| !ok);
+            // SAFETY: ends the copy at once, without running what the parent has to run.
+            unsafe { libc::_exit(failed.map_or(0, |i| i as i32 + 1)) };
+        }
+        let mut status = 0;
+        eventually("the copy ends", || {
+            // SAFETY: the status is valid for writes, and the process a child of this one.
+            unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) == pid }
+        });
+        assert_eq!(pool.apply(|x: u64| x + 1, 1)?, 2);
+        assert_eq!(result.get()?, Vec::from_iter(0..10));
+        Ok(status)
+    }
+    let _alone = alone();
+    assert_eq!(one_process(worker, ()).join().unwrap(), [0]);
+}

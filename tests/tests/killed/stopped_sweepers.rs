@@ -1,0 +1,325 @@
+//! A process that is stopped, or killed, at the n-th change that it makes while it visits and sweeps a dead
+//! process, for every n: the others get what they wait for while it is stopped. When it continues, nothing
+//! comes twice, and nothing is left.
+
+use mp::queue::JoinableQueueError;
+use mp::{
+    Arena, GetError, JoinableQueue, Lock, LockError, Queue, Receiver, Semaphore, Sender, SharedTensor,
+    SpawnOptions, Tensor, Waitable, channel, start_processes,
+};
+use mp_core::inject;
+use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, eventually_in_use, in_use, one_process, signal, threads_are,
+};
+use rustix::process::Signal;
+
+/// How many accesses after the last thing that it does a process waits.
+const WAITS: u64 = 400;
+
+/// How many changes after the first stop it is stopped again.
+const AGAIN: [u64; 6] = [1, 2, 3, 5, 8, 21];
+
+/// What the process that dies holds, and others wait for.
+type Things = (
+    Queue<u64>,
+    JoinableQueue<u64>,
+    Queue<u64>,
+    (Sender<u64>, Sender<u64>, Sender<u64>),
+    Queue<Sender<u64>>,
+    Lock<u64>,
+    Semaphore,
+    SharedTensor<u64>,
+);
+
+/// Has a message, a task, a place in a queue, a sender, one in a message that it is putting, one in a queue of its own, a lock,
+/// a permit, memory. Then it is stopped, and killed.
+fn has_much(_: usize, things: Things) -> Outcome {
+    let (leases, tasks, deserted, (sender, in_hand, in_queue), full, lock, permits, noted) = things;
+    let lease = leases.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+    let task = tasks.get_timeout(DEADLINE)?.ok_or("closed")?;
+    let own = Queue::unbounded()?;
+    own.put(in_queue)?;
+    let _held = (lock.lock_timeout(DEADLINE)?, permits.acquire_timeout(DEADLINE)?);
+    let memory = Tensor::full([100], 1_u64)?;
+    noted.store(0, *lease + *task);
+    inject::arm(WAITS, STOP);
+    // There is no room: so it waits.
+    full.put(in_hand)?;
+    drop((lease, task, own, memory, sender, deserted));
+    Ok(())
+}
+
+/// Visits and sweeps a child of its own, whose queues and locks it does not have.
+fn sweeps(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
+    let context = start_processes(has_much, things, SpawnOptions::nprocs(1))?;
+    if !stopped(&context) {
+        return Err("it should have waited".into());
+    }
+    inject::arm_at_change(at, how);
+    signal(context.pids()[0], Signal::KILL);
+    assert!(killed(&context));
+    Arena::current()?.sweep()?;
+    Ok(())
+}
+
+/// This process's handles to what the killed process had.
+struct Here {
+    leases: Queue<u64>,
+    tasks: JoinableQueue<u64>,
+    deserted: Queue<u64>,
+    receivers: [Receiver<u64>; 3],
+    full: Queue<Sender<u64>>,
+    lock: Lock<u64>,
+    permits: Semaphore,
+    noted: SharedTensor<u64>,
+}
+
+fn things() -> (Things, Here) {
+    let here = |receivers| Here {
+        leases: Queue::unbounded().unwrap(),
+        tasks: JoinableQueue::unbounded().unwrap(),
+        deserted: Queue::unbounded().unwrap(),
+        receivers,
+        full: Queue::bounded(1).unwrap(),
+        lock: Lock::new(0).unwrap(),
+        permits: Semaphore::new(1).unwrap(),
+        noted: Tensor::zeros([1]).unwrap().share(),
+    };
+    let [(s1, r1), (s2, r2), (s3, r3)] = [(); 3].map(|()| channel().unwrap());
+    let here = here([r1, r2, r3]);
+    here.leases.put(30).unwrap();
+    here.tasks.put(12).unwrap();
+    here.full.put(channel().unwrap().0).unwrap();
+    let (leases, tasks, deserted) = (here.leases.clone(), here.tasks.clone(), here.deserted.clone());
+    let (full, lock, permits) = (here.full.clone(), here.lock.clone(), here.permits.clone());
+    ((leases, tasks, deserted, (s1, s2, s3), full, lock, permits, here.noted.clone()), here)
+}
+
+/// Checks everything that a process can wait for.
+fn others_go_on(here: &Here, at: u64) {
+    assert_eq!(here.noted.load(0), 42, "it died too early");
+    let lease = here.leases.get_ack_timeout(DEADLINE).unwrap_or_else(|e| panic!("{e}, at change {at}"));
+    assert_eq!(lease.expect("it is open").ack(), 30, "at change {at}");
+    for (i, receiver) in here.receivers.iter().enumerate() {
+        let end = receiver.recv_timeout(DEADLINE).unwrap_err();
+        assert!(matches!(end, GetError::Disconnected), "{end}, of receiver {i} at change {at}");
+    }
+    let end = here.tasks.join_timeout(DEADLINE).unwrap_err();
+    assert!(matches!(end, JoinableQueueError::Lost(1)), "{end}, at change {at}");
+    assert_eq!(here.tasks.dead_letter().unwrap(), Some(12));
+    let end = here.deserted.get_timeout(DEADLINE).unwrap_err();
+    assert!(matches!(end, GetError::Deserted { .. }), "{end}, at change {at}");
+    let end = here.lock.lock_timeout(DEADLINE).map(drop).unwrap_err();
+    assert!(matches!(end, LockError::OwnerDied { .. }), "{end}, at change {at}");
+    drop(here.permits.acquire_timeout(DEADLINE).unwrap());
+    // There is memory, and room for messages.
+    let tensors: Vec<_> = (0..20).map(|i| Tensor::full([1 << (i % 10)], 7_u64).unwrap()).collect();
+    (0..20).for_each(|n| here.leases.put(n).unwrap());
+    (0..20).for_each(|n| assert_eq!(here.leases.try_get().unwrap(), Some(n)));
+    assert!(tensors.iter().all(|t| t.iter().all(|v| v == 7)));
+}
+
+fn nothing_comes_twice(here: &Here, at: u64) {
+    assert!(matches!(here.leases.try_get(), Ok(None) | Err(_)), "at change {at}");
+    assert_eq!(here.tasks.dead_letter().unwrap(), None, "at change {at}");
+    here.tasks.join_timeout(DEADLINE).unwrap();
+    assert!(here.full.try_get().unwrap().is_some(), "at change {at}");
+    assert_eq!(here.full.len(), 0, "what was being put did not arrive");
+}
+
+/// Everything that is waited for.
+fn round(at: u64, how: i32, wait: bool) -> bool {
+    let (things, here) = things();
+    let context = one_process(sweeps, (things, at, how));
+    let pid = context.pids()[0];
+    let reached = if how == STOP { stopped(&context) } else { killed(&context) };
+    if !wait {
+        // As a waiter would do within a tenth of a second.
+        Arena::current().unwrap().sweep().unwrap();
+    }
+    others_go_on(&here, at);
+    if how == STOP && reached {
+        assert!(threads_are(pid, 'T'), "it was continued");
+        signal(pid, Signal::CONT);
+        assert!(!killed(&context), "it was killed at change {at}");
+    }
+    nothing_comes_twice(&here, at);
+    reached
+}
+
+#[test]
+fn a_sweeper_that_is_stopped_holds_up_no_other_process() {
+    // Most rounds without waiting for the next look for the dead.
+    for_every_access(|at| round(at, STOP, at.is_multiple_of(16)));
+}
+
+#[test]
+fn a_sweeper_that_is_killed_holds_up_no_other_process() {
+    for_every_access(|at| round(at, KILL, at.is_multiple_of(16)));
+}
+
+/// A stopped sweeper holds up only the memory of that dead process: processes that die later are swept.
+#[test]
+fn while_a_sweeper_is_stopped_others_that_die_are_swept() {
+    let _alone = alone();
+    Arena::current().unwrap();
+    let before = in_use();
+    // Until it is in the middle of the sweep, so that the slot of the dead process stays.
+    let (at, context, here) = (1..1000)
+        .step_by(8)
+        .find_map(|at| {
+            let (things, here) = things();
+            let context = one_process(sweeps, (things, at, STOP));
+            assert!(stopped(&context), "it has ended before change {at}");
+            others_go_on(&here, at);
+            Arena::current().unwrap().sweep().unwrap();
+            if slots() == 3 {
+                return Some((at, context, here));
+            }
+            signal(context.pids()[0], Signal::CONT);
+            assert!(!killed(&context));
+            None
+        })
+        .unwrap();
+    println!("stopped at change {at}");
+    let (blocks, queued, _) = in_use();
+    for _ in 0..3 {
+        let (things, here) = self::things();
+        assert!(!round_of(things));
+        others_go_on(&here, 0);
+    }
+    eventually("those are swept", || {
+        Arena::current().unwrap().sweep().unwrap();
+        let now = in_use();
+        slots() == 3 && now.0 <= blocks && now.1 <= queued
+    });
+    signal(context.pids()[0], Signal::CONT);
+    assert!(!killed(&context));
+    nothing_comes_twice(&here, at);
+    drop(here);
+    eventually_in_use(before, "nothing is left");
+}
+
+/// Has a message of each, and is stopped, and killed.
+fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
+    let leases = (first.get_ack_timeout(DEADLINE)?, second.get_ack_timeout(DEADLINE)?);
+    signal(std::process::id(), Signal::STOP);
+    drop(leases);
+    Ok(())
+}
+
+/// Visits and sweeps a child that has leases; stops there.
+fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
+    let context = start_processes(has_leases, things, SpawnOptions::nprocs(1))?;
+    if !stopped(&context) {
+        return Err("it should have stopped".into());
+    }
+    inject::arm_at_change(at, STOP);
+    signal(context.pids()[0], Signal::KILL);
+    assert!(killed(&context));
+    Arena::current()?.sweep()?;
+    Ok(())
+}
+
+/// A visitor that is stopped has read what it changes when it continues: until then it is not used again.
+#[test]
+fn while_a_visitor_is_stopped_no_other_process_sweeps_what_it_visits() {
+    let _alone = alone();
+    Arena::current().unwrap();
+    let before = in_use();
+    let mut between = Vec::new();
+    for at in 1..200 {
+        let queues = [(); 2].map(|()| Queue::unbounded().unwrap());
+        queues.iter().for_each(|queue| queue.put(5).unwrap());
+        let [first, second] = queues.clone();
+        let context = one_process(visits_leases, ((first, second), at));
+        let reached = stopped(&context);
+        // One queue knows of the death, with the message that came back, and the other does not: it is in the middle of its visit.
+        if reached && queues.iter().filter(|queue| queue.is_ready()).count() == 1 {
+            between.push(at);
+            Arena::current().unwrap().sweep().unwrap();
+            assert!(queues.iter().all(Waitable::is_ready), "it holds others up, at change {at}");
+            assert_eq!(slots(), 3, "the dead process was swept at change {at} of its visitor");
+        }
+        if reached {
+            signal(context.pids()[0], Signal::CONT);
+        }
+        assert!(!killed(&context), "it was killed at change {at}");
+        if !reached {
+            break;
+        }
+    }
+    assert!(!between.is_empty(), "it never was in the middle");
+    println!("in the middle of its visit: at changes {between:?}");
+    eventually_in_use(before, "nothing is left");
+}
+
+/// Is stopped, and killed.
+fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
+    signal(std::process::id(), Signal::STOP);
+    drop(queue);
+    Ok(())
+}
+
+/// Visits and sweeps a child that has a queue; stops there twice.
+fn sweeps_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
+    let context = start_processes(has_queue, queue, SpawnOptions::nprocs(1))?;
+    if !stopped(&context) {
+        return Err("it should have stopped".into());
+    }
+    inject::arm_at_change(at, STOP);
+    inject::arm_again(again);
+    signal(context.pids()[0], Signal::KILL);
+    assert!(killed(&context));
+    Arena::current()?.sweep()?;
+    Ok(())
+}
+
+/// The last live holder of the queue drops it while the process that visits the killed one is stopped. The
+/// visitor then continues for `again` changes, if that many are left, before it is stopped for good.
+fn leaves(at: u64, again: u64) -> bool {
+    let (sender, receiver) = channel::<u64>().unwrap();
+    let queue = Queue::unbounded().unwrap();
+    queue.put(sender).unwrap();
+    let context = one_process(sweeps_queue, (queue.clone(), at, again));
+    let pid = context.pids()[0];
+    let reached = stopped(&context);
+    drop(queue);
+    let mut is_stopped = reached;
+    if reached && again != u64::MAX {
+        signal(pid, Signal::CONT);
+        is_stopped = stopped(&context);
+    }
+    // As a waiter would do within a tenth of a second.
+    Arena::current().unwrap().sweep().unwrap();
+    let end = receiver.recv_timeout(DEADLINE).unwrap_err();
+    assert!(matches!(end, GetError::Disconnected), "{end}, stopped at change {at}, and {again} later");
+    if is_stopped {
+        assert!(threads_are(pid, 'T'), "it was continued");
+        signal(pid, Signal::CONT);
+        assert!(!killed(&context), "it was killed at change {at}");
+    }
+    reached
+}
+
+/// Wherever it is stopped, and whenever the queue is dropped: no process is left with the messages in it.
+#[test]
+fn a_stopped_process_has_no_message_of_a_queue_that_another_leaves() {
+    for_every_access(|at| leaves(at, u64::MAX));
+}
+
+#[test]
+fn nor_if_it_goes_on_a_little_after_that() {
+    AGAIN.iter().for_each(|&again| for_every_access(|at| leaves(at, again)));
+}
+
+/// How many members there are, dead ones that are not swept included.
+fn slots() -> usize {
+    Arena::current().unwrap().members().len()
+}
+
+/// Not stopped.
+fn round_of(things: Things) -> bool {
+    killed(&one_process(sweeps, (things, u64::MAX - 1, STOP)))
+}

@@ -1,0 +1,73 @@
+//! A process that is stopped at the n-th change of its first use of three sizes, for every n: each size needs
+//! a slab, for which several words change at once. No process waits for it: neither one that makes slabs of
+//! other sizes, nor one that joins and makes its own. Programs that must begin without shared memory are this
+//! one, started anew.
+
+use mp::{Arena, FrozenTensor, Queue, Tensor};
+use mp_core::inject;
+use mp_tests::kill::until_the_end;
+use mp_tests::scratch::Scratch;
+use mp_tests::{DEADLINE, Outcome, join, one_process, signal, threads_are};
+use rustix::process::Signal;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Tensors of three sizes; each knows its own.
+fn make(sizes: [usize; 3]) -> Vec<FrozenTensor<u64>> {
+    sizes.map(|bytes| Tensor::full([bytes / 8], bytes as u64).unwrap().freeze()).into()
+}
+
+fn check(all: &[FrozenTensor<u64>]) {
+    for t in all {
+        assert!(t.iter().all(|bytes| bytes == 8 * t.len() as u64), "two overlap");
+    }
+}
+
+fn stops(_: usize, at: u64) -> Outcome {
+    Arena::current()?;
+    inject::arm_at_change(at, Signal::STOP.as_raw());
+    check(&make([5 * KIB, 100 * KIB, 3 * MIB]));
+    Ok(())
+}
+
+/// A process that joins while the other one is stopped.
+fn joins(_: usize, results: Queue<FrozenTensor<u64>>) -> Outcome {
+    for t in make([9 * KIB, 40 * KIB, 7 * MIB]) {
+        results.put(t)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn beside_one_that_is_stopped(at: u64) {
+    let arena = Arena::current().unwrap();
+    let context = one_process(stops, at);
+    let mut ended = false;
+    mp_tests::eventually("it stops or ends", || {
+        ended = context.join_timeout(std::time::Duration::ZERO).unwrap();
+        ended || threads_are(context.pids()[0], 'T')
+    });
+    let mut all = make([7 * KIB, 200 * KIB, 5 * MIB]);
+    let results = Queue::unbounded().unwrap();
+    join(&one_process(joins, results.clone())).unwrap();
+    for _ in 0..3 {
+        all.push(results.get_timeout(DEADLINE).unwrap().unwrap());
+    }
+    check(&all);
+    if !ended {
+        signal(context.pids()[0], Signal::CONT);
+        join(&context).unwrap();
+    }
+    check(&all);
+    drop((all, results));
+    arena.sweep().unwrap();
+    let stats = arena.memory_stats();
+    assert_eq!((stats.live_blocks, stats.queued, stats.members), (0, 0, 1), "{stats:#?}");
+    println!("{}", if ended { "to the end" } else { "on the way" });
+}
+
+#[test]
+fn a_process_that_is_stopped_while_it_makes_slabs_holds_up_no_other() {
+    let scratch = Scratch::new("slabs");
+    until_the_end(60, |at| !scratch.run(&format!("stopped {at}")).contains("to the end"));
+}

@@ -1,0 +1,103 @@
+//! A process whose control group leaves it too little memory gets an error that names the group, instead of a kill.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mp::{Error, ProcessContext, SpawnError, SpawnOptions, Tensor, start_processes};
+use mp_tests::{Outcome, join};
+
+const MIB: usize = 1 << 20;
+/// What the group may have.
+const LIMIT: u64 = 200 << 20;
+
+/// Where this process's group of the memory controller is, and what its limit is called there.
+fn own_group() -> Option<(PathBuf, &'static str)> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let found = |version: &str, root: &str, limit| {
+        let line =
+            own.lines().find(|l| l.split(':').nth(1).is_some_and(|c| c.split(',').any(|c| c == version)))?;
+        let dir = Path::new(root).join(line.splitn(3, ':').nth(2)?.trim_start_matches('/'));
+        dir.join(limit).exists().then_some((dir, limit))
+    };
+    found("memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        // The root has no limit of its own.
+        .or_else(|| found("", "/sys/fs/cgroup", "memory.max"))
+}
+
+/// Moves this process into a group of its own with little memory.
+fn enter(group: &Path, limit: &str) -> std::io::Result<()> {
+    fs::create_dir(group)?;
+    fs::write(group.join(limit), LIMIT.to_string())?;
+    // Nothing is to be swapped out instead, where there is swap and the kernel counts it.
+    _ = fs::write(group.join("memory.swap.max"), "0");
+    _ = fs::write(group.join("memory.memsw.limit_in_bytes"), LIMIT.to_string());
+    fs::write(group.join("cgroup.procs"), std::process::id().to_string())
+}
+
+/// Takes more than its group may have, and then as much as it may.
+fn worker(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
+    if let Err(e) = enter(&group, &limit) {
+        println!("SKIPPED: no control group could be made: {e}");
+        return Ok(());
+    }
+    match Tensor::<u8>::zeros([512 * MIB]).unwrap_err() {
+        Error::OutOfMemory { asked, left, limit: what } => {
+            assert!(asked >= 512 << 20 && left <= LIMIT, "{asked} {left}");
+            assert!(what.contains("cgroup") && what.contains(&limit), "{what}");
+        }
+        e => panic!("{e}"),
+    }
+    let ones = Tensor::<u8>::full([64 * MIB], 1).unwrap();
+    assert_eq!(ones.iter().map(u64::from).sum::<u64>(), 64 << 20);
+    Ok(())
+}
+
+/// Takes private memory, for which the library checks no limit, until the kernel kills it.
+fn eats(_: usize, (): ()) -> Outcome {
+    let mut all = Vec::new();
+    while all.len() < 64 {
+        all.push(vec![1_u8; 16 * MIB]);
+    }
+    Err(format!("it has {} pieces", all.len()).into())
+}
+
+/// Sees its child killed by the kernel.
+fn parent(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
+    if let Err(e) = enter(&group, &limit) {
+        println!("SKIPPED: no control group could be made: {e}");
+        return Ok(());
+    }
+    let error = start_processes(eats, (), SpawnOptions::nprocs(1))?.join().unwrap_err();
+    let said = error.to_string();
+    if said.contains("pieces") {
+        println!("SKIPPED: the kernel has swapped instead");
+        return Ok(());
+    }
+    assert!(said.contains("SIGKILL") && said.contains("the kernel's OOM killer ended it"), "{said}");
+    Ok(())
+}
+
+/// Starts a process that is to enter a group, and waits for it.
+fn within(name: &str, start: impl FnOnce((PathBuf, String)) -> Result<ProcessContext, SpawnError>) {
+    let Some((own, limit)) = own_group() else {
+        println!("SKIPPED: the memory controller is not to be seen here");
+        return;
+    };
+    let group = own.join(format!("mp-test-{name}-{}", std::process::id()));
+    let ended = start((group.clone(), limit.to_owned())).map(|c| join(&c));
+    // Its members have ended.
+    _ = fs::remove_dir(&group);
+    ended.unwrap().unwrap();
+}
+
+#[test]
+fn too_little_for_the_group_is_an_error_before_the_kernel_kills() {
+    let _alone = mp_tests::alone();
+    within("asks", |group| start_processes(worker, group, SpawnOptions::nprocs(1)));
+}
+
+#[test]
+fn a_process_that_the_kernel_kills_for_want_of_memory_is_told_from_others() {
+    let _alone = mp_tests::alone();
+    within("eats", |group| start_processes(parent, group, SpawnOptions::nprocs(1)));
+}

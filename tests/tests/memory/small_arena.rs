@@ -1,0 +1,162 @@
+//! An arena whose addresses run out: those of one size serve another, also when processes reuse them at once,
+//! or are killed while they do.
+
+use std::sync::Once;
+
+use mp::{Arena, Error, FrozenTensor, SpawnError, SpawnOptions, Tensor, start_processes};
+use mp_core::inject;
+use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, one_process};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+
+const SIZE: u64 = 64 << 20;
+/// What sizes are counted in: all of the arena is 256 of it.
+const PART: usize = SIZE as usize / 256;
+
+/// The arena of this test program: as large as a file may be.
+fn arena() -> Arena {
+    static LIMIT: Once = Once::new();
+    LIMIT.call_once(|| {
+        let maximum = getrlimit(Resource::Fsize).maximum;
+        setrlimit(Resource::Fsize, Rlimit { current: Some(SIZE), maximum }).unwrap();
+    });
+    let arena = Arena::current().unwrap();
+    assert_eq!(arena.size(), SIZE);
+    arena
+}
+
+/// Allocates tensors of this size, at most `most`, until there is no room; each has its number at both ends.
+fn fill(bytes: usize, most: usize) -> Vec<FrozenTensor<u64>> {
+    let mut all = Vec::new();
+    while all.len() < most {
+        let len = bytes / 8;
+        match Tensor::<u64>::empty([len]) {
+            Ok(mut t) => {
+                let number = all.len() as u64;
+                let elements = t.as_mut_slice().unwrap();
+                elements[0] = number;
+                elements[len - 1] = number;
+                all.push(t.freeze());
+            }
+            Err(Error::OutOfMemory { asked, .. }) => {
+                assert!(asked >= bytes as u64);
+                return all;
+            }
+            Err(Error::ArenaFull { .. }) => return all,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    all
+}
+
+fn check(all: &[FrozenTensor<u64>]) {
+    for (i, t) in all.iter().enumerate() {
+        let ends = (t.get(&[0]).unwrap(), t.get(&[t.len() - 1]).unwrap());
+        assert_eq!(ends, (i as u64, i as u64), "{} tensors overlap", all.len());
+    }
+}
+
+#[test]
+fn addresses_serve_one_size_after_the_other() {
+    let _alone = alone();
+    arena();
+    let before = in_use();
+    for parts in [1, 24, 3, 100, 40, 7, 64, 1] {
+        let all = fill(parts * PART, usize::MAX);
+        check(&all);
+        // Two thirds at least: a class may be a ninth larger, slabs start at 2 MiB, the last ones don't fit.
+        let got = all.len() * parts;
+        assert!(got >= 160 || parts == 100 && got >= 100, "{got} parts in tensors of {parts}");
+    }
+    // Two sizes side by side, in what the other leaves free.
+    let mut small = fill(3 * PART, usize::MAX);
+    small.truncate(small.len() / 2);
+    let large = fill(20 * PART, usize::MAX);
+    check(&small);
+    check(&large);
+    assert!(large.len() >= 3, "{} of 20 parts beside {} of 3", large.len(), small.len());
+    drop((small, large));
+    assert_eq!(in_use(), before);
+}
+
+#[test]
+fn rows_for_slabs_run_out_before_addresses_do() {
+    let _alone = alone();
+    arena();
+    let before = in_use();
+    let tiny = fill(64, usize::MAX);
+    check(&tiny);
+    drop(tiny);
+    assert!(fill(24 * PART, usize::MAX).len() >= 6);
+    assert_eq!(in_use(), before);
+}
+
+fn change_sizes(rank: usize, rounds: usize) -> Outcome {
+    arena();
+    for round in 0..rounds {
+        let parts = [30, 5, 17, 60][(rank + round) % 4];
+        let all = fill(parts * PART, 120 / parts);
+        check(&all);
+    }
+    Ok(())
+}
+
+#[test]
+fn processes_change_sizes_at_once() {
+    let _alone = alone();
+    arena();
+    let before = in_use();
+    join(&start_processes(change_sizes, 20, SpawnOptions::nprocs(3)).unwrap()).unwrap();
+    eventually("all is released", || {
+        arena().sweep().unwrap();
+        in_use() == before
+    });
+    assert!(fill(24 * PART, usize::MAX).len() >= 6);
+}
+
+fn change_size_and_die(_: usize, at: u64) -> Outcome {
+    arena();
+    let all = fill(30 * PART, 4);
+    inject::arm_at_change(at, Signal::KILL.as_raw());
+    drop(all);
+    // No addresses are left: each needs those of others.
+    drop(fill(21 * PART, usize::MAX));
+    drop(fill(100 * PART, 1));
+    Ok(())
+}
+
+#[test]
+fn a_process_is_killed_while_it_changes_sizes() {
+    const MOST: u64 = 200_000;
+    let _alone = alone();
+    arena();
+    drop(fill(24 * PART, usize::MAX));
+    let before = in_use();
+    let mut killed = 0;
+    // It reads thousands of words before it changes anything: a kill at each read would show nothing new.
+    let mut at = 1;
+    loop {
+        let context = one_process(change_size_and_die, at);
+        let ended = match context.join_timeout(DEADLINE) {
+            Ok(ended) => ended,
+            Err(SpawnError::ProcessExited(_)) => false,
+            Err(e) => panic!("{e}"),
+        };
+        eventually("all is released", || {
+            arena().sweep().unwrap();
+            in_use() == before
+        });
+        if at % 16 == 1 {
+            let all = fill(24 * PART, usize::MAX);
+            check(&all);
+            assert!(all.len() >= 6, "addresses leaked: {} of 24 parts, killed at change {at}", all.len());
+        }
+        if ended {
+            break;
+        }
+        assert!(at < MOST, "a script of {at} changes");
+        killed += 1;
+        at += 1;
+    }
+    assert!(killed > 50, "{killed} kills");
+    println!("{killed} kills, the last at change {at}");
+}

@@ -1,0 +1,204 @@
+//! Messages that fail on their way: the value comes back or an error says why it can't, and what was attached is
+//! released. Each test counts what is in shared memory before and after, so they run one at a time.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use mp::{Bundle, FrozenTensor, Message, PutError, Queue, Tensor};
+use mp_tests::{alone, give, in_use};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+fn frozen() -> FrozenTensor<u8> {
+    Tensor::full([5000], 3).unwrap().freeze()
+}
+
+/// Runs `f` alone, and checks that it leaves nothing in shared memory.
+fn leaves_nothing(f: impl Fn()) {
+    let _alone = alone();
+    // The first round makes envelopes and lanes, which stay.
+    f();
+    let before = in_use();
+    (0..3).for_each(|_| f());
+    assert_eq!(in_use(), before, "live blocks, queued messages, members");
+}
+
+/// What a [`Moody`] does.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
+enum Mood {
+    Fine,
+    FailsToLeave,
+    PanicsLeaving,
+    FailsToArrive,
+    PanicsArriving,
+}
+
+/// A tensor, then something that may fail.
+#[derive(Clone, Copy, Debug)]
+struct Moody(Mood);
+
+impl Serialize for Moody {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Mood::FailsToLeave => Err(serde::ser::Error::custom("it would not leave")),
+            Mood::PanicsLeaving => panic!("it panics leaving"),
+            mood => mood.serialize(s),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Moody {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        match Mood::deserialize(d)? {
+            Mood::FailsToArrive => Err(serde::de::Error::custom("it would not arrive")),
+            Mood::PanicsArriving => panic!("it panics arriving"),
+            mood => Ok(Moody(mood)),
+        }
+    }
+}
+
+/// Tensors before and after it, one of them exclusive.
+#[derive(Message)]
+struct Parcel {
+    own: Tensor<u32>,
+    before: FrozenTensor<u8>,
+    moody: Moody,
+    after: Bundle<Vec<Tensor<f64>>>,
+}
+
+fn parcel(mood: Mood) -> Parcel {
+    let after = (0..40).map(|_| Tensor::zeros([100]).unwrap()).collect();
+    Parcel { own: Tensor::full([9], 7).unwrap(), before: frozen(), moody: Moody(mood), after: Bundle(after) }
+}
+
+#[test]
+fn a_serialize_that_fails_in_the_middle_gives_the_value_back() {
+    leaves_nothing(|| {
+        let queue = Queue::bounded(1).unwrap();
+        let error = queue.put(parcel(Mood::FailsToLeave)).unwrap_err();
+        assert!(matches!(&error, PutError::Failed { .. }), "{error:?}");
+        assert!(error.to_string().contains("it would not leave"), "{error}");
+        let mut back = error.into_value();
+        back.own.as_mut_slice().unwrap()[0] = 8;
+        assert_eq!((back.own.len(), back.before.get(&[4999]).unwrap(), back.after.0.len()), (9, 3, 40));
+        // Nothing is left over from the attempt: it can be sent.
+        back.moody = Moody(Mood::Fine);
+        give(&queue, back);
+        assert_eq!(queue.get().unwrap().unwrap().own.to_vec(), [8, 7, 7, 7, 7, 7, 7, 7, 7]);
+    });
+}
+
+#[test]
+fn a_serialize_that_panics_leaks_nothing() {
+    leaves_nothing(|| {
+        let queue = Queue::bounded(1).unwrap();
+        let put = || queue.put(parcel(Mood::PanicsLeaving)).is_ok();
+        assert!(catch_unwind(AssertUnwindSafe(put)).is_err());
+        // The thread's scope is as it was: a frozen tensor outside of a message is still an error.
+        assert!(rmp_serde::to_vec(&frozen()).is_err());
+        give(&queue, parcel(Mood::Fine));
+        assert!(queue.get().unwrap().is_some());
+    });
+}
+
+#[test]
+fn a_deserialize_that_fails_loses_the_message_and_nothing_else() {
+    leaves_nothing(|| {
+        let queue = Queue::bounded(2).unwrap();
+        give(&queue, parcel(Mood::FailsToArrive));
+        give(&queue, parcel(Mood::Fine));
+        let error = queue.get().map(drop).unwrap_err();
+        assert!(error.to_string().contains("it would not arrive"), "{error}");
+        assert_eq!(queue.get().unwrap().unwrap().own.to_vec(), [7; 9]);
+    });
+}
+
+#[test]
+fn a_deserialize_that_panics_leaks_nothing() {
+    leaves_nothing(|| {
+        let queue = Queue::bounded(2).unwrap();
+        give(&queue, parcel(Mood::PanicsArriving));
+        give(&queue, parcel(Mood::Fine));
+        assert!(catch_unwind(AssertUnwindSafe(|| queue.get().map(drop))).is_err());
+        assert!(rmp_serde::from_slice::<FrozenTensor<u8>>(&[0x92, 0, 0x93, 0, 0x90, 0x90]).is_err());
+        assert_eq!(queue.get().unwrap().unwrap().own.to_vec(), [7; 9]);
+    });
+}
+
+#[test]
+fn a_put_that_does_not_happen_gives_the_value_back() {
+    leaves_nothing(|| {
+        let queue = Queue::bounded(1).unwrap();
+        give(&queue, parcel(Mood::Fine));
+        let mut back = match queue.try_put(parcel(Mood::Fine)) {
+            Err(PutError::Full(back)) => back,
+            other => panic!("unexpected: {other:?}"),
+        };
+        back.own.as_mut_slice().unwrap().fill(1);
+        let moment = std::time::Duration::from_millis(20);
+        let Err(PutError::Full(back)) = queue.put_timeout(back, moment) else { panic!("it was not full") };
+        assert!(queue.close());
+        let Err(PutError::Closed(back)) = queue.put(back) else { panic!("it was not closed") };
+        assert_eq!((back.own.to_vec(), back.after.0.len()), (vec![1; 9], 40));
+    });
+}
+
+#[test]
+fn a_value_that_does_not_read_what_it_wrote_comes_back_too() {
+    leaves_nothing(|| {
+        let queue = Queue::bounded(1).unwrap();
+        give(&queue, parcel(Mood::Fine));
+        let error = queue.try_put(parcel(Mood::FailsToArrive)).unwrap_err();
+        assert!(matches!(&error, PutError::Full(_)), "{error:?}");
+        assert_eq!(error.into_value().own.to_vec(), [7; 9]);
+    });
+}
+
+#[test]
+fn queues_without_handles_release_what_is_in_them() {
+    leaves_nothing(|| {
+        let queue = Queue::bounded(8).unwrap();
+        (0..5).for_each(|_| give(&queue, parcel(Mood::Fine)));
+        let outer = Queue::bounded(2).unwrap();
+        // The only handle to the queue is in a message of another one.
+        give(&outer, queue);
+        drop(outer);
+    });
+}
+
+#[test]
+fn a_serialize_may_use_queues_itself() {
+    thread_local! {
+        static SIDE: Cell<Option<Queue<FrozenTensor<u8>>>> = const { Cell::new(None) };
+    }
+    #[derive(Deserialize)]
+    struct Chatty(FrozenTensor<u8>);
+    impl Serialize for Chatty {
+        fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+            let side = SIDE.take().expect("set below");
+            give(&side, self.0.clone());
+            self.0.serialize(s)
+        }
+    }
+    leaves_nothing(|| {
+        let (queue, side) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+        SIDE.set(Some(side.clone()));
+        give(&queue, Chatty(frozen()));
+        let (a, b) = (queue.get().unwrap().unwrap().0, side.get().unwrap().unwrap());
+        assert!(a.storage() == b.storage());
+        assert_eq!(a.get(&[0]).unwrap(), 3);
+    });
+}
+
+#[test]
+fn a_tensor_whose_storage_is_kept_leaves_and_the_storage_keeps_its_memory() {
+    leaves_nothing(|| {
+        let queue = Queue::bounded(1).unwrap();
+        let tensor = Tensor::full([9], 7_u32).unwrap();
+        // A storage gives no access to elements.
+        let storage = tensor.storage().clone();
+        queue.put(tensor).unwrap();
+        drop(queue);
+        let other = Tensor::full([9], 8_u32).unwrap();
+        assert!(*other.storage() != storage);
+    });
+}

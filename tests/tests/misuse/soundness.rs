@@ -1,0 +1,143 @@
+//! Attempts at what safe code must not be able to do.
+
+use mp::message::{Message, Outgoing};
+use mp::{Arena, FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
+use mp_reduce::MessagePack;
+
+/// Writes a tensor into a message that is then read back on this side; and what is left of the tensor.
+fn read_back(mut t: Tensor<u64>) -> mp::AnyResult<(Tensor<u64>, Tensor<u64>), mp::Error> {
+    let mut out = Outgoing::default();
+    t.encode::<MessagePack>(&mut out)?;
+    Ok((Tensor::decode::<MessagePack>(&mut out.into_incoming())?, t))
+}
+
+#[test]
+fn a_tensor_that_is_in_a_message_is_empty_elsewhere() {
+    let (got, left) = read_back(Tensor::full([8], 5).unwrap()).unwrap();
+    assert_eq!((got.to_vec(), left.to_vec()), (vec![5; 8], vec![]));
+    assert!(got.storage() != left.storage());
+    // Whatever is made of what is left, it is memory without an owner.
+    let queue = Queue::<FrozenTensor<u64>>::bounded(1).unwrap();
+    assert!(queue.put(left.freeze()).is_err());
+    let (_, left) = read_back(got).unwrap();
+    let queue = Queue::<SharedTensor<u64>>::bounded(1).unwrap();
+    assert!(queue.put(left.share()).is_err());
+}
+
+#[test]
+fn a_tensor_is_in_one_message_at_a_time() {
+    let (mut one, mut other, mut t) =
+        (Outgoing::default(), Outgoing::default(), Tensor::<u64>::zeros([8]).unwrap());
+    t.encode::<MessagePack>(&mut one).unwrap();
+    let error = t.encode::<MessagePack>(&mut other).unwrap_err();
+    assert!(error.to_string().contains("was sent already"), "{error}");
+    t.take_back(&mut other.returned(None));
+    assert!(t.is_empty(), "the other message has nothing of it");
+    t.take_back(&mut one.returned(None));
+    assert_eq!(t.len(), 8);
+    t.take_back(&mut one.returned(None));
+    assert_eq!(t.len(), 8, "it has what it had");
+}
+
+/// As when a hand-written `Message` skips what is empty, and takes back all of its parts: the first one was left empty by a
+/// message that has gone, under the number that the second one has now.
+#[test]
+fn what_is_left_of_a_tensor_takes_nothing_back_of_another_message() {
+    let mut gone = Outgoing::default();
+    let mut left = Tensor::full([8], 1_f32).unwrap();
+    left.encode::<MessagePack>(&mut gone).unwrap();
+    let mut message = Outgoing::default();
+    let mut tensor = Tensor::full([4], 2_f32).unwrap();
+    tensor.encode::<MessagePack>(&mut message).unwrap();
+    let mut back = message.returned(None);
+    left.take_back(&mut back);
+    tensor.take_back(&mut back);
+    assert!(left.is_empty(), "it has another tensor's elements: {left:?}");
+    assert_eq!(tensor.to_vec(), [2.0; 4]);
+    // Nor is it one that requires gradients because of its numbers.
+    assert!(left.is_leaf() && !left.requires_grad());
+    left.set_requires_grad(true).unwrap();
+    left.set_non_leaf();
+    assert!(!left.is_leaf());
+}
+
+/// A value that is read once while it is written, since it has 128 bits; and takes all that is attached to its message then.
+struct Thief;
+
+thread_local! {
+    static STOLEN: std::cell::RefCell<Option<mp::message::Arrived>> = const { std::cell::RefCell::new(None) };
+}
+
+impl serde::Serialize for Thief {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u128(1)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Thief {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let all = mp::message::scope::incoming("all", |arrived| Ok(std::mem::take(arrived)));
+        STOLEN.set(Some(all.map_err(serde::de::Error::custom)?));
+        u128::deserialize(d).map(|_| Self)
+    }
+}
+
+#[test]
+fn a_tensor_is_not_taken_out_of_a_message_that_is_being_written() {
+    let mut shape = Outgoing::default();
+    Tensor::<u64>::zeros([8]).unwrap().encode::<MessagePack>(&mut shape).unwrap();
+    let mut out = Outgoing::default();
+    mp::Bundle((Tensor::<u64>::full([8], 5).unwrap(), Thief)).encode::<MessagePack>(&mut out).unwrap();
+    let stolen = STOLEN.take().expect("it was read while it was written");
+    let mut second = mp::message::Incoming::from_plain(shape.bytes().to_vec());
+    *second.arrived() = stolen;
+    let error = Tensor::<u64>::decode::<MessagePack>(&mut second).unwrap_err();
+    assert!(error.to_string().contains("taken already"), "{error}");
+    let mut first = out.into_incoming();
+    let tensor = Tensor::<u64>::decode::<MessagePack>(&mut first).unwrap();
+    assert_eq!(tensor.to_vec(), [5; 8]);
+}
+
+#[test]
+fn queues_inside_of_queues_are_freed_however_deep() {
+    let blocks = || Arena::current().unwrap().memory_stats().live_blocks;
+    // What other tests of this program have takes a few blocks, not thousands.
+    const DEPTH: u64 = 30_000;
+    type Nested = Queue<Inner>;
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Inner(Option<Box<Nested>>);
+    let mut queue = Nested::bounded(1).unwrap();
+    for _ in 0..DEPTH {
+        let outer = Nested::bounded(1).unwrap();
+        outer.put(Inner(Some(Box::new(queue)))).unwrap();
+        queue = outer;
+    }
+    assert!(blocks() >= DEPTH);
+    drop(queue);
+    assert!(blocks() < DEPTH / 2);
+}
+
+/// Both locks by which a member is known to be alive are held, in parent and child, also after a child was started.
+#[test]
+fn both_signs_of_life_are_there() {
+    fn locks() -> (bool, bool) {
+        let pid = std::process::id().to_string();
+        let all = std::fs::read_to_string("/proc/locks").unwrap();
+        let posix = all.lines().any(|l| l.contains("POSIX") && l.split_whitespace().any(|w| w == pid));
+        // Those of an open file description show no pid.
+        (posix, all.lines().any(|l| l.contains("OFDLCK")))
+    }
+    // The kernel writes that file piece by piece, and misses some if others are let go of meanwhile. A lock
+    // of this program that was lost would never come back.
+    fn held() {
+        mp_tests::eventually("both locks are held", || locks() == (true, true));
+    }
+    fn child(_: usize, (): ()) -> mp::AnyResult<()> {
+        Arena::current()?;
+        held();
+        Ok(())
+    }
+    Arena::current().unwrap();
+    start_processes(child, (), SpawnOptions::nprocs(2)).unwrap().join().unwrap();
+    held();
+}

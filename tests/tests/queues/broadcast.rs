@@ -1,0 +1,125 @@
+//! Channels of which each receiver gets each message.
+
+use mp::queue::broadcast::{self, Receiver, RecvError, Sender};
+use mp::{FrozenTensor, PutError, SpawnOptions, Tensor, start_processes};
+use mp_tests::kill::killed;
+use mp_tests::{DEADLINE, Outcome, join, one_process, signal};
+use rustix::process::Signal;
+
+type Numbered = (u64, FrozenTensor<u64>);
+
+const EACH: u64 = 300;
+
+fn send(rank: usize, sender: Sender<Numbered>) -> Outcome {
+    for n in 0..EACH {
+        let number = rank as u64 * EACH + n;
+        sender.send((number, Tensor::full([20], number)?.freeze())).map_err(PutError::forget)?;
+    }
+    Ok(())
+}
+
+fn receive(_: usize, (receiver, missed): (Receiver<Numbered>, u64)) -> mp::AnyResult<Vec<u64>> {
+    let (mut numbers, mut lagged) = (Vec::new(), 0);
+    loop {
+        match receiver.recv_timeout(DEADLINE) {
+            Ok((number, tensor)) => {
+                assert!(tensor.iter().all(|v| v == number), "message {number} is torn: {tensor}");
+                numbers.push(number);
+            }
+            Err(RecvError::Lagged(n)) => lagged += n,
+            Err(RecvError::Closed) => break,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    // A place that senders passed over, for it was just read, counts as one more.
+    let all = numbers.len() as u64 + lagged;
+    assert!((2 * EACH..2 * EACH + EACH / 10).contains(&all), "each is received, or counted as missed: {all}");
+    assert!(lagged <= missed + EACH / 10, "{lagged} missed");
+    Ok(numbers)
+}
+
+/// Two senders, three receivers; the channel keeps `capacity` messages.
+fn through(capacity: usize, missed: u64) -> Vec<Vec<u64>> {
+    let (sender, receiver) = broadcast::channel(capacity).unwrap();
+    let receivers = start_processes(receive, (receiver, missed), SpawnOptions::nprocs(3)).unwrap();
+    let senders = start_processes(send, sender, SpawnOptions::nprocs(2)).unwrap();
+    join(&senders).unwrap();
+    assert!(receivers.join_timeout(DEADLINE).unwrap());
+    receivers.join().unwrap()
+}
+
+#[test]
+fn each_receiver_gets_each_message_in_the_same_order() {
+    let all = through(2 * EACH as usize, 0);
+    assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
+    let mut sorted = all[0].clone();
+    sorted.sort_unstable();
+    assert!(sorted.into_iter().eq(0..2 * EACH));
+}
+
+#[test]
+fn what_a_receiver_misses_is_counted() {
+    for one in through(4, 2 * EACH) {
+        for rank in 0..2 {
+            let of_one = one.iter().filter(|&&n| n / EACH == rank);
+            assert!(of_one.is_sorted(), "{one:?}");
+        }
+    }
+}
+
+#[test]
+fn a_receiver_that_lags_goes_on_with_the_oldest() {
+    let (sender, receiver) = broadcast::channel(4).unwrap();
+    for round in 0..200_u32 {
+        (0..10).for_each(|n| sender.send(round * 10 + n).unwrap());
+        assert!(matches!(receiver.try_recv(), Err(RecvError::Lagged(6))), "round {round}");
+        let there: Vec<u32> = (0..4).map(|_| receiver.try_recv().unwrap()).collect();
+        assert!(there.into_iter().eq(round * 10 + 6..round * 10 + 10));
+        assert!(receiver.try_recv().unwrap_err().is_empty());
+    }
+    let late = receiver.resubscribe().unwrap();
+    assert!(late.try_recv().unwrap_err().is_empty());
+    drop(receiver);
+    sender.send(7).unwrap();
+    drop(sender);
+    assert_eq!(late.recv().unwrap(), 7);
+    assert!(matches!(late.recv(), Err(RecvError::Closed)));
+}
+
+fn stay(_: usize, receiver: Receiver<u32>) -> Outcome {
+    assert_eq!(receiver.recv_timeout(DEADLINE)?, 1);
+    signal(std::process::id(), Signal::STOP);
+    Ok(())
+}
+
+#[test]
+fn a_sender_without_receivers_gets_its_message_back() {
+    let (sender, receiver) = broadcast::channel(2).unwrap();
+    let context = one_process(stay, receiver);
+    sender.send(1).unwrap();
+    signal(context.pids()[0], Signal::KILL);
+    assert!(killed(&context));
+    mp_tests::eventually("the dead receiver counts no more", || sender.is_closed());
+    assert!(matches!(sender.send(2), Err(PutError::Disconnected(2))));
+}
+
+#[tokio::test]
+async fn a_message_ends_a_future() {
+    let (sender, receiver) = broadcast::channel(64).unwrap();
+    let task = tokio::spawn(async move {
+        let mut sum = 0;
+        loop {
+            match tokio::time::timeout(DEADLINE, receiver.recv_async()).await.expect("in time") {
+                Ok(n) => sum += n,
+                Err(RecvError::Closed) => return sum,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    });
+    for n in 1..=50_u32 {
+        sender.send(n).unwrap();
+        tokio::task::yield_now().await;
+    }
+    drop(sender);
+    assert_eq!(task.await.unwrap(), 1275);
+}

@@ -1,0 +1,337 @@
+//! Queues between processes that are killed or stopped: the others continue, and what the dead processes held
+//! is released. Some tests count what is in shared memory, so they run one at a time.
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use mp::process::OnFailure;
+use mp::start_processes;
+use mp::{Arena, FrozenTensor, GetError, ProcessContext, PutError, Queue, SpawnOptions, Tensor};
+use mp_tests::kill::killed;
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, eventually_in_use, give, in_use, interrupts, join, next,
+    one_process, open_files, send, signal, take, threads_are,
+};
+use rustix::process::Signal;
+
+/// For what takes a few poll intervals.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Holds a queue until it gets a message to end.
+fn holder(_: usize, (queue, ready, go): (Queue<u32>, Queue<()>, Queue<()>)) -> Outcome {
+    send(&ready, ())?;
+    next(&go)?;
+    drop(queue);
+    Ok(())
+}
+
+struct Held {
+    queue: Queue<u32>,
+    go: Queue<()>,
+    context: ProcessContext,
+}
+
+/// A queue of one that other processes have, too.
+fn held_by(nprocs: usize) -> Held {
+    let queue = Queue::bounded(1).unwrap();
+    let (ready, go) = (Queue::bounded(nprocs).unwrap(), Queue::bounded(nprocs).unwrap());
+    let options = SpawnOptions::nprocs(nprocs).on_failure(OnFailure::Continue);
+    let context = start_processes(holder, (queue.clone(), ready.clone(), go.clone()), options).unwrap();
+    (0..nprocs).for_each(|_| take(&ready));
+    Held { queue, go, context }
+}
+
+#[test]
+fn waiting_for_a_killed_process_ends_and_names_it() {
+    let _alone = alone();
+    let held = held_by(1);
+    let pid = held.context.pids()[0];
+    signal(pid, Signal::KILL);
+    let error = held.queue.get_timeout(DEADLINE).unwrap_err();
+    assert!(matches!(error, GetError::Deserted { pid: p, .. } if p == pid), "{error:?}");
+    assert!(error.to_string().contains(&format!("process {pid} (member ")), "{error}");
+    // There is still room; then there is none.
+    give(&held.queue, 1);
+    let error = held.queue.put_timeout(2, DEADLINE).unwrap_err();
+    assert!(matches!(error, PutError::Deserted { value: 2, pid: p, .. } if p == pid), "{error:?}");
+    assert!(error.to_string().contains(&format!("process {pid} (member ")), "{error}");
+    assert_eq!(held.queue.get().unwrap(), Some(1), "what is there comes first");
+    assert!(join(&held.context).is_err());
+}
+
+/// In a worker: makes a copy of it that the library doesn't know of. The copy keeps its files, and so one of the two locks which
+/// say that it lives, until the other end of its connection is closed. The worker waits to be killed.
+#[allow(unsafe_code)]
+fn leaves_a_copy(meeting: &str) -> Outcome {
+    let refused = |e: std::io::Error| e.to_string();
+    let address = SocketAddr::from_abstract_name(meeting).map_err(refused)?;
+    let mut stream = UnixStream::connect_addr(&address).map_err(refused)?;
+    // SAFETY: the copy makes two system calls.
+    let copy = unsafe { libc::fork() };
+    if copy == 0 {
+        let mut byte = 0_u8;
+        // SAFETY: the byte is valid for writes.
+        unsafe { libc::read(stream.as_raw_fd(), (&raw mut byte).cast(), 1) };
+        // SAFETY: ends the copy at once.
+        unsafe { libc::_exit(0) };
+    }
+    stream.write_all(b"!").map_err(refused)?;
+    std::thread::park_timeout(DEADLINE);
+    Err("it was not killed".into())
+}
+
+/// A member when it says hello if it gets a tensor; else it joins when it makes one.
+fn dies_before_its_copy(_: usize, (meeting, given): (String, Option<FrozenTensor<u8>>)) -> Outcome {
+    let _kept = match given {
+        Some(tensor) => tensor,
+        None => Tensor::zeros([100_000])?.freeze(),
+    };
+    leaves_a_copy(&meeting)
+}
+
+/// What its parent was told of it counts: its locks would say that it lives.
+fn is_declared_dead(joins_at_once: bool) {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    let given = joins_at_once.then(|| Tensor::zeros([100_000]).unwrap().freeze());
+    let before = in_use();
+    let name = format!("mp-copy-{}", std::process::id());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let context = one_process(dies_before_its_copy, (name, given.clone()));
+    let mut guest = None;
+    eventually("the worker has made a copy", || {
+        guest = guest.take().or_else(|| Some(listener.accept().ok()?.0));
+        guest.as_mut().is_some_and(|guest| guest.read(&mut [0]).is_ok_and(|n| n == 1))
+    });
+    let pid = context.pids()[0];
+    let lives = || arena.members().iter().any(|member| member.pid == pid && member.live);
+    assert!(lives(), "it is a member");
+    signal(pid, Signal::KILL);
+    assert!(killed(&context));
+    assert!(!lives(), "it is known to be dead when its end is known");
+    eventually_in_use(before, "what it had is released");
+    drop(guest);
+}
+
+#[test]
+fn a_killed_process_is_dead_although_a_copy_of_it_keeps_its_files() {
+    is_declared_dead(true);
+}
+
+#[test]
+fn a_killed_process_that_has_joined_late_is_dead_although_a_copy_of_it_keeps_its_files() {
+    is_declared_dead(false);
+}
+
+#[test]
+fn waiting_for_a_process_that_has_ended_ends() {
+    let _alone = alone();
+    fn worker(_: usize, queue: Queue<u32>) -> Outcome {
+        send(&queue, 7)
+    }
+    let queue = Queue::bounded(1).unwrap();
+    let context = one_process(worker, queue.clone());
+    assert_eq!(take(&queue), 7);
+    join(&context).unwrap();
+    let error = queue.get_timeout(SOON).unwrap_err();
+    assert!(matches!(error, GetError::Deserted { pid, .. } if pid == context.pids()[0]), "{error:?}");
+}
+
+#[test]
+fn as_long_as_another_process_has_the_queue_the_wait_goes_on() {
+    let _alone = alone();
+    let held = held_by(2);
+    let before = Arena::current().unwrap().memory_stats().deaths;
+    signal(held.context.pids()[0], Signal::KILL);
+    eventually("it is swept", || Arena::current().unwrap().memory_stats().deaths > before);
+    let error = held.queue.get_timeout(Duration::from_millis(300)).unwrap_err();
+    assert!(error.is_empty(), "{error:?}");
+    give(&held.go, ());
+    assert!(matches!(held.queue.get_timeout(DEADLINE).unwrap_err(), GetError::Deserted { .. }));
+    assert!(join(&held.context).is_err());
+}
+
+type Watched = (Queue<u32>, Queue<(usize, u32)>, Queue<String>);
+
+/// Rank 0 waits for a message, interrupted again and again; rank 1 holds the queue until it is killed.
+fn interrupted_or_killed(rank: usize, (queue, ready, verdict): Watched) -> Outcome {
+    send(&ready, (rank, std::process::id()))?;
+    if rank == 1 {
+        loop {
+            std::thread::park();
+        }
+    }
+    interrupts::allow();
+    let waiter = std::thread::spawn(move || format!("{:?}", queue.get_timeout(DEADLINE)));
+    eventually("it ends", || {
+        interrupts::send(&waiter);
+        waiter.is_finished()
+    });
+    send(&verdict, waiter.join().map_err(|_| "it panicked")?)
+}
+
+fn parent_of_both(_: usize, watched: Watched) -> Outcome {
+    let context = start_processes(interrupted_or_killed, watched, SpawnOptions::nprocs(2))?;
+    join(&context).map_or(Ok(()), |()| Err("one was to be killed".into()))
+}
+
+#[test]
+fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
+    let _alone = alone();
+    let (queue, ready, verdict) =
+        (Queue::bounded(1).unwrap(), Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
+    let watched = (queue, ready.clone(), verdict.clone());
+    let context = one_process(parent_of_both, watched);
+    let mut pids = [take(&ready), take(&ready)];
+    pids.sort_unstable();
+    // Its parent would sweep it, and so would this process, waiting for the verdict: the waiter must do it
+    // alone.
+    let parent = context.pids()[0];
+    signal(parent, Signal::STOP);
+    eventually("its parent is stopped", || threads_are(parent, 'T'));
+    let killed = pids[1].1;
+    signal(killed, Signal::KILL);
+    let mut said = None;
+    eventually("the waiter notices", || {
+        said = verdict.try_get().ok();
+        said.is_some()
+    });
+    signal(parent, Signal::CONT);
+    let said = said.flatten().unwrap();
+    assert!(
+        said.contains("no other process has it any more") && said.contains(&format!("process {killed} ")),
+        "{said}"
+    );
+    join(&context).unwrap();
+}
+
+fn square(_: usize, (jobs, results): (Queue<u64>, Queue<(u32, u64)>)) -> Outcome {
+    while let Some(n) = next(&jobs)? {
+        send(&results, (std::process::id(), n * n))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_stopped_consumer_delays_no_other_process() {
+    let _alone = alone();
+    let (jobs, results) = (Queue::bounded(8).unwrap(), Queue::bounded(8).unwrap());
+    let context = start_processes(square, (jobs.clone(), results.clone()), SpawnOptions::nprocs(2)).unwrap();
+    let stopped = context.pids()[0];
+    for n in 0..4 {
+        give(&jobs, n);
+        take(&results);
+    }
+    signal(stopped, Signal::STOP);
+    eventually("it is stopped", || threads_are(stopped, 'T'));
+    // It may have stopped with one message in hand; all others come back.
+    const N: u64 = 2000;
+    let mut got = Vec::new();
+    for n in 0..N {
+        give(&jobs, n);
+        if n > 0 {
+            got.push(take(&results));
+        }
+    }
+    assert!(got.iter().skip(1).all(|(pid, _)| *pid != stopped), "a stopped process has answered");
+    signal(stopped, Signal::CONT);
+    got.push(take(&results));
+    let mut squares: Vec<u64> = got.iter().map(|(_, square)| *square).collect();
+    squares.sort_unstable();
+    assert!(squares.into_iter().eq((0..N).map(|n| n * n)), "each one, and once");
+    jobs.close();
+    join(&context).unwrap();
+}
+
+type Numbered = Queue<(u64, FrozenTensor<u64>)>;
+
+/// Takes tensors, checks each, and sends another one for it.
+fn relay(_: usize, (jobs, results): (Numbered, Numbered)) -> Outcome {
+    while let Some((n, tensor)) = next(&jobs)? {
+        if tensor.iter().any(|v| v != n) {
+            return Err(format!("the tensor of message {n} holds {tensor}").into());
+        }
+        let more = Tensor::full([3000], n + 1)?.freeze();
+        send(&results, (n, more))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn thirty_random_kills_leave_nothing_behind() {
+    let _alone = alone();
+    const WORKERS: usize = 3;
+    const KILLS: u64 = 30;
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |n: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % n
+    };
+    // What the first started process allocates stays.
+    join(&one_process(|_: usize, (): ()| {}, ())).unwrap();
+    // Where tensors are in files, there is one from now on.
+    drop(Tensor::<u64>::zeros([700]).unwrap());
+    let before = (in_use(), open_files());
+    let (mut put, mut got, mut lost) = (0_u64, 0_u64, 0_u64);
+    {
+        let (jobs, results) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
+        let start = || one_process(relay, (jobs.clone(), results.clone()));
+        let mut workers: Vec<ProcessContext> = (0..WORKERS).map(|_| start()).collect();
+        let mut expected = std::collections::BTreeSet::new();
+        let mut receive = |expected: &mut std::collections::BTreeSet<u64>,
+                           (n, tensor): (u64, FrozenTensor<u64>)| {
+            assert!(expected.remove(&n), "message {n} came twice, or from nowhere");
+            assert!(tensor.iter().all(|v| v == n + 1), "message {n} is torn: {tensor}");
+            got += 1;
+        };
+        for kill in 0..KILLS {
+            // Some progress, so that the victim is somewhere in the middle of something.
+            for _ in 0..20 + random(200) {
+                let mut job = (put, Tensor::full([700], put).unwrap().freeze());
+                expected.insert(put);
+                put += 1;
+                while let Err(error) = jobs.try_put(job) {
+                    let PutError::Full(back) = error else { panic!("{error}") };
+                    job = back;
+                    if let Ok(Some(result)) = results.try_get() {
+                        receive(&mut expected, result);
+                    }
+                }
+            }
+            let victim = random(WORKERS as u64) as usize;
+            signal(workers[victim].pids()[0], Signal::KILL);
+            let dead = std::mem::replace(&mut workers[victim], start());
+            let error = mp_tests::failure(&dead);
+            assert!(error.to_string().contains("SIGKILL"), "kill {kill}: {error}");
+        }
+        jobs.close();
+        // The workers drain the queue, and end.
+        let all_ended =
+            |workers: &[ProcessContext]| workers.iter().all(|w| w.join_timeout(Duration::ZERO).unwrap());
+        eventually("the workers end", || {
+            while let Ok(Some(result)) = results.try_get() {
+                receive(&mut expected, result);
+            }
+            all_ended(&workers)
+        });
+        while let Ok(Some(result)) = results.try_get() {
+            receive(&mut expected, result);
+        }
+        lost += expected.len() as u64;
+    }
+    assert_eq!(got + lost, put);
+    assert!(lost <= KILLS, "{lost} messages lost in {KILLS} kills");
+    eventually("all is released", || {
+        Arena::current().unwrap().sweep().unwrap();
+        in_use() == before.0
+    });
+    // The thread that watches a process closes its files shortly after its end is known, also for the process
+    // before the first count.
+    eventually("no file is left open", || open_files() <= before.1);
+}

@@ -1,0 +1,297 @@
+//! What is said about waits that can't end, and about all waits where that is asked for. Each hang is a program of its own, whose
+//! standard error is read, and which is killed then.
+
+use std::time::{Duration, Instant};
+
+use mp::process::{Process, Stdio};
+use mp::wait::{report_hangs_after, report_waits_after};
+use mp::{Event, Lock, Queue, SpawnOptions, pipe, start_processes};
+use mp_tests::{DEADLINE, Outcome, eventually, signal, take};
+use rustix::process::Signal;
+
+/// After which time hangs are reported here.
+const SOON: Duration = Duration::from_millis(600);
+/// What each report of a hang has.
+const HANG: &str = "can't end by itself";
+
+/// What a program says until it has said `until`; it is killed then.
+fn said<F>(program: F, environment: &[(&str, &str)], until: &str) -> String
+where
+    F: Fn(()) -> Outcome + Copy + Send + 'static,
+{
+    let mut builder = Process::builder().name("program").daemon(true).stderr(Stdio::Capture);
+    for (name, value) in environment {
+        builder = builder.env(name, value);
+    }
+    let child = builder.spawn(program, ()).unwrap();
+    eventually(until, || child.stderr().text().contains(until) || !child.is_alive());
+    let text = child.stderr().text();
+    child.kill().unwrap();
+    assert!(child.join().is_err());
+    assert!(text.contains(until), "it said: {text}");
+    text
+}
+
+fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+fn gets_from_its_own_queue((): ()) -> Outcome {
+    report_hangs_after(Some(SOON));
+    let queue = Queue::<Vec<u8>>::bounded(64)?.named("results");
+    queue.get()?;
+    Ok(())
+}
+
+#[test]
+fn a_get_from_a_queue_that_no_other_process_has() {
+    let text = said(gets_from_its_own_queue, &[], HANG);
+    has(
+        &text,
+        &[
+            "mp: thread `main` of pid ",
+            "in Queue::get::<",
+            "of queue \"results\" (#",
+            "0 of 64 messages",
+            "no other process",
+            "close()",
+        ],
+    );
+}
+
+fn receives_from_its_own_pipe((): ()) -> Outcome {
+    report_hangs_after(Some(SOON));
+    let (here, _there) = pipe()?;
+    here.recv::<u32>()?;
+    Ok(())
+}
+
+#[test]
+fn a_recv_from_ones_own_pipe() {
+    let text = said(receives_from_its_own_pipe, &[], HANG);
+    has(&text, &["in Connection::recv of pipe", "no other process", "other end"]);
+}
+
+fn puts_too_many(_: usize, results: Queue<u64>) -> Outcome {
+    for n in 0..3 {
+        results.put(n)?;
+    }
+    Ok(())
+}
+
+fn joins_before_it_takes((): ()) -> Outcome {
+    report_hangs_after(Some(SOON));
+    let results = Queue::bounded(2)?;
+    start_processes(puts_too_many, results.clone(), SpawnOptions::nprocs(1))?.join()?;
+    Ok(())
+}
+
+#[test]
+fn a_join_before_the_results_are_taken() {
+    let text = said(joins_before_it_takes, &[], HANG);
+    has(
+        &text,
+        &[
+            "has waited",
+            "in join of rank-0",
+            "(rank-0, running; itself waiting",
+            "in Queue::put of queue",
+            "before join()",
+        ],
+    );
+}
+
+fn gets_all(_: usize, jobs: Queue<u64>) -> Outcome {
+    while jobs.get()?.is_some() {}
+    Ok(())
+}
+
+fn forgets_to_close((): ()) -> Outcome {
+    report_hangs_after(Some(SOON));
+    let jobs = Queue::bounded(2)?;
+    let workers = start_processes(gets_all, jobs.clone(), SpawnOptions::nprocs(2))?;
+    jobs.put(1)?;
+    workers.join()?;
+    Ok(())
+}
+
+#[test]
+fn a_queue_that_is_not_closed() {
+    let text = said(forgets_to_close, &[], HANG);
+    has(&text, &["in join of rank-0, rank-1", "in Queue::get of queue", "close()"]);
+}
+
+fn waits_for_a_lock(_: usize, lock: Lock<u32>) -> Outcome {
+    *lock.lock()? += 1;
+    Ok(())
+}
+
+fn joins_while_it_has_the_lock((): ()) -> Outcome {
+    report_hangs_after(Some(SOON));
+    let weights = Lock::new(0_u32)?.named("weights");
+    let guard = weights.lock()?;
+    start_processes(waits_for_a_lock, weights.clone(), SpawnOptions::nprocs(1))?.join()?;
+    drop(guard);
+    Ok(())
+}
+
+#[test]
+fn a_join_of_a_process_that_waits_for_a_lock_of_its_parent() {
+    let text = said(joins_while_it_has_the_lock, &[], HANG);
+    has(&text, &["in join of rank-0", "in lock of lock \"weights\"", "all of these processes wait"]);
+}
+
+/// Hangs are reported, and each wait after a while: a report of the second kind must not say that it is a hang.
+fn reports_both() {
+    report_hangs_after(Some(SOON / 4));
+    report_waits_after(Some(SOON * 2));
+}
+
+/// What is said of a wait that may end.
+fn may_end<F>(program: F) -> String
+where
+    F: Fn(()) -> Outcome + Copy + Send + 'static,
+{
+    let text = said(program, &[], "has waited");
+    assert!(!text.contains(HANG), "a false alarm: {text}");
+    text
+}
+
+fn waits_for_another_thread((): ()) -> Outcome {
+    reports_both();
+    let queue = Queue::<u32>::bounded(1)?;
+    let put = queue.clone();
+    // It may put at any time.
+    let thread = std::thread::spawn(move || {
+        std::thread::park_timeout(DEADLINE);
+        _ = put.put(1);
+    });
+    queue.get()?;
+    thread.join().map_err(|_| "it panicked")?;
+    Ok(())
+}
+
+#[test]
+fn a_thread_that_does_something_else_may_end_a_wait() {
+    let text = may_end(waits_for_another_thread);
+    has(&text, &["in Queue::get::<u32> of queue", "0 of 1 messages"]);
+}
+
+fn has_a_timeout((): ()) -> Outcome {
+    reports_both();
+    let queue = Queue::<u32>::bounded(1)?;
+    _ = queue.get_timeout(DEADLINE);
+    Ok(())
+}
+
+#[test]
+fn a_wait_with_a_timeout_ends() {
+    may_end(has_a_timeout);
+}
+
+fn sends_a_handle((): ()) -> Outcome {
+    reports_both();
+    let (queue, carrier) = (Queue::<u32>::bounded(1)?, Queue::bounded(1)?);
+    carrier.put(queue.clone())?;
+    queue.get()?;
+    Ok(())
+}
+
+#[test]
+fn a_message_on_its_way_that_has_a_handle_may_end_a_wait() {
+    let text = may_end(sends_a_handle);
+    has(&text, &["1 message(s) on the way"]);
+}
+
+fn idles(_: usize, (jobs, ready): (Queue<u32>, Queue<()>)) -> Outcome {
+    ready.put(())?;
+    jobs.get()?;
+    Ok(())
+}
+
+fn joins_a_process_that_is_stopped((): ()) -> Outcome {
+    reports_both();
+    let (jobs, ready) = (Queue::bounded(1)?, Queue::bounded(1)?);
+    let workers = start_processes(idles, (jobs.clone(), ready.clone()), SpawnOptions::nprocs(1))?;
+    take(&ready);
+    // Until its wait is shown, as a rule: it is none that is taken for a hang, either way.
+    assert!(!workers.join_timeout(SOON)?);
+    signal(workers.pids()[0], Signal::STOP);
+    // What it will find when it goes on.
+    jobs.put(1)?;
+    workers.join()?;
+    Ok(())
+}
+
+#[test]
+fn a_stopped_process_may_end_a_wait_when_it_goes_on() {
+    let text = may_end(joins_a_process_that_is_stopped);
+    has(&text, &["rank-0, stopped by a signal"]);
+}
+
+fn consumes(_: usize, jobs: Queue<u32>) -> Outcome {
+    reports_both();
+    while jobs.get()?.is_some() {}
+    Ok(())
+}
+
+/// This program could put; it looks at its worker again and again, and is in no wait for long.
+fn waits_for_its_parent((): ()) -> Outcome {
+    let jobs = Queue::bounded(1)?;
+    let workers = start_processes(consumes, jobs.clone(), SpawnOptions::nprocs(1))?;
+    while !workers.join_timeout(Duration::from_millis(10))? {}
+    Ok(())
+}
+
+#[test]
+fn an_idle_consumer_is_not_said_to_hang() {
+    let text = may_end(waits_for_its_parent);
+    has(&text, &["(rank-0) has waited", "could feed it: pid ", "(program, running"]);
+}
+
+fn waits_for_an_event((): ()) -> Outcome {
+    Event::new()?.wait()?;
+    Ok(())
+}
+
+#[test]
+fn the_environment_asks_for_reports_of_all_waits() {
+    let text = said(waits_for_an_event, &[("MP_STALL", "0.3")], "has waited");
+    has(&text, &["in Event::wait of event (#"]);
+    let text = said(waits_for_an_event, &[("MP_STALL", "soon")], "is ignored");
+    has(&text, &["mp: MP_STALL=soon is ignored: it takes a number of seconds"]);
+}
+
+fn works_beside_a_wait((): ()) -> Outcome {
+    let jobs = Queue::<u32>::bounded(1)?;
+    std::thread::Builder::new().name("busy".into()).spawn(|| std::thread::park_timeout(DEADLINE))?;
+    jobs.get()?;
+    Ok(())
+}
+
+#[test]
+fn a_signal_asks_what_all_threads_wait_for() {
+    let builder = Process::builder().name("asked").daemon(true).stderr(Stdio::Capture);
+    let child = builder.env("MP_DUMP_SIGNAL", "USR2").spawn(works_beside_a_wait, ()).unwrap();
+    // The handler is there before its thread is, and that before the other one.
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", child.pid())).map_or(0, Iterator::count);
+    eventually("its threads", || threads() == 3);
+    let (mut dumps, mut text) = (0, String::new());
+    let until = Instant::now() + DEADLINE;
+    // The first ones may come before the wait is long enough to be shown.
+    while !text.contains("in Queue::get::<u32> of queue") {
+        assert!(Instant::now() < until, "the wait is not in: {text}");
+        dumps += 1;
+        signal(child.pid(), Signal::USR2);
+        eventually("a dump", || child.stderr().text().matches("`busy` (").count() == dumps);
+        text = child.stderr().text();
+    }
+    has(
+        &text,
+        &["what the threads of pid", "(asked):", "thread `main` of pid", "is in no call of mp that waits"],
+    );
+    child.kill().unwrap();
+    assert!(child.join().is_err());
+}

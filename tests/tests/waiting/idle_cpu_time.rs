@@ -1,0 +1,189 @@
+//! Waiting costs no processor time: these processes wait for half a second each, in every way that there is,
+//! and report how much processor time they used.
+
+use std::time::{Duration, Instant};
+
+use mp::queue::{DesertedWhen, JoinableQueueError, Spin};
+use mp::wait::wait_async;
+use mp::{
+    Barrier, Condition, Event, GetError, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore,
+    SpawnOptions, bounded_channel, pipe, select, start_processes, wait,
+};
+use mp_tests::task::poll_once;
+use mp_tests::{Outcome, alone, give, join, one_process, take};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// How long each waits.
+const TIME: Duration = Duration::from_millis(500);
+/// How much processor time it may use for that: many times what it needs, and a fifth of what a busy loop
+/// would use.
+const MOST: Duration = Duration::from_millis(100);
+
+/// Things that are full, empty, taken and never set.
+#[derive(Clone, Serialize, Deserialize)]
+struct Things {
+    empty: Queue<u32>,
+    full: Queue<u32>,
+    heavy: Queue<Vec<u8>>,
+    tasks: JoinableQueue<u32>,
+    leased: Queue<u32>,
+    event: Event,
+    lock: Lock<u32>,
+    shared: RwLock<u32>,
+    free: Lock<u32>,
+    condition: Condition,
+    permits: Semaphore,
+    barrier: Barrier,
+}
+
+const WAYS: usize = 14;
+
+/// Waits in the way of its rank.
+fn waits(way: usize, t: &Things) -> Outcome {
+    let until = Instant::now() + TIME;
+    let nothing = match way {
+        0 => t.empty.get_deadline(until).is_err(),
+        1 => t.full.put_deadline(1, until).is_err(),
+        2 => t.heavy.put_deadline(vec![0; 600], until).is_err(),
+        3 => select(&[&t.empty, &t.full.put_ready(), &t.event], Some(TIME))?.is_none(),
+        4 => wait(&[&t.heavy.put_ready_for(610)], Some(TIME))?.is_empty(),
+        5 => wait(&[&t.leased.ack_ready()], Some(TIME))?.is_empty(),
+        6 => t.leased.get_ack_deadline(until).is_err(),
+        7 => matches!(t.tasks.join_deadline(until), Err(JoinableQueueError::Unfinished { .. })),
+        8 => t.lock.lock_deadline(until).is_err() && t.shared.try_read().is_err(),
+        9 => t.permits.acquire_timeout(TIME).is_err(),
+        10 => !t.event.wait_timeout(TIME)?,
+        11 => t.barrier.wait_timeout(TIME).is_err(),
+        12 => !t.condition.wait_timeout(t.free.lock()?, TIME)?.1,
+        // A future, which is polled again only when it is woken.
+        _ => {
+            let mut future = std::pin::pin!(wait_async(t.heavy.put_ready_for(610)));
+            let nothing = poll_once(&mut future).is_pending();
+            nothing && select(&[&t.event], Some(TIME))?.is_none()
+        }
+    };
+    if nothing { Ok(()) } else { Err(format!("what way {way} waits for has come").into()) }
+}
+
+/// How much processor time this process used for it, in µs.
+fn measured(way: usize, (things, results): (Things, Queue<(usize, u64)>)) -> Outcome {
+    let now = || {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+    };
+    // The set-up of the first wait is not counted.
+    wait(&[&things.event, &things.empty], Some(Duration::from_millis(1)))?;
+    let begin = now();
+    waits(way, &things)?;
+    results.put((way, now() - begin)).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+#[test]
+fn processes_that_wait_use_no_processor() {
+    let _alone = alone();
+    let things = Things {
+        empty: Queue::bounded(4).unwrap(),
+        full: Queue::bounded(1).unwrap(),
+        heavy: QueueOptions::new().capacity(100).bytes(1000).create().unwrap(),
+        tasks: JoinableQueue::unbounded().unwrap(),
+        leased: Queue::bounded(4).unwrap(),
+        event: Event::new().unwrap(),
+        lock: Lock::new(0).unwrap(),
+        shared: RwLock::new(0).unwrap(),
+        free: Lock::new(0).unwrap(),
+        condition: Condition::new().unwrap(),
+        permits: Semaphore::new(1).unwrap(),
+        barrier: Barrier::new(2).unwrap(),
+    };
+    give(&things.full, 0);
+    give(&things.heavy, vec![0; 600]);
+    things.tasks.put(1).unwrap();
+    // The last message of a closed queue is with this process.
+    give(&things.leased, 7);
+    let lease = things.leased.get_ack().unwrap().expect("it is open");
+    things.leased.close();
+    let _held =
+        (things.lock.lock().unwrap(), things.shared.write().unwrap(), things.permits.acquire().unwrap());
+    let results = Queue::bounded(WAYS).unwrap();
+    let context =
+        start_processes(measured, (things.clone(), results.clone()), SpawnOptions::nprocs(WAYS)).unwrap();
+    join(&context).unwrap();
+    let mut all: Vec<_> = (0..WAYS).map(|_| take(&results)).collect();
+    all.sort_unstable();
+    println!("µs of a processor, by the way of waiting: {all:?}");
+    let too_much: Vec<_> = all.iter().filter(|(_, used)| Duration::from_micros(*used) > MOST).collect();
+    assert!(too_much.is_empty(), "in {TIME:?}, by the way of waiting: {too_much:?}");
+    lease.ack();
+}
+
+#[test]
+fn a_connection_and_a_channel_wait_for_nothing_at_no_cost() {
+    let _alone = alone();
+    let now = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let (sender, receiver) = bounded_channel(1).unwrap();
+    let (here, _there) = pipe().unwrap();
+    sender.send(1).unwrap();
+    let begin = now();
+    assert!(sender.send_timeout(2, TIME).unwrap_err().is_full() && sender.is_full());
+    assert_eq!((receiver.recv().unwrap(), sender.capacity(), sender.is_full()), (1, 1, false));
+    assert!(receiver.recv_timeout(TIME).unwrap_err().is_empty());
+    assert!(here.recv_bytes_timeout(TIME).unwrap_err().is_empty() && !here.poll(TIME).unwrap());
+    let used = now() - begin;
+    assert!(used < MOST, "{used:?}");
+}
+
+/// How much processor time this thread uses while it waits for nothing at a queue.
+fn idle(queue: &Queue<u32>) -> Duration {
+    let now = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let begin = now();
+    assert!(queue.get_timeout(TIME).unwrap_err().is_empty());
+    now() - begin
+}
+
+fn idle_elsewhere(_: usize, (queue, used): (Queue<u32>, Queue<Duration>)) -> Outcome {
+    used.put(idle(&queue)).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+/// How a queue spins is the queue's: other processes do likewise, but for handles that were told otherwise.
+#[test]
+fn how_a_queue_spins_goes_with_it() {
+    let _alone = alone();
+    let used = Queue::unbounded().unwrap();
+    let elsewhere = |spin| {
+        let queue =
+            QueueOptions::new().spin(spin).deserted_when(DesertedWhen::Never).create::<u32>().unwrap();
+        join(&one_process(idle_elsewhere, (queue.clone(), used.clone()))).unwrap();
+        (queue, take(&used))
+    };
+    let (busy, used_busy) = elsewhere(Spin::Busy);
+    assert!(used_busy > MOST, "{used_busy:?} of {TIME:?}");
+    let used_asleep = idle(&busy.spinning(Spin::Never));
+    assert!(used_asleep < MOST, "{used_asleep:?}");
+    let (_, used_asleep) = elsewhere(Spin::Never);
+    assert!(used_asleep < MOST, "{used_asleep:?}");
+}
+
+fn leaves(_: usize, queue: Queue<u32>) -> Outcome {
+    drop(queue.get_timeout(Duration::from_millis(1)));
+    Ok(())
+}
+
+/// A wait that never sleeps hears of the end of the others, too.
+#[test]
+fn a_queue_that_never_sleeps_hears_that_it_is_deserted() {
+    let _alone = alone();
+    let queue = QueueOptions::new().spin(Spin::Busy).create::<u32>().unwrap();
+    let context = one_process(leaves, queue.clone());
+    let got = queue.get_timeout(10 * TIME);
+    assert!(matches!(got, Err(GetError::Deserted { .. })), "{got:?}");
+    join(&context).unwrap();
+}

@@ -1,0 +1,291 @@
+//! Ctrl-C: what it does to workers that are told of it, to those that ignore it, and to their parent.
+
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mp::process::{Interrupt, RaisedKind, allow_fork, take_interrupt};
+use mp::{
+    Event, GetError, Process, Queue, Semaphore, SharedTensor, SpawnError, SpawnOptions, StartMethod, Tensor,
+    select, set_start_method, start_processes,
+};
+use mp_tests::{DEADLINE, Outcome, alone, eventually};
+
+/// A program with a terminal of its own, in which it is the foreground process: what is pressed there, the kernel sends as
+/// signals to all its processes.
+struct Terminal {
+    keys: OwnedFd,
+    _line: OwnedFd,
+}
+
+impl Terminal {
+    /// `None` where there are no terminals.
+    #[allow(unsafe_code)]
+    fn begin() -> mp::AnyResult<Option<Terminal>> {
+        let (mut keys, mut line) = (0, 0);
+        let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
+        // SAFETY: the first two are valid for writes, the others are not needed.
+        if unsafe { libc::openpty(&raw mut keys, &raw mut line, name, settings, size) } != 0 {
+            return Ok(None);
+        }
+        // SAFETY: it is new, and has no other owner.
+        let keys = unsafe { OwnedFd::from_raw_fd(keys) };
+        // SAFETY: as above.
+        let line = unsafe { OwnedFd::from_raw_fd(line) };
+        rustix::process::setsid()?;
+        rustix::process::ioctl_tiocsctty(line.as_fd())?;
+        Ok(Some(Terminal { keys, _line: line }))
+    }
+
+    fn press_ctrl_c(&self) {
+        assert_eq!(rustix::io::write(&self.keys, b"\x03"), Ok(1), "{}", self.keys.as_raw_fd());
+    }
+}
+
+/// Runs a scenario in a program with a terminal of its own, whose workers are started by this method.
+fn on_a_terminal<F>(method: StartMethod, scenario: F) -> Process<()>
+where
+    F: Fn(&Terminal) -> Outcome + Copy + Send + 'static,
+{
+    let begin = move |method: String| -> Outcome {
+        let Some(terminal) = Terminal::begin()? else {
+            println!("SKIPPED: there are no terminals here");
+            return Ok(());
+        };
+        #[allow(unsafe_code)]
+        // SAFETY: the other threads of this process hold no lock for long, and what the copies do needs nothing of theirs.
+        unsafe {
+            allow_fork();
+        }
+        // A shell ignores it for the programs that it runs in the background.
+        #[allow(unsafe_code)]
+        // SAFETY: this installs no handler.
+        unsafe {
+            libc::signal(libc::SIGINT, libc::SIG_DFL)
+        };
+        set_start_method(method.parse()?);
+        // Until it exits: the end of a terminal ends its programs.
+        scenario(Box::leak(Box::new(terminal)))
+    };
+    let program =
+        Process::builder().start_method(StartMethod::Spawn).spawn(begin, method.to_string()).unwrap();
+    assert!(program.wait_timeout(DEADLINE), "{program:?}");
+    program
+}
+
+fn with_each_method<F>(scenario: F)
+where
+    F: Fn(&Terminal) -> Outcome + Copy + Send + 'static,
+{
+    let _alone = alone();
+    for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
+        on_a_terminal(method, scenario).join().unwrap_or_else(|error| panic!("{method}: {error}"));
+    }
+}
+
+/// What the workers of a scenario share.
+type Things = (Queue<u32>, Event, SharedTensor<u64>);
+
+fn things() -> mp::AnyResult<Things> {
+    Ok((Queue::bounded(1)?, Event::new()?, Tensor::zeros([8])?.share()))
+}
+
+const BEGUN: usize = 0;
+
+/// Until that many workers have begun.
+fn begun(count: u64, words: &SharedTensor<u64>) {
+    eventually("they have begun", || words.load(BEGUN) == count);
+}
+
+/// Waits in the way of its rank, for what never comes, and says how that ended.
+fn waits_for_nothing(way: usize, (queue, event, words): Things) -> mp::AnyResult<String> {
+    words.fetch_add(BEGUN, 1);
+    let (other, full) = (Queue::<u32>::bounded(1)?, Queue::bounded(1)?);
+    full.put(0)?;
+    Ok(match way {
+        0 => format!("{:?}", queue.get().unwrap_err()),
+        1 => format!("{:?}", event.wait().unwrap_err()),
+        2 => format!("{:?}", select(&[&queue, &event], None).unwrap_err()),
+        3 => format!("{:?}", full.put(1).unwrap_err().forget()),
+        // In a thread that does not get the signal.
+        4 => format!("{:?}", std::thread::spawn(move || queue.get().unwrap_err()).join().unwrap()),
+        5 => format!("{:?}", Semaphore::new(0)?.acquire().unwrap_err()),
+        _ => {
+            while !mp::interrupted() {
+                std::hint::spin_loop();
+            }
+            // What is there is taken still, and a time is a time.
+            other.put(7)?;
+            assert_eq!(other.get()?, Some(7));
+            assert!(take_interrupt());
+            assert!(!take_interrupt() && other.get_timeout(Duration::from_millis(1)).unwrap_err().is_empty());
+            "Interrupted".into()
+        }
+    })
+}
+
+#[test]
+fn workers_that_are_told_of_ctrl_c_end_their_waits_and_return() {
+    with_each_method(|terminal| {
+        let things = things()?;
+        let options = SpawnOptions::nprocs(7).interrupt(Interrupt::Graceful);
+        let workers = start_processes(waits_for_nothing, things.clone(), options)?;
+        begun(7, &things.2);
+        let pressed = Instant::now();
+        terminal.press_ctrl_c();
+        let said = workers.join()?;
+        assert!(said.iter().all(|said| said.contains("nterrupted")), "{said:?}");
+        assert!(mp::interrupted() && pressed.elapsed() < DEADLINE);
+        // This process is told, too.
+        assert!(matches!(things.0.get(), Err(GetError::Interrupted)));
+        assert!(take_interrupt() && !mp::interrupted());
+        Ok(())
+    });
+}
+
+/// Returns the error of its wait; but rank 1 finishes first what it has begun.
+fn returns_it(rank: usize, (queue, event, words): Things) -> mp::AnyResult<()> {
+    words.fetch_add(BEGUN, 1);
+    if rank == 1 {
+        while !mp::interrupted() {
+            std::hint::spin_loop();
+        }
+        // Until the other one is gone.
+        take_interrupt();
+        event.wait()?;
+        words.store(1, 17);
+        return Ok(());
+    }
+    queue.get()?;
+    Ok(())
+}
+
+#[test]
+fn an_error_after_ctrl_c_ends_no_other_process_and_is_one_error() {
+    with_each_method(|terminal| {
+        let things = things()?;
+        let options = SpawnOptions::nprocs(2).interrupt(Interrupt::Graceful);
+        let workers = start_processes(returns_it, things.clone(), options)?;
+        begun(2, &things.2);
+        terminal.press_ctrl_c();
+        eventually("rank 0 is gone", || workers.exit(0).is_ok_and(|exit| exit.is_some()));
+        assert!(!workers.join_timeout(Duration::from_millis(1))?, "rank 1 works on");
+        things.1.set()?;
+        let error = workers.join().unwrap_err();
+        assert_eq!(things.2.load(1), 17, "rank 1 was ended");
+        let SpawnError::ProcessRaised(raised) = &error else { return Err(error.into()) };
+        assert_eq!((raised.kind, raised.who.rank), (RaisedKind::Interrupted, Some(0)));
+        assert!(error.to_string().contains("ended after Ctrl-C: interrupted"), "{error}");
+        Ok(())
+    });
+}
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+/// As a program that handles Ctrl-C by itself.
+#[allow(unsafe_code)]
+fn handle_it_here() {
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGINT, nothing as *const () as libc::sighandler_t) };
+}
+
+#[test]
+fn workers_that_ignore_ctrl_c_work_on_and_others_end() {
+    with_each_method(|terminal| {
+        handle_it_here();
+        let (ignoring, ending) = (things()?, things()?);
+        let start = |things: &Things, interrupt| {
+            start_processes(waits, things.clone(), SpawnOptions::nprocs(2).interrupt(interrupt))
+        };
+        let (ignore, end) = (start(&ignoring, Interrupt::Ignore)?, start(&ending, Interrupt::Default)?);
+        begun(2, &ignoring.2);
+        begun(2, &ending.2);
+        terminal.press_ctrl_c();
+        let error = end.join().unwrap_err();
+        assert!(error.to_string().contains("SIGINT"), "{error}");
+        assert!(!ignore.join_timeout(Duration::from_millis(1))?);
+        ignoring.1.set()?;
+        ignore.join()?;
+        assert!(!mp::interrupted(), "the program handles it by itself");
+        Ok(())
+    });
+}
+
+fn waits(_: usize, (_, event, words): Things) -> Outcome {
+    words.fetch_add(BEGUN, 1);
+    event.wait()?;
+    Ok(())
+}
+
+/// From the first instruction of a worker to the last, none is ended by it, and a told one hears of each that comes after its
+/// birth.
+#[test]
+fn ctrl_c_at_any_moment_of_a_start_ends_no_worker_that_ignores_it() {
+    with_each_method(|terminal| {
+        handle_it_here();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    terminal.press_ctrl_c();
+                    // sleep: the terminal's buffer of keys is small, and the workers are to get some processor.
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            });
+            let started = (0..10).try_for_each(|round| {
+                let interrupt = if round % 2 == 0 { Interrupt::Ignore } else { Interrupt::Graceful };
+                start_processes(quick, (), SpawnOptions::nprocs(3).interrupt(interrupt))?.join().map(drop)
+            });
+            over.store(true, Ordering::Relaxed);
+            started
+        })?;
+        Ok(())
+    });
+}
+
+fn quick(_: usize, (): ()) -> Outcome {
+    Ok(())
+}
+
+#[test]
+fn a_second_ctrl_c_ends_the_program_and_its_workers() {
+    let _alone = alone();
+    let program = on_a_terminal(StartMethod::Spawn, |terminal| {
+        let options = SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful);
+        let _worker = start_processes(|_: usize, (): ()| std::thread::park(), (), options)?;
+        terminal.press_ctrl_c();
+        eventually("it is told", mp::interrupted);
+        terminal.press_ctrl_c();
+        eventually("it is ended", || false);
+        Ok(())
+    });
+    let exit = program.exit();
+    assert!(exit.is_some_and(|exit| exit.to_string().contains("SIGINT")), "{exit:?}");
+}
+
+#[test]
+fn where_ctrl_c_is_ignored_from_the_start_it_stays_so() {
+    with_each_method(|terminal| {
+        // As `nohup` does it.
+        #[allow(unsafe_code)]
+        // SAFETY: this installs no handler.
+        unsafe {
+            libc::signal(libc::SIGINT, libc::SIG_IGN)
+        };
+        let things = things()?;
+        let options = SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful);
+        let worker = start_processes(was_not_told, things.clone(), options)?;
+        begun(1, &things.2);
+        terminal.press_ctrl_c();
+        things.1.set()?;
+        worker.join()?;
+        assert!(!mp::interrupted());
+        Ok(())
+    });
+}
+
+fn was_not_told(_: usize, (_, event, words): Things) -> Outcome {
+    words.fetch_add(BEGUN, 1);
+    event.wait()?;
+    if mp::interrupted() { Err("it was told".into()) } else { Ok(()) }
+}

@@ -1,0 +1,9 @@
+//! Waits: for many things at once, how soon they end, what they cost. (For descriptors within a tokio runtime: `tokio_driver.rs`, a
+//! program of its own.)
+
+mod death_times;
+mod hangs;
+mod idle_cpu_time;
+mod interrupts;
+mod many;
+mod wake_ups;

@@ -1,0 +1,188 @@
+//! A sleeper is woken when what it waits for is there, and not only when its poll interval is over: so much earlier
+//! that a missing wake-up shows, also on a busy machine.
+
+use std::cell::RefCell;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mp::queue::JoinableQueueError;
+use mp::{Barrier, Condition, Event, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore};
+
+const ROUNDS: u32 = 20;
+/// Waiting processes check again after that time, woken or not.
+const INTERVAL: Duration = mp_core::POLL_INTERVAL;
+/// After this time a waiter is asleep.
+const ASLEEP: Duration = Duration::from_millis(8);
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// In each round one thread waits; this one makes it ready when the other is asleep, and `prepare`s the next
+/// round when it has continued. It fails if all of them together took as long as a good part of their poll intervals.
+fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prepare: impl Fn()) {
+    let _alone = mp_tests::alone();
+    let mut took = Duration::ZERO;
+    thread::scope(|scope| {
+        let (send, done) = mpsc::channel();
+        let (begin, begun) = mpsc::channel::<()>();
+        let wait = &wait;
+        scope.spawn(move || {
+            for () in begun {
+                wait();
+                send.send(Instant::now()).unwrap();
+            }
+        });
+        for _ in 0..ROUNDS {
+            prepare();
+            begin.send(()).unwrap();
+            // sleep: until the other thread is asleep, which can't be observed.
+            thread::sleep(ASLEEP);
+            let ready = Instant::now();
+            make_ready();
+            took += done.recv_timeout(DEADLINE).unwrap().saturating_duration_since(ready);
+        }
+        drop(begin);
+    });
+    assert!(took < INTERVAL * ROUNDS / 2, "{name}: {took:?} for {ROUNDS} wake-ups");
+}
+
+/// As above, of what is ready when this thread drops what it has, and taken again for the next round.
+fn woken_by_the_drop_of<T>(name: &str, take: impl Fn() -> T, wait: impl Fn() + Sync) {
+    let held = RefCell::new(None);
+    let prepare = || *held.borrow_mut() = Some(take());
+    woken_in_time(name, wait, || drop(held.take()), prepare);
+}
+
+#[test]
+fn an_event_wakes() {
+    let event = Event::new().unwrap();
+    let wait = || event.wait().unwrap();
+    woken_in_time("event", wait, || assert!(event.set().unwrap()), || _ = event.clear().unwrap());
+}
+
+#[test]
+fn a_notification_wakes() {
+    let (condition, lock) = (Condition::new().unwrap(), Lock::new(0_u64).unwrap());
+    let wait = || drop(condition.wait(lock.lock().unwrap()).unwrap());
+    woken_in_time("notify_one", wait, || assert!(condition.notify_one().unwrap()), || {});
+    woken_in_time("notify_all", wait, || assert_eq!(condition.notify_all().unwrap(), 1), || {});
+}
+
+#[test]
+fn a_permit_wakes() {
+    let semaphore = Semaphore::new(0).unwrap();
+    let wait = || semaphore.acquire().unwrap().forget();
+    woken_in_time("add_permits", wait, || semaphore.add_permits(1).unwrap(), || {});
+    let semaphore = Semaphore::new(1).unwrap();
+    woken_by_the_drop_of("permit", || semaphore.acquire().unwrap(), || drop(semaphore.acquire().unwrap()));
+}
+
+#[test]
+fn a_lock_wakes() {
+    let lock = Lock::new(0_u64).unwrap();
+    woken_by_the_drop_of("lock", || lock.lock().unwrap(), || drop(lock.lock().unwrap()));
+}
+
+#[test]
+fn the_last_reader_wakes_a_writer() {
+    let lock = RwLock::new(0_u64).unwrap();
+    woken_by_the_drop_of("reader", || lock.read().unwrap(), || drop(lock.write().unwrap()));
+    woken_by_the_drop_of("writer", || lock.write().unwrap(), || drop(lock.read().unwrap()));
+}
+
+#[test]
+fn the_last_to_arrive_wakes_the_others() {
+    let barrier = Barrier::new(2).unwrap();
+    let wait = || _ = barrier.wait().unwrap();
+    woken_in_time("barrier", wait, || _ = barrier.wait().unwrap(), || {});
+}
+
+#[test]
+fn a_message_wakes_and_so_does_room_for_one() {
+    let queue = Queue::bounded(1).unwrap();
+    let get = || assert_eq!(queue.get().unwrap(), Some(7_u8));
+    woken_in_time("get", get, || queue.put(7).unwrap(), || {});
+    queue.put(7).unwrap();
+    let put = || queue.put(7).unwrap();
+    woken_in_time("put", put, || assert_eq!(queue.get().unwrap(), Some(7)), || {});
+    let large = Queue::bounded(1).unwrap();
+    let get = || assert!(large.get().unwrap().is_some());
+    let put = || large.put("a message that needs an envelope".to_owned()).unwrap();
+    woken_in_time("get, in an envelope", get, put, || {});
+}
+
+#[test]
+fn the_last_task_that_is_done_wakes_a_join() {
+    let queue = JoinableQueue::bounded(1).unwrap();
+    let lease = RefCell::new(None);
+    let prepare = || {
+        queue.put(7_u8).unwrap();
+        *lease.borrow_mut() = queue.get().unwrap();
+    };
+    let done = || _ = lease.take().unwrap().ack();
+    woken_in_time("join", || queue.join().unwrap(), done, prepare);
+}
+
+#[test]
+fn the_last_task_that_is_lost_wakes_a_join() {
+    let queue = JoinableQueue::bounded(1).unwrap();
+    let lease = RefCell::new(None);
+    let prepare = || {
+        _ = queue.dead_letter().unwrap();
+        queue.put(7_u8).unwrap();
+        *lease.borrow_mut() = queue.get().unwrap();
+    };
+    let join = || assert!(matches!(queue.join(), Err(JoinableQueueError::Lost(1))));
+    woken_in_time("join, lost", join, || drop(lease.take()), prepare);
+}
+
+#[test]
+fn a_message_that_came_back_is_there() {
+    let queue = Queue::bounded(1).unwrap();
+    queue.put(7_u8).unwrap();
+    drop(queue.get_ack().unwrap());
+    assert_eq!(mp::wait(&[&queue], Some(Duration::ZERO)).unwrap(), [0]);
+}
+
+/// The first producers that sleep have messages that do not fit still, the last one has one that does.
+#[test]
+fn room_in_bytes_wakes_every_producer() {
+    const SMALL: usize = 1000;
+    const ALL: usize = 10 * SMALL;
+    const LARGE: usize = 9 * SMALL;
+    let queue = QueueOptions::new().capacity(100).bytes(ALL as u64 + 500).create::<Vec<u8>>().unwrap();
+    let put = |len: usize| queue.put(vec![0; len]).unwrap();
+    /// Ends the producer that waits, also when the test fails.
+    struct Close<'a>(&'a Queue<Vec<u8>>);
+    impl Drop for Close<'_> {
+        fn drop(&mut self) {
+            _ = self.0.close();
+        }
+    }
+    let lengths = RefCell::new(std::collections::VecDeque::from([5 * SMALL, 5 * SMALL]));
+    lengths.borrow().iter().for_each(|&len| put(len));
+    thread::scope(|scope| {
+        let large = [(); 3].map(|()| scope.spawn(|| put(LARGE)));
+        let _close = Close(&queue);
+        // sleep: until they are asleep, which nothing says.
+        thread::sleep(ASLEEP);
+        let take = || {
+            let len = lengths.borrow_mut().pop_front().unwrap();
+            assert_eq!(queue.get().unwrap().unwrap().len(), len);
+            // What the other one puts.
+            lengths.borrow_mut().push_back(SMALL);
+        };
+        let fill = || {
+            let rest = ALL - lengths.borrow().iter().sum::<usize>();
+            if rest > 0 {
+                put(rest);
+                lengths.borrow_mut().push_back(rest);
+            }
+        };
+        woken_in_time("put, within bytes", || put(SMALL), take, fill);
+        // In any order.
+        for _ in &large {
+            while queue.get_timeout(DEADLINE).unwrap().expect("it is open").len() < LARGE {}
+        }
+        large.into_iter().for_each(|large| large.join().unwrap());
+    });
+}

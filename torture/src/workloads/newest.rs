@@ -1,0 +1,146 @@
+//! A value that is replaced and watched, or messages that all receive, in all hands at once.
+//!
+//! | | promised |
+//! |---|---|
+//! | a value, a message | is whole, whatever was killed while it was sent or read |
+//! | the counts of the workers in a value | never go back: a change is one step |
+//! | messages of one worker | come to each receiver in their order, but for those that it is told it has missed |
+//! | what is killed while it changes a value | has counted once more at most; what it was told, counts |
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use mp::queue::broadcast::{self, RecvError};
+use mp::queue::watch;
+use mp::{FrozenTensor, PutError, SharedTensor, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::bookkeeping::board::{Op, Row};
+use crate::random::Random;
+
+/// Not for something that another worker surely does.
+const SHORT: Duration = Duration::from_millis(20);
+/// The elements of a tensor, and bytes beside it: too many for an envelope.
+const LEN: usize = 100;
+/// Bits of the number that a worker gives to a message.
+const NUMBERS: u32 = 24;
+
+/// Of a number, so that a torn one shows.
+type Whole = (u64, FrozenTensor<u64>, Vec<u8>);
+
+fn whole(number: u64) -> mp::AnyResult<Whole> {
+    Ok((number, Tensor::full([LEN], number)?.freeze(), vec![number as u8; 3 * LEN]))
+}
+
+fn number((number, tensor, bytes): &Whole) -> mp::AnyResult<u64> {
+    if tensor.iter().any(|v| v != *number) || bytes.iter().any(|&b| b != *number as u8) {
+        return Err(format!("torn: value {number}, of which {tensor} and {bytes:?}").into());
+    }
+    Ok(*number)
+}
+
+/// A value that counts its changes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Watched {
+    sender: watch::Sender<Whole>,
+    receiver: watch::Receiver<Whole>,
+    /// How many changes their senders know of.
+    known: SharedTensor<u64>,
+}
+
+impl Watched {
+    pub(crate) fn new() -> mp::AnyResult<Self> {
+        let (sender, receiver) = watch::channel(whole(0)?)?;
+        Ok(Self { sender, receiver, known: Tensor::zeros([1])?.share() })
+    }
+
+    /// Changes and reads, at random, until the round is over.
+    pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
+        let mut seen = 0;
+        while !row.over() {
+            if random.percent(40) {
+                row.note(Op::Put, seen);
+                self.count()?;
+                continue;
+            }
+            row.note(Op::Get, seen);
+            let known = self.known.load(0);
+            let now = number(&*self.receiver.borrow_and_update()?)?;
+            if now < seen || now < known {
+                return Err(format!("lost: {now} changes, {seen} were seen and {known} known before").into());
+            }
+            seen = now;
+            match self.receiver.wait_changed_timeout(SHORT) {
+                Err(error) if !error.is_empty() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// One change more.
+    fn count(&self) -> mp::AnyResult<()> {
+        let mut failed = None;
+        let changed = self.sender.send_if_modified(|value| {
+            match number(value).and_then(|n| whole(n + 1)) {
+                Ok(next) => *value = next,
+                Err(error) => failed = Some(error),
+            }
+            failed.is_none()
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if changed {
+            self.known.fetch_add(0, 1);
+        }
+        Ok(())
+    }
+
+    /// Looks, when all workers have ended, whether a change was lost.
+    pub(crate) fn settle(&self) -> mp::AnyResult<()> {
+        let (now, known) = (number(&*self.receiver.borrow()?)?, self.known.load(0));
+        if now < known { Err(format!("lost: {now} changes, of {known}").into()) } else { Ok(()) }
+    }
+}
+
+/// A channel of which each worker gets each message.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ToAll {
+    sender: broadcast::Sender<Whole>,
+    receiver: broadcast::Receiver<Whole>,
+}
+
+impl ToAll {
+    pub(crate) fn new(random: &mut Random) -> mp::AnyResult<Self> {
+        let (sender, receiver) = broadcast::channel(random.pick(&[1, 4, 64]))?;
+        Ok(Self { sender, receiver })
+    }
+
+    /// Sends and receives, at random, until the round is over.
+    pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
+        let receiver = self.receiver.resubscribe()?;
+        let (mut sent, mut last) = (0_u64, HashMap::new());
+        while !row.over() {
+            if random.percent(40) {
+                sent += 1;
+                row.note(Op::Put, sent);
+                self.sender.send(whole(row.mark() << NUMBERS | sent)?).map_err(PutError::forget)?;
+                continue;
+            }
+            row.note(Op::Get, sent);
+            match receiver.recv_timeout(SHORT) {
+                Ok(message) => {
+                    let number = number(&message)?;
+                    let before = last.insert(number >> NUMBERS, number);
+                    if before.is_some_and(|before| before >= number) {
+                        return Err(format!("out of order: {number:#x} after {before:x?}").into());
+                    }
+                }
+                Err(RecvError::Lagged(_) | RecvError::Empty) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
