@@ -37,27 +37,32 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
+mod calls;
+mod child;
 mod clock;
 mod dispatch;
 mod error;
+mod maker;
 mod message;
+mod metrics;
 #[doc(hidden)]
 pub mod steps;
+mod thread;
 mod tuple_fn;
 mod watch;
-mod worker;
+mod workers;
 
 pub use api::builder::PoolBuilder;
 pub use api::call::{Call, TryApplyError};
 pub use api::pool::Pool;
 pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
 pub use api::stream::Imap;
-pub use dispatch::job::Progress;
-pub use dispatch::metrics::{Latencies, PoolMetrics, WorkerMetrics, WorkerState};
+pub use calls::job::Progress;
+pub use child::work::current_worker;
 pub use error::{PoolError, TaskError, WorkerLost};
+pub use metrics::shown::{Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use mp_core::message::IntoOutcome;
 pub use tuple_fn::TupleFn;
-pub use worker::current_worker;
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

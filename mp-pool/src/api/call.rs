@@ -10,10 +10,10 @@ use mp_reduce::Message;
 
 use crate::api::result::{AsyncResult, MapResult};
 use crate::api::stream::Imap;
-use crate::dispatch::job::{Code, Job, Order, Terms};
+use crate::calls::job::{Code, Job, Order, Terms};
+use crate::calls::source::Items;
 use crate::dispatch::room::UntilRoom;
 use crate::dispatch::shared::Shared;
-use crate::dispatch::source::Items;
 use crate::error::TaskError;
 
 /// A function that is to be called in the workers of a pool, and how: see [`Pool::task`](crate::Pool::task).

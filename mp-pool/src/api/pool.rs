@@ -16,16 +16,16 @@ use crate::api::builder::PoolBuilder;
 use crate::api::call::Call;
 use crate::api::result::{AsyncResult, MapResult};
 use crate::api::stream::Imap;
-use crate::dispatch::manager::Manager;
-use crate::dispatch::meter::Meter;
-use crate::dispatch::metrics::PoolMetrics;
 use crate::dispatch::settings::Settings;
 use crate::dispatch::shared::Shared;
-use crate::dispatch::start;
-use crate::dispatch::state::{Phase, ROOM, State, Worker};
 use crate::error::{PoolError, TaskError};
+use crate::metrics::meter::Meter;
+use crate::metrics::shown::PoolMetrics;
+use crate::thread::manager::Manager;
+use crate::thread::start;
 use crate::tuple_fn::TupleFn;
 use crate::watch::Watch;
+use crate::workers::state::{Phase, ROOM, State, Worker};
 
 /// How many replies wait for the pool's thread before workers do.
 const REPLIES: usize = 1024;

@@ -13,8 +13,8 @@ use mp_core::user_code::Each;
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
 
-use crate::dispatch::job::{Job, Progress, Slots};
-use crate::dispatch::outcomes::{Run, What};
+use crate::calls::job::{Job, Progress, Slots};
+use crate::calls::outcomes::{Run, What};
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use mp_reduce::Message;
 
 use crate::api::result::read;
-use crate::dispatch::job::{Job, Slots};
-use crate::dispatch::outcomes::Run;
+use crate::calls::job::{Job, Slots};
+use crate::calls::outcomes::Run;
+use crate::calls::source::Items;
 use crate::dispatch::shared::Shared;
-use crate::dispatch::source::Items;
 use crate::error::TaskError;
 
 /// The results of [`Pool::imap`](crate::Pool::imap) and [`Pool::imap_unordered`](crate::Pool::imap_unordered).

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use mp_queue::EncodedMessage;
 use mp_spawn::Raise;
 
-use crate::dispatch::chunk::{Chunk, Kept, Ready};
-use crate::dispatch::job::{Code, Job};
+use crate::calls::chunk::{Chunk, Kept, Ready};
+use crate::calls::job::{Code, Job};
+use crate::calls::source::Piece;
 use crate::dispatch::shared::{Settled, Shared};
-use crate::dispatch::source::Piece;
-use crate::dispatch::state::{Given, next_chunk};
 use crate::error::{TaskError, Unsendable};
 use crate::message::{Args, Sent, Task};
+use crate::workers::state::{Given, next_chunk};
 
 impl Shared {
     /// Gives tasks to workers, as long as there are some of both.

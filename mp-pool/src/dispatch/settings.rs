@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mp_spawn::{ProcessBuilder, StartMethod, Stdio};
 
-use crate::worker::Initializer;
+use crate::child::work::Initializer;
 
 type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync>;
 

@@ -6,7 +6,7 @@
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::ThreadId;
 use std::time::Instant;
 
@@ -20,17 +20,17 @@ use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;
 
-use crate::dispatch::chunk::{Chunk, Kept, Ready};
-use crate::dispatch::job::{Code, Job, Lost};
-use crate::dispatch::maker::Maker;
-use crate::dispatch::meter::{Ends, Meter};
-use crate::dispatch::outcomes::{Run, What};
+use crate::calls::chunk::{Chunk, Kept, Ready};
+use crate::calls::job::{Code, Functions, Job, Lost};
+use crate::calls::outcomes::{Run, What};
+use crate::calls::source::Rubbish;
 use crate::dispatch::room::RoomLine;
 use crate::dispatch::settings::Settings;
-use crate::dispatch::source::Rubbish;
-use crate::dispatch::state::{Phase, State, next_chunk};
 use crate::error::{PoolError, TaskError};
+use crate::maker::Maker;
 use crate::message::{Reply, Runner, Task};
+use crate::metrics::meter::{Ends, Meter};
+use crate::workers::state::{Phase, State, next_chunk};
 
 /// The process of a worker has ended.
 #[derive(Clone, Copy, Debug)]
@@ -178,7 +178,8 @@ impl Shared {
     }
 
     fn code(self: &Arc<Self>, runner: Closure<(), Runner>) -> Arc<Code> {
-        Arc::new(Code { number: self.next_id(), runner: Apart::new(runner), pool: Arc::downgrade(self) })
+        let pool: Weak<Self> = Arc::downgrade(self);
+        Arc::new(Code { number: self.next_id(), runner: Apart::new(runner), pool })
     }
 
     /// The code of a function, which is sent to each worker once.
@@ -427,18 +428,19 @@ impl Shared {
         self.ring();
     }
 
-    /// This function has no user any more. May be called with the lock of the state.
-    pub(crate) fn is_unused(&self, code: u64) {
+    /// The functions that have no user any more.
+    pub(crate) fn take_unused(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.unused.lock())
+    }
+}
+
+impl Functions for Shared {
+    fn is_unused(&self, code: u64) {
         if self.check_owner().is_err() {
             return;
         }
         self.unused.lock().push(code);
         self.ring();
-    }
-
-    /// The functions that have no user any more.
-    pub(crate) fn take_unused(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.unused.lock())
     }
 }
 
@@ -447,10 +449,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::dispatch::job::Terms;
-    use crate::dispatch::job::tests::job;
-    use crate::dispatch::state::Worker;
+    use crate::calls::job::Terms;
+    use crate::calls::job::tests::job;
     use crate::watch::Watch;
+    use crate::workers::state::Worker;
 
     /// Of a pool without a thread, whose one worker has not begun.
     fn shared() -> Shared {

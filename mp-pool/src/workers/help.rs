@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use mp_queue::EncodedMessage;
 
-use crate::dispatch::chunk::Ready;
-use crate::dispatch::state::{Given, NO_CODE, State, Worker, next_chunk};
+use crate::calls::chunk::Ready;
 use crate::message::Task;
 use crate::steps::chunk::Share;
+use crate::workers::state::{Given, NO_CODE, State, Worker, next_chunk};
 
 /// Less work than this, in nanoseconds, is not taken from a worker that has begun it.
 const WORTH_SHARING: u64 = 20_000;
@@ -99,9 +99,9 @@ mod tests {
     use mp_queue::Queue;
 
     use super::*;
-    use crate::dispatch::chunk::{Chunk, Kept};
-    use crate::dispatch::job::Terms;
-    use crate::dispatch::job::tests::job;
+    use crate::calls::chunk::{Chunk, Kept};
+    use crate::calls::job::Terms;
+    use crate::calls::job::tests::job;
     use crate::message::{Plain, Slice};
     use crate::watch::{Own, Watch};
 

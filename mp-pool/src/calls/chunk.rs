@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mp_core::user_code::Apart;
 use mp_queue::EncodedMessage;
 
-use crate::dispatch::job::Job;
-use crate::dispatch::source::Keep;
+use crate::calls::job::Job;
+use crate::calls::source::Keep;
 use crate::message::{Slice, Task};
 
 /// What another attempt at a task is made with, or the rest of a chunk is given to another worker; dropping it lets no panic out.

@@ -27,10 +27,8 @@ use mp_core::sync::shared::AtomicU64;
 use mp_queue::{EncodedMessage, Queue};
 use mp_spawn::Process;
 
-use crate::dispatch::chunk::{Chunk, Ready};
-use crate::dispatch::job::Job;
-use crate::dispatch::metrics::{WorkerMetrics, WorkerState};
-use crate::dispatch::start::back_off;
+use crate::calls::chunk::{Chunk, Ready};
+use crate::calls::job::Job;
 use crate::error::TaskError;
 use crate::message::Task;
 use crate::steps::chunk::Share;
@@ -56,6 +54,10 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// A worker that has left its first task in its queue for this long, while another one has nothing to do, is
 /// asked for it.
 const SLOW: Duration = Duration::from_millis(100);
+/// How long to wait before the second start; doubled each time.
+const FIRST_BACK_OFF: Duration = Duration::from_millis(10);
+/// The longest wait before a start.
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
 /// The number of no function: a worker that gets a request to forget it answers, and does nothing else.
 pub(crate) const NO_CODE: u64 = 0;
 
@@ -64,6 +66,14 @@ pub(crate) fn next_chunk() -> u64 {
     // fork: a copy of the process has no workers, and gives them nothing.
     static CHUNKS: AtomicU64 = AtomicU64::new(1);
     CHUNKS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// How long to wait after this many failures in a row.
+pub(crate) fn back_off(failures: u32) -> Duration {
+    if failures == 0 {
+        return Duration::ZERO;
+    }
+    FIRST_BACK_OFF.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_BACK_OFF)
 }
 
 /// What a worker was given.
@@ -255,24 +265,6 @@ impl Worker {
             }
             Given::Note { .. } => None,
         }
-    }
-
-    /// What it is doing.
-    fn metrics(&self, worker: usize, now: Instant) -> WorkerMetrics {
-        let state = match (&self.process, self.ready, self.outstanding) {
-            (None, ..) => WorkerState::Absent,
-            (Some(_), false, _) => WorkerState::Starting,
-            (Some(_), true, 0) => WorkerState::Idle,
-            (Some(_), true, _) => WorkerState::Busy,
-        };
-        let pid = if state == WorkerState::Absent { 0 } else { self.pid };
-        let since = (state == WorkerState::Busy).then_some(self.since);
-        let busy_for = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        let tasks = self.given.iter().map(|given| match given {
-            Given::Task { chunk, .. } => chunk.left(),
-            Given::Note { .. } => 0,
-        });
-        WorkerMetrics { worker, pid, state, tasks: tasks.sum(), busy_for }
     }
 
     /// It has answered `answered` chunks since it was last asked.
@@ -467,12 +459,6 @@ impl State {
             restarts: 0,
             over: false,
         }
-    }
-
-    /// What the workers are doing.
-    pub(crate) fn metrics(&self) -> Vec<WorkerMetrics> {
-        let now = Instant::now();
-        self.workers.iter().enumerate().map(|(number, worker)| worker.metrics(number, now)).collect()
     }
 
     /// Whether there is no use in starting workers again: all places have failed so often, and the pool either never worked, or

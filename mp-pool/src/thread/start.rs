@@ -1,30 +1,16 @@
 //! Starting a worker in an empty place, and not too often.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use mp_spawn::{Process, Raise};
 
+use crate::child::work::{Orders, work};
 use crate::dispatch::shared::{Exited, Shared};
 use crate::error::PoolError;
-use crate::worker::{Orders, work};
-
-/// How long to wait before the second start; doubled each time.
-const FIRST_BACK_OFF: Duration = Duration::from_millis(10);
-/// The longest wait before a start.
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
 
 /// What a worker is called.
 pub(crate) fn name(prefix: &str, number: usize) -> String {
     format!("{prefix}-{number}")
-}
-
-/// How long to wait after this many failures in a row.
-pub(crate) fn back_off(failures: u32) -> Duration {
-    if failures == 0 {
-        return Duration::ZERO;
-    }
-    FIRST_BACK_OFF.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_BACK_OFF)
 }
 
 /// Starts a worker in an empty place.

@@ -10,7 +10,7 @@ use mp_core::user_code::{Apart, Each, drop_caught};
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
 
-use crate::dispatch::chunk::Kept;
+use crate::calls::chunk::Kept;
 use crate::error::Unsendable;
 use crate::message::{Args, Plain, Slice};
 

@@ -13,11 +13,10 @@ use mp_core::user_code::{Apart, caught};
 use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_spawn::Closure;
 
-use crate::dispatch::chunk::Kept;
-use crate::dispatch::maker::Maker;
-use crate::dispatch::outcomes::Run;
-use crate::dispatch::shared::Shared;
-use crate::dispatch::source::{Piece, Rubbish, Source};
+use crate::calls::chunk::Kept;
+use crate::calls::outcomes::Run;
+use crate::calls::source::{Piece, Rubbish, Source};
+use crate::maker::Maker;
 use crate::message::Runner;
 use crate::steps::chunk::MOST_ITEMS;
 
@@ -28,13 +27,19 @@ const STREAM_NANOS: u64 = 4 * CHUNK_NANOS;
 /// The most items of a chunk whose size is chosen here.
 const LARGEST: usize = 1 << 14;
 
+/// Who has to know which functions are used.
+pub(crate) trait Functions: Send + Sync {
+    /// This function has no user any more. May be called with the lock of the state.
+    fn is_unused(&self, code: u64);
+}
+
 /// A function, as the workers know it.
 pub(crate) struct Code {
     pub(crate) number: u64,
     /// It holds what the user's closure captures.
     pub(crate) runner: Apart<Closure<(), Runner>>,
     /// The pool that is notified when its last user is gone.
-    pub(crate) pool: Weak<Shared>,
+    pub(crate) pool: Weak<dyn Functions>,
 }
 
 impl Drop for Code {
@@ -376,13 +381,19 @@ pub(crate) mod tests {
     use mp_spawn::Closure;
 
     use super::*;
-    use crate::dispatch::source::{Items, Keep, Original};
+    use crate::calls::source::{Items, Keep, Original};
     use crate::error::TaskError;
+
+    struct NoPool;
+
+    impl Functions for NoPool {
+        fn is_unused(&self, _: u64) {}
+    }
 
     pub(crate) fn job(tasks: usize, terms: Terms) -> Arc<Job> {
         let function = |_: u64| 0_u64;
         let runner = Closure::from_parts((), move |(): &(), (): ()| Runner::new(function));
-        let code = Code { number: 1, runner: Apart::new(runner), pool: Weak::new() };
+        let code = Code { number: 1, runner: Apart::new(runner), pool: Weak::<NoPool>::new() };
         let source = Arc::new(Items::<u64>::new(None));
         let job = Job::new(Arc::new(code), terms, source, Order::AsGiven);
         job.expect(tasks);

@@ -1,10 +1,10 @@
 //! How a pool is doing, at one moment.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::dispatch::meter::{Ends, Histogram, Meter};
-use crate::dispatch::state::State;
+use crate::metrics::meter::{Ends, Histogram, Meter};
+use crate::workers::state::{Given, State, Worker};
 
 /// How a pool is doing: what [`Pool::metrics`](crate::Pool::metrics) gives. Its text is a line for the tasks, one each for their
 /// times, and one for each worker.
@@ -89,6 +89,34 @@ pub struct WorkerMetrics {
     pub tasks: usize,
     /// How long it has been at its task, or at several that it has not answered yet; zero if it has none.
     pub busy_for: Duration,
+}
+
+impl Worker {
+    /// What it is doing.
+    fn metrics(&self, worker: usize, now: Instant) -> WorkerMetrics {
+        let state = match (&self.process, self.ready, self.outstanding) {
+            (None, ..) => WorkerState::Absent,
+            (Some(_), false, _) => WorkerState::Starting,
+            (Some(_), true, 0) => WorkerState::Idle,
+            (Some(_), true, _) => WorkerState::Busy,
+        };
+        let pid = if state == WorkerState::Absent { 0 } else { self.pid };
+        let since = (state == WorkerState::Busy).then_some(self.since);
+        let busy_for = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let tasks = self.given.iter().map(|given| match given {
+            Given::Task { chunk, .. } => chunk.left(),
+            Given::Note { .. } => 0,
+        });
+        WorkerMetrics { worker, pid, state, tasks: tasks.sum(), busy_for }
+    }
+}
+
+impl State {
+    /// What the workers are doing.
+    fn metrics(&self) -> Vec<WorkerMetrics> {
+        let now = Instant::now();
+        self.workers.iter().enumerate().map(|(number, worker)| worker.metrics(number, now)).collect()
+    }
 }
 
 impl PoolMetrics {

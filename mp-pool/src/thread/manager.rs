@@ -19,15 +19,15 @@ use mp_core::user_code::caught;
 use mp_queue::GetError;
 use mp_spawn::{ExitStatus, ProcessName, ProcessStatus, Raise, SpawnError};
 
+use crate::calls::chunk::Ready;
+use crate::calls::outcomes::{Run, What};
 use crate::clock;
-use crate::dispatch::chunk::Ready;
-use crate::dispatch::outcomes::{Run, What};
-use crate::dispatch::reports::{found_in_journal, report, take_apart};
 use crate::dispatch::shared::{Exited, Settled, Shared};
-use crate::dispatch::start::{back_off, name, start};
-use crate::dispatch::state::{NO_CODE, Phase, next_chunk};
 use crate::error::{PoolError, TaskError, Unsendable, WorkerLost};
 use crate::message::{Many, Reply, Task, Value, Values};
+use crate::thread::reports::{found_in_journal, report, take_apart};
+use crate::thread::start::{name, start};
+use crate::workers::state::{NO_CODE, Phase, back_off, next_chunk};
 
 /// How many replies are taken at once.
 const REPLIES: usize = 64;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::dispatch::chunk::Chunk;
-use crate::dispatch::outcomes::{Run, What};
+use crate::calls::chunk::Chunk;
+use crate::calls::outcomes::{Run, What};
 use crate::dispatch::shared::Settled;
-use crate::dispatch::state::{Worker, next_chunk};
 use crate::error::TaskError;
 use crate::message::Many;
 use crate::steps::journal::Finished;
+use crate::workers::state::{Worker, next_chunk};
 
 /// Items of a chunk have come to their end, of which some may have been reported before. What is missing before them is lost: no
 /// worker of ours leaves one out.

@@ -1,0 +1,3 @@
+//! What runs in the process of a worker.
+
+pub(crate) mod work;

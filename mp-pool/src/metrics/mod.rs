@@ -1,0 +1,4 @@
+//! How a pool is doing: what is counted, and what is shown of it.
+
+pub(crate) mod meter;
+pub(crate) mod shown;

@@ -1,0 +1,4 @@
+//! What the pool knows of its workers: who has which task, and who takes over from whom.
+
+pub(crate) mod help;
+pub(crate) mod state;
