@@ -17,6 +17,7 @@
 #[doc(no_inline)]
 pub use crate::{AsyncResult, Pool, TaskError};
 pub use mp_pool::{
-    Call, Imap, Latencies, MapResult, Multiple, PoolBuilder, PoolError, PoolMetrics, Progress, ResultKind,
-    Single, TryApplyError, TupleFn, WorkerLost, WorkerMetrics, WorkerState, current_worker,
+    Broken, Call, Imap, Latencies, MapResult, Multiple, PoolBuilder, PoolError, PoolMetrics, Progress,
+    ResultKind, Single, StatePool, StatePoolBuilder, TryApplyError, TupleFn, TupleStateFn, WorkerLost,
+    WorkerMetrics, WorkerState, current_worker,
 };

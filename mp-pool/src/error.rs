@@ -33,8 +33,8 @@ use mp_spawn::{ExitDetail, ExitReport, ExitStatus, ProcessRaised, SpawnError};
 /// | the worker is killed between two tasks | – | go on, in another worker | is replaced |
 /// | the worker is stopped (SIGSTOP, a debugger) | waits, for as long as it takes or [`Call::timeout`](crate::Call::timeout) says: then [`TimedOut`](Self::TimedOut), also for the one that it would begin next | go on, in another worker that has nothing to do, once: the stopped one can't begin them any more | is waited for, or killed and replaced when a time is over |
 /// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | go on, in another worker | is killed and replaced |
-/// | the initializer fails, or the worker dies in it | – | wait | is tried again, later each time, up to a second |
-/// | so it goes five times in a row with all workers; once one has worked, for ten seconds | – | [`Broken`](Self::Broken), with the reason | – |
+/// | the initializer or what makes the worker's [state](crate::StatePool) fails, the worker dies in it, or is killed since it takes [too long](crate::PoolBuilder::start_timeout) | – | wait | is tried again, later each time, up to a second |
+/// | so it goes five times in a row with all workers; once one has worked, for ten seconds | – | [`Broken`](Self::Broken), with the reason and how often | – |
 /// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which has the bytes of a result that can't be decoded | go on | goes on |
 /// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
 /// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |
@@ -66,8 +66,8 @@ pub enum TaskError {
     Terminated,
     /// The pool takes no tasks any more.
     Closed,
-    /// No worker could be started, or none lived; why.
-    Broken(Arc<str>),
+    /// No worker could be started, or none lived; why, and how often it was tried.
+    Broken(Arc<Broken>),
     /// The arguments could not be encoded here, or not be decoded in the worker.
     Arguments {
         /// Why.
@@ -134,6 +134,55 @@ impl TaskError {
     }
 }
 
+/// A pool has no workers left: none could be started, or none lived until it was ready.
+///
+/// ```
+/// use mp_pool::{Pool, TaskError};
+/// use mp_spawn::SpawnError;
+///
+/// let pool = Pool::builder().processes(1).initializer(|(): ()| Err::<(), _>("no device"), ()).build()?;
+/// let Err(TaskError::Broken(broken)) = pool.apply(|x: u32| x, 1) else { panic!("it can't begin") };
+/// assert_eq!(broken.starts, 5);
+/// assert!(matches!(&broken.cause, Some(SpawnError::ProcessRaised(raised)) if raised.message == "no device"));
+/// // the pool has no workers left: 5 starts have failed, the last so: worker 0 (pool-worker-0, pid 77) … no device
+/// println!("{broken}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Broken {
+    /// Why the last start failed, or what else broke the pool.
+    pub why: String,
+    /// How many starts have failed, of all workers, since each was ready; 0 if that is not what broke the pool.
+    pub starts: u32,
+    /// How the last process ended, or why it could not be started, if that is known.
+    pub cause: Option<SpawnError>,
+}
+
+impl Broken {
+    /// In words alone.
+    pub(crate) fn said(why: impl Into<String>) -> Self {
+        Broken { why: why.into(), starts: 0, cause: None }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Broken { why, starts, .. } = self;
+        f.write_str("the pool has no workers left: ")?;
+        if *starts > 0 {
+            write!(f, "{starts} starts have failed, the last so: ")?;
+        }
+        f.write_str(why)
+    }
+}
+
+impl std::error::Error for Broken {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.as_ref().map(|cause| cause as _)
+    }
+}
+
 /// A process ended while it had a task.
 ///
 /// ```
@@ -195,7 +244,7 @@ impl fmt::Display for TaskError {
             TaskError::Cancelled => f.write_str("the task was cancelled before it began"),
             TaskError::Terminated => f.write_str("the pool was ended before the task was done"),
             TaskError::Closed => f.write_str("the pool is closed: it takes no tasks any more"),
-            TaskError::Broken(why) => write!(f, "the pool has no workers left: {why}"),
+            TaskError::Broken(broken) => broken.fmt(f),
             TaskError::Arguments { why, .. } => write!(f, "the arguments of the task can't be sent: {why}"),
             TaskError::Value { why, undecodable: None } => {
                 write!(f, "what the task returned can't be sent: {why}")
@@ -214,6 +263,7 @@ impl std::error::Error for TaskError {
         match self {
             TaskError::Arguments { cause: Some(cause), .. } => Some(&**cause),
             TaskError::Value { undecodable: Some(undecodable), .. } => Some(&**undecodable),
+            TaskError::Broken(broken) => std::error::Error::source(&**broken),
             _ => None,
         }
     }
@@ -248,8 +298,8 @@ pub enum PoolError {
     Failed(mp_reduce::Error),
     /// What a worker is to be started with could not be found out: the [closure](crate::PoolBuilder::per_worker) panicked.
     Settings(String),
-    /// No worker could be started, or none lived; why.
-    Broken(Arc<str>),
+    /// No worker could be started, or none lived; why, and how often it was tried.
+    Broken(Arc<Broken>),
     /// The pool belongs to another process: this one was forked from it.
     OtherProcess {
         /// The process that made it.
@@ -266,7 +316,7 @@ impl fmt::Display for PoolError {
             PoolError::Start(error) => write!(f, "the workers of the pool could not be started: {error}"),
             PoolError::Failed(error) => error.fmt(f),
             PoolError::Settings(why) => f.write_str(why),
-            PoolError::Broken(why) => write!(f, "the pool has no workers left: {why}"),
+            PoolError::Broken(broken) => broken.fmt(f),
             PoolError::OtherProcess { owner } => {
                 write!(f, "the pool belongs to process {owner}, from which this one was forked")
             }
@@ -284,6 +334,7 @@ impl std::error::Error for PoolError {
         match self {
             PoolError::Start(error) => Some(error),
             PoolError::Failed(error) => Some(error),
+            PoolError::Broken(broken) => std::error::Error::source(&**broken),
             _ => None,
         }
     }

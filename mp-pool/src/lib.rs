@@ -20,6 +20,7 @@
 //! | | |
 //! |---|---|
 //! | [`Pool`], [`PoolBuilder`] | the workers, and how they are started |
+//! | [`StatePool`] | workers that keep something between tasks |
 //! | [`Pool::apply`], [`Pool::map`], [`Pool::imap`], … | calls of a function in the workers |
 //! | [`Pool::task`], [`Call`] | the same with options: chunks, time-outs, retries |
 //! | [`AsyncResult`], [`MapResult`], [`Imap`] | results that have to come: waited for, polled, awaited, called back |
@@ -42,6 +43,7 @@ mod child;
 mod clock;
 mod dispatch;
 mod error;
+mod held;
 mod maker;
 mod message;
 mod metrics;
@@ -56,13 +58,14 @@ pub use api::builder::PoolBuilder;
 pub use api::call::{Call, TryApplyError};
 pub use api::pool::Pool;
 pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
+pub use api::state_pool::{StatePool, StatePoolBuilder};
 pub use api::stream::Imap;
 pub use calls::job::Progress;
 pub use child::work::current_worker;
-pub use error::{PoolError, TaskError, WorkerLost};
+pub use error::{Broken, PoolError, TaskError, WorkerLost};
 pub use metrics::shown::{Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use mp_core::message::IntoOutcome;
-pub use tuple_fn::TupleFn;
+pub use tuple_fn::{TupleFn, TupleStateFn};
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

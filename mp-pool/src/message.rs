@@ -21,6 +21,7 @@ use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Raise};
 
 use crate::clock::TaskClock;
+use crate::held::Held;
 
 /// Values that were encoded one after the other, with nothing attached to any.
 #[derive(Default, Debug)]
@@ -269,6 +270,8 @@ pub(crate) enum Values {
 pub(crate) enum Reply {
     /// It has been initialised, and takes tasks.
     Ready { worker: usize, pid: u32 },
+    /// A task has panicked that had its state, which it makes anew: it takes no tasks until it is [`Ready`](Self::Ready).
+    Remaking { worker: usize },
     /// It has learnt, or forgotten, this function.
     Noted { worker: usize, code: u64 },
     /// Tasks from `item` on are done; these are their results, and the time that all took.
@@ -291,6 +294,7 @@ const VALUE: u8 = 4;
 const WAKE: u8 = 5;
 const NOTED: u8 = 6;
 const PART: u8 = 7;
+const REMAKING: u8 = 8;
 
 impl Reply {
     /// Which worker says here what came of tasks, and how long they took, in nanoseconds, if it says that.
@@ -300,7 +304,7 @@ impl Reply {
             Reply::Done { worker, .. } | Reply::Raised { worker, .. } | Reply::Unsendable { worker, .. } => {
                 Some((*worker, None))
             }
-            Reply::Ready { .. } | Reply::Noted { .. } | Reply::Wake => None,
+            Reply::Ready { .. } | Reply::Remaking { .. } | Reply::Noted { .. } | Reply::Wake => None,
         }
     }
 }
@@ -309,6 +313,7 @@ impl Message for Reply {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
             Reply::Ready { worker, pid } => C::write(out, &(READY, *worker, u64::from(*pid), 0_usize)),
+            Reply::Remaking { worker } => C::write(out, &(REMAKING, *worker, 0_u64, 0_usize)),
             Reply::Noted { worker, code } => C::write(out, &(NOTED, *worker, *code, 0_usize)),
             Reply::Part { worker, id, item, nanos, values: Values::Out(plain) } => {
                 C::write(out, &(PART, *worker, *id, *item))?;
@@ -341,6 +346,7 @@ impl Message for Reply {
         let (kind, worker, id, item) = C::read::<(u8, usize, u64, usize)>(inc)?;
         match kind {
             READY => Ok(Reply::Ready { worker, pid: id as u32 }),
+            REMAKING => Ok(Reply::Remaking { worker }),
             NOTED => Ok(Reply::Noted { worker, code: id }),
             PART => {
                 let (nanos, count) = C::read::<(u64, usize)>(inc)?;
@@ -372,8 +378,8 @@ pub(crate) enum Ran {
     Unsendable(String),
 }
 
-type One = dyn Fn(Incoming, &mut Outgoing) -> Ran;
-type OfMany = dyn Fn(&[u8], &mut Outgoing) -> Ran;
+type One = dyn Fn(&mut Held, Incoming, &mut Outgoing) -> Ran;
+type OfMany = dyn Fn(&mut Held, &[u8], &mut Outgoing) -> Ran;
 
 /// Runs tasks with one function: knows its types.
 pub(crate) struct Runner {
@@ -392,35 +398,68 @@ impl Runner {
         let function = Arc::new(function);
         let again = Arc::clone(&function);
         Runner {
-            one: Box::new(move |mut inc, out| {
-                let read = || {
-                    let args = A::decode::<MessagePack>(&mut inc);
-                    // What is attached and not in the arguments is not kept while they are used.
-                    drop(std::mem::take(&mut inc));
-                    args
-                };
-                run(&*function, read, out)
+            one: Box::new(move |_, inc, out| run(&*function, || alone(inc), out)),
+            of_many: Box::new(move |_, bytes, out| {
+                run(&*again, || A::decode_plain::<MessagePack>(bytes), out)
             }),
-            of_many: Box::new(move |bytes, out| run(&*again, || A::decode_plain::<MessagePack>(bytes), out)),
+        }
+    }
+
+    /// Of a function that gets the worker's state.
+    pub(crate) fn with_state<S: 'static, A: Message, R: IntoOutcome>(
+        function: impl Fn(&mut S, A) -> R + Copy + 'static,
+    ) -> Runner {
+        Runner {
+            one: Box::new(move |held, inc, out| with_state(held, function, || alone(inc), out)),
+            of_many: Box::new(move |held, bytes, out| {
+                with_state(held, function, || A::decode_plain::<MessagePack>(bytes), out)
+            }),
         }
     }
 
     /// Calls it with arguments that came alone, and writes its result.
-    pub(crate) fn one(&self, args: Incoming, out: &mut Outgoing) -> Ran {
-        (self.one)(args, out)
+    pub(crate) fn one(&self, held: &mut Held, args: Incoming, out: &mut Outgoing) -> Ran {
+        (self.one)(held, args, out)
     }
 
     /// Calls it with arguments that came with others, and writes its result.
     #[inline]
-    pub(crate) fn of_many(&self, args: &[u8], out: &mut Outgoing) -> Ran {
-        (self.of_many)(args, out)
+    pub(crate) fn of_many(&self, held: &mut Held, args: &[u8], out: &mut Outgoing) -> Ran {
+        (self.of_many)(held, args, out)
     }
+}
+
+/// Reads arguments that came alone.
+fn alone<A: Message>(mut inc: Incoming) -> mp_core::Result<A> {
+    let args = A::decode::<MessagePack>(&mut inc);
+    // What is attached and not in the arguments is not kept while they are used.
+    drop(inc);
+    args
+}
+
+/// As [`run`], for a function that gets the state.
+fn with_state<S: 'static, A: Message, R: IntoOutcome>(
+    held: &mut Held,
+    function: impl Fn(&mut S, A) -> R,
+    read: impl FnOnce() -> mp_core::Result<A>,
+    out: &mut Outgoing,
+) -> Ran {
+    let Some((state, lent)) = held.lend::<S>() else {
+        return Ran::Undecodable("the worker has no state of this type".into());
+    };
+    let call = |args| {
+        *lent = true;
+        let result = function(state, args);
+        *lent = false;
+        result
+    };
+    run(call, read, out)
 }
 
 /// Calls a function, and writes its result behind what `out` has. Everything in here is code of the user, and may panic.
 #[inline]
 fn run<A: Message, R: IntoOutcome>(
-    function: &impl Fn(A) -> R,
+    function: impl FnOnce(A) -> R,
     read: impl FnOnce() -> mp_core::Result<A>,
     out: &mut Outgoing,
 ) -> Ran {

@@ -11,6 +11,16 @@ pub trait TupleFn<Args>: Copy + Send + 'static {
     fn call(self, args: Args) -> Self::Output;
 }
 
+/// A function of a worker's state and several arguments, which are one tuple to the pool: see
+/// [`StatePool::starmap`](crate::StatePool::starmap).
+pub trait TupleStateFn<S, Args>: Copy + Send + 'static {
+    /// What it returns.
+    type Output: IntoOutcome;
+
+    /// Calls it.
+    fn call(self, state: &mut S, args: Args) -> Self::Output;
+}
+
 macro_rules! star {
     ($($($arg:ident)+;)*) => {$(
         impl<Func, Ret, $($arg),+> TupleFn<($($arg,)+)> for Func
@@ -23,6 +33,19 @@ macro_rules! star {
             #[allow(non_snake_case)]
             fn call(self, ($($arg,)+): ($($arg,)+)) -> Ret {
                 self($($arg),+)
+            }
+        }
+
+        impl<Func, State, Ret, $($arg),+> TupleStateFn<State, ($($arg,)+)> for Func
+        where
+            Func: Fn(&mut State, $($arg),+) -> Ret + Copy + Send + 'static,
+            Ret: IntoOutcome,
+        {
+            type Output = Ret;
+
+            #[allow(non_snake_case)]
+            fn call(self, state: &mut State, ($($arg,)+): ($($arg,)+)) -> Ret {
+                self(state, $($arg),+)
             }
         }
     )*};

@@ -237,14 +237,17 @@ fn a_pool_whose_workers_never_get_ready_says_why() {
     let pool =
         Pool::builder().processes(2).initializer(initializer, "/nowhere/at all".to_string()).build().unwrap();
     let Err(TaskError::Broken(why)) = got(pool.apply_async(square, 1)) else { panic!("it can't work") };
-    assert!(why.contains("No such file"), "{why}");
+    assert!(why.starts >= 10 && why.to_string().contains("No such file"), "{why}");
     assert!(matches!(pool.apply(square, 1), Err(TaskError::Broken(_))));
     assert!(pool.join().unwrap_err().to_string().contains("No such file"));
 
     let abort = |(): ()| -> () { std::process::abort() };
     let pool = Pool::builder().processes(1).initializer(abort, ()).build().unwrap();
     let results = got(pool.map_async(square, 0..10_000));
-    assert!(matches!(&results, Err(TaskError::Broken(why)) if why.contains("SIGABRT")), "{results:?}");
+    assert!(
+        matches!(&results, Err(TaskError::Broken(why)) if why.to_string().contains("SIGABRT")),
+        "{results:?}"
+    );
     assert!(pool.imap(square, 0..).take(100).all(|result| result.is_err()));
 }
 
@@ -299,7 +302,7 @@ fn a_pool_that_has_worked_is_given_up_at_last() {
     let began = Instant::now();
     pool.pids().into_iter().for_each(kill);
     let Err(TaskError::Broken(why)) = got(pool.apply_async(square, 1)) else { panic!("it can't work") };
-    assert!(why.contains("only once") && began.elapsed() >= Duration::from_secs(10), "{why}");
+    assert!(why.why.contains("only once") && began.elapsed() >= Duration::from_secs(10), "{why}");
 }
 
 #[test]

@@ -7,8 +7,11 @@ use mp_core::message::IntoOutcome;
 use mp_spawn::{Capture, Closure, ProcessBuilder, StartMethod, Stdio};
 
 use crate::api::pool::Pool;
+use crate::api::state_pool::StatePoolBuilder;
 use crate::dispatch::settings::Settings;
 use crate::error::PoolError;
+use crate::held::Failure;
+use crate::held::make_with;
 
 /// How a pool is made.
 ///
@@ -63,6 +66,75 @@ impl PoolBuilder {
         self.0.initializer = Some(Closure::from_parts((args, ()), move |(args, ()): &(A, ()), (): ()| {
             function(args.clone()).into_result().map(drop)
         }));
+        self
+    }
+
+    /// Each worker makes a state of its own with `init`, once, before its first task; tasks get it as `&mut S`. One that takes the
+    /// place of another makes its own, and so does one after a task that panicked. It is the last option: the others come before it.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use mp_pool::Pool;
+    ///
+    /// let pool = Pool::builder().processes(2).state(HashMap::<u64, u64>::new).build()?;
+    /// let cached = |cache: &mut HashMap<u64, u64>, x: u64| *cache.entry(x).or_insert_with(|| x * x);
+    /// assert_eq!(pool.map(cached, [3, 4, 3])?, [9, 16, 9]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// What happens when that goes wrong: [`StatePool`](crate::StatePool).
+    pub fn state<F, S>(self, init: F) -> StatePoolBuilder<S>
+    where
+        F: Fn() -> S + Copy + Send + 'static,
+        S: 'static,
+    {
+        self.try_state(move |(): ()| Ok::<S, Failure>(init()), ())
+    }
+
+    /// As [`state`](Self::state), by a function of `args` that may fail. The arguments are encoded here, once, however many workers
+    /// read them; if tensors or queues are among them, once for each start, and those are not copied.
+    ///
+    /// ```
+    /// use mp_pool::{Pool, TaskError};
+    ///
+    /// let read = |path: String| std::fs::read(path);
+    /// let pool = Pool::builder().processes(1).try_state(read, "/no/such/file".to_string()).build()?;
+    /// let Err(TaskError::Broken(broken)) = pool.apply(|bytes, (): ()| bytes.len(), ()) else { panic!("it can't") };
+    /// assert_eq!(broken.starts, 5);
+    /// assert!(broken.to_string().contains("No such file"), "{broken}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_state<F, A, S, E>(self, init: F, args: A) -> StatePoolBuilder<S>
+    where
+        F: Fn(A) -> Result<S, E> + Copy + Send + 'static,
+        A: Capture + Clone,
+        S: 'static,
+        E: Into<Failure>,
+    {
+        let PoolBuilder(mut settings) = self;
+        StatePoolBuilder::new(make_with(init, args).map(|make| {
+            settings.state = Some(make);
+            settings
+        }))
+    }
+
+    /// How long a worker may take until it is ready, with its initializer and its [state](Self::state); then it is killed, which is a
+    /// failed start. Without this it may take for ever, and so may a task that waits for it. It counts from the start of its
+    /// process, and from the panic of a task after which the state is made anew.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_pool::{Pool, TaskError};
+    ///
+    /// let hang = || std::thread::park_timeout(Duration::from_secs(60));
+    /// let builder = Pool::builder().processes(1).start_timeout(Duration::from_millis(50));
+    /// let pool = builder.initializer(move |(): ()| hang(), ()).build()?;
+    /// let Err(TaskError::Broken(broken)) = pool.apply(|x: u32| x, 1) else { panic!("it can't begin") };
+    /// assert!(broken.to_string().contains("not ready within 50ms"), "{broken}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn start_timeout(mut self, time: Duration) -> PoolBuilder {
+        self.0.start_timeout = Some(time);
         self
     }
 

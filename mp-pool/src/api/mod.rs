@@ -6,4 +6,5 @@ pub(crate) mod pool;
 #[cfg(feature = "indicatif")]
 pub(crate) mod progress;
 pub(crate) mod result;
+pub(crate) mod state_pool;
 pub(crate) mod stream;

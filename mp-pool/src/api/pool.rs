@@ -15,6 +15,7 @@ use mp_spawn::Closure;
 use crate::api::builder::PoolBuilder;
 use crate::api::call::Call;
 use crate::api::result::{AsyncResult, MapResult};
+use crate::api::state_pool::StatePool;
 use crate::api::stream::Imap;
 use crate::dispatch::settings::Settings;
 use crate::dispatch::shared::Shared;
@@ -86,6 +87,29 @@ impl Pool {
         Pool::builder().processes(processes).build()
     }
 
+    /// A pool of `processes` workers, each of which makes a state with `init`, for tasks that get it as `&mut S`: see
+    /// [`StatePool`], and [`PoolBuilder::try_state`] for a state that needs arguments or may fail.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::with_state(1, || 0_u64)?;
+    /// let sum = |sum: &mut u64, x: u64| {
+    ///     *sum += x;
+    ///     *sum
+    /// };
+    /// assert_eq!(pool.map(sum, [1, 2, 3])?, [1, 3, 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`PoolBuilder::build`].
+    pub fn with_state<F, S>(processes: usize, init: F) -> Result<StatePool<S>, PoolError>
+    where
+        F: Fn() -> S + Copy + Send + 'static,
+        S: 'static,
+    {
+        Pool::builder().processes(processes).state(init).build()
+    }
+
     /// Sets what the pool is made with, and makes it then.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::new()
@@ -145,6 +169,17 @@ impl Pool {
         R: IntoOutcome,
     {
         Call::new(&self.shared, self.shared.function(function))
+    }
+
+    /// A function that gets the state of its worker, of which all workers have one of this type.
+    pub(crate) fn state_task<S, F, A, R>(&self, function: F) -> Call<A, R::Value>
+    where
+        S: 'static,
+        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: IntoOutcome,
+    {
+        Call::new(&self.shared, self.shared.function_with_state(function))
     }
 
     /// A closure with captures, made by [`closure!`](mp_spawn::closure!), to be called in the workers. What it captures is

@@ -30,6 +30,7 @@ use mp_spawn::{Closure, Raise};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{TaskClock, now};
+use crate::held::{Failure, Held, MakeState};
 use crate::message::{Args, Plain, Ran, Reply, Runner, Task, Value, Values};
 use crate::steps::chunk::Turn;
 use crate::watch::{Own, Watch};
@@ -41,7 +42,6 @@ const MOST_UNTIMED: u32 = 256;
 /// as long as they take no longer than this together, in nanoseconds.
 const UNTIMED: u64 = 50_000;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// What a worker calls before its first task.
 pub(crate) type Initializer = Closure<(), Result<(), Failure>>;
 
@@ -55,6 +55,8 @@ pub(crate) struct Orders {
     /// After this many tasks it ends; 0 is never.
     pub(crate) most_tasks: u64,
     pub(crate) initializer: Option<Initializer>,
+    /// What it keeps between tasks.
+    pub(crate) state: Option<MakeState>,
 }
 
 static WORKER: PerProcess<OnceLock<usize>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
@@ -75,16 +77,18 @@ pub fn current_worker() -> Option<usize> {
 
 /// The function of the process.
 pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
-    let Orders { worker, tasks, replies, watch, most_tasks, initializer } = orders;
+    let Orders { worker, tasks, replies, watch, most_tasks, initializer, state } = orders;
     // Once in the life of a process.
     _ = WORKER.set(worker);
     if let Some(initializer) = initializer {
         initializer.call(())?;
     }
+    let mut held = Held::new(state);
+    held.make()?;
     say(&replies, Reply::Ready { worker, pid: std::process::id() })?;
     let (known, waiting) = (HashMap::new(), HashMap::new());
     let (clock, own) = (TaskClock::of_worker(watch.clone()), Own::new(watch));
-    let mut life = Life { worker, replies, clock, own, known, waiting, done: 0, most_tasks };
+    let mut life = Life { worker, replies, clock, own, held, known, waiting, done: 0, most_tasks };
     while let Some(task) = tasks.get()? {
         life.take(task)?;
         if life.is_over() {
@@ -108,6 +112,7 @@ struct Life {
     replies: Queue<Reply>,
     clock: &'static TaskClock,
     own: Own,
+    held: Held,
     known: HashMap<u64, Known>,
     /// Chunks of functions that it is about to learn: the note was taken back with other tasks, by the pool, and comes again.
     waiting: HashMap<u64, Vec<Run>>,
@@ -171,9 +176,11 @@ impl Life {
         for item in 0..count {
             let start = part.out.bytes().len();
             let ran = match (known.as_ref().map(Apart::get), &mut args) {
-                (Ok(Some(runner)), Args::One(args)) => runner.one(std::mem::take(args), &mut part.out),
+                (Ok(Some(runner)), Args::One(args)) => {
+                    runner.one(&mut self.held, std::mem::take(args), &mut part.out)
+                }
                 (Ok(Some(runner)), Args::Many(many)) => match many.get(item) {
-                    Some(args) => runner.of_many(args, &mut part.out),
+                    Some(args) => runner.of_many(&mut self.held, args, &mut part.out),
                     None => Ran::Undecodable("the message is not of this pool".into()),
                 },
                 (Err(why), _) => Ran::Undecodable(format!("the function can't be read: {why}")),
@@ -204,6 +211,7 @@ impl Life {
                 if count > 1 {
                     self.own.sent(id, part.item);
                 }
+                self.make_anew()?;
             }
             if item + 1 == count || self.is_over() {
                 break;
@@ -224,6 +232,18 @@ impl Life {
             go_on(self.own.finish());
         }
         self.put(&mut part, count)
+    }
+
+    /// Makes the state anew, if a task has panicked that had it. Meanwhile this worker is one that starts.
+    fn make_anew(&mut self) -> Result<(), Failure> {
+        if !self.held.is_broken() || self.is_over() {
+            return Ok(());
+        }
+        if !mp_core::mutant!("pool.state.remade-without-a-word") {
+            say(&self.replies, Reply::Remaking { worker: self.worker })?;
+        }
+        self.held.make()?;
+        say(&self.replies, Reply::Ready { worker: self.worker, pid: std::process::id() })
     }
 
     /// Sends results, if there are any.
@@ -360,8 +380,15 @@ mod tests {
         tasks.put(Task::Run { id: 8, code: 1, timed: false, args: args(4) }).unwrap();
         tasks.close();
         let watch = Watch::new().unwrap();
-        let orders =
-            Orders { worker: 0, tasks, replies: replies.clone(), watch, most_tasks: 2, initializer: None };
+        let orders = Orders {
+            worker: 0,
+            tasks,
+            replies: replies.clone(),
+            watch,
+            most_tasks: 2,
+            initializer: None,
+            state: None,
+        };
         work(orders).unwrap();
         let mut done = Vec::new();
         while let Ok(Some(reply)) = replies.try_get() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use mp_spawn::{ProcessBuilder, StartMethod, Stdio};
 
 use crate::child::work::Initializer;
+use crate::held::MakeState;
 
 type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync>;
 
@@ -17,6 +18,8 @@ pub(crate) struct Settings {
     pub(crate) name: String,
     pub(crate) most_tasks: u64,
     pub(crate) initializer: Option<Initializer>,
+    pub(crate) state: Option<MakeState>,
+    pub(crate) start_timeout: Option<Duration>,
     pub(crate) grace: Duration,
     pub(crate) max_waiting: usize,
     pub(crate) method: Option<StartMethod>,
@@ -32,6 +35,8 @@ impl Default for Settings {
             name: "pool-worker".to_string(),
             most_tasks: 0,
             initializer: None,
+            state: None,
+            start_timeout: None,
             grace: Duration::from_millis(500),
             max_waiting: usize::MAX,
             method: None,
@@ -49,6 +54,8 @@ impl fmt::Debug for Settings {
             .field("name", &self.name)
             .field("max_tasks_per_child", &self.most_tasks)
             .field("initializer", &self.initializer)
+            .field("state", &self.state)
+            .field("start_timeout", &self.start_timeout)
             .field("grace_period", &self.grace)
             .field("max_waiting", &self.max_waiting)
             .field("start_method", &self.method)

@@ -26,7 +26,7 @@ use crate::calls::outcomes::{Run, What};
 use crate::calls::source::Rubbish;
 use crate::dispatch::room::RoomLine;
 use crate::dispatch::settings::Settings;
-use crate::error::{PoolError, TaskError};
+use crate::error::{Broken, PoolError, TaskError};
 use crate::maker::Maker;
 use crate::message::{Reply, Runner, Task};
 use crate::metrics::meter::{Ends, Meter};
@@ -190,7 +190,23 @@ impl Shared {
         R: IntoOutcome,
     {
         let key = TypeId::of::<PhantomData<fn(F, A) -> R>>();
-        let code = || self.code(Closure::from_parts((), move |(): &(), (): ()| Runner::new(function)));
+        self.known(key, || Closure::from_parts((), move |(): &(), (): ()| Runner::new(function)))
+    }
+
+    /// The same, of a function that gets the worker's state.
+    pub(crate) fn function_with_state<S, F, A, R>(self: &Arc<Self>, function: F) -> Arc<Code>
+    where
+        S: 'static,
+        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        A: Message,
+        R: IntoOutcome,
+    {
+        let key = TypeId::of::<PhantomData<fn(F, PhantomData<S>, A) -> R>>();
+        self.known(key, || Closure::from_parts((), move |(): &(), (): ()| Runner::with_state(function)))
+    }
+
+    fn known(self: &Arc<Self>, key: TypeId, runner: impl FnOnce() -> Closure<(), Runner>) -> Arc<Code> {
+        let code = || self.code(runner());
         if self.check_owner().is_err() {
             return code();
         }
@@ -411,8 +427,8 @@ impl Shared {
     }
 
     /// No worker lives, and none can be started.
-    pub(crate) fn break_off(&self, why: &str) {
-        self.stop(Phase::Broken(why.into()));
+    pub(crate) fn break_off(&self, broken: Broken) {
+        self.stop(Phase::Broken(Arc::new(broken)));
     }
 
     /// Takes no more tasks; the workers end when those that there are are done.

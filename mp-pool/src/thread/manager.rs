@@ -23,7 +23,7 @@ use crate::calls::chunk::Ready;
 use crate::calls::outcomes::{Run, What};
 use crate::clock;
 use crate::dispatch::shared::{Exited, Settled, Shared};
-use crate::error::{PoolError, TaskError, Unsendable, WorkerLost};
+use crate::error::{Broken, PoolError, TaskError, Unsendable, WorkerLost};
 use crate::message::{Many, Reply, Task, Value, Values};
 use crate::thread::reports::{found_in_journal, report, take_apart};
 use crate::thread::start::{name, start};
@@ -58,11 +58,12 @@ pub(crate) struct Manager {
     ending: Ending,
     /// The last reason why a worker could not be started.
     why: String,
+    cause: Option<SpawnError>,
 }
 
 impl Manager {
     pub(crate) fn new(shared: Arc<Shared>) -> Manager {
-        Manager { shared, ending: Ending::Not, why: String::new() }
+        Manager { shared, ending: Ending::Not, why: String::new(), cause: None }
     }
 
     /// Runs until the pool is over. No caller waits for ever for it, even if there is an error in here.
@@ -71,7 +72,7 @@ impl Manager {
         // Set once: there is one manager.
         _ = shared.thread.set(std::thread::current().id());
         if Raise::catch(|| self.serve()).is_err() {
-            shared.break_off("the thread of the pool has panicked");
+            shared.break_off(Broken::said("the thread of the pool has panicked"));
         }
         // There are workers still only after a panic, or if one does not even obey a SIGKILL.
         let mut settled = Settled::new(&shared);
@@ -124,7 +125,7 @@ impl Manager {
                     self.shared.rang.wait_until(&mut events, until.map_or(next, |until| until.min(next)));
                 }
             }
-            Err(error) => self.shared.break_off(&error.to_string()),
+            Err(error) => self.shared.break_off(Broken::said(error.to_string())),
         }
         self.take(replies);
     }
@@ -163,10 +164,12 @@ impl Manager {
                         .get_mut(worker)
                         .filter(|worker| worker.pid == pid || mp_core::mutant!("pool.ready.of-another"))
                     {
-                        worker.ready = true;
-                        worker.failed_starts = 0;
-                        worker.since = now;
+                        worker.is_ready_now(now);
                     }
+                    continue;
+                }
+                Reply::Remaking { worker } => {
+                    state.remakes(worker, now);
                     continue;
                 }
                 Reply::Part { worker, id, item, nanos, values: Values::In(many) } => {
@@ -248,7 +251,7 @@ impl Manager {
         let end = state.phase.error();
         let Some(worker) = state.workers.get_mut(number).filter(|worker| worker.pid == pid) else { return };
         let Some(process) = worker.process.take() else { return };
-        let was_ready = worker.ready;
+        let (was_ready, late) = (worker.ready, std::mem::take(&mut worker.was_late));
         let condemned = worker.condemned.take();
         let mut recalled = worker.recall_all(true);
         let (chunks, reading) = worker.bury();
@@ -277,10 +280,14 @@ impl Manager {
             state.last_ready = Some(Instant::now());
         } else {
             worker.start_failed(Instant::now());
-            self.why = match &failure {
-                Some(error) => error.to_string(),
-                None => format!("worker {number} (pid {pid}) {exit} before it was ready"),
+            self.why = match (&failure, self.shared.settings.start_timeout.filter(|_| late)) {
+                (_, Some(time)) => {
+                    format!("worker {number} (pid {pid}) was not ready within {time:?}, and was killed")
+                }
+                (Some(error), None) => error.to_string(),
+                (None, None) => format!("worker {number} (pid {pid}) {exit} before it was ready"),
             };
+            self.cause = failure.clone().filter(|_| !late);
         }
         #[cfg(feature = "log")]
         let replaced = end.is_none();
@@ -371,26 +378,35 @@ impl Manager {
         };
         for number in due {
             if let Err(error) = start(&self.shared, number) {
-                self.why = match error {
-                    PoolError::Start(error) => error.to_string(),
-                    other => other.to_string(),
+                (self.why, self.cause) = match error {
+                    PoolError::Start(error) => (error.to_string(), Some(error)),
+                    other => (other.to_string(), None),
                 };
                 let worker = &mut self.shared.state.lock().workers[number];
                 worker.start_failed(Instant::now());
             }
         }
-        let hopeless = self.shared.state.lock().is_hopeless();
-        if hopeless {
-            let why = std::mem::take(&mut self.why);
-            self.shared.break_off(&why);
+        let starts = {
+            let state = self.shared.state.lock();
+            state.is_hopeless().then(|| state.workers.iter().map(|worker| worker.failed_starts).sum())
+        };
+        if let Some(starts) = starts {
+            let (why, cause) = (std::mem::take(&mut self.why), self.cause.take());
+            self.shared.break_off(Broken { why, starts, cause });
         }
     }
 
-    /// Condemns tasks whose time is over, and kills their workers.
+    /// Condemns tasks whose time is over, and kills their workers, and those that are not ready in time.
     fn watch_the_time(&mut self) {
         let now = Instant::now();
+        let start_timeout = self.shared.settings.start_timeout;
         let state = &mut *self.shared.state.lock();
         for found in &mut state.workers {
+            if found.ready_until(start_timeout).is_some_and(|until| until <= now) {
+                (found.was_late, found.starts_since) = (true, None);
+                // It fails only if it has ended.
+                found.process.iter().for_each(|process| _ = process.kill());
+            }
             let Some((chunk, _, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
                 continue;
             };
@@ -515,7 +531,15 @@ impl Manager {
         let restarts = state.workers.iter().filter(|w| state.is_serving() && w.process.is_none());
         let restarts = restarts.filter_map(|worker| worker.restart_at);
         let tasks = state.workers.iter().filter_map(|worker| worker.deadline().map(|(_, at, _)| at));
-        restarts.chain(tasks).chain(ending).chain(state.next_look()).chain(state.next_silence()).min()
+        let start_timeout = self.shared.settings.start_timeout;
+        let starts = state.workers.iter().filter_map(|worker| worker.ready_until(start_timeout));
+        restarts
+            .chain(starts)
+            .chain(tasks)
+            .chain(ending)
+            .chain(state.next_look())
+            .chain(state.next_silence())
+            .min()
     }
 }
 

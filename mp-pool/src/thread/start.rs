@@ -1,6 +1,7 @@
 //! Starting a worker in an empty place, and not too often.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use mp_spawn::{Process, Raise};
 
@@ -25,6 +26,7 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
             watch,
             most_tasks: settings.most_tasks,
             initializer: settings.initializer.clone(),
+            state: settings.state.clone(),
         };
         let builder = Process::builder().name(name(&settings.name, number)).number(number).daemon(true);
         let builder = settings.configured(number, builder);
@@ -46,6 +48,7 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
     state.restarts += u64::from(!first);
     let worker = &mut state.workers[number];
     worker.pid = pid;
+    worker.starts_since = Some(Instant::now());
     worker.restart_at = None;
     // It may have been over before this is called, and then calls at once: an event, no lock.
     process.on_exit(move || {

@@ -80,6 +80,18 @@ impl State {
         }
     }
 
+    /// A worker makes its state anew: others do what it has not begun.
+    pub(crate) fn remakes(&mut self, worker: usize, now: Instant) {
+        let Some(worker) = self.workers.get_mut(worker) else { return };
+        if mp_core::mutant!("pool.state.remaking-keeps-tasks") {
+            return;
+        }
+        let (back, emptied) = worker.starts_anew(now, next_chunk());
+        self.emptied.extend(emptied);
+        back.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
+        self.last_ready = Some(now);
+    }
+
     /// When [`Worker::unsent`] may have something.
     pub(crate) fn next_silence(&self) -> Option<Instant> {
         self.workers.iter().filter_map(Worker::silent_until).min()

@@ -29,7 +29,7 @@ use mp_spawn::Process;
 
 use crate::calls::chunk::{Chunk, Ready};
 use crate::calls::job::Job;
-use crate::error::TaskError;
+use crate::error::{Broken, TaskError};
 use crate::message::Task;
 use crate::steps::chunk::Share;
 use crate::steps::journal::Finished;
@@ -108,7 +108,7 @@ pub(crate) enum Phase {
     /// It drops what it has, and ends its workers.
     Terminating,
     /// As [`Terminating`](Self::Terminating), for no worker lives.
-    Broken(Arc<str>),
+    Broken(Arc<Broken>),
 }
 
 impl Phase {
@@ -142,6 +142,10 @@ pub(crate) struct Worker {
     pace: u64,
     /// The functions that it knows, or will when it has read its queue.
     pub(crate) knows: HashSet<u64>,
+    /// Since when it is about to be ready: its process was started, or makes its state anew.
+    pub(crate) starts_since: Option<Instant>,
+    /// It was killed, because that took too long.
+    pub(crate) was_late: bool,
     /// How often in a row it died before it was ready.
     pub(crate) failed_starts: u32,
     /// When it last did.
@@ -174,6 +178,8 @@ impl Worker {
             since: Instant::now(),
             pace: 0,
             knows: HashSet::new(),
+            starts_since: None,
+            was_late: false,
             failed_starts: 0,
             failed_at: None,
             idle_deaths: 0,
@@ -287,6 +293,28 @@ impl Worker {
         (chunk.split_off(from, id), self.answered(at))
     }
 
+    /// It is ready: `pid` is the one that says so.
+    pub(crate) fn is_ready_now(&mut self, now: Instant) {
+        (self.ready, self.failed_starts, self.since, self.starts_since) = (true, 0, now, None);
+    }
+
+    /// It makes its state anew, and takes no tasks until it is ready again: takes back what it has not begun. A second chunk is as
+    /// in [`cut`](Self::cut).
+    pub(crate) fn starts_anew(&mut self, now: Instant, id: u64) -> (Vec<Ready>, Option<Chunk>) {
+        (self.ready, self.starts_since) = (false, Some(now));
+        let mut back = self.recall_all(false);
+        let (rest, emptied) = self.cut(Share::All, id);
+        back.splice(0..0, rest.map(|chunk| Ready { chunk, packed: None }));
+        (back, emptied)
+    }
+
+    /// When it is too late for it to be ready.
+    pub(crate) fn ready_until(&self, timeout: Option<Duration>) -> Option<Instant> {
+        let timeout = timeout.filter(|_| !mp_core::mutant!("pool.start-timeout-ignored"))?;
+        self.process.as_ref()?;
+        self.starts_since?.checked_add(timeout)
+    }
+
     /// It has read a note.
     pub(crate) fn noted(&mut self, code: u64) {
         self.suspect = false;
@@ -356,6 +384,7 @@ impl Worker {
     pub(crate) fn bury(&mut self) -> (Vec<Chunk>, Option<u64>) {
         self.ready = false;
         self.suspect = false;
+        self.starts_since = None;
         self.process = None;
         self.outstanding = 0;
         self.pace = 0;
@@ -380,7 +409,9 @@ impl Worker {
 
     /// When to look whether it has begun its first task, if another one has nothing to do.
     pub(crate) fn slow_from(&self) -> Option<Instant> {
-        let may = self.ready && !self.feeding && !self.looked && self.outstanding > 0;
+        // One that makes its state anew may have got tasks just before.
+        let lives = self.ready || self.starts_since.is_some();
+        let may = lives && !self.feeding && !self.looked && self.outstanding > 0;
         may.then(|| self.since + SLOW)
     }
 

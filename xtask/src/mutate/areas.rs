@@ -428,6 +428,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-pool/chunks", ""),
             ("mp-pool/stopped", ""),
             ("mp-pool/interrupts", ""),
+            ("mp-pool/state", ""),
             ("mp-tests/killed_pool", ""),
         ],
     ),
