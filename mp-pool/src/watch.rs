@@ -77,7 +77,7 @@ impl Watch {
 
     /// The results of a chunk that it has not sent, or had not when it sent others.
     pub(crate) fn finished(&self, chunk: u64) -> Option<Finished> {
-        journal::read(self.words(), self.0.word(JOURNAL), chunk)
+        self.run(journal::Read::new(self.0.word(JOURNAL), chunk))
     }
 }
 

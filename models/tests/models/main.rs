@@ -4,6 +4,7 @@ mod barrier;
 mod bytes;
 mod chain;
 mod channel;
+mod chunks;
 mod condition;
 mod deadlock;
 mod digest;

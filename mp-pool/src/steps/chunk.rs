@@ -73,6 +73,24 @@ impl ChunkWord {
         self.0 & CONDEMNED != 0
     }
 
+    /// Where its worker is in a chunk of which the items before `reported` have outcomes.
+    pub const fn place(self, chunk: u64, reported: usize) -> Place {
+        match self.is_of(chunk) {
+            false => Place::Before(0),
+            true if self.is_done() || self.next() <= reported => Place::Before(self.next()),
+            true => Place::At(self.next() - 1),
+        }
+    }
+
+    /// How many items of a chunk its worker, which is dead, has claimed: those of them that have no outcome are lost. `over` is
+    /// the item for which it was condemned, and those before `reported` have outcomes.
+    pub fn claimed_before_death(self, chunk: u64, over: Option<usize>, reported: usize, end: usize) -> usize {
+        // Of a chunk that was taken and not begun, the first is lost: else a message that kills its reader would do so for ever.
+        let claimed = if self.is_of(chunk) { self.next() } else { 1 };
+        // What has outcomes was claimed; so was what was condemned.
+        claimed.max(over.map_or(0, |item| item + 1)).clamp(reported, end)
+    }
+
     /// With the next item claimed, if there is one.
     const fn claimed(self) -> Option<Self> {
         if self.next() < self.end() { Some(Self((self.0 & !DONE) + (1 << 16))) } else { None }
@@ -81,6 +99,15 @@ impl ChunkWord {
     const fn ending_at(self, end: usize) -> Self {
         Self(self.0 & !ITEM | end as u64)
     }
+}
+
+/// Where a worker is in a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Place {
+    /// This item runs.
+    At(usize),
+    /// No item runs, and it claims this one next, if it is there.
+    Before(usize),
 }
 
 /// What a worker that changes its word finds.

@@ -20,7 +20,7 @@
 //! chunk and the same first item, no byte before `bytes` has changed meanwhile: the journal began anew before any of them did.
 //! What is in it is the worker's word: the pool checks lengths, and takes what it can't read for lost.
 
-use mp_core::mem::{Mem, Word};
+use mp_core::mem::{Mem, Steps, Word};
 use mp_core::mutant;
 
 /// Bytes of a journal.
@@ -116,30 +116,55 @@ pub struct Finished {
     pub bytes: Vec<u8>,
 }
 
-/// The results of a chunk that are in the journal with its head at `head`; `None` if it is of another one, or has changed
-/// meanwhile.
-pub fn read<M: Mem + ?Sized>(m: &M, head: Word, chunk: u64) -> Option<Finished> {
-    let begun = m.load(head);
-    let len = (begun & LEN) as usize;
-    if begun >> 34 != chunk & CHUNK || len > BYTES {
-        return None;
+/// Reads the results of a chunk that are in a journal. Ends with `None` if it is of another one, or has changed meanwhile.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Read {
+    head: Word,
+    chunk: u64,
+    /// What the head said at first.
+    begun: Option<u64>,
+    data: Vec<u8>,
+}
+
+impl Read {
+    /// From the journal with its head at `head`.
+    pub fn new(head: Word, chunk: u64) -> Self {
+        Self { head, chunk, begun: None, data: Vec::new() }
     }
-    let words = 1..1 + len.div_ceil(8) as u64;
-    let mut data: Vec<u8> = words.flat_map(|i| m.load(head.plus(i)).to_le_bytes()).collect();
-    let same = begun >> 18 == m.load(head) >> 18;
-    if !same && !mutant!("pool.journal.read-once") {
-        return None;
+}
+
+impl Steps for Read {
+    type Out = Option<Finished>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Finished>> {
+        let Some(begun) = self.begun else {
+            let begun = m.load(self.head);
+            if begun >> 34 != self.chunk & CHUNK || (begun & LEN) as usize > BYTES {
+                return Some(None);
+            }
+            self.begun = Some(begun);
+            return None;
+        };
+        let len = (begun & LEN) as usize;
+        if self.data.len() < len {
+            let word = m.load(self.head.plus(1 + self.data.len() as u64 / 8));
+            self.data.extend_from_slice(&word.to_le_bytes());
+            return None;
+        }
+        if begun >> 18 != m.load(self.head) >> 18 && !mutant!("pool.journal.read-once") {
+            return Some(None);
+        }
+        self.data.truncate(len);
+        let mut finished =
+            Finished { first: (begun >> 18 & FIRST) as usize, ends: Vec::new(), bytes: Vec::new() };
+        let mut rest = &self.data[..];
+        while let Some((result, behind)) = split(rest) {
+            finished.bytes.extend_from_slice(result);
+            finished.ends.push(finished.bytes.len() as u32);
+            rest = behind;
+        }
+        Some(Some(finished))
     }
-    data.truncate(len);
-    let mut finished =
-        Finished { first: (begun >> 18 & FIRST) as usize, ends: Vec::new(), bytes: Vec::new() };
-    let mut rest = &data[..];
-    while let Some((result, behind)) = split(rest) {
-        finished.bytes.extend_from_slice(result);
-        finished.ends.push(finished.bytes.len() as u32);
-        rest = behind;
-    }
-    Some(finished)
 }
 
 /// The first result, and what is behind it.
@@ -158,11 +183,15 @@ fn split(data: &[u8]) -> Option<(&[u8], &[u8])> {
 mod tests {
     use std::cell::Cell;
 
-    use mp_core::mem::HeapMem;
+    use mp_core::mem::{HeapMem, run};
 
     use super::*;
 
     const HEAD: Word = Word::at(8);
+
+    fn read<M: Mem + ?Sized>(m: &M, head: Word, chunk: u64) -> Option<Finished> {
+        run(Read::new(head, chunk), m)
+    }
 
     fn finished(first: usize, results: &[Vec<u8>]) -> Finished {
         let mut found = Finished { first, ends: Vec::new(), bytes: Vec::new() };

@@ -25,6 +25,7 @@ use crate::clock;
 use crate::dispatch::shared::{Exited, Settled, Shared};
 use crate::error::{Broken, PoolError, TaskError, Unsendable, WorkerLost};
 use crate::message::{Many, Reply, Task, Value, Values};
+use crate::steps::chunk::Place;
 use crate::thread::reports::{found_in_journal, report, take_apart};
 use crate::thread::start::{name, start};
 use crate::workers::state::{NO_CODE, Phase, back_off, next_chunk};
@@ -413,15 +414,9 @@ impl Manager {
             let (id, reported, end) = (chunk.id, chunk.reported, chunk.end);
             let later = now + (timeout / 8).max(Duration::from_millis(1));
             let word = found.watch.word();
-            let begun = word.is_of(id);
-            let runs = begun && !word.is_done() && word.next() > reported;
-            // That which runs, or would be next.
-            let item = if runs {
-                word.next() - 1
-            } else if begun {
-                word.next()
-            } else {
-                0
+            let (item, runs) = match word.place(id, reported) {
+                Place::At(item) => (item, true),
+                Place::Before(item) => (item, false),
             };
             if runs {
                 // It may have been stopped, or busy with reading a function, before it began.

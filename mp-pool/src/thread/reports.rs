@@ -59,18 +59,13 @@ pub(crate) fn take_apart(
 ) -> Option<Chunk> {
     let word = worker.watch.word();
     let over = condemned.filter(|(id, _)| *id == chunk.id).map(|(_, item)| item);
-    // Of one that was taken and not begun, the first is lost: else a message that kills its reader would do so for ever.
-    let mut claimed = 1;
-    if word.is_of(chunk.id) {
-        if let Some(found) =
+    if word.is_of(chunk.id)
+        && let Some(found) =
             worker.watch.finished(chunk.id).filter(|_| !mp_core::mutant!("pool.journal.ignored"))
-        {
-            found_in_journal(&mut chunk, &found, over.unwrap_or(usize::MAX), settled);
-        }
-        claimed = word.next();
+    {
+        found_in_journal(&mut chunk, &found, over.unwrap_or(usize::MAX), settled);
     }
-    // What has outcomes was claimed; so was what was condemned.
-    let claimed = claimed.max(over.map_or(0, |item| item + 1)).clamp(chunk.reported, chunk.end);
+    let claimed = word.claimed_before_death(chunk.id, over, chunk.reported, chunk.end);
     let rest = chunk.split_off(claimed, next_chunk());
     let from = chunk.reported;
     for item in (from + 1..claimed).rev() {

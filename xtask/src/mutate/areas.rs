@@ -428,6 +428,8 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-pool/chunks", ""),
             ("mp-pool/stopped", ""),
             ("mp-pool/interrupts", ""),
+            ("mp-models/models", "chunks::"),
+            ("mp-pool/loom_journal", ""),
             ("mp-pool/state", ""),
             ("mp-tests/killed_pool", ""),
         ],

@@ -1,0 +1,592 @@
+//! A worker of a pool and its chunks, exhaustively: the worker claims, runs and journals items, and is killed and stopped at
+//! every shared access, while the pool takes items back, looks into the journal, or condemns the worker. Each item has one
+//! outcome, and a death costs the item that the worker was at. The steps are the ones that run in processes.
+
+use std::collections::VecDeque;
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
+use mp_pool::steps::chunk::{Begin, ChunkWord, Claim, Condemn, Cut, Finish, Place, Share, Turn};
+use mp_pool::steps::journal::{Finished, Journal, Read};
+
+const CHUNK: Word = Word::at(0);
+const JOURNAL: Word = Word::at(8);
+const WORKER: usize = 0;
+const POOL: usize = 1;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// The worker goes on without a look at what was taken back.
+    ClaimsWithoutLook,
+    /// The worker keeps no result.
+    KeepsNothing,
+    /// The worker begins its journal anew before it has sent what is in it.
+    ForgetsBeforeSending,
+    /// The pool does not read the journal of a dead worker.
+    IgnoresJournal,
+    /// The pool gives another worker the item that the dead one was at, too.
+    RunsAgain,
+    /// The pool condemns the worker for an item that it has finished meanwhile.
+    CondemnsWithoutLook,
+}
+
+/// What became of an item.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Outcome {
+    Done,
+    Lost,
+    /// The worker was condemned for it.
+    TimedOut,
+    /// Another worker gets it.
+    TakenBack,
+}
+
+/// A chunk as it is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Sent {
+    id: u64,
+    count: usize,
+    /// The number of its first item, among those of all chunks.
+    first: usize,
+}
+
+/// Items in a row that were done.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Reply {
+    chunk: u64,
+    item: usize,
+    values: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    tasks: VecDeque<Sent>,
+    replies: VecDeque<Reply>,
+    begun: Vec<bool>,
+    /// What the worker has computed.
+    finished: Vec<bool>,
+    outcomes: Vec<Option<Outcome>>,
+    /// The worker has seen that it is condemned.
+    condemned: bool,
+}
+
+/// What a result looks like: long enough to lie in two words sometimes.
+fn value(item: usize) -> Vec<u8> {
+    vec![item as u8 + 1; 3 + item]
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Working {
+    Take,
+    /// Words of the journal that are still to be stored, and what comes then.
+    Store(VecDeque<(Word, u64)>, Then),
+    Begin(Begin),
+    Run,
+    Claim(Claim),
+    Finish(Finish),
+    /// A claim that looks at nothing.
+    Jump,
+    Condemned,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Then {
+    Begin,
+    /// The result of the item is in the journal.
+    Kept,
+    /// Results are sent, and the item after them is claimed.
+    Claim,
+    /// What it has is sent.
+    Send,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Worker {
+    doing: Working,
+    chunk: Sent,
+    word: ChunkWord,
+    journal: Journal,
+    item: usize,
+    /// Results from this item on are not sent.
+    from: usize,
+    /// After this item it sends what it has.
+    late: usize,
+    bug: Bug,
+}
+
+impl Worker {
+    fn claim(&self) -> Working {
+        if self.bug == Bug::ClaimsWithoutLook {
+            Working::Jump
+        } else {
+            Working::Claim(Claim::new(CHUNK, self.word))
+        }
+    }
+
+    fn finish(&self) -> Working {
+        Working::Finish(Finish::new(CHUNK, self.word))
+    }
+
+    fn keep(&mut self) -> Working {
+        let mut stores = VecDeque::new();
+        let room = self.journal.append(&value(self.chunk.first + self.item), |w, v| stores.push_back((w, v)));
+        assert!(room);
+        if self.bug == Bug::KeepsNothing {
+            stores.clear();
+        }
+        Working::Store(stores, Then::Kept)
+    }
+
+    fn anew(&mut self, item: usize, then: Then) -> Working {
+        let mut stores = VecDeque::new();
+        self.journal.begin(self.chunk.id, item, |w, v| stores.push_back((w, v)));
+        Working::Store(stores, then)
+    }
+
+    fn send(&mut self, ghost: &mut Ghost) {
+        let first = self.chunk.first;
+        if self.from <= self.item {
+            let values = (self.from..=self.item).map(|item| value(first + item)).collect();
+            ghost.replies.push_back(Reply { chunk: self.chunk.id, item: self.from, values });
+        }
+        self.from = self.item + 1;
+    }
+
+    /// The item was claimed, by this word.
+    fn turned(&mut self, turn: Turn) -> Working {
+        match turn {
+            Turn::Go(word) => {
+                self.word = word;
+                self.item = word.next() - 1;
+                Working::Run
+            }
+            Turn::End(word) => {
+                self.word = word;
+                self.finish()
+            }
+            Turn::Condemned => Working::Condemned,
+        }
+    }
+
+    fn step(&mut self, m: &Memory, ghost: &mut Ghost) -> bool {
+        self.doing = match &mut self.doing {
+            Working::Take => {
+                let Some(chunk) = ghost.tasks.pop_front() else { return true };
+                (self.chunk, self.item, self.from) = (chunk, 0, 0);
+                self.anew(0, Then::Begin)
+            }
+            Working::Store(stores, then) => {
+                if let Some((w, v)) = stores.pop_front() {
+                    m.store(w, v);
+                    return false;
+                }
+                match then {
+                    Then::Begin => {
+                        Working::Begin(Begin::new(CHUNK, self.word, self.chunk.id, self.chunk.count))
+                    }
+                    Then::Kept if self.item + 1 == self.chunk.count => self.finish(),
+                    Then::Kept if self.item == self.late => {
+                        if self.bug == Bug::ForgetsBeforeSending {
+                            self.anew(self.item + 1, Then::Send)
+                        } else {
+                            self.send(ghost);
+                            self.anew(self.item + 1, Then::Claim)
+                        }
+                    }
+                    Then::Send => {
+                        self.send(ghost);
+                        self.claim()
+                    }
+                    Then::Kept | Then::Claim => self.claim(),
+                }
+            }
+            Working::Begin(begin) => match begin.step(m) {
+                None => return false,
+                Some(turn) => self.turned(turn),
+            },
+            Working::Run => {
+                let item = self.chunk.first + self.item;
+                assert!(!std::mem::replace(&mut ghost.begun[item], true), "item {item} runs twice");
+                assert_ne!(
+                    ghost.outcomes[item],
+                    Some(Outcome::TakenBack),
+                    "item {item} was taken back, and runs"
+                );
+                ghost.finished[item] = true;
+                self.keep()
+            }
+            Working::Claim(claim) => match claim.step(m) {
+                None => return false,
+                Some(turn) => self.turned(turn),
+            },
+            Working::Jump => {
+                let next = self.word.next();
+                if next == self.chunk.count {
+                    self.finish()
+                } else {
+                    self.word = ChunkWord(self.word.0 + (1 << 16));
+                    m.store(CHUNK, self.word.0);
+                    self.turned(Turn::Go(self.word))
+                }
+            }
+            Working::Finish(finish) => match finish.step(m) {
+                None => return false,
+                Some(Turn::Condemned) => Working::Condemned,
+                Some(Turn::Go(word) | Turn::End(word)) => {
+                    self.word = word;
+                    self.send(ghost);
+                    Working::Take
+                }
+            },
+            Working::Condemned => {
+                ghost.condemned = true;
+                return true;
+            }
+        };
+        false
+    }
+}
+
+/// What the pool does while the worker works, in this order, when it gets to it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Act {
+    Cut(Share),
+    Journal,
+    /// If a time is over.
+    Condemn,
+}
+
+/// A chunk as the pool knows it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Given {
+    sent: Sent,
+    reported: usize,
+    end: usize,
+}
+
+impl Given {
+    fn settle(&mut self, items: std::ops::Range<usize>, outcome: Outcome, ghost: &mut Ghost) {
+        for item in items {
+            let item = self.sent.first + item;
+            assert!(
+                outcome != Outcome::TakenBack || !ghost.begun[item],
+                "item {item} was begun, and runs again"
+            );
+            assert_eq!(ghost.outcomes[item].replace(outcome), None, "item {item} has two outcomes");
+        }
+    }
+
+    /// Results that were sent, or found.
+    fn report(&mut self, item: usize, values: &[Vec<u8>], ghost: &mut Ghost) {
+        for (item, found) in (item..self.end).zip(values).skip(self.reported.saturating_sub(item)) {
+            assert_eq!(item, self.reported, "a result is missing");
+            assert_eq!(*found, value(self.sent.first + item), "another result");
+            self.settle(item..item + 1, Outcome::Done, ghost);
+            self.reported = item + 1;
+        }
+    }
+
+    fn found(&mut self, Finished { first, ends, bytes }: &Finished, before: usize, ghost: &mut Ghost) {
+        let begins = std::iter::once(0).chain(ends.iter().map(|end| *end as usize));
+        let values: Vec<Vec<u8>> =
+            begins.zip(ends).map(|(begin, end)| bytes[begin..*end as usize].to_vec()).collect();
+        if *first <= self.reported {
+            self.report(*first, &values[..values.len().min(before.saturating_sub(*first))], ghost);
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Dispatching {
+    Next,
+    Cut(Cut),
+    Journal(Read),
+    Look,
+    Condemn(Condemn, u64, usize),
+    /// The worker is dead: the words that it has left.
+    Bury,
+    Left(ChunkWord, Option<Read>),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Pool {
+    doing: Dispatching,
+    acts: VecDeque<Act>,
+    given: VecDeque<Given>,
+    condemned: Option<(u64, usize)>,
+    bug: Bug,
+}
+
+impl Pool {
+    fn hear(&mut self, ghost: &mut Ghost) {
+        let Some(Reply { chunk, item, values }) = ghost.replies.pop_front() else { return };
+        if let Some(given) = self.given.iter_mut().find(|given| given.sent.id == chunk) {
+            given.report(item, &values, ghost);
+        }
+        self.given.retain(|given| given.reported < given.end);
+    }
+
+    /// What becomes of the chunk that a dead worker had.
+    fn take_apart(&mut self, word: ChunkWord, found: Option<Finished>, ghost: &mut Ghost) {
+        let Some(mut given) = self.given.pop_front() else { return };
+        let over = self.condemned.filter(|(id, _)| *id == given.sent.id).map(|(_, item)| item);
+        if let Some(found) = found.filter(|_| self.bug != Bug::IgnoresJournal) {
+            given.found(&found, over.unwrap_or(usize::MAX), ghost);
+        }
+        let mut claimed = word.claimed_before_death(given.sent.id, over, given.reported, given.end);
+        if self.bug == Bug::RunsAgain {
+            claimed = given.reported;
+        }
+        let lost = if over.is_some() { Outcome::TimedOut } else { Outcome::Lost };
+        given.settle(given.reported..claimed, lost, ghost);
+        given.settle(claimed..given.end, Outcome::TakenBack, ghost);
+    }
+
+    fn next(&mut self, fates: &[Fate], ghost: &mut Ghost) -> Option<Dispatching> {
+        let gone = fates[WORKER].gone();
+        if !ghost.replies.is_empty() {
+            self.hear(ghost);
+        } else if fates[WORKER] == Fate::Killed || gone && self.condemned.is_some() {
+            return Some(Dispatching::Bury);
+        } else if let Some(at) = self.given.front().map(|given| given.sent.id)
+            && let Some(act) = self.acts.pop_front()
+        {
+            return Some(match act {
+                Act::Cut(share) => Dispatching::Cut(Cut::new(CHUNK, at, share)),
+                Act::Journal => Dispatching::Journal(Read::new(JOURNAL, at)),
+                Act::Condemn => Dispatching::Look,
+            });
+        } else if gone {
+            return None;
+        }
+        Some(Dispatching::Next)
+    }
+
+    fn step(&mut self, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        self.doing = match &mut self.doing {
+            Dispatching::Next => match self.next(fates, ghost) {
+                Some(doing) => doing,
+                None => return true,
+            },
+            Dispatching::Cut(cut) => match cut.step(m) {
+                None => return false,
+                Some(from) => {
+                    if let (Some(from), Some(given)) = (from, self.given.front_mut()) {
+                        let from = from.max(given.reported);
+                        given.settle(from..given.end, Outcome::TakenBack, ghost);
+                        given.end = from;
+                    }
+                    self.given.retain(|given| given.reported < given.end);
+                    Dispatching::Next
+                }
+            },
+            Dispatching::Journal(read) => match read.step(m) {
+                None => return false,
+                Some(found) => {
+                    if let (Some(found), Some(given)) = (found, self.given.front_mut()) {
+                        given.found(&found, usize::MAX, ghost);
+                    }
+                    self.given.retain(|given| given.reported < given.end);
+                    Dispatching::Next
+                }
+            },
+            Dispatching::Look => {
+                let word = ChunkWord(m.load(CHUNK));
+                let given = &self.given[0];
+                let condemn = |item| Dispatching::Condemn(Condemn::new(CHUNK, word), given.sent.id, item);
+                match word.place(given.sent.id, given.reported) {
+                    Place::At(item) => condemn(item),
+                    Place::Before(item) if item < given.end && fates[WORKER] == Fate::Stopped => {
+                        condemn(item)
+                    }
+                    Place::Before(_) => Dispatching::Next,
+                }
+            }
+            Dispatching::Condemn(condemn, id, item) => {
+                let condemned = condemn.step(m).expect("one step");
+                if condemned || self.bug == Bug::CondemnsWithoutLook {
+                    self.condemned = Some((*id, *item));
+                }
+                Dispatching::Next
+            }
+            Dispatching::Bury => {
+                // What it has not taken, the pool takes back.
+                for sent in ghost.tasks.drain(..).collect::<Vec<_>>() {
+                    let at = self.given.iter().position(|given| given.sent.id == sent.id).expect("given");
+                    let mut given = self.given.remove(at).expect("there");
+                    given.settle(given.reported..given.end, Outcome::TakenBack, ghost);
+                }
+                let Some(id) = self.given.front().map(|given| given.sent.id) else { return true };
+                let word = ChunkWord(m.load(CHUNK));
+                Dispatching::Left(word, word.is_of(id).then(|| Read::new(JOURNAL, id)))
+            }
+            Dispatching::Left(word, read) => {
+                let word = *word;
+                let found = match read {
+                    None => None,
+                    Some(read) => match read.step(m) {
+                        None => return false,
+                        Some(found) => found,
+                    },
+                };
+                self.take_apart(word, found, ghost);
+                Dispatching::Bury
+            }
+        };
+        false
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Process {
+    Worker(Worker),
+    Pool(Pool),
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, _me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        match self {
+            Process::Worker(worker) => worker.step(m, ghost),
+            Process::Pool(pool) => pool.step(m, fates, ghost),
+        }
+    }
+}
+
+/// A chunk for each of `counts`; results are sent after item `late`, and at the end. Worlds in which the pool is killed or stopped
+/// are not judged: its workers end with it.
+fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u32), bug: Bug) {
+    let mut ghost = Ghost::default();
+    let mut items = 0;
+    for (id, &count) in (1..).zip(counts) {
+        ghost.tasks.push_back(Sent { id, count, first: items });
+        items += count;
+    }
+    (ghost.begun, ghost.finished, ghost.outcomes) =
+        (vec![false; items], vec![false; items], vec![None; items]);
+    let given =
+        ghost.tasks.iter().map(|&sent| Given { sent, reported: 0, end: sent.count }).collect::<VecDeque<_>>();
+    let worker = Worker {
+        doing: Working::Take,
+        chunk: ghost.tasks[0],
+        word: ChunkWord::default(),
+        journal: Journal::new(JOURNAL),
+        item: 0,
+        from: 0,
+        late,
+        bug,
+    };
+    let pool =
+        Pool { doing: Dispatching::Next, acts: acts.iter().copied().collect(), given, condemned: None, bug };
+    let world = World::new(Memory::new(64), vec![Process::Worker(worker), Process::Pool(pool)], ghost);
+    let end = |w: &World<Process>| {
+        if w.fates[POOL] != Fate::Ended {
+            return;
+        }
+        let Ghost { begun, finished, outcomes, .. } = &w.ghost;
+        let of = |outcome| outcomes.iter().filter(|found| **found == Some(outcome)).count();
+        let lost = of(Outcome::Lost) + of(Outcome::TimedOut);
+        assert!(lost <= 1, "a death costs {lost} items");
+        let Process::Pool(pool) = &w.actors[POOL] else { unreachable!() };
+        let dead = w.fates[WORKER] == Fate::Killed || pool.condemned.is_some();
+        assert!(lost == 0 || dead, "an item is lost, and no worker has died");
+        for (item, outcome) in outcomes.iter().enumerate() {
+            match outcome {
+                None => assert!(w.fates[WORKER] == Fate::Stopped && !dead, "item {item} has no outcome"),
+                Some(Outcome::Done) => assert!(finished[item], "item {item} was not done"),
+                Some(Outcome::TakenBack) => assert!(!begun[item], "item {item} was begun, and runs again"),
+                Some(Outcome::Lost | Outcome::TimedOut) => {
+                    let later = begun[item + 1..].iter().any(|begun| *begun);
+                    assert!(!later, "item {item} was done, and is lost");
+                }
+            }
+        }
+    };
+    // The pool waits for a worker that runs, and ends.
+    world.explore(kills, stops, end, |w| w.fates[POOL] == Fate::Running);
+}
+
+/// All that the pool does to a worker whose time is not over.
+const ALL: [Act; 4] = [Act::Cut(Share::Half), Act::Journal, Act::Cut(Share::All), Act::Journal];
+
+#[test]
+fn each_item_has_one_outcome_while_items_are_taken_back() {
+    for late in 0..3 {
+        explore(&[4, 2], late, &ALL, (0, 0), Bug::None);
+        explore(&[4, 2], late, &[Act::Cut(Share::All), Act::Cut(Share::Half)], (0, 0), Bug::None);
+    }
+}
+
+#[test]
+fn a_killed_worker_costs_the_item_that_it_was_at() {
+    for late in 0..3 {
+        explore(&[3, 2], late, &[], (1, 0), Bug::None);
+        explore(&[3, 2], late, &ALL, (1, 0), Bug::None);
+    }
+}
+
+#[test]
+fn a_stopped_worker_keeps_what_it_has_begun() {
+    for late in 0..3 {
+        explore(&[3, 2], late, &ALL, (0, 1), Bug::None);
+        explore(&[3, 2], late, &ALL, (1, 1), Bug::None);
+    }
+}
+
+#[test]
+fn a_condemned_worker_costs_the_item_whose_time_was_over() {
+    for late in 0..3 {
+        for acts in [&[Act::Condemn][..], &[Act::Condemn, Act::Cut(Share::All), Act::Condemn, Act::Journal]] {
+            explore(&[3, 2], late, acts, (0, 0), Bug::None);
+            explore(&[3, 2], late, acts, (1, 1), Bug::None);
+        }
+    }
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        let acts = [ALL.as_slice(), &[Act::Condemn], &ALL, &[Act::Condemn]].concat();
+        explore(&[9, 1, 5, 7], 2, &acts, (1, 1), Bug::None);
+        explore(&[9, 1, 5, 7], 9, &acts, (1, 1), Bug::None);
+    });
+}
+
+#[test]
+#[should_panic(expected = "was taken back, and runs")]
+fn a_claim_without_a_look_is_found_out() {
+    explore(&[4], 9, &[Act::Cut(Share::All)], (0, 0), Bug::ClaimsWithoutLook);
+}
+
+#[test]
+#[should_panic(expected = "a death costs 2 items")]
+fn a_result_that_is_not_kept_is_found_out() {
+    explore(&[3], 9, &[], (1, 0), Bug::KeepsNothing);
+}
+
+#[test]
+#[should_panic(expected = "a death costs 2 items")]
+fn a_journal_that_begins_anew_too_early_is_found_out() {
+    explore(&[3], 1, &[], (1, 0), Bug::ForgetsBeforeSending);
+}
+
+#[test]
+#[should_panic(expected = "a death costs 2 items")]
+fn a_journal_that_is_not_read_is_found_out() {
+    explore(&[3], 9, &[], (1, 0), Bug::IgnoresJournal);
+}
+
+#[test]
+#[should_panic(expected = "was begun, and runs again")]
+fn an_item_that_runs_again_is_found_out() {
+    explore(&[3], 9, &[], (1, 0), Bug::RunsAgain);
+}
+
+#[test]
+#[should_panic(expected = "a death costs 2 items")]
+fn a_worker_that_is_condemned_without_a_look_is_found_out() {
+    explore(&[3], 9, &[Act::Condemn], (1, 0), Bug::CondemnsWithoutLook);
+}
