@@ -26,6 +26,7 @@
 //! | Ctrl-C | [`Interrupt`], [`interrupted`], [`take_interrupt`] |
 //! | how | [`StartMethod`], [`set_start_method`], [`get_context`], [`allow_fork`], [`set_forkserver_preload`] |
 //! | functions with captures | [`closure!`](crate::closure), [`Closure`], [`start_closure`] |
+//! | what functions may capture and take | nothing ([`CapturesNothing`]); what each process can get a copy of ([`Argument`]) |
 //! | what functions may return | [`IntoOutcome`](crate::message::IntoOutcome) |
 //! | in a worker | [`rank`], [`name`], [`current_process`], [`parent_process`], [`is_child`] |
 //! | how one ended | [`ExitStatus`], [`Signal`], [`ExitDetail`]; [`ProcessStatus`], while it runs |
@@ -67,10 +68,10 @@ pub use mp_core::AuthKey;
 #[cfg(feature = "log")]
 pub use mp_spawn::log_to_stderr;
 pub use mp_spawn::{
-    ActiveChild, Capture, CapturedOutput, CurrentProcess, ExitDetail, ExitStatus, FunctionError, Interrupt,
-    LaunchError, OnFailure, ParentProcess, ProcessBuilder, ProcessExited, ProcessName, ProcessOptions,
-    ProcessRaised, ProcessStatus, RaisedKind, Signal, StartContext, Stdio, UnknownStartMethod, allow_fork,
-    detach, export_child_main, get_all_start_methods, get_start_method, interrupted, name, parent_pid,
-    set_command, set_executable, set_forkserver_preload, set_thread_name, start_closure, take_interrupt,
-    thread_name,
+    ActiveChild, Argument, Capture, CapturedOutput, CapturesNothing, CurrentProcess, ExitDetail, ExitStatus,
+    FunctionError, Interrupt, LaunchError, OnFailure, ParentProcess, ProcessBuilder, ProcessExited,
+    ProcessName, ProcessOptions, ProcessRaised, ProcessStatus, RaisedKind, Signal, StartContext, Stdio,
+    UnknownStartMethod, allow_fork, detach, export_child_main, get_all_start_methods, get_start_method,
+    interrupted, name, parent_pid, set_command, set_executable, set_forkserver_preload, set_thread_name,
+    start_closure, take_interrupt, thread_name,
 };

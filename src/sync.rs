@@ -28,7 +28,7 @@
 //! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`]; [`LockError`]; [`Deadlock`], which is found between processes, too |
 //! | to wait for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
 //! | values | [`Lock`], [`Array`]; without a lock, [`RawValue`], [`RawArray`] |
-//! | types that can be protected | plain data, [`bytemuck::Pod`](bytemuck) |
+//! | types that can be protected | plain data ([`Plain`]): [`bytemuck::Pod`](bytemuck) |
 
 #[doc(no_inline)]
 pub use crate::{
@@ -37,5 +37,5 @@ pub use crate::{
 pub use mp_core::bytemuck;
 pub use mp_sync::{
     AcquireError, BarrierError, BarrierMember, ConditionGuard, Deadlock, DeadlockStep, LockGuard, LockKind,
-    OnceState, PeerProcess, Permit, RLockGuard, RawArray, RawValue, ReadGuard, WriteGuard,
+    OnceState, PeerProcess, Permit, Plain, RLockGuard, RawArray, RawValue, ReadGuard, WriteGuard,
 };

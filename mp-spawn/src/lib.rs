@@ -82,6 +82,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
+mod bounds;
 mod child;
 mod error;
 mod io;
@@ -107,6 +108,7 @@ pub use api::closure::{Captures, list_in_the_brackets_what_the_body_uses, parts}
 pub use api::context::{StartContext, get_context};
 pub use api::process::{Process, ProcessBuilder};
 pub use api::spawn::{ProcessContext, spawn, start_closure, start_processes};
+pub use bounds::{Argument, CapturesNothing};
 pub use child::current::{
     CurrentProcess, ParentProcess, current_process, is_child, name, parent_pid, parent_process, rank,
     set_thread_name, thread_name,

@@ -13,13 +13,13 @@
 
 use std::marker::PhantomData;
 
-use bytemuck::Pod;
 use mp_core::sync::shared::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use mp_core::{Error, Result};
 use serde::Deserializer;
 
 use crate::handle::handle;
 use crate::locks::data;
+use crate::plain::Plain;
 use crate::shared::Shared;
 
 const LEN: u64 = 0;
@@ -63,7 +63,7 @@ macro_rules! pieces {
 }
 
 impl Atoms {
-    fn new<T: Pod>(what: &str, len: usize) -> Result<Self> {
+    fn new<T: Plain>(what: &str, len: usize) -> Result<Self> {
         data::check::<T>()?;
         let words = size_of::<T>().checked_mul(len).map(|bytes| bytes.div_ceil(8) as u64);
         // What no memory has is refused by the arena, which says how much there is.
@@ -88,7 +88,7 @@ impl Atoms {
     }
 
     #[inline]
-    fn load<T: Pod>(&self, i: usize) -> T {
+    fn load<T: Plain>(&self, i: usize) -> T {
         let mut value = T::zeroed();
         let to = bytemuck::bytes_of_mut(&mut value);
         pieces!(self, T, i, to, |atomic, piece| piece.copy_from_slice(&atomic.load(Relaxed).to_ne_bytes()));
@@ -96,7 +96,7 @@ impl Atoms {
     }
 
     #[inline]
-    fn store<T: Pod>(&self, i: usize, value: T) {
+    fn store<T: Plain>(&self, i: usize, value: T) {
         let mut value = value;
         let from = bytemuck::bytes_of_mut(&mut value);
         pieces!(self, T, i, from, |atomic, piece| atomic.store(bytemuck::pod_read_unaligned(piece), Relaxed));
@@ -117,10 +117,10 @@ impl Atoms {
 ///
 /// Values of 1, 2, 4 or 8 bytes are read and written whole, by relaxed atomics. Larger ones are read and written piece by
 /// piece: a reader may see half of one value and half of another, and a writer that is killed may leave that. Any such
-/// mixture is a value of the type ([`Pod`]). What must be whole belongs into a [`Lock`](crate::Lock).
+/// mixture is a value of the type ([`Pod`](bytemuck::Pod)). What must be whole belongs into a [`Lock`](crate::Lock).
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.sharedctypes.RawValue")]
-pub struct RawValue<T: Pod + Send>(Atoms, PhantomData<fn(T) -> T>);
+pub struct RawValue<T: Plain + Send>(Atoms, PhantomData<fn(T) -> T>);
 
 /// Elements of plain data that any number of processes read and write at once, without a lock.
 ///
@@ -137,9 +137,9 @@ pub struct RawValue<T: Pod + Send>(Atoms, PhantomData<fn(T) -> T>);
 /// Each element is as a [`RawValue`]. For numbers, `SharedTensor` has shapes, views and atomic addition.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.sharedctypes.RawArray")]
-pub struct RawArray<T: Pod + Send>(Atoms, PhantomData<fn(T) -> T>);
+pub struct RawArray<T: Plain + Send>(Atoms, PhantomData<fn(T) -> T>);
 
-impl<T: Pod + Send> RawValue<T> {
+impl<T: Plain + Send> RawValue<T> {
     /// A value in shared memory.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl<T: Pod + Send> RawValue<T> {
     }
 }
 
-impl<T: Pod + Send> RawArray<T> {
+impl<T: Plain + Send> RawArray<T> {
     /// A copy of `data` in shared memory.
     ///
     /// # Errors
@@ -229,7 +229,7 @@ impl<T: Pod + Send> RawArray<T> {
 }
 
 handle! {
-    RawValue<T: Pod + Send>, "a RawValue", |value| value.0.shared, "";
+    RawValue<T: Plain + Send>, "a RawValue", |value| value.0.shared, "";
     |d| match Atoms::receive::<T, D>("a RawValue", "RawValue", d)? {
         atoms if atoms.len == 1 => Ok(Self(atoms, PhantomData)),
         atoms => Err(serde::de::Error::custom(format!("a RawValue of {} elements arrived", atoms.len))),
@@ -237,7 +237,7 @@ handle! {
 }
 
 handle! {
-    RawArray<T: Pod + Send>, "a RawArray", |array| array.0.shared, format_args!("{} in ", array.0.len);
+    RawArray<T: Plain + Send>, "a RawArray", |array| array.0.shared, format_args!("{} in ", array.0.len);
     |d| Atoms::receive::<T, D>("a RawArray", "RawArray", d).map(|atoms| Self(atoms, PhantomData))
 }
 

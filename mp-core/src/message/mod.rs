@@ -24,11 +24,16 @@ pub use outcome::{IntoOutcome, PlainOutcome};
 /// Every type that is `Serialize + DeserializeOwned` is one: numbers, strings, your own structs and enums, and
 /// among them frozen and shared tensors and queues. Types that contain an exclusive `Tensor` are no
 /// serde types, so that they can't be sent twice; for them there is `#[derive(Message)]`.
+///
+/// Of a `&str` or `&[T]` the compiler says that an "implementation of `Deserialize` is not general enough": what it points to is in
+/// the memory of this process. A `String` or `Vec` can be sent.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent to another process",
     label = "not a message",
     note = "plain data: derive `Serialize` and `Deserialize`; what contains an exclusive `Tensor`: `#[derive(Message)]`",
-    note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; a type of another crate: `#[serde(with = \"mp::message::reduced\")]`"
+    note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; a type of another crate: `#[serde(with = \"mp::message::reduced\")]`",
+    note = "a reference: what it points to, as `String` or `Vec`; an `Rc` or `Arc`: what is in it; a file: its path; a lock, a guard or \
+            a channel of the standard library: the lock or queue of `mp` itself"
 )]
 pub trait Message: Sized + 'static {
     /// Writes the value. What is exclusive in it moves into the message: an exclusive tensor is empty afterwards.

@@ -28,6 +28,7 @@ use super::Message;
 #[diagnostic::on_unimplemented(
     message = "the function of a process or a task cannot return `{Self}`",
     note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and `E` is an error",
+    note = "an `async fn`: call it in a function that is not, by a runtime which that makes (`Runtime::new()?.block_on(…)`)",
     note = "a type of your own: `Result<{Self}, E>`, or `impl mp::message::PlainOutcome for {Self} {{}}`"
 )]
 pub trait IntoOutcome: 'static {
@@ -90,6 +91,7 @@ mod never {
 #[diagnostic::on_unimplemented(
     message = "the function of a process or a task cannot return `{Self}`",
     note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and `E` is an error",
+    note = "an `async fn`: call it in a function that is not, by a runtime which that makes (`Runtime::new()?.block_on(…)`)",
     note = "for a type of your own: `impl mp::message::PlainOutcome for {Self} {{}}`"
 )]
 pub trait PlainOutcome {}

@@ -14,6 +14,7 @@ use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::bounds::CapturesNothing;
 use crate::protocol::function::{self, Desc, FunctionRef, instance};
 
 /// A closure that can be sent: as an argument, in a message, as a result. It is called with `A` and returns `R`.
@@ -162,7 +163,7 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     /// let pointer: fn(u32) -> u32 = |x| x;
     /// mp_spawn::Closure::new(pointer);
     /// ```
-    pub fn new<F: Fn(A) -> R + Copy + Send + 'static>(function: F) -> Self {
+    pub fn new<F: Fn(A) -> R + CapturesNothing>(function: F) -> Self {
         // What is captured here has no bytes either.
         Self::from_parts((), move |(): &(), args| function(args))
     }

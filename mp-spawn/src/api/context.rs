@@ -1,11 +1,10 @@
 //! The functions that start processes, bound to one start method.
 
 use mp_core::message::IntoOutcome;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::api::process::{Process, ProcessBuilder};
 use crate::api::spawn::{self, ProcessContext};
+use crate::bounds::{Argument, CapturesNothing};
 use crate::error::Result;
 use crate::parent::options::SpawnOptions;
 use crate::start_method::StartMethod;
@@ -46,8 +45,8 @@ impl StartContext {
     /// Those of [`spawn`](crate::spawn).
     pub fn spawn<F, A, R>(self, function: F, args: A, nprocs: usize) -> Result<Vec<R::Value>>
     where
-        F: Fn(usize, A) -> R + Copy + Send + 'static,
-        A: Serialize + DeserializeOwned + 'static,
+        F: Fn(usize, A) -> R + CapturesNothing,
+        A: Argument,
         R: IntoOutcome,
     {
         self.start_processes(function, args, SpawnOptions::nprocs(nprocs))?.join()
@@ -65,8 +64,8 @@ impl StartContext {
         options: SpawnOptions,
     ) -> Result<ProcessContext<R::Value>>
     where
-        F: Fn(usize, A) -> R + Copy + Send + 'static,
-        A: Serialize + DeserializeOwned + 'static,
+        F: Fn(usize, A) -> R + CapturesNothing,
+        A: Argument,
         R: IntoOutcome,
     {
         spawn::start_processes(function, args, options.start_method(self.method))

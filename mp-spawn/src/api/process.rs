@@ -12,11 +12,10 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::message::{IntoOutcome, Message};
 use mp_core::mutex::Mutex;
 use mp_core::{Descriptor, WaitPoint, Waitable};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::api::closure::Closure;
 use crate::api::spawn;
+use crate::bounds::{Argument, CapturesNothing};
 use crate::error::exit_status::{ExitStatus, Signal};
 use crate::error::{Result, SpawnError};
 use crate::io::captured::CapturedOutput;
@@ -69,7 +68,7 @@ impl Process {
     /// Those of [`start_processes`](crate::start_processes).
     pub fn spawn<F, A, R>(function: F, args: A) -> Result<Process<R::Value>>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message,
         R: IntoOutcome,
     {
@@ -474,7 +473,7 @@ impl ProcessBuilder {
     #[doc(alias = "start")]
     pub fn spawn<F, A, R>(self, function: F, args: A) -> Result<Process<R::Value>>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message,
         R: IntoOutcome,
     {
@@ -521,7 +520,7 @@ impl ProcessBuilder {
     /// Those of [`Process::spawn`].
     pub fn spawn_closure<A, R>(self, closure: Closure<A, R>, args: A) -> Result<Process<R::Value>>
     where
-        A: Serialize + DeserializeOwned + 'static,
+        A: Argument,
         R: IntoOutcome,
     {
         fn call<A: 'static, R: 'static>((closure, args): (Closure<A, R>, A)) -> R {

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::message::{IntoOutcome, Message};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::api::closure::Closure;
+use crate::bounds::{Argument, CapturesNothing};
 use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
 use crate::error::{ProcessExited, Result, SpawnError};
 use crate::io::captured::CapturedOutput;
@@ -49,8 +48,8 @@ use crate::sys::clock::deadline;
 /// Those of [`start_processes`], and the first failure of a process; the others are ended then.
 pub fn spawn<F, A, R>(function: F, args: A, nprocs: usize) -> Result<Vec<R::Value>>
 where
-    F: Fn(usize, A) -> R + Copy + Send + 'static,
-    A: Serialize + DeserializeOwned + 'static,
+    F: Fn(usize, A) -> R + CapturesNothing,
+    A: Argument,
     R: IntoOutcome,
 {
     start_processes(function, args, SpawnOptions::nprocs(nprocs))?.join()
@@ -114,8 +113,8 @@ pub fn start_processes<F, A, R>(
     options: SpawnOptions,
 ) -> Result<ProcessContext<R::Value>>
 where
-    F: Fn(usize, A) -> R + Copy + Send + 'static,
-    A: Serialize + DeserializeOwned + 'static,
+    F: Fn(usize, A) -> R + CapturesNothing,
+    A: Argument,
     R: IntoOutcome,
 {
     // Only its type is needed, which says which function it is.
@@ -159,7 +158,7 @@ pub fn start_closure<A, R>(
     options: SpawnOptions,
 ) -> Result<ProcessContext<R::Value>>
 where
-    A: Serialize + DeserializeOwned + 'static,
+    A: Argument,
     R: IntoOutcome,
 {
     fn call<A: 'static, R: 'static>(rank: usize, (closure, args): (Closure<(usize, A), R>, A)) -> R {

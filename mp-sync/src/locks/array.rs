@@ -2,13 +2,13 @@
 
 use std::marker::PhantomData;
 
-use bytemuck::Pod;
 use mp_core::words::LockKind;
 use mp_core::{Error, LockError, Result, Wait};
 
 use crate::handle::handle;
 use crate::locks::guard::LockGuard;
 use crate::locks::locked::{Locked, locking};
+use crate::plain::Plain;
 
 /// Elements of plain data that several processes change, one process at a time.
 ///
@@ -25,7 +25,7 @@ use crate::locks::locked::{Locked, locking};
 /// Waiting, and the death of a process, are as for [`Lock`](crate::Lock).
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Array")]
-pub struct Array<T: Pod + Send> {
+pub struct Array<T: Plain + Send> {
     locked: Locked,
     len: usize,
     data: PhantomData<fn(T) -> T>,
@@ -33,7 +33,7 @@ pub struct Array<T: Pod + Send> {
 
 locking!(Array, [T], |this, raw| this.locked.slice(this.len, raw));
 
-impl<T: Pod + Send> Array<T> {
+impl<T: Plain + Send> Array<T> {
     /// A copy of `data` in shared memory.
     ///
     /// # Errors
@@ -94,6 +94,6 @@ impl<T: Pod + Send> Array<T> {
 }
 
 handle! {
-    Array<T: Pod + Send>, "an Array", |array| array.locked.shared(), format_args!("{} in ", array.len);
+    Array<T: Plain + Send>, "an Array", |array| array.locked.shared(), format_args!("{} in ", array.len);
     |d| Locked::receive::<T, D>("an Array", LockKind::Array, d).map(|(locked, len)| Self { locked, len, data: PhantomData })
 }

@@ -11,11 +11,11 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use bytemuck::Pod;
 use mp_core::{Error, Result};
 
 use crate::locks::rlock::Level;
 use crate::locks::rwlock::{Reading, Writing};
+use crate::plain::Plain;
 use crate::shared::Shared;
 
 /// The most that data may be aligned to: what structures are.
@@ -62,15 +62,15 @@ pub(crate) unsafe trait OneThread {}
 
 // SAFETY: it is a reader's slot, or counts in one of its thread, which it can't leave; a writer waits for the slot before it
 // becomes `Writing`, and the slot is given back by the last one that counts in it.
-unsafe impl<T: Pod + Send + Sync> MayRead for Reading<'_, T> {}
+unsafe impl<T: Plain + Send + Sync> MayRead for Reading<'_, T> {}
 // SAFETY: its owner holds the writers' lock, and has seen the slots of all readers empty since; no reader moves to another
 // slot meanwhile, see `steps::rwlock`.
-unsafe impl<T: Pod + Send + Sync> MayRead for Writing<'_, T> {}
+unsafe impl<T: Plain + Send + Sync> MayRead for Writing<'_, T> {}
 // SAFETY: as above: neither another writer nor a reader is in, nor comes in.
-unsafe impl<T: Pod + Send + Sync> MayWrite for Writing<'_, T> {}
+unsafe impl<T: Plain + Send + Sync> MayWrite for Writing<'_, T> {}
 // SAFETY: its thread holds the lock; it is not `Send`, and it gives no references. A thread that waits at a condition has let
 // go of the lock, and does nothing with its levels: when it does, it has the lock again, see `rlock::Unlocked`.
-unsafe impl<T: Pod + Send> OneThread for Level<'_, T> {}
+unsafe impl<T: Plain + Send> OneThread for Level<'_, T> {}
 
 /// Data in a structure, and the key to it.
 pub(crate) struct Guarded<T, K> {
@@ -82,7 +82,7 @@ pub(crate) struct Guarded<T, K> {
 // SAFETY: `&Guarded` gives `&T`, or what the key allows any thread to do.
 unsafe impl<T: Sync, K: Sync> Sync for Guarded<T, K> {}
 
-impl<T: Pod, K> Guarded<T, K> {
+impl<T: Plain, K> Guarded<T, K> {
     /// The `T` at word `i` of a structure whose words from there on belong to it, as [`check`] and
     /// [`words_of`] said.
     pub(crate) fn new(shared: &Shared, i: u64, key: K) -> Self {
@@ -93,7 +93,7 @@ impl<T: Pod, K> Guarded<T, K> {
     }
 }
 
-impl<T: Pod, K: MayRead> Guarded<T, K> {
+impl<T: Plain, K: MayRead> Guarded<T, K> {
     #[inline]
     pub(crate) fn get_ref(&self) -> &T {
         // SAFETY: in bounds, aligned, initialised, and no thread writes it while the key lives.
@@ -101,7 +101,7 @@ impl<T: Pod, K: MayRead> Guarded<T, K> {
     }
 }
 
-impl<T: Pod, K: MayWrite> Guarded<T, K> {
+impl<T: Plain, K: MayWrite> Guarded<T, K> {
     #[inline]
     pub(crate) fn get_mut(&mut self) -> &mut T {
         // SAFETY: as for `get_ref`; no other thread has access while the key lives, and it is borrowed
@@ -110,7 +110,7 @@ impl<T: Pod, K: MayWrite> Guarded<T, K> {
     }
 }
 
-impl<T: Pod, K: OneThread> Guarded<T, K> {
+impl<T: Plain, K: OneThread> Guarded<T, K> {
     #[inline]
     pub(crate) fn get(&self) -> T {
         // SAFETY: in bounds, aligned, initialised; no other thread has access, and there is no reference to

@@ -25,6 +25,7 @@ use crate::shared::Shared;
 ///
 /// A panic while it is held unlocks, without a mark; the death of the process does not: see
 /// [`Lock`](crate::Lock#when-a-process-dies).
+#[must_use = "dropping it unlocks: bind it by `let guard =`"]
 pub struct LockGuard<'a, T: ?Sized> {
     at: NonNull<T>,
     locked: &'a Locked,

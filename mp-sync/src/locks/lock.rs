@@ -2,13 +2,13 @@
 
 use std::marker::PhantomData;
 
-use bytemuck::Pod;
 use mp_core::words::LockKind;
 use mp_core::{LockError, Result, Wait};
 
 use crate::handle::handle;
 use crate::locks::guard::LockGuard;
 use crate::locks::locked::{Locked, locking};
+use crate::plain::Plain;
 
 /// A lock between processes, and the plain data that it protects.
 ///
@@ -92,14 +92,14 @@ use crate::locks::locked::{Locked, locking};
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Lock")]
 #[doc(alias = "multiprocessing.Value")]
-pub struct Lock<T: Pod + Send> {
+pub struct Lock<T: Plain + Send> {
     locked: Locked,
     data: PhantomData<fn(T) -> T>,
 }
 
 locking!(Lock, T, |this, raw| this.locked.value(raw));
 
-impl<T: Pod + Send> Lock<T> {
+impl<T: Plain + Send> Lock<T> {
     /// A lock around `value`, in shared memory.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl<T: Pod + Send> Lock<T> {
 }
 
 handle! {
-    Lock<T: Pod + Send>, "a Lock", |lock| lock.locked.shared(), "";
+    Lock<T: Plain + Send>, "a Lock", |lock| lock.locked.shared(), "";
     |d| match Locked::receive::<T, D>("a Lock", LockKind::Lock, d)? {
         (locked, 1) => Ok(Self { locked, data: PhantomData }),
         (_, len) => Err(serde::de::Error::custom(format!("a lock around {len} values arrived"))),

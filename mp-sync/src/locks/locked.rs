@@ -118,7 +118,7 @@ pub(crate) fn owner_died(guard: &RawGuard<'_>) -> LockError {
 /// The forms of locking, of a type with a `locked`. `guard(self, raw guard)` makes the guard.
 macro_rules! locking {
     ($name:ident, $guarded:ty, |$this:ident, $raw:ident| $guard:expr) => {
-        impl<T: Pod + Send> $name<T> {
+        impl<T: $crate::plain::Plain + Send> $name<T> {
             #[inline(always)]
             fn guard(&self, wait: Wait, recovering: bool) -> Result<LockGuard<'_, $guarded>, LockError> {
                 let ($this, $raw) = (self, self.locked.acquire(LockKind::$name, wait, recovering)?);

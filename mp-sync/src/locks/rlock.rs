@@ -4,7 +4,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use bytemuck::Pod;
 use mp_core::mem::Word;
 use mp_core::steps::lock::Died;
 use mp_core::words::{LockKind, Member};
@@ -14,6 +13,7 @@ use crate::handle::handle;
 use crate::locks::data::{self, Guarded};
 use crate::locks::locked::owner_died;
 use crate::locks::unlocked::{Relock, Waiting};
+use crate::plain::Plain;
 use crate::shared::{Kept, Shared};
 use crate::steps::rlock::{AllLevels, Deepen, Deeper, Depth, Rise, SetDepth};
 
@@ -36,6 +36,9 @@ const DATA: u64 = 8;
 /// deposit(&account, 5)?;
 /// deposit(&account, -30)?;
 /// assert_eq!(held.get(), 75);
+/// drop(held);
+/// account.set(account.get()? + 5)?; // each locks by itself: another thread may come in between
+/// assert_eq!(account.get()?, 80);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
@@ -48,24 +51,25 @@ const DATA: u64 = 8;
 /// As for [`Lock`](crate::Lock): locking returns `OwnerDied` until a caller [`recover`](Self::recover)s.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.RLock")]
-pub struct RLock<T: Pod + Send> {
+pub struct RLock<T: Plain + Send> {
     pub(crate) shared: Shared,
     patience: Arc<AdaptiveSpin>,
     data: PhantomData<fn(T) -> T>,
 }
 
 /// One level of an [`RLock`] that this thread holds. Dropping the last one unlocks.
-pub struct RLockGuard<'a, T: Pod + Send>(Guarded<T, Level<'a, T>>);
+#[must_use = "dropping it unlocks: bind it by `let guard =`"]
+pub struct RLockGuard<'a, T: Plain + Send>(Guarded<T, Level<'a, T>>);
 
 /// That the thread holds the lock, once more.
-pub(crate) struct Level<'a, T: Pod + Send> {
+pub(crate) struct Level<'a, T: Plain + Send> {
     lock: &'a RLock<T>,
     me: Member,
     died: Option<Died>,
     thread: PhantomData<*const ()>,
 }
 
-impl<T: Pod + Send> RLock<T> {
+impl<T: Plain + Send> RLock<T> {
     fn name() -> String {
         data::name_of::<T>("RLock")
     }
@@ -127,6 +131,23 @@ impl<T: Pod + Send> RLock<T> {
         at_most recover_timeout;
     }
 
+    /// A copy of the value, made under the lock.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub fn get(&self) -> Result<T, LockError> {
+        Ok(self.lock()?.get())
+    }
+
+    /// Replaces the value under the lock.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub fn set(&self, value: T) -> Result<(), LockError> {
+        self.lock()?.set(value);
+        Ok(())
+    }
+
     fn depth(&self) -> Word {
         self.shared.at(DEPTH)
     }
@@ -166,14 +187,14 @@ impl<T: Pod + Send> RLock<T> {
 /// can't use them, and go on saying that it has the lock: so it comes back with the lock, as often as they
 /// say, whatever happens.
 #[derive(Debug)]
-pub struct Unlocked<'a, T: Pod + Send> {
+pub struct Unlocked<'a, T: Plain + Send> {
     lock: &'a RLock<T>,
     me: Member,
     /// How often it had the lock besides the guard that it waits with.
     others: u64,
 }
 
-impl<'a, T: Pod + Send> Unlocked<'a, T> {
+impl<'a, T: Plain + Send> Unlocked<'a, T> {
     /// Locks again `others` times and once; `others` times if a holder has died meanwhile, or it takes too
     /// long.
     fn relock(&mut self, wait: Wait) -> Result<RLockGuard<'a, T>, LockError> {
@@ -202,7 +223,7 @@ impl<'a, T: Pod + Send> Unlocked<'a, T> {
     }
 }
 
-impl<T: Pod + Send> Drop for Unlocked<'_, T> {
+impl<T: Plain + Send> Drop for Unlocked<'_, T> {
     fn drop(&mut self) {
         // The waiter reports what went wrong; this fails where nothing is locked any more, in a forked copy.
         while self.others > 0 && self.lock.shared.me().ok() == Some(self.me) {
@@ -211,7 +232,7 @@ impl<T: Pod + Send> Drop for Unlocked<'_, T> {
     }
 }
 
-impl<'a, T: Pod + Send> Relock for RLockGuard<'a, T> {
+impl<'a, T: Plain + Send> Relock for RLockGuard<'a, T> {
     type Seen = Self;
     type Unlocked = Unlocked<'a, T>;
 
@@ -237,7 +258,7 @@ impl<'a, T: Pod + Send> Relock for RLockGuard<'a, T> {
     }
 }
 
-impl<T: Pod + Send> Drop for Level<'_, T> {
+impl<T: Plain + Send> Drop for Level<'_, T> {
     fn drop(&mut self) {
         let shared = &self.lock.shared;
         // In a forked copy it is not ours.
@@ -250,7 +271,7 @@ impl<T: Pod + Send> Drop for Level<'_, T> {
     }
 }
 
-impl<T: Pod + Send> RLockGuard<'_, T> {
+impl<T: Plain + Send> RLockGuard<'_, T> {
     /// A copy of the data.
     pub fn get(&self) -> T {
         self.0.get()
@@ -267,13 +288,13 @@ impl<T: Pod + Send> RLockGuard<'_, T> {
     }
 }
 
-impl<T: Pod + Send + fmt::Debug> fmt::Debug for RLockGuard<'_, T> {
+impl<T: Plain + Send + fmt::Debug> fmt::Debug for RLockGuard<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.get(), f)
     }
 }
 
 handle! {
-    RLock<T: Pod + Send>, "an RLock", |lock| lock.shared, "";
+    RLock<T: Plain + Send>, "an RLock", |lock| lock.shared, "";
     |d| Shared::receive("an RLock", &Self::name(), Self::WORDS, d).map(Self::of)
 }

@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytemuck::Pod;
 use mp_core::steps::lock::Who;
 use mp_core::sync::{Ordering, compiler_fence};
 use mp_core::waits::Call;
@@ -18,6 +17,7 @@ pub(crate) use self::guard::{Reading, Writing};
 use crate::handle::handle;
 use crate::locks::data::{self, Guarded};
 use crate::locks::locked::owner_died;
+use crate::plain::Plain;
 use crate::shared::Shared;
 use crate::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
 use crate::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
@@ -58,14 +58,14 @@ const TRIES: u32 = 3;
 /// returns [`LockError::OwnerDied`] until a caller [`recover`](Self::recover)s. A stopped process keeps what
 /// it has; a waiter gives up with [`LockError::Held`], which names it, also beside readers that continue.
 #[derive(Clone)]
-pub struct RwLock<T: Pod + Send + Sync> {
+pub struct RwLock<T: Plain + Send + Sync> {
     pub(crate) shared: Shared,
     raw: RawLock,
     patience: Arc<AdaptiveSpin>,
     data: PhantomData<fn(T) -> T>,
 }
 
-impl<T: Pod + Send + Sync> RwLock<T> {
+impl<T: Plain + Send + Sync> RwLock<T> {
     fn name() -> String {
         data::name_of::<T>("RwLock")
     }
@@ -309,7 +309,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
 }
 
 handle! {
-    RwLock<T: Pod + Send + Sync>, "an RwLock", |lock| lock.shared, "";
+    RwLock<T: Plain + Send + Sync>, "an RwLock", |lock| lock.shared, "";
     |d| Shared::receive("an RwLock", &Self::name(), Self::words_for(1), d).map(Self::of)
 }
 

@@ -20,6 +20,12 @@ mod sealed {
 ///
 /// `bool` and enums are not among them: another process could write a pattern that is none of their values. For truth
 /// values there is [`Bool`](crate::Bool).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be an element of a tensor",
+    label = "no type of elements",
+    note = "elements are `u8` to `u64`, `i8` to `i64`, `f32`, `f64`, `f16` and `bf16` of `half`, and `Complex` of `num-complex`; for a \
+            `bool` there is `mp::tensor::Bool`; for a struct, one tensor for each field, or `mp::Array`"
+)]
 pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed + 'static {
     /// It, as a value.
     const DTYPE: DType;

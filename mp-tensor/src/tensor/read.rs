@@ -11,7 +11,7 @@ use std::ops::Index;
 
 use crate::element::Element;
 use crate::storage::StorageElements as _;
-use crate::tensor::mode::{Borrowed, Readable};
+use crate::tensor::mode::{Borrowed, Mode, Readable};
 use crate::{Tensor, TensorView};
 use mp_core::Result;
 use mp_core::Storage;
@@ -48,19 +48,25 @@ impl<T, S: ExactSizeIterator<Item = T>, P: ExactSizeIterator<Item = T>> Iterator
 }
 impl<T, S: ExactSizeIterator<Item = T>, P: ExactSizeIterator<Item = T>> ExactSizeIterator for Elements<S, P> {}
 
-impl<T: Element, M: Readable> Tensor<T, M> {
+// Bounds of the methods, and not of the block: so that the compiler says what to do in place of a call that a mode has not.
+impl<T: Element, M: Mode> Tensor<T, M> {
     /// Its elements, in row-major order.
     ///
     /// # Errors
     /// [`Error::Shape`](mp_core::Error::Shape) when it is not contiguous (a column of a matrix, say);
     /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
     #[inline]
-    pub fn as_slice(&self) -> Result<&[T]> {
+    pub fn as_slice(&self) -> Result<&[T]>
+    where
+        M: Readable,
+    {
         self.raw.contiguous()?;
         // SAFETY: a readable mode, and the tensor is borrowed as long as the slice lives: no code writes.
         Ok(unsafe { self.storage().slice(self.offset(), self.len()) })
     }
+}
 
+impl<T: Element, M: Readable> Tensor<T, M> {
     /// One element.
     ///
     /// # Errors

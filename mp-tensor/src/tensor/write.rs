@@ -18,25 +18,31 @@ use std::ops::IndexMut;
 
 use crate::element::Element;
 use crate::storage::StorageElements;
-use crate::tensor::mode::{BorrowedMut, Readable, Writable};
+use crate::tensor::mode::{BorrowedMut, Mode, Readable, Writable};
 use crate::tensor::raw::Raw;
 use crate::view::{Positions, View};
 use crate::{Tensor, TensorViewMut};
 use mp_core::{Error, Result};
 
-impl<T: Element, M: Writable> Tensor<T, M> {
+// Bounds of the methods, and not of the block: so that the compiler says what to do in place of a call that a mode has not.
+impl<T: Element, M: Mode> Tensor<T, M> {
     /// Its elements, in row-major order, to write.
     ///
     /// # Errors
     /// [`Error::Shape`] when it is not contiguous; [`Error::Forked`] in a forked copy of the process.
     #[inline]
-    pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
+    pub fn as_mut_slice(&mut self) -> Result<&mut [T]>
+    where
+        M: Writable,
+    {
         self.raw.contiguous()?;
         let (first, len) = (self.offset(), self.len());
         // SAFETY: a writable mode, mutably borrowed: no other code reaches the elements.
         Ok(unsafe { self.storage().slice_mut(first, len) })
     }
+}
 
+impl<T: Element, M: Writable> Tensor<T, M> {
     /// Writes one element.
     ///
     /// # Errors

@@ -29,10 +29,15 @@ fn refused_by_the_compiler() {
     }
     let cases = trybuild::TestCases::new();
     for refused in [
+        "argument_that_derives_message",
+        "argument_that_is_borrowed",
+        "argument_without_serde",
         "as_an_argument",
+        "async_worker",
         "attached_by_hand",
         "cloned",
         "closure_captures_a_file",
+        "closure_captures_a_string_in_spawn",
         "closure_captures_an_exclusive_tensor",
         "closure_captures_an_rc",
         "closure_uses_what_it_does_not_list",
@@ -46,11 +51,16 @@ fn refused_by_the_compiler() {
         "kept_after_sending",
         "kept_after_unlocking",
         "lock_guards_in_another_thread",
+        "lock_of_a_struct",
+        "lock_of_a_vec",
         "message_and_serde",
         "message_of_a_union",
         "message_with_a_foreign_field",
         "message_with_an_unknown_option",
         "own_element",
+        "queue_of_borrowed_text",
+        "queue_of_what_stays_here",
+        "results_that_are_forgotten",
         "sent_twice",
         "serialized",
         "tensor_of_bool",
@@ -58,6 +68,7 @@ fn refused_by_the_compiler() {
         "views_beyond_their_piece",
         "views_that_borrow",
         "views_that_overlap",
+        "worker_with_other_parameters",
     ] {
         cases.compile_fail(format!("cases/{refused}.rs"));
     }

@@ -36,6 +36,7 @@ use std::time::Duration;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
+use crate::bounds::CapturesNothing;
 use crate::error::Result;
 use crate::error::exit_status::ExitStatus;
 use crate::parent::fork_server::connection::{Buried, Server, Trouble};
@@ -85,7 +86,7 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 /// # Errors
 ///
 /// [`SpawnError::Launch`](crate::SpawnError::Launch) if this program's build can't be told from others.
-pub fn set_forkserver_preload<F: Fn() + Copy + Send + 'static>(function: F) -> Result<()> {
+pub fn set_forkserver_preload<F: Fn() + CapturesNothing>(function: F) -> Result<()> {
     // Only its type is needed, which says which function it is.
     let _ = function;
     *PRELOAD.lock() = Some(start::reference(Preloaded::<F>::DESC)?);

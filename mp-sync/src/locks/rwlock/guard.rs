@@ -4,23 +4,25 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use bytemuck::Pod;
 use mp_core::RawGuard;
 use mp_core::steps::lock::Died;
 use mp_core::words::Member;
 
 use super::{RwLock, WRITING};
 use crate::locks::data::Guarded;
+use crate::plain::Plain;
 use crate::steps::slot::Seen;
 
 /// What an [`RwLock`] protects, to read. Dropping it gives the place back.
-pub struct ReadGuard<'a, T: Pod + Send + Sync>(pub(super) Guarded<T, Reading<'a, T>>);
+#[must_use = "dropping it unlocks: bind it by `let guard =`"]
+pub struct ReadGuard<'a, T: Plain + Send + Sync>(pub(super) Guarded<T, Reading<'a, T>>);
 
 /// What an [`RwLock`] protects, to write. Dropping it unlocks.
-pub struct WriteGuard<'a, T: Pod + Send + Sync>(pub(super) Guarded<T, Writing<'a, T>>);
+#[must_use = "dropping it unlocks: bind it by `let guard =`"]
+pub struct WriteGuard<'a, T: Plain + Send + Sync>(pub(super) Guarded<T, Writing<'a, T>>);
 
 /// A reader's place, or one more in the place that its thread has.
-pub(crate) struct Reading<'a, T: Pod + Send + Sync> {
+pub(crate) struct Reading<'a, T: Plain + Send + Sync> {
     lock: &'a RwLock<T>,
     me: Member,
     seen: Seen,
@@ -28,7 +30,7 @@ pub(crate) struct Reading<'a, T: Pod + Send + Sync> {
 }
 
 /// The writers' lock, after the last reader has gone.
-pub(crate) struct Writing<'a, T: Pod + Send + Sync> {
+pub(crate) struct Writing<'a, T: Plain + Send + Sync> {
     lock: &'a RwLock<T>,
     me: Member,
     died: Option<Died>,
@@ -36,19 +38,19 @@ pub(crate) struct Writing<'a, T: Pod + Send + Sync> {
     _raw: RawGuard<'a>,
 }
 
-impl<'a, T: Pod + Send + Sync> Reading<'a, T> {
+impl<'a, T: Plain + Send + Sync> Reading<'a, T> {
     pub(super) fn new(lock: &'a RwLock<T>, me: Member, seen: Seen) -> Self {
         Self { lock, me, seen, thread: PhantomData }
     }
 }
 
-impl<'a, T: Pod + Send + Sync> Writing<'a, T> {
+impl<'a, T: Plain + Send + Sync> Writing<'a, T> {
     pub(super) fn new(lock: &'a RwLock<T>, me: Member, died: Option<Died>, raw: RawGuard<'a>) -> Self {
         Self { lock, me, died, _raw: raw }
     }
 }
 
-impl<T: Pod + Send + Sync> Drop for Reading<'_, T> {
+impl<T: Plain + Send + Sync> Drop for Reading<'_, T> {
     fn drop(&mut self) {
         let shared = &self.lock.shared;
         // In a forked copy it is not ours.
@@ -59,7 +61,7 @@ impl<T: Pod + Send + Sync> Drop for Reading<'_, T> {
     }
 }
 
-impl<T: Pod + Send + Sync> Drop for Writing<'_, T> {
+impl<T: Plain + Send + Sync> Drop for Writing<'_, T> {
     fn drop(&mut self) {
         let shared = &self.lock.shared;
         if shared.me().ok() != Some(self.me) {
@@ -72,14 +74,14 @@ impl<T: Pod + Send + Sync> Drop for Writing<'_, T> {
     }
 }
 
-impl<T: Pod + Send + Sync> WriteGuard<'_, T> {
+impl<T: Plain + Send + Sync> WriteGuard<'_, T> {
     /// The process that died while writing, if that is why the data has to be checked.
     pub fn died(&self) -> Option<Died> {
         self.0.key.died
     }
 }
 
-impl<T: Pod + Send + Sync> Deref for ReadGuard<'_, T> {
+impl<T: Plain + Send + Sync> Deref for ReadGuard<'_, T> {
     type Target = T;
 
     #[inline]
@@ -88,7 +90,7 @@ impl<T: Pod + Send + Sync> Deref for ReadGuard<'_, T> {
     }
 }
 
-impl<T: Pod + Send + Sync> Deref for WriteGuard<'_, T> {
+impl<T: Plain + Send + Sync> Deref for WriteGuard<'_, T> {
     type Target = T;
 
     #[inline]
@@ -97,20 +99,20 @@ impl<T: Pod + Send + Sync> Deref for WriteGuard<'_, T> {
     }
 }
 
-impl<T: Pod + Send + Sync> DerefMut for WriteGuard<'_, T> {
+impl<T: Plain + Send + Sync> DerefMut for WriteGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
 }
 
-impl<T: Pod + Send + Sync + fmt::Debug> fmt::Debug for ReadGuard<'_, T> {
+impl<T: Plain + Send + Sync + fmt::Debug> fmt::Debug for ReadGuard<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)
     }
 }
 
-impl<T: Pod + Send + Sync + fmt::Debug> fmt::Debug for WriteGuard<'_, T> {
+impl<T: Plain + Send + Sync + fmt::Debug> fmt::Debug for WriteGuard<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)
     }

@@ -1,0 +1,6 @@
+//! What belongs to this process alone.
+fn main() {
+    let _: mp::Queue<std::fs::File>;
+    let _: mp::Queue<std::sync::MutexGuard<'static, u8>>;
+    let _: mp::Queue<std::rc::Rc<std::cell::RefCell<u8>>>;
+}

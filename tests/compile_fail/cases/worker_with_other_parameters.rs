@@ -1,0 +1,8 @@
+//! A worker has its rank and one argument, a tuple if there are several.
+fn turned(_args: Vec<u8>, _rank: usize) {}
+fn several(_rank: usize, _a: u8, _b: u8) {}
+
+fn main() {
+    let _ = mp::spawn(turned, vec![1_u8], 2);
+    let _ = mp::spawn(several, (1, 2), 2);
+}
