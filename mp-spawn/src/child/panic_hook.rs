@@ -8,9 +8,12 @@ use std::panic::{self, PanicHookInfo};
 use mp_core::fork::SetOnce;
 use mp_core::sync::shared::{AtomicBool, Ordering};
 
+use crate::child::current;
+use crate::error::backtrace::write_short;
 use crate::protocol::control_socket;
 use crate::protocol::frame::Kind;
 use crate::protocol::message::{PanicNote, cut};
+use crate::sys;
 
 thread_local! {
     /// The last panic of this thread.
@@ -40,6 +43,8 @@ pub(crate) fn install_hook() {
         return;
     }
     let previous = panic::take_hook();
+    // What is there now is the standard library's, which has no data: two of it are equal if their functions are.
+    let is_standard = std::ptr::eq(&raw const *previous, &raw const *panic::take_hook());
     panic::set_hook(Box::new(move |info| {
         if mp_core::is_asking_a_runtime() {
             return;
@@ -51,9 +56,14 @@ pub(crate) fn install_hook() {
             // A parent that doesn't listen is no reason to stop here.
             let _ = line.send(Kind::Panic, &note);
         }
+        let printed =
+            (is_standard && sys::on_main_thread()).then(|| printed(info, note.backtrace.as_deref()));
         // The thread may be past the life of its locals, or panic while it is here.
         let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
-        previous(info);
+        match printed {
+            Some(printed) => eprint!("{printed}"),
+            None => previous(info),
+        }
         around.iter().for_each(|(_, after)| after());
     }));
 }
@@ -77,6 +87,29 @@ fn describe(info: &PanicHookInfo<'_>) -> PanicNote {
         location: info.location().map(ToString::to_string),
         backtrace: captured.then(|| cut(backtrace.to_string())),
     }
+}
+
+/// What the standard library would print, but that it has no name for the thread in which a worker runs its function: that did not
+/// come to it by `main`.
+fn printed(info: &PanicHookInfo<'_>, backtrace: Option<&str>) -> String {
+    // fork: a copy of a process that has printed the hint does without it.
+    static HINTED: AtomicBool = AtomicBool::new(false);
+    let (name, pid) = (current::name().unwrap_or("main"), std::process::id());
+    let place = info.location().map_or_else(|| "an unknown place".to_string(), ToString::to_string);
+    let after = match backtrace {
+        Some(whole) if std::env::var_os("RUST_BACKTRACE").is_some_and(|wish| wish == "full") => {
+            format!("stack backtrace:\n{whole}")
+        }
+        Some(whole) => {
+            let mut short = "stack backtrace:".to_string();
+            // A string takes all.
+            _ = write_short(&mut short, whole, "RUST_BACKTRACE=full");
+            short + "\n"
+        }
+        None if HINTED.swap(true, Ordering::Relaxed) => String::new(),
+        None => "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n".to_string(),
+    };
+    format!("\nthread '{name}' ({pid}) panicked at {place}:\n{}\n{after}", text(info.payload()))
 }
 
 fn text(payload: &(dyn Any + Send)) -> String {

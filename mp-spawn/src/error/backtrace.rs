@@ -26,8 +26,8 @@ struct BacktraceStep<'a> {
     places: Vec<&'a str>,
 }
 
-/// Writes the part of a backtrace between the two marks; all of it, where they are not found.
-pub(crate) fn write_short(out: &mut fmt::Formatter<'_>, whole: &str) -> fmt::Result {
+/// Writes the part of a backtrace between the two marks; all of it, where they are not found. `whole_by` shows all.
+pub(crate) fn write_short(out: &mut impl fmt::Write, whole: &str, whole_by: &str) -> fmt::Result {
     let mut frames: Vec<BacktraceStep<'_>> = Vec::new();
     for line in whole.lines() {
         match (line.trim_start().split_once(": "), frames.last_mut()) {
@@ -52,7 +52,7 @@ pub(crate) fn write_short(out: &mut fmt::Formatter<'_>, whole: &str) -> fmt::Res
     }
     match all - shown {
         0 => Ok(()),
-        hidden => write!(out, "\n   … and {hidden} of the runtime (`{{:#}}` shows all)"),
+        hidden => write!(out, "\n   … and {hidden} of the runtime (`{whole_by}` shows all)"),
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
 
     impl fmt::Display for Short<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write_short(f, self.0)
+            write_short(f, self.0, "{:#}")
         }
     }
 

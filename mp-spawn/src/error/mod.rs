@@ -406,7 +406,7 @@ impl fmt::Display for ProcessRaised {
             if f.alternate() {
                 write!(f, "\n{backtrace}")?;
             } else {
-                backtrace::write_short(f, backtrace)?;
+                backtrace::write_short(f, backtrace, "{:#}")?;
             }
         }
         Ok(())
