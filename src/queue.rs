@@ -32,7 +32,7 @@ pub use crate::{
 };
 pub use mp_queue::{
     AckReady, DesertedWhen, EncodedMessage, JoinableQueueError, Leaseholder, PutManyError, PutReady,
-    SimpleQueue, Spin, broadcast, watch,
+    SimpleQueue, Spin, TypeRefusal, broadcast, watch,
 };
 #[cfg(feature = "futures")]
 pub use mp_queue::{QueueSink, QueueStream};

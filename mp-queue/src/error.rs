@@ -25,6 +25,13 @@ pub enum PutError<T> {
     },
     /// The other side of the channel has no receiver any more: they were dropped, or their processes are dead.
     Disconnected(T),
+    /// The other side of a connection over a socket is gone, and has refused what was sent before: it expected another type.
+    TypeRefused {
+        /// The value.
+        value: T,
+        /// What was refused.
+        refusal: Box<TypeRefusal>,
+    },
     /// This process was interrupted by Ctrl-C while the call waited for room ([`interrupted`](mp_core::interrupted)).
     Interrupted(T),
     /// The message alone is more than may be in the queue, see [`QueueOptions::bytes`](crate::QueueOptions::bytes).
@@ -55,6 +62,7 @@ impl<T> PutError<T> {
             | PutError::Interrupted(v)
             | PutError::TooLarge { value: v, .. }
             | PutError::Deserted { value: v, .. }
+            | PutError::TypeRefused { value: v, .. }
             | PutError::Failed { value: v, .. } => v,
         }
     }
@@ -70,6 +78,7 @@ impl<T> PutError<T> {
                 PutError::TooLarge { value: f(value), bytes, limit }
             }
             PutError::Deserted { value, last, pid } => PutError::Deserted { value: f(value), last, pid },
+            PutError::TypeRefused { value, refusal } => PutError::TypeRefused { value: f(value), refusal },
             PutError::Failed { value, error } => PutError::Failed { value: f(value), error },
         }
     }
@@ -107,9 +116,9 @@ impl<T> PutError<T> {
         matches!(self, PutError::Closed(_))
     }
 
-    /// Whether the channel has no receiver any more.
+    /// Whether the channel has no receiver any more, or the other side of the connection is gone.
     pub fn is_disconnected(&self) -> bool {
-        matches!(self, PutError::Disconnected(_))
+        matches!(self, PutError::Disconnected(_) | PutError::TypeRefused { .. })
     }
 
     /// Whether it was only that the queue is full.
@@ -166,12 +175,15 @@ impl<T> fmt::Display for PutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PutError::Full(_) => f.write_str(
-                "the queue is full, or too many messages are on their way in all, and there was no room in the time given",
+                "the queue is full, or too many messages are on their way in all, and there was no room in the time given: wait (longer) \
+                 for consumers, or make it with more room",
             ),
-            PutError::Closed(_) => f.write_str("the queue was closed: nothing more can be put"),
+            PutError::Closed(_) => f.write_str("the queue was closed: nothing more can be put; call close() after the last put of all producers"),
             PutError::Disconnected(_) => f.write_str(
-                "the channel has no receiver any more: they were dropped, or their processes ended",
+                "the other side is gone, so that no process would receive it: all handles there were dropped, or their processes \
+                 ended",
             ),
+            PutError::TypeRefused { refusal, .. } => refusal.fmt(f),
             PutError::Interrupted(_) => f.write_str(INTERRUPTED),
             PutError::TooLarge { bytes, limit, .. } => write!(
                 f,
@@ -194,6 +206,27 @@ impl<T> std::error::Error for PutError<T> {
             PutError::Failed { error, .. } => std::error::Error::source(error),
             _ => None,
         }
+    }
+}
+
+/// What the other side of a connection over a socket said before it went: which message it did not take.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TypeRefusal {
+    /// The name of the type that was sent to it; empty if it does not know that.
+    pub sent: String,
+    /// The name of the type that it expected.
+    pub expected: String,
+}
+
+impl fmt::Display for TypeRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sent, expected } = self;
+        let sent = if sent.is_empty() { "another type" } else { sent };
+        write!(
+            f,
+            "the other side is gone; it had got a message of type {sent} from here, where it expects {expected}; types have to be \
+             named alike on both sides: put the type into a crate that both programs use, or send tuples or bytes"
+        )
     }
 }
 
@@ -244,6 +277,8 @@ pub enum GetError {
     },
     /// The channel is empty, and has no sender any more: they were dropped, or their processes are dead.
     Disconnected,
+    /// The same, of a connection over a socket whose other side has refused what was sent: it expected another type.
+    TypeRefused(Box<TypeRefusal>),
     /// This process was interrupted by Ctrl-C while the call waited for a message ([`interrupted`](mp_core::interrupted)). One that
     /// was there would have been taken.
     Interrupted,
@@ -253,9 +288,9 @@ pub enum GetError {
 }
 
 impl GetError {
-    /// Whether the channel has no sender any more.
+    /// Whether the channel has no sender any more, or the other side of the connection is gone.
     pub fn is_disconnected(&self) -> bool {
-        matches!(self, GetError::Disconnected)
+        matches!(self, GetError::Disconnected | GetError::TypeRefused(_))
     }
 
     /// Whether it was only that the queue is empty, and that something may come still.
@@ -268,7 +303,7 @@ impl GetError {
 impl fmt::Display for GetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GetError::Empty => f.write_str("the queue is empty, and nothing came in the time given"),
+            GetError::Empty => f.write_str("the queue is empty, and nothing came in the time given: wait longer, or without a time-out"),
             GetError::Leased { holders } => {
                 f.write_str(
                     "the queue is closed and empty, but messages may come back that other processes work on",
@@ -276,7 +311,10 @@ impl fmt::Display for GetError {
                 list(f, holders)
             }
             GetError::Interrupted => f.write_str(INTERRUPTED),
-            GetError::Disconnected => f.write_str("the channel is empty and has no sender any more"),
+            GetError::Disconnected => f.write_str(
+                "the other side is gone, and no message is left: all handles there were dropped, or their processes ended",
+            ),
+            GetError::TypeRefused(refusal) => refusal.fmt(f),
             GetError::Deserted { last, pid } => write!(
                 f,
                 "the queue is empty and no other process has it any more: the last one, {}, is gone",

@@ -36,7 +36,7 @@ pub mod watch;
 pub use connection::Connection;
 pub use connection::pipe::{one_way_pipe, pipe};
 pub use connection::socket::{Address, ConnectError, Listener, SocketOptions, connect, connect_async};
-pub use error::{GetError, Leaseholder, PutError, RecvIntoError};
+pub use error::{GetError, Leaseholder, PutError, RecvIntoError, TypeRefusal};
 pub use mp_core::{Descriptor, Spin, Waitable, select, wait, wait_async};
 pub use queue::batch::PutManyError;
 pub use queue::channel::{Receiver, Sender, bounded_channel, channel};

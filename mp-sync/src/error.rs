@@ -65,7 +65,8 @@ impl fmt::Display for AcquireError {
                 "the semaphore has {limit} permits already, which is its limit; make it with a higher one (with_limit)"
             ),
             Self::NotKept => f.write_str(
-                "this process keeps no permit of the semaphore: it was released more often than acquired",
+                "this process keeps no permit of the semaphore: it was released more often than acquired. A Permit releases when it is \
+                 dropped; release() is for one that was kept by Permit::keep()",
             ),
             Self::Failed(e) => e.fmt(f),
         }

@@ -71,8 +71,10 @@ impl<T: Element> Tensor<T, Exclusive> {
     #[doc(alias = "share_memory_")]
     pub fn from_slice(data: &[T], shape: impl AsRef<[usize]>) -> Result<Self> {
         let shape = shape.as_ref();
-        if count(shape)? != data.len() {
-            return Err(Error::Shape(format!("{} elements for a tensor of shape {shape:?}", data.len())));
+        let wanted = count(shape)?;
+        if wanted != data.len() {
+            let why = format!("{} elements for a tensor of shape {shape:?}, which has {wanted}", data.len());
+            return Err(Error::Shape(why));
         }
         let mut t = Self::empty(shape)?;
         t.as_mut_slice()?.copy_from_slice(data);

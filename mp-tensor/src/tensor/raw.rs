@@ -79,7 +79,7 @@ impl<M: Mode> Raw<M> {
 
 fn not_a_slice(view: &View) -> Result<()> {
     Err(Error::Shape(format!(
-        "strides {:?} of shape {:?} are no slice; iterate, or copy by contiguous()",
+        "no slice, since it is not contiguous (strides {:?} of shape {:?}): iterate by iter(), or copy by contiguous()",
         view.strides(),
         view.shape()
     )))

@@ -200,7 +200,15 @@ impl View {
 
     /// Where the element with these coordinates is.
     pub(crate) fn position(&self, index: &[usize]) -> Result<usize> {
-        if index.len() != self.rank() || index.iter().zip(self.shape()).any(|(i, n)| i >= n) {
+        if index.len() != self.rank() {
+            return outside(format!(
+                "index {index:?} has {} numbers, and shape {:?} {} dimensions: one number for each",
+                index.len(),
+                self.shape(),
+                self.rank()
+            ));
+        }
+        if index.iter().zip(self.shape()).any(|(i, n)| i >= n) {
             return outside(format!("index {index:?} is outside of shape {:?}", self.shape()));
         }
         let far: isize = index.iter().zip(self.strides()).map(|(&i, s)| i as isize * s).sum();

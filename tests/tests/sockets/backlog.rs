@@ -125,7 +125,7 @@ fn a_foreign_listener_is_the_error_of_the_first_receive() {
     let _alone = alone();
     let address = SocketAddr::from_abstract_name(&name("foreign")[1..]).unwrap();
     let foreign = UnixListener::bind_addr(&address).unwrap();
-    let mut other_version = b"mp-sock\x03\x00".to_vec();
+    let mut other_version = b"mp-sock\x04\x00".to_vec();
     other_version.resize(41, 7);
     for (said, why) in
         [(b"HTTP/1.1 400 Bad Request\r\n\r\n and so on it goes".to_vec(), "else"), (other_version, "version")]

@@ -18,6 +18,20 @@ fn folder() -> Result<OwnedFd> {
         .map_err(os("opening /dev/shm (is it mounted?)"))
 }
 
+/// The error of a name: with the name, and what to do.
+fn of_name(what: &'static str, name: &str) -> impl FnOnce(Errno) -> Error {
+    move |errno| {
+        let advice = match errno {
+            Errno::EXIST => "; open() it, choose another name, or unlink() what a killed program has left",
+            Errno::NOENT => "; another process has to create() it first, and not to have taken the name away",
+            _ => "",
+        };
+        let reason = std::io::Error::from(errno);
+        let source = std::io::Error::new(reason.kind(), format!("{name:?}: {reason}{advice}"));
+        Error::Os { what, source }
+    }
+}
+
 /// Checks that an open file is a regular one of this user; its length.
 fn mine(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of shared memory"))?;
@@ -81,7 +95,7 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = folder()?;
     let fd = rustix::fs::openat(&folder, name, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(os("creating shared memory under /dev/shm"))?;
+        .map_err(of_name("creating shared memory under /dev/shm", name))?;
     if let Err(e) = reserve(fd.as_fd(), len) {
         _ = rustix::fs::unlinkat(&folder, name, AtFlags::empty());
         return Err(e);
@@ -94,7 +108,7 @@ pub fn open(name: &str) -> Result<(OwnedFd, u64)> {
     // NONBLOCK: a pipe under that name would keep the caller waiting before it can be refused.
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(folder()?, name, flags, Mode::empty())
-        .map_err(os("opening shared memory under /dev/shm"))?;
+        .map_err(of_name("opening shared memory under /dev/shm", name))?;
     let len = mine(fd.as_fd())?;
     Ok((fd, len))
 }
@@ -102,7 +116,7 @@ pub fn open(name: &str) -> Result<(OwnedFd, u64)> {
 /// Takes a name away.
 pub(crate) fn unlink(name: &str) -> Result<()> {
     rustix::fs::unlinkat(folder()?, name, AtFlags::empty())
-        .map_err(os("unlinking shared memory under /dev/shm"))
+        .map_err(of_name("unlinking shared memory under /dev/shm", name))
 }
 
 /// Fills `to` from `offset` on; how many bytes there were.

@@ -46,6 +46,9 @@ pub enum ConnectError {
     TimedOut(Duration),
 }
 
+/// What is being done to connect.
+pub(super) const CONNECTING: &str = "connecting to";
+
 /// An error of a connection that was used before the other side had answered.
 pub(super) fn refusal(error: ConnectError) -> mp_reduce::Error {
     mp_core::Error::Os { what: "a connection without a key", source: io::Error::other(error) }.into()
@@ -82,7 +85,17 @@ impl<T> PutError<T> {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ConnectError::Io { what, address, source } => write!(f, "{what} {address}: {source}"),
+            ConnectError::Io { what, address, source } => {
+                let advice = match source.kind() {
+                    io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound if *what == CONNECTING => {
+                        "; no process listens there: start the one that has the Listener first"
+                    }
+                    io::ErrorKind::AddrInUse => "; another Listener is there: end it, or choose another address",
+                    io::ErrorKind::InvalidFilename => "; an address has at most 107 bytes",
+                    _ => "",
+                };
+                write!(f, "{what} {address}: {source}{advice}")
+            }
             ConnectError::OtherUser { uid, pid } => {
                 write!(f, "the other side (pid {pid}) belongs to user {uid}; both have to be of the same user")
             }

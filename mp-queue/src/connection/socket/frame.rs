@@ -1,6 +1,10 @@
 //! Messages over a socket: each is its length (4 bytes, little-endian), the fingerprint of its type (8), how long the name of
 //! its type is (2), that name, and its bytes.
 //!
+//! A side that gets another type than it expects tells the other one, if there is room in the socket: by a note, whose length
+//! of a name is [`NOTE`], whose fingerprint is that of the message, and whose bytes are the two names (`note_of`). It is kept
+//! until the connection ends, and is the reason that is given then.
+//!
 //! Anything in it may be wrong. A length beyond the limit ends the connection, and no more memory is taken
 //! than twice what has arrived, whatever the length says. A name is shown in the error if another type is
 //! expected, and only if the fingerprint is the hash of it.
@@ -10,6 +14,7 @@
 //! continues what another has begun: a message of which a part is sent is *begun*. It is sent to its end
 //! before the next one begins, also if its sender is a future that is dropped: see [`outbox`](super::outbox).
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -28,10 +33,14 @@ use super::handshake::{Greeting, Met, read};
 use super::outbox::{Sending, WriteError, Writer};
 use super::peer::Peer;
 use crate::connection::named::{LENGTH, LONGEST, sent_name, with_name};
-use crate::error::{GetError, PutError};
+use crate::error::{GetError, PutError, TypeRefusal};
 
 /// Length, fingerprint and length of the name.
 const HEAD: usize = 12 + LENGTH;
+/// What stands in place of the length of a name in a note.
+const NOTE: u16 = u16::MAX;
+/// How many bytes a note has, at most.
+const LONGEST_NOTE: usize = LENGTH + 2 * LONGEST;
 /// How many bytes of buffer are made at first.
 const FIRST: usize = 1 << 16;
 
@@ -56,6 +65,10 @@ struct Reader {
     have: usize,
     name: Vec<u8>,
     body: Vec<u8>,
+    /// Messages that a send has found here when it looked for a note.
+    early: VecDeque<Arrived>,
+    /// What the other side has refused, as it says.
+    refusal: Option<Box<TypeRefusal>>,
     over: bool,
 }
 
@@ -85,7 +98,7 @@ impl Reader {
             return Err(GetError::Failed(refusal(refused)));
         }
         if self.over {
-            return Err(GetError::Disconnected);
+            return Err(self.gone());
         }
         if self.greeting.is_some() {
             return Ok(None);
@@ -93,7 +106,9 @@ impl Reader {
         loop {
             let [a, b, c, d, fingerprint @ .., e, f] = self.head;
             let len = u32::from_le_bytes([a, b, c, d]) as usize;
-            let name = usize::from(u16::from_le_bytes([e, f]));
+            let name = u16::from_le_bytes([e, f]);
+            let is_note = self.have == HEAD && name == NOTE;
+            let (name, limit) = if is_note { (0, LONGEST_NOTE) } else { (usize::from(name), limit) };
             let n = if self.have < HEAD {
                 read(fd, &mut self.head[self.have..])
             } else if len > limit {
@@ -110,6 +125,10 @@ impl Reader {
                 more(fd, &mut self.name, name)
             } else if self.body.len() < len {
                 more(fd, &mut self.body, len)
+            } else if is_note {
+                self.have = 0;
+                self.refusal = refusal_of(&std::mem::take(&mut self.body)).map(Box::new);
+                continue;
             } else {
                 self.have = 0;
                 return Ok(Some(Arrived {
@@ -121,7 +140,7 @@ impl Reader {
             match n {
                 Ok(0) | Err(Errno::CONNRESET) if self.have == 0 => {
                     self.over = true;
-                    return Err(GetError::Disconnected);
+                    return Err(self.gone());
                 }
                 Ok(0) | Err(Errno::CONNRESET) => {
                     let why = "the other end is gone, in the middle of a message";
@@ -136,6 +155,19 @@ impl Reader {
                 }
             }
         }
+    }
+
+    /// The other end is gone, and why if it said so.
+    fn gone(&self) -> GetError {
+        self.refusal.clone().map_or(GetError::Disconnected, GetError::TypeRefused)
+    }
+
+    /// The other end takes nothing more: reads all that it has sent, for the note in it.
+    fn find_note(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Option<Box<TypeRefusal>> {
+        while let Ok(Some(arrived)) = self.advance(fd, limit) {
+            self.early.push_back(arrived);
+        }
+        self.refusal.clone()
     }
 
     /// Reads what there is of the greeting, if it is still to come; whether it was.
@@ -247,6 +279,10 @@ impl Socket {
         reader.greet(self.as_fd());
         match (error, reader.refused.take()) {
             (WriteError::Gone, Some(refused)) => PutError::Failed { value, error: refusal(refused) },
+            (WriteError::Gone, None) => match reader.find_note(self.as_fd(), self.limit) {
+                Some(refusal) => PutError::TypeRefused { value, refusal },
+                None => WriteError::Gone.with(value),
+            },
             (error, refused) => {
                 reader.refused = refused;
                 error.with(value)
@@ -306,10 +342,10 @@ impl Socket {
         sent.map_err(|e| self.not_sent(e, value))
     }
 
-    pub(crate) fn recv<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
+    pub(crate) fn recv<T: Message>(self: &Arc<Self>, wait: Wait) -> Result<T, GetError> {
         loop {
             if let Some(arrived) = self.look()? {
-                return decode(arrived);
+                return self.decode(arrived);
             }
             let Some(left) = left(wait) else { return Err(GetError::Empty) };
             let found = mp_core::wait(&[&Descriptor(self.as_fd())], left).map_err(Error::from)?;
@@ -322,13 +358,49 @@ impl Socket {
     /// As [`recv`](Self::recv), as a future. What has arrived of a message stays when it is dropped.
     pub(crate) async fn recv_async<T: Message>(self: &Arc<Self>) -> Result<T, GetError> {
         let what = || Arc::new(Arrivals(self.clone())) as SharedWaitable;
-        decode(mp_core::until(what, || self.look().map_err(Looked)).await.map_err(|e| e.0)?)
+        self.decode(mp_core::until(what, || self.look().map_err(Looked)).await.map_err(|e| e.0)?)
     }
 
     /// Reads what there is; the message, if it is whole.
     fn look(&self) -> Result<Option<Arrived>, GetError> {
-        self.reader.lock().advance(self.as_fd(), self.limit)
+        let mut reader = self.reader.lock();
+        match reader.early.pop_front() {
+            Some(arrived) => Ok(Some(arrived)),
+            None => reader.advance(self.as_fd(), self.limit),
+        }
     }
+
+    /// The value of a message. If it is of another type, the other side is told.
+    fn decode<T: Message>(self: &Arc<Self>, arrived: Arrived) -> Result<T, GetError> {
+        let Arrived { bytes, fingerprint, name } = arrived;
+        let error = match from_bytes(bytes, fingerprint) {
+            Ok(value) => return Ok(value),
+            Err(error) => with_name(error, fingerprint, &name),
+        };
+        if let Error::TypeMismatch { expected, found, .. } = &error {
+            let note = note_of(expected, found.as_deref().unwrap_or_default(), fingerprint);
+            // Where there is no room, or the other side is gone, it does not hear of it.
+            _ = Sending::new(self, note).advance();
+        }
+        Err(error.into())
+    }
+}
+
+/// A note: length, fingerprint, that it is one; the length of the expected type's name, that name, and that of the type which was sent.
+fn note_of(expected: &str, sent: &str, fingerprint: u64) -> Vec<u8> {
+    let cut = |name: &str| name.as_bytes()[..name.len().min(LONGEST)].to_vec();
+    let (expected, sent) = (cut(expected), cut(sent));
+    let len = (LENGTH + expected.len() + sent.len()) as u32;
+    let head = [&len.to_le_bytes()[..], &fingerprint.to_le_bytes(), &NOTE.to_le_bytes()].concat();
+    [&head[..], &(expected.len() as u16).to_le_bytes(), &expected, &sent].concat()
+}
+
+/// What the bytes of a note say.
+fn refusal_of(bytes: &[u8]) -> Option<TypeRefusal> {
+    let (length, names) = bytes.split_first_chunk::<LENGTH>()?;
+    let (expected, sent) = names.split_at_checked(u16::from_le_bytes(*length).into())?;
+    let name = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Some(TypeRefusal { sent: name(sent), expected: name(expected) })
 }
 
 /// How long to wait, if at all: with or without an end.
@@ -338,10 +410,6 @@ fn left(wait: Wait) -> Option<Option<Duration>> {
         Wait::Forever => Some(None),
         Wait::Until(deadline) => Some(Some(deadline.saturating_duration_since(Instant::now()))),
     }
-}
-
-fn decode<T: Message>(Arrived { bytes, fingerprint, name }: Arrived) -> Result<T, GetError> {
-    Ok(from_bytes(bytes, fingerprint).map_err(|e| with_name(e, fingerprint, &name))?)
 }
 
 /// An error of [`Socket::look`], or of waiting.

@@ -27,7 +27,7 @@ use super::key::{self, Key, NONCE, PROOF, Said};
 use super::peer::{self, Peer};
 use super::{Address, ConnectError};
 
-const MAGIC: &[u8; 8] = b"mp-sock\x04";
+const MAGIC: &[u8; 8] = b"mp-sock\x05";
 const HELLO: usize = MAGIC.len() + 1 + NONCE;
 
 /// A connection in its handshake.

@@ -183,7 +183,7 @@ impl SocketOptions {
                 Err(Errno::AGAIN) => Ok(None),
                 Err(Errno::INTR) => continue,
                 Err(e) => {
-                    let (what, address) = ("connecting to", address.clone());
+                    let (what, address) = (error::CONNECTING, address.clone());
                     Err(ConnectError::Io { what, address, source: io_error(e) })
                 }
             };

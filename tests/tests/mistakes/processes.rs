@@ -1,0 +1,95 @@
+//! Starting processes, and how they end.
+
+use mp::process::Stdio;
+use mp::{Pool, Process, Queue, SpawnOptions, StartMethod, start_processes};
+use mp_tests::{Outcome, failure, one_process};
+
+use crate::says;
+
+#[test]
+fn no_process_is_asked_for() {
+    assert!(mp::spawn(|_: usize, (): ()| {}, (), 0).unwrap().is_empty(), "as many as were asked for");
+}
+
+#[test]
+fn no_worker_is_asked_for() {
+    says(Pool::new(0).unwrap_err(), &["pool of 0", "1 to "]);
+}
+
+#[test]
+fn a_worker_prints_and_panics() {
+    fn loads(row: u32) {
+        print!("loading");
+        panic!("row {row} is missing");
+    }
+    let start = |backtrace: &str| {
+        let loader = Process::builder().name("loader").env("RUST_BACKTRACE", backtrace);
+        loader.stdout(Stdio::Capture).stderr(Stdio::Capture).spawn(loads, 7).unwrap()
+    };
+    let child = start("0");
+    says(child.join().unwrap_err(), &["loader", "row 7 is missing", "processes.rs:"]);
+    assert_eq!(child.stdout().text(), "loading");
+    let said = child.stderr().text();
+    says(&said, &["thread 'loader'", "panicked at", "row 7 is missing", "RUST_BACKTRACE=1"]);
+    assert!(!said.contains("unnamed") && !said.contains("stack backtrace"), "{said}");
+    let child = start("1");
+    child.join().unwrap_err();
+    let said = child.stderr().text();
+    says(
+        &said,
+        &["thread 'loader'", "row 7 is missing", "stack backtrace:", "::loads", "RUST_BACKTRACE=full"],
+    );
+    assert!(!said.contains("_start"), "{said}");
+}
+
+#[test]
+fn a_worker_exits_in_the_middle() {
+    let context = one_process(|_: usize, (): ()| std::process::exit(3), ());
+    says(failure(&context), &["rank 0", "code 3"]);
+}
+
+#[test]
+fn an_error_is_not_looked_at_in_a_worker() {
+    fn worker(_: usize, text: String) -> mp::AnyResult<u32> {
+        Ok(text.parse()?)
+    }
+    says(mp::spawn(worker, "x".to_string(), 1).unwrap_err(), &["rank 0", "invalid digit"]);
+}
+
+#[test]
+fn a_process_is_joined_twice() {
+    let child = Process::spawn(|(): ()| 7_u32, ()).unwrap();
+    assert_eq!(child.join().unwrap(), 7);
+    says(child.join().unwrap_err(), &["process-", "returned", "an earlier call has taken it"]);
+}
+
+#[test]
+fn a_copy_is_made_without_leave() {
+    let options = SpawnOptions::nprocs(1).start_method(StartMethod::Fork);
+    says(start_processes(|_: usize, (): ()| {}, (), options).map(drop).unwrap_err(), &["allow_fork"]);
+}
+
+#[test]
+fn a_start_method_that_does_not_exist() {
+    says("threads".parse::<StartMethod>().unwrap_err(), &["threads", "spawn", "forkserver"]);
+}
+
+#[test]
+fn a_handle_is_kept_as_bytes() {
+    let queue = Queue::<u8>::bounded(1).unwrap();
+    says(rmp_serde::to_vec(&queue).unwrap_err(), &["Queue", "inside of a message", "put"]);
+}
+
+/// Workers start this test program anew, and run none of its tests.
+#[test]
+fn processes_in_a_test() {
+    fn worker(rank: usize, base: usize) -> Result<usize, String> {
+        Ok(base + rank)
+    }
+    assert_eq!(mp::spawn(worker, 5, 2).unwrap(), [5, 6]);
+    let nested = |_: usize, (): ()| -> Outcome {
+        assert_eq!(mp::spawn(worker, 1, 1)?, [1]);
+        Ok(())
+    };
+    mp::spawn(nested, (), 1).unwrap();
+}
