@@ -17,7 +17,7 @@
 #[doc(no_inline)]
 pub use crate::{AsyncResult, Pool, TaskError};
 pub use mp_pool::{
-    Broken, Call, Imap, Latencies, MapResult, Multiple, PoolBuilder, PoolError, PoolMetrics, Progress,
-    ResultKind, Single, StatePool, StatePoolBuilder, TryApplyError, TupleFn, TupleStateFn, WorkerLost,
-    WorkerMetrics, WorkerState, current_worker,
+    Backoff, Broken, Call, Imap, Latencies, MapResult, Multiple, PoolBuilder, PoolError, PoolMetrics,
+    Progress, ResultKind, Single, StatePool, StatePoolBuilder, TryApplyError, TupleFn, TupleStateFn,
+    WorkerLost, WorkerMetrics, WorkerState, current_worker,
 };

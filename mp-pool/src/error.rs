@@ -29,7 +29,7 @@ use mp_spawn::{ExitDetail, ExitReport, ExitStatus, ProcessRaised, SpawnError};
 /// | what happens | the task that runs | tasks that wait | the worker |
 /// |---|---|---|---|
 /// | the function returns `Err`, or panics | [`Raised`](Self::Raised): message, sources, place of the panic | go on | goes on |
-/// | the worker is killed, crashes, aborts, calls `exit` | [`WorkerLost`](Self::WorkerLost), or another attempt ([`Call::retries`](crate::Call::retries)) | go on, in another worker | is replaced |
+/// | the worker is killed, crashes, aborts, calls `exit` | [`WorkerLost`](Self::WorkerLost), or another attempt ([`Call::retry_if`](crate::Call::retry_if), as after the other failures of a task that has begun) | go on, in another worker | is replaced |
 /// | the worker is killed between two tasks | – | go on, in another worker | is replaced |
 /// | the worker is stopped (SIGSTOP, a debugger) | waits, for as long as it takes or [`Call::timeout`](crate::Call::timeout) says: then [`TimedOut`](Self::TimedOut), also for the one that it would begin next | go on, in another worker that has nothing to do, once: the stopped one can't begin them any more | is waited for, or killed and replaced when a time is over |
 /// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | go on, in another worker | is killed and replaced |
@@ -73,7 +73,7 @@ pub enum TaskError {
         /// Why.
         why: String,
         /// What refused them here, to be matched: too little memory, a tensor that can't be sent. `None` if the worker refused
-        /// them, or if it was their `Clone` that failed.
+        /// them, or if they can't be kept for [another attempt](crate::Call::retry_if).
         cause: Option<Arc<mp_reduce::Error>>,
     },
     /// What the function returned could not be encoded in the worker, or not be decoded here.

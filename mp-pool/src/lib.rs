@@ -22,7 +22,7 @@
 //! | [`Pool`], [`PoolBuilder`] | the workers, and how they are started |
 //! | [`StatePool`] | workers that keep something between tasks |
 //! | [`Pool::apply`], [`Pool::map`], [`Pool::imap`], … | calls of a function in the workers |
-//! | [`Pool::task`], [`Call`] | the same with options: chunks, time-outs, retries |
+//! | [`Pool::task`], [`Call`] | the same with options: chunks, time-outs, retries ([`Backoff`]) |
 //! | [`AsyncResult`], [`MapResult`], [`Imap`] | results that have to come: waited for, polled, awaited, called back |
 //! | [`Pool::metrics`], [`PoolMetrics`] | how it is doing: tasks, times, workers |
 //! | [`TaskError`], [`PoolError`] | what can go wrong, in a table |
@@ -47,6 +47,7 @@ mod held;
 mod maker;
 mod message;
 mod metrics;
+mod retry;
 #[doc(hidden)]
 pub mod steps;
 mod thread;
@@ -65,6 +66,7 @@ pub use child::work::current_worker;
 pub use error::{Broken, PoolError, TaskError, WorkerLost};
 pub use metrics::shown::{Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use mp_core::message::IntoOutcome;
+pub use retry::Backoff;
 pub use tuple_fn::{TupleFn, TupleStateFn};
 
 /// The program of the README, as a test.

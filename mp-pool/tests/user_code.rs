@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::fmt;
 use std::fs::File;
 use std::future::Future;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use common::{DEADLINE, Gate, eventually, got, join, kill, stop_at};
 use mp_pool::{Pool, PoolError, TaskError};
 use mp_spawn::{Stdio, closure};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Panics when it is dropped, with a payload that does the same, as often as it says. One that was received does not.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -101,47 +102,38 @@ fn arguments_that_panic_when_a_stream_is_dropped() {
     join(&pool);
 }
 
-/// Its clones panic when they are dropped, or are none.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    gate: Gate,
-    #[serde(skip)]
-    clone: Option<fn() -> Bomb>,
-    bomb: Bomb,
+/// Can be written so often; then that panics.
+#[derive(Debug, Clone, Default)]
+struct Writes(Cell<u32>);
+
+impl Serialize for Writes {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let Some(left) = self.0.get().checked_sub(1) else { resume_unwind(Box::new(bomb(2))) };
+        self.0.set(left);
+        s.serialize_unit()
+    }
 }
 
-impl Clone for Kept {
-    fn clone(&self) -> Self {
-        let bomb = self.clone.map_or_else(Bomb::default, |clone| clone());
-        Kept { gate: self.gate.clone(), clone: self.clone, bomb }
+impl<'de> Deserialize<'de> for Writes {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        <()>::deserialize(d).map(|()| Writes::default())
     }
 }
 
 #[test]
-fn copies_for_a_retry_that_panic() {
+fn arguments_that_are_kept_for_a_retry_and_panic() {
     let pool = Pool::new(1).unwrap();
-    let task = |kept: Kept| kept.gate.pass(3);
-    let calls: [fn() -> Bomb; 2] = [|| bomb(2), || resume_unwind(Box::new(bomb(2)))];
-    for clone in calls {
-        let gate = Gate::new();
-        let kept = |bomb| Kept { gate: gate.clone(), clone: Some(clone), bomb };
-        // What is kept panics when the task is done; what was sent did so before.
-        let results = pool.task(task).retries(1).map_async([kept(bomb(1)), kept(bomb(1)), kept(bomb(0))]);
-        gate.open(3);
-        assert!(results.wait_timeout(DEADLINE), "{results:?}");
-        assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
-    }
-    // And with a worker that dies meanwhile: the second copy can't be made.
+    let task = |(gate, ..): (Gate, Writes, Bomb)| gate.pass(3);
+    let kept = |gate: &Gate, writes, times| (gate.clone(), Writes(Cell::new(writes)), bomb(times));
     let gate = Gate::new();
-    let again: fn() -> Bomb = || {
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        match MADE.fetch_add(1, Ordering::Relaxed) {
-            0 => bomb(0),
-            _ => resume_unwind(Box::new(bomb(2))),
-        }
-    };
-    let kept = Kept { gate: gate.clone(), clone: Some(again), bomb: Bomb::default() };
-    let result = pool.task(task).retries(3).apply_async(kept);
+    // What is kept panics when the task is done.
+    let results = pool.task(task).retries(1).map_async([1, 2, 0].map(|times| kept(&gate, 1, times)));
+    gate.open(3);
+    assert!(results.wait_timeout(DEADLINE), "{results:?}");
+    assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
+    // It can't be written once more, for another worker.
+    let gate = Gate::new();
+    let result = pool.task(task).retries(3).apply_async(kept(&gate, 1, 2));
     kill(gate.arrived().1);
     assert!(matches!(got(result), Err(TaskError::Arguments { .. })));
     assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);

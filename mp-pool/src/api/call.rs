@@ -15,6 +15,7 @@ use crate::calls::source::Items;
 use crate::dispatch::room::UntilRoom;
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
+use crate::retry::Backoff;
 
 /// A function that is to be called in the workers of a pool, and how: see [`Pool::task`](crate::Pool::task).
 ///
@@ -48,16 +49,15 @@ pub struct Call<A, T> {
     shared: Arc<Shared>,
     code: Arc<Code>,
     terms: Terms,
-    clone: Option<fn(&A) -> A>,
     ahead: Option<usize>,
     types: PhantomData<fn(A) -> T>,
 }
 
 impl<A, T> Clone for Call<A, T> {
     fn clone(&self) -> Self {
-        let Call { shared, code, terms, clone, ahead, types } = self;
+        let Call { shared, code, terms, ahead, types } = self;
         let (shared, code) = (Arc::clone(shared), Arc::clone(code));
-        Call { shared, code, terms: *terms, clone: *clone, ahead: *ahead, types: *types }
+        Call { shared, code, terms: terms.clone(), ahead: *ahead, types: *types }
     }
 }
 
@@ -82,7 +82,7 @@ impl<A: fmt::Debug> std::error::Error for TryApplyError<A> {}
 impl<A: Message + Send, T: Message + Send> Call<A, T> {
     pub(crate) fn new(shared: &Arc<Shared>, code: Arc<Code>) -> Self {
         let shared = Arc::clone(shared);
-        Call { shared, code, terms: Terms::default(), clone: None, ahead: None, types: PhantomData }
+        Call { shared, code, terms: Terms::default(), ahead: None, types: PhantomData }
     }
 
     /// How many tasks a worker gets as one message, at most 65,535. Without this, as many as take about half a millisecond, as
@@ -110,15 +110,52 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         self
     }
 
-    /// How often a task is tried again when its worker dies. What it did before, it may do again.
+    /// How often a task is tried again when its worker dies: [`retry_if`](Self::retry_if) after [`TaskError::WorkerLost`].
+    pub fn retries(self, times: u32) -> Self {
+        self.retry_if(times, |error| matches!(error, TaskError::WorkerLost(_)))
+    }
+
+    /// Tries a task again that has failed, `times` times at most, as long as `when` says so of its error: of a death, a time-out, an
+    /// error that it returned, a panic. It is the last error that is told, and how often a task was tried again is
+    /// [counted](crate::PoolMetrics::retried). Between two attempts it waits for as long as [`backoff`](Self::backoff) says.
     ///
-    /// The arguments are kept here until it is done, so they must be `Clone`: what contains an exclusive tensor is not.
-    pub fn retries(mut self, times: u32) -> Self
-    where
-        A: Clone,
-    {
-        self.terms.retries = times;
-        self.clone = (times > 0).then_some(A::clone as fn(&A) -> A);
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_pool::{Backoff, Pool, TaskError};
+    /// use mp_tensor::{SharedTensor, Tensor};
+    ///
+    /// /// Busy at first.
+    /// fn fetch((asked, page): (SharedTensor<u64>, u64)) -> Result<u64, String> {
+    ///     if asked.fetch_add(0, 1) < 2 { Err("busy".into()) } else { Ok(page) }
+    /// }
+    ///
+    /// let busy = |error: &TaskError| matches!(error, TaskError::Raised(raised) if raised.message == "busy");
+    /// let pool = Pool::new(1)?;
+    /// let fetch = pool.task(fetch).retry_if(5, busy).backoff(Backoff::new(Duration::from_millis(5)));
+    /// let asked = Tensor::zeros([1])?.share();
+    /// assert_eq!(fetch.apply((asked, 7))?, 7);
+    /// assert_eq!(pool.metrics().retried, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// What a task did before it failed, it may do again. Items of a [chunk](Self::chunksize) are tried again one by one: the others
+    /// have their results, and keep them. What is not begun, cancelled or refused is not tried again.
+    ///
+    /// The arguments are kept here until the task is done: as bytes, or, if tensors, queues or the like are attached to them, as they
+    /// are, which copies no tensor. An exclusive tensor can't be kept, as it moves to the worker that gets it first: such a task is
+    /// refused, with [`TaskError::Arguments`]; freeze or share it.
+    ///
+    /// `when` is called in the pool's thread, which does nothing else meanwhile; if it panics, the task is not tried again. A later
+    /// call of this or of [`retries`](Self::retries) takes the place of an earlier one.
+    pub fn retry_if(mut self, times: u32, when: impl Fn(&TaskError) -> bool + Send + Sync + 'static) -> Self {
+        self.terms.retry.set(times, when);
+        self
+    }
+
+    /// How long a task waits before it is tried again, as a [`Duration`] or a [`Backoff`](crate::Backoff); not at all without this.
+    /// Meanwhile no worker is occupied by it; cancelled, or with its pool's end, it ends at once.
+    pub fn backoff(mut self, backoff: impl Into<Backoff>) -> Self {
+        self.terms.retry.backoff = backoff.into();
         self
     }
 
@@ -131,13 +168,13 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     }
 
     fn job(&self, items: &Arc<Items<A>>, order: Order) -> Arc<Job> {
-        Job::new(Arc::clone(&self.code), self.terms, Arc::clone(items) as _, order)
+        Job::new(Arc::clone(&self.code), self.terms.clone(), Arc::clone(items) as _, order)
     }
 
     /// Sends tasks, if there is room or not.
     fn send(&self, items: VecDeque<A>) -> Arc<Job> {
         let count = items.len();
-        let source = Arc::new(Items::new(self.clone));
+        let source = Arc::new(Items::new(self.terms.retry.times > 0));
         let job = self.job(&source, Order::AsGiven);
         self.shared.submit(&job, count, || source.bring(items));
         job
@@ -247,7 +284,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     }
 
     fn stream<I: IntoIterator<Item = A>>(&self, items: I, order: Order) -> Imap<I::IntoIter, T> {
-        let sent = Arc::new(Items::new(self.clone));
+        let sent = Arc::new(Items::new(self.terms.retry.times > 0));
         let job = self.job(&sent, order);
         let workers = self.shared.workers;
         let ahead = self.ahead.unwrap_or(workers.saturating_mul(self.terms.chunk.saturating_mul(2).max(64)));

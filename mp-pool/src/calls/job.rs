@@ -18,6 +18,7 @@ use crate::calls::outcomes::Run;
 use crate::calls::source::{Piece, Rubbish, Source};
 use crate::maker::Maker;
 use crate::message::Runner;
+use crate::retry::Retry;
 use crate::steps::chunk::MOST_ITEMS;
 
 /// How long a chunk should take: much longer than it takes to send it, and short enough for the workers to end together.
@@ -51,12 +52,12 @@ impl Drop for Code {
 }
 
 /// How the tasks of a call are treated.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Terms {
     /// How many are given to a worker at once; 0: as it turns out to be best.
     pub(crate) chunk: usize,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) retries: u32,
+    pub(crate) retry: Retry,
 }
 
 /// How outcomes are handed out.
@@ -165,7 +166,7 @@ impl Slots {
     }
 }
 
-/// A task that was lost with its worker and is to be tried again.
+/// A task that has failed and is to be tried again.
 pub(crate) struct Lost {
     pub(crate) index: usize,
     pub(crate) tries: u32,
@@ -282,8 +283,8 @@ impl Job {
     }
 
     /// This task is to be sent once more.
-    pub(crate) fn again(&self, index: usize, tries: u32, kept: Kept) {
-        self.lost.lock().push(Lost { index, tries, kept });
+    pub(crate) fn again(&self, lost: Lost) {
+        self.lost.lock().push(lost);
     }
 
     /// Sends no more tasks; which ones were not sent, for the caller to settle, and what they were to be sent with.
@@ -394,7 +395,7 @@ pub(crate) mod tests {
         let function = |_: u64| 0_u64;
         let runner = Closure::from_parts((), move |(): &(), (): ()| Runner::new(function));
         let code = Code { number: 1, runner: Apart::new(runner), pool: Weak::<NoPool>::new() };
-        let source = Arc::new(Items::<u64>::new(None));
+        let source = Arc::new(Items::<u64>::new(false));
         let job = Job::new(Arc::new(code), terms, source, Order::AsGiven);
         job.expect(tasks);
         job
@@ -436,8 +437,8 @@ pub(crate) mod tests {
     #[test]
     fn a_task_that_is_to_be_tried_again_ends_with_its_call() {
         let job = job(1, Terms::default());
-        let kept: Box<dyn Keep> = Box::new(Original(7_u64, Clone::clone));
-        job.again(0, 1, Kept::Original(Apart::new(kept)));
+        let kept: Box<dyn Keep> = Box::new(Original(7_u64));
+        job.again(Lost { index: 0, tries: 1, kept: Kept::Original(Apart::new(kept)) });
         let (lost, ..) = job.cancel();
         assert_eq!(lost.iter().map(|lost| lost.index).collect::<Vec<_>>(), [0]);
     }

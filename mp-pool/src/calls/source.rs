@@ -39,11 +39,11 @@ impl Piece {
     }
 
     /// Of one task that was begun `tries` times.
-    pub(crate) fn again(first: usize, tries: u32, kept: Kept) -> Piece {
-        let args = match &kept {
+    pub(crate) fn again(first: usize, tries: u32, mut kept: Kept) -> Piece {
+        let args = match &mut kept {
             Kept::Plain(slice) => Ok(Args::Plain(slice.clone())),
             Kept::Original(original) => original
-                .get()
+                .get_mut()
                 .map_or_else(|| Err(Unsendable::said("they were not kept")), |kept| kept.again())
                 .map(Args::Alone),
             Kept::Not => Err(Unsendable::said("they were not kept")),
@@ -52,27 +52,19 @@ impl Piece {
     }
 }
 
-/// Arguments that were kept for another attempt.
+/// Arguments that were kept for another attempt, for which they are written once more.
 pub(crate) trait Keep: Send {
-    fn again(&self) -> Result<Outgoing, Unsendable>;
+    fn again(&mut self) -> Result<Outgoing, Unsendable>;
 }
 
-pub(crate) struct Original<A>(pub(crate) A, pub(crate) fn(&A) -> A);
+pub(crate) struct Original<A>(pub(crate) A);
 
 impl<A: Message + Send> Keep for Original<A> {
-    fn again(&self) -> Result<Outgoing, Unsendable> {
-        let mut args = Apart::new(cloned(&self.0, self.1)?);
+    fn again(&mut self) -> Result<Outgoing, Unsendable> {
         let mut out = Outgoing::default();
-        let gone = || Err(Unsendable::said("it is not there any more"));
-        args.get_mut().map_or_else(gone, |args| encode(args, &mut out))?;
+        encode(&mut self.0, &mut out)?;
         Ok(out)
     }
-}
-
-/// Calls the user's `clone`, which may panic.
-fn cloned<A>(args: &A, clone: fn(&A) -> A) -> Result<A, Unsendable> {
-    let panicked = |raise: Box<Raise>| Unsendable::said(format!("its `Clone` panicked: {}", raise.message()));
-    Raise::catch(|| clone(args)).map_err(panicked)
 }
 
 /// Writes arguments. Code of the user runs here: a panic of it is an error.
@@ -108,12 +100,13 @@ pub(crate) trait Source: Send + Sync {
 pub(crate) struct Items<A> {
     /// And the index of the first.
     queue: Mutex<(Each<A>, usize)>,
-    clone: Option<fn(&A) -> A>,
+    /// Whether they are kept for another attempt.
+    keeps: bool,
 }
 
 impl<A> Items<A> {
-    pub(crate) fn new(clone: Option<fn(&A) -> A>) -> Self {
-        Self { queue: Mutex::new((Each::default(), 0)), clone }
+    pub(crate) fn new(keeps: bool) -> Self {
+        Self { queue: Mutex::new((Each::default(), 0)), keeps }
     }
 
     /// The first items, all at once.
@@ -149,7 +142,7 @@ impl<A: Message + Send> Source for Items<A> {
             encoder.continues_at(first);
             // Code of the user runs here, without the lock.
             while !items.is_empty() {
-                encoder.encode(&mut items, self.clone);
+                encoder.encode(&mut items, self.keeps);
             }
             if encoder.is_full() || encoder.into.len() > before {
                 break;
@@ -209,7 +202,7 @@ impl Encoder<'_> {
     }
 
     /// Encodes the first of these items, and those behind it as long as nothing happens that concerns one item alone.
-    fn encode<A: Message + Send>(&mut self, items: &mut Each<A>, clone: Option<fn(&A) -> A>) {
+    fn encode<A: Message + Send>(&mut self, items: &mut Each<A>, keeps: bool) {
         // Out here it is dropped by itself, whatever panics.
         let mut item = None;
         let failed = Raise::catch(|| {
@@ -248,37 +241,31 @@ impl Encoder<'_> {
         self.end();
         let index = self.first;
         self.first += 1;
-        let mut item = Apart::new(item);
+        let item = Apart::new(item);
         let args = match failed {
             Ok(Ok(())) => Ok(alone),
             Ok(Err(error)) => Err(unsendable(error)),
             Err(raise) => Err(panicked(&raise)),
         };
-        let (args, kept) = match (args, clone, item.get_mut()) {
-            (Ok(mut out), Some(clone), Some(Some(args))) => keep(args, &mut out, clone),
-            (args, ..) => (args, Kept::Not),
+        let (args, kept) = match args {
+            Ok(out) if keeps && out.lends() && !mp_core::mutant!("pool.retry.keeps-what-moves") => {
+                (Err(Unsendable::said(MOVES)), Kept::Not)
+            }
+            Ok(out) if keeps => (Ok(out), kept_as_it_is(item)),
+            args => (args, Kept::Not),
         };
         self.into.push(Piece { first: index, tries: 0, args: args.map(Args::Alone), kept });
     }
 }
 
-/// Keeps a copy of arguments that were written: what is attached to them would be gone with their message.
-fn keep<A: Message + Send>(
-    args: &mut A,
-    out: &mut Outgoing,
-    clone: fn(&A) -> A,
-) -> (Result<Outgoing, Unsendable>, Kept) {
-    if out.lends() {
-        let mut back = out.returned(None);
-        if Raise::catch(|| afresh(|| args.take_back(&mut back))).is_err() {
-            return (Err(Unsendable::said("what it holds could not be taken back")), Kept::Not);
-        }
+/// Why such arguments can't be kept.
+const MOVES: &str = "the call is to be tried again if it fails, and an exclusive tensor among its arguments would be gone with the \
+    first attempt: freeze or share it, or call it without `retries` and `retry_if`";
+
+/// Keeps arguments that were written, nothing of which has moved.
+fn kept_as_it_is<A: Message + Send>(item: Apart<Option<A>>) -> Kept {
+    match item.into_inner().flatten() {
+        Some(args) => Kept::Original(Apart::new(Box::new(Original(args)) as Box<dyn Keep>)),
+        None => Kept::Not,
     }
-    let copy = match cloned(args, clone) {
-        Ok(copy) => copy,
-        Err(why) => return (Err(why), Kept::Not),
-    };
-    let kept = Kept::Original(Apart::new(Box::new(Original(copy, clone)) as Box<dyn Keep>));
-    let mut again = Outgoing::default();
-    (encode(args, &mut again).map(|()| again), kept)
 }

@@ -4,11 +4,11 @@
 //! nothing left.
 
 use std::any::TypeId;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::ThreadId;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mp_core::message::IntoOutcome;
 use mp_core::mutex::{Condvar, Mutex};
@@ -30,7 +30,11 @@ use crate::error::{Broken, PoolError, TaskError};
 use crate::maker::Maker;
 use crate::message::{Reply, Runner, Task};
 use crate::metrics::meter::{Ends, Meter};
+use crate::workers::later::Later;
 use crate::workers::state::{Phase, State, next_chunk};
+
+/// A back-off that is too long for the clock.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The process of a worker has ended.
 #[derive(Clone, Copy, Debug)]
@@ -39,11 +43,23 @@ pub(crate) struct Exited {
     pub(crate) pid: u32,
 }
 
+/// A task that a worker has begun has failed: it may be tried again.
+pub(crate) struct Failed {
+    pub(crate) job: Arc<Job>,
+    pub(crate) index: usize,
+    /// How often it was begun before.
+    pub(crate) tries: u32,
+    pub(crate) kept: Option<Kept>,
+    pub(crate) error: TaskError,
+    pub(crate) ran: Option<Duration>,
+}
+
 /// Outcomes that are to be reported once no lock is held: when this is dropped, also by a panic. So it is
 /// made before a lock is taken, and goes after it.
 pub(crate) struct Settled<'a> {
     shared: &'a Shared,
     outcomes: Vec<(Arc<Job>, Run)>,
+    failed: Vec<Failed>,
     /// Dropped when all have been reported.
     rubbish: Vec<Rubbish>,
     chunks: Vec<Chunk>,
@@ -53,12 +69,17 @@ pub(crate) struct Settled<'a> {
 impl<'a> Settled<'a> {
     pub(crate) fn new(shared: &'a Shared) -> Self {
         let (rubbish, chunks, kept) = (Vec::new(), Vec::new(), Vec::new());
-        Settled { shared, outcomes: Vec::new(), rubbish, chunks, kept }
+        Settled { shared, outcomes: Vec::new(), failed: Vec::new(), rubbish, chunks, kept }
     }
 
     /// What came of some tasks.
     pub(crate) fn add_run(&mut self, job: &Arc<Job>, run: Run) {
         self.outcomes.push((Arc::clone(job), run));
+    }
+
+    /// A task has failed that is tried again, or else has this outcome.
+    pub(crate) fn add_failed(&mut self, failed: Failed) {
+        self.failed.push(failed);
     }
 
     /// All tasks of a chunk that have no outcome yet have this error.
@@ -97,6 +118,11 @@ impl<'a> Settled<'a> {
         self.add_all(job, job.dead_letter(), error);
     }
 
+    /// Of tasks that wait to be tried again.
+    fn add_later(&mut self, later: BTreeMap<(Instant, u64), Later>, error: &TaskError) {
+        later.into_values().for_each(|Later { job, lost }| self.add_all(&job, vec![lost], error));
+    }
+
     fn add_all(&mut self, job: &Arc<Job>, lost: Vec<Lost>, error: &TaskError) {
         for Lost { index, kept, .. } in lost {
             self.add_run(job, Run::failed(index..index + 1, error.clone()));
@@ -112,6 +138,13 @@ impl<'a> Settled<'a> {
 
 impl Drop for Settled<'_> {
     fn drop(&mut self) {
+        for failed in std::mem::take(&mut self.failed) {
+            let Err(Failed { job, index, kept, error, ran, .. }) = self.shared.try_again(failed) else {
+                continue;
+            };
+            self.outcomes.push((job, Run { ran, ..Run::failed(index..index + 1, error) }));
+            self.kept.extend(kept);
+        }
         self.shared.hand_out(std::mem::take(&mut self.outcomes));
         // Each lets no panic out.
         self.rubbish.clear();
@@ -281,6 +314,33 @@ impl Shared {
         error
     }
 
+    /// Has a task tried again that has failed; or gives it back, as it has its outcome. No lock may be held.
+    fn try_again(&self, mut failed: Failed) -> Result<(), Failed> {
+        let Failed { job, index, tries, error, .. } = &failed;
+        let (tries, index) = (tries + 1, *index);
+        let Some(delay) = failed.kept.as_ref().and_then(|_| job.terms.retry.wait(tries, error)) else {
+            return Err(failed);
+        };
+        let mut state = self.state.lock();
+        if state.phase.error().is_some() || job.is_cancelled() {
+            drop(state);
+            return Err(failed);
+        }
+        let Some(kept) = failed.kept.take() else { return Err(failed) };
+        state.retried += 1;
+        let lost = Lost { index, tries, kept };
+        let job = failed.job;
+        if delay.is_zero() || mp_core::mutant!("pool.retry.at-once") {
+            job.again(lost);
+            state.enlist(&job);
+        } else {
+            // Later than that is never.
+            let at = Instant::now().checked_add(delay).unwrap_or_else(|| Instant::now() + NEVER);
+            state.try_later(at, Later { job, lost });
+        }
+        Ok(())
+    }
+
     /// Whether as many tasks wait as may.
     pub(crate) fn is_full(&self) -> bool {
         if self.check_owner().is_err() {
@@ -326,10 +386,16 @@ impl Shared {
         settled.add_rest(job, &TaskError::Cancelled);
         {
             let mut state = self.state.lock();
-            let State { workers, returned, jobs, emptied, .. } = &mut *state;
+            let State { workers, returned, jobs, later, emptied, .. } = &mut *state;
             jobs.retain(|listed| !Arc::ptr_eq(listed, job));
             // What was to be tried again just before; from now on, nothing is.
             settled.add_lost(job, &TaskError::Cancelled);
+            let is_its = |later: &Later| Arc::ptr_eq(&later.job, job);
+            if later.values().any(is_its) && !mp_core::mutant!("pool.cancel.later-kept") {
+                let (its, others) = std::mem::take(later).into_iter().partition(|(_, later)| is_its(later));
+                *later = others;
+                settled.add_later(its, &TaskError::Cancelled);
+            }
             for worker in workers.iter_mut() {
                 if worker.has_more_of(job) {
                     returned.extend(worker.recall_all(false));
@@ -406,7 +472,7 @@ impl Shared {
     /// Takes no more tasks, and ends the workers: `phase` says why.
     pub(crate) fn stop(&self, phase: Phase) {
         let Some(error) = phase.error() else { return };
-        let (jobs, returned) = {
+        let (jobs, returned, later) = {
             let mut state = self.state.lock();
             if state.phase.error().is_some() {
                 return;
@@ -416,9 +482,12 @@ impl Shared {
             if mp_core::mutant!("pool.stop.jobs-kept") {
                 return;
             }
-            (std::mem::take(&mut state.jobs), std::mem::take(&mut state.returned))
+            let keeps = mp_core::mutant!("pool.stop.later-kept");
+            let later = if keeps { BTreeMap::new() } else { std::mem::take(&mut state.later) };
+            (std::mem::take(&mut state.jobs), std::mem::take(&mut state.returned), later)
         };
         let mut settled = Settled::new(self);
+        settled.add_later(later, &error);
         jobs.iter().for_each(|job| settled.add_rest(job, &error));
         returned.into_iter().for_each(|ready| settled.add(ready.chunk, error.clone()));
         settled.tell();
@@ -462,8 +531,6 @@ impl Functions for Shared {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::calls::job::Terms;
     use crate::calls::job::tests::job;

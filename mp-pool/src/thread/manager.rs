@@ -22,7 +22,7 @@ use mp_spawn::{ExitStatus, ProcessName, ProcessStatus, Raise, SpawnError};
 use crate::calls::chunk::Ready;
 use crate::calls::outcomes::{Run, What};
 use crate::clock;
-use crate::dispatch::shared::{Exited, Settled, Shared};
+use crate::dispatch::shared::{Exited, Failed, Settled, Shared};
 use crate::error::{Broken, PoolError, TaskError, Unsendable, WorkerLost};
 use crate::message::{Many, Reply, Task, Value, Values};
 use crate::steps::chunk::Place;
@@ -105,6 +105,7 @@ impl Manager {
             self.take_over();
             self.restart();
             self.send_forgotten();
+            self.shared.state.lock().try_due(Instant::now());
             self.shared.feed();
             self.end();
         }
@@ -339,16 +340,13 @@ impl Manager {
                     attempts,
                 }))
             });
-            let tries = chunk.tries + u32::from(mp_core::mutant!("pool.retry.one-too-few"));
-            let again = !timed_out && end.is_none() && tries < chunk.job.terms.retries;
             let index = chunk.first + item;
-            match chunk.keep(item).filter(|_| again && !chunk.job.is_cancelled()) {
-                Some(kept) => {
-                    state.retried += 1;
-                    chunk.job.again(index, chunk.tries + 1, kept);
-                    state.enlist(&chunk.job);
-                }
-                None => settled.add_run(&chunk.job, Run::failed(index..index + 1, error)),
+            if end.is_some() {
+                settled.add_run(&chunk.job, Run::failed(index..index + 1, error));
+            } else {
+                let (job, tries) = (Arc::clone(&chunk.job), chunk.tries);
+                let kept = chunk.keep(item);
+                settled.add_failed(Failed { job, index, tries, kept, error, ran: None });
             }
             settled.drop_later(chunk);
         }
@@ -530,6 +528,7 @@ impl Manager {
         let starts = state.workers.iter().filter_map(|worker| worker.ready_until(start_timeout));
         restarts
             .chain(starts)
+            .chain(state.next_due())
             .chain(tasks)
             .chain(ending)
             .chain(state.next_look())

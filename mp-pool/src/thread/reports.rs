@@ -1,10 +1,11 @@
 //! What becomes of the items of a chunk: what its worker says, and what a dead one has left.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::calls::chunk::Chunk;
 use crate::calls::outcomes::{Run, What};
-use crate::dispatch::shared::Settled;
+use crate::dispatch::shared::{Failed, Settled};
 use crate::error::TaskError;
 use crate::message::Many;
 use crate::steps::journal::Finished;
@@ -25,7 +26,14 @@ pub(crate) fn report(
         settled.add_run(&chunk.job, Run::failed(missing, TaskError::value("the worker did not send it")));
         chunk.reported = item;
     }
-    if end > chunk.reported {
+    if let What::Failed(error) = what {
+        if end > chunk.reported {
+            let (job, index, tries) = (Arc::clone(&chunk.job), chunk.first + chunk.reported, chunk.tries);
+            let kept = if job.terms.retry.times > 0 { chunk.keep(chunk.reported) } else { None };
+            settled.add_failed(Failed { job, index, tries, kept, error, ran });
+            chunk.reported = end;
+        }
+    } else if end > chunk.reported {
         settled.add_run(
             &chunk.job,
             Run { first: chunk.first + chunk.reported, count: end - chunk.reported, what, ran },

@@ -1,4 +1,5 @@
 //! What the pool knows of its workers: who has which task, and who takes over from whom.
 
 pub(crate) mod help;
+pub(crate) mod later;
 pub(crate) mod state;

@@ -18,7 +18,7 @@
 //! the worker has taken it: of two that were given with the same number, it is the later one that is in the queue. How far the
 //! worker is in the chunk that it has, its chunk word says (`steps::chunk`).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,7 @@ use crate::message::Task;
 use crate::steps::chunk::Share;
 use crate::steps::journal::Finished;
 use crate::watch::Watch;
+use crate::workers::later::Later;
 
 /// The most messages that a worker's queue holds.
 pub(crate) const ROOM: usize = 256;
@@ -455,6 +456,9 @@ pub(crate) struct State {
     pub(crate) returned: VecDeque<Ready>,
     /// Calls with tasks that are still to be sent.
     pub(crate) jobs: VecDeque<Arc<Job>>,
+    /// Tasks that have failed, and wait until they are tried again.
+    /// under when that is, and a number of their own.
+    pub(crate) later: BTreeMap<(Instant, u64), Later>,
     /// Calls all of whose tasks are sent: they may hold values of the user's, so they are dropped without the lock.
     pub(crate) sent: Vec<Arc<Job>>,
     /// Chunks that nothing is left of, to be dropped without the lock: they may hold values of the user's.
@@ -481,6 +485,7 @@ impl State {
             workers,
             returned: VecDeque::new(),
             jobs: VecDeque::new(),
+            later: BTreeMap::new(),
             sent: Vec::new(),
             emptied: Vec::new(),
             deadly: HashMap::new(),

@@ -431,6 +431,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-models/models", "chunks::"),
             ("mp-pool/loom_journal", ""),
             ("mp-pool/state", ""),
+            ("mp-pool/retries", ""),
             ("mp-tests/killed_pool", ""),
         ],
     ),

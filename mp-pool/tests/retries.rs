@@ -1,0 +1,208 @@
+//! Tasks that are tried again: after which failures, when, and what ends the wait.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Gate, eventually, got, join, kill, lost, stop_at, take};
+use mp_pool::{Backoff, Pool, TaskError};
+use mp_queue::Queue;
+use mp_spawn::{Stdio, closure};
+use mp_tensor::{SharedTensor, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// For each task how often it was begun.
+type Begun = SharedTensor<u64>;
+
+fn begun(tasks: usize) -> Begun {
+    Tensor::zeros([tasks]).unwrap().share()
+}
+
+/// A back-off that no test outlasts.
+const LONG: Duration = Duration::from_secs(600);
+
+/// Fails `times` times: 0 by an error, 1 by a panic, 2 by its death, 3 by the time that it takes.
+#[derive(Serialize, Deserialize)]
+struct Fails {
+    begun: Begun,
+    task: usize,
+    how: u32,
+    times: u64,
+}
+
+fn fragile(Fails { begun, task, how, times }: Fails) -> Result<usize, String> {
+    if begun.fetch_add(task, 1) >= times {
+        return Ok(task);
+    }
+    match how {
+        0 => Err("not yet".into()),
+        1 => panic!("not yet"),
+        2 => std::process::abort(),
+        _ => loop {
+            std::thread::park();
+        },
+    }
+}
+
+#[test]
+fn each_failure_of_a_task_can_be_tried_again() {
+    let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
+    let counts = begun(4);
+    let all = pool.task(fragile).timeout(Duration::from_millis(200)).retry_if(2, |_| true);
+    let tasks = |times| (0..4).map(move |how| (how as usize, how, times));
+    let fails = |begun: &Begun| {
+        let begun = begun.clone();
+        move |(task, how, times)| Fails { begun: begun.clone(), task, how, times }
+    };
+    assert_eq!(got(all.map_async(tasks(2).map(fails(&counts)))).unwrap(), [0, 1, 2, 3]);
+    assert_eq!((counts.to_vec(), pool.metrics().retried), (vec![3; 4], 8));
+
+    // Once more than they are tried again.
+    let counts = begun(4);
+    let results = all.map_async(tasks(3).map(fails(&counts))).results();
+    let [error, panic, death, time] = results.try_into().unwrap();
+    for raised in [error, panic] {
+        assert!(
+            matches!(&raised, Err(TaskError::Raised(raised)) if raised.message == "not yet"),
+            "{raised:?}"
+        );
+    }
+    assert_eq!(lost(death).attempts, 3);
+    assert!(matches!(time, Err(TaskError::TimedOut { .. })), "{time:?}");
+    let metrics = pool.metrics();
+    assert_eq!((counts.to_vec(), metrics.retried), (vec![3; 4], 16));
+    assert_eq!((metrics.done, metrics.failed, metrics.lost), (4, 3, 1), "each is counted once: {metrics}");
+
+    // Each by itself: `retries` is of deaths.
+    let counts = begun(4);
+    let deaths = pool.task(fragile).timeout(Duration::from_millis(200)).retries(1);
+    let results = deaths.map_async(tasks(1).map(fails(&counts))).results();
+    assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, false, true, false]);
+    assert_eq!(counts.to_vec(), [1, 1, 2, 1]);
+}
+
+#[test]
+fn an_item_of_a_chunk_is_tried_again_by_itself() {
+    let pool = Pool::new(2).unwrap();
+    let counts = begun(100);
+    // In a closure, for arguments with a tensor go alone.
+    let begun = counts.clone();
+    let task = pool.task_closure(closure!([begun] |task: usize| match begun.fetch_add(task, 1) {
+        0 | 1 if task % 10 == 7 => Err("twice"),
+        _ => Ok(task),
+    }));
+    let call = task.chunksize(50).retry_if(2, |error| matches!(error, TaskError::Raised(_)));
+    assert!(got(call.map_async(0..100)).unwrap().into_iter().eq(0..100));
+    assert!(
+        counts.to_vec().into_iter().enumerate().all(|(i, count)| count == if i % 10 == 7 { 3 } else { 1 })
+    );
+    assert_eq!(pool.metrics().retried, 20);
+}
+
+#[test]
+fn a_back_off_occupies_no_worker_and_ends_with_its_call_or_pool() {
+    for close in [false, true] {
+        let pool = Pool::new(1).unwrap();
+        let fails = pool.task(|x: u32| Err::<u32, _>(format!("{x}"))).retry_if(9, |_| true).backoff(LONG);
+        let (first, second) = (fails.apply_async(1), fails.map_async(0..10));
+        eventually("all wait", || pool.metrics().retried == 11);
+        // The only worker is free, also when another takes its place.
+        assert_eq!(got(pool.apply_async(|x: u32| x, 5)).unwrap(), 5);
+        let pid = pool.pids()[0];
+        kill(pid);
+        eventually("it is replaced", || ![0, pid].contains(&pool.pids()[0]));
+        assert_eq!(got(pool.apply_async(|x: u32| x, 6)).unwrap(), 6);
+        assert!(!first.ready() && pool.metrics().queued == 11 && pool.metrics().running == 0);
+        assert_eq!(second.cancel(), 10);
+        assert!(second.results().iter().all(|result| matches!(result, Err(TaskError::Cancelled))));
+        if close {
+            pool.close();
+            assert!(!pool.join_timeout(Duration::from_millis(50)).unwrap(), "it has a task still");
+        }
+        drop(pool);
+        assert!(matches!(got(first), Err(TaskError::Terminated)));
+    }
+}
+
+#[test]
+fn a_pool_that_is_closed_tries_again_before_it_ends() {
+    let pool = Pool::new(2).unwrap();
+    let counts = begun(1);
+    let call = pool.task(fragile).retry_if(3, |_| true).backoff(Duration::from_millis(30));
+    let result = call.apply_async(Fails { begun: counts.clone(), task: 0, how: 0, times: 3 });
+    join(&pool);
+    assert_eq!((got(result).unwrap(), counts.to_vec()), (0, vec![4]));
+}
+
+#[test]
+fn attempts_are_as_far_apart_as_the_back_off_says() {
+    let pool = Pool::new(1).unwrap();
+    let times = Queue::unbounded().unwrap();
+    let task = |times: Queue<Duration>| {
+        times.put(mp_core::monotonic()).map_err(|error| error.to_string())?;
+        Err::<(), _>("again".to_owned())
+    };
+    let wait = Duration::from_millis(40);
+    let backoff = Backoff::new(wait).factor(3.0).jitter(0.0);
+    let result = pool.task(task).retry_if(2, |_| true).backoff(backoff).apply_async(times.clone());
+    let [first, second, third] = [(); 3].map(|()| take(&times));
+    assert!(got(result).is_err());
+    assert!(second - first >= wait && third - second >= 3 * wait, "{first:?} {second:?} {third:?}");
+
+    // And no farther: else the pool's thread would find out when it looks by itself, once a second.
+    let counts = begun(1);
+    let task = Fails { begun: counts.clone(), task: 0, how: 0, times: 12 };
+    let began = Instant::now();
+    let result =
+        pool.task(fragile).retry_if(12, |_| true).backoff(Duration::from_millis(20)).apply_async(task);
+    assert_eq!((got(result).unwrap(), counts.to_vec()), (0, vec![13]));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_condition_that_panics_and_a_worker_that_dies_meanwhile() {
+    let pool = Pool::new(1).unwrap();
+    let fails = |x: u32| Err::<u32, _>(format!("{x}"));
+    let result = got(pool.task(fails).retry_if(3, |_| panic!("undecided")).apply_async(7));
+    assert!(matches!(&result, Err(TaskError::Raised(raised)) if raised.message == "7"), "{result:?}");
+    assert_eq!(pool.metrics().retried, 0);
+    // The worker is killed in each attempt, and in between.
+    let gate = Gate::new();
+    let call = pool.task(stop_at).retry_if(2, |error| matches!(error, TaskError::WorkerLost(_)));
+    let result = call.backoff(Duration::from_millis(100)).apply_async((gate.clone(), 3));
+    let began = Instant::now();
+    kill(gate.arrived().1);
+    eventually("it waits", || pool.metrics().retried == 1);
+    pool.pids().into_iter().filter(|pid| *pid != 0).for_each(kill);
+    kill(gate.arrived().1);
+    gate.arrived();
+    gate.open(1);
+    assert_eq!(got(result).unwrap(), 3);
+    assert!(began.elapsed() >= Duration::from_millis(200));
+}
+
+#[test]
+fn what_is_attached_to_arguments_is_kept_unless_it_moves() {
+    let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
+    // Not `Clone`, and with tensors: what is kept is itself.
+    #[derive(Serialize, Deserialize)]
+    struct Args {
+        begun: Begun,
+        numbers: mp_tensor::FrozenTensor<u32>,
+    }
+    let sum = |args: Args| {
+        if args.begun.fetch_add(0, 1) < 2 {
+            std::process::abort();
+        }
+        args.numbers.iter().sum::<u32>()
+    };
+    let (counts, numbers) = (begun(1), Tensor::full([1000], 3_u32).unwrap().freeze());
+    let result = pool.task(sum).retries(2).apply_async(Args { begun: counts.clone(), numbers });
+    assert_eq!((got(result).unwrap(), counts.to_vec()), (3000, vec![3]));
+
+    let take = |tensor: Tensor<u32>| tensor.len();
+    let refused = got(pool.task(take).retries(2).apply_async(Tensor::zeros([5]).unwrap()));
+    let Err(TaskError::Arguments { why, .. }) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("exclusive tensor") && why.contains("freeze"), "{why}");
+    assert_eq!(got(pool.task(take).apply_async(Tensor::zeros([5]).unwrap())).unwrap(), 5);
+}
