@@ -2,11 +2,12 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Instant;
 
-use crate::DEADLINE;
+use crate::{DEADLINE, eventually};
 
 struct Unpark(Thread);
 
@@ -35,4 +36,27 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 /// Polls once, and is not woken.
 pub fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Polls a future that waits, does `what`, which has to wake it, and polls it again: what it is ready with then.
+#[track_caller]
+pub fn woken_by<F: Future>(future: F, what: impl FnOnce()) -> F::Output {
+    let flag = Arc::new(Flag(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&flag));
+    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    assert!(future.as_mut().poll(&mut context).is_pending(), "it waits");
+    what();
+    eventually("it is woken", || flag.0.load(Ordering::SeqCst));
+    match future.poll(&mut context) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("woken, and not ready"),
+    }
 }

@@ -1,10 +1,14 @@
 //! Channels of which each receiver gets each message.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use mp::queue::broadcast::{self, Receiver, RecvError, Sender};
-use mp::{FrozenTensor, PutError, SpawnOptions, Tensor, start_processes};
+use mp::{FrozenTensor, PutError, Queue, SpawnOptions, Tensor, select, start_processes};
 use mp_tests::kill::killed;
+use mp_tests::task::woken_by;
 use mp_tests::{DEADLINE, Outcome, join, one_process, signal};
 use rustix::process::Signal;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 type Numbered = (u64, FrozenTensor<u64>);
 
@@ -122,4 +126,84 @@ async fn a_message_ends_a_future() {
     }
     drop(sender);
     assert_eq!(task.await.unwrap(), 1275);
+}
+
+#[test]
+fn a_copy_is_at_the_same_place_and_a_new_receiver_at_the_end() {
+    let (sender, receiver) = broadcast::channel(3).unwrap();
+    assert_eq!(sender.capacity(), 3);
+    (1..=3_u32).for_each(|n| sender.send(n).unwrap());
+    assert_eq!(receiver.try_recv().unwrap(), 1);
+    let (copy, new) = (receiver.clone(), receiver.resubscribe().unwrap());
+    let queue = Queue::bounded(1).unwrap();
+    queue.put(receiver.clone()).unwrap();
+    let sent = queue.get().unwrap().unwrap();
+    for one in [&receiver, &copy, &sent] {
+        assert!(one.same_channel(&receiver));
+        assert_eq!((one.try_recv().unwrap(), one.try_recv().unwrap()), (2, 3));
+        assert!(one.try_recv().unwrap_err().is_empty());
+    }
+    assert!(new.try_recv().unwrap_err().is_empty());
+    sender.send(4).unwrap();
+    assert_eq!(new.try_recv().unwrap(), 4);
+    assert!(!receiver.same_channel(&broadcast::channel::<u32>(3).unwrap().1));
+}
+
+#[test]
+fn what_is_kept_and_missed_is_as_many_as_was_said() {
+    for capacity in [1, 2, 3, 5, 100] {
+        let (sender, receiver) = broadcast::channel(capacity as usize).unwrap();
+        let end = 3 * capacity + 1;
+        (0..end).for_each(|n| sender.send(n).unwrap());
+        drop(sender);
+        let lag = receiver.try_recv();
+        assert!(matches!(lag, Err(RecvError::Lagged(n)) if n == end - capacity), "{capacity}: {lag:?}");
+        assert!((end - capacity..end).all(|n| receiver.try_recv().unwrap() == n));
+        assert!(matches!(receiver.try_recv(), Err(RecvError::Closed)));
+        assert!(matches!(receiver.recv(), Err(RecvError::Closed)));
+        assert_eq!(select(&[&receiver], Some(DEADLINE)).unwrap(), Some(0), "its end is something to receive");
+    }
+}
+
+/// 0 panics when it is decoded, 1 is an error.
+#[derive(Debug, PartialEq)]
+struct Picky(u32);
+
+impl Serialize for Picky {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Picky {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        match u32::deserialize(d)? {
+            0 => panic!("while it is decoded"),
+            1 => Err(serde::de::Error::custom("not this one")),
+            n => Ok(Picky(n)),
+        }
+    }
+}
+
+#[test]
+fn a_message_that_can_not_be_decoded_is_skipped() {
+    let (sender, receiver) = broadcast::channel(8).unwrap();
+    (0..3).for_each(|n| sender.send(Picky(n)).unwrap());
+    let other = receiver.clone();
+    for one in [receiver, other] {
+        assert!(catch_unwind(AssertUnwindSafe(|| one.try_recv())).is_err());
+        assert!(matches!(one.try_recv(), Err(RecvError::Failed(_))));
+        assert_eq!(one.try_recv().unwrap(), Picky(2));
+        assert!(one.try_recv().unwrap_err().is_empty());
+    }
+}
+
+#[test]
+fn a_future_ends_when_the_senders_are_gone() {
+    let (sender, receiver) = broadcast::channel::<u32>(1).unwrap();
+    assert_eq!(woken_by(receiver.recv_async(), || sender.send(1).unwrap()).unwrap(), 1);
+    let other = sender.clone();
+    drop(sender);
+    let end = woken_by(receiver.recv_async(), || drop(other));
+    assert!(matches!(end, Err(RecvError::Closed)));
 }

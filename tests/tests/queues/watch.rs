@@ -1,10 +1,12 @@
 //! Values that several processes watch.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use mp::queue::watch::{self, Receiver, Sender};
-use mp::{FrozenTensor, GetError, PutError, SpawnOptions, Tensor, start_processes};
+use mp::{FrozenTensor, GetError, PutError, Queue, SpawnOptions, Tensor, select, start_processes};
 use mp_tests::kill::killed;
+use mp_tests::task::woken_by;
 use mp_tests::{DEADLINE, Outcome, join, one_process, signal};
 use rustix::process::Signal;
 
@@ -133,4 +135,67 @@ async fn a_change_ends_a_future() {
     }
     task.await.unwrap();
     tokio::time::timeout(DEADLINE, sender.closed()).await.expect("in time").unwrap();
+}
+
+/// What counts as seen is each receiver's own, and goes with it into a message.
+#[test]
+fn each_receiver_has_seen_what_it_has_seen() {
+    let (sender, receiver) = watch::channel(0_u32).unwrap();
+    let copy = receiver.clone();
+    assert!(!copy.has_changed().unwrap(), "a copy has seen what its original has seen");
+    sender.send(1).unwrap();
+    assert_eq!(*copy.borrow_and_update().unwrap(), 1);
+    assert!(!copy.has_changed().unwrap() && receiver.has_changed().unwrap());
+    let queue = Queue::bounded(1).unwrap();
+    for (sent, changed) in [(&receiver, true), (&copy, false)] {
+        queue.put(sent.clone()).unwrap();
+        let got = queue.get().unwrap().unwrap();
+        assert_eq!(got.has_changed().unwrap(), changed);
+        assert!(got.same_channel(sent));
+    }
+    assert!(!receiver.same_channel(&watch::channel(0_u32).unwrap().1));
+    // To wait for a value is to have seen it.
+    assert_eq!(*receiver.wait_for(|n| *n == 1).unwrap(), 1);
+    assert!(!receiver.has_changed().unwrap());
+    // What was sent before the last sender was gone is a change still, and the last one.
+    sender.send(2).unwrap();
+    drop(sender);
+    assert!(receiver.has_changed().unwrap());
+    receiver.wait_changed_timeout(DEADLINE).unwrap();
+    assert!(matches!(receiver.has_changed(), Err(GetError::Disconnected)));
+    assert_eq!(*receiver.wait_for(|n| *n == 2).unwrap(), 2);
+    assert!(matches!(receiver.wait_for(|n| *n == 3), Err(GetError::Disconnected)));
+}
+
+#[test]
+fn a_change_or_a_predicate_that_panics_changes_nothing() {
+    let (sender, receiver) = watch::channel(vec![1]).unwrap();
+    let change = || {
+        sender.send_if_modified(|list| {
+            list.push(2);
+            panic!("in the middle of the change")
+        })
+    };
+    assert!(catch_unwind(AssertUnwindSafe(change)).is_err());
+    assert!(!receiver.has_changed().unwrap());
+    assert_eq!(*receiver.borrow().unwrap(), [1]);
+    let wait = || receiver.wait_for(|_| panic!("in the predicate"));
+    assert!(catch_unwind(AssertUnwindSafe(wait)).is_err());
+    assert!(sender.send_if_modified(|list| list.pop() == Some(1)).unwrap());
+    assert!(receiver.has_changed().unwrap() && receiver.borrow_and_update().unwrap().is_empty());
+}
+
+#[test]
+fn a_future_and_a_wait_end_when_the_other_side_is_gone() {
+    let (sender, receiver) = watch::channel(0_u32).unwrap();
+    woken_by(receiver.changed(), || sender.send(1).unwrap()).unwrap();
+    // The change before was seen.
+    let end = woken_by(receiver.changed(), || drop(sender));
+    assert!(matches!(end, Err(GetError::Disconnected)));
+    assert_eq!(select(&[&receiver], Some(DEADLINE)).unwrap(), Some(0));
+
+    let (sender, receiver) = watch::channel(0_u32).unwrap();
+    woken_by(sender.closed(), || drop(receiver)).unwrap();
+    assert!(sender.wait_closed_timeout(Duration::ZERO).unwrap());
+    assert!(matches!(sender.send(2), Err(PutError::Disconnected(2))));
 }
