@@ -103,9 +103,11 @@ fn unpack(session: &mut Session, packed: &Path, room: &Path, folders: &[String])
         // `m`: in packages all files are equally old, so that cargo would see no change in them.
         session.run(Command::new("tar").arg("-xzmf").arg(&package).arg("-C").arg(room));
         for file in FILES {
-            let path = room.join(folder).join(file);
-            if !fs::metadata(&path).is_ok_and(|data| data.is_file() && data.len() > 0) {
-                session.fail(format!("the package {folder} has no {file}"));
+            let packed = fs::read(room.join(folder).join(file)).unwrap_or_default();
+            // A licence has to be all of it, and no name of where it is.
+            let is_whole = !file.starts_with("LICENSE") || fs::read(file).is_ok_and(|whole| whole == packed);
+            if packed.is_empty() || !is_whole {
+                session.fail(format!("the package {folder} has no {file}, or not all of it"));
             }
         }
     }
