@@ -3,6 +3,7 @@
 
 pub mod interrupts;
 pub mod kill;
+pub mod limits;
 pub mod parcel;
 pub mod python;
 pub mod refusal;

@@ -9,10 +9,11 @@ use mp::memory::{
     SharingStrategy, get_sharing_directory, get_sharing_strategy, set_sharing_directory, set_sharing_strategy,
 };
 use mp::{Arena, Error, FrozenTensor, Queue, Tensor};
+use mp_tests::limits::{Resource, limit};
 use mp_tests::refusal;
 use mp_tests::scratch::{HugePages, Scratch, files_in};
 use mp_tests::{Outcome, alone, give, join, next, one_process, send, take};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::getrlimit;
 
 use crate::KIB;
 
@@ -150,10 +151,6 @@ pub(crate) fn small_directory(directory: &Path) {
 fn a_full_directory_is_an_error_until_something_is_dropped() {
     let scratch = Scratch::new("small");
     scratch.run_mounted("size=1m", "small");
-}
-
-fn limit(resource: Resource, value: u64) {
-    setrlimit(resource, Rlimit { current: Some(value), maximum: getrlimit(resource).maximum }).unwrap();
 }
 
 /// With files of at most 1 MiB: beyond that, the kernel would send SIGXFSZ.

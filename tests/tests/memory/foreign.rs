@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 
 use mp::memory::MappedFile;
 use mp::{Error, SharedMemory, Tensor};
+use mp_tests::limits::{Resource, limit};
 use mp_tests::python::{self, Python, number};
 use mp_tests::{Outcome, join, one_process};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
@@ -196,16 +197,10 @@ say('written')
     python.end();
 }
 
-/// Sets a soft limit on the size of files. Beyond it, a write or `ftruncate` would raise SIGXFSZ.
-fn limit_files(bytes: u64) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let maximum = getrlimit(Resource::Fsize).maximum;
-    setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), maximum }).unwrap();
-}
-
 fn under_a_file_limit(_: usize, name: String) -> Outcome {
     let t = Tensor::<u8>::zeros([2 << 20])?;
-    limit_files(1 << 20);
+    // Beyond it, a write or `ftruncate` would raise SIGXFSZ.
+    limit(Resource::Fsize, 1 << 20);
     let path = std::env::temp_dir().join(&name);
     let errors = [
         SharedMemory::create(&name, 2 << 20).err(),

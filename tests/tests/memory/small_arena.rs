@@ -1,27 +1,19 @@
 //! An arena whose addresses run out: those of one size serve another, also when processes reuse them at once,
 //! or are killed while they do.
 
-use std::sync::Once;
-
 use mp::{Arena, Error, FrozenTensor, SpawnError, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
+use mp_tests::limits::arena_of;
 use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, one_process};
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::Signal;
 
 const SIZE: u64 = 64 << 20;
 /// What sizes are counted in: all of the arena is 256 of it.
 const PART: usize = SIZE as usize / 256;
 
-/// The arena of this test program: as large as a file may be.
+/// The arena of this test program.
 fn arena() -> Arena {
-    static LIMIT: Once = Once::new();
-    LIMIT.call_once(|| {
-        let maximum = getrlimit(Resource::Fsize).maximum;
-        setrlimit(Resource::Fsize, Rlimit { current: Some(SIZE), maximum }).unwrap();
-    });
-    let arena = Arena::current().unwrap();
-    assert_eq!(arena.size(), SIZE);
-    arena
+    arena_of(SIZE)
 }
 
 /// Allocates tensors of this size, at most `most`, until there is no room; each has its number at both ends.

@@ -11,8 +11,8 @@ use mp::{
     Arena, Barrier, Condition, Error, PutError, Queue, RwLock, SpawnError, SpawnOptions, Tensor,
     start_processes,
 };
+use mp_tests::limits::{Resource, limit};
 use mp_tests::{Outcome, alone, failure, give, in_use, join, one_process};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 const MIB: usize = 1 << 20;
@@ -136,10 +136,6 @@ fn an_empty_shape_with_absurd_dimensions_is_no_panic() {
             Err(error) => assert!(matches!(error, Error::LimitExceeded(_)), "{error:?}"),
         }
     }
-}
-
-fn limit(resource: Resource, value: u64) {
-    setrlimit(resource, Rlimit { current: Some(value), maximum: getrlimit(resource).maximum }).unwrap();
 }
 
 #[test]

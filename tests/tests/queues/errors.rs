@@ -2,32 +2,22 @@
 //! there is one, and leaves everything as it was. The arena of this test program has 256 MiB.
 #![allow(unsafe_code)]
 
-use std::sync::Once;
-
 use mp::message::MessageError;
 use mp::{Arena, Connection, Error, FrozenTensor, GetError, PutError, Queue, Tensor, pipe};
 use mp_core::mem::Mem;
 use mp_core::words::{Holder, Owner};
+use mp_tests::limits::arena_of;
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, eventually_in_use, give, in_use, join, next, one_process, send,
     take, threads_are,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 const MIB: usize = 1 << 20;
-const SIZE: u64 = 256 << 20;
 
-/// The arena, as large as a file may be.
+/// The arena of this test program.
 fn arena() -> Arena {
-    static LIMIT: Once = Once::new();
-    LIMIT.call_once(|| {
-        let maximum = getrlimit(Resource::Fsize).maximum;
-        setrlimit(Resource::Fsize, Rlimit { current: Some(SIZE), maximum }).unwrap();
-    });
-    let arena = Arena::current().unwrap();
-    assert_eq!(arena.size(), SIZE);
-    arena
+    arena_of(256 << 20)
 }
 
 #[test]

@@ -71,9 +71,9 @@ fn holds((thing, ready): (Thing, Queue<()>)) -> Outcome {
     }
 }
 
-fn waits((thing, ready, heard): (Thing, Queue<()>, Queue<u64>)) -> Outcome {
-    ready.put(()).map_err(|e| e.to_string())?;
-    let as_expected = match thing {
+/// Waits for a thing whose holder is to be killed; whether the wait ended as it should.
+fn hears(thing: Thing) -> mp::AnyResult<bool> {
+    Ok(match thing {
         Thing::Queue(queue) => matches!(queue.get(), Err(GetError::Deserted { .. })),
         Thing::Receiver(receiver) => matches!(receiver.recv(), Err(GetError::Disconnected)),
         Thing::Sender(_) => false,
@@ -83,22 +83,15 @@ fn waits((thing, ready, heard): (Thing, Queue<()>, Queue<u64>)) -> Outcome {
         Thing::PermitAmongOthers(permits) => wait(&[&permits], Some(DEADLINE))? == [0],
         Thing::Barrier(barrier) => matches!(barrier.wait(), Err(BarrierError::MemberDied { .. })),
         Thing::Notification(condition, lock) => condition.wait(lock.lock()?).is_ok(),
-    };
-    let at = now();
-    if !as_expected {
-        return Err("it ended otherwise".into());
-    }
-    heard.put(at).map_err(|e| e.to_string().into())
+    })
 }
 
-/// How long the waiter waits for a stopped process.
+/// How long a waiter waits for a stopped process.
 const LONG: Duration = Duration::from_millis(150);
 
-/// Waits until the deadline; how many microseconds longer it took, or `None` if the wait ended otherwise.
-fn gives_up((thing, ready, heard): (Thing, Queue<()>, Queue<Option<u64>>)) -> Outcome {
-    ready.put(()).map_err(|e| e.to_string())?;
-    let begun = now();
-    let as_expected = match thing {
+/// The same, as long as that, where the holder is stopped.
+fn gives_up(thing: Thing) -> mp::AnyResult<bool> {
+    Ok(match thing {
         Thing::Queue(queue) => queue.get_timeout(LONG).is_err_and(|e| e.is_empty()),
         Thing::Receiver(receiver) => receiver.recv_timeout(LONG).is_err_and(|e| e.is_empty()),
         Thing::Sender(_) => false,
@@ -112,133 +105,149 @@ fn gives_up((thing, ready, heard): (Thing, Queue<()>, Queue<Option<u64>>)) -> Ou
             matches!(barrier.wait_timeout(LONG), Err(BarrierError::TimedOut { .. }))
         }
         Thing::Notification(condition, lock) => !condition.wait_timeout(lock.lock()?, LONG)?.1,
+    })
+}
+
+/// Says when the wait began and ended, or nothing if it ended otherwise.
+fn waits((thing, stopped, ready, heard): (Thing, bool, Queue<()>, Queue<Option<(u64, u64)>>)) -> Outcome {
+    ready.put(()).map_err(|e| e.to_string())?;
+    let begun = now();
+    let as_expected = if stopped { gives_up(thing)? } else { hears(thing)? };
+    let ended = now();
+    heard.put(as_expected.then_some((begun, ended))).map_err(|e| e.to_string().into())
+}
+
+/// Each call that waits for what another process has, and what the two have of it.
+const ALL: [&str; 8] = [
+    "Queue::get",
+    "Receiver::recv",
+    "Lock::lock",
+    "RwLock::read",
+    "BoundedSemaphore::acquire",
+    "wait(&[&semaphore])",
+    "Barrier::wait",
+    "Condition::wait",
+];
+
+fn things(call: &str) -> (Thing, Thing) {
+    let permits = || BoundedSemaphore::new(1).unwrap();
+    let both = match call {
+        "Queue::get" => Thing::Queue(Queue::bounded(1).unwrap()),
+        "Receiver::recv" => {
+            let (sender, receiver) = channel().unwrap();
+            return (Thing::Sender(sender), Thing::Receiver(receiver));
+        }
+        "Lock::lock" => Thing::Lock(Lock::new(0).unwrap()),
+        "RwLock::read" => Thing::Write(RwLock::new(0).unwrap()),
+        "BoundedSemaphore::acquire" => Thing::Permit(permits()),
+        "wait(&[&semaphore])" => Thing::PermitAmongOthers(permits()),
+        "Barrier::wait" => Thing::Barrier(Barrier::new(2).unwrap()),
+        "Condition::wait" => Thing::Notification(Condition::new().unwrap(), Lock::new(0).unwrap()),
+        other => panic!("nothing is known of {other}"),
     };
-    let late = (now() - begun).saturating_sub(LONG.as_nanos() as u64) / 1000;
-    heard.put(as_expected.then_some(late)).map_err(|e| e.to_string().into())
+    (both.clone(), both)
 }
 
-/// The holder is stopped, and the waiter gives up: how late.
-fn stopped(what: &str, (here, there): (Thing, Thing)) {
-    let _alone = alone();
-    let (ready, heard) = (Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
-    let holder = Process::spawn(holds, (here, ready.clone())).unwrap();
-    take(&ready);
-    eventually("the holder is at rest", || threads_are(holder.pid(), 'S'));
-    signal(holder.pid(), Signal::STOP);
-    eventually("it is stopped", || threads_are(holder.pid(), 'T'));
-    let waiter = Process::spawn(gives_up, (there, ready.clone(), heard.clone())).unwrap();
-    take(&ready);
-    let late = take(&heard);
-    println!("{what:32} {late:?} us late");
-    assert!(late.is_some(), "{what}: it ended otherwise");
-    holder.kill().unwrap();
-    assert!(waiter.wait_timeout(DEADLINE) && holder.wait_timeout(DEADLINE));
+fn stop(process: &Process) {
+    signal(process.pid(), Signal::STOP);
+    eventually("it is stopped", || threads_are(process.pid(), 'T'));
 }
 
-/// From the kill to the return of the wait, in microseconds.
-fn once(here: Thing, there: Thing) -> u64 {
-    let (ready, heard) = (Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
+/// A process has what another one waits for, and is stopped before that begins or killed while it waits: how many microseconds
+/// too late the wait ended.
+fn late(call: &str, stopped: bool) -> u64 {
+    let (here, there) = things(call);
     let condition = match &there {
-        Thing::Notification(condition, _) => Some(condition.clone()),
+        Thing::Notification(condition, _) if !stopped => Some(condition.clone()),
         _ => None,
     };
+    let (ready, heard) = (Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
     let holder = Process::spawn(holds, (here, ready.clone())).unwrap();
     take(&ready);
     if let Some(condition) = &condition {
         eventually("the first one waits", || condition.waiting() == 1);
     }
-    let waiter = Process::spawn(waits, (there, ready.clone(), heard.clone())).unwrap();
+    if stopped {
+        eventually("the holder is at rest", || threads_are(holder.pid(), 'S'));
+        stop(&holder);
+    }
+    let waiter = Process::spawn(waits, (there, stopped, ready.clone(), heard.clone())).unwrap();
     take(&ready);
     if let Some(condition) = &condition {
         eventually("both wait", || condition.waiting() == 2);
-        signal(holder.pid(), Signal::STOP);
-        eventually("the first one is stopped", || threads_are(holder.pid(), 'T'));
+        stop(&holder);
         assert!(condition.notify_one().unwrap());
     }
-    eventually("it sleeps", || threads_are(waiter.pid(), 'S'));
-    // sleep: the parent listens to a process that lives longer than a moment; and the waiter is in a long sleep.
-    thread::sleep(Duration::from_millis(130));
-    let killed = now();
-    signal(holder.pid(), Signal::KILL);
-    let after = (take(&heard).saturating_sub(killed)) / 1000;
+    let mut killed = 0;
+    if !stopped {
+        eventually("it sleeps", || threads_are(waiter.pid(), 'S'));
+        // sleep: the parent listens to a process that lives longer than a moment; and the waiter is in a long sleep.
+        thread::sleep(Duration::from_millis(130));
+        killed = now();
+        signal(holder.pid(), Signal::KILL);
+    }
+    let (begun, ended) = take(&heard).unwrap_or_else(|| panic!("{call} ended otherwise"));
+    holder.kill().unwrap();
     assert!(waiter.wait_timeout(DEADLINE) && holder.wait_timeout(DEADLINE));
-    after
+    let due = if stopped { begun + LONG.as_nanos() as u64 } else { killed };
+    ended.saturating_sub(due) / 1000
 }
 
-fn measure(what: &str, things: impl Fn() -> (Thing, Thing)) {
+fn measure(call: &str) {
     let _alone = alone();
-    let mut all = [(); ROUNDS].map(|()| {
-        let (here, there) = things();
-        once(here, there)
-    });
+    let mut all = [(); ROUNDS].map(|()| late(call, false));
     all.sort_unstable();
     let (least, median, most) = (all[0], all[ROUNDS / 2], all[ROUNDS - 1]);
-    println!("{what:32} {least:>6} {median:>6} {most:>6} us (least, median, most of {ROUNDS})");
-    assert!(least <= 2_000, "{what}: at best after {least} us");
+    println!("{call:32} {least:>6} {median:>6} {most:>6} us (least, median, most of {ROUNDS})");
+    assert!(least <= 2_000, "{call}: at best after {least} us");
     // Without the wake-up it is the rest of a poll interval: 80 ms.
-    assert!(median <= 25_000, "{what}: half of them after {median} us or more");
-}
-
-/// What both processes have.
-fn both(thing: Thing) -> (Thing, Thing) {
-    (thing.clone(), thing)
+    assert!(median <= 25_000, "{call}: half of them after {median} us or more");
 }
 
 #[test]
 fn a_get_hears_that_the_last_other_process_was_killed() {
-    measure("Queue::get", || both(Thing::Queue(Queue::bounded(1).unwrap())));
+    measure("Queue::get");
 }
 
 #[test]
 fn a_receiver_hears_that_the_last_sender_was_killed() {
-    measure("Receiver::recv", || {
-        let (sender, receiver) = channel().unwrap();
-        (Thing::Sender(sender), Thing::Receiver(receiver))
-    });
+    measure("Receiver::recv");
 }
 
 #[test]
 fn a_waiter_of_a_lock_hears_that_its_holder_was_killed() {
-    measure("Lock::lock", || both(Thing::Lock(Lock::new(0).unwrap())));
+    measure("Lock::lock");
 }
 
 #[test]
 fn a_reader_hears_that_the_writer_was_killed() {
-    measure("RwLock::read", || both(Thing::Write(RwLock::new(0).unwrap())));
+    measure("RwLock::read");
 }
 
 #[test]
 fn a_waiter_of_a_permit_gets_that_of_a_killed_process() {
-    measure("BoundedSemaphore::acquire", || both(Thing::Permit(BoundedSemaphore::new(1).unwrap())));
+    measure("BoundedSemaphore::acquire");
 }
 
 #[test]
 fn a_waiter_of_several_things_gets_the_permit_of_a_killed_process() {
-    measure("wait(&[&semaphore])", || both(Thing::PermitAmongOthers(BoundedSemaphore::new(1).unwrap())));
+    measure("wait(&[&semaphore])");
 }
 
 #[test]
 fn a_waiter_at_a_barrier_hears_that_a_party_was_killed() {
-    measure("Barrier::wait", || both(Thing::Barrier(Barrier::new(2).unwrap())));
+    measure("Barrier::wait");
 }
 
 #[test]
 fn a_waiter_gets_the_notification_of_a_killed_process() {
-    let things = || Thing::Notification(Condition::new().unwrap(), Lock::new(0).unwrap());
-    measure("Condition::wait", || both(things()));
+    measure("Condition::wait");
 }
 
 #[test]
 fn a_process_that_is_stopped_is_waited_for_until_the_time_is_over() {
-    stopped("Queue::get", both(Thing::Queue(Queue::bounded(1).unwrap())));
-    let (sender, receiver) = channel().unwrap();
-    stopped("Receiver::recv", (Thing::Sender(sender), Thing::Receiver(receiver)));
-    stopped("Lock::lock", both(Thing::Lock(Lock::new(0).unwrap())));
-    stopped("RwLock::read", both(Thing::Write(RwLock::new(0).unwrap())));
-    stopped("BoundedSemaphore::acquire", both(Thing::Permit(BoundedSemaphore::new(1).unwrap())));
-    let permits = BoundedSemaphore::new(1).unwrap();
-    stopped("wait(&[&semaphore])", both(Thing::PermitAmongOthers(permits)));
-    stopped("Barrier::wait", both(Thing::Barrier(Barrier::new(2).unwrap())));
-    let notification = Thing::Notification(Condition::new().unwrap(), Lock::new(0).unwrap());
-    stopped("Condition::wait", both(notification));
+    let _alone = alone();
+    for call in ALL {
+        println!("{call:32} {} us late", late(call, true));
+    }
 }
