@@ -108,7 +108,7 @@
 //! `spawn`, `queue`, `sync`, `pool` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`].
 //! `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying.
 //! `futures`: queues as `Stream` and `Sink`. `authkey` (default): a secret that two programs prove to each other, and
-//! one that each family of processes has. `tokio`: see below. `cuda`: reserved; it adds nothing usable yet.
+//! one that each family of processes has. `log`: events for the `log` crate, and a logger that prints them. `tokio`: see below. `cuda`: reserved; it adds nothing usable yet.
 //!
 //! Futures work on any runtime, and need none. With the feature `tokio`, those that are polled within a tokio runtime
 //! and wait for a descriptor (connections over sockets, listeners, [`wait_async`](wait::wait_async) for processes and

@@ -1,4 +1,4 @@
-//! Waiting for many things at once: queues, processes, locks, descriptors.
+//! Waiting for many things at once: queues, processes, semaphores, events, descriptors.
 //!
 //! ```
 //! use std::time::Duration;
