@@ -9,9 +9,9 @@ pub(in crate::arena) mod bytes;
 pub(in crate::arena) mod envelope;
 pub(in crate::arena) mod groups;
 pub(in crate::arena) mod idle;
+pub(in crate::arena) mod in_flight;
 pub(in crate::arena) mod incoming;
 pub(in crate::arena) mod lease;
-pub(in crate::arena) mod on_their_way;
 pub(in crate::arena) mod outgoing;
 pub(in crate::arena) mod pack;
 #[cfg(test)]
