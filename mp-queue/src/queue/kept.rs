@@ -203,3 +203,46 @@ impl KeptEnd {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    fn ends(keep: u32) -> (KeptEnd, KeptEnd) {
+        KeptEnd::ends(keep, (7, "u32")).unwrap()
+    }
+
+    fn send(sender: &KeptEnd, n: u32) {
+        assert!(matches!(sender.send(TypeFingerprint::new(), n, None), Ok(Sent::Done(_))));
+    }
+
+    #[test]
+    fn what_was_replaced_before_it_was_read_is_not_there_any_more() {
+        let (sender, receiver) = ends(1);
+        let newest = || receiver.kept().unwrap().newest().unwrap();
+        let read = |at| receiver.read(TypeFingerprint::<u32>::new(), at, || {}).unwrap();
+        send(&sender, 1);
+        let first = newest();
+        assert_eq!(read(first), Some(1));
+        send(&sender, 2);
+        assert_eq!((read(first), read(newest())), (None, Some(2)));
+    }
+
+    /// It is sent, and the last sender is gone, between a look for messages and the one for senders.
+    #[test]
+    fn what_the_last_sender_sent_comes_before_its_end() {
+        let (sender, receiver) = ends(4);
+        let sender = RefCell::new(Some(sender));
+        let attempt = || match sender.take() {
+            Some(last) => {
+                send(&last, 1);
+                None
+            }
+            None => Some(Ok::<_, GetError>(())),
+        };
+        assert!(matches!(receiver.look(attempt), Some(Ok(()))));
+        assert!(matches!(receiver.look(|| None::<Result<(), _>>), Some(Err(GetError::Disconnected))));
+    }
+}

@@ -2,12 +2,12 @@
 //! that a missing wake-up shows, also on a busy machine.
 
 use std::cell::RefCell;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mp::queue::JoinableQueueError;
-use mp::{Barrier, Condition, Event, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore};
+use mp::queue::{JoinableQueueError, broadcast, watch};
+use mp::{Barrier, Condition, Event, GetError, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore};
 
 const ROUNDS: u32 = 20;
 /// Waiting processes check again after that time, woken or not.
@@ -108,6 +108,35 @@ fn a_message_wakes_and_so_does_room_for_one() {
     let get = || assert!(large.get().unwrap().is_some());
     let put = || large.put("a message that needs an envelope".to_owned()).unwrap();
     woken_in_time("get, in an envelope", get, put, || {});
+}
+
+#[test]
+fn a_value_and_a_message_for_all_wake() {
+    let (sender, receiver) = watch::channel(0_u8).unwrap();
+    woken_in_time("watch", || receiver.wait_changed().unwrap(), || sender.send(7).unwrap(), || {});
+    let (sender, receiver) = broadcast::channel(2).unwrap();
+    let receive = || assert_eq!(receiver.recv().unwrap(), 7_u8);
+    woken_in_time("broadcast", receive, || sender.send(7).unwrap(), || {});
+}
+
+#[test]
+fn the_end_of_a_side_wakes_the_other_one() {
+    let (senders, receivers) = (Mutex::new(None), Mutex::new(None));
+    let prepare = || {
+        let (sender, receiver) = watch::channel(0_u8).unwrap();
+        *senders.lock().unwrap() = Some(sender);
+        *receivers.lock().unwrap() = Some(receiver);
+    };
+    let receive = || {
+        let receiver = receivers.lock().unwrap().take().unwrap();
+        assert!(matches!(receiver.wait_changed(), Err(GetError::Disconnected)));
+    };
+    woken_in_time("the last sender", receive, || drop(senders.lock().unwrap().take()), prepare);
+    let send = || {
+        let sender = senders.lock().unwrap().take().unwrap();
+        sender.wait_closed().unwrap();
+    };
+    woken_in_time("the last receiver", send, || drop(receivers.lock().unwrap().take()), prepare);
 }
 
 #[test]
