@@ -18,6 +18,6 @@
 pub use crate::{AsyncResult, Pool, TaskError};
 pub use mp_pool::{
     Backoff, Broken, Call, Imap, Latencies, MapResult, Multiple, PoolBuilder, PoolError, PoolMetrics,
-    Progress, ResultKind, Single, StatePool, StatePoolBuilder, TryApplyError, TupleFn, TupleStateFn,
-    WorkerLost, WorkerMetrics, WorkerState, current_worker,
+    Progress, ResultKind, RunningTask, Single, StatePool, StatePoolBuilder, TryApplyError, TupleFn,
+    TupleStateFn, WorkerLost, WorkerMetrics, WorkerState, current_worker, note,
 };

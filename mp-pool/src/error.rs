@@ -59,6 +59,8 @@ pub enum TaskError {
         pid: u32,
         /// How long it was given.
         timeout: Duration,
+        /// Its last [note](crate::note()), if it had one.
+        note: Option<u64>,
     },
     /// It was taken back before it had begun.
     Cancelled,
@@ -219,15 +221,20 @@ pub struct WorkerLost {
     pub stderr: Option<String>,
     /// How often the task was begun: more than once, if it was to be tried again.
     pub attempts: u32,
+    /// Its last [note](crate::note()), if it had one: how far it was.
+    pub note: Option<u64>,
 }
 
 impl fmt::Display for WorkerLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WorkerLost { worker, pid, exit, detail, stderr, attempts } = self;
+        let WorkerLost { worker, pid, exit, detail, stderr, attempts, note } = self;
         let end = ExitReport { exit: *exit, detail: detail.as_ref(), stderr: stderr.as_deref() };
         write!(f, "worker {worker} (pid {pid}) had this task")?;
         if *attempts > 1 {
             write!(f, " (attempt {attempts})")?;
+        }
+        if let Some(note) = note {
+            write!(f, ", at {note},")?;
         }
         write!(f, " when it {end}")
     }
@@ -238,8 +245,9 @@ impl fmt::Display for TaskError {
         match self {
             TaskError::Raised(raised) => raised.fmt(f),
             TaskError::WorkerLost(lost) => lost.fmt(f),
-            TaskError::TimedOut { worker, pid, timeout } => {
-                write!(f, "the task took more than {timeout:?}; its worker {worker} (pid {pid}) was killed")
+            TaskError::TimedOut { worker, pid, timeout, note } => {
+                write!(f, "the task took more than {timeout:?}; its worker {worker} (pid {pid}) was killed")?;
+                note.map_or(Ok(()), |note| write!(f, ", at {note}"))
             }
             TaskError::Cancelled => f.write_str("the task was cancelled before it began"),
             TaskError::Terminated => f.write_str("the pool was ended before the task was done"),

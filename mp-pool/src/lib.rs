@@ -25,6 +25,7 @@
 //! | [`Pool::task`], [`Call`] | the same with options: chunks, time-outs, retries ([`Backoff`]) |
 //! | [`AsyncResult`], [`MapResult`], [`Imap`] | results that have to come: waited for, polled, awaited, called back |
 //! | [`Pool::metrics`], [`PoolMetrics`] | how it is doing: tasks, times, workers |
+//! | [`Pool::running`], [`note`](note()) | what runs now, and what it says of itself |
 //! | [`TaskError`], [`PoolError`] | what can go wrong, in a table |
 //!
 //! # What holds
@@ -62,8 +63,10 @@ pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
 pub use api::state_pool::{StatePool, StatePoolBuilder};
 pub use api::stream::Imap;
 pub use calls::job::Progress;
+pub use child::note::note;
 pub use child::work::current_worker;
 pub use error::{Broken, PoolError, TaskError, WorkerLost};
+pub use metrics::running::RunningTask;
 pub use metrics::shown::{Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use mp_core::message::IntoOutcome;
 pub use retry::Backoff;

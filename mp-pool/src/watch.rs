@@ -17,6 +17,10 @@ const NAME: &str = "mp_pool::Watch";
 const CHUNK: u64 = 0;
 /// Since when the item runs, if it is timed: written before it is claimed.
 const SINCE: u64 = 1;
+/// What the item that runs has noted; 0 is nothing. Changed by the worker alone: by the item, to anything; to 0 once it is finished,
+/// before the next one is claimed and when its chunk is answered. A death leaves the note of the item that is lost; the pool reads
+/// it, and makes it 0 for the next worker.
+const NOTE: u64 = 2;
 /// The head of the journal; on a cache line that the pool does not read when it looks at the others.
 const JOURNAL: u64 = 16;
 const WORDS: u64 = JOURNAL + journal::WORDS;
@@ -59,6 +63,17 @@ impl Watch {
         self.words().store(self.0.word(SINCE), since);
     }
 
+    /// What the item that runs has noted.
+    pub(crate) fn note(&self) -> Option<u64> {
+        Some(self.words().load(self.0.word(NOTE))).filter(|note| *note != 0)
+    }
+
+    /// The item that runs notes something.
+    #[inline]
+    pub(crate) fn set_note(&self, note: u64) {
+        self.words().store(self.0.word(NOTE), note);
+    }
+
     /// Takes back what it has not claimed of a chunk: from which item on.
     pub(crate) fn cut(&self, chunk: u64, share: Share) -> Option<usize> {
         self.run(Cut::new(self.chunk(), chunk, share))
@@ -72,6 +87,7 @@ impl Watch {
     /// It is dead, and all is known that there was to know.
     pub(crate) fn clear(&self) {
         self.words().store(self.chunk(), 0);
+        self.words().store(self.0.word(NOTE), 0);
         self.words().store(self.0.word(JOURNAL), 0);
     }
 
@@ -133,6 +149,15 @@ impl Own {
     pub(crate) fn claim(&mut self) -> Turn {
         let turn = self.watch.run(Claim::new(self.watch.chunk(), self.word));
         self.turned(turn)
+    }
+
+    /// The item is finished, and so is what it has noted.
+    #[inline]
+    pub(crate) fn clear_note(&self) {
+        let (words, note) = (self.watch.words(), self.watch.0.word(NOTE));
+        if words.load_relaxed(note) != 0 && !mp_core::mutant!("pool.note.kept") {
+            words.store(note, 0);
+        }
     }
 
     /// The item is finished.

@@ -21,6 +21,7 @@ use crate::dispatch::settings::Settings;
 use crate::dispatch::shared::Shared;
 use crate::error::{PoolError, TaskError};
 use crate::metrics::meter::Meter;
+use crate::metrics::running::RunningTask;
 use crate::metrics::shown::PoolMetrics;
 use crate::thread::manager::Manager;
 use crate::thread::start;
@@ -379,6 +380,40 @@ impl Pool {
         // As where tasks are settled: so each is counted once.
         let meter = self.shared.meter.lock();
         PoolMetrics::of(&meter, &self.shared.state.lock())
+    }
+
+    /// The tasks that workers are at, by their number: since when, and with their last [note](crate::note()). To see what a pool that
+    /// takes long is doing.
+    ///
+    /// ```
+    /// use mp_pool::Pool;
+    /// use mp_queue::Queue;
+    ///
+    /// let step = |(done, go): (Queue<()>, Queue<()>)| {
+    ///     mp_pool::note(7);
+    ///     _ = done.put(());
+    ///     go.get().map(drop)
+    /// };
+    /// let pool = Pool::new(2)?;
+    /// let (done, go) = (Queue::bounded(1)?, Queue::bounded(1)?);
+    /// let result = pool.apply_async(step, (done.clone(), go.clone()));
+    /// done.get()?;
+    /// let running = pool.running();
+    /// assert_eq!((running.len(), running[0].task, running[0].note), (1, 0, Some(7)));
+    /// println!("{}", running[0]); // worker 0 (pid 77): task 0, for 1.2ms, at 7
+    /// go.put(())?;
+    /// result.get()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A snapshot: what it says may be over when it is read. Waits for nothing but a lock that is held briefly. It is empty in a copy of
+    /// the process that made the pool.
+    #[must_use]
+    pub fn running(&self) -> Vec<RunningTask> {
+        if self.shared.check_owner().is_err() {
+            return Vec::new();
+        }
+        self.shared.state.lock().running()
     }
 
     /// Takes no more tasks. Those that it has are done, and then the workers end.

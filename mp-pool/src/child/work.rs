@@ -29,6 +29,7 @@ use mp_queue::{PutError, Queue};
 use mp_spawn::{Closure, Raise};
 use serde::{Deserialize, Serialize};
 
+use crate::child::note;
 use crate::clock::{TaskClock, now};
 use crate::held::{Failure, Held, MakeState};
 use crate::message::{Args, Plain, Ran, Reply, Runner, Task, Value, Values};
@@ -87,6 +88,7 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
     held.make()?;
     say(&replies, Reply::Ready { worker, pid: std::process::id() })?;
     let (known, waiting) = (HashMap::new(), HashMap::new());
+    note::of_worker(watch.clone());
     let (clock, own) = (TaskClock::of_worker(watch.clone()), Own::new(watch));
     let mut life = Life { worker, replies, clock, own, held, known, waiting, done: 0, most_tasks };
     while let Some(task) = tasks.get()? {
@@ -222,6 +224,7 @@ impl Life {
             if timed {
                 self.clock.start();
             }
+            self.own.clear_note();
             match self.own.claim() {
                 Turn::Go(_) => {}
                 Turn::End(_) => break,
@@ -231,7 +234,9 @@ impl Life {
         if watched {
             go_on(self.own.finish());
         }
-        self.put(&mut part, count)
+        self.put(&mut part, count)?;
+        self.own.clear_note();
+        Ok(())
     }
 
     /// Makes the state anew, if a task has panicked that had it. Meanwhile this worker is one that starts.

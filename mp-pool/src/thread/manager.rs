@@ -262,6 +262,7 @@ impl Manager {
             let rest = take_apart(worker, chunk, condemned, &mut lost, &mut settled);
             recalled.splice(0..0, rest.map(|chunk| Ready { chunk, packed: None }));
         }
+        let note = worker.watch.note().filter(|_| !mp_core::mutant!("pool.note.not-read"));
         worker.watch.clear();
         let exit = process.exit().unwrap_or(ExitStatus::Unknown);
         let mut failure = match process.status() {
@@ -324,7 +325,7 @@ impl Manager {
             let timed_out = condemned == Some((chunk.id, item));
             let error = end.clone().unwrap_or_else(|| {
                 if let (true, Some(timeout)) = (timed_out, chunk.job.terms.timeout) {
-                    return TaskError::TimedOut { worker: number, pid, timeout };
+                    return TaskError::TimedOut { worker: number, pid, timeout, note };
                 }
                 let detail = match &failure {
                     Some(SpawnError::ProcessExited(exited)) => exited.detail.clone(),
@@ -338,6 +339,7 @@ impl Manager {
                     detail,
                     stderr,
                     attempts,
+                    note,
                 }))
             });
             let index = chunk.first + item;

@@ -1,0 +1,96 @@
+//! What tasks say of themselves while they run.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{DEADLINE, Gate, eventually, got, join, kill, lost};
+use mp_pool::{Pool, TaskError, note};
+use mp_spawn::closure;
+
+/// Notes numbers up to `number`, then waits; with 0 it notes nothing.
+fn noting((gate, number): (Gate, u64)) -> u64 {
+    (1..=number).for_each(note);
+    gate.pass(number as u32);
+    number
+}
+
+#[test]
+fn a_task_that_is_lost_or_takes_too_long_says_how_far_it_was() {
+    let pool = Pool::new(1).unwrap();
+    let gate = Gate::new();
+    // Alone, and in a chunk. What the one before has noted is not of this one.
+    let alone = |number| pool.apply_async(noting, (gate.clone(), number));
+    let captured = gate.clone();
+    let of_chunk = pool.task_closure(closure!([captured] |number: u64| noting((captured.clone(), number))));
+    for (number, expected) in [(9, Some(9)), (0, None)] {
+        let (first, second) = (alone(5), alone(number));
+        gate.arrived();
+        gate.open(1);
+        assert_eq!(got(first).unwrap(), 5);
+        kill(gate.arrived().1);
+        let error = lost(got(second));
+        assert_eq!(error.note, expected);
+        assert_eq!(error.to_string().contains(", at 9,"), number == 9, "{error}");
+
+        let results = of_chunk.clone().chunksize(3).map_async([5, number, 6]);
+        gate.arrived();
+        gate.open(1);
+        kill(gate.arrived().1);
+        gate.arrived();
+        gate.open(1);
+        let [first, second, third] = results.results().try_into().unwrap();
+        assert_eq!((first.unwrap(), lost(second).note, third.unwrap()), (5, expected, 6));
+
+        let timed = of_chunk.clone().timeout(Duration::from_millis(300)).apply_async(number);
+        let Err(TaskError::TimedOut { note, .. }) = got(timed) else { panic!("it waits for ever") };
+        assert_eq!(note, expected);
+        gate.arrived();
+    }
+    // A worker that has no task has no note either, nor does its successor.
+    let result = alone(3);
+    gate.arrived();
+    gate.open(1);
+    assert_eq!(got(result).unwrap(), 3);
+    let result = pool.apply_async(|(): ()| -> u32 { std::process::abort() }, ());
+    assert_eq!(lost(got(result)).note, None);
+    join(&pool);
+    note(7); // No worker: nothing.
+}
+
+#[test]
+fn what_runs_can_be_seen_with_its_note() {
+    let pool = Pool::new(2).unwrap();
+    assert!(pool.running().is_empty());
+    let (gate, of_alone) = (Gate::new(), Gate::new());
+    let captured = gate.clone();
+    let of_chunk = pool.task_closure(closure!([captured] |number: u64| noting((captured.clone(), number))));
+    for timeout in [None, Some(Duration::from_secs(600))] {
+        let call = of_chunk.clone().chunksize(4);
+        let call = if let Some(timeout) = timeout { call.timeout(timeout) } else { call };
+        let alone = pool.apply_async(noting, (of_alone.clone(), 1000));
+        let (_, first) = of_alone.arrived();
+        let chunk = call.map_async([3, 0, 8]);
+        let (_, second) = gate.arrived();
+        let seen = |pid: u32| {
+            let running = pool.running().into_iter().find(|task| task.pid == pid).expect("it runs");
+            assert!(running.running_for < DEADLINE, "{running}");
+            (running.task, running.note)
+        };
+        assert_eq!((seen(first), seen(second)), ((0, Some(1000)), (0, Some(3))));
+        assert!(pool.running()[0].to_string().starts_with("worker 0 (pid "), "{:?}", pool.running());
+        // The next item of the chunk notes nothing, and then the last one does.
+        for (task, note) in [(1, None), (2, Some(8))] {
+            gate.open(1);
+            gate.arrived();
+            assert_eq!((seen(first), seen(second)), ((0, Some(1000)), (task, note)));
+        }
+        gate.open(1);
+        assert_eq!(got(chunk).unwrap(), [3, 0, 8]);
+        eventually("one is left", || pool.running().len() == 1);
+        of_alone.open(1);
+        assert_eq!(got(alone).unwrap(), 1000);
+        eventually("all is done", || pool.running().is_empty());
+    }
+    join(&pool);
+}
