@@ -16,9 +16,16 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
+//! Programs that shared no memory so far may share it from now on: [`invite`] puts a value, such as a queue, into a
+//! `std::process::Command`, [`Connection::invite`] hands it to a program that has connected; the other program takes it with
+//! [`accept_invitation`] or [`Connection::accept_invitation`].
+//!
 //! The three types to know: [`Connection`], one end, which sends and receives values of any type; [`Listener`], which accepts
 //! connections; [`SocketOptions`], what both are made with: a key, limits, time-outs.
 
 #[doc(no_inline)]
 pub use crate::{Connection, Listener, connect, pipe};
-pub use mp_queue::{Address, ConnectError, RecvIntoError, SocketOptions, connect_async, one_way_pipe};
+pub use mp_queue::{
+    Address, ConnectError, Invitation, InvitationState, RecvIntoError, SocketOptions, accept_invitation,
+    connect_async, invite, one_way_pipe,
+};

@@ -56,6 +56,7 @@ mod error;
 #[doc(hidden)]
 pub mod foreign;
 pub mod fork;
+mod invitation;
 #[doc(hidden)]
 pub mod kept;
 #[cfg(all(feature = "inject", not(mp_loom)))]
@@ -94,6 +95,9 @@ pub use bytemuck;
 #[doc(hidden)]
 pub use error::{Bytes, INTERRUPTED, show};
 pub use error::{Error, MessagesInFlight, QueuedMessages, Result};
+#[doc(hidden)]
+pub use invitation::way::{accept_held, accept_inherited, invite_command, invite_holder};
+pub use invitation::{Invitation, InvitationState};
 pub use message::Message;
 pub use process::interrupt::{interrupted, take_interrupt};
 #[doc(hidden)]
@@ -108,7 +112,7 @@ pub use structure::Structure;
 #[cfg(feature = "inject")]
 pub use sys::inject;
 #[doc(hidden)]
-pub use sys::{gained_privileges, monotonic, under_valgrind};
+pub use sys::{gained_privileges, inherited, monotonic, peer, socket, under_valgrind};
 #[doc(hidden)]
 pub use wait::is_asking_a_runtime;
 pub use wait::{

@@ -21,6 +21,22 @@
 //! on: SIGKILL at any instruction of any process costs at most the messages that it was just putting or
 //! getting: one, or of `put_many` and `get_many` the rest of the batch.
 //!
+//! # Programs that `mp-spawn` did not start
+//! A queue reaches a program that `std::process::Command` starts by [`invite`], and one that has connected to a [`Listener`] by
+//! [`Connection::invite`]:
+//!
+//! ```no_run
+//! use std::process::Command;
+//! use mp_queue::{Queue, invite};
+//!
+//! let jobs = Queue::<String>::bounded(8)?;
+//! let mut command = Command::new("worker");
+//! invite(&mut command, jobs.clone())?;
+//! let child = command.spawn()?; // there: let jobs: Queue<String> = mp_queue::accept_invitation()?;
+//! jobs.put("resize".to_string())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! [`ring`] has the algorithm and what a kill at each point leaves.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -37,7 +53,8 @@ pub use connection::Connection;
 pub use connection::pipe::{one_way_pipe, pipe};
 pub use connection::socket::{Address, ConnectError, Listener, SocketOptions, connect, connect_async};
 pub use error::{GetError, Leaseholder, PutError, RecvIntoError, TypeRefusal};
-pub use mp_core::{Descriptor, Spin, Waitable, select, wait, wait_async};
+pub use mp_core::{Descriptor, Invitation, InvitationState, Spin, Waitable, select, wait, wait_async};
+pub use mp_reduce::{accept_invitation, invite};
 pub use queue::batch::PutManyError;
 pub use queue::channel::{Receiver, Sender, bounded_channel, channel};
 pub use queue::encoded::EncodedMessage;

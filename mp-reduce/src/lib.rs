@@ -46,12 +46,16 @@
 mod bundle;
 mod codec;
 mod error;
+mod invite;
 mod pack;
 mod reduce;
 
 pub use bundle::Bundle;
 pub use codec::{MessagePack, from_part, to_part};
 pub use error::{Error, Result};
+#[doc(hidden)]
+pub use invite::hand_over;
+pub use invite::{accept_invitation, invite};
 pub use mp_core::message::{self, Message};
 pub use mp_macros::Message;
 pub use pack::{

@@ -26,6 +26,8 @@ pub use messages::envelope::Envelope;
 pub(crate) use messages::envelope::{MAX_ATTACHMENTS, Spill};
 pub use messages::lease::Leased;
 pub use messages::pack::AttachRequest;
+#[doc(hidden)]
+pub use messages::promise::{Promise, Ticket};
 pub use recovery::membership::MemberInfo;
 pub use setup::configure::ArenaOptions;
 pub(crate) use setup::forked::{Inherited, forget_thread};
@@ -213,6 +215,11 @@ impl Arena {
     /// The arena of this process, if it has one already.
     pub fn get() -> Option<Self> {
         CURRENT.get().copied().filter(|a| a.is_here())
+    }
+
+    /// Whether this process is in an arena, or will join its parent's when it first needs one.
+    pub(crate) fn has_or_will() -> bool {
+        CURRENT.get().is_some() || attach::is_pending()
     }
 
     fn attach_to(fd: OwnedFd) -> Result<Self> {

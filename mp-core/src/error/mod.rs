@@ -21,7 +21,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// |---|---|
 /// | the call: it fails again however often it is repeated | [`InvalidArgument`](Self::InvalidArgument), [`LimitExceeded`](Self::LimitExceeded), [`Unsupported`](Self::Unsupported), [`Shape`](Self::Shape), [`OutOfBounds`](Self::OutOfBounds), [`DType`](Self::DType), [`Strategy`](Self::Strategy) |
 /// | the value: it can't be sent | [`Unsendable`](Self::Unsendable), [`NonLeaf`](Self::NonLeaf), [`OutsideMessage`](Self::OutsideMessage), [`Local`](Self::Local) |
-/// | what came from elsewhere | [`Malformed`](Self::Malformed), [`Undecodable`](Self::Undecodable), [`Stale`](Self::Stale), [`NotShareable`](Self::NotShareable), [`NotAnArena`](Self::NotAnArena), [`Version`](Self::Version) |
+/// | what came from elsewhere | [`Malformed`](Self::Malformed), [`Undecodable`](Self::Undecodable), [`Stale`](Self::Stale), [`NotShareable`](Self::NotShareable), [`NotAnArena`](Self::NotAnArena), [`Version`](Self::Version), [`NoInvitation`](Self::NoInvitation) |
 /// | what is there is used up; later it may work | [`OutOfMemory`](Self::OutOfMemory), [`ArenaFull`](Self::ArenaFull), [`TooManyMessages`](Self::TooManyMessages), [`Held`](Self::Held), [`NotPut`](Self::NotPut) |
 /// | this process | [`Forked`](Self::Forked), [`ArenaExists`](Self::ArenaExists), [`Interrupted`](Self::Interrupted) |
 /// | the system | [`Os`](Self::Os), [`Directory`](Self::Directory) |
@@ -117,6 +117,8 @@ pub enum Error {
     Malformed(String),
     /// What was referred to is gone: it was taken back or given up meanwhile.
     Stale(String),
+    /// There is no invitation that this process can accept: why, and what to do.
+    NoInvitation(String),
     /// A message can't be read as its type. Its bytes are in here.
     Undecodable(Box<Undecodable>),
     /// A message was not put into a queue; why. It was dropped: the queue's own error, which this was made of by `?`, has it.
@@ -285,6 +287,7 @@ impl fmt::Display for Error {
             | Error::Unsendable(why)
             | Error::Malformed(why)
             | Error::Stale(why) => f.write_str(why),
+            Error::NoInvitation(why) => write!(f, "no invitation that this process can accept: {why}"),
             Error::Undecodable(e) => e.fmt(f),
             Error::NotShareable(why) => write!(f, "not usable as shared memory: {why}"),
             Error::DType { expected, found } => {

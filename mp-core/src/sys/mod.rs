@@ -10,6 +10,7 @@ mod mapped;
 mod process;
 mod sleep;
 
+pub use files::socket;
 pub(crate) use files::{directory, foreign, locks, plug, region};
 pub(crate) use mapped::mapping::Mapping;
 use mapped::pair;
@@ -25,6 +26,7 @@ pub use process::privileges::gained_privileges;
 use process::raise;
 pub use process::valgrind::under_valgrind;
 pub(crate) use process::{at_exit, identity, on_signal, processors, stack};
+pub use process::{inherited, peer};
 pub(crate) use rustix::io::Errno;
 pub(crate) use sleep::{epoll, futex, readiness};
 

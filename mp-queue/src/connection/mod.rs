@@ -2,6 +2,7 @@
 
 pub(crate) mod bytes;
 pub(crate) mod future;
+pub(crate) mod invite;
 pub(crate) mod named;
 pub(crate) mod pipe;
 pub(crate) mod socket;
@@ -52,7 +53,7 @@ use crate::raw::waiting::{At, Unmet};
 /// | | of a pipe | of a socket |
 /// |---|---|---|
 /// | between | processes of one tree | any two processes of one user, on one machine |
-/// | tensors, queues and locks in messages | travel, without being copied | are an error: they are in a memory that the other side has not |
+/// | tensors, queues and locks in messages | travel, without being copied | are an error: they are in a memory that the other side has not, unless it was [invited](Self::invite) |
 /// | how much may be on its way | as much as there is memory | what the socket buffers (`net.core.wmem_default` bytes, usually 208 KiB, of which the kernel's bookkeeping takes the larger part if messages are short); then sending waits |
 /// | the end itself in a message | travels | is an error |
 pub struct Connection {

@@ -8,16 +8,13 @@
 //! # Safety
 //!
 //! This file may hold `unsafe`: it places that entry, calls the entries after it, changes the
-//! environment, and takes possession of an inherited file descriptor.
+//! environment, and vouches for the number of an inherited file descriptor.
 #![allow(unsafe_code)]
 
+use std::env;
 use std::ffi::OsString;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::{env, io};
-
-use rustix::io::{Errno, FdFlags};
-use rustix::process::Uid;
 
 use crate::child::main;
 use crate::protocol::function::loaded_objects;
@@ -105,19 +102,13 @@ fn take_token() -> Option<Result<Token, String>> {
     let token = Token::read(text.as_bytes());
     if mp_core::gained_privileges() {
         // The user that started this process may not control it. Nor may a process that it starts find the variable.
-        // SAFETY: the standard library guards its own reads with a lock. Other threads that use the environment
-        // meanwhile by C's functions find each variable but this one as it was: the list is moved together, and
-        // nothing in it is freed.
-        unsafe { env::remove_var(token::VARIABLE) };
+        mp_core::inherited::remove_variable(token::VARIABLE);
         return None;
     }
     if token.as_ref().is_ok_and(|token| !is_for_a_call(token.taker)) {
         return None;
     }
-    // SAFETY: this runs before `main` or as its first act, and only in a process that this crate has started;
-    // the threads that could read the environment meanwhile are those of constructors, and the standard library
-    // guards its own reads with a lock.
-    unsafe { env::remove_var(token::VARIABLE) };
+    mp_core::inherited::remove_variable(token::VARIABLE);
     Some(token)
 }
 
@@ -147,35 +138,11 @@ pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option
 /// Takes the socket that the token names, if it is one and leads to the parent.
 #[inline]
 fn adopt(token: Token) -> Result<OwnedFd, String> {
-    let checked = (|| -> io::Result<()> {
-        // SAFETY: the number isn't negative (the token's parser checks that). If no file has it, the calls below
-        // fail with EBADF; nothing closes files meanwhile.
-        let socket = unsafe { BorrowedFd::borrow_raw(token.fd) };
-        rustix::io::fcntl_setfd(socket, FdFlags::CLOEXEC)?;
-        let peer = rustix::net::sockopt::socket_peercred(socket)?;
-        if peer.pid.as_raw_nonzero().get().unsigned_abs() != token.parent {
-            return Err(Errno::NOTCONN.into());
-        }
-        // Both of them: a user that runs with the effective user of another one must not control that one's processes.
-        let own = [rustix::process::getuid(), rustix::process::geteuid()];
-        if own.iter().all(|own| *own == peer.uid) { Ok(()) } else { Err(stranger(peer.uid, own)) }
-    })();
-    match checked {
-        // SAFETY: the file is open, for the calls above succeeded, and it is this process's to own: the parent
-        // that is named in the token made the socket and left it to this process for this purpose. The token was
-        // taken out of the environment, so no other code finds it.
-        Ok(()) => Ok(unsafe { OwnedFd::from_raw_fd(token.fd) }),
-        Err(error) => {
-            Err(format!("file descriptor {} does not lead to process {}: {error}", token.fd, token.parent))
-        }
-    }
-}
-
-#[cold]
-fn stranger(peer: Uid, own: [Uid; 2]) -> io::Error {
-    let [peer, real, effective] = [peer, own[0], own[1]].map(Uid::as_raw);
-    let own = if real == effective { real.to_string() } else { format!("{real}, for now {effective}") };
-    io::Error::other(format!("it is a socket of user {peer}, and this process is of user {own}"))
+    // SAFETY: the number isn't negative (the token's parser checks that); the token was taken out of the environment by this
+    // thread, before `main` or as its first act.
+    unsafe { mp_core::inherited::adopt(token.fd, token.parent) }.map_err(|error| {
+        format!("file descriptor {} does not lead to process {}: {error}", token.fd, token.parent)
+    })
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -37,7 +37,7 @@ use crate::protocol::lifeline;
 use crate::protocol::message::{Changes, Hello, Report, Serve, Start};
 use crate::protocol::outbox::Files;
 use crate::protocol::outcome::{Ended, Fault};
-use crate::protocol::payload::{self, FromParent, Ticket, Value};
+use crate::protocol::payload::{self, FromParent, Value};
 use crate::protocol::settings::Settings;
 use crate::protocol::token::Token;
 use crate::start_method::{self, Chosen, get_all_start_methods};
@@ -46,6 +46,7 @@ use crate::sys::clock::now;
 use crate::sys::descriptors::OWN_FDS;
 use crate::sys::log_event::event;
 use crate::sys::pid_number;
+use mp_core::Ticket;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::sync::shared::{AtomicBool, Ordering};
 

@@ -24,13 +24,14 @@ use crate::parent::rank::{ProcessStatus, Running};
 use crate::protocol::frame::{Inbox, Kind};
 use crate::protocol::message::{FromChild, Hello, Joined, Report};
 use crate::protocol::outbox::Outbox;
-use crate::protocol::payload::{self, Parcel, Value};
+use crate::protocol::payload::{self, Value};
 use crate::start_method::StartMethod;
 use crate::sys::clock::{deadline, now};
 use crate::sys::log_event::event;
 use crate::sys::oom;
 use crate::sys::proc_stat::Doing;
 use crate::sys::process_handle::Handle;
+use mp_core::Promise;
 
 const CHUNK: usize = 64 << 10;
 /// How long a process that may be short-lived is left alone: see [`supervisor`](crate::parent::supervisor).
@@ -60,7 +61,7 @@ pub(crate) struct Watch {
     inbox: Inbox,
     outbox: Outbox,
     /// Its arguments, until it has taken them.
-    _parcel: Option<Parcel>,
+    _parcel: Option<Promise>,
     member: Option<u32>,
     /// How many crashed processes had their memory released after its end.
     swept: usize,
@@ -78,7 +79,7 @@ pub(crate) struct Watch {
 pub(crate) struct Order {
     pub(crate) rank: usize,
     pub(crate) outbox: Outbox,
-    pub(crate) parcel: Option<Parcel>,
+    pub(crate) parcel: Option<Promise>,
     pub(crate) setup: ProcessOptions,
 }
 
@@ -208,7 +209,7 @@ impl Watch {
                     self.seen.returned = true;
                 }
                 FromChild::Report(Report::Value(ticket)) => {
-                    self.group.returned(self.rank, Value::Shared(ticket.claim()?));
+                    self.group.returned(self.rank, Value::Shared(payload::claim(ticket)?));
                     self.seen.done = true;
                     self.seen.returned = true;
                     if !mp_core::mutant!("spawn.result.taken-not-said") {

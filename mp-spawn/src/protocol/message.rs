@@ -11,8 +11,8 @@ use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 use crate::protocol::frame::{CRASH_PAYLOAD, Frame, Kind};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::interrupt::Interrupt;
-use crate::protocol::payload::Ticket;
 use crate::protocol::settings::Settings;
+use mp_core::Ticket;
 
 /// Longest text that a child sends about one thing; the rest is cut.
 const TEXT: usize = 64 << 10;

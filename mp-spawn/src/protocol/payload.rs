@@ -12,11 +12,10 @@
 //! in the same two ways: in its report, or in an envelope that stays the child's until the parent has claimed it, and the
 //! child waits for that.
 //!
+//! The envelope of the arguments is a [`Promise`], which says what a death of one of the two leaves. Of the result:
+//!
 //! | killed | left | cleaned up by |
 //! |---|---|---|
-//! | parent, before the child claimed its arguments | an envelope of the crashed parent | the sweep |
-//! | child, before it claimed them | an envelope of the parent's, promised | the parent, when it forgets the child |
-//! | child, after that | an envelope of the crashed child | the sweep |
 //! | child, before the parent claimed its result | an envelope of the crashed child | the sweep; the result is lost |
 //! | parent, before or after it claimed a result | an envelope of one of the two | the sweep of that one |
 #![allow(unsafe_code)]
@@ -25,11 +24,11 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use mp_core::message::{Codec, Incoming, Message, Outgoing};
-use mp_core::words::{EnvelopeId, Member};
-use mp_core::{Arena, Envelope};
+use mp_core::words::Member;
+use mp_core::{Arena, Envelope, Promise, Ticket};
 use mp_reduce::{Encoded, MessagePack, TypeFingerprint};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use crate::error::os_limit;
 use crate::error::{LaunchError, Result, SpawnError};
@@ -54,7 +53,7 @@ pub(crate) struct ToChild {
     /// The arena's file.
     pub(crate) memory: BorrowedFd<'static>,
     /// Keeps the arguments until the child has taken them, if they are in an envelope.
-    pub(crate) parcel: Option<Parcel>,
+    pub(crate) parcel: Option<Promise>,
 }
 
 /// Arguments, encoded once for any number of children.
@@ -104,11 +103,11 @@ impl ToChild {
     }
 
     fn with(envelope: Envelope) -> Result<ToChild> {
-        let parcel = Parcel::new(arena()?, envelope);
-        ToChild::new([&[TICKET], &parcel.ticket()[..]].concat(), Some(parcel))
+        let parcel = Promise::new(envelope);
+        ToChild::new([&[TICKET], &parcel.ticket().to_bytes()[..]].concat(), Some(parcel))
     }
 
-    fn new(bytes: Vec<u8>, parcel: Option<Parcel>) -> Result<ToChild> {
+    fn new(bytes: Vec<u8>, parcel: Option<Promise>) -> Result<ToChild> {
         // SAFETY: sent to a child that attaches it, and not duplicated here.
         let memory = unsafe { arena()?.fd() }.map_err(no_memory)?;
         Ok(ToChild { bytes, memory, parcel })
@@ -137,68 +136,11 @@ fn unencodable(error: mp_reduce::Error) -> SpawnError {
     SpawnError::Arguments { who: None, message: error.to_string() }
 }
 
-/// An envelope that this process has promised to a child. Dropping it takes it back, unless the child has it.
-#[derive(Debug)]
-pub(crate) struct Parcel {
-    arena: Arena,
-    id: EnvelopeId,
-    owner: u64,
-}
-
-impl Parcel {
-    fn new(arena: Arena, envelope: Envelope) -> Self {
-        let (id, owner) = envelope.into_raw();
-        Self { arena, id, owner: owner.pack() }
-    }
-
-    /// What the child needs to claim it.
-    fn ticket(&self) -> Vec<u8> {
-        Ticket { id: self.id, owner: self.owner }.to_bytes()
-    }
-}
-
-/// How one process names an envelope to another one, which is to claim it.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Ticket {
-    id: EnvelopeId,
-    owner: u64,
-}
-
-impl Ticket {
-    fn to_bytes(self) -> Vec<u8> {
-        [&self.id.to_le_bytes()[..], &self.owner.to_le_bytes()[..]].concat()
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Ticket> {
-        let (id, rest) = bytes.split_first_chunk()?;
-        let owner = <[u8; 8]>::try_from(rest).ok()?;
-        Some(Ticket { id: EnvelopeId::from_le_bytes(*id), owner: u64::from_le_bytes(owner) })
-    }
-
-    /// In a child: leaves an envelope to the parent. It stays the child's, so that it goes with it, until the parent
-    /// has claimed it.
-    pub(crate) fn leave(envelope: Envelope) -> Ticket {
-        let (id, owner) = envelope.into_raw();
-        Ticket { id, owner: owner.pack() }
-    }
-
-    /// In the parent: takes what a child has left to it.
-    pub(crate) fn claim(self) -> Result<Envelope, String> {
-        let arena = Arena::current().map_err(|e| e.to_string())?;
-        // SAFETY: a child sent this ticket to its parent alone, and does nothing with the envelope any more.
-        unsafe { arena.claim_envelope(self.id, self.owner) }.map_err(|e| e.to_string())
-    }
-}
-
-impl Drop for Parcel {
-    fn drop(&mut self) {
-        if mp_core::mutant!("spawn.parcel-not-taken-back") {
-            return;
-        }
-        // SAFETY: promised to one child, which claims it by the same compare-and-swap: one of the two gets it.
-        let back = unsafe { self.arena.claim_envelope(self.id, self.owner) };
-        drop(back);
-    }
+/// In the parent: takes what a child has left to it.
+pub(crate) fn claim(ticket: Ticket) -> Result<Envelope, String> {
+    let arena = Arena::current().map_err(|e| e.to_string())?;
+    // SAFETY: a child sent this ticket to its parent alone, and does nothing with the envelope any more.
+    unsafe { ticket.claim(arena) }.map_err(|e| e.to_string())
 }
 
 /// What a child got with its start message.
@@ -226,7 +168,7 @@ impl FromParent {
         let ticket = ticket.ok_or("the ticket for the arguments is malformed")?;
         let arena = Arena::current().map_err(|e| e.to_string())?;
         // SAFETY: the parent sent this ticket to this process only.
-        let envelope = unsafe { arena.claim_envelope(ticket.id, ticket.owner) }.map_err(|e| e.to_string())?;
+        let envelope = unsafe { ticket.claim(arena) }.map_err(|e| e.to_string())?;
         mp_reduce::unpack::<A>(envelope).map_err(|e| e.to_string())
     }
 }
@@ -310,13 +252,13 @@ mod tests {
     #[test]
     fn a_parcel_that_no_child_has_claimed_is_taken_back() {
         let arena = Arena::current().unwrap();
-        let parcel = || Parcel::new(arena, arena.pack(&mut Outgoing::default(), 0).unwrap());
-        let ticket = |parcel: &Parcel| Ticket::from_bytes(&parcel.ticket()).unwrap();
+        let parcel = || Promise::new(arena.pack(&mut Outgoing::default(), 0).unwrap());
+        let ticket = |parcel: &Promise| Ticket::from_bytes(&parcel.ticket().to_bytes()).unwrap();
         let claimed = parcel();
-        assert!(ticket(&claimed).claim().is_ok());
+        assert!(claim(ticket(&claimed)).is_ok());
         let dropped = parcel();
         let late = ticket(&dropped);
         drop(dropped);
-        assert!(late.claim().is_err(), "a child could claim it still");
+        assert!(claim(late).is_err(), "a child could claim it still");
     }
 }

@@ -103,6 +103,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("waits.", &[("mp-tests/waiting", "hangs::")]),
     ("spin.", &[("mp-core/lib", "arena::waiting")]),
+    ("invitation.", &[("mp-tests/invitations", "")]),
     ("spawn.interrupt.", &[("mp-tests/waiting", "interrupts::")]),
     ("deadlock.", &[("mp-core/lib", "arena::waiting::deadlock"), ("mp-tests/sync", "deadlocks::")]),
     (

@@ -2,7 +2,8 @@
 //!
 //! A message is written to an [`Outgoing`](outgoing::Outgoing), which `pack` (or `broadcast`, for several) turns into an
 //! [`Envelope`](envelope::Envelope); `lease` is one that its consumer has for a while, and [`Incoming`](incoming::Incoming) is
-//! what comes out. `idle` keeps envelopes for a thread's next messages, `groups` gives their memory back.
+//! what comes out. `idle` keeps envelopes for a thread's next messages, `groups` gives their memory back. `promise` hands one
+//! to a process without a queue.
 
 pub(in crate::arena) mod broadcast;
 pub(in crate::arena) mod bytes;
@@ -14,6 +15,7 @@ pub(in crate::arena) mod incoming;
 pub(in crate::arena) mod lease;
 pub(in crate::arena) mod outgoing;
 pub(in crate::arena) mod pack;
+pub(in crate::arena) mod promise;
 #[cfg(test)]
 mod tests;
 

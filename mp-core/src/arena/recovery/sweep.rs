@@ -42,6 +42,9 @@ const ATTEMPTS: u32 = 4;
 pub(in crate::arena) static RINGS: PerProcess<OnceLock<&'static dyn RingLayer>> =
     PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
+/// What this process looks at before it sweeps: what it has promised to processes that are no members yet.
+static PROMISES: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
 /// A process has one word to say which members it visits: so its threads do it one after another.
 static VISITS: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
@@ -76,6 +79,11 @@ impl Arena {
         self.note_rings(self.me()?);
         _ = RINGS.set(rings);
         Ok(())
+    }
+
+    /// Has each sweep of this process begin with this.
+    pub(crate) fn before_sweeps(look: fn()) {
+        _ = PROMISES.set(look);
     }
 
     /// Drains a ring that is about to be freed; `false` if this process has no ring layer.
@@ -118,6 +126,9 @@ impl Arena {
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn sweep(&self) -> Result<usize> {
         let me = self.me()?;
+        if let Some(look) = PROMISES.get() {
+            look();
+        }
         let dead: Vec<Dead> = self
             .used_slots()
             .filter(|(_, t)| t.presence != Presence::Free)

@@ -1,7 +1,8 @@
-//! Files: the directory of files with names, files of other programs, locks on files.
+//! Files: the directory of files with names, files of other programs, locks on files, sockets.
 
 pub(crate) mod directory;
 pub(crate) mod foreign;
 pub(crate) mod locks;
 pub(crate) mod plug;
 pub(crate) mod region;
+pub mod socket;

@@ -4,9 +4,11 @@ pub(crate) mod at_exit;
 pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod identity;
+pub mod inherited;
 #[cfg(feature = "inject")]
 pub mod inject;
 pub(crate) mod on_signal;
+pub mod peer;
 pub(crate) mod privileges;
 pub(crate) mod processors;
 #[cfg(feature = "inject")]

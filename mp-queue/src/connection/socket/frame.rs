@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
+use mp_core::peer::Peer;
 use mp_core::{Descriptor, Message, SharedWaitable, Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint, from_bytes, to_bytes};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -31,7 +32,6 @@ use super::ConnectError;
 use super::error::refusal;
 use super::handshake::{Greeting, Met, read};
 use super::outbox::{Sending, WriteError, Writer};
-use super::peer::Peer;
 use crate::connection::named::{LENGTH, LONGEST, sent_name, with_name};
 use crate::error::{GetError, PutError, TypeRefusal};
 
@@ -49,14 +49,14 @@ pub(crate) struct Socket {
     fd: OwnedFd,
     peer: Peer,
     limit: usize,
-    reader: Mutex<Reader>,
+    pub(super) reader: Mutex<Reader>,
     pub(super) writer: Mutex<Writer>,
 }
 
 /// What has arrived of the next message. It stays when a receive times out. No thread waits while it holds
 /// the lock.
 #[derive(Default)]
-struct Reader {
+pub(super) struct Reader {
     /// What comes before the first message.
     greeting: Option<Greeting>,
     /// What was wrong with it, until a call returns it.
@@ -93,14 +93,7 @@ fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Err
 impl Reader {
     /// Reads what there is, up to the end of one message; `None` when there is nothing more to read now.
     fn advance(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<Option<Arrived>, GetError> {
-        self.greet(fd);
-        if let Some(refused) = self.refused.take() {
-            return Err(GetError::Failed(refusal(refused)));
-        }
-        if self.over {
-            return Err(self.gone());
-        }
-        if self.greeting.is_some() {
+        if !self.is_greeted(fd)? {
             return Ok(None);
         }
         loop {
@@ -168,6 +161,23 @@ impl Reader {
             self.early.push_back(arrived);
         }
         self.refusal.clone()
+    }
+
+    /// Reads what there is of the greeting; whether messages can follow.
+    pub(super) fn is_greeted(&mut self, fd: BorrowedFd<'_>) -> Result<bool, GetError> {
+        self.greet(fd);
+        if let Some(refused) = self.refused.take() {
+            return Err(GetError::Failed(refusal(refused)));
+        }
+        if self.over {
+            return Err(self.gone());
+        }
+        Ok(self.greeting.is_none())
+    }
+
+    /// Whether a message can begin with what is next to be read.
+    pub(super) fn is_between_messages(&self) -> bool {
+        self.have == 0 && self.early.is_empty()
     }
 
     /// Reads what there is of the greeting, if it is still to come; whether it was.
@@ -343,9 +353,18 @@ impl Socket {
     }
 
     pub(crate) fn recv<T: Message>(self: &Arc<Self>, wait: Wait) -> Result<T, GetError> {
+        self.wait_for(wait, || self.look()?.map(|arrived| self.decode(arrived)).transpose())
+    }
+
+    /// Looks until there is something, and waits for more to arrive in between.
+    pub(super) fn wait_for<R>(
+        &self,
+        wait: Wait,
+        look: impl Fn() -> Result<Option<R>, GetError>,
+    ) -> Result<R, GetError> {
         loop {
-            if let Some(arrived) = self.look()? {
-                return self.decode(arrived);
+            if let Some(found) = look()? {
+                return Ok(found);
             }
             let Some(left) = left(wait) else { return Err(GetError::Empty) };
             let found = mp_core::wait(&[&Descriptor(self.as_fd())], left).map_err(Error::from)?;

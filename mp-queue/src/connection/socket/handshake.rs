@@ -20,11 +20,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::peer::{self, Peer};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::key::{self, Key, NONCE, PROOF, Said};
-use super::peer::{self, Peer};
 use super::{Address, ConnectError};
 
 const MAGIC: &[u8; 8] = b"mp-sock\x05";

@@ -6,10 +6,10 @@ mod error;
 mod events;
 mod frame;
 mod handshake;
+mod invitation;
 mod key;
 mod listener;
 mod outbox;
-mod peer;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,6 +25,7 @@ pub(crate) use frame::Socket;
 use handshake::{Handshake, io_error};
 use key::Key;
 pub use listener::Listener;
+pub(in crate::connection) use outbox::WriteError;
 
 use crate::connection::{Connection, Ends};
 

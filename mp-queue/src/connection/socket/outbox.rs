@@ -33,7 +33,7 @@ pub(super) struct Writer {
     over: bool,
 }
 
-pub(super) enum WriteError {
+pub(in crate::connection) enum WriteError {
     Gone,
     Failed(mp_core::Error),
 }
@@ -56,7 +56,7 @@ impl WriteError {
 
 impl Writer {
     /// Sends as much as there is room for; whether nothing is left.
-    fn flush(&mut self, socket: &Socket) -> Result<bool, WriteError> {
+    pub(super) fn flush(&mut self, socket: &Socket) -> Result<bool, WriteError> {
         if self.over {
             return Err(WriteError::Gone);
         }

@@ -10,13 +10,18 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// The process at the other end, as of the time when it connected, or began to listen. Reference:
 /// `SO_PEERCRED` in `unix(7)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Peer {
-    pub(crate) uid: u32,
+pub struct Peer {
+    /// The user that it ran as.
+    pub uid: u32,
     /// 0 if it is in another pid namespace.
-    pub(crate) pid: u32,
+    pub pid: u32,
 }
 
-pub(crate) fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+/// The process at the other end of a Unix socket.
+///
+/// # Errors
+/// The kernel's: it is no socket.
+pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: a descriptor that is open; the kernel writes up to `len` bytes of numbers to `credentials`, which has as many.

@@ -1,0 +1,214 @@
+//! # Safety
+//! The way of an invitation from one process to another. Unsafe in that the arena's file is sent and attached, an envelope is
+//! claimed by its ticket, a descriptor is adopted by its number, and a child inherits it; sound, because file and ticket are one
+//! packet in a socket that the kernel gives to one receiver, that receiver is of the same user, and it does nothing with the file but
+//! attach it.
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::arena::{Arena, Envelope, Promise, Ticket};
+use crate::error::{Error, Result};
+use crate::invitation::{Invitation, look_at_all};
+use crate::process::mutex::Mutex;
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sys::{Errno, gained_privileges, inherited, os, socket};
+
+/// The environment variable that says where a child finds its invitation.
+const VARIABLE: &str = "MP_INVITATION";
+/// Version of that variable.
+const FORMAT: u64 = 1;
+/// Version of the packet, and what it begins with.
+const VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"mp-guest";
+const PACKET: usize = MAGIC.len() + 4 + Ticket::BYTES;
+
+/// What did not go out: why, and the message, if this process still has it.
+type Unsent = (Error, Option<Envelope>);
+
+/// Puts an invitation into a command: for the first of the processes that it starts which accepts.
+///
+/// # Errors
+/// As [`invite_holder`]; the command is as it was.
+#[doc(hidden)]
+pub fn invite_command(command: &mut Command, envelope: Envelope) -> Result<Invitation, Unsent> {
+    let (invitation, theirs) = invite_holder(envelope)?;
+    let place = Place { fd: theirs.as_raw_fd(), maker: std::process::id() };
+    command.env(VARIABLE, place.to_string());
+    let inherit = move || socket::leave_open(theirs.as_fd()).map_err(io::Error::from);
+    // SAFETY: one system call, on a file that the command keeps open; nothing is allocated, and no lock taken.
+    unsafe { command.pre_exec(inherit) };
+    Ok(invitation)
+}
+
+/// Makes an invitation for the first process that accepts from this socket, which has to be handed to one of this user.
+///
+/// # Errors
+/// [`Error::Local`](crate::Error::Local), or the system has no descriptor to spare.
+#[doc(hidden)]
+pub fn invite_holder(envelope: Envelope) -> Result<(Invitation, OwnedFd), Unsent> {
+    look_at_all();
+    let pair = Arena::current().and_then(|arena| {
+        // SAFETY: it goes to a process of this user that attaches it, or nowhere; it is not duplicated here.
+        let file = unsafe { arena.fd() }?;
+        Ok((file, socket::pair().map_err(os("socketpair for an invitation"))?))
+    });
+    let (file, (ours, theirs)) = match pair {
+        Ok(pair) => pair,
+        Err(error) => return Err((error, Some(envelope))),
+    };
+    let promise = Promise::new(envelope);
+    let packet = [&MAGIC[..], &VERSION.to_le_bytes(), &promise.ticket().to_bytes()].concat();
+    match socket::send(ours.as_fd(), &packet, Some(file)) {
+        Ok(()) => Ok((Invitation::new(ours, promise), theirs)),
+        Err(errno) => Err((os("sending an invitation")(errno), promise.take_back())),
+    }
+}
+
+/// Accepts the invitation that this process was started with, and joins the arena that it leads to.
+///
+/// # Errors
+/// [`Error::NoInvitation`], [`Error::ArenaExists`], and those of joining.
+#[doc(hidden)]
+pub fn accept_inherited() -> Result<Envelope> {
+    static ACCEPTING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+    let _one = ACCEPTING.lock();
+    no_arena_yet()?;
+    let Some(text) = std::env::var_os(VARIABLE) else {
+        return Err(none(
+            "the environment has no MP_INVITATION. It has one if the program was started by a `Command` that was given to \
+             `invite`, and a process can accept it once",
+        ));
+    };
+    if !mutant!("invitation.variable-left") {
+        inherited::remove_variable(VARIABLE);
+    }
+    if gained_privileges() {
+        return Err(none(
+            "this program is set-user-ID, set-group-ID or has file capabilities, and is not at the command of the user who \
+             started it: MP_INVITATION is ignored",
+        ));
+    }
+    let place = Place::read(&text)?;
+    // SAFETY: the number isn't negative, and comes from the variable, which this thread has taken out.
+    let socket = unsafe { inherited::adopt(place.fd, place.maker) }.map_err(|why| {
+        none(&format!(
+            "file descriptor {}, which MP_INVITATION names, does not lead to process {}: {why}. Was it closed on the way here, or \
+             does this process run as another user?",
+            place.fd, place.maker
+        ))
+    })?;
+    accept_held(socket)
+}
+
+/// Accepts the invitation that another process made with this socket, and joins the arena that it leads to.
+///
+/// # Errors
+/// As [`accept_inherited`].
+#[doc(hidden)]
+pub fn accept_held(socket: OwnedFd) -> Result<Envelope> {
+    no_arena_yet()?;
+    let socket = socket.as_fd();
+    let mut packet = [0; PACKET];
+    let (got, file) = match socket::receive(socket, &mut packet) {
+        Err(Errno::AGAIN) => return Err(none(TAKEN)),
+        Ok((0, _)) => return Err(none(&format!("{TAKEN}; and the one that invited is gone"))),
+        other => other.map_err(os("receiving an invitation"))?,
+    };
+    let (magic, rest) = packet.split_at(MAGIC.len());
+    let (version, ticket) = rest.split_at(4);
+    let version = version.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+    if got < MAGIC.len() + 4 || magic != MAGIC {
+        return Err(none("what came is none, or was cut off"));
+    }
+    if version != u64::from(VERSION) {
+        let (what, ours) = ("the version of an invitation", u64::from(VERSION));
+        return Err(Error::Version { what, theirs: version, ours });
+    }
+    let ticket = Ticket::from_bytes(ticket).filter(|_| got == PACKET);
+    let ticket = ticket.ok_or_else(|| none("it was cut off"))?;
+    let file = file.ok_or_else(|| {
+        none("the arena's file did not come with it: this process may have no descriptor to spare (RLIMIT_NOFILE)")
+    })?;
+    // SAFETY: it came with an invitation, over a socket of a process of this user, which sends its arena's.
+    let arena = unsafe { Arena::attach(file) }?;
+    // SAFETY: the ticket came in a packet that only one process receives.
+    let envelope = unsafe { ticket.claim(arena) }.map_err(|_| {
+        none("it was withdrawn, or the process that invited has ended: keep that one until this one has accepted")
+    })?;
+    if !mutant!("invitation.acceptance-not-told") {
+        // The one that invited may be gone.
+        _ = socket::send(socket, &[1], None);
+    }
+    Ok(envelope)
+}
+
+const TAKEN: &str = "another process has accepted it, or was about to: each invitation is for one process. For another one, \
+                     call `invite` again with a command of its own";
+
+/// This process can join another arena only if it has none.
+fn no_arena_yet() -> Result<()> {
+    if Arena::has_or_will() {
+        return Err(Error::ArenaExists("accept the invitation before anything uses shared memory"));
+    }
+    Ok(())
+}
+
+fn none(why: &str) -> Error {
+    Error::NoInvitation(why.into())
+}
+
+/// What the variable says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    fd: RawFd,
+    /// The process that made the socket.
+    maker: u32,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "v{FORMAT}:{}:{}", self.fd, self.maker)
+    }
+}
+
+impl Place {
+    fn read(text: &OsStr) -> Result<Self> {
+        let malformed = || none(&format!("MP_INVITATION holds {text:?}, which is not from `invite`"));
+        let (format, rest) = std::str::from_utf8(text.as_bytes())
+            .ok()
+            .and_then(|text| text.strip_prefix('v')?.split_once(':'))
+            .ok_or_else(malformed)?;
+        let theirs = format.parse().map_err(|_| malformed())?;
+        if theirs != FORMAT {
+            return Err(Error::Version { what: "the format of MP_INVITATION", theirs, ours: FORMAT });
+        }
+        let (fd, maker) = rest.split_once(':').ok_or_else(malformed)?;
+        let fd = fd.parse().ok().filter(|fd| *fd >= 0).ok_or_else(malformed)?;
+        Ok(Self { fd, maker: maker.parse().map_err(|_| malformed())? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_says_where_it_is() {
+        let place = Place { fd: 7, maker: 4711 };
+        assert_eq!(Place::read(place.to_string().as_ref()).unwrap(), place);
+        for nonsense in
+            ["", "v", "v1", "v1:", "v1:7", "v1:-7:1", "v1:7:x", "v1:7:1:", "1:7:1", "vx:7:1", "v1:7:-1"]
+        {
+            let error = Place::read(nonsense.as_ref()).unwrap_err();
+            assert!(matches!(error, Error::NoInvitation(_)), "{nonsense}: {error}");
+        }
+        let error = Place::read("v2:something else".as_ref()).unwrap_err();
+        assert!(matches!(error, Error::Version { theirs: 2, ours: 1, .. }), "{error}");
+    }
+}

@@ -1,0 +1,74 @@
+//! Unix sockets that carry a file. References: `socketpair(2)`, `sendmsg(2)`, `recvmsg(2)`, `SCM_RIGHTS` in `unix(7)`.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::io::{Errno, FdFlags, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+
+use crate::sys::readiness;
+
+/// Two ends, close-on-exec and clear of the standard streams, whose numbers a child gives other files.
+pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (one, other) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    Ok((above_standard(one)?, above_standard(other)?))
+}
+
+fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    const FIRST: i32 = 3;
+    if fd.as_raw_fd() >= FIRST { Ok(fd) } else { rustix::io::fcntl_dupfd_cloexec(&fd, FIRST) }
+}
+
+/// Has programs that this process executes inherit a file. One call, which a copy of a process may make before it executes a
+/// program.
+pub(crate) fn leave_open(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    rustix::io::fcntl_setfd(fd, FdFlags::empty())
+}
+
+/// Sends some bytes with a file, all at once; does not wait. `EAGAIN` if there is no room for them.
+///
+/// # Errors
+/// The kernel's.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = file.map(|file| [file]);
+    if let Some(files) = &files {
+        control.push(SendAncillaryMessage::ScmRights(files));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags))?;
+    if sent == bytes.len() { Ok(()) } else { Err(Errno::AGAIN) }
+}
+
+/// Receives what there is, at most what has room, and the file that comes with it, which is close-on-exec; does not wait. 0 bytes:
+/// the other end is closed.
+///
+/// # Errors
+/// The kernel's.
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut *bytes)], &mut control, flags)
+    })?;
+    let mut file = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            file = files.last();
+        }
+    }
+    Ok((got.bytes, file))
+}
+
+/// Whether the other end said something, or is closed.
+pub(crate) fn has_news(socket: &impl AsFd) -> bool {
+    readiness::poll(&[(socket.as_fd(), false)], Some(Instant::now())).is_ok_and(|ready| ready == [true])
+}

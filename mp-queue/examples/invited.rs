@@ -1,0 +1,66 @@
+//! Programs that are started without `mp-spawn`, and share queues all the same: one by `std::process::Command`, one that was
+//! started from elsewhere and connects.
+//!
+//! `cargo run -p mp-queue --example invited`
+//!
+//! Here the other programs are this one once more, with an argument; they could be any that use this library.
+
+use std::error::Error;
+use std::process::Command;
+
+use mp_queue::{InvitationState, Listener, Queue, accept_invitation, connect, invite};
+
+/// What both sides name alike.
+type Work = (Queue<u64>, Queue<(String, u64)>);
+
+/// The work of a guest.
+fn square(name: &str, (jobs, squares): Work) -> Result<(), Box<dyn Error>> {
+    while let Some(n) = jobs.get()? {
+        squares.put((name.to_string(), n * n))?;
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [] => {}
+        [started] if started == "started" => return square(started, accept_invitation()?),
+        [address] => return square("connected", connect(address.as_str())?.accept_invitation()?),
+        _ => return Err("no argument, or one".into()),
+    }
+
+    let (jobs, squares) = (Queue::bounded(8)?, Queue::bounded(8)?);
+    let work: Work = (jobs.clone(), squares.clone());
+
+    // A program that this one starts. What it needs is in its command.
+    let mut command = Command::new(std::env::current_exe()?);
+    let invitation = invite(command.arg("started"), work.clone())?;
+    let mut started = command.spawn()?;
+    // From here on the end of the child, too, ends the wait.
+    drop(command);
+    if invitation.wait()? != InvitationState::Accepted {
+        return Err("the child ended without accepting".into());
+    }
+
+    // A program that only knows where to connect.
+    let address = format!("@invited-{}", std::process::id());
+    let listener = Listener::bind(address.as_str())?;
+    let mut connected = Command::new(std::env::current_exe()?).arg(&address).spawn()?;
+    listener.accept()?.invite(work)?;
+
+    let mut sum = 0;
+    for n in 0..100 {
+        jobs.put(n)?;
+        let (name, square) = squares.get()?.ok_or("this queue stays open")?;
+        sum += square;
+        if n < 4 {
+            println!("{n} * {n} = {square}, says the program that was {name}");
+        }
+    }
+    jobs.close();
+    assert!(started.wait()?.success() && connected.wait()?.success());
+    println!("the sum of 100 squares is {sum}");
+    assert_eq!(sum, 328_350);
+    Ok(())
+}

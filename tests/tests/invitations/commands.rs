@@ -1,0 +1,196 @@
+//! Children that `std::process::Command` starts.
+
+use std::process::{Command, Stdio};
+
+use mp::connection::{Invitation, InvitationState, accept_invitation, invite};
+use mp::{Arena, Process, Queue, SharedTensor, Tensor};
+use mp_core::inject;
+use mp_tests::kill::{KILL, for_every_access};
+use mp_tests::parcel::Parcel;
+use mp_tests::{eventually_in_use, give, in_use, open_files, settled, take};
+
+use crate::{as_guest, end, guest as program, outcome, said, sockets};
+
+/// What most guests get: jobs, where results go, and memory that all write.
+type Work = (Queue<Tensor<f32>>, Queue<f32>, SharedTensor<u32>);
+
+pub(crate) fn guest_works() {
+    let (jobs, sums, seen) = accept_invitation::<Work>().unwrap();
+    while let Some(batch) = jobs.get().unwrap() {
+        seen.fetch_add(0, 1);
+        sums.put(batch.iter().sum()).unwrap();
+    }
+}
+
+fn puts((sums, value): (Queue<f32>, f32)) -> mp::AnyResult<()> {
+    Ok(sums.put(value).map_err(|e| e.to_string())?)
+}
+
+pub(crate) fn guest(what: &str, argument: &str) -> bool {
+    match what {
+        "works" => guest_works(),
+        "inherits" => {
+            let sums = accept_invitation::<Queue<f32>>().unwrap();
+            assert_eq!(sockets(), Vec::<String>::new());
+            assert_eq!(std::env::var_os("MP_INVITATION"), None);
+            let script =
+                "test -z \"${MP_INVITATION+set}\" && ! ls -l /proc/self/fd | grep -E 'socket:|arena'";
+            assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
+            sums.put(1.0).unwrap();
+        }
+        "starts-workers" => {
+            let sums = accept_invitation::<Queue<f32>>().unwrap();
+            let worker = Process::spawn(puts, (sums.clone(), 2.0)).unwrap();
+            worker.join().unwrap();
+            // And invites in its turn.
+            let mut command = program("inherits");
+            invite(&mut command, sums).unwrap();
+            let mut child = command.spawn().unwrap();
+            assert!(end(&mut child).success());
+        }
+        "dies" => {
+            inject::arm(argument.parse().unwrap(), KILL);
+            drop(accept_invitation::<Parcel>().unwrap());
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Nothing is left in memory, nor a descriptor.
+#[track_caller]
+fn nothing_left(before: ((u64, u64, u64), usize), what: &str) {
+    eventually_in_use(before.0, what);
+    assert_eq!(open_files(), before.1, "{what}");
+}
+
+/// What is there now. (The file that is handed down is made once.)
+fn there() -> ((u64, u64, u64), usize) {
+    let mut command = Command::new("true");
+    invite(&mut command, 1_u8).unwrap();
+    drop(command);
+    Arena::current().unwrap().sweep().unwrap();
+    (in_use(), open_files())
+}
+
+#[test]
+fn a_program_shares_queues_and_memory() {
+    let _alone = settled();
+    let before = there();
+    let (jobs, sums) = (Queue::bounded(2).unwrap(), Queue::<f32>::bounded(2).unwrap());
+    let seen = Tensor::<u32>::zeros([1]).unwrap().share();
+    let mut command = program("works");
+    let invitation = invite(&mut command, (jobs.clone(), sums.clone(), seen.clone())).unwrap();
+    assert_eq!(invitation.state(), InvitationState::Open);
+    let mut child = command.spawn().unwrap();
+    // Also while the command is there, which could start another one.
+    assert_eq!(outcome(&invitation), InvitationState::Accepted);
+    for i in 0..10 {
+        give(&jobs, Tensor::full([1000], i as f32).unwrap());
+        assert_eq!(take(&sums), 1000.0 * i as f32);
+    }
+    assert_eq!(seen.fetch_add(0, 0), 10);
+    jobs.close();
+    assert!(end(&mut child).success());
+    assert_eq!(invitation.withdraw(), InvitationState::Accepted);
+    drop((command, jobs, sums, seen));
+    nothing_left(before, "all is released");
+}
+
+#[test]
+fn what_the_child_starts_inherits_nothing() {
+    let _alone = settled();
+    let before = there();
+    let sums = Queue::<f32>::bounded(4).unwrap();
+    let mut command = program("inherits");
+    let invitation = invite(&mut command, sums.clone()).unwrap();
+    said(&mut command);
+    drop(command);
+    assert_eq!((take(&sums), invitation.state()), (1.0, InvitationState::Accepted));
+    // Through a shell, which is no program of this library.
+    let mut command = Command::new("sh");
+    command.args(["-c", "\"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
+    let mut command = as_guest(command, "inherits");
+    let through = invite(&mut command, sums.clone()).unwrap();
+    said(&mut command);
+    assert_eq!((take(&sums), through.state()), (1.0, InvitationState::Accepted));
+    drop((command, invitation, through, sums));
+    nothing_left(before, "all is released");
+}
+
+#[test]
+fn a_guest_starts_workers_and_invites() {
+    let _alone = settled();
+    let sums = Queue::<f32>::bounded(4).unwrap();
+    let mut command = program("starts-workers");
+    invite(&mut command, sums.clone()).unwrap();
+    said(&mut command);
+    assert_eq!([take(&sums), take(&sums)], [2.0, 1.0]);
+}
+
+/// A value that holds memory, of which nothing else is left here.
+fn parcel() -> Parcel {
+    Parcel::new(7, &Tensor::zeros([1000]).unwrap().freeze()).unwrap()
+}
+
+#[test]
+fn what_is_not_accepted_is_released() {
+    let _alone = settled();
+    let before = there();
+    let released = |what: &str, invitation: Invitation| {
+        eventually_in_use(before.0, what);
+        assert_eq!(invitation.state(), InvitationState::Lapsed, "{what}");
+        drop(invitation);
+        nothing_left(before, what);
+    };
+    let mut command = Command::new("true");
+    let invitation = invite(&mut command, parcel()).unwrap();
+    assert_eq!(invitation.state(), InvitationState::Open);
+    assert_ne!(in_use(), before.0);
+    drop(command);
+    released("a command that started nothing", invitation);
+
+    let mut command = Command::new("/no/such/program");
+    let invitation = invite(&mut command, parcel()).unwrap();
+    command.spawn().unwrap_err();
+    drop(command);
+    released("a program that could not be executed", invitation);
+
+    let mut command = Command::new("true");
+    let invitation = invite(&mut command, parcel()).unwrap();
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    assert!(end(&mut child).success());
+    released("a program that knows nothing of it", invitation);
+
+    let mut command = Command::new("cat");
+    let invitation = invite(&mut command, parcel()).unwrap();
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    drop(command);
+    Arena::current().unwrap().sweep().unwrap();
+    assert_eq!(invitation.state(), InvitationState::Open, "the child may accept it");
+    child.kill().unwrap();
+    end(&mut child);
+    drop(child);
+    released("a child that was killed", invitation);
+
+    let mut command = Command::new("true");
+    let invitation = invite(&mut command, parcel()).unwrap();
+    let another = invitation.clone();
+    assert_eq!(another.withdraw(), InvitationState::Lapsed);
+    drop(command);
+    released("an invitation that was withdrawn", invitation);
+}
+
+#[test]
+fn a_guest_is_killed_at_every_access_of_accepting() {
+    for_every_access(|at| {
+        let mut command = program(&format!("dies {at}"));
+        let invitation = invite(&mut command, parcel()).unwrap();
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        drop(command);
+        let status = end(&mut child);
+        assert_ne!(outcome(&invitation), InvitationState::Open);
+        !status.success()
+    });
+}

@@ -1,0 +1,80 @@
+//! Programs that are invited into the memory of another one: started by `std::process::Command`, or connected over a socket. They
+//! begin without shared memory: they are this program, started anew.
+
+mod commands;
+mod refused;
+mod sockets;
+
+use std::fs::File;
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use mp::connection::{Invitation, InvitationState};
+use mp_tests::{DEADLINE, eventually};
+
+/// What a guest is to do: a word, and an argument.
+const GUEST: &str = "MP_TESTS_GUEST";
+
+/// This program, to be started as a guest.
+fn guest(what: &str) -> Command {
+    as_guest(Command::new(std::env::current_exe().unwrap()), what)
+}
+
+/// A program that executes what it gets as arguments behind its own, or is this one.
+fn as_guest(mut command: Command, what: &str) -> Command {
+    command.args(["helper", "--exact", "--nocapture", "--test-threads=1"]).env(GUEST, what);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Not a test: what [`guest`] starts.
+#[test]
+fn helper() {
+    let Ok(what) = std::env::var(GUEST) else { return };
+    let (what, argument) = what.split_once(' ').unwrap_or((&what, ""));
+    let known =
+        commands::guest(what, argument) || refused::guest(what, argument) || sockets::guest(what, argument);
+    assert!(known, "{what}");
+}
+
+/// Waits for the end of a child.
+#[track_caller]
+fn end(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    eventually("the child ends", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap()
+}
+
+/// Runs a guest to its good end, and returns what it said.
+#[track_caller]
+fn said(command: &mut Command) -> String {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let status = end(&mut child);
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(status.success(), "{status}\n{text}");
+    text
+}
+
+/// Waits until an invitation is no longer open; its command is gone.
+#[track_caller]
+fn outcome(invitation: &Invitation) -> InvitationState {
+    let state = invitation.wait_timeout(DEADLINE).unwrap();
+    assert_ne!(state, InvitationState::Open);
+    state
+}
+
+/// In a guest: the sockets that it has.
+fn sockets() -> Vec<String> {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+    let targets = fds.filter_map(|fd| Some(std::fs::read_link(fd.ok()?.path()).ok()?.display().to_string()));
+    targets.filter(|target| target.starts_with("socket:")).collect()
+}
+
+/// In a process: waits until a file of this name is there.
+fn wait_for_file(path: &str) {
+    eventually("the file is there", || File::open(path).is_ok());
+}

@@ -1,0 +1,194 @@
+//! Processes that can't accept: each gets an error that says why.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use mp::Arena;
+use mp::connection::{InvitationState, accept_invitation, invite};
+use mp_tests::scratch::Scratch;
+use mp_tests::{eventually, settled};
+
+use crate::{end, guest as program, outcome, said, wait_for_file};
+
+/// A user that is not root.
+const STRANGER: u32 = 65_534;
+
+/// Prints how it went, in a line of its own.
+fn tell(what: &str) {
+    match accept_invitation::<String>() {
+        Ok(value) => println!("\n{what}: took {value}"),
+        Err(error) => println!("\n{what}: {error}"),
+    }
+}
+
+pub(crate) fn guest(what: &str, argument: &str) -> bool {
+    match what {
+        "tells" => tell("it"),
+        "tells-twice" => {
+            tell("first");
+            tell("second");
+        }
+        "has-memory" => {
+            Arena::current().unwrap();
+            tell("it");
+        }
+        "waits" => {
+            wait_for_file(argument);
+            tell("it");
+        }
+        "invites-and-dies" => {
+            let file: String = accept_invitation().unwrap();
+            let mut command = program(&format!("waits {file}"));
+            invite(&mut command, "a value".to_string()).unwrap();
+            command.spawn().unwrap();
+            std::process::abort();
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// What a guest says that can't accept.
+#[track_caller]
+fn refusal(command: &mut Command) -> String {
+    let text = said(command);
+    let line = text.lines().find_map(|line| line.strip_prefix("it: "));
+    let line = line.unwrap_or_else(|| panic!("{text}")).to_owned();
+    assert!(!line.starts_with("took "), "{line}");
+    line
+}
+
+#[track_caller]
+fn refused_with(command: &mut Command, expected: &str) {
+    let line = refusal(command);
+    assert!(line.contains(expected), "{line}");
+}
+
+#[test]
+fn a_process_without_an_invitation() {
+    let _alone = settled();
+    refused_with(&mut program("tells"), "the environment has no MP_INVITATION");
+    for nonsense in ["", "v1:3", "v1:-1:1", "hello"] {
+        refused_with(program("tells").env("MP_INVITATION", nonsense), "which is not from `invite`");
+    }
+    // Numbers of no file, and of one that is no socket.
+    for place in ["v1:1000:1", "v1:0:1"] {
+        refused_with(program("tells").env("MP_INVITATION", place), "does not lead to process 1");
+    }
+    let other = "the format of MP_INVITATION is 9, this build has 1";
+    refused_with(program("tells").env("MP_INVITATION", "v9:whatever"), other);
+    // The variable was lost, or the descriptor.
+    let mut command = program("tells");
+    invite(&mut command, "a value".to_string()).unwrap();
+    refused_with(command.env_remove("MP_INVITATION"), "the environment has no MP_INVITATION");
+}
+
+#[test]
+fn one_process_accepts_and_once() {
+    let _alone = settled();
+    let mut command = program("tells-twice");
+    let invitation = invite(&mut command, "a value".to_string()).unwrap();
+    let text = said(&mut command);
+    assert!(text.contains("first: took a value"), "{text}");
+    assert!(text.contains("second: this process has an arena already"), "{text}");
+    assert_eq!(outcome(&invitation), InvitationState::Accepted);
+    // The same command once more.
+    let text = said(&mut command);
+    assert!(text.contains("first: no invitation that this process can accept: another process"), "{text}");
+    assert!(
+        text.contains("second: no invitation that this process can accept: the environment has"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_process_with_memory_or_another_type() {
+    let _alone = settled();
+    let mut command = program("has-memory");
+    let invitation = invite(&mut command, "a value".to_string()).unwrap();
+    refused_with(&mut command, "this process has an arena already");
+    drop(command);
+    assert_eq!(outcome(&invitation), InvitationState::Lapsed);
+
+    let mut command = program("tells");
+    let invitation = invite(&mut command, 7_u64).unwrap();
+    refused_with(&mut command, "where alloc::string::String is expected");
+    assert_eq!(outcome(&invitation), InvitationState::Accepted);
+}
+
+#[test]
+fn an_invitation_that_was_withdrawn() {
+    let _alone = settled();
+    let scratch = Scratch::new("withdrawn");
+    let file = scratch.0.join("go");
+    let mut command = program(&format!("waits {}", file.display()));
+    let invitation = invite(&mut command, "a value".to_string()).unwrap();
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    drop(command);
+    assert_eq!(invitation.withdraw(), InvitationState::Lapsed);
+    std::fs::write(file, "").unwrap();
+    let status = end(&mut child);
+    let text = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
+    assert!(status.success() && text.contains("it was withdrawn, or the process that invited"), "{text}");
+}
+
+#[test]
+fn an_invitation_whose_process_has_died() {
+    let _alone = settled();
+    let scratch = Scratch::new("has-died");
+    let file = scratch.0.join("go");
+    let mut command = program("invites-and-dies");
+    invite(&mut command, file.display().to_string()).unwrap();
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert!(!end(&mut child).success());
+    eventually("what the dead process had is released", || {
+        Arena::current().unwrap().sweep().unwrap();
+        Arena::current().unwrap().members().len() == 1
+    });
+    std::fs::write(file, "").unwrap();
+    // Until the orphan has closed it as well.
+    let text = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
+    assert!(text.contains("it was withdrawn, or the process that invited has ended"), "{text}");
+}
+
+/// A copy of this program in a folder that every user enters.
+fn copy(scratch: &Scratch, mode: u32) -> Command {
+    let path = scratch.0.join("program");
+    let own = std::env::current_exe().unwrap();
+    // By another process: a program that is open for writing can't be executed.
+    let made = Command::new("install").args(["-m", "755"]).arg(own).arg(&path).status();
+    assert!(made.unwrap().success());
+    for (path, mode) in [(&scratch.0, 0o755), (&path, mode)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut command = crate::as_guest(Command::new(path), "tells");
+    command.current_dir("/").gid(STRANGER).uid(STRANGER);
+    command
+}
+
+#[test]
+fn a_process_of_another_user() {
+    let _alone = settled();
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIPPED: only root can start processes of other users");
+    }
+    let scratch = Scratch::new("stranger");
+    let mut command = copy(&scratch, 0o755);
+    let invitation = invite(&mut command, "a value".to_string()).unwrap();
+    refused_with(&mut command, "it is a socket of user 0, and this process is of user 65534");
+    drop(command);
+    assert_eq!(outcome(&invitation), InvitationState::Lapsed);
+    // With privileges that its user lacks, where the file system has such programs.
+    let scratch = Scratch::new("set-user-id");
+    let mut command = copy(&scratch, 0o4755);
+    let invitation = invite(&mut command, "a value".to_string()).unwrap();
+    let line = refusal(&mut command);
+    let has_none = line.contains("it is a socket of user 0");
+    assert!(line.contains("MP_INVITATION is ignored") || has_none, "{line}");
+    drop(command);
+    assert_eq!(outcome(&invitation), InvitationState::Lapsed);
+    if has_none {
+        println!("SKIPPED: /dev/shm has no set-user-ID programs");
+    }
+}

@@ -1,0 +1,153 @@
+//! Programs that connect, and have nothing in common with the one that invites them.
+
+use std::sync::OnceLock;
+
+use mp::connection::{InvitationState, SocketOptions};
+use mp::message::MessageError;
+use mp::{Connection, GetError, Listener, PutError, Queue, Tensor, connect, pipe};
+use mp_core::inject;
+use mp_tests::kill::{KILL, for_every_access};
+use mp_tests::parcel::Parcel;
+use mp_tests::{DEADLINE, eventually_in_use, give, in_use, settled, take};
+
+use crate::{end, guest as program, outcome};
+
+type Work = (Queue<Tensor<f32>>, Queue<f32>);
+
+pub(crate) fn guest(what: &str, argument: &str) -> bool {
+    let (address, at) = argument.split_once(' ').unwrap_or((argument, "0"));
+    match what {
+        "connects" => {
+            let there = SocketOptions::new().authkey("secret").connect(address).unwrap();
+            there.send(1_u8).unwrap();
+            let (jobs, sums) = there.accept_invitation_timeout::<Work>(DEADLINE).unwrap();
+            while let Some(batch) = jobs.get().unwrap() {
+                sums.put(batch.iter().sum()).unwrap();
+            }
+            // The connection goes on.
+            there.send("done".to_string()).unwrap();
+        }
+        "receives" => {
+            let there = connect(address).unwrap();
+            // A message is first, then an invitation in its place.
+            let early = there.accept_invitation_timeout::<Work>(DEADLINE).unwrap_err();
+            assert!(early.to_string().contains("a message comes before it"), "{early}");
+            assert_eq!(there.recv_timeout::<u8>(DEADLINE).unwrap(), 1);
+            let error = there.recv_timeout::<u8>(DEADLINE).unwrap_err();
+            assert!(
+                error.to_string().contains("an invitation, for Connection::accept_invitation"),
+                "{error}"
+            );
+            assert_eq!(there.recv_timeout::<u8>(DEADLINE).unwrap(), 2);
+        }
+        "dies-connected" => {
+            let there = connect(address).unwrap();
+            inject::arm(at.parse().unwrap(), KILL);
+            drop(there.accept_invitation::<Parcel>().unwrap());
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn name(test: &str) -> String {
+    format!("@mp-test-{}-{test}", std::process::id())
+}
+
+#[track_caller]
+fn accept(listener: &Listener) -> Connection {
+    listener.accept_timeout(DEADLINE).unwrap().expect("a connection")
+}
+
+#[test]
+fn an_unrelated_program_shares_queues() {
+    let _alone = settled();
+    let (name, before) = (name("joins"), in_use());
+    let listener = SocketOptions::new().authkey("secret").listen(name.as_str()).unwrap();
+    let mut child = program(&format!("connects {name}")).spawn().unwrap();
+    let here = accept(&listener);
+    assert_eq!(here.recv_timeout::<u8>(DEADLINE).unwrap(), 1);
+    let (jobs, sums) = (Queue::bounded(2).unwrap(), Queue::<f32>::bounded(2).unwrap());
+    let invitation = here.invite((jobs.clone(), sums.clone())).unwrap();
+    for i in 0..10 {
+        give(&jobs, Tensor::full([1000], i as f32).unwrap());
+        assert_eq!(take(&sums), 1000.0 * i as f32);
+    }
+    assert_eq!(invitation.state(), InvitationState::Accepted);
+    jobs.close();
+    assert_eq!(here.recv_timeout::<String>(DEADLINE).unwrap(), "done");
+    assert!(end(&mut child).success());
+    drop((jobs, sums, invitation));
+    eventually_in_use(before, "all is released");
+}
+
+#[test]
+fn an_invitation_that_is_received_as_a_message_lapses() {
+    let _alone = settled();
+    let (name, before) = (name("receives"), in_use());
+    let listener = Listener::bind(name.as_str()).unwrap();
+    let mut child = program(&format!("receives {name}")).spawn().unwrap();
+    let here = accept(&listener);
+    here.send(1_u8).unwrap();
+    let queues = (Queue::<Tensor<f32>>::bounded(2).unwrap(), Queue::<f32>::bounded(2).unwrap());
+    let invitation = here.invite(queues).unwrap();
+    here.send(2_u8).unwrap();
+    assert!(end(&mut child).success());
+    assert_eq!(outcome(&invitation), InvitationState::Lapsed);
+    eventually_in_use(before, "all is released");
+    // It is gone by now, and the value comes back.
+    let queue = Queue::<u8>::bounded(1).unwrap();
+    match here.invite((queue, "mine".to_string())) {
+        Err(PutError::Disconnected((queue, text))) => {
+            queue.put(1).unwrap();
+            assert_eq!((queue.get().unwrap(), text.as_str()), (Some(1), "mine"));
+        }
+        other => panic!("{other:?}"),
+    }
+    eventually_in_use(before, "all is released");
+}
+
+#[test]
+fn an_invitation_that_is_never_received_lapses() {
+    let _alone = settled();
+    let (name, before) = (name("gone"), in_use());
+    let listener = Listener::bind(name.as_str()).unwrap();
+    let there = connect(name.as_str()).unwrap();
+    let here = accept(&listener);
+    let invitation = here.invite(Tensor::<u8>::zeros([1000]).unwrap().freeze()).unwrap();
+    assert_ne!(in_use(), before);
+    assert_eq!(invitation.state(), InvitationState::Open);
+    // This process has memory already, and is no guest.
+    let error = there.accept_invitation::<u8>().unwrap_err();
+    let GetError::Failed(MessageError::Memory(mp::Error::ArenaExists(_))) = error else { panic!("{error}") };
+    assert_eq!(outcome(&invitation), InvitationState::Lapsed);
+    let invitation = here.invite(Tensor::<u8>::zeros([1000]).unwrap().freeze()).unwrap();
+    drop(there);
+    assert_eq!(outcome(&invitation), InvitationState::Lapsed);
+    drop(invitation);
+    eventually_in_use(before, "all is released");
+    let (one, other) = pipe().unwrap();
+    assert!(matches!(one.invite(1), Err(PutError::Failed { value: 1, .. })));
+    assert!(matches!(other.accept_invitation::<u8>(), Err(GetError::Failed(_))));
+}
+
+#[test]
+fn a_program_is_killed_at_every_access_of_accepting() {
+    let name = name("killed");
+    // No other test counts what is open, within.
+    let listener = OnceLock::new();
+    for_every_access(|at| {
+        let listener = listener.get_or_init(|| Listener::bind(name.as_str()).unwrap());
+        let mut child = program(&format!("dies-connected {name} {at}"))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let here = accept(listener);
+        let parcel = Parcel::new(7, &Tensor::zeros([1000]).unwrap().freeze()).unwrap();
+        let invitation = here.invite(parcel).unwrap();
+        let status = end(&mut child);
+        drop(here);
+        assert_ne!(outcome(&invitation), InvitationState::Open);
+        !status.success()
+    });
+}
