@@ -26,7 +26,7 @@ enum Bug {
     ForgetsBeforeSending,
     /// The pool does not read the journal of a dead worker.
     IgnoresJournal,
-    /// The pool gives another worker the item that the dead one was at, too.
+    /// The pool gives another worker the item that the dead worker was at, too.
     RunsAgain,
     /// The pool condemns the worker for an item that it has finished meanwhile.
     CondemnsWithoutLook,
