@@ -17,7 +17,7 @@ use mp_core::Result;
 ///
 /// let indices = [[0_i64, 1, 1], [2, 0, 2]].share_memory()?.freeze(); // a column for each element
 /// let values = [3.0_f32, 4.0, 5.0].share_memory()?.freeze();
-/// let s = SparseCoo::new(indices, values, &[2, 3])?;
+/// let s = SparseCoo::new(indices, values, [2, 3])?;
 /// assert_eq!((s.nnz(), s.is_coalesced()), (3, true));
 /// assert_eq!(s.to_dense()?.as_slice()?, [0.0, 0.0, 3.0, 4.0, 0.0, 5.0]);
 /// # Ok::<(), mp_tensor::Error>(())
@@ -42,8 +42,8 @@ impl<T: Element, M: Sendable> SparseCoo<T, M> {
     /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index is out of range,
     /// [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) when there are too many dimensions;
     /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
-    pub fn new(indices: Tensor<i64, M>, values: Tensor<T, M>, shape: &[usize]) -> Result<Self> {
-        let shape = Dims::from_slice(shape)?;
+    pub fn new(indices: Tensor<i64, M>, values: Tensor<T, M>, shape: impl AsRef<[usize]>) -> Result<Self> {
+        let shape = Dims::from_slice(shape.as_ref())?;
         indices.raw.here()?;
         let &[sparse, n] = indices.shape() else {
             return misfit(format!(
@@ -176,6 +176,6 @@ impl<T: Element, M: Sendable> Serialize for SparseCoo<T, M> {
 impl<'de, T: Element, M: Sendable> Deserialize<'de> for SparseCoo<T, M> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         let (indices, values, shape) = <(Tensor<i64, M>, Tensor<T, M>, Dims<usize>)>::deserialize(d)?;
-        Self::new(indices, values, &shape).map_err(D::Error::custom)
+        Self::new(indices, values, &shape[..]).map_err(D::Error::custom)
     }
 }

@@ -41,12 +41,26 @@ impl<T: Element, M: Aliased> Tensor<T, M> {
 impl<T: Element, M: Sendable> Tensor<T, M> {
     /// Any shape and strides, with this offset, within its storage.
     ///
+    /// ```
+    /// use mp_tensor::Tensor;
+    ///
+    /// let t = Tensor::<i32>::from_fn([6], |i| i as i32)?.freeze();
+    /// let windows = t.as_strided([4, 3], [1, 1], 0)?; // of three elements each, one beside the other
+    /// assert_eq!(windows.select(0, 2)?.to_vec(), [2, 3, 4]);
+    /// # Ok::<(), mp_tensor::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when some of it would lie outside,
     /// [`Error::Unsupported`](mp_core::Error::Unsupported) when a stride is negative.
-    pub fn as_strided(&self, shape: &[usize], strides: &[isize], offset: usize) -> Result<Self> {
+    pub fn as_strided(
+        &self,
+        shape: impl AsRef<[usize]>,
+        strides: impl AsRef<[isize]>,
+        offset: usize,
+    ) -> Result<Self> {
         let elements = self.storage().len() / size_of::<T>();
-        self.viewed(|v| v.as_strided(shape, strides, offset, elements))
+        self.viewed(|v| v.as_strided(shape.as_ref(), strides.as_ref(), offset, elements))
     }
 }
 
