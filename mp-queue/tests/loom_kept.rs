@@ -1,0 +1,126 @@
+//! Rings whose messages stay (`watch`, `broadcast`), under loom: what their fences keep.
+//!
+//! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_kept`
+//!
+//! | fence | without it | found by |
+//! |---|---|---|
+//! | a reader's, between its pin and its second look at the slot | the message is dropped under its reader | `loom_what_is_pinned_is_not_dropped` |
+//! | a collector's, between the swap to `LAST` and its look at the pins | the same | the same |
+//! | a reader's, between the end of its pin and its look at the slot | a retired message that neither collects | `loom_what_is_unpinned_is_collected` |
+#![cfg(mp_loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use mp_core::mem::{Column, HeapMem, Mem, Word, run};
+use mp_core::words::{Holder, Member, Owner};
+use mp_queue::ring::{
+    Collect, Collected, Pin, Pinned, Pins, Put, PutEnd, Retire, RingAt, Slot, SlotState, Ticket, Unpin,
+};
+
+const OWNER: Column = Column { base: Word::at(48), stride: 24 };
+const PLACE: Column = Column { base: Word::at(56), stride: 24 };
+const PAYLOAD: Word = Word::at(64);
+const PINS: Pins = Pins { used: Word::at(72), first: Word::at(80), count: 1 };
+const WORDS: usize = 11;
+const RING: RingAt = RingAt {
+    block: 0,
+    slots: 1,
+    before: 0,
+    head: Word::at(0),
+    tail: Word::at(8),
+    first: Word::at(16),
+    envelopes: 1,
+};
+const FIRST: Ticket = Ticket { lap: 1, index: 0 };
+/// What the message says, and what is written where it was after it was dropped.
+const WHOLE: u64 = 100;
+const DROPPED: u64 = 7;
+
+fn intent(i: u32) -> Word {
+    Word::at(32 + 8 * u64::from(i))
+}
+
+fn member(i: u32) -> Member {
+    Member::new(i, 1)
+}
+
+/// A ring with one message.
+fn memory() -> Arc<HeapMem> {
+    let m = HeapMem::new(WORDS);
+    m.store(RING.head, FIRST.pack());
+    m.store(RING.tail, FIRST.pack());
+    m.store(RING.slot(0), Slot { lap: 1, state: SlotState::Empty }.pack());
+    let owner = Owner { holder: Holder::Member(member(0)), seq: 1 };
+    m.store(OWNER.of(0), owner.pack());
+    m.store_relaxed(PAYLOAD, WHOLE);
+    let put = run(Put::new(RING, intent(0), (0, OWNER.of(0), PLACE.of(0)), member(0), owner), &m);
+    assert!(matches!(put, PutEnd::Done(_)));
+    Arc::new(m)
+}
+
+/// Collects the message, and drops it if that succeeds: whether it did.
+fn collect(m: &HeapMem, me: u32) -> bool {
+    match run(Collect::new(RING, PINS, intent(me), OWNER, member(me), 0), m) {
+        Collected::Taken(..) => {
+            m.store_relaxed(PAYLOAD, DROPPED);
+            true
+        }
+        Collected::Pinned(..) | Collected::Nothing => false,
+    }
+}
+
+/// A sender for which the message is one too many.
+fn retire(m: &HeapMem, me: u32) -> bool {
+    assert_eq!(run(Retire::new(RING, 0, FIRST), m), Some(0), "the message is the oldest");
+    collect(m, me)
+}
+
+/// A reader that has seen the message: whether it has collected it.
+fn read(m: &HeapMem, me: u32, seen: Slot) -> bool {
+    let pin = match run(Pin::new(RING, PINS, member(me), 0, seen), m) {
+        Pinned::Held(pin) => {
+            assert_eq!(m.load_relaxed(PAYLOAD), WHOLE, "dropped under its reader");
+            pin
+        }
+        Pinned::Changed(pin) => pin,
+        Pinned::NoneFree => panic!("no other reader pins"),
+    };
+    run(Unpin::new(RING, PINS, member(me), pin, 0), m) && collect(m, me)
+}
+
+fn seen(m: &HeapMem) -> Slot {
+    Slot::unpack(m.load(RING.slot(0)))
+}
+
+/// A reader pins and reads what a sender retires and collects.
+#[test]
+fn loom_what_is_pinned_is_not_dropped() {
+    loom::model(|| {
+        let m = memory();
+        let first = seen(&m);
+        let sender = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || retire(&m, 1))
+        };
+        let read = read(&m, 0, first);
+        let collected = sender.join().unwrap();
+        assert!(!(read && collected), "dropped twice");
+    });
+}
+
+/// A reader gives its pin up while a sender retires what it has read: one of the two collects it.
+#[test]
+fn loom_what_is_unpinned_is_collected() {
+    loom::model(|| {
+        let m = memory();
+        let pinned = run(Pin::new(RING, PINS, member(0), 0, seen(&m)), &*m);
+        assert_eq!(pinned, Pinned::Held(0));
+        let sender = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || retire(&m, 1))
+        };
+        let read = run(Unpin::new(RING, PINS, member(0), 0, 0), &*m) && collect(&m, 0);
+        let collected = sender.join().unwrap();
+        assert!(read != collected, "{}", if read { "dropped twice" } else { "retired, and never dropped" });
+    });
+}
