@@ -314,6 +314,8 @@ impl<T> Clone for Receiver<T> {
     }
 }
 
+crate::queue::kept::named!(Sender Receiver);
+
 impl<T> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "broadcast::Sender<{}>{:?}", std::any::type_name::<T>(), self.end)

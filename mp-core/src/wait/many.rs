@@ -211,11 +211,17 @@ fn watch(deadline: Option<Instant>) -> Watch {
     Watch::new(Instant::now(), deadline.map_or(Wait::Forever, Wait::Until))
 }
 
+/// How many things are described in a report, at most.
+const SHOWN: usize = 8;
+
 /// What it waits for, for reports.
 fn subject(things: &[&dyn Waitable]) -> Subject {
-    let state = match things.len() {
-        1 => "one thing".to_owned(),
-        n => format!("{n} things"),
+    let described: Vec<_> = things.iter().take(SHOWN).filter_map(|thing| thing.described()).collect();
+    let state = match (things.len(), &described[..]) {
+        (1, [one]) => one.clone(),
+        (1, _) => "one thing".to_owned(),
+        (n, []) => format!("{n} things"),
+        (n, some) => format!("{n} things: {}", some.join(", ")),
     };
     Subject::other(Call::Many, On::Other, state)
 }

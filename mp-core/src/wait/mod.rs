@@ -72,6 +72,11 @@ pub trait Waitable {
     fn is_ready_after_all(&self) -> bool {
         self.is_ready()
     }
+
+    /// What it is, for reports of waits that last long, as in `socket "results" to pid 42`; `None` where it has nothing to say.
+    fn described(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Where one sleeps until something may be ready.

@@ -106,6 +106,37 @@ impl Connection {
         &self.ends
     }
 
+    /// Gives it a name: for reports of waits that last long, and for `Debug`. Both ends of a pipe have one name, in all processes, which
+    /// is cut at 32 bytes; over a socket each side has its own. The last one given counts. It finds nothing.
+    ///
+    /// ```
+    /// let (here, there) = mp_queue::pipe()?;
+    /// let here = here.named("control");
+    /// assert_eq!(there.given_name().as_deref(), Some("control"));
+    /// assert!(format!("{here:?}").contains("control"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        for end in self.ends.receiving().into_iter().chain(self.ends.sending()) {
+            mp_core::waits::name_object(end.raw().hold(), name);
+        }
+        if let Ends::Socket(socket) = &self.ends {
+            socket.set_name(name);
+        }
+        self
+    }
+
+    /// The name that it was [given](Self::named), by whichever process has the pipe, or by this one for a socket.
+    pub fn given_name(&self) -> Option<String> {
+        match &self.ends {
+            Ends::Both { into: end, .. } | Ends::Into(end) | Ends::Out(end) => {
+                mp_core::waits::object_name(end.raw().hold())
+            }
+            Ends::Socket(socket) => socket.given_name(),
+        }
+    }
+
     /// Sends a value. It waits only for a socket whose other end does not receive, as long as that does not:
     /// see [`send_timeout`](Self::send_timeout).
     ///

@@ -25,4 +25,12 @@ impl Waitable for Connection {
             Ends::Socket(socket) => socket.has_arrived(),
         }
     }
+
+    fn described(&self) -> Option<String> {
+        match (self.ends(), self.given_name()) {
+            (Ends::Socket(socket), _) => Some(socket.described()),
+            (_, Some(name)) => Some(format!("pipe {name:?}")),
+            (_, None) => Some("pipe".into()),
+        }
+    }
 }

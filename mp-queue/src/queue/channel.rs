@@ -150,7 +150,11 @@ impl End {
 impl fmt::Debug for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let other = if self.alone().is_some() { "disconnected" } else { "connected" };
-        write!(f, "({} messages, block {}, {other})", self.raw.len(), self.raw.hold().block())
+        write!(f, "({} messages, block {}, {other}", self.raw.len(), self.raw.hold().block())?;
+        match mp_core::waits::object_name(self.raw.hold()) {
+            Some(name) => write!(f, ", {name:?})"),
+            None => f.write_str(")"),
+        }
     }
 }
 

@@ -31,6 +31,26 @@ impl Clone for KeptEnd {
     }
 }
 
+/// Names for people, of both sides of what has kept ends.
+macro_rules! named {
+    ($($side:ident)*) => {$(
+        impl<T> $side<T> {
+            /// Gives the channel a name, as [`Queue::named`](crate::Queue::named).
+            #[must_use]
+            pub fn named(self, name: &str) -> Self {
+                mp_core::waits::name_object(self.end.raw().hold(), name);
+                self
+            }
+
+            /// The name that some process [gave](Self::named) the channel.
+            pub fn given_name(&self) -> Option<String> {
+                mp_core::waits::object_name(self.end.raw().hold())
+            }
+        }
+    )*};
+}
+pub(crate) use named;
+
 impl fmt::Debug for KeptEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.end.fmt(f)

@@ -261,6 +261,8 @@ impl<T> Clone for Receiver<T> {
     }
 }
 
+crate::queue::kept::named!(Receiver);
+
 impl<T> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "watch::Receiver<{}>{:?}", std::any::type_name::<T>(), self.end)

@@ -177,6 +177,8 @@ impl<T> Clone for Sender<T> {
     }
 }
 
+crate::queue::kept::named!(Sender);
+
 impl<T> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "watch::Sender<{}>{:?}", std::any::type_name::<T>(), self.end)

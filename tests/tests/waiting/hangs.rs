@@ -4,8 +4,9 @@
 use std::time::{Duration, Instant};
 
 use mp::process::{Process, Stdio};
+use mp::queue::{broadcast, watch};
 use mp::wait::{report_hangs_after, report_waits_after};
-use mp::{Event, Lock, Queue, SpawnOptions, pipe, start_processes};
+use mp::{Event, Listener, Lock, Queue, SpawnOptions, connect, pipe, start_processes};
 use mp_tests::{DEADLINE, Outcome, eventually, signal, take};
 use rustix::process::Signal;
 
@@ -264,6 +265,73 @@ fn the_environment_asks_for_reports_of_all_waits() {
     has(&text, &["mp: MP_STALL=soon is ignored: it takes a number of seconds"]);
 }
 
+fn receives_from_a_named_pipe((): ()) -> Outcome {
+    let (here, there) = pipe()?;
+    let _there = there.named("control");
+    here.recv::<u32>()?;
+    Ok(())
+}
+
+fn receives_from_a_named_cell((): ()) -> Outcome {
+    let (sender, receiver) = watch::channel(1)?;
+    let _sender = sender.named("weights");
+    receiver.wait_changed()?;
+    Ok(())
+}
+
+fn receives_from_a_named_broadcast((): ()) -> Outcome {
+    let (_sender, receiver) = broadcast::channel::<u32>(2)?;
+    receiver.named("news").recv()?;
+    Ok(())
+}
+
+fn receives_from_a_named_socket((): ()) -> Outcome {
+    let address = format!("@mp-hangs-{}", std::process::id());
+    let listener = Listener::bind(&*address)?;
+    let client = connect(&*address)?.named("results");
+    let _server = listener.accept()?;
+    client.recv::<u32>()?;
+    Ok(())
+}
+
+fn accepts_at_a_named_listener((): ()) -> Outcome {
+    let listener = Listener::bind(format!("@mp-hangs-{}", std::process::id()))?.named("front");
+    listener.accept()?;
+    Ok(())
+}
+
+#[test]
+fn reports_name_what_has_a_name() {
+    fn report<F: Fn(()) -> Outcome + Copy + Send + 'static>(program: F) -> String {
+        said(program, &[("MP_STALL", "0.3")], "has waited")
+    }
+    has(&report(receives_from_a_named_pipe), &["in Connection::recv of pipe \"control\" (#"]);
+    has(&report(receives_from_a_named_cell), &["of cell \"weights\" (#"]);
+    has(&report(receives_from_a_named_broadcast), &["of channel \"news\" (#"]);
+    has(&report(receives_from_a_named_socket), &["of socket \"results\" to pid "]);
+    has(&report(accepts_at_a_named_listener), &["of listener \"front\" at @mp-hangs-"]);
+}
+
+#[test]
+fn debug_shows_names() {
+    let (here, there) = pipe().unwrap();
+    let (here, there) = (here.named("control"), format!("{there:?}"));
+    assert_eq!(here.given_name().as_deref(), Some("control"));
+    has(&there, &["\"control\""]);
+    let (sender, receiver) = watch::channel(1).unwrap();
+    let receiver = receiver.named("weights");
+    sender.send(2).unwrap();
+    has(&format!("{sender:?}"), &["\"weights\""]);
+    assert_eq!((*receiver.borrow().unwrap(), receiver.given_name().as_deref()), (2, Some("weights")));
+    let (sender, receiver) = broadcast::channel(2).unwrap();
+    let sender = sender.named("news");
+    (0..4).for_each(|n| sender.send(n).unwrap());
+    has(&format!("{receiver:?}"), &["\"news\""]);
+    assert_eq!(sender.given_name().as_deref(), Some("news"));
+    let (sender, receiver) = mp::channel::<u8>().unwrap();
+    has(&format!("{:?} {receiver:?}", sender.named("jobs")), &["Sender<u8>", "\"jobs\") Receiver"]);
+}
+
 fn works_beside_a_wait((): ()) -> Outcome {
     let jobs = Queue::<u32>::bounded(1)?;
     std::thread::Builder::new().name("busy".into()).spawn(|| std::thread::park_timeout(DEADLINE))?;
@@ -275,9 +343,11 @@ fn works_beside_a_wait((): ()) -> Outcome {
 fn a_signal_asks_what_all_threads_wait_for() {
     let builder = Process::builder().name("asked").daemon(true).stderr(Stdio::Capture);
     let child = builder.env("MP_DUMP_SIGNAL", "USR2").spawn(works_beside_a_wait, ()).unwrap();
-    // The handler is there before its thread is, and that before the other one.
-    let threads = || std::fs::read_dir(format!("/proc/{}/task", child.pid())).map_or(0, Iterator::count);
-    eventually("its threads", || threads() == 3);
+    // The handler is there before its thread is, and that before the other one; which gives itself its name.
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", child.pid())).into_iter().flatten().flatten();
+    let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
+    let busy = || threads().any(|thread| name(thread).is_ok_and(|name| name.trim() == "busy"));
+    eventually("its threads", || threads().count() == 3 && busy());
     let (mut dumps, mut text) = (0, String::new());
     let until = Instant::now() + DEADLINE;
     // The first ones may come before the wait is long enough to be shown.

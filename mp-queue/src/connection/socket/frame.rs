@@ -49,6 +49,8 @@ pub(crate) struct Socket {
     fd: OwnedFd,
     peer: Peer,
     limit: usize,
+    /// As this process calls it.
+    name: Mutex<Option<String>>,
     pub(super) reader: Mutex<Reader>,
     pub(super) writer: Mutex<Writer>,
 }
@@ -207,20 +209,7 @@ impl Reader {
     }
 }
 
-/// As something to wait for.
-struct Writable<'a>(BorrowedFd<'a>);
-
-impl Waitable for Writable<'_> {
-    fn place(&self) -> WaitPoint<'_> {
-        WaitPoint::Writable(self.0)
-    }
-
-    fn is_ready(&self) -> bool {
-        found(self.0, PollFlags::OUT) != PollFlags::empty()
-    }
-}
-
-/// What arrives at a socket, as something that a future waits for.
+/// What arrives at a socket, as something to wait for.
 struct Arrivals(Arc<Socket>);
 
 impl Waitable for Arrivals {
@@ -231,9 +220,13 @@ impl Waitable for Arrivals {
     fn is_ready(&self) -> bool {
         self.0.has_arrived()
     }
+
+    fn described(&self) -> Option<String> {
+        Some(self.0.described())
+    }
 }
 
-/// Room in a socket, as something that a future waits for.
+/// Room in a socket, as something to wait for.
 pub(super) struct Room(pub(super) Arc<Socket>);
 
 impl Waitable for Room {
@@ -242,7 +235,11 @@ impl Waitable for Room {
     }
 
     fn is_ready(&self) -> bool {
-        Writable(self.0.as_fd()).is_ready()
+        found(self.0.as_fd(), PollFlags::OUT) != PollFlags::empty()
+    }
+
+    fn described(&self) -> Option<String> {
+        Some(format!("room in {}", self.0.described()))
     }
 }
 
@@ -260,7 +257,21 @@ impl Socket {
     pub(crate) fn new(met: Met, limit: usize) -> Self {
         let Met { fd, peer, greeting } = met;
         let reader = Mutex::new(Reader { greeting, ..Reader::default() });
-        Self { fd, peer, limit, reader, writer: Mutex::default() }
+        Self { fd, peer, limit, name: Mutex::default(), reader, writer: Mutex::default() }
+    }
+
+    pub(crate) fn set_name(&self, name: &str) {
+        *self.name.lock() = Some(name.into());
+    }
+
+    pub(crate) fn given_name(&self) -> Option<String> {
+        self.name.lock().clone()
+    }
+
+    /// As reports call it.
+    pub(crate) fn described(&self) -> String {
+        let name = self.given_name().map(|name| format!(" {name:?}")).unwrap_or_default();
+        format!("socket{name} to pid {}", self.peer.pid)
     }
 
     pub(crate) fn peer(&self) -> Peer {
@@ -328,7 +339,7 @@ impl Socket {
                 Err(e) => break Err(e),
             }
             let found = match left(wait) {
-                Some(left) => mp_core::wait(&[&Writable(self.as_fd())], left),
+                Some(left) => mp_core::wait(&[&Room(self.clone())], left),
                 None => Ok(Vec::new()),
             };
             match found {
@@ -358,7 +369,7 @@ impl Socket {
 
     /// Looks until there is something, and waits for more to arrive in between.
     pub(super) fn wait_for<R>(
-        &self,
+        self: &Arc<Self>,
         wait: Wait,
         look: impl Fn() -> Result<Option<R>, GetError>,
     ) -> Result<R, GetError> {
@@ -367,7 +378,7 @@ impl Socket {
                 return Ok(found);
             }
             let Some(left) = left(wait) else { return Err(GetError::Empty) };
-            let found = mp_core::wait(&[&Descriptor(self.as_fd())], left).map_err(Error::from)?;
+            let found = mp_core::wait(&[&Arrivals(self.clone())], left).map_err(Error::from)?;
             if found.is_empty() {
                 return Err(GetError::Empty);
             }
@@ -448,7 +459,11 @@ impl AsFd for Socket {
 
 impl fmt::Debug for Socket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Socket").field("peer", &self.peer).field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Socket")
+            .field("name", &self.given_name())
+            .field("peer", &self.peer)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,6 +4,7 @@
 //! that says what came; the kernel closes the file then.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use mp_core::{Wait, fnv1a, socket};
 use mp_reduce::Error;
@@ -54,7 +55,7 @@ impl Socket {
     }
 
     /// Receives it.
-    pub(in crate::connection) fn recv_invitation(&self, wait: Wait) -> Result<OwnedFd, GetError> {
+    pub(in crate::connection) fn recv_invitation(self: &Arc<Self>, wait: Wait) -> Result<OwnedFd, GetError> {
         self.wait_for(wait, || self.look_for_invitation())
     }
 

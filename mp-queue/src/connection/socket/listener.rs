@@ -58,6 +58,7 @@ pub struct Listener {
     patience: Timer,
     address: Address,
     options: SocketOptions,
+    name: Option<String>,
     /// No thread waits while it holds the lock.
     meeting: Mutex<Vec<Handshake>>,
 }
@@ -79,7 +80,7 @@ impl Listener {
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
         let patience = Timer::new().map_err(|e| failed(e.into()))?;
         let (events, meeting) = (Arc::new(events), Mutex::default());
-        let listener = Self { _made: made, fd, events, patience, address, options, meeting };
+        let listener = Self { _made: made, fd, events, patience, address, options, name: None, meeting };
         listener.watch(listener.fd.as_fd())?;
         listener.watch(listener.patience.as_fd())?;
         Ok(listener)
@@ -88,6 +89,17 @@ impl Listener {
     /// Where it listens.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Gives it a name: for reports of waits that last long, and for `Debug`. It finds nothing.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { name: Some(name.into()), ..self }
+    }
+
+    /// The name that it was [given](Self::named).
+    pub fn given_name(&self) -> Option<String> {
+        self.name.clone()
     }
 
     /// Waits for the next connection.
@@ -165,7 +177,7 @@ impl Listener {
                 return Ok(None);
             }
             let left = deadline.map(|d| d.saturating_duration_since(now));
-            wait_for(self.events.as_fd(), left, &self.address)?;
+            wait_for(self, left, &self.address)?;
         }
     }
 
@@ -256,10 +268,19 @@ impl Waitable for Listener {
     fn is_ready(&self) -> bool {
         Descriptor(self.as_fd()).is_ready()
     }
+
+    fn described(&self) -> Option<String> {
+        let name = self.given_name().map(|name| format!(" {name:?}")).unwrap_or_default();
+        Some(format!("listener{name} at {}", self.address))
+    }
 }
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("address", &self.address).field("options", &self.options).finish()
+        let mut shown = f.debug_struct("Listener");
+        if let Some(name) = self.given_name() {
+            shown.field("name", &name);
+        }
+        shown.field("address", &self.address).field("options", &self.options).finish()
     }
 }

@@ -12,11 +12,11 @@ mod listener;
 mod outbox;
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::Descriptor;
+use mp_core::{Descriptor, Waitable};
 use rustix::io::Errno;
 
 pub use address::Address;
@@ -160,7 +160,7 @@ impl SocketOptions {
         }
         while !handshake.advance()? {
             let left = handshake.deadline().map(|until| until.saturating_duration_since(Instant::now()));
-            wait_for(handshake.as_fd(), left, &address)?;
+            wait_for(&Descriptor(handshake.as_fd()), left, &address)?;
         }
         Ok(self.connection(handshake))
     }
@@ -212,9 +212,9 @@ fn waiting(address: &Address, e: mp_core::Error) -> ConnectError {
     ConnectError::Io { what: "waiting at", address: address.clone(), source }
 }
 
-/// Waits until there is something to read; whether there is.
-fn wait_for(fd: BorrowedFd<'_>, left: Option<Duration>, address: &Address) -> Result<bool, ConnectError> {
-    match mp_core::wait(&[&Descriptor(fd)], left) {
+/// Waits until something is ready; whether it is.
+fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> Result<bool, ConnectError> {
+    match mp_core::wait(&[what], left) {
         Ok(found) => Ok(!found.is_empty()),
         Err(e) => Err(waiting(address, e)),
     }
