@@ -147,6 +147,17 @@ fn metrics_say_what_became_of_each_task_and_what_workers_do() {
 }
 
 #[test]
+fn times_of_waiting_are_not_those_of_running() {
+    let pool = Pool::builder().processes(1).build().unwrap();
+    let slow = |ms: u64| std::thread::sleep(Duration::from_millis(ms)); // sleep: a task that takes its time
+    // One runs for long, and three wait for it.
+    got(pool.task(slow).chunksize(1).map_async([300, 0, 0, 0])).unwrap();
+    let metrics = pool.metrics();
+    assert!(metrics.waiting.p50 > metrics.running_time.p50, "{metrics}");
+    join(&pool);
+}
+
+#[test]
 fn a_stopped_worker_delays_its_own_task_alone() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();

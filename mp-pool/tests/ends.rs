@@ -350,6 +350,38 @@ fn futures_wait_for_room_in_a_line() {
     join(&pool);
 }
 
+/// It was not woken, and was quicker than the one that was.
+#[test]
+fn a_future_that_found_room_by_itself_is_in_no_line() {
+    let _alone = alone();
+    let pool = Pool::builder().processes(1).max_waiting(1).build().unwrap();
+    let call = pool.task(stop_at);
+    let gates: Vec<_> = (0..4).map(|_| Gate::new()).collect();
+    let submit = |x: u32| {
+        let (call, gate) = (call.clone(), gates[x as usize].clone());
+        Waiting::new(async move { Some(call.submit_async((gate, x)).await) })
+    };
+    let first = submit(0).poll().expect("there is room");
+    let [mut a, mut b, mut c] = [submit(1), submit(2), submit(3)];
+    assert!(a.poll().is_none() && b.poll().is_none() && c.poll().is_none());
+    gates[0].open(1);
+    assert_eq!(got(first).unwrap(), 0);
+    eventually("the one that waits longest is woken", || a.is_woken());
+    let second = b.poll().expect("there is room");
+    assert!(a.poll().is_none());
+    gates[2].open(1);
+    assert_eq!(got(second).unwrap(), 2);
+    eventually("it is woken again", || a.is_woken());
+    let third = a.poll().expect("there is room");
+    gates[1].open(1);
+    assert_eq!(got(third).unwrap(), 1);
+    eventually("and then the last one", || c.is_woken());
+    let last = c.poll().expect("there is room");
+    gates[3].open(1);
+    assert_eq!(got(last).unwrap(), 3);
+    join(&pool);
+}
+
 #[test]
 fn a_call_is_kept_and_cloned_and_does_not_keep_its_pool() {
     let _alone = alone();

@@ -288,7 +288,7 @@ impl Steps for Condemn {
 
 #[cfg(test)]
 mod tests {
-    use mp_core::mem::HeapMem;
+    use mp_core::mem::{HeapMem, run};
 
     use super::*;
 
@@ -320,6 +320,18 @@ mod tests {
             }
             assert!(claimed <= kept && (!ended || claimed == kept), "{order:b} {share:?}: {claimed} {kept}");
             assert_eq!((ChunkWord(m.load(AT)).next(), ChunkWord(m.load(AT)).end()), (claimed, kept));
+        }
+    }
+
+    /// Also the only one that is left: an idle worker has it before one that is at a long item.
+    #[test]
+    fn a_worker_keeps_the_smaller_half_of_what_it_has_not_begun() {
+        const AT: Word = Word::at(8);
+        for (left, kept) in [(1, 0), (2, 1), (3, 1), (4, 2)] {
+            let m = HeapMem::new(2);
+            m.store(AT, ChunkWord::begun(5, 1 + left).0);
+            assert_eq!(run(Cut::new(AT, 5, Share::Half), &m), Some(1 + kept), "{left}");
+            assert_eq!(ChunkWord(m.load(AT)).end(), 1 + kept);
         }
     }
 

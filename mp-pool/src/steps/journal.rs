@@ -319,6 +319,26 @@ mod tests {
         assert_eq!(m.load(HEAD.plus(WORDS)), 0, "the word behind it");
     }
 
+    /// However little room is left: the last result is whole, or not there, and nothing is written behind the journal.
+    #[test]
+    fn a_journal_is_filled_to_its_end_and_not_beyond() {
+        for left in 0..20 {
+            let m = HeapMem::new(3 + WORDS as usize);
+            let mut journal = Journal::new(HEAD);
+            journal.begin(1, 0, |w, v| m.store(w, v));
+            let most = vec![u8::MAX; BYTES - 5 - left];
+            assert!(journal.append(&most, |w, v| m.store(w, v)));
+            let mut results = vec![most];
+            for len in (0..left + 2).rev() {
+                if journal.append(&vec![u8::MAX; len], |w, v| m.store(w, v)) {
+                    results.push(vec![u8::MAX; len]);
+                }
+            }
+            assert_eq!(m.load(HEAD.plus(WORDS)), 0, "{left} bytes were left");
+            assert_eq!(read(&m, HEAD, 1), Some(finished(0, &results)), "{left} bytes were left");
+        }
+    }
+
     /// Also what no worker writes is read without a panic, and yields whole results only.
     #[test]
     fn garbage_is_read_as_far_as_it_goes() {
