@@ -267,6 +267,33 @@ fn waits_in_a_line_are_no_deadlock() {
     drop(go);
 }
 
+/// A thread waited for long for a lock, had it, and waits for nothing any more: it has another one, that the present holder of
+/// the first waits for.
+#[test]
+fn a_wait_that_is_over_is_part_of_no_deadlock() {
+    let _alone = alone();
+    let (go, gone) = mpsc::channel::<()>();
+    let (began, begun) = mpsc::channel();
+    let b = Lock::new(0_u64).unwrap();
+    let theirs = b.clone();
+    let held = b.lock().unwrap();
+    let (a, _, thread) = holds_and_waits(move |a, _| {
+        let _a = a.lock().unwrap();
+        theirs.lock().map(drop).unwrap();
+        began.send(()).unwrap();
+        // Until the other one has waited long enough to look several times.
+        _ = gone.recv_timeout(LONG);
+    });
+    // sleep: until it has waited long enough to be looked at
+    std::thread::sleep(LONG);
+    drop(held);
+    begun.recv_timeout(DEADLINE).unwrap();
+    let _held = b.lock().unwrap();
+    a.lock().map(drop).expect("the thread that has it waits for no lock");
+    drop(go);
+    thread.join().unwrap();
+}
+
 /// Some poll intervals, in each of which a waiter looks.
 const LONG: Duration = Duration::from_millis(700);
 

@@ -1,13 +1,15 @@
 //! Ctrl-C: what it does to workers that are told of it, to those that ignore it, and to their parent.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mp::process::{Interrupt, RaisedKind, allow_fork, take_interrupt};
+use mp::wait::Descriptor;
 use mp::{
     Event, GetError, Process, Queue, Semaphore, SharedTensor, SpawnError, SpawnOptions, StartMethod, Tensor,
-    select, set_start_method, start_processes,
+    Waitable, select, set_start_method, start_processes,
 };
 use mp_tests::{DEADLINE, Outcome, alone, eventually};
 
@@ -110,6 +112,11 @@ fn waits_for_nothing(way: usize, (queue, event, words): Things) -> mp::AnyResult
         // In a thread that does not get the signal.
         4 => format!("{:?}", std::thread::spawn(move || queue.get().unwrap_err()).join().unwrap()),
         5 => format!("{:?}", Semaphore::new(0)?.acquire().unwrap_err()),
+        6 | 7 => {
+            let (socket, _other) = UnixStream::pair()?;
+            let both: [&dyn Waitable; 2] = [&Descriptor(&socket), &queue];
+            format!("{:?}", select(&both[..way - 5], None).unwrap_err())
+        }
         _ => {
             while !mp::interrupted() {
                 std::hint::spin_loop();
@@ -128,9 +135,9 @@ fn waits_for_nothing(way: usize, (queue, event, words): Things) -> mp::AnyResult
 fn workers_that_are_told_of_ctrl_c_end_their_waits_and_return() {
     with_each_method(|terminal| {
         let things = things()?;
-        let options = SpawnOptions::nprocs(7).interrupt(Interrupt::Graceful);
+        let options = SpawnOptions::nprocs(9).interrupt(Interrupt::Graceful);
         let workers = start_processes(waits_for_nothing, things.clone(), options)?;
-        begun(7, &things.2);
+        begun(9, &things.2);
         let pressed = Instant::now();
         terminal.press_ctrl_c();
         let said = workers.join()?;
