@@ -5,11 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mp::process::{Interrupt, RaisedKind, allow_fork, take_interrupt};
+use mp::process::{Interrupt, ProcessBuilder, RaisedKind, allow_fork, take_interrupt};
 use mp::wait::Descriptor;
 use mp::{
-    Event, GetError, Process, Queue, Semaphore, SharedTensor, SpawnError, SpawnOptions, StartMethod, Tensor,
-    Waitable, select, set_start_method, start_processes,
+    Event, GetError, Pool, Process, Queue, Semaphore, SharedTensor, SpawnError, SpawnOptions, StartMethod,
+    Tensor, Waitable, select, set_start_method, start_processes,
 };
 use mp_tests::{DEADLINE, Outcome, alone, eventually};
 
@@ -246,6 +246,35 @@ fn ctrl_c_at_any_moment_of_a_start_ends_no_worker_that_ignores_it() {
             over.store(true, Ordering::Relaxed);
             started
         })?;
+        Ok(())
+    });
+}
+
+/// It waits for its workers in a thread of its own, which an interrupt concerns as little as it does them.
+#[test]
+fn a_pool_of_a_program_that_is_told_of_ctrl_c_works_on() {
+    with_each_method(|terminal| {
+        // With this, the program is told.
+        start_processes(quick, (), SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful))?.join()?;
+        let ignore = |_, worker: ProcessBuilder| worker.interrupt(Interrupt::Ignore);
+        let pool = Pool::builder().processes(1).per_worker(ignore).build()?;
+        let (_, event, words) = things()?;
+        let waits = |(event, words): (Event, SharedTensor<u64>)| -> mp::AnyResult<u32> {
+            words.fetch_add(BEGUN, 1);
+            event.wait()?;
+            Ok(7)
+        };
+        let pending = pool.apply_async(waits, (event.clone(), words.clone()));
+        begun(1, &words);
+        terminal.press_ctrl_c();
+        eventually("the program is told", mp::interrupted);
+        // sleep: each wait has looked once more
+        std::thread::sleep(3 * mp_core::POLL_INTERVAL);
+        event.set()?;
+        assert_eq!(pending.get()?, 7);
+        assert_eq!(pool.map(|n: u32| n + 1, 0..3)?, [1, 2, 3]);
+        pool.close();
+        pool.join()?;
         Ok(())
     });
 }
