@@ -61,6 +61,9 @@
 //!
 //! Errors of memory and tensors are [`Error`]; functions that may fail in several ways return [`AnyResult`].
 //!
+//! Examples on the pages of single items name the crate that the item is from: `mp_sync::Lock` there is `mp::Lock`, and what is not
+//! at the root, as `mp_sync::RawValue`, is in the module of its subject, `mp::sync::RawValue`.
+//!
 //! The layers are crates of their own (`mp-core`, `mp-tensor`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-pool`, `mp-reduce`),
 //! for programs that want only one of them.
 //!
