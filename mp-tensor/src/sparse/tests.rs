@@ -33,17 +33,17 @@ fn coordinates_are_checked() {
     }
     let endless = ints(&[0]).expand([1, 1 << 50]).unwrap();
     let many = ints(&[1]).expand([1 << 50]).unwrap();
-    assert!(SparseCoo::new(endless, many.clone(), &[1]).is_err());
-    assert!(SparseCoo::new(Tensor::empty([0, 1 << 50]).unwrap().freeze(), many.clone(), &[]).is_err());
+    assert!(SparseCoo::new(endless, many.clone(), [1]).is_err());
+    assert!(SparseCoo::new(Tensor::empty([0, 1 << 50]).unwrap().freeze(), many.clone(), []).is_err());
     assert!(SparseCompressed::new(Layout::Csr, many, ints(&[]), ints(&[]), [(1 << 50) - 1, 1]).is_err());
     // Hybrid: values that are rows.
     let rows = Tensor::from_slice(&[1, 2, 3, 4], [2, 2]).unwrap().freeze();
-    let hybrid = SparseCoo::new(table(&[2, 0], 1), rows, &[3, 2]).unwrap();
+    let hybrid = SparseCoo::new(table(&[2, 0], 1), rows, [3, 2]).unwrap();
     assert_eq!(hybrid.to_dense().unwrap().to_vec(), [3, 4, 0, 0, 1, 2]);
     // Too large to be made dense.
-    let one = SparseCoo::new(table(&[5, 7], 2), ints(&[1]), &[1 << 40, 1 << 40]).unwrap();
+    let one = SparseCoo::new(table(&[5, 7], 2), ints(&[1]), [1 << 40, 1 << 40]).unwrap();
     assert!(one.to_dense().is_err());
-    let none = SparseCoo::new(table(&[], 0), ints(&[]), &[]);
+    let none = SparseCoo::new(table(&[], 0), ints(&[]), []);
     assert!(none.is_err() || none.unwrap().to_dense().unwrap().to_vec() == [0]);
 }
 
@@ -93,7 +93,7 @@ fn compressed_parts_are_checked() {
 fn what_others_write_into_shared_parts_is_an_error_and_no_more() {
     let shared = |all: &[i64]| all.share_memory().unwrap().share();
     let indices = shared(&[0, 1]).reshape([1, 2]).unwrap();
-    let coo = SparseCoo::<i64, Shared>::new(indices.clone(), shared(&[5, 6]), &[3]).unwrap();
+    let coo = SparseCoo::<i64, Shared>::new(indices.clone(), shared(&[5, 6]), [3]).unwrap();
     assert_eq!(coo.to_dense().unwrap().to_vec(), [5, 6, 0]);
     let rows = shared(&[0, 1, 2]);
     let csr =

@@ -77,7 +77,7 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
         let frozen = Tensor::<u8>::full([4], 1)?.freeze();
         let shared = Tensor::<u8>::full([4], 1)?.share();
         let indices = Tensor::<i64>::zeros([1, 4])?.freeze();
-        let sparse = mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), &[1])?;
+        let sparse = mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), [1])?;
         // A future that waits, and a descriptor: in the copy there is no thread that would wake a future.
         let waits = Queue::<u8>::bounded(1)?;
         let (here, _there) = mp::pipe()?;
@@ -109,7 +109,7 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
                 ("copy_from", forked(&shared.copy_from(&frozen))),
                 (
                     "a sparse tensor",
-                    forked(&mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), &[1])),
+                    forked(&mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), [1])),
                 ),
                 ("to_dense", forked(&sparse.to_dense())),
                 ("sweep", forked(&arena.sweep())),
@@ -222,7 +222,7 @@ fn locks_are_refused_in_the_copy_and_stay_held() {
         assert_eq!(code, 0);
         assert!(matches!(value.try_lock(), Err(LockError::WouldDeadlock)), "still held");
         assert_eq!(held.take().map(|guard| *guard), Some(5));
-        value.try_lock()?;
+        drop(value.try_lock()?);
         Ok(())
     }
     join(&one_process(worker, ())).unwrap();

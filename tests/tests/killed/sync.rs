@@ -53,7 +53,7 @@ fn a_process_is_killed_at_every_access_of_a_lock_that_it_has_twice() {
         let pair = args.0.recover().unwrap();
         pair.set([pair.get()[0]; 2]);
         drop(pair);
-        args.0.try_lock().expect("it was recovered");
+        drop(args.0.try_lock().expect("it was recovered"));
         killed
     });
 }

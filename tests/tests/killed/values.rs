@@ -62,7 +62,7 @@ fn a_process_is_killed_at_every_access_of_locking() {
         let args = (pair.clone(), list.clone(), done.clone(), at);
         let killed = killed(&one_process(change_pair, args));
         check_pair(&pair, done.get(), at);
-        pair.lock().expect("it was recovered");
+        drop(pair.lock().expect("it was recovered"));
         assert_eq!(list.get(0).unwrap(), ListItem::Int(1));
         assert!(killed || done.get() == 3);
         killed

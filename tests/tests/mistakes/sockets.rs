@@ -19,13 +19,13 @@ fn both(what: &str) -> (Connection, Connection) {
 /// As two programs have them that define one enum each.
 mod client {
     #[derive(serde::Serialize, serde::Deserialize, Debug)]
-    pub enum Request {
+    pub(super) enum Request {
         Stop,
     }
 }
 mod server {
     #[derive(serde::Serialize, serde::Deserialize, Debug)]
-    pub enum Request {
+    pub(super) enum Request {
         Stop,
     }
 }

@@ -158,7 +158,7 @@ fn parts_of_sparse_and_nested_tensors() {
         // Beside a dimension of no entries.
         if let (Ok(none), Ok(values)) = (Tensor::<i64>::zeros([1, 0]), Tensor::<f64>::zeros([0, a, b])) {
             for shape in [[0, a, b], [a, a, b]] {
-                let sparse = SparseCoo::new(none.freeze_copy(), values.freeze_copy(), &shape);
+                let sparse = SparseCoo::new(none.freeze_copy(), values.freeze_copy(), shape);
                 _ = sparse.map(|sparse| sparse.to_dense().is_ok());
             }
         }

@@ -163,7 +163,7 @@ fn a_dead_reader_delays_no_writer() {
     let _alone = alone();
     let locks = locks();
     let (context, pid) = holder(&locks, Held::Read);
-    locks.2.try_read().expect("another reader");
+    drop(locks.2.try_read().expect("another reader"));
     held_by(locks.2.try_write(), pid);
     held_by(locks.2.write_timeout(SHORT), pid);
     let copy = locks.2.clone();
@@ -262,7 +262,7 @@ fn a_thread_does_not_wait_for_itself() {
     assert!(matches!(rwlock.read(), Err(LockError::WouldDeadlock)));
     assert!(matches!(rwlock.write(), Err(LockError::WouldDeadlock)));
     drop(writing);
-    rwlock.try_write().unwrap();
+    drop(rwlock.try_write().unwrap());
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn a_panic_while_recovering_leaves_the_mark() {
     recovering.join().unwrap_err();
     assert!(matches!(pair.lock(), Err(LockError::OwnerDied { .. })));
     drop(pair.recover().unwrap());
-    pair.lock().unwrap();
+    drop(pair.lock().unwrap());
     failure(&context);
 }
 
@@ -130,7 +130,7 @@ fn a_thread_does_not_wait_for_itself() {
     let in_other_thread = std::thread::spawn(move || other.try_lock().map(|_| ()));
     assert!(matches!(in_other_thread.join().unwrap(), Err(LockError::Held { .. })));
     drop(held);
-    value.lock().unwrap();
+    drop(value.lock().unwrap());
 }
 
 #[test]

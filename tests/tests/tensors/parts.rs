@@ -109,8 +109,8 @@ fn a_storage_has_as_many_bytes_at_its_receiver() {
             for view in [&row, &column, &empty, &x] {
                 assert_eq!((view.storage().len(), view.typed_storage().len()), (21, 21));
             }
-            assert!(row.as_strided(&[22], &[1], 0).is_err(), "beyond what its sender asked for");
-            assert_eq!(row.as_strided(&[21], &[1], 0).unwrap().to_vec(), x.to_vec());
+            assert!(row.as_strided([22], [1], 0).is_err(), "beyond what its sender asked for");
+            assert_eq!(row.as_strided([21], [1], 0).unwrap().to_vec(), x.to_vec());
         },
     );
     // The second element of three, with one owner.

@@ -46,7 +46,7 @@ fn parts_that_are_written_there_are_seen_here() {
     let queue = Queue::bounded(1).unwrap();
     let parts = || [[1_i64, 0]].share_memory().unwrap().share();
     let (indices, values) = (parts(), [1_i32, 2].share_memory().unwrap().share());
-    give(&queue, SparseCoo::<i32, Shared>::new(indices.clone(), values.clone(), &[2]).unwrap());
+    give(&queue, SparseCoo::<i32, Shared>::new(indices.clone(), values.clone(), [2]).unwrap());
     let there = take(&queue);
     assert!(there.indices().storage() == indices.storage() && there.values().storage() == values.storage());
     values.store(0, 10);

@@ -108,8 +108,11 @@ fn gives_up(thing: Thing) -> mp::AnyResult<bool> {
     })
 }
 
+/// When a wait began and ended.
+type Wait = Option<(u64, u64)>;
+
 /// Says when the wait began and ended, or nothing if it ended otherwise.
-fn waits((thing, stopped, ready, heard): (Thing, bool, Queue<()>, Queue<Option<(u64, u64)>>)) -> Outcome {
+fn waits((thing, stopped, ready, heard): (Thing, bool, Queue<()>, Queue<Wait>)) -> Outcome {
     ready.put(()).map_err(|e| e.to_string())?;
     let begun = now();
     let as_expected = if stopped { gives_up(thing)? } else { hears(thing)? };
