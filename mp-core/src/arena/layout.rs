@@ -33,7 +33,7 @@ use crate::words::Member;
 /// The first eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Counts changes of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 5;
+pub(crate) const VERSION: u64 = 6;
 
 /// The oldest version of this library that understands this layout.
 const OLDEST_READER: u64 = 5;
@@ -89,6 +89,8 @@ pub(crate) mod control {
     pub(crate) const DEATHS: u64 = 4096 + 640;
     /// How many deaths were noticed; waiters sleep on it modulo 2^32: `park`.
     pub(crate) const NOTICED: u64 = 4096 + 640 + 8;
+    /// How often a waiter has asked processes that give queues up to tell of it: `park`.
+    pub(crate) const ASKED: u64 = 4096 + 640 + 16;
     /// The most bytes that the arena may have pages for; 0 is no budget.
     pub(crate) const BUDGET: u64 = 4096 + 768;
     /// Whether large blocks should have huge pages: 0 or 1.

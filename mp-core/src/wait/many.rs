@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{WaitPoint, Waitable, reactor};
 use crate::arena::waiting::block_on::Wait;
+use crate::arena::waiting::slept;
 use crate::arena::waiting::waits::{Call, On, Subject, Watch};
 use crate::arena::{AdaptiveSpin, Arena, POLL_INTERVAL, Parking};
 use crate::error::{Error, Result};
@@ -145,6 +146,10 @@ fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Re
 /// may have been woken in their place.
 fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     let found = ready(things, |_| true)?;
+    if !found.is_empty() {
+        // Before the wake-ups of this one.
+        slept::found();
+    }
     for &i in &found {
         if let Some(parking) = things[i].place().parking() {
             parking.wake_one();
@@ -228,6 +233,7 @@ fn subject(things: &[&dyn Waitable]) -> Subject {
 
 /// All are words: the caller sleeps on them itself.
 fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
+    slept::forget();
     let mut watch = watch(deadline);
     let mut sweeps = Sweeps::of(things);
     let mut words = Vec::with_capacity(things.len());
@@ -248,7 +254,11 @@ fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<u
         let now = Instant::now();
         watch.looked(now, || subject(things));
         let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(now));
-        futex::wait_for_any(&words, Some(left.min(POLL_INTERVAL)));
+        if !futex::wait_for_any(&words, Some(left.min(POLL_INTERVAL))) && left >= POLL_INTERVAL {
+            slept::through(words.iter().copied());
+        } else {
+            slept::forget();
+        }
         sweeps.if_due(things)?;
     }
 }

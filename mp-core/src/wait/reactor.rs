@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use crate::process::mutex::Mutex;
 
 use super::{SharedWaitable, many};
+use crate::arena::waiting::slept;
 use crate::arena::{Arena, POLL_INTERVAL, Parking};
 use crate::error::Result;
 use crate::process::user_code::{caught, drop_caught};
@@ -46,6 +47,8 @@ struct WordGroup {
     arena: Arena,
     word: &'static AtomicU32,
     expected: u32,
+    /// How many deaths were noticed in the arena before the owner looked again.
+    noticed: u32,
     waiting: Vec<WordWaiter>,
 }
 
@@ -153,6 +156,7 @@ impl WordEntry {
             arena: self.parking.arena(),
             word: self.parking.futex(),
             expected: announced,
+            noticed: self.parking.arena().noticed(),
             waiting: Vec::new(),
         });
         let is_new = group.waiting.is_empty();
@@ -224,7 +228,7 @@ fn work(i: usize, control: &'static AtomicU32) {
                 let stays = !group.has_changed();
                 if stays {
                     if !deaths.iter().any(|(arena, _)| *arena == group.arena) {
-                        deaths.push((group.arena, group.arena.noticed()));
+                        deaths.push((group.arena, group.noticed));
                     }
                     words.push((group.word, group.expected));
                 } else {
@@ -260,7 +264,7 @@ fn work(i: usize, control: &'static AtomicU32) {
         }
         let due = Instant::now() >= next_look;
         if due || news {
-            look(i, news);
+            look(i, news, &deaths);
         }
         if due {
             next_look = Instant::now() + POLL_INTERVAL;
@@ -270,15 +274,16 @@ fn work(i: usize, control: &'static AtomicU32) {
 
 /// Once a poll interval, and when a death was noticed: sweeps, if that is due, and looks whether something is ready though no waker
 /// came. Callers that sleep in `poll` look themselves, so `news` of a death wakes them.
-fn look(i: usize, news: bool) {
-    let (mut arenas, mut watched): (Vec<Arena>, Vec<(usize, u64, SharedWaitable)>) = Default::default();
+fn look(i: usize, news: bool, deaths: &[(Arena, u32)]) {
+    let (mut arenas, mut watched): (Vec<Arena>, Vec<_>) = Default::default();
     let mut callers = Vec::new();
     if let Some(thread) = REACTOR.lock().threads.get_mut(i) {
         for (&key, group) in &thread.groups {
             if !arenas.contains(&group.arena) {
                 arenas.push(group.arena);
             }
-            let whats = group.waiting.iter().filter_map(|w| Some((key, w.id, w.what.clone()?)));
+            let slept_on = (group.word, group.expected);
+            let whats = group.waiting.iter().filter_map(|w| Some((key, w.id, slept_on, w.what.clone()?)));
             watched.extend(whats);
         }
         if news {
@@ -291,10 +296,14 @@ fn look(i: usize, news: bool) {
     wake(callers);
     // In a thread of a member: it can't fail here.
     arenas.iter().for_each(|arena| _ = arena.sweep_if_due());
-    for (key, id, what) in watched {
+    for (key, id, slept_on, what) in watched {
         let is_ready = caught(|| what.is_ready_after_all()).unwrap_or(true);
         if is_ready {
             let taken = REACTOR.lock().take(key, id);
+            if !news {
+                let deaths = deaths.iter().map(|(arena, seen)| (arena.noticed_word(), *seen));
+                slept::count(deaths.chain([slept_on]));
+            }
             wake(taken.into_iter().map(|(waiting, _)| waiting).collect());
         }
         // The last of it may go here.

@@ -146,6 +146,7 @@ impl Raw {
             blocked: None,
             nap: NAP,
             about_to_go: false,
+            noticed: None,
             unswept: None,
         };
         block_on(&mut waiter, patience, wait).unwrap_or_else(|| Err(Unmet::Waited.into()))
@@ -161,7 +162,17 @@ impl Raw {
     /// which one went last.
     pub(crate) fn deserted(&self, what: For) -> Option<Alone> {
         let (last, pid) = self.memory.last_gone()?;
-        let gone = || self.arena().other_holders(&self.hold) == 0;
+        let alone = || self.arena().other_holders(&self.hold) == 0;
+        // A process that is about to give the queue up has woken its waiters, perhaps before this one was announced.
+        let goes = || self.arena().ring_is_held_by(self.hold.block(), last);
+        let ask = || self.arena().ask_of_releases();
+        let gone = || {
+            alone()
+                || goes() && !mp_core::mutant!("queue.deserted.not-asked") && {
+                    ask();
+                    alone()
+                }
+        };
         let deserted = match self.memory.deserted_when() {
             DesertedWhen::Never => false,
             DesertedWhen::NoOtherProcess => gone(),
@@ -188,6 +199,8 @@ struct Waiter<'a, Attempt, Gone> {
     /// How long it sleeps next, if some process is about to give up the queue.
     nap: Duration,
     about_to_go: bool,
+    /// How many deaths and releases were noticed before it looked last, if some process has given up the queue.
+    noticed: Option<u32>,
     /// Since when it has slept without a sweep.
     unswept: Option<Instant>,
 }
@@ -252,6 +265,7 @@ where
         // A process notes that it gives the queue up while it still has it; the release, a little later, wakes no waiter. Checked
         // before the holders are: a release in between is seen there.
         self.about_to_go = self.nap < POLL_INTERVAL && self.raw.one_is_going();
+        self.noticed = self.raw.memory.last_gone().map(|_| self.raw.arena().noticed());
         // After it was announced: the last handle that is dropped wakes the sleepers.
         self.deserted()
     }
@@ -267,7 +281,11 @@ where
             until = Some(until.map_or(nap, |deadline| deadline.min(nap)));
         }
         self.nap = if self.about_to_go { self.nap * 2 } else { POLL_INTERVAL };
-        self.at.parking.sleep(announced, until)
+        match self.noticed {
+            // Which is rare: one word is cheaper.
+            Some(noticed) => self.at.parking.sleep_unless_noticed(announced, noticed, until),
+            None => self.at.parking.sleep(announced, until),
+        }
     }
 
     fn subject(&self) -> Subject {

@@ -9,8 +9,12 @@ use std::time::Duration;
 use futures_core::Stream;
 use mp::queue::DesertedWhen;
 use mp::{GetError, JoinableQueue, PutError, Queue, QueueOptions, wait};
+use mp_core::inject;
+use mp_tests::kill::STOP;
 use mp_tests::task::{block_on, poll_once};
-use mp_tests::{DEADLINE, Outcome, alone, eventually, give, join, one_process, send, signal, sleeps, take};
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, give, join, one_process, send, signal, sleeps, take, threads_are,
+};
 use rustix::process::Signal;
 
 /// Several poll intervals: a wait that is deserted ends within one.
@@ -227,82 +231,151 @@ fn threads_that_share_one_handle_can_have_a_queue_that_is_never_deserted() {
     });
 }
 
-/// Nanoseconds of a clock that all processes share.
-fn now() -> u64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_nsec.cast_unsigned()
+/// How a thread waits for what only another process could put; it ends when that has given the queue up.
+type Waits = fn(&Queue<u32>) -> Result<Option<u32>, GetError>;
+
+const GETS: Waits = Queue::get;
+const WAITS_FOR_SEVERAL: Waits = |queue| {
+    let other = Queue::<u32>::bounded(1).unwrap();
+    assert_eq!(wait(&[&other, queue], Some(DEADLINE)).unwrap(), [1]);
+    queue.get_timeout(Duration::ZERO)
+};
+const WAITS_AS_A_TASK: Waits = |queue| block_on(queue.get_async());
+
+/// A thread that waits, and its number.
+fn waiter(queue: Queue<u32>, waits: Waits) -> (thread::JoinHandle<()>, i32) {
+    let (begins, began) = mpsc::channel();
+    let waiter = thread::spawn(move || {
+        begins.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        let got = waits(&queue);
+        assert!(is_deserted(&got), "{got:?}");
+    });
+    (waiter, began.recv_timeout(DEADLINE).unwrap())
 }
 
-/// Takes queues, and drops each when it gets a message; sends back when that was.
-fn drops_them((queues, go, dropped): (Queue<Queue<u32>>, Queue<()>, Queue<u64>)) -> Outcome {
+/// Takes queues, and drops each when it gets a message.
+fn drops_them((queues, go): (Queue<Queue<u32>>, Queue<()>)) -> Outcome {
     while let Some(queue) = queues.get()? {
         go.get()?;
-        let at = now();
         drop(queue);
-        send(&dropped, at)?;
     }
     Ok(())
 }
 
-/// A waiter that looks while the handle is going must not sleep until its poll interval ends.
-fn hears_of_the_last_drop(
-    rounds: usize,
-    asleep: bool,
-    waits: fn(&Queue<u32>) -> Result<Option<u32>, GetError>,
-) {
+/// A waiter that looks while the handle is going must not sleep until its poll interval ends. (By the clock a busy machine looks
+/// the same.)
+fn hears_of_the_last_drop(rounds: usize, asleep: bool, waits: Waits) {
     let _alone = alone();
-    let (queues, go, dropped) =
-        (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-    let child = mp::Process::spawn(drops_them, (queues.clone(), go.clone(), dropped.clone())).unwrap();
-    let mut times: Vec<u64> = (0..rounds)
-        .map(|_| {
-            let queue = Queue::<u32>::unbounded().unwrap();
-            give(&queues, queue.clone());
-            let (begins, began) = mpsc::channel();
-            let getter = thread::spawn(move || {
-                begins.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
-                let got = waits(&queue);
-                (now(), got)
-            });
-            let thread = began.recv_timeout(DEADLINE).unwrap();
-            if asleep {
-                eventually("it sleeps", || sleeps(thread) || getter.is_finished());
-            }
-            give(&go, ());
-            let (at, got) = getter.join().unwrap();
-            assert!(is_deserted(&got), "{got:?}");
-            at.saturating_sub(take(&dropped)) / 1000
-        })
-        .collect();
+    let (queues, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let child = mp::Process::spawn(drops_them, (queues.clone(), go.clone())).unwrap();
+    let before = inject::slept_through();
+    for _ in 0..rounds {
+        let queue = Queue::<u32>::unbounded().unwrap();
+        give(&queues, queue.clone());
+        let (waiter, thread) = waiter(queue, waits);
+        if asleep {
+            eventually("it sleeps", || sleeps(thread) || waiter.is_finished());
+        }
+        give(&go, ());
+        waiter.join().unwrap();
+    }
     queues.close();
     child.join().unwrap();
-    times.sort_unstable();
-    println!("microseconds: median {}, most {}", times[rounds / 2], times[rounds - 1]);
-    let late = times.iter().filter(|time| **time > 80_000).count();
-    assert!(
-        late <= 1,
-        "{late} of {rounds} waiters have slept for a poll interval: {:?}",
-        &times[rounds - 10..]
-    );
+    assert_eq!(inject::slept_through() - before, 0, "of {rounds} waits");
 }
 
 #[test]
 fn a_get_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
-    hears_of_the_last_drop(3000, false, Queue::get);
+    hears_of_the_last_drop(3000, false, GETS);
 }
 
 #[test]
 fn a_wait_for_several_things_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
-    hears_of_the_last_drop(300, true, |queue| {
-        let other = Queue::<u32>::bounded(1).unwrap();
-        assert_eq!(wait(&[&other, queue], Some(DEADLINE)).unwrap(), [1]);
-        queue.get_timeout(Duration::ZERO)
-    });
+    hears_of_the_last_drop(300, true, WAITS_FOR_SEVERAL);
 }
 
 #[test]
 fn a_task_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
-    hears_of_the_last_drop(300, true, |queue| block_on(queue.get_async()));
+    hears_of_the_last_drop(300, true, WAITS_AS_A_TASK);
+}
+
+/// Drops a queue, and stops before its `at`-th access to shared memory in that. It does not end before it is told to: its end
+/// would be heard of.
+fn stops_while_it_drops(
+    _: usize,
+    (queue, order, dropped, at): (Queue<u32>, Queue<()>, Queue<()>, u64),
+) -> Outcome {
+    order.get()?;
+    inject::arm(at, STOP);
+    drop(queue);
+    inject::arm(u64::MAX, 0);
+    send(&dropped, ())?;
+    order.get()?;
+    Ok(())
+}
+
+/// When a waiter of a queue that a process gives up begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begins {
+    /// Before that, and another process drops its handle while the first one is stopped.
+    Before,
+    /// While that process is stopped somewhere in the drop.
+    Meanwhile,
+}
+
+/// The last other process is stopped at each access of dropping its handle, and goes on.
+fn hears_of_a_drop_that_is_stopped(begins: Begins, waits: Waits) {
+    let _alone = alone();
+    mp_tests::kill::until_the_end(5, |at| {
+        let queue = QueueOptions::new().deserted_when(DesertedWhen::NoOtherProcess).create().unwrap();
+        let (order, dropped) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+        let context = one_process(stops_while_it_drops, (queue.clone(), order.clone(), dropped.clone(), at));
+        let pid = context.pids()[0];
+        let before = inject::slept_through();
+        let begin = || {
+            let (waiter, thread) = waiter(queue.clone(), waits);
+            eventually("it sleeps", || sleeps(thread) || waiter.is_finished());
+            waiter
+        };
+        let waiting = (begins == Begins::Before).then(begin);
+        give(&order, ());
+        eventually("it stops, or has dropped it", || threads_are(pid, 'T') || !dropped.is_empty());
+        let stopped = dropped.is_empty();
+        let waiting = waiting.unwrap_or_else(begin);
+        if stopped {
+            if begins == Begins::Before {
+                left_behind(&queue);
+            }
+            signal(pid, Signal::CONT);
+        }
+        waiting.join().unwrap();
+        assert_eq!(inject::slept_through() - before, 0, "stopped before access {at}");
+        give(&order, ());
+        join(&context).unwrap();
+        stopped
+    });
+}
+
+#[test]
+fn a_get_that_begins_while_the_last_other_process_drops_its_handle_hears_of_it() {
+    hears_of_a_drop_that_is_stopped(Begins::Meanwhile, GETS);
+}
+
+#[test]
+fn a_wait_for_several_things_that_begins_while_the_last_other_process_drops_its_handle_hears_of_it() {
+    hears_of_a_drop_that_is_stopped(Begins::Meanwhile, WAITS_FOR_SEVERAL);
+}
+
+#[test]
+fn a_task_that_begins_while_the_last_other_process_drops_its_handle_hears_of_it() {
+    hears_of_a_drop_that_is_stopped(Begins::Meanwhile, WAITS_AS_A_TASK);
+}
+
+#[test]
+fn waiters_that_two_processes_leave_at_once_hear_of_the_last_one() {
+    for waits in [GETS, WAITS_FOR_SEVERAL, WAITS_AS_A_TASK] {
+        hears_of_a_drop_that_is_stopped(Begins::Before, waits);
+    }
 }
 
 /// Waits for what only its parent could put, and says whether it heard that the parent has given the queue up.

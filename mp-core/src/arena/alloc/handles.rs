@@ -198,6 +198,7 @@ impl Arena {
         // A waiter of the ring may be its last holder now. The ring must be notified while this process holds
         // it.
         let is_told = e & RING != 0 && !mutant!("arena.hold.ring-not-told");
+        let asked = if is_told { self.asked() } else { 0 };
         let woken = is_told && self.ring_holder_gone(block, me, std::process::id());
         let (at, m) = (self.block_at(block), *self.map());
         let release =
@@ -205,8 +206,10 @@ impl Arena {
         if let Released::ToFree(state) = run_straight(release, &m) {
             self.finish_free(block, state);
         }
-        // Waiters that were woken may have looked before that, and sleep again.
-        if woken && !mutant!("arena.hold.release-not-told") {
+        // Waiters that were woken, or came after that, may have looked before the release, and sleep again. (`Release` has the barrier
+        // between its swap and this look.)
+        let has_asked = is_told && self.asked() != asked && !mutant!("arena.hold.asked-not-looked-at");
+        if woken && !mutant!("arena.hold.release-not-told") || has_asked {
             self.tell_of_a_lost_holder();
         }
     }

@@ -9,6 +9,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::arena::waiting::slept;
 use crate::arena::waiting::waits::{Subject, Watch};
 use crate::arena::{AdaptiveSpin, Arena, POLL_INTERVAL};
 use crate::error::Error;
@@ -107,6 +108,16 @@ pub trait Blocking {
 
 /// Waits; `None` when the time is over.
 pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> Option<B::Found> {
+    slept::forget();
+    let found = wait_on(waiter, patience, wait);
+    if found.is_some() {
+        slept::found();
+    }
+    found
+}
+
+#[inline(always)]
+fn wait_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> Option<B::Found> {
     let mut watch: Option<Watch> = None;
     loop {
         if wait != Wait::Never
@@ -142,6 +153,7 @@ pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait
         }
         let asleep = Instant::now();
         watch.looked(asleep, || waiter.subject());
+        slept::forget();
         if waiter.sleep(announced, asleep) {
             let found = waiter.woken();
             patience.slept(asleep);

@@ -4,5 +4,6 @@ pub(crate) mod block_on;
 pub(crate) mod deadlock;
 pub(crate) mod lock;
 pub(in crate::arena) mod parking;
+pub(crate) mod slept;
 pub(crate) mod spin;
 pub(crate) mod waits;

@@ -17,21 +17,28 @@
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters check after a poll interval, as if the word were not there |
-//! | | the process that has given up its seat of a queue, if a sleeper was announced there before, likewise | between the two | likewise |
+//! | | the process that has given up its seat of a queue, if a sleeper was announced there before, or has asked meanwhile, likewise | between the two | likewise |
+//! | asked: count | a waiter that finds a process which gives up a queue and has it still, adds 1 | before it | as if it had not waited |
 //!
 //! A waiter reads the count, *then* checks whether the holder is dead, then sleeps as long as the count is
 //! the same. So a death that it did not find in that check ends its sleep.
 //!
-//! A process that gives up a queue is counted there, too, if a sleeper of that queue was announced: it wakes them while it still
-//! has the queue, so a waiter that looks before the release finds this process there. Waits for several things, and tasks, look
-//! once more when the word changes; a call that waits for one queue alone does so by itself. (A waiter that announces itself for
-//! the first time between wake-up and release hears of it after a poll interval: after the release, the queue's words are not looked at.)
+//! A process that gives up a queue is counted there, too. It wakes the sleepers of that queue while it still has it, since it may not
+//! touch the queue's words afterwards: so a waiter that looks before the release finds this process there. Such a waiter asks, and
+//! looks again, before it sleeps. The process reads how often waiters have asked before it says that it goes, and again after the
+//! release: if the two differ, it tells. So a waiter that was not seen when the sleepers were woken is told of the release, or finds it.
+//! All that wait for the queue look once more when the count of deaths changes. (Where the kernel can't sleep on two words, a call that
+//! waits for one queue alone looks by itself, after 1 ms at first.)
+//!
+//! Only the process that has last said that it goes is recognised. If two give a queue up at once, and a waiter announces itself
+//! between the wake-ups and the releases of both, it may hear of the last release after a poll interval.
 
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
 use crate::arena::layout::control;
 use crate::arena::waiting::block_on::{LivenessTimer, Wait};
+use crate::arena::waiting::slept;
 use crate::arena::waiting::spin::COST;
 use crate::mem::{Mem, Steps, Word, run};
 use crate::sync::shared::AtomicU32;
@@ -211,7 +218,7 @@ impl Arena {
 
     /// How many deaths were noticed, by whichever process.
     #[inline]
-    pub(crate) fn noticed(&self) -> u32 {
+    pub fn noticed(&self) -> u32 {
         self.map().load(Word::at(control::NOTICED)) as u32
     }
 
@@ -222,6 +229,21 @@ impl Arena {
     pub(in crate::arena) fn tell_of_a_lost_holder(&self) {
         self.map().add(Word::at(control::NOTICED), 1);
         futex::wake(self.noticed_word(), i32::MAX as u32);
+    }
+}
+
+impl Arena {
+    /// How often waiters have asked to be told when a process has given up a queue.
+    pub(in crate::arena) fn asked(&self) -> u64 {
+        self.map().load(Word::at(control::ASKED))
+    }
+
+    /// Asks processes that are giving up queues to tell when they have: they wake waiters for several things, and tasks.
+    /// The caller looks again after this, and only then sleeps.
+    #[cold]
+    pub fn ask_of_releases(&self) {
+        self.map().add(Word::at(control::ASKED), 1);
+        self.map().fence_after_rmw();
     }
 }
 
@@ -294,6 +316,18 @@ impl Parking {
         })
     }
 
+    /// As [`sleep`](Self::sleep), and until more deaths or releases are [noticed](Arena::noticed) than that, where the kernel can
+    /// sleep on two words.
+    pub fn sleep_unless_noticed(&self, announced: u64, noticed: u32, deadline: Option<Instant>) -> bool {
+        let word = self.arena.noticed_word();
+        self.sleep_at(announced, deadline, |own, expected, left| {
+            if !futex::can_wait_for_many() {
+                return futex::wait(own, expected, left);
+            }
+            futex::wait_for_any(&[(own, expected), (word, noticed)], Some(left))
+        })
+    }
+
     /// Sleeps until the word changes, but at most a poll interval and not beyond `deadline`; whether it was woken.
     pub fn sleep(&self, announced: u64, deadline: Option<Instant>) -> bool {
         self.sleep_at(announced, deadline, futex::wait)
@@ -315,7 +349,12 @@ impl Parking {
         let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(Instant::now()));
         let next = if mutant!("park.sleep.unbounded") { Duration::MAX / 4 } else { POLL_INTERVAL };
         let asleep = self.arena.map().ticks();
+        let noticed = self.arena.noticed();
         let woken = how(self.futex(), (announced & LOW) as u32, left.min(next));
+        if !woken && left >= POLL_INTERVAL {
+            // Also where it did not sleep on the second one: its change comes behind that of the first.
+            slept::through([(self.futex(), (announced & LOW) as u32), (self.arena.noticed_word(), noticed)]);
+        }
         if woken && let Some(took) = self.took(announced, asleep) {
             COST.measured(took);
         }

@@ -6,7 +6,7 @@
 //!
 //! [`Fork`]: crate::fork::Fork
 //!
-//! And mutations can be switched on, by the environment variable `MP_MUTANT`, to see that tests find them: `mutant`.
+//! It counts waits that were not woken as well: [`slept_through`]. And mutations can be switched on, by the environment variable `MP_MUTANT`, to see that tests find them: `mutant`.
 
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU64, Ordering};
@@ -83,6 +83,18 @@ fn start(n: u64, signal: i32, changes: u64) {
 /// How many accesses there were.
 pub fn seen() -> u64 {
     ARMED.seen.load(Ordering::SeqCst)
+}
+
+/// Waits of this process that have slept through what they waited for.
+static SLEPT_THROUGH: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
+
+/// How often a wait of this process slept for a whole poll interval, without a wake-up, and found then what it waited for.
+pub fn slept_through() -> u64 {
+    SLEPT_THROUGH.load(Ordering::SeqCst)
+}
+
+pub(crate) fn note_slept_through() {
+    SLEPT_THROUGH.fetch_add(1, Ordering::SeqCst);
 }
 
 /// One access is about to happen, which may change memory or only reads it.

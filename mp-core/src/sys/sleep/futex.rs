@@ -35,10 +35,11 @@ pub(crate) fn can_wait_for_many() -> bool {
     *CAN.get_or_init(|| futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) == Err(Errno::INVAL))
 }
 
-/// Sleeps while all words are as expected, at most [`MOST`] of them, and at most `for_at_most`. It may end early.
+/// Sleeps while all words are as expected, at most [`MOST`] of them, and at most `for_at_most`. It may end early. Returns whether it
+/// did.
 ///
 /// Only if [`can_wait_for_many`].
-pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Duration>) {
+pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Duration>) -> bool {
     let mut waits = [Wait::new(); MOST];
     let used = waits.len().min(words.len());
     for (wait, (word, expected)) in waits.iter_mut().zip(words) {
@@ -55,5 +56,6 @@ pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Dura
         })
     });
     // Woken, or a word differs, or the time is over, or a signal: the caller looks again, whichever it was.
-    _ = futex::waitv(&waits[..used], WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
+    let slept = futex::waitv(&waits[..used], WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
+    !matches!(slept, Err(Errno::TIMEDOUT))
 }
