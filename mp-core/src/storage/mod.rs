@@ -114,7 +114,7 @@ impl Storage {
     }
 
     /// Lets any process read, or read and write: the block remembers it as long as it lives, so that no process
-    /// receives it as an exclusive tensor's any more. A block is opened in one of the two ways, and stays so; memory that
+    /// receives it as an exclusive tensor's any more, and an exclusive tensor of it that lives can't be sent. A block is opened in one of the two ways, and stays so; memory that
     /// is for no elements, a queue's say, is opened in none.
     ///
     /// # Panics

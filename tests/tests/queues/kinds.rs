@@ -9,6 +9,7 @@ use mp::{
     Connection, FrozenTensor, GetError, JoinableQueue, PutError, Queue, QueueOptions, Receiver, Sender,
     SpawnOptions, Tensor, bounded_channel, channel, pipe, start_processes,
 };
+use mp_core::words::Kind;
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, eventually_in_use, give, in_use, join, one_process, send, signal,
     take,
@@ -20,6 +21,27 @@ const MOMENT: Duration = Duration::from_millis(20);
 /// All that the test put into shared memory is released.
 fn nothing_is_left(before: (u64, u64, u64)) {
     eventually_in_use(before, "all is released");
+}
+
+/// `Storage` is for crates below the tensors: one that lends memory to others which an exclusive tensor still has breaks its part.
+#[test]
+fn an_exclusive_tensor_whose_memory_was_opened_to_others_is_not_sent_and_not_lost() {
+    let _alone = alone();
+    let before = in_use();
+    let queue = Queue::bounded(1).unwrap();
+    let tensor = Tensor::<u8>::full([100], 7).unwrap();
+    tensor.storage().open_to_others(Kind::Shared);
+    let error = queue.put(tensor).unwrap_err();
+    assert!(error.to_string().contains("open_to_others"), "{error}");
+    assert!(queue.is_empty());
+    let tensor = error.into_value();
+    assert!(tensor.iter().all(|v| v == 7));
+    // As what its memory is, it goes.
+    let (there, back) = (Queue::bounded(1).unwrap(), tensor.share());
+    give(&there, back);
+    assert_eq!(take(&there).to_vec(), [7; 100]);
+    drop((queue, there));
+    nothing_is_left(before);
 }
 
 #[test]

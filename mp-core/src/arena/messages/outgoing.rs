@@ -135,13 +135,21 @@ impl Attached {
     /// Moves the handle of something exclusive here.
     ///
     /// # Errors
-    /// As [`attach`](Self::attach); then the handle stays.
+    /// As [`attach`](Self::attach); then the handle stays. [`Error::Unsendable`] also where its memory was
+    /// [opened to others](crate::Storage::open_to_others): no receiver would take it as exclusive.
     ///
     /// # Safety
     /// The value that this is the handle of was the only one, in all processes, that reached the memory; it reaches it no more
     /// unless it takes the handle [back](Returned::take).
     pub unsafe fn attach_own(&mut self, hold: &mut Hold, grant: Grant) -> Result<u32> {
-        self.place(hold, grant)?.or_else(|free| Ok(self.add(hold.take(), grant, free)))
+        let place = self.place(hold, grant)?;
+        let exclusive = grant.access() == Access::Exclusive;
+        if exclusive && !hold.was_never_opened() && !mutant!("arena.exclusive.opened-sent") {
+            let why = "the memory of an exclusive tensor was opened to other processes, by `Storage::open_to_others` beside it: \
+                       freeze or share the tensor, and send that";
+            return Err(Error::Unsendable(why.into()));
+        }
+        place.or_else(|free| Ok(self.add(hold.take(), grant, free)))
     }
 
     /// Notes what a value whose handle was [moved here](Self::attach_own) needs to be as it was. Returns the mark, of 61 bits, by
