@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, order};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU64, fence};
-use crate::sys::os;
+use crate::sys::{foreign, os};
 
 /// What a mapping is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +46,10 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the first `len` bytes of a file, which has them.
+    /// Maps the first `len` bytes of a file. Whether it keeps them is the caller's to know: see [`seals`](crate::foreign::seals).
+    ///
+    /// # Errors
+    /// [`Error::NotShareable`] if it has fewer, or is no regular file; [`Error::Os`] if it can't be mapped.
     pub fn new(fd: BorrowedFd<'_>, len: u64, what_for: MapFor) -> Result<Self> {
         // Never empty, and always whole words: the rest of the last page is there as well.
         let size = usize::try_from(len.max(1))
@@ -61,7 +64,16 @@ impl Region {
         let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, flags, fd, 0) }
             .map_err(os("mmap of a foreign file (see RLIMIT_AS, vm.max_map_count)"))?;
         let base = NonNull::new(at.cast()).ok_or(Error::Unsupported("a mapping at address 0".into()))?;
-        Ok(Self { base, len })
+        let mapped = Self { base, len };
+        // After it was mapped: what makes it shorter from now on is what the caller answers for.
+        let has = foreign::length(fd)?;
+        if has < len && !mutant!("region.length-not-compared") {
+            let why = format!(
+                "{len} bytes of a file are to be mapped, which has {has}: an access behind its end would be a SIGBUS"
+            );
+            return Err(Error::NotShareable(why));
+        }
+        Ok(mapped)
     }
 
     /// Bytes of the file.
@@ -121,6 +133,28 @@ impl Mem for Region {
     fn fence_after_rmw(&self) {
         if order::has_fence() {
             fence(Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_region_is_not_longer_than_its_file() {
+        let file = foreign::memfd_of(&[7; 5000]).unwrap();
+        for what_for in [MapFor::Sharing, MapFor::Looking, MapFor::Reading] {
+            let region = Region::new(file.as_fd(), 5000, what_for).unwrap();
+            assert_eq!(region.load(Word::at(4992)), u64::from_ne_bytes([7; 8]));
+            // In the last page of the file, and behind that.
+            for len in [5001, 8193, u64::MAX] {
+                let error = Region::new(file.as_fd(), len, what_for).unwrap_err();
+                let said = error.to_string();
+                assert!(said.contains("5000") && said.contains("SIGBUS") || len == u64::MAX, "{said}");
+            }
         }
     }
 }
