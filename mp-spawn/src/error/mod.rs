@@ -478,7 +478,7 @@ pub(crate) const USELESS: i32 = 120;
 /// The error of a start, with the limit that was hit and the cause as far as the system tells.
 pub(crate) fn failed(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
     let error = source.raw_os_error().map(Errno::from_raw_os_error);
-    let (limit, cause) = (os_limit::limit(error), os_limit::of(what, program, error));
+    let (limit, cause) = (os_limit::limit(what, error), os_limit::of(what, program, error));
     let program = program.map(Path::to_owned);
     SpawnError::Launch(Box::new(LaunchError { what, program, limit, cause, source: Arc::new(source) }))
 }

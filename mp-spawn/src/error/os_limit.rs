@@ -17,9 +17,19 @@ const MAKES_PROCESSES: [&str; 6] = [
     "a thread in place of a pidfd",
 ];
 
+/// What was attempted where `epoll_ctl` fails for a process.
+pub(crate) const WATCH: &str = "the watch over its end and its messages (epoll_ctl)";
+/// Likewise for a descriptor of this library's own.
+pub(crate) const OWN_WATCH: &str = "the watch over descriptors of the library's own (epoll_ctl)";
+/// And where no watch can be made, or asked.
+pub(crate) const NO_EPOLL: &str = "a descriptor to watch processes with (epoll_create)";
+/// See [`NO_EPOLL`].
+pub(crate) const NO_NEWS: &str = "waiting for news of processes (epoll_wait)";
+
 /// The limit that was hit, as far as the system tells.
-pub(crate) fn limit(error: Option<Errno>) -> Option<String> {
+pub(crate) fn limit(what: &str, error: Option<Errno>) -> Option<String> {
     match error? {
+        Errno::NOSPC if what.contains("epoll_ctl") => Some(watches(Path::new("/proc/sys/fs/epoll"))),
         Errno::MFILE => Some(resource("RLIMIT_NOFILE", Resource::Nofile, "open files, ulimit -n")),
         Errno::NFILE => Some("the system-wide number of open files (fs.file-max)".to_string()),
         Errno::AGAIN => Some(full_group(Path::new("/sys/fs/cgroup")).unwrap_or_else(|| {
@@ -34,6 +44,16 @@ pub(crate) fn limit(error: Option<Errno>) -> Option<String> {
         ),
         _ => None,
     }
+}
+
+/// How many descriptors may be watched.
+fn watches(folder: &Path) -> String {
+    let most = fs::read_to_string(folder.join("max_user_watches"));
+    let most = most.map_or_else(|_| "unknown".into(), |most| most.trim().to_string());
+    format!(
+        "fs.epoll.max_user_watches = {most}, for all processes of this user together: start fewer processes at a time, end programs \
+         that watch many descriptors, or raise it (sysctl -w fs.epoll.max_user_watches=NUMBER)"
+    )
 }
 
 fn resource(name: &str, resource: Resource, meaning: &str) -> String {
@@ -143,6 +163,23 @@ mod tests {
         fs::write(root.join("a/pids.current"), "6\n").unwrap();
         assert_eq!(full(&root, "/a/b"), None);
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_watch_that_is_refused_names_the_limit_and_what_to_do() {
+        let said = |error: Errno| {
+            let source = std::io::Error::from(error);
+            super::super::failed(WATCH, None, source).to_string()
+        };
+        let full = said(Errno::NOSPC);
+        let most = fs::read_to_string("/proc/sys/fs/epoll/max_user_watches").unwrap();
+        assert!(full.starts_with("could not start a process: the watch over its end and its messages (epoll_ctl) failed: No space"), "{full}");
+        assert!(full.contains(&format!("fs.epoll.max_user_watches = {}, for", most.trim())), "{full}");
+        assert!(full.contains("sysctl -w fs.epoll.max_user_watches="), "{full}");
+        assert!(said(Errno::NOMEM).contains("The limit is the memory"));
+        let disk = super::super::failed("open", None, Errno::NOSPC.into()).to_string();
+        assert!(!disk.contains("epoll"), "a full disk is another limit: {disk}");
+        assert!(watches(Path::new("/nowhere")).starts_with("fs.epoll.max_user_watches = unknown"));
     }
 
     #[test]

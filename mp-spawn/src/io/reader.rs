@@ -24,6 +24,7 @@ use rustix::io::Errno;
 
 use crate::error::Result;
 use crate::error::failed;
+use crate::error::os_limit::{NO_EPOLL, OWN_WATCH};
 use crate::io::captured::StreamPipe;
 use crate::io::tee::Tee;
 
@@ -76,17 +77,17 @@ pub(crate) fn read_from_now_on(pipe: &Arc<StreamPipe>) -> Result<()> {
     };
     added.map_err(|error| {
         reader.pipes.lock().1.remove(&id);
-        failed("epoll_ctl", None, error.into())
+        failed(OWN_WATCH, None, error.into())
     })
 }
 
 impl Reader {
     fn begin() -> Result<Arc<Reader>> {
         let refused = |what| move |error: Errno| failed(what, None, error.into());
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused("epoll_create"))?;
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused(NO_EPOLL))?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
         epoll::add(&poll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
-            .map_err(refused("epoll_ctl"))?;
+            .map_err(refused(OWN_WATCH))?;
         kept("output: epoll", &poll);
         kept("output: bell", &bell);
         let reader = Arc::new(Reader {

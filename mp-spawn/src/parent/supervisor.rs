@@ -41,8 +41,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::error::failed;
-use crate::error::{Result, SpawnError};
+use crate::error::os_limit::{NO_EPOLL, NO_NEWS, OWN_WATCH, WATCH};
+use crate::error::{Result, SpawnError, failed};
 use crate::io::captured::Streams;
 use crate::parent::active;
 use crate::parent::child_state::{Common, Order, Orders, Watch};
@@ -180,7 +180,7 @@ pub(crate) fn watch_server(life: &Arc<Life>) -> Result<()> {
     supervisor.servers.lock().push(Arc::clone(life));
     let event = epoll::EventData::new_u64(SERVER);
     epoll::add(&supervisor.poll, life.handle.sentinel(), event, epoll::EventFlags::IN)
-        .map_err(|error| failed("epoll_ctl", None, error.into()))
+        .map_err(|error| failed(WATCH, None, error.into()))
 }
 
 /// The supervisor of this process, which begins now if it has none.
@@ -222,10 +222,10 @@ fn begin() -> Result<Arc<Supervisor>> {
     let over = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
         .map_err(refused("timerfd_create"))?;
-    let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused("epoll_create"))?;
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused(NO_EPOLL))?;
     for (fd, event) in [(&wake, WAKE), (&timer, TIMER)] {
         epoll::add(&poll, fd, epoll::EventData::new_u64(event), epoll::EventFlags::IN)
-            .map_err(refused("epoll_ctl"))?;
+            .map_err(refused(OWN_WATCH))?;
         mp_core::kept::kept("supervisor: wake or timer", fd);
     }
     mp_core::kept::kept("supervisor: over", &over);
@@ -465,7 +465,7 @@ impl Loop {
 
     /// Nothing can be received any more: fails every process and job, so that no caller waits.
     fn give_up(mut self, error: io::Error) {
-        let SpawnError::Launch(why) = failed("epoll_wait", None, error) else { return };
+        let SpawnError::Launch(why) = failed(NO_NEWS, None, error) else { return };
         // Without the lock: callbacks of the user run here, and may ask for other processes.
         let watches = mem::take(&mut self.shared.watches.lock().by_id);
         for mut watch in watches.into_values() {
@@ -584,7 +584,7 @@ fn heard(poll: &OwnedFd, id: u64, watch: &mut Watch) -> bool {
 /// Listens to a process and to its end.
 fn listen(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
     watch.young_until = None;
-    let refused = |error: Errno| failed("epoll_ctl", None, error.into());
+    let refused = |error: Errno| failed(WATCH, None, error.into());
     let end = epoll::EventData::new_u64(id << 1 | 1);
     epoll::add(poll, watch.handle.sentinel(), end, epoll::EventFlags::IN).map_err(refused)?;
     let sent = watch.send();
