@@ -64,6 +64,20 @@ fn names_are_private_and_gone_at_the_end() {
 }
 
 #[test]
+fn what_is_not_named_as_the_librarys_files_is_not_cleaned_away() {
+    let _alone = alone();
+    let scratch = Scratch::new("others");
+    fs::DirBuilder::new().mode(0o700).create(scratch.ours()).unwrap();
+    // None of them is held; the last one has a name as a dead program's.
+    let digits = "0123456789abcdef".repeat(2);
+    let names = ["mp-notes".into(), format!("mp-{digits}0"), format!("mp-{digits}")];
+    let paths = names.map(|name| scratch.ours().join(name));
+    paths.iter().for_each(|path| drop(fs::File::create(path).unwrap()));
+    scratch.run("use");
+    assert_eq!(paths.map(|path| path.exists()), [true, true, false]);
+}
+
+#[test]
 fn directories_that_will_not_do() {
     let _alone = alone();
     let scratch = Scratch::new("bad");

@@ -182,12 +182,13 @@ impl Directory {
         self.remove_unheld(&file_name(name), owners)
     }
 
-    /// Removes the files that dead programs have left; how many.
+    /// Removes the files that dead programs have left; how many. What is not named as theirs stays.
     pub(crate) fn clean(&self, owners: Reader) -> usize {
         // Through the descriptor: what the path leads to may have changed.
         let Ok(entries) = rustix::fs::Dir::read_from(&self.fd) else { return 0 };
         let names = entries.filter_map(|e| e.ok()?.file_name().to_str().ok().map(str::to_owned));
-        names.filter(|n| n.starts_with(PREFIX)).filter(|n| self.remove_unheld(n, owners)).count()
+        let ours = |name: &String| name_of(Path::new(name)).is_some();
+        names.filter(ours).filter(|name| self.remove_unheld(name, owners)).count()
     }
 
     fn remove_unheld(&self, name: &str, owners: Reader) -> bool {
