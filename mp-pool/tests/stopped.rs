@@ -98,15 +98,23 @@ fn a_time_out_ends_what_no_worker_begins() {
         assert!(results.wait_timeout(common::DEADLINE), "{results:?}");
         let results = results.results();
         let timed_out = |result: &Result<_, TaskError>| match result {
-            Err(TaskError::TimedOut { pid, timeout, .. }) => pids.contains(pid) && *timeout == TIMEOUT,
-            Ok(_) => false,
+            Err(TaskError::TimedOut { pid, timeout, .. }) if pids.contains(pid) && *timeout == TIMEOUT => {
+                Some(*pid)
+            }
+            Ok(_) => None,
             Err(other) => panic!("{other:?}"),
         };
-        // One of each stopped worker, which was killed; the others went on, in their successors.
-        assert_eq!(results.iter().filter(|result| timed_out(result)).count(), workers, "{results:?}");
+        // One of each stopped worker whose time was over, which was killed; the others went on, in a successor. That may be there
+        // before the time of the other worker is over: then it takes what that one has not begun, which is all of it.
+        let killed: Vec<u32> = results.iter().filter_map(timed_out).collect();
+        assert!((1..=workers).contains(&killed.len()), "{results:?}");
         let times: Vec<u64> = results.iter().map(|result| u64::from(result.is_ok())).collect();
         assert_eq!(begun.to_vec(), times);
-        assert!(pool.pids().iter().all(|pid| !pids.contains(pid)));
+        // A successor may have done all that was left before the other worker has one.
+        eventually("the killed ones are replaced", || pool.pids().iter().all(|pid| !killed.contains(pid)));
+        let stays: Vec<u32> = pids.into_iter().filter(|pid| !killed.contains(pid)).collect();
+        assert!(stays.iter().all(|pid| pool.pids().contains(pid)), "{stays:?} {killed:?} {pool:?}");
+        stays.into_iter().for_each(|pid| signal(pid, Signal::CONT));
         join(&pool);
     }
 }
