@@ -35,7 +35,7 @@ use mp_spawn::{ExitDetail, ExitReport, ExitStatus, ProcessRaised, SpawnError};
 /// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | go on, in another worker | is killed and replaced |
 /// | the initializer or what makes the worker's [state](crate::StatePool) fails, the worker dies in it, or is killed since it takes [too long](crate::PoolBuilder::start_timeout) | – | wait | is tried again, later each time, up to a second |
 /// | so it goes five times in a row with all workers; once one has worked, for ten seconds | – | [`Broken`](Self::Broken), with the reason and how often | – |
-/// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which has the bytes of a result that can't be decoded | go on | goes on |
+/// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which have the bytes of what can't be decoded | go on | goes on |
 /// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
 /// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |
 /// | the program that has the pool dies, however | – | – | ends with it |
@@ -74,8 +74,10 @@ pub enum TaskError {
     Arguments {
         /// Why.
         why: String,
-        /// What refused them here, to be matched: too little memory, a tensor that can't be sent. `None` if the worker refused
-        /// them, or if they can't be kept for [another attempt](crate::Call::retry_if).
+        /// What refused them, to be matched: here, too little memory, or a tensor that can't be sent; in the worker, which type they
+        /// were read as, the place in it that could not be read, and their bytes, so that they are not lost
+        /// ([`undecodable`](Self::undecodable)). `None` if the function could not be read, or if they
+        /// can't be kept for [another attempt](crate::Call::retry_if).
         cause: Option<Arc<mp_reduce::Error>>,
     },
     /// What the function returned could not be encoded in the worker, or not be decoded here.
@@ -99,15 +101,17 @@ impl TaskError {
         TaskError::Arguments { why, cause }
     }
 
-    /// The result that could not be read: type, place, reason. `None` when that is not what went wrong.
+    /// What could not be read, arguments in the worker or the result here: type, place, reason. `None` when that is not what went
+    /// wrong.
     pub fn undecodable(&self) -> Option<&Undecodable> {
         match self {
+            TaskError::Arguments { cause, .. } => cause.as_ref()?.undecodable(),
             TaskError::Value { undecodable, .. } => undecodable.as_deref(),
             _ => None,
         }
     }
 
-    /// The bytes of a result that could not be read, as those of a message ([`Undecodable::bytes`]).
+    /// The bytes of arguments or of a result that could not be read, as those of a message ([`Undecodable::bytes`]).
     ///
     /// ```
     /// use mp_pool::Pool;
@@ -253,6 +257,9 @@ impl fmt::Display for TaskError {
             TaskError::Terminated => f.write_str("the pool was ended before the task was done"),
             TaskError::Closed => f.write_str("the pool is closed: it takes no tasks any more"),
             TaskError::Broken(broken) => broken.fmt(f),
+            TaskError::Arguments { why, .. } if self.undecodable().is_some() => {
+                write!(f, "the arguments of the task can't be received by the worker: {why}")
+            }
             TaskError::Arguments { why, .. } => write!(f, "the arguments of the task can't be sent: {why}"),
             TaskError::Value { why, undecodable: None } => {
                 write!(f, "what the task returned can't be sent: {why}")

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use mp_core::Error;
 use mp_core::message::level::afresh;
-use mp_core::message::{Codec, Incoming, IntoOutcome, Message, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, IntoOutcome, Message, Outgoing, Returned, Undecodable};
 use mp_core::user_code::drop_caught;
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Raise};
@@ -280,7 +280,9 @@ pub(crate) enum Reply {
     Done { worker: usize, id: u64, item: usize, value: Value },
     /// The function of a task failed.
     Raised { worker: usize, id: u64, item: usize, raise: Box<Raise> },
-    /// The arguments could not be read (`false`), or the result not be written.
+    /// The arguments could not be read: where, and why.
+    Undecodable { worker: usize, id: u64, item: usize, arguments: Box<Undecodable> },
+    /// There is nothing that could read the arguments (`false`), or the result could not be written.
     Unsendable { worker: usize, id: u64, item: usize, result: bool, why: String },
     /// From this process to itself: there is something else to look at.
     Wake,
@@ -295,15 +297,17 @@ const WAKE: u8 = 5;
 const NOTED: u8 = 6;
 const PART: u8 = 7;
 const REMAKING: u8 = 8;
+const UNDECODABLE: u8 = 9;
 
 impl Reply {
     /// Which worker says here what came of tasks, and how long they took, in nanoseconds, if it says that.
     pub(crate) fn ran(&self) -> Option<(usize, Option<u64>)> {
         match self {
             Reply::Part { worker, nanos, .. } => Some((*worker, Some(*nanos))),
-            Reply::Done { worker, .. } | Reply::Raised { worker, .. } | Reply::Unsendable { worker, .. } => {
-                Some((*worker, None))
-            }
+            Reply::Done { worker, .. }
+            | Reply::Raised { worker, .. }
+            | Reply::Undecodable { worker, .. }
+            | Reply::Unsendable { worker, .. } => Some((*worker, None)),
             Reply::Ready { .. } | Reply::Remaking { .. } | Reply::Noted { .. } | Reply::Wake => None,
         }
     }
@@ -328,6 +332,12 @@ impl Message for Reply {
             Reply::Raised { worker, id, item, raise } => {
                 C::write(out, &(RAISED, *worker, *id, *item))?;
                 C::write(out, raise)
+            }
+            Reply::Undecodable { worker, id, item, arguments } => {
+                C::write(out, &(UNDECODABLE, *worker, *id, *item))?;
+                C::write(out, &arguments.to_parts())?;
+                out.bytes().extend_from_slice(arguments.bytes());
+                Ok(())
             }
             Reply::Unsendable { worker, id, item, result, why } => {
                 C::write(out, &(if *result { VALUE } else { ARGUMENTS }, *worker, *id, *item))?;
@@ -360,6 +370,11 @@ impl Message for Reply {
             }
             DONE => Ok(Reply::Done { worker, id, item, value: Value::In(rest(inc)) }),
             RAISED => Ok(Reply::Raised { worker, id, item, raise: C::read(inc)? }),
+            UNDECODABLE => {
+                let parts = C::read::<[String; 3]>(inc)?;
+                let arguments = Box::new(Undecodable::from_parts(parts, inc.rest().to_vec()));
+                Ok(Reply::Undecodable { worker, id, item, arguments })
+            }
             ARGUMENTS | VALUE => {
                 Ok(Reply::Unsendable { worker, id, item, result: kind == VALUE, why: C::read(inc)? })
             }
@@ -374,7 +389,10 @@ pub(crate) enum Ran {
     /// Its result is written.
     Done,
     Raised(Box<Raise>),
-    Undecodable(String),
+    /// Its arguments could not be read.
+    Undecodable(Box<Undecodable>),
+    /// Nothing could read its arguments.
+    Unreadable(String),
     Unsendable(String),
 }
 
@@ -399,9 +417,7 @@ impl Runner {
         let again = Arc::clone(&function);
         Runner {
             one: Box::new(move |_, inc, out| run(&*function, || alone(inc), out)),
-            of_many: Box::new(move |_, bytes, out| {
-                run(&*again, || A::decode_plain::<MessagePack>(bytes), out)
-            }),
+            of_many: Box::new(move |_, bytes, out| run(&*again, || plain(bytes), out)),
         }
     }
 
@@ -411,9 +427,7 @@ impl Runner {
     ) -> Runner {
         Runner {
             one: Box::new(move |held, inc, out| with_state(held, function, || alone(inc), out)),
-            of_many: Box::new(move |held, bytes, out| {
-                with_state(held, function, || A::decode_plain::<MessagePack>(bytes), out)
-            }),
+            of_many: Box::new(move |held, bytes, out| with_state(held, function, || plain(bytes), out)),
         }
     }
 
@@ -431,10 +445,17 @@ impl Runner {
 
 /// Reads arguments that came alone.
 fn alone<A: Message>(mut inc: Incoming) -> mp_core::Result<A> {
+    // What comes before them is the pool's.
+    let before = inc.whole().len() - inc.rest().len();
     let args = A::decode::<MessagePack>(&mut inc);
-    // What is attached and not in the arguments is not kept while they are used.
-    drop(inc);
-    args
+    // What is attached and not in the arguments is dropped here, and not kept while they are used.
+    args.map_err(|error| Undecodable::of_message::<A>(error, inc.whole().get(before..).unwrap_or_default()))
+}
+
+/// Reads arguments that came with others.
+#[inline]
+fn plain<A: Message>(bytes: &[u8]) -> mp_core::Result<A> {
+    A::decode_plain::<MessagePack>(bytes).map_err(|error| Undecodable::of_message::<A>(error, bytes))
 }
 
 /// As [`run`], for a function that gets the state.
@@ -445,7 +466,7 @@ fn with_state<S: 'static, A: Message, R: IntoOutcome>(
     out: &mut Outgoing,
 ) -> Ran {
     let Some((state, lent)) = held.lend::<S>() else {
-        return Ran::Undecodable("the worker has no state of this type".into());
+        return Ran::Unreadable("the worker has no state of this type".into());
     };
     let call = |args| {
         *lent = true;
@@ -469,7 +490,8 @@ fn run<A: Message, R: IntoOutcome>(
     let call = || {
         let args = match read() {
             Ok(args) => args,
-            Err(error) => return Ran::Undecodable(error.to_string()),
+            Err(Error::Undecodable(arguments)) => return Ran::Undecodable(arguments),
+            Err(error) => return Ran::Unreadable(error.to_string()),
         };
         // An error of the user's is shown and dropped in here, too.
         let value = match function(args).into_result() {

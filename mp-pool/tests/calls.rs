@@ -250,6 +250,40 @@ fn a_result_that_can_not_be_decoded_is_in_the_error_with_type_place_and_bytes() 
     assert_eq!(pool.apply(reports, vec![6]).unwrap().name, "parts");
 }
 
+/// Arguments that the worker can't read: one task of many, one alone, and one with a tensor.
+#[test]
+fn arguments_that_a_worker_can_not_read_come_back_with_their_place_and_bytes() {
+    let pool = Pool::new(1).unwrap();
+    let report = |numbers: &[u32]| report(numbers.to_vec());
+    let count = |report: Report| report.parts.len();
+    let check = |error: TaskError, numbers: &[u32], path: &str| {
+        let undecodable = error.undecodable().unwrap_or_else(|| panic!("{error:?}"));
+        assert_eq!(undecodable.path(), path);
+        assert!(undecodable.type_name().contains("Report"), "{error}");
+        // Its length is written in one byte here, and in five where a value before it has announced a longer one.
+        let (whole, sent) = (mp_reduce::to_bytes(&mut report(numbers)).unwrap(), error.bytes().unwrap());
+        let (length, value) = sent.split_at(sent.len() - (whole.len() - 1));
+        assert_eq!(value, &whole[1..]);
+        assert!(length == &whole[..1] || length == [255, whole[0], 0, 0, 0], "no other bytes: {length:?}");
+        let said = error.to_string();
+        assert!(said.contains("can't be received by the worker") && said.contains("is odd"), "{said}");
+        let TaskError::Arguments { cause: Some(cause), .. } = &error else { panic!("{error:?}") };
+        assert!(cause.undecodable().is_some() && error.source().is_some());
+    };
+    check(pool.apply(count, report(&[2, 5])).unwrap_err(), &[2, 5], "parts[1].number");
+    let results = pool.map_async(count, [report(&[2]), report(&[4, 6, 7]), report(&[8])]);
+    let [first, second, third] = results.results().try_into().unwrap();
+    assert_eq!((first.unwrap(), third.unwrap()), (1, 1));
+    check(second.unwrap_err(), &[4, 6, 7], "parts[2].number");
+    // Beside a tensor, which is released.
+    let with_tensor = |(_, report): (FrozenTensor<u8>, Report)| report.parts.len();
+    let tensor = Tensor::<u8>::zeros([100]).unwrap().freeze();
+    let error = pool.apply(with_tensor, (tensor.clone(), report(&[3]))).unwrap_err();
+    assert!(error.undecodable().is_some_and(|u| u.path().contains("parts[0].number")), "{error:?}");
+    assert!(error.bytes().is_some_and(|bytes| !bytes.is_empty()));
+    assert_eq!(pool.apply(count, report(&[2])).unwrap(), 1);
+}
+
 #[test]
 fn what_can_not_be_sent_is_an_error_of_its_task_alone() {
     let pool = Pool::new(1).unwrap();

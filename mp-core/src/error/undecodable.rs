@@ -1,5 +1,6 @@
 //! A message that can't be read: what is known of it, and its bytes.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::Error;
@@ -9,7 +10,7 @@ use super::Error;
 /// (What was attached to it, tensors and queues, is released.)
 #[derive(Debug)]
 pub struct Undecodable {
-    type_name: &'static str,
+    type_name: Cow<'static, str>,
     path: String,
     why: String,
     bytes: Vec<u8>,
@@ -22,7 +23,7 @@ const SHOWN: usize = 32;
 impl Undecodable {
     /// Of a value of type `T`, in which something at `path` could not be read.
     fn new<T>(path: String, why: String) -> Self {
-        Self { type_name: std::any::type_name::<T>(), path, why, bytes: Vec::new(), source: None }
+        Self { type_name: std::any::type_name::<T>().into(), path, why, bytes: Vec::new(), source: None }
     }
 
     /// Of a value of type `T`, in which something at `path` could not be read, in a message of these bytes.
@@ -43,14 +44,14 @@ impl Undecodable {
                 }
             },
         };
-        all.type_name = std::any::type_name::<T>();
+        all.type_name = std::any::type_name::<T>().into();
         all.bytes = bytes.to_vec();
         Error::Undecodable(Box::new(all))
     }
 
     /// The type that was expected.
-    pub fn type_name(&self) -> &'static str {
-        self.type_name
+    pub fn type_name(&self) -> &str {
+        &self.type_name
     }
 
     /// Where in it: fields, variants and indices, `jobs[3].name` for example. Empty when it is the value itself. Values that
@@ -68,6 +69,19 @@ impl Undecodable {
     /// As [`bytes`](Self::bytes), to keep them.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
+    }
+
+    /// As another process has said it: type, place, reason, and the bytes.
+    #[doc(hidden)]
+    pub fn from_parts([type_name, path, why]: [String; 3], bytes: Vec<u8>) -> Self {
+        Self { type_name: type_name.into(), path, why, bytes, source: None }
+    }
+
+    /// To be said to another process: type, place and reason, of which the last is in words alone.
+    #[doc(hidden)]
+    pub fn to_parts(&self) -> [String; 3] {
+        let why = self.source.as_ref().map_or_else(|| self.why.clone(), ToString::to_string);
+        [self.type_name.clone().into_owned(), self.path.clone(), why]
     }
 
     /// It is in this field of something.
@@ -113,7 +127,7 @@ pub fn in_field<T>(error: Error, field: &str) -> Error {
             Err(other) => return other,
         },
     };
-    undecodable.type_name = std::any::type_name::<T>();
+    undecodable.type_name = std::any::type_name::<T>().into();
     undecodable.within(field);
     Error::Undecodable(undecodable)
 }

@@ -183,10 +183,10 @@ impl Life {
                 }
                 (Ok(Some(runner)), Args::Many(many)) => match many.get(item) {
                     Some(args) => runner.of_many(&mut self.held, args, &mut part.out),
-                    None => Ran::Undecodable("the message is not of this pool".into()),
+                    None => Ran::Unreadable("the message is not of this pool".into()),
                 },
-                (Err(why), _) => Ran::Undecodable(format!("the function can't be read: {why}")),
-                _ => Ran::Undecodable("the worker does not know the function".into()),
+                (Err(why), _) => Ran::Unreadable(format!("the function can't be read: {why}")),
+                _ => Ran::Unreadable("the worker does not know the function".into()),
             };
             self.done += 1;
             if timed {
@@ -327,7 +327,8 @@ fn answer(
     let reply = match ran {
         Ran::Done => Reply::Done { worker, id, item, value: Value::Out(alone) },
         Ran::Raised(raise) => Reply::Raised { worker, id, item, raise },
-        Ran::Undecodable(why) => Reply::Unsendable { worker, id, item, result: false, why },
+        Ran::Undecodable(arguments) => Reply::Undecodable { worker, id, item, arguments },
+        Ran::Unreadable(why) => Reply::Unsendable { worker, id, item, result: false, why },
         Ran::Unsendable(why) => Reply::Unsendable { worker, id, item, result: true, why },
     };
     // What is attached is dropped here, if it can't be sent.

@@ -186,6 +186,11 @@ impl Manager {
                     (worker, id, item, 1, Said::That(What::One(value)))
                 }
                 Reply::Raised { worker, id, item, raise } => (worker, id, item, 1, Said::Raised(raise)),
+                Reply::Undecodable { worker, id, item, arguments } => {
+                    let error = mp_reduce::Error::Memory(mp_core::Error::Undecodable(arguments));
+                    let error = TaskError::arguments(error.into());
+                    (worker, id, item, 1, Said::That(What::Failed(error)))
+                }
                 Reply::Unsendable { worker, id, item, result: true, why } => {
                     (worker, id, item, 1, Said::That(What::Failed(TaskError::value(why))))
                 }
