@@ -42,12 +42,22 @@ impl<T: Message> Message for Named<T> {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
-        let name = split(inc.rest()).map(|(name, _)| LENGTH + name.len()).ok_or_else(|| {
+        let (name, _) = split(inc.rest()).ok_or_else(|| {
             mp_core::Error::Malformed("a message of a connection is shorter than the name of its type".into())
         })?;
-        inc.advance(name);
+        if !is_of::<T>(name) {
+            return Err(mp_core::Error::Malformed("it is of another type, with the same fingerprint".into()));
+        }
+        let before = LENGTH + name.len();
+        inc.advance(before);
         T::decode::<C>(inc).map(Self)
     }
+}
+
+/// Whether a value with this name is a `T`, if its fingerprint is that of `T`: two names may have the same one. Where none was
+/// sent, as of a name that is too long, the fingerprint has to do.
+pub(crate) fn is_of<T>(name: &[u8]) -> bool {
+    name.is_empty() || name == sent_name::<T>().1 || mp_core::mutant!("queue.connection.name-not-compared")
 }
 
 /// Name and value.
@@ -74,11 +84,21 @@ pub(crate) fn unnamed<T>(error: GetError) -> GetError {
         }
         Error::Memory(mp_core::Error::Undecodable(undecodable)) => {
             let bytes = undecodable.bytes().to_vec();
-            let value = split(&bytes).map_or(&bytes[..], |(_, value)| value);
+            let (name, value) = split(&bytes).unwrap_or_else(|| (sent_name::<T>().1, &bytes));
+            if !is_of::<T>(name) {
+                return GetError::Failed(other_type::<T>(name, value));
+            }
             Undecodable::of_message::<T>(mp_core::Error::Undecodable(undecodable), value).into()
         }
         other => other,
     })
+}
+
+/// The error of receiving a value of another type.
+#[cold]
+pub(crate) fn other_type<T>(name: &[u8], value: &[u8]) -> Error {
+    let found = (!name.is_empty()).then(|| String::from_utf8_lossy(name).into());
+    Error::TypeMismatch { expected: std::any::type_name::<T>(), found, bytes: value.to_vec() }
 }
 
 /// The error of receiving what came with the name of its type beside it, out of a socket: with that name, if it is the one
@@ -90,5 +110,31 @@ pub(crate) fn with_name(error: Error, fingerprint: u64, name: &[u8]) -> Error {
             Error::TypeMismatch { expected, found: Some(String::from_utf8_lossy(name).into()), bytes }
         }
         error => error,
+    }
+}
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use mp_reduce::MessagePack;
+
+    use super::*;
+
+    /// A message with the fingerprint of the type that is expected, and the name of another.
+    #[test]
+    fn a_value_with_the_fingerprint_and_another_name_is_of_another_type() {
+        let received = |name: &str| {
+            let bytes = [&(name.len() as u16).to_le_bytes(), name.as_bytes(), &[1, 5]].concat();
+            let decoded = Named::<u8>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.clone()));
+            let error =
+                |error| GetError::from(Error::from(Undecodable::of_message::<Named<u8>>(error, &bytes)));
+            decoded.map(|named| named.0).map_err(|e| unnamed::<u8>(error(e)))
+        };
+        assert_eq!(received("u8").unwrap(), 5);
+        match received("u9").unwrap_err() {
+            GetError::Failed(Error::TypeMismatch { expected, found, bytes }) => {
+                assert_eq!((expected, found.as_deref(), &bytes[..]), ("u8", Some("u9"), &[1, 5][..]));
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }

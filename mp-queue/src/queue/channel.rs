@@ -103,7 +103,7 @@ impl End {
             scope::incoming(what, |inc| Ok((inc.take_object(queue)?, inc.take_object(token)?)))
                 .map_err(|e| e.to_string())?;
         let raw = Raw::open(hold, None).map_err(|e| e.to_string())?;
-        if raw.memory().fingerprint() != type_of.0 {
+        if !raw.memory().carries(type_of) {
             let found = raw.memory().type_name();
             return Err(format!("{what} of {found} arrived where one of {} is expected", type_of.1));
         }

@@ -406,7 +406,7 @@ impl<'de, T: Message> Deserialize<'de> for Queue<T> {
         let hold = scope::incoming("a Queue", |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
         let raw = Raw::open(hold, Some(Able::BOTH)).map_err(D::Error::custom)?;
         let (expected, name) = (TypeFingerprint::<T>::new(), std::any::type_name::<T>());
-        if raw.memory().fingerprint() != expected.get() {
+        if !raw.memory().carries((expected.get(), name)) {
             let found = raw.memory().type_name();
             return Err(D::Error::custom(format!(
                 "a queue of {found} arrived where one of {name} is expected"
@@ -422,6 +422,20 @@ mod tests {
     use mp_core::words::Kind;
 
     use super::*;
+
+    /// Two names of types may have one fingerprint.
+    #[test]
+    fn a_queue_of_a_type_that_has_the_fingerprint_and_another_name_is_refused() {
+        let long = |end: &str| format!("{}{end}", "a".repeat(122));
+        let named = |name: &str| Raw::create(Some(1), false, 0, (7, name), false).unwrap();
+        for name in ["there::Point", "", &long("-hundred"), &"ä".repeat(100)] {
+            let queue = named(name);
+            assert!(queue.memory().carries((7, name)) && !queue.memory().carries((8, name)));
+            for other in ["there::Joint", "there::Points", "there::Poin", &long("-thousand")] {
+                assert!(!queue.memory().carries((7, other)), "{name} {other}");
+            }
+        }
+    }
 
     /// Its block is a queue's for as long as it lives: what is in it is released when it is dropped.
     #[test]

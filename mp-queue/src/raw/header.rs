@@ -36,6 +36,16 @@ use crate::ring::{ChainAt, RingAt, Slot, SlotState, Ticket};
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring3");
 const NAME: u64 = 48;
 const NAME_MAX: usize = 128;
+
+/// The beginning of the name of a type, as words.
+fn name_words(name: &str) -> impl Iterator<Item = (u64, u64)> {
+    let name = &name.as_bytes()[..name.len().min(NAME_MAX)];
+    (0..).zip(name.chunks(8)).map(|(i, part)| {
+        let mut bytes = [0; 8];
+        bytes[..part.len()].copy_from_slice(part);
+        (i, u64::from_le_bytes(bytes))
+    })
+}
 const HEAD: u64 = 256;
 const TAIL: u64 = 384;
 const LINKS: u64 = 896;
@@ -206,13 +216,8 @@ impl Header {
                 | u64::from(made.unbounded) << 1
                 | u64::from(made.keep) << 32,
         );
-        let name = &made.type_name.as_bytes()[..made.type_name.len().min(NAME_MAX)];
-        m.store_relaxed(self.word(40), name.len() as u64);
-        for (i, part) in name.chunks(8).enumerate() {
-            let mut bytes = [0; 8];
-            bytes[..part.len()].copy_from_slice(part);
-            m.store_relaxed(self.word(NAME).plus(i as u64), u64::from_le_bytes(bytes));
-        }
+        m.store_relaxed(self.word(40), made.type_name.len().min(NAME_MAX) as u64);
+        name_words(made.type_name).for_each(|(i, word)| m.store_relaxed(self.word(NAME).plus(i), word));
         let ring = chain.first;
         let empty = Slot { lap: 1, state: SlotState::Empty }.pack();
         for slot in (0..ring.slots).map(|i| ring.slot(i)) {
@@ -243,6 +248,15 @@ impl Header {
 
     pub(crate) fn fingerprint<M: Mem>(self, m: &M) -> u64 {
         m.load_relaxed(self.word(16))
+    }
+
+    /// Whether its messages are of this type. Two names may have one fingerprint: the beginnings of the names are compared, too.
+    pub(crate) fn carries<M: Mem>(self, m: &M, (fingerprint, name): (u64, &str)) -> bool {
+        let same = |(i, word)| m.load_relaxed(self.word(NAME).plus(i)) == word;
+        self.fingerprint(m) == fingerprint
+            && (mp_core::mutant!("queue.name-not-compared")
+                || m.load_relaxed(self.word(40)) == name.len().min(NAME_MAX) as u64
+                    && name_words(name).all(same))
     }
 
     /// How often a message is delivered at most; 0 is for ever.

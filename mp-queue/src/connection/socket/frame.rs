@@ -32,7 +32,7 @@ use super::ConnectError;
 use super::error::refusal;
 use super::handshake::{Greeting, Met, read};
 use super::outbox::{Sending, WriteError, Writer};
-use crate::connection::named::{LENGTH, LONGEST, sent_name, with_name};
+use crate::connection::named::{LENGTH, LONGEST, is_of, other_type, sent_name, with_name};
 use crate::error::{GetError, PutError, TypeRefusal};
 
 /// Length, fingerprint and length of the name.
@@ -402,10 +402,10 @@ impl Socket {
 
     /// The value of a message. If it is of another type, the other side is told.
     fn decode<T: Message>(self: &Arc<Self>, arrived: Arrived) -> Result<T, GetError> {
-        let Arrived { bytes, fingerprint, name } = arrived;
-        let error = match from_bytes(bytes, fingerprint) {
+        let fingerprint = arrived.fingerprint;
+        let error = match value_of(arrived) {
             Ok(value) => return Ok(value),
-            Err(error) => with_name(error, fingerprint, &name),
+            Err(error) => error,
         };
         if let Error::TypeMismatch { expected, found, .. } = &error {
             let note = note_of(expected, found.as_deref().unwrap_or_default(), fingerprint);
@@ -440,6 +440,15 @@ fn left(wait: Wait) -> Option<Option<Duration>> {
         Wait::Forever => Some(None),
         Wait::Until(deadline) => Some(Some(deadline.saturating_duration_since(Instant::now()))),
     }
+}
+
+/// The value of a message.
+fn value_of<T: Message>(Arrived { bytes, fingerprint, name }: Arrived) -> Result<T, Error> {
+    // Two names may have one fingerprint.
+    if fingerprint == TypeFingerprint::<T>::new().get() && !is_of::<T>(&name) {
+        return Err(other_type::<T>(&name, &bytes));
+    }
+    from_bytes(bytes, fingerprint).map_err(|error| with_name(error, fingerprint, &name))
 }
 
 /// An error of [`Socket::look`], or of waiting.
@@ -480,6 +489,19 @@ fn length(len: usize, limit: usize) -> Result<u32, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A message with the fingerprint of the type that is expected, and the name of another.
+    #[test]
+    fn a_message_with_the_fingerprint_and_another_name_is_of_another_type() {
+        let received = |name: &str| {
+            let fingerprint = TypeFingerprint::<u8>::new().get();
+            value_of::<u8>(Arrived { bytes: vec![1, 5], fingerprint, name: name.into() })
+        };
+        assert_eq!(received("u8").unwrap(), 5);
+        let error = received("u9").unwrap_err();
+        let Error::TypeMismatch { expected, found, bytes } = error else { panic!("{error:?}") };
+        assert_eq!((expected, found.as_deref(), &bytes[..]), ("u8", Some("u9"), &[1, 5][..]));
+    }
 
     #[test]
     fn the_limit_that_is_told_is_the_one_that_was_hit() {

@@ -90,6 +90,10 @@ impl RingMemory {
     pub(crate) fn fingerprint(&self) -> u64 {
         self.header.fingerprint(Self::words(self.arena))
     }
+    /// Whether its messages are of the type with this fingerprint and name.
+    pub(crate) fn carries(&self, type_of: (u64, &str)) -> bool {
+        self.header.carries(Self::words(self.arena), type_of)
+    }
     pub(crate) fn type_name(&self) -> String {
         self.header.type_name(Self::words(self.arena))
     }
