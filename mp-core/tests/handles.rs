@@ -58,10 +58,22 @@ fn memory_that_was_opened_never_has_an_exclusive_owner_again() {
         let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
         kinds.iter().for_each(|kind| storage.open_to_others(*kind));
         // SAFETY: it is the only handle, and nothing reaches its memory.
-        unsafe { storage.lend(out.attached(), EXCLUSIVE) }.unwrap();
-        let taken = out.into_incoming().arrived().take(0, EXCLUSIVE);
-        assert!(matches!(taken, Err(Error::Malformed(_))), "{kinds:?}: {taken:?}");
+        let refused = unsafe { storage.lend(out.attached(), EXCLUSIVE) };
+        assert!(matches!(refused, Err(Error::Unsendable(_))), "{kinds:?}: {refused:?}");
+        assert!(!storage.is_empty(), "the handle stays");
     }
+}
+
+/// Nor if that happens on the way: by a handle that keeps the memory, and does not count as one of the tensor's.
+#[test]
+fn memory_that_was_opened_on_its_way_does_not_arrive_as_exclusive() {
+    let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
+    let weak = storage.downgrade();
+    // SAFETY: it is the only handle, and nothing reaches its memory.
+    unsafe { storage.lend(out.attached(), EXCLUSIVE) }.unwrap();
+    weak.upgrade().expect("the message keeps it").open_to_others(Kind::Frozen);
+    let taken = out.into_incoming().arrived().take(0, EXCLUSIVE);
+    assert!(matches!(taken, Err(Error::Malformed(_))), "{taken:?}");
 }
 
 /// In a raw copy of the process nothing is mapped where the arena was.

@@ -32,7 +32,8 @@ use crate::sys::{Errno, futex, os};
 /// assert!(wait(&[&a, &b], Some(Duration::from_millis(1)))?.is_empty()); // none of them, in that time
 /// drop(end);
 /// assert_eq!(wait(&[&a, &b], None)?, [1]);
-/// assert!(wait(&[], None)?.is_empty()); // nothing to wait for
+/// assert!(wait(&[], None)?.is_empty()); // nothing will ever be ready: it returns at once
+/// assert!(wait(&[], Some(Duration::from_millis(1)))?.is_empty()); // and here after that time
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -57,7 +58,8 @@ use crate::sys::{Errno, futex, os};
 pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<usize>> {
     let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
     let found = ready(things, |_| true)?;
-    if !found.is_empty() || things.is_empty() || timeout == Some(Duration::ZERO) {
+    let for_ever = things.is_empty() && timeout.is_none();
+    if !found.is_empty() || for_ever || timeout == Some(Duration::ZERO) {
         return Ok(found);
     }
     // One for the process: what is waited for differs from call to call.
@@ -72,10 +74,10 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
         return found;
     }
     let asleep = Instant::now();
-    let found = if words == things.len() && words <= futex::MOST && futex::can_wait_for_many() {
-        at_words(things, deadline)
-    } else if words == 0 {
+    let found = if words == 0 {
         at_descriptors(things, deadline)
+    } else if words == things.len() && words <= futex::MOST && futex::can_wait_for_many() {
+        at_words(things, deadline)
     } else {
         at_both(things, deadline)
     }?;

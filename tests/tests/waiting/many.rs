@@ -198,6 +198,19 @@ fn more_than_the_kernel_can_wait_for_at_once() {
     join(&context).unwrap();
 }
 
+/// As Python's: a loop over a list that has become empty does not spin.
+#[test]
+fn a_wait_for_nothing_lasts_as_long_as_its_time() {
+    let time = Duration::from_millis(20);
+    let begun = Instant::now();
+    assert!(wait(&[], Some(time)).unwrap().is_empty());
+    assert_eq!(select(&[], Some(time)).unwrap(), None);
+    assert!(begun.elapsed() >= 2 * time);
+    // These return at once, or never.
+    assert!(wait(&[], None).unwrap().is_empty());
+    assert_eq!(select(&[], Some(Duration::ZERO)).unwrap(), None);
+}
+
 #[test]
 fn each_of_several_that_are_always_ready_gets_its_share() {
     let _alone = alone();
