@@ -279,7 +279,11 @@ impl Arena {
                 backing_files::create_arena_file(&settings.directory, size)
             };
             let envelopes = configured.messages.unwrap_or(Layout::envelopes_for(size));
-            match made.and_then(|fd| Self::map_and_join(Some(fd), size, envelopes, Some(()))) {
+            let made = made.and_then(|fd| Self::map_and_join(Some(fd), size, envelopes, Some(())));
+            if made.is_err() {
+                backing_files::remove_arena_file();
+            }
+            match made {
                 // Valgrind, sanitizers and small address spaces map less.
                 Err(Error::Os { .. }) if configured.size.is_none() && size > Layout::MIN => size /= 2,
                 other => return other,

@@ -72,10 +72,6 @@ fn with_one_strategy(session: &mut Session, words: &[&str], strategy: &str, test
         command.args(["--profile", "test"]);
     }
     command.args(["--lib"]).args(tests.iter().flat_map(|test| ["--test", test]));
-    if words[0] == "test" {
-        // Files of programs in other process namespaces are tested with both strategies, by `test`.
-        command.args(["--", "--skip", "namespaces::"]);
-    }
     session.run(&mut command);
 }
 

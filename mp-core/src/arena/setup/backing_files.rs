@@ -24,6 +24,11 @@ use crate::sys::directory::{self, Directory, Owners, Reader};
 use crate::sys::{Errno, Mapping, at_exit, limits, memory};
 use crate::words::Member;
 
+/// The directory and the name of the arena's file, if this process has made one with a name: its path can't be asked for where there
+/// is no `/proc`.
+static MADE: PerProcess<Mutex<Option<(PathBuf, u128)>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+
 /// A file with a name that this process holds.
 #[derive(Debug)]
 struct OpenedFile {
@@ -375,7 +380,20 @@ pub(in crate::arena) fn clean_default() {
 
 /// A file with a name for a whole arena, held: where there are no anonymous ones.
 pub(in crate::arena) fn create_arena_file(parent: &Path, len: u64) -> Result<OwnedFd> {
-    directory::create_named(parent, len, len, |_| {}).map(|(fd, _)| fd)
+    let mut last = 0;
+    let (fd, _) = directory::create_named(parent, len, len, |name| last = name)?;
+    *MADE.lock() = Some((parent.into(), last));
+    Ok(fd)
+}
+
+/// No arena can be made of the file that this process has made last.
+pub(in crate::arena) fn remove_arena_file() {
+    if let Some((parent, name)) = MADE.lock().take()
+        && let Ok(Some(directory)) = Directory::open(&parent)
+    {
+        directory.remove(name);
+        directory.remove_if_empty();
+    }
 }
 
 /// Checks a file that a parent has sent, and holds it if it has a name; returns its length.
@@ -399,9 +417,9 @@ fn leave_files() {
     let Some(arena) = Arena::get() else { return };
     let mut known: Vec<(PathBuf, u128)> = arena.extents().filter_map(|(i, _)| arena.extent_file(i)).collect();
     if !SharingStrategy::FileDescriptor.supported()
-        && let Some((user, name)) = arena.file().ok().and_then(memory::path_of).and_then(split)
+        && let Some(own) = own_file(arena)
     {
-        known.push((user, name));
+        known.push(own);
     }
     // The last member knows it from the arena; the owners that files name can't be checked everywhere.
     let owners: Reader = if arena.is_last() { |_| Owners::Gone } else { others_live };
@@ -414,6 +432,12 @@ fn leave_files() {
             directory.remove_if_empty();
         }
     }
+}
+
+/// The directory that the user chose, and the name, of the arena's own file, if it has one.
+fn own_file(arena: Arena) -> Option<(PathBuf, u128)> {
+    let made = MADE.lock().take();
+    made.or_else(|| arena.file().ok().and_then(memory::path_of).and_then(split))
 }
 
 /// The directory that the user chose, and the name, of one of the library's files.
