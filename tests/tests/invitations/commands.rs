@@ -184,8 +184,6 @@ fn what_is_not_accepted_is_released() {
 
 #[test]
 fn a_guest_is_killed_at_every_access_of_accepting() {
-    // No member of the test before is left to be swept meanwhile.
-    drop(settled());
     for_every_access(|at| {
         let mut command = program(&format!("dies {at}"));
         let invitation = invite(&mut command, parcel()).unwrap();

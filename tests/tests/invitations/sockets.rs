@@ -133,8 +133,6 @@ fn an_invitation_that_is_never_received_lapses() {
 
 #[test]
 fn a_program_is_killed_at_every_access_of_accepting() {
-    // No member of the test before is left to be swept meanwhile.
-    drop(settled());
     let name = name("killed");
     // No other test counts what is open, within.
     let listener = OnceLock::new();
