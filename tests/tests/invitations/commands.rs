@@ -44,6 +44,7 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
             worker.join().unwrap();
             // And invites in its turn.
             let mut command = program("inherits");
+            command.stdout(Stdio::null());
             invite(&mut command, sums).unwrap();
             let mut child = command.spawn().unwrap();
             assert!(end(&mut child).success());
@@ -80,6 +81,7 @@ fn a_program_shares_queues_and_memory() {
     let (jobs, sums) = (Queue::bounded(2).unwrap(), Queue::<f32>::bounded(2).unwrap());
     let seen = Tensor::<u32>::zeros([1]).unwrap().share();
     let mut command = program("works");
+    command.stdout(Stdio::null());
     let invitation = invite(&mut command, (jobs.clone(), sums.clone(), seen.clone())).unwrap();
     assert_eq!(invitation.state(), InvitationState::Open);
     let mut child = command.spawn().unwrap();

@@ -64,7 +64,7 @@ fn an_unrelated_program_shares_queues() {
     let _alone = settled();
     let (name, before) = (name("joins"), in_use());
     let listener = SocketOptions::new().authkey("secret").listen(name.as_str()).unwrap();
-    let mut child = program(&format!("connects {name}")).spawn().unwrap();
+    let mut child = program(&format!("connects {name}")).stdout(std::process::Stdio::null()).spawn().unwrap();
     let here = accept(&listener);
     assert_eq!(here.recv_timeout::<u8>(DEADLINE).unwrap(), 1);
     let (jobs, sums) = (Queue::bounded(2).unwrap(), Queue::<f32>::bounded(2).unwrap());
@@ -86,7 +86,7 @@ fn an_invitation_that_is_received_as_a_message_lapses() {
     let _alone = settled();
     let (name, before) = (name("receives"), in_use());
     let listener = Listener::bind(name.as_str()).unwrap();
-    let mut child = program(&format!("receives {name}")).spawn().unwrap();
+    let mut child = program(&format!("receives {name}")).stdout(std::process::Stdio::null()).spawn().unwrap();
     let here = accept(&listener);
     here.send(1_u8).unwrap();
     let queues = (Queue::<Tensor<f32>>::bounded(2).unwrap(), Queue::<f32>::bounded(2).unwrap());
