@@ -76,8 +76,9 @@ fn fmt(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Test programs that run beside all others: one computes, and the other one waits, for a thousand processes one by one.
-const BESIDE: [&str; 3] = ["models", "killed", "killed_pool"];
+/// Test programs that run beside all others, in two streams: one computes, and the other one waits, for a thousand processes
+/// one by one.
+const BESIDE: [&[&str]; 2] = [&["models"], &["killed", "killed_pool"]];
 
 fn test(session: &mut Session) -> Outcome {
     // All targets but examples, which the step of that name builds, and those that the tests need.
@@ -85,11 +86,17 @@ fn test(session: &mut Session) -> Outcome {
     if !session.run(session.cargo(&all).arg("--no-run")).ok {
         return session.outcome();
     }
-    let mut beside = session.cargo(&["test", "--workspace", "--no-fail-fast"]);
-    BESIDE.iter().for_each(|name| _ = beside.args(["--test", name]));
-    session.beside(beside.args(["--", "--test-threads", "1"]), |session| {
-        // `run-program` leaves these out.
-        session.run(session.cargo(&all).env("MP_BESIDE", BESIDE.join(" ")));
+    let [mut computing, mut waiting] = BESIDE.map(|programs| {
+        let mut stream = session.cargo(&["test", "--workspace", "--no-fail-fast"]);
+        programs.iter().for_each(|name| _ = stream.args(["--test", name]));
+        stream.args(["--", "--test-threads", "1"]);
+        stream
+    });
+    session.beside(&mut computing, |session| {
+        session.beside(&mut waiting, |session| {
+            // `run-program` leaves these out.
+            session.run(session.cargo(&all).env("MP_BESIDE", BESIDE.concat().join(" ")));
+        });
     });
     session.outcome()
 }
