@@ -1,6 +1,8 @@
 //! An arena whose addresses run out: those of one size serve another, also when processes reuse them at once,
 //! or are killed while they do.
 
+use std::process::Command;
+
 use mp::{Arena, Error, FrozenTensor, SpawnError, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
 use mp_tests::limits::arena_of;
@@ -70,16 +72,48 @@ fn addresses_serve_one_size_after_the_other() {
     assert_eq!(in_use(), before);
 }
 
+fn allocate_and_die(_: usize, at: u64) -> Outcome {
+    arena();
+    inject::arm_at_change(at, Signal::KILL.as_raw());
+    drop(fill(24 * PART, 1));
+    Ok(())
+}
+
+/// In programs of their own: in an arena that was full once, all addresses are some slab's.
 #[test]
 fn rows_for_slabs_run_out_before_addresses_do() {
+    const KEPT: &str = "MP_TESTS_KEPT";
     let _alone = alone();
+    let Some(kept) = std::env::var_os(KEPT) else {
+        // The slabs that are not in use lie before the addresses that no slab had yet, or elsewhere.
+        for kept in ["none", "last"] {
+            let mut program = Command::new(std::env::current_exe().unwrap());
+            program.args(["rows_for_slabs_run_out_before_addresses_do", "--exact"]).env(KEPT, kept);
+            let output = program.output().unwrap();
+            assert!(output.status.success(), "{kept}: {}", String::from_utf8_lossy(&output.stdout));
+        }
+        return;
+    };
     arena();
     let before = in_use();
-    let tiny = fill(64, usize::MAX);
+    let mut tiny = fill(64, usize::MAX);
     check(&tiny);
+    let kept = tiny.pop().filter(|_| kept == "last");
     drop(tiny);
-    assert!(fill(24 * PART, usize::MAX).len() >= 6);
-    assert_eq!(in_use(), before);
+    // Each goes on where the one before was killed.
+    let mut killed = 0;
+    while mp_tests::kill::killed(&one_process(allocate_and_die, 1 + 97 * killed)) {
+        killed += 1;
+    }
+    assert!(killed > 3, "{killed} were killed");
+    let large = fill(24 * PART, usize::MAX);
+    check(&large);
+    assert!(large.len() >= 6, "{} are all that there is room for", large.len());
+    drop((large, kept));
+    eventually("all is released", || {
+        arena().sweep().unwrap();
+        in_use() == before
+    });
 }
 
 fn change_sizes(rank: usize, rounds: usize) -> Outcome {

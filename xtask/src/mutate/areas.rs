@@ -335,6 +335,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-tests/killed", "messages::"),
         ],
     ),
+    ("arena.reuse.", &[("mp-core/lib", "arena::alloc::slab_reuse"), ("mp-tests/small_arena", "")]),
     (
         "arena.alloc.",
         &[("mp-tests/user_errors", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "arena::")],

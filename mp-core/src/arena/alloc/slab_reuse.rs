@@ -1,9 +1,9 @@
 //! Addresses of unused slabs, for slabs of another size.
 //!
-//! Addresses are handed out from the start of the arena to its end, once. When the end is reached,
-//! neighbouring slabs whose blocks are all free give theirs up: each is *retired* (it has addresses and no
+//! Addresses are handed out from the start of the arena to its end, once. When the end is reached, or no row is left in the
+//! table of slabs, neighbouring slabs whose blocks are all free give theirs up: each is *retired* (it has addresses and no
 //! class any more), they are joined to one, the surplus is split off, and the rest gets the class that is
-//! wanted. Each of these is one [`Update`](crate::steps::Update), checked against what was seen, and leaves a
+//! wanted. What lies beyond the frontier counts as a neighbour of the last slab. Each of these is one [`Update`](crate::steps::Update), checked against what was seen, and leaves a
 //! correct table; so a process killed in between leaves retired slabs, which the next process that runs out
 //! of addresses finds. They are exclusive, since a slab may become again what it was: a process that is
 //! stopped in one, or in any other update, holds up those that need other addresses.
@@ -12,14 +12,14 @@
 //! |---|---|---|
 //! | class, base; span, or 0 for what the class takes | in use | a process that has claimed **all** its blocks → retired |
 //! | none, base; span | retired | a process that runs out of addresses: → in use, → split, → joined with the next one |
-//! | none, 0; 0 | a row without addresses | a process that splits → retired |
+//! | none, 0; 0 | a row without addresses | a process that splits, or takes addresses beyond the frontier → retired |
 //!
 //! | killed | left | the sweep, or the next process |
 //! |---|---|---|
 //! | while claiming the blocks | `BUSY(dead)` | frees them: the slab is what it was |
 //! | after its pages were given back | the same, without pages | the same |
 //! | after it was retired | `BUSY(dead)` in a slab without a class | frees them: the sweep looks at all 64 |
-//! | between joining, splitting, giving a class | retired slabs | used by the next process |
+//! | between joining, taking addresses beyond the frontier, splitting, giving a class | retired slabs | used by the next process |
 //! | before the hints of the new class | free blocks without hints | sets the hints |
 //!
 //! **Each address below the frontier is one slab's**, retired or in use: addresses skipped before an aligned
@@ -46,6 +46,13 @@ use crate::words::{BlockState, Life, Member};
 
 /// How often to search for addresses, if others change what was seen.
 const TRIES: u32 = 8;
+
+/// In place of a slab's number: the addresses from the frontier to the end of the arena, which no slab has.
+const BEYOND: u32 = u32::MAX;
+
+/// How many rows one allocation may need besides those of the slabs that it joins: for addresses beyond the frontier, and for
+/// those that alignment skips.
+const SPARE_ROWS: usize = 2;
 
 /// How long to wait for another process that is in an update (a few dozen instructions).
 const TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -90,6 +97,7 @@ impl Plan for Change {
 /// A slab, as part of the address range.
 #[derive(Clone, Copy, Debug)]
 struct Range {
+    /// Or [`BEYOND`].
     slab: u32,
     /// Its word, and its span's.
     word: u64,
@@ -130,8 +138,12 @@ impl Arena {
         // A file that is full has a successor.
         let tries = if is_in_files(class) { 0 } else { TRIES };
         for _ in 0..tries {
-            let extents = self.ranges();
-            let Some(room) = room(&extents, span_of(class), alignment_of(class)) else { return Ok(false) };
+            let ranges = self.ranges();
+            let Some(room) = room(&ranges, span_of(class), alignment_of(class)) else { return Ok(false) };
+            let rows = self.unused_rows().take(SPARE_ROWS).count();
+            if rows < SPARE_ROWS && !mutant!("arena.reuse.rows-not-made") && self.join_idle(&ranges, me)? {
+                continue;
+            }
             if self.reuse_room(room, class, me)? {
                 self.map().add(Word::at(control::TRIMS), 1);
                 return Ok(true);
@@ -140,7 +152,7 @@ impl Arena {
         Ok(false)
     }
 
-    /// All slabs that have addresses in the arena's own file, in their order.
+    /// All slabs that have addresses in the arena's own file, in their order, and what lies beyond the frontier.
     fn ranges(&self) -> Vec<Range> {
         let extent = |slab| {
             let word = self.map().load(self.slab_word(slab, 0));
@@ -169,24 +181,63 @@ impl Arena {
         };
         let mut extents: Vec<_> = (0..self.slab_count()).filter_map(extent).collect();
         extents.sort_unstable_by_key(|e| e.base);
+        // A slab that was added meanwhile was missed: then this is no neighbour of the last one.
+        let (base, end) = (self.map().load(Word::at(control::FRONTIER)), self.layout().size);
+        if base < end && !mutant!("arena.reuse.beyond-not-seen") {
+            let span = end - base;
+            extents.push(Range { slab: BEYOND, word: 0, span_word: 0, base, span, idle: true });
+        }
         extents
     }
 
+    /// The rows that have no addresses. The last one is left out: a new slab may need two.
+    fn unused_rows(&self) -> impl Iterator<Item = u32> {
+        let count = self.slab_count();
+        let is_unused = move |row: &u32| {
+            let [word, span] = [0, 3].map(|word| self.slab_word(*row, word));
+            *row >= count || self.map().load(word) == 0 && self.map().load(span) == 0
+        };
+        (0..self.layout().slabs.saturating_sub(1)).filter(is_unused)
+    }
+
+    /// Makes one slab of two neighbours that are not in use, for the sake of the second one's row; whether there were two.
+    fn join_idle(&self, ranges: &[Range], me: Member) -> Result<bool> {
+        let is_pair = |pair: &&[Range]| {
+            pair.iter().all(|e| e.idle && e.slab != BEYOND) && pair[0].end() == pair[1].base
+        };
+        let Some([first, second]) = ranges.windows(2).find(is_pair) else { return Ok(false) };
+        Ok(self.retire(first, me)?
+            && self.retire(second, me)?
+            && self.join_extents(first, first.span, second, me)?)
+    }
+
     fn reuse_room(&self, room: &[Range], class: u32, me: Member) -> Result<bool> {
-        for e in room {
-            if described(e.word).is_some() && !self.retire(e, me)? {
+        let (beyond, slabs) = match room {
+            [slabs @ .., last] if last.slab == BEYOND => (Some(last), slabs),
+            slabs => (None, slabs),
+        };
+        for e in slabs {
+            if !self.retire(e, me)? {
                 return Ok(false);
             }
         }
-        let Some((first, others)) = room.split_first() else { return Ok(false) };
-        let mut span = first.span;
-        for e in others {
-            if !self.join_extents(first, span, e, me)? {
-                return Ok(false);
+        let mut joined = slabs.first().map(|first| (first.slab, first.base, first.span));
+        if let [first, others @ ..] = slabs {
+            let mut span = first.span;
+            for e in others {
+                if !self.join_extents(first, span, e, me)? {
+                    return Ok(false);
+                }
+                span += e.span;
             }
-            span += e.span;
+            joined = Some((first.slab, first.base, span));
         }
-        let (mut slab, mut base) = (first.slab, first.base);
+        if let Some(beyond) = beyond {
+            let start = joined.map_or(beyond.base, |(_, base, _)| base);
+            let len = start.next_multiple_of(alignment_of(class)) + span_of(class) - beyond.base;
+            joined = self.take_beyond(joined, beyond.base, len, me)?;
+        }
+        let Some((mut slab, mut base, mut span)) = joined else { return Ok(false) };
         let gap = base.next_multiple_of(alignment_of(class)) - base;
         if gap != 0 {
             let Some(behind) = self.split_extent(slab, base, span, gap, me)? else { return Ok(false) };
@@ -251,17 +302,41 @@ impl Arena {
         self.change(change, me)
     }
 
+    /// Addresses beyond the frontier → the end of a retired slab, or a retired slab of their own: its number, base and span.
+    /// `None` if there is no row for it, or another process has taken some.
+    fn take_beyond(
+        &self,
+        behind: Option<(u32, u64, u64)>,
+        frontier: u64,
+        len: u64,
+        me: Member,
+    ) -> Result<Option<(u32, u64, u64)>> {
+        let taken = (Word::at(control::FRONTIER), frontier, Some(frontier + len));
+        if let Some((slab, base, span)) = behind {
+            let change = Change::new([
+                (self.slab_word(slab, 0), retired(base), None),
+                (self.slab_word(slab, 3), span, Some(span + len)),
+                taken,
+            ]);
+            return Ok(self.change(change, me)?.then_some((slab, base, span + len)));
+        }
+        let count = self.slab_count();
+        let Some(row) = self.unused_rows().next() else { return Ok(None) };
+        self.commit_slab_row(row)?;
+        let change = Change::new([
+            (self.slab_word(row, 0), 0, Some(retired(frontier))),
+            (self.slab_word(row, 3), 0, Some(len)),
+            taken,
+            (Word::at(control::SLABS), u64::from(count), Some(u64::from(count.max(row + 1)))),
+        ]);
+        Ok(self.change(change, me)?.then_some((row, frontier, len)))
+    }
+
     /// One retired slab → two, the second from byte `at` on; that one, or `None` if there is no row for it.
     fn split_extent(&self, slab: u32, base: u64, span: u64, at: u64, me: Member) -> Result<Option<u32>> {
         let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
         let count = self.slab_count();
-        let unused = |&row: &u32| {
-            self.map().load(self.slab_word(row, 0)) == 0 && self.map().load(self.slab_word(row, 3)) == 0
-        };
-        let row = (0..count).find(unused).unwrap_or(count);
-        if row + 1 >= self.layout().slabs {
-            return Ok(None);
-        }
+        let Some(row) = self.unused_rows().next() else { return Ok(None) };
         self.commit_slab_row(row)?;
         let change = Change::new([
             (word, retired(base), None),
