@@ -24,6 +24,7 @@
 //! | [`Pool::apply`], [`Pool::map`], [`Pool::imap`], … | calls of a function in the workers |
 //! | [`Pool::task`], [`Call`] | the same with options: chunks, time-outs, retries ([`Backoff`]) |
 //! | [`AsyncResult`], [`MapResult`], [`Imap`] | results that have to come: waited for, polled, awaited, called back |
+//! | [`Stream`] | an open-ended call: tasks are pushed, and results taken, one by one |
 //! | [`Pool::metrics`], [`PoolMetrics`] | how it is doing: tasks, times, workers |
 //! | [`Pool::running`], [`note`](note()) | what runs now, and what it says of itself |
 //! | [`TaskError`], [`PoolError`] | what can go wrong, in a table |
@@ -58,10 +59,11 @@ mod workers;
 
 pub use api::builder::PoolBuilder;
 pub use api::call::{Call, TryApplyError};
+pub use api::imap::Imap;
 pub use api::pool::Pool;
 pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
 pub use api::state_pool::{StatePool, StatePoolBuilder};
-pub use api::stream::Imap;
+pub use api::stream::{NotYet, Outcome, PushError, Stream, Ticket};
 pub use calls::job::Progress;
 pub use child::note::note;
 pub use child::work::current_worker;

@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use mp_reduce::Message;
 
+use crate::api::imap::Imap;
 use crate::api::result::{AsyncResult, MapResult};
-use crate::api::stream::Imap;
+use crate::api::stream::Stream;
 use crate::calls::job::{Code, Job, Order, Terms};
-use crate::calls::source::Items;
+use crate::calls::lanes::Pushed;
+use crate::calls::source::{Items, Source};
+use crate::calls::tickets::Tickets;
 use crate::dispatch::room::UntilRoom;
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
@@ -159,23 +162,23 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         self
     }
 
-    /// How many items [`imap`](Self::imap) takes before their results are asked for. Without this 64 for each worker, and more if
-    /// they are quick.
+    /// How many items [`imap`](Self::imap) takes before their results are asked for; without this 64 for each worker, and more if
+    /// they are quick. How many tasks of a [`stream`](Self::stream) may be on their way; without this any number.
     #[doc(alias = "buffersize")]
     pub fn ahead(mut self, items: usize) -> Self {
         self.ahead = Some(items.max(1));
         self
     }
 
-    fn job(&self, items: &Arc<Items<A>>, order: Order) -> Arc<Job> {
-        Job::new(Arc::clone(&self.code), self.terms.clone(), Arc::clone(items) as _, order)
+    fn job(&self, items: Arc<dyn Source>, order: Order) -> Arc<Job> {
+        Job::new(Arc::clone(&self.code), self.terms.clone(), items, order)
     }
 
     /// Sends tasks, if there is room or not.
     fn send(&self, items: VecDeque<A>) -> Arc<Job> {
         let count = items.len();
         let source = Arc::new(Items::new(self.terms.retry.times > 0));
-        let job = self.job(&source, Order::AsGiven);
+        let job = self.job(Arc::clone(&source) as _, Order::AsGiven);
         self.shared.submit(&job, count, || source.bring(items));
         job
     }
@@ -191,7 +194,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// Calls it, and returns without waiting for its result; for room it waits if
     /// [as many tasks wait](crate::PoolBuilder::max_waiting) as the pool allows.
     pub fn apply_async(&self, args: A) -> AsyncResult<T> {
-        self.shared.wait_for_room();
+        self.shared.wait_for_room(None);
         self.submit(args)
     }
 
@@ -269,23 +272,32 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// Calls it for each item, and returns without waiting for the results.
     pub fn map_async(&self, items: impl IntoIterator<Item = A>) -> MapResult<T> {
         let items = items.into_iter().collect();
-        self.shared.wait_for_room();
+        self.shared.wait_for_room(None);
         MapResult::new(Arc::clone(&self.shared), self.send(items))
     }
 
     /// Calls it for each item, results in the order of the items: see [`Pool::imap`](crate::Pool::imap).
     pub fn imap<I: IntoIterator<Item = A>>(&self, items: I) -> Imap<I::IntoIter, T> {
-        self.stream(items, Order::AsGiven)
+        self.imap_in(items, Order::AsGiven)
     }
 
     /// Calls it for each item, results in the order in which they are done.
     pub fn imap_unordered<I: IntoIterator<Item = A>>(&self, items: I) -> Imap<I::IntoIter, T> {
-        self.stream(items, Order::AsDone)
+        self.imap_in(items, Order::AsDone)
     }
 
-    fn stream<I: IntoIterator<Item = A>>(&self, items: I, order: Order) -> Imap<I::IntoIter, T> {
+    /// Calls it for each item that is pushed, until no more are: see [`Stream`]. No more than [`ahead`](Self::ahead) says are on
+    /// their way.
+    pub fn stream(&self) -> Stream<A, T> {
+        let pushed = Arc::new(Pushed::new(self.terms.retry.times > 0));
+        let job = self.job(Arc::clone(&pushed) as _, Order::AsDone);
+        job.slots().tickets = Some(Tickets::new(self.ahead.unwrap_or(usize::MAX)));
+        Stream::new(Arc::clone(&self.shared), job, pushed)
+    }
+
+    fn imap_in<I: IntoIterator<Item = A>>(&self, items: I, order: Order) -> Imap<I::IntoIter, T> {
         let sent = Arc::new(Items::new(self.terms.retry.times > 0));
-        let job = self.job(&sent, order);
+        let job = self.job(Arc::clone(&sent) as _, order);
         let workers = self.shared.workers;
         let ahead = self.ahead.unwrap_or(workers.saturating_mul(self.terms.chunk.saturating_mul(2).max(64)));
         let chosen = self.ahead.is_some();

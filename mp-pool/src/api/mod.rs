@@ -2,6 +2,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod call;
+pub(crate) mod imap;
 pub(crate) mod pool;
 #[cfg(feature = "indicatif")]
 pub(crate) mod progress;

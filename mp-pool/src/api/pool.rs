@@ -14,9 +14,10 @@ use mp_spawn::Closure;
 
 use crate::api::builder::PoolBuilder;
 use crate::api::call::Call;
+use crate::api::imap::Imap;
 use crate::api::result::{AsyncResult, MapResult};
 use crate::api::state_pool::StatePool;
-use crate::api::stream::Imap;
+use crate::api::stream::Stream;
 use crate::dispatch::settings::Settings;
 use crate::dispatch::shared::Shared;
 use crate::error::{PoolError, TaskError};
@@ -295,6 +296,28 @@ impl Pool {
         I: IntoIterator<Item = A>,
     {
         self.task(function).imap_unordered(items)
+    }
+
+    /// Calls a function for each item that is pushed, until no more are; results are taken as they come: see [`Stream`], which
+    /// outlives this borrow, and [`Call::stream`] for one with options.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::new(2)?;
+    /// let stream = pool.stream(|x: u64| x * x);
+    /// let tickets = [stream.push(3)?, stream.push(4)?];
+    /// assert_eq!(stream.take(tickets[1]).transpose()?, Some(16));
+    /// stream.close();
+    /// assert_eq!(stream.next().map(|(ticket, _)| ticket), Some(tickets[0]));
+    /// assert!(stream.next().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stream<F, A, R>(&self, function: F) -> Stream<A, R::Value>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: IntoOutcome,
+    {
+        self.task(function).stream()
     }
 
     /// As [`map`](Self::map), for a function of up to six arguments, each item a tuple of them.

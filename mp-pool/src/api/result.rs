@@ -330,7 +330,7 @@ impl<T, S: ResultKind<T>> Future for AsyncResult<T, S> {
         if !self.job.is_ours() && self.taken {
             return Poll::Pending;
         }
-        if self.job.is_ours() && (self.taken || self.job.wake(context.waker())) {
+        if self.job.is_ours() && (self.taken || self.job.wake(context.waker(), Slots::all_done)) {
             return Poll::Pending;
         }
         self.taken = true;

@@ -8,9 +8,10 @@ use mp_core::message::IntoOutcome;
 use mp_reduce::Message;
 
 use crate::api::call::Call;
+use crate::api::imap::Imap;
 use crate::api::pool::Pool;
 use crate::api::result::{AsyncResult, MapResult};
-use crate::api::stream::Imap;
+use crate::api::stream::Stream;
 use crate::dispatch::settings::Settings;
 use crate::error::{PoolError, TaskError};
 use crate::tuple_fn::TupleStateFn;
@@ -200,6 +201,17 @@ impl<S: 'static> StatePool<S> {
         I: IntoIterator<Item = A>,
     {
         self.task(function).imap_unordered(items)
+    }
+
+    /// Calls `function(state, item)` for each item that is pushed, until no more are: see [`Stream`], whose lanes keep tasks together
+    /// with the state that they need.
+    pub fn stream<F, A, R>(&self, function: F) -> Stream<A, R::Value>
+    where
+        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: IntoOutcome,
+    {
+        self.task(function).stream()
     }
 
     /// As [`map`](Self::map), for a function of the state and up to six arguments, each item a tuple of these.

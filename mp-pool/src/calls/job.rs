@@ -14,8 +14,10 @@ use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_spawn::Closure;
 
 use crate::calls::chunk::Kept;
+use crate::calls::lanes::Takes;
 use crate::calls::outcomes::Run;
 use crate::calls::source::{Piece, Rubbish, Source};
+use crate::calls::tickets::Tickets;
 use crate::maker::Maker;
 use crate::message::Runner;
 use crate::retry::Retry;
@@ -104,9 +106,49 @@ pub(crate) struct Slots {
     wakers: Vec<Apart<Waker>>,
     on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
     cancelled: bool,
+    /// Of a stream: takes the place of `runs`.
+    pub(crate) tickets: Option<Tickets>,
+}
+
+/// Why nothing is pushed into a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// As many are on their way as may be.
+    Full,
+    Closed,
 }
 
 impl Slots {
+    /// Tasks will come; the index of the first.
+    fn expect(&mut self, tasks: usize) -> usize {
+        let before = self.brought.back().map_or(self.forgotten, |(end, ..)| *end);
+        self.brought.push_back((before + tasks, tasks, Instant::now()));
+        self.progress.total += tasks - usize::from(mp_core::mutant!("pool.total.one-too-few") && tasks > 1);
+        before
+    }
+
+    /// Of a stream: how many tasks were pushed whose outcomes were not taken.
+    pub(crate) fn under_way(&self) -> usize {
+        self.tickets.as_ref().map_or(0, |tickets| self.progress.total - tickets.count_taken())
+    }
+
+    /// Of a stream: whether a task may be pushed.
+    pub(crate) fn has_room(&self) -> Result<(), Refused> {
+        match &self.tickets {
+            Some(tickets) if tickets.closed && !mp_core::mutant!("pool.stream.closed-takes-more") => {
+                Err(Refused::Closed)
+            }
+            Some(tickets) if self.under_way() >= tickets.most => Err(Refused::Full),
+            Some(_) => Ok(()),
+            None => Err(Refused::Closed),
+        }
+    }
+
+    /// Of a stream: whether nothing is to be taken any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.under_way() == 0 && self.tickets.as_ref().is_none_or(|tickets| tickets.closed)
+    }
+
     /// The next outcomes, in the order of this call.
     pub(crate) fn next(&mut self) -> Option<Run> {
         let run = if self.has_next() { self.runs.pop_front() } else { None };
@@ -201,6 +243,7 @@ impl Job {
             wakers: Vec::new(),
             on_done: None,
             cancelled: false,
+            tickets: None,
         };
         let (maker, lost) = (Maker::this(), Mutex::new(Vec::new()));
         let (pace, slots) = (AtomicU64::new(0), Mutex::new(slots));
@@ -214,14 +257,35 @@ impl Job {
 
     /// Expects outcomes of `tasks` more tasks.
     pub(crate) fn expect(&self, tasks: usize) {
-        let mut slots = self.slots.lock();
-        let before = slots.brought.back().map_or(slots.forgotten, |(end, ..)| *end);
-        slots.brought.push_back((before + tasks, tasks, Instant::now()));
-        slots.progress.total += tasks - usize::from(mp_core::mutant!("pool.total.one-too-few") && tasks > 1);
+        self.slots.lock().expect(tasks);
     }
 
-    /// Takes tasks that are to be sent.
-    pub(crate) fn take(&self, most: usize) -> Vec<Piece> {
+    /// Of a stream: expects the outcome of one more task, if there is room for it; its index.
+    pub(crate) fn expect_one(&self) -> Result<usize, Refused> {
+        let mut slots = self.slots.lock();
+        slots.has_room()?;
+        Ok(slots.expect(1))
+    }
+
+    /// Whether it matters which worker takes its tasks.
+    pub(crate) fn has_lanes(&self) -> bool {
+        self.source.has_lanes()
+    }
+
+    /// Whether there is a task for this worker.
+    pub(crate) fn has_for(&self, takes: &Takes) -> bool {
+        !self.lost.lock().is_empty() || self.source.has_for(takes)
+    }
+
+    /// A worker is given tasks, from `first` on.
+    pub(crate) fn goes_to(&self, tasks: Range<usize>, worker: usize) {
+        if self.source.has_lanes() && !mp_core::mutant!("pool.lane.not-noted") {
+            tasks.for_each(|index| self.source.goes_to(index, worker));
+        }
+    }
+
+    /// Takes tasks that are to be sent, by `takes` if it matters which worker does.
+    pub(crate) fn take(&self, most: usize, takes: Option<&Takes>) -> Vec<Piece> {
         let lost = {
             let mut lost = self.lost.lock();
             let count = most.min(lost.len());
@@ -230,7 +294,7 @@ impl Job {
         let again = |Lost { index, tries, kept }| Piece::again(index, tries, kept);
         let mut pieces: Vec<Piece> = lost.into_iter().map(again).collect();
         if pieces.len() < most {
-            self.source.take(most - pieces.len(), &mut pieces);
+            self.source.take(most - pieces.len(), takes, &mut pieces);
         }
         pieces
     }
@@ -288,7 +352,7 @@ impl Job {
     }
 
     /// Sends no more tasks; which ones were not sent, for the caller to settle, and what they were to be sent with.
-    pub(crate) fn cancel(&self) -> (Vec<Lost>, Range<usize>, Rubbish) {
+    pub(crate) fn cancel(&self) -> (Vec<Lost>, Vec<Range<usize>>, Rubbish) {
         self.slots.lock().cancelled = true;
         let lost = if mp_core::mutant!("pool.cancel.retries-kept") { Vec::new() } else { self.dead_letter() };
         let (rest, rubbish) = self.source.clear();
@@ -307,15 +371,22 @@ impl Job {
     /// Notes what came of tasks; when the first was brought, if they had no outcome yet. [`notify`](Self::notify) wakes waiters.
     pub(crate) fn settle(&self, run: Run) -> Option<Instant> {
         let slots = &mut *self.slots.lock();
-        let at = slots.place(&run)?;
         let (first, count) = (run.first, run.count);
-        slots.progress.done += count;
-        slots.progress.failed += if run.has_failed() { count } else { 0 };
-        if at == slots.runs.len() {
-            slots.runs.push_back(run);
+        let failed = if run.has_failed() { count } else { 0 };
+        if let Some(tickets) = &mut slots.tickets {
+            if !tickets.add(run) {
+                return None;
+            }
         } else {
-            slots.runs.insert(at, run);
+            let at = slots.place(&run)?;
+            if at == slots.runs.len() {
+                slots.runs.push_back(run);
+            } else {
+                slots.runs.insert(at, run);
+            }
         }
+        slots.progress.done += count;
+        slots.progress.failed += failed;
         Some(slots.settled(first, count))
     }
 
@@ -347,18 +418,41 @@ impl Job {
         self.slots.lock()
     }
 
-    /// Has this waker woken when more outcomes come; false if all are there.
-    pub(crate) fn wake(&self, waker: &Waker) -> bool {
+    /// Of a stream: takes an outcome, the next one or that of a task.
+    pub(crate) fn take_outcome(&self, index: Option<usize>) -> Option<Run> {
+        let (run, waited_for) = {
+            let slots = &mut *self.slots.lock();
+            let tickets = slots.tickets.as_mut()?;
+            let run = tickets.take(index.or_else(|| tickets.next())?)?;
+            let bounded = tickets.most != usize::MAX;
+            (run, bounded || !slots.wakers.is_empty() || slots.is_over())
+        };
+        if waited_for && !mp_core::mutant!("pool.stream.room-not-told") {
+            self.notify();
+        }
+        Some(run)
+    }
+
+    /// Of a stream: nothing more is pushed.
+    pub(crate) fn close(&self) {
+        if let Some(tickets) = &mut self.slots.lock().tickets {
+            tickets.closed = true;
+        }
+        self.notify();
+    }
+
+    /// Has this waker woken when something changes; false if it is so.
+    pub(crate) fn wake(&self, waker: &Waker, so: impl Fn(&Slots) -> bool) -> bool {
         {
             let slots = self.slots.lock();
-            if slots.all_done() || slots.will_wake(waker) {
-                return !slots.all_done();
+            if so(&slots) || slots.will_wake(waker) {
+                return !so(&slots);
             }
         }
         // Without the lock: cloning is code of the user, and so is dropping it.
         let waker = Apart::new(waker.clone());
         let mut slots = self.slots.lock();
-        let waits = !slots.all_done();
+        let waits = !so(&slots);
         if waits {
             slots.wakers.push(waker);
             return true;

@@ -2,5 +2,7 @@
 
 pub(crate) mod chunk;
 pub(crate) mod job;
+pub(crate) mod lanes;
 pub(crate) mod outcomes;
 pub(crate) mod source;
+pub(crate) mod tickets;

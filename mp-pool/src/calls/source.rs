@@ -11,6 +11,7 @@ use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
 
 use crate::calls::chunk::Kept;
+use crate::calls::lanes::Takes;
 use crate::error::Unsendable;
 use crate::message::{Args, Plain, Slice};
 
@@ -90,10 +91,23 @@ pub(crate) type Rubbish = Box<dyn Send>;
 /// Where arguments come from; knows their type.
 pub(crate) trait Source: Send + Sync {
     /// Takes at most `most` items, which are together in one chunk unless they are too long, or have attachments.
-    fn take(&self, most: usize, into: &mut Vec<Piece>);
+    fn take(&self, most: usize, takes: Option<&Takes>, into: &mut Vec<Piece>);
     fn left(&self) -> usize;
     /// Takes what is left: which they were, and themselves, to be dropped when nothing depends on it.
-    fn clear(&self) -> (Range<usize>, Rubbish);
+    fn clear(&self) -> (Vec<Range<usize>>, Rubbish);
+
+    /// Whether it matters which worker takes them: then [`take`](Self::take) is told.
+    fn has_lanes(&self) -> bool {
+        false
+    }
+
+    /// Whether there is something for that worker.
+    fn has_for(&self, _: &Takes) -> bool {
+        self.left() > 0
+    }
+
+    /// This worker is given that task.
+    fn goes_to(&self, _index: usize, _worker: usize) {}
 }
 
 /// Arguments that are there already.
@@ -127,41 +141,51 @@ impl<A> Items<A> {
     }
 }
 
-impl<A: Message + Send> Source for Items<A> {
-    fn take(&self, most: usize, into: &mut Vec<Piece>) {
-        let before = into.len();
-        let mut encoder = Encoder { first: 0, out: Outgoing::default(), ends: Vec::new(), into };
-        let mut left = most;
-        while left > 0 {
-            let (mut items, first) = self.taken(left.min(TAKEN));
-            if items.is_empty() {
-                break;
-            }
-            left -= items.len();
-            // Another thread may have taken some in between.
-            encoder.continues_at(first);
-            // Code of the user runs here, without the lock.
-            while !items.is_empty() {
-                encoder.encode(&mut items, self.keeps);
-            }
-            if encoder.is_full() || encoder.into.len() > before {
-                break;
-            }
+/// Encodes at most `most` items that `taken` gives in rows, each with the index of its first one.
+pub(crate) fn encode_rows<A: Message + Send>(
+    most: usize,
+    keeps: bool,
+    into: &mut Vec<Piece>,
+    mut taken: impl FnMut(usize) -> (Each<A>, usize),
+) {
+    let before = into.len();
+    let mut encoder = Encoder { first: 0, out: Outgoing::default(), ends: Vec::new(), into };
+    let mut left = most;
+    while left > 0 {
+        let (mut items, first) = taken(left.min(TAKEN));
+        if items.is_empty() {
+            break;
         }
-        encoder.end();
+        left -= items.len();
+        // Another thread may have taken some in between.
+        encoder.continues_at(first);
+        // Code of the user runs here, without the lock.
+        while !items.is_empty() {
+            encoder.encode(&mut items, keeps);
+        }
+        if encoder.is_full() || encoder.into.len() > before {
+            break;
+        }
+    }
+    encoder.end();
+}
+
+impl<A: Message + Send> Source for Items<A> {
+    fn take(&self, most: usize, _: Option<&Takes>, into: &mut Vec<Piece>) {
+        encode_rows(most, self.keeps, into, |most| self.taken(most));
     }
 
     fn left(&self) -> usize {
         self.queue.lock().0.len()
     }
 
-    fn clear(&self) -> (Range<usize>, Rubbish) {
+    fn clear(&self) -> (Vec<Range<usize>>, Rubbish) {
         let mut queue = self.queue.lock();
         let items = std::mem::take(&mut queue.0);
         let first = queue.1;
         queue.1 += items.len();
         let range = first..first + items.len();
-        (range, Box::new(items))
+        (vec![range], Box::new(items))
     }
 }
 

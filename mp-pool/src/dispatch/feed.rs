@@ -27,14 +27,15 @@ impl Shared {
     /// Gives tasks to one worker; false if there are none, or no worker wants any.
     fn feed_one(&self) -> bool {
         let mut ready = Vec::new();
-        let mut job = None;
+        let (mut job, mut takes) = (None, None);
         let (fed, sent) = {
             let mut state = self.state.lock();
-            let fed = state.wanting().and_then(|worker| {
+            let fed = state.wanting().and_then(|mut worker| {
                 let mut most = usize::MAX;
                 if state.returned.is_empty() {
-                    job = state.next_job();
-                    if job.is_none() {
+                    if let Some(next) = state.next_job(worker) {
+                        (worker, job, takes) = (next.worker, Some(next.job), next.takes);
+                    } else {
                         most = state.help(worker);
                     }
                     if most == 0 {
@@ -57,7 +58,7 @@ impl Shared {
         if let Some(job) = job {
             let size = job.size(self.workers);
             while ready.len() < portion {
-                let pieces = job.take(size);
+                let pieces = job.take(size, takes.as_ref());
                 if pieces.is_empty() {
                     break;
                 }
@@ -158,6 +159,7 @@ impl Shared {
                 settled.add(chunk, end.clone().unwrap_or(TaskError::Cancelled));
             } else if alive {
                 let message = packed.number();
+                chunk.job.goes_to(chunk.first + chunk.reported..chunk.first + chunk.end, worker);
                 send.push((packed, Given::Task { chunk, message }));
             } else {
                 keep.push(Ready { chunk, packed: Some(packed) });

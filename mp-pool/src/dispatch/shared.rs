@@ -108,7 +108,7 @@ impl<'a> Settled<'a> {
         let (lost, rest, rubbish) = job.cancel();
         self.rubbish.push(rubbish);
         self.add_all(job, lost, error);
-        if !rest.is_empty() {
+        for rest in rest.into_iter().filter(|rest| !rest.is_empty()) {
             self.add_run(job, Run::failed(rest, error.clone()));
         }
     }
@@ -276,6 +276,11 @@ impl Shared {
     /// any thread looks for them. False if the pool takes none: then they have an error.
     pub(crate) fn submit(&self, job: &Arc<Job>, tasks: usize, bring: impl FnOnce()) -> bool {
         job.expect(tasks);
+        self.submit_expected(job, tasks, bring)
+    }
+
+    /// As [`submit`](Self::submit), of tasks whose outcomes are expected already.
+    pub(crate) fn submit_expected(&self, job: &Arc<Job>, tasks: usize, bring: impl FnOnce()) -> bool {
         let refused = self.count(tasks).err();
         bring();
         if let Some(error) = refused.or_else(|| self.enlist(job)) {
@@ -363,18 +368,19 @@ impl Shared {
         self.room.wake(room);
     }
 
-    /// Waits until not too many tasks wait. The pool's thread, which a callback runs in, would wait for itself.
-    pub(crate) fn wait_for_room(&self) {
+    /// Waits until not too many tasks wait; false if that takes too long. The pool's thread, which a callback runs in, would wait
+    /// for itself.
+    pub(crate) fn wait_for_room(&self, until: Option<Instant>) -> bool {
         let here = std::thread::current().id();
         let is_here = self.thread.get() == Some(&here);
         if self.settings.max_waiting == usize::MAX || self.check_owner().is_err() || is_here {
-            return;
+            return true;
         }
         let most = self.settings.max_waiting;
         let subject =
             || Subject::other(Call::Pool, On::Other, format!("room for one more task ({most} wait)"));
         let has_room = |state: &State| !state.is_open() || state.unsettled < most;
-        wait_at(&self.changed, &mut self.state.lock(), None, has_room, subject);
+        wait_at(&self.changed, &mut self.state.lock(), until, has_room, subject)
     }
 
     /// Takes back the tasks of a call that have not begun; how many.

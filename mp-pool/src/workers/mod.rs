@@ -1,5 +1,6 @@
 //! What the pool knows of its workers: who has which task, and who takes over from whom.
 
+pub(crate) mod choice;
 pub(crate) mod help;
 pub(crate) mod later;
 pub(crate) mod state;

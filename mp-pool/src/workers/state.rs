@@ -208,7 +208,7 @@ impl Worker {
         self.restart_at = Some(now + back_off(self.failed_starts));
     }
 
-    fn wants(&self) -> bool {
+    pub(crate) fn wants(&self) -> bool {
         // One that is stopped may have a queue full of notes, and no task.
         self.ready
             && !self.feeding
@@ -513,17 +513,6 @@ impl State {
     pub(crate) fn wanting(&self) -> Option<usize> {
         let wanting = self.workers.iter().enumerate().filter(|(_, worker)| worker.wants());
         wanting.min_by_key(|(_, worker)| worker.outstanding).map(|(number, _)| number)
-    }
-
-    /// The call whose tasks are to be sent next.
-    pub(crate) fn next_job(&mut self) -> Option<Arc<Job>> {
-        while let Some(job) = self.jobs.front() {
-            if job.left() > 0 {
-                return Some(Arc::clone(job));
-            }
-            self.sent.extend(self.jobs.pop_front());
-        }
-        None
     }
 
     /// Queues the tasks of a call, so that they are sent.

@@ -437,6 +437,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-pool/loom_journal", ""),
             ("mp-pool/state", ""),
             ("mp-pool/retries", ""),
+            ("mp-pool/stream", ""),
             ("mp-pool/notes", ""),
             ("mp-tests/killed_pool", ""),
         ],

@@ -1,0 +1,141 @@
+//! Results one after the other.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use mp_reduce::Message;
+
+use crate::api::result::read;
+use crate::calls::job::{Job, Slots};
+use crate::calls::outcomes::Run;
+use crate::calls::source::Items;
+use crate::dispatch::shared::Shared;
+use crate::error::TaskError;
+
+/// The results of [`Pool::imap`](crate::Pool::imap) and [`Pool::imap_unordered`](crate::Pool::imap_unordered).
+///
+/// Items are taken from the iterator in [`next`](Iterator::next), by the thread that calls it, up to a
+/// [bound](crate::Call::ahead) before their results are asked for. Dropping it cancels the tasks that have not begun.
+///
+/// In a copy of the process that made it (`fork`), it ends with one [`TaskError::Terminated`], unless it was at its end.
+#[must_use = "nothing is called until results are asked for"]
+pub struct Imap<I: Iterator, T> {
+    shared: Arc<Shared>,
+    job: Arc<Job>,
+    iter: I,
+    items: Arc<Items<I::Item>>,
+    /// How many items to take ahead of their results; without a choice of the user's more, if they are quick.
+    ahead: usize,
+    chosen: bool,
+    /// Outcomes that are read one after the other, and how many were.
+    run: Option<(Run, usize)>,
+    workers: usize,
+    sent: usize,
+    received: usize,
+    exhausted: bool,
+    results: PhantomData<fn() -> T>,
+}
+
+impl<I: Iterator, T> fmt::Debug for Imap<I, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (received, sent) = (self.received, self.sent);
+        write!(f, "Imap({received} results of {sent} tasks, {} ahead)", self.ahead)
+    }
+}
+
+impl<I: Iterator, T> Imap<I, T> {
+    pub(crate) fn new(
+        (shared, job): (Arc<Shared>, Arc<Job>),
+        (iter, items): (I, Arc<Items<I::Item>>),
+        (ahead, chosen, workers): (usize, bool, usize),
+    ) -> Self {
+        let (sent, received, exhausted, results) = (0, 0, false, PhantomData);
+        let run = None;
+        Imap { shared, job, iter, items, ahead, chosen, run, workers, sent, received, exhausted, results }
+    }
+
+    /// Sends more tasks, unless enough are on their way.
+    fn send(&mut self) {
+        let mut under_way = self.sent - self.received;
+        // Quick ones are sent by the run.
+        if !self.chosen && under_way > self.ahead && self.run.is_some() {
+            return;
+        }
+        let ahead = if self.chosen { self.ahead } else { self.job.ahead(self.workers, self.ahead) };
+        if under_way > ahead / 2 {
+            return;
+        }
+        while !self.exhausted && under_way < ahead {
+            // An iterator may be slow: no caller waits for it while workers have something to do, and a
+            // result is there.
+            if under_way >= self.workers && (self.run.is_some() || self.job.slots().has_next()) {
+                return;
+            }
+            let portion = under_way.max(1).min(ahead - under_way);
+            // Those before one that panics are sent; it is not asked again.
+            let mut items = VecDeque::new();
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                while items.len() < portion
+                    && let Some(item) = self.iter.next()
+                {
+                    items.push_back(item);
+                }
+            }));
+            self.exhausted = panicked.is_err() || items.len() < portion;
+            let count = items.len();
+            self.sent += count;
+            under_way += count;
+            let bring = || self.items.push(items.into_iter());
+            self.exhausted |= count > 0 && !self.shared.submit(&self.job, count, bring);
+            if let Err(payload) = panicked {
+                resume_unwind(payload);
+            }
+        }
+    }
+}
+
+impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
+    type Item = Result<T, TaskError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if !self.job.is_ours() {
+            let over = self.exhausted && self.received == self.sent;
+            (self.exhausted, self.received) = (true, self.sent);
+            return (!over).then_some(Err(TaskError::Terminated));
+        }
+        self.send();
+        if self.received == self.sent {
+            return None;
+        }
+        if self.run.is_none() {
+            self.job.wait(None, Slots::has_next);
+            self.run = self.job.slots().next().map(|run| (run, 0));
+        }
+        let (run, at) = self.run.as_mut()?;
+        let result = read(run, *at);
+        *at += 1;
+        if *at == run.count {
+            self.run = None;
+        }
+        self.received += 1;
+        Some(result)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let under_way = self.sent - self.received;
+        if self.exhausted {
+            return (under_way, Some(under_way));
+        }
+        let (least, most) = self.iter.size_hint();
+        (least.saturating_add(under_way), most.and_then(|most| most.checked_add(under_way)))
+    }
+}
+
+impl<I: Iterator, T> Drop for Imap<I, T> {
+    fn drop(&mut self) {
+        self.shared.cancel(&self.job);
+    }
+}
