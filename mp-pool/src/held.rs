@@ -119,6 +119,24 @@ impl Held {
         self.lent && !mp_core::mutant!("pool.state.kept-after-panic")
     }
 
+    /// Takes it out, for a task that gives it [back](Self::give_back).
+    pub(crate) fn take<S: 'static>(&mut self) -> Option<Box<S>> {
+        let value = self.value.take()?.into_inner()?;
+        match value.downcast() {
+            Ok(state) => Some(state),
+            Err(other) => {
+                self.value = Some(Apart::new(other));
+                None
+            }
+        }
+    }
+
+    /// It is back; or the task has panicked that had it.
+    pub(crate) fn give_back<S: 'static>(&mut self, state: Option<Box<S>>) {
+        self.lent = state.is_none();
+        self.value = state.map(|state| Apart::new(state as Box<dyn Any>));
+    }
+
     /// It, for a task, and what is to be said of it: true as long as the task has it.
     pub(crate) fn lend<S: 'static>(&mut self) -> Option<(&mut S, &mut bool)> {
         let state = self.value.as_mut()?.get_mut()?.downcast_mut()?;

@@ -18,7 +18,7 @@ use mp_core::message::level::afresh;
 use mp_core::message::{Codec, Incoming, IntoOutcome, Message, Outgoing, Returned, Undecodable};
 use mp_core::user_code::drop_caught;
 use mp_reduce::MessagePack;
-use mp_spawn::{Closure, Raise};
+use mp_spawn::{Closure, Lent, Raise, StateClosure};
 
 use crate::clock::TaskClock;
 use crate::held::Held;
@@ -431,6 +431,17 @@ impl Runner {
         }
     }
 
+    /// Of a closure that gets the worker's state.
+    pub(crate) fn with_lent<S: 'static, A: Message, R: IntoOutcome>(
+        closure: StateClosure<S, A, R>,
+    ) -> Runner {
+        let again = closure.clone();
+        Runner {
+            one: Box::new(move |held, inc, out| with_lent(held, &closure, || alone(inc), out)),
+            of_many: Box::new(move |held, bytes, out| with_lent(held, &again, || plain(bytes), out)),
+        }
+    }
+
     /// Calls it with arguments that came alone, and writes its result.
     pub(crate) fn one(&self, held: &mut Held, args: Incoming, out: &mut Outgoing) -> Ran {
         (self.one)(held, args, out)
@@ -466,7 +477,7 @@ fn with_state<S: 'static, A: Message, R: IntoOutcome>(
     out: &mut Outgoing,
 ) -> Ran {
     let Some((state, lent)) = held.lend::<S>() else {
-        return Ran::Unreadable("the worker has no state of this type".into());
+        return Ran::Unreadable(NO_STATE.into());
     };
     let call = |args| {
         *lent = true;
@@ -475,6 +486,31 @@ fn with_state<S: 'static, A: Message, R: IntoOutcome>(
         result
     };
     run(call, read, out)
+}
+
+const NO_STATE: &str = "the worker has no state of this type";
+
+/// As [`run`], for a closure that is lent the state.
+fn with_lent<S: 'static, A: Message, R: IntoOutcome>(
+    held: &mut Held,
+    closure: &StateClosure<S, A, R>,
+    read: impl FnOnce() -> mp_core::Result<A>,
+    out: &mut Outgoing,
+) -> Ran {
+    let Some(state) = held.take::<S>() else {
+        return Ran::Unreadable(NO_STATE.into());
+    };
+    // Out here it stays if nothing is called, and is gone if the closure panics.
+    let mut lent = Some(state);
+    let call = |args| {
+        let state = lent.take().expect("it is called once");
+        let (back, result) = closure.call((Lent::new(state), args));
+        lent = back.into_inner();
+        result
+    };
+    let ran = run(call, read, out);
+    held.give_back(lent);
+    ran
 }
 
 /// Calls a function, and writes its result behind what `out` has. Everything in here is code of the user, and may panic.

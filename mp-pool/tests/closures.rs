@@ -113,3 +113,64 @@ fn a_stopped_worker_gives_back_what_came_with_a_function_that_it_does_not_know()
     assert!(got(results).unwrap().into_iter().eq(1..=100));
     join(&pool);
 }
+
+/// Panics when it is dropped, if it is to, and counts its drops.
+struct State {
+    sum: u64,
+    bomb: bool,
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        assert!(!self.bomb, "in its drop");
+    }
+}
+
+#[test]
+fn closures_get_the_state_of_their_worker() {
+    let pool = Pool::with_state(1, || State { sum: 10, bomb: false }).unwrap();
+    let factor = 3;
+    let task = closure!([factor] |state: &mut State, x: u64| -> Result<u64, String> {
+        state.sum += factor * x;
+        match x {
+            7 => return Err("it is seven".into()),
+            8 => panic!("it is eight"),
+            9 => {
+                state.bomb = true;
+                panic!("it is nine");
+            }
+            _ => {}
+        }
+        Ok(state.sum)
+    });
+    let call = pool.task_closure(task);
+    assert_eq!(got(call.map_async([1, 2])).unwrap(), [13, 19]);
+    assert_eq!(
+        got(pool.task(|state: &mut State, (): ()| state.sum).apply_async(())).unwrap(),
+        19,
+        "it is the same"
+    );
+    let raised = |x, what: &str| {
+        let error = got(call.apply_async(x)).unwrap_err();
+        assert!(matches!(&error, TaskError::Raised(raised) if raised.message == what), "{error}");
+    };
+    raised(7, "it is seven");
+    assert_eq!(got(call.apply_async(0)).unwrap(), 40, "it is kept after an error");
+    // After a panic it is made anew, also if its drop panics, too.
+    let pid = pool.pool().pids();
+    for (x, what) in [(8, "it is eight"), (9, "it is nine")] {
+        raised(x, what);
+        assert_eq!(got(call.apply_async(1)).unwrap(), 13);
+    }
+    assert_eq!(pool.pool().pids(), pid, "no worker died of it");
+    // Arguments that can't be read cost nothing of it; several arguments are a tuple.
+    let sum = closure!([] |state: &mut State, bad: Unreadable, y: u64| state.sum + u64::from(bad.0) + y);
+    let call = pool.task_closure(sum);
+    let error = got(call.apply_async((Unreadable(REFUSES), 1))).unwrap_err();
+    assert!(matches!(&error, TaskError::Arguments { why, .. } if why.contains("not in a worker")), "{error}");
+    assert_eq!(got(call.apply_async((Unreadable(77), 1))).unwrap(), 91);
+    // A worker without such a state says so.
+    let other = pool.pool().task_closure(closure!([] |x: u64| x + 1));
+    assert_eq!(got(other.apply_async(1)).unwrap(), 2);
+    pool.join().unwrap();
+}

@@ -102,9 +102,9 @@ pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-pub use api::closure::{Capture, Closure};
+pub use api::closure::{Capture, Closure, StateClosure};
 #[doc(hidden)]
-pub use api::closure::{Captures, list_in_the_brackets_what_the_body_uses, parts};
+pub use api::closure::{Captures, Lent, list_in_the_brackets_what_the_body_uses, parts, with_lent};
 pub use api::context::{StartContext, get_context};
 pub use api::process::{Process, ProcessBuilder};
 pub use api::spawn::{ProcessContext, spawn, start_closure, start_processes};

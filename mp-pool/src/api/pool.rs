@@ -10,7 +10,7 @@ use mp_core::mutex::Mutex;
 use mp_core::waits::{Call as Waiting, On, Subject, wait_at};
 use mp_queue::Queue;
 use mp_reduce::Message;
-use mp_spawn::Closure;
+use mp_spawn::{Closure, StateClosure};
 
 use crate::api::builder::PoolBuilder;
 use crate::api::call::Call;
@@ -204,6 +204,16 @@ impl Pool {
         R: IntoOutcome,
     {
         Call::new(&self.shared, self.shared.closure(closure))
+    }
+
+    /// The same, which gets the state of its worker.
+    pub(crate) fn state_task_closure<S, A, R>(&self, closure: StateClosure<S, A, R>) -> Call<A, R::Value>
+    where
+        S: 'static,
+        A: Message + Send,
+        R: IntoOutcome,
+    {
+        Call::new(&self.shared, self.shared.closure_with_state(closure))
     }
 
     /// Calls `function(args)` in a worker, and waits for its result.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mp_core::message::IntoOutcome;
 use mp_reduce::Message;
+use mp_spawn::StateClosure;
 
 use crate::api::call::Call;
 use crate::api::imap::Imap;
@@ -119,6 +120,30 @@ impl<S: 'static> StatePool<S> {
         R: IntoOutcome,
     {
         self.pool.state_task(function)
+    }
+
+    /// A closure with captures, made by [`closure!`](mp_spawn::closure!) with the state as its first argument, to be called in the
+    /// workers. What it captures is sent to each of them once.
+    ///
+    /// ```
+    /// use mp_pool::Pool;
+    /// use mp_spawn::closure;
+    ///
+    /// let pool = Pool::with_state(1, Vec::<u64>::new)?;
+    /// let factor = 3;
+    /// let keep = pool.task_closure(closure!([factor] |kept: &mut Vec<u64>, x: u64| {
+    ///     kept.push(factor * x);
+    ///     kept.iter().sum::<u64>()
+    /// }));
+    /// assert_eq!(keep.map([1, 2, 3])?, [3, 9, 18]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn task_closure<A, R>(&self, closure: StateClosure<S, A, R>) -> Call<A, R::Value>
+    where
+        A: Message + Send,
+        R: IntoOutcome,
+    {
+        self.pool.state_task_closure(closure)
     }
 
     /// Calls `function(state, args)` in a worker, and waits for its result.

@@ -18,7 +18,7 @@ use mp_core::user_code::Apart;
 use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_queue::Queue;
 use mp_reduce::Message;
-use mp_spawn::Closure;
+use mp_spawn::{Closure, StateClosure};
 
 use crate::calls::chunk::{Chunk, Kept, Ready};
 use crate::calls::job::{Code, Functions, Job, Lost};
@@ -254,6 +254,19 @@ impl Shared {
             let closure = closure.clone();
             Runner::new(move |args| closure.call(args))
         }))
+    }
+
+    /// The same, of a closure that gets the worker's state.
+    pub(crate) fn closure_with_state<S, A, R>(self: &Arc<Self>, closure: StateClosure<S, A, R>) -> Arc<Code>
+    where
+        S: 'static,
+        A: Message,
+        R: IntoOutcome,
+    {
+        self.code(Closure::from_parts(
+            (closure, ()),
+            |(closure, ()): &(StateClosure<S, A, R>, ()), (): ()| Runner::with_lent(closure.clone()),
+        ))
     }
 
     /// Lets the pool's thread look at events and deadlines.

@@ -10,6 +10,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use mp_core::message::PlainOutcome;
+use mp_core::user_code::Apart;
 use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -252,6 +253,34 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
+/// A closure that can be sent, whose first argument is a state that its process keeps from call to call: `&mut S`. It is made by
+/// [`closure!`](crate::closure!), and called by what has such a state: a pool's worker (`StatePool::task_closure`).
+pub type StateClosure<S, A, R> = Closure<(Lent<S>, A), (Lent<S>, R)>;
+
+/// A state on its way through a [`StateClosure`]: no reference to it could be an argument, which has to be free of lifetimes. If the
+/// closure panics it is dropped, and lets no panic of its own out.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Lent<S>(Apart<Box<S>>);
+
+impl<S> Lent<S> {
+    pub fn new(state: Box<S>) -> Self {
+        Lent(Apart::new(state))
+    }
+
+    pub fn into_inner(self) -> Option<Box<S>> {
+        self.0.into_inner()
+    }
+}
+
+/// Calls a closure's body with the state that it was lent.
+#[doc(hidden)]
+pub fn with_lent<S, R>(mut lent: Lent<S>, body: impl FnOnce(&mut S) -> R) -> (Lent<S>, R) {
+    let state = lent.0.get_mut().expect("a state that is lent is there until it is given back");
+    let result = body(state);
+    (lent, result)
+}
+
 /// Makes a [`Closure`]: a closure that can be sent to another process, with what it captures.
 ///
 /// ```
@@ -271,6 +300,9 @@ impl<'de> Deserialize<'de> for Bytes {
 /// references, for it can be called more than once. Then come its arguments, each with its type; several are
 /// one tuple to the caller ([`Closure<(A, B), R>`](Closure)), none are `()`. A result type may follow, as in
 /// `|x: u8| -> u8 { x + 1 }`.
+///
+/// A first argument `name: &mut S` is a state that the closure's process keeps: that makes a [`StateClosure`], for a pool whose
+/// workers have such a state. The other arguments are as above.
 ///
 /// # What the compiler says
 ///
@@ -298,12 +330,37 @@ macro_rules! closure {
     ([$($captures:tt)*] || $($body:tt)+) => {
         $crate::closure!(@make | [$($captures)*] (()) (()) $($body)+)
     };
+    ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty $(,)? | $($body:tt)+) => {
+        $crate::closure!(@state $bar [$($captures)*] ($state, $held) (()) (()) $($body)+)
+    };
+    ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $arg:ident: $type:ty $(,)? | $($body:tt)+) => {
+        $crate::closure!(@state $bar [$($captures)*] ($state, $held) ($arg) ($type) $($body)+)
+    };
+    ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $($arg:ident: $type:ty),+ $(,)? | $($body:tt)+) => {
+        $crate::closure!(@state $bar [$($captures)*] ($state, $held) (($($arg,)+)) (($($type,)+)) $($body)+)
+    };
     // The bar is the caller's, so that the compiler shows the closure there.
     ([$($captures:tt)*] $bar:tt $arg:ident: $type:ty $(,)? | $($body:tt)+) => {
         $crate::closure!(@make $bar [$($captures)*] ($arg) ($type) $($body)+)
     };
     ([$($captures:tt)*] $bar:tt $($arg:ident: $type:ty),+ $(,)? | $($body:tt)+) => {
         $crate::closure!(@make $bar [$($captures)*] (($($arg,)+)) (($($type,)+)) $($body)+)
+    };
+    (@state $bar:tt [$($captures:tt)*] ($state:ident, $held:ty) ($args:pat) ($types:ty) -> $result:ty $body:block) => {
+        $crate::closure!(@check $crate::parts(
+            $crate::closure!(@values $($captures)*),
+            $bar $crate::closure!(@names $($captures)*), (lent, $args): ($crate::Lent<$held>, $types) $bar {
+                $crate::with_lent(lent, $bar $state: &mut $held $bar -> $result { $body })
+            },
+        ))
+    };
+    (@state $bar:tt [$($captures:tt)*] ($state:ident, $held:ty) ($args:pat) ($types:ty) $body:expr) => {
+        $crate::closure!(@check $crate::parts(
+            $crate::closure!(@values $($captures)*),
+            $bar $crate::closure!(@names $($captures)*), (lent, $args): ($crate::Lent<$held>, $types) $bar {
+                $crate::with_lent(lent, $bar $state: &mut $held $bar $body)
+            },
+        ))
     };
     (@make $bar:tt [$($captures:tt)*] ($args:pat) ($types:ty) -> $result:ty $body:block) => {
         $crate::closure!(@check $crate::parts(
@@ -354,6 +411,29 @@ mod tests {
             4
         );
         assert_eq!(long.clone().call((0, 0)), (3, 4));
+    }
+
+    #[test]
+    fn closures_of_a_state_give_it_back() {
+        let step = 2u64;
+        let add = closure!([step] |sum: &mut u64, x: u64, y: u64| -> u64 {
+            *sum += step * x;
+            if y == 0 {
+                return 0;
+            }
+            *sum / y
+        });
+        let add: StateClosure<u64, (u64, u64), u64> = there_and_back(&add).unwrap();
+        let (lent, half) = add.call((Lent::new(Box::new(4)), (5, 2)));
+        let (lent, none) = add.call((lent, (1, 0)));
+        assert_eq!((half, none, lent.into_inner()), (7, 0, Some(Box::new(16))));
+        let names: StateClosure<Vec<String>, (), usize> = closure!([] |names: &mut Vec<String>| names.len());
+        assert_eq!(names.call((Lent::new(Box::default()), ())).1, 0);
+        let one: StateClosure<Vec<String>, String, usize> = closure!([] |names: &mut Vec<String>, name: String| {
+            names.push(name);
+            names.len()
+        });
+        assert_eq!(one.call((Lent::new(Box::default()), "a".into())).1, 1);
     }
 
     #[test]
