@@ -87,6 +87,8 @@ pub use arena::setup::strategy::{
 };
 pub use arena::waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
 pub use arena::waiting::deadlock::{Deadlock, DeadlockStep, LockWait};
+#[doc(hidden)]
+pub use arena::waiting::giving_up;
 pub use arena::waiting::lock::{LockError, RawGuard, RawLock};
 pub use arena::*;
 #[cfg(feature = "authkey")]

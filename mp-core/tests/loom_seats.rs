@@ -5,6 +5,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
+use mp_core::giving_up::{LastGone, give_up, is_alone};
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{
@@ -12,7 +13,7 @@ use mp_core::steps::{
     Taken, Unclaim, Update, UpdateAt, UpdateEnd,
 };
 use mp_core::words::{Access, Attach, BlockId, BlockState, Current, Grant, Kind, Life, Member, Seat, SeatAt};
-use mp_core::{Announce, Notify, NotifyAll};
+use mp_core::{Announce, Notify, NotifyAll, count_up};
 
 const BLOCK: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
 const ENTRY: Word = Word::at(40);
@@ -186,6 +187,74 @@ fn loom_two_sleep_and_one_wakes() {
         let fell_asleep_for_good = sleeps && !woken && m.load(PARKING) == announced;
         assert!(!fell_asleep_for_good, "a lost wake-up");
     });
+}
+
+/// A queue that two processes give up at once, and a third one waits for.
+const RING: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 3, per_page: 1 };
+const LAST_GONE: LastGone = LastGone(Word::at(40));
+const ASKED: Word = Word::at(48);
+const NOTICED: Word = Word::at(56);
+
+fn has_the_queue(m: &HeapMem, who: Member) -> bool {
+    (0..3).any(|seat| m.load(RING.seat(seat)) == Seat::Member(who).pack())
+}
+
+/// The process with seat `i` gives it up.
+fn gives_up(m: &HeapMem, i: u32) {
+    let says = || {
+        LAST_GONE.note(m, member(i), |who| has_the_queue(m, who));
+        count_up(m, PARKING)
+    };
+    let releases = || {
+        let mine = Seat::Member(member(i));
+        let release = Release::new(RING, no_pages as fn(_) -> _, member(i), RING.seat(i), mine);
+        assert_eq!(run(release, m), Released::Held);
+    };
+    if give_up(m, ASKED, says, releases) {
+        m.add(NOTICED, 1);
+    }
+}
+
+/// What a waiter that has seat 0 sleeps on: parking word and deaths. `None`: it finds that it is alone.
+fn waits(m: &HeapMem) -> Option<(u64, u64)> {
+    let alone = || (1..3).all(|seat| Seat::is_free(m.load(RING.seat(seat))));
+    let announced = run(Announce::new(PARKING), m);
+    let noticed = m.load(NOTICED);
+    let has = |who| has_the_queue(m, who);
+    let finds_it = LAST_GONE.read(m).is_some() && is_alone(m, ASKED, LAST_GONE, has, alone);
+    (!finds_it).then_some((announced, noticed))
+}
+
+/// The waiter finds that it is alone, or one of the words that it sleeps on changes.
+fn loom_giving_up(both: bool) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(if both { 3 } else { 5 });
+    model.check(move || {
+        let m = Arc::new(HeapMem::new(16));
+        m.store(RING.state, BlockState { life: Life::Live, kind: Kind::Ring, version: 1 }.pack());
+        (0..2 + u32::from(both)).for_each(|i| m.store(RING.seat(i), Seat::Member(member(i)).pack()));
+        let goes = |i| {
+            let m = Arc::clone(&m);
+            thread::spawn(move || gives_up(&m, i))
+        };
+        let others = [Some(goes(1)), both.then(|| goes(2))];
+        let asleep = waits(&m);
+        others.into_iter().flatten().for_each(|other| other.join().unwrap());
+        let slept_on = (m.load(PARKING), m.load(NOTICED));
+        assert_ne!(asleep, Some(slept_on), "it sleeps, and no process tells it");
+    });
+}
+
+/// A process gives a queue up, and a waiter begins at any moment of that.
+#[test]
+fn loom_a_process_gives_a_queue_up_and_a_waiter_comes() {
+    loom_giving_up(false);
+}
+
+/// Two do that at once.
+#[test]
+fn loom_two_processes_give_a_queue_up_and_a_waiter_comes() {
+    loom_giving_up(true);
 }
 
 const A: Word = Word::at(80);

@@ -31,6 +31,8 @@ pub use messages::promise::{Promise, Ticket};
 pub use recovery::membership::MemberInfo;
 pub use setup::configure::ArenaOptions;
 pub(crate) use setup::forked::{Inherited, forget_thread};
+#[doc(hidden)]
+pub use waiting::parking::count_up;
 pub use waiting::parking::{Announce, Notify, NotifyAll, POLL_INTERVAL, Parking, TakeBack};
 pub use waiting::spin::{AdaptiveSpin, Spin};
 

@@ -5,7 +5,7 @@
 //! | 0 | magic | last of all, by the maker |
 //! | 8 | slots of the first segment | by the maker |
 //! | 16 | fingerprint of the message type | by the maker |
-//! | 24, 32 | the last process that ended, or dropped its last handle: tag + 1, pid | by it, or by visitors |
+//! | 24, 32 | the last process that ended, or dropped its last handle: tag + 1 and a bit ([`LastGone`]), pid | by it, or by visitors |
 //! | 40 | length of the type's name; the name follows, cut at 128 bytes | by the maker |
 //! | 176 | how many segments there can be 32, slots of the last one 32 | by the maker |
 //! | 184 | how often a message is delivered at most; 0 is for ever | by the maker |
@@ -28,12 +28,13 @@
 //!
 //! Hot words are 128 bytes apart: neighbours would be fetched together.
 
+use mp_core::giving_up::LastGone;
 use mp_core::mem::{Mem, Word};
 use mp_core::words::{BlockId, Member};
 
 use crate::ring::{ChainAt, RingAt, Slot, SlotState, Ticket};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring3");
+const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring4");
 const NAME: u64 = 48;
 const NAME_MAX: usize = 128;
 
@@ -273,15 +274,19 @@ impl Header {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Notes that a holder has ended, or dropped its last handle.
-    pub(crate) fn note_gone<M: Mem>(self, m: &M, dead: Member, pid: u32) {
+    /// The word that says which process was noted last.
+    pub(crate) const fn gone(self) -> LastGone {
+        LastGone(self.word(24))
+    }
+
+    /// Notes that a holder has ended, or dropped its last handle; `has`: whether a process has the queue still.
+    pub(crate) fn note_gone<M: Mem>(self, m: &M, dead: Member, pid: u32, has: impl Fn(Member) -> bool) {
         m.store(self.word(32), u64::from(pid));
-        m.store(self.word(24), dead.raw() + 1);
+        self.gone().note(m, dead, has);
     }
 
     /// The last holder that ended or dropped its last handle, and its pid.
     pub(crate) fn last_gone<M: Mem>(self, m: &M) -> Option<(Member, u32)> {
-        let tag = m.load(self.word(24)).checked_sub(1)?;
-        Some((Member::from_raw(tag), m.load(self.word(32)) as u32))
+        Some((self.gone().read(m)?, m.load(self.word(32)) as u32))
     }
 }

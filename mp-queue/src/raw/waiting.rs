@@ -162,17 +162,8 @@ impl Raw {
     /// which one went last.
     pub(crate) fn deserted(&self, what: For) -> Option<Alone> {
         let (last, pid) = self.memory.last_gone()?;
-        let alone = || self.arena().other_holders(&self.hold) == 0;
         // A process that is about to give the queue up has woken its waiters, perhaps before this one was announced.
-        let goes = || self.arena().ring_is_held_by(self.hold.block(), last);
-        let ask = || self.arena().ask_of_releases();
-        let gone = || {
-            alone()
-                || goes() && !mp_core::mutant!("queue.deserted.not-asked") && {
-                    ask();
-                    alone()
-                }
-        };
+        let gone = || self.arena().is_alone_at(&self.hold, self.memory.gone());
         let deserted = match self.memory.deserted_when() {
             DesertedWhen::Never => false,
             DesertedWhen::NoOtherProcess => gone(),

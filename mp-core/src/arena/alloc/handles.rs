@@ -6,6 +6,7 @@
 
 use crate::arena::Arena;
 use crate::arena::layout::SLAB_BLOCKS;
+use crate::arena::waiting::giving_up;
 use crate::error::{Error, Result};
 use crate::mem::{Mem, run_straight};
 use crate::steps::{Release, Released, generation_of};
@@ -198,18 +199,20 @@ impl Arena {
         // A waiter of the ring may be its last holder now. The ring must be notified while this process holds
         // it.
         let is_told = e & RING != 0 && !mutant!("arena.hold.ring-not-told");
-        let asked = if is_told { self.asked() } else { 0 };
-        let woken = is_told && self.ring_holder_gone(block, me, std::process::id());
         let (at, m) = (self.block_at(block), *self.map());
-        let release =
-            Release::new(at, self.pages(), me, word, Seat::Member(me)).beside(at.beside(seat(e), word));
-        if let Released::ToFree(state) = run_straight(release, &m) {
-            self.finish_free(block, state);
+        let releases = || {
+            let release =
+                Release::new(at, self.pages(), me, word, Seat::Member(me)).beside(at.beside(seat(e), word));
+            if let Released::ToFree(state) = run_straight(release, &m) {
+                self.finish_free(block, state);
+            }
+        };
+        if !is_told {
+            return releases();
         }
-        // Waiters that were woken, or came after that, may have looked before the release, and sleep again. (`Release` has the barrier
-        // between its swap and this look.)
-        let has_asked = is_told && self.asked() != asked && !mutant!("arena.hold.asked-not-looked-at");
-        if woken && !mutant!("arena.hold.release-not-told") || has_asked {
+        // Waiters that were woken, or came after that, may have looked before the release, and sleep again.
+        let says = || self.ring_holder_gone(block, me, std::process::id());
+        if giving_up::give_up(&m, Self::ASKED, says, releases) {
             self.tell_of_a_lost_holder();
         }
     }

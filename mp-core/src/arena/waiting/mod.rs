@@ -2,6 +2,8 @@
 
 pub(crate) mod block_on;
 pub(crate) mod deadlock;
+#[doc(hidden)]
+pub mod giving_up;
 pub(crate) mod lock;
 pub(in crate::arena) mod parking;
 pub(crate) mod slept;

@@ -18,28 +18,23 @@
 //! |---|---|---|---|
 //! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters check after a poll interval, as if the word were not there |
 //! | | the process that has given up its seat of a queue, if a sleeper was announced there before, or has asked meanwhile, likewise | between the two | likewise |
-//! | asked: count | a waiter that finds a process which gives up a queue and has it still, adds 1 | before it | as if it had not waited |
+//! | asked: count | a waiter that finds a process which gives up a queue and may have it still, adds 1 | before it | as if it had not waited |
 //!
 //! A waiter reads the count, *then* checks whether the holder is dead, then sleeps as long as the count is
 //! the same. So a death that it did not find in that check ends its sleep.
 //!
-//! A process that gives up a queue is counted there, too. It wakes the sleepers of that queue while it still has it, since it may not
-//! touch the queue's words afterwards: so a waiter that looks before the release finds this process there. Such a waiter asks, and
-//! looks again, before it sleeps. The process reads how often waiters have asked before it says that it goes, and again after the
-//! release: if the two differ, it tells. So a waiter that was not seen when the sleepers were woken is told of the release, or finds it.
-//! All that wait for the queue look once more when the count of deaths changes. (Where the kernel can't sleep on two words, a call that
-//! waits for one queue alone looks by itself, after 1 ms at first.)
-//!
-//! Only the process that has last said that it goes is recognised. If two give a queue up at once, and a waiter announces itself
-//! between the wake-ups and the releases of both, it may hear of the last release after a poll interval.
+//! A process that gives up a queue is counted there, too, if a waiter may wait for that: see [`giving_up`](super::giving_up). All that
+//! wait for the queue look once more when the count changes. (Where the kernel can't sleep on two words, a call that waits for one
+//! queue alone looks by itself, after 1 ms at first.)
 
 use std::time::{Duration, Instant};
 
-use crate::arena::Arena;
 use crate::arena::layout::control;
 use crate::arena::waiting::block_on::{LivenessTimer, Wait};
+use crate::arena::waiting::giving_up::{self, LastGone};
 use crate::arena::waiting::slept;
 use crate::arena::waiting::spin::COST;
+use crate::arena::{Arena, Hold};
 use crate::mem::{Mem, Steps, Word, run};
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
@@ -185,6 +180,13 @@ impl Steps for NotifyAll {
     }
 }
 
+/// Counts a wake-up of all at a parking word, before they are woken; whether one may have been announced.
+#[doc(hidden)]
+pub fn count_up<M: Mem + ?Sized>(m: &M, word: Word) -> bool {
+    let count = if mutant!("park.wake-all.not-counted") { 0 } else { COUNT };
+    m.add(word, count) & ASLEEP != 0
+}
+
 /// After a wake-up that woke no sleeper: takes the announcement back; ends with whether all sleepers have to be woken then.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TakeBack {
@@ -233,17 +235,15 @@ impl Arena {
 }
 
 impl Arena {
-    /// How often waiters have asked to be told when a process has given up a queue.
-    pub(in crate::arena) fn asked(&self) -> u64 {
-        self.map().load(Word::at(control::ASKED))
-    }
+    /// The word that counts how often waiters have asked to be told when a process has given up a queue.
+    pub(in crate::arena) const ASKED: Word = Word::at(control::ASKED);
 
-    /// Asks processes that are giving up queues to tell when they have: they wake waiters for several things, and tasks.
-    /// The caller looks again after this, and only then sleeps.
+    /// Whether only this process has a ring, of which some process said that it goes. Processes that are about to give it up tell when
+    /// they have, to waiters for several things and tasks as well. The caller has announced itself, if it is going to sleep.
     #[cold]
-    pub fn ask_of_releases(&self) {
-        self.map().add(Word::at(control::ASKED), 1);
-        self.map().fence_after_rmw();
+    pub fn is_alone_at(&self, ring: &Hold, last: LastGone) -> bool {
+        let has = |member| self.ring_is_held_by(ring.block(), member);
+        giving_up::is_alone(self.map(), Self::ASKED, last, has, || self.other_holders(ring) == 0)
     }
 }
 
@@ -298,10 +298,9 @@ impl Parking {
 
     /// Wakes all sleepers; whether one may have been announced.
     pub fn wake_all(&self) -> bool {
-        let count = if mutant!("park.wake-all.not-counted") { 0 } else { COUNT };
-        let before = self.arena.map().add(self.word, count);
+        let may_sleep = count_up(self.arena.map(), self.word);
         futex::wake(self.futex(), i32::MAX as u32);
-        before & ASLEEP != 0
+        may_sleep
     }
 
     /// Announces a sleeper; what it returns goes to [`sleep`](Self::sleep), after looking again.

@@ -1,0 +1,121 @@
+//! A process gives a queue up, and tells its waiters.
+//!
+//! It wakes the queue's sleepers while it still has the queue, since it may not touch the queue's words afterwards. So a waiter that
+//! looks between that and the release finds the process there still, and no wake-up of the queue follows. By three words
+//! the waiter hears of the release all the same:
+//!
+//! | word | states | changed by |
+//! |---|---|---|
+//! | asked, one of the arena | how often waiters have asked | a waiter that has announced itself, finds other holders, and a process that goes: adds 1, then looks at the holders again |
+//! | last gone, one of each queue | 0; tag + 1 of the process that said last that it goes; bit 63: *several*: a process said so while the one before it had the queue still | a process that goes, or a visitor of a dead one, by one swap. *Several* stays |
+//! | noticed, one of the arena | how many deaths and releases | a process that has released a queue, and had woken a sleeper of it, or finds asked changed |
+//!
+//! In order of its accesses, a process that goes reads *asked*; swaps *last gone*; counts the queue's parking words up; releases its
+//! seat (a barrier follows); reads *asked* again; counts *noticed* up, or not. A waiter announces itself at the parking word; reads
+//! *noticed*; reads *last gone*, and whether the process in it has the queue still; looks at all seats; if there are other holders, and
+//! that process had it, or *several* is set, it counts *asked* up (a barrier follows), and looks at the seats again; then it sleeps
+//! while parking word and *noticed* are as they were.
+//!
+//! Why that is enough, for each process that goes and each waiter that finds it there:
+//!
+//! - The waiter was announced before the process counted the parking word up: the process has seen it, and tells.
+//! - It was announced after that, and asks. Its addition comes after the first look at *asked*. If it comes before the second one, the
+//!   process tells; else the waiter's second look at the seats comes after the release, and finds it.
+//! - It was announced after that, and does not ask: then it has read a *last gone* that is not older than the process's own word. That
+//!   word would make it ask, unless this process's seat was free by then. Or it is another one's, which was swapped in later: without
+//!   *several*, since that one had found this process's seat free. In both cases the waiter, which looks at the seats after that, finds it
+//!   free as well.
+//!
+//! | killed | left |
+//! |---|---|
+//! | a process that goes, anywhere | what any dead process leaves: its death is noticed, and visitors note it in its queues |
+//! | a waiter that has asked | a number that no process depends on: at most, one more count of *noticed* |
+//!
+//! Checked by `loom_two_processes_give_a_queue_up_and_a_waiter_comes`, and by `tests/tests/queues/deserted.rs` at each access.
+
+use crate::mem::{Mem, Word};
+use crate::words::Member;
+
+/// The word of a queue that says which process gave it up last.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LastGone(pub Word);
+
+impl LastGone {
+    const SEVERAL: u64 = 1 << 63;
+
+    fn of(word: u64) -> Option<Member> {
+        (word & !Self::SEVERAL).checked_sub(1).map(Member::from_raw)
+    }
+
+    /// Notes a process that goes; `has`: whether a process has the queue.
+    pub fn note<M: Mem + ?Sized>(self, m: &M, who: Member, has: impl Fn(Member) -> bool) {
+        let mut old = m.load(self.0);
+        loop {
+            let hides = Self::of(old).is_some_and(|before| before != who && has(before));
+            let several = hides && !mutant!("gone.several-not-noted");
+            let new = (who.raw() + 1) | old & Self::SEVERAL | if several { Self::SEVERAL } else { 0 };
+            match m.cas(self.0, old, new) {
+                Ok(()) => return,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// The process that was noted last.
+    pub fn read<M: Mem + ?Sized>(self, m: &M) -> Option<Member> {
+        Self::of(m.load(self.0))
+    }
+
+    /// Whether a process that was noted may have the queue still, so that a waiter has to [`ask`]; `has` as in [`note`](Self::note).
+    pub fn may_come<M: Mem + ?Sized>(self, m: &M, has: impl Fn(Member) -> bool) -> bool {
+        let word = m.load(self.0);
+        word & Self::SEVERAL != 0 || Self::of(word).is_some_and(has)
+    }
+}
+
+/// Whether a waiter of a queue finds that no other process has it: `alone` looks, once or twice; `has` as in [`LastGone::note`]. If it
+/// does not, the processes that are about to give the queue up will tell.
+pub fn is_alone<M: Mem + ?Sized>(
+    m: &M,
+    asked: Word,
+    last: LastGone,
+    has: impl Fn(Member) -> bool,
+    alone: impl Fn() -> bool,
+) -> bool {
+    let late = mutant!("gone.looked-at-last");
+    // Before it looks: a process that is gone here is gone there.
+    let before = !late && last.may_come(m, &has);
+    if alone() {
+        return true;
+    }
+    let may_come = if late { last.may_come(m, &has) } else { before };
+    if !may_come || mutant!("queue.deserted.not-asked") {
+        return false;
+    }
+    ask(m, asked);
+    alone()
+}
+
+/// Asks processes that are giving queues up to tell when they have. The caller looks again after this, and only then sleeps.
+fn ask<M: Mem + ?Sized>(m: &M, asked: Word) {
+    m.add(asked, 1);
+    if !mutant!("gone.ask.fence-away") {
+        m.fence_after_rmw();
+    }
+}
+
+/// Gives a queue up: `says` notes that, and wakes the sleepers; whether there may have been one. `releases` ends with a barrier behind
+/// its swap. Returns whether waiters have to be told now.
+pub fn give_up<M: Mem + ?Sized>(
+    m: &M,
+    asked: Word,
+    says: impl FnOnce() -> bool,
+    releases: impl FnOnce(),
+) -> bool {
+    let before = if mutant!("gone.asked.read-late") { None } else { Some(m.load(asked)) };
+    let woken = says();
+    let before = before.unwrap_or_else(|| m.load(asked));
+    releases();
+    let has_asked = m.load(asked) != before && !mutant!("arena.hold.asked-not-looked-at");
+    woken && !mutant!("arena.hold.release-not-told") || has_asked
+}
