@@ -40,6 +40,9 @@ use crate::pack::{PackError, TypeFingerprint, pack_as, unpack};
 /// invitation, for the first: put several values into one tuple. `Command::env_clear` takes the invitation out as well: call it
 /// before.
 ///
+/// The program runs as this user: one that the command runs as another (`Command::uid`) does not find the invitation. Put it only into
+/// commands whose programs you trust as far as your own: each of them gets all of its shared memory.
+///
 /// The child is this process's as any child of `std::process`: it does not end with it, and errors and panics in it don't come
 /// here. A member that was killed is found by its locks, as any other.
 ///

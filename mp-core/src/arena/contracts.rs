@@ -161,7 +161,9 @@ impl Arena {
             return Err(gone());
         }
         let new = old.then(Holder::Member(me));
-        self.map().cas(self.owner_words().of(id), owner, new.pack()).map_err(|_| gone())?;
+        let at = self.owner_words().of(id);
+        let expected = if mutant!("invitation.swap-not-compared") { self.map().load(at) } else { owner };
+        self.map().cas(at, expected, new.pack()).map_err(|_| gone())?;
         Ok(Envelope { arena: *self, id, owner: new })
     }
 

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::arena::{Arena, Envelope, Promise};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::socket;
@@ -147,7 +147,8 @@ impl Invitation {
     /// Drop the command before: it is not known to be gone, if no process accepts, as long as the command may start another one.
     ///
     /// # Errors
-    /// [`Error::Interrupted`](crate::Error::Interrupted), and [`Error::Os`](crate::Error::Os) when the kernel refuses to wait.
+    /// [`Error::Interrupted`], [`Error::Os`] when the kernel refuses to wait, and [`Error::Forked`] in a copy of the process that
+    /// invited.
     pub fn wait(&self) -> Result<InvitationState> {
         self.wait_until(None)
     }
@@ -161,6 +162,10 @@ impl Invitation {
     }
 
     fn wait_until(&self, deadline: Option<Instant>) -> Result<InvitationState> {
+        // In a copy of the process it is open for ever, and the socket may say otherwise.
+        if self.0.process != std::process::id() && !mutant!("invitation.copy-waits") {
+            return Err(Error::Forked);
+        }
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let state = self.state();

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::invitation::{Invitation, look_at_all};
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
-use crate::sys::{Errno, gained_privileges, inherited, os, socket};
+use crate::sys::{Errno, gained_privileges, inherited, memory, os, socket};
 
 /// The environment variable that says where a child finds its invitation.
 const VARIABLE: &str = "MP_INVITATION";
@@ -40,8 +40,10 @@ pub fn invite_command(command: &mut Command, envelope: Envelope) -> Result<Invit
     let (invitation, theirs) = invite_holder(envelope)?;
     let place = Place { fd: theirs.as_raw_fd(), maker: std::process::id() };
     command.env(VARIABLE, place.to_string());
-    let inherit = move || socket::leave_open(theirs.as_fd()).map_err(io::Error::from);
-    // SAFETY: one system call, on a file that the command keeps open; nothing is allocated, and no lock taken.
+    // A program that is to run as another user (`Command::uid`) would not have to ask this library for what comes through the socket.
+    let user = (!mutant!("invitation.strangers-inherit")).then(memory::user);
+    let inherit = move || socket::leave_open_for(user, theirs.as_fd()).map_err(io::Error::from);
+    // SAFETY: system calls alone, on a file that the command keeps open; nothing is allocated, and no lock taken.
     unsafe { command.pre_exec(inherit) };
     Ok(invitation)
 }

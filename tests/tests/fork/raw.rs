@@ -15,7 +15,7 @@ use mp::{
     pipe,
 };
 use mp_tests::task::poll_once;
-use mp_tests::{Outcome, alone, in_use, join, next, one_process, send, take};
+use mp_tests::{DEADLINE, Outcome, alone, in_use, join, next, one_process, send, take};
 
 /// Runs `f` in a forked copy of this process, which has `code` as its exit status.
 fn in_a_fork(f: impl Fn() -> i32) -> i32 {
@@ -354,4 +354,20 @@ fn the_copy_of_a_listener_leaves_its_path() {
     drop(listener);
     assert!(!directory.join("socket").exists());
     std::fs::remove_dir(&directory).unwrap();
+}
+
+/// In a copy of the process that invited, an invitation is open for ever, whatever its socket says.
+#[test]
+fn a_copy_does_not_wait_for_an_invitation() {
+    let _alone = alone();
+    fn worker(_: usize, (): ()) -> Outcome {
+        let mut command = std::process::Command::new("true");
+        let invitation = mp::connection::invite(&mut command, 1_u8)?;
+        drop(command);
+        let code = in_a_fork(|| first_failure(&[("the wait", forked(&invitation.wait_timeout(DEADLINE)))]));
+        assert_eq!(code, 0);
+        assert_eq!(invitation.state(), mp::connection::InvitationState::Lapsed);
+        Ok(())
+    }
+    join(&one_process(worker, ())).unwrap();
 }

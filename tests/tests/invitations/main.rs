@@ -4,6 +4,7 @@
 mod commands;
 mod refused;
 mod sockets;
+mod values;
 
 use std::fs::File;
 use std::io::Read;
@@ -32,8 +33,10 @@ fn as_guest(mut command: Command, what: &str) -> Command {
 fn helper() {
     let Ok(what) = std::env::var(GUEST) else { return };
     let (what, argument) = what.split_once(' ').unwrap_or((&what, ""));
-    let known =
-        commands::guest(what, argument) || refused::guest(what, argument) || sockets::guest(what, argument);
+    let known = commands::guest(what, argument)
+        || refused::guest(what, argument)
+        || sockets::guest(what, argument)
+        || values::guest(what, argument);
     assert!(known, "{what}");
 }
 

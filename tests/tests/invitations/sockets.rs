@@ -8,7 +8,7 @@ use mp::{Connection, GetError, Listener, PutError, Queue, Tensor, connect, pipe}
 use mp_core::inject;
 use mp_tests::kill::{KILL, for_every_access};
 use mp_tests::parcel::Parcel;
-use mp_tests::{DEADLINE, eventually_in_use, give, in_use, settled, take};
+use mp_tests::{DEADLINE, eventually, eventually_in_use, give, in_use, settled, take};
 
 use crate::{end, guest as program, outcome};
 
@@ -39,6 +39,25 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
                 "{error}"
             );
             assert_eq!(there.recv_timeout::<u8>(DEADLINE).unwrap(), 2);
+        }
+        "is-refused-first" => {
+            let there = connect(address).unwrap();
+            there.send(1_u8).unwrap();
+            // The other side says that it has refused that, and invites.
+            let queue = there.accept_invitation_timeout::<Queue<u32>>(DEADLINE).unwrap();
+            queue.put(7).unwrap();
+        }
+        "sends-late" => {
+            let there = connect(address).unwrap();
+            let mut sent = Ok(());
+            eventually("the other side is gone", || {
+                sent = there.send(1_u8);
+                sent.is_err()
+            });
+            assert!(matches!(sent, Err(PutError::TypeRefused { .. })), "{sent:?}");
+            assert_eq!(there.recv_timeout::<u8>(DEADLINE).unwrap(), 2);
+            let queue = there.accept_invitation_timeout::<Queue<u32>>(DEADLINE).unwrap();
+            queue.put(8).unwrap();
         }
         "dies-connected" => {
             let there = connect(address).unwrap();
@@ -104,6 +123,32 @@ fn an_invitation_that_is_received_as_a_message_lapses() {
         }
         other => panic!("{other:?}"),
     }
+    eventually_in_use(before, "all is released");
+}
+
+/// The note that says what this side has refused is in the way of an invitation, or of a message before it.
+#[test]
+fn an_invitation_behind_a_refusal_is_accepted() {
+    let _alone = settled();
+    let (name, before) = (name("refuses"), in_use());
+    let listener = Listener::bind(name.as_str()).unwrap();
+    for (guest, expected) in [("is-refused-first", 7), ("sends-late", 8)] {
+        let mut child =
+            program(&format!("{guest} {name}")).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let here = accept(&listener);
+        let error = here.recv_timeout::<String>(DEADLINE).unwrap_err();
+        assert!(matches!(error, GetError::Failed(MessageError::TypeMismatch { .. })), "{error:?}");
+        let queue = Queue::<u32>::bounded(1).unwrap();
+        if guest == "sends-late" {
+            here.send(2_u8).unwrap();
+        }
+        let invitation = here.invite(queue.clone()).unwrap();
+        drop(here);
+        assert_eq!(take(&queue), expected);
+        assert!(end(&mut child).success(), "{guest}");
+        assert_eq!(invitation.state(), InvitationState::Accepted);
+    }
+    drop(listener);
     eventually_in_use(before, "all is released");
 }
 

@@ -4,4 +4,5 @@ mod backlog;
 mod family_key;
 mod futures;
 mod listener;
+mod refusals;
 mod waits;

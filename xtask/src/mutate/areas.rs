@@ -191,7 +191,10 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-tests/killed", "kept::"),
         ],
     ),
-    ("queue.kept.", &[("mp-tests/queues", "broadcast::"), ("mp-tests/killed", "kept::")]),
+    (
+        "queue.kept.",
+        &[("mp-tests/queues", "broadcast::"), ("mp-tests/queue_limits", ""), ("mp-tests/killed", "kept::")],
+    ),
     ("ring.lease.", RETURNS),
     ("ring.return.", RETURNS),
     ("ring.note.", RETURNS),
@@ -351,6 +354,16 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ("arena.exclusive.", &[("mp-core/lib", "arena::"), ("mp-tests/queues", "kinds::")]),
     ("region.", &[("mp-core/lib", "sys::")]),
     ("queue.deserted.", &[("mp-tests/queues", "deserted::")]),
+    ("gone.", &[("mp-core/loom_seats", "_a_queue_up"), ("mp-tests/queues", "deserted::")]),
+    (
+        "queue.connection.",
+        &[
+            ("mp-queue/lib", "connection"),
+            ("mp-tests/sockets", "refusals::"),
+            ("mp-tests/invitations", "sockets::"),
+            ("mp-tests/sockets", ""),
+        ],
+    ),
     ("arena.groups.", GROUPS),
     ("steps.group.", GROUPS),
     ("sweep.group", GROUPS),

@@ -25,10 +25,14 @@ fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { rustix::io::fcntl_dupfd_cloexec(&fd, FIRST) }
 }
 
-/// Has programs that this process executes inherit a file. One call, which a copy of a process may make before it executes a
-/// program.
-pub(crate) fn leave_open(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    rustix::io::fcntl_setfd(fd, FdFlags::empty())
+/// Has programs that this process executes inherit a file, if the process is of this user (or of any), really and effectively: another
+/// one would get whatever the file leads to. System calls alone, which a copy of a process may make before it executes a program.
+pub(crate) fn leave_open_for(user: Option<u32>, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let own = [rustix::process::getuid(), rustix::process::geteuid()];
+    if user.is_none_or(|user| own.iter().all(|own| own.as_raw() == user)) {
+        rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
+    }
+    Ok(())
 }
 
 /// Sends some bytes with a file, all at once; does not wait. `EAGAIN` if there is no room for them.
@@ -55,7 +59,10 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) 
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let mut flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    if mutant!("invitation.packet-not-taken") {
+        flags |= RecvFlags::PEEK;
+    }
     let got = retry_on_intr(|| {
         rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut *bytes)], &mut control, flags)
     })?;

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
 use mp_core::peer::Peer;
-use mp_core::{Descriptor, Message, SharedWaitable, Wait, WaitPoint, Waitable};
+use mp_core::{Descriptor, Message, SharedWaitable, Wait, WaitPoint, Waitable, mutant};
 use mp_reduce::{Error, TypeFingerprint, from_bytes, to_bytes};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -31,6 +31,7 @@ use rustix::net::Shutdown;
 use super::ConnectError;
 use super::error::refusal;
 use super::handshake::{Greeting, Met, read};
+use super::invitation::is_invitation;
 use super::outbox::{Sending, WriteError, Writer};
 use crate::connection::named::{LENGTH, LONGEST, is_of, other_type, sent_name, with_name};
 use crate::error::{GetError, PutError, TypeRefusal};
@@ -41,6 +42,8 @@ const HEAD: usize = 12 + LENGTH;
 const NOTE: u16 = u16::MAX;
 /// How many bytes a note has, at most.
 const LONGEST_NOTE: usize = LENGTH + 2 * LONGEST;
+/// How many notes are read at once: a side that sends nothing else must not keep a caller here for longer than its time.
+pub(super) const NOTES_AT_ONCE: u32 = 1024;
 /// How many bytes of buffer are made at first.
 const FIRST: usize = 1 << 16;
 
@@ -48,7 +51,7 @@ const FIRST: usize = 1 << 16;
 pub(crate) struct Socket {
     fd: OwnedFd,
     peer: Peer,
-    limit: usize,
+    pub(super) limit: usize,
     /// As this process calls it.
     name: Mutex<Option<String>>,
     pub(super) reader: Mutex<Reader>,
@@ -67,20 +70,33 @@ pub(super) struct Reader {
     have: usize,
     name: Vec<u8>,
     body: Vec<u8>,
-    /// Messages that a send has found here when it looked for a note.
-    early: VecDeque<Arrived>,
+    /// Messages that a send has found here when it looked for a note, and what ended them, unless the other side just closed.
+    early: VecDeque<Result<Arrived, GetError>>,
     /// What the other side has refused, as it says.
     refusal: Option<Box<TypeRefusal>>,
     over: bool,
 }
 
 /// A whole message.
-struct Arrived {
+pub(super) struct Arrived {
     bytes: Vec<u8>,
     /// Of its type.
     fingerprint: u64,
     /// Of its type, as the other side says; none if it is too long to be sent.
     name: Vec<u8>,
+}
+
+/// What was read to its end.
+pub(super) enum Next {
+    Message(Arrived),
+    Note,
+    /// There is nothing more to read now.
+    Nothing,
+}
+
+/// Whether what begins like this is a note.
+pub(super) fn begins_a_note(bytes: &[u8]) -> bool {
+    bytes.get(HEAD - LENGTH..HEAD) == Some(&NOTE.to_le_bytes())
 }
 
 /// Reads more of something that has this many bytes.
@@ -98,11 +114,24 @@ impl Reader {
         if !self.is_greeted(fd)? {
             return Ok(None);
         }
+        let most = if mutant!("queue.connection.notes-without-end") { u32::MAX } else { NOTES_AT_ONCE };
+        for _ in 0..most {
+            match self.read_next(fd, limit)? {
+                Next::Message(arrived) => return Ok(Some(arrived)),
+                Next::Note => {}
+                Next::Nothing => break,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads what there is, up to the end of one message or note. The greeting has been read.
+    pub(super) fn read_next(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<Next, GetError> {
         loop {
             let [a, b, c, d, fingerprint @ .., e, f] = self.head;
             let len = u32::from_le_bytes([a, b, c, d]) as usize;
             let name = u16::from_le_bytes([e, f]);
-            let is_note = self.have == HEAD && name == NOTE;
+            let is_note = self.is_in_note();
             let (name, limit) = if is_note { (0, LONGEST_NOTE) } else { (usize::from(name), limit) };
             let n = if self.have < HEAD {
                 read(fd, &mut self.head[self.have..])
@@ -123,10 +152,10 @@ impl Reader {
             } else if is_note {
                 self.have = 0;
                 self.refusal = refusal_of(&std::mem::take(&mut self.body)).map(Box::new);
-                continue;
+                return Ok(Next::Note);
             } else {
                 self.have = 0;
-                return Ok(Some(Arrived {
+                return Ok(Next::Message(Arrived {
                     bytes: std::mem::take(&mut self.body),
                     fingerprint: u64::from_le_bytes(fingerprint),
                     name: std::mem::take(&mut self.name),
@@ -143,7 +172,7 @@ impl Reader {
                 }
                 Ok(n) if self.have < HEAD => self.have += n,
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::AGAIN) => return Ok(Next::Nothing),
                 Err(e) => {
                     let what = "reading from the other end of a connection";
                     return Err(self.end(fd, mp_core::Error::Os { what, source: e.into() }));
@@ -153,16 +182,34 @@ impl Reader {
     }
 
     /// The other end is gone, and why if it said so.
-    fn gone(&self) -> GetError {
+    pub(super) fn gone(&self) -> GetError {
         self.refusal.clone().map_or(GetError::Disconnected, GetError::TypeRefused)
     }
 
-    /// The other end takes nothing more: reads all that it has sent, for the note in it.
+    /// Whether a note was begun, and is to be read on.
+    pub(super) fn is_in_note(&self) -> bool {
+        self.have == HEAD && begins_a_note(&self.head)
+    }
+
+    /// The other end is closed: reads what it has sent, for the note in it, up to an invitation, whose file would be lost.
     fn find_note(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Option<Box<TypeRefusal>> {
-        while let Ok(Some(arrived)) = self.advance(fd, limit) {
-            self.early.push_back(arrived);
+        let invites =
+            |have| have == 0 && is_invitation(fd) && !mutant!("queue.connection.invitation-read-over");
+        while !self.over && self.greeting.is_none() && !invites(self.have) {
+            match self.read_next(fd, limit) {
+                Ok(Next::Message(arrived)) => self.early.push_back(Ok(arrived)),
+                Ok(Next::Note) => {}
+                Ok(Next::Nothing) | Err(GetError::Disconnected | GetError::TypeRefused(_)) => break,
+                Err(_) if mutant!("queue.connection.cut-off-forgotten") => break,
+                Err(error) => self.early.push_back(Err(error)),
+            }
         }
         self.refusal.clone()
+    }
+
+    /// Keeps what has arrived for a receive.
+    pub(super) fn keep(&mut self, arrived: Arrived) {
+        self.early.push_back(Ok(arrived));
     }
 
     /// Reads what there is of the greeting; whether messages can follow.
@@ -180,6 +227,11 @@ impl Reader {
     /// Whether a message can begin with what is next to be read.
     pub(super) fn is_between_messages(&self) -> bool {
         self.have == 0 && self.early.is_empty()
+    }
+
+    /// Whether something is to be received before what is next to be read.
+    pub(super) fn has_early(&self) -> bool {
+        !self.early.is_empty()
     }
 
     /// Reads what there is of the greeting, if it is still to come; whether it was.
@@ -300,10 +352,15 @@ impl Socket {
         reader.greet(self.as_fd());
         match (error, reader.refused.take()) {
             (WriteError::Gone, Some(refused)) => PutError::Failed { value, error: refusal(refused) },
-            (WriteError::Gone, None) => match reader.find_note(self.as_fd(), self.limit) {
-                Some(refusal) => PutError::TypeRefused { value, refusal },
-                None => WriteError::Gone.with(value),
-            },
+            // Not of a side that goes on sending: there would be no end to it.
+            (WriteError::Gone, None)
+                if self.is_disconnected() || mutant!("queue.connection.send-reads-on") =>
+            {
+                match reader.find_note(self.as_fd(), self.limit) {
+                    Some(refusal) => PutError::TypeRefused { value, refusal },
+                    None => WriteError::Gone.with(value),
+                }
+            }
             (error, refused) => {
                 reader.refused = refused;
                 error.with(value)
@@ -374,14 +431,15 @@ impl Socket {
         look: impl Fn() -> Result<Option<R>, GetError>,
     ) -> Result<R, GetError> {
         loop {
+            // Before it looks: a side that goes on sending what is no message does not make this longer.
+            let left = left(wait);
             if let Some(found) = look()? {
                 return Ok(found);
             }
-            let Some(left) = left(wait) else { return Err(GetError::Empty) };
-            let found = mp_core::wait(&[&Arrivals(self.clone())], left).map_err(Error::from)?;
-            if found.is_empty() {
-                return Err(GetError::Empty);
-            }
+            match left {
+                None | Some(Some(Duration::ZERO)) => return Err(GetError::Empty),
+                Some(left) => mp_core::wait(&[&Arrivals(self.clone())], left).map_err(Error::from)?,
+            };
         }
     }
 
@@ -395,7 +453,7 @@ impl Socket {
     fn look(&self) -> Result<Option<Arrived>, GetError> {
         let mut reader = self.reader.lock();
         match reader.early.pop_front() {
-            Some(arrived) => Ok(Some(arrived)),
+            Some(arrived) => arrived.map(Some),
             None => reader.advance(self.as_fd(), self.limit),
         }
     }

@@ -6,12 +6,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use mp_core::{Wait, fnv1a, socket};
+use mp_core::{Wait, fnv1a, mutant, socket};
 use mp_reduce::Error;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::frame::Socket;
+use super::frame::{NOTES_AT_ONCE, Next, Socket, begins_a_note};
 use super::outbox::WriteError;
 use crate::error::GetError;
 
@@ -61,18 +61,29 @@ impl Socket {
 
     fn look_for_invitation(&self) -> Result<Option<OwnedFd>, GetError> {
         let mut reader = self.reader.lock();
-        if !reader.is_greeted(self.as_fd())? {
+        if !reader.has_early() && !reader.is_greeted(self.as_fd())? {
             return Ok(None);
         }
-        let mut found = [0; FRAME.len()];
-        let peeked = match rustix::net::recv(self.as_fd(), &mut found, RecvFlags::PEEK | RecvFlags::DONTWAIT)
-        {
-            Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(GetError::Disconnected),
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            peeked => peeked.map_err(failed)?.1,
+        let (mut found, mut notes) = ([0; FRAME.len()], 0);
+        let has = loop {
+            let has = match peek(self.as_fd(), &mut found) {
+                Ok(0) | Err(Errno::CONNRESET) if reader.is_between_messages() => return Err(reader.gone()),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+                has => has.map_err(failed)?,
+            };
+            let is_note = reader.is_between_messages() && begins_a_note(&found[..has]);
+            if !is_note && !reader.is_in_note() || mutant!("queue.connection.note-in-the-way") {
+                break has;
+            }
+            // It says what the other side has refused, and is no message that could be received.
+            match reader.read_next(self.as_fd(), self.limit)? {
+                Next::Note if notes < NOTES_AT_ONCE => notes += 1,
+                Next::Note | Next::Nothing => return Ok(None),
+                Next::Message(arrived) => reader.keep(arrived),
+            }
         };
         // It is sent at once, and so arrives whole.
-        if !reader.is_between_messages() || found[..peeked] != FRAME {
+        if !reader.is_between_messages() || found[..has] != FRAME {
             let why = "a message comes before it, or in its place: receive that first";
             return Err(GetError::Failed(mp_core::Error::NoInvitation(why.into()).into()));
         }
@@ -81,6 +92,17 @@ impl Socket {
             || mp_core::Error::NoInvitation("it came without its socket: is RLIMIT_NOFILE reached?".into());
         Ok(Some(way.ok_or_else(|| Error::from(lost()))?))
     }
+}
+
+/// Looks at what is next to be read, and leaves it there.
+fn peek(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Errno> {
+    rustix::net::recv(socket, into, RecvFlags::PEEK | RecvFlags::DONTWAIT).map(|(_, has)| has)
+}
+
+/// Whether an invitation is next to be read.
+pub(super) fn is_invitation(socket: BorrowedFd<'_>) -> bool {
+    let mut found = [0; FRAME.len()];
+    peek(socket, &mut found) == Ok(FRAME.len()) && found == FRAME
 }
 
 fn failed(e: Errno) -> Error {

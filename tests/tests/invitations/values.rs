@@ -1,0 +1,151 @@
+//! Values of invitations that panic, or are too deep, and processes that invite and are killed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::process::{Command, Stdio};
+
+use mp::connection::{InvitationState, accept_invitation, invite};
+use mp::{FrozenTensor, Tensor};
+use mp_core::inject;
+use mp_tests::kill::{KILL, for_every_access};
+use mp_tests::parcel::Parcel;
+use mp_tests::{eventually_in_use, in_use, settled};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{end, guest as program, outcome};
+
+/// A value that holds memory, and panics.
+#[derive(Debug, Default, PartialEq, Eq, Clone, Copy, Serialize, Deserialize)]
+enum Panics {
+    #[default]
+    Written,
+    Dropped,
+    Read,
+}
+
+#[derive(Debug)]
+struct Bomb {
+    when: Panics,
+    memory: FrozenTensor<u8>,
+}
+
+fn bomb(when: Panics) -> Bomb {
+    Bomb { when, memory: Tensor::zeros([1000]).unwrap().freeze() }
+}
+
+impl Serialize for Bomb {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let memory = self.memory.clone();
+        if self.when == Panics::Written {
+            resume_unwind(Box::new("it is written"));
+        }
+        (self.when, memory).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bomb {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (when, memory): (Panics, _) = Deserialize::deserialize(deserializer)?;
+        if when == Panics::Read {
+            resume_unwind(Box::new("it is read"));
+        }
+        // Only the one that was sent panics when it is dropped.
+        Ok(Self { when: Panics::Read, memory })
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.when == Panics::Dropped {
+            resume_unwind(Box::new("it is dropped"));
+        }
+    }
+}
+
+/// As deep as a list of lists can't be sent.
+#[derive(Debug)]
+struct Deep(u32);
+
+impl Serialize for Deep {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0 == 0 { serializer.serialize_unit() } else { [Deep(self.0 - 1)].serialize(serializer) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Deep {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(D::Error::custom("it is never sent"))
+    }
+}
+
+pub(crate) fn guest(what: &str, argument: &str) -> bool {
+    match what {
+        "gets-a-bomb" => {
+            let got = catch_unwind(accept_invitation::<Bomb>);
+            assert_eq!(got.is_err(), argument == "panics", "{got:?}");
+        }
+        "invites" => {
+            drop(accept_invitation::<Parcel>().unwrap());
+            let parcel = || Parcel::new(7, &Tensor::zeros([1000]).unwrap().freeze()).unwrap();
+            let (mut one, mut other) = (Command::new("true"), Command::new("true"));
+            inject::arm(argument.parse().unwrap(), KILL);
+            let invitation = invite(&mut one, parcel()).unwrap();
+            drop(one);
+            assert_eq!(invitation.state(), InvitationState::Lapsed);
+            let invitation = invite(&mut other, parcel()).unwrap();
+            assert_eq!(invitation.withdraw(), InvitationState::Lapsed);
+        }
+        _ => return false,
+    }
+    true
+}
+
+#[test]
+fn values_that_panic_lose_nothing_else() {
+    let _alone = settled();
+    let before = in_use();
+    let mut command = program("gets-a-bomb");
+    let written = catch_unwind(AssertUnwindSafe(|| invite(&mut command, bomb(Panics::Written)).map(drop)));
+    assert!(written.is_err());
+    eventually_in_use(before, "it was not sent");
+    assert!(command.get_envs().all(|(name, _)| name != "MP_INVITATION"), "the command is as it was");
+    for (when, argument) in [(Panics::Dropped, ""), (Panics::Read, " panics")] {
+        let mut command = program(&format!("gets-a-bomb{argument}"));
+        let invitation = invite(&mut command, bomb(when)).unwrap();
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        drop(command);
+        assert!(end(&mut child).success(), "{when:?}");
+        assert_eq!(outcome(&invitation), InvitationState::Accepted, "{when:?}");
+        eventually_in_use(before, "it was received, and dropped");
+    }
+}
+
+/// The limit is that of any message, and the stack of the caller is not at stake.
+#[test]
+fn a_value_that_is_too_deep_comes_back() {
+    let _alone = settled();
+    let before = in_use();
+    let small = std::thread::Builder::new().stack_size(256 << 10);
+    let invites = || {
+        let mut command = Command::new("true");
+        let refused = invite(&mut command, Deep(50_000)).unwrap_err();
+        assert_eq!(refused.value.0, 50_000);
+        assert!(command.get_envs().next().is_none(), "the command is as it was");
+    };
+    small.spawn(invites).unwrap().join().unwrap();
+    eventually_in_use(before, "nothing is left");
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_inviting() {
+    for_every_access(|at| {
+        let mut command = program(&format!("invites {at}"));
+        let parcel = Parcel::new(7, &Tensor::zeros([1000]).unwrap().freeze()).unwrap();
+        let invitation = invite(&mut command, parcel).unwrap();
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        drop(command);
+        let status = end(&mut child);
+        assert_eq!(outcome(&invitation), InvitationState::Accepted);
+        !status.success()
+    });
+}

@@ -1,0 +1,96 @@
+//! What a side says of messages that it refuses, by peers that do not use the library: written by hand.
+
+use std::io::Write;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::thread;
+use std::time::Duration;
+
+use mp::message::MessageError;
+use mp::{Connection, GetError, Listener, PutError};
+use mp_tests::{DEADLINE, alone, eventually};
+
+/// A connection, and its other side, which has said hello.
+fn connected(what: &str) -> (Connection, UnixStream) {
+    let name = format!("@mp-test-{what}-{}", std::process::id());
+    let listener = Listener::bind(name.as_str()).unwrap();
+    let address = SocketAddr::from_abstract_name(&name[1..]).unwrap();
+    let mut there = UnixStream::connect_addr(&address).unwrap();
+    let mut hello = b"mp-sock\x05\x00".to_vec();
+    hello.resize(8 + 1 + 32, 7);
+    there.write_all(&hello).unwrap();
+    (listener.accept_timeout(DEADLINE).unwrap().unwrap(), there)
+}
+
+fn frame(fingerprint: u64, length_of_name: u16, rest: &[u8], length: usize) -> Vec<u8> {
+    let head =
+        [&(length as u32).to_le_bytes()[..], &fingerprint.to_le_bytes(), &length_of_name.to_le_bytes()];
+    [&head.concat(), rest].concat()
+}
+
+/// A message: the number 5.
+fn five() -> Vec<u8> {
+    let name = std::any::type_name::<u8>().as_bytes();
+    frame(mp_core::fnv1a(name), name.len() as u16, &[name, &[1, 5]].concat(), 2)
+}
+
+/// It says that a `there::Sent` has come where a `there::Expected` was wanted.
+fn note() -> Vec<u8> {
+    let (expected, sent) = (b"there::Expected", b"there::Sent");
+    let names = [&(expected.len() as u16).to_le_bytes()[..], expected, sent].concat();
+    frame(1, u16::MAX, &names, names.len())
+}
+
+/// A send finds out that the other side is gone, and looks for the reason: what it finds there besides is not lost.
+#[test]
+fn what_a_send_finds_beside_a_refusal_is_received() {
+    let _alone = alone();
+    let (here, mut there) = connected("beside");
+    let cut_off = &five()[..5];
+    there.write_all(&[&five(), &note(), &five(), cut_off].concat()).unwrap();
+    drop(there);
+    let error = here.send(1_u8).unwrap_err();
+    assert!(matches!(error, PutError::TypeRefused { value: 1, .. }), "{error:?}");
+    assert!(error.to_string().contains("there::Expected"), "{error}");
+    assert_eq!([here.recv::<u8>().unwrap(), here.recv::<u8>().unwrap()], [5, 5]);
+    let error = here.recv::<u8>().unwrap_err();
+    assert!(matches!(error, GetError::Failed(MessageError::Memory(mp::Error::Malformed(_)))), "{error:?}");
+    let error = here.recv::<u8>().unwrap_err();
+    assert!(matches!(error, GetError::TypeRefused(_)), "{error:?}");
+}
+
+/// A side that sends nothing but notes, as fast as it can, keeps no call longer than its time.
+#[test]
+fn a_flood_of_refusals_makes_no_receive_longer() {
+    let _alone = alone();
+    let (here, mut there) = connected("flood");
+    // One call looks at 1,024 of them, and no more: what follows is for the next one.
+    there.write_all(&[note().repeat(1024), five()].concat()).unwrap();
+    assert!(here.try_recv::<u8>().unwrap_err().is_empty());
+    assert_eq!(here.try_recv::<u8>().unwrap(), 5);
+    let flood = thread::spawn(move || while there.write_all(&note().repeat(1000)).is_ok() {});
+    let receives = thread::spawn(move || {
+        let got = here.recv_timeout::<u8>(Duration::from_millis(50));
+        assert!(got.as_ref().is_err_and(GetError::is_empty), "{got:?}");
+        // The next note may be cut in two by then, and could be a message.
+        assert!(here.accept_invitation_timeout::<u8>(Duration::from_millis(50)).is_err());
+    });
+    eventually("they end", || receives.is_finished());
+    receives.join().unwrap();
+    flood.join().unwrap();
+}
+
+/// A side that takes nothing more may go on sending for ever: a send does not read all of that.
+#[test]
+fn a_send_looks_for_a_refusal_only_when_the_other_side_is_gone() {
+    let _alone = alone();
+    let (here, mut there) = connected("endless");
+    there.write_all(&[note(), five()].concat()).unwrap();
+    there.shutdown(std::net::Shutdown::Read).unwrap();
+    let error = here.send(1_u8).unwrap_err();
+    assert!(matches!(error, PutError::Disconnected(1)), "{error:?}");
+    assert_eq!(here.recv::<u8>().unwrap(), 5);
+    drop(there);
+    let error = here.send(1_u8).unwrap_err();
+    assert!(matches!(error, PutError::TypeRefused { value: 1, .. }), "{error:?}");
+}
