@@ -242,7 +242,8 @@ impl Steps for Cut {
             return None;
         };
         let rest = seen.end().saturating_sub(seen.next());
-        if !seen.is_of(self.chunk) || seen.is_condemned() || rest == 0 {
+        let is_condemned = seen.is_condemned() && !mutant!("pool.cut.condemned-ignored");
+        if !seen.is_of(self.chunk) || is_condemned || rest == 0 {
             return Some(None);
         }
         let kept = match self.share {
@@ -332,6 +333,20 @@ mod tests {
             m.store(AT, ChunkWord::begun(5, 1 + left).0);
             assert_eq!(run(Cut::new(AT, 5, Share::Half), &m), Some(1 + kept), "{left}");
             assert_eq!(ChunkWord(m.load(AT)).end(), 1 + kept);
+        }
+    }
+
+    /// What a worker has that is condemned is looked after when it is dead: none of it is given to others twice.
+    #[test]
+    fn nothing_is_taken_back_from_a_condemned_worker_or_of_another_chunk() {
+        const AT: Word = Word::at(8);
+        let m = HeapMem::new(2);
+        for word in [ChunkWord(ChunkWord::begun(5, 4).0 | CONDEMNED), ChunkWord::begun(6, 4)] {
+            m.store(AT, word.0);
+            for share in [Share::All, Share::Half] {
+                assert_eq!(run(Cut::new(AT, 5, share), &m), None, "{share:?}");
+                assert_eq!(m.load(AT), word.0);
+            }
         }
     }
 

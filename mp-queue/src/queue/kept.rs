@@ -133,7 +133,11 @@ impl KeptEnd {
     ) -> Result<Sent<T>, PutError<T>> {
         let mut unsent = match Unsent::of(self.raw(), fingerprint, &mut value) {
             Ok(unsent) => unsent,
-            Err(Error::Memory(e)) if e.is_out_of_envelopes() => return Err(PutError::Full(value)),
+            Err(Error::Memory(e))
+                if e.is_out_of_envelopes() && !mp_core::mutant!("queue.kept.limit-is-a-failure") =>
+            {
+                return Err(PutError::Full(value));
+            }
             Err(error) => return Err(PutError::Failed { value, error }),
         };
         let gone = self.kept.memory().last_gone().map_or(0, |(member, _)| member.raw() + 1);
@@ -141,7 +145,8 @@ impl KeptEnd {
             Ok(PutEnd::Done(ticket)) => {
                 self.news().notify_all();
                 unsent.sent(value);
-                if self.collected.swap(gone, Ordering::Relaxed) != gone {
+                let died = self.collected.swap(gone, Ordering::Relaxed) != gone;
+                if died && !mp_core::mutant!("queue.kept.pinned-by-the-dead-left") {
                     // What fails here is done by the next sender.
                     _ = self.kept.collect_all();
                 }
@@ -228,6 +233,10 @@ impl KeptEnd {
 mod tests {
     use std::cell::RefCell;
 
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
     use super::*;
 
     fn ends(keep: u32) -> (KeptEnd, KeptEnd) {
@@ -248,6 +257,33 @@ mod tests {
         assert_eq!(read(first), Some(1));
         send(&sender, 2);
         assert_eq!((read(first), read(newest())), (None, Some(2)));
+    }
+
+    /// Written as a channel of `u32`, and read as one of a type whose name has the same hash.
+    #[derive(Debug)]
+    struct Misnamed(KeptEnd);
+
+    impl Serialize for Misnamed {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            self.0.attach("a test's channel").map_err(S::Error::custom)?.serialize(serializer)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Misnamed {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let attachments = Deserialize::deserialize(deserializer)?;
+            let end = KeptEnd::take("a test's channel", attachments, true, (7, "there::Count"));
+            end.map(Self).map_err(D::Error::custom)
+        }
+    }
+
+    #[test]
+    fn a_channel_of_a_type_that_has_the_fingerprint_and_another_name_is_refused() {
+        let (_sender, receiver) = ends(1);
+        let queue = crate::Queue::bounded(1).unwrap();
+        queue.put(Misnamed(receiver)).unwrap();
+        let error = queue.get().unwrap_err().to_string();
+        assert!(error.contains("of u32 arrived where one of there::Count is expected"), "{error}");
     }
 
     /// It is sent, and the last sender is gone, between a look for messages and the one for senders.

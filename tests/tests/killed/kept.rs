@@ -3,10 +3,10 @@
 
 use mp::queue::broadcast::{self, RecvError};
 use mp::queue::watch;
-use mp::{FrozenTensor, Tensor};
+use mp::{Arena, FrozenTensor, Tensor};
 use mp_core::inject;
 use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
-use mp_tests::{DEADLINE, Outcome, one_process, signal};
+use mp_tests::{DEADLINE, Outcome, eventually, in_use, one_process, signal};
 use rustix::process::Signal;
 
 /// Values that a script sends, from 1 on.
@@ -75,6 +75,41 @@ fn others_go_on_while_one_is_stopped_as_it_replaces_and_reads_a_value() {
             assert!(!killed(&context), "stopped at access {at}");
         }
         !ended
+    });
+}
+
+/// How many blocks there are more than without what `made` makes.
+fn blocks_of<T>(made: impl FnOnce() -> T) -> u64 {
+    let before = in_use().0;
+    let made = made();
+    let blocks = in_use().0 - before;
+    drop(made);
+    blocks
+}
+
+/// It goes with the next value, and not only when the turn comes to its slot again.
+#[test]
+fn what_a_killed_reader_had_pinned_is_released_by_the_next_send() {
+    let usual = || {
+        let (sender, receiver) = watch::channel(numbered(0)).unwrap();
+        sender.send(numbered(100)).unwrap();
+        (sender, receiver)
+    };
+    for_every_access(|at| {
+        let mut was_killed = false;
+        let blocks = blocks_of(|| {
+            let (sender, receiver) = watch::channel(numbered(0)).unwrap();
+            let there = (sender.clone(), receiver.clone());
+            was_killed = killed(&one_process(replace_and_read, (there, at, KILL)));
+            eventually("it is swept", || {
+                Arena::current().unwrap().sweep().unwrap();
+                Arena::current().unwrap().members().len() == 1
+            });
+            sender.send(numbered(100)).unwrap();
+            (sender, receiver)
+        });
+        assert_eq!(blocks, blocks_of(usual), "killed at access {at}");
+        was_killed
     });
 }
 

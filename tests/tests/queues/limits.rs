@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use mp::memory::ArenaOptions;
+use mp::queue::broadcast;
 use mp::{Arena, Error, PutError, Queue, QueueOptions, SpawnOptions, start_processes};
 use mp_core::inject;
 use mp_tests::kill::{for_every_access, killed};
@@ -357,4 +358,19 @@ fn the_environment_says_how_much_fits() {
     assert!(wrong.contains("MP_ARENA_SIZE=\"much\"") && wrong.contains("64M"), "{wrong}");
     let few = program("", &[("MP_ARENA_MESSAGES", "5")]);
     assert!(few.contains("5 messages") && few.contains("1024 to 15728640"), "{few}");
+}
+
+/// Its messages stay, so that it takes envelopes as they come: no receiver makes room.
+#[test]
+fn a_sender_to_all_is_told_that_no_more_can_be_on_their_way() {
+    in_a_thread(|| {
+        arena();
+        let (crowd, ..) = crowd();
+        let (sender, receiver) = broadcast::channel(MESSAGES as usize / 2).unwrap();
+        let error = (0..MESSAGES as usize).find_map(|n| sender.send(large(n)).err());
+        let Some(PutError::Full(refused)) = error else { panic!("{error:?}") };
+        assert_eq!(receiver.recv_timeout(DEADLINE).unwrap(), large(0));
+        assert!(drain(&crowd) > 0);
+        sender.send(refused).unwrap();
+    });
 }

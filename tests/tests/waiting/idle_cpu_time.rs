@@ -168,8 +168,14 @@ fn how_a_queue_spins_goes_with_it() {
     assert!(used_busy > MOST, "{used_busy:?} of {TIME:?}");
     let used_asleep = idle(&busy.spinning(Spin::Never));
     assert!(used_asleep < MOST, "{used_asleep:?}");
-    let (_, used_asleep) = elsewhere(Spin::Never);
+    let (asleep, used_asleep) = elsewhere(Spin::Never);
     assert!(used_asleep < MOST, "{used_asleep:?}");
+    let mut handle = asleep;
+    for spin in [Spin::Busy, Spin::Never, Spin::For(TIME)] {
+        handle = handle.spinning(spin);
+        let used = idle(&handle);
+        assert_eq!(used > MOST, spin != Spin::Never, "{spin:?}: {used:?} of {TIME:?}");
+    }
 }
 
 fn leaves(_: usize, queue: Queue<u32>) -> Outcome {
