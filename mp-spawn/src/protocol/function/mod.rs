@@ -273,7 +273,10 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
     // (`repr(C)`). Objects that hold code of this crate's users stay loaded: a program that unloads a library whose
     // function a worker runs breaks the contract of `dlclose`.
     let head = unsafe { &*place.cast::<Head>() };
-    if (head.kind)() != TypeId::of::<E>() || head.fingerprint() != reference.fingerprint {
+    // The fingerprint is a hash: should two functions have the same one, their names tell them apart.
+    let same = head.fingerprint() == reference.fingerprint
+        && ((head.name)() == reference.name || mp_core::mutant!("spawn.function.name-not-compared"));
+    if (head.kind)() != TypeId::of::<E>() || !same {
         return Err(FunctionError::OtherTypes { found: (head.name)().to_string() });
     }
     // SAFETY: as above, and the entry is of the type `E`: `kind` says so.
@@ -345,6 +348,16 @@ mod tests {
     fn a_function_of_another_kind_is_refused() {
         let refusal = super::resolve::<fn(u8)>(&reference(one).unwrap()).unwrap_err();
         assert!(matches!(refusal, FunctionError::OtherTypes { .. }), "{refusal}");
+    }
+
+    #[test]
+    fn a_function_with_the_fingerprint_and_another_name_is_refused() {
+        let reference = FunctionRef { name: "there::worker".to_string(), ..reference(one).unwrap() };
+        let refusal = resolve(&reference).unwrap_err();
+        assert!(
+            matches!(&refusal, FunctionError::OtherTypes { found } if found.ends_with("one")),
+            "{refusal:?}"
+        );
     }
 
     #[test]
