@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::message::Undecodable;
-use mp_spawn::{ExitDetail, ExitReport, ExitStatus, ProcessRaised, SpawnError};
+use mp_spawn::{ExitDetail, ExitReport, ExitStatus, SpawnError};
+
+use crate::attempts::{Attempts, TaskRaised};
 
 /// Why a task has no result.
 ///
@@ -48,7 +50,7 @@ use mp_spawn::{ExitDetail, ExitReport, ExitStatus, ProcessRaised, SpawnError};
 #[non_exhaustive]
 pub enum TaskError {
     /// The function returned an error or panicked.
-    Raised(Box<ProcessRaised>),
+    Raised(Box<TaskRaised>),
     /// The process that had the task ended.
     WorkerLost(Box<WorkerLost>),
     /// It took too long, and its worker was killed for it.
@@ -61,6 +63,8 @@ pub enum TaskError {
         timeout: Duration,
         /// Its last [note](crate::note()), if it had one.
         note: Option<u64>,
+        /// How often it was begun, and how that went.
+        attempts: Attempts,
     },
     /// It was taken back before it had begun.
     Cancelled,
@@ -79,6 +83,8 @@ pub enum TaskError {
         /// ([`undecodable`](Self::undecodable)). `None` if the function could not be read, or if they
         /// can't be kept for [another attempt](crate::Call::retry_if).
         cause: Option<Arc<mp_reduce::Error>>,
+        /// How often the task was begun, and how that went.
+        attempts: Attempts,
     },
     /// What the function returned could not be encoded in the worker, or not be decoded here.
     Value {
@@ -87,18 +93,20 @@ pub enum TaskError {
         /// If it arrived and could not be decoded: its type, the place in it that could not be read, and its bytes, so that it is
         /// not lost. See [`bytes`](Self::bytes), too.
         undecodable: Option<Arc<Undecodable>>,
+        /// How often the task was begun, and how that went.
+        attempts: Attempts,
     },
 }
 
 impl TaskError {
     /// A value that did not arrive.
     pub(crate) fn value(why: impl Into<String>) -> Self {
-        TaskError::Value { why: why.into(), undecodable: None }
+        TaskError::Value { why: why.into(), undecodable: None, attempts: Attempts::default() }
     }
 
     /// Arguments that were not sent, or not read.
     pub(crate) fn arguments(Unsendable { why, cause }: Unsendable) -> Self {
-        TaskError::Arguments { why, cause }
+        TaskError::Arguments { why, cause, attempts: Attempts::default() }
     }
 
     /// What could not be read, arguments in the worker or the result here: type, place, reason. `None` when that is not what went
@@ -223,8 +231,8 @@ pub struct WorkerLost {
     /// The last lines of its standard error, if that is captured (see [`PoolBuilder::stderr`](crate::PoolBuilder::stderr))
     /// and there are any. What tasks before this one have written is among them.
     pub stderr: Option<String>,
-    /// How often the task was begun: more than once, if it was to be tried again.
-    pub attempts: u32,
+    /// How often the task was begun, and how that went: more than once, if it was to be tried again.
+    pub attempts: Attempts,
     /// Its last [note](crate::note()), if it had one: how far it was.
     pub note: Option<u64>,
 }
@@ -234,9 +242,7 @@ impl fmt::Display for WorkerLost {
         let WorkerLost { worker, pid, exit, detail, stderr, attempts, note } = self;
         let end = ExitReport { exit: *exit, detail: detail.as_ref(), stderr: stderr.as_deref() };
         write!(f, "worker {worker} (pid {pid}) had this task")?;
-        if *attempts > 1 {
-            write!(f, " (attempt {attempts})")?;
-        }
+        attempts.fmt(f)?;
         if let Some(note) = note {
             write!(f, ", at {note},")?;
         }
@@ -249,23 +255,26 @@ impl fmt::Display for TaskError {
         match self {
             TaskError::Raised(raised) => raised.fmt(f),
             TaskError::WorkerLost(lost) => lost.fmt(f),
-            TaskError::TimedOut { worker, pid, timeout, note } => {
+            TaskError::TimedOut { worker, pid, timeout, note, attempts } => {
                 write!(f, "the task took more than {timeout:?}; its worker {worker} (pid {pid}) was killed")?;
-                note.map_or(Ok(()), |note| write!(f, ", at {note}"))
+                note.map_or(Ok(()), |note| write!(f, ", at {note}"))?;
+                attempts.fmt(f)
             }
             TaskError::Cancelled => f.write_str("the task was cancelled before it began"),
             TaskError::Terminated => f.write_str("the pool was ended before the task was done"),
             TaskError::Closed => f.write_str("the pool is closed: it takes no tasks any more"),
             TaskError::Broken(broken) => broken.fmt(f),
-            TaskError::Arguments { why, .. } if self.undecodable().is_some() => {
-                write!(f, "the arguments of the task can't be received by the worker: {why}")
+            TaskError::Arguments { why, attempts, .. } if self.undecodable().is_some() => {
+                write!(f, "the arguments of the task can't be received by the worker: {why}{attempts}")
             }
-            TaskError::Arguments { why, .. } => write!(f, "the arguments of the task can't be sent: {why}"),
-            TaskError::Value { why, undecodable: None } => {
-                write!(f, "what the task returned can't be sent: {why}")
+            TaskError::Arguments { why, attempts, .. } => {
+                write!(f, "the arguments of the task can't be sent: {why}{attempts}")
             }
-            TaskError::Value { why, undecodable: Some(_) } => {
-                write!(f, "what the task returned can't be received: {why}")
+            TaskError::Value { why, undecodable: None, attempts } => {
+                write!(f, "what the task returned can't be sent: {why}{attempts}")
+            }
+            TaskError::Value { why, undecodable: Some(_), attempts } => {
+                write!(f, "what the task returned can't be received: {why}{attempts}")
             }
         }
     }

@@ -40,6 +40,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
+mod attempts;
 mod calls;
 mod child;
 mod clock;
@@ -64,6 +65,7 @@ pub use api::pool::Pool;
 pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
 pub use api::state_pool::{StatePool, StatePoolBuilder};
 pub use api::stream::{NotYet, Outcome, PushError, Stream, Ticket};
+pub use attempts::{Attempts, FailureKind, TaskRaised};
 pub use calls::job::Progress;
 pub use child::note::note;
 pub use child::work::current_worker;

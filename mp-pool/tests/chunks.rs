@@ -181,10 +181,13 @@ fn results_of_all_kinds_in_a_chunk_keep_their_order() {
     let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
     let check = |item: usize, result: Result<Answer, TaskError>| match (item % 10, result) {
         (2, Err(TaskError::Raised(raised))) => {
-            assert_eq!((raised.kind, raised.message), (RaisedKind::Error, Refused(item).to_string()));
+            assert_eq!((raised.kind, raised.message.clone()), (RaisedKind::Error, Refused(item).to_string()));
         }
         (3, Err(TaskError::Raised(raised))) => {
-            assert_eq!((raised.kind, raised.message), (RaisedKind::Panic, format!("task {item} panics")));
+            assert_eq!(
+                (raised.kind, raised.message.clone()),
+                (RaisedKind::Panic, format!("task {item} panics"))
+            );
         }
         (4 | 7, Ok((number, Even(0), Some(tensor)))) => {
             assert!(number == item && tensor.iter().eq([item as u64; 4]));

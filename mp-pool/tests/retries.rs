@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Gate, eventually, got, join, kill, lost, stop_at, take};
-use mp_pool::{Backoff, Pool, TaskError};
+use mp_pool::{Backoff, FailureKind, Pool, TaskError};
 use mp_queue::Queue;
 use mp_spawn::{Stdio, closure};
 use mp_tensor::{SharedTensor, Tensor};
@@ -20,6 +20,9 @@ fn begun(tasks: usize) -> Begun {
 
 /// A back-off that no test outlasts.
 const LONG: Duration = Duration::from_secs(600);
+
+/// Longer than a death takes on a busy machine.
+const A_WHILE: Duration = Duration::from_secs(1);
 
 /// Fails `times` times: 0 by an error, 1 by a panic, 2 by its death, 3 by the time that it takes.
 #[derive(Serialize, Deserialize)]
@@ -67,7 +70,7 @@ fn each_failure_of_a_task_can_be_tried_again() {
             "{raised:?}"
         );
     }
-    assert_eq!(lost(death).attempts, 3);
+    assert_eq!(lost(death).attempts.count(), 3);
     assert!(matches!(time, Err(TaskError::TimedOut { .. })), "{time:?}");
     let metrics = pool.metrics();
     assert_eq!((counts.to_vec(), metrics.retried), (vec![3; 4], 16));
@@ -79,6 +82,47 @@ fn each_failure_of_a_task_can_be_tried_again() {
     let results = deaths.map_async(tasks(1).map(fails(&counts))).results();
     assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, false, true, false]);
     assert_eq!(counts.to_vec(), [1, 1, 2, 1]);
+}
+
+/// Fails in a way of its own each time.
+fn varies((begun, task): (Begun, usize)) -> Result<(), String> {
+    fragile(Fails { begun: begun.clone(), task, how: [2, 3, 1, 0][begun.load(task) as usize % 4], times: 9 })
+        .map(drop)
+}
+
+#[test]
+fn each_error_says_how_often_it_was_tried_and_how_that_went() {
+    let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
+    let call = pool.task(varies).timeout(A_WHILE).retry_if(9, |error| {
+        // The condition knows it, too.
+        error.attempts().count() < 4
+    });
+    let error = got(call.apply_async((begun(1), 0))).unwrap_err();
+    use FailureKind::{Death, Error, Panic, TimeOut};
+    assert_eq!(error.attempts().failures(), [Death, TimeOut, Panic, Error]);
+    let text = error.to_string();
+    assert!(
+        text.contains("not yet") && text.ends_with("(attempt 4, after a panic, a death and a time-out)"),
+        "{text}"
+    );
+    for (retries, last, said) in [
+        (0, Death, None),
+        (1, TimeOut, Some("attempt 2, after a death")),
+        (2, Panic, Some("attempt 3, after a death and a time-out")),
+    ] {
+        let call = pool.task(varies).timeout(A_WHILE).retry_if(retries, |_| true);
+        let error = got(call.apply_async((begun(1), 0))).unwrap_err();
+        assert_eq!(error.attempts().failures().last(), Some(&last));
+        assert_eq!(error.attempts().count(), retries as usize + 1);
+        let text = error.to_string();
+        assert!(said.map_or(!text.contains("attempt"), |said| text.contains(said)), "{text}");
+    }
+    // Of a task that was not begun, none.
+    let waiting = pool.task(fragile).retry_if(1, |_| true).backoff(LONG);
+    let result = waiting.apply_async(Fails { begun: begun(1), task: 0, how: 0, times: 1 });
+    eventually("it waits", || pool.metrics().queued == 1 && pool.metrics().retried > 5);
+    result.cancel();
+    assert_eq!(got(result).unwrap_err().attempts().count(), 0);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use mp_core::user_code::Each;
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
 
+use crate::attempts::Attempts;
 use crate::calls::job::{Job, Progress, Slots};
 use crate::calls::outcomes::{Run, What};
 use crate::dispatch::shared::Shared;
@@ -78,7 +79,7 @@ fn unreadable<T>(error: mp_core::Error, bytes: &[u8]) -> TaskError {
         mp_core::Error::Undecodable(undecodable) => Some(Arc::from(undecodable)),
         _ => None,
     };
-    TaskError::Value { why, undecodable }
+    TaskError::Value { why, undecodable, attempts: Attempts::default() }
 }
 
 /// How many results there are: one, or one for each item.

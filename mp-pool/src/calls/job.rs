@@ -1,6 +1,6 @@
 //! One call of the pool: the tasks that are still to be sent, and the outcomes that have come back.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -13,6 +13,7 @@ use mp_core::user_code::{Apart, caught};
 use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_spawn::Closure;
 
+use crate::attempts::Attempts;
 use crate::calls::chunk::Kept;
 use crate::calls::lanes::Takes;
 use crate::calls::outcomes::Run;
@@ -106,6 +107,8 @@ pub(crate) struct Slots {
     wakers: Vec<Apart<Waker>>,
     on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
     cancelled: bool,
+    /// Of tasks that are tried again: how their attempts failed.
+    pub(crate) failed: HashMap<usize, Attempts>,
     /// Of a stream: takes the place of `runs`.
     pub(crate) tickets: Option<Tickets>,
 }
@@ -243,6 +246,7 @@ impl Job {
             wakers: Vec::new(),
             on_done: None,
             cancelled: false,
+            failed: HashMap::new(),
             tickets: None,
         };
         let (maker, lost) = (Maker::this(), Mutex::new(Vec::new()));
@@ -384,6 +388,9 @@ impl Job {
             } else {
                 slots.runs.insert(at, run);
             }
+        }
+        if !slots.failed.is_empty() {
+            (first..first + count).for_each(|index| _ = slots.failed.remove(&index));
         }
         slots.progress.done += count;
         slots.progress.failed += failed;

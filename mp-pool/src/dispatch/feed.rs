@@ -13,7 +13,8 @@ use mp_spawn::Raise;
 use crate::calls::chunk::{Chunk, Kept, Ready};
 use crate::calls::job::{Code, Job};
 use crate::calls::source::Piece;
-use crate::dispatch::shared::{Settled, Shared};
+use crate::dispatch::settled::Settled;
+use crate::dispatch::shared::Shared;
 use crate::error::{TaskError, Unsendable};
 use crate::message::{Args, Sent, Task};
 use crate::workers::state::{Given, next_chunk};
@@ -154,7 +155,7 @@ impl Shared {
         for (chunk, packed) in ready {
             if let Some(Unsendable { why, cause }) = unsendable.get(&chunk.job.code.number) {
                 let (why, cause) = (format!("the function can't be sent: {why}"), cause.clone());
-                settled.add(chunk, TaskError::Arguments { why, cause });
+                settled.add(chunk, TaskError::arguments(Unsendable { why, cause }));
             } else if end.is_some() || chunk.job.is_cancelled() {
                 settled.add(chunk, end.clone().unwrap_or(TaskError::Cancelled));
             } else if alive {

@@ -3,4 +3,5 @@
 pub(crate) mod feed;
 pub(crate) mod room;
 pub(crate) mod settings;
+pub(crate) mod settled;
 pub(crate) mod shared;

@@ -20,12 +20,12 @@ use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::{Closure, StateClosure};
 
-use crate::calls::chunk::{Chunk, Kept, Ready};
+use crate::calls::chunk::Ready;
 use crate::calls::job::{Code, Functions, Job, Lost};
 use crate::calls::outcomes::{Run, What};
-use crate::calls::source::Rubbish;
 use crate::dispatch::room::RoomLine;
 use crate::dispatch::settings::Settings;
+use crate::dispatch::settled::{Failed, Settled};
 use crate::error::{Broken, PoolError, TaskError};
 use crate::maker::Maker;
 use crate::message::{Reply, Runner, Task};
@@ -41,116 +41,6 @@ const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 pub(crate) struct Exited {
     pub(crate) worker: usize,
     pub(crate) pid: u32,
-}
-
-/// A task that a worker has begun has failed: it may be tried again.
-pub(crate) struct Failed {
-    pub(crate) job: Arc<Job>,
-    pub(crate) index: usize,
-    /// How often it was begun before.
-    pub(crate) tries: u32,
-    pub(crate) kept: Option<Kept>,
-    pub(crate) error: TaskError,
-    pub(crate) ran: Option<Duration>,
-}
-
-/// Outcomes that are to be reported once no lock is held: when this is dropped, also by a panic. So it is
-/// made before a lock is taken, and goes after it.
-pub(crate) struct Settled<'a> {
-    shared: &'a Shared,
-    outcomes: Vec<(Arc<Job>, Run)>,
-    failed: Vec<Failed>,
-    /// Dropped when all have been reported.
-    rubbish: Vec<Rubbish>,
-    chunks: Vec<Chunk>,
-    kept: Vec<Kept>,
-}
-
-impl<'a> Settled<'a> {
-    pub(crate) fn new(shared: &'a Shared) -> Self {
-        let (rubbish, chunks, kept) = (Vec::new(), Vec::new(), Vec::new());
-        Settled { shared, outcomes: Vec::new(), failed: Vec::new(), rubbish, chunks, kept }
-    }
-
-    /// What came of some tasks.
-    pub(crate) fn add_run(&mut self, job: &Arc<Job>, run: Run) {
-        self.outcomes.push((Arc::clone(job), run));
-    }
-
-    /// A task has failed that is tried again, or else has this outcome.
-    pub(crate) fn add_failed(&mut self, failed: Failed) {
-        self.failed.push(failed);
-    }
-
-    /// All tasks of a chunk that have no outcome yet have this error.
-    pub(crate) fn add(&mut self, chunk: Chunk, error: TaskError) {
-        let left = chunk.first + chunk.reported..chunk.first + chunk.end;
-        self.add_run(&chunk.job, Run::failed(left, error));
-        self.drop_later(chunk);
-    }
-
-    /// Nothing is left of it; it may hold values of the user's.
-    pub(crate) fn drop_later(&mut self, chunk: Chunk) {
-        self.chunks.push(chunk);
-    }
-
-    pub(crate) fn drop_kept(&mut self, kept: Kept) {
-        self.kept.push(kept);
-    }
-
-    /// Of how many tasks.
-    pub(crate) fn len(&self) -> usize {
-        self.outcomes.iter().map(|(_, run)| run.count).sum()
-    }
-
-    /// Of tasks that never left their call.
-    fn add_rest(&mut self, job: &Arc<Job>, error: &TaskError) {
-        let (lost, rest, rubbish) = job.cancel();
-        self.rubbish.push(rubbish);
-        self.add_all(job, lost, error);
-        for rest in rest.into_iter().filter(|rest| !rest.is_empty()) {
-            self.add_run(job, Run::failed(rest, error.clone()));
-        }
-    }
-
-    /// Of tasks that were to be tried again.
-    fn add_lost(&mut self, job: &Arc<Job>, error: &TaskError) {
-        self.add_all(job, job.dead_letter(), error);
-    }
-
-    /// Of tasks that wait to be tried again.
-    fn add_later(&mut self, later: BTreeMap<(Instant, u64), Later>, error: &TaskError) {
-        later.into_values().for_each(|Later { job, lost }| self.add_all(&job, vec![lost], error));
-    }
-
-    fn add_all(&mut self, job: &Arc<Job>, lost: Vec<Lost>, error: &TaskError) {
-        for Lost { index, kept, .. } in lost {
-            self.add_run(job, Run::failed(index..index + 1, error.clone()));
-            self.drop_kept(kept);
-        }
-    }
-
-    /// Hands the outcomes to their calls. No lock may be held.
-    pub(crate) fn tell(self) {
-        drop(self);
-    }
-}
-
-impl Drop for Settled<'_> {
-    fn drop(&mut self) {
-        for failed in std::mem::take(&mut self.failed) {
-            let Err(Failed { job, index, kept, error, ran, .. }) = self.shared.try_again(failed) else {
-                continue;
-            };
-            self.outcomes.push((job, Run { ran, ..Run::failed(index..index + 1, error) }));
-            self.kept.extend(kept);
-        }
-        self.shared.hand_out(std::mem::take(&mut self.outcomes));
-        // Each lets no panic out.
-        self.rubbish.clear();
-        self.chunks.clear();
-        self.kept.clear();
-    }
 }
 
 pub(crate) struct Shared {
@@ -333,21 +223,25 @@ impl Shared {
     }
 
     /// Has a task tried again that has failed; or gives it back, as it has its outcome. No lock may be held.
-    fn try_again(&self, mut failed: Failed) -> Result<(), Failed> {
-        let Failed { job, index, tries, error, .. } = &failed;
-        let (tries, index) = (tries + 1, *index);
-        let Some(delay) = failed.kept.as_ref().and_then(|_| job.terms.retry.wait(tries, error)) else {
-            return Err(failed);
+    pub(crate) fn try_again(&self, mut failed: Failed) -> Option<Failed> {
+        let Failed { job, index, tries, kept, error, .. } = &mut failed;
+        let (tries, index) = (*tries + 1, *index);
+        let attempts = error.after(job.slots().failed.remove(&index));
+        let Some(delay) = kept.as_ref().and_then(|_| job.terms.retry.wait(tries, error)) else {
+            return Some(failed);
         };
         let mut state = self.state.lock();
         if state.phase.error().is_some() || job.is_cancelled() {
             drop(state);
-            return Err(failed);
+            return Some(failed);
         }
-        let Some(kept) = failed.kept.take() else { return Err(failed) };
+        let Some(kept) = failed.kept.take() else { return Some(failed) };
         state.retried += 1;
         let lost = Lost { index, tries, kept };
         let job = failed.job;
+        if !mp_core::mutant!("pool.retry.attempts-forgotten") {
+            job.slots().failed.insert(index, attempts);
+        }
         if delay.is_zero() || mp_core::mutant!("pool.retry.at-once") {
             job.again(lost);
             state.enlist(&job);
@@ -356,7 +250,7 @@ impl Shared {
             let at = Instant::now().checked_add(delay).unwrap_or_else(|| Instant::now() + NEVER);
             state.try_later(at, Later { job, lost });
         }
-        Ok(())
+        None
     }
 
     /// Whether as many tasks wait as may.
@@ -439,7 +333,7 @@ impl Shared {
 
     /// Hands outcomes to their calls. All are settled before code of the user runs: callbacks, wakers, and the drop of what was
     /// kept. No lock may be held.
-    fn hand_out(&self, outcomes: Vec<(Arc<Job>, Run)>) {
+    pub(crate) fn hand_out(&self, outcomes: Vec<(Arc<Job>, Run)>) {
         if outcomes.is_empty() {
             return;
         }

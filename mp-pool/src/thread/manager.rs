@@ -19,10 +19,12 @@ use mp_core::user_code::caught;
 use mp_queue::GetError;
 use mp_spawn::{ExitStatus, ProcessName, ProcessStatus, Raise, SpawnError};
 
+use crate::attempts::{Attempts, TaskRaised};
 use crate::calls::chunk::Ready;
 use crate::calls::outcomes::{Run, What};
 use crate::clock;
-use crate::dispatch::shared::{Exited, Failed, Settled, Shared};
+use crate::dispatch::settled::{Failed, Settled};
+use crate::dispatch::shared::{Exited, Shared};
 use crate::error::{Broken, PoolError, TaskError, Unsendable, WorkerLost};
 use crate::message::{Many, Reply, Task, Value, Values};
 use crate::steps::chunk::Place;
@@ -210,7 +212,7 @@ impl Manager {
                 Said::Raised(raise) => {
                     let name = name(&self.shared.settings.name, number);
                     let who = ProcessName::new(Some(number), name, pid);
-                    What::Failed(TaskError::Raised(Box::new(raise.of(who))))
+                    What::Failed(TaskError::Raised(Box::new(TaskRaised::new(raise.of(who)))))
                 }
             };
             // Replies that are found together can't be told apart by when they were: most say it, and the others share the rest.
@@ -330,13 +332,19 @@ impl Manager {
             let timed_out = condemned == Some((chunk.id, item));
             let error = end.clone().unwrap_or_else(|| {
                 if let (true, Some(timeout)) = (timed_out, chunk.job.terms.timeout) {
-                    return TaskError::TimedOut { worker: number, pid, timeout, note };
+                    return TaskError::TimedOut {
+                        worker: number,
+                        pid,
+                        timeout,
+                        note,
+                        attempts: Attempts::default(),
+                    };
                 }
                 let detail = match &failure {
                     Some(SpawnError::ProcessExited(exited)) => exited.detail.clone(),
                     _ => None,
                 };
-                let (stderr, attempts) = (last_words.clone(), chunk.tries + 1);
+                let (stderr, attempts) = (last_words.clone(), Attempts::default());
                 TaskError::WorkerLost(Box::new(WorkerLost {
                     worker: number,
                     pid,

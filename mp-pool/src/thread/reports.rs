@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::calls::chunk::Chunk;
 use crate::calls::outcomes::{Run, What};
-use crate::dispatch::shared::{Failed, Settled};
+use crate::dispatch::settled::{Failed, Settled};
 use crate::error::TaskError;
 use crate::message::Many;
 use crate::steps::journal::Finished;
