@@ -59,7 +59,7 @@ enum Once<A> {
 
 impl<A: Capture + Clone> Once<A> {
     fn encode(mut args: A) -> Result<Once<A>, mp_reduce::Error> {
-        let mut out = Outgoing::default();
+        let mut out = Outgoing::in_band();
         match Raise::catch(|| afresh(|| args.encode::<MessagePack>(&mut out))) {
             Ok(written) => written?,
             Err(raise) => {

@@ -13,7 +13,7 @@ use mp_core::{Arena, Envelope, Repeated, fnv1a};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::codec::MessagePack;
+use crate::codec::{MessagePack, all_bytes};
 use crate::error::{Error, Result};
 
 /// The fingerprint of a message type: a hash of its name. A sender of many computes it once and keeps it.
@@ -302,7 +302,7 @@ pub fn unpack_with<T: Message>(
     let mut inc = take(&INCOMING);
     open(&mut inc)?;
     if inc.fingerprint() != fingerprint.get() {
-        return Err(mismatch::<T>(inc.whole()));
+        return Err(mismatch::<T>(all_bytes(&mut inc)));
     }
     let value = decode(&mut inc)?;
     if inc.reuse() {
@@ -325,7 +325,7 @@ pub fn unpack_with<T: Message>(
 /// # Errors
 /// When its `Serialize` refuses, or it has tensors, queues or locks in it: those are in the memory of this tree of processes.
 pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
-    let mut out = Outgoing::default();
+    let mut out = Outgoing::in_band();
     let written = afresh(|| value.encode::<MessagePack>(&mut out)).and_then(|()| {
         let stays =
             "tensors, queues or locks are in a value that is to leave this memory; send their contents instead";
@@ -345,7 +345,7 @@ pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
 /// As [`unpack`].
 pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
     if fingerprint != TypeFingerprint::<T>::new().get() {
-        return Err(mismatch::<T>(&bytes));
+        return Err(mismatch::<T>(bytes));
     }
     decode(&mut Incoming::from_plain(bytes))
 }
@@ -355,17 +355,17 @@ pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
 fn decode<T: Message>(inc: &mut Incoming) -> Result<T> {
     match afresh(|| T::decode::<MessagePack>(inc)) {
         Ok(value) => Ok(value),
-        Err(e) => Err(undecodable::<T>(e, inc.whole())),
+        Err(e) => Err(undecodable::<T>(e, &all_bytes(inc))),
     }
 }
 
-/// The sender's type is another one.
 #[cold]
 fn undecodable<T>(error: mp_core::Error, bytes: &[u8]) -> Error {
     Undecodable::of_message::<T>(error, bytes).into()
 }
 
+/// The sender's type is another one.
 #[cold]
-fn mismatch<T>(bytes: &[u8]) -> Error {
-    Error::TypeMismatch { expected: type_name::<T>(), found: None, bytes: bytes.to_vec() }
+fn mismatch<T>(bytes: Vec<u8>) -> Error {
+    Error::TypeMismatch { expected: type_name::<T>(), found: None, bytes }
 }

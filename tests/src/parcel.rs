@@ -2,8 +2,8 @@
 
 use mp::{FrozenTensor, Tensor};
 
-/// What travels: a number, a tensor with one owner, one that all holders read, and bytes that don't fit an
-/// envelope.
+/// What travels: a number, a tensor with one owner, one that all holders read, and bytes: few, more than fit into an envelope, or
+/// enough of them for memory of their own.
 #[derive(Debug, mp::Message)]
 pub struct Parcel {
     /// Its number, from which all that it has follows.
@@ -20,8 +20,7 @@ impl Parcel {
     /// When there is no memory for its own tensor.
     pub fn new(number: u64, all: &FrozenTensor<u64>) -> mp::AnyResult<Self> {
         let own = Tensor::full([100], number)?;
-        // Every other one spills.
-        let bytes = vec![number as u8; if number.is_multiple_of(2) { 10 } else { 1000 }];
+        let bytes = vec![number as u8; [10, 1000, 20_000][number as usize % 3]];
         Ok(Self { number, own, all: all.clone(), bytes })
     }
 

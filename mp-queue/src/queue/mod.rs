@@ -228,8 +228,10 @@ impl<T: Message> Queue<T> {
     /// Puts a message; waits while the queue is full, or has its share of [what fits](Self#how-much-fits). An
     /// [unbounded](Self::unbounded) queue fails then.
     ///
-    /// Long data goes as a tensor: a tensor's memory is handed over, whatever its length. A `Vec<f32>` or `Vec<u8>` is written
-    /// element by element, and read so by the receiver: that is for some hundred elements.
+    /// A `Vec`, boxed slice, `Cow` or slice of numbers (`u8` to `u128`, `i8` to `i128`, `f32`, `f64`), a `String`, and what serde writes as
+    /// bytes (`serde_bytes`, `bytes::Bytes`) are copied once here and once by the receiver, as `memcpy` does, wherever they are in the
+    /// value; what arrives as `bytes::Bytes` (feature `bytes`) is copied here alone. Sequences of other elements are written
+    /// and read one by one. A tensor's memory is handed over, whatever its length, and copied nowhere.
     ///
     /// # Errors
     /// [`PutError::Closed`], [`PutError::Deserted`], or [`PutError::Failed`] when it can't be encoded or there is no room.

@@ -4,7 +4,9 @@
 
 pub(super) const NIL: u8 = 0xc0;
 /// `Some` of what follows, where that begins with nil or with this: any other `Some(x)` is written as `x`. So
-/// `None`, `Some(None)` and `Some(())` differ, and all else is what other readers of MessagePack expect.
+/// `None`, `Some(None)` and `Some(())` differ.
+///
+/// Before any other byte it begins a [buffer](super::buffer). All else is what other readers of MessagePack expect.
 pub(super) const JUST: u8 = 0xc1;
 pub(super) const FALSE: u8 = 0xc2;
 pub(super) const TRUE: u8 = 0xc3;

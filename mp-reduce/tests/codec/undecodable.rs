@@ -84,6 +84,31 @@ fn all_bytes_are_there() {
     assert_eq!((text.len(), n), (100_000, 1));
 }
 
+/// Also those that were attached: all kinds, in whatever order and depth, and beside a tensor.
+#[test]
+fn bytes_beside_the_message_are_there() {
+    let long =
+        || (vec![1_u16; 50_000], Some("x".repeat(70_000)), vec![vec![0.5_f64; 10_000]; 3], vec![7_u8; 300]);
+    let few =
+        (-7_i64, 0.5_f32, [Some(1_u64 << 40), None], vec![i32::MIN; 30], "y".repeat(300), Some(Some(())));
+    undecodable((long(), few, long(), WriteOnly(1)));
+    type Long = (Vec<u16>, Option<String>, Vec<Vec<f64>>, Vec<u8>);
+    let error = unpack::<Bundle<(Long, u8, Long, WriteOnly)>>(
+        pack(Bundle((long(), 7, long(), WriteOnly(1)))).unwrap(),
+    );
+    let bytes = error.err().unwrap().bytes().unwrap().to_vec();
+    let readable = TypeFingerprint::<Bundle<(Long, u8, Long, u8)>>::new().get();
+    let Bundle(read) = from_bytes::<Bundle<(Long, u8, Long, u8)>>(bytes, readable).unwrap();
+    assert!(read == (long(), 7, long(), 1));
+    let tensor = mp_tensor::Tensor::<u8>::zeros([10]).unwrap().freeze();
+    let error = unpack::<(Vec<u8>, mp_tensor::FrozenTensor<u8>, WriteOnly)>(
+        pack((vec![5_u8; 20_000], tensor, WriteOnly(1))).unwrap(),
+    )
+    .err()
+    .unwrap();
+    assert!(error.bytes().unwrap().windows(20_000).any(|bytes| bytes == [5; 20_000]));
+}
+
 #[test]
 fn another_type_is_told_with_the_bytes() {
     let bytes = to_bytes(&mut 7_u64).unwrap();

@@ -10,6 +10,8 @@ use crate::tensor::raw::Raw;
 use crate::tensor::typed_storage::FrozenStorage;
 use crate::view::View;
 use mp_core::Result;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The bytes of a frozen tensor whose elements lie in a row, in the byte order of this machine: `AsRef<[u8]>`, `Send`,
 /// `Sync` and `'static`, and never written again.
@@ -22,6 +24,8 @@ use mp_core::Result;
 /// assert_eq!(bytes.as_ref(), [2, 0, 3, 0]);
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
+///
+/// Inside of a message it is a serde value, as its tensor: nothing is copied.
 ///
 /// With the feature `bytes`, `bytes::Bytes::from(bytes)` is the same memory again: what arrow, polars and burn build their
 /// buffers on.
@@ -71,6 +75,18 @@ impl Deref for FrozenBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         self.as_ref()
+    }
+}
+
+impl Serialize for FrozenBytes {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        self.0.serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for FrozenBytes {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        Tensor::<u8, Frozen>::deserialize(d)?.into_bytes().map_err(D::Error::custom)
     }
 }
 

@@ -120,7 +120,7 @@ fn give_envelopes_back(_: usize, v: Victim) -> mp::AnyResult<()> {
 fn repeat(_: usize, v: Victim) -> mp::AnyResult<()> {
     let arena = Arena::current()?;
     inject::arm(v.at, v.signal);
-    for size in [10, 1000] {
+    for size in [10, 1000, 20_000] {
         let message = Encoded::new(arena, &(vec![7_u8; size], v.all.clone()))?;
         let [first, second, _third] = [message.pack()?, message.pack()?, message.pack()?];
         drop(message);

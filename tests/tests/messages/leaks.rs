@@ -56,18 +56,27 @@ impl<'de> Deserialize<'de> for Moody {
     }
 }
 
-/// Tensors before and after it, one of them exclusive.
+/// Tensors before and after it, one of them exclusive; and numbers that are in memory of their own.
 #[derive(Message)]
 struct Parcel {
     own: Tensor<u32>,
     before: FrozenTensor<u8>,
+    row: Vec<u64>,
     moody: Moody,
+    text: String,
     after: Bundle<Vec<Tensor<f64>>>,
 }
 
 fn parcel(mood: Mood) -> Parcel {
     let after = (0..40).map(|_| Tensor::zeros([100]).unwrap()).collect();
-    Parcel { own: Tensor::full([9], 7).unwrap(), before: frozen(), moody: Moody(mood), after: Bundle(after) }
+    Parcel {
+        own: Tensor::full([9], 7).unwrap(),
+        before: frozen(),
+        row: vec![5; 5000],
+        moody: Moody(mood),
+        text: "x".repeat(20_000),
+        after: Bundle(after),
+    }
 }
 
 #[test]
@@ -201,4 +210,23 @@ fn a_tensor_whose_storage_is_kept_leaves_and_the_storage_keeps_its_memory() {
         let other = Tensor::full([9], 8_u32).unwrap();
         assert!(*other.storage() != storage);
     });
+}
+
+/// It is one block, as long as any of it is held.
+#[test]
+fn bytes_keep_the_memory_that_they_came_in_and_vectors_do_not() {
+    let _alone = alone();
+    let queue: Queue<(Vec<u8>, bytes::Bytes, String)> = Queue::bounded(1).unwrap();
+    let value = || (vec![1; 100_000], bytes::Bytes::from(vec![2; 100_000]), "3".repeat(100_000));
+    let before = in_use().0;
+    give(&queue, value());
+    assert_eq!(in_use().0, before + 3, "the queue has all of them");
+    let (row, bytes, text) = queue.get().unwrap().unwrap();
+    assert!((&row, &bytes, &text) == (&value().0, &value().1, &value().2));
+    assert_eq!(in_use().0, before + 1);
+    let part = bytes.slice(10..20);
+    drop(bytes);
+    assert_eq!((in_use().0, &part[..]), (before + 1, &[2; 10][..]));
+    drop(part);
+    assert_eq!(in_use().0, before);
 }

@@ -1,10 +1,33 @@
 //! A message being read: its bytes, and what arrived with it.
 
 use crate::arena::messages::KEEP;
+use crate::arena::messages::bytes::spilled;
 use crate::arena::{AttachRequest, Hold, Spill};
 use crate::error::Error;
 use crate::error::Result;
 use crate::words::{Access, BlockId, Grant};
+
+/// As what a buffer is attached: as frozen elements are, of any type.
+pub(in crate::arena) const BUFFER: Grant = Grant::new(Access::Frozen, 0);
+
+/// A long text, byte string or row of numbers that arrived beside its message's bytes: memory of its own, which no process
+/// writes any more, and which lives as long as this.
+///
+/// In a forked copy of the process it has no bytes.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    hold: Hold,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        match self.hold.memory() {
+            (_, 0) => &[],
+            _ => spilled(&self.hold, 0, self.len),
+        }
+    }
+}
 
 /// An attachment that arrived.
 #[derive(Debug)]
@@ -48,6 +71,23 @@ impl Arrived {
     /// [`Error::Malformed`] when there is no such attachment, or it is of another kind.
     pub fn take_object(&mut self, attachment: u32) -> Result<Hold> {
         self.take(attachment, Grant::new(Access::Object, 0))
+    }
+
+    /// What [`Attached::attach_buffer`](crate::message::Attached::attach_buffer) attached under this number: its first `len` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when there is no such attachment, it was attached as something else, or has fewer bytes.
+    pub fn buffer(&mut self, attachment: u32, len: u64) -> Result<Buffer> {
+        let hold = self.take(attachment, BUFFER)?;
+        let (at, room) = hold.memory();
+        if len > room && !mutant!("arena.buffer.length-not-compared") {
+            return Err(wrong(
+                attachment,
+                &format!("has {room} bytes of memory, and a buffer of {len} is read there"),
+            ));
+        }
+        hold.arena().populate(hold.block(), at, room);
+        Ok(Buffer { hold, len: len as usize })
     }
 
     /// Without the memory of exclusive tensors: another list has that. All others keep their numbers.

@@ -19,7 +19,7 @@ pub(in crate::arena) mod promise;
 #[cfg(test)]
 mod tests;
 
-pub use incoming::{Arrived, Incoming};
+pub use incoming::{Arrived, Buffer, Incoming};
 pub use outgoing::{Attached, Lent, Outgoing, Returned};
 
 /// Larger buffers are not kept for the next message.

@@ -7,12 +7,13 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::arena::messages::KEEP;
-use crate::arena::messages::incoming::{Arrived, Incoming};
-use crate::arena::{AttachRequest, Envelope, Hold, MAX_ATTACHMENTS};
+use crate::arena::messages::bytes::write_own;
+use crate::arena::messages::incoming::{Arrived, BUFFER, Incoming};
+use crate::arena::{Arena, AttachRequest, Envelope, Hold, MAX_ATTACHMENTS};
 use crate::error::Error;
 use crate::error::Result;
 use crate::sync::shared::{AtomicU64, Ordering};
-use crate::words::{Access, BlockId, Grant};
+use crate::words::{Access, BlockId, Grant, Kind};
 
 /// A message being written.
 ///
@@ -35,7 +36,12 @@ pub struct Attached {
     lent: Vec<Lent>,
     /// The number of this message, if something is; and that of the next one.
     numbers: [u64; 2],
+    /// Whether long buffers stay among the bytes.
+    in_band: bool,
 }
+
+/// How many attachments a message has at most for a buffer to become one more: the others are for what can't be copied.
+const MOST_BUFFERS: usize = MAX_ATTACHMENTS / 2;
 
 /// How many numbers of messages the buffers of one get at a time.
 const RANGE: u64 = 1 << 6;
@@ -130,6 +136,21 @@ impl Attached {
 
     fn attach_as(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
         self.place(hold, grant)?.or_else(|free| Ok(self.add(hold.clone(), grant, free)))
+    }
+
+    /// Copies bytes into a block of their own, which no process writes any more, and attaches that: its number, under which the
+    /// receiver finds them as a [`Buffer`](crate::message::Buffer). `None` if they have to stay among the message's bytes: it is to
+    /// [leave this memory](Outgoing::in_band), there is no memory, or very much is attached already.
+    pub fn attach_buffer(&mut self, bytes: &[u8]) -> Option<u32> {
+        if self.in_band || self.list.len() >= MOST_BUFFERS {
+            return None;
+        }
+        let arena = Arena::current().ok()?;
+        let hold = arena.alloc_kind(bytes.len() as u64, Kind::Frozen).ok()?;
+        write_own(arena.map(), arena.data_of(hold.block()).0, bytes);
+        // No other handle of the block is attached: it was free.
+        let free = self.place(&hold, BUFFER).ok()?.err()?;
+        Some(self.add(hold, BUFFER, free))
     }
 
     /// Moves the handle of something exclusive here.
@@ -253,6 +274,13 @@ impl Attached {
 }
 
 impl Outgoing {
+    /// A message whose long buffers stay among its bytes: it is to leave this memory, or its bytes are to be kept by
+    /// themselves.
+    pub fn in_band() -> Self {
+        let attached = Attached { in_band: true, ..Attached::default() };
+        Self { bytes: Vec::new(), attached: Some(Box::new(attached)) }
+    }
+
     /// The bytes written so far, to append to.
     #[inline]
     pub fn bytes(&mut self) -> &mut Vec<u8> {
@@ -394,5 +422,39 @@ mod tests {
                 out.reuse();
             }
         }
+    }
+
+    #[test]
+    fn buffers_arrive_and_are_free_again() {
+        let arena = Arena::current().unwrap();
+        let mut out = Outgoing::default();
+        let bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
+        let number = out.attached().attach_buffer(&bytes).unwrap();
+        let mut inc = out.into_incoming();
+        let block = inc.blocks().next().unwrap();
+        let generation = arena.generation(block);
+        let buffer = inc.arrived().buffer(number, 100_000).unwrap();
+        assert!(inc.arrived().buffer(number, 1 << 30).is_err());
+        drop(inc);
+        assert_eq!(buffer.as_ref(), bytes);
+        assert!(arena.is_held(block, generation));
+        drop(buffer);
+        assert!(!arena.is_held(block, generation));
+    }
+
+    /// What can't stay among the bytes has half of the list for itself.
+    #[test]
+    fn buffers_stay_among_the_bytes_where_they_have_to() {
+        let arena = Arena::current().unwrap();
+        assert_eq!(Outgoing::in_band().attached().attach_buffer(&[7; 100]), None);
+        let holds: Vec<Hold> = (0..MOST_BUFFERS).map(|_| arena.alloc(64).unwrap()).collect();
+        let mut out = Outgoing::default();
+        for hold in &holds[1..] {
+            out.attached().attach_object(hold).unwrap();
+        }
+        let last = out.attached().attach_buffer(&[7; 100]);
+        assert_eq!(last, Some(MOST_BUFFERS as u32 - 1));
+        assert_eq!(out.attached().attach_buffer(&[7; 100]), None);
+        assert_eq!(out.attached().attach_object(&holds[0]).unwrap(), MOST_BUFFERS as u32);
     }
 }

@@ -58,6 +58,10 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
 
     #[inline]
     fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+        #[cfg(feature = "bytes")]
+        if self.at_buffer() {
+            return self.shared_bytes(visitor);
+        }
         self.deserialize_bytes(visitor)
     }
 
@@ -88,7 +92,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
                 self.pass();
                 return visitor.visit_none();
             }
-            first::JUST => self.pass(),
+            first::JUST if !self.at_buffer() => self.pass(),
             _ => {}
         }
         self.wrapped(|reader| visitor.visit_some(reader))

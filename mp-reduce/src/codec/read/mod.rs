@@ -15,21 +15,20 @@ mod parts;
 
 use std::cell::Cell;
 
-use mp_core::message::level;
+use mp_core::message::{Buffer, level};
 use serde::de::value::SeqDeserializer;
 use serde::de::{Deserializer, Error as _, Visitor};
 
+use super::buffer::{self, Kept, Plain, Row, What};
 use super::error::{Bad, too_deep, too_short};
 use super::first;
 use parts::{Map, Sequence};
 
 /// Reads a value from the beginning of `bytes`.
 #[inline]
-pub(super) fn from_slice<'de, T: serde::Deserialize<'de>>(
-    bytes: &'de [u8],
-    left: &Cell<u16>,
-) -> Result<T, Bad> {
-    T::deserialize(&mut Reader { rest: bytes, left })
+pub(super) fn from_slice<T: serde::de::DeserializeOwned>(bytes: &[u8], left: &Cell<u16>) -> Result<T, Bad> {
+    let kept = Kept::default();
+    T::deserialize(&mut Reader { rest: bytes, left, kept: Cell::new(&kept) })
 }
 
 /// The value that these bytes begin with, as an error's path names it: a text as it is, and a number.
@@ -51,7 +50,8 @@ pub(super) fn text_of(bytes: &[u8]) -> String {
             Ok(n.to_string())
         }
     }
-    let mut reader = Reader { rest: bytes, left: &Cell::new(1) };
+    let kept = Kept::default();
+    let mut reader = Reader { rest: bytes, left: &Cell::new(1), kept: Cell::new(&kept) };
     reader.any(Text).unwrap_or_else(|_| "(a key that is no text)".into())
 }
 
@@ -60,6 +60,17 @@ struct Reader<'de, 'l> {
     rest: &'de [u8],
     /// How many more levels may be entered.
     left: &'l Cell<u16>,
+    /// Where the next attachment is kept that lends its bytes.
+    kept: Cell<&'de Kept>,
+}
+
+/// A buffer that was read.
+struct Found<'de> {
+    what: What,
+    bytes: &'de [u8],
+    /// If it is apart.
+    #[cfg_attr(not(feature = "bytes"), expect(dead_code, reason = "read where memory can be kept"))]
+    memory: Option<&'de Buffer>,
 }
 
 impl<'de> Reader<'de, '_> {
@@ -156,6 +167,78 @@ impl<'de> Reader<'de, '_> {
         if left == 0 { value } else { value.and_then(|_| Err(Bad::invalid_length(len, &"fewer entries"))) }
     }
 
+    /// Whether a buffer comes next.
+    #[inline]
+    fn at_buffer(&self) -> bool {
+        match *self.rest {
+            [first::JUST, second, ..] => !matches!(second, first::NIL | first::JUST),
+            _ => false,
+        }
+    }
+
+    /// Reads the buffer that comes next.
+    fn buffer(&mut self) -> Result<Found<'de>, Bad> {
+        let [code] = self.after_first()?;
+        let (what, is_apart) = buffer::what(code)?;
+        let len = u64::from_le_bytes(self.array()?);
+        let memory = if is_apart {
+            let arrived = buffer::arrived(u32::from_le_bytes(self.array()?), len)?;
+            Some(Kept::keep(&self.kept, arrived))
+        } else {
+            None
+        };
+        let bytes = match memory {
+            Some(memory) => memory.as_ref(),
+            None => self.bytes(usize::try_from(len).map_err(|_| too_short())?)?,
+        };
+        if let What::Row(kind) = what
+            && !bytes.len().is_multiple_of(kind.size())
+            && !mp_core::mutant!("codec.row.rest-not-refused")
+        {
+            return Err(Bad::says(format!(
+                "{} bytes are no row of numbers of {} bytes",
+                bytes.len(),
+                kind.size()
+            )));
+        }
+        Ok(Found { what, bytes, memory })
+    }
+
+    /// A buffer, as a value of any kind.
+    #[cold]
+    fn any_buffer<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+        let Found { what, bytes, .. } = self.buffer()?;
+        match what {
+            What::Row(kind) => self.row(kind, bytes, visitor),
+            What::Text => self.text(bytes, visitor),
+            What::Bytes => visitor.visit_borrowed_bytes(bytes),
+        }
+    }
+
+    /// A buffer, as a sequence.
+    fn buffer_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+        let Found { what, bytes, .. } = self.buffer()?;
+        match what {
+            What::Row(kind) => match buffer::whole::<V>(kind, bytes) {
+                Some(all) => self.wrapped(|_| Ok(all)),
+                None => self.row(kind, bytes, visitor),
+            },
+            What::Text => self.text(bytes, visitor),
+            What::Bytes => visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied())),
+        }
+    }
+
+    /// A row of numbers, one by one.
+    #[inline]
+    fn row<V: Visitor<'de>>(&mut self, kind: Plain, bytes: &[u8], visitor: V) -> Result<V::Value, Bad> {
+        self.enter()?;
+        let mut row = Row::new(kind, bytes, self.left);
+        let value = visitor.visit_seq(&mut row);
+        self.leave();
+        let end = row.end();
+        value.and_then(|value| end.map(|()| value))
+    }
+
     /// One value within another that has no bytes of its own to be counted by.
     #[inline]
     fn wrapped<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Bad>) -> Result<T, Bad> {
@@ -209,6 +292,7 @@ impl<'de> Reader<'de, '_> {
             SHORT_ARRAY..SHORT_STR | ARRAY_16 | ARRAY_32 => self.any_sequence(visitor),
             SHORT_MAP..SHORT_ARRAY | MAP_16 | MAP_32 => self.any_map(&[], visitor),
             EXT_8..=EXT_32 | FIXED_EXT_1..=FIXED_EXT_16 => self.extension(first, visitor),
+            JUST if self.at_buffer() => self.any_buffer(visitor),
             JUST => {
                 self.pass();
                 self.wrapped(|reader| visitor.visit_some(reader))
@@ -230,6 +314,7 @@ impl<'de> Reader<'de, '_> {
                 let bytes = self.long(first - BIN_8)?;
                 return visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied()));
             }
+            JUST if self.at_buffer() => return self.buffer_sequence(visitor),
             _ => return self.any(visitor),
         };
         self.sequence(len, visitor)
@@ -320,6 +405,23 @@ impl<'de> Reader<'de, '_> {
             }
             None => false,
         }
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl<'de> Reader<'de, '_> {
+    /// A buffer, as bytes that own their memory: for `bytes::Bytes`, the memory in which it came.
+    fn shared_bytes<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+        use buffer::{id, into_same, visitor_of};
+        let before = self.rest;
+        if let Found { what: What::Bytes, memory: Some(memory), .. } = self.buffer()?
+            && visitor_of::<bytes::Bytes>() == Some(id::<V>())
+            && let Some(shared) = into_same(bytes::Bytes::from_owner(memory.clone()))
+        {
+            return Ok(shared);
+        }
+        self.rest = before;
+        self.any(visitor)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::codec::write::append;
 
 const DEEPEST: u16 = mp_core::message::MAX_NESTING;
 
-fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Bad> {
+fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Bad> {
     let left = Cell::new(DEEPEST);
     let value = super::from_slice(bytes, &left);
     if value.is_ok() {

@@ -14,6 +14,7 @@ use std::cell::Cell;
 use mp_core::message::level;
 use serde::ser::{Error as _, Serialize, Serializer};
 
+use super::buffer::{self, Plain, What};
 use super::error::{Bad, too_deep};
 use super::first;
 use parts::{Elements, Entries, Fields};
@@ -29,6 +30,18 @@ pub(super) fn append<T: Serialize + ?Sized>(
     let mut writer = Writer { to, left, wide: false };
     value.serialize(&mut writer)?;
     Ok(writer.wide)
+}
+
+/// Appends a buffer where its attachment was.
+pub(super) fn append_here(to: &mut Vec<u8>, what: What, bytes: &[u8]) -> Option<()> {
+    let mut writer = Writer { to, left: &Cell::new(0), wide: false };
+    match what {
+        What::Row(kind) => writer.to.extend_from_slice(&buffer::head(kind, bytes.len())),
+        What::Text => writer.long(first::STR_8 + 1, bytes.len()).ok()?,
+        What::Bytes => writer.long(first::BIN_8 + 1, bytes.len()).ok()?,
+    }
+    writer.to.extend_from_slice(bytes);
+    Some(())
 }
 
 struct Writer<'a> {
@@ -105,6 +118,7 @@ impl Writer<'_> {
         match text.len() {
             len @ 0..32 => self.byte(first::SHORT_STR | len as u8),
             len @ 32..256 => self.after(first::STR_8, [len as u8]),
+            _ if self.attaches(What::Text, text.as_bytes()) => return Ok(()),
             len => self.long(first::STR_8 + 1, len)?,
         }
         self.to.extend_from_slice(text.as_bytes());
@@ -115,9 +129,31 @@ impl Writer<'_> {
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Bad> {
         match u8::try_from(bytes.len()) {
             Ok(len) => self.after(first::BIN_8, [len]),
+            _ if self.attaches(What::Bytes, bytes) => return Ok(()),
             _ => self.long(first::BIN_8 + 1, bytes.len())?,
         }
         self.to.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Copies bytes beside the message, if they are long and it has room for them there: whether it did.
+    #[inline]
+    fn attaches(&mut self, what: What, bytes: &[u8]) -> bool {
+        let Some(head) = buffer::attach(what, bytes) else { return false };
+        self.to.extend_from_slice(&head);
+        true
+    }
+
+    /// A row of numbers, all at once.
+    fn row(&mut self, kind: Plain, bytes: &[u8]) -> Result<(), Bad> {
+        self.enter()?;
+        self.leave();
+        self.wide |= kind.is_wide();
+        if !self.attaches(What::Row(kind), bytes) {
+            self.to.reserve(buffer::HEAD + bytes.len());
+            self.to.extend_from_slice(&buffer::head(kind, bytes.len()));
+            self.to.extend_from_slice(bytes);
+        }
         Ok(())
     }
 
@@ -298,7 +334,8 @@ impl<'w, 'a> Serializer for &'w mut Writer<'a> {
         let at = self.to.len();
         value.serialize(&mut *self)?;
         self.leave();
-        if let Some(&(first::NIL | first::JUST)) = self.to.get(at) {
+        // Not before a buffer, which begins with another byte behind that.
+        if let [first::NIL, ..] | [first::JUST, first::NIL | first::JUST, ..] = self.to[at..] {
             self.to.insert(at, first::JUST);
         }
         Ok(())
@@ -346,6 +383,24 @@ impl<'w, 'a> Serializer for &'w mut Writer<'a> {
         value.serialize(&mut *self).map_err(|e| e.in_field(variant))?;
         self.leave();
         Ok(())
+    }
+
+    /// A slice or `Vec` of numbers goes at once, all others element by element.
+    #[inline]
+    fn collect_seq<I: IntoIterator<Item: Serialize>>(self, all: I) -> Result<(), Bad> {
+        if let Some((kind, bytes)) = buffer::row_of(&all)
+            && bytes.len() >= buffer::ROW
+        {
+            return self.row(kind, bytes);
+        }
+        let mut elements = all.into_iter();
+        let len = match elements.size_hint() {
+            (least, Some(most)) if least == most => least,
+            _ => 0,
+        };
+        let mut to = Elements::begin(self, len, None)?;
+        elements.try_for_each(|element| to.element(&element))?;
+        to.finish()
     }
 
     #[inline]

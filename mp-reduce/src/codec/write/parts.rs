@@ -5,7 +5,9 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant,
 };
 
+use super::super::buffer::{self, HEAD, Number, Plain, ROW, What};
 use super::super::error::Bad;
+use super::super::first;
 use super::{Kind, Writer};
 
 /// The elements of a sequence.
@@ -15,6 +17,8 @@ pub(super) struct Elements<'w, 'a> {
     len: usize,
     count: usize,
     variant: Option<&'static str>,
+    /// As what kind of numbers they are being put together, all so far: behind the head of a row, which begins at `at`.
+    row: Option<Plain>,
 }
 
 impl<'w, 'a> Elements<'w, 'a> {
@@ -25,11 +29,22 @@ impl<'w, 'a> Elements<'w, 'a> {
         variant: Option<&'static str>,
     ) -> Result<Self, Bad> {
         let at = writer.begin(Kind::Array, len)?;
-        Ok(Self { writer, at, len, count: 0, variant })
+        Ok(Self { writer, at, len, count: 0, variant, row: None })
     }
 
     #[inline]
-    fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Bad> {
+    pub(super) fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Bad> {
+        // Whether it is a number, and of which kind, is known where this is compiled.
+        if let Some((kind, bytes)) = buffer::number_of(value)
+            && (self.row == Some(kind) || self.begins_row(kind))
+        {
+            self.writer.to.extend_from_slice(bytes);
+            self.count += 1;
+            return Ok(());
+        }
+        if self.row.is_some() {
+            self.give_up_row()?;
+        }
         match value.serialize(&mut *self.writer) {
             Ok(()) => {
                 self.count += 1;
@@ -40,11 +55,84 @@ impl<'w, 'a> Elements<'w, 'a> {
     }
 
     #[inline]
-    fn finish(self) -> Result<(), Bad> {
+    pub(super) fn finish(self) -> Result<(), Bad> {
         if self.variant.is_some() {
             self.writer.leave();
         }
+        if let Some(kind) = self.row {
+            self.end_row(kind);
+            return Ok(());
+        }
         self.writer.end(Kind::Array, self.at, self.len, self.count)
+    }
+
+    /// Begins to put numbers together, if this is the first of many.
+    #[inline]
+    fn begins_row(&mut self, kind: Plain) -> bool {
+        let begins = self.count == 0 && self.row.is_none() && self.len.saturating_mul(kind.size()) >= ROW;
+        if begins {
+            self.begin_row(kind);
+        }
+        begins
+    }
+
+    #[cold]
+    fn begin_row(&mut self, kind: Plain) {
+        /// What a type says of its length may be wrong.
+        const BELIEVED: usize = 1 << 20;
+        let Writer { to, wide, .. } = &mut *self.writer;
+        to.truncate(self.at);
+        to.extend_from_slice(&buffer::head(kind, 0));
+        to.reserve(self.len.saturating_mul(kind.size()).min(BELIEVED));
+        *wide |= kind.is_wide();
+        self.row = Some(kind);
+    }
+
+    /// All were numbers of one kind.
+    #[cold]
+    fn end_row(self, kind: Plain) {
+        self.writer.leave();
+        let to = &mut self.writer.to;
+        let row = &to[self.at + HEAD..];
+        match buffer::attach(What::Row(kind), row) {
+            Some(head) => {
+                to.truncate(self.at);
+                to.extend_from_slice(&head);
+            }
+            None => {
+                let head = buffer::head(kind, row.len());
+                to[self.at..self.at + HEAD].copy_from_slice(&head);
+            }
+        }
+    }
+
+    /// Something else comes after numbers: they are written as they are where others are among them.
+    #[cold]
+    fn give_up_row(&mut self) -> Result<(), Bad> {
+        let Some(kind) = self.row.take() else { return Ok(()) };
+        let row = self.writer.to.split_off(self.at + HEAD);
+        self.writer.to.truncate(self.at);
+        self.writer.head(Kind::Array, self.len)?;
+        kind.numbers(&row).for_each(|number| self.writer.number(number));
+        Ok(())
+    }
+}
+
+impl Writer<'_> {
+    fn number(&mut self, number: Number) {
+        match number {
+            Number::Unsigned(n) => self.unsigned(n),
+            Number::Signed(n) => self.signed(n),
+            Number::WideUnsigned(n) => self.few_bytes(&n.to_be_bytes()),
+            Number::WideSigned(n) => self.few_bytes(&n.to_be_bytes()),
+            Number::F32(n) => self.after(first::F32, n.to_be_bytes()),
+            Number::F64(n) => self.after(first::F64, n.to_be_bytes()),
+        }
+    }
+
+    fn few_bytes(&mut self, bytes: &[u8; 16]) {
+        self.after(first::BIN_8, [16]);
+        self.to.extend_from_slice(bytes);
     }
 }
 

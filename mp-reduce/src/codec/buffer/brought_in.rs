@@ -1,0 +1,68 @@
+//! A message without its attachments: what is long in it among its bytes, as if it were to leave this memory. For errors, which
+//! have all the bytes of a message that can't be read.
+
+use mp_core::message::Arrived;
+
+use super::{APART, HEAD, what};
+use crate::codec::first::*;
+use crate::codec::{parts, write, write_length};
+
+/// The message, if these are the values of one, with buffers in them that are attached.
+pub(in crate::codec) fn brought_in(message: &[u8], arrived: &mut Arrived) -> Option<Vec<u8>> {
+    let (mut rest, mut all, mut any) = (message, Vec::new(), false);
+    while !rest.is_empty() {
+        let (head, len) = parts(rest).ok()?;
+        let (value, next) = rest[head..].split_at(len);
+        let inner = value_of(value, arrived, &mut any)?;
+        write_length(&mut all, inner.len())?;
+        all.extend_from_slice(&inner);
+        rest = next;
+    }
+    any.then_some(all)
+}
+
+/// One part after the other: what is in a sequence or map are parts like any others.
+fn value_of(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec<u8>> {
+    let (mut rest, mut all) = (value, Vec::new());
+    while !rest.is_empty() {
+        let len = part(rest)?;
+        let (this, next) = rest.split_at_checked(len)?;
+        match *this {
+            [JUST, code, ref numbers @ ..] if code & APART != 0 => {
+                let (len, attachment) = numbers.split_first_chunk()?;
+                let attachment = u32::from_le_bytes(attachment.try_into().ok()?);
+                let buffer = arrived.buffer(attachment, u64::from_le_bytes(*len)).ok()?;
+                write::append_here(&mut all, what(code).ok()?.0, buffer.as_ref())?;
+                *any = true;
+            }
+            _ => all.extend_from_slice(this),
+        }
+        rest = next;
+    }
+    Some(all)
+}
+
+/// How long the first part is: a value, or the head of a sequence or map.
+fn part(rest: &[u8]) -> Option<usize> {
+    let number = |size: usize| {
+        let bytes = rest.get(1..1 + size)?;
+        Some(bytes.iter().fold(0, |all, byte| all << 8 | usize::from(*byte)))
+    };
+    let after = |size: usize| number(size)?.checked_add(1 + size);
+    match *rest.first()? {
+        JUST if rest.get(1).is_some_and(|second| !matches!(*second, NIL | JUST)) => {
+            let len = u64::from_le_bytes(rest.get(2..HEAD)?.try_into().ok()?);
+            if rest[1] & APART == 0 { HEAD.checked_add(usize::try_from(len).ok()?) } else { Some(HEAD + 4) }
+        }
+        SMALL..SHORT_STR | SMALL_NEGATIVE.. | NIL..=TRUE => Some(1),
+        first @ SHORT_STR..NIL => Some(1 + usize::from(first - SHORT_STR)),
+        first @ BIN_8..=BIN_32 => after(1 << (first - BIN_8)),
+        first @ STR_8..=STR_32 => after(1 << (first - STR_8)),
+        first @ EXT_8..=EXT_32 => after(1 << (first - EXT_8))?.checked_add(1),
+        first @ FIXED_EXT_1..=FIXED_EXT_16 => Some(2 + (1 << (first - FIXED_EXT_1))),
+        U8 | I8 => Some(2),
+        U16 | I16 | ARRAY_16 | MAP_16 => Some(3),
+        U32 | I32 | F32 | ARRAY_32 | MAP_32 => Some(5),
+        U64 | I64 | F64 => Some(9),
+    }
+}

@@ -1,0 +1,284 @@
+//! Buffers: rows of numbers, as their bytes.
+//!
+//! serde writes and reads a `Vec<f32>` element by element, and says nowhere that it is one. But it says so in types: a slice or
+//! `Vec` is written by [`collect_seq`](serde::Serializer::collect_seq) with a reference to it, and read by a visitor that `Vec`'s own
+//! `Deserialize` has made. Both types can be recognised ([`same`]). What is recognised goes with one `memcpy`; all other sequences go
+//! element by element as ever, and elements of one kind of number are put together as a row, too, if there are many.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | [`JUST`](super::first::JUST) |
+//! | 1 | what it is: a [kind of number](Plain), [`TEXT`], [`BYTES`]; with [`APART`], if it is an attachment |
+//! | 8 | how many bytes |
+//! | 4, if it is one | which attachment |
+//! | that many, if it is none | the bytes (of rows; texts and byte strings are MessagePack's then) |
+//!
+//! Numbers are in little-endian order, and so are those of a row: in that of the machine on which all processes run.
+
+mod brought_in;
+mod element;
+mod same;
+
+use std::any::TypeId;
+use std::cell::{Cell, OnceCell};
+
+use bytemuck::Pod;
+use mp_core::message::{Buffer, scope};
+use serde::Deserialize;
+use serde::de::Visitor;
+
+use super::error::Bad;
+pub(super) use brought_in::brought_in;
+pub(super) use element::{Number, Row, visitor_of};
+use same::Lifeless;
+pub(super) use same::{id, into_same};
+
+/// Rows of fewer bytes are written element by element: small numbers take less room so.
+pub(super) const ROW: usize = 256;
+/// What has fewer bytes stays among those of its message.
+pub(super) const LONG: usize = 16 << 10;
+
+/// With this, the bytes are an attachment.
+const APART: u8 = 0x10;
+/// A text, which is always apart.
+const TEXT: u8 = 0x0e;
+/// A byte string, which is always apart.
+const BYTES: u8 = 0x0f;
+
+/// What a buffer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum What {
+    Row(Plain),
+    Text,
+    Bytes,
+}
+
+impl What {
+    fn code(self) -> u8 {
+        match self {
+            What::Row(kind) => kind as u8,
+            What::Text => TEXT,
+            What::Bytes => BYTES,
+        }
+    }
+
+    fn of_code(code: u8) -> Option<Self> {
+        match code {
+            TEXT => Some(What::Text),
+            BYTES => Some(What::Bytes),
+            code => Plain::ALL.iter().find(|kind| **kind as u8 == code).map(|kind| What::Row(*kind)),
+        }
+    }
+}
+
+/// Numbers of which every bit pattern is one.
+macro_rules! plain {
+    ($($kind:ident = $code:literal: $first:ty $(, $also:ty)?;)*) => {
+        /// A kind of number.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub(super) enum Plain {
+            $($kind = $code,)*
+        }
+
+        impl Plain {
+            const ALL: &[Plain] = &[$(Plain::$kind),*];
+
+            /// How many bytes each has.
+            #[inline]
+            pub(super) fn size(self) -> usize {
+                match self {
+                    $(Plain::$kind => size_of::<$first>(),)*
+                }
+            }
+
+            /// The number that these bytes are, of which there are as many as its [size](Self::size).
+            #[inline]
+            fn number(self, bytes: &[u8]) -> Option<Number> {
+                match self {
+                    $(Plain::$kind => bytes.try_into().ok().map(|bytes| <$first>::from_ne_bytes(bytes).into()),)*
+                }
+            }
+        }
+
+        /// The number that a value is, or refers to, and its bytes. Which kind it is, is known where this is compiled.
+        #[inline(always)]
+        pub(super) fn number_of<T: ?Sized>(value: &T) -> Option<(Plain, &[u8])> {
+            $(
+                if let Some(n) = same::as_same::<T, $first>(value).or_else(|| same::referred::<T, $first>(value)) {
+                    return Some((Plain::$kind, bytemuck::bytes_of(n)));
+                }
+                $(
+                    if let Some(n) = same::as_same::<T, $also>(value).or_else(|| same::referred::<T, $also>(value)) {
+                        return Some((Plain::$kind, bytemuck::bytes_of(n)));
+                    }
+                )?
+            )*
+            None
+        }
+
+        /// The kind and the bytes of the numbers, if `value` is a reference to a slice or `Vec` of such.
+        #[inline(always)]
+        pub(super) fn row_of<T: ?Sized>(value: &T) -> Option<(Plain, &[u8])> {
+            $(
+                if let Some(row) = elements::<T, $first>(value) {
+                    return Some((Plain::$kind, bytemuck::cast_slice(row)));
+                }
+                $(
+                    if let Some(row) = elements::<T, $also>(value) {
+                        return Some((Plain::$kind, bytemuck::cast_slice(row)));
+                    }
+                )?
+            )*
+            None
+        }
+
+        /// All of a row at once, if `V` is how a `Vec` of such numbers is read.
+        #[inline]
+        pub(super) fn whole<'de, V: Visitor<'de>>(kind: Plain, bytes: &[u8]) -> Option<V::Value> {
+            match kind {
+                $(Plain::$kind => all_as::<$first, V>(bytes)$(.or_else(|| all_as::<$also, V>(bytes)))?,)*
+            }
+        }
+    };
+}
+
+#[cfg(target_pointer_width = "64")]
+plain! {
+    U8 = 0: u8;
+    U16 = 1: u16;
+    U32 = 2: u32;
+    U64 = 3: u64, usize;
+    U128 = 4: u128;
+    I8 = 5: i8;
+    I16 = 6: i16;
+    I32 = 7: i32;
+    I64 = 8: i64, isize;
+    I128 = 9: i128;
+    F32 = 10: f32;
+    F64 = 11: f64;
+}
+
+impl Plain {
+    /// Whether serde has no such number where it buffers values.
+    #[inline]
+    pub(super) fn is_wide(self) -> bool {
+        matches!(self, Plain::U128 | Plain::I128)
+    }
+
+    /// The numbers of a row.
+    pub(super) fn numbers(self, row: &[u8]) -> impl Iterator<Item = Number> {
+        row.chunks_exact(self.size()).filter_map(move |bytes| self.number(bytes))
+    }
+}
+
+#[inline(always)]
+fn elements<T: ?Sized, P: Lifeless>(value: &T) -> Option<&[P]> {
+    same::referred::<T, Vec<P>>(value).map(Vec::as_slice).or_else(|| same::slice::<T, P>(value))
+}
+
+#[inline]
+fn all_as<'de, P, V>(bytes: &[u8]) -> Option<V::Value>
+where
+    P: Pod + Lifeless + Deserialize<'de>,
+    V: Visitor<'de>,
+{
+    if visitor_of::<Vec<P>>() != Some(id::<V>()) || id::<V::Value>() != TypeId::of::<Vec<P>>() {
+        return None;
+    }
+    let (elements, _) = bytes.split_at(bytes.len() - bytes.len() % size_of::<P>());
+    // Zeros of the kernel's, where there are many.
+    let mut all = vec![P::zeroed(); elements.len() / size_of::<P>()];
+    bytemuck::cast_slice_mut(&mut all).copy_from_slice(elements);
+    into_same(all)
+}
+
+/// What comes before the bytes of a row that stay among those of its message.
+pub(super) const HEAD: usize = 10;
+
+/// Writes that `len` bytes follow.
+#[inline]
+pub(super) fn head(kind: Plain, len: usize) -> [u8; HEAD] {
+    let mut head = [super::first::JUST, What::Row(kind).code(), 0, 0, 0, 0, 0, 0, 0, 0];
+    head[2..].copy_from_slice(&(len as u64).to_le_bytes());
+    head
+}
+
+/// Copies long bytes beside a message that is being written: what is written in their place. `None` if they stay.
+#[inline]
+pub(super) fn attach(what: What, bytes: &[u8]) -> Option<[u8; HEAD + 4]> {
+    if bytes.len() < LONG { None } else { attach_long(what, bytes) }
+}
+
+#[cold]
+fn attach_long(what: What, bytes: &[u8]) -> Option<[u8; HEAD + 4]> {
+    let attached = scope::outgoing("a long buffer", |attached| Ok(attached.attach_buffer(bytes)));
+    let number = attached.ok().flatten()?;
+    let mut head = [0; HEAD + 4];
+    head[..2].copy_from_slice(&[super::first::JUST, what.code() | APART]);
+    head[2..HEAD].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    head[HEAD..].copy_from_slice(&number.to_le_bytes());
+    Some(head)
+}
+
+/// What a byte behind [`JUST`](super::first::JUST) says: what it is, and whether that is apart.
+pub(super) fn what(code: u8) -> Result<(What, bool), Bad> {
+    let known = What::of_code(code & !APART).filter(|what| code & APART != 0 || matches!(what, What::Row(_)));
+    known
+        .map(|what| (what, code & APART != 0))
+        .ok_or_else(|| Bad::says(format!("a buffer of the unknown kind {code:#04x}")))
+}
+
+/// Takes an attachment out of the message that is being read.
+pub(super) fn arrived(attachment: u32, len: u64) -> Result<Buffer, Bad> {
+    scope::incoming("a long buffer", |arrived| arrived.buffer(attachment, len)).map_err(Bad::says)
+}
+
+/// The attachments that a value was read from, which lend it their bytes while it is read.
+#[derive(Default)]
+pub(super) struct Kept(OnceCell<(Buffer, Box<Kept>)>);
+
+impl Kept {
+    /// Keeps one more, at the end of the list, which `end` names.
+    pub(super) fn keep<'a>(end: &Cell<&'a Kept>, buffer: Buffer) -> &'a Buffer {
+        let (buffer, next) = end.get().0.get_or_init(|| (buffer, Box::default()));
+        end.set(next);
+        buffer
+    }
+}
+
+impl Drop for Kept {
+    /// One after the other: there may be more than the stack has room for.
+    fn drop(&mut self) {
+        let mut next = self.0.take();
+        while let Some((_, mut kept)) = next {
+            next = kept.0.take();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mp_core::message::Outgoing;
+
+    #[test]
+    fn each_kind_has_its_code() {
+        for what in Plain::ALL.iter().map(|kind| What::Row(*kind)).chain([What::Text, What::Bytes]) {
+            assert_eq!(super::what(what.code() | APART).unwrap(), (what, true));
+            assert_eq!(super::what(what.code()).is_ok(), matches!(what, What::Row(_)), "{what:?}");
+        }
+    }
+
+    /// More than a stack has room for.
+    #[test]
+    fn any_number_is_kept_and_dropped() {
+        let mut out = Outgoing::default();
+        let number = out.attached().attach_buffer(b"bytes").unwrap();
+        let buffer = out.into_incoming().arrived().buffer(number, 5).unwrap();
+        let kept = Kept::default();
+        let end = Cell::new(&kept);
+        let all: Vec<&Buffer> = (0..200_000).map(|_| Kept::keep(&end, buffer.clone())).collect();
+        assert!(all.iter().all(|buffer| buffer.as_ref() == b"bytes"));
+    }
+}

@@ -1,0 +1,129 @@
+//! # Safety
+//! What serde hands over as a type parameter, as the type that it is. Unsafe, because references and values are given another
+//! type; sound, because
+//! - that happens only where both types have one id ([`id`]), which is the same for types that differ in lifetimes and in nothing
+//!   else;
+//! - the type that is asked for has no lifetimes ([`Lifeless`]), so that the other one is that very type;
+//! - a reference that comes out lives no longer than the borrow that it was found through.
+#![allow(unsafe_code)]
+
+use std::any::TypeId;
+use std::marker::PhantomData;
+use std::mem::{ManuallyDrop, transmute, transmute_copy};
+
+/// A type without lifetimes.
+///
+/// # Safety
+/// No part of the type is a lifetime, not even `'static`: another type of the same [`id`] is this one.
+pub(in crate::codec) unsafe trait Lifeless: 'static {}
+
+macro_rules! lifeless {
+    ($($t:ty)*) => {$(
+        // SAFETY: a number.
+        unsafe impl Lifeless for $t {}
+    )*};
+}
+
+lifeless!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
+
+// SAFETY: `Vec` has the lifetimes of its elements, and no other ones.
+unsafe impl<T: Lifeless> Lifeless for Vec<T> {}
+
+#[cfg(feature = "bytes")]
+// SAFETY: a struct without parameters.
+unsafe impl Lifeless for bytes::Bytes {}
+
+/// The id that a type would have if all its lifetimes were `'static`.
+#[inline]
+pub(in crate::codec) fn id<T: ?Sized>() -> TypeId {
+    trait Identified {
+        fn id(&self) -> TypeId
+        where
+            Self: 'static;
+    }
+
+    impl<T: ?Sized> Identified for PhantomData<T> {
+        #[inline]
+        fn id(&self) -> TypeId
+        where
+            Self: 'static,
+        {
+            TypeId::of::<T>()
+        }
+    }
+
+    let this = PhantomData::<T>;
+    let this: &dyn Identified = &this;
+    // SAFETY: the reference is used for the next line alone, and what is called there reads nothing: it is generic over a type,
+    // and code that is made for one is the same for all lifetimes in it.
+    let this = unsafe { transmute::<&dyn Identified, &(dyn Identified + 'static)>(this) };
+    this.id()
+}
+
+/// `value`, if it is a `B`.
+#[inline]
+pub(super) fn as_same<A: ?Sized, B: Lifeless>(value: &A) -> Option<&B> {
+    if id::<A>() != TypeId::of::<B>() {
+        return None;
+    }
+    // SAFETY: it has the same id as `B`, which has no lifetimes: `A` is `B`, and so is this reference one to it, for as long.
+    Some(unsafe { &*(&raw const *value).cast::<B>() })
+}
+
+/// What `value` refers to, if it is a reference to a `B`.
+#[inline]
+pub(super) fn referred<A: ?Sized, B: Lifeless>(value: &A) -> Option<&B> {
+    if id::<A>() != TypeId::of::<&'static B>() {
+        return None;
+    }
+    // SAFETY: it has the same id as a reference to `B`, which has no other lifetimes: `A` is `&'x B`, where `'x` is at least as
+    // long as `value` is borrowed.
+    let reference = unsafe { &*(&raw const *value).cast::<&B>() };
+    Some(*reference)
+}
+
+/// The elements of `value`, if it is a reference to a slice of `B`s.
+#[inline]
+pub(super) fn slice<A: ?Sized, B: Lifeless>(value: &A) -> Option<&[B]> {
+    if id::<A>() != TypeId::of::<&'static [B]>() {
+        return None;
+    }
+    // SAFETY: as in `referred`, of a slice.
+    let reference = unsafe { &*(&raw const *value).cast::<&[B]>() };
+    Some(*reference)
+}
+
+/// `value` as a `B`, if it is one.
+#[inline]
+pub(in crate::codec) fn into_same<A: Lifeless, B>(value: A) -> Option<B> {
+    if id::<B>() != TypeId::of::<A>() {
+        return None;
+    }
+    let value = ManuallyDrop::new(value);
+    // SAFETY: it has the same id as `A`, which has no lifetimes: `B` is `A`. The value is moved out, and not dropped here.
+    Some(unsafe { transmute_copy::<ManuallyDrop<A>, B>(&value) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_found_whatever_their_lifetimes() {
+        let row = vec![1_u16, 2];
+        assert_eq!(slice::<_, u16>(&row.as_slice()), Some(&[1, 2][..]));
+        assert_eq!(referred::<_, Vec<u16>>(&&row), Some(&row));
+        assert_eq!(as_same::<_, u16>(&row[1]), Some(&2));
+        assert_eq!(into_same::<Vec<u16>, Vec<u16>>(row.clone()), Some(row.clone()));
+    }
+
+    #[test]
+    fn other_types_are_not() {
+        let row = vec![1_u16, 2];
+        assert_eq!(slice::<_, i16>(&row.as_slice()), None);
+        assert_eq!(slice::<_, u16>(&row), None);
+        assert_eq!(referred::<_, Vec<u16>>(&row), None);
+        assert_eq!(as_same::<[u16], u16>(&row), None);
+        assert_eq!(into_same::<Vec<u16>, Vec<i16>>(row), None);
+    }
+}
