@@ -1,6 +1,7 @@
 //! What is put and what arrives: shapes of serde's data model, limits, and what can't be read.
 
 mod buffers;
+mod golden;
 mod nesting;
 mod nothing_in_something;
 mod random_shapes;
