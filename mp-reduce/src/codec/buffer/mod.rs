@@ -189,7 +189,9 @@ where
     let (elements, _) = bytes.split_at(bytes.len() - bytes.len() % size_of::<P>());
     // Zeros of the kernel's, where there are many.
     let mut all = vec![P::zeroed(); elements.len() / size_of::<P>()];
-    bytemuck::cast_slice_mut(&mut all).copy_from_slice(elements);
+    let to = bytemuck::cast_slice_mut(&mut all);
+    mp_core::will_fill(to);
+    to.copy_from_slice(elements);
     into_same(all)
 }
 
