@@ -21,6 +21,9 @@
 //! travels beside the bytes as *attachments*, to which the bytes refer by number: the out-of-band buffers of
 //! Python's pickle protocol 5, typed.
 //!
+//! Long vectors and slices of numbers, texts and byte strings travel so, too: they are copied once on each side, and the feature
+//! `bytes` spares the receiver its copy into a `bytes::Bytes`.
+//!
 //! - Types that are `Serialize + DeserializeOwned` are messages as they are. Frozen and shared tensors and queues
 //!   are such types, but only inside of a message: elsewhere their bytes would mean nothing, and serialising them is
 //!   an error.
