@@ -41,6 +41,9 @@
 //! | [`Ignore`](Interrupt::Ignore) | goes on | decides: it closes a queue, ends the worker, or ends, and the worker with it |
 //! | [`Graceful`](Interrupt::Graceful) | [`interrupted`] is true, waits for what isn't there end with `Interrupted`; it finishes and returns | likewise; `join` returns values, or one error; a second Ctrl-C ends all |
 //!
+//! The workers of a pool likewise, by `PoolBuilder::interrupt`: with `Graceful` its tasks that have not begun end with an error, and it
+//! goes on with workers that were not interrupted.
+//!
 //! So a pipeline drains: its source is told and stops, its other stages ignore Ctrl-C and work until their queue is closed. This is
 //! the example `ctrl_c` in a terminal:
 //!

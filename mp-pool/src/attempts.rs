@@ -45,7 +45,11 @@ impl FailureKind {
             TaskError::TimedOut { .. } => Some(FailureKind::TimeOut),
             TaskError::Arguments { .. } => Some(FailureKind::Arguments),
             TaskError::Value { .. } => Some(FailureKind::Value),
-            TaskError::Cancelled | TaskError::Terminated | TaskError::Closed | TaskError::Broken(_) => None,
+            TaskError::Cancelled
+            | TaskError::Interrupted
+            | TaskError::Terminated
+            | TaskError::Closed
+            | TaskError::Broken(_) => None,
         }
     }
 }
@@ -161,9 +165,11 @@ impl TaskError {
             TaskError::TimedOut { attempts, .. }
             | TaskError::Arguments { attempts, .. }
             | TaskError::Value { attempts, .. } => attempts,
-            TaskError::Cancelled | TaskError::Terminated | TaskError::Closed | TaskError::Broken(_) => {
-                Attempts::NONE
-            }
+            TaskError::Cancelled
+            | TaskError::Interrupted
+            | TaskError::Terminated
+            | TaskError::Closed
+            | TaskError::Broken(_) => Attempts::NONE,
         }
     }
 
@@ -177,7 +183,11 @@ impl TaskError {
             TaskError::TimedOut { attempts, .. }
             | TaskError::Arguments { attempts, .. }
             | TaskError::Value { attempts, .. } => attempts,
-            TaskError::Cancelled | TaskError::Terminated | TaskError::Closed | TaskError::Broken(_) => {
+            TaskError::Cancelled
+            | TaskError::Interrupted
+            | TaskError::Terminated
+            | TaskError::Closed
+            | TaskError::Broken(_) => {
                 return all;
             }
         };

@@ -39,6 +39,7 @@ use crate::attempts::{Attempts, TaskRaised};
 /// | so it goes five times in a row with all workers; once one has worked, for ten seconds | – | [`Broken`](Self::Broken), with the reason and how often | – |
 /// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which have the bytes of what can't be decoded | go on | goes on |
 /// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
+/// | Ctrl-C, and workers [are told](crate::PoolBuilder::interrupt) | ends as it likes | [`Interrupted`](Self::Interrupted) | ends after its task, and is replaced |
 /// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |
 /// | the program that has the pool dies, however | – | – | ends with it |
 ///
@@ -68,6 +69,8 @@ pub enum TaskError {
     },
     /// It was taken back before it had begun.
     Cancelled,
+    /// The program was interrupted (Ctrl-C) before the task had begun, and [is told of that](crate::PoolBuilder::interrupt).
+    Interrupted,
     /// The pool was ended before the task was done; or this process was forked from the one that has the pool.
     Terminated,
     /// The pool takes no tasks any more.
@@ -261,6 +264,9 @@ impl fmt::Display for TaskError {
                 attempts.fmt(f)
             }
             TaskError::Cancelled => f.write_str("the task was cancelled before it began"),
+            TaskError::Interrupted => {
+                f.write_str("the program was interrupted (Ctrl-C) before the task had begun")
+            }
             TaskError::Terminated => f.write_str("the pool was ended before the task was done"),
             TaskError::Closed => f.write_str("the pool is closed: it takes no tasks any more"),
             TaskError::Broken(broken) => broken.fmt(f),

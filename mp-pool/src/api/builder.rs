@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::message::IntoOutcome;
-use mp_spawn::{Capture, Closure, ProcessBuilder, StartMethod, Stdio};
+use mp_spawn::{Capture, Closure, Interrupt, ProcessBuilder, StartMethod, Stdio};
 
 use crate::api::pool::Pool;
 use crate::api::state_pool::StatePoolBuilder;
@@ -231,6 +231,35 @@ impl PoolBuilder {
     /// hundred tasks for each worker are in shared memory.
     pub fn max_waiting(mut self, tasks: usize) -> PoolBuilder {
         self.0.max_waiting = tasks.max(1);
+        self
+    }
+
+    /// What Ctrl-C does, which the terminal sends to all processes of the program. Without this it ends the workers, as it ends the
+    /// program.
+    ///
+    /// With [`Interrupt::Ignore`] it does nothing to the workers: the program decides, and they end with it. With
+    /// [`Interrupt::Graceful`] the program is told, and each worker:
+    ///
+    /// | | |
+    /// |---|---|
+    /// | a task that runs | sees [`interrupted`](mp_spawn::interrupted), its waits end with `Interrupted`, and what it returns is its result; an error of it has the kind [`RaisedKind::Interrupted`](mp_spawn::RaisedKind::Interrupted), and is not tried again |
+    /// | tasks that have not begun, and those that are given to the pool as long as the program has not [taken note](mp_spawn::take_interrupt) of it | end with [`TaskError::Interrupted`](crate::TaskError::Interrupted) |
+    /// | the worker | ends after its task, and is replaced |
+    ///
+    /// So a `map` returns soon, with one error, and once the program has taken note of it, the pool works as before. A second Ctrl-C
+    /// before that ends the program. In a program that handles SIGINT by itself only the workers are told: nothing is cancelled.
+    ///
+    /// ```
+    /// use mp_pool::Pool;
+    /// use mp_spawn::{Interrupt, interrupted};
+    ///
+    /// let pool = Pool::builder().processes(2).interrupt(Interrupt::Graceful).build()?;
+    /// let count = |to: u64| (0..to).take_while(|_| !interrupted()).count(); // what was counted until then
+    /// assert_eq!(pool.map(count, [1000, 2000])?, [1000, 2000]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn interrupt(mut self, interrupt: Interrupt) -> PoolBuilder {
+        self.0.interrupt = interrupt;
         self
     }
 

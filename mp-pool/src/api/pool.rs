@@ -138,9 +138,7 @@ impl Pool {
             shared.stop(Phase::Terminating);
         }
         let manager = Manager::new(shared);
-        // An interrupt of this process is the callers' to hear of, not this thread's, which waits for workers.
-        let run = move || mp_core::uninterrupted(|| manager.run());
-        let thread = std::thread::Builder::new().name("mp-pool".into()).spawn(run);
+        let thread = std::thread::Builder::new().name("mp-pool".into()).spawn(move || manager.run());
         match thread {
             Ok(thread) => *pool.thread.lock() = Some(thread),
             Err(error) => {

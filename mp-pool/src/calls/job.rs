@@ -358,6 +358,11 @@ impl Job {
     /// Sends no more tasks; which ones were not sent, for the caller to settle, and what they were to be sent with.
     pub(crate) fn cancel(&self) -> (Vec<Lost>, Vec<Range<usize>>, Rubbish) {
         self.slots.lock().cancelled = true;
+        self.take_rest()
+    }
+
+    /// Takes the tasks that were not sent, and what they were to be sent with.
+    pub(crate) fn take_rest(&self) -> (Vec<Lost>, Vec<Range<usize>>, Rubbish) {
         let lost = if mp_core::mutant!("pool.cancel.retries-kept") { Vec::new() } else { self.dead_letter() };
         let (rest, rubbish) = self.source.clear();
         (lost, rest, rubbish)

@@ -25,7 +25,7 @@ use std::sync::OnceLock;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::message::Outgoing;
 use mp_core::user_code::Apart;
-use mp_queue::{PutError, Queue};
+use mp_queue::{GetError, PutError, Queue};
 use mp_spawn::{Closure, Raise};
 use serde::{Deserialize, Serialize};
 
@@ -91,10 +91,11 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
     note::of_worker(watch.clone());
     let (clock, own) = (TaskClock::of_worker(watch.clone()), Own::new(watch));
     let mut life = Life { worker, replies, clock, own, held, known, waiting, done: 0, most_tasks };
-    while let Some(task) = tasks.get()? {
-        life.take(task)?;
-        if life.is_over() {
-            break;
+    while !life.is_over() {
+        match tasks.get() {
+            Ok(Some(task)) => life.take(task)?,
+            Ok(None) | Err(GetError::Interrupted) => break,
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
@@ -124,8 +125,11 @@ struct Life {
 }
 
 impl Life {
-    /// Whether it has done as many tasks as it may. What waits is this process's alone.
+    /// Whether it has done as many tasks as it may, or was told of Ctrl-C. What waits is this process's alone.
     fn is_over(&self) -> bool {
+        if mp_core::interrupted() && !mp_core::mutant!("pool.interrupt.worker-goes-on") {
+            return self.waiting.is_empty();
+        }
         self.most_tasks != 0
             && self.done >= self.most_tasks + u64::from(mp_core::mutant!("pool.maxtasks.one-too-many"))
             && self.waiting.is_empty()
@@ -332,12 +336,13 @@ fn answer(
         Ran::Unsendable(why) => Reply::Unsendable { worker, id, item, result: true, why },
     };
     // What is attached is dropped here, if it can't be sent.
+    // An interrupt ends the task, and not its answer.
     let put = || match replies.put(reply) {
         Ok(()) => Ok(None),
         Err(PutError::Failed { error, .. }) => Ok(Some(error.to_string())),
         Err(error) => Err(error.to_string()),
     };
-    let why = match Raise::catch(put) {
+    let why = match Raise::catch(|| mp_core::uninterrupted(put)) {
         Ok(Ok(None)) => return Ok(()),
         Ok(Ok(Some(why))) => Reply::Unsendable { worker, id, item, result: true, why },
         Ok(Err(error)) => return Err(error.into()),
@@ -347,7 +352,7 @@ fn answer(
 }
 
 fn say(replies: &Queue<Reply>, reply: Reply) -> Result<(), Failure> {
-    replies.put(reply).map_err(|error| error.to_string().into())
+    mp_core::uninterrupted(|| replies.put(reply).map_err(|error| error.to_string().into()))
 }
 
 /// The pool has decided to kill this worker.

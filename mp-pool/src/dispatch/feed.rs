@@ -137,7 +137,8 @@ impl Shared {
             }
         }
         let mut state = self.state.lock();
-        let end = state.phase.error();
+        let interrupted = self.is_interrupted().then_some(TaskError::Interrupted);
+        let end = state.phase.error().or(interrupted);
         let found = &mut state.workers[worker];
         found.feeding = false;
         let alive = found.ready && found.pid == pid;

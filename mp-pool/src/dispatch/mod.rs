@@ -1,6 +1,7 @@
 //! Gives tasks to workers, and outcomes to calls.
 
 pub(crate) mod feed;
+pub(crate) mod interrupted;
 pub(crate) mod room;
 pub(crate) mod settings;
 pub(crate) mod settled;

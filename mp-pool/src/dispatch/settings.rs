@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_spawn::{ProcessBuilder, StartMethod, Stdio};
+use mp_spawn::{Interrupt, ProcessBuilder, StartMethod, Stdio};
 
 use crate::child::work::Initializer;
 use crate::held::MakeState;
@@ -22,6 +22,7 @@ pub(crate) struct Settings {
     pub(crate) start_timeout: Option<Duration>,
     pub(crate) grace: Duration,
     pub(crate) max_waiting: usize,
+    pub(crate) interrupt: Interrupt,
     pub(crate) method: Option<StartMethod>,
     pub(crate) stdout: Stdio,
     pub(crate) stderr: Stdio,
@@ -39,6 +40,7 @@ impl Default for Settings {
             start_timeout: None,
             grace: Duration::from_millis(500),
             max_waiting: usize::MAX,
+            interrupt: Interrupt::Default,
             method: None,
             stdout: Stdio::Inherit,
             stderr: Stdio::Inherit,
@@ -58,6 +60,7 @@ impl fmt::Debug for Settings {
             .field("start_timeout", &self.start_timeout)
             .field("grace_period", &self.grace)
             .field("max_waiting", &self.max_waiting)
+            .field("interrupt", &self.interrupt)
             .field("start_method", &self.method)
             .field("stdout", &self.stdout)
             .field("stderr", &self.stderr)
@@ -68,7 +71,8 @@ impl fmt::Debug for Settings {
 impl Settings {
     /// What a worker is started with.
     pub(crate) fn configured(&self, worker: usize, builder: ProcessBuilder) -> ProcessBuilder {
-        let builder = builder.stdout(self.stdout.clone()).stderr(self.stderr.clone());
+        let builder =
+            builder.stdout(self.stdout.clone()).stderr(self.stderr.clone()).interrupt(self.interrupt);
         let builder = match self.method {
             Some(method) => builder.start_method(method),
             None => builder,

@@ -1,6 +1,7 @@
 //! Outcomes on their way to their calls: collected under a lock, handed out when none is held.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,7 +75,16 @@ impl<'a> Settled<'a> {
 
     /// Of tasks that never left their call.
     pub(crate) fn add_rest(&mut self, job: &Arc<Job>, error: &TaskError) {
-        let (lost, rest, rubbish) = job.cancel();
+        self.add_left(job, job.cancel(), error);
+    }
+
+    /// Of tasks that were taken out of their call.
+    pub(crate) fn add_left(
+        &mut self,
+        job: &Arc<Job>,
+        (lost, rest, rubbish): (Vec<Lost>, Vec<Range<usize>>, Rubbish),
+        error: &TaskError,
+    ) {
         self.rubbish.push(rubbish);
         self.add_all(job, lost, error);
         for rest in rest.into_iter().filter(|rest| !rest.is_empty()) {

@@ -206,6 +206,7 @@ impl Shared {
         let mut state = self.state.lock();
         state.unsettled += tasks;
         match &state.phase {
+            Phase::Open if self.is_interrupted() => Err(TaskError::Interrupted),
             Phase::Open => Ok(()),
             Phase::Closed | Phase::Terminating => Err(TaskError::Closed),
             Phase::Broken(why) => Err(TaskError::Broken(Arc::clone(why))),
@@ -231,7 +232,7 @@ impl Shared {
             return Some(failed);
         };
         let mut state = self.state.lock();
-        if state.phase.error().is_some() || job.is_cancelled() {
+        if state.phase.error().is_some() || job.is_cancelled() || self.is_interrupted() {
             drop(state);
             return Some(failed);
         }

@@ -88,12 +88,12 @@ pub(crate) struct Meter {
 impl Ends {
     /// Of `tasks` tasks.
     pub(crate) fn of(error: Option<&TaskError>, tasks: u64) -> Ends {
-        use TaskError::{Broken, Cancelled, Closed, Terminated, WorkerLost};
+        use TaskError::{Broken, Cancelled, Closed, Interrupted, Terminated, WorkerLost};
         let mut ends = Ends::default();
         *match error {
             None => &mut ends.done,
             Some(WorkerLost(_)) => &mut ends.lost,
-            Some(Cancelled | Terminated | Closed | Broken(_)) => &mut ends.cancelled,
+            Some(Cancelled | Interrupted | Terminated | Closed | Broken(_)) => &mut ends.cancelled,
             Some(_) => &mut ends.failed,
         } = tasks;
         ends

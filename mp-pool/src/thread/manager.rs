@@ -100,27 +100,42 @@ impl Manager {
     fn serve(mut self) {
         let mut replies = Vec::with_capacity(REPLIES);
         while !self.is_over() {
-            self.hear(&mut replies);
-            self.reap_dead_workers(&mut replies);
-            self.watch_the_time();
-            self.look_into_journals();
-            self.take_over();
-            self.restart();
-            self.send_forgotten();
-            self.shared.state.lock().try_due(Instant::now());
-            self.shared.feed();
-            self.end();
+            // An interrupt of this process is the callers' to hear of, and this thread's only where the pool is to be told.
+            if self.shared.heeds_interrupts() && !mp_core::interrupted() {
+                self.hear(&mut replies);
+            } else {
+                mp_core::uninterrupted(|| self.hear(&mut replies));
+            }
+            mp_core::uninterrupted(|| self.look_after_all(&mut replies));
         }
+    }
+
+    fn look_after_all(&mut self, replies: &mut Vec<Reply>) {
+        if self.shared.is_interrupted() {
+            self.shared.interrupt();
+        }
+        self.reap_dead_workers(replies);
+        self.watch_the_time();
+        self.look_into_journals();
+        self.take_over();
+        self.restart();
+        self.send_forgotten();
+        self.shared.state.lock().try_due(Instant::now());
+        self.shared.feed();
+        self.end();
     }
 
     /// Waits for replies, and for whatever else there may be.
     fn hear(&mut self, replies: &mut Vec<Reply>) {
         let until = self.next_deadline();
         // A death may be reported without a message, if there was no memory for one.
-        let far = || Instant::now() + LONG;
+        let far = || {
+            // Until the program has taken note of an interrupt: then the next one counts.
+            Instant::now() + if self.shared.is_interrupted() { POLL_INTERVAL } else { LONG }
+        };
         match self.shared.replies.get_many_deadline(replies, REPLIES, until.unwrap_or_else(far)) {
             Ok(_) => {}
-            Err(GetError::Empty) => {}
+            Err(GetError::Empty | GetError::Interrupted) => {}
             Err(GetError::Deserted { .. }) => {
                 // No worker is there: only this process can have news.
                 let mut events = self.shared.events.lock();

@@ -15,6 +15,8 @@ use crate::protocol::message::{PanicNote, cut, sources};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Raise {
     panicked: bool,
+    /// It is an error, and came after Ctrl-C, of which the process is told.
+    interrupted: bool,
     message: String,
     chain: Vec<String>,
     debug: String,
@@ -33,7 +35,7 @@ impl Raise {
             // Dropping the payload may panic again.
             mp_core::user_code::drop_payload(payload);
             let (chain, debug) = (Vec::new(), String::new());
-            Box::new(Raise { panicked: true, message, chain, debug, location, backtrace })
+            Box::new(Raise { panicked: true, interrupted: false, message, chain, debug, location, backtrace })
         })
     }
 
@@ -41,6 +43,7 @@ impl Raise {
     pub fn error(error: &(dyn Error + 'static)) -> Box<Raise> {
         Box::new(Raise {
             panicked: false,
+            interrupted: mp_core::interrupted(),
             message: cut(error.to_string()),
             chain: sources(error),
             debug: cut(format!("{error:?}")),
@@ -56,8 +59,12 @@ impl Raise {
 
     /// As the failure of a process.
     pub fn of(self, who: ProcessName) -> ProcessRaised {
-        let Raise { panicked, message, chain, debug, location, backtrace } = self;
-        let kind = if panicked { RaisedKind::Panic } else { RaisedKind::Error };
+        let Raise { panicked, interrupted, message, chain, debug, location, backtrace } = self;
+        let kind = match (panicked, interrupted) {
+            (true, _) => RaisedKind::Panic,
+            (false, true) => RaisedKind::Interrupted,
+            (false, false) => RaisedKind::Error,
+        };
         ProcessRaised { who, kind, message, chain, debug, location, backtrace }
     }
 }

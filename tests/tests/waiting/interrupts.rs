@@ -9,7 +9,7 @@ use mp::process::{Interrupt, ProcessBuilder, RaisedKind, allow_fork, take_interr
 use mp::wait::Descriptor;
 use mp::{
     Event, GetError, Pool, Process, Queue, Semaphore, SharedTensor, SpawnError, SpawnOptions, StartMethod,
-    Tensor, Waitable, select, set_start_method, start_processes,
+    TaskError, Tensor, Waitable, closure, select, set_start_method, start_processes,
 };
 use mp_tests::{DEADLINE, Outcome, alone, eventually};
 
@@ -274,6 +274,123 @@ fn a_pool_of_a_program_that_is_told_of_ctrl_c_works_on() {
         assert_eq!(pending.get()?, 7);
         assert_eq!(pool.map(|n: u32| n + 1, 0..3)?, [1, 2, 3]);
         pool.close();
+        pool.join()?;
+        Ok(())
+    });
+}
+
+/// The first ends early, with what it has; the second returns the error of its wait; no other one begins.
+fn ends_early((item, queue, words): (u64, Queue<u32>, SharedTensor<u64>)) -> mp::AnyResult<u64> {
+    words.fetch_add(BEGUN, 1);
+    if item == 0 {
+        while !mp::interrupted() {
+            std::hint::spin_loop();
+        }
+        return Ok(7);
+    }
+    queue.get()?;
+    Ok(item)
+}
+
+#[test]
+fn a_pool_that_is_told_of_ctrl_c_cancels_what_has_not_begun_and_goes_on() {
+    with_each_method(|terminal| {
+        let pool = Pool::builder().processes(2).interrupt(Interrupt::Graceful).build()?;
+        let (queue, _, words) = things()?;
+        let before = pool.pids();
+        let call = pool.task(ends_early).retry_if(3, |_| true);
+        let pending = call.map_async((0..20).map(|item| (item, queue.clone(), words.clone())));
+        begun(2, &words);
+        terminal.press_ctrl_c();
+        eventually("all have an outcome", || pending.ready());
+        let results = pending.results();
+        assert!(matches!(results[0], Ok(7)), "{results:?}");
+        let Err(TaskError::Raised(raised)) = &results[1] else { panic!("{results:?}") };
+        assert_eq!((raised.kind, raised.attempts.count()), (RaisedKind::Interrupted, 1), "{raised}");
+        assert!(
+            results[2..].iter().all(|result| matches!(result, Err(TaskError::Interrupted))),
+            "{results:?}"
+        );
+        // It is one error for the whole call, and what is given to the pool before the program has taken note of it ends as well.
+        let error = pool.map(|x: u64| x, 0..10).unwrap_err();
+        assert!(error.to_string().contains("interrupted (Ctrl-C) before the task had begun"), "{error}");
+        assert!(pool.map(|x: u64| x, 0..10).is_err() && words.load(BEGUN) == 2);
+        // Then it works on, in processes that were not interrupted.
+        eventually("the workers are replaced", || {
+            pool.pids().iter().all(|pid| !before.contains(pid) && *pid != 0)
+        });
+        assert!(take_interrupt());
+        assert_eq!(pool.map(|_: u64| mp::interrupted(), 0..8)?, [false; 8]);
+        assert_eq!(pool.metrics().lost, 0);
+        // Each time.
+        let again = pool
+            .task(ends_early)
+            .chunksize(5)
+            .map_async((1..12).map(|item| (item, queue.clone(), words.clone())));
+        begun(4, &words);
+        terminal.press_ctrl_c();
+        eventually("all have an outcome", || again.ready());
+        assert!(
+            matches!(again.get(), Err(TaskError::Raised(raised)) if raised.kind == RaisedKind::Interrupted)
+        );
+        assert!(take_interrupt());
+        assert_eq!(pool.map(|n: u64| n + 1, 0..3)?, [1, 2, 3]);
+        pool.join()?;
+        Ok(())
+    });
+}
+
+const GO_ON: usize = 1;
+
+#[test]
+fn what_is_behind_a_task_that_does_not_listen_is_cancelled_at_once() {
+    with_each_method(|terminal| {
+        let pool = Pool::builder().processes(2).interrupt(Interrupt::Graceful).build()?;
+        let (_, _, words) = things()?;
+        let told = words.clone();
+        let call = pool.task_closure(closure!([told] |item: u64| {
+            told.fetch_add(BEGUN, 1);
+            while told.load(GO_ON) == 0 {
+                std::hint::spin_loop();
+            }
+            item
+        }));
+        let pending = call.chunksize(5).map_async(0..10);
+        begun(2, &words);
+        terminal.press_ctrl_c();
+        eventually("the others have an outcome", || pending.progress().done == 8);
+        words.store(GO_ON, 1);
+        eventually("all have", || pending.ready());
+        let results = pending.results();
+        assert!(matches!((&results[0], &results[5]), (Ok(0), Ok(5))), "{results:?}");
+        assert_eq!((pool.metrics().cancelled, words.load(BEGUN)), (8, 2));
+        assert!(take_interrupt());
+        pool.join()?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_pool_of_a_program_that_handles_ctrl_c_itself_loses_nothing_and_tells_its_workers() {
+    with_each_method(|terminal| {
+        handle_it_here();
+        let pool = Pool::builder().processes(1).interrupt(Interrupt::Graceful).build()?;
+        let (_, _, words) = things()?;
+        let told = words.clone();
+        let call = pool.task_closure(closure!([told] |item: u64| {
+            told.fetch_add(BEGUN, 1);
+            while item == 0 && !mp::interrupted() {
+                std::hint::spin_loop();
+            }
+            mp::interrupted()
+        }));
+        let pending = call.chunksize(5).map_async(0..5);
+        begun(1, &words);
+        terminal.press_ctrl_c();
+        eventually("all have an outcome", || pending.ready());
+        // The others by a process that was not told.
+        assert_eq!(pending.get()?, [true, false, false, false, false]);
+        assert_eq!((pool.metrics().restarts, words.load(BEGUN), mp::interrupted()), (1, 5, false));
         pool.join()?;
         Ok(())
     });

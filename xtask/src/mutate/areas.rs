@@ -448,6 +448,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-pool/chunks", ""),
             ("mp-pool/stopped", ""),
             ("mp-pool/interrupts", ""),
+            ("mp-tests/waiting", "interrupts::"),
             ("mp-models/models", "chunks::"),
             ("mp-pool/loom_journal", ""),
             ("mp-pool/state", ""),
