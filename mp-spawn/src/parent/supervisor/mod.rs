@@ -23,25 +23,23 @@
 //!
 //! A process that is killed while it is young is reaped by the waiter, or by the supervisor a moment later.
 
+mod thread;
+mod watches;
+
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::io;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
-use std::{io, mem, thread};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
-use rustix::buffer::spare_capacity;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
+use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
-use crate::error::os_limit::{NO_EPOLL, NO_NEWS, OWN_WATCH, WATCH};
+use crate::error::os_limit::{NO_EPOLL, OWN_WATCH, WATCH};
 use crate::error::{Result, SpawnError, failed};
 use crate::io::captured::Streams;
 use crate::parent::active;
@@ -51,15 +49,15 @@ use crate::parent::fork_server::connection::Life;
 use crate::parent::launch::fork;
 use crate::parent::launch::{self, Command};
 use crate::parent::member_quota::Room;
+use crate::parent::supervisor::thread::Loop;
+use crate::parent::supervisor::watches::{Watches, add};
 use crate::protocol::control_socket::{self, Line};
 use crate::protocol::frame::WireError;
 use crate::protocol::lifeline;
 use crate::protocol::outbox::Ends;
 use crate::start_method::StartMethod;
 use crate::sys;
-use crate::sys::clock::timespec;
-use crate::sys::log_event::{self, event};
-use crate::sys::process_handle::Handle;
+use crate::sys::log_event::event;
 
 /// The data of the event that announces new batches; the events of processes have their numbers.
 const WAKE: u64 = u64::MAX;
@@ -115,17 +113,6 @@ struct Supervisor {
     watches: Mutex<Watches>,
     /// The fork servers that have not been reaped.
     servers: Mutex<Vec<Arc<Life>>>,
-}
-
-/// The processes that are watched.
-#[derive(Debug, Default)]
-struct Watches {
-    by_id: HashMap<u64, Watch>,
-    /// The sentinels of those that have ended, which a caller may still have.
-    over: Vec<Weak<OwnedFd>>,
-    next: u64,
-    /// For when the timer is set.
-    timer: Option<Instant>,
 }
 
 static SUPERVISOR: PerProcess<Mutex<Option<Arc<Supervisor>>>> =
@@ -236,7 +223,7 @@ fn begin() -> Result<Arc<Supervisor>> {
     let supervisor =
         Arc::new(Supervisor { process, poll, wake, timer, over: Arc::new(over), requests, watches, servers });
     let run = Loop { shared: Arc::clone(&supervisor), incoming, jobs: Vec::new() };
-    thread::Builder::new()
+    std::thread::Builder::new()
         .name("mp-supervisor".to_string())
         .spawn(|| run.run())
         .map_err(|error| failed("the supervisor thread", None, error))?;
@@ -371,230 +358,4 @@ impl Supervisor {
         let watches = self.watches.lock();
         started.iter().filter_map(|id| watches.by_id.get(id)).for_each(Watch::kill);
     }
-}
-
-impl Watches {
-    /// A process has ended; its sentinel may be kept by the caller that started it.
-    fn note_over(&mut self, handle: &Handle) {
-        if self.over.len() == self.over.capacity() {
-            self.over.retain(|sentinel| sentinel.strong_count() > 0);
-        }
-        self.over.push(Arc::downgrade(handle.shared_sentinel()));
-    }
-
-    /// Sets the timer so that it fires at this time, or before.
-    fn set_timer(&mut self, timer: &OwnedFd, until: Option<Instant>) {
-        let Some(until) = until.filter(|until| self.timer.is_none_or(|set| *until < set)) else { return };
-        self.timer = Some(until);
-        let value = timespec(until.saturating_duration_since(Instant::now()));
-        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let once = Itimerspec { it_interval: never, it_value: value };
-        // It can't fail for a timer and a time that are valid.
-        let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
-    }
-}
-
-struct Loop {
-    shared: Arc<Supervisor>,
-    incoming: Receiver<Request>,
-    jobs: Vec<Job>,
-}
-
-impl Loop {
-    fn run(mut self) {
-        // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
-        let _ = sys::block_signals();
-        IS_SUPERVISOR.set(true);
-        mp_core::waits::serves(mp_core::waits::Service::Supervisor);
-        crate::sys::oom::begin();
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut events = Vec::with_capacity(64);
-        loop {
-            events.clear();
-            let time_out = if self.jobs.is_empty() { None } else { Some(&at_once) };
-            match epoll::wait(&self.shared.poll, spare_capacity(&mut events), time_out) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return self.give_up(error.into()),
-            }
-            for event in &events {
-                match event.data.u64() {
-                    WAKE => self.take_jobs(),
-                    TIMER => self.take_timer(),
-                    SERVER => self.shared.reap_servers(),
-                    id => self.shared.attend(id >> 1, id & 1 == 1, event.flags),
-                }
-            }
-            self.start_one();
-        }
-    }
-
-    fn take_jobs(&mut self) {
-        drain(&self.shared.wake);
-        for request in self.incoming.try_iter() {
-            match request {
-                Request::Start(job) => self.jobs.push(*job),
-                Request::Call(call) => call(),
-            }
-        }
-    }
-
-    fn take_timer(&self) {
-        drain(&self.shared.timer);
-        self.shared.check_times();
-    }
-
-    /// Starts one process, so that those that run already get their turn before the next one.
-    fn start_one(&mut self) {
-        let Some(job) = self.jobs.first_mut() else { return };
-        let outcome = match job.batch.orders.pop_front() {
-            None => Ok(()),
-            Some(order) => self.shared.launch(&job.batch, order).map(|id| job.started.push(id)),
-        };
-        if outcome.is_ok() && !job.batch.orders.is_empty() {
-            return;
-        }
-        let Job { batch, started, reply, .. } = self.jobs.remove(0);
-        if outcome.is_err() {
-            self.shared.kill(&started);
-        }
-        // Its places are free before the caller hears that it failed, and may try again.
-        drop(batch);
-        // The thread that asked may be gone; its context isn't.
-        let _ = reply.send(outcome);
-    }
-
-    /// Nothing can be received any more: fails every process and job, so that no caller waits.
-    fn give_up(mut self, error: io::Error) {
-        let SpawnError::Launch(why) = failed(NO_NEWS, None, error) else { return };
-        // Without the lock: callbacks of the user run here, and may ask for other processes.
-        let watches = mem::take(&mut self.shared.watches.lock().by_id);
-        for mut watch in watches.into_values() {
-            watch.fail(SpawnError::Launch(why.clone()));
-            watch.abandon();
-        }
-        for job in mem::take(&mut self.jobs) {
-            let _ = job.reply.send(Err(SpawnError::Launch(why.clone())));
-        }
-    }
-}
-
-impl Supervisor {
-    /// The timer has fired: handles the processes whose time is over, and sets it for the others.
-    fn check_times(&self) {
-        let mut watches = self.watches.lock();
-        watches.timer = None;
-        let now = Instant::now();
-        let over = |time: Option<Instant>| time.is_some_and(|time| time <= now);
-        let mut deaf = Vec::new();
-        for (&id, watch) in &mut watches.by_id {
-            if over(watch.young_until) && !heard(&self.poll, id, watch) {
-                deaf.push(id);
-            }
-            if over(watch.hello_until) {
-                watch.hello_is_overdue();
-            }
-        }
-        let deaf: Vec<_> = deaf.iter().filter_map(|id| watches.by_id.remove(id)).collect();
-        let next = watches.by_id.values().filter_map(Watch::due).min();
-        watches.set_timer(&self.timer, next);
-        drop(watches);
-        deaf.into_iter().for_each(Watch::abandon);
-    }
-
-    fn hear(&self, id: u64) {
-        let mut watches = self.watches.lock();
-        let Some(watch) = watches.by_id.get_mut(&id).filter(|watch| watch.young_until.is_some()) else {
-            return;
-        };
-        if !heard(&self.poll, id, watch)
-            && let Some(watch) = watches.by_id.remove(&id)
-        {
-            drop(watches);
-            watch.abandon();
-        }
-    }
-
-    /// Something happened to a process, or to its socket.
-    fn attend(&self, id: u64, ended: bool, flags: epoll::EventFlags) {
-        let mut watches = self.watches.lock();
-        let Some(watch) = watches.by_id.get_mut(&id) else { return };
-        if ended {
-            if watch.reap()
-                && let Some(watch) = watches.by_id.remove(&id)
-            {
-                watches.note_over(&watch.handle);
-                drop(watches);
-                if log_event::wanted() {
-                    watch.tell_end();
-                }
-                self.forget(watch);
-            }
-            return;
-        }
-        if flags.contains(epoll::EventFlags::OUT)
-            && watch.send()
-            && let Some(socket) = &watch.socket
-        {
-            let listen = epoll::EventFlags::IN;
-            // If this fails, the socket stays writable and the next turn tries again.
-            let _ = epoll::modify(&self.poll, socket, epoll::EventData::new_u64(id << 1), listen);
-        }
-        let more = watch.receive();
-        if let Some(socket) = &watch.socket
-            && (!more || watch.reported)
-        {
-            // Explicitly, for a forked process may hold the socket too. It may have been deleted before.
-            // A process that has reported is about to end: to be woken for each step of that would cost as much as the rest.
-            let _ = epoll::delete(&self.poll, socket);
-        }
-        if !more {
-            watch.socket = None;
-        }
-    }
-
-    fn forget(&self, watch: Watch) {
-        if watch.young_until.is_none() {
-            // It was added, so this can't fail; the socket may have been deleted already.
-            let _ = epoll::delete(&self.poll, watch.handle.sentinel());
-            if let Some(socket) = watch.socket.as_ref().filter(|_| !watch.reported) {
-                let _ = epoll::delete(&self.poll, socket);
-            }
-        }
-        watch.close();
-    }
-}
-
-/// Takes what makes an eventfd or a timer readable.
-fn drain(fd: &OwnedFd) {
-    let mut count = [0u8; 8];
-    // That there is nothing to read is no error: what it announced is looked up elsewhere.
-    let _ = rustix::io::read(fd, &mut count);
-}
-
-/// Begins to watch a process: sends what its socket takes, and listens to it, unless it is left alone for now.
-fn add(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
-    if watch.send() && watch.young_until.is_some() { Ok(()) } else { listen(poll, id, watch) }
-}
-
-/// Listens to a process; false if that is impossible, and then it has failed for it.
-fn heard(poll: &OwnedFd, id: u64, watch: &mut Watch) -> bool {
-    listen(poll, id, watch).map_err(|error| watch.fail(error)).is_ok()
-}
-
-/// Listens to a process and to its end.
-fn listen(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
-    watch.young_until = None;
-    let refused = |error: Errno| failed(WATCH, None, error.into());
-    let end = epoll::EventData::new_u64(id << 1 | 1);
-    epoll::add(poll, watch.handle.sentinel(), end, epoll::EventFlags::IN).map_err(refused)?;
-    let sent = watch.send();
-    if let Some(socket) = &watch.socket {
-        let flags = if sent { epoll::EventFlags::IN } else { epoll::EventFlags::IN | epoll::EventFlags::OUT };
-        if let Err(error) = epoll::add(poll, socket, epoll::EventData::new_u64(id << 1), flags) {
-            // It would be handled no more, and stays readable for as long as a process has it open.
-            let _ = epoll::delete(poll, watch.handle.sentinel());
-            return Err(refused(error));
-        }
-    }
-    Ok(())
 }

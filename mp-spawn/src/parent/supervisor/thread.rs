@@ -1,0 +1,107 @@
+//! The supervisor's thread: waits for news of all children, starts those that other threads ask for, and calls what they ask.
+
+use std::io;
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use crate::error::os_limit::NO_NEWS;
+use crate::error::{SpawnError, failed};
+use crate::parent::supervisor::{IS_SUPERVISOR, Job, Request, SERVER, Supervisor, TIMER, WAKE};
+use crate::sys;
+
+pub(super) struct Loop {
+    pub(super) shared: Arc<Supervisor>,
+    pub(super) incoming: Receiver<Request>,
+    pub(super) jobs: Vec<Job>,
+}
+
+impl Loop {
+    pub(super) fn run(mut self) {
+        // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
+        let _ = sys::block_signals();
+        IS_SUPERVISOR.set(true);
+        mp_core::waits::serves(mp_core::waits::Service::Supervisor);
+        crate::sys::oom::begin();
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let time_out = if self.jobs.is_empty() { None } else { Some(&at_once) };
+            match epoll::wait(&self.shared.poll, spare_capacity(&mut events), time_out) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return self.give_up(error.into()),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    WAKE => self.take_jobs(),
+                    TIMER => self.take_timer(),
+                    SERVER => self.shared.reap_servers(),
+                    id => self.shared.attend(id >> 1, id & 1 == 1, event.flags),
+                }
+            }
+            self.start_one();
+        }
+    }
+
+    fn take_jobs(&mut self) {
+        drain(&self.shared.wake);
+        for request in self.incoming.try_iter() {
+            match request {
+                Request::Start(job) => self.jobs.push(*job),
+                Request::Call(call) => call(),
+            }
+        }
+    }
+
+    fn take_timer(&self) {
+        drain(&self.shared.timer);
+        self.shared.check_times();
+    }
+
+    /// Starts one process, so that those that run already get their turn before the next one.
+    fn start_one(&mut self) {
+        let Some(job) = self.jobs.first_mut() else { return };
+        let outcome = match job.batch.orders.pop_front() {
+            None => Ok(()),
+            Some(order) => self.shared.launch(&job.batch, order).map(|id| job.started.push(id)),
+        };
+        if outcome.is_ok() && !job.batch.orders.is_empty() {
+            return;
+        }
+        let Job { batch, started, reply, .. } = self.jobs.remove(0);
+        if outcome.is_err() {
+            self.shared.kill(&started);
+        }
+        // Its places are free before the caller hears that it failed, and may try again.
+        drop(batch);
+        // The thread that asked may be gone; its context isn't.
+        let _ = reply.send(outcome);
+    }
+
+    /// Nothing can be received any more: fails every process and job, so that no caller waits.
+    fn give_up(mut self, error: io::Error) {
+        let SpawnError::Launch(why) = failed(NO_NEWS, None, error) else { return };
+        // Without the lock: callbacks of the user run here, and may ask for other processes.
+        let watches = mem::take(&mut self.shared.watches.lock().by_id);
+        for mut watch in watches.into_values() {
+            watch.fail(SpawnError::Launch(why.clone()));
+            watch.abandon();
+        }
+        for job in mem::take(&mut self.jobs) {
+            let _ = job.reply.send(Err(SpawnError::Launch(why.clone())));
+        }
+    }
+}
+
+/// Takes what makes an eventfd or a timer readable.
+fn drain(fd: &OwnedFd) {
+    let mut count = [0u8; 8];
+    // That there is nothing to read is no error: what it announced is looked up elsewhere.
+    let _ = rustix::io::read(fd, &mut count);
+}

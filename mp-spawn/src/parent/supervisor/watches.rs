@@ -1,0 +1,165 @@
+//! The children that are watched: when they are listened to, what is done when something comes from one, or nothing comes in
+//! time, and how one is reaped.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
+
+use crate::error::os_limit::WATCH;
+use crate::error::{Result, failed};
+use crate::parent::child_state::Watch;
+use crate::parent::supervisor::Supervisor;
+use crate::sys::clock::timespec;
+use crate::sys::log_event;
+use crate::sys::process_handle::Handle;
+
+/// The processes that are watched.
+#[derive(Debug, Default)]
+pub(super) struct Watches {
+    pub(super) by_id: HashMap<u64, Watch>,
+    /// The sentinels of those that have ended, which a caller may still have.
+    pub(super) over: Vec<Weak<OwnedFd>>,
+    pub(super) next: u64,
+    /// For when the timer is set.
+    timer: Option<Instant>,
+}
+
+impl Watches {
+    /// A process has ended; its sentinel may be kept by the caller that started it.
+    fn note_over(&mut self, handle: &Handle) {
+        if self.over.len() == self.over.capacity() {
+            self.over.retain(|sentinel| sentinel.strong_count() > 0);
+        }
+        self.over.push(Arc::downgrade(handle.shared_sentinel()));
+    }
+
+    /// Sets the timer so that it fires at this time, or before.
+    pub(super) fn set_timer(&mut self, timer: &OwnedFd, until: Option<Instant>) {
+        let Some(until) = until.filter(|until| self.timer.is_none_or(|set| *until < set)) else { return };
+        self.timer = Some(until);
+        let value = timespec(until.saturating_duration_since(Instant::now()));
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let once = Itimerspec { it_interval: never, it_value: value };
+        // It can't fail for a timer and a time that are valid.
+        let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
+    }
+}
+
+impl Supervisor {
+    /// The timer has fired: handles the processes whose time is over, and sets it for the others.
+    pub(super) fn check_times(&self) {
+        let mut watches = self.watches.lock();
+        watches.timer = None;
+        let now = Instant::now();
+        let over = |time: Option<Instant>| time.is_some_and(|time| time <= now);
+        let mut deaf = Vec::new();
+        for (&id, watch) in &mut watches.by_id {
+            if over(watch.young_until) && !heard(&self.poll, id, watch) {
+                deaf.push(id);
+            }
+            if over(watch.hello_until) {
+                watch.hello_is_overdue();
+            }
+        }
+        let deaf: Vec<_> = deaf.iter().filter_map(|id| watches.by_id.remove(id)).collect();
+        let next = watches.by_id.values().filter_map(Watch::due).min();
+        watches.set_timer(&self.timer, next);
+        drop(watches);
+        deaf.into_iter().for_each(Watch::abandon);
+    }
+
+    pub(super) fn hear(&self, id: u64) {
+        let mut watches = self.watches.lock();
+        let Some(watch) = watches.by_id.get_mut(&id).filter(|watch| watch.young_until.is_some()) else {
+            return;
+        };
+        if !heard(&self.poll, id, watch)
+            && let Some(watch) = watches.by_id.remove(&id)
+        {
+            drop(watches);
+            watch.abandon();
+        }
+    }
+
+    /// Something happened to a process, or to its socket.
+    pub(super) fn attend(&self, id: u64, ended: bool, flags: epoll::EventFlags) {
+        let mut watches = self.watches.lock();
+        let Some(watch) = watches.by_id.get_mut(&id) else { return };
+        if ended {
+            if watch.reap()
+                && let Some(watch) = watches.by_id.remove(&id)
+            {
+                watches.note_over(&watch.handle);
+                drop(watches);
+                if log_event::wanted() {
+                    watch.tell_end();
+                }
+                self.forget(watch);
+            }
+            return;
+        }
+        if flags.contains(epoll::EventFlags::OUT)
+            && watch.send()
+            && let Some(socket) = &watch.socket
+        {
+            let listen = epoll::EventFlags::IN;
+            // If this fails, the socket stays writable and the next turn tries again.
+            let _ = epoll::modify(&self.poll, socket, epoll::EventData::new_u64(id << 1), listen);
+        }
+        let more = watch.receive();
+        if let Some(socket) = &watch.socket
+            && (!more || watch.reported)
+        {
+            // Explicitly, for a forked process may hold the socket too. It may have been deleted before.
+            // A process that has reported is about to end: to be woken for each step of that would cost as much as the rest.
+            let _ = epoll::delete(&self.poll, socket);
+        }
+        if !more {
+            watch.socket = None;
+        }
+    }
+
+    fn forget(&self, watch: Watch) {
+        if watch.young_until.is_none() {
+            // It was added, so this can't fail; the socket may have been deleted already.
+            let _ = epoll::delete(&self.poll, watch.handle.sentinel());
+            if let Some(socket) = watch.socket.as_ref().filter(|_| !watch.reported) {
+                let _ = epoll::delete(&self.poll, socket);
+            }
+        }
+        watch.close();
+    }
+}
+
+/// Begins to watch a process: sends what its socket takes, and listens to it, unless it is left alone for now.
+pub(super) fn add(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
+    if watch.send() && watch.young_until.is_some() { Ok(()) } else { listen(poll, id, watch) }
+}
+
+/// Listens to a process; false if that is impossible, and then it has failed for it.
+fn heard(poll: &OwnedFd, id: u64, watch: &mut Watch) -> bool {
+    listen(poll, id, watch).map_err(|error| watch.fail(error)).is_ok()
+}
+
+/// Listens to a process and to its end.
+fn listen(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
+    watch.young_until = None;
+    let refused = |error: Errno| failed(WATCH, None, error.into());
+    let end = epoll::EventData::new_u64(id << 1 | 1);
+    epoll::add(poll, watch.handle.sentinel(), end, epoll::EventFlags::IN).map_err(refused)?;
+    let sent = watch.send();
+    if let Some(socket) = &watch.socket {
+        let flags = if sent { epoll::EventFlags::IN } else { epoll::EventFlags::IN | epoll::EventFlags::OUT };
+        if let Err(error) = epoll::add(poll, socket, epoll::EventData::new_u64(id << 1), flags) {
+            // It would be handled no more, and stays readable for as long as a process has it open.
+            let _ = epoll::delete(poll, watch.handle.sentinel());
+            return Err(refused(error));
+        }
+    }
+    Ok(())
+}
