@@ -71,10 +71,10 @@ pub use mp_core::AuthKey;
 #[cfg(feature = "log")]
 pub use mp_spawn::log_to_stderr;
 pub use mp_spawn::{
-    ActiveChild, Argument, Capture, CapturedOutput, CapturesNothing, CurrentProcess, ExitDetail, ExitStatus,
-    FunctionError, Interrupt, LaunchError, OnFailure, ParentProcess, ProcessBuilder, ProcessExited,
-    ProcessName, ProcessOptions, ProcessRaised, ProcessStatus, RaisedKind, Signal, StartContext,
-    StateClosure, Stdio, UnknownStartMethod, allow_fork, detach, export_child_main, get_all_start_methods,
-    get_start_method, interrupted, name, parent_pid, set_command, set_executable, set_forkserver_preload,
-    set_thread_name, start_closure, take_interrupt, thread_name,
+    ActiveChild, Argument, Backoff, Capture, CapturedOutput, CapturesNothing, CurrentProcess, ExitDetail,
+    ExitStatus, FunctionError, Interrupt, LaunchError, OnFailure, ParentProcess, ProcessBuilder,
+    ProcessExited, ProcessName, ProcessOptions, ProcessRaised, ProcessStatus, RaisedKind, Signal,
+    StartContext, StateClosure, Stdio, UnknownStartMethod, allow_fork, detach, export_child_main,
+    get_all_start_methods, get_start_method, interrupted, name, parent_pid, set_command, set_executable,
+    set_forkserver_preload, set_thread_name, start_closure, take_interrupt, thread_name,
 };

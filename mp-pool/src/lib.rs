@@ -73,7 +73,7 @@ pub use error::{Broken, PoolError, TaskError, WorkerLost};
 pub use metrics::running::RunningTask;
 pub use metrics::shown::{Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use mp_core::message::IntoOutcome;
-pub use retry::Backoff;
+pub use mp_spawn::Backoff;
 pub use tuple_fn::{TupleFn, TupleStateFn};
 
 /// The program of the README, as a test.

@@ -138,6 +138,7 @@ pub use parent::active::{ActiveChild, active_children};
 pub use parent::fork_server::set_forkserver_preload;
 pub use parent::options::{OnFailure, SpawnOptions};
 pub use parent::rank::ProcessStatus;
+pub use parent::restart::backoff::Backoff;
 pub use protocol::command::{set_command, set_executable};
 pub use protocol::interrupt::Interrupt;
 pub use protocol::lifeline::detach;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_reduce::Message;
+use mp_spawn::Backoff;
 
 use crate::api::imap::Imap;
 use crate::api::result::{AsyncResult, MapResult};
@@ -18,7 +19,6 @@ use crate::calls::tickets::Tickets;
 use crate::dispatch::room::UntilRoom;
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
-use crate::retry::Backoff;
 
 /// A function that is to be called in the workers of a pool, and how: see [`Pool::task`](crate::Pool::task).
 ///
@@ -155,7 +155,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         self
     }
 
-    /// How long a task waits before it is tried again, as a [`Duration`] or a [`Backoff`](crate::Backoff); not at all without this.
+    /// How long a task waits before it is tried again, as a [`Duration`] or a [`Backoff`]; not at all without this.
     /// Meanwhile no worker is occupied by it; cancelled, or with its pool's end, it ends at once.
     pub fn backoff(mut self, backoff: impl Into<Backoff>) -> Self {
         self.terms.retry.backoff = backoff.into();

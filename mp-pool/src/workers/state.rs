@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_queue::{EncodedMessage, Queue};
-use mp_spawn::Process;
+use mp_spawn::{Backoff, Process};
 
 use crate::calls::chunk::{Chunk, Ready};
 use crate::calls::job::Job;
@@ -71,10 +71,7 @@ pub(crate) fn next_chunk() -> u64 {
 
 /// How long to wait after this many failures in a row.
 pub(crate) fn back_off(failures: u32) -> Duration {
-    if failures == 0 {
-        return Duration::ZERO;
-    }
-    FIRST_BACK_OFF.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_BACK_OFF)
+    Backoff::new(FIRST_BACK_OFF).max(LONGEST_BACK_OFF).jitter(0.0).before(failures.saturating_add(1))
 }
 
 /// What a worker was given.

@@ -9,5 +9,6 @@ pub(crate) mod launch;
 pub(crate) mod member_quota;
 pub(crate) mod options;
 pub(crate) mod rank;
+pub(crate) mod restart;
 pub(crate) mod start;
 pub(crate) mod supervisor;

@@ -1,0 +1,108 @@
+//! How long to wait before something is tried again.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// How long to wait before something is tried again: longer each time, and not always equally long, so that what failed together
+/// doesn't come back together. Between the starts of a process ([`Restart`](crate::Restart)), and between the attempts of a task of
+/// a pool.
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_spawn::Backoff;
+///
+/// let patient = Backoff::new(Duration::from_millis(100)).factor(3.0).max(Duration::from_secs(5)).jitter(0.5);
+/// // Before the second attempt 50 to 100 ms, before the third 150 to 300, and 5 s at most.
+/// assert_eq!(patient.before(1), Duration::ZERO);
+/// assert!((Duration::from_millis(50)..=Duration::from_millis(100)).contains(&patient.before(2)));
+/// ```
+///
+/// A [`Duration`] is a back-off as well, which is always as long as that.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Backoff {
+    first: Duration,
+    factor: f64,
+    max: Duration,
+    jitter: f64,
+}
+
+impl Default for Backoff {
+    /// None: it is tried again at once.
+    fn default() -> Self {
+        Duration::ZERO.into()
+    }
+}
+
+impl From<Duration> for Backoff {
+    fn from(always: Duration) -> Self {
+        Backoff { first: always, factor: 1.0, max: always, jitter: 0.0 }
+    }
+}
+
+impl Backoff {
+    /// `first` before the second attempt, twice as long each time, up to a minute, and up to a quarter of that less, by chance.
+    #[must_use]
+    pub fn new(first: Duration) -> Backoff {
+        Backoff { first, factor: 2.0, max: Duration::from_secs(60).max(first), jitter: 0.25 }
+    }
+
+    /// How many times as long it is each time; at least 1.
+    #[must_use]
+    pub fn factor(mut self, factor: f64) -> Backoff {
+        // Also for one that is no number.
+        self.factor = factor.max(1.0);
+        self
+    }
+
+    /// The longest.
+    #[must_use]
+    pub fn max(mut self, max: Duration) -> Backoff {
+        self.max = max;
+        self
+    }
+
+    /// How much shorter it may be by chance, as a part of it: from 0, never, to 1, down to nothing.
+    #[must_use]
+    pub fn jitter(mut self, part: f64) -> Backoff {
+        self.jitter = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
+        self
+    }
+
+    /// How long to wait before attempt number `attempt`, the first of which is 1, before which there is no wait.
+    #[must_use]
+    pub fn before(&self, attempt: u32) -> Duration {
+        if attempt < 2 {
+            return Duration::ZERO;
+        }
+        let random = RandomState::new().build_hasher().finish();
+        self.delay(attempt, random as f64 / u64::MAX as f64)
+    }
+
+    /// The same; `chance` is from 0 to 1.
+    fn delay(&self, attempt: u32, chance: f64) -> Duration {
+        let power = i32::try_from(attempt.saturating_sub(2)).unwrap_or(i32::MAX);
+        let most = self.max.as_secs_f64();
+        let grown = (self.first.as_secs_f64() * self.factor.powi(power)).min(most);
+        Duration::try_from_secs_f64(grown * (1.0 - self.jitter * chance)).unwrap_or(self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_back_off_grows_up_to_its_longest_and_is_shorter_by_chance() {
+        let ms = Duration::from_millis;
+        let backoff = Backoff::new(ms(100)).factor(3.0).max(ms(1000)).jitter(0.5);
+        let longest: Vec<_> = (2..7).map(|attempt| backoff.delay(attempt, 0.0)).collect();
+        assert_eq!(longest, [ms(100), ms(300), ms(900), ms(1000), ms(1000)]);
+        assert_eq!((backoff.delay(2, 1.0), backoff.delay(9, 0.5)), (ms(50), ms(750)));
+        assert_eq!(backoff.delay(u32::MAX, 0.0), ms(1000));
+        assert_eq!(Backoff::from(ms(7)).delay(5, 1.0), ms(7));
+        assert_eq!(Backoff::default().delay(5, 0.0), Duration::ZERO);
+        let odd = Backoff::new(Duration::MAX).factor(f64::NAN).jitter(f64::NAN);
+        assert_eq!(odd.delay(2, 1.0), Duration::MAX);
+        assert_eq!(Backoff::new(ms(1)).factor(f64::INFINITY).max(ms(9)).jitter(7.0).delay(3, 1.0), ms(0));
+    }
+}

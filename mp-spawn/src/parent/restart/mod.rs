@@ -1,0 +1,3 @@
+//! When something that has failed is tried again.
+
+pub(crate) mod backoff;
