@@ -23,6 +23,7 @@
 //! | | |
 //! |---|---|
 //! | what to start them with | [`SpawnOptions`], for all; [`ProcessOptions`], for one; [`ProcessBuilder`]; [`Stdio`], [`OnFailure`] |
+//! | again, when one has ended | [`ProcessBuilder::restart`], [`Restart`], [`Backoff`], [`ProcessEvent`], [`GaveUp`] |
 //! | Ctrl-C | [`Interrupt`], [`interrupted`], [`take_interrupt`] |
 //! | how | [`StartMethod`], [`set_start_method`], [`get_context`], [`allow_fork`], [`set_forkserver_preload`] |
 //! | functions with captures | [`closure!`](crate::closure), [`Closure`], [`start_closure`] |
@@ -72,9 +73,10 @@ pub use mp_core::AuthKey;
 pub use mp_spawn::log_to_stderr;
 pub use mp_spawn::{
     ActiveChild, Argument, Backoff, Capture, CapturedOutput, CapturesNothing, CurrentProcess, ExitDetail,
-    ExitStatus, FunctionError, Interrupt, LaunchError, OnFailure, ParentProcess, ProcessBuilder,
-    ProcessExited, ProcessName, ProcessOptions, ProcessRaised, ProcessStatus, RaisedKind, Signal,
-    StartContext, StateClosure, Stdio, UnknownStartMethod, allow_fork, detach, export_child_main,
-    get_all_start_methods, get_start_method, interrupted, name, parent_pid, set_command, set_executable,
-    set_forkserver_preload, set_thread_name, start_closure, take_interrupt, thread_name,
+    ExitStatus, FailedAttempt, FunctionError, GaveUp, GaveUpReason, Interrupt, LaunchError, OnFailure,
+    ParentProcess, ProcessBuilder, ProcessEvent, ProcessExited, ProcessName, ProcessOptions, ProcessRaised,
+    ProcessStatus, RaisedKind, Restart, Signal, StartContext, StateClosure, Stdio, Supervised,
+    UnknownStartMethod, Unsupervised, allow_fork, detach, export_child_main, get_all_start_methods,
+    get_start_method, interrupted, name, parent_pid, set_command, set_executable, set_forkserver_preload,
+    set_thread_name, start_closure, take_interrupt, thread_name,
 };

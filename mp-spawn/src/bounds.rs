@@ -19,7 +19,8 @@ pub trait CapturesNothing: Copy + Send + 'static {}
 #[diagnostic::do_not_recommend]
 impl<F: Copy + Send + 'static> CapturesNothing for F {}
 
-/// What the processes of one start can have as their argument, each a copy of it: all that is `Serialize + DeserializeOwned`,
+/// What the processes of one start can have as their argument, each a copy of it, and those of a [supervised](crate::Restart) process, one
+/// after the other: all that is `Serialize + DeserializeOwned`,
 /// frozen and shared tensors, queues and locks among it. There is nothing to implement.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be the argument of several processes",

@@ -102,11 +102,12 @@ pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+pub use api::builder::{ProcessBuilder, Supervised, Unsupervised};
 pub use api::closure::{Capture, Closure, StateClosure};
 #[doc(hidden)]
 pub use api::closure::{Captures, Lent, list_in_the_brackets_what_the_body_uses, parts, with_lent};
 pub use api::context::{StartContext, get_context};
-pub use api::process::{Process, ProcessBuilder};
+pub use api::process::Process;
 pub use api::spawn::{ProcessContext, spawn, start_closure, start_processes};
 pub use bounds::{Argument, CapturesNothing};
 pub use child::current::{
@@ -124,6 +125,7 @@ pub use child::panic_hook::around_panics;
 pub use child::raise::Raise;
 pub use error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
 pub use error::function_error::FunctionError;
+pub use error::gave_up::{FailedAttempt, GaveUp, GaveUpReason};
 pub use error::process_name::ProcessName;
 pub use error::{LaunchError, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
 pub use io::captured::CapturedOutput;
@@ -138,7 +140,9 @@ pub use parent::active::{ActiveChild, active_children};
 pub use parent::fork_server::set_forkserver_preload;
 pub use parent::options::{OnFailure, SpawnOptions};
 pub use parent::rank::ProcessStatus;
+pub use parent::restart::Restart;
 pub use parent::restart::backoff::Backoff;
+pub use parent::restart::event::ProcessEvent;
 pub use protocol::command::{set_command, set_executable};
 pub use protocol::interrupt::Interrupt;
 pub use protocol::lifeline::detach;

@@ -2,7 +2,8 @@
 
 use mp_core::message::IntoOutcome;
 
-use crate::api::process::{Process, ProcessBuilder};
+use crate::api::builder::ProcessBuilder;
+use crate::api::process::Process;
 use crate::api::spawn::{self, ProcessContext};
 use crate::bounds::{Argument, CapturesNothing};
 use crate::error::Result;

@@ -270,7 +270,9 @@ pub(crate) fn result<T: Message>(group: &Group, rank: usize) -> Result<T> {
             detail: Some(ExitDetail::AskedFor),
             stderr: None,
         }))),
-        ProcessStatus::Running | ProcessStatus::Ended => value(group, rank),
+        ProcessStatus::Running | ProcessStatus::Restarting { .. } | ProcessStatus::Ended => {
+            value(group, rank)
+        }
     }
 }
 

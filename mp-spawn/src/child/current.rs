@@ -21,6 +21,7 @@ pub(crate) struct Current {
     pub(crate) name: String,
     pub(crate) parent: u32,
     pub(crate) daemon: bool,
+    pub(crate) attempt: u32,
 }
 
 static CURRENT: PerProcess<SetOnce<Current>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
@@ -89,6 +90,9 @@ pub struct CurrentProcess {
     pub rank: Option<usize>,
     /// Whether its parent ends it when the parent ends, instead of waiting for it.
     pub daemon: bool,
+    /// Which start it is: 2 and more in a [supervised](crate::Restart) process that was started again, 1 in all others.
+    #[doc(alias = "TORCHELASTIC_RESTART_COUNT")]
+    pub attempt: u32,
 }
 
 /// What this process is.
@@ -96,10 +100,10 @@ pub struct CurrentProcess {
 pub fn current_process() -> CurrentProcess {
     let pid = std::process::id();
     match CURRENT.get() {
-        Some(Current { rank, name, daemon, .. }) => {
-            CurrentProcess { name: name.clone(), pid, rank: *rank, daemon: *daemon }
+        Some(Current { rank, name, daemon, attempt, .. }) => {
+            CurrentProcess { name: name.clone(), pid, rank: *rank, daemon: *daemon, attempt: *attempt }
         }
-        None => CurrentProcess { name: "main".to_string(), pid, rank: None, daemon: false },
+        None => CurrentProcess { name: "main".to_string(), pid, rank: None, daemon: false, attempt: 1 },
     }
 }
 

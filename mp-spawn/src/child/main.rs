@@ -295,11 +295,11 @@ fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -
     if let Err(error) = settle(&start) {
         return tell(line, &Report::Unable(error));
     }
-    let Start { rank, ranked, name, function, library, daemon, settings, .. } = *start;
+    let Start { rank, ranked, name, function, library, daemon, attempt, settings, .. } = *start;
     // So that `ps` shows it.
     sys::name_thread(&name);
     take_over(settings);
-    current::set(Current { rank: ranked.then_some(rank), name: name.clone(), parent, daemon });
+    current::set(Current { rank: ranked.then_some(rank), name: name.clone(), parent, daemon, attempt });
     panic_hook::install_hook();
     if let Some(report) = library.and_then(|library| shared_library::load(&library, &function.object).err()) {
         return tell(line, &report);

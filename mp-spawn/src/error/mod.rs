@@ -3,6 +3,7 @@
 pub(crate) mod backtrace;
 pub(crate) mod exit_status;
 pub(crate) mod function_error;
+pub(crate) mod gave_up;
 pub(crate) mod os_limit;
 pub(crate) mod process_name;
 
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
 use crate::error::function_error::FunctionError;
+use crate::error::gave_up::GaveUp;
 use crate::error::process_name::ProcessName;
 use crate::start_method::StartMethod;
 
@@ -68,6 +70,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | is another program, and exits | [`NeverReported`](Self::NeverReported) | the program, how it ended, what to do |
 /// | is another program, and stays | [`Timeout`](Self::Timeout) | the program, the time, what to do |
 /// | sends malformed data | [`Protocol`](Self::Protocol) | what was malformed |
+/// | is [supervised](crate::Restart), and fails once too often, or waits for its next start when the program ends it | [`GaveUp`](Self::GaveUp) | the last failure, how often it was started, and how it failed before |
 ///
 /// A [`ProcessExited`] also shows the last lines of standard error, where that is captured.
 ///
@@ -127,6 +130,8 @@ pub enum SpawnError {
     },
     /// The system could not start a process.
     Launch(Box<LaunchError>),
+    /// A [supervised](crate::Restart) process failed, and is not started again: the last failure, and those before it.
+    GaveUp(Box<GaveUp>),
     /// The child is alive and did not report within the time it had: it probably runs a program that does
     /// not know what a worker is.
     Timeout {
@@ -264,6 +269,7 @@ impl SpawnError {
         match self {
             SpawnError::ProcessRaised(raised) => Some(&raised.who),
             SpawnError::ProcessExited(exited) => Some(&exited.who),
+            SpawnError::GaveUp(gave_up) => Some(&gave_up.who),
             SpawnError::Arguments { who, .. } => who.as_deref(),
             SpawnError::Refused { who, .. }
             | SpawnError::Timeout { who, .. }
@@ -324,6 +330,7 @@ impl fmt::Display for SpawnError {
                 write!(f, "could not read what {who} returned: {message}")
             }
             SpawnError::Launch(launch) => launch.fmt(f),
+            SpawnError::GaveUp(gave_up) => gave_up.fmt(f),
             SpawnError::Timeout { who, program, method, waited, doing } => {
                 write!(f, "{who} was started by {method}")?;
                 if *method == StartMethod::Spawn {
@@ -381,6 +388,7 @@ impl std::error::Error for SpawnError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SpawnError::Launch(launch) => Some(&*launch.source),
+            SpawnError::GaveUp(gave_up) => Some(&gave_up.last),
             SpawnError::NotSignalled { source, .. } => Some(&**source),
             _ => None,
         }

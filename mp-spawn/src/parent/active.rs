@@ -132,7 +132,7 @@ fn forget_the_done(family: &mut Vec<Member>) {
     });
 }
 
-/// At exit: daemonic processes are ended, then all are waited for, and failures that the program did not get are printed.
+/// At exit: no process is started again, daemonic ones are ended, then all are waited for, and failures that the program did not get are printed.
 fn care() {
     // A blocked thread could hold the lock for ever. It is not held while this waits: other threads still feed the processes
     // that are waited for, and callbacks ask for them.
@@ -148,8 +148,12 @@ fn care() {
             None
         }
     });
-    let free = free.filter(|(group, _)| group.check_owner().is_ok());
-    let (daemons, others): (Vec<_>, Vec<_>) = free.partition(|(_, daemon)| *daemon);
+    let free: Vec<_> = free.filter(|(group, _)| group.check_owner().is_ok()).collect();
+    // Before any of them is ended or waited for: none is followed by another one, and none waits for its start.
+    if !mp_core::mutant!("spawn.restart.at-exit") {
+        free.iter().for_each(|(group, _)| group.forbid_restarts());
+    }
+    let (daemons, others): (Vec<_>, Vec<_>) = free.into_iter().partition(|(_, daemon)| *daemon);
     if mp_core::mutant!("spawn.exit.daemons-not-ended") {
         return;
     }

@@ -20,7 +20,7 @@ use crate::io::setup::ProcessOptions;
 use crate::parent::diagnosis::{self, Seen, Subject};
 use crate::parent::group::Group;
 use crate::parent::launch::Launched;
-use crate::parent::rank::{ProcessStatus, Running};
+use crate::parent::rank::Running;
 use crate::protocol::frame::{Inbox, Kind};
 use crate::protocol::message::{FromChild, Hello, Joined, Report};
 use crate::protocol::outbox::Outbox;
@@ -101,8 +101,8 @@ impl Watch {
         let Common { group, program, function, timeout, returns, method } = common;
         let handle = Arc::new(launched.handle);
         // Others of its start are waited for together, by way of the supervisor; and what a function returns may have
-        // to be taken while the process lives.
-        let young = group.len() == 1 && !returns;
+        // to be taken while the process lives. And one that is started again is missed at once.
+        let young = group.len() == 1 && !returns && group.attempt().is_none();
         let [alone_until, young_until] =
             [INFANCY, YOUTH].map(|time| if young { deadline(time) } else { None });
         group.started(order.rank, launched.pid, Running { handle: Arc::clone(&handle), id, alone_until });
@@ -301,17 +301,17 @@ impl Watch {
         if self.swept > 0 {
             event!(Debug, "what {} processes held, {name} (pid {pid}) the last, was released", self.swept);
         }
-        match (self.group.exit(self.rank), self.group.status(self.rank)) {
-            (_, Ok(ProcessStatus::Failed(error))) => event!(Warn, "{error}"),
-            (exit, _) => event!(Info, "{name} (pid {pid}) {}", exit.unwrap_or(ExitStatus::Unknown)),
+        match self.group.outcome(self.rank) {
+            (_, Some(error)) => event!(Warn, "{error}"),
+            (exit, None) => event!(Info, "{name} (pid {pid}) {}", exit.unwrap_or(ExitStatus::Unknown)),
         }
     }
 
-    /// Tells all waiters that it is gone, when nothing of it is left here.
+    /// Tells all waiters that it is gone, when nothing of it is left here; or it is to be started again.
     pub(crate) fn close(self) {
         let (group, rank) = (Arc::clone(&self.group), self.rank);
         drop(self);
-        group.over(rank);
+        group.process_over(rank);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::error::{RaisedKind, Result, SpawnError};
 use crate::io::captured::Streams;
 use crate::parent::active::ActiveChild;
 use crate::parent::rank::{ProcessStatus, Rank, Running};
+use crate::parent::restart::supervised::Supervision;
 use crate::parent::supervisor;
 use crate::protocol::payload::Value;
 use crate::sys::clock::{deadline, now, timespec};
@@ -70,6 +71,23 @@ impl Group {
         }
     }
 
+    /// One process, which may be started again.
+    pub(crate) fn supervised(name: String, supervision: Supervision) -> Group {
+        let group = Group::new([name].into_iter(), false);
+        group.with(0, |rank| rank.supervision = Some(Box::new(supervision)));
+        group
+    }
+
+    /// The number of the last start of a supervised process.
+    pub(crate) fn attempt(&self) -> Option<u32> {
+        self.with(0, |rank| rank.supervision.as_ref().map(|its| its.attempt())).flatten()
+    }
+
+    /// Does something with what is known about a rank, if there is such a rank.
+    pub(crate) fn with<R>(&self, rank: usize, call: impl FnOnce(&mut Rank) -> R) -> Option<R> {
+        self.ranks.lock().get_mut(rank).map(call)
+    }
+
     /// An error in a process that was forked from the owner.
     pub(crate) fn check_owner(&self) -> Result<()> {
         if self.owner == std::process::id() {
@@ -98,6 +116,7 @@ impl Group {
         self.change(rank, |rank| {
             rank.pid = Some(pid);
             rank.running = Some(running);
+            rank.is_started();
         });
     }
 
@@ -178,20 +197,26 @@ impl Group {
     /// Whether one runs, as far as the kernel says.
     pub(crate) fn any_runs(&self) -> bool {
         self.look_at_all();
-        self.ranks.lock().iter().any(|rank| !rank.over && rank.exit.is_none())
+        self.ranks.lock().iter().any(|rank| !rank.over && rank.end().is_none())
     }
 
     /// How the process of this rank ended, if it has.
     pub(crate) fn exit(&self, rank: usize) -> Option<ExitStatus> {
         self.look(rank);
-        self.ranks.lock().get(rank).and_then(|rank| rank.exit)
+        self.ranks.lock().get(rank).and_then(Rank::end)
+    }
+
+    /// How the present process of this rank ended, and failed.
+    pub(crate) fn outcome(&self, rank: usize) -> (Option<ExitStatus>, Option<SpawnError>) {
+        let outcome = |rank: &mut Rank| (rank.exit, rank.failure.as_ref().map(|(_, error)| error.clone()));
+        self.with(rank, outcome).unwrap_or_default()
     }
 
     /// The processes that run.
     pub(crate) fn active(&self) -> Vec<ActiveChild> {
         self.look_at_all();
         let ranks = self.ranks.lock();
-        let running = ranks.iter().filter(|rank| !rank.over && rank.pid.is_some());
+        let running = ranks.iter().filter(|rank| !rank.over && rank.running.is_some());
         running.map(|rank| ActiveChild { name: rank.name.clone(), pid: rank.number() }).collect()
     }
 
@@ -240,7 +265,11 @@ impl Group {
 
     fn sentinel_now(&self, rank: usize) -> Option<Arc<OwnedFd>> {
         let ranks = self.ranks.lock();
-        match &ranks.get(rank)?.running {
+        let rank = ranks.get(rank)?;
+        if let Some(end) = rank.supervision.as_ref().and_then(|its| its.end()) {
+            return Some(Arc::clone(end));
+        }
+        match &rank.running {
             Some(running) => Some(Arc::clone(running.handle.shared_sentinel())),
             None => self.over.get().cloned(),
         }
@@ -256,7 +285,7 @@ impl Group {
         });
     }
 
-    /// The process was reaped, or never started.
+    /// The process was reaped, or never started, and is not started again.
     pub(crate) fn over(&self, rank: usize) {
         self.change(rank, |rank| {
             rank.running = None;
@@ -266,6 +295,7 @@ impl Group {
                 rank.value = None;
             }
         });
+        self.release_supervision(rank);
         self.call_at_end();
     }
 
@@ -299,6 +329,11 @@ impl Group {
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
             change(rank);
         }
+        self.has_changed();
+    }
+
+    /// Wakes those that wait for changes.
+    pub(crate) fn has_changed(&self) {
         self.changed.notify_all();
         if let Some(bell) = self.bell.lock().take() {
             // It can't fail: no other thread adds to it.
@@ -336,6 +371,9 @@ impl Group {
 
     /// Sends a signal to one rank on the program's behalf.
     pub(crate) fn ask(&self, rank: usize, signal: Signal) -> Result<()> {
+        if self.forbid_restart(rank) {
+            return Ok(());
+        }
         let mut ranks = self.ranks.lock();
         let nprocs = ranks.len();
         let found = ranks.get_mut(rank).ok_or(SpawnError::NoSuchRank { rank, nprocs })?;
@@ -415,7 +453,7 @@ impl Group {
         } else {
             String::new()
         };
-        let pids = left.iter().map(|rank| rank.number()).collect();
+        let pids = left.iter().filter(|rank| rank.running.is_some()).map(|rank| rank.number()).collect();
         Subject::other(Call::Join, On::Processes(pids), format!("{}{more}", names.join(", ")))
     }
 

@@ -9,6 +9,7 @@ use rustix::process::Pid;
 use crate::error::SpawnError;
 use crate::error::exit_status::{ExitStatus, Signal};
 use crate::io::captured::Streams;
+use crate::parent::restart::supervised::Supervision;
 use crate::protocol::payload::Value;
 use crate::sys::pid_number;
 use crate::sys::process_handle::Handle;
@@ -32,6 +33,13 @@ pub enum ProcessStatus {
     Ended,
     /// It failed. Its process may still be on its way out.
     Failed(SpawnError),
+    /// It has ended and waits to be started again, or is being started: see [`Restart`](crate::Restart).
+    Restarting {
+        /// Which start comes next; the first was 1.
+        attempt: u32,
+        /// How its last process failed, if it did.
+        error: Option<SpawnError>,
+    },
     /// It was ended because another one failed, or because it is no longer wanted; this is the last signal that it got.
     EndedByUs(Signal),
 }
@@ -79,6 +87,8 @@ pub(crate) struct Rank {
     pub(crate) value_taken: bool,
     pub(crate) streams: Streams,
     pub(crate) over: bool,
+    /// Of a process that may be started again.
+    pub(crate) supervision: Option<Box<Supervision>>,
 }
 
 impl Rank {
@@ -97,10 +107,19 @@ impl Rank {
             value_taken: false,
             streams: Streams::default(),
             over: false,
+            supervision: None,
         }
     }
 
+    /// How it ended. A supervised process has not, as long as it may be started again.
+    pub(crate) fn end(&self) -> Option<ExitStatus> {
+        self.exit.filter(|_| self.over || self.supervision.is_none())
+    }
+
     pub(crate) fn status(&self) -> ProcessStatus {
+        if let Some(supervision) = self.supervision.as_ref().filter(|_| !self.over) {
+            return supervision.status(self.failure.as_ref().map(|(_, error)| error));
+        }
         match (&self.failure, self.over, self.ending) {
             (Some((_, error)), ..) => ProcessStatus::Failed(error.clone()),
             (None, false, _) => ProcessStatus::Running,
@@ -126,6 +145,9 @@ impl Rank {
             ProcessStatus::Running => format!("{} (pid {pid}): running", self.name),
             ProcessStatus::Ended => format!("{} (pid {pid}): ended", self.name),
             ProcessStatus::Failed(error) => error.to_string(),
+            ProcessStatus::Restarting { attempt, .. } => {
+                format!("{}: to be started (attempt {attempt})", self.name)
+            }
             ProcessStatus::EndedByUs(signal) => {
                 format!("{} (pid {pid}): ended by us with {signal}", self.name)
             }

@@ -1,17 +1,22 @@
 //! Starting: from a function, arguments and options to processes that run.
 
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+use mp_core::mutex::Mutex;
 
 use crate::error::failed;
 use crate::error::{Result, SpawnError};
-use crate::parent::child_state::{Common, Order};
+use crate::io::setup::ProcessOptions;
+use crate::parent::child_state::{Common, Order, Orders};
 use crate::parent::group::Group;
 use crate::parent::launch::Command;
 use crate::parent::launch::fork;
-use crate::parent::member_quota;
+use crate::parent::member_quota::{self, Room};
 use crate::parent::options::SpawnOptions;
+use crate::parent::restart::supervised::{Respawn, Supervision, Terms};
 use crate::parent::supervisor::{self, Batch};
 use crate::protocol::command;
 use crate::protocol::frame::{self, Kind, WireError};
@@ -70,57 +75,144 @@ pub(crate) fn reference<E: 'static>(desc: &'static Desc<E>) -> Result<FunctionRe
     desc.reference().ok_or_else(|| failed("the lookup", None, unknown()))
 }
 
+/// What all processes of a start have in common, in whichever start of theirs.
+#[derive(Debug, Clone)]
+struct Prepared {
+    function: FunctionRef,
+    library: Option<PathBuf>,
+    returns: bool,
+    ranked: bool,
+    daemon: bool,
+    method: StartMethod,
+    command: Command,
+    settings: Settings,
+    /// How long a process may take until it says hello.
+    timeout: Duration,
+}
+
+impl Prepared {
+    fn new(plan: Plan, options: &SpawnOptions) -> Result<(Prepared, Vec<String>)> {
+        let Plan { function, returns, daemon, ranked, names } = plan;
+        let prepared = Prepared {
+            library: loaded_objects::file_of(&function.object),
+            settings: settings(options)?,
+            command: Command::new(options.command.as_ref(), &function)?,
+            method: method(options),
+            timeout: options.handshake,
+            function,
+            returns,
+            ranked,
+            daemon,
+        };
+        Ok((prepared, names.all()))
+    }
+
+    /// What goes to one process.
+    fn order(
+        &self,
+        rank: usize,
+        name: String,
+        attempt: u32,
+        setup: ProcessOptions,
+        args: ToChild,
+    ) -> Result<Order> {
+        let ToChild { bytes, memory, parcel } = args;
+        let start = Start {
+            rank,
+            ranked: self.ranked,
+            name,
+            function: self.function.clone(),
+            library: self.library.clone(),
+            daemon: self.daemon,
+            interrupt: setup.interrupt,
+            attempt,
+            settings: self.settings.clone(),
+            directory: setup.directory.clone(),
+            processors: setup.processors.clone(),
+        };
+        Ok(Order { rank, outbox: frames(&start, &bytes, memory)?, parcel, setup })
+    }
+
+    /// All of them.
+    fn batch(self, group: &Arc<Group>, orders: Orders, room: Room) -> Batch {
+        let common = Common {
+            group: Arc::clone(group),
+            program: Arc::new(self.command.program.clone()),
+            function: Arc::from(self.function.name.as_str()),
+            timeout: self.timeout,
+            returns: self.returns,
+            method: self.method,
+        };
+        Batch { command: self.command, common, orders, room }
+    }
+}
+
+/// How these processes are started.
+fn method(options: &SpawnOptions) -> StartMethod {
+    options.method.unwrap_or_else(get_start_method)
+}
+
+/// Room for some processes, if they can be started at all.
+fn reserve(method: StartMethod, count: usize) -> Result<Room> {
+    if token::unconsumed() {
+        return Err(SpawnError::NotInitialised);
+    }
+    if method == StartMethod::Fork {
+        fork::check()?;
+    }
+    member_quota::reserve(count)
+}
+
 /// Starts processes. `pack` makes what is sent to each rank.
 pub(crate) fn start(
     plan: Plan,
     options: &SpawnOptions,
     mut pack: impl FnMut(usize) -> Result<ToChild>,
 ) -> Result<Arc<Group>> {
-    if token::unconsumed() {
-        return Err(SpawnError::NotInitialised);
-    }
-    let Plan { function, returns, daemon, ranked, names } = plan;
-    let method = options.method.unwrap_or_else(get_start_method);
-    if method == StartMethod::Fork {
-        fork::check()?;
-    }
-    let room = member_quota::reserve(names.count())?;
-    let names = names.all();
-    let settings = settings(options)?;
-    let command = Command::new(options.command.as_ref(), &function)?;
-    let library = loaded_objects::file_of(&function.object);
-    let group = Arc::new(Group::new(names.iter().cloned(), ranked));
-    let common = Common {
-        group: Arc::clone(&group),
-        program: Arc::new(command.program.clone()),
-        function: Arc::from(function.name.as_str()),
-        timeout: options.handshake,
-        returns,
-        method,
+    let room = reserve(method(options), plan.names.count())?;
+    let (prepared, names) = Prepared::new(plan, options)?;
+    let group = Arc::new(Group::new(names.iter().cloned(), prepared.ranked));
+    let order = |(rank, name)| prepared.order(rank, name, 1, options.setup(rank), pack(rank)?);
+    let orders: Orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
+    begin(prepared.batch(&group, orders, room), group)
+}
+
+/// Starts a process that is started again when it has ended, as far as the terms say so. `pack` makes what is sent to it each time.
+pub(crate) fn start_supervised(
+    plan: Plan,
+    options: &SpawnOptions,
+    terms: Terms,
+    mut pack: impl FnMut() -> Result<ToChild> + Send + 'static,
+) -> Result<Arc<Group>> {
+    let (prepared, mut names) = Prepared::new(plan, options)?;
+    let name = names.pop().unwrap_or_default();
+    let (setup, named) = (options.setup(0), name.clone());
+    let graceful = setup.interrupt == Interrupt::Graceful;
+    // For the next start, made before this one: so what is in the arguments is on its way as long as there may be another. A queue
+    // among them is not deserted meanwhile, a channel not disconnected.
+    let mut ahead: Option<ToChild> = None;
+    let respawn = move |group: &Arc<Group>, attempt: u32| {
+        let room = reserve(prepared.method, 1)?;
+        let setup = if attempt > 1 { setup.clone().appending() } else { setup.clone() };
+        let args = ahead.take().map_or_else(&mut pack, Ok)?;
+        // Where there is no room for it now, there may be later.
+        ahead = if mp_core::mutant!("spawn.restart.nothing-ahead") { None } else { pack().ok() };
+        let order = prepared.order(0, named.clone(), attempt, setup, args)?;
+        Ok(prepared.clone().batch(group, Orders::from([order]), room))
     };
-    let order = |(rank, name): (usize, String)| {
-        let setup = options.setup(rank);
-        let ToChild { bytes, memory, parcel } = pack(rank)?;
-        let (directory, processors) = (setup.directory.clone(), setup.processors.clone());
-        let start = Start {
-            rank,
-            ranked,
-            name,
-            function: function.clone(),
-            library: library.clone(),
-            daemon,
-            interrupt: setup.interrupt,
-            settings: settings.clone(),
-            directory,
-            processors,
-        };
-        Ok(Order { rank, outbox: frames(&start, &bytes, memory)?, parcel, setup })
-    };
-    let orders: VecDeque<Order> = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
-    if orders.iter().any(|order| order.setup.interrupt == Interrupt::Graceful) {
+    let respawn: Arc<Respawn> = Arc::new(Mutex::new(Box::new(respawn)));
+    let group = Arc::new(Group::supervised(name, Supervision::new(terms, graceful, Arc::clone(&respawn))?));
+    let batch = (*respawn.lock())(&group, 1)?;
+    begin(batch, group)
+}
+
+/// Starts the processes of a group for the first time.
+fn begin(batch: Batch, group: Arc<Group>) -> Result<Arc<Group>> {
+    let method = batch.common.method;
+    if batch.orders.iter().any(|order| order.setup.interrupt == Interrupt::Graceful) {
         note_first_interrupt();
     }
-    match supervisor::start(Batch { command, common, orders, room }) {
+    match supervisor::start(batch) {
         Ok(()) => {
             let started = if log_event::wanted() { group.pids() } else { Vec::new() };
             for (rank, pid) in started.into_iter().enumerate() {
@@ -129,6 +221,7 @@ pub(crate) fn start(
             Ok(group)
         }
         Err(error) => {
+            group.forbid_restarts();
             group.reap_incomplete();
             Err(error)
         }

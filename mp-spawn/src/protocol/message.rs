@@ -33,6 +33,8 @@ pub(crate) struct Start {
     pub(crate) daemon: bool,
     /// What Ctrl-C does to it.
     pub(crate) interrupt: Interrupt,
+    /// Which start of this process it is: the first is 1.
+    pub(crate) attempt: u32,
     /// How processes are started.
     pub(crate) settings: Settings,
     pub(crate) directory: Option<PathBuf>,
@@ -50,6 +52,7 @@ impl Start {
         put_path(&mut out, self.library.as_deref());
         out.push(self.daemon.into());
         out.push(self.interrupt.to_byte());
+        put_number(&mut out, self.attempt.into());
         self.settings.put(&mut out);
         put_path(&mut out, self.directory.as_deref());
         put_number(&mut out, self.processors.len() as u64);
@@ -70,6 +73,7 @@ impl Start {
             library: fields.option(Fields::bytes)?.map(path),
             daemon: fields.flag()?,
             interrupt: fields.byte().and_then(Interrupt::from_byte)?,
+            attempt: fields.size().and_then(|attempt| u32::try_from(attempt).ok())?,
             settings: Settings::read(&mut fields)?,
             directory: fields.option(Fields::bytes)?.map(path),
             processors: Vec::new(),
@@ -325,6 +329,7 @@ mod tests {
             library: Some(PathBuf::from("/tmp/lib.so")),
             daemon: true,
             interrupt: Interrupt::Graceful,
+            attempt: 2,
             settings: Settings::example(),
             directory: Some(PathBuf::from("/tmp/x y")),
             processors: vec![0, 7],

@@ -1,6 +1,8 @@
 //! What the tests with real processes share. Each wait here has a deadline, each worker ends by itself.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
+pub mod supervised;
+
 use std::error::Error;
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;

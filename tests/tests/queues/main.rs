@@ -8,5 +8,6 @@ mod deserted;
 mod futures;
 mod kinds;
 mod order;
+mod restarts;
 mod waits;
 mod watch;

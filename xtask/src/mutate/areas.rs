@@ -407,6 +407,11 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "spawn.exit.",
         &[("mp-spawn/at_exit", ""), ("mp-spawn/family", ""), ("mp-spawn/outcomes", ""), ("mp-spawn/lib", "")],
     ),
+    ("spawn.restart.nothing-ahead", &[("mp-tests/queues", "restarts::")]),
+    (
+        "spawn.restart.",
+        &[("mp-spawn/lib", "parent::restart::"), ("mp-spawn/restart_ends", ""), ("mp-spawn/restarts", "")],
+    ),
     (
         "spawn.lifeline.",
         &[

@@ -6,11 +6,12 @@ use crate::session::{Outcome, Session};
 
 /// Arguments with which an example is short, and words that its last line has to have. The others run without
 /// arguments.
-const SHORT: [(&str, &[&str], &str); 4] = [
+const SHORT: [(&str, &[&str], &str); 5] = [
     ("ctrl_c", &["--press"], "nothing lost"),
     ("hogwild", &["--workers", "2", "--epochs", "3"], "test accuracy"),
     ("invited", &[], "328350"),
     ("million_tensors", &["20000"], ""),
+    ("supervised", &[], "13 is set aside"),
 ];
 
 /// The packages with examples, and what builds and runs them; the first one is the root package.

@@ -337,6 +337,7 @@ impl Supervisor {
         let mut watch = Watch::new(batch.common.clone(), order, launched, id);
         if let Err(error) = add(&self.poll, id, &mut watch) {
             drop(watches);
+            watch.fail(error.clone());
             watch.abandon();
             return Err(error);
         }

@@ -1,0 +1,117 @@
+//! The error of a supervised process that is not started again.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::SpawnError;
+use crate::error::process_name::ProcessName;
+
+/// A [supervised](crate::Restart) process that has failed and is not started again, though it is one that is: how often it was
+/// started, why that is over, and how it failed each time.
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_spawn::{GaveUpReason, Process, Restart, SpawnError};
+///
+/// let failing = |(): ()| Err::<(), _>("no such file");
+/// let restart = Restart::OnFailure { max: 2, backoff: Duration::from_millis(1).into() };
+/// let error = Process::builder().name("loader").restart(restart).spawn(failing, ())?.join().unwrap_err();
+/// let SpawnError::GaveUp(gave_up) = &error else { panic!("{error:?}") };
+/// assert_eq!((gave_up.reason, gave_up.attempts, gave_up.earlier.len()), (GaveUpReason::Limit, 3, 2));
+/// assert!(matches!(&gave_up.last, SpawnError::ProcessRaised(raised) if raised.message == "no such file"));
+/// assert!(error.to_string().starts_with("loader was started 3 times and is given up: loader (pid "));
+/// # Ok::<(), SpawnError>(())
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct GaveUp {
+    /// The last process.
+    pub who: ProcessName,
+    /// Why it is not started again.
+    pub reason: GaveUpReason,
+    /// How often it was started, starts that failed included.
+    pub attempts: u32,
+    /// The failures before the last one, the oldest first: the last eight of them.
+    pub earlier: Vec<FailedAttempt>,
+    /// The last failure, whole.
+    pub last: SpawnError,
+}
+
+/// Why a supervised process is not started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GaveUpReason {
+    /// It failed after as many restarts in a row as it may have.
+    Limit,
+    /// It waited for its next start when this program killed or terminated it, or began to exit.
+    Stopped,
+    /// It waited for its next start when Ctrl-C was pressed, of which this program had asked to be told.
+    Interrupted,
+}
+
+/// One of the failures of a supervised process.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FailedAttempt {
+    /// Which start it was; the first is 1.
+    pub attempt: u32,
+    /// How long the process ran, from its start; nothing if it never became a worker.
+    pub lasted: Duration,
+    /// How it failed.
+    pub error: SpawnError,
+}
+
+impl fmt::Display for GaveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GaveUp { who, reason, attempts, earlier, last } = self;
+        let times = if *attempts == 1 { "once".to_string() } else { format!("{attempts} times") };
+        let why = match reason {
+            GaveUpReason::Limit => "is given up",
+            GaveUpReason::Stopped => "was ended while it waited for the next start",
+            GaveUpReason::Interrupted => "is not started again after Ctrl-C",
+        };
+        write!(f, "{} was started {times} and {why}: {last}", who.name)?;
+        for FailedAttempt { attempt, lasted, error } in earlier.iter().rev() {
+            let error = error.to_string();
+            let line = error.lines().next().unwrap_or_default();
+            write!(f, "\n  before that, attempt {attempt}, after {lasted:.1?}: {line}")?;
+        }
+        Ok(())
+    }
+}
+
+mp_core::readable_debug!(GaveUp);
+
+impl std::error::Error for GaveUp {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_tells_the_last_failure_whole_and_the_others_in_a_line_each() {
+        let error = |message: &str| SpawnError::Arguments { who: None, message: message.to_string() };
+        let earlier = |attempt, message| FailedAttempt {
+            attempt,
+            lasted: Duration::from_millis(u64::from(attempt) * 1500),
+            error: error(message),
+        };
+        let gave_up = GaveUp {
+            who: ProcessName::new(None, "loader".to_string(), 7),
+            reason: GaveUpReason::Limit,
+            attempts: 3,
+            earlier: vec![earlier(1, "one\nand more"), earlier(2, "two")],
+            last: error("three\nand more"),
+        };
+        let expected = "loader was started 3 times and is given up: the arguments could not be encoded: three\nand more\n  \
+                        before that, attempt 2, after 3.0s: the arguments could not be encoded: two\n  \
+                        before that, attempt 1, after 1.5s: the arguments could not be encoded: one";
+        assert_eq!(gave_up.to_string(), expected);
+        let once = GaveUp { attempts: 1, earlier: vec![], reason: GaveUpReason::Stopped, ..gave_up };
+        assert!(once.to_string().starts_with("loader was started once and was ended while it waited"));
+    }
+}

@@ -1,0 +1,374 @@
+//! A supervised process, from one start to the next: see [`restart`](crate::parent::restart) for its phases.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::mutex::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::exit_status::ExitStatus;
+use crate::error::gave_up::GaveUpReason;
+use crate::error::process_name::ProcessName;
+use crate::error::{RaisedKind, Result, SpawnError, failed};
+use crate::parent::group::Group;
+use crate::parent::rank::{ProcessStatus, Rank};
+use crate::parent::restart::Restart;
+use crate::parent::restart::event::{Listener, ProcessEvent};
+use crate::parent::restart::ledger::{Ledger, Verdict};
+use crate::parent::restart::thread::{Share, share};
+use crate::parent::supervisor::{self, Batch};
+use crate::sys::clock::now;
+use crate::sys::log_event::event;
+
+/// How a process is supervised.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) restart: Restart,
+    pub(crate) healthy_after: Duration,
+    pub(crate) listener: Option<Arc<Listener>>,
+}
+
+/// Makes what the start of this number is to start.
+pub(crate) type Respawn = Mutex<Box<dyn FnMut(&Arc<Group>, u32) -> Result<Batch> + Send>>;
+
+/// Where a supervised process is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Starting,
+    Running,
+    Waiting,
+    Done,
+}
+
+/// What is known of a supervised process beside its rank.
+pub(crate) struct Supervision {
+    ledger: Ledger,
+    phase: Phase,
+    /// When the present process was started.
+    since: Instant,
+    /// Whether it must not be started again.
+    forbidden: bool,
+    /// Whether Ctrl-C is told to it, and to this process.
+    graceful: bool,
+    /// What is needed until the end.
+    needed: Option<Needed>,
+}
+
+/// What is dropped at the end, for it may be large or the program's.
+struct Needed {
+    /// Becomes readable at the end.
+    end: Arc<OwnedFd>,
+    respawn: Arc<Respawn>,
+    listener: Option<Arc<Listener>>,
+    thread: Share,
+}
+
+impl fmt::Debug for Supervision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervision")
+            .field("ledger", &self.ledger)
+            .field("phase", &self.phase)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Supervision {
+    /// Of a process that is about to be started for the first time.
+    pub(crate) fn new(terms: Terms, graceful: bool, respawn: Arc<Respawn>) -> Result<Supervision> {
+        let Terms { restart, healthy_after, listener } = terms;
+        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| failed("eventfd", None, error.into()))?;
+        Ok(Supervision {
+            ledger: Ledger::new(restart, healthy_after),
+            phase: Phase::Starting,
+            since: Instant::now(),
+            forbidden: false,
+            graceful,
+            needed: Some(Needed { end: Arc::new(end), respawn, listener, thread: share()? }),
+        })
+    }
+
+    /// What becomes readable at the end, until then.
+    pub(crate) fn end(&self) -> Option<&Arc<OwnedFd>> {
+        self.needed.as_ref().map(|needed| &needed.end)
+    }
+
+    /// The number of the last start.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.ledger.attempt
+    }
+
+    fn tell(&self, event: impl FnOnce() -> ProcessEvent) {
+        if let Some(Needed { listener: Some(listener), thread, .. }) = &self.needed {
+            thread.tell(listener, event());
+        }
+    }
+
+    /// How the process is doing, which is not over.
+    pub(crate) fn status(&self, failure: Option<&SpawnError>) -> ProcessStatus {
+        let restarting = |attempt, error: Option<&SpawnError>| ProcessStatus::Restarting {
+            attempt,
+            error: error.cloned(),
+        };
+        match self.phase {
+            Phase::Waiting => restarting(self.attempt().saturating_add(1), failure),
+            Phase::Starting if self.attempt() > 1 => restarting(self.attempt(), self.ledger.failure_before()),
+            Phase::Starting | Phase::Running | Phase::Done => ProcessStatus::Running,
+        }
+    }
+}
+
+/// What follows the end of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Over,
+    Wait(Duration),
+}
+
+/// All of these are called with the ranks locked.
+impl Rank {
+    /// The process was started: a signal that the program has sent to it before reaches it now.
+    pub(crate) fn is_started(&mut self) {
+        let (pid, late) = (self.number(), self.asked.or(self.ending.map(|(_, signal)| signal)));
+        let Some(supervision) = &mut self.supervision else { return };
+        supervision.phase = Phase::Running;
+        supervision.since = Instant::now();
+        let attempt = supervision.attempt();
+        supervision.tell(|| ProcessEvent::Started { pid, attempt });
+        if let Some(signal) = late.filter(|_| !mp_core::mutant!("spawn.restart.early-signal-lost")) {
+            // It fails for a process that has ended just now.
+            let _ = self.signal(signal);
+        }
+    }
+
+    /// The process was reaped.
+    fn has_ended(&mut self) -> Next {
+        let (pid, exit) = (self.number(), self.exit.unwrap_or(ExitStatus::Unknown));
+        let interrupted = self.was_interrupted();
+        let error = self.failure.as_ref().map(|(_, error)| error);
+        let Some(supervision) = &mut self.supervision else { return Next::Over };
+        self.running = None;
+        let attempt = supervision.attempt();
+        supervision.tell(|| ProcessEvent::Exited { pid, attempt, exit, error: error.cloned() });
+        // Before it has become a worker it may have waited for long, and is not well.
+        let lasted = if self.begun { supervision.since.elapsed() } else { Duration::ZERO };
+        let asked_for = supervision.forbidden && !mp_core::mutant!("spawn.restart.after-kill");
+        if asked_for || interrupted {
+            supervision.phase = Phase::Done;
+            return Next::Over;
+        }
+        self.decide(lasted)
+    }
+
+    /// The process could not be started.
+    fn is_not_started(&mut self, error: SpawnError) -> Option<Next> {
+        let supervision = self.supervision.as_mut().filter(|its| its.phase == Phase::Starting)?;
+        let attempt = supervision.attempt();
+        supervision.tell(|| ProcessEvent::NotStarted { attempt, error: error.clone() });
+        self.failure = Some((now(), error));
+        self.exit = Some(ExitStatus::Unknown);
+        if supervision.forbidden {
+            self.give_up(GaveUpReason::Stopped);
+            return Some(Next::Over);
+        }
+        Some(self.decide(Duration::ZERO))
+    }
+
+    fn decide(&mut self, lasted: Duration) -> Next {
+        let failed = self.failure.is_some();
+        let Some(supervision) = &mut self.supervision else { return Next::Over };
+        match supervision.ledger.ended(failed, lasted) {
+            Verdict::Over => supervision.phase = Phase::Done,
+            Verdict::GiveUp => self.give_up(GaveUpReason::Limit),
+            Verdict::Again(after) => {
+                supervision.phase = Phase::Waiting;
+                let attempt = supervision.attempt().saturating_add(1);
+                supervision.tell(|| ProcessEvent::Restarting { attempt, after });
+                return Next::Wait(after);
+            }
+        }
+        Next::Over
+    }
+
+    /// Whether Ctrl-C has ended it, or would end it soon.
+    fn was_interrupted(&self) -> bool {
+        let by_signal =
+            matches!(self.exit, Some(ExitStatus::Signal { signal, .. }) if signal.number() == libc::SIGINT);
+        let told = matches!(&self.failure, Some((_, SpawnError::ProcessRaised(raised))) if raised.kind == RaisedKind::Interrupted);
+        (by_signal || told || mp_core::interrupted()) && !mp_core::mutant!("spawn.restart.after-ctrl-c")
+    }
+
+    /// It is not started again, although it is to be. It is over then; the caller says so when the ranks are unlocked.
+    fn give_up(&mut self, reason: GaveUpReason) {
+        let who = ProcessName::new(None, self.name.clone(), self.number());
+        let Some(supervision) = &mut self.supervision else { return };
+        supervision.phase = Phase::Done;
+        if let Some((at, last)) = self.failure.take() {
+            let error = supervision.ledger.gave_up(who, reason, last);
+            supervision.tell(|| ProcessEvent::GaveUp { error: error.clone() });
+            self.failure = Some((at, error));
+        }
+    }
+
+    /// It must not be started again. Whether it is over by that.
+    fn forbid(&mut self) -> bool {
+        let Some(supervision) = &mut self.supervision else { return false };
+        supervision.forbidden = true;
+        if supervision.phase != Phase::Waiting || mp_core::mutant!("spawn.restart.back-off-goes-on") {
+            return false;
+        }
+        self.give_up(GaveUpReason::Stopped);
+        true
+    }
+
+    /// It is to be started again now: what makes that, and the number of the start; `None` if it need not be, or is over.
+    fn begin(&mut self) -> Option<(Arc<Respawn>, u32)> {
+        let supervision = self.supervision.as_mut().filter(|its| its.phase == Phase::Waiting)?;
+        if mp_core::interrupted() && !mp_core::mutant!("spawn.restart.next-after-ctrl-c") {
+            self.give_up(GaveUpReason::Interrupted);
+            return None;
+        }
+        let respawn = Arc::clone(&supervision.needed.as_ref()?.respawn);
+        supervision.phase = Phase::Starting;
+        supervision.ledger.begin(self.failure.take().map(|(_, error)| error));
+        self.exit = None;
+        self.begun = false;
+        self.told = false;
+        self.value = None;
+        self.value_taken = false;
+        Some((respawn, supervision.attempt()))
+    }
+}
+
+/// Each of a group is rank 0.
+impl Group {
+    /// The process of this rank was reaped. It may be started again.
+    pub(crate) fn process_over(self: &Arc<Group>, rank: usize) {
+        self.go_on(rank, |rank| Some(rank.has_ended()));
+    }
+
+    /// Changes what is known, and then waits for the next start, or is over.
+    fn go_on(self: &Arc<Group>, number: usize, change: impl FnOnce(&mut Rank) -> Option<Next>) {
+        let next = self.with(number, |rank| {
+            let next = change(rank)?;
+            if let (Next::Wait(delay), Some(its)) = (next, &rank.supervision)
+                && let Some(Needed { thread, .. }) = &its.needed
+            {
+                thread.start_after(delay, self, its.graceful);
+            }
+            Some(next)
+        });
+        match next.flatten() {
+            Some(Next::Wait(delay)) => {
+                self.has_changed();
+                event!(Info, "{} is started again in {delay:.1?}", self.name(number));
+            }
+            Some(Next::Over) => self.over(number),
+            None => {}
+        }
+    }
+
+    /// It must not be started again: of each rank. Does not block.
+    pub(crate) fn forbid_restarts(&self) {
+        (0..self.len()).for_each(|rank| _ = self.forbid_restart(rank));
+    }
+
+    /// It must not be started again. Whether it is over by that. Does not block.
+    pub(crate) fn forbid_restart(&self, number: usize) -> bool {
+        let over = self.with(number, |rank| {
+            let over = rank.forbid();
+            let thread =
+                rank.supervision.as_ref().and_then(|its| its.needed.as_ref()).map(|needed| &needed.thread);
+            (over, thread.filter(|_| over).and_then(|thread| thread.forget(self)))
+        });
+        let (over, kept) = over.unwrap_or_default();
+        if over {
+            self.over(number);
+        }
+        // Not with the ranks locked: it may be the last one.
+        drop(kept);
+        over
+    }
+
+    /// The time of its next start has come. Blocks until it is started.
+    pub(crate) fn start_again(self: &Arc<Group>) {
+        let Some((respawn, attempt)) = self.with(0, Rank::begin).flatten() else {
+            let given_up = self.with(0, |rank| {
+                !rank.over && rank.supervision.as_ref().is_some_and(|its| its.phase == Phase::Done)
+            });
+            if given_up == Some(true) {
+                self.over(0);
+            }
+            return;
+        };
+        let batch = (*respawn.lock())(self, attempt);
+        drop(respawn);
+        match batch.and_then(supervisor::start) {
+            Ok(()) => event!(Info, "{} was started again (attempt {attempt})", self.name(0)),
+            Err(error) => {
+                event!(Warn, "{} was not started again (attempt {attempt}): {error}", self.name(0));
+                self.go_on(0, |rank| rank.is_not_started(error));
+            }
+        }
+    }
+
+    /// At the end: its sentinel is readable, and what was kept for another start goes.
+    pub(crate) fn release_supervision(&self, number: usize) {
+        let needed = self.with(number, |rank| rank.supervision.as_mut().and_then(|its| its.needed.take()));
+        if let Some(Needed { end, .. }) = needed.flatten() {
+            // It can't fail: no other thread adds to it.
+            let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags};
+    use rustix::process::Pid;
+
+    use super::*;
+    use crate::error::exit_status::Signal;
+    use crate::parent::rank::Running;
+    use crate::sys::clock::timespec;
+    use crate::sys::process_handle::Handle;
+
+    /// One that is about to be started.
+    fn starting() -> Arc<Group> {
+        let respawn: Arc<Respawn> = Arc::new(Mutex::new(Box::new(|_, _| Err(SpawnError::NotInitialised))));
+        let terms = Terms { restart: Restart::always(), healthy_after: Duration::MAX, listener: None };
+        let supervision = Supervision::new(terms, false, respawn).unwrap();
+        Arc::new(Group::supervised("one".to_string(), supervision))
+    }
+
+    #[test]
+    fn a_signal_that_is_sent_during_a_start_reaches_the_process_when_it_is_there() {
+        let group = starting();
+        group.ask(0, Signal::KILL).unwrap();
+        assert!(!group.all_over(), "what is being started may come");
+        #[allow(clippy::zombie_processes, reason = "the handle reaps it")]
+        let child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        let handle = Arc::new(Handle::of(pid).unwrap());
+        group.started(0, pid, Running { handle: Arc::clone(&handle), id: u64::MAX >> 2, alone_until: None });
+        let time = timespec(Duration::from_secs(20));
+        let sentinel = handle.sentinel();
+        let ended = rustix::event::poll(&mut [PollFd::new(&sentinel, PollFlags::IN)], Some(&time));
+        let exit = handle.end();
+        assert_eq!(ended, Ok(1), "it runs on");
+        group.exited(0, exit, true);
+        group.process_over(0);
+        assert!(group.all_over());
+    }
+
+    #[test]
+    fn a_start_that_fails_after_a_kill_is_the_last_one() {
+        let group = starting();
+        group.ask(0, Signal::TERM).unwrap();
+        group.go_on(0, |rank| rank.is_not_started(SpawnError::NotInitialised));
+        let Some(SpawnError::GaveUp(gave_up)) = group.first_failure() else { panic!("{group:?}") };
+        assert_eq!((group.all_over(), gave_up.reason), (true, GaveUpReason::Stopped));
+    }
+}

@@ -1,0 +1,252 @@
+//! Supervised processes: what ends the supervision, and what is left then.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use common::supervised::{
+    HOUR, after, at_most, ended, flaky, gave_up, kinds, rest, supervised, until_it_runs, until_it_waits,
+};
+use common::{
+    DEADLINE, Meeting, Outcome, alive, alone, children, eventually, say, signal, wait_for_the_end,
+    wait_for_word,
+};
+use mp_spawn::{
+    ExitDetail, ExitStatus, GaveUpReason, Interrupt, Process, ProcessStatus, Restart, SpawnError, Stdio,
+    Waitable, active_children,
+};
+use mp_tensor::Tensor;
+
+#[test]
+fn a_process_that_waits_for_its_next_start_is_over_at_once_when_it_is_killed_or_terminated() {
+    for terminate in [false, true] {
+        let (builder, events) = supervised(after(HOUR));
+        let child = builder.spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
+        until_it_waits(&events);
+        let ProcessStatus::Restarting { attempt: 2, error: Some(error) } = child.status() else {
+            panic!("{:?}", child.status())
+        };
+        assert!(matches!(error, SpawnError::ProcessRaised(_)), "{error}");
+        assert!(child.is_alive() && child.exit().is_none() && !child.is_ready());
+        assert!(!child.wait_timeout(Duration::ZERO));
+        assert!(active_children().iter().all(|active| active.pid != child.pid()), "no process runs");
+        assert!(format!("{child:?}").contains("to be started"), "{child:?}");
+        if terminate {
+            child.terminate().unwrap()
+        } else {
+            child.kill().unwrap()
+        }
+        assert!(!child.is_alive() && child.is_ready());
+        ended(&child);
+        let gave_up = gave_up(child.join().unwrap_err());
+        assert_eq!((gave_up.reason, gave_up.attempts), (GaveUpReason::Stopped, 1));
+        assert_eq!(kinds(&rest(&events)), ["gave up"]);
+        // Again, it does nothing.
+        child.kill().unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_runs_and_is_killed_or_terminated_is_not_started_again() {
+    for terminate in [false, true] {
+        for restart in [at_most(5), Restart::Always { backoff: Duration::ZERO.into() }] {
+            let (builder, events) = supervised(restart);
+            let child = builder.spawn(|(): ()| wait_for_the_end(), ()).unwrap();
+            if terminate {
+                child.terminate().unwrap()
+            } else {
+                child.kill().unwrap()
+            }
+            ended(&child);
+            let error = child.join().unwrap_err();
+            let SpawnError::ProcessExited(exited) = &error else { panic!("{error:?}") };
+            assert_eq!(exited.detail, Some(ExitDetail::AskedFor));
+            assert_eq!(kinds(&rest(&events)), ["started 1", "failed 1"]);
+        }
+    }
+}
+
+#[test]
+fn a_stopped_process_is_not_replaced() {
+    let meeting = Meeting::new("stopped");
+    let worker = |name: String| say(&name, "here").and_then(|()| wait_for_the_end());
+    let (builder, events) = supervised(at_most(5));
+    let child = builder.spawn(worker, meeting.name.clone()).unwrap();
+    meeting.hear();
+    signal(child.pid(), libc::SIGSTOP);
+    assert!(!child.wait_timeout(Duration::from_millis(100)));
+    assert!(matches!(child.status(), ProcessStatus::Running));
+    child.kill().unwrap();
+    ended(&child);
+    assert_eq!(kinds(&rest(&events)), ["started 1", "failed 1"]);
+}
+
+#[test]
+fn a_dropped_handle_does_not_end_the_supervision() {
+    let (builder, events) = supervised(at_most(2));
+    let empty = Tensor::<u64>::zeros([1]).unwrap().freeze();
+    drop(builder.spawn(flaky, empty).unwrap());
+    let events = rest(&events);
+    assert_eq!(kinds(&events).last().map(String::as_str), Some("ended 3"));
+}
+
+/// Starts a process that fails or waits for a word, and returns from `main`.
+fn leaves((how, daemon, meeting): (u8, bool, String)) -> Outcome {
+    let restart = match how {
+        0 => after(HOUR),
+        _ => Restart::Always { backoff: Duration::ZERO.into() },
+    };
+    let (builder, events) = supervised(restart);
+    let worker = |(how, meeting): (u8, String)| -> Outcome {
+        if how > 0 {
+            say(&meeting, &std::process::id().to_string())?;
+            wait_for_word(&format!("{meeting}-go"))?;
+        }
+        Err("it went wrong".into())
+    };
+    let child = builder.daemon(daemon).spawn(worker, (how, meeting))?;
+    if how == 0 {
+        until_it_waits(&events);
+    } else {
+        until_it_runs(&events);
+    }
+    drop(child);
+    Ok(())
+}
+
+#[test]
+fn a_program_that_exits_starts_nothing_again() {
+    for daemon in [false, true] {
+        let builder = Process::builder().stderr(Stdio::Capture);
+        let program = builder.spawn(leaves, (0, daemon, String::new())).unwrap();
+        ended(&program);
+        program.join().unwrap();
+        let text = program.stderr().text();
+        assert!(text.contains("was ended while it waited for the next start"), "{text}");
+        assert!(text.contains("it went wrong"), "{text}");
+    }
+    for daemon in [false, true] {
+        let meeting = Meeting::new(&format!("exits-{daemon}"));
+        let program = Process::spawn(leaves, (1, daemon, meeting.name.clone())).unwrap();
+        if !daemon {
+            let worker: u32 = meeting.hear().parse().unwrap();
+            assert!(!program.wait_timeout(Duration::from_millis(50)), "it waits for its process");
+            assert!(alive(worker));
+            eventually("it listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
+        }
+        ended(&program);
+        program.join().unwrap();
+    }
+}
+
+/// Makes this process a group of its own, which SIGINT would end.
+fn own_group() {
+    rustix::process::setpgid(None, None).unwrap();
+    // SAFETY: this installs no handler.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+}
+
+/// Sends what a terminal sends at Ctrl-C.
+fn press_ctrl_c() {
+    // SAFETY: to the group of this process.
+    assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
+}
+
+#[test]
+fn after_ctrl_c_nothing_is_started_again_where_the_program_is_told() {
+    alone(|()| {
+        own_group();
+        let meeting = Meeting::new("ctrl-c");
+        let worker = |(name, fails): (String, bool)| -> Outcome {
+            say(&name, "here")?;
+            eventually("Ctrl-C", mp_spawn::interrupted);
+            if fails { Err("interrupted".into()) } else { Ok(()) }
+        };
+        let always = Restart::Always { backoff: Duration::ZERO.into() };
+        let running = [false, true].map(|fails| {
+            let (builder, events) = supervised(always);
+            let builder = builder.interrupt(Interrupt::Graceful);
+            (builder.spawn(worker, (meeting.name.clone(), fails)).unwrap(), events)
+        });
+        let (builder, events) = supervised(after(HOUR));
+        let waiting = builder.interrupt(Interrupt::Graceful).spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
+        until_it_waits(&events);
+        (0..2).for_each(|_| _ = meeting.hear());
+        press_ctrl_c();
+        for (child, events) in &running {
+            ended(child);
+            assert_eq!(kinds(&rest(events)).len(), 2);
+        }
+        running[0].0.join().unwrap();
+        assert!(matches!(running[1].0.join(), Err(SpawnError::ProcessRaised(_))));
+        ended(&waiting);
+        assert_eq!(gave_up(waiting.join().unwrap_err()).reason, GaveUpReason::Interrupted);
+        assert_eq!(kinds(&rest(&events)), ["gave up"]);
+        // From here on, it is as before.
+        assert!(mp_spawn::take_interrupt());
+        let child = Process::builder().restart(at_most(2)).spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
+        ended(&child);
+        assert_eq!(gave_up(child.join().unwrap_err()).attempts, 3);
+    });
+}
+
+#[test]
+fn a_process_that_sigint_ends_is_not_started_again() {
+    let meeting = Meeting::new("sigint");
+    let worker = |name: String| {
+        // SAFETY: this installs no handler.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        say(&name, "here").and_then(|()| wait_for_the_end())
+    };
+    let (builder, events) = supervised(Restart::always());
+    let child = builder.spawn(worker, meeting.name.clone()).unwrap();
+    meeting.hear();
+    signal(child.pid(), libc::SIGINT);
+    ended(&child);
+    assert!(matches!(child.join(), Err(SpawnError::ProcessExited(_))));
+    assert_eq!(kinds(&rest(&events)), ["started 1", "failed 1"]);
+}
+
+#[test]
+fn the_end_is_told_to_callbacks_and_waits_of_all_kinds_once() {
+    let (tell, told) = channel();
+    let (builder, _events) = supervised(at_most(2));
+    let child = builder.spawn(flaky, Tensor::<u64>::zeros([1]).unwrap().freeze()).unwrap();
+    child.on_exit(move || _ = tell.send(()));
+    assert_eq!(mp_spawn::wait(&[&child], Some(DEADLINE)).unwrap(), [0]);
+    assert_eq!(child.exit(), Some(ExitStatus::Code(0)));
+    told.recv_timeout(DEADLINE).unwrap();
+    assert!(told.recv_timeout(DEADLINE).is_err(), "once");
+}
+
+#[test]
+fn restarts_leave_no_descriptor_and_no_process() {
+    alone(|()| {
+        let run = || {
+            let (builder, events) = supervised(at_most(2));
+            let builder = builder.stderr(Stdio::Capture);
+            let numbers = Tensor::<u64>::zeros([1]).unwrap().freeze();
+            let child = builder.spawn(flaky, numbers).unwrap();
+            ended(&child);
+            child.join().unwrap();
+            rest(&events);
+            let (builder, events) = supervised(after(HOUR));
+            let child = builder.spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
+            until_it_waits(&events);
+            child.kill().unwrap();
+            assert!(child.join().is_err());
+            rest(&events);
+        };
+        let files = || {
+            assert!(active_children().is_empty());
+            mp_harness::open_files()
+        };
+        run();
+        let before = files();
+        (0..10).for_each(|_| run());
+        eventually("all files are closed", || files() == before);
+        assert!(children().is_empty());
+    });
+}
