@@ -203,7 +203,7 @@ fn has_the_queue(m: &HeapMem, who: Member) -> bool {
 fn gives_up(m: &HeapMem, i: u32) {
     let says = || {
         LAST_GONE.note(m, member(i), |who| has_the_queue(m, who));
-        count_up(m, PARKING)
+        count_up(m, PARKING);
     };
     let releases = || {
         let mine = Seat::Member(member(i));

@@ -53,8 +53,8 @@ pub unsafe trait RingLayer: Send + Sync {
     /// A member that held this ring died, or gives it up; its sleepers should check again. `memory` is where
     /// the ring is; this process holds it, or visits the dead member, whose seat stays there meanwhile. What
     /// that member had leased has been [taken back](Self::take_back). Any number of processes may do it at
-    /// once. Whether a sleeper may have been announced.
-    fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32) -> bool;
+    /// once.
+    fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
 
     /// Wakes all sleepers of a ring, under the same conditions: what they check has changed outside of the
     /// ring.

@@ -210,7 +210,7 @@ impl Arena {
         if !is_told {
             return releases();
         }
-        // Waiters that were woken, or came after that, may have looked before the release, and sleep again.
+        // Waiters may look before the release, and sleep again.
         let says = || self.ring_holder_gone(block, me, std::process::id());
         if giving_up::give_up(&m, Self::ASKED, says, releases) {
             self.tell_of_a_lost_holder();

@@ -100,12 +100,12 @@ impl Arena {
         true
     }
 
-    /// Notes in a ring, which this process holds, that a holder is dead, or gives it up. Whether a sleeper may have been announced.
-    pub(crate) fn ring_holder_gone(&self, block: BlockId, member: Member, pid: u32) -> bool {
-        RINGS.get().is_some_and(|rings| {
+    /// Notes in a ring, which this process holds, that a holder is dead, or gives it up.
+    pub(crate) fn ring_holder_gone(&self, block: BlockId, member: Member, pid: u32) {
+        if let Some(rings) = RINGS.get() {
             let (at, len) = self.data_of(block);
-            rings.holder_gone(*self, (Word::at(at), len), block, member, pid)
-        })
+            rings.holder_gone(*self, (Word::at(at), len), block, member, pid);
+        }
     }
 
     /// Wakes the sleepers of a ring that a dead member has, which this process visits.

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | asked, one of the arena | how often waiters have asked | a waiter that has announced itself, finds other holders, and a process that goes: adds 1, then looks at the holders again |
 //! | last gone, one of each queue | 0; tag + 1 of the process that said last that it goes; bit 63: *several*: a process said so while the one before it had the queue still | a process that goes, or a visitor of a dead one, by one swap. *Several* stays |
-//! | noticed, one of the arena | how many deaths and releases | a process that has released a queue, and had woken a sleeper of it, or finds asked changed |
+//! | noticed, one of the arena | how many deaths and releases | a process that has released a queue, and finds asked changed |
 //!
 //! In order of its accesses, a process that goes reads *asked*; swaps *last gone*; counts the queue's parking words up; releases its
 //! seat (a barrier follows); reads *asked* again; counts *noticed* up, or not. A waiter announces itself at the parking word; reads
@@ -18,7 +18,8 @@
 //!
 //! Why that is enough, for each process that goes and each waiter that finds it there:
 //!
-//! - The waiter was announced before the process counted the parking word up: the process has seen it, and tells.
+//! - The waiter was announced before the process counted the parking word up: that wakes it, and it looks anew, as a waiter that was
+//!   announced after that.
 //! - It was announced after that, and asks. Its addition comes after the first look at *asked*. If it comes before the second one, the
 //!   process tells; else the waiter's second look at the seats comes after the release, and finds it.
 //! - It was announced after that, and does not ask: then it has read a *last gone* that is not older than the process's own word. That
@@ -104,18 +105,12 @@ fn ask<M: Mem + ?Sized>(m: &M, asked: Word) {
     }
 }
 
-/// Gives a queue up: `says` notes that, and wakes the sleepers; whether there may have been one. `releases` ends with a barrier behind
-/// its swap. Returns whether waiters have to be told now.
-pub fn give_up<M: Mem + ?Sized>(
-    m: &M,
-    asked: Word,
-    says: impl FnOnce() -> bool,
-    releases: impl FnOnce(),
-) -> bool {
+/// Gives a queue up: `says` notes that, and wakes the sleepers; `releases` ends with a barrier behind its swap. Returns whether waiters
+/// have to be told now.
+pub fn give_up<M: Mem + ?Sized>(m: &M, asked: Word, says: impl FnOnce(), releases: impl FnOnce()) -> bool {
     let before = if mutant!("gone.asked.read-late") { None } else { Some(m.load(asked)) };
-    let woken = says();
+    says();
     let before = before.unwrap_or_else(|| m.load(asked));
     releases();
-    let has_asked = m.load(asked) != before && !mutant!("arena.hold.asked-not-looked-at");
-    woken && !mutant!("arena.hold.release-not-told") || has_asked
+    m.load(asked) != before && !mutant!("arena.hold.asked-not-looked-at")
 }

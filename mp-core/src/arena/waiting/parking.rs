@@ -17,7 +17,7 @@
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters check after a poll interval, as if the word were not there |
-//! | | the process that has given up its seat of a queue, if a sleeper was announced there before, or has asked meanwhile, likewise | between the two | likewise |
+//! | | the process that has given up its seat of a queue, if a waiter has asked meanwhile, likewise | between the two | likewise |
 //! | asked: count | a waiter that finds a process which gives up a queue and may have it still, adds 1 | before it | as if it had not waited |
 //!
 //! A waiter reads the count, *then* checks whether the holder is dead, then sleeps as long as the count is
@@ -180,11 +180,11 @@ impl Steps for NotifyAll {
     }
 }
 
-/// Counts a wake-up of all at a parking word, before they are woken; whether one may have been announced.
+/// Counts a wake-up of all at a parking word, before they are woken.
 #[doc(hidden)]
-pub fn count_up<M: Mem + ?Sized>(m: &M, word: Word) -> bool {
+pub fn count_up<M: Mem + ?Sized>(m: &M, word: Word) {
     let count = if mutant!("park.wake-all.not-counted") { 0 } else { COUNT };
-    m.add(word, count) & ASLEEP != 0
+    m.add(word, count);
 }
 
 /// After a wake-up that woke no sleeper: takes the announcement back; ends with whether all sleepers have to be woken then.
@@ -296,11 +296,10 @@ impl Parking {
         }
     }
 
-    /// Wakes all sleepers; whether one may have been announced.
-    pub fn wake_all(&self) -> bool {
-        let may_sleep = count_up(self.arena.map(), self.word);
+    /// Wakes all sleepers.
+    pub fn wake_all(&self) {
+        count_up(self.arena.map(), self.word);
         futex::wake(self.futex(), i32::MAX as u32);
-        may_sleep
     }
 
     /// Announces a sleeper; what it returns goes to [`sleep`](Self::sleep), after looking again.

@@ -124,15 +124,8 @@ unsafe impl RingLayer for Rings {
         }
     }
 
-    fn holder_gone(
-        &self,
-        arena: Arena,
-        (base, len): (Word, u64),
-        block: BlockId,
-        dead: Member,
-        pid: u32,
-    ) -> bool {
-        let Some(ring) = RingMemory::at(arena, block, base, len) else { return false };
+    fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
+        let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
         // What came back is noted first, before waiters get an error because no other holder is left.
         if arena.me().is_ok_and(|me| me != dead) {
             ring.note_returned();
@@ -142,7 +135,7 @@ unsafe impl RingLayer for Rings {
             kept.unpin_dead(dead);
         }
         ring.note_gone(dead, pid);
-        ring.wake_all()
+        ring.wake_all();
     }
 
     fn wake(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {

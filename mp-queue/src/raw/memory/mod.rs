@@ -163,8 +163,8 @@ impl RingMemory {
     }
 
     /// Wakes all sleepers, whatever they wait for; whether one may have been announced.
-    pub(crate) fn wake_all(&self) -> bool {
-        [self.not_empty(), self.not_full(), self.finished()].map(|parking| parking.wake_all()).contains(&true)
+    pub(crate) fn wake_all(&self) {
+        [self.not_empty(), self.not_full(), self.finished()].iter().for_each(Parking::wake_all);
     }
 
     /// Where waiters sleep until something is finished.
