@@ -192,10 +192,12 @@ impl KeptEnd {
         let raw = self.raw();
         let at = At { parking: self.news(), what: None, call };
         match raw.within(wait, (raw.getting(), None), at, &attempt, || self.end.alone()) {
-            Err(late) if is_late(&late) => match self.end.alone() {
-                None => Err(late),
-                Some(alone) => attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())),
-            },
+            Err(late) if is_late(&late) && !mp_core::mutant!("queue.kept.end-not-told-when-late") => {
+                match self.end.alone() {
+                    None => Err(late),
+                    Some(alone) => attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())),
+                }
+            }
             end => end,
         }
     }

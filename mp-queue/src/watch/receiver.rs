@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use mp_core::mutant;
 use mp_core::mutex::Mutex;
 use mp_core::waits::Call;
 use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
@@ -58,7 +59,11 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// # Errors
     /// [`GetError::Failed`] when the value can't be decoded, or this process was forked.
     pub fn borrow(&self) -> Result<Arc<T>, GetError> {
-        Ok(self.read()?.1)
+        let (ticket, value) = self.read()?;
+        if mutant!("queue.watch.borrowed-is-seen") {
+            self.state.lock().seen = ticket;
+        }
+        Ok(value)
     }
 
     /// The newest value, which counts as seen from now on.
@@ -67,7 +72,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// As [`borrow`](Self::borrow).
     pub fn borrow_and_update(&self) -> Result<Arc<T>, GetError> {
         let (ticket, value) = self.read()?;
-        self.state.lock().seen = ticket;
+        if !mutant!("queue.watch.update-not-seen") {
+            self.state.lock().seen = ticket;
+        }
         Ok(value)
     }
 
@@ -75,7 +82,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
         loop {
             let at = self.end.kept()?.newest().ok_or_else(empty)?;
             if let Some((ticket, value)) = &self.state.lock().value
-                && *ticket == at.1
+                && (*ticket == at.1 || mutant!("queue.watch.first-value-kept"))
             {
                 return Ok((*ticket, value.clone()));
             }
@@ -170,6 +177,9 @@ impl<T> Receiver<T> {
 
     fn wait_changed_within(&self, wait: Wait) -> Result<(), GetError> {
         let ticket = self.end.wait((wait, Call::WatchChanged), || self.change(), GetError::is_empty)?;
+        if mutant!("queue.watch.change-not-seen") {
+            return Ok(());
+        }
         self.state.lock().seen = ticket;
         Ok(())
     }
@@ -182,19 +192,27 @@ impl<T> Receiver<T> {
     pub async fn changed(&self) -> Result<(), GetError> {
         let what = || Arc::new(Changed { end: self.end.clone(), seen: self.seen() }) as SharedWaitable;
         let ticket = mp_core::until(what, || Ok::<_, Error>(self.end.look(|| self.change()))).await??;
+        if mutant!("queue.watch.future-not-seen") {
+            return Ok(());
+        }
         self.state.lock().seen = ticket;
         Ok(())
     }
 
     /// Counts the present value as not seen.
     pub fn mark_changed(&self) {
+        if mutant!("queue.watch.not-marked") {
+            return;
+        }
         // No ticket has this lap: they begin with 1.
         self.state.lock().seen = Ticket { lap: 0, index: 0 };
     }
 
     /// Counts the present value as seen.
     pub fn mark_unchanged(&self) {
-        if let Ok(Some(newest)) = self.unseen() {
+        if let Ok(Some(newest)) = self.unseen()
+            && !mutant!("queue.watch.not-unmarked")
+        {
             self.state.lock().seen = newest;
         }
     }
@@ -207,6 +225,7 @@ impl<T> Receiver<T> {
     /// Whether both read the same cell.
     pub fn same_channel(&self, other: &Self) -> bool {
         self.end.raw().hold().block() == other.end.raw().hold().block()
+            || mutant!("queue.watch.all-one-channel")
     }
 }
 
@@ -256,7 +275,12 @@ impl Waitable for Changed {
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Self {
         let state = self.state.lock();
-        let state = State { seen: state.seen, value: state.value.clone() };
+        let seen = if mutant!("queue.watch.clone-has-seen-nothing") {
+            Ticket { lap: 0, index: 0 }
+        } else {
+            state.seen
+        };
+        let state = State { seen, value: state.value.clone() };
         Self { end: self.end.clone(), fingerprint: self.fingerprint, state: Mutex::new(state) }
     }
 }
@@ -272,7 +296,9 @@ impl<T> fmt::Debug for Receiver<T> {
 impl<T: 'static> Serialize for Receiver<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let attachments = self.end.attach("a watch::Receiver").map_err(S::Error::custom)?;
-        (attachments, self.seen().pack()).serialize(s)
+        let nothing = Ticket { lap: 0, index: 0 };
+        let seen = if mutant!("queue.watch.sent-has-seen-nothing") { nothing } else { self.seen() };
+        (attachments, seen.pack()).serialize(s)
     }
 }
 

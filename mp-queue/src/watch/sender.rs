@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::mutant;
 use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::{DeserializeOwned, Error as _};
@@ -45,7 +46,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// all as the arena has room for; [`PutError::Failed`] when the value can't be encoded, or there is no memory. The value is
     /// given back.
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
-        if self.end.is_alone() {
+        if self.end.is_alone() && !mutant!("queue.watch.sends-to-none") {
             return Err(PutError::Disconnected(value));
         }
         self.end.send(self.fingerprint, value, None).map(drop)
@@ -68,7 +69,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
                 Ok(newest) => newest,
                 Err(error) => return Err(PutError::Failed { value, error }),
             };
-            match self.end.send(self.fingerprint, value, Some(ticket))? {
+            let after = Some(ticket).filter(|_| !mutant!("queue.watch.replaces-another"));
+            match self.end.send(self.fingerprint, value, after)? {
                 Sent::Done(_) => return Ok(before),
                 Sent::Overtaken(back) => value = back,
             }
@@ -93,7 +95,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     pub fn send_if_modified(&self, mut modify: impl FnMut(&mut T) -> bool) -> Result<bool, Error> {
         loop {
             let (mut value, ticket) = read_newest(&self.end, self.fingerprint)?;
-            if !modify(&mut value) {
+            if !modify(&mut value) && !mutant!("queue.watch.unmodified-sent") {
                 return Ok(false);
             }
             match self.end.send(self.fingerprint, value, Some(ticket)) {

@@ -1,5 +1,6 @@
 //! Values that several processes watch.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use mp_tests::kill::killed;
 use mp_tests::task::woken_by;
 use mp_tests::{DEADLINE, Outcome, join, one_process, signal};
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize, Serializer};
 
 type Weights = (u64, FrozenTensor<u64>);
 
@@ -198,4 +200,49 @@ fn a_future_and_a_wait_end_when_the_other_side_is_gone() {
     woken_by(sender.closed(), || drop(receiver)).unwrap();
     assert!(sender.wait_closed_timeout(Duration::ZERO).unwrap());
     assert!(matches!(sender.send(2), Err(PutError::Disconnected(2))));
+}
+
+thread_local! {
+    /// What this thread does while it writes a [`Meanwhile`].
+    static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+struct Meanwhile(u32);
+
+impl Serialize for Meanwhile {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let Some(meanwhile) = MEANWHILE.take() {
+            meanwhile();
+        }
+        serializer.serialize_newtype_struct("Meanwhile", &self.0)
+    }
+}
+
+/// Another sender is faster: between the look at the newest value and the one that replaces it.
+#[test]
+fn what_is_replaced_was_the_newest_until_then_and_what_is_not_modified_stays() {
+    let (sender, receiver) = watch::channel(Meanwhile(1)).unwrap();
+    let before = |number| {
+        let other = sender.clone();
+        MEANWHILE.set(Some(Box::new(move || other.send(Meanwhile(number)).unwrap())));
+    };
+    before(2);
+    assert_eq!(sender.send_replace(Meanwhile(3)).unwrap(), Meanwhile(2));
+    assert_eq!(*receiver.borrow().unwrap(), Meanwhile(3));
+    before(4);
+    let mut seen = Vec::new();
+    let modified = sender.send_if_modified(|value| {
+        seen.push(value.0);
+        value.0 += 10;
+        true
+    });
+    assert!(modified.unwrap());
+    assert_eq!((seen, receiver.borrow_and_update().unwrap().0), (vec![3, 4], 14));
+    let unmodified = sender.send_if_modified(|value| {
+        value.0 = 99;
+        false
+    });
+    assert!(!unmodified.unwrap());
+    assert_eq!((receiver.has_changed().unwrap(), receiver.borrow().unwrap().0), (false, 14));
 }

@@ -103,7 +103,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("waits.", &[("mp-tests/waiting", "hangs::")]),
     ("spin.", &[("mp-core/lib", "arena::waiting")]),
-    ("invitation.", &[("mp-tests/invitations", "")]),
+    ("invitation.", &[("mp-tests/invitations", ""), ("mp-tests/fork", "raw::a_copy_does_not")]),
     ("spawn.interrupt.", &[("mp-tests/waiting", "interrupts::")]),
     ("deadlock.", &[("mp-core/lib", "arena::waiting::deadlock"), ("mp-tests/sync", "deadlocks::")]),
     (
@@ -190,6 +190,15 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-tests/queues", "watch::"),
             ("mp-tests/killed", "kept::"),
         ],
+    ),
+    ("queue.spin.", &[("mp-tests/waiting", "idle_cpu_time::")]),
+    (
+        "queue.watch.",
+        &[("mp-tests/queues", "watch::"), ("mp-queue/lib", "watch"), ("mp-tests/killed", "kept::")],
+    ),
+    (
+        "queue.broadcast.",
+        &[("mp-tests/queues", "broadcast::"), ("mp-queue/lib", ""), ("mp-tests/killed", "kept::")],
     ),
     (
         "queue.kept.",
