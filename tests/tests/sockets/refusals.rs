@@ -16,7 +16,7 @@ fn connected(what: &str) -> (Connection, UnixStream) {
     let listener = Listener::bind(name.as_str()).unwrap();
     let address = SocketAddr::from_abstract_name(&name[1..]).unwrap();
     let mut there = UnixStream::connect_addr(&address).unwrap();
-    let mut hello = b"mp-sock\x05\x00".to_vec();
+    let mut hello = b"mp-sock\x06\x00".to_vec();
     hello.resize(8 + 1 + 32, 7);
     there.write_all(&hello).unwrap();
     (listener.accept_timeout(DEADLINE).unwrap().unwrap(), there)
@@ -31,7 +31,8 @@ fn frame(fingerprint: u64, length_of_name: u16, rest: &[u8], length: usize) -> V
 /// A message: the number 5.
 fn five() -> Vec<u8> {
     let name = std::any::type_name::<u8>().as_bytes();
-    frame(mp_core::fnv1a(name), name.len() as u16, &[name, &[1, 5]].concat(), 2)
+    let bytes = mp_reduce::to_bytes(&mut 5_u8).unwrap();
+    frame(mp_core::fnv1a(name), name.len() as u16, &[name, &bytes].concat(), bytes.len())
 }
 
 /// It says that a `there::Sent` has come where a `there::Expected` was wanted.
