@@ -54,7 +54,7 @@ fn a_sender_to_a_stopped_process_waits_no_longer_than_told() {
     let mut sent = 0;
     let mut refused = 0;
     for round in 0..200_usize {
-        let value = message(sent, 500 + round % 7 * 3000);
+        let value = message(sent, 500 + round % 7 * 1000);
         let begin = Instant::now();
         let end = match round % 4 {
             0 => here.try_send(value),
