@@ -51,6 +51,7 @@ mod maker;
 mod message;
 mod metrics;
 mod retry;
+mod run;
 #[doc(hidden)]
 pub mod steps;
 mod thread;

@@ -4,163 +4,49 @@
 //! and results are encoded with their types where those are known, and stay bytes and attachments until they are where those
 //! are known again: in between no code of the user runs.
 //!
-//! Values without attachments travel many in one message ([`Many`]), each with the place where it ends, so that one that can't
-//! be read spoils no other. A value with attachments (tensors, queues) travels alone.
+//! Values without attachments travel [many in one message](crate::run::values). A value with attachments (tensors, queues) travels
+//! alone.
 //!
 //! A function is sent to a worker once, as a [`Closure`] that makes the [`Runner`]; after that it is a number.
-
-use std::fmt;
-use std::ops::Range;
-use std::sync::Arc;
+//!
+//! Each message begins with its kind, a byte, and numbers as they are ([`write_head`]): most have nothing else to be encoded.
 
 use mp_core::Error;
-use mp_core::message::level::afresh;
-use mp_core::message::{Codec, Incoming, IntoOutcome, Message, Outgoing, Returned, Undecodable};
-use mp_core::user_code::drop_caught;
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, Undecodable};
 use mp_reduce::MessagePack;
-use mp_spawn::{Closure, Lent, Raise, StateClosure};
+use mp_spawn::{Closure, Raise};
 
-use crate::clock::TaskClock;
-use crate::held::Held;
+use crate::run::runner::Runner;
+use crate::run::values::{Args, Many, Plain, write_many};
 
-/// Values that were encoded one after the other, with nothing attached to any.
-#[derive(Default, Debug)]
-pub(crate) struct Plain {
-    /// Where each ends in `bytes`.
-    pub(crate) ends: Vec<u32>,
-    pub(crate) bytes: Vec<u8>,
+/// Writes the kind of a message, and numbers as they are.
+fn write_head<const N: usize>(out: &mut Outgoing, kind: u8, words: [u64; N]) {
+    out.bytes().push(kind);
+    write_words(out, words);
 }
 
-impl Plain {
-    /// Where value `i` is.
-    fn range(&self, i: usize) -> Range<usize> {
-        let start = i.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
-        start..self.ends[i] as usize
-    }
+fn write_words<const N: usize>(out: &mut Outgoing, words: [u64; N]) {
+    words.iter().for_each(|word| out.bytes().extend_from_slice(&word.to_le_bytes()));
 }
 
-/// Some values of them.
-#[derive(Clone, Debug)]
-pub(crate) struct Slice {
-    pub(crate) plain: Arc<Plain>,
-    pub(crate) items: Range<usize>,
+/// Reads the kind of a message.
+fn kind(inc: &mut Incoming) -> mp_core::Result<u8> {
+    let kind = *inc.rest().first().ok_or_else(too_short)?;
+    inc.advance(1);
+    Ok(kind)
 }
 
-impl Slice {
-    pub(crate) fn of(plain: Plain) -> Slice {
-        let items = 0..plain.ends.len();
-        Slice { plain: Arc::new(plain), items }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.items.len()
-    }
-
-    /// Those from `from` to `to`, as numbered in here.
-    pub(crate) fn part(&self, from: usize, to: usize) -> Slice {
-        let first = self.items.start;
-        Slice { plain: Arc::clone(&self.plain), items: first + from..first + to }
-    }
-
-    fn write(&self, out: &mut Outgoing) {
-        let Range { start, end } = self.items.clone();
-        let Some(last) = end.checked_sub(1).filter(|last| *last >= start) else { return };
-        let bytes = self.plain.range(start).start..self.plain.range(last).end;
-        write_many(out, &self.plain.ends[start..end], bytes.start as u32, &self.plain.bytes[bytes]);
-    }
+/// Reads numbers.
+fn words<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u64; N]> {
+    let (words, _) = inc.rest().as_chunks::<8>();
+    let words = words.first_chunk::<N>().ok_or_else(too_short)?.map(u64::from_le_bytes);
+    inc.advance(8 * N);
+    Ok(words)
 }
 
-/// Writes values as [`Many`] reads them: where each ends, counted from `start`, and all of them.
-fn write_many(out: &mut Outgoing, ends: &[u32], start: u32, bytes: &[u8]) {
-    let to = out.bytes();
-    to.reserve(4 * ends.len() + bytes.len());
-    ends.iter().for_each(|end| to.extend_from_slice(&(end - start).to_le_bytes()));
-    to.extend_from_slice(bytes);
-}
-
-/// Values that were received, `count` of them in one message.
-#[derive(Debug)]
-pub(crate) struct Many {
-    inc: Box<Incoming>,
-    pub(crate) count: usize,
-}
-
-impl Many {
-    /// Of what a dead worker has left.
-    pub(crate) fn found(ends: &[u32], bytes: &[u8]) -> Many {
-        let mut out = Outgoing::default();
-        write_many(&mut out, ends, 0, bytes);
-        let bytes = std::mem::take(out.bytes());
-        Many { inc: Box::new(Incoming::from_plain(bytes)), count: ends.len() }
-    }
-
-    /// Value `i`; `None` if it is not there, or the message is none of ours.
-    #[inline]
-    pub(crate) fn get(&self, i: usize) -> Option<&[u8]> {
-        self.all().get(i)
-    }
-
-    /// All of them, to be read one after the other.
-    #[inline]
-    pub(crate) fn all(&self) -> AllOf<'_> {
-        let parts = self.inc.rest().split_at_checked(self.count.saturating_mul(4));
-        let (ends, bytes) = parts.unwrap_or_default();
-        AllOf { ends: ends.as_chunks().0, bytes }
-    }
-}
-
-/// Values of one message.
-#[derive(Clone, Copy)]
-pub(crate) struct AllOf<'a> {
-    ends: &'a [[u8; 4]],
-    bytes: &'a [u8],
-}
-
-impl<'a> AllOf<'a> {
-    /// Value `i`; `None` if it is not there, or the message is none of ours.
-    #[inline]
-    pub(crate) fn get(self, i: usize) -> Option<&'a [u8]> {
-        let end = |i: usize| self.ends.get(i).map(|end| u32::from_le_bytes(*end) as usize);
-        let start = if i == 0 { 0 } else { end(i - 1)? };
-        self.bytes.get(start..end(i)?)
-    }
-}
-
-/// The arguments of one task or of many.
-#[derive(Debug)]
-pub(crate) enum Args {
-    /// To be sent: of a call, nothing attached.
-    Plain(Slice),
-    /// To be sent: of one task.
-    Alone(Outgoing),
-    /// Received.
-    Many(Many),
-    /// Received, of one task.
-    One(Box<Incoming>),
-}
-
-impl Args {
-    fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
-        match self {
-            Args::Plain(slice) => {
-                slice.write(out);
-                Ok(())
-            }
-            Args::Alone(alone) => out.append(std::mem::take(alone)),
-            Args::Many(_) | Args::One(_) => {
-                Err(Error::Unsendable("it was received, and is not sent again".into()))
-            }
-        }
-    }
-
-    /// Of how many tasks.
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Args::Plain(slice) => slice.len(),
-            Args::Many(many) => many.count,
-            Args::Alone(_) | Args::One(_) => 1,
-        }
-    }
+#[cold]
+fn too_short() -> Error {
+    Error::Malformed("a message of a pool is too short".into())
 }
 
 /// What is left of a message, to be read later.
@@ -216,18 +102,21 @@ impl Message for Task {
                     (_, false) => RUN,
                     (_, true) => RUN_TIMED,
                 };
-                C::write(out, &(kind, *id, *code, args.len()))?;
+                write_head(out, kind, [*id, *code, args.len() as u64]);
                 args.write(out)
             }
             Task::Learn { code, runner: Sent::Out(runner) } => {
-                C::write(out, &(LEARN, 0_u64, *code, 0_usize))?;
+                write_head(out, LEARN, [0, *code, 0]);
                 // Code of the user runs in here.
                 Raise::catch(|| runner.encode::<C>(out)).unwrap_or_else(|raise| {
                     Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
                 })
             }
             Task::Learn { .. } => Err(Error::Unsendable("it was received, and is not sent again".into())),
-            Task::Forget { code } => C::write(out, &(FORGET, 0_u64, *code, 0_usize)),
+            Task::Forget { code } => {
+                write_head(out, FORGET, [0, *code, 0]);
+                Ok(())
+            }
         }
     }
 
@@ -238,10 +127,11 @@ impl Message for Task {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
-        let (kind, id, code, count) = C::read::<(u8, u64, u64, usize)>(inc)?;
+        let kind = kind(inc)?;
+        let [id, code, count] = words(inc)?;
         match kind {
             RUN | RUN_TIMED => {
-                let args = Args::Many(Many { inc: rest(inc), count });
+                let args = Args::Many(Many::new(inc, count as usize));
                 Ok(Task::Run { id, code, timed: kind == RUN_TIMED, args })
             }
             ALONE | ALONE_TIMED => {
@@ -311,39 +201,49 @@ impl Reply {
             Reply::Ready { .. } | Reply::Remaking { .. } | Reply::Noted { .. } | Reply::Wake => None,
         }
     }
+
+    /// What it is; its worker, and two numbers more.
+    fn head(&self) -> (u8, [u64; 3]) {
+        let (kind, worker, id, item) = match self {
+            Reply::Ready { worker, pid } => (READY, worker, u64::from(*pid), &0),
+            Reply::Remaking { worker } => (REMAKING, worker, 0, &0),
+            Reply::Noted { worker, code } => (NOTED, worker, *code, &0),
+            Reply::Part { worker, id, item, .. } => (PART, worker, *id, item),
+            Reply::Done { worker, id, item, .. } => (DONE, worker, *id, item),
+            Reply::Raised { worker, id, item, .. } => (RAISED, worker, *id, item),
+            Reply::Undecodable { worker, id, item, .. } => (UNDECODABLE, worker, *id, item),
+            Reply::Unsendable { worker, id, item, result: true, .. } => (VALUE, worker, *id, item),
+            Reply::Unsendable { worker, id, item, result: false, .. } => (ARGUMENTS, worker, *id, item),
+            Reply::Wake => (WAKE, &0, 0, &0),
+        };
+        (kind, [*worker as u64, id, *item as u64])
+    }
 }
 
 impl Message for Reply {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        if matches!(self, Reply::Wake) {
+            // So small that its message needs no memory of its own.
+            write_head(out, WAKE, []);
+            return Ok(());
+        }
+        let (kind, words) = self.head();
+        write_head(out, kind, words);
         match self {
-            Reply::Ready { worker, pid } => C::write(out, &(READY, *worker, u64::from(*pid), 0_usize)),
-            Reply::Remaking { worker } => C::write(out, &(REMAKING, *worker, 0_u64, 0_usize)),
-            Reply::Noted { worker, code } => C::write(out, &(NOTED, *worker, *code, 0_usize)),
-            Reply::Part { worker, id, item, nanos, values: Values::Out(plain) } => {
-                C::write(out, &(PART, *worker, *id, *item))?;
-                C::write(out, &(*nanos, plain.ends.len()))?;
+            Reply::Ready { .. } | Reply::Remaking { .. } | Reply::Noted { .. } | Reply::Wake => Ok(()),
+            Reply::Part { nanos, values: Values::Out(plain), .. } => {
+                write_words(out, [*nanos, plain.ends.len() as u64]);
                 write_many(out, &plain.ends, 0, &plain.bytes);
                 Ok(())
             }
-            Reply::Done { worker, id, item, value: Value::Out(value) } => {
-                C::write(out, &(DONE, *worker, *id, *item))?;
-                out.append(std::mem::take(value))
-            }
-            Reply::Raised { worker, id, item, raise } => {
-                C::write(out, &(RAISED, *worker, *id, *item))?;
-                C::write(out, raise)
-            }
-            Reply::Undecodable { worker, id, item, arguments } => {
-                C::write(out, &(UNDECODABLE, *worker, *id, *item))?;
+            Reply::Done { value: Value::Out(value), .. } => out.append(std::mem::take(value)),
+            Reply::Raised { raise, .. } => C::write(out, raise),
+            Reply::Undecodable { arguments, .. } => {
                 C::write(out, &arguments.to_parts())?;
                 out.bytes().extend_from_slice(arguments.bytes());
                 Ok(())
             }
-            Reply::Unsendable { worker, id, item, result, why } => {
-                C::write(out, &(if *result { VALUE } else { ARGUMENTS }, *worker, *id, *item))?;
-                C::write(out, why)
-            }
-            Reply::Wake => C::write(out, &(WAKE, 0_usize, 0_u64, 0_usize)),
+            Reply::Unsendable { why, .. } => C::write(out, why),
             Reply::Part { .. } | Reply::Done { .. } => {
                 Err(Error::Unsendable("it was received, and is not sent again".into()))
             }
@@ -353,20 +253,20 @@ impl Message for Reply {
     fn take_back(&mut self, _: &mut Returned) {}
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
-        let (kind, worker, id, item) = C::read::<(u8, usize, u64, usize)>(inc)?;
+        let kind = kind(inc)?;
+        if kind == WAKE {
+            return Ok(Reply::Wake);
+        }
+        let [worker, id, item] = words(inc)?;
+        let (worker, item) = (worker as usize, item as usize);
         match kind {
             READY => Ok(Reply::Ready { worker, pid: id as u32 }),
             REMAKING => Ok(Reply::Remaking { worker }),
             NOTED => Ok(Reply::Noted { worker, code: id }),
             PART => {
-                let (nanos, count) = C::read::<(u64, usize)>(inc)?;
-                Ok(Reply::Part {
-                    worker,
-                    id,
-                    item,
-                    nanos,
-                    values: Values::In(Many { inc: rest(inc), count }),
-                })
+                let [nanos, count] = words(inc)?;
+                let values = Values::In(Many::new(inc, count as usize));
+                Ok(Reply::Part { worker, id, item, nanos, values })
             }
             DONE => Ok(Reply::Done { worker, id, item, value: Value::In(rest(inc)) }),
             RAISED => Ok(Reply::Raised { worker, id, item, raise: C::read(inc)? }),
@@ -378,179 +278,7 @@ impl Message for Reply {
             ARGUMENTS | VALUE => {
                 Ok(Reply::Unsendable { worker, id, item, result: kind == VALUE, why: C::read(inc)? })
             }
-            WAKE => Ok(Reply::Wake),
             other => Err(Error::Malformed(format!("a reply of kind {other}"))),
         }
-    }
-}
-
-/// How a task went in its worker.
-pub(crate) enum Ran {
-    /// Its result is written.
-    Done,
-    Raised(Box<Raise>),
-    /// Its arguments could not be read.
-    Undecodable(Box<Undecodable>),
-    /// Nothing could read its arguments.
-    Unreadable(String),
-    Unsendable(String),
-}
-
-type One = dyn Fn(&mut Held, Incoming, &mut Outgoing) -> Ran;
-type OfMany = dyn Fn(&mut Held, &[u8], &mut Outgoing) -> Ran;
-
-/// Runs tasks with one function: knows its types.
-pub(crate) struct Runner {
-    one: Box<One>,
-    of_many: Box<OfMany>,
-}
-
-impl fmt::Debug for Runner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Runner")
-    }
-}
-
-impl Runner {
-    pub(crate) fn new<A: Message, R: IntoOutcome>(function: impl Fn(A) -> R + 'static) -> Runner {
-        let function = Arc::new(function);
-        let again = Arc::clone(&function);
-        Runner {
-            one: Box::new(move |_, inc, out| run(&*function, || alone(inc), out)),
-            of_many: Box::new(move |_, bytes, out| run(&*again, || plain(bytes), out)),
-        }
-    }
-
-    /// Of a function that gets the worker's state.
-    pub(crate) fn with_state<S: 'static, A: Message, R: IntoOutcome>(
-        function: impl Fn(&mut S, A) -> R + Copy + 'static,
-    ) -> Runner {
-        Runner {
-            one: Box::new(move |held, inc, out| with_state(held, function, || alone(inc), out)),
-            of_many: Box::new(move |held, bytes, out| with_state(held, function, || plain(bytes), out)),
-        }
-    }
-
-    /// Of a closure that gets the worker's state.
-    pub(crate) fn with_lent<S: 'static, A: Message, R: IntoOutcome>(
-        closure: StateClosure<S, A, R>,
-    ) -> Runner {
-        let again = closure.clone();
-        Runner {
-            one: Box::new(move |held, inc, out| with_lent(held, &closure, || alone(inc), out)),
-            of_many: Box::new(move |held, bytes, out| with_lent(held, &again, || plain(bytes), out)),
-        }
-    }
-
-    /// Calls it with arguments that came alone, and writes its result.
-    pub(crate) fn one(&self, held: &mut Held, args: Incoming, out: &mut Outgoing) -> Ran {
-        (self.one)(held, args, out)
-    }
-
-    /// Calls it with arguments that came with others, and writes its result.
-    #[inline]
-    pub(crate) fn of_many(&self, held: &mut Held, args: &[u8], out: &mut Outgoing) -> Ran {
-        (self.of_many)(held, args, out)
-    }
-}
-
-/// Reads arguments that came alone.
-fn alone<A: Message>(mut inc: Incoming) -> mp_core::Result<A> {
-    // What comes before them is the pool's.
-    let before = inc.whole().len() - inc.rest().len();
-    let args = A::decode::<MessagePack>(&mut inc);
-    // What is attached and not in the arguments is dropped here, and not kept while they are used.
-    args.map_err(|error| Undecodable::of_message::<A>(error, inc.whole().get(before..).unwrap_or_default()))
-}
-
-/// Reads arguments that came with others.
-#[inline]
-fn plain<A: Message>(bytes: &[u8]) -> mp_core::Result<A> {
-    A::decode_plain::<MessagePack>(bytes).map_err(|error| Undecodable::of_message::<A>(error, bytes))
-}
-
-/// As [`run`], for a function that gets the state.
-fn with_state<S: 'static, A: Message, R: IntoOutcome>(
-    held: &mut Held,
-    function: impl Fn(&mut S, A) -> R,
-    read: impl FnOnce() -> mp_core::Result<A>,
-    out: &mut Outgoing,
-) -> Ran {
-    let Some((state, lent)) = held.lend::<S>() else {
-        return Ran::Unreadable(NO_STATE.into());
-    };
-    let call = |args| {
-        *lent = true;
-        let result = function(state, args);
-        *lent = false;
-        result
-    };
-    run(call, read, out)
-}
-
-const NO_STATE: &str = "the worker has no state of this type";
-
-/// As [`run`], for a closure that is lent the state.
-fn with_lent<S: 'static, A: Message, R: IntoOutcome>(
-    held: &mut Held,
-    closure: &StateClosure<S, A, R>,
-    read: impl FnOnce() -> mp_core::Result<A>,
-    out: &mut Outgoing,
-) -> Ran {
-    let Some(state) = held.take::<S>() else {
-        return Ran::Unreadable(NO_STATE.into());
-    };
-    // Out here it stays if nothing is called, and is gone if the closure panics.
-    let mut lent = Some(state);
-    let call = |args| {
-        let state = lent.take().expect("it is called once");
-        let (back, result) = closure.call((Lent::new(state), args));
-        lent = back.into_inner();
-        result
-    };
-    let ran = run(call, read, out);
-    held.give_back(lent);
-    ran
-}
-
-/// Calls a function, and writes its result behind what `out` has. Everything in here is code of the user, and may panic.
-#[inline]
-fn run<A: Message, R: IntoOutcome>(
-    function: impl FnOnce(A) -> R,
-    read: impl FnOnce() -> mp_core::Result<A>,
-    out: &mut Outgoing,
-) -> Ran {
-    // Out here it is dropped by itself, whatever panics.
-    let mut result = None;
-    let mut written = false;
-    let call = || {
-        let args = match read() {
-            Ok(args) => args,
-            Err(Error::Undecodable(arguments)) => return Ran::Undecodable(arguments),
-            Err(error) => return Ran::Unreadable(error.to_string()),
-        };
-        // An error of the user's is shown and dropped in here, too.
-        let value = match function(args).into_result() {
-            Ok(value) => result.insert(value),
-            Err(error) => {
-                // One with a backtrace takes its time.
-                let _paused = TaskClock::pause();
-                return Ran::Raised(Raise::error(&*error));
-            }
-        };
-        if let Err(error) = afresh(|| value.encode::<MessagePack>(out)) {
-            return Ran::Unsendable(error.to_string());
-        }
-        written = true;
-        Ran::Done
-    };
-    let ran = Raise::catch(call);
-    let returned = result.is_some();
-    drop_caught(result);
-    match ran {
-        Ok(ran) => ran,
-        Err(_) if written => Ran::Done,
-        Err(raise) if returned => Ran::Unsendable(format!("its `Serialize` panicked: {}", raise.message())),
-        Err(raise) => Ran::Raised(raise),
     }
 }

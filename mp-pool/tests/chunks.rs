@@ -115,22 +115,24 @@ fn what_is_not_begun_of_a_chunk_can_be_cancelled() {
 #[test]
 fn a_worker_that_has_done_as_many_as_it_may_leaves_the_rest_of_its_chunk() {
     const TASKS: usize = 20;
-    let pool = Pool::builder().processes(2).max_tasks_per_child(3).build().unwrap();
-    let begun = counts(TASKS);
-    let seen = begun.clone();
-    let call = pool.task_closure(closure!([seen] |item: usize| {
-        seen.fetch_add(item, 1);
-        (item, std::process::id())
-    }));
-    let results = got(call.chunksize(8).map_async(0..TASKS)).unwrap();
-    let mut times = std::collections::HashMap::<u32, u32>::new();
-    for (at, (item, pid)) in results.into_iter().enumerate() {
-        assert_eq!(at, item);
-        *times.entry(pid).or_default() += 1;
+    for most in [3, 5] {
+        let pool = Pool::builder().processes(2).max_tasks_per_child(most).build().unwrap();
+        let begun = counts(TASKS);
+        let seen = begun.clone();
+        let call = pool.task_closure(closure!([seen] |item: usize| {
+            seen.fetch_add(item, 1);
+            (item, std::process::id())
+        }));
+        let results = got(call.chunksize(8).map_async(0..TASKS)).unwrap();
+        let mut times = std::collections::HashMap::<u32, u64>::new();
+        for (at, (item, pid)) in results.into_iter().enumerate() {
+            assert_eq!(at, item);
+            *times.entry(pid).or_default() += 1;
+        }
+        assert!(times.values().all(|count| *count <= most), "{times:?}");
+        assert_eq!(begun.to_vec(), [1; TASKS]);
+        join(&pool);
     }
-    assert!(times.values().all(|count| *count <= 3), "{times:?}");
-    assert_eq!(begun.to_vec(), [1; TASKS]);
-    join(&pool);
 }
 
 /// Can be sent if its number is even.
@@ -201,6 +203,93 @@ fn results_of_all_kinds_in_a_chunk_keep_their_order() {
     assert!(results.wait_timeout(DEADLINE), "{results:?}");
     results.results().into_iter().enumerate().for_each(|(item, result)| check(item, result));
     call.imap(0..30).enumerate().for_each(|(item, result)| check(item, result));
+    join(&pool);
+}
+
+/// A number, some of which can't be written.
+#[derive(Debug, PartialEq, Deserialize)]
+struct Touchy(usize);
+
+impl Serialize for Touchy {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self.0 % 50 {
+            27 => Err(serde::ser::Error::custom("it is refused")),
+            37 => panic!("it panics"),
+            _ => self.0.serialize(s),
+        }
+    }
+}
+
+/// A number, some of which panic when a worker drops them.
+#[derive(Debug, Serialize, Deserialize)]
+struct Unstable(usize);
+
+impl Drop for Unstable {
+    fn drop(&mut self) {
+        assert!(self.0 % 50 != 47 || current_worker().is_none(), "a drop panics");
+    }
+}
+
+/// Quick items are done in a row. What becomes of one of them is said of that one, and each was begun once.
+#[test]
+fn what_fails_among_quick_items_is_said_of_itself() {
+    const TASKS: usize = 3000;
+    let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
+    let begun = counts(TASKS);
+    let seen = begun.clone();
+    let call = pool.task_closure(closure!([seen] |item: usize| -> Result<Touchy, Refused> {
+        seen.fetch_add(item, 1);
+        match item % 50 {
+            7 => panic!("task {item} panics"),
+            17 => Err(Refused(item)),
+            _ => Ok(Touchy(item)),
+        }
+    }));
+    let results = call.chunksize(TASKS).map_async(0..TASKS);
+    assert!(results.wait_timeout(DEADLINE), "{results:?}");
+    for (item, result) in results.results().into_iter().enumerate() {
+        match (item % 50, result) {
+            (7, Err(TaskError::Raised(raised))) => assert_eq!(raised.message, format!("task {item} panics")),
+            (17, Err(TaskError::Raised(raised))) => assert_eq!(raised.message, Refused(item).to_string()),
+            (27, Err(TaskError::Value { why, .. })) => assert!(why.contains("it is refused"), "{why}"),
+            (37, Err(TaskError::Value { why, .. })) => assert!(why.contains("it panics"), "{why}"),
+            (7 | 17 | 27 | 37, other) => panic!("{item}: {other:?}"),
+            (_, result) => assert_eq!(result.unwrap(), Touchy(item)),
+        }
+    }
+    assert_eq!(begun.to_vec(), [1; TASKS]);
+    // Each of them is sent, and then dropped.
+    let unstable = got(pool.task(Ok::<_, Refused>).chunksize(TASKS).map_async((0..TASKS).map(Unstable)));
+    assert!(unstable.unwrap().into_iter().map(|result| result.0).eq(0..TASKS));
+    join(&pool);
+}
+
+/// Also where hundreds are done between two looks at the clock.
+#[test]
+fn a_worker_that_dies_among_quick_items_costs_the_one_that_it_was_at() {
+    const TASKS: usize = 3000;
+    let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
+    for deadly in [700, 1999] {
+        let begun = counts(TASKS);
+        let seen = begun.clone();
+        let call = pool.task_closure(closure!([seen, deadly] |item: usize| {
+            if seen.fetch_add(item, 1) == 0 && item == *deadly {
+                std::process::abort();
+            }
+            10 * item
+        }));
+        let results = call.chunksize(TASKS).map_async(0..TASKS);
+        assert!(results.wait_timeout(DEADLINE), "{results:?}");
+        for (item, result) in results.results().into_iter().enumerate() {
+            match result {
+                Ok(value) => assert!(value == 10 * item && item != deadly, "{item}"),
+                Err(error) => {
+                    assert!(matches!(error, TaskError::WorkerLost(_)) && item == deadly, "{item}: {error}")
+                }
+            }
+        }
+        assert_eq!(begun.to_vec(), [1; TASKS]);
+    }
     join(&pool);
 }
 

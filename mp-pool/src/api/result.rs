@@ -1,5 +1,6 @@
 //! Results that may still have to come.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -94,17 +95,29 @@ pub trait ResultKind<T>: sealed::Sealed {
 /// The outcomes of a call that is done.
 #[doc(hidden)]
 #[expect(missing_debug_implementations, reason = "no value of it is ever seen")]
-pub struct Taking<'a>(&'a Job);
+pub struct Taking<'a> {
+    job: &'a Job,
+    /// Those that were there when it looked.
+    runs: VecDeque<Run>,
+}
 
-impl Taking<'_> {
+impl<'a> Taking<'a> {
+    fn new(job: &'a Job) -> Self {
+        Taking { job, runs: VecDeque::new() }
+    }
+
     /// The next outcomes, once they are there.
-    fn next(&self) -> Option<Run> {
-        self.0.wait(None, |slots| slots.has_next() || slots.is_empty());
-        self.0.slots().next()
+    fn next(&mut self) -> Option<Run> {
+        if self.runs.is_empty() {
+            self.job.wait(None, |slots| slots.has_next() || slots.is_empty());
+            let slots = &mut *self.job.slots();
+            self.runs.extend(std::iter::from_fn(|| slots.next()));
+        }
+        self.runs.pop_front()
     }
 
     fn wait(&self) {
-        self.0.wait(None, Slots::all_done);
+        self.job.wait(None, Slots::all_done);
     }
 }
 
@@ -235,7 +248,7 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
         if !self.job.is_ours() {
             return Err(TaskError::Terminated);
         }
-        S::read(&mut Taking(&self.job))
+        S::read(&mut Taking::new(&self.job))
     }
 
     /// Calls `call` with the result when it is there; before this returns if it is there already.
@@ -315,7 +328,7 @@ impl<T: Message> AsyncResult<T, Multiple> {
         if !self.job.is_ours() {
             return (0..self.total).map(|_| Err(TaskError::Terminated)).collect();
         }
-        let taking = Taking(&self.job);
+        let mut taking = Taking::new(&self.job);
         let runs = std::iter::from_fn(|| taking.next());
         let mut all = Vec::with_capacity(self.total);
         runs.for_each(|mut run| all.extend((0..run.count).map(|i| read(&mut run, i))));

@@ -7,7 +7,8 @@ use mp_queue::EncodedMessage;
 
 use crate::calls::job::Job;
 use crate::calls::source::Keep;
-use crate::message::{Slice, Task};
+use crate::message::Task;
+use crate::run::values::Slice;
 
 /// What another attempt at a task is made with, or the rest of a chunk is given to another worker; dropping it lets no panic out.
 pub(crate) enum Kept {

@@ -20,8 +20,8 @@ use crate::calls::outcomes::Run;
 use crate::calls::source::{Piece, Rubbish, Source};
 use crate::calls::tickets::Tickets;
 use crate::maker::Maker;
-use crate::message::Runner;
 use crate::retry::Retry;
+use crate::run::runner::Runner;
 use crate::steps::chunk::MOST_ITEMS;
 
 /// How long a chunk should take: much longer than it takes to send it, and short enough for the workers to end together.

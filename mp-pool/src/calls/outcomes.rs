@@ -6,7 +6,7 @@ use std::time::Duration;
 use mp_core::message::Incoming;
 
 use crate::error::TaskError;
-use crate::message::Many;
+use crate::run::values::Many;
 
 /// What came of tasks in a row.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use mp_spawn::Raise;
 use crate::calls::chunk::Kept;
 use crate::calls::lanes::Takes;
 use crate::error::Unsendable;
-use crate::message::{Args, Plain, Slice};
+use crate::run::values::{Args, Plain, Slice};
 
 /// How many bytes of arguments go into a chunk, unless one task has more.
 const MOST_BYTES: usize = 64 << 10;
@@ -35,8 +35,24 @@ pub(crate) struct Piece {
 impl Piece {
     /// Of tasks that have not been begun.
     fn plain(first: usize, plain: Plain) -> Piece {
-        let slice = Slice::of(plain);
+        Piece::of(first, Slice::of(plain))
+    }
+
+    fn of(first: usize, slice: Slice) -> Piece {
         Piece { first, tries: 0, args: Ok(Args::Plain(slice.clone())), kept: Kept::Plain(slice) }
+    }
+
+    /// Hands it out in pieces of this many tasks.
+    pub(crate) fn split(self, size: usize, mut piece: impl FnMut(Piece)) {
+        match &self.args {
+            Ok(Args::Plain(slice)) if slice.len() > size => {
+                for from in (0..slice.len()).step_by(size) {
+                    let part = slice.part(from, (from + size).min(slice.len()));
+                    piece(Piece::of(self.first + from, part));
+                }
+            }
+            _ => piece(self),
+        }
     }
 
     /// Of one task that was begun `tries` times.

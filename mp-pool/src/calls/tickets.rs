@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::calls::outcomes::{Run, What};
 use crate::error::TaskError;
-use crate::message::Many;
+use crate::run::values::Many;
 
 /// The outcomes of a stream's tasks, each of which has an index.
 #[derive(Debug)]

@@ -20,6 +20,7 @@
 //! function's note is given once more, and the chunk waits for it. Until then a task of each can be lost with the worker.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::OnceLock;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
@@ -30,18 +31,14 @@ use mp_spawn::{Closure, Raise};
 use serde::{Deserialize, Serialize};
 
 use crate::child::note;
-use crate::clock::{TaskClock, now};
+use crate::clock::TaskClock;
 use crate::held::{Failure, Held, MakeState};
-use crate::message::{Args, Plain, Ran, Reply, Runner, Task, Value, Values};
+use crate::message::{Reply, Task, Value, Values};
+use crate::run::row::{Part, Row};
+use crate::run::runner::{Ran, Runner};
+use crate::run::values::Args;
 use crate::steps::chunk::Turn;
 use crate::watch::{Own, Watch};
-
-/// How long results are kept back, in nanoseconds, while the next task of the chunk is begun.
-const KEPT_BACK: u64 = 1_000_000;
-/// How many tasks are done without a look at the clock, at most,
-const MOST_UNTIMED: u32 = 256;
-/// as long as they take no longer than this together, in nanoseconds.
-const UNTIMED: u64 = 50_000;
 
 /// What a worker calls before its first task.
 pub(crate) type Initializer = Closure<(), Result<(), Failure>>;
@@ -116,7 +113,7 @@ struct Life {
     clock: &'static TaskClock,
     own: Own,
     held: Held,
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, Rc<Known>>,
     /// Chunks of functions that it is about to learn: the note was taken back with other tasks, by the pool, and comes again.
     waiting: HashMap<u64, Vec<Run>>,
     /// How many tasks it has done.
@@ -135,15 +132,21 @@ impl Life {
             && self.waiting.is_empty()
     }
 
+    /// How many tasks it may do without a look at that, at least one.
+    fn may_do(&self) -> usize {
+        match self.most_tasks {
+            0 => usize::MAX >> 1,
+            most => most.saturating_sub(self.done).max(1) as usize,
+        }
+    }
+
     fn take(&mut self, task: Task) -> Result<(), Failure> {
         let worker = self.worker;
         match task {
             Task::Run { id, code, timed, args } => {
                 let run = Run { id, timed, args };
-                if let Some(known) = self.known.remove(&code) {
-                    let ran = self.run(&known, run);
-                    self.known.insert(code, known);
-                    return ran;
+                if let Some(known) = self.known.get(&code).cloned() {
+                    return self.run(&known, run);
                 }
                 if !mp_core::mutant!("pool.early-task-dropped") {
                     self.waiting.entry(code).or_default().push(run);
@@ -151,12 +154,11 @@ impl Life {
                 Ok(())
             }
             Task::Learn { code, runner } => {
-                let known = runner.read().map(Apart::new);
+                let known = Rc::new(runner.read().map(Apart::new));
                 say(&self.replies, Reply::Noted { worker, code })?;
                 let waiting = self.waiting.remove(&code).unwrap_or_default();
-                let ran = waiting.into_iter().try_for_each(|run| self.run(&known, run));
-                self.known.insert(code, known);
-                ran
+                self.known.insert(code, Rc::clone(&known));
+                waiting.into_iter().try_for_each(|run| self.run(&known, run))
             }
             Task::Forget { code } => {
                 self.known.remove(&code);
@@ -170,31 +172,32 @@ impl Life {
         let count = args.len();
         // Of one task, without a time, there is nothing that could be taken back or condemned.
         let watched = count > 1 || timed;
-        let begun = now();
+        let mut part = Part::of(id);
         if timed {
             self.clock.start();
         }
         if watched {
             go_on(self.own.begin(id, count));
         }
-        let mut part =
-            Part { id, item: 0, since: begun, looked: begun, untimed: 0, left: 0, ..Part::default() };
-        for item in 0..count {
-            let start = part.out.bytes().len();
-            let ran = match (known.as_ref().map(Apart::get), &mut args) {
-                (Ok(Some(runner)), Args::One(args)) => {
-                    runner.one(&mut self.held, std::mem::take(args), &mut part.out)
-                }
-                (Ok(Some(runner)), Args::Many(many)) => match many.get(item) {
-                    Some(args) => runner.of_many(&mut self.held, args, &mut part.out),
-                    None => Ran::Unreadable("the message is not of this pool".into()),
-                },
-                (Err(why), _) => Ran::Unreadable(format!("the function can't be read: {why}")),
+        let mut item = 0;
+        while item < count {
+            let end = if timed { item + 1 } else { count.min(item + self.may_do()) };
+            let mut row = Row::new(&mut self.own, &mut part, &mut args, item..end);
+            let ran = match known.as_ref().map(Apart::get) {
+                Ok(Some(runner)) => runner.run(&mut self.held, &mut row),
+                Err(why) => Ran::Unreadable(format!("the function can't be read: {why}")),
                 _ => Ran::Unreadable("the worker does not know the function".into()),
             };
-            self.done += 1;
+            let (start, refused) = (row.start, row.refused);
+            self.done += (row.item + 1 - item) as u64;
+            item = row.item;
             if timed {
                 self.clock.finish();
+            }
+            match refused {
+                Some(Turn::Condemned) => wait_for_the_end(),
+                Some(_) => break,
+                None => {}
             }
             if matches!(ran, Ran::Done) && part.out.plain().is_some() {
                 part.ends.push(part.out.bytes().len() as u32);
@@ -210,10 +213,7 @@ impl Life {
                 let alone = part.split(start);
                 self.put(&mut part, count)?;
                 answer(&self.replies, (self.worker, id, item), ran, alone)?;
-                part.item = item + 1;
-                // The time that it took is not that of those behind it.
-                part.since = now();
-                part.looked = part.since;
+                part.go_on(item + 1);
                 if count > 1 {
                     self.own.sent(id, part.item);
                 }
@@ -230,7 +230,7 @@ impl Life {
             }
             self.own.clear_note();
             match self.own.claim() {
-                Turn::Go(_) => {}
+                Turn::Go(_) => item += 1,
                 Turn::End(_) => break,
                 Turn::Condemned => wait_for_the_end(),
             }
@@ -260,57 +260,13 @@ impl Life {
         if part.ends.is_empty() {
             return Ok(());
         }
-        let (id, item, now) = (part.id, part.item, now());
-        let nanos = now.saturating_sub(part.since);
-        let plain = Plain { ends: std::mem::take(&mut part.ends), bytes: std::mem::take(part.out.bytes()) };
-        part.item += plain.ends.len();
-        (part.since, part.looked) = (now, now);
+        let (id, item) = (part.id, part.item);
+        let (plain, nanos) = part.take();
         say(&self.replies, Reply::Part { worker: self.worker, id, item, nanos, values: Values::Out(plain) })?;
         if part.item < count {
             self.own.sent(id, part.item);
         }
         Ok(())
-    }
-}
-
-/// Results that are not sent yet.
-#[derive(Default)]
-struct Part {
-    id: u64,
-    /// The item that the first one is of.
-    item: usize,
-    ends: Vec<u32>,
-    out: Outgoing,
-    /// When the part before was sent.
-    since: u64,
-    /// When the worker looked at the clock, for how many tasks it does not, and of those how many are left.
-    looked: u64,
-    untimed: u32,
-    left: u32,
-}
-
-impl Part {
-    /// What was written from `start` on, as a message of its own; the rest stays.
-    fn split(&mut self, start: usize) -> Outgoing {
-        let mut alone = std::mem::take(&mut self.out);
-        *self.out.bytes() = alone.bytes().drain(..start).collect();
-        alone
-    }
-
-    /// Whether it is time to send it. While tasks are quick, the clock is looked at for some of them only.
-    fn is_late(&mut self, timed: bool) -> bool {
-        if self.left > 0 && !timed {
-            self.left -= 1;
-            return false;
-        }
-        let now = now();
-        self.untimed = if now.saturating_sub(self.looked) < UNTIMED {
-            (2 * self.untimed + 1).min(MOST_UNTIMED)
-        } else {
-            0
-        };
-        (self.looked, self.left) = (now, self.untimed);
-        now.saturating_sub(self.since) >= KEPT_BACK
     }
 }
 
@@ -368,7 +324,8 @@ mod tests {
     use mp_reduce::MessagePack;
 
     use super::*;
-    use crate::message::{Sent, Slice};
+    use crate::message::Sent;
+    use crate::run::values::{Plain, Slice};
 
     /// As when the pool took the note back just before, and the worker this task.
     #[test]

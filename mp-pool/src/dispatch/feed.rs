@@ -16,8 +16,12 @@ use crate::calls::source::Piece;
 use crate::dispatch::settled::Settled;
 use crate::dispatch::shared::Shared;
 use crate::error::{TaskError, Unsendable};
-use crate::message::{Args, Sent, Task};
+use crate::message::{Sent, Task};
+use crate::run::values::Args;
 use crate::workers::state::{Given, next_chunk};
+
+/// How many tasks of small chunks are encoded together: their arguments share their memory then.
+const TOGETHER: usize = 64;
 
 impl Shared {
     /// Gives tasks to workers, as long as there are some of both.
@@ -59,12 +63,13 @@ impl Shared {
         if let Some(job) = job {
             let size = job.size(self.workers);
             while ready.len() < portion {
-                let pieces = job.take(size, takes.as_ref());
+                let chunks = (TOGETHER / size).clamp(1, portion - ready.len());
+                let pieces = job.take(size * chunks, takes.as_ref());
                 if pieces.is_empty() {
                     break;
                 }
                 for piece in pieces {
-                    self.pack(&job, piece, &mut ready, &mut settled);
+                    piece.split(size, |piece| self.pack(&job, piece, &mut ready, &mut settled));
                 }
             }
         }
@@ -119,7 +124,12 @@ impl Shared {
             let state = self.state.lock();
             let knows = &state.workers[worker].knows;
             let mut unknown: Vec<Arc<Code>> = Vec::new();
+            let mut last = None;
             for code in ready.iter().map(|(chunk, _)| &chunk.job.code) {
+                // Most are of one call.
+                if last.replace(code.number) == Some(code.number) {
+                    continue;
+                }
                 if !knows.contains(&code.number) && !unknown.iter().any(|u| u.number == code.number) {
                     unknown.push(Arc::clone(code));
                 }

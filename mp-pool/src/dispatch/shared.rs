@@ -28,8 +28,9 @@ use crate::dispatch::settings::Settings;
 use crate::dispatch::settled::{Failed, Settled};
 use crate::error::{Broken, PoolError, TaskError};
 use crate::maker::Maker;
-use crate::message::{Reply, Runner, Task};
+use crate::message::{Reply, Task};
 use crate::metrics::meter::{Ends, Meter};
+use crate::run::runner::Runner;
 use crate::workers::later::Later;
 use crate::workers::state::{Phase, State, next_chunk};
 

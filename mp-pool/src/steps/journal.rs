@@ -69,16 +69,20 @@ impl Journal {
         if self.bytes + 5 + result.len() > BYTES {
             return false;
         }
-        match u8::try_from(result.len()) {
-            Ok(len) if len < LONG => self.write(u64::from(len), 1, &mut store),
-            _ => self.write((result.len() as u64) << 8 | u64::from(LONG), 5, &mut store),
-        }
         let (words, rest) = result.as_chunks::<8>();
-        words.iter().for_each(|word| self.write(u64::from_le_bytes(*word), 8, &mut store));
-        if !rest.is_empty() {
-            let mut word = [0; 8];
-            word[..rest.len()].copy_from_slice(rest);
-            self.write(u64::from_le_bytes(word), rest.len(), &mut store);
+        let len = result.len() as u64;
+        if words.is_empty() {
+            // Most: one word with its length.
+            self.write(low(rest) << 8 | len, 1 + rest.len(), &mut store);
+        } else {
+            match len < u64::from(LONG) {
+                true => self.write(len, 1, &mut store),
+                false => self.write(len << 8 | u64::from(LONG), 5, &mut store),
+            }
+            words.iter().for_each(|word| self.write(u64::from_le_bytes(*word), 8, &mut store));
+            if !rest.is_empty() {
+                self.write(low(rest), rest.len(), &mut store);
+            }
         }
         if !self.bytes.is_multiple_of(8) {
             store(self.word(), self.last);
@@ -102,6 +106,19 @@ impl Journal {
             self.last = if at == 0 { 0 } else { bytes >> (8 * (8 - at)) };
         }
         self.bytes += n;
+    }
+}
+
+/// Fewer than eight bytes, as the low ones of a word. (Copied, they would cost a call.)
+#[inline]
+fn low(bytes: &[u8]) -> u64 {
+    match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        (Some(first), Some(last)) => {
+            let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+            // Those in the middle are in both.
+            u64::from(first) | u64::from(last) << (8 * (bytes.len() - 4))
+        }
+        _ => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
     }
 }
 

@@ -26,7 +26,8 @@ use crate::clock;
 use crate::dispatch::settled::{Failed, Settled};
 use crate::dispatch::shared::{Exited, Shared};
 use crate::error::{Broken, PoolError, TaskError, Unsendable, WorkerLost};
-use crate::message::{Many, Reply, Task, Value, Values};
+use crate::message::{Reply, Task, Value, Values};
+use crate::run::values::Many;
 use crate::steps::chunk::Place;
 use crate::thread::reports::{found_in_journal, report, take_apart};
 use crate::thread::start::{name, start};
@@ -100,34 +101,38 @@ impl Manager {
     fn serve(mut self) {
         let mut replies = Vec::with_capacity(REPLIES);
         while !self.is_over() {
+            let until = self.next_deadline();
             // An interrupt of this process is the callers' to hear of, and this thread's only where the pool is to be told.
             if self.shared.heeds_interrupts() && !mp_core::interrupted() {
-                self.hear(&mut replies);
+                self.hear(until, &mut replies);
             } else {
-                mp_core::uninterrupted(|| self.hear(&mut replies));
+                mp_core::uninterrupted(|| self.hear(until, &mut replies));
             }
-            mp_core::uninterrupted(|| self.look_after_all(&mut replies));
+            mp_core::uninterrupted(|| self.look_after_all(until, &mut replies));
         }
     }
 
-    fn look_after_all(&mut self, replies: &mut Vec<Reply>) {
-        if self.shared.is_interrupted() {
+    fn look_after_all(&mut self, until: Option<Instant>, replies: &mut Vec<Reply>) {
+        let interrupted = self.shared.is_interrupted();
+        if interrupted {
             self.shared.interrupt();
         }
-        self.reap_dead_workers(replies);
-        self.watch_the_time();
-        self.look_into_journals();
-        self.take_over();
-        self.restart();
+        let died = self.reap_dead_workers(replies);
+        // What depends on none of these has no part in what a quick task costs.
+        if interrupted || died || until.is_some_and(|until| until <= Instant::now()) {
+            self.watch_the_time();
+            self.look_into_journals();
+            self.take_over();
+            self.restart();
+            self.shared.state.lock().try_due(Instant::now());
+        }
         self.send_forgotten();
-        self.shared.state.lock().try_due(Instant::now());
         self.shared.feed();
         self.end();
     }
 
     /// Waits for replies, and for whatever else there may be.
-    fn hear(&mut self, replies: &mut Vec<Reply>) {
-        let until = self.next_deadline();
+    fn hear(&mut self, until: Option<Instant>, replies: &mut Vec<Reply>) {
         // A death may be reported without a message, if there was no memory for one.
         let far = || {
             // Until the program has taken note of an interrupt: then the next one counts.
@@ -253,11 +258,11 @@ impl Manager {
         settled.tell();
     }
 
-    /// Replaces the workers that have ended, and settles what they had.
-    fn reap_dead_workers(&mut self, replies: &mut Vec<Reply>) {
+    /// Replaces the workers that have ended, and settles what they had; whether there were some.
+    fn reap_dead_workers(&mut self, replies: &mut Vec<Reply>) -> bool {
         let events = std::mem::take(&mut *self.shared.events.lock());
         if events.is_empty() {
-            return;
+            return false;
         }
         // What they answered before they died comes first.
         while self.shared.replies.try_get_many(replies, REPLIES).is_ok_and(|count| count > 0) {
@@ -266,6 +271,7 @@ impl Manager {
         for event in events {
             self.bury(event);
         }
+        true
     }
 
     fn bury(&mut self, Exited { worker: number, pid }: Exited) {

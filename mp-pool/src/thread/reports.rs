@@ -7,7 +7,7 @@ use crate::calls::chunk::Chunk;
 use crate::calls::outcomes::{Run, What};
 use crate::dispatch::settled::{Failed, Settled};
 use crate::error::TaskError;
-use crate::message::Many;
+use crate::run::values::Many;
 use crate::steps::journal::Finished;
 use crate::workers::state::{Worker, next_chunk};
 

@@ -114,7 +114,7 @@ mod tests {
     use crate::calls::chunk::{Chunk, Kept};
     use crate::calls::job::Terms;
     use crate::calls::job::tests::job;
-    use crate::message::{Plain, Slice};
+    use crate::run::values::{Plain, Slice};
     use crate::watch::{Own, Watch};
 
     /// Else an idle worker would be given it at some later time only.

@@ -39,7 +39,7 @@ use crate::workers::later::Later;
 /// The most messages that a worker's queue holds.
 pub(crate) const ROOM: usize = 256;
 /// The most chunks that a worker is given ahead of time.
-const DEEPEST: u64 = 64;
+const DEEPEST: u64 = 128;
 /// How long a worker should have enough to do: a thousand times what it takes to give it more.
 const AHEAD_NANOS: u64 = 1_000_000;
 /// Of chunks that take longer than this, a worker has one; of others, one is in its queue when it begins one.
