@@ -40,7 +40,6 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
-mod attempts;
 mod calls;
 mod child;
 mod clock;
@@ -66,10 +65,10 @@ pub use api::pool::Pool;
 pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
 pub use api::state_pool::{StatePool, StatePoolBuilder};
 pub use api::stream::{NotYet, Outcome, PushError, Stream, Ticket};
-pub use attempts::{Attempts, FailureKind, TaskRaised};
 pub use calls::job::Progress;
 pub use child::note::note;
 pub use child::work::current_worker;
+pub use error::attempts::{Attempts, FailureKind, TaskRaised};
 pub use error::{Broken, PoolError, TaskError, WorkerLost};
 pub use metrics::running::RunningTask;
 pub use metrics::shown::{Latencies, PoolMetrics, WorkerMetrics, WorkerState};

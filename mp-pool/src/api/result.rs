@@ -14,11 +14,11 @@ use mp_core::user_code::Each;
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
 
-use crate::attempts::Attempts;
 use crate::calls::job::{Job, Progress, Slots};
 use crate::calls::outcomes::{Run, What};
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
+use crate::error::attempts::Attempts;
 
 /// Reads what came of a task, number `i` of a run. Code of the user runs here: a panic of it is an error.
 pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> {

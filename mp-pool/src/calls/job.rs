@@ -13,12 +13,12 @@ use mp_core::user_code::{Apart, caught};
 use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_spawn::Closure;
 
-use crate::attempts::Attempts;
 use crate::calls::chunk::Kept;
 use crate::calls::lanes::Takes;
 use crate::calls::outcomes::Run;
 use crate::calls::source::{Piece, Rubbish, Source};
 use crate::calls::tickets::Tickets;
+use crate::error::attempts::Attempts;
 use crate::maker::Maker;
 use crate::retry::Retry;
 use crate::run::runner::Runner;

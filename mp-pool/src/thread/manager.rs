@@ -19,12 +19,12 @@ use mp_core::user_code::caught;
 use mp_queue::GetError;
 use mp_spawn::{ExitStatus, ProcessName, ProcessStatus, Raise, SpawnError};
 
-use crate::attempts::{Attempts, TaskRaised};
 use crate::calls::chunk::Ready;
 use crate::calls::outcomes::{Run, What};
 use crate::clock;
 use crate::dispatch::settled::{Failed, Settled};
 use crate::dispatch::shared::{Exited, Shared};
+use crate::error::attempts::{Attempts, TaskRaised};
 use crate::error::{Broken, PoolError, TaskError, Unsendable, WorkerLost};
 use crate::message::{Reply, Task, Value, Values};
 use crate::run::values::Many;

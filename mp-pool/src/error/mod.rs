@@ -1,5 +1,7 @@
 //! What can go wrong with a task, and with the pool itself.
 
+pub(crate) mod attempts;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use mp_core::message::Undecodable;
 use mp_spawn::{ExitDetail, ExitReport, ExitStatus, SpawnError};
 
-use crate::attempts::{Attempts, TaskRaised};
+use crate::error::attempts::{Attempts, TaskRaised};
 
 /// Why a task has no result.
 ///
