@@ -44,9 +44,17 @@ impl PoolBuilder {
         self
     }
 
-    /// Names the workers: number 3 is called `pool-worker-3`, or with the prefix that is given here.
-    pub fn name(mut self, prefix: impl Into<String>) -> PoolBuilder {
-        self.0.name = prefix.into();
+    /// Names the pool: in its `Debug`, its [metrics](crate::Pool::metrics), and reports of waits for it (`MP_STALL`). Number 3 of its
+    /// workers is called by this name and `-3`, without it `pool-worker-3`.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::builder().processes(1).name("resize").build()?;
+    /// assert_eq!(format!("{pool:?}"), "Pool(\"resize\", 1 workers, 0 tasks, Open)");
+    /// assert!(pool.metrics().to_string().starts_with("pool \"resize\": 0 running"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn name(mut self, name: impl Into<String>) -> PoolBuilder {
+        self.0.name = Some(name.into());
         self
     }
 

@@ -18,6 +18,7 @@ use crate::api::imap::Imap;
 use crate::api::result::{AsyncResult, MapResult};
 use crate::api::state_pool::StatePool;
 use crate::api::stream::Stream;
+use crate::calls::job::{About, Functions};
 use crate::dispatch::settings::Settings;
 use crate::dispatch::shared::Shared;
 use crate::error::{PoolError, TaskError};
@@ -76,7 +77,11 @@ impl fmt::Debug for Pool {
         }
         let state = self.shared.state.lock();
         let (tasks, phase) = (state.unsettled, &state.phase);
-        write!(f, "Pool({workers} workers, {tasks} tasks, {phase:?})")
+        f.write_str("Pool(")?;
+        if let Some(name) = &self.shared.settings.name {
+            write!(f, "{name:?}, ")?;
+        }
+        write!(f, "{workers} workers, {tasks} tasks, {phase:?})")
     }
 }
 
@@ -412,7 +417,8 @@ impl Pool {
         }
         // As where tasks are settled: so each is counted once.
         let meter = self.shared.meter.lock();
-        PoolMetrics::of(&meter, &self.shared.state.lock())
+        let name = self.shared.settings.name.clone();
+        PoolMetrics { name, ..PoolMetrics::of(&meter, &self.shared.state.lock()) }
     }
 
     /// The tasks that workers are at, by their number: since when, and with their last [note](crate::note()). To see what a pool that
@@ -507,7 +513,15 @@ impl Pool {
             // A callback can't wait for the thread that it runs in.
             return false;
         }
-        let subject = || Subject::other(Waiting::Pool, On::Other, "its end".to_owned());
+        let subject = || {
+            let About { pool, pids, running } = self.shared.about(None);
+            let tasks = self.shared.state.lock().unsettled;
+            Subject::other(
+                Waiting::Pool,
+                On::Processes(pids),
+                format!("{pool}, for its end: {tasks} tasks{running}"),
+            )
+        };
         let (changed, mut state) = (&self.shared.changed, self.shared.state.lock());
         wait_at(changed, &mut state, until, |state| state.over, subject)
     }

@@ -35,6 +35,19 @@ const LARGEST: usize = 1 << 14;
 pub(crate) trait Functions: Send + Sync {
     /// This function has no user any more. May be called with the lock of the state.
     fn is_unused(&self, code: u64);
+
+    /// For a report of a wait for this call, or for any.
+    fn about(&self, job: Option<&Job>) -> About;
+}
+
+/// What a report says of a pool.
+#[derive(Default)]
+pub(crate) struct About {
+    pub(crate) pool: String,
+    /// Of the workers that live.
+    pub(crate) pids: Vec<u32>,
+    /// What workers are at, each with `; ` before it.
+    pub(crate) running: String,
 }
 
 /// A function, as the workers know it.
@@ -476,8 +489,14 @@ impl Job {
     /// Waits until something is so; false when the time is over.
     pub(crate) fn wait(&self, until: Option<Instant>, so: impl Fn(&Slots) -> bool) -> bool {
         let subject = || {
-            let Progress { done, total, .. } = self.slots().progress();
-            Subject::other(Call::Pool, On::Other, format!("{total} tasks, {done} of them done"))
+            let About { pool, pids, running } =
+                self.code.pool.upgrade().map_or_else(About::default, |pool| pool.about(Some(self)));
+            let slots = self.slots();
+            let Progress { done, total, .. } = slots.progress();
+            let stream = slots.tickets.as_ref().map(|tickets| done - tickets.count_taken());
+            let taken = stream.map_or_else(String::new, |left| format!(", {left} results not taken"));
+            let state = format!("{pool}: {total} tasks, {done} of them done{taken}{running}");
+            Subject::other(Call::Pool, On::Processes(pids), state)
         };
         wait_at(&self.changed, &mut self.slots.lock(), until, so, subject)
     }
@@ -495,6 +514,10 @@ pub(crate) mod tests {
 
     impl Functions for NoPool {
         fn is_unused(&self, _: u64) {}
+
+        fn about(&self, _: Option<&Job>) -> About {
+            About::default()
+        }
     }
 
     pub(crate) fn job(tasks: usize, terms: Terms) -> Arc<Job> {

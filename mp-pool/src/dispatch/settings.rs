@@ -15,7 +15,7 @@ type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sy
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) processes: Option<usize>,
-    pub(crate) name: String,
+    pub(crate) name: Option<String>,
     pub(crate) most_tasks: u64,
     pub(crate) initializer: Option<Initializer>,
     pub(crate) state: Option<MakeState>,
@@ -33,7 +33,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             processes: None,
-            name: "pool-worker".to_string(),
+            name: None,
             most_tasks: 0,
             initializer: None,
             state: None,
@@ -69,6 +69,16 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
+    /// What a worker is called.
+    pub(crate) fn worker_name(&self, worker: usize) -> String {
+        format!("{}-{worker}", self.name.as_deref().unwrap_or("pool-worker"))
+    }
+
+    /// What the pool is called, for people: `pool "resize"`, or `a pool`.
+    pub(crate) fn pool_name(&self) -> String {
+        self.name.as_ref().map_or_else(|| "a pool".to_owned(), |name| format!("pool {name:?}"))
+    }
+
     /// What a worker is started with.
     pub(crate) fn configured(&self, worker: usize, builder: ProcessBuilder) -> ProcessBuilder {
         let builder =

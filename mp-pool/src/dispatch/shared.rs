@@ -21,7 +21,7 @@ use mp_reduce::Message;
 use mp_spawn::{Closure, StateClosure};
 
 use crate::calls::chunk::Ready;
-use crate::calls::job::{Code, Functions, Job, Lost};
+use crate::calls::job::{About, Code, Functions, Job, Lost};
 use crate::calls::outcomes::{Run, What};
 use crate::dispatch::room::RoomLine;
 use crate::dispatch::settings::Settings;
@@ -286,8 +286,11 @@ impl Shared {
             return true;
         }
         let most = self.settings.max_waiting;
-        let subject =
-            || Subject::other(Call::Pool, On::Other, format!("room for one more task ({most} wait)"));
+        let subject = || {
+            let About { pool, pids, running } = self.about(None);
+            let state = format!("{pool}, for room for one more task: {most} wait{running}");
+            Subject::other(Call::Pool, On::Processes(pids), state)
+        };
         let has_room = |state: &State| !state.is_open() || state.unsettled < most;
         wait_at(&self.changed, &mut self.state.lock(), until, has_room, subject)
     }
@@ -441,6 +444,18 @@ impl Functions for Shared {
         }
         self.unused.lock().push(code);
         self.ring();
+    }
+
+    fn about(&self, job: Option<&Job>) -> About {
+        let pool = self.settings.pool_name();
+        if self.check_owner().is_err() {
+            return About { pool, ..About::default() };
+        }
+        let state = self.state.lock();
+        let living = state.workers.iter().filter(|worker| worker.process.is_some());
+        let pids = living.map(|worker| worker.pid).collect();
+        let running = state.running_of(job).iter().map(|task| format!("; {task}")).collect();
+        About { pool, pids, running }
     }
 }
 

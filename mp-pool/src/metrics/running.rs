@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::calls::job::Job;
 use crate::clock;
 use crate::workers::state::{State, Worker};
 
@@ -63,9 +64,18 @@ impl Worker {
 }
 
 impl State {
+    /// What the workers are at of this call, or of any.
+    pub(crate) fn running_of(&self, job: Option<&Job>) -> Vec<RunningTask> {
+        let is_its = |worker: &Worker| {
+            job.is_none_or(|job| worker.first().is_some_and(|chunk| std::ptr::eq(&*chunk.job, job)))
+        };
+        let now = Instant::now();
+        let workers = self.workers.iter().enumerate().filter(|(_, worker)| is_its(worker));
+        workers.filter_map(|(number, worker)| worker.running(number, now)).collect()
+    }
+
     /// What the workers are at.
     pub(crate) fn running(&self) -> Vec<RunningTask> {
-        let now = Instant::now();
-        self.workers.iter().enumerate().filter_map(|(number, worker)| worker.running(number, now)).collect()
+        self.running_of(None)
     }
 }

@@ -13,6 +13,8 @@ use crate::workers::state::{Given, State, Worker};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PoolMetrics {
+    /// The pool's [name](crate::PoolBuilder::name), if it has one.
+    pub name: Option<String>,
     /// Tasks that have not begun.
     pub queued: usize,
     /// Tasks that workers are at.
@@ -129,6 +131,7 @@ impl PoolMetrics {
         let queued = unsettled - running;
         let (waiting, running_time) = (Latencies::of(&meter.waiting), Latencies::of(&meter.running));
         PoolMetrics {
+            name: None,
             queued,
             running,
             done,
@@ -168,6 +171,9 @@ impl fmt::Display for WorkerMetrics {
 impl fmt::Display for PoolMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PoolMetrics { queued, running, done, failed, lost, cancelled, retried, restarts, .. } = self;
+        if let Some(name) = &self.name {
+            write!(f, "pool {name:?}: ")?;
+        }
         write!(f, "{running} running, {queued} queued, {done} done, {failed} failed, {lost} lost, ")?;
         write!(f, "{cancelled} cancelled; {retried} tried again, {restarts} workers replaced")?;
         write!(f, "\nwaiting: {}\nrunning: {}", self.waiting, self.running_time)?;

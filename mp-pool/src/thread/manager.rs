@@ -30,7 +30,7 @@ use crate::message::{Reply, Task, Value, Values};
 use crate::run::values::Many;
 use crate::steps::chunk::Place;
 use crate::thread::reports::{found_in_journal, report, take_apart};
-use crate::thread::start::{name, start};
+use crate::thread::start::start;
 use crate::workers::state::{NO_CODE, Phase, back_off, next_chunk};
 
 /// How many replies are taken at once.
@@ -230,7 +230,7 @@ impl Manager {
                 Said::Values(many) => What::Values(many, chunk.reported.saturating_sub(item)),
                 Said::That(what) => what,
                 Said::Raised(raise) => {
-                    let name = name(&self.shared.settings.name, number);
+                    let name = self.shared.settings.worker_name(number);
                     let who = ProcessName::new(Some(number), name, pid);
                     What::Failed(TaskError::Raised(Box::new(TaskRaised::new(raise.of(who)))))
                 }

@@ -9,11 +9,6 @@ use crate::child::work::{Orders, work};
 use crate::dispatch::shared::{Exited, Shared};
 use crate::error::PoolError;
 
-/// What a worker is called.
-pub(crate) fn name(prefix: &str, number: usize) -> String {
-    format!("{prefix}-{number}")
-}
-
 /// Starts a worker in an empty place.
 pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError> {
     let settings = &shared.settings;
@@ -28,7 +23,7 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
             initializer: settings.initializer.clone(),
             state: settings.state.clone(),
         };
-        let builder = Process::builder().name(name(&settings.name, number)).number(number).daemon(true);
+        let builder = Process::builder().name(settings.worker_name(number)).number(number).daemon(true);
         let builder = settings.configured(number, builder);
         // What the one before has written is what tells why it has ended.
         let builder = if first { builder } else { builder.replaces() };
