@@ -28,6 +28,18 @@ fn said(parts: &[&str]) -> String {
     found.unwrap()
 }
 
+/// Ends the waits of a test that has failed: it waits for their threads.
+struct Ends<'a>(&'a Gate, Option<u32>);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.1.into_iter().for_each(|pid| signal(pid, Signal::CONT));
+            self.0.open(2);
+        }
+    }
+}
+
 #[test]
 fn a_wait_for_a_pool_says_for_which_task_and_worker_and_is_called_no_hang() {
     on_report(|text, hang| {
@@ -48,6 +60,7 @@ fn a_wait_for_a_pool_says_for_which_task_and_worker_and_is_called_no_hang() {
     eventually("it stands still", || stopped(pid));
     let its = |pid: u32| format!("(pid {pid}): task 0, for ");
     std::thread::scope(|scope| {
+        let _ends = Ends(&gate, Some(pid));
         let waits = [
             scope.spawn(|| drop(stream.next())),
             scope.spawn(|| result.wait()),
@@ -70,6 +83,7 @@ fn a_wait_for_a_pool_says_for_which_task_and_worker_and_is_called_no_hang() {
     let last = pool.apply_async(stop_at, (gate.clone(), 1));
     gate.arrived();
     std::thread::scope(|scope| {
+        let _ends = Ends(&gate, None);
         let ends = scope.spawn(|| join(&pool));
         said(&["pool \"resize\", for its end: 1 tasks; worker", ": task 0, for "]);
         gate.open(1);

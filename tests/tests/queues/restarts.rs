@@ -52,7 +52,7 @@ fn a_queue_is_not_deserted_and_a_channel_not_disconnected_before_the_supervision
             std::process::abort();
         }
         tell.send(attempt)?;
-        Ok(send(&words, format!("attempt {attempt}"))?)
+        send(&words, format!("attempt {attempt}"))
     }
     let _alone = alone();
     let [mild, strict] = [DesertedWhen::NoHandleIsLeft, DesertedWhen::NoOtherProcess];
