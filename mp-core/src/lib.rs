@@ -114,8 +114,8 @@ pub use structure::Structure;
 #[cfg(feature = "inject")]
 pub use sys::inject;
 #[doc(hidden)]
-#[doc(hidden)]
 pub use sys::will_fill;
+#[doc(hidden)]
 pub use sys::{gained_privileges, inherited, monotonic, peer, socket, under_valgrind};
 #[doc(hidden)]
 pub use wait::is_asking_a_runtime;

@@ -14,8 +14,8 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use mp_reduce::{TypeFingerprint, pack_as, unpack};
 use mp::{Arena, FrozenTensor, Message, Tensor};
+use mp_reduce::{TypeFingerprint, pack_as, unpack};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
