@@ -5,7 +5,7 @@
 //!
 //! | where | it goes to | when |
 //! |---|---|---|
-//! | has failed | settled with its error | it was tried as often as it may, it is not to be tried again, its call is cancelled or the pool is ended, or its arguments could not be kept |
+//! | has failed | settled with its error | it was tried as often as it may, it is not to be tried again, its worker was told of Ctrl-C, its call is cancelled or the pool is ended, or its arguments could not be kept |
 //! | | `later`, or its job at once | else |
 //! | `later`: its arguments, and a time; no worker knows of it | its job, from which it is given out as any task is | the time is over |
 //! | | settled: `Cancelled`, `Terminated`, `Broken` | its call is cancelled, or the pool is ended |
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use mp_core::user_code::{Apart, caught};
 use mp_spawn::Backoff;
+use mp_spawn::RaisedKind;
 
 use crate::error::TaskError;
 
@@ -53,8 +54,11 @@ impl Retry {
     /// panics, the task is not tried again.
     pub(crate) fn wait(&self, tries: u32, error: &TaskError) -> Option<Duration> {
         let tries_left = tries <= self.times && self.times > 0 && !mp_core::mutant!("pool.retry.none");
+        // Of Ctrl-C a worker may hear before this process does.
+        let told = matches!(error, TaskError::Raised(raised) if raised.kind == RaisedKind::Interrupted)
+            && !mp_core::mutant!("pool.retry.after-interrupt");
         let wanted = || self.when.as_deref().and_then(Apart::get).is_some_and(|when| when(error));
-        if !tries_left || !caught(wanted).unwrap_or(false) {
+        if !tries_left || told || !caught(wanted).unwrap_or(false) {
             return None;
         }
         Some(self.backoff.before(tries.saturating_add(1)))

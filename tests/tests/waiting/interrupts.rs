@@ -340,6 +340,24 @@ fn a_pool_that_is_told_of_ctrl_c_cancels_what_has_not_begun_and_goes_on() {
     });
 }
 
+/// A worker may hear of Ctrl-C before its program does.
+#[test]
+fn an_interrupted_task_is_not_tried_again_before_the_program_knows() {
+    let _alone = alone();
+    let pool = Pool::builder().processes(1).interrupt(Interrupt::Graceful).build().unwrap();
+    let (queue, _, words) = things().unwrap();
+    let pending = pool.task(ends_early).retry_if(3, |_| true).apply_async((1, queue, words.clone()));
+    begun(1, &words);
+    let worker = rustix::process::Pid::from_raw(pool.pids()[0].cast_signed()).unwrap();
+    rustix::process::kill_process(worker, rustix::process::Signal::INT).unwrap();
+    let Err(TaskError::Raised(raised)) = pending.get() else { panic!("{words:?}") };
+    assert_eq!((raised.kind, raised.attempts.count()), (RaisedKind::Interrupted, 1), "{raised}");
+    assert_eq!(words.load(BEGUN), 1);
+    // Another worker goes on.
+    assert_eq!(pool.map(|n: u64| n + 1, 0..3).unwrap(), [1, 2, 3]);
+    pool.join().unwrap();
+}
+
 const GO_ON: usize = 1;
 
 #[test]
