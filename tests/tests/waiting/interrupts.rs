@@ -350,6 +350,8 @@ fn an_interrupted_task_is_not_tried_again_before_the_program_knows() {
     begun(1, &words);
     let worker = rustix::process::Pid::from_raw(pool.pids()[0].cast_signed()).unwrap();
     rustix::process::kill_process(worker, rustix::process::Signal::INT).unwrap();
+    // Tried again, it would wait for ever.
+    eventually("it has an outcome", || pending.ready());
     let Err(TaskError::Raised(raised)) = pending.get() else { panic!("{words:?}") };
     assert_eq!((raised.kind, raised.attempts.count()), (RaisedKind::Interrupted, 1), "{raised}");
     assert_eq!(words.load(BEGUN), 1);
