@@ -82,7 +82,11 @@ impl Backoff {
     fn delay(&self, attempt: u32, chance: f64) -> Duration {
         let power = i32::try_from(attempt.saturating_sub(2)).unwrap_or(i32::MAX);
         let most = self.max.as_secs_f64();
-        let grown = (self.first.as_secs_f64() * self.factor.powi(power)).min(most);
+        // Nothing grows to nothing, also where the factor is no number any more.
+        let grown = match self.first {
+            Duration::ZERO => 0.0,
+            first => (first.as_secs_f64() * self.factor.powi(power)).min(most),
+        };
         Duration::try_from_secs_f64(grown * (1.0 - self.jitter * chance)).unwrap_or(self.max)
     }
 }
@@ -101,6 +105,8 @@ mod tests {
         assert_eq!(backoff.delay(u32::MAX, 0.0), ms(1000));
         assert_eq!(Backoff::from(ms(7)).delay(5, 1.0), ms(7));
         assert_eq!(Backoff::default().delay(5, 0.0), Duration::ZERO);
+        let none = Backoff::new(Duration::ZERO);
+        assert!([2, 9, 1100, u32::MAX].iter().all(|attempt| none.delay(*attempt, 0.0).is_zero()));
         let odd = Backoff::new(Duration::MAX).factor(f64::NAN).jitter(f64::NAN);
         assert_eq!(odd.delay(2, 1.0), Duration::MAX);
         assert_eq!(Backoff::new(ms(1)).factor(f64::INFINITY).max(ms(9)).jitter(7.0).delay(3, 1.0), ms(0));
