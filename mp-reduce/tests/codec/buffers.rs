@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::num::{NonZeroU8, Wrapping};
 
-use mp_core::message::{Incoming, Message, Outgoing};
+use mp_core::message::{Codec, Incoming, Message, Outgoing};
 use mp_reduce::{MessagePack, from_bytes, pack, to_bytes, unpack};
 use mp_reduce::{TypeFingerprint, unpack_with};
 use proptest::prelude::*;
@@ -356,6 +356,88 @@ fn sequences_of_several_types_or_of_another_length_arrive() {
             }
         }
     }
+}
+
+/// An iterator that says of its length what it likes.
+#[derive(Clone)]
+struct Says<I>(I, (usize, Option<usize>));
+
+impl<I: Iterator> Iterator for Says<I> {
+    type Item = I::Item;
+    fn next(&mut self) -> Option<I::Item> {
+        self.0.next()
+    }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.1
+    }
+}
+
+#[test]
+fn iterators_that_say_another_length_are_written_as_what_comes() {
+    struct Collected(Says<std::vec::IntoIter<u64>>);
+    impl Serialize for Collected {
+        fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+            s.collect_seq(self.0.clone())
+        }
+    }
+    let many = u32::MAX as usize;
+    for len in [0, 1, 15, 16, 100, LONG] {
+        for says in [0, 1, 15, 16, 40, 100, 70_000, many, many + 1, usize::MAX] {
+            for most in [None, Some(says), Some(0)] {
+                let all = many_numbers(len);
+                let mut out = Outgoing::default();
+                let value = Collected(Says(all.clone().into_iter(), (says, most)));
+                match MessagePack::write(&mut out, &value) {
+                    Ok(()) => {
+                        let read = Vec::<u64>::decode::<MessagePack>(&mut out.into_incoming()).unwrap();
+                        assert!(read == all, "{len}, {says}, {most:?}");
+                    }
+                    Err(e) => assert!(most == Some(says) && says > many, "{len}, {says}: {e}"),
+                }
+            }
+        }
+    }
+}
+
+fn many_numbers(len: usize) -> Vec<u64> {
+    many(8 * len, |n| n)
+}
+
+/// Sends a message of its own while it is written, and while it is read.
+#[derive(Clone, PartialEq, Debug)]
+struct Busy(Vec<u64>);
+
+fn another_message() -> usize {
+    let all = vec![many_numbers(LONG); 3];
+    unpack::<Vec<Vec<u64>>>(pack(all.clone()).unwrap())
+        .map(|read| read.len() + usize::from(read == all))
+        .unwrap()
+}
+
+impl Serialize for Busy {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        (&self.0, another_message()).serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Busy {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let (all, four) = <(Vec<u64>, usize)>::deserialize(d)?;
+        assert_eq!((four, another_message()), (4, 4));
+        Ok(Busy(all))
+    }
+}
+
+#[test]
+fn buffers_of_a_message_within_another_are_each_their_own() {
+    let busy = |len| Busy(many_numbers(len));
+    super::same((
+        vec![1_u8; LONG],
+        busy(LONG),
+        vec![2_u16; LONG],
+        vec![busy(3), busy(2 * LONG)],
+        "x".repeat(LONG),
+    ));
 }
 
 /// Borrows from the message while it is read.

@@ -2,6 +2,7 @@
 
 mod buffers;
 mod golden;
+mod hostile;
 mod nesting;
 mod nothing_in_something;
 mod random_shapes;

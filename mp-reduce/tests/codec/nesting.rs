@@ -215,29 +215,108 @@ fn messages_in_messages() {
         v.children.0.first().map_or(0, |v| 1 + depth(v))
     }
     fn deep(n: usize) -> Derived {
-        let node = |children| Derived { children: Bundle(children), name: "name".into() };
         (0..n).fold(node(vec![]), |v, _| node(vec![v]))
     }
     arrives_or_comes_back(LEAST, 3_000, deep, depth);
 }
 
-/// So deep that the sender's own stack would not be enough to write it.
-#[test]
-fn ten_thousand_levels() {
-    in_a_thread(|| {
-        let deep = (0..10_000).fold(Newtype(None), |v, _| Newtype(Some(Box::new(v))));
-        let error = match pack(deep) {
-            Ok(_) => panic!("it was put"),
-            Err(error) => error,
-        };
-        // Dropping it recursively may take more than this stack has.
-        let mut rest = Some(error.value);
-        let mut levels = 0;
-        while let Some(Newtype(Some(next))) = rest {
-            (rest, levels) = (Some(*next), levels + 1);
+/// So deep that no stack would be enough to write or read it.
+const VERY_DEEP: usize = 100_000;
+
+/// It comes back to its sender, whole. `inner` takes apart what is dropped recursively else, for which no stack is enough either.
+#[track_caller]
+fn is_refused<T: Message + Send>(deep: fn() -> T, inner: fn(T) -> Option<T>) {
+    in_a_thread(move || {
+        let Err(error) = pack(deep()) else { panic!("it was put") };
+        assert!(error.to_string().contains("nested"), "{error}");
+        let (mut rest, mut levels) = (inner(error.value), 0);
+        while let Some(value) = rest {
+            (rest, levels) = (inner(value), levels + 1);
         }
-        assert_eq!(levels, 10_000);
+        assert_eq!(levels, VERY_DEEP);
     });
+}
+
+#[test]
+fn a_hundred_thousand_levels_come_back_to_their_sender() {
+    is_refused(
+        || (0..VERY_DEEP).fold(Newtype(None), |v, _| Newtype(Some(Box::new(v)))),
+        |v: Newtype| v.0.map(|inner| *inner),
+    );
+    is_refused(
+        || (0..VERY_DEEP).fold(InList { id: 0, inner: vec![] }, |v, _| InList { id: 1, inner: vec![v] }),
+        |mut v: InList| v.inner.pop(),
+    );
+    is_refused(
+        || (0..VERY_DEEP).fold(Tree::Leaf, |v, _| Tree::Tuple(1, Box::new(v))),
+        |v: Tree| if let Tree::Tuple(_, inner) = v { Some(*inner) } else { None },
+    );
+    is_refused(
+        || {
+            (0..VERY_DEEP)
+                .fold(Flat { rest: BTreeMap::new() }, |v, _| Flat { rest: BTreeMap::from([("a".into(), v)]) })
+        },
+        |mut v: Flat| v.rest.pop_first().map(|(_, inner)| inner),
+    );
+    is_refused(
+        || (0..VERY_DEEP).fold(node(vec![]), |v, _| node(vec![v])),
+        |mut v: Derived| v.children.0.pop(),
+    );
+}
+
+fn node(children: Vec<Derived>) -> Derived {
+    Derived { children: Bundle(children), name: "name".into() }
+}
+
+/// What these bytes are read as, by a thread with a stack of the default size: an error that says why.
+#[track_caller]
+fn is_not_read<T: Message + Send>(bytes: Vec<u8>) {
+    in_a_thread(move || {
+        let Err(error) = mp_reduce::from_bytes::<T>(bytes, mp_reduce::TypeFingerprint::<T>::new().get())
+        else {
+            panic!("it was read as {}", std::any::type_name::<T>())
+        };
+        assert!(error.to_string().contains("nested"), "{}: {error}", std::any::type_name::<T>());
+    });
+}
+
+/// A value of MessagePack as it is in a message: behind its length.
+fn of_message(value: Vec<u8>) -> Vec<u8> {
+    let len = u32::try_from(value.len()).unwrap();
+    [&[255], &len.to_le_bytes()[..], &value].concat()
+}
+
+/// No sender of this library writes such a thing: another one may.
+#[test]
+fn a_hundred_thousand_levels_are_not_read() {
+    #[derive(Serialize, Deserialize, Debug)]
+    struct Known {
+        #[serde(default)]
+        known: u8,
+    }
+    let text = |text: &str| [&[0xa0 | text.len() as u8], text.as_bytes()].concat();
+    let deep = |level: &[&[u8]]| of_message([level.concat().repeat(VERY_DEEP), vec![0xc0]].concat());
+    let (kind, of, inner) = (text("kind"), text("of"), text("Inner"));
+    is_not_read::<Newtype>(deep(&[&[0xc1]]));
+    is_not_read::<Chain>(deep(&[&[0x81], &text("next")]));
+    is_not_read::<InList>(deep(&[&[0x82], &text("id"), &[0], &text("inner"), &[0x91]]));
+    is_not_read::<Tree>(deep(&[&[0x81], &text("Newtype")]));
+    is_not_read::<Tree>(deep(&[&[0x81], &text("Map"), &[0x81], &text("key")]));
+    is_not_read::<Internally>(deep(&[&[0x82], &kind, &inner, &of]));
+    is_not_read::<Adjacently>(deep(&[&[0x82], &kind, &inner, &of]));
+    is_not_read::<Flat>(deep(&[&[0x81], &text("a")]));
+    // What is kept in between, or skipped: sequences, maps, `Some`, and rows in sequences.
+    for level in [&[0x91][..], &[0x81, 0x01], &[0xc1], &[0xdd, 0, 0, 0, 1], &[0xdf, 0, 0, 0, 1, 0x01]] {
+        is_not_read::<Untagged>(deep(&[level]));
+        let unknown = [&[0x81][..], &text("unknown"), &level.repeat(VERY_DEEP), &[0xc0]].concat();
+        is_not_read::<Known>(of_message(unknown));
+    }
+    // Messages in messages: what each adds before and behind the one in it.
+    let [mut none, mut one] = [node(vec![]), node(vec![node(vec![])])];
+    let (none, one) = (mp_reduce::to_bytes(&mut none).unwrap(), mp_reduce::to_bytes(&mut one).unwrap());
+    let name = mp_reduce::to_bytes(&mut "name".to_string()).unwrap();
+    let before = one.strip_suffix(&name[..]).and_then(|rest| rest.strip_suffix(&none[..])).unwrap();
+    is_not_read::<Derived>([before.repeat(VERY_DEEP), none, name.repeat(VERY_DEEP)].concat());
 }
 
 /// A level may need much of a stack, and a thread may have little: then what is left of the stack decides,
