@@ -26,14 +26,14 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// All, and how one is called, and several.
-    const ALL: [(FailureKind, &str, &str); 6] = [
-        (FailureKind::Error, "an error", "errors"),
-        (FailureKind::Panic, "a panic", "panics"),
-        (FailureKind::Death, "a death", "deaths"),
-        (FailureKind::TimeOut, "a time-out", "time-outs"),
-        (FailureKind::Arguments, "unreadable arguments", "times unreadable arguments"),
-        (FailureKind::Value, "an unreadable result", "unreadable results"),
+    /// How one is called, and several, of each in the order of their numbers.
+    const NAMES: [(&str, &str); 6] = [
+        ("an error", "errors"),
+        ("a panic", "panics"),
+        ("a death", "deaths"),
+        ("a time-out", "time-outs"),
+        ("unreadable arguments", "times unreadable arguments"),
+        ("an unreadable result", "unreadable results"),
     ];
 
     /// `None` if it is not that of an attempt.
@@ -72,36 +72,53 @@ impl FailureKind {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Attempts(Vec<FailureKind>);
+pub struct Attempts {
+    /// The last ones.
+    failures: Vec<FailureKind>,
+    /// How many of each kind there were in all.
+    counts: [u32; FailureKind::NAMES.len()],
+}
+
+/// How many failures are kept one by one: a task may be tried again for days.
+const KEPT: usize = 1000;
 
 impl Attempts {
     /// None, of a task that was not begun.
-    pub(crate) const NONE: &'static Attempts = &Attempts(Vec::new());
+    pub(crate) const NONE: &'static Attempts =
+        &Attempts { failures: Vec::new(), counts: [0; FailureKind::NAMES.len()] };
 
     /// How many attempts were made.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.counts.iter().map(|count| *count as usize).sum()
     }
 
-    /// How each of them failed, the last one included.
+    /// How each of them failed, the last one included; of more than a thousand, the last thousand.
     #[must_use]
     pub fn failures(&self) -> &[FailureKind] {
-        &self.0
+        &self.failures
+    }
+
+    fn add(&mut self, failure: FailureKind) {
+        if self.failures.len() == KEPT && !mp_core::mutant!("pool.attempts.all-kept") {
+            self.failures.remove(0);
+        }
+        self.failures.push(failure);
+        let count = &mut self.counts[failure as usize];
+        *count = count.saturating_add(1);
     }
 }
 
 impl fmt::Display for Attempts {
     /// ` (attempt 4, after a time-out and 2 errors)`; nothing if there was one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some((_, before)) = self.0.split_last().filter(|(_, before)| !before.is_empty()) else {
-            return Ok(());
-        };
+        let Some(last) = self.failures.last().filter(|_| self.count() > 1) else { return Ok(()) };
         write!(f, " (attempt {}, after ", self.count())?;
-        let counts = FailureKind::ALL
-            .map(|(kind, one, more)| (before.iter().filter(|failure| **failure == kind).count(), one, more));
-        let mut left = counts.iter().filter(|(count, ..)| *count > 0).count();
-        for (count, one, more) in counts.into_iter().filter(|(count, ..)| *count > 0) {
+        let mut before = self.counts;
+        before[*last as usize] -= 1;
+        let counts = || before.into_iter().zip(FailureKind::NAMES).filter(|(count, _)| *count > 0);
+        let mut left = counts().count();
+        for (count, (one, more)) in counts() {
             if count == 1 {
                 f.write_str(one)?;
             } else {
@@ -176,7 +193,7 @@ impl TaskError {
     /// This is how another attempt failed, after `before`: what is known then.
     pub(crate) fn after(&mut self, before: Option<Attempts>) -> Attempts {
         let mut all = before.unwrap_or_default();
-        all.0.extend(FailureKind::of(self));
+        FailureKind::of(self).into_iter().for_each(|failure| all.add(failure));
         let attempts = match self {
             TaskError::Raised(raised) => &mut raised.attempts,
             TaskError::WorkerLost(lost) => &mut lost.attempts,
@@ -203,7 +220,12 @@ mod tests {
     #[test]
     fn what_came_before_is_told_by_kind() {
         use FailureKind::{Death, Error, TimeOut};
-        let text = |failures: &[FailureKind]| Attempts(failures.to_vec()).to_string();
+        let of = |failures: &[FailureKind]| {
+            let mut all = Attempts::default();
+            failures.iter().for_each(|failure| all.add(*failure));
+            all
+        };
+        let text = |failures: &[FailureKind]| of(failures).to_string();
         assert_eq!([text(&[]), text(&[Error])], ["", ""]);
         assert_eq!(text(&[TimeOut, Error]), " (attempt 2, after a time-out)");
         assert_eq!(text(&[Error, Death, Error, Death]), " (attempt 4, after 2 errors and a death)");
@@ -211,5 +233,9 @@ mod tests {
             text(&[Death, Error, TimeOut, Error]),
             " (attempt 4, after an error, a death and a time-out)"
         );
+        // All are counted, and few are kept.
+        let many = of(&[&[Death; 5000][..], &[Error]].concat());
+        assert_eq!(many.to_string(), " (attempt 5001, after 5000 deaths)");
+        assert_eq!((many.count(), many.failures().len(), many.failures()[KEPT - 1]), (5001, KEPT, Error));
     }
 }
