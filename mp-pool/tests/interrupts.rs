@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use mp_pool::Pool;
-use mp_spawn::{Process, StartMethod};
+use mp_pool::{Pool, Stream, TaskError};
+use mp_spawn::{Interrupt, Process, StartMethod, interrupted, take_interrupt};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -43,7 +43,45 @@ fn a_pool_by_fork_server_outlasts_ctrl_c() {
         assert!(INTERRUPTS.load(Ordering::SeqCst) > 0);
         pool.join().unwrap();
     };
+    alone(test);
+}
+
+/// In a process of its own.
+fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
     let alone = Process::builder().start_method(StartMethod::Spawn).spawn(test, ()).unwrap();
     assert!(alone.wait_timeout(2 * DEADLINE), "{alone:?}");
     alone.join().unwrap();
+}
+
+#[track_caller]
+fn result_of(stream: &Stream<u64, u64>, x: u64) -> Result<u64, TaskError> {
+    let ticket = stream.push(x).unwrap();
+    match stream.take_timeout(ticket, DEADLINE) {
+        Ok(Some(result)) => result,
+        other => panic!("{x} has no result: {}", other.is_err()),
+    }
+}
+
+/// What is pushed meanwhile is refused, and nothing else.
+#[test]
+fn a_stream_goes_on_when_the_program_has_taken_note_of_ctrl_c() {
+    alone(|(): ()| {
+        rustix::process::setpgid(None, None).unwrap();
+        // SAFETY: this installs no handler.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        let pool = Pool::builder().processes(1).interrupt(Interrupt::Graceful).build().unwrap();
+        let stream = pool.stream(|x: u64| x + 1);
+        assert_eq!(result_of(&stream, 1).unwrap(), 2);
+        // SAFETY: to the group of this process.
+        assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
+        let until = Instant::now() + DEADLINE;
+        while !interrupted() {
+            assert!(Instant::now() < until, "it was not told");
+            std::thread::yield_now();
+        }
+        assert!(matches!(result_of(&stream, 2), Err(TaskError::Interrupted)));
+        assert!(take_interrupt());
+        assert_eq!(result_of(&stream, 3).unwrap(), 4);
+        pool.join().unwrap();
+    });
 }

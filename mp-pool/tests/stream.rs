@@ -395,6 +395,25 @@ fn the_state_of_a_worker_stays_with_its_lane() {
     pool.join().unwrap();
 }
 
+#[test]
+fn a_ticket_of_another_stream_takes_nothing() {
+    let pools = [Pool::new(1).unwrap(), Pool::new(1).unwrap()];
+    let streams = [&pools[0], &pools[0], &pools[1]].map(|pool| pool.stream(|x: u64| x + 1));
+    let tickets: Vec<Ticket> = (0..3).map(|x| streams[x].push(x as u64).unwrap()).collect();
+    assert!(tickets.iter().all(|ticket| ticket.number() == 0) && tickets[0] != tickets[1]);
+    for (stream, others) in [(0, [1, 2]), (1, [0, 2]), (2, [0, 1])] {
+        for other in others {
+            assert!(streams[stream].take(tickets[other]).is_none());
+            let mut context = Context::from_waker(Waker::noop());
+            let taken = pin!(streams[stream].take_async(tickets[other])).poll(&mut context);
+            assert!(matches!(taken, Poll::Ready(None)));
+        }
+    }
+    (0..3).for_each(|x| assert_eq!(of(&streams[x], tickets[x]).unwrap(), x as u64 + 1));
+    drop(streams);
+    pools.iter().for_each(join);
+}
+
 #[derive(Default)]
 struct Woken(AtomicBool);
 

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mp_core::user_code::Each;
 use mp_reduce::Message;
 use mp_spawn::Backoff;
 
@@ -176,7 +177,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
 
     /// Sends tasks, if there is room or not.
     fn send(&self, items: VecDeque<A>) -> Arc<Job> {
-        let count = items.len();
+        let (count, items) = (items.len(), Each::from(items));
         let source = Arc::new(Items::new(self.terms.retry.times > 0));
         let job = self.job(Arc::clone(&source) as _, Order::AsGiven);
         self.shared.submit(&job, count, || source.bring(items));
@@ -194,7 +195,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// Calls it, and returns without waiting for its result; for room it waits if
     /// [as many tasks wait](crate::PoolBuilder::max_waiting) as the pool allows.
     pub fn apply_async(&self, args: A) -> AsyncResult<T> {
-        self.shared.wait_for_room(None);
+        self.shared.wait_for_room(None, || false);
         self.submit(args)
     }
 
@@ -272,7 +273,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// Calls it for each item, and returns without waiting for the results.
     pub fn map_async(&self, items: impl IntoIterator<Item = A>) -> MapResult<T> {
         let items = items.into_iter().collect();
-        self.shared.wait_for_room(None);
+        self.shared.wait_for_room(None, || false);
         MapResult::new(Arc::clone(&self.shared), self.send(items))
     }
 

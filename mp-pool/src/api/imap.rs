@@ -1,11 +1,11 @@
 //! Results one after the other.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
+use mp_core::user_code::Each;
 use mp_reduce::Message;
 
 use crate::api::result::read;
@@ -76,7 +76,7 @@ impl<I: Iterator, T> Imap<I, T> {
             }
             let portion = under_way.max(1).min(ahead - under_way);
             // Those before one that panics are sent; it is not asked again.
-            let mut items = VecDeque::new();
+            let mut items = Each::default();
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 while items.len() < portion
                     && let Some(item) = self.iter.next()
@@ -88,7 +88,7 @@ impl<I: Iterator, T> Imap<I, T> {
             let count = items.len();
             self.sent += count;
             under_way += count;
-            let bring = || self.items.push(items.into_iter());
+            let bring = || self.items.push(items);
             self.exhausted |= count > 0 && !self.shared.submit(&self.job, count, bring);
             if let Err(payload) = panicked {
                 resume_unwind(payload);

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU64;
 use mp_reduce::Message;
 
 use crate::api::result::read;
@@ -17,22 +20,38 @@ use crate::dispatch::room::UntilRoom;
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 
-/// A task of a [`Stream`]: they are numbered from 0, as they were pushed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Ticket(usize);
+/// A task of a [`Stream`]: they are numbered from 0, as they were pushed. Equal to no ticket of another stream.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    number: usize,
+    stream: u64,
+}
 
 impl Ticket {
     /// Its number.
     #[must_use]
     pub fn number(self) -> usize {
-        self.0
+        self.number
     }
 }
 
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "task {}", self.0)
+        write!(f, "task {}", self.number)
     }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ticket").field(&self.number).finish()
+    }
+}
+
+/// The number of a stream; no two of this process have the same one.
+fn next_stream() -> u64 {
+    // fork: a copy of the process takes nothing from the streams of its original.
+    static STREAMS: AtomicU64 = AtomicU64::new(0);
+    STREAMS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A task of a [`Stream`], and what came of it.
@@ -171,6 +190,7 @@ pub struct Stream<A, T> {
     shared: Arc<Shared>,
     job: Arc<Job>,
     pushed: Arc<Pushed<A>>,
+    number: u64,
     results: PhantomData<fn() -> T>,
 }
 
@@ -200,7 +220,7 @@ impl Wait {
 
 impl<A, T> Stream<A, T> {
     pub(crate) fn new(shared: Arc<Shared>, job: Arc<Job>, pushed: Arc<Pushed<A>>) -> Self {
-        Stream { shared, job, pushed, results: PhantomData }
+        Stream { shared, job, pushed, number: next_stream(), results: PhantomData }
     }
 
     /// From now on [`next`](Self::next) gives the results in the order in which their tasks were pushed; without this as they come.
@@ -223,6 +243,7 @@ impl<A, T> Stream<A, T> {
     pub fn close(&self) {
         if self.job.is_ours() {
             self.job.close();
+            self.shared.stream_is_closed();
         }
     }
 
@@ -307,14 +328,14 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
         }
         let pool_has_room = match wait {
             Wait::Not => !self.shared.is_full(),
-            Wait::Until(until) => self.shared.wait_for_room(until),
+            Wait::Until(until) => self.shared.wait_for_room(until, || self.job.is_closed()),
         };
         loop {
             let room = if pool_has_room { self.job.expect_one() } else { Err(Refused::Full) };
             match room {
                 Ok(index) => return Ok(self.submit(index, lane, args)),
-                Err(Refused::Closed) => return Err(PushError::Closed(args)),
-                Err(Refused::Full) => {}
+                Err(_) if self.job.is_closed() => return Err(PushError::Closed(args)),
+                Err(_) => {}
             }
             if !pool_has_room || !self.wait(wait, |slots| slots.has_room() != Err(Refused::Full)) {
                 return Err(PushError::Full(args));
@@ -323,11 +344,19 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     }
 
     async fn push_when_ready(&self, lane: Option<u64>, args: A) -> Result<Ticket, PushError<A>> {
-        if !self.job.is_ours() {
-            return Err(PushError::Closed(args));
-        }
-        UntilRoom::new(&self.shared).await;
+        let mut room = Some(UntilRoom::new(&self.shared));
         let index = poll_fn(|context| {
+            if !self.job.is_ours() || self.job.is_closed() {
+                return Poll::Ready(Err(Refused::Closed));
+            }
+            if let Some(of_pool) = &mut room {
+                if Pin::new(of_pool).poll(context).is_pending() {
+                    // Closed just before it waited, it has told no waker.
+                    let closed = self.job.is_closed();
+                    return if closed { Poll::Ready(Err(Refused::Closed)) } else { Poll::Pending };
+                }
+                room = None;
+            }
             loop {
                 match self.job.expect_one() {
                     Err(Refused::Full) => {}
@@ -346,8 +375,18 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     }
 
     fn submit(&self, index: usize, lane: Option<u64>, args: A) -> Ticket {
-        self.shared.submit_expected(&self.job, 1, || self.pushed.push(index, lane, args));
-        Ticket(index)
+        self.shared.submit_expected(&self.job, index..index + 1, || self.pushed.push(index, lane, args));
+        self.ticket(index)
+    }
+
+    fn ticket(&self, number: usize) -> Ticket {
+        Ticket { number, stream: self.number }
+    }
+
+    /// Whether it is of this stream, in the process that has it.
+    fn may_take(&self, ticket: Option<Ticket>) -> bool {
+        let is_its = ticket.is_none_or(|ticket| ticket.stream == self.number);
+        self.job.is_ours() && (is_its || mp_core::mutant!("pool.ticket.of-another"))
     }
 
     /// Waits for the next result, as they come or [in order](Self::in_order); `None` if the stream is closed and all were taken.
@@ -378,7 +417,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
         self.outcome(None).await
     }
 
-    /// Waits for the result of this task; `None` if it was taken already, or no such task was pushed (of another stream, say).
+    /// Waits for the result of this task; `None` if it was taken already, or the ticket is of another stream.
     pub fn take(&self, ticket: Ticket) -> Option<Result<T, TaskError>> {
         self.outcome_within(Some(ticket), Wait::Until(None)).ok().flatten().map(|(_, result)| result)
     }
@@ -402,7 +441,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     }
 
     fn outcome_within(&self, ticket: Option<Ticket>, wait: Wait) -> Result<Option<Outcome<T>>, NotYet> {
-        if !self.job.is_ours() {
+        if !self.may_take(ticket) {
             return Ok(None);
         }
         loop {
@@ -421,7 +460,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
 
     async fn outcome(&self, ticket: Option<Ticket>) -> Option<Outcome<T>> {
         let run = poll_fn(|context| {
-            if !self.job.is_ours() {
+            if !self.may_take(ticket) {
                 return Poll::Ready(None);
             }
             loop {
@@ -442,7 +481,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     /// Code of the user runs here, without a lock.
     fn taken(&self, mut run: Run) -> Outcome<T> {
         self.pushed.is_over(run.first);
-        (Ticket(run.first), read(&mut run, 0))
+        (self.ticket(run.first), read(&mut run, 0))
     }
 }
 
@@ -450,7 +489,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
 fn is_over(slots: &Slots, ticket: Option<Ticket>) -> bool {
     let Some(tickets) = &slots.tickets else { return true };
     match ticket {
-        Some(Ticket(index)) => tickets.is_taken(index) || index >= slots.progress().total,
+        Some(Ticket { number, .. }) => tickets.is_taken(number) || number >= slots.progress().total,
         None => slots.is_over(),
     }
 }
@@ -458,7 +497,7 @@ fn is_over(slots: &Slots, ticket: Option<Ticket>) -> bool {
 /// Whether an outcome can be taken, or will not come.
 fn is_decided(slots: &Slots, ticket: Option<Ticket>) -> bool {
     let is_there = slots.tickets.as_ref().is_some_and(|tickets| match ticket {
-        Some(Ticket(index)) => tickets.has(index),
+        Some(Ticket { number, .. }) => tickets.has(number),
         None => tickets.next().is_some(),
     });
     is_there || is_over(slots, ticket)

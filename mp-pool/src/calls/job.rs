@@ -13,6 +13,7 @@ use mp_core::user_code::{Apart, caught};
 use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_spawn::Closure;
 
+use crate::calls::brought::Brought;
 use crate::calls::chunk::Kept;
 use crate::calls::lanes::Takes;
 use crate::calls::outcomes::Run;
@@ -113,10 +114,7 @@ pub(crate) struct Slots {
     /// In the order of their tasks, or as they came.
     runs: VecDeque<Run>,
     progress: Progress,
-    /// When its tasks were brought: for each time how many there were in all, and how many of them have no outcome.
-    brought: VecDeque<(usize, usize, Instant)>,
-    /// How many there were when those came that all have outcomes.
-    forgotten: usize,
+    brought: Brought,
     wakers: Vec<Apart<Waker>>,
     on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
     cancelled: bool,
@@ -137,10 +135,8 @@ pub(crate) enum Refused {
 impl Slots {
     /// Tasks will come; the index of the first.
     fn expect(&mut self, tasks: usize) -> usize {
-        let before = self.brought.back().map_or(self.forgotten, |(end, ..)| *end);
-        self.brought.push_back((before + tasks, tasks, Instant::now()));
         self.progress.total += tasks - usize::from(mp_core::mutant!("pool.total.one-too-few") && tasks > 1);
-        before
+        self.brought.add(tasks, Instant::now())
     }
 
     /// Of a stream: how many tasks were pushed whose outcomes were not taken.
@@ -199,26 +195,6 @@ impl Slots {
     pub(crate) fn progress(&self) -> Progress {
         self.progress
     }
-    /// Some of them have their outcomes, from `first` on; when that was brought.
-    fn settled(&mut self, first: usize, count: usize) -> Instant {
-        let at = self.brought.partition_point(|(end, ..)| *end <= first);
-        let mut brought = None;
-        let (mut from, to) = (first, first + count);
-        for (end, left, when) in self.brought.range_mut(at..) {
-            if from >= to {
-                break;
-            }
-            brought = brought.or(Some(*when));
-            *left = left.saturating_sub(to.min(*end) - from);
-            from = *end;
-        }
-        let when = brought.unwrap_or_else(Instant::now);
-        while let Some((end, 0, _)) = self.brought.front() {
-            self.forgotten = *end;
-            self.brought.pop_front();
-        }
-        when
-    }
     fn will_wake(&self, waker: &Waker) -> bool {
         self.wakers.iter().any(|known| known.get().is_some_and(|known| known.will_wake(waker)))
     }
@@ -254,8 +230,7 @@ impl Job {
             base: 0,
             runs: VecDeque::new(),
             progress,
-            brought: VecDeque::new(),
-            forgotten: 0,
+            brought: Brought::default(),
             wakers: Vec::new(),
             on_done: None,
             cancelled: false,
@@ -272,9 +247,9 @@ impl Job {
         self.maker.is_this()
     }
 
-    /// Expects outcomes of `tasks` more tasks.
-    pub(crate) fn expect(&self, tasks: usize) {
-        self.slots.lock().expect(tasks);
+    /// Expects outcomes of `tasks` more tasks; the index of the first.
+    pub(crate) fn expect(&self, tasks: usize) -> usize {
+        self.slots.lock().expect(tasks)
     }
 
     /// Of a stream: expects the outcome of one more task, if there is room for it; its index.
@@ -282,6 +257,11 @@ impl Job {
         let mut slots = self.slots.lock();
         slots.has_room()?;
         Ok(slots.expect(1))
+    }
+
+    /// Of a stream: whether it was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.slots.lock().has_room() == Err(Refused::Closed)
     }
 
     /// Whether it matters which worker takes its tasks.
@@ -412,7 +392,7 @@ impl Job {
         }
         slots.progress.done += count;
         slots.progress.failed += failed;
-        Some(slots.settled(first, count))
+        Some(slots.brought.settled(first, count).unwrap_or_else(Instant::now))
     }
 
     /// Tells waiters that outcomes have come.

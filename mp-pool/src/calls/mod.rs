@@ -1,5 +1,6 @@
 //! One call of the pool: where its tasks come from, the chunks that they leave in, and the outcomes that come back.
 
+pub(crate) mod brought;
 pub(crate) mod chunk;
 pub(crate) mod job;
 pub(crate) mod lanes;

@@ -140,12 +140,12 @@ impl<A> Items<A> {
     }
 
     /// The first items, all at once.
-    pub(crate) fn bring(&self, items: VecDeque<A>) {
-        self.queue.lock().0 = Each::from(items);
+    pub(crate) fn bring(&self, items: Each<A>) {
+        self.queue.lock().0 = items;
     }
 
-    pub(crate) fn push(&self, items: impl Iterator<Item = A>) {
-        self.queue.lock().0.extend(items);
+    pub(crate) fn push(&self, mut items: Each<A>) {
+        self.queue.lock().0.append(&mut items);
     }
 
     fn taken(&self, most: usize) -> (Each<A>, usize) {

@@ -1,10 +1,14 @@
 //! Outcomes of a stream, from when they come until they are taken: as they come, by the order of their tickets, or by ticket.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use crate::calls::outcomes::{Run, What};
 use crate::error::TaskError;
 use crate::run::values::Many;
+
+/// As many indices of outcomes that were taken are not worth a look.
+const FEW: usize = 64;
 
 /// The outcomes of a stream's tasks, each of which has an index.
 #[derive(Debug)]
@@ -17,27 +21,62 @@ pub(crate) struct Tickets {
     pub(crate) closed: bool,
     /// By the index of the first task, and how many of each were not taken.
     runs: BTreeMap<usize, (Run, usize)>,
-    /// The indices of those, as they came; the first was not taken.
+    /// The indices of those, as they came; the first was not taken, and at most about half of the others were.
     came: VecDeque<usize>,
-    /// The first task whose outcome was not taken,
-    oldest: usize,
-    /// and those behind it whose outcomes were.
-    taken: BTreeSet<usize>,
+    /// How many of those were not.
+    here: usize,
+    /// The tasks whose outcomes were taken: in as few rows as there are gaps, so that a stream with one task that comes to no end
+    /// does not grow with the others.
+    taken: Rows,
+}
+
+/// Numbers, most of which are in rows.
+#[derive(Debug, Default)]
+struct Rows {
+    /// By the first of a row, the one behind its last.
+    rows: BTreeMap<usize, usize>,
+    count: usize,
+}
+
+impl Rows {
+    fn contains(&self, number: usize) -> bool {
+        self.overlaps(number..number + 1)
+    }
+
+    /// Whether one of them is in this row.
+    fn overlaps(&self, row: Range<usize>) -> bool {
+        self.rows.range(..row.end).next_back().is_some_and(|(_, end)| *end > row.start)
+    }
+
+    /// One more, which was not among them.
+    fn insert(&mut self, number: usize) {
+        self.count += 1;
+        let end = self.rows.remove(&(number + 1)).unwrap_or(number + 1);
+        match self.rows.range_mut(..number).next_back() {
+            Some((_, before)) if *before == number => *before = end,
+            _ => _ = self.rows.insert(number, end),
+        }
+    }
+
+    /// The first number from 0 on that is not among them.
+    fn first_missing(&self) -> usize {
+        self.rows.get(&0).copied().unwrap_or(0)
+    }
 }
 
 impl Tickets {
     pub(crate) fn new(most: usize) -> Tickets {
-        let (runs, came, taken) = (BTreeMap::new(), VecDeque::new(), BTreeSet::new());
-        Tickets { most, in_order: false, closed: false, runs, came, oldest: 0, taken }
+        let (runs, came) = (BTreeMap::new(), VecDeque::new());
+        Tickets { most, in_order: false, closed: false, runs, came, here: 0, taken: Rows::default() }
     }
 
     /// How many were taken.
     pub(crate) fn count_taken(&self) -> usize {
-        self.oldest + self.taken.len()
+        self.taken.count
     }
 
     pub(crate) fn is_taken(&self, index: usize) -> bool {
-        index < self.oldest || self.taken.contains(&index)
+        self.taken.contains(index)
     }
 
     /// Whether the outcome of this task is here.
@@ -50,11 +89,11 @@ impl Tickets {
     pub(crate) fn add(&mut self, run: Run) -> bool {
         let (first, end) = (run.first, run.end());
         let overlaps = self.runs.range(..end).next_back().is_some_and(|(_, (other, _))| other.end() > first);
-        let taken = first < self.oldest || self.taken.range(first..end).next().is_some();
-        if first >= end || overlaps || taken {
+        if first >= end || overlaps || self.taken.overlaps(first..end) {
             return false;
         }
         self.came.extend(first..end);
+        self.here += end - first;
         self.runs.insert(first, (run, end - first));
         true
     }
@@ -62,7 +101,7 @@ impl Tickets {
     /// Which one is to be taken next; `None` if it is not here.
     pub(crate) fn next(&self) -> Option<usize> {
         if self.in_order {
-            return Some(self.oldest).filter(|oldest| self.has(*oldest));
+            return Some(self.taken.first_missing()).filter(|oldest| self.has(*oldest));
         }
         self.came.front().copied()
     }
@@ -78,11 +117,13 @@ impl Tickets {
         *left -= 1;
         let rest = if *left == 0 { self.runs.remove(&first).map(|(run, _)| run) } else { None };
         self.taken.insert(index);
-        while self.taken.remove(&self.oldest) {
-            self.oldest += 1;
-        }
+        self.here -= 1;
         while self.came.front().is_some_and(|front| self.is_taken(*front)) {
             self.came.pop_front();
+        }
+        // Others were taken by their tickets.
+        if self.came.len() > 2 * self.here + FEW && !mp_core::mutant!("pool.stream.taken-kept") {
+            self.came.retain(|index| !self.taken.contains(*index));
         }
         one.or(rest)
     }
@@ -145,6 +186,41 @@ mod tests {
         }
         assert_eq!((tickets.next(), tickets.count_taken()), (None, 5));
         assert!(!tickets.add(run(4, &["again"])), "it was taken");
-        assert!(tickets.runs.is_empty() && tickets.came.is_empty() && tickets.taken.is_empty());
+        assert!(tickets.runs.is_empty() && tickets.came.is_empty());
+        assert_eq!((tickets.here, tickets.taken.rows.len()), (0, 1));
+    }
+
+    /// Whichever are taken, and in which order: as a set of numbers would say it.
+    #[test]
+    fn what_was_taken_is_known_in_few_rows() {
+        let (mut rows, mut all) = (Rows::default(), std::collections::BTreeSet::new());
+        for i in 0..1000_usize {
+            // Each once: 367 and 1000 have no divisor in common.
+            let number = i * 367 % 1000;
+            assert!(!rows.contains(number));
+            rows.insert(number);
+            all.insert(number);
+            assert!((0..1001).all(|n| rows.contains(n) == all.contains(&n)));
+            assert_eq!(rows.count, all.len());
+            let missing = (0..).find(|n| !all.contains(n));
+            assert_eq!(Some(rows.first_missing()), missing);
+            let some = number.saturating_sub(2)..number;
+            assert_eq!(rows.overlaps(some.clone()), all.range(some).next().is_some());
+        }
+        assert_eq!(rows.rows, BTreeMap::from([(0, 1000)]));
+    }
+
+    /// One comes to no end, and the result of another one is never taken.
+    #[test]
+    fn a_stream_that_goes_on_for_long_does_not_grow() {
+        let mut tickets = Tickets::new(usize::MAX);
+        assert!(tickets.add(run(1, &["never taken"])));
+        for index in 2..10_000 {
+            assert!(tickets.add(run(index, &["taken by its ticket"])));
+            assert!(tickets.take(index).is_some());
+        }
+        assert_eq!((tickets.count_taken(), tickets.taken.rows.len(), tickets.runs.len()), (9_998, 1, 1));
+        assert!(tickets.came.len() <= 2 + FEW, "{}", tickets.came.len());
+        assert_eq!(tickets.next(), Some(1));
     }
 }

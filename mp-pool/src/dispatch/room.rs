@@ -34,6 +34,12 @@ impl RoomLine {
         }
     }
 
+    /// Lets all futures look that wait now. No lock may be held.
+    pub(crate) fn wake_all(&self) {
+        let waiting = std::mem::take(&mut self.0.lock().waiting);
+        waiting.into_values().for_each(|waker| _ = caught(|| waker.into_inner().map(Waker::wake)));
+    }
+
     /// At this place, or behind all others.
     fn wait(&self, place: Option<u64>, waker: Apart<Waker>) -> u64 {
         // What was there is dropped without the lock.

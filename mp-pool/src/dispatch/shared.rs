@@ -6,6 +6,7 @@
 use std::any::TypeId;
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use mp_core::message::IntoOutcome;
 use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
-use mp_core::user_code::Apart;
+use mp_core::user_code::{Apart, drop_caught};
 use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_queue::Queue;
 use mp_reduce::Message;
@@ -177,17 +178,30 @@ impl Shared {
     }
 
     /// Takes over `tasks` more tasks of a call; `bring` puts them into it, once they are counted and before
-    /// any thread looks for them. False if the pool takes none: then they have an error.
+    /// any thread looks for them. False if the pool takes none: then they have an error, and `bring` is dropped, which lets no
+    /// panic out of one of several values ([`Each`](mp_core::user_code::Each)).
     pub(crate) fn submit(&self, job: &Arc<Job>, tasks: usize, bring: impl FnOnce()) -> bool {
-        job.expect(tasks);
-        self.submit_expected(job, tasks, bring)
+        let first = job.expect(tasks);
+        self.submit_expected(job, first..first + tasks, bring)
     }
 
     /// As [`submit`](Self::submit), of tasks whose outcomes are expected already.
-    pub(crate) fn submit_expected(&self, job: &Arc<Job>, tasks: usize, bring: impl FnOnce()) -> bool {
-        let refused = self.count(tasks).err();
+    pub(crate) fn submit_expected(&self, job: &Arc<Job>, tasks: Range<usize>, bring: impl FnOnce()) -> bool {
+        if let Err(error) = self.count(tasks.len()) {
+            // These alone: a pool that takes no more does those that the call has brought before.
+            let mut settled = Settled::new(self);
+            if mp_core::mutant!("pool.refused.takes-others") {
+                settled.add_rest(job, &error);
+            }
+            if !tasks.is_empty() {
+                settled.add_run(job, Run::failed(tasks, error));
+            }
+            settled.tell();
+            drop_caught(bring);
+            return false;
+        }
         bring();
-        if let Some(error) = refused.or_else(|| self.enlist(job)) {
+        if let Some(error) = self.enlist(job) {
             let mut settled = Settled::new(self);
             settled.add_rest(job, &error);
             return false;
@@ -277,9 +291,20 @@ impl Shared {
         self.room.wake(room);
     }
 
-    /// Waits until not too many tasks wait; false if that takes too long. The pool's thread, which a callback runs in, would wait
-    /// for itself.
-    pub(crate) fn wait_for_room(&self, until: Option<Instant>) -> bool {
+    /// A stream was closed: what waits for room, to push into it, looks again.
+    pub(crate) fn stream_is_closed(&self) {
+        if self.settings.max_waiting == usize::MAX || mp_core::mutant!("pool.stream.close-not-told") {
+            return;
+        }
+        // A thread that has looked just before sleeps by now, and is woken.
+        drop(self.state.lock());
+        self.changed.notify_all();
+        self.room.wake_all();
+    }
+
+    /// Waits until not too many tasks wait, or `closed` says that there is nothing to wait for; false if that takes too long. The pool's
+    /// thread, which a callback runs in, would wait for itself.
+    pub(crate) fn wait_for_room(&self, until: Option<Instant>, closed: impl Fn() -> bool) -> bool {
         let here = std::thread::current().id();
         let is_here = self.thread.get() == Some(&here);
         if self.settings.max_waiting == usize::MAX || self.check_owner().is_err() || is_here {
@@ -291,7 +316,7 @@ impl Shared {
             let state = format!("{pool}, for room for one more task: {most} wait{running}");
             Subject::other(Call::Pool, On::Processes(pids), state)
         };
-        let has_room = |state: &State| !state.is_open() || state.unsettled < most;
+        let has_room = |state: &State| !state.is_open() || state.unsettled < most || closed();
         wait_at(&self.changed, &mut self.state.lock(), until, has_room, subject)
     }
 
@@ -496,6 +521,20 @@ mod tests {
             assert!(shared.submit(&job, 1, || ()));
             assert_eq!(rang(&shared), rings, "{timeout:?}");
         }
+    }
+
+    /// Those that were brought before are done by the workers, or have another end.
+    #[test]
+    fn what_is_refused_takes_nothing_else_of_its_call_along() {
+        let shared = shared();
+        let job = job(0, Terms::default());
+        assert!(shared.submit(&job, 2, || ()));
+        shared.state.lock().phase = Phase::Closed;
+        assert!(!shared.submit(&job, 1, || panic!("it is not brought")));
+        let progress = job.slots().progress();
+        assert_eq!((progress.done, progress.failed, progress.total), (1, 1, 3));
+        assert!(!job.is_cancelled());
+        assert_eq!(shared.state.lock().unsettled, 2);
     }
 
     #[test]

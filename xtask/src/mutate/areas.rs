@@ -468,6 +468,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-pool/state", ""),
             ("mp-pool/retries", ""),
             ("mp-pool/stream", ""),
+            ("mp-pool/stream_ends", ""),
             ("mp-pool/notes", ""),
             ("mp-tests/killed_pool", ""),
         ],
