@@ -84,7 +84,7 @@ impl Programs {
             }
             let flags = format!("{} --cfg mp_loom", std::env::var("RUSTFLAGS").unwrap_or_default());
             let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-            let mut command = session.cargo(&["test", "--release", "--no-run"]);
+            let mut command = session.cargo(&["test", "--profile", "loom", "--no-run"]);
             command.args(&words).env("RUSTFLAGS", flags.trim());
             build(command.env("CARGO_TARGET_DIR", Path::new(&target).join("loom")), &mut programs)?;
         }

@@ -1,15 +1,18 @@
 //! Step `alone`: each library crate and its tests build by themselves, and all sets of features build that
-//! any code asks for; with one sharing strategy alone, processes pass the same tests. Sets without a strategy
-//! share no memory: they are refused, and the message names what is missing.
+//! any code asks for; so do the tests with one sharing strategy alone. Sets without a strategy share no memory: they are refused, and
+//! the message names what is missing.
 //!
-//! With `file_descriptor` alone, the tests are only compiled here, and run by the step `one-strategy` of `ci --long`: it is what
-//! processes use by default, in all other tests.
+//! The tests of one strategy alone are only compiled here. They are run by the step `one-strategy` of `ci --long`; and by the step
+//! `test` with `file_system` chosen when they start (`MP_STRATEGY`), in programs that it has already. With `file_descriptor` all other
+//! tests are run, which is the default.
+
+use std::process::Command;
 
 use crate::layers::{self, FACADE, LAYERS, Package};
 use crate::session::{Outcome, Session};
 
 /// The sharing strategies, one of which has to be enough: first the one that processes use by default.
-const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
+pub(super) const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
 /// Crates whose unit tests are run with each of them alone: what lies in shared memory.
 const UNITS: [&str; 3] = ["mp-core", "mp-tensor", "mp-sync"];
 /// Tests that are run with each of them alone.
@@ -37,10 +40,10 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
             None => session.fail(format!("there is no package {name}")),
         }
     }
-    let [default, second] = STRATEGIES;
-    with_one_strategy(session, &["check", "--quiet"], default, &BOTH);
-    let tests: Vec<&str> = BOTH.into_iter().chain(NAMES).collect();
-    with_one_strategy(session, &["test", "--quiet", "--no-fail-fast"], second, &tests);
+    for strategy in STRATEGIES {
+        let mut check = session.cargo(&["check", "--quiet"]);
+        session.run(one_strategy(&mut check, strategy).args(["--profile", "test"]));
+    }
     match features(&packages) {
         Some(features) => {
             for set in sets(&features) {
@@ -56,23 +59,25 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The step of `ci --long`: the tests with the strategy that is only compiled otherwise.
+/// The step of `ci --long`: the tests that are only compiled otherwise.
 pub(crate) fn long(session: &mut Session) -> Outcome {
-    with_one_strategy(session, &["test", "--no-fail-fast"], STRATEGIES[0], &BOTH);
+    for strategy in STRATEGIES {
+        let mut tests = session.cargo(&["test", "--no-fail-fast"]);
+        session.run(one_strategy(&mut tests, strategy));
+    }
     session.outcome()
 }
 
-/// A cargo command for unit tests and tests with one sharing strategy alone; among them one about futures without the feature
-/// `tokio`, which the tests have otherwise.
-fn with_one_strategy(session: &mut Session, words: &[&str], strategy: &str, tests: &[&str]) {
-    let mut command = session.cargo(words);
-    command.args(UNITS.iter().chain(&["mp-tests"]).flat_map(|package| ["-p", package]));
-    command.args(["--no-default-features", "--features", strategy]);
-    if words[0] == "check" {
-        command.args(["--profile", "test"]);
-    }
-    command.args(["--lib"]).args(tests.iter().flat_map(|test| ["--test", test]));
-    session.run(&mut command);
+/// Builds with one sharing strategy alone; and without the feature `tokio`, which the tests have otherwise.
+fn one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command {
+    with_one_strategy(command, strategy).args(["--no-default-features", "--features", strategy])
+}
+
+/// The unit tests and tests that are for one strategy alone.
+pub(super) fn with_one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command {
+    let names = if strategy == STRATEGIES[1] { NAMES.as_slice() } else { &[] };
+    command.args(UNITS.iter().chain(&["mp-tests"]).flat_map(|package| ["-p", package])).arg("--lib");
+    command.args(BOTH.iter().chain(names).flat_map(|test| ["--test", test]))
 }
 
 /// The facade's features, without `default` and [`ADDED`].

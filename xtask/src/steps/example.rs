@@ -1,6 +1,7 @@
 //! Step `example`: the job at the beginning of the README, made short, and all other examples.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::session::{Outcome, Session};
 
@@ -14,23 +15,26 @@ const SHORT: [(&str, &[&str], &str); 5] = [
     ("supervised", &[], "13 is set aside"),
 ];
 
-/// The packages with examples, and what builds and runs them; the first one is the root package.
-const PACKAGES: [(&str, &[&str]); 2] =
-    [("examples", &["--features", "indicatif"]), ("mp-queue/examples", &["-p", "mp-queue"])];
+/// The packages with examples, and the folders that they are in.
+const PACKAGES: [(&str, &str); 2] = [("multiproc", "examples"), ("mp-queue", "mp-queue/examples")];
+/// Built along: with it, the libraries are those that the step `test` has.
+const LIBRARIES: &str = "mp-tests";
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
-    for (folder, package) in PACKAGES {
+    // All at once, on all processors.
+    let mut build = session.cargo(&["build", "--quiet", "--examples", "-p", LIBRARIES]);
+    PACKAGES.iter().for_each(|(package, _)| _ = build.args(["-p", package]));
+    session.run(&mut build);
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    for (_, folder) in PACKAGES {
         let names = match names(Path::new(folder)) {
             Ok(names) if !names.is_empty() => names,
             Ok(_) => return Outcome::Failed(format!("there is no example in {folder}")),
             Err(e) => return Outcome::Failed(format!("{folder}: {e}")),
         };
-        // All at once, on all processors.
-        session.run(session.cargo(&["build", "--quiet", "--release", "--examples"]).args(package));
         for name in &names {
             let (_, args, words) = SHORT.into_iter().find(|(n, ..)| n == name).unwrap_or(("", &[], ""));
-            let mut command = session.cargo(&["run", "--quiet", "--release", "--example", name]);
-            let ran = session.run(command.args(package).arg("--").args(args));
+            let ran = session.run(Command::new(target.join("debug/examples").join(name)).args(args));
             if ran.ok && !ran.last_line.contains(words) {
                 session
                     .fail(format!("the last line of {name} must say `{words}`; it says `{}`", ran.last_line));

@@ -21,7 +21,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     let flags = format!("{} --cfg mp_loom", std::env::var("RUSTFLAGS").unwrap_or_default());
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     for words in models.runs {
-        let mut command = session.cargo(&["test", "--release", "--no-fail-fast"]);
+        let mut command = session.cargo(&["test", "--profile", "loom", "--no-fail-fast"]);
         command.args(&models.packages).args(&words);
         command.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", target.join("loom"));
         let ran = session.run(&mut command);

@@ -46,11 +46,7 @@ pub(crate) const LONG: &[Step] = &[
         what: "mistakes in the protocol code are found by tests",
         run: crate::mutate::step,
     },
-    Step {
-        name: "one-strategy",
-        what: "tests with the sharing strategy file_descriptor alone",
-        run: alone::long,
-    },
+    Step { name: "one-strategy", what: "tests built with one sharing strategy alone", run: alone::long },
     Step { name: "long-torture", what: "300 seconds of random kills and stops", run: crate::torture::long },
 ];
 
@@ -96,6 +92,10 @@ fn test(session: &mut Session) -> Outcome {
         session.beside(&mut waiting, |session| {
             // `run-program` leaves these out.
             session.run(session.cargo(&all).env("MP_BESIDE", BESIDE.concat().join(" ")));
+            // And some with the other sharing strategy alone.
+            let second = alone::STRATEGIES[1];
+            let mut tests = session.cargo(&["test", "--no-fail-fast"]);
+            session.run(alone::with_one_strategy(&mut tests, second).env("MP_STRATEGY", second));
         });
     });
     session.outcome()

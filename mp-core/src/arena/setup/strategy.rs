@@ -62,8 +62,28 @@ impl SharingStrategy {
     }
 
     /// Whether this build has it.
+    #[inline]
     pub(crate) fn supported(self) -> bool {
-        Self::ALL.contains(&self)
+        Self::all().contains(&self)
+    }
+
+    /// The ones that this build has.
+    #[cfg(not(feature = "inject"))]
+    #[inline]
+    const fn all() -> &'static [Self] {
+        Self::ALL
+    }
+
+    /// Test only: with `MP_STRATEGY` in the environment, that one alone, as in a build with its feature alone.
+    #[cfg(feature = "inject")]
+    fn all() -> &'static [Self] {
+        // fork: what it keeps is what the environment says, which a copy has as its original has.
+        static ALONE: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
+        let named = || std::env::var("MP_STRATEGY").ok();
+        match ALONE.get_or_init(|| named().and_then(|name| Self::ALL.iter().position(|s| s.name() == name))) {
+            Some(at) => &Self::ALL[*at..=*at],
+            None => Self::ALL,
+        }
     }
 }
 
@@ -77,9 +97,9 @@ impl FromStr for SharingStrategy {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
-        Self::ALL.iter().copied().find(|s| s.name() == name).ok_or_else(|| Error::Strategy {
+        Self::all().iter().copied().find(|s| s.name() == name).ok_or_else(|| Error::Strategy {
             asked: name.into(),
-            supported: Self::ALL.iter().map(|s| s.name()).collect(),
+            supported: Self::all().iter().map(|s| s.name()).collect(),
         })
     }
 }
@@ -105,7 +125,7 @@ const UNSET: u64 = (!cfg!(feature = "file_descriptor") && cfg!(feature = "file_s
 
 impl Default for Settings {
     fn default() -> Self {
-        let strategy = SharingStrategy::ALL.first().copied().unwrap_or(SharingStrategy::FileDescriptor);
+        let strategy = SharingStrategy::all().first().copied().unwrap_or(SharingStrategy::FileDescriptor);
         Self { strategy, directory: "/dev/shm".into() }
     }
 }
@@ -114,6 +134,10 @@ impl Default for Settings {
 #[inline]
 pub(crate) fn stamp() -> (bool, u64) {
     let stamp = STAMP.load(Ordering::Acquire);
+    #[cfg(feature = "inject")]
+    if stamp == UNSET {
+        return (!SharingStrategy::FileDescriptor.supported(), stamp);
+    }
     (stamp & 1 == 1, stamp)
 }
 
@@ -157,7 +181,7 @@ pub(crate) fn inherit(parent: Settings) {
 
 /// The strategies that this build supports on this platform: the ones with their cargo features on.
 pub fn get_all_sharing_strategies() -> &'static [SharingStrategy] {
-    SharingStrategy::ALL
+    SharingStrategy::all()
 }
 
 /// The strategy of this process, for tensors that are made from now on.
