@@ -157,7 +157,7 @@ pub use mp_queue::{
     Connection, GetError, JoinableQueue, Lease, Listener, PutError, Queue, QueueOptions, Receiver, Sender,
     bounded_channel, channel, connect, pipe,
 };
-pub use mp_reduce::{Bundle, Message};
+pub use mp_reduce::{Bundle, Fd, Message, descriptor};
 #[cfg(feature = "spawn")]
 pub use mp_spawn::{
     Closure, Process, ProcessContext, SpawnError, SpawnOptions, StartMethod, active_children, closure,

@@ -48,6 +48,7 @@
 
 mod bundle;
 mod codec;
+pub mod descriptor;
 mod error;
 mod invite;
 mod pack;
@@ -55,6 +56,7 @@ mod reduce;
 
 pub use bundle::Bundle;
 pub use codec::{MessagePack, from_part, to_part};
+pub use descriptor::Fd;
 pub use error::{Error, Result};
 #[doc(hidden)]
 pub use invite::hand_over;

@@ -192,7 +192,8 @@ pub fn pack_unless<T: Message, M>(
 ) -> Result<(M, Lent)> {
     let mut out = take(&OUTGOING);
     if let Err(e) = of_its_own::<T, _>(|| value.encode::<MessagePack>(&mut out)) {
-        return Err(unpacked(value, &mut out, e));
+        let error = out.refusal().unwrap_or(e);
+        return Err(unpacked(value, &mut out, error));
     }
     if let Some(taken) = out.plain().and_then(plain) {
         used(out);
@@ -355,7 +356,10 @@ pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
 fn decode<T: Message>(inc: &mut Incoming) -> Result<T> {
     match afresh(|| T::decode::<MessagePack>(inc)) {
         Ok(value) => Ok(value),
-        Err(e) => Err(undecodable::<T>(e, &all_bytes(inc))),
+        Err(e) => match inc.refusal() {
+            Some(refusal) => Err(refusal.into()),
+            None => Err(undecodable::<T>(e, &all_bytes(inc))),
+        },
     }
 }
 

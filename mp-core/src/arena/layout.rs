@@ -6,6 +6,7 @@
 //! 8 KiB      for each size class, the slab after its last one
 //! 12 KiB     extents      64 bytes each: the files with names; then, 64 bytes each, the seats of threads that spin
 //! 16 KiB     directories  of extents, 256 bytes each
+//! …          compartments 8 bytes each: which block has this compartment of the locker
 //! …          members      8 KiB each: its identity; its record of an update; its threads' waits, wait notes and lanes
 //! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
@@ -33,10 +34,10 @@ use crate::words::Member;
 /// The first eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Counts changes of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 6;
+pub(crate) const VERSION: u64 = 7;
 
 /// The oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 5;
+const OLDEST_READER: u64 = 7;
 
 /// Threads of a member that may be in the middle of something at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -107,10 +108,17 @@ pub(crate) mod control {
     pub(crate) const FIRST_BYTES: u64 = 16384;
     /// The directories of extents; pages are reserved with the first that needs them.
     pub(crate) const PATHS: u64 = 16384;
+    /// How many pairs of sockets are in the locker; then the lock of those that add one, three words; then a hint, from which
+    /// compartment on one may be free: `locker`.
+    pub(crate) const LOCKER: u64 = 4096 + 1536;
+    /// A word for each compartment of the locker; pages are reserved with the first that needs them.
+    pub(crate) const COMPARTMENTS: u64 = PATHS + 8192;
     /// Where the tables begin.
-    pub(crate) const END: u64 = PATHS + 8192;
+    pub(crate) const END: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;
 }
 
+/// How many messages with descriptors can be on their way at once.
+pub(crate) const COMPARTMENTS: u64 = 1 << 13;
 /// How many files with names an arena can have.
 pub(crate) const EXTENTS: u32 = 32;
 /// Bytes of a row of the table of extents, and of its directory's.

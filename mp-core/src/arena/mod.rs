@@ -50,6 +50,7 @@ use layout::{Layout, control, envelope as field};
 use recovery::intents;
 use setup::attach;
 use setup::backing_files::{self, Files};
+use setup::locker::Parcel;
 pub(crate) use setup::settings::publish_settings;
 use waiting::waits;
 
@@ -238,6 +239,7 @@ impl Arena {
         if CURRENT.get().is_some() {
             return Err(Self::has_one());
         }
+        let (fd, parcel) = Parcel::open(fd)?;
         let size = backing_files::verify(fd.as_fd())?;
         if size < Layout::MIN {
             return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
@@ -255,6 +257,7 @@ impl Arena {
             Error::NotAnArena(format!("it says that it is for {said} messages on their way"))
         })?;
         let arena = Self::map_and_join(Some(own), size, envelopes, None)?;
+        arena.unpack(parcel);
         arena.hold_extents();
         Ok(Self::make_current(arena))
     }

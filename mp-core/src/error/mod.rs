@@ -22,7 +22,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | the call: it fails again however often it is repeated | [`InvalidArgument`](Self::InvalidArgument), [`LimitExceeded`](Self::LimitExceeded), [`Unsupported`](Self::Unsupported), [`Shape`](Self::Shape), [`OutOfBounds`](Self::OutOfBounds), [`DType`](Self::DType), [`Strategy`](Self::Strategy) |
 /// | the value: it can't be sent | [`Unsendable`](Self::Unsendable), [`NonLeaf`](Self::NonLeaf), [`OutsideMessage`](Self::OutsideMessage), [`Local`](Self::Local) |
 /// | what came from elsewhere | [`Malformed`](Self::Malformed), [`Undecodable`](Self::Undecodable), [`Stale`](Self::Stale), [`NotShareable`](Self::NotShareable), [`NotAnArena`](Self::NotAnArena), [`Version`](Self::Version), [`NoInvitation`](Self::NoInvitation) |
-/// | what is there is used up; later it may work | [`OutOfMemory`](Self::OutOfMemory), [`ArenaFull`](Self::ArenaFull), [`TooManyMessages`](Self::TooManyMessages), [`Held`](Self::Held), [`NotPut`](Self::NotPut) |
+/// | what is there is used up; later it may work | [`OutOfMemory`](Self::OutOfMemory), [`ArenaFull`](Self::ArenaFull), [`TooManyMessages`](Self::TooManyMessages), [`OutOfDescriptors`](Self::OutOfDescriptors), [`TooManyDescriptors`](Self::TooManyDescriptors), [`Held`](Self::Held), [`NotPut`](Self::NotPut) |
 /// | this process | [`Forked`](Self::Forked), [`ArenaExists`](Self::ArenaExists), [`Interrupted`](Self::Interrupted) |
 /// | the system | [`Os`](Self::Os), [`Directory`](Self::Directory) |
 #[non_exhaustive]
@@ -64,6 +64,10 @@ pub enum Error {
     },
     /// A queue that never waits was given a message, and as many are on their way as can be: in which queues, says the error.
     TooManyMessages(Box<MessagesInFlight>),
+    /// This process may open no more descriptors, and a message that it sends or receives needs some: which limit, and what to do.
+    OutOfDescriptors(String),
+    /// As many descriptors are in messages on their way as can be: which limit, and what to do.
+    TooManyDescriptors(String),
     /// Something that was to be attached as an arena isn't one.
     NotAnArena(String),
     /// This process has an arena already, which stays as it is; what to do instead.
@@ -147,6 +151,11 @@ impl Error {
     /// Whether as many messages are on their way as can be.
     pub fn is_out_of_envelopes(&self) -> bool {
         matches!(self, Error::ArenaFull { what: ENVELOPES, .. })
+    }
+
+    /// Whether a message has to wait until others that are on their way have arrived.
+    pub fn is_for_lack_of_room(&self) -> bool {
+        self.is_out_of_envelopes() || matches!(self, Error::TooManyDescriptors(_))
     }
 
     pub(crate) fn is_out_of_memory(&self) -> bool {
@@ -286,6 +295,8 @@ impl fmt::Display for Error {
             | Error::OutOfBounds(why)
             | Error::Unsendable(why)
             | Error::Malformed(why)
+            | Error::OutOfDescriptors(why)
+            | Error::TooManyDescriptors(why)
             | Error::Stale(why) => f.write_str(why),
             Error::NoInvitation(why) => write!(f, "no invitation that this process can accept: {why}"),
             Error::Undecodable(e) => e.fmt(f),

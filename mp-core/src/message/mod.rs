@@ -12,7 +12,7 @@ use std::any::{Any, TypeId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use crate::arena::messages::{Arrived, Attached, Buffer, Incoming, Lent, Outgoing, Returned};
+pub use crate::arena::messages::{Arrived, Attached, Buffer, Claimed, Incoming, Lent, Outgoing, Returned};
 use crate::error::Error;
 pub use crate::error::Result;
 pub use crate::error::{Undecodable, in_field};

@@ -11,7 +11,7 @@ mod process;
 mod sleep;
 
 pub use files::socket;
-pub(crate) use files::{directory, foreign, locks, plug, region};
+pub(crate) use files::{directory, foreign, locks, packets, plug, region};
 pub use mapped::fresh::will_fill;
 pub(crate) use mapped::mapping::Mapping;
 use mapped::pair;

@@ -19,6 +19,8 @@ pub enum Kind {
     /// A structure that this layer made, and whose header says which: it can't be passed off as elements, nor elements
     /// as it.
     Object = 5,
+    /// Descriptors that a message has in the locker: they are closed first.
+    Descriptors = 6,
     /// Elements that any process may write: never [`Data`](Self::Data) again as long as the block lives.
     Shared = 8,
 }
@@ -29,7 +31,15 @@ impl Kind {
     const fn from_bits(b: u64) -> Self {
         const KINDS: [Kind; 16] = {
             let mut kinds = [Kind::Data; 16];
-            let named = [Kind::Ring, Kind::Seats, Kind::Spill, Kind::Frozen, Kind::Object, Kind::Shared];
+            let named = [
+                Kind::Ring,
+                Kind::Seats,
+                Kind::Spill,
+                Kind::Frozen,
+                Kind::Object,
+                Kind::Descriptors,
+                Kind::Shared,
+            ];
             let mut i = 0;
             while i < named.len() {
                 kinds[named[i] as usize] = named[i];

@@ -221,7 +221,7 @@ impl<T: Message> Queue<T> {
         let mut run = Run::new(self.raw(), false);
         while got < most {
             let Some(payload) = run.get()? else { break };
-            into.push(payload.unpack(self.fingerprint()).map_err(GetError::from)?);
+            into.push(payload.unpack_of(self.raw(), self.fingerprint()).map_err(GetError::from)?);
             got += 1;
         }
         Ok(got)

@@ -141,7 +141,7 @@ impl End {
         let mut payload = None;
         self.get(&mut payload, wait)?;
         match payload {
-            Some(payload) => Ok(payload.unpack(fingerprint)?),
+            Some(payload) => Ok(payload.unpack_of(&self.raw, fingerprint)?),
             None => Err(GetError::Disconnected),
         }
     }

@@ -191,7 +191,7 @@ impl<T: Message> Queue<T> {
         let alone = || self.raw().deserted(For::Message);
         let mut watch = None;
         let got = poll_fn(|cx| poll_get(&mut watch, cx, self.raw(), alone, what)).await?;
-        Ok(got.map(|payload| payload.unpack(self.fingerprint())).transpose()?)
+        Ok(got.map(|payload| payload.unpack_of(self.raw(), self.fingerprint())).transpose()?)
     }
 
     /// Puts a message, as a future, which is ready when it is put: as [`put`](Self::put), it waits while the queue is full.
@@ -340,7 +340,7 @@ pub(crate) async fn recv<T: Message>(
 ) -> Result<T, GetError> {
     let mut watch = None;
     match poll_fn(|cx| poll_get(&mut watch, cx, end.raw(), || end.alone(), &what)).await? {
-        Some(payload) => Ok(payload.unpack(fingerprint)?),
+        Some(payload) => Ok(payload.unpack_of(end.raw(), fingerprint)?),
         None => Err(GetError::Disconnected),
     }
 }

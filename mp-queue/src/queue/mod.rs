@@ -391,7 +391,7 @@ pub(crate) fn get_as<T: Message>(
     let mut payload = None;
     raw.get(&mut payload, wait, alone)?;
     let Some(payload) = payload else { return Ok(None) };
-    Ok(Some(payload.unpack(fingerprint)?))
+    Ok(Some(payload.unpack_of(raw, fingerprint)?))
 }
 
 impl<T: Message> Serialize for Queue<T> {

@@ -128,7 +128,9 @@ macro_rules! stream {
                 let watched: fn(&$of<T>) -> SharedWaitable = $watched;
                 let what = || watched(of);
                 let got = match ready!(poll_get(watch, cx, raw(of), || alone(of), what)) {
-                    Ok(Some(payload)) => Some(payload.unpack(of.fingerprint()).map_err(GetError::from)),
+                    Ok(Some(payload)) => {
+                        Some(payload.unpack_of(raw(of), of.fingerprint()).map_err(GetError::from))
+                    }
                     Ok(None) | Err(GetError::Disconnected) => None,
                     Err(e) => Some(Err(e)),
                 };

@@ -3,7 +3,7 @@
 use mp_core::message::Outgoing;
 use mp_core::user_code::drop_caught;
 use mp_core::{Envelope, Message, Wait};
-use mp_reduce::{Error, Lent, TypeFingerprint, pack_unless, unpack_as, unpack_plain};
+use mp_reduce::{Error, Lent, TypeFingerprint, pack_unless, unpack_as, unpack_plain, unpack_with};
 
 use crate::error::PutError;
 use crate::raw::Raw;
@@ -27,6 +27,34 @@ impl Payload {
                 let (bytes, len) = small.bytes();
                 unpack_plain(&bytes[..len])
             }
+        }
+    }
+
+    /// As [`unpack`](Self::unpack), when it was just taken out of this queue: it goes back there if this process may open too few
+    /// descriptors for those in it.
+    #[inline]
+    pub(crate) fn unpack_of<T: Message>(
+        self,
+        raw: &Raw,
+        fingerprint: TypeFingerprint<T>,
+    ) -> Result<T, Error> {
+        match self {
+            Payload::Envelope(envelope) => match envelope.claim() {
+                Ok(none) if none.is_empty() => unpack_as(fingerprint, envelope),
+                Ok(claimed) => unpack_with(fingerprint, |inc| {
+                    envelope.open(inc)?;
+                    inc.brings(claimed);
+                    Ok(())
+                }),
+                Err(error @ mp_core::Error::OutOfDescriptors(_)) => {
+                    if !mp_core::mutant!("queue.get.undelivered-dropped") {
+                        raw.memory().put_back(envelope)?;
+                    }
+                    Err(error.into())
+                }
+                Err(error) => Err(error.into()),
+            },
+            small => small.unpack(fingerprint),
         }
     }
 
@@ -151,12 +179,14 @@ impl Unsent {
 /// The error for a refusal: [`PutError::Full`] where a put waits.
 #[cold]
 fn refused(raw: &Raw, error: Error) -> PutError<()> {
-    if !matches!(&error, Error::Memory(e) if e.is_out_of_envelopes()) {
+    let Error::Memory(why) = &error else { return PutError::Failed { value: (), error } };
+    if !why.is_for_lack_of_room() {
         PutError::Failed { value: (), error }
     } else if raw.memory().refuses() {
         PutError::Closed(())
     } else if raw.memory().is_unbounded() {
-        PutError::Failed { value: (), error: raw.too_many() }
+        let error = if why.is_out_of_envelopes() { raw.too_many() } else { error };
+        PutError::Failed { value: (), error }
     } else {
         PutError::Full(())
     }

@@ -322,6 +322,14 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "locker.",
+        &[
+            ("mp-tests/descriptors", "deaths::"),
+            ("mp-tests/descriptors", "limits::"),
+            ("mp-tests/descriptors", "ways::"),
+        ],
+    ),
+    (
         "lock.",
         &[
             ("mp-core/lib", "lock"),
@@ -336,6 +344,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("mp-core/lib", "arena::"),
             ("mp-queue/lib", ""),
+            ("mp-tests/descriptors", "deaths::"),
             ("mp-tests/memory", "statistics::"),
             ("mp-tests/messages", "kinds::"),
             ("mp-tests/message_leaks", ""),

@@ -17,12 +17,13 @@
 
 use crate::arena::layout::{ENVELOPE, SLAB_BLOCKS, envelope as field};
 use crate::arena::messages::Incoming;
+use crate::arena::messages::incoming::Claimed;
 use crate::arena::messages::pack::AttachRequest;
 use crate::arena::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Column, Mem, Word, run};
 use crate::steps::{Release, Released};
-use crate::words::{Attach, EnvelopeId, Holder, Owner, Seat};
+use crate::words::{Access, Attach, EnvelopeId, Holder, Kind, Owner, Seat};
 
 /// Bytes that an envelope holds itself.
 pub(in crate::arena) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
@@ -153,6 +154,29 @@ impl Envelope {
         let attached = |k| Attach::unpack(map.load_relaxed(entries.plus(k)));
         let sizes = (0..n).filter_map(attached).map(|a| arena.data_of(a.block).1);
         meta.bytes as u64 + sizes.sum::<u64>()
+    }
+
+    /// Copies of the descriptors in it, before it is opened: as long as it is not, it can go back to its queue.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDescriptors`] when this process may open no more, and those of the locker.
+    pub fn claim(&self) -> Result<Claimed> {
+        let (arena, id, mut claimed) = (self.arena, self.id, Claimed::default());
+        let map = arena.map();
+        let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
+        if meta.attachments == 0 {
+            return Ok(claimed);
+        }
+        let (entries, n) = arena.attachments_at(id, meta);
+        for attach in (0..n).filter_map(|k| Attach::unpack(map.load_relaxed(entries.plus(k)))) {
+            if attach.grant.access() == Access::Object
+                && arena.block_exists(attach.block)
+                && arena.kind_of(attach.block) == Kind::Descriptors
+            {
+                claimed.add(arena, attach.block)?;
+            }
+        }
+        Ok(claimed)
     }
 
     /// Makes sure that its last two words ([`Arena::tail_words`]) are free for its queue.

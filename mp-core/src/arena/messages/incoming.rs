@@ -1,8 +1,10 @@
 //! A message being read: its bytes, and what arrived with it.
 
+use std::os::fd::OwnedFd;
+
 use crate::arena::messages::KEEP;
 use crate::arena::messages::bytes::spilled;
-use crate::arena::{AttachRequest, Hold, Spill};
+use crate::arena::{Arena, AttachRequest, Hold, Spill};
 use crate::error::Error;
 use crate::error::Result;
 use crate::words::{Access, BlockId, Grant};
@@ -56,11 +58,41 @@ impl Given {
 
 /// What is attached to a message being read.
 #[derive(Debug, Default)]
-pub struct Arrived(Vec<Given>);
+pub struct Arrived {
+    list: Vec<Given>,
+    /// Descriptors that were taken out of the locker, and not by the value yet.
+    claimed: Claimed,
+    /// Why it could not be read, where the codec's error has only the text of it.
+    refusal: Option<Error>,
+}
+
+/// Copies of the descriptors of a message.
+#[derive(Debug, Default)]
+pub struct Claimed(Vec<(BlockId, Vec<Option<OwnedFd>>)>);
+
+impl Claimed {
+    /// Copies those of one more block.
+    pub(in crate::arena) fn add(&mut self, arena: Arena, block: BlockId) -> Result<()> {
+        let files = arena.descriptors_of(block)?.into_iter().map(Some).collect();
+        self.0.retain(|(there, _)| *there != block);
+        self.0.push((block, files));
+        Ok(())
+    }
+
+    fn take(&mut self, block: BlockId, number: u32) -> Option<OwnedFd> {
+        let (_, files) = self.0.iter_mut().find(|(there, _)| *there == block)?;
+        files.get_mut(number as usize)?.take()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 impl From<Vec<AttachRequest>> for Arrived {
     fn from(attached: Vec<AttachRequest>) -> Self {
-        Self(attached.into_iter().map(Given::from).collect())
+        Self { list: attached.into_iter().map(Given::from).collect(), ..Self::default() }
     }
 }
 
@@ -90,10 +122,31 @@ impl Arrived {
         Ok(Buffer { hold, len: len as usize })
     }
 
+    /// A descriptor that [`Attached::attach_descriptor`](crate::message::Attached::attach_descriptor) sent under these numbers: a copy,
+    /// which is close-on-exec. What was sent is closed when its message is gone.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDescriptors`] when this process may open no more; [`Error::Malformed`] when there is no such attachment, or it was
+    /// attached as something else.
+    pub fn take_descriptor(&mut self, attachment: u32, number: u32) -> Result<OwnedFd> {
+        let hold = self.take_object(attachment)?;
+        if let Some(file) = self.claimed.take(hold.block(), number) {
+            return Ok(file);
+        }
+        // Not claimed yet; or it was read before, where serde tries variants.
+        self.claimed.add(hold.arena(), hold.block()).inspect_err(|error| {
+            if let Error::OutOfDescriptors(why) = error {
+                self.refusal = Some(Error::OutOfDescriptors(why.clone()));
+            }
+        })?;
+        let file = self.claimed.take(hold.block(), number);
+        file.ok_or_else(|| wrong(attachment, &format!("has no descriptor {number}")))
+    }
+
     /// Without the memory of exclusive tensors: another list has that. All others keep their numbers.
     pub(in crate::arena) fn without_exclusive(mut self) -> Self {
         let exclusive = |given: &&mut Given| given.grant.access() == Access::Exclusive;
-        self.0.iter_mut().filter(exclusive).for_each(|given| given.hold = None);
+        self.list.iter_mut().filter(exclusive).for_each(|given| given.hold = None);
         self
     }
 
@@ -105,7 +158,7 @@ impl Arrived {
     #[inline]
     pub fn take(&mut self, attachment: u32, grant: Grant) -> Result<Hold> {
         let wrong = |why: &str| wrong(attachment, why);
-        let given = self.0.get_mut(attachment as usize).ok_or_else(|| wrong("does not exist"))?;
+        let given = self.list.get_mut(attachment as usize).ok_or_else(|| wrong("does not exist"))?;
         if given.grant != grant {
             return Err(given.differs(attachment, grant));
         }
@@ -165,7 +218,7 @@ impl Incoming {
     /// Notes that an attachment arrived.
     #[inline(always)]
     pub(crate) fn arrives(&mut self, attachment: AttachRequest) {
-        self.arrived().0.push(attachment.into());
+        self.arrived().list.push(attachment.into());
     }
 
     /// Fingerprint of its type, as the sender said.
@@ -204,9 +257,19 @@ impl Incoming {
         self.arrived.get_or_insert_default()
     }
 
+    /// Notes descriptors that were [claimed](crate::Envelope::claim) before the message was opened.
+    pub fn brings(&mut self, claimed: Claimed) {
+        self.arrived().claimed = claimed;
+    }
+
+    /// Why it could not be read, if a caller can do something about that: its codec says only the text.
+    pub fn refusal(&mut self) -> Option<Error> {
+        self.arrived.as_deref_mut()?.refusal.take()
+    }
+
     /// Blocks that are attached, for diagnosis.
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        let given = self.arrived.iter().flat_map(|arrived| &arrived.0);
+        let given = self.arrived.iter().flat_map(|arrived| &arrived.list);
         given.filter_map(|given| given.hold.as_ref().map(Hold::block))
     }
 
@@ -218,8 +281,10 @@ impl Incoming {
         if self.spill.is_some() {
             self.spill = None;
         }
-        if let Some(arrived) = self.arrived.as_deref_mut().filter(|a| !a.0.is_empty()) {
-            arrived.0.clear();
+        if let Some(arrived) = self.arrived.as_deref_mut().filter(|a| !a.list.is_empty()) {
+            arrived.list.clear();
+            arrived.claimed = Claimed::default();
+            arrived.refusal = None;
         }
         self.bytes.capacity() <= KEEP
     }

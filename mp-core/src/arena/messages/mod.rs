@@ -7,6 +7,7 @@
 
 pub(in crate::arena) mod broadcast;
 pub(in crate::arena) mod bytes;
+pub(in crate::arena) mod descriptors;
 pub(in crate::arena) mod envelope;
 pub(in crate::arena) mod groups;
 pub(in crate::arena) mod idle;
@@ -19,7 +20,7 @@ pub(in crate::arena) mod promise;
 #[cfg(test)]
 mod tests;
 
-pub use incoming::{Arrived, Buffer, Incoming};
+pub use incoming::{Arrived, Buffer, Claimed, Incoming};
 pub use outgoing::{Attached, Lent, Outgoing, Returned};
 
 /// Larger buffers are not kept for the next message.

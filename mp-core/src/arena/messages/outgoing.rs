@@ -4,10 +4,12 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::arena::messages::KEEP;
 use crate::arena::messages::bytes::write_own;
+use crate::arena::messages::descriptors::Parking;
 use crate::arena::messages::incoming::{Arrived, BUFFER, Incoming};
 use crate::arena::{Arena, AttachRequest, Envelope, Hold, MAX_ATTACHMENTS};
 use crate::error::Error;
@@ -38,6 +40,10 @@ pub struct Attached {
     numbers: [u64; 2],
     /// Whether long buffers stay among the bytes.
     in_band: bool,
+    /// Where its last descriptors are, and the number of that attachment.
+    parking: Option<(Parking, u32)>,
+    /// Why it could not be written, where the codec's error has only the text of it.
+    refusal: Option<Error>,
 }
 
 /// How many attachments a message has at most for a buffer to become one more: the others are for what can't be copied.
@@ -153,6 +159,41 @@ impl Attached {
         Some(self.add(hold, BUFFER, free))
     }
 
+    /// Sends a copy of a descriptor along, which the receiver finds under the two numbers: those of the attachment, and within it. The
+    /// caller may close its own at any time.
+    ///
+    /// # Errors
+    /// [`Error::TooManyDescriptors`] or [`Error::OutOfDescriptors`], which a put waits for or reports; [`Error::LimitExceeded`] for too
+    /// many attachments; [`Error::Unsendable`] if the message is to [leave this memory](Outgoing::in_band); and
+    /// [`Error::Unsupported`] where the system can't do it.
+    pub fn attach_descriptor(&mut self, fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
+        self.send_along(fd).inspect_err(|error| {
+            self.refusal = match error {
+                Error::TooManyDescriptors(why) => Some(Error::TooManyDescriptors(why.clone())),
+                Error::OutOfDescriptors(why) => Some(Error::OutOfDescriptors(why.clone())),
+                _ => None,
+            }
+        })
+    }
+
+    fn send_along(&mut self, fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
+        if self.in_band {
+            let why = "a descriptor is in a value that is to leave this memory; it can be sent through queues, channels and pipes,                        as an argument and as a result";
+            return Err(Error::Unsendable(why.into()));
+        }
+        if let Some((parking, attachment)) = &mut self.parking
+            && let Some(number) = parking.push(fd)?
+        {
+            return Ok((*attachment, number));
+        }
+        let mut parking = Parking::new()?;
+        let attachment = self.attach_object(parking.hold())?;
+        let number =
+            parking.push(fd)?.ok_or_else(|| Error::Malformed("a compartment is full at once".into()))?;
+        self.parking = Some((parking, attachment));
+        Ok((attachment, number))
+    }
+
     /// Moves the handle of something exclusive here.
     ///
     /// # Errors
@@ -236,6 +277,8 @@ impl Attached {
         self.list.clear();
         self.index.clear();
         self.lent.clear();
+        self.parking = None;
+        self.refusal = None;
     }
 
     /// Where a block is in the list; else where the index has room for it.
@@ -343,6 +386,11 @@ impl Outgoing {
         Incoming::returned(self.bytes, list)
     }
 
+    /// Why it could not be written, if a caller can do something about that: its codec says only the text.
+    pub fn refusal(&mut self) -> Option<Error> {
+        self.attached.as_deref_mut()?.refusal.take()
+    }
+
     /// Whether something exclusive was moved into it, which the value has to take back if the message stays.
     #[inline]
     pub fn lends(&self) -> bool {
@@ -371,7 +419,10 @@ impl Outgoing {
         self.bytes.clear();
         // Packing took the list; the index stays.
         if let Some(attached) = self.attached.as_deref_mut()
-            && !(attached.list.is_empty() && attached.index.is_empty() && attached.lent.is_empty())
+            && !(attached.list.is_empty()
+                && attached.index.is_empty()
+                && attached.lent.is_empty()
+                && attached.parking.is_none())
         {
             attached.clear();
         }

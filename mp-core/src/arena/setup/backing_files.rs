@@ -48,10 +48,15 @@ pub(in crate::arena) struct Held {
 #[derive(Debug)]
 pub(in crate::arena) struct Files {
     /// The arena's own file; none if its memory is plain.
-    own: Option<OwnedFd>,
+    pub(in crate::arena) own: Option<OwnedFd>,
     /// The same file for children, under a description of its own: locks of this process's description, which they would
     /// keep, say that this process lives. Never closed, for that would drop the other locks.
-    handed: OnceLock<OwnedFd>,
+    pub(in crate::arena) handed: OnceLock<OwnedFd>,
+    /// What is handed down: that file, and the locker.
+    pub(in crate::arena) parcel: OnceLock<OwnedFd>,
+    /// The table of the locker; or why there is none.
+    pub(in crate::arena) locker: OnceLock<OwnedFd>,
+    pub(in crate::arena) no_locker: OnceLock<String>,
     named: [OnceLock<OpenedFile>; EXTENTS as usize],
     /// One bit for each that is mapped.
     mapped: AtomicU64,
@@ -59,7 +64,7 @@ pub(in crate::arena) struct Files {
     chosen: AtomicU64,
     /// Bytes that have memory, if there is no file to ask.
     local: AtomicU64,
-    opening: Mutex<Opening>,
+    pub(in crate::arena) opening: Mutex<Opening>,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +81,9 @@ impl Files {
         Self {
             own,
             handed: OnceLock::new(),
+            parcel: OnceLock::new(),
+            locker: OnceLock::new(),
+            no_locker: OnceLock::new(),
             named: [const { OnceLock::new() }; EXTENTS as usize],
             mapped: AtomicU64::new(0),
             chosen: AtomicU64::new(u64::MAX << 32),
@@ -86,7 +94,7 @@ impl Files {
 }
 
 impl Arena {
-    fn files(&self) -> &'static Files {
+    pub(in crate::arena) fn files(&self) -> &'static Files {
         &self.0.files
     }
 
@@ -96,7 +104,8 @@ impl Arena {
         let opening = all.opening.lock();
         let named = all.named.iter().filter_map(OnceLock::get).map(|file| &file.fd);
         let early = opening.early.iter().map(|(_, fd)| fd);
-        let files = all.own.iter().chain(all.handed.get()).chain(named).chain(early);
+        let handed = all.handed.get().into_iter().chain(all.parcel.get()).chain(all.locker.get());
+        let files = all.own.iter().chain(handed).chain(named).chain(early);
         Held { files: files.map(AsRawFd::as_raw_fd).collect(), _opening: opening }
     }
 
@@ -119,20 +128,18 @@ impl Arena {
         self.files().own.as_ref().map(AsFd::as_fd).ok_or(Error::Local)
     }
 
-    /// The arena's own file, to be sent to children.
+    /// What is sent to children: the arena's own file in a parcel.
     ///
     /// # Errors
     /// [`Error::Local`] if it has none, [`Error::Os`] if it can't be opened again.
     pub(in crate::arena) fn file_to_hand_down(&self) -> Result<BorrowedFd<'static>> {
-        let (own, files) = (self.file()?, self.files());
+        let files = self.files();
+        self.file()?;
         self.make_first_file();
         let opening = files.opening.lock();
         let named = files.named.iter().filter_map(OnceLock::get).map(|file| &file.fd);
         named.chain(opening.early.iter().map(|(_, fd)| fd)).for_each(|fd| directory::note_start(fd.as_fd()));
-        if files.handed.get().is_none() {
-            _ = files.handed.set(memory::reopen(own)?);
-        }
-        files.handed.get().map(AsFd::as_fd).ok_or(Error::Local)
+        files.make_parcel().map(AsFd::as_fd)
     }
 
     /// Makes sure that there is memory behind bytes that all lie in one file.

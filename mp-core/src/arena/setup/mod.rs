@@ -5,5 +5,6 @@ pub(in crate::arena) mod backing_files;
 pub(in crate::arena) mod configure;
 pub(in crate::arena) mod extent;
 pub(in crate::arena) mod forked;
+pub(in crate::arena) mod locker;
 pub(in crate::arena) mod settings;
 pub(crate) mod strategy;

@@ -3,6 +3,7 @@
 pub(crate) mod directory;
 pub(crate) mod foreign;
 pub(crate) mod locks;
+pub(crate) mod packets;
 pub(crate) mod plug;
 pub(crate) mod region;
 pub mod socket;

@@ -20,7 +20,7 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((above_standard(one)?, above_standard(other)?))
 }
 
-fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+pub(in crate::sys) fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     const FIRST: i32 = 3;
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { rustix::io::fcntl_dupfd_cloexec(&fd, FIRST) }
 }

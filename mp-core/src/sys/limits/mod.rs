@@ -27,6 +27,11 @@ pub(crate) fn file_size() -> (u64, &'static str) {
     (soft(Resource::Fsize), "RLIMIT_FSIZE (ulimit -f)")
 }
 
+/// How many descriptors this process may have open (RLIMIT_NOFILE).
+pub(crate) fn open_files() -> u64 {
+    soft(Resource::Nofile)
+}
+
 /// Bytes of huge pages of this size that can still be had.
 pub(crate) fn huge_pages_left(size: u64) -> u64 {
     let read = |what: &str| {

@@ -143,6 +143,20 @@ impl RingMemory {
         end == Some(Holder::Returned)
     }
 
+    /// Returns a message that was taken out of this queue, and is as it was: it will be taken again, before all others. Killed in
+    /// here, this process leaves a message that it got, or a lease.
+    pub(crate) fn put_back(&self, envelope: Envelope) -> mp_core::Result<()> {
+        self.redeliver();
+        let leased = envelope.owner().then(Holder::Leased(self.arena.me()?));
+        let at = self.arena.owner_words().of(envelope.id());
+        if Self::words(self.arena).cas(at, envelope.owner().pack(), leased.pack()).is_ok() {
+            let (id, _) = envelope.into_raw();
+            // SAFETY: the swap has just made this process its leaseholder, once; it is no envelope any more.
+            self.give_back(&unsafe { self.arena.lease_from_raw(id, leased) });
+        }
+        Ok(())
+    }
+
     /// Returns a lease of a dead member that holds this queue. This process need not: it reads the queue's
     /// words, and changes none of them. Waiters are woken later, see [`note_returned`](Self::note_returned).
     pub(super) fn return_for_dead_holder(&self, id: EnvelopeId, owner: Owner) {

@@ -1,0 +1,297 @@
+//! Descriptors in messages: each message that has some gets a compartment, or several of 256 each, of the locker, from which any number of receivers can copy
+//! them, until the message is gone.
+//!
+//! A compartment is one direction of a pair of sockets. The pairs lie in the packets of the locker's table (`setup::locker`), where
+//! any member can look at them and none takes them out: the pair `k` is in packet `k + 1`, for as long as the arena lives. Who has a
+//! compartment says its word in the arena: the message's block of kind [`Kind::Descriptors`], which the message holds as it holds
+//! tensors. The first word of that block says which compartment it has.
+//!
+//! | step | killed after it, there is left | who clears it |
+//! |---|---|---|
+//! | block allocated | a block | the sweep |
+//! | its word names a compartment | the same: the compartment's word does not name the block | the sweep |
+//! | the compartment's word names the block | an empty compartment | the sweep, as every freeing: it empties, then clears the word |
+//! | descriptors sent into it | descriptors that no message has | the same |
+//! | message has the block | a message, as others | the last that holds the block |
+//! | receiver looked at the packets | copies, which end with the receiver; the packets are where they were | the kernel |
+//! | block claimed for freeing | a claimed block, a full compartment | the sweep, again |
+//! | packets taken out | a claimed block, an empty compartment with its name | the same |
+//! | the compartment's word cleared | a claimed block whose compartment is another one's, or free | the same: the word does not name it |
+//!
+//! A pair is added under a lock: killed before the pair is in the table, a process leaves nothing; between that and counting it, a
+//! packet that the next holder finds and counts.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use crate::arena::layout::{COMPARTMENTS, control};
+use crate::arena::waiting::block_on::Wait;
+use crate::arena::waiting::lock::{LockError, RawLock};
+use crate::arena::{AdaptiveSpin, Arena, Hold};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word};
+use crate::process::mutex::Mutex;
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sys::packets::{Packet, refused};
+use crate::sys::{Errno, packets};
+use crate::words::{BlockId, BlockState, Kind, LockKind};
+
+/// The locker's control words.
+const PAIRS: Word = Word::at(control::LOCKER);
+const LOCK: Word = Word::at(control::LOCKER + 8);
+const HINT: Word = Word::at(control::LOCKER + 32);
+/// How often a packet is looked for while other processes look at the same socket.
+const TRIES: u32 = 10_000;
+/// How long a process may be stopped while it adds a pair.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// The most descriptors of a compartment: fewer than the packets that a socket keeps by default, which are some 270.
+const MOST: u64 = 256;
+
+/// Blocks whose compartments this process could not open when it was to free them.
+static LATER: PerProcess<Mutex<Vec<(Arena, BlockId, BlockState)>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+
+fn compartment(i: u64) -> Word {
+    Word::at(control::COMPARTMENTS).plus(i)
+}
+
+/// As what a compartment's word names a block.
+fn name_of(block: BlockId) -> u64 {
+    u64::from(block) + 1
+}
+
+/// The compartment of a message that is being written.
+#[derive(Debug)]
+pub(in crate::arena) struct Parking {
+    hold: Hold,
+    into: OwnedFd,
+    /// How many are in it.
+    count: u64,
+}
+
+impl Parking {
+    /// Takes a compartment.
+    ///
+    /// # Errors
+    /// [`Error::TooManyDescriptors`], [`Error::OutOfDescriptors`], [`Error::Unsupported`], [`Error::Held`], and those of allocating.
+    pub(in crate::arena) fn new() -> Result<Self> {
+        let arena = Arena::current()?;
+        arena.close_what_was_left();
+        arena.locker()?;
+        let hold = arena.alloc_kind(16, Kind::Descriptors)?;
+        let i = arena.take_compartment(&hold)?;
+        let (into, _) = arena.open_compartment(i)?;
+        Ok(Self { hold, into, count: 0 })
+    }
+
+    /// What the message attaches.
+    pub(in crate::arena) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// Puts a copy of a descriptor into the compartment; its number there. `None` if it is full.
+    ///
+    /// # Errors
+    /// [`Error::TooManyDescriptors`].
+    pub(in crate::arena) fn push(&mut self, fd: BorrowedFd<'_>) -> Result<Option<u32>> {
+        if self.count == MOST {
+            return Ok(None);
+        }
+        match packets::send(&self.into, self.count, &[fd]) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::BADF) => {
+                return Err(Error::Unsendable("a descriptor in the message is not open (EBADF)".into()));
+            }
+            Err(errno) => return Err(refused("send a descriptor", errno)),
+        }
+        let number = self.count as u32;
+        self.count += 1;
+        let words = Word::at(self.hold.memory().0);
+        if !mutant!("locker.park.count-not-written") {
+            self.hold.arena().map().store(words.plus(1), self.count);
+        }
+        Ok(Some(number))
+    }
+}
+
+/// A packet by its number, which is its place; `cut` is an error.
+fn look(socket: &OwnedFd, place: u64) -> Result<Packet> {
+    for _ in 0..TRIES {
+        match packets::peek(socket, Some(place)) {
+            Ok(packet) if packet.number == place || mutant!("locker.look.number-not-compared") => {
+                return if packet.cut {
+                    Err(refused("receive the descriptors of a message", Errno::MFILE))
+                } else {
+                    Ok(packet)
+                };
+            }
+            // Another process looked at the same socket meanwhile.
+            Ok(_) | Err(Errno::AGAIN) => std::thread::yield_now(),
+            Err(errno) => return Err(refused("look into the locker of descriptors", errno)),
+        }
+    }
+    Err(Error::Malformed(format!("packet {place} of the locker of descriptors is missing")))
+}
+
+impl Arena {
+    fn pairs(&self) -> u64 {
+        self.map().load(PAIRS).min(COMPARTMENTS / 2)
+    }
+
+    /// Takes a free compartment for a block that was just allocated.
+    fn take_compartment(&self, hold: &Hold) -> Result<u64> {
+        let (map, mine) = (self.map(), Word::at(hold.memory().0));
+        map.store(mine.plus(1), 0);
+        map.store(mine, 0);
+        loop {
+            let pairs = self.pairs();
+            let hint = map.load_relaxed(HINT).min(2 * pairs);
+            for i in (hint..2 * pairs).chain(0..hint) {
+                if map.load_relaxed(compartment(i)) != 0 {
+                    continue;
+                }
+                // Ahead: the process that frees the block looks there, and whether the compartment names the block.
+                let ahead = !mutant!("locker.take.not-ahead");
+                if ahead {
+                    map.store(mine, i + 1);
+                }
+                if map.cas(compartment(i), 0, name_of(hold.block())).is_ok() {
+                    if !ahead {
+                        map.store(mine, i + 1);
+                    }
+                    map.store_relaxed(HINT, i + 1);
+                    return Ok(i);
+                }
+            }
+            map.store(mine, 0);
+            self.add_pair(pairs)?;
+        }
+    }
+
+    /// Adds a pair of sockets to the table, unless another process has added one since there were `seen`.
+    #[cold]
+    fn add_pair(&self, seen: u64) -> Result<()> {
+        let lock = RawLock::new(*self, LOCK);
+        let mut guard = lock
+            .acquire(LockKind::Lock, Wait::at_most(TIME_LIMIT), &AdaptiveSpin::none())
+            .map_err(|e| match e {
+                LockError::Held { holder, pid } => {
+                    Error::Held { what: "the locker of descriptors", holder, pid }
+                }
+                LockError::Failed(e) => e,
+                other => Error::Unsupported(other.to_string()),
+            })?;
+        // A holder that died left the table as it was, or with one more pair.
+        guard.mark_recovered();
+        let (map, pairs) = (self.map(), self.pairs());
+        if pairs != seen {
+            return Ok(());
+        }
+        if 2 * pairs >= COMPARTMENTS {
+            return Err(Error::TooManyDescriptors(format!(
+                "{COMPARTMENTS} messages with descriptors are on their way, and there can't be more: receive some"
+            )));
+        }
+        let table = self.locker()?;
+        const PAGE: u64 = 4096;
+        if (16 * pairs).is_multiple_of(PAGE) {
+            self.commit_at(control::COMPARTMENTS + 16 * pairs, PAGE)?;
+        }
+        let found = loop {
+            match packets::peek(table, Some(pairs + 1)) {
+                Ok(packet) if packet.number == pairs + 1 => break !mutant!("locker.add.found-not-counted"),
+                // Others that look meanwhile move the place up to here, and not further: so it is not there.
+                Err(Errno::AGAIN) => break false,
+                Ok(_) => {}
+                Err(errno) => return Err(refused("look into the locker of descriptors", errno)),
+            }
+        };
+        if !found {
+            let what = "make room for the descriptors of one more message";
+            let first = look(table, 0)?;
+            let into = first.files.first().ok_or_else(|| Error::Malformed("the locker has no end".into()))?;
+            let (one, other) = packets::pair().map_err(|errno| refused(what, errno))?;
+            match packets::send(into, pairs + 1, &[one.as_fd(), other.as_fd()]) {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => {
+                    return Err(Error::TooManyDescriptors(format!(
+                        "{} messages with descriptors are on their way, and the kernel keeps no more: receive some, or raise \
+                         net.core.wmem_max before the program starts",
+                        2 * pairs
+                    )));
+                }
+                Err(errno) => return Err(refused(what, errno)),
+            }
+        }
+        map.store(PAIRS, pairs + 1);
+        drop(guard);
+        Ok(())
+    }
+
+    /// Both ends of a compartment: into it, and out of it.
+    fn open_compartment(&self, i: u64) -> Result<(OwnedFd, OwnedFd)> {
+        let mut files = look(self.locker()?, 1 + i / 2)?.files.into_iter();
+        match (files.next(), files.next()) {
+            (Some(one), Some(other)) if i.is_multiple_of(2) => Ok((one, other)),
+            (Some(one), Some(other)) => Ok((other, one)),
+            _ => Err(Error::Malformed(format!("compartment {i} of the locker of descriptors has no ends"))),
+        }
+    }
+
+    /// The compartment that a block has.
+    fn compartment_of(&self, block: BlockId) -> Option<u64> {
+        let i = self.map().load(Word::at(self.data_of(block).0)).checked_sub(1)?;
+        let has = i < 2 * self.pairs() && self.map().load(compartment(i)) == name_of(block);
+        (has || mutant!("locker.empty.name-not-compared")).then_some(i).filter(|i| *i < COMPARTMENTS)
+    }
+
+    /// Copies of the descriptors that a block has, in their order. This process, or an envelope of it, holds the block.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDescriptors`], [`Error::Unsupported`], or [`Error::Malformed`].
+    pub(in crate::arena) fn descriptors_of(&self, block: BlockId) -> Result<Vec<OwnedFd>> {
+        let nothing = || Error::Malformed(format!("block {block} has no descriptors"));
+        if self.kind_of(block) != Kind::Descriptors {
+            return Err(nothing());
+        }
+        let i = self.compartment_of(block).ok_or_else(nothing)?;
+        let count = self.map().load(Word::at(self.data_of(block).0).plus(1)).min(MOST);
+        let (_, out) = self.open_compartment(i)?;
+        let one = |place| look(&out, place)?.files.pop().ok_or_else(nothing);
+        (0..count).map(one).collect()
+    }
+
+    /// Closes the descriptors of a block that this process has claimed to free it; whether it could. If not, it tries again later, or
+    /// the sweep of this process does.
+    pub(in crate::arena) fn close_descriptors(&self, block: BlockId, state: BlockState) -> bool {
+        if self.empty_compartment(block).is_ok() {
+            return true;
+        }
+        LATER.lock().push((*self, block, state));
+        false
+    }
+
+    fn empty_compartment(&self, block: BlockId) -> Result<()> {
+        let Some(i) = self.compartment_of(block) else { return Ok(()) };
+        let (_, out) = self.open_compartment(i)?;
+        while !mutant!("locker.empty.descriptors-kept") && packets::discard(&out) {}
+        if !mutant!("locker.empty.compartment-kept") {
+            self.map().store(compartment(i), 0);
+        }
+        if i < self.map().load_relaxed(HINT) {
+            self.map().store_relaxed(HINT, i);
+        }
+        Ok(())
+    }
+
+    /// Frees what could not be freed before.
+    pub(in crate::arena) fn close_what_was_left(&self) {
+        let left = std::mem::take(&mut *LATER.lock());
+        for (arena, block, state) in left {
+            if arena == *self {
+                self.finish_free(block, state);
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The locker: where descriptors are that are in messages, as this process has it open. What is in it, and in which order it changes,
+//! says `messages::descriptors`; why it is like this, docs/descriptors.md.
+//!
+//! It is a socket, the *table*, in whose packets lie pairs of sockets. Every member has it; it is handed down with the arena's file:
+//! both are in the one packet of a third socket, the *parcel*, and that is what a process gets, by whatever way. It looks at the packet
+//! and leaves it, so that the parcel is as good for its own children.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::arena::Arena;
+use crate::arena::setup::backing_files::Files;
+use crate::error::{Error, Result};
+use crate::sys::{Errno, memory, os, packets};
+
+/// The number of a parcel's packet.
+const PARCEL: u64 = u64::from_ne_bytes(*b"mpparcel");
+
+/// What came with the arena's file.
+#[derive(Debug)]
+pub(in crate::arena) struct Parcel {
+    socket: OwnedFd,
+    table: OwnedFd,
+}
+
+impl Parcel {
+    /// The arena's file, and the rest of the parcel if it came in one.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if this process has no descriptors to spare, [`Error::NotAnArena`] if it is neither a file nor a parcel.
+    pub(in crate::arena) fn open(fd: OwnedFd) -> Result<(OwnedFd, Option<Self>)> {
+        if !packets::is_socket(fd.as_fd()) {
+            return Ok((fd, None));
+        }
+        const WHAT: &str = "taking the arena's file out of its parcel";
+        let packet = packets::peek(&fd, None).map_err(os(WHAT))?;
+        let mut files = packet.files.into_iter();
+        match (files.next(), files.next()) {
+            (Some(file), Some(table)) if packet.number == PARCEL => {
+                Ok((file, Some(Self { socket: fd, table })))
+            }
+            _ if packet.cut => Err(os(WHAT)(Errno::MFILE)),
+            _ => Err(Error::NotAnArena("it is a socket, and no parcel with an arena's file".into())),
+        }
+    }
+}
+
+/// A new table: its end that packets come out of. The other end is in its first packet, for those that add to it.
+fn make_table() -> Result<OwnedFd, Errno> {
+    let (into, table) = packets::pair()?;
+    packets::enlarge(&into);
+    packets::send(&into, 0, &[into.as_fd()])?;
+    // Where the kernel, or what stands for one, has no such thing, it is known from here on.
+    let packet = packets::peek(&table, Some(0))?;
+    if packet.cut {
+        return Err(Errno::MFILE);
+    }
+    if packet.number == 0 && packet.files.len() == 1 { Ok(table) } else { Err(Errno::OPNOTSUPP) }
+}
+
+impl Arena {
+    /// The table of the locker.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if there is none, [`Error::OutOfDescriptors`] if it could not be opened.
+    pub(in crate::arena) fn locker(&self) -> Result<&'static OwnedFd> {
+        let files = self.files();
+        if let Some(table) = files.locker.get() {
+            return Ok(table);
+        }
+        let _opening = files.opening.lock();
+        files.open_locker()
+    }
+
+    /// Notes what came with the arena's file.
+    pub(in crate::arena) fn unpack(&self, parcel: Option<Parcel>) {
+        let files = self.files();
+        match parcel {
+            Some(Parcel { socket, table }) => {
+                _ = files.locker.set(table);
+                _ = files.parcel.set(socket);
+            }
+            None => {
+                let why = "the process that handed the arena down to this one could not hand the locker down, in which \
+                           descriptors wait that are in messages";
+                _ = files.no_locker.set(why.into());
+            }
+        }
+    }
+}
+
+impl Files {
+    /// Makes the locker, if there is none. Called under the lock `opening`.
+    fn open_locker(&self) -> Result<&OwnedFd> {
+        if let Some(why) = self.no_locker.get() {
+            return Err(Error::Unsupported(why.clone()));
+        }
+        if self.locker.get().is_none() {
+            match make_table() {
+                Ok(table) => _ = self.locker.set(table),
+                Err(errno) => return Err(self.refused(errno)),
+            }
+        }
+        self.locker.get().ok_or(Error::Local)
+    }
+
+    fn refused(&self, errno: Errno) -> Error {
+        match packets::refused("make the locker, where they wait", errno) {
+            Error::Os { source, .. } => {
+                let why = format!(
+                    "descriptors can't be in messages here: no socket of this system keeps them for processes that look at it \
+                     (SCM_RIGHTS with MSG_PEEK and SO_PEEK_OFF): {source}"
+                );
+                _ = self.no_locker.set(why.clone());
+                Error::Unsupported(why)
+            }
+            later => later,
+        }
+    }
+
+    /// What is handed down: a parcel, or the arena's file alone where the locker can't be. Called under the lock `opening`.
+    pub(in crate::arena) fn make_parcel(&self) -> Result<&OwnedFd> {
+        if let Some(parcel) = self.parcel.get() {
+            return Ok(parcel);
+        }
+        let own = self.own.as_ref().ok_or(Error::Local)?;
+        if self.handed.get().is_none() {
+            _ = self.handed.set(memory::reopen(own.as_fd())?);
+        }
+        let file = self.handed.get().ok_or(Error::Local)?;
+        let table = match self.open_locker() {
+            Ok(table) => table,
+            Err(Error::Unsupported(_) | Error::TooManyDescriptors(_)) => return Ok(file),
+            Err(error) => return Err(error),
+        };
+        let (into, parcel) = packets::pair().map_err(os("socketpair for the arena's file"))?;
+        match packets::send(&into, PARCEL, &[file.as_fd(), table.as_fd()]) {
+            Ok(()) => _ = self.parcel.set(parcel),
+            // Without the locker, its receiver can do all but that.
+            Err(_) => return Ok(file),
+        }
+        self.parcel.get().ok_or(Error::Local)
+    }
+}

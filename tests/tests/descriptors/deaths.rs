@@ -1,0 +1,198 @@
+//! Who dies, when, and what is closed then.
+
+use std::fs::File;
+use std::io::Write;
+
+use mp::{Arena, Fd, Lease, Queue};
+use mp_core::inject;
+use mp_tests::kill::{KILL, for_every_access, killed, stopped, until_the_end};
+use mp_tests::{DEADLINE, Outcome, one_process, take};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{pipe, said};
+
+const MESSAGES: usize = 3;
+
+#[test]
+fn a_queue_is_dropped_with_messages_in_it() {
+    let queue = Queue::bounded(10).unwrap();
+    let (readers, writers): (Vec<_>, Vec<_>) = (0..10).map(|_| pipe()).unzip();
+    writers.into_iter().for_each(|writer| queue.put(Fd(writer)).unwrap());
+    drop(queue);
+    readers.into_iter().for_each(|reader| assert_eq!(said(reader), ""));
+}
+
+#[test]
+fn a_consumer_is_killed_with_what_it_got() {
+    let (got, queue) = (Queue::<()>::bounded(1).unwrap(), Queue::<Vec<Fd>>::bounded(1).unwrap());
+    let worker = |_: usize, (got, queue): (Queue<()>, Queue<Vec<Fd>>)| -> Outcome {
+        let _fds = queue.get_timeout(DEADLINE)?.ok_or("closed")?;
+        got.put(())?;
+        rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
+        Ok(())
+    };
+    let context = one_process(worker, (got.clone(), queue.clone()));
+    let (reader, writer) = pipe();
+    queue.put(vec![Fd(writer)]).unwrap();
+    take(&got);
+    assert!(stopped(&context));
+    kill_process(Pid::from_raw(context.pids()[0] as i32).unwrap(), Signal::KILL).unwrap();
+    assert!(killed(&context));
+    assert_eq!(said(reader), "");
+}
+
+/// The next consumer has the same descriptor.
+#[test]
+fn a_leaseholder_is_killed() {
+    let queue = Queue::<Fd>::bounded(1).unwrap();
+    let worker = |_: usize, queue: Queue<Fd>| -> Outcome {
+        let lease: Lease<Fd> = queue.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+        File::from(lease.0.try_clone()?).write_all(b"first ")?;
+        rustix::process::kill_process(rustix::process::getpid(), Signal::KILL)?;
+        Ok(())
+    };
+    let (reader, writer) = pipe();
+    queue.put(Fd(writer)).unwrap();
+    assert!(killed(&one_process(worker, queue.clone())));
+    let lease = queue.get_ack_timeout(DEADLINE).unwrap().unwrap();
+    File::from(lease.ack().0).write_all(b"second").unwrap();
+    assert_eq!(said(reader), "first second");
+}
+
+/// The accesses of the whole way: compartments are taken, and one pair is added, filled, read, emptied and given back.
+fn all_the_way(_: usize, (queue, at): (Queue<Fd>, u64)) -> Outcome {
+    inject::arm(at, KILL);
+    let mut readers = Vec::new();
+    for _ in 0..MESSAGES {
+        let (reader, writer) = std::io::pipe()?;
+        queue.put(Fd(writer.into()))?;
+        readers.push(reader);
+    }
+    for reader in &mut readers {
+        let fd = queue.get_timeout(DEADLINE)?.ok_or("closed")?;
+        File::from(fd.0).write_all(b"whole")?;
+        let mut text = String::new();
+        std::io::Read::read_to_string(reader, &mut text)?;
+        assert_eq!(text, "whole");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_sending_and_receiving() {
+    for_every_access(|at| {
+        let queue = Queue::bounded(4).unwrap();
+        let killed = killed(&one_process(all_the_way, (queue.clone(), at)));
+        // What it had put can be read, and is closed then.
+        while let Ok(Some(fd)) = queue.try_get() {
+            drop(fd);
+        }
+        killed
+    });
+}
+
+fn produce(_: usize, (queue, writers, at): (Queue<(usize, Fd)>, Vec<Fd>, u64)) -> Outcome {
+    inject::arm(at, KILL);
+    for message in writers.into_iter().enumerate() {
+        queue.put(message)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_producer_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let queue = Queue::bounded(4).unwrap();
+        let (readers, writers): (Vec<_>, Vec<_>) =
+            (0..MESSAGES).map(|_| pipe()).map(|(r, w)| (r, Fd(w))).unzip();
+        let killed = killed(&one_process(produce, (queue.clone(), writers, at)));
+        let mut arrived = 0;
+        while let Ok(Some((number, fd))) = queue.try_get() {
+            assert_eq!(number, arrived);
+            File::from(fd.0).write_all(number.to_string().as_bytes()).unwrap();
+            arrived += 1;
+        }
+        assert!(killed || arrived == MESSAGES);
+        Arena::current().unwrap().sweep().unwrap();
+        for (number, reader) in readers.into_iter().enumerate() {
+            let text = if number < arrived { number.to_string() } else { String::new() };
+            assert_eq!(said(reader), text, "killed at access {at}");
+        }
+        killed
+    });
+}
+
+fn consume(_: usize, (queue, at): (Queue<Fd>, u64)) -> Outcome {
+    inject::arm(at, KILL);
+    for _ in 0..MESSAGES {
+        let fd = queue.get_timeout(DEADLINE)?.ok_or("closed")?;
+        File::from(fd.0).write_all(b"got")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_consumer_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let queue = Queue::bounded(4).unwrap();
+        let (readers, writers): (Vec<_>, Vec<_>) = (0..MESSAGES).map(|_| pipe()).unzip();
+        writers.into_iter().for_each(|writer| queue.put(Fd(writer)).unwrap());
+        let killed = killed(&one_process(consume, (queue.clone(), at)));
+        while let Ok(Some(fd)) = queue.try_get() {
+            File::from(fd.0).write_all(b"got").unwrap();
+        }
+        Arena::current().unwrap().sweep().unwrap();
+        let lost = readers.into_iter().map(said).filter(|text| text.is_empty()).count();
+        assert!(lost <= usize::from(killed), "{lost} lost, killed at access {at}");
+        killed
+    });
+}
+
+fn fill(_: usize, (queue, at): (Queue<(bool, Fd)>, u64)) -> Outcome {
+    let fds: Vec<_> =
+        (0..MESSAGES).map(|_| Ok(Fd(File::open("/dev/null")?.into()))).collect::<std::io::Result<_>>()?;
+    inject::arm(at, KILL);
+    for fd in fds {
+        queue.put((false, fd))?;
+    }
+    Ok(())
+}
+
+/// What the program that [`a_process_is_killed_at_every_access_of_making_room`] starts is to do: at which access, the process.
+const HELPER: &str = "MP_TESTS_ROOM_AT";
+/// Its end, if the process was not killed.
+const NOT_REACHED: i32 = 10;
+
+/// Not a test: a program whose locker is empty, so that a process of its adds pairs of sockets.
+#[test]
+fn helper() {
+    let Ok(at) = std::env::var(HELPER) else { return };
+    let at = at.parse().unwrap();
+    let queue = Queue::bounded(8).unwrap();
+    let killed = killed(&one_process(fill, (queue.clone(), at)));
+    Arena::current().unwrap().sweep().unwrap();
+    // Those compartments are found that it made, and more are made.
+    let (readers, writers): (Vec<_>, Vec<_>) = (0..MESSAGES + 2).map(|_| pipe()).unzip();
+    writers.into_iter().for_each(|writer| queue.put((true, Fd(writer))).unwrap());
+    let mine = std::iter::from_fn(|| queue.try_get().ok().flatten()).filter(|(mine, _)| *mine);
+    for (i, ((_, fd), reader)) in mine.zip(readers).enumerate() {
+        File::from(fd.0).write_all(i.to_string().as_bytes()).unwrap();
+        assert_eq!(said(reader), i.to_string());
+    }
+    std::process::exit(if killed { 0 } else { NOT_REACHED });
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_making_room() {
+    until_the_end(20, |at| {
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        program.args(["deaths::helper", "--exact", "--nocapture"]).env(HELPER, at.to_string());
+        let output = program.output().unwrap();
+        let text = || String::from_utf8_lossy(&output.stderr).into_owned();
+        match output.status.code() {
+            Some(0) => true,
+            Some(NOT_REACHED) => false,
+            other => panic!("{other:?}, killed at access {at}: {}", text()),
+        }
+    });
+}
