@@ -179,6 +179,8 @@ fn helper() {
         File::from(fd.0).write_all(i.to_string().as_bytes()).unwrap();
         assert_eq!(said(reader), i.to_string());
     }
+    drop(queue);
+    assert_eq!(Arena::current().unwrap().compartments_in_use(), 0);
     std::process::exit(if killed { 0 } else { NOT_REACHED });
 }
 

@@ -294,4 +294,33 @@ impl Arena {
             }
         }
     }
+
+    /// How many compartments have a message: for tests.
+    #[doc(hidden)]
+    pub fn compartments_in_use(&self) -> u64 {
+        (0..2 * self.pairs()).filter(|i| self.map().load(compartment(*i)) != 0).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its process died before the compartment was its own, and another one has it.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
+    fn a_block_that_names_anothers_compartment_leaves_it_alone() {
+        let arena = Arena::current().unwrap();
+        let file = rustix::fs::memfd_create("named", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut parking = Parking::new().unwrap();
+        assert_eq!(parking.push(file.as_fd()).unwrap(), Some(0));
+        let named = arena.map().load(Word::at(parking.hold().memory().0));
+        let other = arena.alloc_kind(16, Kind::Descriptors).unwrap();
+        arena.map().store(Word::at(other.memory().0), named);
+        drop(other);
+        let block = parking.hold().block();
+        assert_eq!(arena.descriptors_of(block).unwrap().len(), 1);
+        drop(parking);
+        assert_eq!(arena.map().load(compartment(named - 1)), 0);
+    }
 }
