@@ -324,6 +324,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "locker.",
         &[
+            ("mp-core/lib", "arena::messages::descriptors"),
             ("mp-tests/descriptors", "deaths::"),
             ("mp-tests/descriptors", "limits::"),
             ("mp-tests/descriptors", "ways::"),
