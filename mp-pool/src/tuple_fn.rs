@@ -1,9 +1,10 @@
 //! How several arguments are passed to a task's function.
 
 use mp_core::message::IntoOutcome;
+use mp_spawn::CapturesNothing;
 
 /// A function of several arguments, which are one tuple to the pool: see [`Pool::starmap`](crate::Pool::starmap).
-pub trait TupleFn<Args>: Copy + Send + 'static {
+pub trait TupleFn<Args>: CapturesNothing {
     /// What it returns.
     type Output: IntoOutcome;
 
@@ -13,7 +14,7 @@ pub trait TupleFn<Args>: Copy + Send + 'static {
 
 /// A function of a worker's state and several arguments, which are one tuple to the pool: see
 /// [`StatePool::starmap`](crate::StatePool::starmap).
-pub trait TupleStateFn<S, Args>: Copy + Send + 'static {
+pub trait TupleStateFn<S, Args>: CapturesNothing {
     /// What it returns.
     type Output: IntoOutcome;
 
@@ -25,7 +26,7 @@ macro_rules! star {
     ($($($arg:ident)+;)*) => {$(
         impl<Func, Ret, $($arg),+> TupleFn<($($arg,)+)> for Func
         where
-            Func: Fn($($arg),+) -> Ret + Copy + Send + 'static,
+            Func: Fn($($arg),+) -> Ret + CapturesNothing,
             Ret: IntoOutcome,
         {
             type Output = Ret;
@@ -38,7 +39,7 @@ macro_rules! star {
 
         impl<Func, State, Ret, $($arg),+> TupleStateFn<State, ($($arg,)+)> for Func
         where
-            Func: Fn(&mut State, $($arg),+) -> Ret + Copy + Send + 'static,
+            Func: Fn(&mut State, $($arg),+) -> Ret + CapturesNothing,
             Ret: IntoOutcome,
         {
             type Output = Ret;

@@ -56,6 +56,49 @@ fn however_a_worker_ends_its_task_says_how() {
     assert_eq!(pool.apply(square, 3).unwrap(), 9);
 }
 
+/// A program may have several pools.
+#[test]
+fn errors_say_in_which_pool_it_was() {
+    let task = |x: u32| match x {
+        0 => std::process::abort(),
+        1 => loop {
+            std::thread::park();
+        },
+        x => x,
+    };
+    for name in [Some("resize"), None] {
+        let builder = || {
+            let builder = Pool::builder().processes(1).stderr(Stdio::Null);
+            if let Some(name) = name { builder.name(name) } else { builder }
+        };
+        let (of, the) = name.map_or((String::new(), "the pool".into()), |name| {
+            (format!(" of pool {name:?}"), format!("pool {name:?}"))
+        });
+        let pool = builder().build().unwrap();
+        let lost = lost(pool.apply(task, 0));
+        assert_eq!(lost.pool.as_deref(), name);
+        let (text, pid) = (lost.to_string(), lost.pid);
+        assert!(text.starts_with(&format!("worker 0 (pid {pid}){of} had this task when it ")), "{text}");
+
+        let late = pool.task(task).timeout(Duration::from_millis(50)).apply(1).unwrap_err();
+        let TaskError::TimedOut { pid, pool: its, .. } = &late else { panic!("it parks: {late}") };
+        assert_eq!(its.as_deref(), name);
+        let text = format!("the task took more than 50ms; its worker 0 (pid {pid}){of} was killed");
+        assert_eq!(late.to_string(), text);
+
+        pool.close();
+        let closed = pool.apply(task, 2).unwrap_err();
+        assert!(matches!(&closed, TaskError::Closed { pool } if pool.as_deref() == name), "{closed}");
+        assert_eq!(closed.to_string(), format!("{the} is closed: it takes no tasks any more"));
+        join(&pool);
+
+        let pool = builder().initializer(|(): ()| Err::<(), _>("no device"), ()).build().unwrap();
+        let Err(TaskError::Broken(broken)) = got(pool.apply_async(task, 2)) else { panic!("it can't begin") };
+        assert_eq!(broken.pool.as_deref(), name);
+        assert!(broken.to_string().starts_with(&format!("{the} has no workers left: 5 starts")), "{broken}");
+    }
+}
+
 #[test]
 fn a_task_that_panicked_is_not_why_a_later_one_aborts() {
     let pool = Pool::new(1).unwrap();

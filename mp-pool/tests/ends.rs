@@ -66,7 +66,7 @@ fn joining_waits_for_all_tasks_and_leaves_nothing() {
         let results = pool.map_async(sum, (0..5000).map(|x| (tensor.clone(), x)));
         let never_asked_for = pool.map_async(sum, (0..5000).map(|x| (tensor.clone(), x)));
         pool.close();
-        assert!(matches!(got(pool.apply_async(square, 1)), Err(TaskError::Closed)));
+        assert!(matches!(got(pool.apply_async(square, 1)), Err(TaskError::Closed { .. })));
         join(&pool);
         assert!(pids.into_iter().all(|pid| !alive(pid)), "in round {round}");
         assert!(results.ready() && never_asked_for.ready());
@@ -94,7 +94,7 @@ fn dropping_it_ends_what_runs_and_what_waits() {
         assert!(pids.into_iter().all(|pid| !alive(pid)));
         assert!(stuck.results().into_iter().all(|result| matches!(result, Err(TaskError::Terminated))));
         assert!(matches!(got(flood), Err(TaskError::Terminated)));
-        assert!(matches!(stream.next(), Some(Err(TaskError::Closed))));
+        assert!(matches!(stream.next(), Some(Err(TaskError::Closed { .. }))));
         assert!(stream.next().is_none());
     }
     released();
@@ -347,7 +347,7 @@ fn futures_wait_for_room_in_a_line() {
     pool.close();
     assert!(too_late.is_woken());
     let refused = too_late.poll().expect("no wait");
-    assert!(matches!(got(refused), Err(TaskError::Closed)));
+    assert!(matches!(got(refused), Err(TaskError::Closed { .. })));
     gates[3].open(1);
     assert_eq!(got(last).unwrap(), 3);
     join(&pool);
@@ -410,8 +410,8 @@ fn a_call_is_kept_and_cloned_and_does_not_keep_its_pool() {
     drop(pool);
     eventually("the workers end", || !pids.iter().any(|pid| alive(*pid)));
     for call in calls {
-        assert!(matches!(call.apply(2), Err(TaskError::Closed)));
-        assert!(matches!(call.imap([2]).next(), Some(Err(TaskError::Closed))));
+        assert!(matches!(call.apply(2), Err(TaskError::Closed { .. })));
+        assert!(matches!(call.imap([2]).next(), Some(Err(TaskError::Closed { .. }))));
     }
     released();
 }

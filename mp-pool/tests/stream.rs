@@ -307,7 +307,7 @@ fn closed_it_takes_nothing_and_gives_what_is_left() {
     drop(pool);
     assert!(matches!(of(&other, waiting), Err(TaskError::Terminated)));
     let late = other.push(2).unwrap();
-    assert!(matches!(next(&other), (ticket, Err(TaskError::Closed)) if ticket == late));
+    assert!(matches!(next(&other), (ticket, Err(TaskError::Closed { .. })) if ticket == late));
     assert!(got(at_work).is_err());
 }
 

@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
     message = "this closure can't run in another process: it captures something of this one, or borrows it",
     label = "captures a variable",
     note = "pass what it needs as the argument: `mp::spawn(|rank, name: String| …, name, nprocs)`",
-    note = "or list the captures, which are sent along: `mp::closure!([name] |rank: usize, (): ()| …)`, for `mp::process::start_closure`"
+    note = "or list the captures, which are sent along: `mp::closure!([name] |rank: usize, (): ()| …)`, for `mp::process::start_closure`; \
+            for a pool, `pool.task_closure(mp::closure!([name] |x: u64| …)).map(…)`"
 )]
 pub trait CapturesNothing: Copy + Send + 'static {}
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::message::IntoOutcome;
-use mp_spawn::{Capture, Closure, Interrupt, ProcessBuilder, StartMethod, Stdio};
+use mp_spawn::{Capture, CapturesNothing, Closure, Interrupt, ProcessBuilder, StartMethod, Stdio};
 
 use crate::api::pool::Pool;
 use crate::api::state_pool::StatePoolBuilder;
@@ -44,16 +44,20 @@ impl PoolBuilder {
         self
     }
 
-    /// Names the pool: in its `Debug`, its [metrics](crate::Pool::metrics), and reports of waits for it (`MP_STALL`). Number 3 of its
-    /// workers is called by this name and `-3`, without it `pool-worker-3`.
+    /// Names the pool: in its `Debug`, its [metrics](crate::Pool::metrics), reports of waits for it (`MP_STALL`), and the errors of
+    /// its tasks. Number 3 of its workers is called by this name and `-3`, without it `pool-worker-3`.
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder().processes(1).name("resize").build()?;
     /// assert_eq!(format!("{pool:?}"), "Pool(\"resize\", 1 workers, 0 tasks, Open)");
     /// assert!(pool.metrics().to_string().starts_with("pool \"resize\": 0 running"));
+    /// pool.close();
+    /// let late = pool.apply(|x: u32| x, 1).unwrap_err();
+    /// assert_eq!(late.to_string(), "pool \"resize\" is closed: it takes no tasks any more");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn name(mut self, name: impl Into<String>) -> PoolBuilder {
+        let name: String = name.into();
         self.0.name = Some(name.into());
         self
     }
@@ -67,7 +71,7 @@ impl PoolBuilder {
     #[doc(alias = "initargs")]
     pub fn initializer<F, A, R>(mut self, function: F, args: A) -> PoolBuilder
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Capture + Clone,
         R: IntoOutcome,
     {
@@ -93,7 +97,7 @@ impl PoolBuilder {
     /// What happens when that goes wrong: [`StatePool`](crate::StatePool).
     pub fn state<F, S>(self, init: F) -> StatePoolBuilder<S>
     where
-        F: Fn() -> S + Copy + Send + 'static,
+        F: Fn() -> S + CapturesNothing,
         S: 'static,
     {
         self.try_state(move |(): ()| Ok::<S, Failure>(init()), ())
@@ -114,7 +118,7 @@ impl PoolBuilder {
     /// ```
     pub fn try_state<F, A, S, E>(self, init: F, args: A) -> StatePoolBuilder<S>
     where
-        F: Fn(A) -> Result<S, E> + Copy + Send + 'static,
+        F: Fn(A) -> Result<S, E> + CapturesNothing,
         A: Capture + Clone,
         S: 'static,
         E: Into<Failure>,

@@ -41,7 +41,7 @@ use crate::error::TaskError;
 /// assert_eq!(thread.join().unwrap()?, 195);
 ///
 /// drop(pool); // its workers end, whatever calls are kept
-/// assert!(matches!(service.hash.apply("ef".into()), Err(TaskError::Closed)));
+/// assert!(matches!(service.hash.apply("ef".into()), Err(TaskError::Closed { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

@@ -10,7 +10,7 @@ use mp_core::mutex::Mutex;
 use mp_core::waits::{Call as Waiting, On, Subject, wait_at};
 use mp_queue::Queue;
 use mp_reduce::Message;
-use mp_spawn::{Closure, StateClosure};
+use mp_spawn::{CapturesNothing, Closure, StateClosure};
 
 use crate::api::builder::PoolBuilder;
 use crate::api::call::Call;
@@ -111,7 +111,7 @@ impl Pool {
     /// Those of [`PoolBuilder::build`].
     pub fn with_state<F, S>(processes: usize, init: F) -> Result<StatePool<S>, PoolError>
     where
-        F: Fn() -> S + Copy + Send + 'static,
+        F: Fn() -> S + CapturesNothing,
         S: 'static,
     {
         Pool::builder().processes(processes).state(init).build()
@@ -171,7 +171,7 @@ impl Pool {
     /// ```
     pub fn task<F, A, R>(&self, function: F) -> Call<A, R::Value>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -182,7 +182,7 @@ impl Pool {
     pub(crate) fn state_task<S, F, A, R>(&self, function: F) -> Call<A, R::Value>
     where
         S: 'static,
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -225,7 +225,7 @@ impl Pool {
     /// What became of the task: see [`TaskError`].
     pub fn apply<F, A, R>(&self, function: F, args: A) -> Result<R::Value, TaskError>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -235,7 +235,7 @@ impl Pool {
     /// Calls `function(args)` in a worker, and returns without waiting for its result.
     pub fn apply_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -246,7 +246,7 @@ impl Pool {
     /// and then gives the handle of the result: see [`Call::submit_async`].
     pub async fn submit_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -264,7 +264,7 @@ impl Pool {
         items: impl IntoIterator<Item = A>,
     ) -> Result<Vec<R::Value>, TaskError>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -274,7 +274,7 @@ impl Pool {
     /// As [`map`](Self::map), but returns without waiting for the results.
     pub fn map_async<F, A, R>(&self, function: F, items: impl IntoIterator<Item = A>) -> MapResult<R::Value>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -292,7 +292,7 @@ impl Pool {
     /// ```
     pub fn imap<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
         I: IntoIterator<Item = A>,
@@ -303,7 +303,7 @@ impl Pool {
     /// As [`imap`](Self::imap), in the order in which they are done.
     pub fn imap_unordered<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
         I: IntoIterator<Item = A>,
@@ -326,7 +326,7 @@ impl Pool {
     /// ```
     pub fn stream<F, A, R>(&self, function: F) -> Stream<A, R::Value>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -417,7 +417,7 @@ impl Pool {
         }
         // As where tasks are settled: so each is counted once.
         let meter = self.shared.meter.lock();
-        let name = self.shared.settings.name.clone();
+        let name = self.shared.settings.name.as_deref().map(String::from);
         PoolMetrics { name, ..PoolMetrics::of(&meter, &self.shared.state.lock()) }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use mp_core::message::IntoOutcome;
 use mp_reduce::Message;
+use mp_spawn::CapturesNothing;
 
 use crate::api::pool::Pool;
 use crate::api::result::{AsyncResult, ResultKind};
@@ -51,7 +52,7 @@ impl Pool {
         bar: &ProgressBar,
     ) -> Result<Vec<R::Value>, TaskError>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mp_core::message::IntoOutcome;
 use mp_reduce::Message;
-use mp_spawn::StateClosure;
+use mp_spawn::{CapturesNothing, StateClosure};
 
 use crate::api::call::Call;
 use crate::api::imap::Imap;
@@ -115,7 +115,7 @@ impl<S: 'static> StatePool<S> {
     /// ```
     pub fn task<F, A, R>(&self, function: F) -> Call<A, R::Value>
     where
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -152,7 +152,7 @@ impl<S: 'static> StatePool<S> {
     /// What became of the task: see [`TaskError`].
     pub fn apply<F, A, R>(&self, function: F, args: A) -> Result<R::Value, TaskError>
     where
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -162,7 +162,7 @@ impl<S: 'static> StatePool<S> {
     /// As [`apply`](Self::apply), but returns without waiting for the result.
     pub fn apply_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -172,7 +172,7 @@ impl<S: 'static> StatePool<S> {
     /// As [`apply_async`](Self::apply_async), as a future that waits for room: see [`Call::submit_async`].
     pub async fn submit_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -189,7 +189,7 @@ impl<S: 'static> StatePool<S> {
         items: impl IntoIterator<Item = A>,
     ) -> Result<Vec<R::Value>, TaskError>
     where
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -199,7 +199,7 @@ impl<S: 'static> StatePool<S> {
     /// As [`map`](Self::map), but returns without waiting for the results.
     pub fn map_async<F, A, R>(&self, function: F, items: impl IntoIterator<Item = A>) -> MapResult<R::Value>
     where
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {
@@ -209,7 +209,7 @@ impl<S: 'static> StatePool<S> {
     /// Calls `function(state, item)` for each item, and gives the results one after the other: see [`Pool::imap`].
     pub fn imap<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
     where
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
         I: IntoIterator<Item = A>,
@@ -220,7 +220,7 @@ impl<S: 'static> StatePool<S> {
     /// As [`imap`](Self::imap), in the order in which they are done.
     pub fn imap_unordered<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
     where
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
         I: IntoIterator<Item = A>,
@@ -232,7 +232,7 @@ impl<S: 'static> StatePool<S> {
     /// with the state that they need.
     pub fn stream<F, A, R>(&self, function: F) -> Stream<A, R::Value>
     where
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,
         R: IntoOutcome,
     {

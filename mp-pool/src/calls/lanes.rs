@@ -5,8 +5,11 @@
 //! | a lane's worker | whenever a worker is given a task of that lane | the number of the one that died: any worker may have its lanes, and the one in its place, as soon as that is ready |
 //!
 //! A lane's worker is a hint: where to look first. Any other may do its tasks, so nothing but time depends on it.
+//!
+//! The oldest task that a worker may take is found by one look for each worker, however many lanes have tasks: the first tasks of
+//! the lanes stand in order under the worker that had the lane last.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
 use mp_core::mutex::Mutex;
@@ -25,6 +28,13 @@ pub(crate) struct Takes {
     pub(crate) lanes_of: Vec<bool>,
 }
 
+impl Takes {
+    /// Whether lanes may be taken that this worker had last; `None` is those that none had, and tasks of no lane.
+    fn may(&self, worker: Option<usize>) -> bool {
+        worker.is_none_or(|worker| worker == self.worker || self.lanes_of.get(worker).is_none_or(|may| *may))
+    }
+}
+
 /// Tasks that were pushed one by one.
 pub(crate) struct Pushed<A> {
     waiting: Mutex<Waiting<A>>,
@@ -35,6 +45,8 @@ pub(crate) struct Pushed<A> {
 struct Waiting<A> {
     /// The tasks of each lane that has some, and of no lane, the oldest first, with their indices.
     rows: HashMap<Option<u64>, VecDeque<(usize, Apart<A>)>>,
+    /// Of each of these the first, and which it is of, by the worker that had the lane last.
+    heads: HashMap<Option<usize>, BTreeMap<usize, Option<u64>>>,
     count: usize,
     /// Which worker was given a task of a lane last.
     workers: HashMap<u64, usize>,
@@ -43,36 +55,89 @@ struct Waiting<A> {
 }
 
 impl<A> Waiting<A> {
-    /// Whether a worker may take tasks of this lane.
-    fn may(&self, lane: Option<u64>, takes: &Takes) -> bool {
-        let worker = lane.and_then(|lane| self.workers.get(&lane));
-        worker.is_none_or(|worker| {
-            *worker == takes.worker || takes.lanes_of.get(*worker).is_none_or(|may| *may)
-        }) || mp_core::mutant!("pool.lane.ignored")
+    fn new() -> Self {
+        let (rows, heads, workers, lanes) = Default::default();
+        Waiting { rows, heads, count: 0, workers, lanes }
+    }
+
+    /// Which worker had this lane last, if that is known.
+    fn worker(&self, lane: Option<u64>) -> Option<usize> {
+        lane.and_then(|lane| self.workers.get(&lane).copied())
+    }
+
+    /// The index of a lane's first task.
+    fn head(&self, lane: Option<u64>) -> Option<usize> {
+        self.rows.get(&lane)?.front().map(|(index, _)| *index)
+    }
+
+    /// A lane's first task, or its worker, is another one from now on: before `change` it stands where it stood.
+    fn change<R>(&mut self, lane: Option<u64>, change: impl FnOnce(&mut Self) -> R) -> R {
+        if let Some(head) = self.head(lane) {
+            let worker = self.worker(lane);
+            self.heads.get_mut(&worker).and_then(|heads| heads.remove(&head));
+        }
+        let changed = change(self);
+        if let Some(head) = self.head(lane) {
+            self.heads.entry(self.worker(lane)).or_default().insert(head, lane);
+        }
+        changed
+    }
+
+    fn push(&mut self, index: usize, lane: Option<u64>, args: Apart<A>) {
+        if let Some(lane) = lane {
+            self.lanes.insert(index, lane);
+        }
+        self.count += 1;
+        let is_first = self.head(lane).is_none_or(|head| index < head);
+        let push = |waiting: &mut Self| {
+            let row = waiting.rows.entry(lane).or_default();
+            // Two threads may push at once.
+            let at = row.partition_point(|(other, _)| *other < index);
+            row.insert(at, (index, args));
+        };
+        if is_first { self.change(lane, push) } else { push(self) }
+    }
+
+    /// A worker is given a task of this lane.
+    fn goes_to(&mut self, lane: u64, worker: usize) {
+        if self.workers.get(&lane) == Some(&worker) {
+            return;
+        }
+        if self.workers.len() >= MOST_LANES && !self.workers.contains_key(&lane) {
+            self.workers.clear();
+            let heads = std::mem::take(&mut self.heads);
+            self.heads.insert(None, heads.into_values().flatten().collect());
+        }
+        self.change(Some(lane), |waiting| waiting.workers.insert(lane, worker));
     }
 
     /// The lane whose first task is the oldest that this worker may take.
     fn find(&self, takes: Option<&Takes>) -> Option<Option<u64>> {
-        let may = |lane| takes.is_none_or(|takes| self.may(lane, takes));
-        let rows = self.rows.iter().filter(|(lane, _)| may(**lane));
-        rows.min_by_key(|(_, row)| row.front().map(|(index, _)| *index)).map(|(lane, _)| *lane)
+        let may = |worker: &Option<usize>| {
+            takes.is_none_or(|takes| takes.may(*worker)) || mp_core::mutant!("pool.lane.ignored")
+        };
+        let first = self.heads.iter().filter(|(worker, _)| may(worker));
+        first.filter_map(|(_, heads)| heads.first_key_value()).min().map(|(_, lane)| *lane)
     }
 
     /// Takes tasks of one lane whose indices follow each other.
     fn take(&mut self, most: usize, takes: Option<&Takes>) -> (VecDeque<Apart<A>>, usize) {
-        let mut taken = VecDeque::new();
-        let Some(lane) = self.find(takes) else { return (taken, 0) };
-        let Some(row) = self.rows.get_mut(&lane) else { return (taken, 0) };
-        let first = row.front().map_or(0, |(index, _)| *index);
-        while taken.len() < most
-            && row.front().is_some_and(|(index, _)| *index == first + taken.len())
-            && let Some((_, args)) = row.pop_front()
-        {
-            taken.push_back(args);
-        }
-        if row.is_empty() {
-            self.rows.remove(&lane);
-        }
+        let Some(lane) = self.find(takes) else { return (VecDeque::new(), 0) };
+        let first = self.head(lane).unwrap_or_default();
+        let taken = self.change(lane, |waiting| {
+            let mut taken = VecDeque::new();
+            let Some(row) = waiting.rows.get_mut(&lane) else { return taken };
+            while taken.len() < most
+                && row.front().is_some_and(|(index, _)| *index == first + taken.len())
+                && let Some((_, args)) = row.pop_front()
+            {
+                taken.push_back(args);
+            }
+            if row.is_empty() {
+                waiting.rows.remove(&lane);
+            }
+            taken
+        });
         self.count -= taken.len();
         (taken, first)
     }
@@ -80,22 +145,13 @@ impl<A> Waiting<A> {
 
 impl<A> Pushed<A> {
     pub(crate) fn new(keeps: bool) -> Self {
-        let (rows, workers, lanes) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Pushed { waiting: Mutex::new(Waiting { rows, count: 0, workers, lanes }), keeps }
+        Pushed { waiting: Mutex::new(Waiting::new()), keeps }
     }
 
     /// A task with this index, of a lane or of none.
     pub(crate) fn push(&self, index: usize, lane: Option<u64>, args: A) {
         let args = Apart::new(args);
-        let waiting = &mut *self.waiting.lock();
-        if let Some(lane) = lane {
-            waiting.lanes.insert(index, lane);
-        }
-        let row = waiting.rows.entry(lane).or_default();
-        // Two threads may push at once.
-        let at = row.partition_point(|(other, _)| *other < index);
-        row.insert(at, (index, args));
-        waiting.count += 1;
+        self.waiting.lock().push(index, lane, args);
     }
 
     /// The outcome of this task was taken.
@@ -120,6 +176,7 @@ impl<A: Message + Send> Source for Pushed<A> {
         let rows = {
             let waiting = &mut *self.waiting.lock();
             waiting.count = 0;
+            waiting.heads.clear();
             std::mem::take(&mut waiting.rows)
         };
         let indices = rows.values().flatten().map(|(index, _)| *index..*index + 1).collect();
@@ -137,15 +194,14 @@ impl<A: Message + Send> Source for Pushed<A> {
     fn goes_to(&self, index: usize, worker: usize) {
         let waiting = &mut *self.waiting.lock();
         let Some(lane) = waiting.lanes.get(&index).copied() else { return };
-        if waiting.workers.len() >= MOST_LANES {
-            waiting.workers.clear();
-        }
-        waiting.workers.insert(lane, worker);
+        waiting.goes_to(lane, worker);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn takes(worker: usize, lanes_of: [bool; 2]) -> Takes {
@@ -198,5 +254,91 @@ mod tests {
         let mut left: Vec<usize> = pushed.clear().0.into_iter().flatten().collect();
         left.sort_unstable();
         assert_eq!((left, pushed.left()), (vec![3, 4, 5], 0));
+    }
+
+    /// As `find` was before the first tasks stood in order: the oldest of all that the worker may take.
+    fn oldest(tasks: &[(usize, Option<u64>)], workers: &HashMap<u64, usize>, takes: &Takes) -> Option<usize> {
+        let may = |lane: Option<u64>| takes.may(lane.and_then(|lane| workers.get(&lane).copied()));
+        tasks.iter().filter(|(_, lane)| may(*lane)).map(|(index, _)| *index).min()
+    }
+
+    /// Also if two threads push at once, and lanes change their workers while they have tasks.
+    #[test]
+    fn whatever_is_pushed_and_taken_each_worker_gets_the_oldest_task_that_it_may_take() {
+        let mut seed = 11_u64;
+        let mut below = |limit: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % limit
+        };
+        let pushed = Pushed::new(false);
+        let (mut tasks, mut workers, mut next) = (Vec::<(usize, Option<u64>)>::new(), HashMap::new(), 0);
+        for _ in 0..4000 {
+            match below(8) {
+                0..4 => {
+                    let [first, second] =
+                        [below(10), below(10)].map(|lane| Some(lane).filter(|lane| *lane < 9));
+                    // The later one is quicker.
+                    for (index, lane) in [(next + 1, second), (next, first)] {
+                        pushed.push(index, lane, 0_u64);
+                        tasks.push((index, lane));
+                    }
+                    next += 2;
+                }
+                4 if below(100) == 0 => {
+                    let mut left: Vec<usize> = pushed.clear().0.into_iter().flatten().collect();
+                    left.sort_unstable();
+                    let mut known: Vec<usize> = tasks.drain(..).map(|(index, _)| index).collect();
+                    known.sort_unstable();
+                    assert_eq!(left, known);
+                }
+                _ => {
+                    let worker = below(3) as usize;
+                    let lanes_of = (0..3).map(|_| below(2) == 0).collect();
+                    let takes = Takes { worker, lanes_of };
+                    let wanted = oldest(&tasks, &workers, &takes);
+                    assert_eq!(pushed.has_for(&takes), wanted.is_some());
+                    let (taken, first) = pushed.waiting.lock().take(1, Some(&takes));
+                    assert_eq!((taken.len(), wanted.unwrap_or(0)), (usize::from(wanted.is_some()), first));
+                    let Some(at) = tasks.iter().position(|(index, _)| Some(*index) == wanted) else {
+                        continue;
+                    };
+                    pushed.goes_to(first, worker);
+                    if let (_, Some(lane)) = tasks.swap_remove(at) {
+                        workers.insert(lane, worker);
+                    }
+                }
+            }
+            assert_eq!(pushed.left(), tasks.len());
+        }
+        assert!(next > 1000 && !tasks.is_empty());
+    }
+
+    /// A look at every lane for every task would be billions of looks, which take minutes.
+    #[test]
+    fn as_many_lanes_as_are_remembered_and_more_cost_no_task_a_look_at_each() {
+        const LANES: usize = MOST_LANES + 5000;
+        let begun = Instant::now();
+        let pushed = Pushed::new(false);
+        let mut given = 0;
+        for round in 0..2 {
+            (0..LANES).for_each(|lane| pushed.push(round * LANES + lane, Some(lane as u64), 0_u64));
+            for turn in 0.. {
+                let takes = takes(turn % 2, [true; 2]);
+                assert_eq!(pushed.has_for(&takes), turn < LANES);
+                let (taken, first) = pushed.waiting.lock().take(10, Some(&takes));
+                if taken.is_empty() {
+                    break;
+                }
+                assert_eq!(first, given, "the oldest first");
+                pushed.goes_to(first, takes.worker);
+                pushed.is_over(first);
+                given += taken.len();
+            }
+        }
+        assert_eq!((given, pushed.left()), (2 * LANES, 0));
+        let waiting = pushed.waiting.lock();
+        assert!(waiting.workers.len() <= MOST_LANES && waiting.lanes.is_empty());
+        assert!(waiting.heads.values().all(BTreeMap::is_empty));
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     }
 }

@@ -15,7 +15,7 @@ type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sy
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) processes: Option<usize>,
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Arc<str>>,
     pub(crate) most_tasks: u64,
     pub(crate) initializer: Option<Initializer>,
     pub(crate) state: Option<MakeState>,

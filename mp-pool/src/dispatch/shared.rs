@@ -19,7 +19,7 @@ use mp_core::user_code::{Apart, drop_caught};
 use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_queue::Queue;
 use mp_reduce::Message;
-use mp_spawn::{Closure, StateClosure};
+use mp_spawn::{CapturesNothing, Closure, StateClosure};
 
 use crate::calls::chunk::Ready;
 use crate::calls::job::{About, Code, Functions, Job, Lost};
@@ -110,7 +110,7 @@ impl Shared {
     /// The code of a function, which is sent to each worker once.
     pub(crate) fn function<F, A, R>(self: &Arc<Self>, function: F) -> Arc<Code>
     where
-        F: Fn(A) -> R + Copy + Send + 'static,
+        F: Fn(A) -> R + CapturesNothing,
         A: Message,
         R: IntoOutcome,
     {
@@ -122,7 +122,7 @@ impl Shared {
     pub(crate) fn function_with_state<S, F, A, R>(self: &Arc<Self>, function: F) -> Arc<Code>
     where
         S: 'static,
-        F: Fn(&mut S, A) -> R + Copy + Send + 'static,
+        F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message,
         R: IntoOutcome,
     {
@@ -216,16 +216,21 @@ impl Shared {
     /// Counts tasks that will come. They are counted also if there is an error, but for a forked process.
     fn count(&self, tasks: usize) -> Result<(), TaskError> {
         if self.check_owner().is_err() {
-            return Err(TaskError::Closed);
+            return Err(self.closed());
         }
         let mut state = self.state.lock();
         state.unsettled += tasks;
         match &state.phase {
             Phase::Open if self.is_interrupted() => Err(TaskError::Interrupted),
             Phase::Open => Ok(()),
-            Phase::Closed | Phase::Terminating => Err(TaskError::Closed),
+            Phase::Closed | Phase::Terminating => Err(self.closed()),
             Phase::Broken(why) => Err(TaskError::Broken(Arc::clone(why))),
         }
+    }
+
+    /// What a task ends with that comes too late.
+    fn closed(&self) -> TaskError {
+        TaskError::Closed { pool: self.settings.name.clone() }
     }
 
     /// Has the tasks of a call sent; why not, if the pool is being ended.
@@ -441,6 +446,11 @@ impl Shared {
     /// No worker lives, and none can be started.
     pub(crate) fn break_off(&self, broken: Broken) {
         self.stop(Phase::Broken(Arc::new(broken)));
+    }
+
+    /// The same, in words alone.
+    pub(crate) fn break_off_saying(&self, why: impl Into<String>) {
+        self.break_off(Broken::said(self.settings.name.clone(), why));
     }
 
     /// Takes no more tasks; the workers end when those that there are are done.

@@ -48,7 +48,7 @@ impl FailureKind {
             TaskError::Cancelled
             | TaskError::Interrupted
             | TaskError::Terminated
-            | TaskError::Closed
+            | TaskError::Closed { .. }
             | TaskError::Broken(_) => None,
         }
     }
@@ -185,7 +185,7 @@ impl TaskError {
             TaskError::Cancelled
             | TaskError::Interrupted
             | TaskError::Terminated
-            | TaskError::Closed
+            | TaskError::Closed { .. }
             | TaskError::Broken(_) => Attempts::NONE,
         }
     }
@@ -203,7 +203,7 @@ impl TaskError {
             TaskError::Cancelled
             | TaskError::Interrupted
             | TaskError::Terminated
-            | TaskError::Closed
+            | TaskError::Closed { .. }
             | TaskError::Broken(_) => {
                 return all;
             }

@@ -62,6 +62,8 @@ pub enum TaskError {
         worker: usize,
         /// Its process id.
         pid: u32,
+        /// The [name](crate::PoolBuilder::name) of its pool, if it has one.
+        pool: Option<Arc<str>>,
         /// How long it was given.
         timeout: Duration,
         /// Its last [note](crate::note()), if it had one.
@@ -76,7 +78,10 @@ pub enum TaskError {
     /// The pool was ended before the task was done; or this process was forked from the one that has the pool.
     Terminated,
     /// The pool takes no tasks any more.
-    Closed,
+    Closed {
+        /// Its [name](crate::PoolBuilder::name), if it has one.
+        pool: Option<Arc<str>>,
+    },
     /// No worker could be started, or none lived; why, and how often it was tried.
     Broken(Arc<Broken>),
     /// The arguments could not be encoded here, or not be decoded in the worker.
@@ -170,6 +175,8 @@ impl TaskError {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Broken {
+    /// The [name](crate::PoolBuilder::name) of the pool, if it has one.
+    pub pool: Option<Arc<str>>,
     /// Why the last start failed, or what else broke the pool.
     pub why: String,
     /// How many starts have failed, of all workers, since each was ready; 0 if that is not what broke the pool.
@@ -180,15 +187,15 @@ pub struct Broken {
 
 impl Broken {
     /// In words alone.
-    pub(crate) fn said(why: impl Into<String>) -> Self {
-        Broken { why: why.into(), starts: 0, cause: None }
+    pub(crate) fn said(pool: Option<Arc<str>>, why: impl Into<String>) -> Self {
+        Broken { pool, why: why.into(), starts: 0, cause: None }
     }
 }
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Broken { why, starts, .. } = self;
-        f.write_str("the pool has no workers left: ")?;
+        let Broken { pool, why, starts, .. } = self;
+        write!(f, "{} has no workers left: ", the_pool(pool))?;
         if *starts > 0 {
             write!(f, "{starts} starts have failed, the last so: ")?;
         }
@@ -229,6 +236,8 @@ pub struct WorkerLost {
     pub worker: usize,
     /// The process id that it had.
     pub pid: u32,
+    /// The [name](crate::PoolBuilder::name) of its pool, if it has one.
+    pub pool: Option<Arc<str>>,
     /// Exit code or signal.
     pub exit: ExitStatus,
     /// What is known beyond that.
@@ -244,9 +253,9 @@ pub struct WorkerLost {
 
 impl fmt::Display for WorkerLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WorkerLost { worker, pid, exit, detail, stderr, attempts, note } = self;
+        let WorkerLost { worker, pid, pool, exit, detail, stderr, attempts, note } = self;
         let end = ExitReport { exit: *exit, detail: detail.as_ref(), stderr: stderr.as_deref() };
-        write!(f, "worker {worker} (pid {pid}) had this task")?;
+        write!(f, "worker {worker} (pid {pid}){} had this task", of_pool(pool))?;
         attempts.fmt(f)?;
         if let Some(note) = note {
             write!(f, ", at {note},")?;
@@ -260,8 +269,9 @@ impl fmt::Display for TaskError {
         match self {
             TaskError::Raised(raised) => raised.fmt(f),
             TaskError::WorkerLost(lost) => lost.fmt(f),
-            TaskError::TimedOut { worker, pid, timeout, note, attempts } => {
-                write!(f, "the task took more than {timeout:?}; its worker {worker} (pid {pid}) was killed")?;
+            TaskError::TimedOut { worker, pid, pool, timeout, note, attempts } => {
+                write!(f, "the task took more than {timeout:?}; its worker {worker} (pid {pid})")?;
+                write!(f, "{} was killed", of_pool(pool))?;
                 note.map_or(Ok(()), |note| write!(f, ", at {note}"))?;
                 attempts.fmt(f)
             }
@@ -270,7 +280,9 @@ impl fmt::Display for TaskError {
                 f.write_str("the program was interrupted (Ctrl-C) before the task had begun")
             }
             TaskError::Terminated => f.write_str("the pool was ended before the task was done"),
-            TaskError::Closed => f.write_str("the pool is closed: it takes no tasks any more"),
+            TaskError::Closed { pool } => {
+                write!(f, "{} is closed: it takes no tasks any more", the_pool(pool))
+            }
             TaskError::Broken(broken) => broken.fmt(f),
             TaskError::Arguments { why, attempts, .. } if self.undecodable().is_some() => {
                 write!(f, "the arguments of the task can't be received by the worker: {why}{attempts}")
@@ -299,6 +311,16 @@ impl std::error::Error for TaskError {
             _ => None,
         }
     }
+}
+
+/// `pool "resize"`, or `the pool`.
+fn the_pool(name: &Option<Arc<str>>) -> String {
+    name.as_ref().map_or_else(|| "the pool".to_owned(), |name| format!("pool {name:?}"))
+}
+
+/// ` of pool "resize"`, or nothing.
+fn of_pool(name: &Option<Arc<str>>) -> String {
+    name.as_ref().map_or_else(String::new, |name| format!(" of pool {name:?}"))
 }
 
 /// Why something is not sent.

@@ -93,7 +93,7 @@ impl Ends {
         *match error {
             None => &mut ends.done,
             Some(WorkerLost(_)) => &mut ends.lost,
-            Some(Cancelled | Interrupted | Terminated | Closed | Broken(_)) => &mut ends.cancelled,
+            Some(Cancelled | Interrupted | Terminated | Closed { .. } | Broken(_)) => &mut ends.cancelled,
             Some(_) => &mut ends.failed,
         } = tasks;
         ends

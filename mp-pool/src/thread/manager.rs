@@ -76,7 +76,7 @@ impl Manager {
         // Set once: there is one manager.
         _ = shared.thread.set(std::thread::current().id());
         if Raise::catch(|| self.serve()).is_err() {
-            shared.break_off(Broken::said("the thread of the pool has panicked"));
+            shared.break_off_saying("the thread of the pool has panicked");
         }
         // There are workers still only after a panic, or if one does not even obey a SIGKILL.
         let mut settled = Settled::new(&shared);
@@ -149,7 +149,7 @@ impl Manager {
                     self.shared.rang.wait_until(&mut events, until.map_or(next, |until| until.min(next)));
                 }
             }
-            Err(error) => self.shared.break_off(Broken::said(error.to_string())),
+            Err(error) => self.shared.break_off_saying(error.to_string()),
         }
         self.take(replies);
     }
@@ -356,6 +356,7 @@ impl Manager {
                     return TaskError::TimedOut {
                         worker: number,
                         pid,
+                        pool: shared.settings.name.clone(),
                         timeout,
                         note,
                         attempts: Attempts::default(),
@@ -369,6 +370,7 @@ impl Manager {
                 TaskError::WorkerLost(Box::new(WorkerLost {
                     worker: number,
                     pid,
+                    pool: shared.settings.name.clone(),
                     exit,
                     detail,
                     stderr,
@@ -427,7 +429,8 @@ impl Manager {
         };
         if let Some(starts) = starts {
             let (why, cause) = (std::mem::take(&mut self.why), self.cause.take());
-            self.shared.break_off(Broken { why, starts, cause });
+            let pool = self.shared.settings.name.clone();
+            self.shared.break_off(Broken { pool, why, starts, cause });
         }
     }
 

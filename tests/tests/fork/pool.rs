@@ -293,7 +293,7 @@ fn a_pool_that_was_copied_along_is_closed_whatever_its_threads_were_doing() {
     fn copy(_: usize, (): ()) -> Outcome {
         let pool = COPIED.get().ok_or("it was copied along")?;
         // None of these waits for a lock that a thread of the original held.
-        assert!(matches!(pool.apply(|x: u32| x, 1), Err(TaskError::Closed | TaskError::Terminated)));
+        assert!(matches!(pool.apply(|x: u32| x, 1), Err(TaskError::Closed { .. } | TaskError::Terminated)));
         assert!(pool.imap(|x: u32| x, 0..3).all(|result| result.is_err()));
         assert_eq!((pool.processes(), pool.pids()), (2, vec![0, 0]));
         assert!(format!("{pool:?}").contains("forked"), "{pool:?}");

@@ -128,7 +128,8 @@ fn a_forked_copy_has_no_pool() {
         // SAFETY: the copy has this thread only, and ends at once.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            let closed = matches!(pool.apply(|x: u64| x, 1), Err(TaskError::Closed | TaskError::Terminated));
+            let closed =
+                matches!(pool.apply(|x: u64| x, 1), Err(TaskError::Closed { .. } | TaskError::Terminated));
             let ended = matches!(result.get(), Err(TaskError::Terminated));
             let nothing = pool.imap(|x: u64| x, 0..3).all(|result| result.is_err());
             let joined = matches!(pool.join_timeout(DEADLINE), Err(PoolError::OtherProcess { .. }));

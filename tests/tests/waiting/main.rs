@@ -6,4 +6,5 @@ mod hangs;
 mod idle_cpu_time;
 mod interrupts;
 mod many;
+mod streams;
 mod wake_ups;

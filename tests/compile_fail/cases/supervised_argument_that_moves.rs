@@ -1,0 +1,9 @@
+//! A process that may be started again needs its argument again, and an exclusive tensor has moved to the first one.
+use mp::process::Restart;
+use mp::{Process, Tensor};
+
+fn main() {
+    let tensor = Tensor::<f32>::zeros([4]).unwrap();
+    let supervised = Process::builder().restart(Restart::on_failure(3));
+    let _ = supervised.spawn(|_: Tensor<f32>| {}, tensor);
+}

@@ -1,0 +1,159 @@
+//! A pool's streams as futures, under tokio: its tasks push and take at once, and none of them holds up a thread of the runtime.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mp::Pool;
+use mp::pool::{PushError, Stream};
+use mp_tests::{DEADLINE, alone};
+use tokio::runtime::{Builder, Runtime};
+
+fn triple(x: u64) -> u64 {
+    3 * x
+}
+
+fn runtime(threads: usize) -> Runtime {
+    let mut builder = if threads == 1 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    builder.enable_time().build().unwrap()
+}
+
+/// Runs a future to its end, which has to come.
+fn run<F: Future>(threads: usize, future: F) -> F::Output {
+    runtime(threads).block_on(async {
+        match tokio::time::timeout(DEADLINE, future).await {
+            Ok(output) => output,
+            Err(_) => panic!("not within {DEADLINE:?}"),
+        }
+    })
+}
+
+/// Which results were taken.
+#[derive(Default)]
+struct Seen(Mutex<BTreeSet<u64>>);
+
+impl Seen {
+    fn has(&self, x: u64) {
+        assert!(self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(x), "{x} came twice");
+    }
+
+    fn are(&self, all: u64) {
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(seen.iter().copied().eq(0..all), "{} of {all}", seen.len());
+    }
+}
+
+/// If a push, or a take, blocked the only thread, the other one could never follow.
+#[test]
+fn one_thread_pushes_and_takes_where_there_is_room_for_one() {
+    const TASKS: u64 = 500;
+    let _alone = alone();
+    let pool = Pool::new(2).unwrap();
+    let stream = pool.task(triple).ahead(1).stream();
+    let seen = Seen::default();
+    run(1, async {
+        let push = async {
+            for x in 0..TASKS {
+                stream.push_to_async(x % 3, x).await.unwrap();
+            }
+            stream.close();
+        };
+        let take = async {
+            while let Some((_, result)) = stream.next_async().await {
+                seen.has(result.unwrap() / 3);
+            }
+        };
+        tokio::join!(push, take);
+    });
+    seen.are(TASKS);
+    pool.join().unwrap();
+}
+
+#[test]
+fn many_tasks_push_to_lanes_and_take_while_a_bounded_pool_is_full() {
+    const EACH: u64 = 250;
+    const PUSHERS: u64 = 6;
+    let _alone = alone();
+    let pool = Pool::builder().processes(2).max_waiting(40).build().unwrap();
+    let stream: Arc<Stream<u64, u64>> = Arc::new(pool.task(triple).ahead(16).stream());
+    let seen = Arc::new(Seen::default());
+    run(2, async {
+        let takers: Vec<_> = (0..3)
+            .map(|_| {
+                let (stream, seen) = (Arc::clone(&stream), Arc::clone(&seen));
+                tokio::spawn(async move {
+                    while let Some((_, result)) = stream.next_async().await {
+                        assert!(stream.under_way() <= 16, "{stream:?}");
+                        seen.has(result.unwrap() / 3);
+                    }
+                })
+            })
+            .collect();
+        let pushers: Vec<_> = (0..PUSHERS)
+            .map(|pusher| {
+                let stream = Arc::clone(&stream);
+                tokio::spawn(async move {
+                    for x in pusher * EACH..(pusher + 1) * EACH {
+                        stream.push_to_async(x % 7, x).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for pusher in pushers {
+            pusher.await.unwrap();
+        }
+        stream.close();
+        for taker in takers {
+            taker.await.unwrap();
+        }
+        assert!(matches!(stream.push_async(0).await, Err(PushError::Closed(0))));
+    });
+    seen.are(PUSHERS * EACH);
+    pool.join().unwrap();
+}
+
+/// Futures that are dropped when their time is over, which is at once for some of them.
+#[test]
+fn what_a_time_out_drops_has_pushed_and_taken_nothing() {
+    const TASKS: u64 = 400;
+    let _alone = alone();
+    let pool = Pool::new(2).unwrap();
+    let stream = pool.task(triple).ahead(3).stream();
+    let (seen, dropped) = (Seen::default(), AtomicU64::new(0));
+    let time = |turn: u64| Duration::from_micros(turn % 5 * 40);
+    run(2, async {
+        let push = async {
+            let (mut x, mut turn) = (0, 0);
+            while x < TASKS {
+                turn += 1;
+                match tokio::time::timeout(time(turn), stream.push_async(x)).await {
+                    Ok(pushed) => {
+                        assert_eq!(pushed.unwrap().number() as u64, x, "what was dropped has pushed nothing");
+                        x += 1;
+                    }
+                    Err(_) => _ = dropped.fetch_add(1, Ordering::Relaxed),
+                }
+                tokio::task::yield_now().await;
+            }
+            stream.close();
+        };
+        let take = async {
+            for turn in 0.. {
+                match tokio::time::timeout(time(turn), stream.next_async()).await {
+                    Ok(Some((_, result))) => seen.has(result.unwrap() / 3),
+                    Ok(None) => break,
+                    Err(_) => _ = dropped.fetch_add(1, Ordering::Relaxed),
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::join!(push, take);
+    });
+    seen.are(TASKS);
+    assert!(dropped.load(Ordering::Relaxed) > 0, "some futures were dropped");
+    pool.join().unwrap();
+}
