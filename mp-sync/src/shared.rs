@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Steps, Word, run};
+use mp_core::mutant;
 use mp_core::words::Member;
 use mp_core::{Arena, Error, Parking, RawGuard, RawLock, Result, Structure};
 use serde::{Deserializer, Serializer};
@@ -90,6 +91,12 @@ impl Shared {
         _ = self.at(i + 2);
         // SAFETY: as for `parking`, three words.
         unsafe { RawLock::at(self.arena(), self.at(i)) }.in_block(self.0.hold())
+    }
+
+    /// Whether a process that lives has the lock at `i`. In a forked copy, none has.
+    pub(crate) fn is_locked(&self, i: u64) -> bool {
+        let alive = |holder| !self.arena().is_dead(holder) || mutant!("lock.locked-by-the-dead");
+        self.me().is_ok() && self.lock(i).look().holder().is_some_and(alive)
     }
 
     /// Slots from `first` on, up to the end of the structure, at most `limit`.

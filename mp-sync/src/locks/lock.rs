@@ -111,6 +111,22 @@ impl<T: Plain + Send> Lock<T> {
         Ok(Self { locked, data: PhantomData })
     }
 
+    /// Whether some thread has it, of this process or another one: a snapshot, which another thread may change before this returns.
+    /// A process that died has it no more: the next caller gets [`LockError::OwnerDied`]. Never in a forked copy.
+    ///
+    /// ```
+    /// let lock = mp_sync::Lock::new(7)?;
+    /// assert!(!lock.is_locked());
+    /// let guard = lock.lock()?;
+    /// assert!(lock.is_locked());
+    /// # drop(guard);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[doc(alias = "locked")]
+    pub fn is_locked(&self) -> bool {
+        self.locked.is_locked()
+    }
+
     /// A copy of the value, made under the lock.
     ///
     /// # Errors

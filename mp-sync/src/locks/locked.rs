@@ -58,6 +58,10 @@ impl Locked {
         &self.shared
     }
 
+    pub(crate) fn is_locked(&self) -> bool {
+        self.shared.is_locked(LOCK)
+    }
+
     /// Of `what`, received, with elements of `T`; how many there are.
     pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
         what: &'static str,

@@ -143,6 +143,37 @@ fn a_holder_that_had_it_twice_is_reported() {
 }
 
 #[test]
+fn a_lock_is_locked_as_long_as_a_process_that_lives_has_it() {
+    let _alone = alone();
+    for held in [Held::Lock, Held::RLock] {
+        let locks = locks();
+        let are_locked = || (locks.0.is_locked(), locks.1.is_locked());
+        let its = match held {
+            Held::Lock => (true, false),
+            _ => (false, true),
+        };
+        assert_eq!(are_locked(), (false, false));
+        let (context, pid) = holder(&locks, held);
+        assert_eq!(are_locked(), its);
+        signal(pid, Signal::STOP);
+        assert_eq!(are_locked(), its, "a stopped process has it");
+        signal(pid, Signal::KILL);
+        eventually("it is known to be dead", || are_locked() == (false, false));
+        died(locks.0.lock().map(drop).and(locks.1.lock().map(drop)), pid);
+        failure(&context);
+    }
+    let (lock, rlock) = (Lock::new(1_u8).unwrap(), RLock::new(1_u8).unwrap());
+    {
+        let (_one, outer, inner) = (lock.lock().unwrap(), rlock.lock().unwrap(), rlock.lock().unwrap());
+        drop(outer);
+        assert!(lock.is_locked() && rlock.is_locked());
+        drop(inner);
+        assert!(lock.is_locked() && !rlock.is_locked());
+    }
+    assert!(!lock.is_locked());
+}
+
+#[test]
 fn only_the_thread_that_has_it_has_it_again() {
     let _alone = alone();
     let rlock = RLock::new(1_u8).unwrap();
