@@ -61,11 +61,20 @@
 //!
 //! Errors of memory and tensors are [`Error`]; functions that may fail in several ways return [`AnyResult`].
 //!
-//! Examples on the pages of single items name the crate that the item is from: `mp_sync::Lock` there is `mp::Lock`, and what is not
-//! at the root, as `mp_sync::RawValue`, is in the module of its subject, `mp::sync::RawValue`.
+//! # Examples say `mp_queue`: write `mp`
+//! The layers are crates of their own, for programs that want only one of them, and the examples on the pages of single items and
+//! methods are those of these crates. In a program that has `mp`, the same item has one of two names: it is at the root, or in the
+//! module of its subject.
 //!
-//! The layers are crates of their own (`mp-core`, `mp-tensor`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-pool`, `mp-reduce`),
-//! for programs that want only one of them.
+//! | an example says | it is |
+//! |---|---|
+//! | `mp_pool::Pool`, `mp_queue::Queue`, `mp_sync::Lock`, `mp_spawn::closure!`, `mp_tensor::Tensor` | what the last column above has: `mp::Pool`, `mp::Queue`, … |
+//! | any other name of `mp_pool` | `mp::pool::…` |
+//! | `mp_queue::…` | `mp::queue::…`; of pipes and sockets `mp::connection::…` |
+//! | `mp_spawn::…` | `mp::process::…` |
+//! | `mp_sync::…` | `mp::sync::…`; of lists `mp::list::…` |
+//! | `mp_tensor::…` | `mp::tensor::…` |
+//! | `mp_core::…`, `mp_reduce::…` | of waiting `mp::wait::…`; of what is sent `mp::message::…`; all else `mp::memory::…` |
 //!
 //! # For users of torch.multiprocessing
 //! | torch | mp |

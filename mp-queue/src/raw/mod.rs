@@ -74,6 +74,10 @@ impl Clone for Raw {
     }
 }
 
+/// What a queue for no message may have been meant to be: Python's without a limit, or a rendezvous channel.
+const HANDS_OVER: &str = ". For any number: `Queue::unbounded()`, or `channel()`. So that a sender waits until its message was \
+    taken: a `JoinableQueue`, and its `join()`";
+
 impl Raw {
     /// Makes a queue in the current arena.
     pub(crate) fn create(
@@ -90,7 +94,10 @@ impl Raw {
             _ => None,
         };
         let Some(slots) = slots else {
-            let why = format!("a queue for {wanted} messages: 1 to {} are possible", RingAt::MAX_SLOTS);
+            let mut why = format!("a queue for {wanted} messages: 1 to {} are possible", RingAt::MAX_SLOTS);
+            if wanted == 0 {
+                why.push_str(HANDS_OVER);
+            }
             return Err(mp_core::Error::not_within(wanted > 0, why).into());
         };
         let arena = Self::arena_for_rings()?;

@@ -448,8 +448,11 @@ impl Group {
         let ranks = self.ranks.lock();
         let left: Vec<&Rank> = ranks.iter().filter(|rank| !rank.over).collect();
         let names: Vec<&str> = left.iter().take(8).map(|rank| rank.name.as_str()).collect();
+        let endless = |rank: &&Rank| rank.supervision.as_ref().is_some_and(|its| its.is_endless());
         let more = if left.len() > names.len() {
             format!(", and {} more", left.len() - names.len())
+        } else if left.iter().any(endless) {
+            ", which is started again whenever it ends: kill() or terminate() ends that".to_owned()
         } else {
             String::new()
         };

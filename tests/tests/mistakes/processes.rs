@@ -1,6 +1,8 @@
 //! Starting processes, and how they end.
 
-use mp::process::Stdio;
+use std::time::Duration;
+
+use mp::process::{Restart, Stdio};
 use mp::{Pool, Process, Queue, SpawnOptions, StartMethod, start_processes};
 use mp_tests::{Outcome, failure, one_process};
 
@@ -61,6 +63,24 @@ fn a_process_is_joined_twice() {
     let child = Process::spawn(|(): ()| 7_u32, ()).unwrap();
     assert_eq!(child.join().unwrap(), 7);
     says(child.join().unwrap_err(), &["process-", "returned", "an earlier call has taken it"]);
+}
+
+#[test]
+fn a_process_that_fails_each_time_is_started_again() {
+    fn loads((): ()) -> Result<(), String> {
+        Err("no such file: weights".to_string())
+    }
+    let restart = Restart::OnFailure { max: 2, backoff: Duration::from_millis(1).into() };
+    let child = Process::builder().name("loader").restart(restart).spawn(loads, ()).unwrap();
+    says(
+        child.join().unwrap_err(),
+        &[
+            "loader was started 3 times and is given up",
+            "no such file: weights",
+            "before that, attempt 2",
+            "before that, attempt 1",
+        ],
+    );
 }
 
 #[test]

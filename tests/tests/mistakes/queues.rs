@@ -15,7 +15,10 @@ struct Job {
 
 #[test]
 fn a_queue_without_room() {
-    says(Queue::<u8>::bounded(0).unwrap_err(), &["a queue for 0 messages", "1 to"]);
+    let what_to_do =
+        ["a queue for 0 messages", "1 to", "unbounded()", "until its message was taken", "JoinableQueue"];
+    says(Queue::<u8>::bounded(0).unwrap_err(), &what_to_do);
+    says(bounded_channel::<u8>(0).unwrap_err(), &what_to_do);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use mp::process::{Process, Stdio};
+use mp::process::{Process, Restart, Stdio};
 use mp::queue::{broadcast, watch};
 use mp::wait::{report_hangs_after, report_waits_after};
 use mp::{Event, Listener, Lock, Queue, SpawnOptions, connect, pipe, start_processes};
@@ -263,6 +263,19 @@ fn the_environment_asks_for_reports_of_all_waits() {
     has(&text, &["in Event::wait of event (#"]);
     let text = said(waits_for_an_event, &[("MP_STALL", "soon")], "is ignored");
     has(&text, &["mp: MP_STALL=soon is ignored: it takes a number of seconds"]);
+}
+
+fn joins_a_process_that_is_always_started_again((): ()) -> Outcome {
+    let service = Process::builder().name("service").restart(Restart::always());
+    service.spawn(waits_for_an_event, ())?.join()?;
+    Ok(())
+}
+
+#[test]
+fn a_join_of_a_process_that_is_always_started_again() {
+    let program = joins_a_process_that_is_always_started_again;
+    let text = said(program, &[("MP_STALL", "0.3")], "in join");
+    has(&text, &["service, which is started again whenever it ends: kill() or terminate() ends that"]);
 }
 
 fn receives_from_a_named_pipe((): ()) -> Outcome {

@@ -16,6 +16,9 @@ use mp_tests::{
     threads_are,
 };
 use rustix::process::Signal;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use serde::{Deserialize, Serialize};
 
 const MOMENT: Duration = Duration::from_millis(20);
@@ -209,6 +212,30 @@ fn a_wait_for_nothing_lasts_as_long_as_its_time() {
     // These return at once, or never.
     assert!(wait(&[], None).unwrap().is_empty());
     assert_eq!(select(&[], Some(Duration::ZERO)).unwrap(), None);
+}
+
+/// A `tick` for `select`, and with a first time alone an `after`.
+#[test]
+fn a_timer_is_waited_for_beside_a_queue() {
+    let _alone = alone();
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).unwrap();
+    let every = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    let times = Itimerspec { it_interval: every, it_value: every };
+    let begun = Instant::now();
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &times).unwrap();
+    let (ticks, queue) = (Descriptor(&timer), Queue::<u8>::bounded(1).unwrap());
+    let mut seen = 0;
+    while seen < 3 {
+        assert_eq!(select(&[&queue, &ticks], Some(DEADLINE)).unwrap(), Some(1));
+        let mut missed = [0; 8];
+        rustix::io::read(&timer, &mut missed).unwrap();
+        seen += u64::from_ne_bytes(missed);
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(30));
+    // The queue is found beside it.
+    give(&queue, 7);
+    while select(&[&queue, &ticks], Some(DEADLINE)).unwrap() != Some(0) {}
+    assert_eq!(take(&queue), 7);
 }
 
 #[test]

@@ -43,6 +43,11 @@ impl Ledger {
         Ledger { restart, healthy_after, attempt: 1, in_a_row: 0, lasted: Duration::ZERO, earlier }
     }
 
+    /// Whether it is started again however it ends.
+    pub(crate) fn is_endless(&self) -> bool {
+        matches!(self.restart, Restart::Always { .. })
+    }
+
     /// A process has ended, or could not be started, after this time as a worker.
     pub(crate) fn ended(&mut self, failed: bool, lasted: Duration) -> Verdict {
         self.lasted = lasted;

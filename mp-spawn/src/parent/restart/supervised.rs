@@ -95,6 +95,11 @@ impl Supervision {
         self.needed.as_ref().map(|needed| &needed.end)
     }
 
+    /// Whether it is started again however it ends.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.ledger.is_endless()
+    }
+
     /// The number of the last start.
     pub(crate) fn attempt(&self) -> u32 {
         self.ledger.attempt
