@@ -149,8 +149,9 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// are, which copies no tensor. An exclusive tensor can't be kept, as it moves to the worker that gets it first: such a task is
     /// refused, with [`TaskError::Arguments`]; freeze or share it.
     ///
-    /// `when` is called in the pool's thread, which does nothing else meanwhile; if it panics, the task is not tried again. A later
-    /// call of this or of [`retries`](Self::retries) takes the place of an earlier one.
+    /// `when` is called in the pool's thread, which does nothing else meanwhile: so it should be quick, and must not wait for a result of
+    /// this pool. If it panics, the task is not tried again. A later call of this or of [`retries`](Self::retries) takes the place
+    /// of an earlier one.
     pub fn retry_if(mut self, times: u32, when: impl Fn(&TaskError) -> bool + Send + Sync + 'static) -> Self {
         self.terms.retry.set(times, when);
         self
