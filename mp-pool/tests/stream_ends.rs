@@ -32,7 +32,7 @@ fn a_closed_pool_does_what_was_pushed_before_and_refuses_what_comes_then() {
     gate.arrived();
     pool.close();
     let late = push(3);
-    assert!(matches!(of(&stream, late), Err(TaskError::Closed)));
+    assert!(matches!(of(&stream, late), Err(TaskError::Closed { .. })));
     gate.open(3);
     let results = before.map(|ticket| of(&stream, ticket));
     assert!(matches!(results, [Ok(0), Ok(1), Ok(2)]), "{results:?}");

@@ -82,11 +82,11 @@ fn arguments_that_panic_when_a_pool_takes_no_more() {
     let stream = pool.stream(takes);
     pool.close();
     let call = pool.map_async(takes, (0..200).map(|_| bomb(2)));
-    assert!(call.results().into_iter().all(|result| matches!(result, Err(TaskError::Closed))));
+    assert!(call.results().into_iter().all(|result| matches!(result, Err(TaskError::Closed { .. }))));
     let ticket = stream.push(bomb(3)).unwrap();
-    assert!(matches!(stream.take_timeout(ticket, DEADLINE), Ok(Some(Err(TaskError::Closed)))));
+    assert!(matches!(stream.take_timeout(ticket, DEADLINE), Ok(Some(Err(TaskError::Closed { .. })))));
     let imap: Vec<_> = pool.imap(takes, (0..3).map(|_| bomb(1))).collect();
-    assert!(matches!(imap[..], [Err(TaskError::Closed)]), "{imap:?}");
+    assert!(matches!(imap[..], [Err(TaskError::Closed { .. })]), "{imap:?}");
     gate.open(1);
     assert_eq!(got(first).unwrap(), 7);
     join(&pool);
