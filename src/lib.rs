@@ -50,6 +50,7 @@
 //! |---|---|---|
 //! | [`process`] | worker processes, functions that travel | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`SpawnOptions`], [`SpawnError`], [`closure!`] |
 //! | [`pool`] | pools of them | [`Pool`], [`AsyncResult`], [`TaskError`] |
+//! | [`manager`] | objects in a server process, which all others call | [`Manager`], [`Proxy`] |
 //! | [`tensor`] | tensors, their views and element types | [`Tensor`] (one owner, moves), [`FrozenTensor`] (all holders read), [`SharedTensor`] (all holders write), [`AnyTensor`] |
 //! | [`queue`] | queues and channels | [`Queue`], [`channel()`], [`JoinableQueue`], [`Lease`]; [`PutError`], [`GetError`] |
 //! | [`connection`] | pipes, and sockets to other programs | [`pipe`], [`Connection`], [`Listener`], [`connect`] |
@@ -70,6 +71,7 @@
 //! |---|---|
 //! | `mp_pool::Pool`, `mp_queue::Queue`, `mp_sync::Lock`, `mp_spawn::closure!`, `mp_tensor::Tensor` | what the last column above has: `mp::Pool`, `mp::Queue`, … |
 //! | any other name of `mp_pool` | `mp::pool::…` |
+//! | `mp_manager::…` | `mp::manager::…` |
 //! | `mp_queue::…` | `mp::queue::…`; of pipes and sockets `mp::connection::…` |
 //! | `mp_spawn::…` | `mp::process::…` |
 //! | `mp_sync::…` | `mp::sync::…`; of lists `mp::list::…` |
@@ -86,6 +88,7 @@
 //! | `set_start_method`, `get_context`, `set_forkserver_preload` | [`set_start_method`], [`get_context`], [`process::set_forkserver_preload`]: [`StartMethod`]; for `fork`, [`process::allow_fork`] |
 //! | `active_children`, `current_process`, `parent_process` | [`active_children`], [`current_process`], [`parent_process`] |
 //! | `mp.Pool(n)`, `apply`, `map`, `imap`, `starmap`, … | [`Pool::new`], [`Pool::apply`], [`Pool::map`], [`Pool::imap`], [`Pool::starmap`]; a killed worker costs one task |
+//! | `mp.Manager()`, `manager.dict()`, `register` | [`Manager::start`], [`Proxy`]: any type, and calls that are checked by the compiler |
 //! | `chunksize`, `initializer`, `maxtasksperchild` | [`pool::Call::chunksize`], [`pool::PoolBuilder::initializer`], [`pool::PoolBuilder::max_tasks_per_child`] |
 //! | lambdas and closures as `fn` (ice-learn) | [`closure!`] |
 //! | `ProcessRaisedException`, `ProcessExitedException` | [`SpawnError::ProcessRaised`], [`SpawnError::ProcessExited`] |
@@ -117,7 +120,7 @@
 //!
 //! # Features
 //! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `tensor`,
-//! `spawn`, `queue`, `sync`, `pool` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`].
+//! `spawn`, `queue`, `sync`, `pool`, `manager` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`].
 //! `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying.
 //! `futures`: queues as `Stream` and `Sink`. `authkey` (default): a secret that two programs prove to each other, and
 //! one that each family of processes has. `log`: events for the `log` crate, and a logger that prints them. `tokio`: see below. `cuda`: reserved; it adds nothing usable yet.
@@ -142,6 +145,8 @@
 pub mod connection;
 #[cfg(feature = "sync")]
 pub mod list;
+#[cfg(feature = "manager")]
+pub mod manager;
 pub mod memory;
 pub mod message;
 #[cfg(feature = "pool")]
@@ -159,6 +164,8 @@ pub mod wait;
 pub use mp_core::{Arena, DType, Error, LockError, SharedMemory, Waitable, select, wait};
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;
+#[cfg(feature = "manager")]
+pub use mp_manager::{Manager, Proxy};
 #[cfg(feature = "pool")]
 pub use mp_pool::{AsyncResult, Pool, TaskError};
 #[cfg(feature = "queue")]

@@ -105,8 +105,10 @@ pub fn cpu_count() -> usize {
 pub use api::builder::{ProcessBuilder, Supervised, Unsupervised};
 pub use api::closure::{Capture, Closure, StateClosure};
 #[doc(hidden)]
-pub use api::closure::{Captures, Lent, list_in_the_brackets_what_the_body_uses, parts, with_lent};
+pub use api::closure::{Captures, Code, list_in_the_brackets_what_the_body_uses, parts};
 pub use api::context::{StartContext, get_context};
+#[doc(hidden)]
+pub use api::lent::{Home, Lent, with_lent};
 pub use api::process::Process;
 pub use api::spawn::{ProcessContext, spawn, start_closure, start_processes};
 pub use bounds::{Argument, CapturesNothing};

@@ -10,11 +10,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use mp_core::message::PlainOutcome;
-use mp_core::user_code::Apart;
 use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::api::lent::Lent;
 use crate::bounds::CapturesNothing;
 use crate::protocol::function::{self, Desc, FunctionRef, instance};
 
@@ -46,7 +46,10 @@ pub struct Closure<A, R>(Arc<dyn Call<A, R>>);
 trait Call<A, R>: Send + Sync {
     fn call(&self, args: A) -> R;
     /// Which code it is.
-    fn code(&self) -> Option<FunctionRef>;
+    fn code(&self) -> &'static Desc<Rebuild<A, R>>
+    where
+        A: 'static,
+        R: 'static;
     /// What it captures, encoded.
     fn captures(&self) -> mp_core::Result<Vec<u8>>;
     fn name(&self) -> &'static str;
@@ -87,8 +90,8 @@ where
         instance::<F>()(&self.captures, args)
     }
 
-    fn code(&self) -> Option<FunctionRef> {
-        Self::DESC.reference()
+    fn code(&self) -> &'static Desc<Rebuild<A, R>> {
+        Self::DESC
     }
 
     fn captures(&self) -> mp_core::Result<Vec<u8>> {
@@ -179,6 +182,83 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     pub fn call(&self, args: A) -> R {
         self.0.call(args)
     }
+
+    /// Its code without what it captures: sent once, it makes closures of what [`captures`](Self::captures) writes, call by call.
+    #[doc(hidden)]
+    pub fn code(&self) -> Code<A, R> {
+        Code(self.0.code())
+    }
+
+    /// What it captures, encoded within the message that is being written.
+    ///
+    /// # Errors
+    /// When its `Serialize` refuses.
+    #[doc(hidden)]
+    pub fn captures(&self) -> mp_core::Result<Vec<u8>> {
+        self.0.captures()
+    }
+
+    /// The name that the compiler gives its code.
+    #[doc(hidden)]
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+}
+
+/// The code of a [`Closure`], a constant of the program. It travels as a reference that is verified when it is read.
+#[doc(hidden)]
+pub struct Code<A: 'static, R: 'static>(&'static Desc<Rebuild<A, R>>);
+
+impl<A: 'static, R: 'static> Code<A, R> {
+    /// Tells it from all other code of this process.
+    pub fn id(self) -> usize {
+        std::ptr::from_ref(self.0).addr()
+    }
+
+    /// The closure that has captured this.
+    ///
+    /// # Errors
+    /// When these are not the bytes that [`Closure::captures`] wrote, or a captured value's `Deserialize` refuses.
+    pub fn capturing(self, captures: &[u8]) -> mp_core::Result<Closure<A, R>> {
+        (self.0.entry)(captures)
+    }
+}
+
+impl<A: 'static, R: 'static> Clone for Code<A, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A: 'static, R: 'static> Copy for Code<A, R> {}
+
+impl<A: 'static, R: 'static> fmt::Debug for Code<A, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Code({:?})", self.0)
+    }
+}
+
+impl<A: 'static, R: 'static> Serialize for Code<A, R> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        reference(self.0).map_err(S::Error::custom)?.serialize(serializer)
+    }
+}
+
+impl<'de, A: 'static, R: 'static> Deserialize<'de> for Code<A, R> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        resolve(&FunctionRef::deserialize(deserializer)?).map(Code).map_err(D::Error::custom)
+    }
+}
+
+fn reference<A: 'static, R: 'static>(
+    code: &'static Desc<Rebuild<A, R>>,
+) -> Result<FunctionRef, &'static str> {
+    code.reference().ok_or("this program's build can't be identified: link it with a build-id")
+}
+
+fn resolve<A: 'static, R: 'static>(code: &FunctionRef) -> Result<&'static Desc<Rebuild<A, R>>, String> {
+    function::resolve::<Rebuild<A, R>>(code)
+        .map_err(|why| format!("the closure `{}` can't be used here: {why}", code.name))
 }
 
 impl<A, R> Clone for Closure<A, R> {
@@ -193,11 +273,9 @@ impl<A, R> fmt::Debug for Closure<A, R> {
     }
 }
 
-impl<A, R> Serialize for Closure<A, R> {
+impl<A: 'static, R: 'static> Serialize for Closure<A, R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let unknown =
-            || S::Error::custom("this program's build can't be identified: link it with a build-id");
-        let code = self.0.code().ok_or_else(unknown)?;
+        let code = reference(self.0.code()).map_err(S::Error::custom)?;
         // Within the same message: what is attached to one is attached to the other.
         let captures = self.0.captures().map_err(S::Error::custom)?;
         (code, Bytes(captures)).serialize(serializer)
@@ -207,9 +285,7 @@ impl<A, R> Serialize for Closure<A, R> {
 impl<'de, A: 'static, R: 'static> Deserialize<'de> for Closure<A, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (code, Bytes(captures)) = <(FunctionRef, Bytes)>::deserialize(deserializer)?;
-        let refused =
-            |why| D::Error::custom(format!("the closure `{}` can't be used here: {why}", code.name));
-        let desc = function::resolve::<Rebuild<A, R>>(&code).map_err(refused)?;
+        let desc = resolve::<A, R>(&code).map_err(D::Error::custom)?;
         (desc.entry)(&captures).map_err(D::Error::custom)
     }
 }
@@ -256,30 +332,6 @@ impl<'de> Deserialize<'de> for Bytes {
 /// A closure that can be sent, whose first argument is a state that its process keeps from call to call: `&mut S`. It is made by
 /// [`closure!`](crate::closure!), and called by what has such a state: a pool's worker (`StatePool::task_closure`).
 pub type StateClosure<S, A, R> = Closure<(Lent<S>, A), (Lent<S>, R)>;
-
-/// A state on its way through a [`StateClosure`]: no reference to it could be an argument, which has to be free of lifetimes. If the
-/// closure panics it is dropped, and lets no panic of its own out.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct Lent<S>(Apart<Box<S>>);
-
-impl<S> Lent<S> {
-    pub fn new(state: Box<S>) -> Self {
-        Lent(Apart::new(state))
-    }
-
-    pub fn into_inner(self) -> Option<Box<S>> {
-        self.0.into_inner()
-    }
-}
-
-/// Calls a closure's body with the state that it was lent.
-#[doc(hidden)]
-pub fn with_lent<S, R>(mut lent: Lent<S>, body: impl FnOnce(&mut S) -> R) -> (Lent<S>, R) {
-    let state = lent.0.get_mut().expect("a state that is lent is there until it is given back");
-    let result = body(state);
-    (lent, result)
-}
 
 /// Makes a [`Closure`]: a closure that can be sent to another process, with what it captures.
 ///
@@ -437,6 +489,17 @@ mod tests {
     }
 
     #[test]
+    fn code_is_sent_once_and_makes_closures_of_what_they_capture() {
+        let added = |by: u32| closure!([by] |x: u32| x + by);
+        let bytes = rmp_serde::to_vec(&added(0).code()).unwrap();
+        let code: Code<u32, u32> = rmp_serde::from_slice(&bytes).unwrap();
+        assert_eq!(code.id(), added(1).code().id());
+        let two = added(2).captures().unwrap();
+        assert_eq!(code.capturing(&two).unwrap().call(40), 42);
+        assert!(rmp_serde::from_slice::<Code<u8, u8>>(&bytes).is_err(), "other types");
+    }
+
+    #[test]
     fn more_values_than_a_tuple_has() {
         let x = 1u8;
         let all = closure!(
@@ -487,7 +550,7 @@ mod tests {
     #[test]
     fn a_tampered_reference_is_refused() {
         let closure = closure!([] |x: u8| x);
-        let code = closure.0.code().unwrap();
+        let code = closure.0.code().reference().unwrap();
         let moved = |by| {
             let bytes = rmp_serde::to_vec(&(code.moved(by), Bytes(Vec::new()))).unwrap();
             rmp_serde::from_slice::<Closure<u8, u8>>(&bytes).map(drop).unwrap_err().to_string()

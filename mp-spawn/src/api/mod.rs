@@ -3,5 +3,6 @@
 pub(crate) mod builder;
 pub(crate) mod closure;
 pub(crate) mod context;
+pub(crate) mod lent;
 pub(crate) mod process;
 pub(crate) mod spawn;

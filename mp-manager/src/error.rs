@@ -1,0 +1,268 @@
+//! What can go wrong with a call, and with the manager itself.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mp_core::INTERRUPTED;
+use mp_core::message::Undecodable;
+use mp_spawn::{ProcessRaised, SpawnError};
+
+/// A call, as errors name it: the closure's name as the compiler gives it, and where the program calls it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct CallName {
+    /// The closure.
+    pub closure: &'static str,
+    /// The type of the object.
+    pub object: &'static str,
+    /// File, line and column of the call.
+    pub location: &'static Location<'static>,
+}
+
+impl fmt::Display for CallName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CallName { closure, object, location } = self;
+        write!(f, "the call of `{closure}` with `{object}` at {location}")
+    }
+}
+
+/// Why a call has no result.
+///
+/// ```
+/// use mp_manager::{CallError, Manager};
+/// use mp_spawn::closure;
+///
+/// let manager = Manager::start()?;
+/// let stack = manager.create(Vec::<u32>::new)?;
+/// let pop = || stack.call(closure!([] |stack: &mut Vec<u32>| stack.pop().ok_or("it is empty")));
+/// match pop() {
+///     Err(CallError::Raised(raised)) => assert_eq!(raised.message, "it is empty"),
+///     other => panic!("unexpected: {other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # What a failure looks like
+///
+/// | what happens | this call | the object | other calls |
+/// |---|---|---|---|
+/// | the closure returns `Err`, or panics | [`Raised`](Self::Raised): message, sources, place of the panic | lives on, as the closure left it | go on |
+/// | what makes an object returns `Err`, or panics | [`Raised`](Self::Raised), of [`create`](crate::ManagerHandle::create) | there is none | go on |
+/// | it takes longer than the proxy [waits](crate::Proxy::with_timeout) | [`TimedOut`](Self::TimedOut), with the call's name; it runs on, and what it returns is dropped | goes on | wait for it if they are of the same object |
+/// | the object was [freed](crate::Proxy::free) | [`Freed`](Self::Freed) | is gone | the same |
+/// | the server is killed, crashes, calls `exit`, is [shut down](crate::Manager::shutdown) | [`ServerGone`](Self::ServerGone): at once if the parent of the server is alive, at most some 100 ms later otherwise | is gone | the same |
+/// | the server is stopped (SIGSTOP, a debugger) | waits, for as long as it takes or the proxy waits | waits | wait |
+/// | the caller is killed | runs, if it was sent | lives on, if another process has a proxy | go on |
+/// | a call of an object calls that object | [`OwnObject`](Self::OwnObject), at once | lives on | go on |
+/// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | lives on | go on |
+/// | Ctrl-C, of which this process [is told](mp_spawn::Interrupt::Graceful) | [`Interrupted`](Self::Interrupted); it runs on | goes on | go on |
+#[non_exhaustive]
+pub enum CallError {
+    /// The closure returned an error or panicked, in the server.
+    Raised(Box<ProcessRaised>),
+    /// There was no answer in the time that the proxy waits. The call may wait for its turn still, or run: it is not taken back.
+    TimedOut {
+        /// Which call.
+        call: CallName,
+        /// How long this process waited.
+        timeout: Duration,
+        /// The process id of the server.
+        server: u32,
+    },
+    /// The object was freed by [`Proxy::free`](crate::Proxy::free).
+    Freed {
+        /// Which call.
+        call: CallName,
+    },
+    /// The server has ended: its owner shut it down, or it died.
+    ServerGone {
+        /// The process id that it had.
+        server: u32,
+    },
+    /// The call was made within a call of the same object, which it would wait for.
+    OwnObject {
+        /// Which call.
+        call: CallName,
+    },
+    /// The object is of another type than the proxy.
+    WrongType {
+        /// Which call.
+        call: CallName,
+        /// The type of the object.
+        found: String,
+    },
+    /// What was to be sent could not be encoded here, or not be decoded in the server.
+    Arguments {
+        /// Why.
+        why: String,
+        /// In the server: which type it was read as, the place that could not be read, and its bytes.
+        undecodable: Option<Arc<Undecodable>>,
+    },
+    /// What the closure returned could not be encoded in the server, or not be decoded here.
+    Value {
+        /// Why.
+        why: String,
+        /// Here: which type it was read as, the place that could not be read, and its bytes.
+        undecodable: Option<Arc<Undecodable>>,
+    },
+    /// The server has no thread for another object.
+    NoThread {
+        /// Why.
+        why: String,
+    },
+    /// This process was interrupted by Ctrl-C while it waited ([`interrupted`](mp_core::interrupted)).
+    Interrupted,
+    /// Shared memory: none left, this process was forked, and so on.
+    Failed(mp_reduce::Error),
+}
+
+impl CallError {
+    /// What could not be read, arguments in the server or the result here: type, place, reason. `None` when that is not what went
+    /// wrong.
+    pub fn undecodable(&self) -> Option<&Undecodable> {
+        match self {
+            CallError::Arguments { undecodable, .. } | CallError::Value { undecodable, .. } => {
+                undecodable.as_deref()
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the server is gone, with all objects.
+    pub fn is_server_gone(&self) -> bool {
+        matches!(self, CallError::ServerGone { .. })
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallError::Raised(raised) => raised.fmt(f),
+            CallError::TimedOut { call, timeout, server } => write!(
+                f,
+                "{call} had no answer within {timeout:?}: it, or one before it, still runs in the manager's server (pid {server}), \
+                 or that is stopped; it is not taken back"
+            ),
+            CallError::Freed { call } => write!(f, "{call} came after the object was freed (Proxy::free)"),
+            CallError::ServerGone { server } => write!(
+                f,
+                "the manager's server (pid {server}) is gone, and all its objects with it: it died, or its owner has shut it down or \
+                 dropped the Manager"
+            ),
+            CallError::OwnObject { call } => write!(
+                f,
+                "{call} was made within a call of the same object, and would wait for itself: do it in that call, by its `&mut`"
+            ),
+            CallError::WrongType { call, found } => {
+                write!(f, "{call} met an object of another type, `{found}`")
+            }
+            CallError::Arguments { why, undecodable: None } => {
+                write!(f, "what the call takes can't be sent: {why}")
+            }
+            CallError::Arguments { why, undecodable: Some(_) } => {
+                write!(f, "what the call takes can't be received by the manager's server: {why}")
+            }
+            CallError::Value { why, undecodable: None } => {
+                write!(f, "what the call returned can't be sent: {why}")
+            }
+            CallError::Value { why, undecodable: Some(_) } => {
+                write!(f, "what the call returned can't be received: {why}")
+            }
+            CallError::NoThread { why } => {
+                write!(
+                    f,
+                    "the manager's server has no thread for another object: {why}; free some, or put several values into one object"
+                )
+            }
+            CallError::Interrupted => f.write_str(INTERRUPTED),
+            CallError::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CallError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CallError::Arguments { undecodable, .. } | CallError::Value { undecodable, .. } => {
+                undecodable.as_ref().map(|undecodable| &**undecodable as _)
+            }
+            CallError::Failed(error) => std::error::Error::source(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<mp_core::Error> for CallError {
+    fn from(error: mp_core::Error) -> Self {
+        CallError::Failed(error.into())
+    }
+}
+
+impl From<mp_reduce::Error> for CallError {
+    fn from(error: mp_reduce::Error) -> Self {
+        CallError::Failed(error)
+    }
+}
+
+/// Why there is no manager, or why it ended badly.
+#[non_exhaustive]
+pub enum ManagerError {
+    /// The server could not be started.
+    Start(SpawnError),
+    /// The server ended otherwise than by [`shutdown`](crate::Manager::shutdown): how.
+    Server(SpawnError),
+    /// Calls ran for longer than they were given, and the server was killed.
+    Killed {
+        /// The process id that it had.
+        server: u32,
+        /// How long they were given.
+        grace: Duration,
+    },
+    /// Shared memory: none left, forked, and so on.
+    Failed(mp_reduce::Error),
+}
+
+impl fmt::Display for ManagerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ManagerError::Start(error) => write!(f, "the manager's server could not be started: {error}"),
+            ManagerError::Server(error) => write!(f, "the manager's server ended: {error}"),
+            ManagerError::Killed { server, grace } => {
+                write!(f, "the manager's server (pid {server}) did not end within {grace:?} and was killed")
+            }
+            ManagerError::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ManagerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ManagerError::Start(error) | ManagerError::Server(error) => Some(error),
+            ManagerError::Failed(error) => Some(error),
+            ManagerError::Killed { .. } => None,
+        }
+    }
+}
+
+mp_core::readable_debug!(CallError, ManagerError);
+
+impl From<SpawnError> for ManagerError {
+    fn from(error: SpawnError) -> Self {
+        ManagerError::Start(error)
+    }
+}
+
+impl From<mp_reduce::Error> for ManagerError {
+    fn from(error: mp_reduce::Error) -> Self {
+        ManagerError::Failed(error)
+    }
+}
+
+impl From<mp_core::Error> for ManagerError {
+    fn from(error: mp_core::Error) -> Self {
+        ManagerError::Failed(error.into())
+    }
+}

@@ -1,0 +1,169 @@
+//! An object as the server has it, and closures that are called with it.
+
+use std::any::{Any, type_name};
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+use mp_core::message::level::afresh;
+use mp_core::message::{Incoming, IntoOutcome, Message, Outgoing, Undecodable, scope};
+use mp_core::user_code::{Apart, drop_caught};
+use mp_reduce::MessagePack;
+use mp_spawn::{Closure, Code, Home, Lent, Raise, StateClosure};
+
+use crate::answer::{Answer, Body, too_short};
+
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// What makes an object.
+pub(crate) type MakeObject = Result<Object, Failure>;
+
+/// The code of a closure that is called with an object, `&mut T`, and arguments.
+pub(crate) type CallCode<T, A, R> = Code<(Lent<T>, A), (Lent<T>, R)>;
+
+/// An object of any type, which stays in the thread that made it.
+pub(crate) struct Object {
+    /// A `Home<T>`.
+    home: Box<dyn Any>,
+    type_name: &'static str,
+}
+
+impl Object {
+    pub(crate) fn new<T: 'static>(value: T) -> Object {
+        let home: Home<T> = Rc::new(Cell::new(Some(Box::new(value))));
+        Object { home: Box::new(home), type_name: type_name::<T>() }
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({})", self.type_name)
+    }
+}
+
+/// A closure with its types forgotten: reads what it captures and its arguments, calls it, and writes its result.
+pub(crate) struct Task(Box<Run>);
+
+type Run = dyn Fn(&Object, Incoming) -> Answer;
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Task")
+    }
+}
+
+impl Task {
+    /// What makes it in the server.
+    pub(crate) fn maker<T: 'static, A: Message, R: IntoOutcome>(
+        code: CallCode<T, A, R>,
+    ) -> Closure<(), Task> {
+        Closure::from_parts((code, ()), |(code, ()): &(CallCode<T, A, R>, ()), (): ()| {
+            let code = *code;
+            Task(Box::new(move |object, body| run(code, object, body)))
+        })
+    }
+
+    pub(crate) fn run(&self, object: &Object, body: Incoming) -> Answer {
+        (self.0)(object, body)
+    }
+}
+
+/// Writes what a closure captures, and its arguments, as [`run`] reads them. All of it is code of the user, and may panic.
+pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
+    closure: &StateClosure<T, A, R>,
+    args: &mut A,
+) -> mp_core::Result<Outgoing> {
+    let mut out = Outgoing::default();
+    scope::with_outgoing(&mut out, |bytes| {
+        let captures = closure.captures()?;
+        match u8::try_from(captures.len()) {
+            Ok(short) if short != LONG => bytes.push(short),
+            _ => {
+                bytes.push(LONG);
+                bytes.extend_from_slice(&(captures.len() as u64).to_le_bytes());
+            }
+        }
+        bytes.extend_from_slice(&captures);
+        Ok::<_, mp_core::Error>(())
+    })?;
+    args.encode::<MessagePack>(&mut out)?;
+    Ok(out)
+}
+
+/// A length of captures that follows by itself.
+const LONG: u8 = u8::MAX;
+
+/// How far a call is.
+enum Reached {
+    Nothing,
+    /// It has returned its result.
+    Result,
+    /// That is written.
+    Written,
+}
+
+fn run<T: 'static, A: Message, R: IntoOutcome>(
+    code: CallCode<T, A, R>,
+    object: &Object,
+    mut inc: Incoming,
+) -> Answer {
+    let Some(home) = object.home.downcast_ref::<Home<T>>() else {
+        return Answer::WrongType(object.type_name.into());
+    };
+    let (mut out, mut reached) = (Outgoing::default(), Reached::Nothing);
+    // Out here it is dropped by itself, whatever panics.
+    let mut result = None;
+    let ran = Raise::catch(|| {
+        let closure =
+            Apart::new(captured(code, &mut inc).map_err(|error| Answer::Unreadable(error.to_string()))?);
+        let args = arguments::<A>(&mut inc)?;
+        // What is attached and not in the arguments is dropped here, and not kept while they are used.
+        drop(std::mem::take(&mut inc));
+        let (Some(lent), Some(closure)) = (Lent::from_home(home), closure.get()) else {
+            return Err(Answer::Freed);
+        };
+        let (lent, returned) = closure.call((lent, args));
+        drop(lent);
+        let value = match returned.into_result() {
+            Ok(value) => result.insert(value),
+            Err(error) => return Err(Answer::Raised(Raise::error(&*error))),
+        };
+        reached = Reached::Result;
+        afresh(|| value.encode::<MessagePack>(&mut out))
+            .map_err(|error| Answer::Unsendable(error.to_string()))?;
+        reached = Reached::Written;
+        Ok(())
+    });
+    drop_caught(result);
+    match (ran, reached) {
+        (Ok(Ok(())), _) | (Err(_), Reached::Written) => Answer::Done(Body::Out(out)),
+        (Ok(Err(answer)), _) => answer,
+        (Err(raise), Reached::Result) => {
+            Answer::Unsendable(format!("its `Serialize` panicked: {}", raise.message()))
+        }
+        (Err(raise), Reached::Nothing) => Answer::Raised(raise),
+    }
+}
+
+fn captured<A: 'static, R: 'static>(code: Code<A, R>, inc: &mut Incoming) -> mp_core::Result<Closure<A, R>> {
+    let [short, rest @ ..] = inc.rest() else { return Err(too_short()) };
+    let (len, at) = match *short {
+        LONG => (u64::from_le_bytes(*rest.first_chunk().ok_or_else(too_short)?) as usize, 9),
+        short => (usize::from(short), 1),
+    };
+    inc.advance(at);
+    let closure = scope::with_incoming(inc, |rest| code.capturing(rest.get(..len).ok_or_else(too_short)?))?;
+    inc.advance(len);
+    Ok(closure)
+}
+
+fn arguments<A: Message>(inc: &mut Incoming) -> Result<A, Answer> {
+    let before = inc.whole().len() - inc.rest().len();
+    A::decode::<MessagePack>(inc).map_err(|error| {
+        let bytes = inc.whole().get(before..).unwrap_or_default();
+        match Undecodable::of_message::<A>(error, bytes) {
+            mp_core::Error::Undecodable(arguments) => Answer::Undecodable(arguments),
+            other => Answer::Unreadable(other.to_string()),
+        }
+    })
+}

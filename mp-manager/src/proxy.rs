@@ -1,0 +1,372 @@
+//! An object in the server, as other processes have it.
+
+use std::any::type_name;
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::message::level::afresh;
+use mp_core::message::{Incoming, IntoOutcome, Message, PlainOutcome, Undecodable};
+use mp_core::mutex::Mutex;
+use mp_queue::{GetError, Sender};
+use mp_reduce::MessagePack;
+use mp_spawn::{Closure, ProcessName, Raise, StateClosure};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::answer::{Answer, Body};
+use crate::caller::{Caller, send};
+use crate::error::{CallError, CallName};
+use crate::object::{MakeObject, Task, write_call};
+use crate::request::{Late, Request};
+
+thread_local! {
+    /// The object of this thread, if it is one of a server.
+    static OWN: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Says that this thread has this object, of this process.
+pub(crate) fn own_object(object: u64) {
+    OWN.set(Some(object));
+}
+
+/// How long a wait lasts at most before it looks whether the server has died with what was sent to it.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// An object of type `T` in a [`Manager`](crate::Manager)'s server.
+///
+/// ```
+/// use mp_manager::Manager;
+/// use mp_spawn::closure;
+///
+/// let manager = Manager::start()?;
+/// let total = manager.create(|| 0_u64)?;
+/// let more = 5;
+/// total.call(closure!([more] |total: &mut u64| *total += more))?;
+/// // With an argument, which moves there: so it may be what is sent once, as an exclusive tensor.
+/// let new = total.call_with(closure!([] |total: &mut u64, factor: u64| { *total *= factor; *total }), 2)?;
+/// assert_eq!(new, 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// It is a serde type: it travels in arguments, results, through queues, into other objects and into calls. Cloning or sending it copies
+/// the handle, not the object, which lives as long as there is one in any process or message. (An object that has a proxy to itself,
+/// or to one that has a proxy back, keeps itself alive until the manager ends.)
+///
+/// # Blocking
+/// A call waits until the object has done the calls that were sent before it, and this one; how long at most, says
+/// [`with_timeout`](Self::with_timeout). Threads may call by one proxy at once. While both sides are awake, no system call is made
+/// for a call whose closure was called before by this proxy and its clones.
+///
+/// # When a process dies
+/// See the table at [`CallError`]. A caller that is killed while it sends a call has sent it, or has not; a call that was sent runs.
+pub struct Proxy<T: 'static> {
+    link: Arc<Link>,
+    timeout: Option<Duration>,
+    object: PhantomData<fn(T) -> T>,
+}
+
+/// What all clones of a proxy in one process share.
+struct Link {
+    requests: Sender<Request>,
+    /// The process id of the server.
+    server: u32,
+    /// The number of the object in the server.
+    object: u64,
+    /// Callers that have nothing to do.
+    idle: Mutex<Vec<Caller>>,
+}
+
+/// A proxy, as it travels.
+#[derive(Serialize, Deserialize)]
+struct Sent {
+    requests: Sender<Request>,
+    server: u32,
+    object: u64,
+    timeout: Option<Duration>,
+}
+
+impl<T: 'static> Proxy<T> {
+    /// Makes the object at the other end of `requests`, and waits until it is made.
+    pub(crate) fn make(
+        requests: Sender<Request>,
+        server: u32,
+        maker: Closure<(), MakeObject>,
+        call: CallName,
+    ) -> Result<Proxy<T>, CallError> {
+        let caller = Caller::new(&requests, server)?;
+        let request = Request::Make { caller: caller.number(), maker: Late::Out(maker) };
+        send(&requests, request, server)?;
+        match answer(&requests, &caller, server, None, call)? {
+            Answer::Made { object } => {
+                let link = Link { requests, server, object, idle: Mutex::new(vec![caller]) };
+                Ok(Proxy { link: Arc::new(link), timeout: None, object: PhantomData })
+            }
+            other => Err(refused(other, server, call)),
+        }
+    }
+
+    /// Calls a closure with the object, in the server, and returns its result.
+    ///
+    /// ```
+    /// # use mp_manager::Manager;
+    /// # use mp_spawn::closure;
+    /// # let manager = Manager::start()?;
+    /// let names = manager.create(Vec::<String>::new)?;
+    /// let name = "a".to_string();
+    /// let before = names.call(closure!([name] |names: &mut Vec<String>| {
+    ///     names.push(name.clone());
+    ///     names.len() - 1
+    /// }))?;
+    /// assert_eq!(before, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// What it captures travels there, and what it returns comes back: numbers, strings, collections, tensors, queues, proxies,
+    /// or `Result<R, E>`, whose error is [`CallError::Raised`]. It runs in the object's own thread. A closure that waits there, for a
+    /// message or for another object, holds up the calls of this object, and no others.
+    ///
+    /// # Errors
+    /// See the table at [`CallError`].
+    #[track_caller]
+    pub fn call<R: IntoOutcome>(&self, closure: StateClosure<T, (), R>) -> Result<R::Value, CallError> {
+        self.call_with(closure, ())
+    }
+
+    /// Calls a closure with the object and an argument; several arguments are a tuple.
+    ///
+    /// # Errors
+    /// See the table at [`CallError`].
+    #[track_caller]
+    pub fn call_with<A: Message, R: IntoOutcome>(
+        &self,
+        closure: StateClosure<T, A, R>,
+        args: A,
+    ) -> Result<R::Value, CallError> {
+        let call = Self::name(closure.name());
+        let mut args = args;
+        let body = match Raise::catch(|| afresh(|| write_call(&closure, &mut args))) {
+            Ok(Ok(body)) => body,
+            Ok(Err(mp_core::Error::Unsendable(why))) => {
+                return Err(CallError::Arguments { why, undecodable: None });
+            }
+            Ok(Err(error)) => return Err(error.into()),
+            Err(raise) => {
+                let why = format!("its `Serialize` panicked: {}", raise.message());
+                return Err(CallError::Arguments { why, undecodable: None });
+            }
+        };
+        let answer = self.link.ask(self.timeout, call, |link, caller| {
+            let (code, new) = caller.code(closure.code().id());
+            if new {
+                let task = Late::Out(Task::maker::<T, A, R>(closure.code()));
+                let learn = Request::Learn { caller: caller.number(), code, task };
+                send(&link.requests, learn, link.server)?;
+            }
+            Ok(Request::Call { caller: caller.number(), code, body: Body::Out(body) })
+        })?;
+        match answer {
+            Answer::Done(value) => read_value::<R::Value>(value.into_incoming()),
+            other => Err(refused(other, self.link.server, call)),
+        }
+    }
+
+    /// Frees the object now, whatever proxies there are, and waits until its `Drop` has run: after the calls that were sent before. From
+    /// then on calls of it are [`CallError::Freed`]. To free it when it is not needed any more, drop the proxies.
+    ///
+    /// ```
+    /// # use mp_manager::{CallError, Manager};
+    /// # use mp_spawn::closure;
+    /// # let manager = Manager::start()?;
+    /// let table = manager.create(|| vec![0_u8; 1 << 20])?;
+    /// table.free()?;
+    /// let error = table.call(closure!([] |table: &mut Vec<u8>| table.len())).unwrap_err();
+    /// assert!(matches!(error, CallError::Freed { .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See the table at [`CallError`]; none if it was freed before.
+    #[track_caller]
+    pub fn free(&self) -> Result<(), CallError> {
+        let call = Self::name("Proxy::free");
+        let free = |_: &Link, caller: &mut Caller| Ok(Request::Free { caller: caller.number() });
+        match self.link.ask(self.timeout, call, free)? {
+            Answer::Freed => Ok(()),
+            other => Err(refused(other, self.link.server, call)),
+        }
+    }
+
+    /// The same object; calls by this handle, its clones and copies that are sent wait at most this long. The call is not taken back:
+    /// it runs when its turn comes, or runs on.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_manager::{CallError, Manager};
+    /// use mp_spawn::closure;
+    ///
+    /// let manager = Manager::start()?;
+    /// let slow = manager.create(|| ())?.with_timeout(Duration::from_millis(20));
+    /// let error = slow.call(closure!([] |_nothing: &mut ()| std::thread::park())).unwrap_err();
+    /// assert!(matches!(error, CallError::TimedOut { call, .. } if call.location.line() > 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Proxy<T> {
+        Proxy { timeout: Some(timeout), ..self }
+    }
+
+    /// How long calls by this handle wait at most; `None` is for ever.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// The process id of the server that has the object.
+    #[must_use]
+    pub fn server_pid(&self) -> u32 {
+        self.link.server
+    }
+
+    /// Whether both are handles to one object.
+    #[must_use]
+    pub fn is_same_object(&self, other: &Proxy<T>) -> bool {
+        (self.link.server, self.link.object) == (other.link.server, other.link.object)
+    }
+
+    #[track_caller]
+    fn name(closure: &'static str) -> CallName {
+        CallName { closure, object: type_name::<T>(), location: Location::caller() }
+    }
+}
+
+impl Link {
+    /// Sends a request and waits for the answer to it.
+    fn ask(
+        &self,
+        timeout: Option<Duration>,
+        call: CallName,
+        request: impl FnOnce(&Link, &mut Caller) -> Result<Request, CallError>,
+    ) -> Result<Answer, CallError> {
+        if OWN.get() == Some(self.object) && std::process::id() == self.server {
+            return Err(CallError::OwnObject { call });
+        }
+        let idle = self.idle.lock().pop();
+        let mut caller = match idle {
+            Some(caller) => caller,
+            None => Caller::new(&self.requests, self.server)?,
+        };
+        let request = request(self, &mut caller)?;
+        send(&self.requests, request, self.server)?;
+        // Without an answer it is dropped: none that comes later is taken for that to another call.
+        let answer = answer(&self.requests, &caller, self.server, timeout, call)?;
+        self.idle.lock().push(caller);
+        Ok(answer)
+    }
+}
+
+/// Waits for an answer.
+fn answer(
+    requests: &Sender<Request>,
+    caller: &Caller,
+    server: u32,
+    timeout: Option<Duration>,
+    call: CallName,
+) -> Result<Answer, CallError> {
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
+        match caller.answers().recv_timeout(left.min(LOOK)) {
+            Ok(answer) => return Ok(answer),
+            Err(GetError::Empty) => {}
+            Err(GetError::Interrupted) => return Err(CallError::Interrupted),
+            Err(GetError::Failed(error)) => return Err(error.into()),
+            Err(_) => return Err(CallError::ServerGone { server }),
+        }
+        // The object may have died before it had taken the sender of the answers out of its first request: then that is in the
+        // channel for ever, which this process keeps.
+        if requests.is_disconnected() {
+            return match caller.answers().try_recv() {
+                Ok(answer) => Ok(answer),
+                Err(_) => Err(CallError::ServerGone { server }),
+            };
+        }
+        if let Some(timeout) = timeout
+            && until.is_some_and(|until| Instant::now() >= until)
+        {
+            return Err(CallError::TimedOut { call, timeout, server });
+        }
+    }
+}
+
+fn read_value<V: Message>(mut inc: Incoming) -> Result<V, CallError> {
+    let before = inc.whole().len() - inc.rest().len();
+    let value = V::decode::<MessagePack>(&mut inc);
+    value.map_err(|error| {
+        let bytes = inc.whole().get(before..).unwrap_or_default();
+        let error = Undecodable::of_message::<V>(error, bytes);
+        let why = error.to_string();
+        match error {
+            mp_core::Error::Undecodable(undecodable) => {
+                CallError::Value { why, undecodable: Some(undecodable.into()) }
+            }
+            error => error.into(),
+        }
+    })
+}
+
+/// The error that an answer is.
+#[cold]
+fn refused(answer: Answer, server: u32, call: CallName) -> CallError {
+    match answer {
+        Answer::Raised(raise) => {
+            let who = ProcessName::new(None, "a call in the manager's server".to_string(), server);
+            CallError::Raised(Box::new(raise.of(who)))
+        }
+        Answer::Undecodable(undecodable) => {
+            let why = undecodable.to_string();
+            CallError::Arguments { why, undecodable: Some(undecodable.into()) }
+        }
+        Answer::Unreadable(why) => CallError::Arguments { why, undecodable: None },
+        Answer::Unsendable(why) => CallError::Value { why, undecodable: None },
+        Answer::WrongType(found) => CallError::WrongType { call, found },
+        Answer::Freed => CallError::Freed { call },
+        Answer::NoThread(why) => CallError::NoThread { why },
+        Answer::Made { .. } | Answer::Done(_) => {
+            mp_core::Error::Malformed("an answer to another request".into()).into()
+        }
+    }
+}
+
+impl<T> Clone for Proxy<T> {
+    fn clone(&self) -> Self {
+        Proxy { link: Arc::clone(&self.link), ..*self }
+    }
+}
+
+impl<T> PlainOutcome for Proxy<T> {}
+
+impl<T> fmt::Debug for Proxy<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Link { server, object, .. } = &*self.link;
+        write!(f, "Proxy<{}>(object {object} of server {server})", type_name::<T>())
+    }
+}
+
+impl<T> Serialize for Proxy<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Link { requests, server, object, .. } = &*self.link;
+        Sent { requests: requests.clone(), server: *server, object: *object, timeout: self.timeout }
+            .serialize(serializer)
+    }
+}
+
+impl<'de, T> Deserialize<'de> for Proxy<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Sent { requests, server, object, timeout } = Sent::deserialize(deserializer)?;
+        let link = Link { requests, server, object, idle: Mutex::default() };
+        Ok(Proxy { link: Arc::new(link), timeout, object: PhantomData })
+    }
+}

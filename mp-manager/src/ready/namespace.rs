@@ -1,0 +1,117 @@
+//! Named values of any types in the server.
+
+use std::any::{Any, type_name};
+use std::collections::BTreeMap;
+use std::fmt;
+
+use mp_spawn::closure;
+
+use crate::error::CallError;
+use crate::manager::ManagerHandle;
+use crate::ready::{Entry, ready};
+
+/// The values of a [`Namespace`], by their names.
+#[doc(hidden)]
+#[derive(Default)]
+pub struct Attributes(BTreeMap<String, Attribute>);
+
+struct Attribute {
+    value: Box<dyn Any>,
+    type_name: &'static str,
+}
+
+impl fmt::Debug for Attributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter().map(|(name, attribute)| (name, attribute.type_name))).finish()
+    }
+}
+
+ready! {
+    /// Named values of any types in the server of a [`Manager`](crate::Manager), which [`namespace`](ManagerHandle::namespace) makes. Each
+    /// method is one call.
+    ///
+    /// ```
+    /// use mp_manager::Manager;
+    ///
+    /// let manager = Manager::start()?;
+    /// let settings = manager.namespace()?;
+    /// settings.set("rate", 0.5)?;
+    /// settings.set("name", "first".to_string())?;
+    /// assert_eq!(settings.get::<f64>("rate")?, Some(0.5));
+    /// assert_eq!(settings.get::<f64>("other")?, None);
+    /// // A value is read as what it is, or not at all.
+    /// let error = settings.get::<u32>("rate").unwrap_err();
+    /// assert!(error.to_string().contains("`rate` is f64, and not u32"));
+    /// assert_eq!(settings.names()?, ["name", "rate"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Errors of its methods are in the table at [`CallError`].
+    #[doc(alias = "NamespaceProxy")]
+    Namespace<>, Attributes
+}
+
+impl Namespace {
+    /// Gives a name a value, in the place of any that it has, of whatever type.
+    ///
+    /// # Errors
+    /// See the table at [`CallError`].
+    #[doc(alias = "__setattr__")]
+    #[track_caller]
+    pub fn set<V: Entry>(&self, name: impl Into<String>, value: V) -> Result<(), CallError> {
+        let set = closure!([] |attributes: &mut Attributes, name: String, value: V| {
+            let attribute = Attribute { value: Box::new(value), type_name: type_name::<V>() };
+            attributes.0.insert(name, attribute);
+        });
+        self.proxy().call_with(set, (name.into(), value))
+    }
+
+    /// A copy of the value that a name has; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`CallError::Raised`] when it is of another type; else see the table there.
+    #[doc(alias = "__getattr__")]
+    #[track_caller]
+    pub fn get<V: Entry>(&self, name: impl Into<String>) -> Result<Option<V>, CallError> {
+        let get = closure!([] |attributes: &mut Attributes, name: String| -> Result<Option<V>, String> {
+            let Some(attribute) = attributes.0.get(&name) else { return Ok(None) };
+            let other = || format!("`{name}` is {}, and not {}", attribute.type_name, type_name::<V>());
+            attribute.value.downcast_ref().cloned().map(Some).ok_or_else(other)
+        });
+        self.proxy().call_with(get, name.into())
+    }
+
+    /// Drops the value that a name has: whether it had one.
+    ///
+    /// # Errors
+    /// See the table at [`CallError`].
+    #[doc(alias = "__delattr__")]
+    #[track_caller]
+    pub fn remove(&self, name: impl Into<String>) -> Result<bool, CallError> {
+        let remove =
+            closure!([] |attributes: &mut Attributes, name: String| attributes.0.remove(&name).is_some());
+        self.proxy().call_with(remove, name.into())
+    }
+
+    /// The names that have values, in the order of the alphabet.
+    ///
+    /// # Errors
+    /// See the table at [`CallError`].
+    #[track_caller]
+    pub fn names(&self) -> Result<Vec<String>, CallError> {
+        let names = closure!([] |attributes: &mut Attributes| -> Vec<String> { attributes.0.keys().cloned().collect() });
+        self.proxy().call(names)
+    }
+}
+
+impl ManagerHandle {
+    /// Makes a namespace in the server, empty.
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create).
+    #[doc(alias = "Namespace")]
+    #[track_caller]
+    pub fn namespace(&self) -> Result<Namespace, CallError> {
+        self.create(Attributes::default).map(Namespace::from)
+    }
+}

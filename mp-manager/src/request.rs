@@ -1,0 +1,133 @@
+//! What callers and the server say to each other.
+//!
+//! Each object has a channel of its own, whose senders its proxies hold, and whose receiver its thread in the server has: the channel's
+//! end is the end of the object. Each caller has a channel for its answers, whose sender it gives to the object with its first
+//! request ([`Request::Hello`]).
+//!
+//! The code of a closure is sent once by each caller ([`Request::Learn`]); after that it is a number. So a call of a closure that
+//! captures nothing is a message that needs no memory of its own.
+//!
+//! Each message begins with its kind and its caller as they are: code of the user runs neither before these are written, nor before
+//! they are read. What cannot be read behind them is an error of that caller.
+
+use mp_core::Error;
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
+use mp_queue::{Receiver, Sender};
+use mp_reduce::MessagePack;
+use mp_spawn::{Closure, Raise};
+use serde::{Deserialize, Serialize};
+
+use crate::answer::{Answer, Body, bytes, received};
+use crate::object::{MakeObject, Task};
+
+/// What the server's main thread is asked for.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Control {
+    /// To serve a new object: its maker is the first request.
+    Serve { requests: Receiver<Request> },
+    /// To end, and to give calls that run this time, in milliseconds.
+    Stop { grace: u64 },
+}
+
+/// A closure that travels within a request, and is read only when it is known whose it is.
+pub(crate) enum Late<R: 'static> {
+    Out(Closure<(), R>),
+    In(Box<Incoming>),
+}
+
+impl<R: 'static> Late<R> {
+    fn write<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        match self {
+            // Code of the user runs in here.
+            Late::Out(closure) => Raise::catch(|| closure.encode::<C>(out)).unwrap_or_else(|raise| {
+                Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
+            }),
+            Late::In(_) => Err(received()),
+        }
+    }
+
+    /// The closure that was received; or why it can't be read.
+    pub(crate) fn read(self) -> Result<Closure<(), R>, String> {
+        let Late::In(mut inc) = self else { return Err("it was not sent".into()) };
+        match Raise::catch(|| Closure::decode::<MessagePack>(&mut inc)) {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(raise) => Err(raise.message().to_string()),
+        }
+    }
+}
+
+/// What a caller asks an object for.
+pub(crate) enum Request {
+    /// From now on this caller gets its answers here.
+    Hello { caller: u32, answers: Sender<Answer> },
+    /// To make the object.
+    Make { caller: u32, maker: Late<MakeObject> },
+    /// To know this code, of this caller, by this number.
+    Learn { caller: u32, code: u16, task: Late<Task> },
+    /// To call it, with what it captures and its arguments.
+    Call { caller: u32, code: u16, body: Body },
+    /// To free the object.
+    Free { caller: u32 },
+}
+
+/// How many closures a caller can give a number.
+pub(crate) const MOST_CODES: usize = 0xff00;
+const HELLO: u16 = 0xff00;
+const MAKE: u16 = 0xff01;
+const LEARN: u16 = 0xff02;
+const FREE: u16 = 0xff03;
+
+fn write_head(out: &mut Outgoing, kind: u16, caller: u32) {
+    out.bytes().extend_from_slice(&kind.to_le_bytes());
+    out.bytes().extend_from_slice(&caller.to_le_bytes());
+}
+
+impl Message for Request {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        match self {
+            Request::Hello { caller, answers } => {
+                write_head(out, HELLO, *caller);
+                C::write(out, answers)
+            }
+            Request::Make { caller, maker } => {
+                write_head(out, MAKE, *caller);
+                maker.write::<C>(out)
+            }
+            Request::Learn { caller, code, task } => {
+                write_head(out, LEARN, *caller);
+                out.bytes().extend_from_slice(&code.to_le_bytes());
+                task.write::<C>(out)
+            }
+            Request::Call { caller, code, body } => {
+                write_head(out, *code, *caller);
+                body.write(out)
+            }
+            Request::Free { caller } => {
+                write_head(out, FREE, *caller);
+                Ok(())
+            }
+        }
+    }
+
+    fn take_back(&mut self, _: &mut Returned) {
+        // A request that does not leave is dropped, with what has moved into it.
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        let kind = u16::from_le_bytes(bytes(inc)?);
+        let caller = u32::from_le_bytes(bytes(inc)?);
+        match kind {
+            HELLO => Ok(Request::Hello { caller, answers: C::read(inc)? }),
+            MAKE => Ok(Request::Make { caller, maker: Late::In(Box::new(std::mem::take(inc))) }),
+            LEARN => {
+                let code = u16::from_le_bytes(bytes(inc)?);
+                Ok(Request::Learn { caller, code, task: Late::In(Box::new(std::mem::take(inc))) })
+            }
+            FREE => Ok(Request::Free { caller }),
+            code if usize::from(code) < MOST_CODES => {
+                Ok(Request::Call { caller, code, body: Body::rest(inc) })
+            }
+            other => Err(Error::Malformed(format!("a request of kind {other}"))),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The server process: its main thread starts a thread for each object, which serves that alone.
+//!
+//! | the object's thread | state | left by it when |
+//! |---|---|---|
+//! | waits for its maker | `Empty` | [`Request::Make`] arrives; or no sender is left: it ends |
+//! | serves calls | `There` | the last proxy is gone: it drops the object and ends; [`Request::Free`] arrives: `Freed` |
+//! | answers each call by `Freed` | `Freed` | the last proxy is gone: it ends |
+//! | answers the maker by an error | `Refused` | at once: it ends |
+//!
+//! | the server is killed | its callers |
+//! |---|---|
+//! | at any time | the seats of its receivers and of the senders of answers are swept; a caller finds the one or the other gone |
+//! | before it has taken a caller's first request | the sender of the answers is in the object's channel still, which the caller keeps alive: so the caller looks at the receivers, too |
+//!
+//! | a caller is killed | the object's thread |
+//! |---|---|
+//! | before its request is put | sees nothing of it |
+//! | after that, until its answer is put | does what is asked; the answer is dropped with its channel |
+//! | with a proxy | the seat of its sender is swept: if it was the last, the thread finds the channel at its end |
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use mp_core::message::Incoming;
+use mp_core::user_code::{caught, drop_caught};
+use mp_queue::{GetError, Receiver, Sender};
+use mp_spawn::Raise;
+use serde::{Deserialize, Serialize};
+
+use crate::answer::Answer;
+use crate::object::{Failure, MakeObject, Object, Task};
+use crate::proxy;
+use crate::request::{Control, Late, Request};
+
+/// How long an object's thread sleeps at most before it looks whether the server ends.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the server is given.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Orders {
+    pub(crate) control: Receiver<Control>,
+    /// Where it says that it is there.
+    pub(crate) ready: Sender<u32>,
+}
+
+/// The function of the process.
+pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
+    let Orders { control, ready } = orders;
+    // If its owner is gone, so is this process soon.
+    _ = ready.send(std::process::id());
+    drop(ready);
+    let stop = Arc::new(OnceLock::new());
+    let (working, done) = mpsc::channel::<()>();
+    let mut next = 0;
+    let grace = loop {
+        match control.recv() {
+            Ok(Control::Serve { requests }) => {
+                let object = next;
+                next += 1;
+                let (stop, working) = (Arc::clone(&stop), working.clone());
+                if let Err(error) = start(object, requests.clone(), stop, working) {
+                    refuse(&requests, &error);
+                }
+            }
+            Ok(Control::Stop { grace }) => break Duration::from_millis(grace),
+            Err(GetError::Interrupted | GetError::Failed(_)) => {}
+            Err(_) => break Duration::ZERO,
+        }
+    };
+    _ = stop.set(());
+    drop(working);
+    // Until all threads have dropped their ends, or the time is over: then they end with the process. Those that have nothing to do
+    // look within `LOOK`.
+    _ = done.recv_timeout(grace.saturating_add(2 * LOOK));
+    Ok(())
+}
+
+/// Starts the thread of an object.
+fn start(
+    object: u64,
+    requests: Receiver<Request>,
+    stop: Arc<OnceLock<()>>,
+    working: mpsc::Sender<()>,
+) -> io::Result<()> {
+    let run = move || {
+        let _working = working;
+        // Nothing of the user's runs outside of the places that catch its panics.
+        caught(|| Seat::default().serve(object, requests, &stop));
+    };
+    thread::Builder::new().name(format!("object-{object}")).spawn(run).map(drop)
+}
+
+/// Answers the process that wants an object: there is no thread for it.
+fn refuse(requests: &Receiver<Request>, error: &io::Error) {
+    let mut answers = None;
+    // It has sent both requests, or is dead.
+    while let Ok(request) = requests.recv_timeout(LOOK) {
+        match request {
+            Request::Hello { answers: sender, .. } => answers = Some(sender),
+            Request::Make { .. } => break,
+            _ => {}
+        }
+    }
+    if let Some(answers) = answers {
+        _ = answers.try_send(Answer::NoThread(error.to_string()));
+    }
+}
+
+/// A process that calls, as the object has it.
+struct Known {
+    answers: Sender<Answer>,
+    /// Code by its number, or why it can't be called.
+    codes: Vec<Result<Task, String>>,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Empty,
+    There(Object),
+    Freed,
+    Refused,
+}
+
+/// An object's thread.
+#[derive(Default)]
+struct Seat {
+    state: State,
+    callers: HashMap<u32, Known>,
+}
+
+impl Seat {
+    fn serve(mut self, object: u64, requests: Receiver<Request>, stop: &OnceLock<()>) {
+        proxy::own_object(object);
+        while stop.get().is_none() && !matches!(self.state, State::Refused) {
+            match requests.recv_timeout(LOOK) {
+                Ok(request) => self.take(object, request),
+                Err(GetError::Empty | GetError::Interrupted | GetError::Failed(_)) => {}
+                // No proxy is left.
+                Err(_) => break,
+            }
+        }
+        // Those that wait are told before anything else is done.
+        drop(requests);
+        let Seat { state, callers } = self;
+        drop(callers);
+        drop_caught(state);
+    }
+
+    fn take(&mut self, object: u64, request: Request) {
+        match request {
+            Request::Hello { caller, answers } => {
+                // The others may have ended meanwhile.
+                self.callers.retain(|_, known| !known.answers.is_disconnected());
+                self.callers.insert(caller, Known { answers, codes: Vec::new() });
+            }
+            Request::Make { caller, maker } => {
+                let made = make(maker);
+                let answer = match made {
+                    Ok(made) => {
+                        self.state = State::There(made);
+                        Answer::Made { object }
+                    }
+                    Err(answer) => {
+                        self.state = State::Refused;
+                        answer
+                    }
+                };
+                self.answer(caller, answer);
+            }
+            Request::Learn { caller, code, task } => {
+                let Some(known) = self.callers.get_mut(&caller) else { return };
+                // The first of a caller that has begun to count anew.
+                known.codes.truncate(code.into());
+                known.codes.push(task.read().map(|maker| maker.call(())));
+            }
+            Request::Call { caller, code, body } => {
+                let answer = self.call(caller, code, body.into_incoming());
+                self.answer(caller, answer);
+            }
+            Request::Free { caller } => {
+                drop_caught(std::mem::replace(&mut self.state, State::Freed));
+                self.answer(caller, Answer::Freed);
+            }
+        }
+    }
+
+    fn call(&self, caller: u32, code: u16, body: Incoming) -> Answer {
+        let State::There(object) = &self.state else { return Answer::Freed };
+        match self.callers.get(&caller).and_then(|known| known.codes.get(usize::from(code))) {
+            Some(Ok(task)) => task.run(object, body),
+            Some(Err(why)) => Answer::Unreadable(why.clone()),
+            None => Answer::Unreadable("its code did not arrive".into()),
+        }
+    }
+
+    fn answer(&mut self, caller: u32, answer: Answer) {
+        let Some(known) = self.callers.get(&caller) else { return };
+        let Err(error) = known.answers.try_send(answer) else { return };
+        if error.is_disconnected() {
+            // It is gone, or waits no longer.
+            self.callers.remove(&caller);
+            return;
+        }
+        // Too large for the memory that there is, for instance.
+        let why = error.to_string();
+        drop_caught(error);
+        if known.answers.try_send(Answer::Unsendable(why)).is_err() {
+            // Without an answer it would wait for ever.
+            self.callers.remove(&caller);
+        }
+    }
+}
+
+/// Makes the object; or says why not.
+fn make(maker: Late<MakeObject>) -> Result<Object, Answer> {
+    let maker = maker.read().map_err(Answer::Unreadable)?;
+    match Raise::catch(|| maker.call(()).map_err(|error| Raise::error(&*error))) {
+        Ok(Ok(object)) => Ok(object),
+        Ok(Err(raise)) | Err(raise) => Err(Answer::Raised(raise)),
+    }
+}

@@ -1,0 +1,122 @@
+//! Deaths of the server, its owner and its callers.
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use common::{DEADLINE, Gate, alive, eventually, kill, made, manager, signal, take, threads_are};
+use mp_manager::{CallError, Manager, ManagerError, Proxy};
+use mp_queue::Queue;
+use mp_spawn::{Process, closure};
+use rustix::process::Signal;
+
+#[test]
+fn the_death_of_the_server_is_an_error_to_all() {
+    let manager = manager();
+    let busy = made(&manager, closure!([] || 0_u32));
+    let gate = Gate::new();
+    let waiting = |(object, gate): (Proxy<u32>, Gate)| {
+        let stop = closure!([gate] |_object: &mut u32| gate.pass());
+        Ok::<_, String>(matches!(object.call(stop), Err(CallError::ServerGone { .. })))
+    };
+    let callers = [(); 2].map(|()| Process::spawn(waiting, (busy.clone(), gate.clone())).unwrap());
+    let server = gate.arrived(); // one is in its call, the other one waits behind it
+    let handle = manager.handle();
+    thread::scope(|threads| {
+        let own = threads.spawn(|| busy.call(closure!([] |object: &mut u32| *object)));
+        kill(server);
+        assert!(matches!(own.join().unwrap(), Err(CallError::ServerGone { server: gone }) if gone == server));
+    });
+    for caller in callers {
+        assert!(caller.wait_timeout(DEADLINE), "{caller:?} waits on");
+        assert!(caller.join().unwrap(), "it was told otherwise");
+    }
+    // From now on all is refused.
+    let error = busy.call(closure!([] |object: &mut u32| *object)).unwrap_err();
+    assert!(error.is_server_gone() && error.to_string().contains(&server.to_string()), "{error}");
+    assert!(busy.free().unwrap_err().is_server_gone());
+    assert!(handle.create(|| 1).unwrap_err().is_server_gone());
+    let error = manager.shutdown(Duration::ZERO).unwrap_err();
+    assert!(matches!(&error, ManagerError::Server(_)) && error.to_string().contains("SIGKILL"), "{error}");
+}
+
+#[test]
+fn a_server_that_dies_at_the_first_call_of_a_process_tells_it() {
+    // The caller's channel for answers is in the object's channel still, and so never at its end by itself.
+    let manager = manager();
+    let object = made(&manager, closure!([] || 0_u32));
+    let gate = Gate::new();
+    thread::scope(|threads| {
+        let stop = closure!([gate = gate.clone()] |_object: &mut u32| gate.pass());
+        let first = threads.spawn(|| object.call(stop));
+        let server = gate.arrived();
+        let through = Queue::bounded(1).unwrap();
+        through.put(object.clone()).unwrap();
+        let received = take(&through);
+        let second = threads.spawn(move || received.call(closure!([] |object: &mut u32| *object)));
+        eventually("its requests are on their way", || common::in_use().1 > 0);
+        kill(server);
+        assert!(first.join().unwrap().unwrap_err().is_server_gone());
+        assert!(second.join().unwrap().unwrap_err().is_server_gone());
+    });
+}
+
+#[test]
+fn a_caller_that_is_killed_in_a_call_costs_no_other() {
+    let manager = manager();
+    let object = made(&manager, closure!([] || Vec::<u32>::new()));
+    let gate = Gate::new();
+    let calling = |(object, gate): (Proxy<Vec<u32>>, Gate)| {
+        let stop = closure!([gate] |all: &mut Vec<u32>| { gate.pass(); all.push(1); });
+        object.call(stop)
+    };
+    let caller = Process::spawn(calling, (object.clone(), gate.clone())).unwrap();
+    gate.arrived();
+    kill(caller.pid());
+    assert!(caller.join().is_err());
+    gate.open(1);
+    let all = object.call(closure!([] |all: &mut Vec<u32>| all.clone())).unwrap();
+    assert_eq!(all, [1], "what it had sent has run");
+    // Also a call after which its memory is swept.
+    let another = Process::spawn(
+        |object: Proxy<Vec<u32>>| object.call(closure!([] |all: &mut Vec<u32>| all.len())),
+        object,
+    );
+    assert_eq!(another.unwrap().join().unwrap(), 1);
+}
+
+#[test]
+fn a_stopped_server_is_waited_for_as_long_as_a_proxy_says() {
+    let manager = manager();
+    let object = made(&manager, closure!([] || 0_u32));
+    let add = || closure!([] |object: &mut u32| { *object += 1; *object });
+    assert_eq!(object.call(add()).unwrap(), 1);
+    signal(manager.server_pid(), Signal::STOP);
+    eventually("it is stopped", || threads_are(manager.server_pid(), 'T'));
+    let hasty = object.clone().with_timeout(Duration::from_millis(30));
+    assert!(matches!(hasty.call(add()), Err(CallError::TimedOut { .. })));
+    signal(manager.server_pid(), Signal::CONT);
+    assert_eq!(object.call(add()).unwrap(), 3, "that call was not taken back");
+}
+
+#[test]
+fn the_death_of_the_owner_ends_the_server() {
+    let through = Queue::bounded(1).unwrap();
+    let owner = |through: Queue<Proxy<u32>>| {
+        let manager = Manager::start().unwrap();
+        let object = manager.create(|| 4_u32).unwrap();
+        through.put(object).unwrap();
+        loop {
+            thread::park();
+        }
+    };
+    let owner = Process::spawn(owner, through.clone()).unwrap();
+    let object: Proxy<u32> = take(&through).with_timeout(DEADLINE);
+    let get = || object.call(closure!([] |object: &mut u32| *object));
+    assert_eq!(get().unwrap(), 4);
+    kill(owner.pid());
+    assert!(owner.join().is_err());
+    eventually("the server ends", || !alive(object.server_pid()));
+    assert!(get().unwrap_err().is_server_gone());
+}

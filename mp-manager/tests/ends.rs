@@ -1,0 +1,93 @@
+//! The end of a manager: shut down, dropped, while calls run; and Ctrl-C, which is not its end.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Gate, alive, made, manager, noisy, take};
+use mp_manager::{CallError, Manager};
+use mp_spawn::{Process, StartMethod, closure};
+
+#[test]
+fn a_shutdown_waits_for_calls_that_run_and_drops_the_objects() {
+    let manager = manager();
+    let (object, dropped) = noisy(&manager);
+    let (idle, idle_dropped) = noisy(&manager);
+    let gate = Gate::new();
+    let (server, handle) = (manager.server_pid(), manager.handle());
+    thread::scope(|threads| {
+        let stop = closure!([gate = gate.clone()] |object: &mut common::Noisy| { gate.pass(); object.value += 1; object.value });
+        let running = threads.spawn(|| object.call(stop));
+        gate.arrived();
+        let waiting = threads.spawn(|| object.call(closure!([] |object: &mut common::Noisy| object.value)));
+        let ending = threads.spawn(move || manager.shutdown(DEADLINE));
+        // Idle objects are dropped while a call runs; after that this one is.
+        take(&idle_dropped);
+        gate.open(1);
+        assert_eq!(running.join().unwrap().unwrap(), 1);
+        let waited = waiting.join().unwrap();
+        assert!(matches!(waited, Err(CallError::ServerGone { .. })), "{waited:?}");
+        ending.join().unwrap().unwrap();
+    });
+    take(&dropped);
+    assert!(!alive(server));
+    assert!(idle.call(closure!([] |idle: &mut common::Noisy| idle.value)).unwrap_err().is_server_gone());
+    assert!(handle.create(|| 1).unwrap_err().is_server_gone());
+}
+
+#[test]
+fn calls_that_take_too_long_end_with_the_process() {
+    let manager = manager();
+    let object = made(&manager, closure!([] || 0_u32));
+    let gate = Gate::new();
+    thread::scope(|threads| {
+        let stop = closure!([gate = gate.clone()] |_object: &mut u32| gate.pass());
+        let running = threads.spawn(|| object.call(stop));
+        let server = gate.arrived();
+        let begin = Instant::now();
+        manager.shutdown(Duration::from_millis(10)).unwrap();
+        assert!(begin.elapsed() < DEADLINE / 2 && !alive(server));
+        assert!(running.join().unwrap().unwrap_err().is_server_gone());
+    });
+}
+
+#[test]
+fn a_manager_that_is_dropped_ends_its_server() {
+    let manager = manager();
+    let (object, dropped) = noisy(&manager);
+    let server = manager.server_pid();
+    drop(manager);
+    assert!(!alive(server));
+    take(&dropped);
+    assert!(object.free().unwrap_err().is_server_gone());
+}
+
+static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count(_: libc::c_int) {
+    INTERRUPTS.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn ctrl_c_is_nothing_to_the_server() {
+    let test = |(): ()| {
+        rustix::process::setpgid(None, None).unwrap();
+        // SAFETY: the handler only touches an atomic.
+        unsafe { libc::signal(libc::SIGINT, count as *const () as libc::sighandler_t) };
+        let manager = Manager::start().unwrap();
+        let object = made(&manager, closure!([] || 0_u32));
+        for round in 1..=3 {
+            // SAFETY: to the group of this process.
+            assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
+            assert_eq!(object.call(closure!([] |n: &mut u32| { *n += 1; *n })).unwrap(), round);
+        }
+        assert!(INTERRUPTS.load(Ordering::SeqCst) > 0);
+        manager.shutdown(DEADLINE).unwrap();
+    };
+    let alone = Process::builder().start_method(StartMethod::Spawn).spawn(test, ()).unwrap();
+    assert!(alone.wait_timeout(2 * DEADLINE), "{alone:?}");
+    alone.join().unwrap();
+}

@@ -1,0 +1,79 @@
+//! A state on its way through a closure that is called with it.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+use mp_core::user_code::Apart;
+
+/// A state on its way through a [`StateClosure`](crate::StateClosure): no reference to it could be an argument, which has to be free of lifetimes. If the
+/// closure panics it goes to its home, if it has one; else it is dropped, and lets no panic of its own out.
+#[doc(hidden)]
+pub struct Lent<S> {
+    state: Option<Apart<Box<S>>>,
+    home: Option<Home<S>>,
+}
+
+/// Where a state is while it is not lent.
+#[doc(hidden)]
+pub type Home<S> = Rc<Cell<Option<Box<S>>>>;
+
+impl<S> Lent<S> {
+    pub fn new(state: Box<S>) -> Self {
+        Lent { state: Some(Apart::new(state)), home: None }
+    }
+
+    /// The state that is at home, which it returns to when this is dropped. `None` while it is lent.
+    pub fn from_home(home: &Home<S>) -> Option<Self> {
+        let state = home.take()?;
+        Some(Lent { state: Some(Apart::new(state)), home: Some(Rc::clone(home)) })
+    }
+
+    pub fn into_inner(mut self) -> Option<Box<S>> {
+        self.state.take()?.into_inner()
+    }
+}
+
+impl<S> fmt::Debug for Lent<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent").finish_non_exhaustive()
+    }
+}
+
+impl<S> Drop for Lent<S> {
+    fn drop(&mut self) {
+        if let (Some(home), Some(state)) = (&self.home, self.state.take()) {
+            home.set(state.into_inner());
+        }
+    }
+}
+
+/// Calls a closure's body with the state that it was lent.
+#[doc(hidden)]
+pub fn with_lent<S, R>(mut lent: Lent<S>, body: impl FnOnce(&mut S) -> R) -> (Lent<S>, R) {
+    let state = lent.state.as_mut().and_then(Apart::get_mut);
+    let state = state.expect("a state that is lent is there until it is given back");
+    let result = body(state);
+    (lent, result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::closure;
+
+    #[test]
+    fn a_state_goes_home_also_by_a_panic() {
+        let home: Home<Vec<u8>> = Rc::new(Cell::new(Some(Box::default())));
+        let push = closure!([] |kept: &mut Vec<u8>, x: u8| {
+            kept.push(x);
+            assert!(x < 2, "too large");
+        });
+        let (lent, ()) = push.call((Lent::from_home(&home).unwrap(), 1));
+        assert!(Lent::from_home(&home).is_none(), "it is lent");
+        drop(lent);
+        let panics = mp_core::user_code::caught(|| push.call((Lent::from_home(&home).unwrap(), 2)).1);
+        assert!(panics.is_none());
+        assert_eq!(home.take(), Some(Box::new(vec![1, 2])));
+    }
+}

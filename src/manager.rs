@@ -1,0 +1,25 @@
+//! Objects in a server process, which all processes of a program call.
+//!
+//! ```
+//! use mp::{Manager, Proxy, closure};
+//!
+//! fn worker(rank: usize, log: Proxy<Vec<String>>) -> Result<(), mp::manager::CallError> {
+//!     log.call(closure!([rank] |log: &mut Vec<String>| log.push(format!("rank {rank}"))))
+//! }
+//!
+//! let manager = Manager::start()?;
+//! let log = manager.create(Vec::<String>::new)?;
+//! mp::spawn(worker, log.clone(), 2)?;
+//! let mut lines = log.call(closure!([] |log: &mut Vec<String>| log.clone()))?;
+//! lines.sort();
+//! assert_eq!(lines, ["rank 0", "rank 1"]);
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! The three types to know: [`Manager`], the server; [`Proxy`], an object in it, called from any process; [`CallError`], why a call
+//! has no result, with a table. [`ManagerHandle`] is what makes objects, from any process, and [`Dict`], [`List`] and [`Namespace`] are
+//! ready-made ones.
+
+#[doc(no_inline)]
+pub use crate::{Manager, Proxy};
+pub use mp_manager::{CallError, CallName, Dict, Entry, List, ManagerError, ManagerHandle, Namespace};
