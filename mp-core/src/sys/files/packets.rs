@@ -91,6 +91,11 @@ pub(crate) fn peek(socket: &OwnedFd, place: Option<u64>) -> Result<Packet, Errno
     Ok(Packet { number: u64::from_ne_bytes(number), files, cut })
 }
 
+/// How many packets there are. Of sockets that keep packets apart, the kernel counts the bytes of all.
+pub(crate) fn count(socket: &OwnedFd) -> Result<u64, Errno> {
+    rustix::io::ioctl_fionread(socket).map(|bytes| bytes / LEN as u64)
+}
+
 /// Takes the oldest packet out and closes what came with it; whether there was one.
 pub(crate) fn discard(socket: &OwnedFd) -> bool {
     let mut control = RecvAncillaryBuffer::new(&mut []);
@@ -160,7 +165,9 @@ mod tests {
             assert_eq!((packet.number, packet.files.len(), packet.cut), (place, 1, false));
         }
         assert_eq!(peek(&theirs, Some(20)).unwrap_err(), Errno::AGAIN);
+        assert_eq!(count(&theirs), Ok(20));
         assert!((0..20).all(|_| discard(&theirs)));
+        assert_eq!(count(&theirs), Ok(0));
         assert!(!discard(&theirs));
     }
 }
