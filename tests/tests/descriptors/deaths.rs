@@ -6,7 +6,7 @@ use std::io::Write;
 use mp::{Arena, Fd, Lease, Queue};
 use mp_core::inject;
 use mp_tests::kill::{KILL, for_every_access, killed, stopped, until_the_end};
-use mp_tests::{DEADLINE, Outcome, one_process, take};
+use mp_tests::{DEADLINE, Outcome, alone, one_process, take};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{pipe, said};
@@ -15,6 +15,7 @@ const MESSAGES: usize = 3;
 
 #[test]
 fn a_queue_is_dropped_with_messages_in_it() {
+    let _alone = alone();
     let queue = Queue::bounded(10).unwrap();
     let (readers, writers): (Vec<_>, Vec<_>) = (0..10).map(|_| pipe()).unzip();
     writers.into_iter().for_each(|writer| queue.put(Fd(writer)).unwrap());
@@ -24,6 +25,7 @@ fn a_queue_is_dropped_with_messages_in_it() {
 
 #[test]
 fn a_consumer_is_killed_with_what_it_got() {
+    let _alone = alone();
     let (got, queue) = (Queue::<()>::bounded(1).unwrap(), Queue::<Vec<Fd>>::bounded(1).unwrap());
     let worker = |_: usize, (got, queue): (Queue<()>, Queue<Vec<Fd>>)| -> Outcome {
         let _fds = queue.get_timeout(DEADLINE)?.ok_or("closed")?;
@@ -44,6 +46,7 @@ fn a_consumer_is_killed_with_what_it_got() {
 /// The next consumer has the same descriptor.
 #[test]
 fn a_leaseholder_is_killed() {
+    let _alone = alone();
     let queue = Queue::<Fd>::bounded(1).unwrap();
     let worker = |_: usize, queue: Queue<Fd>| -> Outcome {
         let lease: Lease<Fd> = queue.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
@@ -186,6 +189,7 @@ fn helper() {
 
 #[test]
 fn a_process_is_killed_at_every_access_of_making_room() {
+    let _alone = alone();
     until_the_end(20, |at| {
         let mut program = std::process::Command::new(std::env::current_exe().unwrap());
         program.args(["deaths::helper", "--exact", "--nocapture"]).env(HELPER, at.to_string());

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use mp::{Fd, GetError, PutError, Queue};
 use mp_tests::limits::{Resource, limit};
 use mp_tests::scratch::Scratch;
-use mp_tests::{DEADLINE, Outcome, join, one_process, open_files, take};
+use mp_tests::{DEADLINE, Outcome, alone, join, one_process, open_files, take};
 use rustix::process::{Rlimit, setrlimit};
 
 use crate::{pipe, said};
@@ -56,12 +56,14 @@ fn ten_thousand(bound: usize) {
 
 #[test]
 fn ten_thousand_with_few_descriptors_on_both_sides() {
+    let _alone = alone();
     ten_thousand(1000);
 }
 
 /// As another user, who may have few descriptors in messages, too.
 #[test]
 fn ten_thousand_of_a_user_without_privileges() {
+    let _alone = alone();
     if !rustix::process::geteuid().is_root() {
         return println!("SKIPPED: only root can start processes of other users");
     }
@@ -146,6 +148,7 @@ fn too_few(_: usize, (queue, put): (Queue<Vec<Fd>>, Queue<Fd>)) -> Outcome {
 
 #[test]
 fn a_process_without_descriptors_to_spare() {
+    let _alone = alone();
     let (queue, put) = (Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
     let (readers, writers): (Vec<_>, Vec<_>) = (0..7).map(|_| pipe()).unzip();
     queue.put(writers.into_iter().map(Fd).collect()).unwrap();
@@ -176,6 +179,7 @@ fn drops_later(_: usize, queue: Queue<Fd>) -> Outcome {
 
 #[test]
 fn a_message_that_is_dropped_without_descriptors_to_spare() {
+    let _alone = alone();
     let queue = Queue::bounded(2).unwrap();
     let (_reader, writer) = pipe();
     queue.put(Fd(writer)).unwrap();
@@ -185,6 +189,7 @@ fn a_message_that_is_dropped_without_descriptors_to_spare() {
 /// More than one compartment has.
 #[test]
 fn many_in_one_message() {
+    let _alone = alone();
     const IN_ONE: usize = 600;
     let queue = Queue::bounded(1).unwrap();
     let (reader, writer) = pipe();

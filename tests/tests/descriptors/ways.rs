@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
 use mp::{Fd, Pool, Queue};
-use mp_tests::{DEADLINE, Outcome, join, one_process, take};
+use mp_tests::{DEADLINE, Outcome, alone, join, one_process, take};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +56,7 @@ fn use_kinds(_: usize, queue: Queue<Kinds>) -> Outcome {
 
 #[test]
 fn descriptors_of_every_kind() {
+    let _alone = alone();
     let queue = Queue::bounded(2).unwrap();
     let worker = one_process(use_kinds, queue.clone());
 
@@ -131,6 +132,7 @@ fn write(fd: OwnedFd, text: &str) -> Outcome {
 
 #[test]
 fn channels_and_pipes() {
+    let _alone = alone();
     let (sender, receiver) = mp::bounded_channel::<Fd>(2).unwrap();
     let worker = one_process(
         |_: usize, receiver: mp::Receiver<Fd>| write(receiver.recv_timeout(DEADLINE)?.0, "channel"),
@@ -155,6 +157,7 @@ fn channels_and_pipes() {
 
 #[test]
 fn arguments_and_results() {
+    let _alone = alone();
     // All of them get the same.
     let (reader, writer) = pipe();
     mp::spawn(|rank: usize, fd: Fd| write(fd.0, &format!("{}", rank / 3)), Fd(writer), 3).unwrap();
@@ -185,6 +188,7 @@ fn shout(mut word: Fd<PipeReader>) -> mp::AnyResult<Fd<PipeReader>> {
 
 #[test]
 fn tasks_and_their_results() {
+    let _alone = alone();
     let pool = Pool::new(2).unwrap();
     let word = |i: usize| {
         let (reader, mut writer) = std::io::pipe().unwrap();
@@ -204,6 +208,7 @@ fn tasks_and_their_results() {
 
 #[test]
 fn a_sender_that_exits_at_once() {
+    let _alone = alone();
     let queue: Queue<(u32, Fd<PipeReader>)> = Queue::unbounded().unwrap();
     let sender = |_: usize, queue: Queue<(u32, Fd<PipeReader>)>| -> Outcome {
         for i in 0..20 {
@@ -226,6 +231,7 @@ fn a_sender_that_exits_at_once() {
 /// It is not closed, and nothing of it is on its way.
 #[test]
 fn what_is_not_put_stays() {
+    let _alone = alone();
     let queue = Queue::bounded(1).unwrap();
     let ((first, one), (second, other)) = (pipe(), pipe());
     queue.put(Fd(one)).unwrap();
@@ -239,6 +245,7 @@ fn what_is_not_put_stays() {
 /// Where descriptors can't go, the error says so.
 #[test]
 fn bytes_have_no_descriptors() {
+    let _alone = alone();
     let (_reader, writer) = pipe();
     let error = mp_reduce::to_bytes(&mut Fd(writer)).unwrap_err().to_string();
     assert!(error.contains("a value that is to leave this memory"), "{error}");
@@ -250,6 +257,7 @@ fn bytes_have_no_descriptors() {
 /// A variant that is tried first takes nothing away from the one that fits.
 #[test]
 fn variants_that_are_tried() {
+    let _alone = alone();
     #[derive(Serialize, Deserialize)]
     #[serde(untagged)]
     enum Either {
