@@ -108,7 +108,8 @@
 //! | `shared_memory.SharedMemory`, `ShareableList` | [`SharedMemory`], [`ShareableList`]: same names, same bytes |
 //! | "the producer must stay alive" | it need not: memory lives as long as a process holds it |
 //! | `set_sharing_strategy` | [`memory::set_sharing_strategy`] |
-//! | `ForkingPickler.register` | [`message::Reduce`] |
+//! | `ForkingPickler.register` | [`message::register!`], [`message::Reduce`]; values of any registered type, [`message::AnyValue`] |
+//! | pickle's memo: an object that is mentioned twice is one | tensors and queues are; an `Arc` or `Rc` by [`message::shared`] |
 //!
 //! # When a process dies
 //! SIGKILL at any instruction, of any process, in any order: the other processes continue, no receiver gets

@@ -23,6 +23,10 @@
 //!
 //! | | |
 //! |---|---|
+//! | types of the standard library: paths that are no UTF-8, instants, `io::Error`, any `dyn Error` | [`reduced`], for fields; [`Reduced`]; [`ErrorChain`] |
+//! | types of other crates, which can't implement [`Reduce`] | [`register!`], [`register()`]; [`registered`], for fields; [`Registered`] |
+//! | values of many types in one queue | [`AnyValue`] |
+//! | an `Arc` or `Rc` that is mentioned twice arrives as one | [`shared`](mod@shared), for fields |
 //! | what functions of processes and tasks may return | [`IntoOutcome`]; [`PlainOutcome`], for a type of your own |
 //! | a message that can't be read | [`Undecodable`]: its type, the place in it, its bytes |
 //! | to write [`Message`] by hand | [`Codec`], [`Outgoing`], [`Incoming`], [`Returned`] |
@@ -35,4 +39,7 @@ pub use mp_reduce::message::*;
 pub use mp_reduce::message::{
     Codec, Incoming, IntoOutcome, MAX_NESTING, Outgoing, PlainOutcome, Result, Returned, Undecodable,
 };
-pub use mp_reduce::{Error as MessageError, PackError, Reduce, pack, reduced, unpack};
+pub use mp_reduce::{
+    AnyValue, Error as MessageError, ErrorChain, PackError, Reduce, Reduced, Registered, Shared, pack,
+    reduced, register, register_as, register_serde, registered, shared, unpack,
+};

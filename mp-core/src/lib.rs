@@ -76,7 +76,7 @@ pub mod waits {
     #[doc(inline)]
     pub use crate::arena::waiting::waits::{
         Call, On, RING_NAME, Service, Subject, Watch, dump, listen, name_object, name_process, object_name,
-        on_report, report_hangs_after, report_waits_after, serves, serves_no_more, wait_at,
+        on_report, report_hangs_after, report_waits_after, serves, serves_no_more, this_process, wait_at,
     };
 }
 pub mod words;

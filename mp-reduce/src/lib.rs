@@ -29,8 +29,11 @@
 //!   an error.
 //! - Types with an exclusive `Tensor` in them are messages by `#[derive(Message)]`; tuples of them by
 //!   [`Bundle`].
-//! - Foreign types that are no serde types travel by [`Reduce`], inside of structs by
-//!   `#[serde(with = "mp_reduce::reduced")]`.
+//! - Types that are no serde types travel by [`Reduce`], inside of structs by `#[serde(with = "mp_reduce::reduced")]`, as [`Reduced`] by
+//!   themselves. Some of the standard library have it: paths that are no UTF-8, instants, `io::Error`, any `dyn Error`.
+//! - Types of other crates, which can't implement a trait of ours, are registered ([`register()`], [`register!`]), and travel by
+//!   `#[serde(with = "mp_reduce::registered")]`, as [`Registered`], or as [`AnyValue`], which holds a value of any registered type.
+//! - An `Arc` or `Rc` that is mentioned twice in a message arrives as one by `#[serde(with = "mp_reduce::shared")]`.
 //!
 //! # Limits
 //! - Values are nested at most [`MAX_NESTING`](message::MAX_NESTING) deep: each struct, sequence, tuple, map, newtype, enum variant
@@ -46,6 +49,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod builtin;
 mod bundle;
 mod codec;
 pub mod descriptor;
@@ -53,7 +57,12 @@ mod error;
 mod invite;
 mod pack;
 mod reduce;
+mod registry;
+mod share;
 
+pub use builtin::ErrorChain;
+#[doc(hidden)]
+pub use builtin::{ByteString, IoError, MonotonicTime, SinceEpoch};
 pub use bundle::Bundle;
 pub use codec::{MessagePack, from_part, to_part};
 pub use descriptor::Fd;
@@ -67,7 +76,11 @@ pub use pack::{
     Encoded, Lent, PackError, TypeFingerprint, from_bytes, pack, pack_as, pack_unless, to_bytes, unpack,
     unpack_as, unpack_plain, unpack_with,
 };
-pub use reduce::{Reduce, reduced};
+pub use reduce::{Reduce, Reduced, reduced};
+#[doc(hidden)]
+pub use registry::registered_at_start;
+pub use registry::{AnyValue, Registered, register, register_as, register_serde, registered};
+pub use share::{Shared, shared};
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

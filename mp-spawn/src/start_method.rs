@@ -11,6 +11,8 @@ use std::str::FromStr;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// How processes are started.
 ///
@@ -67,6 +69,19 @@ impl StartMethod {
             StartMethod::ForkServer => "forkserver",
             StartMethod::Fork => "fork",
         }
+    }
+}
+
+/// By its [name](StartMethod::name).
+impl Serialize for StartMethod {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for StartMethod {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(D::Error::custom)
     }
 }
 

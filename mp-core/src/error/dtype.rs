@@ -2,6 +2,9 @@
 
 use std::str::FromStr;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use super::{Error, Result};
 use crate::words::DType;
 
@@ -14,5 +17,18 @@ impl FromStr for DType {
             let all: Vec<_> = Self::ALL.iter().map(|d| d.torch_name()).collect();
             Error::InvalidArgument(format!("{name:?} is no element type; there are {}", all.join(", ")))
         })
+    }
+}
+
+/// By torch's name.
+impl Serialize for DType {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        s.serialize_str(self.torch_name())
+    }
+}
+
+impl<'de> Deserialize<'de> for DType {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(D::Error::custom)
     }
 }

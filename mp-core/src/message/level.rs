@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 
-use super::Result;
+use super::{Result, memo};
 use crate::error::Error;
 
 /// How many levels may be nested in each other.
@@ -62,7 +62,11 @@ impl Level {
 impl Drop for Level {
     #[inline]
     fn drop(&mut self) {
-        LEFT.set(LEFT.get() + 1);
+        let left = LEFT.get() + 1;
+        LEFT.set(left);
+        if left == MAX_NESTING {
+            memo::end();
+        }
     }
 }
 
@@ -110,11 +114,29 @@ pub fn counted<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     }
 }
 
+/// As [`counted`], for a value that is a message unless others of it are around: with the message ends what is remembered of it
+/// ([`memo`]).
+#[inline]
+pub fn whole<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
+    struct Ends(bool);
+    impl Drop for Ends {
+        #[inline]
+        fn drop(&mut self) {
+            if self.0 {
+                memo::end();
+            }
+        }
+    }
+    let _ends = Ends(LEFT.get() == MAX_NESTING);
+    counted(f)
+}
+
 /// Calls `f` for a message of its own: a value that sends or receives messages while it is written or read is
-/// none of their levels.
+/// none of their levels, and what is remembered of it is nothing of theirs.
 #[inline]
 pub fn afresh<R>(f: impl FnOnce() -> R) -> R {
     let _before = Before(LEFT.replace(MAX_NESTING));
+    let _memo = memo::Hidden::new();
     f()
 }
 

@@ -4,6 +4,7 @@
 //! whose memory must not be copied attaches its block instead, and writes which attachment it is.
 
 pub mod level;
+pub mod memo;
 mod outcome;
 pub mod scope;
 

@@ -3,6 +3,7 @@
 mod buffer;
 mod error;
 mod first;
+pub(crate) mod mentioned;
 mod number;
 mod read;
 mod write;
@@ -14,7 +15,7 @@ use mp_core::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 
-use error::Bad;
+pub(crate) use error::Bad;
 
 /// Each value as its length and its MessagePack bytes. The length is one byte; from 255 on it is a byte 255, and four bytes,
 /// little-endian.
@@ -100,7 +101,8 @@ impl Codec for MessagePack {
     fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T> {
         let (head, len) = parts(inc.rest())?;
         inc.advance(head);
-        let read = |bytes: &[u8]| level::counted(|left| read::from_slice(&bytes[..len], left));
+        let read =
+            |bytes: &[u8]| level::whole(|left| read::from_slice(mentioned::begin(&bytes[..len])?, left));
         let value = scope::with_incoming(inc, read);
         inc.advance(len);
         value.map_err(|e| undecodable::<T>(&e, inc.whole()))
@@ -109,7 +111,8 @@ impl Codec for MessagePack {
     #[inline]
     fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         let (head, len) = parts(bytes)?;
-        let read = || level::counted(|left| read::from_slice(&bytes[head..head + len], left));
+        let value = &bytes[head..head + len];
+        let read = || level::whole(|left| read::from_slice(mentioned::begin(value)?, left));
         scope::with_nothing(read).map_err(|e| undecodable::<T>(&e, bytes))
     }
 
@@ -139,10 +142,12 @@ fn write<T: Serialize + ?Sized>(
             bytes.push(MORE);
             1
         };
-        let wide = level::counted(|left| write::append(bytes, left, value)).map_err(|e| unencodable(&e))?;
-        if wide {
-            try_to_read(&bytes[start + head..])?;
-        }
+        level::whole(|left| {
+            if write::append(bytes, left, value).map_err(|e| unencodable(&e))? {
+                try_to_read(&bytes[start + head..])?;
+            }
+            mentioned::finish(bytes, start + head)
+        })?;
         let len = u32::try_from(bytes.len() - start - head)
             .map_err(|_| Error::LimitExceeded("a value of more than 4 GiB: put it in a tensor".into()))?;
         if was_long != (len >= MORE.into()) {
@@ -162,7 +167,8 @@ fn write<T: Serialize + ?Sized>(
 #[cold]
 fn try_to_read<T: DeserializeOwned>(bytes: &[u8]) -> Result<()> {
     let read = || level::counted(|left| read::from_slice::<T>(bytes, left).map(drop));
-    scope::with_written(read).map_err(|e| {
+    let tried = mentioned::with_written(|| scope::with_written(read));
+    tried.map_err(|e| {
         let (name, at) = (std::any::type_name::<T>(), place(&e));
         Error::Unsendable(format!(
             "a value of type {name} has a number of 128 bits in it, and could not be read again: {at}{e}; serde has none where \
@@ -177,11 +183,23 @@ fn try_to_read<T: DeserializeOwned>(bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// When its `Serialize` refuses, or it is nested too deeply.
 pub fn to_part<T: Serialize + DeserializeOwned>(value: &T) -> Result<Vec<u8>> {
+    part_of::<T, T>(value).map_err(|e| unencodable(&e))
+}
+
+/// As [`to_part`], of a value that is read as a `B`.
+pub(crate) fn part_of<T: Serialize + ?Sized, B: DeserializeOwned>(
+    value: &T,
+) -> std::result::Result<Vec<u8>, Bad> {
     let mut bytes = Vec::new();
-    if level::counted(|left| write::append(&mut bytes, left, value)).map_err(|e| unencodable(&e))? {
-        try_to_read::<T>(&bytes)?;
+    if level::counted(|left| write::append(&mut bytes, left, value))? {
+        try_to_read::<B>(&bytes).map_err(Bad::says)?;
     }
     Ok(bytes)
+}
+
+/// What [`part_of`] wrote, within the message that it was written into.
+pub(crate) fn read_part<B: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<B, Bad> {
+    level::counted(|left| read::from_slice(bytes, left))
 }
 
 /// What [`to_part`] wrote, within the message that it was written into.
@@ -189,7 +207,7 @@ pub fn to_part<T: Serialize + DeserializeOwned>(value: &T) -> Result<Vec<u8>> {
 /// # Errors
 /// [`Error::Undecodable`](mp_core::Error::Undecodable).
 pub fn from_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-    level::counted(|left| read::from_slice(bytes, left)).map_err(|e| undecodable::<T>(&e, bytes))
+    read_part(bytes).map_err(|e| undecodable::<T>(&e, bytes))
 }
 
 /// All bytes of a message that was read, or could not be: also those that were attached to it.
@@ -240,7 +258,7 @@ fn unencodable(error: &Bad) -> Error {
     if error.is_too_deep() { Error::LimitExceeded(why) } else { Error::Unsendable(why) }
 }
 
-fn place(error: &Bad) -> String {
+pub(crate) fn place(error: &Bad) -> String {
     match error.path() {
         path if path.is_empty() => path,
         path => format!("at {path}: "),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
+use std::sync::Arc;
 
 use mp_core::message::Outgoing;
 use mp_reduce::{Bundle, Message, MessagePack};
@@ -9,6 +10,7 @@ use mp_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::buffers::Blob;
+use super::parts::Mentions;
 
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 struct Unit;
@@ -97,6 +99,8 @@ fn the_bytes_of_messages_are_those_of_the_golden_file() {
     book.add("attached text", "t".repeat(20_000));
     book.add("attached bytes", Blob(vec![7; 20_000]));
     book.add("attached rows", (vec![vec![1_u8; 20_000]; 2], vec![2_i64; 3000], 7_u8));
+    let five = Arc::new(5_u8);
+    book.add("shared parts", Mentions(vec![five.clone(), Arc::new(6), five]));
     let tensor = Tensor::<f32>::zeros([3, 4]).unwrap().freeze();
     let mut out = Outgoing::default();
     (tensor.clone(), tensor.t().unwrap()).encode::<MessagePack>(&mut out).unwrap();

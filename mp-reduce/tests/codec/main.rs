@@ -5,6 +5,7 @@ mod golden;
 mod hostile;
 mod nesting;
 mod nothing_in_something;
+mod parts;
 mod random_shapes;
 mod self_describing;
 mod shape;

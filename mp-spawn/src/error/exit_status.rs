@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// How a process ended, as the kernel reports it.
 ///
 /// ```
@@ -14,7 +16,7 @@ use std::fmt;
 /// ```
 ///
 /// See `waitid(2)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ExitStatus {
     /// The process called `exit` with this code.
@@ -75,7 +77,7 @@ impl fmt::Display for ExitStatus {
 /// ```
 ///
 /// See `signal(7)`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Signal(i32);
 
 impl Signal {
@@ -157,7 +159,7 @@ const NAMES: &[(i32, &str)] = &[
 ];
 
 /// What is known about a death beyond the exit code or the signal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ExitDetail {
     /// A thread has used up its stack: the fault lies in the guard area below the worker's stack, or at the stack pointer

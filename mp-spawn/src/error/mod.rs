@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
 use crate::error::function_error::FunctionError;
@@ -192,7 +193,7 @@ pub enum SpawnError {
 }
 
 /// Whether a worker returned an error or panicked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RaisedKind {
     /// It returned `Err`.
@@ -206,7 +207,7 @@ pub enum RaisedKind {
 /// A worker returned an error or panicked: everything that is known about it.
 ///
 /// Its `Debug` is its `Display`, for that is in what `unwrap` and a `main` that returns the error show; `{:#?}` has the fields.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "ProcessRaisedException")]
 pub struct ProcessRaised {
@@ -230,7 +231,7 @@ pub struct ProcessRaised {
 /// A worker's process ended without a report: by `exit`, by a signal.
 ///
 /// Its `Debug` is its `Display`, for that is in what `unwrap` and a `main` that returns the error show; `{:#?}` has the fields.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "ProcessExitedException")]
 pub struct ProcessExited {

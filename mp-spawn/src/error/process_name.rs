@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A process, as errors name it.
 ///
 /// ```
@@ -20,7 +22,7 @@ use std::fmt;
 /// | as one of several | `rank 3 (pid 4711)` |
 /// | as one of several, with a [name](crate::SpawnOptions::name) | `rank 3 (loader-3, pid 4711)` |
 /// | as a [`Process`](crate::Process) | `loader (pid 4711)` |
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProcessName {
     /// Its rank; `None` for a [`Process`](crate::Process), which is no part of a group.

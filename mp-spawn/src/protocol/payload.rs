@@ -23,6 +23,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use mp_core::message::level::afresh;
 use mp_core::message::{Codec, Incoming, Message, Outgoing};
 use mp_core::words::Member;
 use mp_core::{Arena, Envelope, Promise, Ticket};
@@ -67,7 +68,7 @@ impl ToChild {
     /// Encodes arguments, to be packed for each of several children.
     pub(crate) fn encode<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<Args<A>> {
         let mut out = Outgoing::default();
-        MessagePack::write(&mut out, args).map_err(|e| unencodable(e.into()))?;
+        afresh(|| MessagePack::write(&mut out, args)).map_err(|e| unencodable(e.into()))?;
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => Ok(Args::Plain(bytes)),
             Err(out) => Ok(Args::Shared(Encoded::finish(arena()?, out).map_err(unencodable)?)),
@@ -85,7 +86,7 @@ impl ToChild {
     /// Moves arguments to one child.
     pub(crate) fn pack_moved<A: Message>(mut args: A) -> Result<ToChild> {
         let mut out = Outgoing::default();
-        args.encode::<MessagePack>(&mut out).map_err(|e| unencodable(e.into()))?;
+        afresh(|| args.encode::<MessagePack>(&mut out)).map_err(|e| unencodable(e.into()))?;
         // From here on the message is the value.
         mp_core::user_code::drop_caught(args);
         match out.into_plain(MOST_PLAIN) {
@@ -161,7 +162,7 @@ impl FromParent {
     pub(crate) fn unpack<A: Message>(mut self) -> Result<A, String> {
         if !matches!(self.bytes.first(), Some(&TICKET)) {
             let args = self.bytes.split_off(self.bytes.len().min(1));
-            let decoded = A::decode::<MessagePack>(&mut Incoming::from_plain(args));
+            let decoded = afresh(|| A::decode::<MessagePack>(&mut Incoming::from_plain(args)));
             return decoded.map_err(|e| mp_reduce::Error::from(e).to_string());
         }
         let ticket = self.bytes.get(1..).and_then(Ticket::from_bytes);
@@ -184,7 +185,7 @@ impl Value {
     /// In a child: packs what its function returned.
     pub(crate) fn pack<T: Message>(mut value: T) -> mp_reduce::Result<Value> {
         let mut out = Outgoing::default();
-        value.encode::<MessagePack>(&mut out)?;
+        afresh(|| value.encode::<MessagePack>(&mut out))?;
         // From here on the message is the value.
         mp_core::user_code::drop_caught(value);
         match out.into_plain(MOST_PLAIN) {
@@ -199,7 +200,7 @@ impl Value {
     /// In the parent: takes it out.
     pub(crate) fn unpack<T: Message>(self) -> mp_reduce::Result<T> {
         match self {
-            Value::Plain(bytes) => Ok(T::decode::<MessagePack>(&mut Incoming::from_plain(bytes))?),
+            Value::Plain(bytes) => Ok(afresh(|| T::decode::<MessagePack>(&mut Incoming::from_plain(bytes)))?),
             Value::Shared(envelope) => mp_reduce::unpack(envelope),
         }
     }

@@ -3,6 +3,8 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mp::{Bundle, FrozenTensor, Message, PutError, Queue, Tensor};
 use mp_tests::{alone, give, in_use};
@@ -229,4 +231,80 @@ fn bytes_keep_the_memory_that_they_came_in_and_vectors_do_not() {
     assert_eq!((in_use().0, &part[..]), (before + 1, &[2; 10][..]));
     drop(part);
     assert_eq!(in_use().0, before);
+}
+
+static ALIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts itself, and refuses or panics.
+struct Faulty(u8);
+
+impl Faulty {
+    fn new(how: u8) -> Arc<Self> {
+        ALIVE.fetch_add(1, Ordering::SeqCst);
+        Arc::new(Faulty(how))
+    }
+}
+
+impl Drop for Faulty {
+    fn drop(&mut self) {
+        ALIVE.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Serialize for Faulty {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            0 => Err(serde::ser::Error::custom("it refuses to be written")),
+            1 => panic!("while it is written"),
+            how => s.serialize_u8(how),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Faulty {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let how = u8::deserialize(d)?;
+        ALIVE.fetch_add(1, Ordering::SeqCst);
+        let this = Faulty(how); // dropped below, if it is not read
+        match how {
+            2 => Err(serde::de::Error::custom("it refuses to be read")),
+            3 => panic!("while it is read"),
+            _ => Ok(this),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Faults {
+    #[serde(with = "mp::message::shared")]
+    good: Arc<Faulty>,
+    tensor: FrozenTensor<u8>,
+    #[serde(with = "mp::message::shared")]
+    bad: Vec<Arc<Faulty>>,
+}
+
+/// What several fields point to, written before a tensor and after it.
+#[test]
+fn shared_parts_that_fail_or_panic_leave_nothing() {
+    leaves_nothing(|| {
+        let queue = Queue::bounded(1).unwrap();
+        let faults = |how| {
+            let bad = Faulty::new(how);
+            Faults { good: Faulty::new(9), tensor: frozen(), bad: vec![bad.clone(), bad] }
+        };
+        let error = queue.put(faults(0)).unwrap_err();
+        assert!(error.to_string().contains("at bad[0]: it refuses to be written"), "{error}");
+        assert_eq!(error.into_value().bad.len(), 2);
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(queue.put(faults(1))))).is_err());
+        give(&queue, faults(2));
+        let error = queue.get().map(drop).unwrap_err().to_string();
+        assert!(error.contains("at bad[0]") && error.contains("Faulty>: it refuses to be read"), "{error}");
+        give(&queue, faults(3));
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(queue.get()))).is_err());
+        give(&queue, faults(4));
+        let arrived = queue.get().unwrap().unwrap();
+        assert!(Arc::ptr_eq(&arrived.bad[0], &arrived.bad[1]) && arrived.good.0 == 9);
+        drop(arrived);
+        assert_eq!(ALIVE.load(Ordering::SeqCst), 0, "parts that are kept");
+    });
 }

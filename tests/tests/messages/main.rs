@@ -5,5 +5,8 @@ mod buffers;
 mod closures;
 mod kinds;
 mod outside;
+mod registered;
 mod serde;
+mod shared;
+mod standard;
 mod unsent;

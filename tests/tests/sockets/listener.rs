@@ -45,7 +45,7 @@ fn stranger(name: &str) -> UnixStream {
 
 /// What a program of this library without a key says first.
 fn hello() -> Vec<u8> {
-    let mut hello = b"mp-sock\x06\x00".to_vec();
+    let mut hello = b"mp-sock\x07\x00".to_vec();
     hello.resize(8 + 1 + 32, 7);
     hello
 }

@@ -359,7 +359,14 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("arena.reuse.", &[("mp-core/lib", "arena::alloc::slab_reuse"), ("mp-tests/small_arena", "")]),
     ("arena.buffer.", &[("mp-core/lib", "arena::messages"), ("mp-tests/messages", "buffers::")]),
-    ("codec.", &[("mp-tests/messages", "buffers::")]),
+    (
+        "codec.",
+        &[
+            ("mp-tests/messages", "buffers::"),
+            ("mp-tests/messages", "shared::"),
+            ("mp-tests/messages", "registered::"),
+        ],
+    ),
     (
         "arena.alloc.",
         &[("mp-tests/user_errors", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "arena::")],

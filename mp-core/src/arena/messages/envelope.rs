@@ -35,7 +35,7 @@ const LINE: u64 = 64;
 ///
 /// All versions have the same meta word (its bits), spill word, and list of attachments that these two lead
 /// to: so a process that can't read a message can tell its version, and give up what is attached.
-const WIRE_VERSION: u64 = 4;
+const WIRE_VERSION: u64 = 5;
 /// How many attachments ahead a message's blocks are prefetched: another process wrote their words last, and
 /// waiting for each is most of the cost of a message with many tensors.
 pub(in crate::arena) const AHEAD: usize = 8;

@@ -6,6 +6,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::process::mutex::Mutex;
 
 use crate::error::{Error, Result};
@@ -84,6 +87,20 @@ impl SharingStrategy {
             Some(at) => &Self::ALL[*at..=*at],
             None => Self::ALL,
         }
+    }
+}
+
+/// By its [name](SharingStrategy::name).
+impl Serialize for SharingStrategy {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        s.serialize_str(self.name())
+    }
+}
+
+/// One that this build supports.
+impl<'de> Deserialize<'de> for SharingStrategy {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(D::Error::custom)
     }
 }
 

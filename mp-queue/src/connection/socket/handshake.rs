@@ -27,7 +27,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::key::{self, Key, NONCE, PROOF, Said};
 use super::{Address, ConnectError};
 
-const MAGIC: &[u8; 8] = b"mp-sock\x06";
+const MAGIC: &[u8; 8] = b"mp-sock\x07";
 const HELLO: usize = MAGIC.len() + 1 + NONCE;
 
 /// A connection in its handshake.

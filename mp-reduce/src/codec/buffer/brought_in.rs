@@ -5,7 +5,7 @@ use mp_core::message::Arrived;
 
 use super::{APART, HEAD, what};
 use crate::codec::first::*;
-use crate::codec::{parts, write, write_length};
+use crate::codec::{mentioned, parts, write, write_length};
 
 /// The message, if these are the values of one, with buffers in them that are attached.
 pub(in crate::codec) fn brought_in(message: &[u8], arrived: &mut Arrived) -> Option<Vec<u8>> {
@@ -13,12 +13,28 @@ pub(in crate::codec) fn brought_in(message: &[u8], arrived: &mut Arrived) -> Opt
     while !rest.is_empty() {
         let (head, len) = parts(rest).ok()?;
         let (value, next) = rest[head..].split_at(len);
-        let inner = value_of(value, arrived, &mut any)?;
+        let inner = with_parts(value, arrived, &mut any)?;
         write_length(&mut all, inner.len())?;
         all.extend_from_slice(&inner);
         rest = next;
     }
     any.then_some(all)
+}
+
+/// A value, and before it the parts that are mentioned in it.
+fn with_parts(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec<u8>> {
+    let Some((count, mut rest)) = mentioned::counted(value) else { return value_of(value, arrived, any) };
+    let mut all = mentioned::head(count);
+    for _ in 0..count {
+        let (head, len) = parts(rest).ok()?;
+        let (part, next) = rest[head..].split_at(len);
+        let part = value_of(part, arrived, any)?;
+        write_length(&mut all, part.len())?;
+        all.extend_from_slice(&part);
+        rest = next;
+    }
+    all.extend_from_slice(&value_of(rest, arrived, any)?);
+    Some(all)
 }
 
 /// One part after the other: what is in a sequence or map are parts like any others.

@@ -30,7 +30,9 @@ use crate::words::{BlockId, Member};
 pub use call::Call;
 pub use dump::{dump, listen};
 pub use settings::{on_report, report_hangs_after, report_waits_after};
-pub use table::{RING_NAME, Service, name_object, name_process, object_name, serves, serves_no_more};
+pub use table::{
+    RING_NAME, Service, name_object, name_process, object_name, serves, serves_no_more, this_process,
+};
 pub(crate) use table::{Row, publish};
 
 /// How long a wait lasts before it is shown.

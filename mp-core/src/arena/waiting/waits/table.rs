@@ -223,6 +223,13 @@ pub fn name_process(name: &str) {
     }
 }
 
+/// This process, as errors name it: `rank-3 (pid 4711)`, or `process 4711` if it was not named.
+#[must_use]
+pub fn this_process() -> String {
+    let (name, pid) = (OWN_NAME.lock(), std::process::id());
+    if name.is_empty() { format!("process {pid}") } else { format!("{} (pid {pid})", *name) }
+}
+
 /// Which of the threads of this library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(hidden)]

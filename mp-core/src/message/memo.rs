@@ -1,0 +1,122 @@
+//! What a codec remembers of a message while that is written or read: which parts of it were mentioned already, say.
+//!
+//! It is of one message: it begins empty, and is dropped when the outermost value of the message is done, however that ends. (That is
+//! when no [level](super::level) is entered any more.) A message that is written or read within another one has its own.
+
+use std::any::Any;
+use std::cell::Cell;
+
+use crate::process::user_code::drop_caught;
+
+thread_local! {
+    /// Whether there is one: a variable without a destructor, which costs a message that has none one look.
+    static IS_THERE: Cell<bool> = const { Cell::new(false) };
+    static MEMO: Cell<Option<Box<dyn Any>>> = const { Cell::new(None) };
+}
+
+/// Whether something is remembered of the message that this thread writes or reads.
+#[inline]
+pub fn is_there() -> bool {
+    IS_THERE.get()
+}
+
+/// Calls `f`, which runs no code of the user, with what is remembered of the message. `None` where there is no message any more, since
+/// the thread is ending.
+pub fn with<M: Any + Default, R>(f: impl FnOnce(&mut M) -> R) -> Option<R> {
+    MEMO.try_with(|variable| {
+        let mut memo = match variable.take().map(<Box<dyn Any>>::downcast::<M>) {
+            Some(Ok(memo)) => memo,
+            _ => Box::default(),
+        };
+        let result = f(&mut memo);
+        variable.set(Some(memo));
+        IS_THERE.set(true);
+        result
+    })
+    .ok()
+}
+
+/// The message ends.
+#[inline]
+pub(super) fn end() {
+    if IS_THERE.get() && !mutant!("codec.memo.not-ended") {
+        forget();
+    }
+}
+
+/// Drops what is remembered, values of the user among it.
+#[cold]
+#[inline(never)]
+fn forget() {
+    drop_caught(take());
+}
+
+fn take() -> Option<Box<dyn Any>> {
+    IS_THERE.set(false);
+    MEMO.try_with(Cell::take).ok().flatten()
+}
+
+/// While it lives, what is remembered of a message around is not seen.
+#[derive(Debug)]
+#[must_use = "it is seen again when this is dropped"]
+pub(super) struct Hidden(Option<Box<dyn Any>>);
+
+impl Hidden {
+    #[inline]
+    pub(super) fn new() -> Self {
+        Self(if IS_THERE.get() && !mutant!("codec.memo.seen-within") { take() } else { None })
+    }
+}
+
+impl Drop for Hidden {
+    #[inline]
+    fn drop(&mut self) {
+        end();
+        if let Some(memo) = self.0.take() {
+            IS_THERE.set(MEMO.try_with(|variable| variable.set(Some(memo))).is_ok());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::level::{Level, afresh, whole};
+    use super::*;
+
+    fn push(n: u8) -> Vec<u8> {
+        with(|all: &mut Vec<u8>| {
+            all.push(n);
+            all.clone()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn it_is_of_one_message() {
+        whole(|_| assert_eq!((push(1), push(2)), (vec![1], vec![1, 2])));
+        assert!(!is_there(), "left of a message that is done");
+        let level = Level::enter().unwrap();
+        whole(|_| assert_eq!(push(3), [3]));
+        afresh(|| whole(|_| assert_eq!(push(4), [4])));
+        let panics = || afresh(|| whole(|_| -> () { panic!("with {:?}", push(5)) }));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        whole(|_| assert_eq!(push(6), [3, 6], "several values are one message"));
+        drop(level);
+        assert!(!is_there());
+        assert!(std::panic::catch_unwind(|| whole(|_| -> () { panic!("with {:?}", push(7)) })).is_err());
+        assert!(!is_there());
+    }
+
+    #[test]
+    fn what_panics_in_its_drop_ends_there() {
+        #[derive(Default)]
+        struct Panics;
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        whole(|_| with(|_: &mut Panics| ()).unwrap());
+        assert!(!is_there());
+    }
+}

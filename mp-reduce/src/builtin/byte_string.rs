@@ -1,0 +1,40 @@
+//! Bytes that are no sequence of numbers.
+
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Bytes as a format's own bytes, where it has such.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ByteString(pub(crate) Vec<u8>);
+
+impl Serialize for ByteString {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteString {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Bytes;
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = ByteString;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<ByteString, E> {
+                Ok(ByteString(bytes.to_vec()))
+            }
+            // Formats without byte strings have these.
+            fn visit_seq<A: SeqAccess<'de>>(self, mut bytes: A) -> Result<ByteString, A::Error> {
+                let mut all = Vec::new();
+                while let Some(byte) = bytes.next_element()? {
+                    all.push(byte);
+                }
+                Ok(ByteString(all))
+            }
+        }
+        d.deserialize_bytes(Bytes)
+    }
+}

@@ -1,0 +1,117 @@
+//! Errors of any type, in words.
+
+use std::error::Error;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Failure;
+use crate::reduce::Reduce;
+
+/// An error of any type as it arrives in another process: what it says, and what it says of each of its sources.
+///
+/// ```
+/// use mp_reduce::{ErrorChain, Reduced, pack, unpack};
+/// use std::error::Error;
+///
+/// let error: Box<dyn Error + Send + Sync> = "ä".parse::<u8>().unwrap_err().into();
+/// // A serde type of its own; and what `Box<dyn Error + Send + Sync>` is on the other side.
+/// let chain = unpack::<ErrorChain>(pack(ErrorChain::new(&*error)).map_err(|e| e.error)?)?;
+/// assert_eq!(chain.to_string(), "invalid digit found in string");
+/// let Reduced(error) = unpack::<Reduced<Box<dyn Error + Send + Sync>>>(pack(Reduced(error)).map_err(|e| e.error)?)?;
+/// assert_eq!(error.downcast_ref(), Some(&chain));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Its `Debug` is the first error's message and below that those of the sources.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<(String, String)>", into = "Vec<(String, String)>")]
+pub struct ErrorChain {
+    message: String,
+    /// What the error's `Debug` said.
+    debug: String,
+    source: Option<Box<ErrorChain>>,
+}
+
+/// How many errors of a chain are sent: one that leads back to itself has no end.
+const MOST: usize = 100;
+
+impl ErrorChain {
+    /// What an error and its sources say; the first hundred of these.
+    #[must_use]
+    pub fn new(error: &(dyn Error + 'static)) -> Self {
+        // As it was, if it came from another process already.
+        if let Some(chain) = error.downcast_ref::<ErrorChain>() {
+            return chain.clone();
+        }
+        let all = std::iter::successors(Some(error), |error| (**error).source()).take(MOST);
+        all.map(|error| (error.to_string(), format!("{error:?}"))).collect::<Vec<_>>().into()
+    }
+
+    /// What the error's `Debug` said, where it was: with its fields, as a rule.
+    #[must_use]
+    pub fn debug(&self) -> &str {
+        &self.debug
+    }
+}
+
+/// A list, so that a long chain is not nested deeply: the outermost error first.
+impl From<Vec<(String, String)>> for ErrorChain {
+    fn from(mut all: Vec<(String, String)>) -> Self {
+        all.truncate(MOST);
+        let mut source = None;
+        while all.len() > 1 {
+            source = all.pop().map(|(message, debug)| Box::new(ErrorChain { message, debug, source }));
+        }
+        let (message, debug) = all.pop().unwrap_or_default();
+        ErrorChain { message, debug, source }
+    }
+}
+
+impl From<ErrorChain> for Vec<(String, String)> {
+    fn from(chain: ErrorChain) -> Self {
+        let mut all = Vec::new();
+        let mut next = Some(Box::new(chain));
+        while let Some(chain) = next {
+            all.push((chain.message, chain.debug));
+            next = chain.source;
+        }
+        all
+    }
+}
+
+impl fmt::Display for ErrorChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+mp_core::readable_debug!(ErrorChain);
+
+impl Error for ErrorChain {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// Arrives as an [`ErrorChain`].
+impl Reduce for Box<dyn Error + Send + Sync> {
+    type Handle = ErrorChain;
+    fn reduce(&self) -> Result<ErrorChain, Failure> {
+        Ok(ErrorChain::new(&**self))
+    }
+    fn rebuild(chain: ErrorChain) -> Result<Self, Failure> {
+        Ok(chain.into())
+    }
+}
+
+/// Arrives as an [`ErrorChain`].
+impl Reduce for Box<dyn Error> {
+    type Handle = ErrorChain;
+    fn reduce(&self) -> Result<ErrorChain, Failure> {
+        Ok(ErrorChain::new(&**self))
+    }
+    fn rebuild(chain: ErrorChain) -> Result<Self, Failure> {
+        Ok(chain.into())
+    }
+}

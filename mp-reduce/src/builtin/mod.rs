@@ -1,0 +1,97 @@
+//! Types of the standard library that serde lacks, or has for some of their values only: each is [`Reduce`].
+
+mod byte_string;
+mod chain;
+mod io_error;
+mod time;
+
+use std::error::Error;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::reduce::Reduce;
+pub use byte_string::ByteString;
+pub use chain::ErrorChain;
+pub use io_error::IoError;
+pub use time::{MonotonicTime, SinceEpoch};
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+fn bytes_of(name: &OsStr) -> ByteString {
+    ByteString(name.as_bytes().to_vec())
+}
+
+/// Any path, also one that is no UTF-8, which serde's own implementation refuses.
+impl Reduce for PathBuf {
+    type Handle = ByteString;
+    fn reduce(&self) -> Result<ByteString, Failure> {
+        Ok(bytes_of(self.as_os_str()))
+    }
+    fn rebuild(bytes: ByteString) -> Result<Self, Failure> {
+        Ok(OsString::from_vec(bytes.0).into())
+    }
+}
+
+impl Reduce for OsString {
+    type Handle = ByteString;
+    fn reduce(&self) -> Result<ByteString, Failure> {
+        Ok(bytes_of(self))
+    }
+    fn rebuild(bytes: ByteString) -> Result<Self, Failure> {
+        Ok(OsString::from_vec(bytes.0))
+    }
+}
+
+/// As `waitpid(2)` has it: code, signal and core file.
+impl Reduce for ExitStatus {
+    type Handle = i32;
+    fn reduce(&self) -> Result<i32, Failure> {
+        Ok(self.into_raw())
+    }
+    fn rebuild(raw: i32) -> Result<Self, Failure> {
+        Ok(ExitStatus::from_raw(raw))
+    }
+}
+
+impl<T: Reduce> Reduce for Option<T> {
+    type Handle = Option<T::Handle>;
+    fn reduce(&self) -> Result<Self::Handle, Failure> {
+        self.as_ref().map(T::reduce).transpose()
+    }
+    fn rebuild(handle: Self::Handle) -> Result<Self, Failure> {
+        handle.map(T::rebuild).transpose()
+    }
+}
+
+impl<T: Reduce> Reduce for Vec<T> {
+    type Handle = Vec<T::Handle>;
+    fn reduce(&self) -> Result<Self::Handle, Failure> {
+        self.iter().map(T::reduce).collect()
+    }
+    fn rebuild(handles: Self::Handle) -> Result<Self, Failure> {
+        handles.into_iter().map(T::rebuild).collect()
+    }
+}
+
+/// `Err` also where the success type is a serde type and the error is none: `Result<(), io::Error>`.
+impl<T: Serialize + DeserializeOwned + Clone, E: Reduce> Reduce for Result<T, E> {
+    type Handle = Result<T, E::Handle>;
+    fn reduce(&self) -> Result<Self::Handle, Failure> {
+        match self {
+            Ok(value) => Ok(Ok(value.clone())),
+            Err(error) => Ok(Err(error.reduce()?)),
+        }
+    }
+    fn rebuild(handle: Self::Handle) -> Result<Self, Failure> {
+        Ok(match handle {
+            Ok(value) => Ok(value),
+            Err(error) => Err(E::rebuild(error)?),
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! What is mentioned in a message more than once, and arrives once: the parts of a message.
+//!
+//! The bytes of a part are not where it is mentioned. They stand before the value that mentions it first, so that a reader finds them in
+//! whatever order it reads (serde reads flattened fields last, and the contents of untagged enums more than once):
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 2 | [`JUST`](super::first::JUST), [`PARTS`] |
+//! | 4 | how many parts |
+//! | for each | its length, as that of a value, and its bytes: a value |
+//! | the rest | the value, in which parts are mentioned |
+//!
+//! Parts count through all values of one message. A part is named by its address *and* the type of what points to it, since things of
+//! several types can have one address; while the message is written it is kept, so that nothing else gets its address.
+
+use std::any::{Any, TypeId, type_name};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use mp_core::message::memo;
+use mp_core::{Error, Result};
+
+use super::error::{Bad, too_short};
+use super::first::JUST;
+use super::{parts, write_length};
+
+/// After [`JUST`]: parts follow. No buffer has this code.
+pub(super) const PARTS: u8 = 0x20;
+
+/// The parts of the message that this thread writes, and those of the one that it reads.
+#[derive(Default)]
+struct Memo {
+    numbers: HashMap<(usize, TypeId), u32>,
+    written: Vec<Written>,
+    /// How many stand before values that were written.
+    before_values: usize,
+    read: Vec<Part>,
+}
+
+struct Written {
+    /// `None` while it is being written.
+    bytes: Option<Rc<[u8]>>,
+    /// What points to it.
+    _kept: Box<dyn Any>,
+}
+
+struct Part {
+    bytes: Rc<[u8]>,
+    at: Range<usize>,
+    /// Whether it is being read.
+    open: bool,
+    /// What points to it, once it was read: of one type, unless its reader tried several.
+    made: Vec<Box<dyn Any>>,
+}
+
+impl Part {
+    fn made<P: Any + Clone>(&self) -> Option<P> {
+        self.made.iter().find_map(|made| made.downcast_ref::<P>()).cloned()
+    }
+}
+
+#[cold]
+fn no_message() -> String {
+    "this thread is ending".into()
+}
+
+#[cold]
+fn cycle<P>() -> String {
+    format!(
+        "a {} leads to itself, and a message can't have cycles: leave out the way back (`#[serde(skip)]`), and let the receiver make \
+         it again",
+        type_name::<P>()
+    )
+}
+
+/// A part is mentioned, to which `pointer` points: its number. Mentioned for the first time, `write` writes it.
+pub(crate) fn mention<P: Any + Clone>(
+    pointer: &P,
+    address: usize,
+    write: impl FnOnce() -> std::result::Result<Vec<u8>, Bad>,
+) -> std::result::Result<u32, String> {
+    let key = (address, TypeId::of::<P>());
+    let found = memo::with(|memo: &mut Memo| {
+        if let Some(number) = memo.numbers.get(&key)
+            && !mp_core::mutant!("codec.parts.each-anew")
+        {
+            let done = memo.written.get(*number as usize).is_some_and(|part| part.bytes.is_some());
+            let cyclic = !done && !mp_core::mutant!("codec.parts.cycle-written");
+            return if cyclic { Err(cycle::<P>()) } else { Ok((*number, false)) };
+        }
+        let number = u32::try_from(memo.written.len()).map_err(|_| "too many parts in a message")?;
+        memo.numbers.insert(key, number);
+        memo.written.push(Written { bytes: None, _kept: Box::new(pointer.clone()) });
+        Ok((number, true))
+    });
+    let (number, first) = found.ok_or_else(no_message)??;
+    if first {
+        // Outside of the memo: it is the user's code.
+        let bytes = write();
+        memo::with(|memo: &mut Memo| {
+            if bytes.is_err() {
+                memo.numbers.remove(&key);
+            }
+            if let Some(part) = memo.written.get_mut(number as usize) {
+                part.bytes = Some(bytes.as_deref().unwrap_or_default().into());
+            }
+        });
+        bytes.map_err(|e| format!("{}{e}", super::place(&e)))?;
+    }
+    Ok(number)
+}
+
+/// The value that begins at `at` is written: puts the parts before it that it mentions first.
+#[inline]
+pub(super) fn finish(to: &mut Vec<u8>, at: usize) -> Result<()> {
+    if memo::is_there() { put_before(to, at) } else { Ok(()) }
+}
+
+#[cold]
+#[inline(never)]
+fn put_before(to: &mut Vec<u8>, at: usize) -> Result<()> {
+    let parts = memo::with(|memo: &mut Memo| {
+        let from = std::mem::replace(&mut memo.before_values, memo.written.len());
+        let bytes = |part: &Written| part.bytes.clone().unwrap_or_default();
+        memo.written.iter().skip(from).map(bytes).collect::<Vec<_>>()
+    });
+    let parts = parts.unwrap_or_default();
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let mut before = head(parts.len());
+    for part in parts {
+        write_length(&mut before, part.len()).ok_or_else(|| {
+            Error::LimitExceeded("a shared part of more than 4 GiB: put it in a tensor".into())
+        })?;
+        before.extend_from_slice(&part);
+    }
+    to.splice(at..at, before);
+    Ok(())
+}
+
+/// Says how many parts follow.
+pub(super) fn head(parts: usize) -> Vec<u8> {
+    let mut head = vec![JUST, PARTS];
+    head.extend_from_slice(&(parts as u32).to_le_bytes());
+    head
+}
+
+/// How many parts stand before this value, and their bytes and those of the value. None, if it begins with itself.
+pub(super) fn counted(value: &[u8]) -> Option<(usize, &[u8])> {
+    match *value {
+        [JUST, PARTS, a, b, c, d, ref rest @ ..] => Some((u32::from_le_bytes([a, b, c, d]) as usize, rest)),
+        _ => None,
+    }
+}
+
+/// A value is to be read: notes the parts that stand before it, and returns it without them.
+#[inline]
+pub(super) fn begin(value: &[u8]) -> std::result::Result<&[u8], Bad> {
+    match counted(value) {
+        Some((count, rest)) => note(value, count, rest),
+        None => Ok(value),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note<'a>(value: &'a [u8], count: usize, mut rest: &'a [u8]) -> std::result::Result<&'a [u8], Bad> {
+    // Each has its length at least.
+    if count > rest.len() {
+        return Err(too_short());
+    }
+    let mut found = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (head, len) = parts(rest).map_err(|_| too_short())?;
+        let at = value.len() - rest.len() + head;
+        found.push(at..at + len);
+        rest = &rest[head + len..];
+    }
+    let bytes: Rc<[u8]> = value[..value.len() - rest.len()].into();
+    memo::with(|memo: &mut Memo| {
+        let part = |at| Part { bytes: Rc::clone(&bytes), at, open: false, made: Vec::new() };
+        memo.read.extend(found.into_iter().map(part));
+    });
+    Ok(rest)
+}
+
+/// Whether a message is being read that has parts: then what is shared is mentioned.
+pub(crate) fn are_read() -> bool {
+    memo::is_there() && memo::with(|memo: &mut Memo| !memo.read.is_empty()).unwrap_or_default()
+}
+
+/// The part that is mentioned under this number, read by `read` if it was not yet.
+pub(crate) fn part<P: Any + Clone>(
+    number: u32,
+    read: impl FnOnce(&[u8]) -> std::result::Result<P, Bad>,
+) -> std::result::Result<P, String> {
+    let found = memo::with(|memo: &mut Memo| {
+        let part = memo.read.get_mut(number as usize);
+        let part = part.ok_or_else(|| format!("the message has no part {number}"))?;
+        if let Some(made) = part.made::<P>() {
+            return Ok(Err(made));
+        }
+        if std::mem::replace(&mut part.open, true) {
+            return Err(cycle::<P>());
+        }
+        Ok(Ok((Rc::clone(&part.bytes), part.at.clone())))
+    });
+    let (bytes, at) = match found.ok_or_else(no_message)?? {
+        Ok(unread) => unread,
+        Err(made) => return Ok(made),
+    };
+    // Outside of the memo: it is the user's code.
+    let value = read(&bytes[at]);
+    memo::with(|memo: &mut Memo| {
+        if let Some(part) = memo.read.get_mut(number as usize) {
+            part.open = false;
+            part.made.extend(value.as_ref().ok().map(|value| Box::new(value.clone()) as Box<dyn Any>));
+        }
+    });
+    value.map_err(|e| format!("the shared {}: {}{e}", type_name::<P>(), super::place(&e)))
+}
+
+/// Calls `f` while the parts that were written can be read, to see whether they can.
+pub(super) fn with_written<R>(f: impl FnOnce() -> R) -> R {
+    if !memo::is_there() {
+        return f();
+    }
+    let exchange = |parts| memo::with(|memo: &mut Memo| std::mem::replace(&mut memo.read, parts));
+    let written = memo::with(|memo: &mut Memo| {
+        let bytes = memo.written.iter().map(|part| part.bytes.clone().unwrap_or_default());
+        bytes.map(|bytes| Part { at: 0..bytes.len(), bytes, open: false, made: Vec::new() }).collect()
+    });
+    let before = exchange(written.unwrap_or_default());
+    let result = f();
+    // Dropped outside of the memo.
+    drop(exchange(before.unwrap_or_default()));
+    result
+}

@@ -1,0 +1,62 @@
+//! The types that every process knows.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant, SystemTime};
+
+use mp_core::fork::SetOnce;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::table::add;
+use crate::builtin::{ByteString, ErrorChain};
+use crate::codec::{part_of, place, read_part};
+use crate::reduce::Reduce;
+
+/// A serde type, as itself.
+pub(super) fn serde<T: Serialize + DeserializeOwned + Send + Sync + 'static>(
+    name: &str,
+) -> mp_core::Result<()> {
+    add(
+        name,
+        |value: &T| match part_of::<T, T>(value) {
+            Ok(bytes) => Ok(ByteString(bytes)),
+            Err(e) => Err(format!("{}{e}", place(&e)).into()),
+        },
+        |bytes: ByteString| read_part::<T>(&bytes.0).map_err(|e| format!("{}{e}", place(&e)).into()),
+    )
+}
+
+fn reduced<T: Reduce + Send + Sync + 'static>(name: &str) -> mp_core::Result<()> {
+    add(name, T::reduce, T::rebuild)
+}
+
+/// Adds them, at the first call.
+pub(super) fn register() {
+    // fork: what it says of the list is true of the copy's, too.
+    static DONE: SetOnce<()> = SetOnce::new();
+    if DONE.get().is_none() {
+        register_all();
+        DONE.set(());
+    }
+}
+
+/// By names that no compiler changes.
+#[cold]
+fn register_all() {
+    macro_rules! all {
+        ($($how:ident: $($t:ty = $name:literal)*;)*) => {
+            // A type that the program has registered already, in its own way, stays as that.
+            $($(_ = $how::<$t>($name);)*)*
+        };
+    }
+    all! {
+        serde: () = "()" bool = "bool" char = "char" String = "String" u8 = "u8" u16 = "u16" u32 = "u32" u64 = "u64" u128 = "u128"
+            usize = "usize" i8 = "i8" i16 = "i16" i32 = "i32" i64 = "i64" i128 = "i128" isize = "isize" f32 = "f32" f64 = "f64"
+            Vec<u8> = "Vec<u8>" Duration = "Duration" ErrorChain = "ErrorChain";
+        reduced: PathBuf = "PathBuf" OsString = "OsString" SystemTime = "SystemTime" Instant = "Instant" ExitStatus = "ExitStatus"
+            std::io::Error = "io::Error" Box<dyn Error + Send + Sync> = "Box<dyn Error>";
+    }
+}

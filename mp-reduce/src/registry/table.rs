@@ -1,0 +1,203 @@
+//! Which types this process knows how to send.
+
+use std::any::{Any, TypeId, type_name};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use mp_core::fork::SetOnce;
+use mp_core::message::MAX_NESTING;
+use mp_core::message::level;
+use mp_core::user_code::drop_payload;
+use mp_core::waits::this_process;
+use mp_core::{Error, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::codec::{part_of, place, read_part};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Write = dyn Fn(&dyn Any) -> Result<Vec<u8>, String> + Send + Sync;
+type Read = dyn Fn(&[u8]) -> Result<Box<dyn Any + Send + Sync>, String> + Send + Sync;
+
+/// A registered type.
+pub(super) struct Entry {
+    pub(super) name: String,
+    type_id: TypeId,
+    type_name: &'static str,
+    /// The types of the two functions, if these are nothing but code.
+    code: Option<[TypeId; 2]>,
+    write: Box<Write>,
+    read: Box<Read>,
+}
+
+/// All of them, one after the other: they are looked at without a lock, and are never taken out again.
+struct Node {
+    entry: &'static Entry,
+    next: SetOnce<Node>,
+}
+
+// fork: a copy of the process knows the same types. What another thread was just adding is in the list or is not.
+static FIRST: SetOnce<Node> = SetOnce::new();
+
+fn all() -> impl Iterator<Item = &'static Entry> {
+    std::iter::successors(FIRST.get(), |node| node.next.get()).map(|node| node.entry)
+}
+
+/// The entry of a type.
+pub(super) fn of_type<T: 'static>() -> Result<&'static Entry, String> {
+    of_id(TypeId::of::<T>(), type_name::<T>())
+}
+
+/// The entry of the type of a value, which has this name in this program.
+pub(super) fn of_id(id: TypeId, type_name: &str) -> Result<&'static Entry, String> {
+    super::standard::register();
+    all().find(|entry| entry.type_id == id).ok_or_else(|| unknown(type_name))
+}
+
+/// The entry that has a name.
+pub(super) fn of_name(name: &str) -> Result<&'static Entry, String> {
+    super::standard::register();
+    all().find(|entry| entry.name == name).ok_or_else(|| unknown(name))
+}
+
+#[cold]
+fn unknown(name: &str) -> String {
+    format!(
+        "the type {name} is not registered in {}: `register!` makes it known to all processes of a program, `register` to one",
+        this_process()
+    )
+}
+
+/// Adds a type, unless it is there already.
+pub(super) fn add<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> Result<()>
+where
+    T: Send + Sync + 'static,
+    H: Serialize + DeserializeOwned,
+    F: Fn(&T) -> Result<H, Failure> + Send + Sync + 'static,
+    G: Fn(H) -> Result<T, Failure> + Send + Sync + 'static,
+{
+    let write = move |value: &dyn Any| {
+        let value = value.downcast_ref::<T>().ok_or_else(|| unknown(type_name::<T>()))?;
+        let handle = called::<T, _>("reduced", || reduce(value))?;
+        part_of::<H, H>(&handle)
+            .map_err(|e| format!("what {} is reduced to: {}{e}", type_name::<T>(), place(&e)))
+    };
+    let read = move |bytes: &[u8]| {
+        let handle = read_part::<H>(bytes).map_err(|e| {
+            let (this, handle) = (type_name::<T>(), type_name::<H>());
+            format!("{this}, as {handle}: {}{e}; is it registered alike on both sides?", place(&e))
+        })?;
+        let value = called::<T, _>("rebuilt", || rebuild(handle))?;
+        Ok(Box::new(value) as Box<dyn Any + Send + Sync>)
+    };
+    add_entry(Entry {
+        name: name.to_string(),
+        type_id: TypeId::of::<T>(),
+        type_name: type_name::<T>(),
+        code: (size_of::<F>() + size_of::<G>() == 0).then(|| [TypeId::of::<F>(), TypeId::of::<G>()]),
+        write: Box::new(write),
+        read: Box::new(read),
+    })
+}
+
+fn add_entry(entry: Entry) -> Result<()> {
+    if let Some(end) = all().find_map(|there| there.against(&entry)) {
+        return end;
+    }
+    // It stays as long as the process.
+    let entry: &'static Entry = Box::leak(Box::new(entry));
+    let mut place = &FIRST;
+    loop {
+        let node = place.get().unwrap_or_else(|| place.set(Node { entry, next: SetOnce::new() }));
+        if std::ptr::eq(node.entry, entry) {
+            return Ok(());
+        }
+        // Another thread may have been quicker.
+        if let Some(end) = node.entry.against(entry) {
+            return end;
+        }
+        place = &node.next;
+    }
+}
+
+impl Entry {
+    /// What comes of adding another one beside this. `None`: they have nothing to do with each other.
+    fn against(&self, other: &Entry) -> Option<Result<()>> {
+        if mp_core::mutant!("codec.registry.registered-twice") {
+            return None;
+        }
+        let (same_type, same_name) = (self.type_id == other.type_id, self.name == other.name);
+        if same_type && same_name && self.code.is_some() && self.code == other.code {
+            return Some(Ok(()));
+        }
+        let why = match (same_type, same_name) {
+            (false, false) => return None,
+            (true, _) => format!(
+                "the type {} is registered already, as {:?}, with other functions: a type is registered once in a process",
+                self.type_name, self.name
+            ),
+            (false, true) => format!(
+                "{:?} is the name of the registered type {} already: give {} another one, by `register_as`",
+                self.name, self.type_name, other.type_name
+            ),
+        };
+        Some(Err(Error::InvalidArgument(why)))
+    }
+
+    /// What is sent in a value's place.
+    pub(super) fn write(&self, value: &dyn Any) -> Result<Vec<u8>, String> {
+        deeper(|| (self.write)(value))
+    }
+
+    /// The value, made of that again.
+    pub(super) fn read(&self, bytes: &[u8]) -> Result<Box<dyn Any + Send + Sync>, String> {
+        deeper(|| (self.read)(bytes))
+    }
+
+    /// How the type is called in this program.
+    pub(super) fn type_name(&self) -> &'static str {
+        self.type_name
+    }
+}
+
+thread_local! {
+    /// How many more functions of types may be called within each other: one whose handle has the type in it again, or that sends its own
+    /// value, ends with an error and not with the stack.
+    static LEFT: Cell<u16> = const { Cell::new(MAX_NESTING) };
+}
+
+fn deeper<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
+    struct Before(u16);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            LEFT.set(self.0);
+        }
+    }
+    let _before = Before(LEFT.get());
+    if mp_core::mutant!("codec.registry.not-counted") || LEFT.with(level::down) {
+        call()
+    } else {
+        Err(LEFT.with(level::too_deep).to_string())
+    }
+}
+
+/// Calls a function of the user; its panic is an error, too.
+fn called<T, R>(what: &str, call: impl FnOnce() -> Result<R, Failure>) -> Result<R, String> {
+    if mp_core::mutant!("codec.registry.panic-let-out") {
+        return call().map_err(|error| error.to_string());
+    }
+    let said = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(error)) => error.to_string(),
+        Err(payload) => {
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let text = text
+                .or_else(|| payload.downcast_ref::<&str>().copied())
+                .unwrap_or("something that is no text");
+            let said = format!("a panic: {text}");
+            drop_payload(payload);
+            said
+        }
+    };
+    Err(format!("{} can't be {what}: {said}", type_name::<T>()))
+}
