@@ -319,8 +319,11 @@ fn other_formats_have_plain_values() {
     assert_eq!(Arc::strong_count(&jobs[0].settings), 2, "nothing keeps it");
 }
 
+/// Where jobs are put, and what they share.
+type Within = (Queue<Vec<Job>>, Arc<Settings>);
+
 thread_local! {
-    static WITHIN: RefCell<Option<(Queue<Vec<Job>>, Arc<Settings>)>> = const { RefCell::new(None) };
+    static WITHIN: RefCell<Option<Within>> = const { RefCell::new(None) };
 }
 
 /// Sends a message while it is written, and receives it while it is read.

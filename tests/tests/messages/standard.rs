@@ -214,5 +214,5 @@ fn failures_of_processes_arrive_whole() {
         || vec![(*exited).clone()],
         |_, arrived| assert_eq!(format!("{arrived:#?}"), format!("{exited:#?}")),
     );
-    same::<ProcessName>(&[raised.who.clone()]);
+    same::<ProcessName>(std::slice::from_ref(&raised.who));
 }
