@@ -73,5 +73,6 @@ fn main() -> mp::AnyResult<()> {
         let (Reduced(status), Reduced(when)) = ended.get()?.ok_or("one is missing")?;
         println!("{status} after {:?}", when - begun);
     }
-    Ok(workers.join()?).map(drop)
+    workers.join()?;
+    Ok(())
 }
