@@ -96,12 +96,12 @@ pub fn register_serde<T: Serialize + DeserializeOwned + Send + Sync + 'static>()
 /// Registers a type in each process that runs the program, before its `main`, and before a worker reads its arguments.
 ///
 /// ```
-/// use std::net::TcpListener;
+/// use std::net::UdpSocket;
 ///
 /// mp_reduce::register!(
-///     TcpListener,
-///     |listener| Ok(listener.local_addr()?.port()),
-///     |port: u16| Ok(TcpListener::bind(("127.0.0.1", port))?),
+///     UdpSocket,
+///     |socket| Ok(socket.local_addr()?.port()),
+///     |port: u16| Ok(UdpSocket::bind(("127.0.0.1", port))?),
 /// );
 /// mp_reduce::register!(Job); // a serde type
 ///

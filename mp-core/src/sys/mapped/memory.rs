@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::sys::os;
+use crate::sys::packets;
 
 /// A new sparse file of `len` bytes that can neither shrink nor grow.
 pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
@@ -66,8 +67,10 @@ pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
 /// locks need.
 pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(os("re-opening the arena through /proc/self/fd (is /proc mounted?)"))
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| match errno {
+        Errno::MFILE | Errno::NFILE => packets::refused("re-open the arena's file", errno),
+        other => os("re-opening the arena through /proc/self/fd (is /proc mounted?)")(other),
+    })
 }
 
 /// Makes sure that `len` bytes at `offset` have pages behind them.
