@@ -39,6 +39,7 @@ const ALL: &[(&str, &[Wanted])] = &[
     ("first_failure", &[AtMost(5e6)]),
     ("siblings_gone", &[AtMost(50e6)]),
     ("pool_map", &[AtLeast(250e3)]),
+    ("manager_call", &[OfLimit(2.0)]),
     ("pool_map_1m", &[Than("Python", 3.0)]),
     ("pool_collatz_1m", &[Than("rayon", 1.0 / 1.5)]),
     ("pool_files_8m", &[Than("rayon", 1.0 / 1.05)]),

@@ -5,6 +5,7 @@ pub(crate) mod alloc;
 pub(crate) mod crowd;
 pub(crate) mod failure;
 pub(crate) mod lock;
+pub(crate) mod manager;
 pub(crate) mod pool;
 
 use std::time::Duration;

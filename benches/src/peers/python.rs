@@ -37,6 +37,22 @@ assert results == list(range(1, tasks + 1))
 print(took / tasks)
 ";
 
+/// Prints the nanoseconds of a call. Its argument: how many.
+const MANAGER: &str = "
+import sys, time
+from multiprocessing import Manager
+if __name__ == '__main__':
+    calls = int(sys.argv[1])
+    with Manager() as manager:
+        value = manager.Value('i', 7)
+        for _ in range(calls // 10): value.get()
+        start = time.perf_counter_ns()
+        total = sum(value.get() for _ in range(calls))
+        took = time.perf_counter_ns() - start
+    assert total == 7 * calls
+    print(took / calls)
+";
+
 const TENSOR: &str = "
 import sys, time
 try:
@@ -129,6 +145,11 @@ pub(crate) fn map_1m(plan: &Plan) -> Outcome {
 /// `pool_imap_1m`.
 pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
     run(MAP_1M, &[&plan.repetitions(1_000_000).to_string(), "imap"])
+}
+
+/// `manager_call`.
+pub(crate) fn manager(plan: &Plan) -> Outcome {
+    run(MANAGER, &[&plan.repetitions(20_000).to_string()])
 }
 
 /// `pool_tensor_1m`, by torch.

@@ -140,6 +140,17 @@ pub(super) const ROWS: &[Row] = &[
         note: || "limit: messages through a ring that a killed or stopped process breaks; a task is two of them; Python: multiprocessing.Pool",
     },
     Row {
+        id: "manager_call",
+        unit: "ns",
+        better: Better::Lower,
+        about: "round trip of a call of an object in a manager's server, by a proxy that was called before",
+        rounds: USUAL,
+        limit: ours::rtt_awake,
+        ours: ours::manager::call,
+        peers: peers!["Python" => python::manager],
+        note: || "limit: a u64 and its answer through queues of mp (`rtt_awake`); Python: SyncManager, `value.get()`",
+    },
+    Row {
         id: "pool_map_1m",
         unit: "ns",
         better: Better::Lower,
