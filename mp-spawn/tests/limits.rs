@@ -191,7 +191,7 @@ fn a_kernel_without_pidfds_is_good_enough() {
         assert_eq!(wait(&[&child as &dyn Waitable], Some(LIFETIME))?, [0]);
         child.join()?;
         // What is left are the fork server's, what serves all starts, and the locker's.
-        eventually("no file is left", || open_files() <= before + 13);
+        eventually("no file is left", || open_files() <= before + 12);
         Ok(())
     }
     // A C library doesn't take EPERM for an answer of a kernel that has no clone3.
