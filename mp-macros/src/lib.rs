@@ -157,8 +157,3 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
         }
     })
 }
-
-/// The program of the README, as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -86,3 +86,9 @@ pub use share::{Shared, shared};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+// The program in the README of the derive macro, which can't be tested over there: a build of that crate would need this one, and all
+// below it once more, for the compiler's own platform.
+#[cfg(doctest)]
+#[doc = include_str!("../../mp-macros/README.md")]
+struct ReadmeOfMessage;

@@ -88,9 +88,9 @@ impl Session {
         }
     }
 
-    /// Runs a command beside others, and shows afterwards what it has printed.
-    pub(crate) fn beside(&mut self, command: &mut Command, others: impl FnOnce(&mut Self)) {
-        let shown = shown(command);
+    /// Runs commands one after the other beside others, and shows afterwards what they have printed.
+    pub(crate) fn beside(&mut self, commands: &mut [Command], others: impl FnOnce(&mut Self)) {
+        let shown: Vec<String> = commands.iter().map(|command| shown(command)).collect();
         let printed = |command: &mut Command| {
             let (mut output, both) = io::pipe()?;
             let mut child = command.stdin(Stdio::null()).stdout(both.try_clone()?).stderr(both).spawn()?;
@@ -101,24 +101,28 @@ impl Session {
             Ok::<_, io::Error>((child.wait()?, printed))
         };
         let printed = thread::scope(|scope| {
-            let printed = scope.spawn(|| printed(command));
+            let printed = scope.spawn(|| commands.iter_mut().map(printed).collect::<Vec<_>>());
             others(self);
             printed.join()
         });
-        println!("$ {shown}");
-        match printed {
-            Ok(Ok((status, printed))) => {
-                let seen = Mutex::new(Seen::default());
-                copy(printed.as_slice(), &seen);
-                if let Ok(seen) = seen.into_inner() {
-                    self.tally.add(seen.counter.finish());
+        let Ok(printed) = printed else {
+            return self.fail(format!("`{}` were not waited for", shown.join("`, `")));
+        };
+        for (shown, printed) in shown.iter().zip(printed) {
+            println!("$ {shown}");
+            match printed {
+                Ok((status, printed)) => {
+                    let seen = Mutex::new(Seen::default());
+                    copy(printed.as_slice(), &seen);
+                    if let Ok(seen) = seen.into_inner() {
+                        self.tally.add(seen.counter.finish());
+                    }
+                    if !status.success() {
+                        self.fail(format!("`{shown}` failed: {status}"));
+                    }
                 }
-                if !status.success() {
-                    self.fail(format!("`{shown}` failed: {status}"));
-                }
+                Err(error) => self.fail(format!("`{shown}`: {error}")),
             }
-            Ok(Err(error)) => self.fail(format!("`{shown}`: {error}")),
-            Err(_) => self.fail(format!("`{shown}` was not waited for")),
         }
     }
 

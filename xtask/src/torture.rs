@@ -1,5 +1,8 @@
 //! Processes that are killed and stopped at random: `cargo xtask torture`, and a short form of it as a step of `ci`.
 
+use std::path::PathBuf;
+use std::process::Command;
+
 use crate::args::Args;
 use crate::session::{Outcome, Session};
 
@@ -33,8 +36,13 @@ pub(crate) fn long(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The step.
+/// The step. The program is built on the libraries of the tests, with the assertions that those have.
 pub(crate) fn short(session: &mut Session) -> Outcome {
-    torture(session, &["--seconds", SHORT].map(str::to_owned));
+    let mut build = session.cargo(&["build", "--quiet", "-p", "mp-torture", "-p", "mp-tests"]);
+    if session.run(&mut build).ok {
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+        session.run(Command::new(target.join("debug/mp-torture")).args(["--seconds", SHORT]));
+    }
     session.outcome()
 }

@@ -20,11 +20,16 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     let flags = format!("{} --cfg mp_loom", std::env::var("RUSTFLAGS").unwrap_or_default());
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    for words in models.runs {
+    let run = |session: &mut Session, words: &[String]| {
         let mut command = session.cargo(&["test", "--profile", "loom", "--no-fail-fast"]);
-        command.args(&models.packages).args(&words);
-        command.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", target.join("loom"));
-        let ran = session.run(&mut command);
+        command.args(&models.packages).args(words);
+        session.run(command.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", target.join("loom")))
+    };
+    // All test files are compiled at once, on all processors.
+    let files = models.runs.iter().filter(|words| words[0] == "--test").flatten().cloned();
+    run(session, &files.chain(["--no-run".to_owned()]).collect::<Vec<_>>());
+    for words in &models.runs {
+        let ran = run(session, words);
         if ran.ok && ran.tally.passed == 0 {
             session.fail(format!("no model ran in {}: is it compiled with --cfg mp_loom?", words.join(" ")));
         }

@@ -46,6 +46,7 @@ pub(crate) const LONG: &[Step] = &[
         what: "mistakes in the protocol code are found by tests",
         run: crate::mutate::step,
     },
+    Step { name: "every", what: "deaths at every access, and the longest models", run: every },
     Step { name: "one-strategy", what: "tests built with one sharing strategy alone", run: alone::long },
     Step { name: "long-torture", what: "300 seconds of random kills and stops", run: crate::torture::long },
 ];
@@ -72,9 +73,23 @@ fn fmt(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Test programs that run beside all others, in two streams: one computes, and the other one waits, for a thousand processes
+/// Test programs that run beside all others, in two streams: one computes, and the other one waits, mostly for a thousand processes
 /// one by one.
-const BESIDE: [&[&str]; 2] = [&["models"], &["killed", "killed_pool"]];
+const BESIDE: [&[&str]; 2] = [&["models", "compile_fail"], &["killed", "killed_pool", "leaks", "programs"]];
+
+/// A process is killed at every n-th access of a script only; at each one in `ci --long`.
+const EVERY: &str = "3";
+
+/// The exhaustive models that take longest, almost half of the time of all: `ci --long` runs them.
+const LONG_MODELS: [&str; 7] = [
+    "chain::closing_under_two_producers_strands_nothing",
+    "chain::two_producers_open_the_next_segment",
+    "kept::every_message_is_read_or_counted_as_missed",
+    "ring::small_messages_and_envelopes_of_two_producers_meet",
+    "ring::small_messages_need_no_envelope",
+    "update::three_processes_one_is_killed",
+    "update::three_processes_one_is_stopped",
+];
 
 fn test(session: &mut Session) -> Outcome {
     // All targets but examples, which the step of that name builds, and those that the tests need.
@@ -88,16 +103,26 @@ fn test(session: &mut Session) -> Outcome {
         stream.args(["--", "--test-threads", "1"]);
         stream
     });
-    session.beside(&mut computing, |session| {
-        session.beside(&mut waiting, |session| {
+    computing.args(LONG_MODELS.iter().flat_map(|name| ["--skip", name]));
+    waiting.env("MP_EVERY", EVERY);
+    // And some with the other sharing strategy alone.
+    let strategy = alone::STRATEGIES[1];
+    let mut second = session.cargo(&["test", "--no-fail-fast"]);
+    alone::with_one_strategy(&mut second, strategy).env("MP_STRATEGY", strategy);
+    session.beside(&mut [computing], |session| {
+        session.beside(&mut [waiting, second], |session| {
             // `run-program` leaves these out.
             session.run(session.cargo(&all).env("MP_BESIDE", BESIDE.concat().join(" ")));
-            // And some with the other sharing strategy alone.
-            let second = alone::STRATEGIES[1];
-            let mut tests = session.cargo(&["test", "--no-fail-fast"]);
-            session.run(alone::with_one_strategy(&mut tests, second).env("MP_STRATEGY", second));
         });
     });
+    session.outcome()
+}
+
+/// The step of `ci --long`: what [`test`] leaves out.
+fn every(session: &mut Session) -> Outcome {
+    let mut models = session.cargo(&["test", "-p", "mp-models", "--test", "models", "--", "--exact"]);
+    session.run(models.args(LONG_MODELS));
+    session.run(&mut session.cargo(&["test", "-p", "mp-tests", "--test", "killed", "--test", "killed_pool"]));
     session.outcome()
 }
 

@@ -16,6 +16,9 @@ use crate::session::{Outcome, Session};
 const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 const PAGE: &str = "docs/api.txt";
 const LOG: &str = "CHANGELOG.md";
+/// What the workspace's manifest says of the builds of other crates: with another profile all of them would be checked anew.
+const PROFILE: &str =
+    "[profile.dev]\ndebug = \"line-tables-only\"\n\n[profile.dev.package.\"*\"]\ndebug = false\n";
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
     match attempt(session) {
@@ -64,7 +67,9 @@ fn attempt(session: &mut Session) -> Result<(), String> {
             None => session.cargo(&[]),
         };
         check.args(["check", "--quiet", "-p", name]).args(features).arg("--manifest-path").arg(&manifest);
-        session.run(check.env("CARGO_TARGET_DIR", target.join("published-build")));
+        // Of this compiler the folder that it has filled with other crates already, for which the profile is the same.
+        let folder = if toolchain.is_some() { "published-build" } else { "" };
+        session.run(check.env("CARGO_TARGET_DIR", target.join(folder)));
     }
     Ok(())
 }
@@ -114,7 +119,7 @@ fn unpack(session: &mut Session, packed: &Path, room: &Path, folders: &[String])
     let patches =
         LAYERS.iter().zip(folders).map(|((name, _), folder)| format!("{name}.path = \"{folder}\"\n"));
     let manifest = format!(
-        "[workspace]\nresolver = \"3\"\nmembers = {folders:?}\n\n[patch.crates-io]\n{}",
+        "[workspace]\nresolver = \"3\"\nmembers = {folders:?}\n\n{PROFILE}\n[patch.crates-io]\n{}",
         patches.collect::<String>()
     );
     fs::write(room.join("Cargo.toml"), manifest).map_err(|e| io(room, e))?;
