@@ -5,6 +5,13 @@
 //! twice the time of the better choice (Karlin et al., *Competitive randomized algorithms for non-uniform problems*, 1990).
 //! Where that never pays, it looks for less, down to [`LEAST`].
 //!
+//! # Two sides that both sleep
+//! Where two processes answer each other, and each sleeps while the other works, a sleep takes two wake-ups: that of the other
+//! side, which has to be woken for its answer, and one's own. Each side by itself is right to sleep then, and both together never
+//! get out of it. So a thread notes that it woke another one ([`woke_another`]), and sleeps of up to three wake-ups after that say
+//! that it should look for longer: for up to two, which is what an answer takes whose sender sleeps still. One such answer that is
+//! found by looking, and no side sleeps any more.
+//!
 //! # What a wake-up costs
 //! is measured where it happens, since it differs by ten times between machines and with what they do: a process
 //! that wakes a sleeper notes the time in the parking word (`parking`), and the sleeper subtracts. [`COST`] follows these
@@ -23,6 +30,7 @@
 //!
 //! Nothing but time depends on a seat.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
@@ -194,29 +202,57 @@ impl AdaptiveSpin {
     fn has_paid(&self, nanos: u32) {
         let most = COST.now();
         if self.kind == Spin::Adaptive && nanos < most {
-            self.nanos.store((nanos * 2).min(most), Ordering::Relaxed);
+            self.nanos.store(after_a_find(nanos, most), Ordering::Relaxed);
         }
     }
 
     fn has_not_paid(&self, nanos: u32) {
         if self.kind == Spin::Adaptive {
-            self.nanos.store((nanos / 2).max(LEAST), Ordering::Relaxed);
+            self.nanos.store(after_nothing(nanos), Ordering::Relaxed);
         }
     }
 
     /// Called after a sleep that began at `since`. If what ended it came so soon that a little more patience would have avoided
     /// it, there is more.
     pub fn slept(&self, since: Instant) {
-        let (nanos, most) = (self.nanos.load(Ordering::Relaxed), COST.now());
-        // The wake-up itself is part of it.
-        if self.kind == Spin::Adaptive
-            && nanos != 0
-            && nanos < most
-            && since.elapsed() < Duration::from_nanos(2 * u64::from(most))
-        {
-            self.nanos.store((nanos * 4).min(most), Ordering::Relaxed);
+        let woke = WOKE.take();
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if self.kind == Spin::Adaptive && nanos != 0 {
+            let slept = u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX);
+            if let Some(more) = after_a_sleep(nanos, slept, COST.now(), woke) {
+                self.nanos.store(more, Ordering::Relaxed);
+            }
         }
     }
+}
+
+/// How long to look after a look of `nanos` that found something.
+fn after_a_find(nanos: u32, cost: u32) -> u32 {
+    (nanos * 2).min(cost)
+}
+
+/// How long to look after a look of `nanos` that found nothing.
+fn after_nothing(nanos: u32) -> u32 {
+    (nanos / 2).max(LEAST)
+}
+
+/// How long to look after a sleep of this length, behind a look of `nanos`, if it should be longer than that. `woke`: this thread had
+/// woken another one, which may be the one that was waited for.
+fn after_a_sleep(nanos: u32, slept: u32, cost: u32, woke: bool) -> Option<u32> {
+    // The wake-up itself is part of the sleep.
+    let (most, short) =
+        if woke && !mutant!("spin.both-sleep-on") { (2 * cost, 3 * cost) } else { (cost, 2 * cost) };
+    (nanos < most && slept < short).then(|| (nanos * 4).min(most))
+}
+
+thread_local! {
+    /// Whether this thread has woken another one since it slept last.
+    static WOKE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread has woken another one.
+pub(in crate::arena) fn woke_another() {
+    _ = WOKE.try_with(|woke| woke.set(true));
 }
 
 /// A thread that looks.
@@ -358,6 +394,63 @@ mod tests {
         assert!((150_000..=Cost::MOST).contains(&cost.now()), "{}", cost.now());
         (0..1000).for_each(|_| cost.measured(0));
         assert!((Cost::LEAST..5_100).contains(&cost.now()), "{}", cost.now());
+    }
+
+    /// Two processes that answer each other, on a clock of their own: how many of 50 answers are waited for asleep.
+    fn sleeps_of_two_sides(cost: u32, work: u32, woke: bool) -> usize {
+        // Both have learnt that looking does not pay.
+        let mut patience = [LEAST; 2];
+        let mut other_sleeps = true;
+        let mut sleeps = 0;
+        for turn in 0..50 {
+            let mine = &mut patience[turn % 2];
+            let answered = if other_sleeps { cost + work } else { work };
+            other_sleeps = answered > *mine;
+            if other_sleeps {
+                sleeps += 1;
+                // From the end of its look until it runs again.
+                let slept = answered - *mine + cost;
+                *mine = after_nothing(*mine);
+                *mine = after_a_sleep(*mine, slept, cost, woke).unwrap_or(*mine);
+            } else if *mine < cost {
+                *mine = after_a_find(*mine, cost);
+            }
+        }
+        sleeps
+    }
+
+    #[test]
+    fn two_sides_that_both_sleep_get_out_of_it() {
+        for cost in [5_000, 25_000, 50_000, 200_000] {
+            for work in [300, 1_000, cost / 4, cost / 2] {
+                let sleeps = sleeps_of_two_sides(cost, work, true);
+                assert!(sleeps < 20, "{sleeps} sleeps, wake-ups of {cost} ns, work of {work}");
+            }
+            assert_eq!(sleeps_of_two_sides(cost, 300, false), 50, "not where a thread wakes no other one");
+        }
+    }
+
+    #[test]
+    fn a_sleep_tells_a_side_that_woke_the_other_from_one_that_did_not() {
+        let (cost, slept) = (20_000, 50_000);
+        assert_eq!(after_a_sleep(LEAST, slept, cost, false), None);
+        assert_eq!(after_a_sleep(LEAST, slept, cost, true), Some(4 * LEAST));
+        assert_eq!(
+            after_a_sleep(LEAST, 3 * cost, cost, true),
+            None,
+            "nothing that it does would have avoided that"
+        );
+        assert_eq!(
+            after_a_sleep(2 * cost, slept, cost, true),
+            None,
+            "it looks for no longer than two wake-ups"
+        );
+        WOKE.set(false);
+        let patience = AdaptiveSpin { nanos: AtomicU32::new(LEAST), kind: Spin::Adaptive };
+        woke_another();
+        patience.slept(Instant::now());
+        assert!(!WOKE.get(), "it counts for one sleep");
+        assert_eq!(patience.nanos.load(Ordering::Relaxed), 4 * LEAST);
     }
 
     #[test]
