@@ -118,7 +118,7 @@ fn test(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The step of `ci --long`: what [`test`] leaves out.
+/// The step of `ci --long`: what the step `test` leaves out.
 fn every(session: &mut Session) -> Outcome {
     let mut models = session.cargo(&["test", "-p", "mp-models", "--test", "models", "--", "--exact"]);
     session.run(models.args(LONG_MODELS));
