@@ -90,7 +90,7 @@ impl Session {
 
     /// Runs commands one after the other beside others, and shows afterwards what they have printed.
     pub(crate) fn beside(&mut self, commands: &mut [Command], others: impl FnOnce(&mut Self)) {
-        let shown: Vec<String> = commands.iter().map(|command| shown(command)).collect();
+        let shown: Vec<String> = commands.iter().map(shown).collect();
         let printed = |command: &mut Command| {
             let (mut output, both) = io::pipe()?;
             let mut child = command.stdin(Stdio::null()).stdout(both.try_clone()?).stderr(both).spawn()?;
@@ -235,7 +235,9 @@ mod tests {
         let mut session = Session::new();
         let script = |n: u8| format!("echo 'test result: ok. {n} passed; 0 failed;' >&{}", n % 2 + 1);
         let aside = |session: &mut Session, script: String| {
-            session.beside(Command::new("sh").args(["-c", &script]), |session| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]);
+            session.beside(&mut [command], |session| {
                 session.run(Command::new("sh").args(["-c", "echo 'test result: ok. 3 passed; 0 failed;'"]));
             });
         };
