@@ -41,5 +41,5 @@ pub use mp_reduce::message::{
 };
 pub use mp_reduce::{
     AnyValue, Error as MessageError, ErrorChain, PackError, Reduce, Reduced, Registered, Shared, pack,
-    reduced, register, register_as, register_serde, registered, shared, unpack,
+    reduced, register, register_as, register_local, register_serde, registered, shared, unpack,
 };

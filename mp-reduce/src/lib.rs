@@ -79,7 +79,7 @@ pub use pack::{
 pub use reduce::{Reduce, Reduced, reduced};
 #[doc(hidden)]
 pub use registry::registered_at_start;
-pub use registry::{AnyValue, Registered, register, register_as, register_serde, registered};
+pub use registry::{AnyValue, Registered, register, register_as, register_local, register_serde, registered};
 pub use share::{Shared, shared};
 
 /// The program of the README, as a test.

@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for AnyValue {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (name, ByteString(bytes)) = <(String, ByteString)>::deserialize(d)?;
         let entry = table::of_name(&name).map_err(D::Error::custom)?;
-        let value = entry.read(&bytes).map_err(D::Error::custom)?;
+        let value = entry.read_shared(&bytes).map_err(D::Error::custom)?;
         Ok(Self { value, type_name: entry.type_name() })
     }
 }

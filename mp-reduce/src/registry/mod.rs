@@ -85,6 +85,38 @@ where
     table::add(name, reduce, rebuild)
 }
 
+/// As [`register()`], for a type that is not `Send` and `Sync`, such as one with an `Rc` or a `Cell` in it: its values are made and used in
+/// one thread of each process. They travel as [`Registered`], and in fields; an [`AnyValue`] may go to any thread, and has none of them.
+///
+/// ```
+/// use std::rc::Rc;
+///
+/// use mp_reduce::{Registered, pack, register_local, unpack};
+///
+/// struct Tree(Rc<str>, Vec<Rc<Tree>>);
+///
+/// register_local::<Tree, String>(
+///     |tree| Ok(tree.0.to_string()),
+///     |name| Ok(Tree(name.into(), Vec::new())),
+/// )?;
+/// let Registered(tree) = unpack::<Registered<Tree>>(pack(Registered(Tree("a".into(), Vec::new()))).map_err(|e| e.error)?)?;
+/// assert_eq!((&*tree.0, tree.1.len()), ("a", 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As for `register`.
+pub fn register_local<T, H>(
+    reduce: impl Fn(&T) -> Result<H, Box<dyn std::error::Error + Send + Sync>> + Send + Sync + 'static,
+    rebuild: impl Fn(H) -> Result<T, Box<dyn std::error::Error + Send + Sync>> + Send + Sync + 'static,
+) -> Result<()>
+where
+    T: 'static,
+    H: Serialize + DeserializeOwned,
+{
+    table::add_local(type_name::<T>(), reduce, rebuild)
+}
+
 /// As [`register()`], for a serde type, which travels as itself: so that it can be an [`AnyValue`].
 ///
 /// # Errors
@@ -110,11 +142,16 @@ pub fn register_serde<T: Serialize + DeserializeOwned + Send + Sync + 'static>()
 /// # fn main() {}
 /// ```
 ///
+/// `register!(local Type, …)` is for types that are not `Send` and `Sync`, as [`register_local`].
+///
 /// As [`register()`] otherwise, with the type before the two functions; or [`register_serde`], with the type alone. It stands where items
 /// do. A failure, a type that is registered differently, is written to stderr. (In a program that is linked statically, without glibc, and
 /// in libraries that are loaded later, call the functions instead.)
 #[macro_export]
 macro_rules! register {
+    (local $t:ty, $reduce:expr, $rebuild:expr $(,)?) => {
+        $crate::register!(@ $crate::register_local::<$t, _>($reduce, $rebuild));
+    };
     ($t:ty $(,)?) => {
         $crate::register!(@ $crate::register_serde::<$t>());
     };
@@ -147,13 +184,13 @@ pub fn registered_at_start(register: impl FnOnce() -> Result<()>) {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Registered<T>(pub T);
 
-impl<T: Send + Sync + 'static> Serialize for Registered<T> {
+impl<T: 'static> Serialize for Registered<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         registered::serialize(&self.0, s)
     }
 }
 
-impl<'de, T: Send + Sync + 'static> Deserialize<'de> for Registered<T> {
+impl<'de, T: 'static> Deserialize<'de> for Registered<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         registered::deserialize(d).map(Self)
     }
@@ -172,7 +209,7 @@ pub mod registered {
     ///
     /// # Errors
     /// When the type is not registered in this process, or can't be reduced.
-    pub fn serialize<T: Send + Sync + 'static, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<T: 'static, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
         let entry = table::of_type::<T>().map_err(S::Error::custom)?;
         ByteString(entry.write(value).map_err(S::Error::custom)?).serialize(s)
     }
@@ -181,7 +218,7 @@ pub mod registered {
     ///
     /// # Errors
     /// When the type is not registered in this process, is registered differently, or can't be rebuilt.
-    pub fn deserialize<'de, T: Send + Sync + 'static, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+    pub fn deserialize<'de, T: 'static, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
         let entry = table::of_type::<T>().map_err(D::Error::custom)?;
         let ByteString(bytes) = ByteString::deserialize(d)?;
         let value = entry.read(&bytes).map_err(D::Error::custom)?;

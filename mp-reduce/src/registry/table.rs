@@ -17,7 +17,9 @@ use crate::codec::{part_of, place, read_part};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Write = dyn Fn(&dyn Any) -> Result<Vec<u8>, String> + Send + Sync;
-type Read = dyn Fn(&[u8]) -> Result<Box<dyn Any + Send + Sync>, String> + Send + Sync;
+type Read = dyn Fn(&[u8]) -> Result<Box<dyn Any>, String> + Send + Sync;
+/// Of a value that other threads may have, as that.
+type Share = fn(Box<dyn Any>) -> Option<Box<dyn Any + Send + Sync>>;
 
 /// A registered type.
 pub(super) struct Entry {
@@ -28,6 +30,8 @@ pub(super) struct Entry {
     code: Option<[TypeId; 2]>,
     write: Box<Write>,
     read: Box<Read>,
+    /// `None`: its values stay in the thread that reads them.
+    share: Option<Share>,
 }
 
 /// All of them, one after the other: they are looked at without a lock, and are never taken out again.
@@ -76,6 +80,30 @@ where
     F: Fn(&T) -> Result<H, Failure> + Send + Sync + 'static,
     G: Fn(H) -> Result<T, Failure> + Send + Sync + 'static,
 {
+    add_entry(Entry {
+        share: Some(|value| value.downcast::<T>().ok().map(|value| value as _)),
+        ..entry(name, reduce, rebuild)
+    })
+}
+
+/// As [`add`], of a type whose values stay in one thread.
+pub(super) fn add_local<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> Result<()>
+where
+    T: 'static,
+    H: Serialize + DeserializeOwned,
+    F: Fn(&T) -> Result<H, Failure> + Send + Sync + 'static,
+    G: Fn(H) -> Result<T, Failure> + Send + Sync + 'static,
+{
+    add_entry(entry(name, reduce, rebuild))
+}
+
+fn entry<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> Entry
+where
+    T: 'static,
+    H: Serialize + DeserializeOwned,
+    F: Fn(&T) -> Result<H, Failure> + Send + Sync + 'static,
+    G: Fn(H) -> Result<T, Failure> + Send + Sync + 'static,
+{
     let write = move |value: &dyn Any| {
         let value = value.downcast_ref::<T>().ok_or_else(|| unknown(type_name::<T>()))?;
         let handle = called::<T, _>("reduced", || reduce(value))?;
@@ -88,16 +116,17 @@ where
             format!("{this}, as {handle}: {}{e}; is it registered alike on both sides?", place(&e))
         })?;
         let value = called::<T, _>("rebuilt", || rebuild(handle))?;
-        Ok(Box::new(value) as Box<dyn Any + Send + Sync>)
+        Ok(Box::new(value) as Box<dyn Any>)
     };
-    add_entry(Entry {
+    Entry {
         name: name.to_string(),
         type_id: TypeId::of::<T>(),
         type_name: type_name::<T>(),
         code: (size_of::<F>() + size_of::<G>() == 0).then(|| [TypeId::of::<F>(), TypeId::of::<G>()]),
         write: Box::new(write),
         read: Box::new(read),
-    })
+        share: None,
+    }
 }
 
 fn add_entry(entry: Entry) -> Result<()> {
@@ -150,8 +179,20 @@ impl Entry {
     }
 
     /// The value, made of that again.
-    pub(super) fn read(&self, bytes: &[u8]) -> Result<Box<dyn Any + Send + Sync>, String> {
+    pub(super) fn read(&self, bytes: &[u8]) -> Result<Box<dyn Any>, String> {
         deeper(|| (self.read)(bytes))
+    }
+
+    /// As [`read`](Self::read), for whichever thread.
+    pub(super) fn read_shared(&self, bytes: &[u8]) -> Result<Box<dyn Any + Send + Sync>, String> {
+        let local = || {
+            format!(
+                "a {} can't be an `AnyValue`: it is registered by `register_local`, for a type that is not `Send` and `Sync`",
+                self.type_name
+            )
+        };
+        let share = self.share.ok_or_else(local)?;
+        share(self.read(bytes)?).ok_or_else(|| "a registered type is another one".into())
     }
 
     /// How the type is called in this program.

@@ -133,6 +133,38 @@ fn a_value_of_another_type_comes_back() {
     assert_eq!(value.downcast::<Pattern>().unwrap(), pattern("b"));
 }
 
+/// With an `Rc` in it: its values stay in one thread of each process.
+#[derive(Clone, PartialEq, Debug)]
+struct Counted(std::rc::Rc<Cell<u32>>);
+
+mp::message::register!(local Counted, |c| Ok(c.0.get()), |n: u32| Ok(Counted(std::rc::Rc::new(Cell::new(n)))));
+
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+struct Counts {
+    #[serde(with = "registered")]
+    first: Counted,
+    more: Vec<Registered<Counted>>,
+}
+
+#[test]
+fn a_type_whose_values_stay_in_one_thread() {
+    let counted = |n| Counted(std::rc::Rc::new(Cell::new(n)));
+    same(&[Counts { first: counted(7), more: vec![Registered(counted(8)), Registered(counted(9))] }]);
+    // A value that may go to any thread is none of it, whatever a message says.
+    let bytes = rmp_serde::to_vec(&(std::any::type_name::<Counted>(), ByteBuf(vec![1, 2]))).unwrap();
+    let error = rmp_serde::from_slice::<AnyValue>(&bytes).unwrap_err().to_string();
+    assert!(error.contains("register_local") && error.contains("Counted"), "{error}");
+}
+
+/// As bytes.
+struct ByteBuf(Vec<u8>);
+
+impl Serialize for ByteBuf {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_bytes(&self.0)
+    }
+}
+
 /// What is attached to a value of a registered type arrives with it.
 #[test]
 fn tensors_in_values_of_registered_types() {
