@@ -14,6 +14,7 @@ mod join;
 mod kept;
 mod lease;
 mod lock;
+mod locker;
 mod once;
 mod pages;
 mod random_queue;

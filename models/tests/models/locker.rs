@@ -1,0 +1,579 @@
+//! The locker of descriptors, exhaustively: whichever process is killed or stopped at whichever access or system call, each message has
+//! its own descriptors, and none stays in a compartment that no message has.
+//!
+//! The code makes system calls between its accesses, so that it is no `Steps`: this is written after
+//! `mp-core/src/arena/messages/descriptors.rs`, an access or a call a step. A socket is a word here: the packets in it, the oldest in
+//! the lowest byte, each with its message and its number. What sets the place to look at (`SO_PEEK_OFF`) is a word, too, for
+//! it is the socket's and not the caller's.
+
+use mp_core::mem::{Mem, Word};
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
+
+/// Messages, and so blocks, at most.
+const BLOCKS: u64 = 3;
+/// Compartments.
+const COMPARTMENTS: u64 = 2;
+/// Descriptors of each message.
+const EACH: u64 = 2;
+
+/// What a block is.
+const fn block(b: u64) -> Word {
+    Word::at(8 * b)
+}
+/// Which compartment it has, plus one; how many descriptors are behind that.
+const fn named(b: u64) -> Word {
+    Word::at(8 * (BLOCKS + 2 * b))
+}
+const fn count(b: u64) -> Word {
+    Word::at(8 * (BLOCKS + 2 * b + 1))
+}
+/// Which block a compartment has, plus one.
+const fn compartment(i: u64) -> Word {
+    Word::at(8 * (3 * BLOCKS + i))
+}
+/// Its socket, and where that is looked at.
+const fn socket(i: u64) -> Word {
+    Word::at(8 * (3 * BLOCKS + COMPARTMENTS + i))
+}
+const fn place(i: u64) -> Word {
+    Word::at(8 * (3 * BLOCKS + 2 * COMPARTMENTS + i))
+}
+const WORDS: usize = (3 * BLOCKS + 3 * COMPARTMENTS) as usize;
+
+/// States of a block: free; in a message that is queued; an actor's, or claimed by it to be freed.
+const FREE: u64 = 0;
+const QUEUED: u64 = 1;
+fn held_by(actor: usize) -> u64 {
+    0x100 | actor as u64
+}
+fn claimed_by(actor: usize) -> u64 {
+    0x200 | actor as u64
+}
+/// Whose it is, if it is an actor's.
+fn owner(state: u64) -> Option<usize> {
+    (state >= 0x100).then_some((state & 0xff) as usize)
+}
+
+/// A packet: of this message, with this number.
+fn packet(b: u64, number: u64) -> u64 {
+    (b + 1) << 4 | number
+}
+
+/// A system call at a socket: one access.
+fn call<R>(m: &Memory, socket: Word, f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    let word = m.load(socket);
+    let mut packets: Vec<u8> = word.to_le_bytes().into_iter().take_while(|byte| *byte != 0).collect();
+    let result = f(&mut packets);
+    let mut bytes = [0; 8];
+    bytes[..packets.len()].copy_from_slice(&packets);
+    m.poke(socket, u64::from_le_bytes(bytes));
+    result
+}
+
+/// A mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// The block names its compartment when it has that.
+    NotAhead,
+    /// What frees a block empties the compartment that it names, whether or not that is another's.
+    NameNotCompared,
+    /// The compartment is free before it is empty.
+    FreeFirst,
+    /// What frees a block leaves the descriptors.
+    NotEmptied,
+    /// The packet that is seen is taken for the one that was looked for.
+    NumberNotCompared,
+}
+
+/// What an actor does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Role {
+    /// Sends this message.
+    Sender(u64),
+    /// Receives whatever comes. Two that receive look at one message, as those of a broadcast do: then the first does not free it.
+    Receiver,
+    /// Frees what dead actors had.
+    Sweeper,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    // A sender.
+    Allocate,
+    NoCount,
+    NoName,
+    Find(u64),
+    Ahead(u64),
+    Take(u64),
+    Late(u64),
+    Send(u64, u64),
+    Count(u64, u64),
+    Put,
+    // Receivers and sweepers: this block.
+    Look(u64),
+    Get(u64),
+    Which(u64),
+    HasIt(u64, u64),
+    HowMany(u64, u64),
+    Set(u64, u64, u64, u64),
+    Peek(u64, u64, u64, u64),
+    Claim(u64),
+    Inherit(u64, u64),
+    // That frees.
+    Named(u64),
+    Compare(u64, u64),
+    Empty(u64, u64),
+    Clear(u64, u64),
+    EmptyLate(u64, u64),
+    Free(u64),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    role: Role,
+    bug: Bug,
+    pc: Pc,
+    /// In this round over the blocks: whether there was something to do, and whether those before it were at their ends at its beginning.
+    seen: bool,
+    last: bool,
+}
+
+/// How often each message was put and got.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
+struct Ghost {
+    put: [u8; BLOCKS as usize],
+    got: [u8; BLOCKS as usize],
+}
+
+impl Process {
+    fn new(role: Role, bug: Bug) -> Self {
+        let pc = if matches!(role, Role::Sender(_)) { Pc::Allocate } else { Pc::Look(0) };
+        Self { role, bug, pc, seen: false, last: false }
+    }
+
+    /// After a block: the next one. At the end of a round in which there was nothing to do, whether it can end.
+    fn next(&mut self, b: u64) -> bool {
+        self.pc = Pc::Look((b + 1) % BLOCKS);
+        if b + 1 < BLOCKS {
+            return false;
+        }
+        !std::mem::take(&mut self.seen) && self.last
+    }
+
+    fn is_for_me(&self, state: u64, b: u64, fates: &[Fate]) -> Option<Pc> {
+        match self.role {
+            Role::Receiver if state == QUEUED => Some(Pc::Get(b)),
+            Role::Sweeper if owner(state).is_some_and(|a| fates[a] == Fate::Killed) => {
+                Some(Pc::Inherit(b, state))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let Self { bug, .. } = *self;
+        let mine = if let Role::Sender(b) = self.role { b } else { 0 };
+        let name = mine + 1;
+        match self.pc {
+            Pc::Allocate => {
+                m.store(block(mine), held_by(me));
+                self.pc = Pc::NoCount;
+            }
+            Pc::NoCount => {
+                m.store(count(mine), 0);
+                self.pc = Pc::NoName;
+            }
+            Pc::NoName => {
+                m.store(named(mine), 0);
+                self.pc = Pc::Find(0);
+            }
+            Pc::Find(i) => {
+                let free = m.load(compartment(i)) == 0;
+                self.pc = match (free, bug == Bug::NotAhead) {
+                    (true, false) => Pc::Ahead(i),
+                    (true, true) => Pc::Take(i),
+                    (false, _) => Pc::Find((i + 1) % COMPARTMENTS),
+                };
+            }
+            Pc::Ahead(i) => {
+                m.store(named(mine), i + 1);
+                self.pc = Pc::Take(i);
+            }
+            Pc::Take(i) => {
+                self.pc = match m.cas(compartment(i), 0, name) {
+                    Ok(()) if bug == Bug::NotAhead => Pc::Late(i),
+                    Ok(()) => Pc::Send(i, 0),
+                    Err(_) => Pc::Find((i + 1) % COMPARTMENTS),
+                };
+            }
+            Pc::Late(i) => {
+                m.store(named(mine), i + 1);
+                self.pc = Pc::Send(i, 0);
+            }
+            Pc::Send(i, k) => {
+                call(m, socket(i), |packets| packets.push(packet(mine, k) as u8));
+                self.pc = Pc::Count(i, k + 1);
+            }
+            Pc::Count(i, k) => {
+                m.store(count(mine), k);
+                self.pc = if k < EACH { Pc::Send(i, k) } else { Pc::Put };
+            }
+            Pc::Put => {
+                m.store(block(mine), QUEUED);
+                ghost.put[mine as usize] += 1;
+                return true;
+            }
+            Pc::Look(b) => {
+                if b == 0 {
+                    // All that could bring something are before it.
+                    self.last = !fates[..me].contains(&Fate::Running);
+                }
+                match self.is_for_me(m.load(block(b)), b, fates) {
+                    Some(pc) => self.pc = pc,
+                    None => return self.next(b),
+                }
+            }
+            Pc::Get(b) => match m.cas(block(b), QUEUED, held_by(me)) {
+                Ok(()) => self.pc = Pc::Which(b),
+                Err(_) => return self.next(b),
+            },
+            Pc::Inherit(b, state) => {
+                self.seen = true;
+                match m.cas(block(b), state, claimed_by(me)) {
+                    Ok(()) => self.pc = Pc::Named(b),
+                    Err(_) => return self.next(b),
+                }
+            }
+            Pc::Which(b) => {
+                self.seen = true;
+                let i = m
+                    .load(named(b))
+                    .checked_sub(1)
+                    .expect("torn: a message whose block names no compartment");
+                self.pc = Pc::HasIt(b, i);
+            }
+            Pc::HasIt(b, i) => {
+                assert_eq!(m.load(compartment(i)), b + 1, "torn: a message without its compartment");
+                self.pc = Pc::HowMany(b, i);
+            }
+            Pc::HowMany(b, i) => {
+                assert_eq!(m.load(count(b)), EACH, "torn: a message that says another number");
+                self.pc = Pc::Set(b, i, 0, 0);
+            }
+            Pc::Set(b, i, k, tries) => {
+                m.store(place(i), k);
+                self.pc = Pc::Peek(b, i, k, tries);
+            }
+            Pc::Peek(b, i, k, tries) => {
+                let at = m.peek(place(i)) as usize;
+                let seen = call(m, socket(i), |packets| packets.get(at).copied());
+                let found = seen.filter(|p| u64::from(*p) & 15 == k || bug == Bug::NumberNotCompared);
+                match found {
+                    None => self.pc = Pc::Set(b, i, k, (tries + 1).min(1)),
+                    Some(p) => {
+                        assert_eq!(u64::from(p), packet(b, k), "torn: another descriptor than was sent");
+                        self.pc = if k + 1 < EACH { Pc::Set(b, i, k + 1, 0) } else { Pc::Claim(b) };
+                    }
+                }
+            }
+            Pc::Claim(b) => {
+                m.store(block(b), claimed_by(me));
+                ghost.got[b as usize] += 1;
+                assert!(ghost.got[b as usize] <= 1, "duplicated");
+                self.pc = Pc::Named(b);
+            }
+            Pc::Named(b) => {
+                self.pc = m.load(named(b)).checked_sub(1).map_or(Pc::Free(b), |i| Pc::Compare(b, i));
+            }
+            Pc::Compare(b, i) => {
+                let has = m.load(compartment(i)) == b + 1 || bug == Bug::NameNotCompared;
+                self.pc = match (has, bug) {
+                    (false, _) => Pc::Free(b),
+                    (true, Bug::FreeFirst | Bug::NotEmptied) => Pc::Clear(b, i),
+                    (true, _) => Pc::Empty(b, i),
+                };
+            }
+            Pc::Empty(b, i) | Pc::EmptyLate(b, i) => {
+                let was_empty = call(m, socket(i), |packets| {
+                    let empty = packets.is_empty();
+                    packets.drain(..usize::from(!empty));
+                    empty
+                });
+                let late = matches!(self.pc, Pc::EmptyLate(..));
+                if was_empty {
+                    self.pc = if late { Pc::Free(b) } else { Pc::Clear(b, i) };
+                }
+            }
+            Pc::Clear(b, i) => {
+                m.store(compartment(i), 0);
+                self.pc = if bug == Bug::FreeFirst { Pc::EmptyLate(b, i) } else { Pc::Free(b) };
+            }
+            Pc::Free(b) => {
+                m.store(block(b), FREE);
+                return self.next(b);
+            }
+        }
+        false
+    }
+}
+
+fn world(senders: u64, receivers: usize, sweepers: usize, bug: Bug) -> World<Process> {
+    let senders = (0..senders).map(Role::Sender);
+    let roles = senders.chain([Role::Receiver].repeat(receivers)).chain([Role::Sweeper].repeat(sweepers));
+    World::new(Memory::new(WORDS), roles.map(|role| Process::new(role, bug)).collect(), Ghost::default())
+}
+
+fn explore(world: World<Process>, kills: u32, stops: u32) {
+    let of = |w: &World<Process>, role: fn(Role) -> bool, fate: Fate| {
+        w.actors.iter().zip(&w.fates).any(|(a, f)| role(a.role) && *f == fate)
+    };
+    let end = move |w: &World<Process>| {
+        // What is the last to end has seen what all others left; without one that sweeps, nothing is left if none was killed.
+        let sweeps = w.actors.last().is_some_and(|last| last.role == Role::Sweeper);
+        if w.fates.last() != Some(&Fate::Ended) || !sweeps && w.fates.contains(&Fate::Killed) {
+            return;
+        }
+        for i in 0..COMPARTMENTS {
+            let (has, packets) = (w.memory.peek(compartment(i)), w.memory.peek(socket(i)));
+            // What a stopped actor has is its own still; and a message that no receiver is left for is in its queue.
+            let state = has.checked_sub(1).map(|b| w.memory.peek(block(b)));
+            let excused = state.is_some_and(|state| {
+                state == QUEUED && !of(w, |role| role == Role::Receiver, Fate::Ended)
+                    || owner(state).is_some_and(|a| w.fates[a] == Fate::Stopped)
+            });
+            assert!(excused || has == 0, "leaked: compartment {i} of block {has}, which is {state:?}");
+            assert!(excused || packets == 0, "leaked: descriptors of no message");
+        }
+        for b in 0..BLOCKS as usize {
+            let gone = w.fates.iter().any(|fate| matches!(fate, Fate::Killed | Fate::Stopped));
+            assert!(gone || w.ghost.put[b] == w.ghost.got[b], "lost");
+        }
+    };
+    // Receivers wait for senders, and senders for a compartment: only as long as the others are alive.
+    let wedged = |w: &World<Process>| {
+        let gone = |fate: &Fate| matches!(fate, Fate::Killed | Fate::Stopped);
+        !w.fates.iter().any(gone) && w.fates.contains(&Fate::Running)
+    };
+    world.explore(kills, stops, end, wedged);
+}
+
+#[test]
+fn a_sender_and_a_receiver_are_killed_anywhere() {
+    explore(world(1, 1, 1, Bug::None), 2, 0);
+}
+
+#[test]
+fn two_senders_one_of_them_or_the_receiver_is_killed() {
+    explore(world(2, 1, 1, Bug::None), 1, 0);
+}
+
+#[test]
+fn what_sweeps_is_killed_too() {
+    explore(world(1, 1, 2, Bug::None), 2, 0);
+}
+
+#[test]
+fn a_stopped_process_keeps_its_own() {
+    explore(world(2, 1, 1, Bug::None), 0, 1);
+    explore(world(1, 1, 1, Bug::None), 1, 1);
+}
+
+#[test]
+fn more_senders_than_compartments() {
+    explore(world(3, 1, 0, Bug::None), 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "leaked")]
+fn a_block_that_names_its_compartment_late_leaks_it() {
+    explore(world(1, 1, 1, Bug::NotAhead), 1, 0);
+}
+
+#[test]
+#[should_panic(expected = "torn")]
+fn a_compartment_that_is_anothers_is_not_emptied() {
+    explore(world(2, 1, 1, Bug::NameNotCompared), 1, 0);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn a_compartment_is_empty_before_it_is_free() {
+    // The receiver takes packets out that are another message's by then.
+    explore(world(3, 1, 0, Bug::FreeFirst), 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "torn")]
+fn descriptors_that_stay_are_the_next_messages() {
+    explore(world(3, 1, 0, Bug::NotEmptied), 0, 0);
+}
+
+/// Two that look at one socket: each sets the place for both.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Looker {
+    bug: Bug,
+    wanted: Vec<u64>,
+    set: bool,
+}
+
+impl Actor for Looker {
+    type Ghost = ();
+
+    fn step(&mut self, _: usize, m: &Memory, _: &[Fate], (): &mut ()) -> bool {
+        let Some(&wanted) = self.wanted.first() else { return true };
+        self.set = !self.set;
+        if self.set {
+            m.store(place(0), wanted);
+            return false;
+        }
+        let at = m.peek(place(0)) as usize;
+        let seen = call(m, socket(0), |packets| packets.get(at).copied());
+        if let Some(p) = seen.filter(|p| u64::from(*p) & 15 == wanted || self.bug == Bug::NumberNotCompared) {
+            assert_eq!(u64::from(p), packet(0, wanted), "torn: another descriptor than was sent");
+            self.wanted.remove(0);
+        }
+        self.wanted.is_empty()
+    }
+}
+
+fn lookers(wanted: &[&[u64]], bug: Bug) {
+    let m = Memory::new(WORDS);
+    (0..4).for_each(|k| call(&m, socket(0), |packets| packets.push(packet(0, k) as u8)));
+    let looker = |wanted: &&[u64]| Looker { bug, wanted: wanted.to_vec(), set: false };
+    let world = World::new(m, wanted.iter().map(looker).collect(), ());
+    // A stopped one does not keep the others from finding theirs.
+    world.explore(1, 1, |_| {}, |w| w.fates.contains(&Fate::Running));
+}
+
+#[test]
+fn all_that_look_at_one_socket_find_theirs() {
+    lookers(&[&[0, 1, 2, 3], &[0, 1, 2, 3]], Bug::None);
+    lookers(&[&[0, 3], &[2, 1], &[1, 1]], Bug::None);
+}
+
+#[test]
+#[should_panic(expected = "torn")]
+fn a_packet_of_another_number_is_not_taken() {
+    lookers(&[&[0, 1], &[1, 0]], Bug::NumberNotCompared);
+}
+
+/// The row of pairs: how many are counted, the packets of the table, and the lock's holder, plus one.
+const PAIRS: Word = Word::at(0);
+const TABLE: Word = Word::at(8);
+const LOCK: Word = Word::at(16);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum AddPc {
+    See,
+    Lock,
+    Replace(u64),
+    Look(u64),
+    Packets(u64),
+    Send(u64),
+    Count(u64),
+    Unlock,
+}
+
+/// Adds a pair, unless another one does.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Adder {
+    /// A packet that is there and not counted is not looked for.
+    careless: bool,
+    times: u32,
+    seen: u64,
+    pc: AddPc,
+}
+
+impl Actor for Adder {
+    type Ghost = ();
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], (): &mut ()) -> bool {
+        match self.pc {
+            AddPc::See => {
+                self.seen = m.load(PAIRS);
+                self.pc = AddPc::Lock;
+            }
+            AddPc::Lock => match m.cas(LOCK, 0, me as u64 + 1) {
+                Ok(()) => self.pc = AddPc::Look(0),
+                Err(holder) if fates[holder as usize - 1] == Fate::Killed => self.pc = AddPc::Replace(holder),
+                Err(_) => {}
+            },
+            AddPc::Replace(holder) => {
+                self.pc =
+                    if m.cas(LOCK, holder, me as u64 + 1).is_ok() { AddPc::Look(0) } else { AddPc::Lock };
+            }
+            AddPc::Look(_) => {
+                let pairs = m.load(PAIRS);
+                self.pc = if pairs == self.seen { AddPc::Packets(pairs) } else { AddPc::Unlock };
+            }
+            AddPc::Packets(pairs) => {
+                let found = call(m, TABLE, |packets| packets.len() as u64) > pairs && !self.careless;
+                self.pc = if found { AddPc::Count(pairs) } else { AddPc::Send(pairs) };
+            }
+            AddPc::Send(pairs) => {
+                call(m, TABLE, |packets| {
+                    packets.push(pairs as u8 + 1);
+                    assert_eq!(
+                        packets.len() as u64,
+                        pairs + 1,
+                        "torn: a packet that is not where its number says"
+                    );
+                });
+                self.pc = AddPc::Count(pairs);
+            }
+            AddPc::Count(pairs) => {
+                m.store(PAIRS, pairs + 1);
+                self.pc = AddPc::Unlock;
+            }
+            AddPc::Unlock => {
+                _ = m.cas(LOCK, me as u64 + 1, 0);
+                self.times -= 1;
+                self.pc = AddPc::See;
+                return self.times == 0;
+            }
+        }
+        false
+    }
+}
+
+fn adders(times: &[u32], careless: bool, kills: u32, stops: u32) {
+    let adder = |times: &u32| Adder { careless, times: *times, seen: 0, pc: AddPc::See };
+    let world = World::new(Memory::new(3), times.iter().map(adder).collect(), ());
+    let end = |w: &World<Adder>| {
+        let (pairs, mut packets) = (w.memory.peek(PAIRS), 0);
+        call(&w.memory, TABLE, |all| packets = all.len() as u64);
+        let gone = w.fates.iter().any(|fate| matches!(fate, Fate::Killed | Fate::Stopped));
+        assert!(packets == pairs || gone && packets == pairs + 1, "{packets} packets, {pairs} counted");
+        assert!(gone || pairs > 0);
+    };
+    // One that is stopped with the lock keeps others from adding pairs: they get an error in processes.
+    let wedged = |w: &World<Adder>| w.fates.contains(&Fate::Running) && !w.fates.contains(&Fate::Stopped);
+    world.explore(kills, stops, end, wedged);
+}
+
+#[test]
+fn pairs_are_added_once_whichever_process_is_killed() {
+    adders(&[1, 1], false, 2, 0);
+    adders(&[2, 1, 1], false, 2, 0);
+    adders(&[2, 2], false, 1, 1);
+}
+
+#[test]
+#[should_panic(expected = "torn")]
+fn a_packet_that_is_not_counted_is_found() {
+    adders(&[1, 1], true, 1, 0);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(world(3, 2, 2, Bug::None), 2, 0);
+        adders(&[2, 2, 2, 2], false, 3, 0);
+    });
+}
