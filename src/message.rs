@@ -29,6 +29,7 @@
 //! | an `Arc` or `Rc` that is mentioned twice arrives as one | [`shared`](mod@shared), for fields |
 //! | what functions of processes and tasks may return | [`IntoOutcome`]; [`PlainOutcome`], for a type of your own |
 //! | a message that can't be read | [`Undecodable`]: its type, the place in it, its bytes |
+//! | a message that can't be read yet, for lack of descriptors | [`Unread`] |
 //! | to write [`Message`] by hand | [`Codec`], [`Outgoing`], [`Incoming`], [`Returned`] |
 
 #[doc(no_inline)]
@@ -40,6 +41,6 @@ pub use mp_reduce::message::{
     Codec, Incoming, IntoOutcome, MAX_NESTING, Outgoing, PlainOutcome, Result, Returned, Undecodable,
 };
 pub use mp_reduce::{
-    AnyValue, Error as MessageError, ErrorChain, PackError, Reduce, Reduced, Registered, Shared, pack,
-    reduced, register, register_as, register_local, register_serde, registered, shared, unpack,
+    AnyValue, Error as MessageError, ErrorChain, PackError, Reduce, Reduced, Registered, Shared, Unread,
+    pack, reduced, register, register_as, register_local, register_serde, registered, shared, unpack,
 };

@@ -95,8 +95,10 @@ pub use arena::*;
 pub use authkey::{AuthKey, authkey, set_authkey};
 pub use bytemuck;
 #[doc(hidden)]
+pub use error::sent;
+#[doc(hidden)]
 pub use error::{Bytes, INTERRUPTED, show};
-pub use error::{Error, MessagesInFlight, QueuedMessages, Result};
+pub use error::{Error, ErrorChain, MessagesInFlight, QueuedMessages, Result};
 #[doc(hidden)]
 pub use invitation::way::{accept_held, accept_inherited, invite_command, invite_holder};
 pub use invitation::{Invitation, InvitationState};

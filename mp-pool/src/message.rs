@@ -72,17 +72,27 @@ pub(crate) enum Sent {
 
 impl Sent {
     /// The one that was sent as a closure; or why it can't be read.
-    pub(crate) fn read(self) -> Result<Runner, String> {
+    pub(crate) fn read(self) -> Result<Runner, NotRead> {
         let mut inc = match self {
             Sent::In(inc) => inc,
-            Sent::Out(_) => return Err("it is not there".into()),
+            Sent::Out(_) => return Err(NotRead::Never("it is not there".into())),
         };
+        if let Err(error) = inc.claim() {
+            return Err(NotRead::Yet(Sent::In(inc), error.to_string()));
+        }
         let read = || Closure::<(), Runner>::decode::<MessagePack>(&mut inc).map(|closure| closure.call(()));
         match Raise::catch(read) {
-            Ok(read) => read.map_err(|error| error.to_string()),
-            Err(raise) => Err(raise.message().to_string()),
+            Ok(read) => read.map_err(|error| NotRead::Never(error.to_string())),
+            Err(raise) => Err(NotRead::Never(raise.message().to_string())),
         }
     }
+}
+
+/// Why a function can't be read.
+pub(crate) enum NotRead {
+    Never(String),
+    /// For lack of descriptors: here it is.
+    Yet(Sent, String),
 }
 
 const RUN: u8 = 0;
@@ -93,6 +103,9 @@ const ALONE: u8 = 4;
 const ALONE_TIMED: u8 = 5;
 
 impl Message for Task {
+    // By its function.
+    const READ_LATER: bool = true;
+
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
             Task::Run { id, code, timed, args } => {
@@ -172,6 +185,8 @@ pub(crate) enum Reply {
     Raised { worker: usize, id: u64, item: usize, raise: Box<Raise> },
     /// The arguments could not be read: where, and why.
     Undecodable { worker: usize, id: u64, item: usize, arguments: Box<Undecodable> },
+    /// There are too few descriptors for those in the arguments, which go back; a number that says which type they are of.
+    Unread { worker: usize, id: u64, item: usize, fingerprint: u64, why: String, arguments: Value },
     /// There is nothing that could read the arguments (`false`), or the result could not be written.
     Unsendable { worker: usize, id: u64, item: usize, result: bool, why: String },
     /// From this process to itself: there is something else to look at.
@@ -188,6 +203,7 @@ const NOTED: u8 = 6;
 const PART: u8 = 7;
 const REMAKING: u8 = 8;
 const UNDECODABLE: u8 = 9;
+const UNREAD: u8 = 10;
 
 impl Reply {
     /// Which worker says here what came of tasks, and how long they took, in nanoseconds, if it says that.
@@ -197,6 +213,7 @@ impl Reply {
             Reply::Done { worker, .. }
             | Reply::Raised { worker, .. }
             | Reply::Undecodable { worker, .. }
+            | Reply::Unread { worker, .. }
             | Reply::Unsendable { worker, .. } => Some((*worker, None)),
             Reply::Ready { .. } | Reply::Remaking { .. } | Reply::Noted { .. } | Reply::Wake => None,
         }
@@ -212,6 +229,7 @@ impl Reply {
             Reply::Done { worker, id, item, .. } => (DONE, worker, *id, item),
             Reply::Raised { worker, id, item, .. } => (RAISED, worker, *id, item),
             Reply::Undecodable { worker, id, item, .. } => (UNDECODABLE, worker, *id, item),
+            Reply::Unread { worker, id, item, .. } => (UNREAD, worker, *id, item),
             Reply::Unsendable { worker, id, item, result: true, .. } => (VALUE, worker, *id, item),
             Reply::Unsendable { worker, id, item, result: false, .. } => (ARGUMENTS, worker, *id, item),
             Reply::Wake => (WAKE, &0, 0, &0),
@@ -221,6 +239,9 @@ impl Reply {
 }
 
 impl Message for Reply {
+    // By the call that it is for.
+    const READ_LATER: bool = true;
+
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         if matches!(self, Reply::Wake) {
             // So small that its message needs no memory of its own.
@@ -243,8 +264,13 @@ impl Message for Reply {
                 out.bytes().extend_from_slice(arguments.bytes());
                 Ok(())
             }
+            Reply::Unread { fingerprint, why, arguments: Value::Out(arguments), .. } => {
+                write_words(out, [*fingerprint, why.len() as u64]);
+                out.bytes().extend_from_slice(why.as_bytes());
+                out.append(std::mem::take(arguments))
+            }
             Reply::Unsendable { why, .. } => C::write(out, why),
-            Reply::Part { .. } | Reply::Done { .. } => {
+            Reply::Part { .. } | Reply::Done { .. } | Reply::Unread { .. } => {
                 Err(Error::Unsendable("it was received, and is not sent again".into()))
             }
         }
@@ -274,6 +300,13 @@ impl Message for Reply {
                 let parts = C::read::<[String; 3]>(inc)?;
                 let arguments = Box::new(Undecodable::from_parts(parts, inc.rest().to_vec()));
                 Ok(Reply::Undecodable { worker, id, item, arguments })
+            }
+            UNREAD => {
+                let [fingerprint, len] = words(inc)?;
+                let len = usize::try_from(len).map_err(|_| too_short())?;
+                let why = String::from_utf8_lossy(inc.rest().get(..len).ok_or_else(too_short)?).into_owned();
+                inc.advance(len);
+                Ok(Reply::Unread { worker, id, item, fingerprint, why, arguments: Value::In(rest(inc)) })
             }
             ARGUMENTS | VALUE => {
                 Ok(Reply::Unsendable { worker, id, item, result: kind == VALUE, why: C::read(inc)? })

@@ -4,8 +4,10 @@ use std::fmt;
 
 use mp_core::INTERRUPTED;
 use mp_core::words::Member;
+use serde::{Deserialize, Serialize};
 
 /// Why a value was not put. It is in here, as it was, to be taken out with [`into_value`](Self::into_value).
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PutError<T> {
     /// The queue is full, or has its share of [what fits](crate::Queue#how-much-fits) while others have all the rest, and that
@@ -210,7 +212,7 @@ impl<T> std::error::Error for PutError<T> {
 }
 
 /// What the other side of a connection over a socket said before it went: which message it did not take.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TypeRefusal {
     /// The name of the type that was sent to it; empty if it does not know that.
     pub sent: String,
@@ -231,7 +233,7 @@ impl fmt::Display for TypeRefusal {
 }
 
 /// A process that works on messages, which it has taken with acknowledgement.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Leaseholder {
     /// The process.
     pub member: Member,
@@ -257,6 +259,7 @@ pub(crate) fn list(f: &mut fmt::Formatter<'_>, holders: &[Leaseholder]) -> fmt::
 }
 
 /// Why nothing was got. (A queue that is closed and drained is no error: then the functions return `None`.)
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum GetError {
     /// The queue is empty, and stays so as long as this call was willing to wait.
@@ -343,6 +346,7 @@ impl From<mp_reduce::Error> for GetError {
 }
 
 /// Received bytes that did not fit.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "BufferTooShort")]
 pub enum RecvIntoError {

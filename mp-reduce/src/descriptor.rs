@@ -43,9 +43,10 @@
 //!   needed at most stays counted until the program ends. A queue with a bound waits then, as if it were full; one
 //!   without gives the value back, and so do arguments and tasks: [`TooManyDescriptors`](mp_core::Error::TooManyDescriptors).
 //! - Sender and receiver need three descriptors to spare at least, and as many as are in the message. If the receiver has too few
-//!   ([`OutOfDescriptors`](mp_core::Error::OutOfDescriptors)), the message goes back to its queue and is the next one. Where it is an
-//!   argument, a task or a result, it is lost.
-//! - Values that leave the memory of this family of processes (a `Connection` over a socket) can't have descriptors in them.
+//!   ([`OutOfDescriptors`](mp_core::Error::OutOfDescriptors)), the message goes back to its queue and is the next one. Arguments, tasks and
+//!   results are in the error, whole, to be read later: [`Unread`](crate::Unread).
+//! - Values that leave the memory of this family of processes (a `Connection` over a socket) can't have descriptors in them: invite the other
+//!   program, and send a queue.
 //!
 //! # Errors
 //! Writing fails where the descriptors can't be kept for a receiver, reading where this process may have no more open: see the limits.

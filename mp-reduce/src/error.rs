@@ -3,11 +3,13 @@
 use std::fmt;
 
 use mp_core::message::Undecodable;
+use serde::{Deserialize, Serialize};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong between a value and its bytes.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
     /// Shared memory: none left, forked, and so on.
@@ -15,7 +17,9 @@ pub enum Error {
     /// A message of one type arrived where another was expected.
     TypeMismatch {
         /// The name of the expected type.
-        expected: &'static str,
+        // (In full: serde would borrow from what it reads where the type is just `str`.)
+        #[serde(with = "mp_core::sent::text")]
+        expected: &'static std::primitive::str,
         /// The name of the type that arrived; `None` if the message doesn't carry it.
         found: Option<String>,
         /// The bytes of the message, so that it is not lost.

@@ -59,6 +59,7 @@ mod pack;
 mod reduce;
 mod registry;
 mod share;
+mod unread;
 
 pub use builtin::ErrorChain;
 #[doc(hidden)]
@@ -81,6 +82,9 @@ pub use reduce::{Reduce, Reduced, reduced};
 pub use registry::registered_at_start;
 pub use registry::{AnyValue, Registered, register, register_as, register_local, register_serde, registered};
 pub use share::{Shared, shared};
+pub use unread::Unread;
+#[doc(hidden)]
+pub use unread::unpack_or_keep;
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

@@ -353,7 +353,7 @@ pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
 
 /// Reads the value; if it can't be, the error has the bytes.
 #[inline]
-fn decode<T: Message>(inc: &mut Incoming) -> Result<T> {
+pub(crate) fn decode<T: Message>(inc: &mut Incoming) -> Result<T> {
     match afresh(|| T::decode::<MessagePack>(inc)) {
         Ok(value) => Ok(value),
         Err(e) => match inc.refusal() {
@@ -370,6 +370,6 @@ fn undecodable<T>(error: mp_core::Error, bytes: &[u8]) -> Error {
 
 /// The sender's type is another one.
 #[cold]
-fn mismatch<T>(bytes: Vec<u8>) -> Error {
+pub(crate) fn mismatch<T>(bytes: Vec<u8>) -> Error {
     Error::TypeMismatch { expected: type_name::<T>(), found: None, bytes }
 }

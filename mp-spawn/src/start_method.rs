@@ -92,7 +92,7 @@ impl fmt::Display for StartMethod {
 }
 
 /// The error for an unknown start method.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnknownStartMethod(String);
 
 impl fmt::Display for UnknownStartMethod {

@@ -4,11 +4,12 @@ use std::fmt;
 
 use mp_core::Error;
 use mp_core::words::Member;
+use serde::{Deserialize, Serialize};
 
 use crate::steps::barrier::How;
 
 /// A process that has what another one waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerProcess {
     /// Its tag.
     pub member: Member,
@@ -31,6 +32,7 @@ fn list(f: &mut fmt::Formatter<'_>, holders: &[PeerProcess]) -> fmt::Result {
 }
 
 /// Why a permit was not had, or not given back.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum AcquireError {
     /// All permits are taken, and stayed so until this call's time was over.
@@ -91,6 +93,7 @@ impl From<Error> for AcquireError {
 }
 
 /// Why a barrier was not passed.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum BarrierError {
     /// The caller's time was over; the barrier is broken now, for all.

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::words::BlockId;
 
 /// Which queues and processes have the messages that are on their way.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MessagesInFlight {
     /// The queue that was to get one more, by the number that its `Debug` shows.
@@ -25,7 +27,7 @@ pub struct MessagesInFlight {
 }
 
 /// The messages of one queue, those included that are leased.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct QueuedMessages {
     /// The number that the queue's `Debug` shows.

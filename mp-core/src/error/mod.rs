@@ -2,13 +2,18 @@
 
 mod dtype;
 mod messages_in_flight;
+#[doc(hidden)]
+pub mod sent;
 mod undecodable;
 
 use std::fmt;
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
 use crate::words::{DType, Member};
 pub use messages_in_flight::{MessagesInFlight, QueuedMessages};
+pub use sent::ErrorChain;
 pub use undecodable::{Undecodable, in_field};
 
 /// `Result` with this crate's [`Error`].
@@ -25,22 +30,32 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | what is there is used up; later it may work | [`OutOfMemory`](Self::OutOfMemory), [`ArenaFull`](Self::ArenaFull), [`TooManyMessages`](Self::TooManyMessages), [`OutOfDescriptors`](Self::OutOfDescriptors), [`TooManyDescriptors`](Self::TooManyDescriptors), [`Held`](Self::Held), [`NotPut`](Self::NotPut) |
 /// | this process | [`Forked`](Self::Forked), [`ArenaExists`](Self::ArenaExists), [`Interrupted`](Self::Interrupted) |
 /// | the system | [`Os`](Self::Os), [`Directory`](Self::Directory) |
+///
+/// It can be sent, in a `Result` as well: it arrives as the same variant, with what it says and with its sources (those of other
+/// crates as an [`ErrorChain`]).
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused something.
     Os {
         /// What was being done.
-        what: &'static str,
+        // (In full: serde would borrow from what it reads where the type is just `str`. Likewise below.)
+        #[serde(with = "sent::text")]
+        what: &'static std::primitive::str,
         /// The kernel's reason.
+        #[serde(with = "sent::io")]
         source: io::Error,
     },
     /// The directory for shared memory with names can't be used.
     Directory {
         /// Which directory.
+        #[serde(with = "sent::path")]
         path: std::path::PathBuf,
         /// What is wrong with it.
-        what: &'static str,
+        #[serde(with = "sent::text")]
+        what: &'static std::primitive::str,
         /// The kernel's reason.
+        #[serde(with = "sent::io")]
         source: io::Error,
     },
     /// There is not enough memory for what was asked. Nothing was changed; after memory was freed it works, unless more was
@@ -56,7 +71,8 @@ pub enum Error {
     /// A table of the arena, or its address range, is used up.
     ArenaFull {
         /// What was asked for.
-        what: &'static str,
+        #[serde(with = "sent::text")]
+        what: &'static std::primitive::str,
         /// How much of it.
         asked: u64,
         /// How much of it the arena has.
@@ -71,11 +87,12 @@ pub enum Error {
     /// Something that was to be attached as an arena isn't one.
     NotAnArena(String),
     /// This process has an arena already, which stays as it is; what to do instead.
-    ArenaExists(&'static str),
+    ArenaExists(#[serde(with = "sent::text")] &'static std::primitive::str),
     /// The arena was made by another version of this library.
     Version {
         /// What differs.
-        what: &'static str,
+        #[serde(with = "sent::text")]
+        what: &'static std::primitive::str,
         /// The value in the arena.
         theirs: u64,
         /// The value of this build.
@@ -88,7 +105,8 @@ pub enum Error {
     /// A lock of the arena is held by a process that makes no progress (stopped, or very slow).
     Held {
         /// What is locked.
-        what: &'static str,
+        #[serde(with = "sent::text")]
+        what: &'static std::primitive::str,
         /// The holder.
         holder: Member,
         /// Its process id.
@@ -114,7 +132,7 @@ pub enum Error {
     /// A tensor that is the result of tensors that require gradients can't be sent.
     NonLeaf,
     /// A handle was serialised or deserialised outside of a message.
-    OutsideMessage(&'static str),
+    OutsideMessage(#[serde(with = "sent::text")] &'static std::primitive::str),
     /// A value can't be sent: its `Serialize` refused or panicked, or it has something in it that can't go there.
     Unsendable(String),
     /// Bytes that arrived, or words in shared memory, make no sense.
@@ -136,6 +154,7 @@ pub enum Error {
         /// What was asked for.
         asked: String,
         /// The supported ones.
+        #[serde(with = "sent::texts")]
         supported: Vec<&'static str>,
     },
 }

@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::Error;
 
 /// A message that could not be read as its type: where in it, why, and its bytes, so that it is not lost.
 ///
 /// (What was attached to it, tensors and queues, is released.)
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Undecodable {
     type_name: Cow<'static, str>,
     path: String,

@@ -56,6 +56,11 @@ pub trait Message: Sized + 'static {
     /// [`Error::Malformed`] when these are not its bytes and attachments.
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self>;
 
+    /// Whether [`decode`](Self::decode) leaves what is attached to be read later: then a queue hands the message out also where its
+    /// receiver has no descriptors to spare for those in it, and its reader has to look after that.
+    #[doc(hidden)]
+    const READ_LATER: bool = false;
+
     /// Reads the value of a message to which nothing is attached: of its bytes alone.
     ///
     /// # Errors

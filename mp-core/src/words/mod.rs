@@ -32,6 +32,8 @@ mod wait_note;
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 pub use attach::{Access, Attach, Grant};
 pub use block_state::{BlockState, Kind, Life};
 pub use current::Current;
@@ -50,7 +52,7 @@ const fn bits(v: u64, at: u32, len: u32) -> u64 {
 ///
 /// A slot is used again only when nothing that the sweep visits (blocks, envelopes, queues) names its old tenant. The
 /// words of locks and permits may still name it: the epoch tells it from the next 4095 tenants.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member(u32);
 
 impl Member {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::{Number, Undecodable};
 use mp_core::user_code::Each;
-use mp_reduce::{Message, MessagePack};
+use mp_reduce::{Message, MessagePack, TypeFingerprint, Unread};
 use mp_spawn::Raise;
 
 use crate::calls::job::{Job, Progress, Slots};
@@ -25,6 +25,15 @@ pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> 
     match &mut run.what {
         What::Values(many, from) => read_plain(many.get(*from + i)),
         What::One(received) => {
+            if let Err(error) = received.claim()
+                && !mp_core::mutant!("locker.unread.task-result-dropped")
+            {
+                let fingerprint = TypeFingerprint::<T>::new().get();
+                return Err(TaskError::unread_value(
+                    error,
+                    Unread::new(std::mem::take(received), fingerprint),
+                ));
+            }
             // What comes before it is the worker's.
             let before = received.whole().len() - received.rest().len();
             let error = match Raise::catch(|| T::decode::<MessagePack>(received)) {
@@ -80,7 +89,7 @@ fn unreadable<T>(error: mp_core::Error, bytes: &[u8]) -> TaskError {
         mp_core::Error::Undecodable(undecodable) => Some(Arc::from(undecodable)),
         _ => None,
     };
-    TaskError::Value { why, undecodable, attempts: Attempts::default() }
+    TaskError::Value { why, undecodable, unread: None, attempts: Attempts::default() }
 }
 
 /// How many results there are: one, or one for each item.

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::child::note;
 use crate::clock::TaskClock;
 use crate::held::{Failure, Held, MakeState};
-use crate::message::{Reply, Task, Value, Values};
+use crate::message::{NotRead, Reply, Sent, Task, Value, Values};
 use crate::run::row::{Part, Row};
 use crate::run::runner::{Ran, Runner};
 use crate::run::values::Args;
@@ -84,10 +84,10 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
     let mut held = Held::new(state);
     held.make()?;
     say(&replies, Reply::Ready { worker, pid: std::process::id() })?;
-    let (known, waiting) = (HashMap::new(), HashMap::new());
+    let (known, waiting, unread) = (HashMap::new(), HashMap::new(), HashMap::new());
     note::of_worker(watch.clone());
     let (clock, own) = (TaskClock::of_worker(watch.clone()), Own::new(watch));
-    let mut life = Life { worker, replies, clock, own, held, known, waiting, done: 0, most_tasks };
+    let mut life = Life { worker, replies, clock, own, held, known, unread, waiting, done: 0, most_tasks };
     while !life.is_over() {
         match tasks.get() {
             Ok(Some(task)) => life.take(task)?,
@@ -105,7 +105,14 @@ struct Run {
     args: Args,
 }
 
-type Known = Result<Apart<Runner>, String>;
+type Known = Result<Apart<Runner>, Unknown>;
+
+/// Why a function is not known.
+struct Unknown {
+    why: String,
+    /// For lack of descriptors: it is read again for the next tasks.
+    for_now: bool,
+}
 
 struct Life {
     worker: usize,
@@ -114,6 +121,8 @@ struct Life {
     own: Own,
     held: Held,
     known: HashMap<u64, Rc<Known>>,
+    /// Functions that it could not read for lack of descriptors.
+    unread: HashMap<u64, Sent>,
     /// Chunks of functions that it is about to learn: the note was taken back with other tasks, by the pool, and comes again.
     waiting: HashMap<u64, Vec<Run>>,
     /// How many tasks it has done.
@@ -145,6 +154,9 @@ impl Life {
         match task {
             Task::Run { id, code, timed, args } => {
                 let run = Run { id, timed, args };
+                if let Some(runner) = self.unread.remove(&code) {
+                    self.learn(code, runner);
+                }
                 if let Some(known) = self.known.get(&code).cloned() {
                     return self.run(&known, run);
                 }
@@ -154,17 +166,33 @@ impl Life {
                 Ok(())
             }
             Task::Learn { code, runner } => {
-                let known = Rc::new(runner.read().map(Apart::new));
+                let known = self.learn(code, runner);
                 say(&self.replies, Reply::Noted { worker, code })?;
                 let waiting = self.waiting.remove(&code).unwrap_or_default();
-                self.known.insert(code, Rc::clone(&known));
                 waiting.into_iter().try_for_each(|run| self.run(&known, run))
             }
             Task::Forget { code } => {
                 self.known.remove(&code);
+                self.unread.remove(&code);
                 say(&self.replies, Reply::Noted { worker, code })
             }
         }
+    }
+
+    /// Reads a function.
+    fn learn(&mut self, code: u64, runner: Sent) -> Rc<Known> {
+        let known = Rc::new(match runner.read() {
+            Ok(runner) => Ok(Apart::new(runner)),
+            Err(NotRead::Never(why)) => Err(Unknown { why, for_now: false }),
+            Err(NotRead::Yet(runner, why)) => {
+                if !mp_core::mutant!("locker.unread.function-dropped") {
+                    self.unread.insert(code, runner);
+                }
+                Err(Unknown { why, for_now: true })
+            }
+        });
+        self.known.insert(code, Rc::clone(&known));
+        known
     }
 
     /// Runs a chunk, as far as it is not taken back.
@@ -185,7 +213,10 @@ impl Life {
             let mut row = Row::new(&mut self.own, &mut part, &mut args, item..end);
             let ran = match known.as_ref().map(Apart::get) {
                 Ok(Some(runner)) => runner.run(&mut self.held, &mut row),
-                Err(why) => Ran::Unreadable(format!("the function can't be read: {why}")),
+                Err(Unknown { why, for_now }) => {
+                    let why = format!("the function can't be read: {why}");
+                    if *for_now { Ran::Unread(why, 0) } else { Ran::Unreadable(why) }
+                }
                 _ => Ran::Unreadable("the worker does not know the function".into()),
             };
             let (start, refused) = (row.start, row.refused);
@@ -212,7 +243,7 @@ impl Life {
                 }
                 let alone = part.split(start);
                 self.put(&mut part, count)?;
-                answer(&self.replies, (self.worker, id, item), ran, alone)?;
+                answer(&self.replies, (self.worker, id, item), ran, alone, &mut args)?;
                 part.go_on(item + 1);
                 if count > 1 {
                     self.own.sent(id, part.item);
@@ -283,11 +314,18 @@ fn answer(
     (worker, id, item): (usize, u64, usize),
     ran: Ran,
     alone: Outgoing,
+    args: &mut Args,
 ) -> Result<(), Failure> {
     let reply = match ran {
         Ran::Done => Reply::Done { worker, id, item, value: Value::Out(alone) },
         Ran::Raised(raise) => Reply::Raised { worker, id, item, raise },
         Ran::Undecodable(arguments) => Reply::Undecodable { worker, id, item, arguments },
+        Ran::Unread(why, fingerprint) => match args.take_unread() {
+            Some(unread) if !mp_core::mutant!("locker.unread.task-dropped") => {
+                Reply::Unread { worker, id, item, fingerprint, why, arguments: Value::Out(unread) }
+            }
+            _ => Reply::Unsendable { worker, id, item, result: false, why },
+        },
         Ran::Unreadable(why) => Reply::Unsendable { worker, id, item, result: false, why },
         Ran::Unsendable(why) => Reply::Unsendable { worker, id, item, result: true, why },
     };
@@ -324,7 +362,6 @@ mod tests {
     use mp_reduce::MessagePack;
 
     use super::*;
-    use crate::message::Sent;
     use crate::run::values::{Plain, Slice};
 
     /// As when the pool took the note back just before, and the worker this task.

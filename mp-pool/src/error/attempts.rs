@@ -4,11 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 
 use mp_spawn::{ProcessRaised, RaisedKind};
+use serde::{Deserialize, Serialize};
 
 use crate::error::TaskError;
 
 /// How an attempt at a task failed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FailureKind {
     /// The function returned an error.
@@ -71,7 +72,7 @@ impl FailureKind {
 /// assert!(error.to_string().ends_with("(attempt 2, after a time-out)"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Attempts {
     /// The last ones.
     failures: Vec<FailureKind>,
@@ -137,7 +138,7 @@ impl fmt::Display for Attempts {
 
 /// The function of a task returned an error or panicked: all that is known of that, as its fields are those of [`ProcessRaised`],
 /// and how often it was tried.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TaskRaised {
     /// The error or panic.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::message::Undecodable;
+use mp_reduce::Unread;
 use mp_spawn::{ExitDetail, ExitReport, ExitStatus, SpawnError};
+use serde::{Deserialize, Serialize};
 
 use crate::error::attempts::{Attempts, TaskRaised};
 
@@ -39,17 +41,20 @@ use crate::error::attempts::{Attempts, TaskRaised};
 /// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | go on, in another worker | is killed and replaced |
 /// | the initializer or what makes the worker's [state](crate::StatePool) fails, the worker dies in it, or is killed since it takes [too long](crate::PoolBuilder::start_timeout) | – | wait | is tried again, later each time, up to a second |
 /// | so it goes five times in a row with all workers; once one has worked, for ten seconds | – | [`Broken`](Self::Broken), with the reason and how often | – |
+/// | a worker, or this process, has no descriptors to spare for those in arguments, or in a result | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which [have them](Self::unread) | go on | goes on |
 /// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which have the bytes of what can't be decoded | go on | goes on |
 /// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
 /// | Ctrl-C, and workers [are told](crate::PoolBuilder::interrupt) | ends as it likes | [`Interrupted`](Self::Interrupted) | ends after its task, and is replaced |
 /// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |
 /// | the program that has the pool dies, however | – | – | ends with it |
 ///
+/// It can be sent: it arrives as the same variant, with all that it says and its sources, without [what was not read](Self::unread).
+///
 /// A worker takes one task at a time, so the one that it has is what can be lost with it. (A rare exception: tasks that it took
 /// ahead of their function, because the pool took that function's note back in the same moment, are lost together.) What is lost
 /// was begun, or was just being taken; what it did before it was lost, it did. (If worker after worker dies while it reads what
 /// a closure captures, from the fifth on each of them costs a task of that closure.)
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TaskError {
     /// The function returned an error or panicked.
@@ -63,6 +68,7 @@ pub enum TaskError {
         /// Its process id.
         pid: u32,
         /// The [name](crate::PoolBuilder::name) of its pool, if it has one.
+        #[serde(with = "mp_core::sent::shared::text")]
         pool: Option<Arc<str>>,
         /// How long it was given.
         timeout: Duration,
@@ -80,10 +86,11 @@ pub enum TaskError {
     /// The pool takes no tasks any more.
     Closed {
         /// Its [name](crate::PoolBuilder::name), if it has one.
+        #[serde(with = "mp_core::sent::shared::text")]
         pool: Option<Arc<str>>,
     },
     /// No worker could be started, or none lived; why, and how often it was tried.
-    Broken(Arc<Broken>),
+    Broken(#[serde(with = "mp_core::sent::shared")] Arc<Broken>),
     /// The arguments could not be encoded here, or not be decoded in the worker.
     Arguments {
         /// Why.
@@ -92,7 +99,11 @@ pub enum TaskError {
         /// were read as, the place in it that could not be read, and their bytes, so that they are not lost
         /// ([`undecodable`](Self::undecodable)). `None` if the function could not be read, or if they
         /// can't be kept for [another attempt](crate::Call::retry_if).
+        #[serde(with = "mp_core::sent::shared::option")]
         cause: Option<Arc<mp_reduce::Error>>,
+        /// The arguments, where the worker had no descriptors to spare for those in them: see [`unread`](Self::unread).
+        #[serde(skip)]
+        unread: Option<Unread>,
         /// How often the task was begun, and how that went.
         attempts: Attempts,
     },
@@ -102,7 +113,11 @@ pub enum TaskError {
         why: String,
         /// If it arrived and could not be decoded: its type, the place in it that could not be read, and its bytes, so that it is
         /// not lost. See [`bytes`](Self::bytes), too.
+        #[serde(with = "mp_core::sent::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
+        /// The result, where this process has no descriptors to spare for those in it: see [`unread`](Self::unread).
+        #[serde(skip)]
+        unread: Option<Unread>,
         /// How often the task was begun, and how that went.
         attempts: Attempts,
     },
@@ -111,12 +126,54 @@ pub enum TaskError {
 impl TaskError {
     /// A value that did not arrive.
     pub(crate) fn value(why: impl Into<String>) -> Self {
-        TaskError::Value { why: why.into(), undecodable: None, attempts: Attempts::default() }
+        TaskError::Value { why: why.into(), undecodable: None, unread: None, attempts: Attempts::default() }
     }
 
     /// Arguments that were not sent, or not read.
     pub(crate) fn arguments(Unsendable { why, cause }: Unsendable) -> Self {
-        TaskError::Arguments { why, cause, attempts: Attempts::default() }
+        TaskError::Arguments { why, cause, unread: None, attempts: Attempts::default() }
+    }
+
+    /// Arguments that came back, since their worker had no descriptors to spare.
+    pub(crate) fn unread_arguments(why: String, unread: Unread) -> Self {
+        let cause = Some(Arc::new(mp_core::Error::OutOfDescriptors(why.clone()).into()));
+        TaskError::Arguments { why, cause, unread: Some(unread), attempts: Attempts::default() }
+    }
+
+    /// A result that this process has no descriptors to spare for.
+    pub(crate) fn unread_value(error: mp_core::Error, unread: Unread) -> Self {
+        let why = error.to_string();
+        TaskError::Value { why, undecodable: None, unread: Some(unread), attempts: Attempts::default() }
+    }
+
+    /// What could not be read for lack of descriptors ([`RLIMIT_NOFILE`](mp_core::Error::OutOfDescriptors)): the arguments, as the worker
+    /// has given them back, or the result, which is here. It is whole, and can be read when some descriptors were closed; the
+    /// arguments are for another task, then.
+    ///
+    /// ```no_run
+    /// use std::fs::File;
+    ///
+    /// use mp_pool::Pool;
+    /// use mp_reduce::Fd;
+    ///
+    /// fn open(path: String) -> std::io::Result<Fd<File>> {
+    ///     File::open(path).map(Fd)
+    /// }
+    ///
+    /// # fn close_some() {}
+    /// let pool = Pool::new(1)?;
+    /// let file = pool.apply(open, "/etc/hostname".to_string()).or_else(|error| {
+    ///     close_some();
+    ///     error.unread().map_or(Err(error.clone().into()), |unread| unread.read::<Fd<File>>().map_err(Box::<dyn std::error::Error>::from))
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn unread(&self) -> Option<&Unread> {
+        match self {
+            TaskError::Arguments { unread, .. } | TaskError::Value { unread, .. } => unread.as_ref(),
+            _ => None,
+        }
     }
 
     /// What could not be read, arguments in the worker or the result here: type, place, reason. `None` when that is not what went
@@ -172,10 +229,11 @@ impl TaskError {
 /// println!("{broken}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Broken {
     /// The [name](crate::PoolBuilder::name) of the pool, if it has one.
+    #[serde(with = "mp_core::sent::shared::text")]
     pub pool: Option<Arc<str>>,
     /// Why the last start failed, or what else broke the pool.
     pub why: String,
@@ -229,7 +287,7 @@ impl std::error::Error for Broken {
 /// println!("{lost}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WorkerLost {
     /// The number of the worker.
@@ -237,6 +295,7 @@ pub struct WorkerLost {
     /// The process id that it had.
     pub pid: u32,
     /// The [name](crate::PoolBuilder::name) of its pool, if it has one.
+    #[serde(with = "mp_core::sent::shared::text")]
     pub pool: Option<Arc<str>>,
     /// Exit code or signal.
     pub exit: ExitStatus,
@@ -284,16 +343,18 @@ impl fmt::Display for TaskError {
                 write!(f, "{} is closed: it takes no tasks any more", the_pool(pool))
             }
             TaskError::Broken(broken) => broken.fmt(f),
-            TaskError::Arguments { why, attempts, .. } if self.undecodable().is_some() => {
+            TaskError::Arguments { why, attempts, .. }
+                if self.undecodable().is_some() || self.unread().is_some() =>
+            {
                 write!(f, "the arguments of the task can't be received by the worker: {why}{attempts}")
             }
             TaskError::Arguments { why, attempts, .. } => {
                 write!(f, "the arguments of the task can't be sent: {why}{attempts}")
             }
-            TaskError::Value { why, undecodable: None, attempts } => {
+            TaskError::Value { why, undecodable: None, unread: None, attempts } => {
                 write!(f, "what the task returned can't be sent: {why}{attempts}")
             }
-            TaskError::Value { why, undecodable: Some(_), attempts } => {
+            TaskError::Value { why, attempts, .. } => {
                 write!(f, "what the task returned can't be received: {why}{attempts}")
             }
         }
@@ -344,6 +405,7 @@ impl From<mp_reduce::Error> for Unsendable {
 }
 
 /// Why there is no pool, or why it ended badly.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PoolError {
     /// The workers could not be started.
@@ -353,7 +415,7 @@ pub enum PoolError {
     /// What a worker is to be started with could not be found out: the [closure](crate::PoolBuilder::per_worker) panicked.
     Settings(String),
     /// No worker could be started, or none lived; why, and how often it was tried.
-    Broken(Arc<Broken>),
+    Broken(#[serde(with = "mp_core::sent::shared")] Arc<Broken>),
     /// The pool belongs to another process: this one was forked from it.
     OtherProcess {
         /// The process that made it.

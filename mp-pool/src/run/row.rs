@@ -137,7 +137,11 @@ impl<'a> Row<'a> {
     pub(crate) fn args<A: Message>(&mut self) -> Result<A> {
         match &mut self.args {
             Source::Many(all) => plain(all.get(self.item).ok_or_else(not_there)?),
-            Source::One(inc) => alone(std::mem::take(&mut **inc)),
+            Source::One(inc) => {
+                // As long as this fails, they are there.
+                inc.claim()?;
+                alone(std::mem::take(&mut **inc))
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use mp_core::Error;
 use mp_core::message::level::afresh;
 use mp_core::message::{Incoming, IntoOutcome, Message, Undecodable};
 use mp_core::user_code::drop_caught;
-use mp_reduce::MessagePack;
+use mp_reduce::{MessagePack, TypeFingerprint};
 use mp_spawn::{Lent, Raise, StateClosure};
 
 use crate::clock::TaskClock;
@@ -20,6 +20,8 @@ pub(crate) enum Ran {
     Raised(Box<Raise>),
     /// Its arguments could not be read.
     Undecodable(Box<Undecodable>),
+    /// There are too few descriptors for those in its arguments, which are of a type with this fingerprint; 0 if that is not known.
+    Unread(String, u64),
     /// Nothing could read its arguments.
     Unreadable(String),
     Unsendable(String),
@@ -114,6 +116,9 @@ fn in_a_row<A: Message, R: IntoOutcome>(mut function: impl FnMut(A) -> R, row: &
             let args = match row.args() {
                 Ok(args) => args,
                 Err(Error::Undecodable(arguments)) => return Ran::Undecodable(arguments),
+                Err(Error::OutOfDescriptors(why)) => {
+                    return Ran::Unread(why, TypeFingerprint::<A>::new().get());
+                }
                 Err(error) => return Ran::Unreadable(error.to_string()),
             };
             // An error of the user's is shown and dropped in here, too.

@@ -166,6 +166,14 @@ impl Args {
         }
     }
 
+    /// Those that were received and could not be read, to be sent back.
+    pub(crate) fn take_unread(&mut self) -> Option<Outgoing> {
+        match self {
+            Args::One(inc) => std::mem::take(&mut **inc).into_outgoing(),
+            Args::Plain(_) | Args::Alone(_) | Args::Many(_) => None,
+        }
+    }
+
     /// Of how many tasks.
     pub(crate) fn len(&self) -> usize {
         match self {

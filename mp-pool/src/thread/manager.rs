@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "log")]
 use mp_core::user_code::caught;
 use mp_queue::GetError;
+use mp_reduce::Unread;
 use mp_spawn::{ExitStatus, ProcessName, ProcessStatus, Raise, SpawnError};
 
 use crate::calls::chunk::Ready;
@@ -213,6 +214,10 @@ impl Manager {
                     let error = TaskError::arguments(error.into());
                     (worker, id, item, 1, Said::That(What::Failed(error)))
                 }
+                Reply::Unread { worker, id, item, fingerprint, why, arguments: Value::In(arguments) } => {
+                    let error = TaskError::unread_arguments(why, Unread::new(arguments, fingerprint));
+                    (worker, id, item, 1, Said::That(What::Failed(error)))
+                }
                 Reply::Unsendable { worker, id, item, result: true, why } => {
                     (worker, id, item, 1, Said::That(What::Failed(TaskError::value(why))))
                 }
@@ -221,7 +226,7 @@ impl Manager {
                     (worker, id, item, 1, Said::That(What::Failed(error)))
                 }
                 // No message is read as what is to be sent.
-                Reply::Part { .. } | Reply::Done { .. } => continue,
+                Reply::Part { .. } | Reply::Done { .. } | Reply::Unread { .. } => continue,
             };
             let Some(worker) = state.workers.get_mut(number) else { continue };
             let (pid, since) = (worker.pid, worker.since);

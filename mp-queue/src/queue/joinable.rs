@@ -57,6 +57,7 @@ impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> 
 }
 
 /// Why [`JoinableQueue::join`] ended otherwise than with everything done.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum JoinableQueueError {
     /// Nothing is left to wait for, but this many tasks were not done: their consumers died, panicked or

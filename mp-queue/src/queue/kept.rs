@@ -170,6 +170,10 @@ impl KeptEnd {
         let mut gone = false;
         let value = unpack_with(fingerprint, |inc: &mut Incoming| match kept.read(at, inc)? {
             Read::Done => {
+                // Before it counts as read: it is there still for a receiver that has no descriptors to spare yet.
+                if !mp_core::mutant!("locker.unread.broadcast-passed-by") {
+                    inc.claim()?;
+                }
                 done();
                 Ok(())
             }

@@ -39,6 +39,7 @@ impl Payload {
         fingerprint: TypeFingerprint<T>,
     ) -> Result<T, Error> {
         match self {
+            Payload::Envelope(envelope) if T::READ_LATER => unpack_as(fingerprint, envelope),
             Payload::Envelope(envelope) => match envelope.claim() {
                 Ok(none) if none.is_empty() => unpack_as(fingerprint, envelope),
                 Ok(claimed) => unpack_with(fingerprint, |inc| {

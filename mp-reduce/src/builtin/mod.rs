@@ -1,8 +1,6 @@
 //! Types of the standard library that serde lacks, or has for some of their values only: each is [`Reduce`].
 
-mod byte_string;
-mod chain;
-mod io_error;
+mod errors;
 mod time;
 
 use std::error::Error;
@@ -16,9 +14,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::reduce::Reduce;
-pub use byte_string::ByteString;
-pub use chain::ErrorChain;
-pub use io_error::IoError;
+pub use mp_core::ErrorChain;
+pub use mp_core::sent::{ByteString, IoError};
 pub use time::{MonotonicTime, SinceEpoch};
 
 type Failure = Box<dyn Error + Send + Sync>;

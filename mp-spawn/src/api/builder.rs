@@ -310,7 +310,11 @@ impl ProcessBuilder {
         let (plan, options, Unsupervised) = self.plan::<F, A, R>()?;
         let daemon = plan.daemon;
         let mut args = Some(args);
-        let gone = || SpawnError::Arguments { who: None, message: "they were sent already".to_string() };
+        let gone = || SpawnError::Arguments {
+            who: None,
+            message: "they were sent already".to_string(),
+            unread: None,
+        };
         let group = start::start(plan, &options, |_| ToChild::pack_moved(args.take().ok_or_else(gone)?))?;
         active::adopt(&group, daemon);
         Ok(Process::of(group, daemon))

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::message::{IntoOutcome, Message};
+use mp_reduce::Unread;
 
 use crate::api::closure::Closure;
 use crate::bounds::{Argument, CapturesNothing};
@@ -21,7 +22,7 @@ use crate::parent::rank::ProcessStatus;
 use crate::parent::start::{self, Names, Plan};
 use crate::protocol::function::Ranked;
 use crate::protocol::outcome::is_unit;
-use crate::protocol::payload::ToChild;
+use crate::protocol::payload::{Received, ToChild};
 use crate::sys::clock::deadline;
 
 /// Starts `nprocs` processes that run `function(rank, args)`, and waits for all of them.
@@ -229,10 +230,22 @@ impl<T: Message> ProcessContext<T> {
     /// # Errors
     ///
     /// Those of [`wait`](Self::wait); [`SpawnError::Value`] when a value can't be decoded here, or an earlier call has taken
-    /// it.
+    /// it. Where this process has no descriptors to spare for those in the values, all of them stay: close some, and call it again.
     pub fn join(&self) -> Result<Vec<T>> {
         self.wait()?;
-        (0..self.group.len()).map(|rank| value(&self.group, rank)).collect()
+        let mut all: Vec<Found<T>> = Vec::with_capacity(self.group.len());
+        // All are ready before one is read: where descriptors are too few for one, a later call finds all.
+        for rank in 0..self.group.len() {
+            match find(&self.group, rank) {
+                Ok(found) => all.push(found),
+                Err(error) => {
+                    let others = all.into_iter().enumerate();
+                    others.for_each(|(rank, found)| found.put_aside(&self.group, rank, &error));
+                    return Err(error);
+                }
+            }
+        }
+        all.into_iter().enumerate().map(|(rank, found)| found.read(&self.group, rank)).collect()
     }
 
     /// Waits until all processes have ended, whatever happened to the others, and returns how each of them did, by
@@ -277,14 +290,52 @@ pub(crate) fn result<T: Message>(group: &Group, rank: usize) -> Result<T> {
 }
 
 /// What the function returned in a process that ended well.
-pub(crate) fn value<T: Message>(group: &Group, rank: usize) -> Result<T> {
+fn value<T: Message>(group: &Group, rank: usize) -> Result<T> {
+    find::<T>(group, rank)?.read(group, rank)
+}
+
+/// What a function returned.
+enum Found<T> {
+    Nothing(T),
+    /// It can be read.
+    Ready(Received),
+}
+
+/// Looks what the function returned in a process that ended well; where there are too few descriptors for it, it stays there.
+fn find<T: Message>(group: &Group, rank: usize) -> Result<Found<T>> {
     let nothing: Box<dyn Any> = Box::new(());
     if let Ok(nothing) = nothing.downcast::<T>() {
-        return Ok(*nothing);
+        return Ok(Found::Nothing(*nothing));
     }
-    let unreadable = |message: String| SpawnError::Value { who: group.who(rank).into(), message };
-    let value = group.take_value(rank).map_err(|why| unreadable(why.to_string()))?;
-    value.unpack().map_err(|error| unreadable(error.to_string()))
+    let value = group.take_value(rank).map_err(|why| unreadable(group, rank, why, None))?;
+    value.ready().map(Found::Ready).map_err(|(error, unread)| {
+        if let Some(unread) = &unread {
+            group.put_aside(rank, Received::Unread(unread.clone()));
+        }
+        unreadable(group, rank, error, unread)
+    })
+}
+
+fn unreadable(group: &Group, rank: usize, why: impl ToString, unread: Option<Unread>) -> SpawnError {
+    SpawnError::Value { who: group.who(rank).into(), message: why.to_string(), unread }
+}
+
+impl<T: Message> Found<T> {
+    fn read(self, group: &Group, rank: usize) -> Result<T> {
+        match self {
+            Found::Nothing(nothing) => Ok(nothing),
+            Found::Ready(value) => value.unpack().map_err(|error| unreadable(group, rank, error, None)),
+        }
+    }
+
+    /// It is not read, for another one can't be: it stays for a later call, if that one does.
+    fn put_aside(self, group: &Group, rank: usize, error: &SpawnError) {
+        if let Found::Ready(value) = self
+            && error.unread().is_some()
+        {
+            group.put_aside(rank, value);
+        }
+    }
 }
 
 impl<T> ProcessContext<T> {

@@ -161,8 +161,11 @@ fn tell(line: &Line, report: &Report) -> i32 {
                 FAILED
             }
         }
-        // What it returned is lost when this process ends too early.
-        Report::Value(_) if sent.and_then(|()| line.wait()).is_ok() => 0,
+        // What it returned is lost when this process ends too early, and so are arguments that go back.
+        Report::Value(_) | Report::Unread(..) => {
+            let taken = sent.and_then(|()| line.wait()).is_ok();
+            if taken && matches!(report, Report::Value(_)) { 0 } else { FAILED }
+        }
         _ => FAILED,
     }
 }
@@ -356,6 +359,7 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
             Report::Error { at: now(), message, chain, debug, interrupted: mp_core::interrupted() }
         }
         Ok(Ended::Undecodable(message)) => Report::Undecodable(message),
+        Ok(Ended::Unread(message, args)) => Report::Unread(message, Ticket::leave(args)),
         Err(payload) => {
             let note = panic_hook::caught(&*payload);
             // Dropping the payload may panic again, and the process ends anyway.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::SpawnError;
 use crate::error::process_name::ProcessName;
 
@@ -22,7 +24,7 @@ use crate::error::process_name::ProcessName;
 /// assert!(error.to_string().starts_with("loader was started 3 times and is given up: loader (pid "));
 /// # Ok::<(), SpawnError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GaveUp {
     /// The last process.
@@ -38,7 +40,7 @@ pub struct GaveUp {
 }
 
 /// Why a supervised process is not started again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum GaveUpReason {
     /// It failed after as many restarts in a row as it may have.
@@ -50,7 +52,7 @@ pub enum GaveUpReason {
 }
 
 /// One of the failures of a supervised process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FailedAttempt {
     /// Which start it was; the first is 1.
@@ -94,7 +96,8 @@ mod tests {
 
     #[test]
     fn it_tells_the_last_failure_whole_and_the_others_in_a_line_each() {
-        let error = |message: &str| SpawnError::Arguments { who: None, message: message.to_string() };
+        let error =
+            |message: &str| SpawnError::Arguments { who: None, message: message.to_string(), unread: None };
         let earlier = |attempt, message| FailedAttempt {
             attempt,
             lasted: Duration::from_millis(u64::from(attempt) * 1500),

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mp_reduce::Unread;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +67,8 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | leaves a grandchild behind that holds its pipes | as it ends | the parent doesn't wait for the grandchild |
 /// | writes without end | as it ends | of captured output the last MiB |
 /// | can't decode its arguments | [`Arguments`](Self::Arguments) | which one, and what the codec says |
+/// | has no descriptors to spare for those in its arguments | [`Arguments`](Self::Arguments) | the limit, and [the arguments](Self::unread) |
+/// | returns descriptors, and this process has none to spare | [`Value`](Self::Value) | the limit, and [the value](Self::unread); `join` can be called again |
 /// | returns what can't be decoded here | [`Value`](Self::Value) | the same |
 /// | is of another build, or the reference to its function was tampered with | [`Refused`](Self::Refused) | a [`FunctionError`] |
 /// | is another program, and exits | [`NeverReported`](Self::NeverReported) | the program, how it ended, what to do |
@@ -90,8 +93,10 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | by `fork`, where the copy waits for a lock that another thread held | [`Timeout`](Self::Timeout) | the time |
 /// | in a worker that has not become one | [`NotInitialised`](Self::NotInitialised) | |
 ///
+/// It can be sent: it arrives as the same variant, with all that it says and its sources, without [what was not read](Self::unread).
+///
 /// A signal that the system refuses to send is [`NotSignalled`](Self::NotSignalled), with its reason.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "ProcessException")]
 pub enum SpawnError {
@@ -105,7 +110,8 @@ pub enum SpawnError {
     NotInitialised,
     /// A start by [`StartMethod::Fork`](crate::StartMethod::Fork) was refused, for this reason: the program has not called
     /// [`allow_fork`](crate::allow_fork), or something in this process, such as a GPU's driver, can't be copied.
-    ForkRefused(&'static str),
+    // (In full: serde would borrow from what it reads where the type is just `str`.)
+    ForkRefused(#[serde(with = "mp_core::sent::text")] &'static std::primitive::str),
     /// The child refused to call the function.
     Refused {
         /// Which process.
@@ -121,6 +127,9 @@ pub enum SpawnError {
         who: Option<Box<ProcessName>>,
         /// What the codec says.
         message: String,
+        /// The arguments, where the process had no descriptors to spare for those in them: see [`unread`](Self::unread).
+        #[serde(skip)]
+        unread: Option<Unread>,
     },
     /// The value that a function returned can't be read here.
     Value {
@@ -128,6 +137,9 @@ pub enum SpawnError {
         who: Box<ProcessName>,
         /// What the codec says.
         message: String,
+        /// The value, where this process has no descriptors to spare for those in it: see [`unread`](Self::unread).
+        #[serde(skip)]
+        unread: Option<Unread>,
     },
     /// The system could not start a process.
     Launch(Box<LaunchError>),
@@ -139,6 +151,7 @@ pub enum SpawnError {
         /// Which process.
         who: Box<ProcessName>,
         /// The program that was started.
+        #[serde(with = "mp_core::sent::path")]
         program: PathBuf,
         /// By which method.
         method: StartMethod,
@@ -155,6 +168,7 @@ pub enum SpawnError {
         /// Which process.
         who: Box<ProcessName>,
         /// The program that was started; by a fork server, the one that the server runs.
+        #[serde(with = "mp_core::sent::path")]
         program: PathBuf,
         /// By which method.
         method: StartMethod,
@@ -176,6 +190,7 @@ pub enum SpawnError {
         /// The signal.
         signal: Signal,
         /// The system's error.
+        #[serde(with = "mp_core::sent::io")]
         source: Arc<io::Error>,
     },
     /// There is no such rank.
@@ -248,18 +263,21 @@ pub struct ProcessExited {
 }
 
 /// The system could not start a process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LaunchError {
     /// What was attempted.
-    pub what: &'static str,
+    #[serde(with = "mp_core::sent::text")]
+    pub what: &'static std::primitive::str,
     /// The program that was to run, where one was involved.
+    #[serde(with = "mp_core::sent::path::option")]
     pub program: Option<PathBuf>,
     /// The limit that was hit, with its value, where the error names one.
     pub limit: Option<String>,
     /// What caused it, and what to do, where the error doesn't say: no `/proc`, a seccomp filter.
     pub cause: Option<String>,
     /// The system's error.
+    #[serde(with = "mp_core::sent::io")]
     pub source: Arc<io::Error>,
 }
 
@@ -283,6 +301,44 @@ impl SpawnError {
             | SpawnError::ForkRefused(_)
             | SpawnError::Launch(_)
             | SpawnError::OtherProcess { .. } => None,
+        }
+    }
+
+    /// What was sent and could not be read for lack of descriptors ([`RLIMIT_NOFILE`](mp_core::Error::OutOfDescriptors)): the arguments, as
+    /// the process that could not read them has given them back, or what a function returned, which is here. It is whole, and
+    /// can be read when some descriptors were closed; the arguments are for another start, then.
+    ///
+    /// ```no_run
+    /// use std::fs::File;
+    ///
+    /// use mp_reduce::Fd;
+    /// use mp_spawn::Process;
+    ///
+    /// fn open(_: ()) -> std::io::Result<Fd<File>> {
+    ///     File::open("/etc/hostname").map(Fd)
+    /// }
+    ///
+    /// # fn close_some() {}
+    /// let file = match Process::spawn(open, ())?.join() {
+    ///     Ok(Fd(file)) => file,
+    ///     Err(error) => match error.unread() {
+    ///         Some(unread) => {
+    ///             close_some();
+    ///             unread.read::<Fd<File>>()?.0
+    ///         }
+    ///         None => return Err(error.into()),
+    ///     },
+    /// };
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A second call of `join` reads it as well: what one of the two has read, the other has not.
+    #[must_use]
+    pub fn unread(&self) -> Option<&Unread> {
+        match self {
+            SpawnError::Arguments { unread, .. } | SpawnError::Value { unread, .. } => unread.as_ref(),
+            SpawnError::GaveUp(gave_up) => gave_up.last.unread(),
+            _ => None,
         }
     }
 
@@ -321,13 +377,13 @@ impl fmt::Display for SpawnError {
             SpawnError::Refused { who, function, reason } => {
                 write!(f, "{who} refused to call `{function}`: {reason}")
             }
-            SpawnError::Arguments { who: Some(who), message } => {
+            SpawnError::Arguments { who: Some(who), message, .. } => {
                 write!(f, "{who} could not decode its arguments: {message}")
             }
-            SpawnError::Arguments { who: None, message } => {
+            SpawnError::Arguments { who: None, message, .. } => {
                 write!(f, "the arguments could not be encoded: {message}")
             }
-            SpawnError::Value { who, message } => {
+            SpawnError::Value { who, message, .. } => {
                 write!(f, "could not read what {who} returned: {message}")
             }
             SpawnError::Launch(launch) => launch.fmt(f),

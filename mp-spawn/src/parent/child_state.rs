@@ -24,7 +24,7 @@ use crate::parent::rank::Running;
 use crate::protocol::frame::{Inbox, Kind};
 use crate::protocol::message::{FromChild, Hello, Joined, Report};
 use crate::protocol::outbox::Outbox;
-use crate::protocol::payload::{self, Value};
+use crate::protocol::payload::{self, Received};
 use crate::start_method::StartMethod;
 use crate::sys::clock::{deadline, now};
 use crate::sys::log_event::event;
@@ -32,6 +32,7 @@ use crate::sys::oom;
 use crate::sys::proc_stat::Doing;
 use crate::sys::process_handle::Handle;
 use mp_core::Promise;
+use mp_reduce::Unread;
 
 const CHUNK: usize = 64 << 10;
 /// How long a process that may be short-lived is left alone: see [`supervisor`](crate::parent::supervisor).
@@ -204,19 +205,23 @@ impl Watch {
                 FromChild::Crash(crash) => self.seen.crash = Some(crash),
                 FromChild::Report(Report::Done) => self.seen.done = true,
                 FromChild::Report(Report::Plain(value)) => {
-                    self.group.returned(self.rank, Value::Plain(value));
+                    self.group.returned(self.rank, Received::Plain(value));
                     self.seen.done = true;
                     self.seen.returned = true;
                 }
                 FromChild::Report(Report::Value(ticket)) => {
-                    self.group.returned(self.rank, Value::Shared(payload::claim(ticket)?));
+                    self.group.returned(self.rank, Received::Shared(payload::claim(ticket)?));
                     self.seen.done = true;
                     self.seen.returned = true;
                     if !mp_core::mutant!("spawn.result.taken-not-said") {
-                        self.outbox.append(Kind::Taken, &[]).map_err(|e| e.to_string())?;
+                        self.say_taken()?;
                     }
-                    // The child reads nothing else, so there is room for it.
-                    let _ = self.send();
+                }
+                FromChild::Report(Report::Unread(message, ticket)) => {
+                    let unread = payload::claim(ticket).ok().and_then(|args| Unread::of(args).ok());
+                    let who = Some(self.who.clone().into());
+                    self.group.failed(self.rank, now(), SpawnError::Arguments { who, message, unread });
+                    self.say_taken()?;
                 }
                 FromChild::Report(report) => {
                     if let Some((at, error)) = diagnosis::of_report(self.subject(), report, now()) {
@@ -225,6 +230,14 @@ impl Watch {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// What the child has left to this process is here.
+    fn say_taken(&mut self) -> Result<(), String> {
+        self.outbox.append(Kind::Taken, &[]).map_err(|e| e.to_string())?;
+        // The child reads nothing else, so there is room for it.
+        let _ = self.send();
         Ok(())
     }
 

@@ -74,7 +74,7 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
         }))
     };
     match report {
-        Report::Done | Report::Plain(_) | Report::Value(_) => None,
+        Report::Done | Report::Plain(_) | Report::Value(_) | Report::Unread(..) => None,
         Report::Error { at, message, chain, debug, interrupted } => {
             let kind = if interrupted { RaisedKind::Interrupted } else { RaisedKind::Error };
             Some((at.min(now), raised(kind, message, chain, debug, None, None)))
@@ -88,7 +88,7 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
             SpawnError::Refused { who: who.clone().into(), function: function.to_string(), reason },
         )),
         Report::Undecodable(message) => {
-            Some((now, SpawnError::Arguments { who: Some(who.clone().into()), message }))
+            Some((now, SpawnError::Arguments { who: Some(who.clone().into()), message, unread: None }))
         }
         Report::Unable(message) => {
             let message = format!("{who}: {message}");

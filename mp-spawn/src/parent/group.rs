@@ -19,7 +19,7 @@ use crate::parent::active::ActiveChild;
 use crate::parent::rank::{ProcessStatus, Rank, Running};
 use crate::parent::restart::supervised::Supervision;
 use crate::parent::supervisor;
-use crate::protocol::payload::Value;
+use crate::protocol::payload::Received;
 use crate::sys::clock::{deadline, now, timespec};
 
 /// How long processes get to obey a SIGTERM when no grace period is set.
@@ -147,7 +147,7 @@ impl Group {
     }
 
     /// The function of this rank returned something.
-    pub(crate) fn returned(&self, rank: usize, value: Value) {
+    pub(crate) fn returned(&self, rank: usize, value: Received) {
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
             rank.value = Some(value);
         }
@@ -157,11 +157,20 @@ impl Group {
     ///
     /// # Errors
     /// Why there is none, in words.
-    pub(crate) fn take_value(&self, rank: usize) -> Result<Value, &'static str> {
+    pub(crate) fn take_value(&self, rank: usize) -> Result<Received, &'static str> {
         let mut ranks = self.ranks.lock();
         let rank = ranks.get_mut(rank).ok_or("there is no such rank")?;
         let before = std::mem::replace(&mut rank.value_taken, true);
         rank.value.take().ok_or(if before { "an earlier call has taken it" } else { "it did not arrive" })
+    }
+
+    /// It is not read now: a later call takes it.
+    pub(crate) fn put_aside(&self, rank: usize, value: Received) {
+        value.put_aside();
+        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+            rank.value = Some(value);
+            rank.value_taken = false;
+        }
     }
 
     /// The process of this rank ended like this.

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
 
 use crate::error::SpawnError;
 use crate::error::exit_status::{ExitStatus, Signal};
 use crate::io::captured::Streams;
 use crate::parent::restart::supervised::Supervision;
-use crate::protocol::payload::Value;
+use crate::protocol::payload::Received;
 use crate::sys::pid_number;
 use crate::sys::process_handle::Handle;
 
@@ -24,7 +25,7 @@ use crate::sys::process_handle::Handle;
 /// assert!(matches!(context.status(0)?, ProcessStatus::Ended));
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ProcessStatus {
     /// It runs.
@@ -82,7 +83,7 @@ pub(crate) struct Rank {
     /// Whether the program got its failure.
     pub(crate) told: bool,
     /// What its function returned.
-    pub(crate) value: Option<Value>,
+    pub(crate) value: Option<Received>,
     /// Whether a caller has asked for that.
     pub(crate) value_taken: bool,
     pub(crate) streams: Streams,

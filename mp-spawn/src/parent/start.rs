@@ -230,7 +230,8 @@ fn begin(batch: Batch, group: Arc<Group>) -> Result<Arc<Group>> {
 
 /// The frames of a start message, and the shared memory.
 fn frames(start: &Start, args: &[u8], memory: BorrowedFd<'static>) -> Result<Outbox> {
-    let unsendable = |error: WireError| SpawnError::Arguments { who: None, message: error.to_string() };
+    let unsendable =
+        |error: WireError| SpawnError::Arguments { who: None, message: error.to_string(), unread: None };
     let mut bytes = Vec::new();
     frame::append(&mut bytes, Kind::Start, &start.to_bytes()).map_err(unsendable)?;
     frame::append(&mut bytes, Kind::Args, args).map_err(unsendable)?;

@@ -186,6 +186,8 @@ pub(crate) enum Report {
     Refused(FunctionError),
     /// It was not called: its arguments could not be decoded.
     Undecodable(String),
+    /// It was not called: the process has no descriptors to spare for its arguments, and waits until the parent has them again.
+    Unread(String, Ticket),
     /// It was not called: the process lacks something that it needs.
     Unable(String),
 }

@@ -3,6 +3,7 @@
 use std::any::TypeId;
 use std::error::Error;
 
+use mp_core::Envelope;
 use mp_core::message::{IntoOutcome, Message};
 
 use crate::protocol::message::{cut, sources};
@@ -29,6 +30,8 @@ pub(crate) enum Ended {
     Returned(Option<Value>),
     Failed(Fault),
     Undecodable(String),
+    /// The arguments could not be read for lack of descriptors, and go back.
+    Unread(String, Envelope),
 }
 
 impl Ended {

@@ -17,6 +17,7 @@
 //! | killed | left | cleaned up by |
 //! |---|---|---|
 //! | child, before the parent claimed its result | an envelope of the crashed child | the sweep; the result is lost |
+//! | child, which could not read its arguments for lack of descriptors, before the parent claimed them back | the same | the sweep; they are lost |
 //! | parent, before or after it claimed a result | an envelope of one of the two | the sweep of that one |
 #![allow(unsafe_code)]
 
@@ -27,7 +28,7 @@ use mp_core::message::level::afresh;
 use mp_core::message::{Codec, Incoming, Message, Outgoing};
 use mp_core::words::Member;
 use mp_core::{Arena, Envelope, Promise, Ticket};
-use mp_reduce::{Encoded, MessagePack, TypeFingerprint};
+use mp_reduce::{Encoded, MessagePack, TypeFingerprint, Unread};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -134,7 +135,7 @@ fn no_memory(error: mp_core::Error) -> SpawnError {
 }
 
 fn unencodable(error: mp_reduce::Error) -> SpawnError {
-    SpawnError::Arguments { who: None, message: error.to_string() }
+    SpawnError::Arguments { who: None, message: error.to_string(), unread: None }
 }
 
 /// In the parent: takes what a child has left to it.
@@ -159,18 +160,25 @@ impl FromParent {
     }
 
     /// Takes the arguments over, and decodes them.
-    pub(crate) fn unpack<A: Message>(mut self) -> Result<A, String> {
+    ///
+    /// # Errors
+    /// Why they can't be read, and the arguments, if that is for lack of descriptors.
+    pub(crate) fn unpack<A: Message>(mut self) -> Result<A, (String, Option<Envelope>)> {
         if !matches!(self.bytes.first(), Some(&TICKET)) {
             let args = self.bytes.split_off(self.bytes.len().min(1));
             let decoded = afresh(|| A::decode::<MessagePack>(&mut Incoming::from_plain(args)));
-            return decoded.map_err(|e| mp_reduce::Error::from(e).to_string());
+            return decoded.map_err(|e| (mp_reduce::Error::from(e).to_string(), None));
         }
+        let envelope = self.claim().map_err(|why| (why, None))?;
+        mp_reduce::unpack_or_keep::<A>(envelope).map_err(|(error, kept)| (error.to_string(), kept))
+    }
+
+    fn claim(&self) -> Result<Envelope, String> {
         let ticket = self.bytes.get(1..).and_then(Ticket::from_bytes);
         let ticket = ticket.ok_or("the ticket for the arguments is malformed")?;
         let arena = Arena::current().map_err(|e| e.to_string())?;
         // SAFETY: the parent sent this ticket to this process only.
-        let envelope = unsafe { ticket.claim(arena) }.map_err(|e| e.to_string())?;
-        mp_reduce::unpack::<A>(envelope).map_err(|e| e.to_string())
+        unsafe { ticket.claim(arena) }.map_err(|e| e.to_string())
     }
 }
 
@@ -196,14 +204,61 @@ impl Value {
             }
         }
     }
+}
 
-    /// In the parent: takes it out.
-    pub(crate) fn unpack<T: Message>(self) -> mp_reduce::Result<T> {
-        match self {
-            Value::Plain(bytes) => Ok(afresh(|| T::decode::<MessagePack>(&mut Incoming::from_plain(bytes)))?),
-            Value::Shared(envelope) => mp_reduce::unpack(envelope),
+/// In the parent: what a function returned.
+#[derive(Debug)]
+pub(crate) enum Received {
+    Plain(Vec<u8>),
+    Shared(Envelope),
+    /// Opened, and not read yet.
+    Unread(Unread),
+}
+
+impl Received {
+    /// Makes it ready to be read, so that descriptors are there for all that is in it.
+    ///
+    /// # Errors
+    /// Why it is not, and the value, if it can be read later.
+    pub(crate) fn ready(self) -> Result<Received, (mp_reduce::Error, Option<Unread>)> {
+        let unread = match self {
+            Received::Plain(bytes) => return Ok(Received::Plain(bytes)),
+            Received::Shared(envelope) => Unread::of(envelope).map_err(|error| (error, None))?,
+            Received::Unread(unread) => unread,
+        };
+        match unread.claim() {
+            Err(error)
+                if is_for_lack_of_descriptors(&error)
+                    && !mp_core::mutant!("locker.unread.result-dropped") =>
+            {
+                Err((error, Some(unread)))
+            }
+            Err(error) => Err((error, None)),
+            Ok(()) => Ok(Received::Unread(unread)),
         }
     }
+
+    /// Takes it out.
+    pub(crate) fn unpack<T: Message>(self) -> mp_reduce::Result<T> {
+        match self {
+            Received::Plain(bytes) => {
+                Ok(afresh(|| T::decode::<MessagePack>(&mut Incoming::from_plain(bytes)))?)
+            }
+            Received::Shared(envelope) => mp_reduce::unpack(envelope),
+            Received::Unread(unread) => unread.read(),
+        }
+    }
+
+    /// It is not read now after all.
+    pub(crate) fn put_aside(&self) {
+        if let Received::Unread(unread) = self {
+            unread.unclaim();
+        }
+    }
+}
+
+fn is_for_lack_of_descriptors(error: &mp_reduce::Error) -> bool {
+    matches!(error, mp_reduce::Error::Memory(mp_core::Error::OutOfDescriptors(_)))
 }
 
 /// Joins the shared memory that came as this file descriptor, before anything else in the child: now, or when this

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use mp::{Arena, Fd, Lease, Queue};
 use mp_core::inject;
-use mp_tests::kill::{KILL, for_every_access, killed, stopped, until_the_end};
+use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped, until_the_end};
 use mp_tests::{DEADLINE, Outcome, alone, one_process, take};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -63,8 +63,8 @@ fn a_leaseholder_is_killed() {
 }
 
 /// The accesses of the whole way: compartments are taken, and one pair is added, filled, read, emptied and given back.
-fn all_the_way(_: usize, (queue, at): (Queue<Fd>, u64)) -> Outcome {
-    inject::arm(at, KILL);
+fn all_the_way(_: usize, (queue, at, signal): (Queue<Fd>, u64, i32)) -> Outcome {
+    inject::arm(at, signal);
     let mut readers = Vec::new();
     for _ in 0..MESSAGES {
         let (reader, writer) = std::io::pipe()?;
@@ -85,12 +85,44 @@ fn all_the_way(_: usize, (queue, at): (Queue<Fd>, u64)) -> Outcome {
 fn a_process_is_killed_at_every_access_of_sending_and_receiving() {
     for_every_access(|at| {
         let queue = Queue::bounded(4).unwrap();
-        let killed = killed(&one_process(all_the_way, (queue.clone(), at)));
+        let killed = killed(&one_process(all_the_way, (queue.clone(), at, KILL)));
         // What it had put can be read, and is closed then.
         while let Ok(Some(fd)) = queue.try_get() {
             drop(fd);
         }
         killed
+    });
+}
+
+/// What it has is its own until it is killed, and no other process waits for it.
+#[test]
+fn others_go_on_beside_a_process_that_is_stopped_at_any_access() {
+    // There are compartments for all: a process that is stopped while it adds one keeps others from that.
+    let first = Queue::bounded(8).unwrap();
+    (0..8).for_each(|_| first.put(Fd(pipe().1)).unwrap());
+    drop(first);
+    for_every_access(|at| {
+        let (its, mine) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
+        let context = one_process(all_the_way, (its.clone(), at, STOP));
+        let stopped = stopped(&context);
+        let (readers, writers): (Vec<_>, Vec<_>) = (0..MESSAGES).map(|_| pipe()).unzip();
+        writers.into_iter().enumerate().for_each(|message| mine.put((message.0, Fd(message.1))).unwrap());
+        for (i, reader) in readers.into_iter().enumerate() {
+            let (number, fd) = take(&mine);
+            assert_eq!(number, i);
+            File::from(fd.0).write_all(i.to_string().as_bytes()).unwrap();
+            assert_eq!(said(reader), i.to_string(), "stopped at access {at}");
+        }
+        if stopped {
+            kill_process(Pid::from_raw(context.pids()[0] as i32).unwrap(), Signal::KILL).unwrap();
+            assert!(killed(&context));
+        }
+        while let Ok(Some(fd)) = its.try_get() {
+            drop(fd);
+        }
+        Arena::current().unwrap().sweep().unwrap();
+        assert_eq!(Arena::current().unwrap().descriptors_in_locker().unwrap(), 0, "stopped at access {at}");
+        stopped
     });
 }
 

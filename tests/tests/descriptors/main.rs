@@ -3,6 +3,7 @@
 
 mod deaths;
 mod limits;
+mod unread;
 mod ways;
 
 use std::io::{PipeReader, Read};

@@ -3,9 +3,11 @@
 
 mod buffers;
 mod closures;
+mod errors;
 mod kinds;
 mod outside;
 mod registered;
+mod round_trips;
 mod serde;
 mod shared;
 mod standard;

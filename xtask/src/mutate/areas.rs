@@ -321,6 +321,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-tests/sync", "locks::"),
         ],
     ),
+    ("locker.unread.", &[("mp-tests/descriptors", "unread::")]),
     (
         "locker.",
         &[

@@ -290,6 +290,19 @@ impl Arena {
         }
     }
 
+    /// How many descriptors lie in all compartments: for tests.
+    ///
+    /// # Errors
+    /// Those of looking there.
+    #[doc(hidden)]
+    pub fn descriptors_in_locker(&self) -> Result<u64> {
+        let count = |i| {
+            let (_, out) = self.open_compartment(i)?;
+            packets::count(&out).map_err(|errno| refused("count the descriptors in messages", errno))
+        };
+        (0..2 * self.pairs()).map(count).sum()
+    }
+
     /// How many compartments have a message: for tests.
     #[doc(hidden)]
     pub fn compartments_in_use(&self) -> u64 {

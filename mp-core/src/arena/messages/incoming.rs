@@ -3,11 +3,12 @@
 use std::os::fd::OwnedFd;
 
 use crate::arena::messages::KEEP;
+use crate::arena::messages::Outgoing;
 use crate::arena::messages::bytes::spilled;
 use crate::arena::{Arena, AttachRequest, Hold, Spill};
 use crate::error::Error;
 use crate::error::Result;
-use crate::words::{Access, BlockId, Grant};
+use crate::words::{Access, BlockId, Grant, Kind};
 
 /// As what a buffer is attached: as frozen elements are, of any type.
 pub(in crate::arena) const BUFFER: Grant = Grant::new(Access::Frozen, 0);
@@ -84,6 +85,10 @@ impl Claimed {
         files.get_mut(number as usize)?.take()
     }
 
+    fn has(&self, block: BlockId) -> bool {
+        self.0.iter().any(|(there, _)| *there == block)
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -141,6 +146,22 @@ impl Arrived {
         })?;
         let file = self.claimed.take(hold.block(), number);
         file.ok_or_else(|| wrong(attachment, &format!("has no descriptor {number}")))
+    }
+
+    /// Copies all descriptors that are attached, or none.
+    fn claim(&mut self) -> Result<()> {
+        let objects = self.list.iter().filter(|given| given.grant.access() == Access::Object);
+        for hold in objects.filter_map(|given| given.hold.as_ref()) {
+            let (arena, block) = (hold.arena(), hold.block());
+            if arena.kind_of(block) == Kind::Descriptors
+                && !self.claimed.has(block)
+                && let Err(error) = self.claimed.add(arena, block)
+            {
+                self.claimed = Claimed::default();
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Without the memory of exclusive tensors: another list has that. All others keep their numbers.
@@ -260,6 +281,31 @@ impl Incoming {
     /// Notes descriptors that were [claimed](crate::Envelope::claim) before the message was opened.
     pub fn brings(&mut self, claimed: Claimed) {
         self.arrived().claimed = claimed;
+    }
+
+    /// Copies the descriptors in it, before it is read: all or none. Where this process has too few to spare, the message is as it was,
+    /// and can be read later.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDescriptors`] when this process may open no more, and those of the locker.
+    pub fn claim(&mut self) -> Result<()> {
+        self.arrived.as_deref_mut().map_or(Ok(()), Arrived::claim)
+    }
+
+    /// Closes what was [claimed](Self::claim) and not read.
+    pub fn unclaim(&mut self) {
+        if let Some(arrived) = self.arrived.as_deref_mut() {
+            arrived.claimed = Claimed::default();
+        }
+    }
+
+    /// What is left of it as a message that can be sent on, with all that is attached. `None` if something exclusive was taken out of it.
+    pub fn into_outgoing(mut self) -> Option<Outgoing> {
+        let bytes = self.rest().to_vec();
+        let list = self.arrived.take().map(|arrived| arrived.list).unwrap_or_default();
+        let list =
+            list.into_iter().map(|given| Some(AttachRequest { hold: given.hold?, grant: given.grant }));
+        Some(Outgoing::again(bytes, list.collect::<Option<_>>()?))
     }
 
     /// Why it could not be read, if a caller can do something about that: its codec says only the text.

@@ -178,7 +178,9 @@ impl Attached {
 
     fn send_along(&mut self, fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
         if self.in_band {
-            let why = "a descriptor is in a value that is to leave this memory; it can be sent through queues, channels and pipes,                        as an argument and as a result";
+            let why = "a descriptor is in a value that is to leave this memory: send it through a queue, a channel or a pipe, as an \
+                       argument or as a result; another program gets such a queue by an invitation (Connection::invite), or connects \
+                       to a unix socket of your own, by SCM_RIGHTS";
             return Err(Error::Unsendable(why.into()));
         }
         if let Some((parking, attachment)) = &mut self.parking
@@ -322,6 +324,13 @@ impl Outgoing {
     pub fn in_band() -> Self {
         let attached = Attached { in_band: true, ..Attached::default() };
         Self { bytes: Vec::new(), attached: Some(Box::new(attached)) }
+    }
+
+    /// A message that arrived, to be sent on.
+    pub(in crate::arena) fn again(bytes: Vec<u8>, list: Vec<AttachRequest>) -> Self {
+        let mut attached = Attached { list, ..Attached::default() };
+        attached.renew_index();
+        Self { bytes, attached: Some(Box::new(attached)) }
     }
 
     /// The bytes written so far, to append to.

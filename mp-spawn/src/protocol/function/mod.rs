@@ -145,7 +145,8 @@ fn call<A: Message, R: IntoOutcome>(args: FromParent, function: impl FnOnce(A) -
     };
     match args {
         Ok(args) => Ended::new(function(args)),
-        Err(message) => Ended::Undecodable(message),
+        Err((message, None)) => Ended::Undecodable(message),
+        Err((message, Some(args))) => Ended::Unread(message, args),
     }
 }
 

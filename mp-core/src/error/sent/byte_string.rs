@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Bytes as a format's own bytes, where it has such.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ByteString(pub(crate) Vec<u8>);
+pub struct ByteString(pub Vec<u8>);
 
 impl Serialize for ByteString {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

@@ -5,22 +5,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Failure;
-use crate::reduce::Reduce;
-
 /// An error of any type as it arrives in another process: what it says, and what it says of each of its sources.
 ///
 /// ```
-/// use mp_reduce::{ErrorChain, Reduced, pack, unpack};
-/// use std::error::Error;
+/// use mp_core::ErrorChain;
 ///
-/// let error: Box<dyn Error + Send + Sync> = "ä".parse::<u8>().unwrap_err().into();
-/// // A serde type of its own; and what `Box<dyn Error + Send + Sync>` is on the other side.
-/// let chain = unpack::<ErrorChain>(pack(ErrorChain::new(&*error)).map_err(|e| e.error)?)?;
+/// let error = std::io::Error::other("ä".parse::<u8>().unwrap_err());
+/// let chain = ErrorChain::new(&error); // a serde type
 /// assert_eq!(chain.to_string(), "invalid digit found in string");
-/// let Reduced(error) = unpack::<Reduced<Box<dyn Error + Send + Sync>>>(pack(Reduced(error)).map_err(|e| e.error)?)?;
-/// assert_eq!(error.downcast_ref(), Some(&chain));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// Its `Debug` is the first error's message and below that those of the sources.
@@ -86,32 +78,10 @@ impl fmt::Display for ErrorChain {
     }
 }
 
-mp_core::readable_debug!(ErrorChain);
+crate::readable_debug!(ErrorChain);
 
 impl Error for ErrorChain {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_deref().map(|source| source as _)
-    }
-}
-
-/// Arrives as an [`ErrorChain`].
-impl Reduce for Box<dyn Error + Send + Sync> {
-    type Handle = ErrorChain;
-    fn reduce(&self) -> Result<ErrorChain, Failure> {
-        Ok(ErrorChain::new(&**self))
-    }
-    fn rebuild(chain: ErrorChain) -> Result<Self, Failure> {
-        Ok(chain.into())
-    }
-}
-
-/// Arrives as an [`ErrorChain`].
-impl Reduce for Box<dyn Error> {
-    type Handle = ErrorChain;
-    fn reduce(&self) -> Result<ErrorChain, Failure> {
-        Ok(ErrorChain::new(&**self))
-    }
-    fn rebuild(chain: ErrorChain) -> Result<Self, Failure> {
-        Ok(chain.into())
     }
 }

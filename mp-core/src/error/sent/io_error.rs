@@ -4,9 +4,7 @@ use std::io::{Error, ErrorKind};
 
 use serde::{Deserialize, Serialize};
 
-use super::Failure;
 use super::chain::ErrorChain;
-use crate::reduce::Reduce;
 
 /// What an [`io::Error`](Error) travels as.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,24 +68,30 @@ fn name(kind: ErrorKind) -> String {
     KINDS.iter().find(|(_, known)| *known == kind).map_or("Other", |(name, _)| name).to_string()
 }
 
-/// The system's number arrives, and is the same error; any other one has its kind, and its text and sources as an [`ErrorChain`].
-impl Reduce for Error {
-    type Handle = IoError;
-    fn reduce(&self) -> Result<IoError, Failure> {
-        Ok(match (self.raw_os_error(), self.get_ref()) {
+impl IoError {
+    /// What is sent of an error.
+    #[must_use]
+    pub fn of(error: &Error) -> Self {
+        match (error.raw_os_error(), error.get_ref()) {
             (Some(number), _) => IoError::Os(number),
-            (None, Some(inner)) => IoError::Text(name(self.kind()), ErrorChain::new(inner)),
-            (None, None) if self.to_string() == self.kind().to_string() => IoError::Kind(name(self.kind())),
+            (None, Some(inner)) => IoError::Text(name(error.kind()), ErrorChain::new(inner)),
+            (None, None) if error.to_string() == error.kind().to_string() => {
+                IoError::Kind(name(error.kind()))
+            }
             // A text of the standard library's own.
-            (None, None) => IoError::Text(name(self.kind()), ErrorChain::new(self)),
-        })
+            (None, None) => IoError::Text(name(error.kind()), ErrorChain::new(error)),
+        }
     }
-    fn rebuild(handle: IoError) -> Result<Self, Failure> {
-        Ok(match handle {
+}
+
+/// What arrives: the system's number is the same error; any other one has its kind, and its text and sources as an [`ErrorChain`].
+impl From<IoError> for Error {
+    fn from(sent: IoError) -> Self {
+        match sent {
             IoError::Os(number) => Error::from_raw_os_error(number),
             IoError::Kind(name) => kind(&name).into(),
             IoError::Text(name, chain) => Error::new(kind(&name), chain),
-        })
+        }
     }
 }
 

@@ -1,0 +1,45 @@
+//! Texts that an error has of the program that it is from: here they are kept once, for as long as the process lives.
+
+use std::collections::BTreeSet;
+
+use crate::process::mutex::Mutex;
+use crate::process::{GENERATIONS, PerProcess};
+
+/// How many are kept at most, and how long one may be. A program has some hundreds; what has more is no program of this library.
+const MOST: usize = 4096;
+const LONGEST: usize = 4096;
+/// What stands for the others.
+const OTHER: &str = "something that another process says, in too many words";
+
+static KNOWN: PerProcess<Mutex<BTreeSet<&'static str>>> =
+    PerProcess::new([const { Mutex::new(BTreeSet::new()) }; GENERATIONS]);
+
+pub(super) fn interned(text: String) -> &'static str {
+    let mut known = KNOWN.lock();
+    if let Some(there) = known.get(text.as_str()) {
+        return there;
+    }
+    if known.len() >= MOST || text.len() > LONGEST {
+        return OTHER;
+    }
+    let kept: &'static str = text.leak();
+    known.insert(kept);
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_kept_once_and_some_thousands_at_most() {
+        let first = interned("doing this".to_string());
+        assert!(std::ptr::eq(first, interned("doing this".to_string())));
+        assert_eq!(interned("x".repeat(LONGEST + 1)), OTHER);
+        for i in 0..MOST {
+            interned(format!("text {i}"));
+        }
+        assert_eq!(interned("one more".to_string()), OTHER);
+        assert!(std::ptr::eq(first, interned("doing this".to_string())));
+    }
+}

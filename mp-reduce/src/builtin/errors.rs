@@ -1,0 +1,56 @@
+//! Errors of other crates: `std::io::Error`, and of any type, in words.
+
+use std::error::Error;
+use std::io;
+
+use mp_core::ErrorChain;
+use mp_core::sent::IoError;
+
+use super::Failure;
+use crate::reduce::Reduce;
+
+/// The system's number arrives, and is the same error; any other one has its kind, and its text and sources as an [`ErrorChain`].
+impl Reduce for io::Error {
+    type Handle = IoError;
+    fn reduce(&self) -> Result<IoError, Failure> {
+        Ok(IoError::of(self))
+    }
+    fn rebuild(handle: IoError) -> Result<Self, Failure> {
+        Ok(handle.into())
+    }
+}
+
+/// Arrives as an [`ErrorChain`].
+///
+/// ```
+/// use mp_reduce::{ErrorChain, Reduced, pack, unpack};
+/// use std::error::Error;
+///
+/// let error: Box<dyn Error + Send + Sync> = "ä".parse::<u8>().unwrap_err().into();
+/// // A serde type of its own; and what `Box<dyn Error + Send + Sync>` is on the other side.
+/// let chain = unpack::<ErrorChain>(pack(ErrorChain::new(&*error)).map_err(|e| e.error)?)?;
+/// assert_eq!(chain.to_string(), "invalid digit found in string");
+/// let Reduced(error) = unpack::<Reduced<Box<dyn Error + Send + Sync>>>(pack(Reduced(error)).map_err(|e| e.error)?)?;
+/// assert_eq!(error.downcast_ref(), Some(&chain));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl Reduce for Box<dyn Error + Send + Sync> {
+    type Handle = ErrorChain;
+    fn reduce(&self) -> Result<ErrorChain, Failure> {
+        Ok(ErrorChain::new(&**self))
+    }
+    fn rebuild(chain: ErrorChain) -> Result<Self, Failure> {
+        Ok(chain.into())
+    }
+}
+
+/// Arrives as an [`ErrorChain`].
+impl Reduce for Box<dyn Error> {
+    type Handle = ErrorChain;
+    fn reduce(&self) -> Result<ErrorChain, Failure> {
+        Ok(ErrorChain::new(&**self))
+    }
+    fn rebuild(chain: ErrorChain) -> Result<Self, Failure> {
+        Ok(chain.into())
+    }
+}

@@ -1,0 +1,248 @@
+//! Arguments, tasks and results whose receiver has no descriptors to spare: they are in the error, whole.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+
+use mp::message::Unread;
+use mp::queue::broadcast;
+use mp::{Fd, Pool, PutError, Queue, SpawnError, SpawnOptions, TaskError, closure, start_processes};
+use mp_tests::limits::{Resource, limit};
+use mp_tests::{DEADLINE, Outcome, alone, join, one_process};
+use rustix::process::getrlimit;
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{pipe, said};
+
+/// `ulimit -n` of the process whose error it is, and of those that it starts.
+const FEW: u64 = 64;
+/// More than fit beside those that a process has, and no more than a user without privileges may have in messages.
+const MANY: usize = 56;
+
+/// One descriptor that is sent this often, so that its sender needs few.
+#[derive(Debug)]
+struct Copies(Vec<OwnedFd>, usize);
+
+impl Serialize for Copies {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let mut seq = s.serialize_seq(Some(self.1))?;
+        for fd in self.0.iter().cycle().take(self.1) {
+            seq.serialize_element(&Fd(fd.as_fd()))?;
+        }
+        seq.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Copies {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let fds = Vec::<Fd>::deserialize(d)?;
+        let len = fds.len();
+        Ok(Self(fds.into_iter().map(|fd| fd.0).collect(), len))
+    }
+}
+
+impl Copies {
+    fn of(fd: OwnedFd, times: usize) -> Self {
+        Self(vec![fd], times)
+    }
+
+    /// Each writes a letter; how many there are.
+    fn write(self) -> std::io::Result<usize> {
+        let all = self.0.len();
+        self.0.into_iter().try_for_each(|fd| File::from(fd).write_all(b"."))?;
+        Ok(all)
+    }
+}
+
+/// As in a process that may open few, and has raised the limit before the second attempt.
+#[track_caller]
+fn read_later(unread: &Unread, error: &dyn std::error::Error) -> Copies {
+    let text = error.to_string();
+    assert!(text.contains("RLIMIT_NOFILE") && text.contains("it may have 64"), "{text}");
+    let again = unread.read::<Copies>().unwrap_err().to_string();
+    assert!(again.contains("RLIMIT_NOFILE") && unread.is_there(), "{again}");
+    assert!(unread.read::<String>().unwrap_err().to_string().contains("another type"));
+    raise();
+    let copies = unread.read::<Copies>().unwrap();
+    assert!(!unread.is_there() && copies.0.len() == MANY);
+    copies
+}
+
+fn raise() {
+    limit(Resource::Nofile, getrlimit(Resource::Nofile).maximum.unwrap_or(1024).min(1024));
+}
+
+#[derive(Serialize, Deserialize)]
+enum Case {
+    Arguments,
+    Results,
+    ResultsOfSeveral,
+    Tasks,
+    ResultsOfTasks,
+    Closures,
+    Queued,
+}
+
+/// Runs in a process that may open few descriptors, as may those that it starts: what was written into the pipe.
+fn with_few(case: Case) -> String {
+    let _alone = alone();
+    let (reader, writer) = pipe();
+    let run = |_: usize, (case, writer): (Case, Fd)| -> Outcome {
+        limit(Resource::Nofile, FEW);
+        match case {
+            Case::Arguments => arguments(writer),
+            Case::Results => results(writer),
+            Case::ResultsOfSeveral => results_of_several(writer),
+            Case::Tasks => tasks(writer),
+            Case::ResultsOfTasks => results_of_tasks(writer),
+            Case::Closures => closures(writer),
+            Case::Queued => queued(writer),
+        }
+    };
+    join(&one_process(run, (case, Fd(writer)))).unwrap();
+    said(reader)
+}
+
+/// The child can't read them, so that they go back.
+fn arguments(writer: Fd) -> Outcome {
+    let worker = |_: usize, copies: Copies| -> Outcome { Ok(copies.write().map(drop)?) };
+    let context = one_process(worker, Copies::of(writer.0, MANY));
+    let error = context.wait().unwrap_err();
+    assert!(matches!(&error, SpawnError::Arguments { who: Some(_), .. }), "{error:?}");
+    let copies = read_later(error.unread().expect("they are there"), &error);
+    assert_eq!(copies.write()?, MANY);
+    // Only once, whichever copy of the error is asked.
+    let again = context.wait().unwrap_err().unread().unwrap().read::<Copies>().unwrap_err();
+    assert!(again.to_string().contains("read already"), "{again}");
+    Ok(())
+}
+
+#[test]
+fn arguments_come_back() {
+    assert_eq!(with_few(Case::Arguments), ".".repeat(MANY));
+}
+
+fn make(_: usize, writer: Fd) -> Result<Copies, String> {
+    Ok(Copies::of(writer.0, MANY))
+}
+
+fn results(writer: Fd) -> Outcome {
+    let context = one_process(make, writer);
+    let error = context.join().unwrap_err();
+    assert!(matches!(&error, SpawnError::Value { .. }), "{error:?}");
+    let copies = read_later(error.unread().expect("it is there"), &error);
+    assert_eq!(copies.write()?, MANY);
+    let again = context.join().unwrap_err().to_string();
+    assert!(again.contains("read already"), "{again}");
+    Ok(())
+}
+
+#[test]
+fn a_result_is_in_the_error() {
+    assert_eq!(with_few(Case::Results), ".".repeat(MANY));
+}
+
+/// One of them is too much: the others stay, too, and the next call has all.
+fn results_of_several(writer: Fd) -> Outcome {
+    let some =
+        |rank: usize, writer: Fd| Ok::<_, String>(Copies::of(writer.0, if rank == 1 { MANY } else { 3 }));
+    let context = start_processes(some, writer, SpawnOptions::nprocs(3))?;
+    for _ in 0..2 {
+        let error = context.join().unwrap_err();
+        assert_eq!((error.rank(), error.unread().is_some()), (Some(1), true), "{error:?}");
+    }
+    raise();
+    let all: Vec<_> = context.join()?.into_iter().map(Copies::write).collect::<Result<_, _>>()?;
+    assert_eq!(all, [3, MANY, 3]);
+    Ok(())
+}
+
+#[test]
+fn the_results_of_the_others_stay_too() {
+    assert_eq!(with_few(Case::ResultsOfSeveral), ".".repeat(MANY + 6));
+}
+
+fn tasks(writer: Fd) -> Outcome {
+    let pool = Pool::new(1)?;
+    let write = |copies: Copies| copies.write();
+    let spare = writer.0.try_clone()?;
+    let error = pool.apply(write, Copies::of(writer.0, MANY)).unwrap_err();
+    let TaskError::Arguments { cause: Some(cause), .. } = &error else { panic!("{error:?}") };
+    assert!(cause.to_string().contains("RLIMIT_NOFILE"), "{cause}");
+    let copies = read_later(error.unread().expect("they are there"), &error);
+    assert_eq!(copies.write()?, MANY);
+    // The same worker goes on.
+    let pids = pool.pids();
+    assert_eq!(pool.apply(write, Copies::of(spare, 2))?, 2);
+    assert_eq!(pool.pids(), pids);
+    Ok(())
+}
+
+#[test]
+fn a_task_comes_back_from_its_worker() {
+    assert_eq!(with_few(Case::Tasks), ".".repeat(MANY + 2));
+}
+
+fn results_of_tasks(writer: Fd) -> Outcome {
+    let pool = Pool::new(1)?;
+    let error = pool.apply(|writer: Fd| make(0, writer), writer).unwrap_err();
+    assert!(matches!(&error, TaskError::Value { .. }), "{error:?}");
+    let copies = read_later(error.unread().expect("it is there"), &error);
+    assert_eq!(copies.write()?, MANY);
+    assert_eq!(pool.apply(|x: u32| x + 1, 6)?, 7);
+    Ok(())
+}
+
+#[test]
+fn the_result_of_a_task_is_in_the_error() {
+    assert_eq!(with_few(Case::ResultsOfTasks), ".".repeat(MANY));
+}
+
+/// What a worker of the test below has open.
+// fork: no process of these tests is copied.
+static OPEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
+
+/// A closure that a worker could not read is read when it can be.
+fn closures(writer: Fd) -> Outcome {
+    let pool = Pool::new(1)?;
+    let write = pool.task_closure(closure!([writer] |text: String| -> std::io::Result<()> {
+        File::from(writer.0.try_clone()?).write_all(text.as_bytes())
+    }));
+    pool.apply(
+        |(): ()| OPEN.lock().unwrap().extend(std::iter::from_fn(|| File::open("/dev/null").ok())),
+        (),
+    )?;
+    let error = write.apply("never".into()).unwrap_err();
+    assert!(error.to_string().contains("RLIMIT_NOFILE"), "{error}");
+    pool.apply(|(): ()| OPEN.lock().unwrap().clear(), ())?;
+    write.apply("written".into())?;
+    Ok(())
+}
+
+#[test]
+fn a_closure_is_read_once_there_are_descriptors_again() {
+    assert_eq!(with_few(Case::Closures), "written");
+}
+
+/// Leases and messages to several are there still, as those of queues are.
+fn queued(writer: Fd) -> Outcome {
+    let (queue, (sender, receiver)) = (Queue::bounded(1)?, broadcast::channel::<Copies>(2)?);
+    queue.put(Copies::of(writer.0.try_clone()?, MANY)).map_err(PutError::forget)?;
+    sender.send(Copies::of(writer.0, MANY)).map_err(PutError::forget)?;
+    for _ in 0..2 {
+        let lease = queue.get_ack_timeout(DEADLINE).map(drop).unwrap_err().to_string();
+        let received = receiver.recv_timeout(DEADLINE).map(drop).unwrap_err().to_string();
+        assert!(lease.contains("RLIMIT_NOFILE") && received.contains("RLIMIT_NOFILE"), "{lease}; {received}");
+    }
+    raise();
+    let lease = queue.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+    assert_eq!(lease.ack().write()? + receiver.recv_timeout(DEADLINE)?.write()?, 2 * MANY);
+    Ok(())
+}
+
+#[test]
+fn leases_and_messages_to_several_stay() {
+    assert_eq!(with_few(Case::Queued), ".".repeat(2 * MANY));
+}

@@ -1,0 +1,241 @@
+//! Errors of this library in messages: `Result<T, mp::Error>` and its like arrive as the same variant, with what they say and with their
+//! sources.
+
+use std::error::Error as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mp::connection::RecvIntoError;
+use mp::message::{ErrorChain, Message, MessageError, Undecodable, pack, unpack};
+use mp::process::{ExitDetail, ExitStatus, GaveUp, ProcessStatus, Signal};
+use mp::queue::TypeRefusal;
+use mp::sync::{AcquireError, BarrierError};
+use mp::{
+    DType, Error, GetError, Pool, PutError, Queue, SharedMemory, SpawnError, StartMethod, TaskError, Tensor,
+    wait,
+};
+use mp_tests::{DEADLINE, failure, one_process, travels};
+
+/// All that a reader of a log sees of an error.
+fn shown(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
+    let all = std::iter::successors(Some(error), |error| (**error).source());
+    all.map(ToString::to_string).collect()
+}
+
+/// They arrive as they are, in a queue of results, from a second process, too.
+#[track_caller]
+fn arrive<E: Message + std::error::Error>(errors: impl Fn() -> Vec<E>)
+where
+    Result<u8, E>: Message,
+{
+    let before = errors();
+    travels(
+        || errors().into_iter().map(Err).collect(),
+        |i, arrived: Result<u8, E>| {
+            let arrived = arrived.unwrap_err();
+            let sent = &before[i];
+            assert_eq!(std::mem::discriminant(&arrived), std::mem::discriminant(sent), "{i}: {sent}");
+            assert_eq!(shown(&arrived), shown(sent), "{i}");
+            assert_eq!(
+                (format!("{arrived:?}"), format!("{arrived:#?}")),
+                (format!("{sent:?}"), format!("{sent:#?}"))
+            );
+        },
+    );
+}
+
+fn io(number: i32) -> std::io::Error {
+    std::io::Error::from_raw_os_error(number)
+}
+
+fn odd_path() -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    std::ffi::OsString::from_vec(vec![b'/', 0xff, b'x']).into()
+}
+
+fn of_memory() -> Vec<Error> {
+    let other = std::io::Error::other("ä".parse::<u8>().unwrap_err());
+    let strategy = "ram".parse::<mp::memory::SharingStrategy>().unwrap_err();
+    let member = mp::Arena::current().unwrap().me().unwrap();
+    let text = || "why".to_string();
+    vec![
+        Error::Os { what: "opening it", source: io(2) },
+        Error::Os { what: "opening it", source: other },
+        Error::Directory { path: odd_path(), what: "it is no directory", source: io(20) },
+        Error::OutOfMemory { asked: 1 << 40, left: 7, limit: "the limit".into() },
+        Error::ArenaFull { what: "messages on their way", asked: 1, limit: 2 },
+        Error::OutOfDescriptors(text()),
+        Error::TooManyDescriptors(text()),
+        Error::NotAnArena(text()),
+        Error::ArenaExists("do it before"),
+        Error::Version { what: "the layout", theirs: 1, ours: u64::MAX },
+        Error::Local,
+        Error::Forked,
+        Error::Held { what: "the lock", holder: member, pid: 7 },
+        Error::InvalidArgument(text()),
+        Error::LimitExceeded(text()),
+        Error::Unsupported(text()),
+        Error::Shape(text()),
+        Error::OutOfBounds(text()),
+        Error::DType { expected: DType::BF16, found: DType::F32 },
+        Error::NonLeaf,
+        Error::OutsideMessage("a tensor"),
+        Error::Unsendable(text()),
+        Error::Malformed(text()),
+        Error::Stale(text()),
+        Error::NoInvitation(text()),
+        Undecodable::of_message::<u8>(Error::Forked, &[1, 2, 3]),
+        Undecodable::of_value::<String>("a[3].b".into(), text(), &[0xff; 100]),
+        Error::NotPut(text()),
+        Error::Interrupted,
+        Error::NotShareable(text()),
+        strategy,
+    ]
+}
+
+#[test]
+fn those_of_memory() {
+    arrive(of_memory);
+    // What a caller asks of it is there, too.
+    let full = Error::ArenaFull { what: "messages on their way", asked: 1, limit: 2 };
+    assert!(unpack::<Error>(pack(full).unwrap()).unwrap().is_out_of_envelopes());
+    let missing = SharedMemory::open("/no-such-memory-of-this-test").map(drop).unwrap_err();
+    let arrived = unpack::<Error>(pack(missing).unwrap()).unwrap();
+    let source = arrived.source().map(ToString::to_string).unwrap_or_default();
+    assert!(source.contains("No such file"), "{arrived:?}: {source}");
+}
+
+/// Of the sources of other crates the texts arrive.
+#[test]
+fn a_foreign_source_arrives_as_what_it_says() {
+    let sent = Error::Os { what: "x", source: std::io::Error::other("ä".parse::<u8>().unwrap_err()) };
+    let Error::Os { source, .. } = unpack::<Error>(pack(sent).unwrap()).unwrap() else {
+        panic!("another one")
+    };
+    let chain = source.get_ref().and_then(|inner| inner.downcast_ref::<ErrorChain>()).unwrap();
+    assert_eq!(chain.to_string(), "invalid digit found in string");
+    assert!(chain.debug().contains("InvalidDigit"), "{}", chain.debug());
+}
+
+#[test]
+fn those_of_messages_and_queues() {
+    arrive(|| {
+        let of_another = mp_reduce::from_bytes::<String>(vec![1, 2], 0).map(drop).unwrap_err();
+        vec![MessageError::Memory(Error::NonLeaf), of_another]
+    });
+    let member = mp::Arena::current().unwrap().me().unwrap();
+    let refusal = || Box::new(TypeRefusal { sent: "A".into(), expected: "B".into() });
+    let failed = || MessageError::Memory(Error::Unsendable("why".into()));
+    arrive(|| {
+        vec![
+            PutError::Full(7_u8),
+            PutError::Closed(7),
+            PutError::Deserted { value: 7, last: member, pid: 3 },
+            PutError::Disconnected(7),
+            PutError::TypeRefused { value: 7, refusal: refusal() },
+            PutError::Interrupted(7),
+            PutError::TooLarge { value: 7, bytes: 100, limit: 10 },
+            PutError::Failed { value: 7, error: failed() },
+        ]
+    });
+    arrive(|| {
+        let queue = Queue::<u8>::bounded(1).unwrap();
+        let empty = queue.try_get().unwrap_err();
+        vec![
+            empty,
+            GetError::Leased { holders: Vec::new() },
+            GetError::Deserted { last: member, pid: 3 },
+            GetError::Disconnected,
+            GetError::TypeRefused(refusal()),
+            GetError::Interrupted,
+            GetError::Failed(failed()),
+        ]
+    });
+    arrive(|| vec![RecvIntoError::TooShort(vec![1, 2]), RecvIntoError::Get(GetError::Disconnected)]);
+    // The value comes along.
+    let refused = PutError::Closed(Tensor::from_slice(&[1_u8, 2], [2]).unwrap().freeze());
+    let arrived = unpack::<PutError<mp::FrozenTensor<u8>>>(pack(refused).unwrap()).unwrap();
+    assert_eq!(arrived.into_value().as_slice().unwrap(), [1, 2]);
+}
+
+#[test]
+fn those_of_locks() {
+    arrive(|| {
+        vec![AcquireError::TooMany { limit: 3 }, AcquireError::NotKept, AcquireError::Failed(Error::Forked)]
+    });
+    arrive(|| vec![BarrierError::Broken, BarrierError::TimedOut { arrived: 1, parties: 3, missing: vec![] }]);
+}
+
+/// A process tells another how a third one failed, whatever has failed there.
+#[test]
+fn those_of_processes() {
+    let errors = || {
+        let raised = failure(&one_process(|_: usize, (): ()| Err::<(), _>("no such file"), ()));
+        let exited =
+            failure(&one_process(|_: usize, (): ()| -> Result<(), String> { std::process::exit(7) }, ()));
+        let launch = mp::SpawnOptions::nprocs(1).executable(odd_path());
+        let launch = mp::start_processes(|_: usize, (): ()| {}, (), launch).map(drop).unwrap_err();
+        let context = one_process(|_: usize, (): ()| {}, ());
+        let no_rank = context.status(9).map(drop).unwrap_err();
+        _ = mp_tests::join(&context);
+        let supervised = mp::Process::builder()
+            .restart(mp::process::Restart::on_failure(1))
+            .spawn(|(): ()| Err::<(), _>("again"), ())
+            .unwrap();
+        let gave_up = supervised.join().unwrap_err();
+        assert!(matches!(&gave_up, SpawnError::GaveUp(_)), "{gave_up}");
+        vec![raised, exited, launch, no_rank, gave_up, SpawnError::NotInitialised]
+    };
+    // Once: each start has names and numbers of its own.
+    let once = errors();
+    arrive(|| once.clone());
+    let SpawnError::GaveUp(gave_up) = once[4].clone() else { panic!("another one") };
+    let arrived: GaveUp = unpack(pack(*gave_up.clone()).unwrap()).unwrap();
+    assert_eq!((arrived.attempts, arrived.earlier.len()), (gave_up.attempts, gave_up.earlier.len()));
+    assert_eq!(arrived.who, gave_up.who);
+    let status = ProcessStatus::Failed(once[0].clone());
+    let arrived: ProcessStatus = unpack(pack(status).unwrap()).unwrap();
+    assert!(matches!(arrived, ProcessStatus::Failed(error) if error.to_string() == once[0].to_string()));
+    mp_tests::same(&[(StartMethod::Spawn, Signal::TERM, ExitStatus::Code(3), ExitDetail::NoValue)]);
+}
+
+#[test]
+fn those_of_tasks() {
+    let pool = Pool::builder().processes(1).name("named").build().unwrap();
+    let once = vec![
+        pool.apply(|x: String| x.parse::<u8>(), "x".to_string()).map(drop).unwrap_err(),
+        pool.apply(|(): ()| -> u8 { std::process::abort() }, ()).map(drop).unwrap_err(),
+        pool.task(|(): ()| std::thread::sleep(DEADLINE)) // sleep: it is what the time-out ends
+            .timeout(std::time::Duration::from_millis(20))
+            .retry_if(1, |_| true)
+            .apply(())
+            .unwrap_err(),
+        TaskError::Cancelled,
+        TaskError::Interrupted,
+        TaskError::Terminated,
+        TaskError::Closed { pool: Some(Arc::from("named")) },
+    ];
+    assert_eq!(once[2].attempts().count(), 2);
+    arrive(|| once.clone());
+    let arrived: TaskError = unpack(pack(once[2].clone()).unwrap()).unwrap();
+    assert_eq!(arrived.attempts(), once[2].attempts());
+}
+
+/// It is what a function may give to another one, and what `wait` is for.
+#[test]
+fn a_result_with_an_error_of_this_library_is_a_message() {
+    let (queue, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+    let worker = |_: usize, (queue, back): (Queue<u8>, Queue<Result<u8, Error>>)| -> mp_tests::Outcome {
+        let got = queue.get_timeout(DEADLINE)?.ok_or("closed")?;
+        mp_tests::send(
+            &back,
+            Tensor::<u8>::zeros([2, 2]).and_then(|t| t.freeze().select(got.into(), 0).map(|_| got)),
+        )
+    };
+    let context = one_process(worker, (queue.clone(), back.clone()));
+    mp_tests::give(&queue, 9);
+    wait(&[&back as &dyn mp::Waitable], Some(DEADLINE)).unwrap();
+    let error = mp_tests::take(&back).unwrap_err();
+    assert!(matches!(error, Error::OutOfBounds(_)), "{error:?}");
+    mp_tests::join(&context).unwrap();
+}
