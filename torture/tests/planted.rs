@@ -98,6 +98,17 @@ fn a_future_that_forgets_what_it_has_taken_is_found() {
     is_found("planted.forgotten-look", Where::Workers, &WRONG);
 }
 
+/// What the next message in that compartment has then is another file.
+#[test]
+fn a_file_that_stays_behind_its_message_is_found() {
+    is_found("locker.empty.descriptors-kept", Where::Workers, &["Torn: ", "Leaked: "]);
+}
+
+#[test]
+fn a_file_that_is_anothers_is_found() {
+    is_found("locker.look.number-not-compared", Where::Workers, &["Torn: ", "Failed: "]);
+}
+
 #[test]
 fn a_deadlock_that_is_none_is_found() {
     is_found("lock-cycle.any-chain-closed", Where::Workers, &["Torn: "]);

@@ -16,6 +16,9 @@ pub(crate) struct InUse {
     bytes: u64,
     messages: u64,
     members: u64,
+    /// In the locker: compartments that a message has, and descriptors.
+    compartments: u64,
+    descriptors: u64,
     files: usize,
     names: usize,
 }
@@ -25,7 +28,7 @@ pub(crate) struct InUse {
 pub(crate) struct Leaked {
     /// Shared memory.
     pub(crate) bytes: u64,
-    /// Open files of this program.
+    /// Open files of this program, and those that are in messages.
     pub(crate) fds: u64,
     /// Files with names.
     pub(crate) names: u64,
@@ -36,10 +39,11 @@ pub(crate) struct Leaked {
 impl InUse {
     /// What is in use beyond what was.
     fn beyond(&self, before: &Self) -> Leaked {
-        let slots = |of: &Self| of.members + of.blocks + of.messages;
+        let slots = |of: &Self| of.members + of.blocks + of.messages + of.compartments;
         Leaked {
             bytes: self.bytes.saturating_sub(before.bytes),
-            fds: self.files.saturating_sub(before.files) as u64,
+            fds: self.files.saturating_sub(before.files) as u64
+                + self.descriptors.saturating_sub(before.descriptors),
             names: self.names.saturating_sub(before.names) as u64,
             slots: slots(self).saturating_sub(slots(before)),
         }
@@ -49,8 +53,11 @@ impl InUse {
     pub(crate) fn now() -> mp::AnyResult<Self> {
         // What is kept of processes that have ended goes with this, or when the next one starts.
         drop(mp::active_children());
-        let stats = Arena::current()?.memory_stats();
+        let arena = Arena::current()?;
+        let stats = arena.memory_stats();
         Ok(Self {
+            compartments: arena.compartments_in_use(),
+            descriptors: arena.descriptors_in_locker()?,
             blocks: stats.live_blocks,
             bytes: stats.allocated,
             messages: stats.queued,
@@ -95,10 +102,11 @@ fn open_files() -> Vec<String> {
 
 impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { blocks, bytes, messages, members, files, names } = self;
+        let Self { blocks, bytes, messages, members, compartments, descriptors, files, names } = self;
         write!(
             f,
-            "{blocks} blocks of {bytes} bytes, {messages} messages, {members} members, {files} files, {names} names"
+            "{blocks} blocks of {bytes} bytes, {messages} messages, {members} members, {descriptors} descriptors in \
+             {compartments} compartments, {files} files, {names} names"
         )
     }
 }

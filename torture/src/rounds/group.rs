@@ -8,6 +8,7 @@ use mp::{Connection, JoinableQueue, Queue, QueueOptions, Receiver, Sender, bound
 use crate::bookkeeping::ledger::{Account, Ledger};
 use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
+use crate::workloads::files::Cargo;
 use crate::workloads::leaving::Sides;
 use crate::workloads::locks::Locks;
 use crate::workloads::newest::{ToAll, Watched};
@@ -33,15 +34,17 @@ pub(crate) enum Kind {
     Locks,
     Watch,
     Broadcast,
+    Files,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 14] = [
+    pub(crate) const ALL: [Kind; 15] = [
         Kind::Bounded,
         Kind::Select,
         Kind::Acknowledged,
         Kind::Watch,
         Kind::Locks,
+        Kind::Files,
         Kind::Broadcast,
         Kind::Socket,
         Kind::Growing,
@@ -74,6 +77,7 @@ impl Kind {
             Kind::Locks => "locks",
             Kind::Watch => "watch",
             Kind::Broadcast => "broadcast",
+            Kind::Files => "files in messages",
         }
     }
 }
@@ -96,6 +100,7 @@ enum Ends {
     Locks(Box<Locks>),
     Watched(Watched),
     ToAll(ToAll),
+    Files(Queue<Cargo>),
 }
 
 /// One group.
@@ -141,6 +146,7 @@ impl Group {
             Kind::Locks => Ends::Locks(Box::new(Locks::new()?)),
             Kind::Watch => Ends::Watched(Watched::new()?),
             Kind::Broadcast => Ends::ToAll(ToAll::new(random)?),
+            Kind::Files => Ends::Files(Queue::bounded(capacity)?),
         };
         let (producers, consumers) = match kind {
             Kind::Locks | Kind::Watch | Kind::Broadcast => (3, 0),
@@ -216,6 +222,8 @@ impl Group {
             Ends::Locks(locks) => Work::Lock(Locks::clone(locks)),
             Ends::Watched(watched) => Work::Watch(watched.clone()),
             Ends::ToAll(to_all) => Work::Broadcast(to_all.clone()),
+            Ends::Files(queue) if produces => Work::PutFiles(queue.clone()),
+            Ends::Files(queue) => Work::GetFiles(queue.clone()),
         })
     }
 
@@ -243,6 +251,7 @@ impl Group {
             Ends::Channel(sender, _) => *sender = None,
             Ends::Ways(ways) => ways.close(),
             Ends::Futures(queue) => _ = queue.close(),
+            Ends::Files(queue) => _ = queue.close(),
             Ends::Service(service) => service.close()?,
             Ends::Pipe(..) | Ends::Sides(_) | Ends::Pool(_) => {}
             Ends::Locks(_) | Ends::Watched(_) | Ends::ToAll(_) => {}
@@ -313,6 +322,7 @@ impl fmt::Display for Group {
             Ends::Locks(locks) => write!(f, "{locks:?}")?,
             Ends::Watched(watched) => write!(f, "{watched:?}")?,
             Ends::ToAll(to_all) => write!(f, "{to_all:?}")?,
+            Ends::Files(queue) => write!(f, "{queue:?}")?,
         }
         write!(f, "; {:?}, {} may be missing", self.ledger.account(), self.allowed)
     }

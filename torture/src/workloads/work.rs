@@ -13,6 +13,7 @@ use crate::bookkeeping::board::{Op, Row};
 use crate::bookkeeping::ledger::Ledger;
 use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
+use crate::workloads::files::Cargo;
 use crate::workloads::locks::Locks;
 use crate::workloads::newest::{ToAll, Watched};
 use crate::workloads::select::{Inlets, Outlets};
@@ -50,6 +51,8 @@ pub(crate) enum Work {
     ReceiveAll(Receiver<Parcel>),
     /// Whether by copies.
     OwnPool(bool),
+    PutFiles(Queue<Cargo>),
+    GetFiles(Queue<Cargo>),
 }
 
 /// All that a worker is given.
@@ -115,6 +118,8 @@ impl Worker {
             Work::SendAndLeave(sender) => self.send_and_leave(&sender),
             Work::ReceiveAll(receiver) => self.receive_all(&receiver),
             Work::OwnPool(copies) => self.own_pool(copies),
+            Work::PutFiles(queue) => self.put_files(&queue),
+            Work::GetFiles(queue) => self.get_files(&queue),
         }?;
         self.row.note(Op::End, 0);
         Ok(())
