@@ -117,7 +117,7 @@ fn floats() {
 fn texts_and_names() {
     returns(".{0,300}");
     returns(".{0,40}".prop_map(String::into_boxed_str));
-    returns_as(".{0,40}", |text| Cow::<'static, str>::Owned(text), |text| text.clone().into_owned());
+    returns_as(".{0,40}", Cow::<'static, str>::Owned, |text| text.clone().into_owned());
     returns(
         bytes().prop_map(|bytes| {
             CString::new(bytes.into_iter().filter(|b| *b != 0).collect::<Vec<_>>()).unwrap()
