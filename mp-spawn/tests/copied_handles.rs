@@ -5,12 +5,14 @@ mod common;
 
 use std::os::unix::process::parent_id;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
-use common::{DEADLINE, Outcome, alone, wait_for_the_end};
+use common::supervised::{HOUR, after, rest, supervised, until_it_waits};
+use common::{DEADLINE, Outcome, alone, eventually, wait_for_the_end};
 use mp_spawn::{
-    Process, ProcessContext, ProcessStatus, Result, SpawnError, SpawnOptions, StartMethod, allow_fork,
-    start_processes,
+    Process, ProcessContext, ProcessStatus, Restart, Result, SpawnError, SpawnOptions, StartMethod, Stdio,
+    allow_fork, start_processes, wait,
 };
 
 static KEPT: Mutex<Option<(Process, ProcessContext)>> = Mutex::new(None);
@@ -47,5 +49,140 @@ fn they_are_refused_and_end_no_process() {
         assert!(process.is_alive() && matches!(context.status(0), Ok(ProcessStatus::Running)));
         process.kill().unwrap();
         assert!(process.join().is_err());
+    });
+}
+
+/// Kept as long as the process lives: threads use it while copies are made.
+static IN_USE: Mutex<Option<&'static (Process, ProcessContext)>> = Mutex::new(None);
+
+/// A line of the copy says at which call it is, should one of them block.
+fn at(call: &str) {
+    eprintln!("at {call}");
+}
+
+/// Whatever another thread had locked when it was copied.
+fn asks_for_everything((pid, ranks): (u32, Vec<u32>)) -> Outcome {
+    let kept = IN_USE.try_lock().ok().and_then(|kept| *kept);
+    let (process, context) = kept.ok_or("nothing is kept")?;
+    at("the first calls, whatever they say");
+    _ = (process.status(), process.exit(), process.is_alive(), process.restarts(), process.pid());
+    _ = (format!("{process:?}"), process.stdout(), context.failures(), format!("{context:?}"));
+    at("status");
+    assert!(is_refused(match process.status() {
+        ProcessStatus::Failed(error) => Err(error),
+        other => Ok(other),
+    }));
+    assert!(is_refused(context.status(1)));
+    at("exit");
+    assert_eq!(process.exit(), None);
+    assert!(is_refused(context.exit(1)));
+    at("is_alive");
+    assert!(!process.is_alive());
+    at("pid");
+    assert_eq!((process.pid(), context.pids()), (pid, ranks));
+    at("restarts");
+    assert_eq!(process.restarts(), 0);
+    at("on_exit");
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    process.on_exit(move || _ = tell.send(()));
+    assert!(told.recv_timeout(DEADLINE).is_err(), "it is dropped, and not called");
+    at("sentinel");
+    assert_eq!(wait(&[process], Some(DEADLINE))?, [0]);
+    assert_eq!(context.sentinels().len(), 2);
+    at("Debug");
+    let owner = format!("children of process {}", parent_id());
+    assert!(format!("{process:?}").contains(&owner), "{process:?}");
+    assert_eq!(format!("{context:?}").matches(&owner).count(), 2, "{context:?}");
+    at("output");
+    assert_eq!((process.stdout().bytes.len(), process.stderr().bytes.len()), (0, 0));
+    assert!(is_refused(context.stdout(0)) && is_refused(context.stderr(0)));
+    at("failures");
+    assert!(matches!(context.failures()[..], [SpawnError::OtherProcess { .. }]));
+    Ok(())
+}
+
+/// Copies are made while threads have the locks behind the handles nearly all the time: they describe processes of long names.
+#[test]
+fn no_call_in_a_copy_waits_for_a_thread_that_the_copy_does_not_have() {
+    alone(|()| {
+        // SAFETY: what runs in the copy needs nothing of other threads.
+        unsafe { allow_fork() };
+        let name = "n".repeat(50_000);
+        let process =
+            Process::builder().name(&name).daemon(true).spawn(|(): ()| wait_for_the_end(), ()).unwrap();
+        let options = SpawnOptions::nprocs(2).name(&name).daemon(true);
+        let context = start_processes(|_: usize, (): ()| wait_for_the_end(), (), options).unwrap();
+        let kept: &'static _ = Box::leak(Box::new((process, context)));
+        let (process, context) = kept;
+        *IN_USE.lock().unwrap() = Some(kept);
+        static OVER: AtomicBool = AtomicBool::new(false);
+        static TURNS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+        let threads = [0, 1].map(|which| {
+            std::thread::spawn(move || {
+                while !OVER.load(Ordering::Relaxed) {
+                    let long = if which == 0 { format!("{process:?}") } else { format!("{context:?}") };
+                    assert!(long.len() > 50_000);
+                    TURNS[which].fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        for round in 0..20 {
+            let before = [0, 1].map(|which: usize| TURNS[which].load(Ordering::Relaxed));
+            eventually("both threads go on", || {
+                [0, 1].iter().all(|which| TURNS[*which].load(Ordering::Relaxed) > before[*which])
+            });
+            let copy = Process::builder().start_method(StartMethod::Fork).stderr(Stdio::Capture);
+            let copy = copy.spawn(asks_for_everything, (process.pid(), context.pids())).unwrap();
+            if !copy.wait_timeout(DEADLINE) {
+                panic!("copy {round} waits: {}", copy.stderr().text());
+            }
+            copy.join().unwrap();
+        }
+        OVER.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(process.is_alive() && matches!(context.status(1), Ok(ProcessStatus::Running)));
+        process.kill().unwrap();
+        context.kill_all().unwrap();
+        assert!(process.join().is_err() && context.results().unwrap().iter().all(Result::is_err));
+    });
+}
+
+static SUPERVISED: Mutex<Option<Process>> = Mutex::new(None);
+
+fn drops_a_supervised_process((): ()) -> Outcome {
+    let process = SUPERVISED.lock().map_err(|_| "poisoned")?.take().ok_or("nothing is kept")?;
+    assert!(is_refused(process.kill()) && !process.is_alive());
+    drop(process);
+    // A supervision of its own: the thread of the original's is not there.
+    let (builder, events) =
+        supervised(Restart::OnFailure { max: 1, backoff: std::time::Duration::ZERO.into() });
+    let own = builder.spawn(|(): ()| Err::<(), _>("no"), ())?;
+    assert!(own.wait_timeout(DEADLINE) && matches!(own.join(), Err(SpawnError::GaveUp(_))));
+    assert_eq!(rest(&events).len(), 6, "two starts, two ends, one restart, one end of it");
+    Ok(())
+}
+
+#[test]
+fn a_copy_that_drops_a_supervised_process_leaves_it_to_its_owner() {
+    alone(|()| {
+        // SAFETY: what runs in the copies needs nothing of other threads.
+        unsafe { allow_fork() };
+        let (builder, events) = supervised(after(HOUR));
+        let process = builder.spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
+        until_it_waits(&events);
+        *SUPERVISED.lock().unwrap() = Some(process);
+        for _ in 0..3 {
+            let fork = Process::builder().start_method(StartMethod::Fork);
+            let copy = fork.spawn(drops_a_supervised_process, ()).unwrap();
+            assert!(copy.wait_timeout(DEADLINE), "{copy:?}");
+            copy.join().unwrap();
+        }
+        let process = SUPERVISED.lock().unwrap().take().unwrap();
+        assert!(matches!(process.status(), ProcessStatus::Restarting { attempt: 2, .. }), "{process:?}");
+        process.kill().unwrap();
+        assert!(process.wait_timeout(DEADLINE) && matches!(process.join(), Err(SpawnError::GaveUp(_))));
+        assert_eq!(rest(&events).len(), 1, "it was given up, and started by none");
     });
 }

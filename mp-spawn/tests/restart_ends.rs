@@ -7,15 +7,15 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use common::supervised::{
-    HOUR, after, at_most, ended, flaky, gave_up, kinds, rest, supervised, until_it_runs, until_it_waits,
+    HOUR, after, at_most, ended, flaky, gave_up, kinds, next, rest, supervised, until_it_runs, until_it_waits,
 };
 use common::{
-    DEADLINE, Meeting, Outcome, alive, alone, children, eventually, say, signal, wait_for_the_end,
-    wait_for_word,
+    DEADLINE, Meeting, Outcome, alive, alone, children, eventually, next_worker, say, server, signal,
+    wait_for_the_end, wait_for_word,
 };
 use mp_spawn::{
-    ExitDetail, ExitStatus, GaveUpReason, Interrupt, Process, ProcessStatus, Restart, SpawnError, Stdio,
-    Waitable, active_children,
+    ExitDetail, ExitStatus, GaveUpReason, Interrupt, Process, ProcessEvent, ProcessStatus, Restart,
+    SpawnError, StartMethod, Stdio, Waitable, active_children, current_process,
 };
 use mp_tensor::Tensor;
 
@@ -249,4 +249,83 @@ fn restarts_leave_no_descriptor_and_no_process() {
         eventually("all files are closed", || files() == before);
         assert!(children().is_empty());
     });
+}
+
+/// What becomes of a start by a fork server that stands still.
+#[derive(Clone, Copy, PartialEq)]
+enum Then {
+    /// It goes on.
+    Goes,
+    /// The process is killed before that.
+    Killed,
+    /// It is waited for only so long.
+    GivenUp,
+}
+
+fn started_by_a_server_that_stands_still(then: Then) {
+    let first_waits =
+        |(): ()| -> Outcome { if current_process().attempt == 1 { wait_for_the_end() } else { Ok(()) } };
+    let (builder, events) = supervised(at_most(5));
+    // Long enough for a machine with other work, where the server is to go on.
+    let time = if then == Then::GivenUp { Duration::from_secs(2) } else { 2 * DEADLINE };
+    let builder = builder.start_method(StartMethod::ForkServer).handshake_timeout(time);
+    let child = builder.spawn(first_waits, ()).unwrap();
+    let pid = until_it_runs(&events);
+    // Beside one that needs no server.
+    let (builder, _others) = supervised(at_most(5));
+    let other = builder.start_method(StartMethod::Spawn).spawn(|(): ()| wait_for_the_end(), ()).unwrap();
+    let (server, ahead) = (server(), next_worker());
+    signal(server, libc::SIGSTOP);
+    // The next start would take that one, and ask for another; now it has to wait for an answer.
+    signal(ahead, libc::SIGKILL);
+    signal(pid, libc::SIGKILL);
+    until_it_waits(&events);
+    eventually("the start has found that it is gone", || !children().contains(&ahead));
+    if then != Then::GivenUp {
+        assert!(
+            matches!(child.status(), ProcessStatus::Restarting { attempt: 2, error: Some(_) }),
+            "{child:?}"
+        );
+        assert!(child.is_alive() && child.exit().is_none());
+        // Neither ends nor signals of others wait for it.
+        other.kill().unwrap();
+        ended(&other);
+        if then == Then::Killed {
+            child.kill().unwrap();
+        }
+        signal(server, libc::SIGCONT);
+    }
+    match then {
+        Then::Goes => assert_eq!(kinds(&rest(&events)), ["started 2", "ended 2"]),
+        Then::Killed => assert_eq!(kinds(&rest(&events)), ["started 2", "failed 2"]),
+        Then::GivenUp => {
+            let event = next(&events);
+            let ProcessEvent::NotStarted { attempt: 2, error } = &event else { panic!("{event:?}") };
+            let text = error.to_string();
+            assert!(text.contains("did not report in time"), "{text}");
+            assert_eq!(kinds(&rest(&events)), ["next 3", "started 3", "ended 3"]);
+            other.kill().unwrap();
+            ended(&other);
+        }
+    }
+    ended(&child);
+    match child.join() {
+        Ok(()) => assert!(then != Then::Killed),
+        Err(SpawnError::ProcessExited(exited)) if then == Then::Killed => {
+            assert_eq!(exited.detail, Some(ExitDetail::AskedFor));
+        }
+        Err(error) => panic!("{error}"),
+    }
+    assert!(other.join().is_err());
+}
+
+#[test]
+fn a_fork_server_that_stands_still_delays_starts_by_it_and_nothing_else() {
+    alone(|()| started_by_a_server_that_stands_still(Then::Goes));
+    alone(|()| started_by_a_server_that_stands_still(Then::Killed));
+}
+
+#[test]
+fn a_start_by_a_fork_server_that_stands_still_for_too_long_is_tried_again_by_another() {
+    alone(|()| started_by_a_server_that_stands_still(Then::GivenUp));
 }

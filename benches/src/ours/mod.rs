@@ -4,6 +4,7 @@
 pub(crate) mod alloc;
 pub(crate) mod crowd;
 pub(crate) mod failure;
+pub(crate) mod kept;
 pub(crate) mod lock;
 pub(crate) mod manager;
 pub(crate) mod pool;

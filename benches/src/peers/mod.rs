@@ -4,6 +4,7 @@ pub(crate) mod iceoryx2;
 pub(crate) mod ipc_channel;
 pub(crate) mod python;
 pub(crate) mod threads;
+pub(crate) mod tokio;
 
 use crate::process::Child;
 use crate::work::{Outcome, Plan};

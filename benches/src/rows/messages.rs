@@ -2,7 +2,7 @@
 
 use super::{Better, Row, USUAL, peers};
 #[cfg(feature = "peers")]
-use crate::peers::{iceoryx2, ipc_channel};
+use crate::peers::{iceoryx2, ipc_channel, tokio};
 use crate::{limits, ours, syscalls};
 
 /// In the order in which they run.
@@ -78,6 +78,28 @@ pub(super) const ROWS: &[Row] = &[
         ours: ours::crowd::tensors_100,
         peers: peers![],
         note: || "each tensor is one more holder there and one less here: some ten shared words",
+    },
+    Row {
+        id: "watch_send",
+        unit: "ns",
+        better: Better::Lower,
+        about: "a value of 128 bytes replaced in a `watch` channel, while a reader in another process reads all the time",
+        rounds: USUAL,
+        limit: ours::crowd::no_limit,
+        ours: ours::kept::watch_send,
+        peers: peers!["tokio" => tokio::watch_send],
+        note: || "tokio: its `watch` between two threads; the value stays where it is, and is not encoded",
+    },
+    Row {
+        id: "broadcast_1p1c",
+        unit: "1/s",
+        better: Better::Higher,
+        about: "u64s per second through a `broadcast` channel to a receiver in another process, which misses none",
+        rounds: USUAL,
+        limit: limits::one_way,
+        ours: ours::kept::broadcast,
+        peers: peers!["tokio" => tokio::broadcast],
+        note: || "limit: as for one_way_1p1c; tokio: its `broadcast` between two threads",
     },
     Row {
         id: "fair_8p8c_least",

@@ -3,6 +3,7 @@
 
 pub(crate) mod alloc;
 pub(crate) mod files;
+pub(crate) mod kept;
 pub(crate) mod lock;
 pub(crate) mod record;
 pub(crate) mod small;

@@ -144,6 +144,33 @@ macro_rules! numbers {
     };
 }
 
+macro_rules! integers {
+    ($($t:ty)*) => {
+        impl Number {
+            /// A number without a sign as a value of a type, if that is an integer, or an option of one, and has that value.
+            #[inline(always)]
+            pub fn unsigned_as<T: 'static>(n: u64) -> Option<T> {
+                let mut value: Option<T> = None;
+                // Known when this is compiled, for each type.
+                let slot: &mut dyn Any = &mut value;
+                $(
+                    if let Some(slot) = slot.downcast_mut::<Option<$t>>() {
+                        *slot = <$t>::try_from(n).ok();
+                        return value;
+                    }
+                    if let Some(slot) = slot.downcast_mut::<Option<Option<$t>>>() {
+                        *slot = <$t>::try_from(n).ok().map(Some);
+                        return value;
+                    }
+                )*
+                None
+            }
+        }
+    };
+}
+
+integers! { u8 u16 u32 u64 usize i8 i16 i32 i64 isize }
+
 numbers! {
     Unsigned as u64: u8 u16 u32 u64 usize;
     Signed as i64: i8 i16 i32 i64 isize;
@@ -206,7 +233,7 @@ pub trait Codec {
     /// # Errors
     /// As for `read_plain`.
     #[inline]
-    fn read_plain_number<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    fn read_plain_number<T: DeserializeOwned + 'static>(bytes: &[u8]) -> Result<T> {
         Self::read_plain(bytes)
     }
 }

@@ -33,6 +33,7 @@ thread_local!(static DEAF: Cell<bool> = const { Cell::new(false) });
 /// ```
 #[doc(alias = "KeyboardInterrupt")]
 #[must_use]
+#[inline]
 pub fn interrupted() -> bool {
     INTERRUPTS.load(Ordering::Relaxed) != 0
 }

@@ -158,6 +158,8 @@ impl<T: Message> ResultKind<T> for Multiple {
     fn read(slots: &mut Taking<'_>) -> Result<Vec<T>, TaskError> {
         // If one failed, what was read before is dropped, each by itself.
         let mut values = Each::default();
+        // As many as there will be, if none fails: they are not moved while they grow.
+        values.reserve(slots.job.slots().progress().total);
         while let Some(mut run) = slots.next() {
             let mut failed = None;
             read_all(&mut run, |result| match result {

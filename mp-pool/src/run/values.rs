@@ -57,7 +57,11 @@ impl Slice {
 pub(crate) fn write_many(out: &mut Outgoing, ends: &[u32], start: u32, bytes: &[u8]) {
     let to = out.bytes();
     to.reserve(4 * ends.len() + bytes.len());
-    ends.iter().for_each(|end| to.extend_from_slice(&(end - start).to_le_bytes()));
+    let at = to.len();
+    to.resize(at + 4 * ends.len(), 0);
+    for (place, end) in to[at..].as_chunks_mut().0.iter_mut().zip(ends) {
+        *place = (end - start).to_le_bytes();
+    }
     to.extend_from_slice(bytes);
 }
 

@@ -117,11 +117,16 @@ impl Codec for MessagePack {
     }
 
     #[inline]
-    fn read_plain_number<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    fn read_plain_number<T: DeserializeOwned + 'static>(bytes: &[u8]) -> Result<T> {
         let (head, len) = parts(bytes)?;
+        let number = &bytes[head..head + len];
+        // Most are small integers.
+        if let Some(value) = number::read(number) {
+            return Ok(value);
+        }
         // It enters one level at most, and no code that could enter others is called in there.
         let left = Cell::new(level::MAX_NESTING);
-        read::from_slice(&bytes[head..head + len], &left).map_err(|e| undecodable::<T>(&e, bytes))
+        read::from_slice(number, &left).map_err(|e| undecodable::<T>(&e, bytes))
     }
 }
 

@@ -47,9 +47,26 @@ fn signed(to: &mut Vec<u8>, n: i64) {
     }
 }
 
+/// The integer of these bytes, if they are one without a sign and of the type's values; all else, and what is wrong with it, is for
+/// the reader of all values.
+#[inline(always)]
+pub(super) fn read<T: 'static>(bytes: &[u8]) -> Option<T> {
+    let n = match *bytes {
+        [n @ 0..=0x7f] => n.into(),
+        [0xcc, n] => n.into(),
+        [0xcd, a, b] => u16::from_be_bytes([a, b]).into(),
+        [0xce, a, b, c, d] => u32::from_be_bytes([a, b, c, d]).into(),
+        [0xcf, a, b, c, d, e, f, g, h] => u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        _ => return None,
+    };
+    Number::unsigned_as(n)
+}
+
 #[cfg(test)]
 mod tests {
+    use mp_core::Message;
     use serde::Serialize;
+    use serde::de::DeserializeOwned;
 
     use super::*;
 
@@ -84,6 +101,40 @@ mod tests {
         for n in i16::MIN..=i16::MAX {
             same(Number::Signed(n.into()), n);
             same(Number::Unsigned(n as u16 as u64), n as u16);
+        }
+    }
+
+    /// What is read in short is what the reader of all values reads, or nothing.
+    fn reads_alike<T: Message + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
+        let left = std::cell::Cell::new(mp_core::message::level::MAX_NESTING);
+        let all: Option<T> = crate::codec::read::from_slice(bytes, &left).ok();
+        let short: Option<T> = read(bytes);
+        assert!(short.is_none() || short == all, "{bytes:?}: {short:?}, and not {all:?}");
+        short.is_some()
+    }
+
+    #[test]
+    fn integers_are_read_as_by_the_reader_of_all_values() {
+        let near = (0..64).map(|bit| 1_u64 << bit).flat_map(|n| [n - 1, n, n + 1]);
+        for n in near.chain([u64::MAX]) {
+            let mut bytes = Vec::new();
+            append(&mut bytes, Number::Unsigned(n));
+            // As others write them, in more bytes than they need; and cut, where nothing is read.
+            let long = [&[0xcf][..], &n.to_be_bytes()].concat();
+            for bytes in [&bytes[1..], &long] {
+                assert!(reads_alike::<u64>(bytes) && reads_alike::<Option<u64>>(bytes));
+                assert_eq!(reads_alike::<u8>(bytes), u8::try_from(n).is_ok());
+                assert_eq!(reads_alike::<Option<i32>>(bytes), i32::try_from(n).is_ok());
+                assert_eq!(reads_alike::<i64>(bytes), i64::try_from(n).is_ok());
+                assert_eq!(reads_alike::<usize>(bytes), usize::try_from(n).is_ok());
+                assert!(!reads_alike::<f64>(bytes), "that is for the other reader");
+                (0..bytes.len()).for_each(|end| _ = reads_alike::<u64>(&bytes[..end]));
+            }
+        }
+        for n in [-1_i64, -33, -200, i64::MIN] {
+            let mut bytes = Vec::new();
+            append(&mut bytes, Number::Signed(n));
+            assert!(!reads_alike::<i64>(&bytes[1..]));
         }
     }
 }

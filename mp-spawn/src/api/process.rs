@@ -35,6 +35,9 @@ use crate::sys::clock::deadline;
 /// [daemonic](ProcessBuilder::daemon); and prints the failures that the program did not get from [`join`](Self::join),
 /// [`wait`](Self::wait), [`status`](Self::status) or [`exit`](Self::exit), and did not cause by [`kill`](Self::kill) or
 /// [`terminate`](Self::terminate). However else it ends, they end with it.
+///
+/// In a copy of this process that was made by `fork` ([`allow_fork`](crate::allow_fork)), the handle is of no child: its calls return
+/// [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess), or that there is nothing, and none of them blocks.
 #[must_use = "`join` tells how it did; `let _ =` lets it run on"]
 pub struct Process<T = ()> {
     group: Arc<Group>,
@@ -133,14 +136,14 @@ impl<T> Process<T> {
     }
 
     /// Its process id. When it has ended, the number may belong to another process. A [supervised](crate::Restart) process has
-    /// another one after each start: this is the last.
+    /// another one after each start: this is the last, in a process that was forked from this one the last before that.
     #[must_use]
     #[doc(alias = "ident")]
     pub fn pid(&self) -> u32 {
         self.group.pids().first().copied().unwrap_or(0)
     }
 
-    /// How often it was started again: 0 unless it is [supervised](crate::Restart).
+    /// How often it was started again: 0 unless it is [supervised](crate::Restart), and in a process that was forked from this one.
     #[must_use]
     pub fn restarts(&self) -> u32 {
         self.group.attempt().map_or(0, |attempt| attempt.saturating_sub(1))
@@ -152,23 +155,26 @@ impl<T> Process<T> {
         self.daemon
     }
 
-    /// Whether it runs; if it is [supervised](crate::Restart), also while it waits for its next start. Does not block.
+    /// Whether it runs; if it is [supervised](crate::Restart), also while it waits for its next start. Does not block. In a process
+    /// that was forked from this one, false: that one has no such child.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.group.any_runs()
     }
 
-    /// How it is doing. Does not block.
+    /// How it is doing. Does not block. In a process that was forked from this one, it has
+    /// [failed](ProcessStatus::Failed) with [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess).
     #[must_use]
     pub fn status(&self) -> ProcessStatus {
-        let status = self.group.status(0).unwrap_or(ProcessStatus::Running);
+        let status = self.group.status(0).unwrap_or_else(ProcessStatus::Failed);
         if matches!(status, ProcessStatus::Failed(_)) {
             self.group.tell(0);
         }
         status
     }
 
-    /// How it ended; `None` while it runs: once its [`sentinel`](Self::sentinel) is readable, no more. Does not block.
+    /// How it ended; `None` while it runs: once its [`sentinel`](Self::sentinel) is readable, no more. Does not block. In a process
+    /// that was forked from this one, always `None`.
     #[must_use]
     #[doc(alias = "exitcode")]
     pub fn exit(&self) -> Option<ExitStatus> {
@@ -181,7 +187,8 @@ impl<T> Process<T> {
 
     /// Becomes readable when the process ends: for `poll(2)` and its like, together with sockets and other sentinels.
     /// It is a pidfd (see `pidfd_open(2)`), or an eventfd where the kernel gives none. It stays open until this is dropped, if
-    /// it was asked for before the process had ended; otherwise it is closed at that end, and this returns an eventfd then.
+    /// it was asked for before the process had ended; otherwise it is closed at that end, and this returns an eventfd then. In a
+    /// process that was forked from this one, it is readable at once: there is no end to wait for.
     ///
     /// As a future, in any runtime; it may be dropped at any time:
     ///
@@ -225,7 +232,7 @@ impl<T> Process<T> {
     /// ```
     ///
     /// It runs in the thread that watches all processes: it must be quick, and neither start a process nor wait for one. A
-    /// panic in it ends there. It may exit: then processes that are not daemons are not waited for, and end with this one.
+    /// panic in it ends there. In a process that was forked from this one, it is dropped. It may exit: then processes that are not daemons are not waited for, and end with this one.
     pub fn on_exit(&self, call: impl FnOnce() + Send + 'static) {
         self.group.at_end(call);
     }
@@ -251,7 +258,8 @@ impl<T> Process<T> {
         self.group.ask(0, Signal::KILL)
     }
 
-    /// What it has written to its standard output so far, where that is captured: see [`Stdio`](crate::Stdio).
+    /// What it has written to its standard output so far, where that is captured: see [`Stdio`](crate::Stdio). Nothing, in a process
+    /// that was forked from this one.
     #[must_use]
     pub fn stdout(&self) -> CapturedOutput {
         self.group.streams_of(0).map(|streams| streams.stdout()).unwrap_or_default()

@@ -431,7 +431,7 @@ impl<T> ProcessContext<T> {
     /// ```
     ///
     /// They are pidfds (see `pidfd_open(2)`), or eventfds where the kernel gives none and of processes that have ended before
-    /// this was called. A process whose sentinel is readable has ended: its [`exit`](Self::exit) is known.
+    /// this was called; in a process forked from this one they are readable at once. A process whose sentinel is readable has ended: its [`exit`](Self::exit) is known.
     #[must_use]
     pub fn sentinels(&self) -> Vec<BorrowedFd<'_>> {
         self.group.sentinels().collect()
@@ -441,7 +441,7 @@ impl<T> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NoSuchRank`].
+    /// [`SpawnError::NoSuchRank`]; [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn status(&self, rank: usize) -> Result<ProcessStatus> {
         let status = self.group.status(rank)?;
         if matches!(status, ProcessStatus::Failed(_)) {
@@ -454,7 +454,7 @@ impl<T> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NoSuchRank`].
+    /// [`SpawnError::NoSuchRank`]; [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn exit(&self, rank: usize) -> Result<Option<ExitStatus>> {
         self.group.status(rank)?;
         let exit = self.group.exit(rank);
@@ -469,7 +469,7 @@ impl<T> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NoSuchRank`].
+    /// [`SpawnError::NoSuchRank`]; [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn stdout(&self, rank: usize) -> Result<CapturedOutput> {
         Ok(self.group.streams_of(rank)?.stdout())
     }
@@ -478,12 +478,13 @@ impl<T> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NoSuchRank`].
+    /// [`SpawnError::NoSuchRank`]; [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn stderr(&self, rank: usize) -> Result<CapturedOutput> {
         Ok(self.group.streams_of(rank)?.stderr())
     }
 
-    /// All failures so far, in the order in which they happened. Does not block.
+    /// All failures so far, in the order in which they happened. Does not block. In a process forked from this one, the one that
+    /// there is: [`SpawnError::OtherProcess`].
     #[must_use]
     pub fn failures(&self) -> Vec<SpawnError> {
         let failures = self.group.failures();

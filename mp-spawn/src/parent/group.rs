@@ -1,11 +1,13 @@
 //! What is known about the processes of one start, shared between the supervisor and waiters.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mp_core::Wait;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU32;
 use mp_core::user_code::{Apart, caught};
 use mp_core::waits::{Call, On, Service, Subject, Watch, serves_no_more};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -21,6 +23,7 @@ use crate::parent::restart::supervised::Supervision;
 use crate::parent::supervisor;
 use crate::protocol::payload::Received;
 use crate::sys::clock::{deadline, now, timespec};
+use crate::sys::pid_number;
 
 /// How long processes get to obey a SIGTERM when no grace period is set.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -31,18 +34,20 @@ const AFTER_KILL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Group {
     /// The process that started them.
-    owner: u32,
+    pub(super) owner: u32,
+    /// The last process id of each; 0 before the first. Without a lock, for copies of the owner.
+    pids: Vec<AtomicU32>,
     /// Whether the processes are told apart by their ranks.
     ranked: bool,
-    ranks: Mutex<Vec<Rank>>,
+    pub(super) ranks: Mutex<Vec<Rank>>,
     changed: Condvar,
     /// Becomes readable, for good, at the next change: also for callers that wait for the end of the last process.
     bell: Mutex<Option<Arc<OwnedFd>>>,
     /// The sentinels that were asked for, by rank: these are kept as long as the group. All others are closed when their
     /// processes are over.
-    sentinels: Vec<OnceLock<Arc<OwnedFd>>>,
+    pub(super) sentinels: Vec<OnceLock<Arc<OwnedFd>>>,
     /// The sentinel of those that were over when theirs was asked for: readable for good.
-    over: OnceLock<Arc<OwnedFd>>,
+    pub(super) over: OnceLock<Arc<OwnedFd>>,
     /// What is called when all are over.
     at_end: Mutex<Vec<AtEnd>>,
 }
@@ -62,6 +67,7 @@ impl Group {
         Group {
             owner: std::process::id(),
             ranked,
+            pids: ranks.iter().map(|_| AtomicU32::new(0)).collect(),
             sentinels: ranks.iter().map(|_| OnceLock::new()).collect(),
             ranks: Mutex::new(ranks),
             changed: Condvar::new(),
@@ -80,21 +86,13 @@ impl Group {
 
     /// The number of the last start of a supervised process.
     pub(crate) fn attempt(&self) -> Option<u32> {
+        self.may_lock().ok()?;
         self.with(0, |rank| rank.supervision.as_ref().map(|its| its.attempt())).flatten()
     }
 
     /// Does something with what is known about a rank, if there is such a rank.
     pub(crate) fn with<R>(&self, rank: usize, call: impl FnOnce(&mut Rank) -> R) -> Option<R> {
         self.ranks.lock().get_mut(rank).map(call)
-    }
-
-    /// An error in a process that was forked from the owner.
-    pub(crate) fn check_owner(&self) -> Result<()> {
-        if self.owner == std::process::id() {
-            Ok(())
-        } else {
-            Err(SpawnError::OtherProcess { owner: self.owner })
-        }
     }
 
     pub(crate) fn name(&self, rank: usize) -> String {
@@ -109,20 +107,18 @@ impl Group {
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.ranks.lock().iter().map(|rank| rank.number()).collect()
+        self.pids.iter().map(|pid| pid.load(Ordering::Relaxed)).collect()
     }
 
     pub(crate) fn started(&self, rank: usize, pid: Pid, running: Running) {
+        if let Some(last) = self.pids.get(rank) {
+            last.store(pid_number(pid), Ordering::Relaxed);
+        }
         self.change(rank, |rank| {
             rank.pid = Some(pid);
             rank.running = Some(running);
             rank.is_started();
         });
-    }
-
-    /// What is readable from now on, for good.
-    pub(crate) fn readable_at_the_end(&self, over: &Arc<OwnedFd>) {
-        self.over.get_or_init(|| Arc::clone(over));
     }
 
     /// What this rank writes to.
@@ -134,6 +130,7 @@ impl Group {
 
     /// What a rank has written so far.
     pub(crate) fn streams_of(&self, rank: usize) -> Result<Streams> {
+        self.may_lock()?;
         let ranks = self.ranks.lock();
         let nprocs = ranks.len();
         ranks.get(rank).map(|rank| rank.streams.clone()).ok_or(SpawnError::NoSuchRank { rank, nprocs })
@@ -205,12 +202,16 @@ impl Group {
 
     /// Whether one runs, as far as the kernel says.
     pub(crate) fn any_runs(&self) -> bool {
+        if self.may_lock().is_err() {
+            return false;
+        }
         self.look_at_all();
         self.ranks.lock().iter().any(|rank| !rank.over && rank.end().is_none())
     }
 
     /// How the process of this rank ended, if it has.
     pub(crate) fn exit(&self, rank: usize) -> Option<ExitStatus> {
+        self.may_lock().ok()?;
         self.look(rank);
         self.ranks.lock().get(rank).and_then(Rank::end)
     }
@@ -236,7 +237,9 @@ impl Group {
 
     /// The program gets the state of this rank.
     pub(crate) fn tell(&self, rank: usize) {
-        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+        if self.may_lock().is_ok()
+            && let Some(rank) = self.ranks.lock().get_mut(rank)
+        {
             rank.tell();
         }
     }
@@ -251,37 +254,12 @@ impl Group {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.ranks.lock().len()
+        self.pids.len()
     }
 
     /// Whether all are over.
     pub(crate) fn all_over(&self) -> bool {
         self.ranks.lock().iter().all(|rank| rank.over)
-    }
-
-    /// The sentinels of the processes, by rank, which stay open from now on, also after their ends.
-    pub(crate) fn sentinels(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let all = self.sentinels.iter().enumerate();
-        all.filter_map(|(rank, kept)| {
-            if kept.get().is_none() {
-                let sentinel = self.sentinel_now(rank)?;
-                // Another thread may have been faster; either will do.
-                let _ = kept.set(sentinel);
-            }
-            kept.get().map(|sentinel| sentinel.as_fd())
-        })
-    }
-
-    fn sentinel_now(&self, rank: usize) -> Option<Arc<OwnedFd>> {
-        let ranks = self.ranks.lock();
-        let rank = ranks.get(rank)?;
-        if let Some(end) = rank.supervision.as_ref().and_then(|its| its.end()) {
-            return Some(Arc::clone(end));
-        }
-        match &rank.running {
-            Some(running) => Some(Arc::clone(running.handle.shared_sentinel())),
-            None => self.over.get().cloned(),
-        }
     }
 
     /// The rank failed at this time, unless it failed before, or only because it was being ended.
@@ -310,6 +288,9 @@ impl Group {
 
     /// Calls this when all are over; at once if they are.
     pub(crate) fn at_end(&self, call: impl FnOnce() + Send + 'static) {
+        if self.may_lock().is_err() {
+            return;
+        }
         serves_no_more(Service::Supervisor);
         self.at_end.lock().push(AtEnd(Apart::new(Box::new(call))));
         self.call_at_end();
@@ -351,6 +332,7 @@ impl Group {
     }
 
     pub(crate) fn status(&self, rank: usize) -> Result<ProcessStatus> {
+        self.may_lock()?;
         self.look(rank);
         let ranks = self.ranks.lock();
         let found = ranks.get(rank).ok_or(SpawnError::NoSuchRank { rank, nprocs: ranks.len() })?;
@@ -372,6 +354,9 @@ impl Group {
 
     /// All failures in the order in which they happened.
     pub(crate) fn failures(&self) -> Vec<SpawnError> {
+        if let Err(error) = self.may_lock() {
+            return vec![error];
+        }
         self.look_at_all();
         let mut failures: Vec<_> = self.ranks.lock().iter().filter_map(|rank| rank.failure.clone()).collect();
         failures.sort_by_key(|(at, _)| *at);
@@ -527,6 +512,9 @@ impl Group {
 
     /// One line for each rank.
     pub(crate) fn describe(&self) -> Vec<String> {
+        if let Err(error) = self.may_lock() {
+            return self.describe_in_a_copy(&error);
+        }
         self.ranks.lock().iter().map(Rank::describe).collect()
     }
 }

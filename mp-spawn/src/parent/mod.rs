@@ -2,6 +2,7 @@
 
 pub(crate) mod active;
 pub(crate) mod child_state;
+pub(crate) mod copied;
 pub(crate) mod diagnosis;
 pub(crate) mod fork_server;
 pub(crate) mod group;
@@ -10,5 +11,6 @@ pub(crate) mod member_quota;
 pub(crate) mod options;
 pub(crate) mod rank;
 pub(crate) mod restart;
+pub(crate) mod sentinels;
 pub(crate) mod start;
 pub(crate) mod supervisor;

@@ -3,7 +3,8 @@
 
 use std::process::Command;
 
-use mp::{Arena, Error, FrozenTensor, SpawnError, SpawnOptions, Tensor, start_processes};
+use mp::queue::{broadcast, watch};
+use mp::{Arena, Error, FrozenTensor, PutError, SpawnError, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
 use mp_tests::limits::arena_of;
 use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, one_process};
@@ -185,4 +186,65 @@ fn a_process_is_killed_while_it_changes_sizes() {
     }
     assert!(killed > 50, "{killed} kills");
     println!("{killed} kills, the last at change {at}");
+}
+
+/// Several vectors, each in memory of its own.
+type Rows = (u64, Vec<Vec<u64>>);
+
+const ROW: usize = 8 * PART;
+
+fn rows(number: u64) -> Rows {
+    (number, (0..3).map(|row| vec![10 * number + row; ROW / 8]).collect())
+}
+
+/// What was not sent for lack of memory.
+#[track_caller]
+fn unsent(sent: Result<(), PutError<Rows>>) -> Rows {
+    let error = sent.unwrap_err();
+    let text = error.to_string();
+    let full = |error: &Error| matches!(error, Error::OutOfMemory { .. } | Error::ArenaFull { .. });
+    assert!(
+        matches!(&error, PutError::Failed { error: mp_reduce::Error::Memory(error), .. } if full(error)),
+        "{text}"
+    );
+    assert!(text.contains("MiB") && text.contains("arena"), "what was asked for, and what is full: {text}");
+    error.into_value()
+}
+
+/// There is room for one of its vectors, and not for the others.
+#[test]
+fn what_readers_can_not_be_sent_in_a_full_arena_comes_back_and_costs_them_nothing() {
+    let _alone = alone();
+    arena();
+    let (cell, seen) = watch::channel(rows(1)).unwrap();
+    let (sender, receiver) = broadcast::channel(4).unwrap();
+    sender.send(rows(1)).unwrap();
+    for left in [1, 2] {
+        let before = in_use();
+        let mut others = fill(ROW, usize::MAX);
+        check(&others);
+        assert!(others.len() > left);
+        others.truncate(others.len() - left);
+        let full = in_use();
+        assert!(unsent(cell.send(rows(2))) == rows(2));
+        assert!(unsent(cell.send_replace(rows(2)).map(drop)) == rows(2));
+        let modified = cell.send_if_modified(|value| {
+            *value = rows(2);
+            true
+        });
+        assert!(matches!(modified, Err(mp_reduce::Error::Memory(_))), "{modified:?}");
+        assert!(unsent(sender.send(rows(2))) == rows(2));
+        // Neither of the vectors that there was room for, nor anything else.
+        assert_eq!(in_use(), full, "with room for {left}");
+        assert!(!seen.has_changed().unwrap());
+        drop(others);
+        assert_eq!(in_use(), before);
+    }
+    // What was there is there, and what comes back can be sent.
+    assert!(*seen.borrow().unwrap() == rows(1));
+    cell.send(rows(3)).unwrap();
+    sender.send(rows(3)).unwrap();
+    assert!(seen.has_changed().unwrap() && *seen.borrow_and_update().unwrap() == rows(3));
+    assert!(receiver.try_recv().unwrap() == rows(1) && receiver.try_recv().unwrap() == rows(3));
+    assert!(receiver.try_recv().unwrap_err().is_empty());
 }

@@ -430,6 +430,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-tests/message_leaks", ""),
         ],
     ),
+    ("spawn.copy.", &[("mp-spawn/lib", "parent::restart::"), ("mp-spawn/copied_handles", "")]),
     (
         "spawn.exit.",
         &[("mp-spawn/at_exit", ""), ("mp-spawn/family", ""), ("mp-spawn/outcomes", ""), ("mp-spawn/lib", "")],

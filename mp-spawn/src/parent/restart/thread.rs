@@ -80,6 +80,10 @@ impl Deref for Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
+        // In a copy of the process, that thread is not there, and what it shared may be locked for good.
+        if self.0.process != std::process::id() && !mp_core::mutant!("spawn.copy.share-given-back") {
+            return;
+        }
         self.0.queue.lock().processes -= 1;
         self.0.changed.notify_one();
     }
@@ -170,5 +174,20 @@ impl Restarter {
             *slot = None;
         }
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in a copy that was made while another thread had the lock, which is not there to unlock it.
+    #[test]
+    fn a_share_that_was_copied_from_another_process_is_not_given_back() {
+        let queue = Mutex::new(Queue { processes: 1, ..Queue::default() });
+        let process = std::process::id() + 1;
+        let original = Arc::new(Restarter { process, queue, changed: Condvar::default() });
+        drop(Share(Arc::clone(&original)));
+        assert_eq!(original.queue.lock().processes, 1);
     }
 }

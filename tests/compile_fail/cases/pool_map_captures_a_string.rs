@@ -1,0 +1,6 @@
+//! A worker has nothing of this process's memory: `map`.
+fn main() {
+    let pool = mp::Pool::new(2).unwrap();
+    let name = "x".to_string();
+    let _ = pool.map(move |x: u64| format!("{name} {x}"), 0..4);
+}

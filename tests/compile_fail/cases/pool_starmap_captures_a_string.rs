@@ -1,0 +1,6 @@
+//! A worker has nothing of this process's memory: `starmap`.
+fn main() {
+    let pool = mp::Pool::new(2).unwrap();
+    let name = "x".to_string();
+    let _ = pool.starmap(move |x: u64, y: u64| format!("{name} {x} {y}"), [(1, 2)]);
+}
