@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    BatchSampler, Batching, IndexSampler, Inner, Plan, PlanError, Sampler, Shuffle, Uneven, permutation::Alias, state,
+    BatchSampler, Batching, IndexSampler, Inner, Plan, PlanError, Sampler, Shuffle, Uneven,
+    permutation::Alias, state,
 };
 
 /// Settings of a [`Plan`]: batches of one, in order, for one rank, seed 0, unless said otherwise.
@@ -124,7 +125,10 @@ impl PlanBuilder {
     /// `Setting` names the setting that can't be met.
     pub fn build(self) -> Result<Plan, PlanError> {
         if self.world == 0 || self.rank >= self.world {
-            return Err(setting("distributed", format!("rank {} of {} ranks is none", self.rank, self.world)));
+            return Err(setting(
+                "distributed",
+                format!("rank {} of {} ranks is none", self.rank, self.world),
+            ));
         }
         let world = u64::from(self.world);
         let global = match self.global {
@@ -161,7 +165,8 @@ impl PlanBuilder {
             }
             Sampler::Weighted { weights, draws, replacement } => {
                 if weights.len() as u64 != self.len || weights.len() > u32::MAX as usize {
-                    let reason = format!("{} weights for {} samples (at most 2³² − 1)", weights.len(), self.len);
+                    let reason =
+                        format!("{} weights for {} samples (at most 2³² − 1)", weights.len(), self.len);
                     return Err(setting("sampler", reason));
                 }
                 if let Some(i) = weights.iter().position(|w| !w.is_finite() || *w < 0.0) {
@@ -180,17 +185,26 @@ impl PlanBuilder {
             }
             Sampler::Subset(indices) => {
                 if let Some(i) = indices.iter().find(|i| **i >= self.len) {
-                    return Err(setting("sampler", format!("the subset has index {i} of {} samples", self.len)));
+                    return Err(setting(
+                        "sampler",
+                        format!("the subset has index {i} of {} samples", self.len),
+                    ));
                 }
             }
             _ => {}
         }
         match &self.batching {
-            Some(Batching::BucketByLength { lengths, window } | Batching::MaxTokens { lengths, window, .. }) => {
+            Some(
+                Batching::BucketByLength { lengths, window } | Batching::MaxTokens { lengths, window, .. },
+            ) => {
                 if lengths.len() as u64 != self.len {
-                    return Err(setting("batching", format!("{} lengths for {} samples", lengths.len(), self.len)));
+                    return Err(setting(
+                        "batching",
+                        format!("{} lengths for {} samples", lengths.len(), self.len),
+                    ));
                 }
-                let samples = if matches!(self.batching, Some(Batching::MaxTokens { .. })) { 1 } else { global };
+                let samples =
+                    if matches!(self.batching, Some(Batching::MaxTokens { .. })) { 1 } else { global };
                 if *window == 0 || window.checked_mul(samples).is_none_or(|w| w > u64::from(u32::MAX)) {
                     return Err(setting("batching", "a window is 1 to 2³² − 1 draws"));
                 }

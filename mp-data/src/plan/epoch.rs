@@ -33,7 +33,15 @@ pub(super) struct Order {
 impl EpochOrder {
     pub(super) fn new(plan: Arc<Inner>, epoch: u64) -> Self {
         let draws = plan.draws(epoch);
-        Self { inner: Arc::new(Order { plan, epoch, draws, table: OnceLock::new(), windows: Windows::default() }) }
+        Self {
+            inner: Arc::new(Order {
+                plan,
+                epoch,
+                draws,
+                table: OnceLock::new(),
+                windows: Windows::default(),
+            }),
+        }
     }
 
     /// Which epoch.
@@ -100,7 +108,8 @@ impl Order {
             None => position,
             Some(Shuffle::Feistel) => permutation::feistel(self.draws, position, seed, epoch),
             Some(_) => {
-                let table = self.table.get_or_init(|| permutation::fisher_yates(self.draws as u32, seed, epoch));
+                let table =
+                    self.table.get_or_init(|| permutation::fisher_yates(self.draws as u32, seed, epoch));
                 u64::from(table[position as usize])
             }
         };
@@ -152,7 +161,9 @@ impl Order {
 
     fn users(&self, sampler: &dyn super::BatchSampler, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
         let (world, rank) = (u64::from(self.plan.world), u64::from(self.plan.rank));
-        let Some(mut number) = k.checked_mul(world).and_then(|n| n.checked_add(rank)) else { return Ok(None) };
+        let Some(mut number) = k.checked_mul(world).and_then(|n| n.checked_add(rank)) else {
+            return Ok(None);
+        };
         let mut repeated = false;
         if let Some(all) = sampler.batches(self.epoch) {
             if k >= all.div_ceil(world) {

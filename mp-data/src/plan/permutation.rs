@@ -67,7 +67,11 @@ impl Alias {
         let (a, b) = pair(epoch_key(seed, epoch, 3), k);
         let column = (u128::from(a) * self.0.len() as u128 >> 64) as usize;
         let (threshold, other) = self.0[column];
-        if unit(b) < threshold || mp_core::mutant!("plan.alias.no-threshold") { column as u64 } else { u64::from(other) }
+        if unit(b) < threshold || mp_core::mutant!("plan.alias.no-threshold") {
+            column as u64
+        } else {
+            u64::from(other)
+        }
     }
 }
 
@@ -83,7 +87,9 @@ pub(crate) fn without_replacement(weights: &[f64], draws: u64, seed: u64, epoch:
     let mut keys: Vec<(f64, u32)> = (0u32..)
         .zip(weights)
         .filter(|&(_, &w)| w > 0.0)
-        .map(|(i, &w)| (-ln(((pair(key, u64::from(i)).0 >> 11) + 1) as f64 / (1u64 << 53) as f64) / (w / most), i))
+        .map(|(i, &w)| {
+            (-ln(((pair(key, u64::from(i)).0 >> 11) + 1) as f64 / (1u64 << 53) as f64) / (w / most), i)
+        })
         .collect();
     keys.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     keys.truncate(draws as usize);

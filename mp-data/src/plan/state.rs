@@ -38,7 +38,8 @@ impl PlanState {
 }
 
 fn hash(words: impl Iterator<Item = u64>) -> u64 {
-    let (sum, count) = words.fold((0, 0u64), |(sum, count), word| (mix(mix(word).wrapping_add(sum)), count + 1));
+    let (sum, count) =
+        words.fold((0, 0u64), |(sum, count), word| (mix(mix(word).wrapping_add(sum)), count + 1));
     mix(sum ^ count)
 }
 
@@ -50,7 +51,9 @@ pub(super) fn template(plan: &super::Inner) -> PlanState {
         batching: match &plan.batching {
             None => "plain/1".into(),
             Some(Batching::BucketByLength { window, .. }) => format!("bucket/1 window {window}"),
-            Some(Batching::MaxTokens { tokens, window, .. }) => format!("max-tokens/1 {tokens} window {window}"),
+            Some(Batching::MaxTokens { tokens, window, .. }) => {
+                format!("max-tokens/1 {tokens} window {window}")
+            }
             Some(Batching::Custom(sampler)) => sampler.name().into(),
         },
         rng: "philox/1".into(),
@@ -94,7 +97,11 @@ impl Plan {
     pub fn position(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         let plan = &self.inner.template;
         let windowed = self.inner.batching.is_some();
-        fn same<T: PartialEq + std::fmt::Debug>(what: &'static str, state: &T, plan: &T) -> Result<(), PlanError> {
+        fn same<T: PartialEq + std::fmt::Debug>(
+            what: &'static str,
+            state: &T,
+            plan: &T,
+        ) -> Result<(), PlanError> {
             if state == plan {
                 return Ok(());
             }

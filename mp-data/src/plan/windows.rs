@@ -2,7 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::{Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, philox::SampleRng, philox::epoch_key};
+use super::{
+    Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, philox::SampleRng, philox::epoch_key,
+};
 
 /// What was computed of an epoch's windows. Those of `BucketByLength` have equally many batches, so any is made at once; of `MaxTokens`
 /// only those before it tell where a batch is: going to batch k costs the cutting of all windows before it, once.
@@ -43,7 +45,8 @@ impl Windows {
         } else {
             while k >= window.group + (window.batches.len() / world) as u64 && !window.last {
                 let group = window.group + (window.batches.len() / world) as u64;
-                let left = if mp_core::mutant!("plan.window.leftover-lost") { Vec::new() } else { window.left };
+                let left =
+                    if mp_core::mutant!("plan.window.leftover-lost") { Vec::new() } else { window.left };
                 window = cut(order, window.number + 1, group, left, k)?;
             }
         }
@@ -65,11 +68,21 @@ impl Windows {
             None
         };
         *kept = Some(window);
-        Ok(found.map(|(items, repeated)| PlannedBatch { number: k, valid: if repeated { 0 } else { items.len() }, items }))
+        Ok(found.map(|(items, repeated)| PlannedBatch {
+            number: k,
+            valid: if repeated { 0 } else { items.len() },
+            items,
+        }))
     }
 }
 
-fn cut(order: &Order, number: u64, group: u64, mut before: Vec<Vec<Item>>, k: u64) -> Result<Window, PlanError> {
+fn cut(
+    order: &Order,
+    number: u64,
+    group: u64,
+    mut before: Vec<Vec<Item>>,
+    k: u64,
+) -> Result<Window, PlanError> {
     let plan = &*order.plan;
     let (lengths, positions, tokens) = match &plan.batching {
         Some(Batching::BucketByLength { lengths, window }) => (lengths, window * plan.global, None),
@@ -77,7 +90,8 @@ fn cut(order: &Order, number: u64, group: u64, mut before: Vec<Vec<Item>>, k: u6
         _ => unreachable!("only batches of these two are made in windows"),
     };
     let end = ((number + 1) * positions).min(order.draws);
-    let mut items: Vec<Item> = (number * positions..end).map(|p| order.item(p, k)).collect::<Result<_, _>>()?;
+    let mut items: Vec<Item> =
+        (number * positions..end).map(|p| order.item(p, k)).collect::<Result<_, _>>()?;
     let length = |item: &Item| u64::from(lengths[item.index]);
     items.sort_unstable_by_key(|item| (length(item), item.position));
     let mut batches: Vec<Vec<Item>> = Vec::new();
@@ -93,7 +107,11 @@ fn cut(order: &Order, number: u64, group: u64, mut before: Vec<Vec<Item>>, k: u6
         }
     }
     let last = end == order.draws;
-    if last && plan.drop_last && tokens.is_none() && batches.last().is_some_and(|b| (b.len() as u64) < plan.batch_size) {
+    if last
+        && plan.drop_last
+        && tokens.is_none()
+        && batches.last().is_some_and(|b| (b.len() as u64) < plan.batch_size)
+    {
         batches.pop();
     }
     let mut rng = SampleRng::keyed(epoch_key(plan.seed, order.epoch, 6).wrapping_add(number));
