@@ -193,23 +193,20 @@ impl PlanBuilder {
             }
             _ => {}
         }
-        match &self.batching {
-            Some(
-                Batching::BucketByLength { lengths, window } | Batching::MaxTokens { lengths, window, .. },
-            ) => {
-                if lengths.len() as u64 != self.len {
-                    return Err(setting(
-                        "batching",
-                        format!("{} lengths for {} samples", lengths.len(), self.len),
-                    ));
-                }
-                let samples =
-                    if matches!(self.batching, Some(Batching::MaxTokens { .. })) { 1 } else { global };
-                if *window == 0 || window.checked_mul(samples).is_none_or(|w| w > u64::from(u32::MAX)) {
-                    return Err(setting("batching", "a window is 1 to 2³² − 1 draws"));
-                }
+        if let Some(
+            Batching::BucketByLength { lengths, window } | Batching::MaxTokens { lengths, window, .. },
+        ) = &self.batching
+        {
+            if lengths.len() as u64 != self.len {
+                return Err(setting(
+                    "batching",
+                    format!("{} lengths for {} samples", lengths.len(), self.len),
+                ));
             }
-            _ => {}
+            let samples = if matches!(self.batching, Some(Batching::MaxTokens { .. })) { 1 } else { global };
+            if *window == 0 || window.checked_mul(samples).is_none_or(|w| w > u64::from(u32::MAX)) {
+                return Err(setting("batching", "a window is 1 to 2³² − 1 draws"));
+            }
         }
         let mut inner = Inner {
             len: self.len,

@@ -65,7 +65,7 @@ impl Alias {
 
     pub(crate) fn draw(&self, k: u64, seed: u64, epoch: u64) -> u64 {
         let (a, b) = pair(epoch_key(seed, epoch, 3), k);
-        let column = (u128::from(a) * self.0.len() as u128 >> 64) as usize;
+        let column = ((u128::from(a) * self.0.len() as u128) >> 64) as usize;
         let (threshold, other) = self.0[column];
         if unit(b) < threshold || mp_core::mutant!("plan.alias.no-threshold") {
             column as u64
@@ -77,7 +77,7 @@ impl Alias {
 
 /// `replace/1`: draw `k` of the numbers below n.
 pub(crate) fn with_replacement(n: u64, k: u64, seed: u64, epoch: u64) -> u64 {
-    (u128::from(pair(epoch_key(seed, epoch, 4), k).0) * u128::from(n) >> 64) as u64
+    ((u128::from(pair(epoch_key(seed, epoch, 4), k).0) * u128::from(n)) >> 64) as u64
 }
 
 /// `exponential-keys/1`: the indices by -ln(u)/w, the smallest first.
