@@ -1,0 +1,188 @@
+//! The batches of one epoch and one rank.
+
+use std::sync::{Arc, OnceLock};
+
+use super::{Batching, Inner, Item, PlanError, Sampler, Shuffle, Uneven, permutation, windows::Windows};
+
+/// A batch, before it is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedBatch {
+    /// Which batch of the epoch, of this rank; with several ranks, each has one of this number.
+    pub number: u64,
+    /// Its samples.
+    pub items: Vec<Item>,
+    /// How many of them, from the front, are not there only to make ranks equal.
+    pub valid: usize,
+}
+
+/// The order of one epoch. A clone shares what was computed.
+#[derive(Clone, Debug)]
+pub struct EpochOrder {
+    pub(super) inner: Arc<Order>,
+}
+
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) plan: Arc<Inner>,
+    pub(super) epoch: u64,
+    pub(super) draws: u64,
+    table: OnceLock<Vec<u32>>,
+    windows: Windows,
+}
+
+impl EpochOrder {
+    pub(super) fn new(plan: Arc<Inner>, epoch: u64) -> Self {
+        let draws = plan.draws(epoch);
+        Self {
+            inner: Arc::new(Order {
+                plan,
+                epoch,
+                draws,
+                table: OnceLock::new(),
+                windows: Windows::default(),
+            }),
+        }
+    }
+
+    /// Which epoch.
+    pub fn epoch(&self) -> u64 {
+        self.inner.epoch
+    }
+
+    /// How many draws the epoch has, over all ranks and without repeated ones; of batches of the user's, 0.
+    pub fn samples(&self) -> u64 {
+        if matches!(self.inner.plan.batching, Some(Batching::Custom(_))) { 0 } else { self.inner.draws }
+    }
+
+    /// How many batches this rank has; `None` if only making them tells.
+    pub fn batches(&self) -> Option<u64> {
+        let order = &*self.inner;
+        let plan = &*order.plan;
+        let groups = |all: u64| match plan.uneven {
+            Uneven::Drop => all / u64::from(plan.world),
+            _ => all.div_ceil(u64::from(plan.world)),
+        };
+        match &plan.batching {
+            None => Some(order.draws / plan.global + u64::from(order.last_rows() > 0)),
+            Some(Batching::BucketByLength { .. }) => Some(groups(if plan.drop_last {
+                order.draws / plan.batch_size
+            } else {
+                order.draws.div_ceil(plan.batch_size)
+            })),
+            Some(Batching::MaxTokens { .. }) => (order.draws == 0).then_some(0),
+            Some(Batching::Custom(sampler)) => sampler.batches(order.epoch).map(groups),
+        }
+    }
+
+    /// Batch `k` of this rank; `None` after the last.
+    ///
+    /// # Errors
+    /// `IndexOutOfRange` of a sampler of the user's, `Uneven` if that was asked for.
+    pub fn batch(&self, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
+        match &self.inner.plan.batching {
+            None => self.inner.plain(k),
+            Some(Batching::Custom(sampler)) => self.inner.users(&**sampler, k),
+            Some(_) => self.inner.windows.batch(&self.inner, k),
+        }
+    }
+}
+
+impl Order {
+    /// How many rows each rank has in a last global batch that isn't whole.
+    fn last_rows(&self) -> u64 {
+        let (left, world) = (self.draws % self.plan.global, u64::from(self.plan.world));
+        if self.plan.drop_last {
+            0
+        } else if self.plan.uneven == Uneven::Drop && !mp_core::mutant!("plan.uneven.not-dropped") {
+            left / world
+        } else {
+            left.div_ceil(world)
+        }
+    }
+
+    /// The draw at `position`, for an error of batch `number`.
+    pub(super) fn item(&self, position: u64, number: u64) -> Result<Item, PlanError> {
+        let plan = &*self.plan;
+        let (seed, epoch) = (plan.seed, self.epoch);
+        let permuted = |position: u64| match plan.shuffle {
+            None => position,
+            Some(Shuffle::Feistel) => permutation::feistel(self.draws, position, seed, epoch),
+            Some(_) => {
+                let table =
+                    self.table.get_or_init(|| permutation::fisher_yates(self.draws as u32, seed, epoch));
+                u64::from(table[position as usize])
+            }
+        };
+        let index = match &plan.sampler {
+            Sampler::Sequential | Sampler::Random => permuted(position),
+            Sampler::Subset(indices) => indices[permuted(position) as usize],
+            Sampler::WithReplacement(_) => permutation::with_replacement(plan.len, position, seed, epoch),
+            Sampler::Weighted { weights, draws, .. } => match &plan.alias {
+                Some(alias) => alias.draw(position, seed, epoch),
+                None => {
+                    let make = || permutation::without_replacement(weights, *draws, seed, epoch);
+                    u64::from(self.table.get_or_init(make)[position as usize])
+                }
+            },
+            Sampler::Custom(sampler) => sampler.index(epoch, position),
+        };
+        self.checked(index, position, number)
+    }
+
+    fn checked(&self, index: u64, position: u64, batch: u64) -> Result<Item, PlanError> {
+        if index >= self.plan.len && !mp_core::mutant!("plan.index.not-checked") {
+            return Err(PlanError::IndexOutOfRange { epoch: self.epoch, batch, index, len: self.plan.len });
+        }
+        Ok(Item { index: index as usize, position })
+    }
+
+    pub(super) fn uneven(&self, batch: u64, left: u64) -> PlanError {
+        PlanError::Uneven { epoch: self.epoch, batch, left, world: self.plan.world }
+    }
+
+    fn plain(&self, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
+        let plan = &*self.plan;
+        let (world, rank) = (u64::from(plan.world), u64::from(plan.rank));
+        let whole = self.draws / plan.global;
+        let rows = if k < whole { plan.global / world } else { self.last_rows() };
+        if k > whole || rows == 0 {
+            return Ok(None);
+        }
+        if k == whole && plan.uneven == Uneven::Error && rows * world != self.draws % plan.global {
+            return Err(self.uneven(k, self.draws % plan.global));
+        }
+        let first = k * plan.global + rank * rows;
+        let valid = rows.min(self.draws.saturating_sub(first)) as usize;
+        let from = if mp_core::mutant!("plan.pad.from-the-end") { self.draws - 1 } else { 0 };
+        let at = |p: u64| if p < self.draws { p } else { (p - self.draws + from) % self.draws };
+        let items = (first..first + rows).map(|p| self.item(at(p), k)).collect::<Result<_, _>>()?;
+        Ok(Some(PlannedBatch { number: k, items, valid }))
+    }
+
+    fn users(&self, sampler: &dyn super::BatchSampler, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
+        let (world, rank) = (u64::from(self.plan.world), u64::from(self.plan.rank));
+        let Some(mut number) = k.checked_mul(world).and_then(|n| n.checked_add(rank)) else {
+            return Ok(None);
+        };
+        let mut repeated = false;
+        if let Some(all) = sampler.batches(self.epoch) {
+            if k >= all.div_ceil(world) {
+                return Ok(None);
+            }
+            if (k + 1) * world > all {
+                match self.plan.uneven {
+                    Uneven::Drop => return Ok(None),
+                    Uneven::Error => return Err(self.uneven(k, all % world)),
+                    Uneven::Pad => {}
+                }
+                repeated = number >= all;
+                number %= all;
+            }
+        }
+        let Some(indices) = sampler.batch(self.epoch, number) else { return Ok(None) };
+        let item = |(j, index): (usize, u64)| self.checked(index, (number << 24) + j as u64, k);
+        let items: Vec<Item> = indices.into_iter().enumerate().map(item).collect::<Result<_, _>>()?;
+        let valid = if repeated { 0 } else { items.len() };
+        Ok(Some(PlannedBatch { number: k, items, valid }))
+    }
+}

@@ -1,0 +1,42 @@
+//! What is wrong with a plan, a sampler's answer, or a state.
+
+use std::fmt;
+
+/// Why a plan can't be made, an order can't go on, or a state isn't of this plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A setting of the builder that can't be met.
+    #[allow(missing_docs)]
+    Setting { setting: &'static str, reason: String },
+    /// A sampler gave an index that the dataset doesn't have.
+    #[allow(missing_docs)]
+    IndexOutOfRange { epoch: u64, batch: u64, index: u64, len: u64 },
+    /// With `Uneven::Error`: the epoch can't be divided evenly among the ranks.
+    #[allow(missing_docs)]
+    Uneven { epoch: u64, batch: u64, left: u64, world: u32 },
+    /// A state is of another plan.
+    #[allow(missing_docs)]
+    StateDiffers { what: &'static str, state: String, plan: String },
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting { setting, reason } => write!(f, "the plan's setting `{setting}`: {reason}"),
+            Self::IndexOutOfRange { epoch, batch, index, len } => write!(
+                f,
+                "batch {batch} of epoch {epoch}: the sampler gave index {index}, the dataset has {len} samples"
+            ),
+            Self::Uneven { epoch, batch, left, world } => write!(
+                f,
+                "batch {batch} of epoch {epoch}: {left} left can't be divided evenly among {world} ranks; choose Uneven::Pad or Uneven::Drop"
+            ),
+            Self::StateDiffers { what, state, plan } => {
+                write!(f, "the state is of another plan: {what} is {state} in the state, {plan} in the plan")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}

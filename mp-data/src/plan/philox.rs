@@ -1,0 +1,161 @@
+//! Philox4x32-10: random numbers as a function of a key and a counter.
+
+/// The four words of `counter` under `key`, after ten rounds.
+pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for round in 0..10 {
+        if round > 0 {
+            key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        }
+        let a = u64::from(counter[0]) * 0xD251_1F53;
+        let b = u64::from(counter[2]) * 0xCD9E_8D57;
+        counter = [
+            (b >> 32) as u32 ^ counter[1] ^ key[0],
+            b as u32,
+            (a >> 32) as u32 ^ counter[3] ^ key[1],
+            a as u32,
+        ];
+    }
+    counter
+}
+
+/// A bijection of 64 bits in which each bit depends on each.
+pub(crate) fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// The key of what an epoch draws for one purpose, so that no two purposes share numbers.
+pub(crate) fn epoch_key(seed: u64, epoch: u64, purpose: u64) -> u64 {
+    let epoch = if mp_core::mutant!("plan.key.without-epoch") { 0 } else { epoch };
+    let inner = mix(seed.wrapping_add(0x9E37_79B9_7F4A_7C15));
+    mix(mix(inner.wrapping_add(epoch)).wrapping_add(purpose.wrapping_mul(0xD1B5_4A32_D192_ED03)))
+}
+
+/// Two words at `at`, under `key`.
+pub(crate) fn pair(key: u64, at: u64) -> (u64, u64) {
+    let [a, b, c, d] = philox([at as u32, (at >> 32) as u32, 0, 1], [key as u32, (key >> 32) as u32]);
+    (u64::from(a) | u64::from(b) << 32, u64::from(c) | u64::from(d) << 32)
+}
+
+/// The random numbers of one sample: the same for the same seed, epoch and position, in any process.
+///
+/// ```
+/// # use mp_data::plan::SampleRng;
+/// let (mut one, mut same) = (SampleRng::new(17, 0, 5), SampleRng::new(17, 0, 5));
+/// assert_eq!(one.next_u64(), same.next_u64());
+/// assert!(one.range(10) < 10);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleRng {
+    key: [u32; 2],
+    counter: u128,
+    words: [u32; 4],
+    left: u8,
+}
+
+impl SampleRng {
+    /// The generator of the draw at `position` of an epoch.
+    pub fn new(seed: u64, epoch: u64, position: u64) -> Self {
+        let position = if mp_core::mutant!("plan.key.without-position") { 0 } else { position };
+        // A bijection of the position: two samples of an epoch never share a key.
+        Self::keyed(mix(epoch_key(seed, epoch, 0).wrapping_add(position)))
+    }
+
+    pub(crate) fn keyed(key: u64) -> Self {
+        Self { key: [key as u32, (key >> 32) as u32], counter: 0, words: [0; 4], left: 0 }
+    }
+
+    /// 32 random bits.
+    pub fn next_u32(&mut self) -> u32 {
+        if self.left == 0 {
+            let c = self.counter;
+            self.words = philox([c as u32, (c >> 32) as u32, (c >> 64) as u32, (c >> 96) as u32], self.key);
+            self.counter = c.wrapping_add(1);
+            self.left = 4;
+        }
+        let word = self.words[4 - usize::from(self.left)];
+        self.left -= 1;
+        word
+    }
+
+    /// 64 random bits: two words, the low one first.
+    pub fn next_u64(&mut self) -> u64 {
+        let low = self.next_u32();
+        u64::from(low) | u64::from(self.next_u32()) << 32
+    }
+
+    /// A number in [0, 1), a multiple of 2⁻²⁴.
+    pub fn f32(&mut self) -> f32 {
+        (self.next_u32() >> 8) as f32 / (1u32 << 24) as f32
+    }
+
+    /// A number in [0, 1), a multiple of 2⁻⁵³.
+    pub fn f64(&mut self) -> f64 {
+        unit(self.next_u64())
+    }
+
+    /// Either, each half of the time.
+    pub fn bool(&mut self) -> bool {
+        self.next_u32() >> 31 == 1
+    }
+
+    /// A number below `end`, each equally often; 0 if `end` is 0.
+    pub fn range(&mut self, end: u64) -> u64 {
+        if end == 0 {
+            return 0;
+        }
+        let too_few = end.wrapping_neg() % end;
+        loop {
+            let wide = u128::from(self.next_u64()) * u128::from(end);
+            if wide as u64 >= too_few {
+                return (wide >> 64) as u64;
+            }
+        }
+    }
+
+    /// Random bytes.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(4) {
+            chunk.copy_from_slice(&self.next_u32().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+pub(crate) fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(feature = "rand")]
+#[cfg_attr(docsrs, doc(cfg(feature = "rand")))]
+impl rand_core::TryRng for SampleRng {
+    type Error = std::convert::Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
+        Ok(SampleRng::next_u32(self))
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
+        Ok(SampleRng::next_u64(self))
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Self::Error> {
+        self.fill(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::philox;
+
+    #[test]
+    fn philox_gives_the_published_vectors() {
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(philox([!0; 4], [!0; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        assert_eq!(
+            philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! Where in a plan a consumer is, in a form that can be kept.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Batching, Plan, PlanError, Sampler, Uneven, philox::mix};
+
+/// A place in a plan: which batch is next, and what the order is made from. A few hundred bytes in any format of serde.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanState {
+    format: u32,
+    order: String,
+    batching: String,
+    rng: String,
+    seed: u64,
+    epoch: u64,
+    next: u64,
+    len: u64,
+    batch_size: u64,
+    global_batch: u64,
+    world: u32,
+    drop_last: bool,
+    uneven: Uneven,
+    weights: Option<u64>,
+    lengths: Option<u64>,
+    subset: Option<u64>,
+}
+
+impl PlanState {
+    /// The epoch that it is in.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The number of the next batch.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+}
+
+fn hash(words: impl Iterator<Item = u64>) -> u64 {
+    let (sum, count) =
+        words.fold((0, 0u64), |(sum, count), word| (mix(mix(word).wrapping_add(sum)), count + 1));
+    mix(sum ^ count)
+}
+
+/// What of the state never changes, made once a plan.
+pub(super) fn template(plan: &super::Inner) -> PlanState {
+    PlanState {
+        format: 1,
+        order: plan.order_name(),
+        batching: match &plan.batching {
+            None => "plain/1".into(),
+            Some(Batching::BucketByLength { window, .. }) => format!("bucket/1 window {window}"),
+            Some(Batching::MaxTokens { tokens, window, .. }) => {
+                format!("max-tokens/1 {tokens} window {window}")
+            }
+            Some(Batching::Custom(sampler)) => sampler.name().into(),
+        },
+        rng: "philox/1".into(),
+        seed: plan.seed,
+        epoch: 0,
+        next: 0,
+        len: plan.len,
+        batch_size: plan.batch_size,
+        global_batch: plan.global,
+        world: plan.world,
+        drop_last: plan.drop_last,
+        uneven: plan.uneven,
+        weights: match &plan.sampler {
+            Sampler::Weighted { weights, .. } => Some(hash(weights.iter().map(|w| w.to_bits()))),
+            _ => None,
+        },
+        lengths: match &plan.batching {
+            Some(Batching::BucketByLength { lengths, .. } | Batching::MaxTokens { lengths, .. }) => {
+                Some(hash(lengths.iter().map(|&l| u64::from(l))))
+            }
+            _ => None,
+        },
+        subset: match &plan.sampler {
+            Sampler::Subset(indices) => Some(hash(indices.iter().copied())),
+            _ => None,
+        },
+    }
+}
+
+impl Plan {
+    /// Where a consumer is that takes batch `next` of `epoch` next.
+    pub fn state(&self, epoch: u64, next: u64) -> PlanState {
+        PlanState { epoch, next, ..self.inner.template.clone() }
+    }
+
+    /// The epoch and the number of the next batch.
+    ///
+    /// # Errors
+    /// `StateDiffers` names the first thing in which the state's plan isn't this one. Another `world` and batch size may go on if the
+    /// global batch is the same and batches are not made in windows or by the user.
+    pub fn position(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
+        let plan = &self.inner.template;
+        let windowed = self.inner.batching.is_some();
+        fn same<T: PartialEq + std::fmt::Debug>(
+            what: &'static str,
+            state: &T,
+            plan: &T,
+        ) -> Result<(), PlanError> {
+            if state == plan {
+                return Ok(());
+            }
+            Err(PlanError::StateDiffers { what, state: format!("{state:?}"), plan: format!("{plan:?}") })
+        }
+        same("format", &state.format, &plan.format)?;
+        same("order", &state.order, &plan.order)?;
+        same("batching", &state.batching, &plan.batching)?;
+        same("rng", &state.rng, &plan.rng)?;
+        same("seed", &state.seed, &plan.seed)?;
+        same("len", &state.len, &plan.len)?;
+        same("global_batch", &state.global_batch, &plan.global_batch)?;
+        if windowed {
+            same("world", &state.world, &plan.world)?;
+            same("batch_size", &state.batch_size, &plan.batch_size)?;
+        }
+        same("drop_last", &state.drop_last, &plan.drop_last)?;
+        if !mp_core::mutant!("plan.state.uneven-ignored") {
+            same("uneven", &state.uneven, &plan.uneven)?;
+        }
+        same("hash of the weights", &state.weights, &plan.weights)?;
+        if !mp_core::mutant!("plan.state.lengths-ignored") {
+            same("hash of the lengths", &state.lengths, &plan.lengths)?;
+        }
+        same("hash of the subset", &state.subset, &plan.subset)?;
+        Ok((state.epoch, state.next))
+    }
+}

@@ -1,0 +1,228 @@
+//! Which samples are in which batch: orders, ranks, states. No processes.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use mp_data::plan::*;
+use proptest::prelude::*;
+
+fn indices(plan: &Plan, epoch: u64) -> Vec<u64> {
+    items(plan, epoch).iter().map(|item| item.index as u64).collect()
+}
+
+/// Those that count, of all batches of one rank.
+fn items(plan: &Plan, epoch: u64) -> Vec<Item> {
+    let order = plan.epoch(epoch);
+    let mut all = Vec::new();
+    for k in 0.. {
+        let Some(batch) = order.batch(k).unwrap() else {
+            assert!(order.batches().is_none_or(|n| n == k));
+            return all;
+        };
+        assert_eq!(batch.number, k);
+        all.extend(&batch.items[..batch.valid]);
+    }
+    all
+}
+
+fn golden(name: &str) -> Vec<u64> {
+    let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).unwrap().split_whitespace().map(|n| n.parse().unwrap()).collect()
+}
+
+fn seeded(n: u64) -> PlanBuilder {
+    Plan::builder(n).seed(17).batch_size(4)
+}
+
+fn weights() -> Arc<[f64]> {
+    (0..20).map(|i| f64::from(i % 5)).collect()
+}
+
+#[test]
+fn each_named_algorithm_gives_what_it_always_gave() {
+    let of = |builder: PlanBuilder| indices(&builder.build().unwrap(), 3);
+    assert_eq!(of(seeded(20).shuffle(true)), golden("fisher-yates-1"));
+    assert_eq!(of(seeded(20).shuffle_by(Shuffle::Feistel)), golden("feistel-1"));
+    assert_eq!(of(seeded(20).sampler(Sampler::WithReplacement(20))), golden("replace-1"));
+    let weighted = |draws, replacement| Sampler::Weighted { weights: weights(), draws, replacement };
+    assert_eq!(of(seeded(20).sampler(weighted(20, true))), golden("alias-1"));
+    assert_eq!(of(seeded(20).sampler(weighted(16, false))), golden("exponential-keys-1"));
+    let lengths = (0..20).map(|i| (i * 7) % 10).collect();
+    let bucket = Batching::BucketByLength { lengths, window: 3 };
+    assert_eq!(of(seeded(20).shuffle(true).batching(bucket)), golden("bucket-1"));
+    let mut rng = seeded(20).build().unwrap().rng(3, 5);
+    assert_eq!((0..4).map(|_| rng.next_u64()).collect::<Vec<_>>(), golden("philox-1"));
+}
+
+#[test]
+fn test_large_sampler_indices() {
+    let plan = seeded(1 << 40).shuffle(true).build().unwrap();
+    let first = plan.epoch(3).batch(0).unwrap().unwrap();
+    assert_eq!(first.items.iter().map(|i| i.index as u64).collect::<Vec<_>>(), golden("feistel-1-large"));
+    assert!(plan.epoch(3).batch((1 << 38) - 1).unwrap().is_some());
+    assert!(plan.epoch(3).batch(1 << 38).unwrap().is_none());
+}
+
+#[test]
+fn test_sequential_batch() {
+    let plan = Plan::builder(10).batch_size(3).build().unwrap();
+    assert_eq!(indices(&plan, 0), (0..10).collect::<Vec<_>>());
+    assert_eq!(plan.epoch(0).batch(3).unwrap().unwrap().items, [Item { index: 9, position: 9 }]);
+}
+
+#[test]
+fn test_len() {
+    let of = |b: PlanBuilder| b.build().unwrap().epoch(0).batches();
+    assert_eq!(of(Plan::builder(100).batch_size(3)), Some(34));
+    assert_eq!(of(Plan::builder(100).batch_size(3).drop_last(true)), Some(33));
+    assert_eq!(of(Plan::builder(0).batch_size(3)), Some(0));
+}
+
+#[test]
+fn epochs_and_seeds_have_orders_of_their_own() {
+    let plan = seeded(50).shuffle(true).build().unwrap();
+    assert_ne!(indices(&plan, 0), indices(&plan, 1));
+    assert_ne!(indices(&plan, 0), indices(&seeded(50).seed(18).shuffle(true).build().unwrap(), 0));
+}
+
+#[test]
+fn two_samples_never_share_a_key() {
+    let plan = seeded(1).build().unwrap();
+    let keys: HashSet<u64> = (0..1_000_000).map(|p| plan.rng(0, p).next_u64()).collect();
+    assert!(keys.len() >= 999_999, "{}", keys.len());
+}
+
+#[derive(Debug)]
+struct Wrong;
+
+impl IndexSampler for Wrong {
+    fn name(&self) -> &str {
+        "wrong/1"
+    }
+    fn len(&self, _epoch: u64) -> u64 {
+        10
+    }
+    fn index(&self, _epoch: u64, k: u64) -> u64 {
+        k
+    }
+}
+
+#[test]
+fn an_index_out_of_range_is_an_error_with_its_batch() {
+    let plan = Plan::builder(8).batch_size(3).index_sampler(Wrong).build().unwrap();
+    assert!(plan.epoch(0).batch(1).is_ok());
+    let found = plan.epoch(4).batch(2).unwrap_err();
+    assert_eq!(found, PlanError::IndexOutOfRange { epoch: 4, batch: 2, index: 8, len: 8 });
+}
+
+#[derive(Debug)]
+struct Pairs(u32, u32);
+
+impl BatchSampler for Pairs {
+    fn name(&self) -> &str {
+        "pairs/1"
+    }
+    fn batches(&self, _epoch: u64) -> Option<u64> {
+        Some(5)
+    }
+    fn batch(&self, _epoch: u64, k: u64) -> Option<Vec<u64>> {
+        // The last group is padded from the beginning.
+        assert!(k % u64::from(self.1) == u64::from(self.0) || k == 0, "asked for batch {k}");
+        (k < 5).then(|| vec![2 * k, 2 * k + 1])
+    }
+}
+
+#[test]
+fn test_batch_sampler() {
+    let of = |rank| Plan::builder(10).batch_sampler(Pairs(rank, 2)).distributed(rank, 2).build().unwrap();
+    assert_eq!(indices(&of(0), 0), [0, 1, 4, 5, 8, 9]);
+    assert_eq!(indices(&of(1), 0), [2, 3, 6, 7]);
+    assert_eq!(of(1).epoch(0).batch(2).unwrap().unwrap().valid, 0);
+}
+
+#[test]
+fn weights_that_say_nothing_are_errors() {
+    for weights in [vec![], vec![0.0, 0.0], vec![1.0, f64::NAN], vec![1.0, -1.0]] {
+        let n = weights.len() as u64;
+        let sampler = Sampler::Weighted { weights: weights.into(), draws: 1, replacement: true };
+        assert!(matches!(Plan::builder(n).sampler(sampler).build(), Err(PlanError::Setting { .. })));
+    }
+}
+
+#[test]
+fn a_state_of_another_plan_is_refused() {
+    let bucket = |lengths: [u32; 3]| Batching::BucketByLength { lengths: Arc::new(lengths), window: 1 };
+    let plan = |b: PlanBuilder| b.build().unwrap();
+    let state = plan(seeded(3).batching(bucket([1, 2, 3]))).state(1, 2);
+    let refused = |b: PlanBuilder| matches!(plan(b).position(&state), Err(PlanError::StateDiffers { .. }));
+    assert!(!refused(seeded(3).batching(bucket([1, 2, 3]))));
+    assert!(refused(seeded(3).batching(bucket([1, 2, 4]))));
+    assert!(refused(seeded(3).batching(bucket([1, 2, 3])).uneven(Uneven::Drop)));
+    assert!(refused(seeded(3).batching(bucket([1, 2, 3])).seed(1)));
+}
+
+#[test]
+fn test_distributed_sampler_uneven() {
+    let of =
+        |rank, uneven| Plan::builder(10).batch_size(2).distributed(rank, 4).uneven(uneven).build().unwrap();
+    let padded = of(2, Uneven::Pad).epoch(0).batch(1).unwrap().unwrap();
+    assert_eq!((padded.items[0].index, padded.valid), (0, 0));
+    assert_eq!(of(0, Uneven::Drop).epoch(0).batches(), Some(1));
+    assert!(matches!(of(0, Uneven::Error).epoch(0).batch(1), Err(PlanError::Uneven { left: 2, .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn ranks_together_have_each_sample_once(len in 0u64..300, size in 1u64..8, world in 1u32..5, by in 0..5, seed: u64) {
+        let lengths: Arc<[u32]> = (0..len as u32).map(|i| i * 7 % 31).collect();
+        let plan = |rank| {
+            let b = Plan::builder(len).batch_size(size).distributed(rank, world).seed(seed);
+            match by {
+                0 => b,
+                1 => b.shuffle(true),
+                2 => b.shuffle_by(Shuffle::Feistel),
+                3 => b.shuffle(true).batching(Batching::BucketByLength { lengths: lengths.clone(), window: 3 }),
+                _ => b.shuffle(true).batching(Batching::MaxTokens { lengths: lengths.clone(), tokens: 60, window: 25 }),
+            }
+            .build()
+            .unwrap()
+        };
+        let all: Vec<Vec<Item>> = (0..world).map(|rank| items(&plan(rank), 2)).collect();
+        let mut found: Vec<usize> = all.iter().flatten().map(|item| item.index).collect();
+        found.sort_unstable();
+        prop_assert_eq!(found, (0..len as usize).collect::<Vec<_>>());
+        let mut positions: Vec<u64> = all.iter().flatten().map(|item| item.position).collect();
+        positions.sort_unstable();
+        prop_assert_eq!(positions, (0..len).collect::<Vec<_>>());
+        // Any batch is the same when it is the first that is asked for, and no rank has more than another.
+        let counts: HashSet<u64> = (0..world)
+            .map(|rank| (0..).find(|&k| plan(rank).epoch(2).batch(k).unwrap().is_none()).unwrap())
+            .collect();
+        prop_assert_eq!(counts.len(), 1);
+        let order = plan(0).epoch(2);
+        for k in 0..*counts.iter().next().unwrap() {
+            prop_assert_eq!(plan(0).epoch(2).batch(k).unwrap(), order.batch(k).unwrap());
+        }
+    }
+
+    #[test]
+    fn another_world_goes_on_with_the_same_order(len in 0u64..300, seed: u64) {
+        let plan = |rank, world| {
+            Plan::builder(len).global_batch(12).distributed(rank, world).shuffle(true).seed(seed).build().unwrap()
+        };
+        let text = serde_json::to_string(&plan(0, 2).state(5, 3)).unwrap();
+        prop_assert!(text.len() < 500);
+        let state: PlanState = serde_json::from_str(&text).unwrap();
+        let of = |world: u32| -> Vec<usize> {
+            let (epoch, k) = plan(0, world).position(&state).unwrap();
+            (0..world)
+                .filter_map(|rank| plan(rank, world).epoch(epoch).batch(k).unwrap())
+                .flat_map(|b| b.items[..b.valid].iter().map(|i| i.index).collect::<Vec<_>>())
+                .collect()
+        };
+        prop_assert_eq!(of(2), of(3));
+        prop_assert_eq!(of(2), of(1));
+    }
+}
