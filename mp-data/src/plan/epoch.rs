@@ -79,6 +79,13 @@ impl EpochOrder {
     /// # Errors
     /// `IndexOutOfRange` of a sampler of the user's, `Uneven` if that was asked for.
     pub fn batch(&self, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
+        // Products of positions and sizes stay below 2⁶⁴.
+        if self.inner.draws >> 48 != 0 {
+            return Err(PlanError::Setting {
+                setting: "sampler",
+                reason: format!("{} draws an epoch; at most 2⁴⁸ − 1 are possible", self.inner.draws),
+            });
+        }
         match &self.inner.plan.batching {
             None => self.inner.plain(k),
             Some(Batching::Custom(sampler)) => self.inner.users(&**sampler, k),
@@ -169,7 +176,7 @@ impl Order {
             if k >= all.div_ceil(world) {
                 return Ok(None);
             }
-            if (k + 1) * world > all {
+            if all - k * world < world {
                 match self.plan.uneven {
                     Uneven::Drop => return Ok(None),
                     Uneven::Error => return Err(self.uneven(k, all % world)),

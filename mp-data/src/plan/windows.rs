@@ -24,13 +24,14 @@ struct Window {
 
 impl Windows {
     pub(super) fn batch(&self, order: &Order, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = &*order.plan;
         let world = plan.world as usize;
         if order.draws == 0 {
             return Ok(None);
         }
-        let mut window = match kept.take() {
+        // Taken out: a sampler of the user's runs below, and may ask for batches of this order itself.
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut window = match kept {
             Some(window) if window.group <= k => window,
             _ => cut(order, 0, 0, Vec::new(), k)?,
         };
@@ -67,7 +68,7 @@ impl Windows {
         } else {
             None
         };
-        *kept = Some(window);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(window);
         Ok(found.map(|(items, repeated)| PlannedBatch {
             number: k,
             valid: if repeated { 0 } else { items.len() },

@@ -17,6 +17,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-queue/loom_chain", ""),
         ],
     ),
+    ("plan.", &[("mp-data/order", "")]),
     ("planted.", &[("mp-torture/mp-torture", "--seconds=60 --seed=5")]),
     (
         "steps.",
