@@ -39,6 +39,28 @@ use crate::request::{Control, Late, Request};
 /// How long an object's thread sleeps at most before it looks whether the server ends.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long the first pause is after a receive that failed, and how long one is at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), LOOK);
+
+/// Pauses of a thread whose receive fails at once, and would fail again: a message stays in its channel while this process lacks
+/// descriptors for it, for instance. Each is twice as long as the one before, until a receive does not fail.
+#[derive(Default)]
+struct Backoff(Option<Duration>);
+
+impl Backoff {
+    /// A receive has failed: how long to pause.
+    fn failed(&mut self) -> Duration {
+        let (first, longest) = PAUSES;
+        let pause = self.0.map_or(first, |last| (2 * last).min(longest));
+        *self.0.insert(pause)
+    }
+
+    /// A receive has not failed.
+    fn over(&mut self) {
+        self.0 = None;
+    }
+}
+
 /// What the server is given.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Orders {
@@ -56,9 +78,11 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
     let stop = Arc::new(OnceLock::new());
     let (working, done) = mpsc::channel::<()>();
     let mut next = 0;
+    let mut backoff = Backoff::default();
     let grace = loop {
         match control.recv() {
             Ok(Control::Serve { requests }) => {
+                backoff.over();
                 let object = next;
                 next += 1;
                 let (stop, working) = (Arc::clone(&stop), working.clone());
@@ -67,7 +91,8 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
                 }
             }
             Ok(Control::Stop { grace }) => break Duration::from_millis(grace),
-            Err(GetError::Interrupted | GetError::Failed(_)) => {}
+            Err(GetError::Interrupted) => {}
+            Err(GetError::Failed(_)) => thread::sleep(backoff.failed()),
             Err(_) => break Duration::ZERO,
         }
     };
@@ -136,10 +161,15 @@ struct Seat {
 impl Seat {
     fn serve(mut self, object: u64, requests: Receiver<Request>, stop: &OnceLock<()>) {
         proxy::own_object(object);
+        let mut backoff = Backoff::default();
         while stop.get().is_none() && !matches!(self.state, State::Refused) {
             match requests.recv_timeout(LOOK) {
-                Ok(request) => self.take(object, request),
-                Err(GetError::Empty | GetError::Interrupted | GetError::Failed(_)) => {}
+                Ok(request) => {
+                    backoff.over();
+                    self.take(object, request);
+                }
+                Err(GetError::Empty | GetError::Interrupted) => backoff.over(),
+                Err(GetError::Failed(_)) => thread::sleep(backoff.failed()),
                 // No proxy is left.
                 Err(_) => break,
             }
@@ -222,5 +252,19 @@ fn make(maker: Late<MakeObject>) -> Result<Object, Answer> {
     match Raise::catch(|| maker.call(()).map_err(|error| Raise::error(&*error))) {
         Ok(Ok(object)) => Ok(object),
         Ok(Err(raise)) | Err(raise) => Err(Answer::Raised(raise)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_and_begin_anew() {
+        let mut backoff = Backoff::default();
+        let pauses = [1, 2, 4, 8, 16, 32, 64, 100, 100].map(Duration::from_millis);
+        assert_eq!(pauses.map(|_| backoff.failed()), pauses);
+        backoff.over();
+        assert_eq!(backoff.failed(), PAUSES.0);
     }
 }

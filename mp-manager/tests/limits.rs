@@ -1,0 +1,68 @@
+//! Calls of a server that has no descriptors to spare.
+
+mod common;
+
+use std::fs;
+use std::io::{PipeReader, Read, Write, pipe};
+use std::thread;
+
+use common::{eventually, made, manager};
+use mp_manager::Proxy;
+use mp_reduce::Fd;
+use mp_spawn::closure;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// How often the thread of an object has gone to sleep by itself.
+fn sleeps(server: u32, object: &str) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap().map(|task| task.unwrap().path());
+    let is = |task: &std::path::PathBuf| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == object)
+    };
+    let task = tasks.into_iter().find(is).expect("the object's thread");
+    let status = fs::read_to_string(task.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// Lets the server open no more descriptors, or as many as it could before.
+fn limit(limits: &Proxy<Option<Rlimit>>, few: bool) {
+    let set = closure!([] |before: &mut Option<Rlimit>, few: bool| {
+        let now = *before.get_or_insert_with(|| getrlimit(Resource::Nofile));
+        let limit = if few { Rlimit { current: Some(3), ..now } } else { now };
+        setrlimit(Resource::Nofile, limit).map_err(std::io::Error::from)
+    });
+    limits.call_with(set, few).unwrap();
+}
+
+#[test]
+fn a_call_waits_for_descriptors_and_its_thread_sleeps_meanwhile() {
+    let manager = manager();
+    let limits = made(&manager, closure!([] || None::<Rlimit>));
+    let lines = made(&manager, closure!([] || Vec::<String>::new()));
+    let (reader, mut writer) = pipe().unwrap();
+    writer.write_all(b"a line").unwrap();
+    drop(writer);
+    let read = closure!([] |lines: &mut Vec<String>, from: Fd<PipeReader>| {
+        let (mut from, mut line) = (from, String::new());
+        from.0.read_to_string(&mut line).map(|_| lines.push(line))
+    });
+    // The code of it arrives, and a call that has a descriptor to read.
+    let (empty, end) = pipe().unwrap();
+    drop(end);
+    lines.call_with(read.clone(), Fd(empty)).unwrap();
+    limit(&limits, true);
+    thread::scope(|threads| {
+        let call = threads.spawn(|| lines.call_with(read, Fd(reader)));
+        eventually("the call is on its way", || common::in_use().1 > 0);
+        let before = sleeps(lines.server_pid(), "object-1");
+        eventually("the thread sleeps between its attempts", || {
+            sleeps(lines.server_pid(), "object-1") > before + 8
+        });
+        assert!(!call.is_finished());
+        limit(&limits, false);
+        call.join().unwrap().unwrap();
+    });
+    let got = lines.call(closure!([] |lines: &mut Vec<String>| lines.clone())).unwrap();
+    assert_eq!(got, ["", "a line"]);
+    manager.shutdown(common::DEADLINE).unwrap();
+}
