@@ -29,6 +29,9 @@ use crate::state::{FORMAT, LoaderState};
 use crate::worker::{Made, Task, Worker};
 use crate::{Batch, Dataset, Info, Item, LoadError, Loaded, NotReady, Skipped};
 
+/// What an iterator of batches gives: a batch, an error in its place, or the end.
+pub type Next<B> = Option<Result<Loaded<B>, LoadError>>;
+
 /// Of how many batches that were given [`Batches::state_after`] knows the state.
 const HISTORY: usize = 1024;
 
@@ -189,17 +192,11 @@ impl<D: Dataset> Batches<D> {
     ///
     /// # Errors
     /// It is not there yet. Without workers, it always is: the caller makes it, however long that takes.
-    pub fn next_timeout(
-        &mut self,
-        timeout: Duration,
-    ) -> Result<Option<Result<Loaded<D::Batch>, LoadError>>, NotReady> {
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Next<D::Batch>, NotReady> {
         self.next_until(Instant::now().checked_add(timeout))
     }
 
-    fn next_until(
-        &mut self,
-        until: Option<Instant>,
-    ) -> Result<Option<Result<Loaded<D::Batch>, LoadError>>, NotReady> {
+    fn next_until(&mut self, until: Option<Instant>) -> Result<Next<D::Batch>, NotReady> {
         let since = Instant::now();
         self.inner.meter().asked(since);
         self.take_all();
@@ -487,7 +484,7 @@ impl<D: Dataset> Batches<D> {
     }
 
     /// The next batch that may be given, if there is one.
-    fn give(&mut self) -> Option<Result<Loaded<D::Batch>, LoadError>> {
+    fn give(&mut self) -> Next<D::Batch> {
         loop {
             let epoch = self.window.front()?.epoch;
             let in_order = self.inner.settings.in_order;

@@ -26,7 +26,7 @@ mod verify;
 mod worker;
 
 pub use batch::{Batch, Other, Ragged, Strings};
-pub use batches::Batches;
+pub use batches::{Batches, Next};
 pub use builder::{DataLoaderBuilder, OnError};
 pub use context::Context;
 pub use dataset::{Dataset, WorkerInfo};
