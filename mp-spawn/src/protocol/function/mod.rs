@@ -109,6 +109,19 @@ where
         });
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+impl<F, A, R> Ranked<F, A, R>
+where
+    F: Fn(usize, A) -> R + Copy + Send + 'static,
+    A: Message,
+    R: IntoOutcome,
+{
+    /// Of this function.
+    pub(crate) fn described(_: F) -> &'static Desc<StartFn> {
+        Self::DESC
+    }
+}
+
 /// The description of the function `F`, which is called with arguments alone.
 pub(crate) struct Plain<F, A, R>(PhantomData<fn(F, A) -> R>);
 
@@ -225,7 +238,7 @@ impl FunctionRef {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzz"))]
 impl FunctionRef {
     /// Some reference.
     pub(crate) fn example() -> FunctionRef {

@@ -1,0 +1,122 @@
+//! The child process that tries inputs of one target.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use mp_fuzz::target;
+use mp_harness::hostile::{Random, Target, changed, regressions};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::allocator::most_during;
+
+/// How much memory it may map, beside what it has when it begins.
+const MEMORY: u64 = 1 << 30;
+/// How long an input may take.
+const TIME: Duration = Duration::from_secs(10);
+/// What an input may take of memory at once, and for each of its bytes.
+const ROOM: usize = 512 << 10;
+const FOR_EACH: usize = 512;
+/// How often it says how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// When the input began that is tried, in milliseconds; 0: none is.
+static BEGAN: AtomicU64 = AtomicU64::new(0);
+
+/// `TARGET MILLISECONDS SEED FILE`, or `TARGET one`, with the input as the standard input.
+pub(crate) fn run(words: &[String]) -> ExitCode {
+    let Some(target) = words.first().and_then(|name| target(name)) else { return ExitCode::from(2) };
+    // What each process makes once is there, the arena among it.
+    let seeds = target.2();
+    bounded();
+    match words {
+        [_, word] if word == "one" => {
+            let mut input = Vec::new();
+            if std::io::stdin().read_to_end(&mut input).is_err() {
+                return ExitCode::from(2);
+            }
+            attempt(target, &input);
+            ExitCode::SUCCESS
+        }
+        [_, time, seed, file] => match (time.parse(), seed.parse(), File::create(file)) {
+            (Ok(time), Ok(seed), Ok(file)) => {
+                many(target, seeds, Duration::from_millis(time), Random(seed), &file);
+                ExitCode::SUCCESS
+            }
+            _ => ExitCode::from(2),
+        },
+        _ => ExitCode::from(2),
+    }
+}
+
+/// Bounds this process's memory, and the time of an input.
+fn bounded() {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    let most = Some(pages * rustix::param::page_size() as u64 + MEMORY);
+    setrlimit(Resource::As, Rlimit { current: most, maximum: most }).expect("a limit of memory");
+    // No file of what is left of it.
+    _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let start = Instant::now();
+    std::thread::spawn(move || {
+        let mut last = (0, Instant::now());
+        loop {
+            std::thread::sleep(Duration::from_millis(100)); // sleep: between two looks at the clock
+            let began = BEGAN.load(Relaxed);
+            if began != last.0 {
+                last = (began, Instant::now());
+            }
+            if began != 0 && last.1.elapsed() > TIME {
+                eprintln!("an input takes longer than {TIME:?} (after {:?})", start.elapsed());
+                std::process::exit(124);
+            }
+        }
+    });
+}
+
+/// One input; what is wrong with it ends this process.
+fn attempt((_, run, _): Target, input: &[u8]) {
+    let most = ROOM + FOR_EACH * input.len();
+    let took = most_during(|| run(input));
+    assert!(
+        took <= most,
+        "{took} bytes of memory at once for an input of {}: {most} are allowed",
+        input.len()
+    );
+}
+
+fn many(target: Target, seeds: Vec<Vec<u8>>, time: Duration, mut random: Random, file: &File) {
+    let seeds: Vec<Vec<u8>> = regressions(target.0).into_iter().chain(seeds).collect();
+    let (start, mut said, mut count, mut longest) = (Instant::now(), Instant::now(), 0_u64, 0);
+    let mut tried = |input: &[u8]| {
+        // The parent reads it there, however this process ends.
+        if input.len() < longest {
+            file.set_len(0).expect("a file to write to");
+        }
+        longest = input.len();
+        file.write_all_at(input, 0).expect("a file to write to");
+        count += 1;
+        BEGAN.store(count, Relaxed);
+        attempt(target, input);
+        BEGAN.store(0, Relaxed);
+        if count.is_multiple_of(256) && said.elapsed() > PROGRESS {
+            said = Instant::now();
+            println!(
+                "{:<12} {:>9} inputs, {:>8.0} /s",
+                target.0,
+                count,
+                count as f64 / start.elapsed().as_secs_f64()
+            );
+        }
+        count
+    };
+    seeds.iter().for_each(|seed| _ = tried(seed));
+    let mut all = 0;
+    while start.elapsed() < time {
+        all = tried(&changed(&seeds, &mut random));
+    }
+    println!("{:<12} {all:>9} inputs, {:>8.0} /s, all", target.0, all as f64 / start.elapsed().as_secs_f64());
+}
