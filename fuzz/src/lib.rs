@@ -33,7 +33,6 @@ pub const PLANTED: &[(&str, &str)] = &[
     ("envelopes", "arena.envelope.version-ignored"),
     ("parcels", "locker.parcel.number-not-compared"),
     ("invitations", "invitation.version-not-compared"),
-    ("handles", "handle.rank-not-compared"),
     ("handles", "handle.rest-not-refused"),
     ("frames", "spawn.frame.length-not-compared"),
     ("frames", "spawn.frame.depth-not-limited"),

@@ -1,7 +1,8 @@
 //! Messages with tensors, buffers and messages in them, whose bytes are hostile: what is attached stays as its sender attached it.
 
-use mp_core::message::{Incoming, Outgoing};
-use mp_reduce::{Bundle, Message, MessagePack};
+use mp_core::Arena;
+use mp_core::message::Outgoing;
+use mp_reduce::{Bundle, Error, Message, MessagePack, TypeFingerprint, pack, unpack};
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 
 /// One of each that travels beside the bytes.
@@ -54,15 +55,14 @@ pub(super) fn messages(bytes: &[u8]) {
     let mut out = written(&mut parcel(usize::from(children % 2)));
     out.bytes().clear();
     out.bytes().extend_from_slice(bytes);
-    let read = |incoming: &mut Incoming| Parcel::decode::<MessagePack>(incoming);
-    match read(&mut out.into_incoming()) {
-        Ok(mut parcel) => {
+    let type_of = TypeFingerprint::<Parcel>::new().get();
+    let envelope = Arena::current().and_then(|arena| arena.pack(&mut out, type_of)).unwrap();
+    match unpack::<Parcel>(envelope) {
+        Ok(parcel) => {
             look(&parcel);
-            read(&mut written(&mut parcel).into_incoming()).unwrap();
+            unpack::<Parcel>(pack(parcel).unwrap()).unwrap();
         }
-        Err(
-            mp_core::Error::Malformed(_) | mp_core::Error::Undecodable(_) | mp_core::Error::LimitExceeded(_),
-        ) => {}
+        Err(Error::Memory(mp_core::Error::Undecodable(_))) => {}
         Err(other) => panic!("an error of something else than bytes: {other:?}"),
     }
 }

@@ -34,6 +34,8 @@ fn written(bytes: &[u8]) -> Vec<u8> {
 fn named(bytes: &[u8]) {
     match Named::<Sent>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec())) {
         Ok(mut value) => {
+            let name = &bytes[2..2 + usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))];
+            assert!(name.is_empty() || name == std::any::type_name::<Sent>().as_bytes(), "{name:?}");
             let mut out = Outgoing::in_band();
             value.encode::<MessagePack>(&mut out).unwrap();
             let again = Incoming::from_plain(std::mem::take(out.bytes()));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bundle, Error, Message, TypeFingerprint, from_bytes, shared, to_bytes, unpack_plain};
 
-/// Name, what it does with bytes, and what the encoder makes. The first byte says which type is read.
+/// Name, what it does with bytes, and what the encoder makes, and some that it doesn't. The first byte says which type is read.
 #[allow(
     clippy::type_complexity,
     reason = "it is that of the harness, which this crate can't name where it is no test"
@@ -149,7 +149,16 @@ fn seeds() -> Vec<Vec<u8>> {
         unit: Some(Some(())),
         end: Some([1, 2, 3]),
     };
+    // What no encoder makes: as deep as there are bytes.
+    let forged = |which: u8, value: Vec<u8>| {
+        [&[which, 255][..], &(value.len() as u32).to_le_bytes(), &value].concat()
+    };
+    let pairs = |n: usize| [b"\x81\xa4Pair\x92".repeat(n), b"\xa4Leaf".to_vec(), vec![1; n]].concat();
     vec![
+        forged(2, pairs(130)),
+        forged(2, pairs(5000)),
+        forged(1, vec![0x91; 30_000]),
+        forged(0, [&b"\x81\xa1x"[..], &[0x91; 30_000]].concat()),
         of(0, values),
         of(1, untagged),
         of(2, tree),

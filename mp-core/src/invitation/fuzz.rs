@@ -36,5 +36,5 @@ pub(crate) fn places(bytes: &[u8]) {
 }
 
 pub(crate) fn place_seeds() -> Vec<Vec<u8>> {
-    vec![invitation_samples()[1].1.clone()]
+    vec![invitation_samples()[1].1.clone(), b"v1:-7:4711".to_vec()]
 }
