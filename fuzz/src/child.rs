@@ -20,8 +20,12 @@ const TIME: Duration = Duration::from_secs(10);
 /// What an input may take of memory at once, and for each of its bytes.
 const ROOM: usize = 512 << 10;
 const FOR_EACH: usize = 512;
-/// The same, of formats that serde reads with another crate's reader: it believes counts up to a MiB, and two may be open.
+/// Of formats that serde reads with another crate's reader: it believes counts up to a MiB, and two may be open.
 const ROOM_OF_SERDE: usize = 5 << 19;
+/// Of messages with memory beside them: 15 bytes mention a buffer of 20,000, which is copied each time.
+const FOR_EACH_MENTION: usize = 2048;
+/// The stack of the thread that tries inputs.
+const STACK: usize = 256 << 10;
 /// How often it says how far it is.
 const PROGRESS: Duration = Duration::from_secs(10);
 
@@ -40,18 +44,22 @@ pub(crate) fn run(words: &[String]) -> ExitCode {
             if std::io::stdin().read_to_end(&mut input).is_err() {
                 return ExitCode::from(2);
             }
-            attempt(target, &input);
-            ExitCode::SUCCESS
+            on_a_small_stack(move || attempt(target, &input))
         }
         [_, time, seed, file] => match (time.parse(), seed.parse(), File::create(file)) {
-            (Ok(time), Ok(seed), Ok(file)) => {
-                many(target, seeds, Duration::from_millis(time), Random(seed), &file);
-                ExitCode::SUCCESS
-            }
+            (Ok(time), Ok(seed), Ok(file)) => on_a_small_stack(move || {
+                many(target, seeds, Duration::from_millis(time), Random(seed), &file)
+            }),
             _ => ExitCode::from(2),
         },
         _ => ExitCode::from(2),
     }
+}
+
+/// A panic there is the end of the process.
+fn on_a_small_stack(f: impl FnOnce() + Send + 'static) -> ExitCode {
+    let tried = std::thread::Builder::new().stack_size(STACK).spawn(f).map(|thread| thread.join().is_ok());
+    ExitCode::from(if tried.is_ok_and(|ok| ok) { 0 } else { 101 })
 }
 
 /// Bounds this process's memory, and the time of an input.
@@ -81,7 +89,11 @@ fn bounded() {
 
 /// One input; what is wrong with it ends this process.
 fn attempt((name, run, _): Target, input: &[u8]) {
-    let most = if name == "frames" { ROOM_OF_SERDE } else { ROOM } + FOR_EACH * input.len();
+    let most = match name {
+        "frames" => ROOM_OF_SERDE + FOR_EACH * input.len(),
+        "messages" => ROOM + FOR_EACH_MENTION * input.len(),
+        _ => ROOM + FOR_EACH * input.len(),
+    };
     let took = most_during(|| run(input));
     assert!(
         took <= most,

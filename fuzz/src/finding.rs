@@ -13,7 +13,12 @@ const LINES: usize = 12;
 pub(crate) fn fails(name: &str, input: &[u8]) -> Option<String> {
     let me = std::env::current_exe().expect("this program has a path");
     let mut command = Command::new(me);
-    command.args(["child", name, "one"]).env("RUST_BACKTRACE", "0").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+        .args(["child", name, "one"])
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("a child starts");
     // It may be gone before it has read all of it.
     _ = child.stdin.take().map(|mut stdin| stdin.write_all(input));

@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 use mp_fuzz::{PLANTED, target, targets};
 use mp_harness::hostile::{hex, kept, unhex};
 
+/// How many digits of an input are shown.
+const SHOWN: usize = 1000;
+
 const HELP: &str =
-    "mp-fuzz [--seconds N] [--target T] [--seed S] | --input HEX --target T | --planted | --list";
+    "mp-fuzz [--seconds N] [--target T] [--seed S] | --input HEX|FILE --target T | --planted | --list";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1).collect::<Vec<_>>();
@@ -59,7 +62,9 @@ fn now() -> u64 {
 
 /// One input, in a child of its own; what it says is shown.
 fn one(name: &str, input: &str) -> ExitCode {
-    let Some(input) = unhex(input) else { return usage() };
+    // Its digits, or the file that has them.
+    let text = fs::read_to_string(input).unwrap_or_else(|_| input.to_owned());
+    let Some(input) = unhex(&text) else { return usage() };
     match finding::fails(name, &input) {
         Some(why) => {
             println!("{name}: {why}");
@@ -70,6 +75,12 @@ fn one(name: &str, input: &str) -> ExitCode {
             ExitCode::SUCCESS
         }
     }
+}
+
+/// As hex digits, not all of them if they are many.
+fn cut(bytes: &[u8]) -> String {
+    let text = hex(bytes);
+    if text.len() <= SHOWN { text } else { format!("{}…", &text[..SHOWN]) }
 }
 
 /// Where a child writes what it is about to try.
@@ -110,8 +121,11 @@ fn fuzz(only: Option<&str>, seconds: u64, seed: u64) -> ExitCode {
         let file = folder.join(format!("{:016x}.hex", mp_core::fnv1a(&shortest)));
         let text = hex(&shortest);
         let kept = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, format!("{text}\n")));
-        println!("FOUND in {name}, {} bytes: {text}\n{why}", shortest.len());
-        println!("again: cargo xtask fuzz --target {name} --input {text}");
+        println!("FOUND in {name}, {} bytes: {}\n{why}", shortest.len(), cut(&shortest));
+        println!(
+            "again: cargo xtask fuzz --target {name} --input {}",
+            if text.len() <= SHOWN { text.clone() } else { file.display().to_string() }
+        );
         match kept {
             Ok(()) => println!("kept for the tests: {}", file.display()),
             Err(why) => println!("not kept: {}: {why}", file.display()),
@@ -134,7 +148,7 @@ fn planted(seed: u64) -> ExitCode {
             // This process has it switched off.
             Some(input) if finding::fails(name, &input).is_some() => {
                 missed += 1;
-                println!("{mutant}: {name} fails without it: {}", hex(&input));
+                println!("{mutant}: {name} fails without it: {}", cut(&input));
             }
             Some(input) => {
                 let took = started.elapsed().as_secs_f64();

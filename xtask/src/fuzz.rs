@@ -46,18 +46,34 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
 fn coverage_guided(session: &mut Session, only: Option<&str>, seconds: &str) -> Result<bool, String> {
     let has = Command::new("cargo").args(["+nightly", "fuzz", "--version"]).output();
     if !has.is_ok_and(|output| output.status.success()) {
-        println!("libFuzzer: SKIPPED: no `cargo +nightly fuzz` here (rustup toolchain install nightly; cargo install cargo-fuzz)");
+        println!(
+            "libFuzzer: SKIPPED: no `cargo +nightly fuzz` here (rustup toolchain install nightly; cargo install cargo-fuzz)"
+        );
         return Ok(true);
     }
     let listed = fuzzer(session, &[]).arg("--list").output().map_err(|e| format!("mp-fuzz: {e}"))?;
     let names = String::from_utf8_lossy(&listed.stdout).into_owned();
     let all: Vec<&str> = names.lines().filter(|name| only.is_none_or(|only| only == *name)).collect();
-    let each = (seconds.parse::<u64>().map_err(|e| format!("--seconds {seconds}: {e}"))? / all.len().max(1) as u64).max(1);
+    let each = (seconds.parse::<u64>().map_err(|e| format!("--seconds {seconds}: {e}"))?
+        / all.len().max(1) as u64)
+        .max(1);
     let mut ok = true;
     for name in all {
         let mut command = Command::new("cargo");
-        command.args(["+nightly", "fuzz", "run", "--fuzz-dir", "fuzz", "--features", "libfuzzer", "libfuzzer", "--"]);
-        command.args([format!("-max_total_time={each}"), "-max_len=65536".to_owned()]).env("MP_FUZZ_TARGET", name);
+        command.args([
+            "+nightly",
+            "fuzz",
+            "run",
+            "--fuzz-dir",
+            "fuzz",
+            "--features",
+            "libfuzzer",
+            "libfuzzer",
+            "--",
+        ]);
+        command
+            .args([format!("-max_total_time={each}"), "-max_len=65536".to_owned()])
+            .env("MP_FUZZ_TARGET", name);
         ok &= session.run(&mut command).ok;
     }
     Ok(ok)

@@ -131,8 +131,7 @@ impl Handle {
         let rank = usize::from(flags & RANK);
         let (wide, strided) = (flags & WIDE != 0, flags & STRIDED != 0);
         let count = 1 + rank * if strided { 2 } else { 1 };
-        let known = flags & !(RANK | GRAD | WIDE | STRIDED) == 0
-            && rank <= MAX_RANK;
+        let known = flags & !(RANK | GRAD | WIDE | STRIDED) == 0 && rank <= MAX_RANK;
         let len = count * if wide { 8 } else { 4 };
         let is_whole =
             numbers.len() == len || numbers.len() > len && mp_core::mutant!("handle.rest-not-refused");

@@ -104,7 +104,10 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("waits.", &[("mp-tests/waiting", "hangs::")]),
     ("spin.", &[("mp-core/lib", "arena::waiting")]),
-    ("invitation.", &[("mp-tests/invitations", ""), ("mp-tests/fork", "raw::a_copy_does_not")]),
+    (
+        "invitation.",
+        &[("mp-core/lib", "fuzz::"), ("mp-tests/invitations", ""), ("mp-tests/fork", "raw::a_copy_does_not")],
+    ),
     ("spawn.interrupt.", &[("mp-tests/waiting", "interrupts::")]),
     ("deadlock.", &[("mp-core/lib", "arena::waiting::deadlock"), ("mp-tests/sync", "deadlocks::")]),
     (
@@ -367,6 +370,8 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-tests/messages", "buffers::"),
             ("mp-tests/messages", "shared::"),
             ("mp-tests/messages", "registered::"),
+            ("mp-reduce/lib", "fuzz::"),
+            ("mp-reduce/codec", ""),
         ],
     ),
     (
@@ -383,6 +388,9 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("arena.exclusive.", &[("mp-core/lib", "arena::"), ("mp-tests/queues", "kinds::")]),
     ("region.", &[("mp-core/lib", "sys::")]),
+    ("handle.", &[("mp-tensor/lib", "")]),
+    ("list.", &[("mp-sync/lib", "shareable_list::")]),
+    ("name.", &[("mp-core/lib", "fuzz::")]),
     ("queue.deserted.", &[("mp-tests/queues", "deserted::")]),
     ("gone.", &[("mp-core/loom_seats", "_a_queue_up"), ("mp-tests/queues", "deserted::")]),
     (
