@@ -14,7 +14,7 @@ use crate::words::{Access, Attach, Grant, SeatAt};
 
 /// Fingerprint of the messages.
 const TYPE: u64 = 7;
-/// A message of so many bytes has them elsewhere.
+/// A message of this many bytes has them elsewhere.
 const SPILLED: usize = INLINE + 40;
 
 /// With this in the first byte, the message has its bytes elsewhere; and with this, the list of attachments is hostile as well.

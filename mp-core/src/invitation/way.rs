@@ -144,7 +144,7 @@ fn packet_of(ticket: Ticket) -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes(), &ticket.to_bytes()].concat()
 }
 
-/// What a packet says, of which so many bytes came.
+/// What a packet says, of which `got` bytes came.
 fn read_packet(packet: &[u8; PACKET], got: usize) -> Result<Ticket> {
     let (magic, rest) = packet.split_at(MAGIC.len());
     let (version, ticket) = rest.split_at(4);

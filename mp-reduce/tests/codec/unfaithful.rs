@@ -5,7 +5,7 @@ use mp_reduce::{pack, to_bytes, unpack};
 use serde::ser::{SerializeMap, SerializeSeq, SerializeTuple};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Says that it has so many elements, and has others; as a sequence, a map or a tuple.
+/// Says that it has one number of elements, and has another; as a sequence, a map or a tuple.
 #[derive(Clone, Copy, Debug)]
 struct Liar {
     kind: u8,

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use super::*;
 use crate::connection::socket::handshake::{HELLO, check_hello, hello};
 
-/// A message may have so many bytes.
+/// How many bytes a message may have.
 const LIMIT: usize = 300;
 
 /// A socket at which these bytes have come, and nothing more will.
