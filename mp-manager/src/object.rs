@@ -1,7 +1,7 @@
 //! An object as the server has it, and closures that are called with it.
 
 use std::any::{Any, type_name};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::rc::Rc;
 
@@ -58,8 +58,8 @@ impl Task {
         code: CallCode<T, A, R>,
     ) -> Closure<(), Task> {
         Closure::from_parts((code, ()), |(code, ()): &(CallCode<T, A, R>, ()), (): ()| {
-            let code = *code;
-            Task(Box::new(move |object, body| run(code, object, body)))
+            let (code, kept) = (*code, OnceCell::new());
+            Task(Box::new(move |object, body| run(code, &kept, object, body)))
         })
     }
 
@@ -102,8 +102,10 @@ enum Reached {
     Written,
 }
 
+/// `kept` is the closure, once it was made, if it captures nothing.
 fn run<T: 'static, A: Message, R: IntoOutcome>(
     code: CallCode<T, A, R>,
+    kept: &OnceCell<Closure<(Lent<T>, A), (Lent<T>, R)>>,
     object: &Object,
     mut inc: Incoming,
 ) -> Answer {
@@ -114,12 +116,25 @@ fn run<T: 'static, A: Message, R: IntoOutcome>(
     // Out here it is dropped by itself, whatever panics.
     let mut result = None;
     let ran = Raise::catch(|| {
-        let closure =
-            Apart::new(captured(code, &mut inc).map_err(|error| Answer::Unreadable(error.to_string()))?);
+        let unreadable = |error: mp_core::Error| Answer::Unreadable(error.to_string());
+        let len = captured_len(&mut inc).map_err(unreadable)?;
+        let own;
+        let closure = match kept.get().filter(|_| len == 0) {
+            Some(kept) => Some(kept),
+            None => {
+                let made = captured(code, len, &mut inc).map_err(unreadable)?;
+                if len == 0 {
+                    Some(kept.get_or_init(|| made))
+                } else {
+                    own = Apart::new(made);
+                    own.get()
+                }
+            }
+        };
         let args = arguments::<A>(&mut inc)?;
         // What is attached and not in the arguments is dropped here, and not kept while they are used.
         drop(std::mem::take(&mut inc));
-        let (Some(lent), Some(closure)) = (Lent::from_home(home), closure.get()) else {
+        let (Some(lent), Some(closure)) = (Lent::from_home(home), closure) else {
             return Err(Answer::Freed);
         };
         let (lent, returned) = closure.call((lent, args));
@@ -145,13 +160,22 @@ fn run<T: 'static, A: Message, R: IntoOutcome>(
     }
 }
 
-fn captured<A: 'static, R: 'static>(code: Code<A, R>, inc: &mut Incoming) -> mp_core::Result<Closure<A, R>> {
+/// How many bytes of captures follow.
+fn captured_len(inc: &mut Incoming) -> mp_core::Result<usize> {
     let [short, rest @ ..] = inc.rest() else { return Err(too_short()) };
     let (len, at) = match *short {
         LONG => (u64::from_le_bytes(*rest.first_chunk().ok_or_else(too_short)?) as usize, 9),
         short => (usize::from(short), 1),
     };
     inc.advance(at);
+    Ok(len)
+}
+
+fn captured<A: 'static, R: 'static>(
+    code: Code<A, R>,
+    len: usize,
+    inc: &mut Incoming,
+) -> mp_core::Result<Closure<A, R>> {
     let closure = scope::with_incoming(inc, |rest| code.capturing(rest.get(..len).ok_or_else(too_short)?))?;
     inc.advance(len);
     Ok(closure)

@@ -18,7 +18,7 @@
 //! | after that, until its answer is put | does what is asked; the answer is dropped with its channel |
 //! | with a proxy | the seat of its sender is swept: if it was the last, the thread finds the channel at its end |
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
@@ -155,7 +155,8 @@ enum State {
 #[derive(Default)]
 struct Seat {
     state: State,
-    callers: HashMap<u32, Known>,
+    /// Few, mostly one: they are found by a glance.
+    callers: BTreeMap<u32, Known>,
 }
 
 impl Seat {
