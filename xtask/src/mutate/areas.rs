@@ -17,6 +17,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-queue/loom_chain", ""),
         ],
     ),
+    ("loader.", &[("mp-data/loader", ""), ("mp-data/peers", ""), ("mp-data/memory", "")]),
     ("plan.", &[("mp-data/order", "")]),
     ("planted.", &[("mp-torture/mp-torture", "--seconds=60 --seed=5")]),
     (

@@ -1,0 +1,69 @@
+//! Too little shared memory for what is to be prefetched: batches come one by one, and are the same.
+
+mod common;
+
+use common::next;
+use mp_core::{Arena, ArenaOptions};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
+use mp_tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+const ROW: usize = 1 << 20;
+
+/// Rows of a mebibyte.
+#[derive(Serialize, Deserialize)]
+struct Large(usize);
+
+impl Dataset for Large {
+    type Batch = Tensor<u8>;
+
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Tensor<u8>>) -> AnyResult<Tensor<u8>> {
+        cx.rows(items, &[ROW], |item, _, row| {
+            row.fill(item.index as u8);
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn a_batch_for_which_there_is_no_memory_is_tried_again_and_then_an_error() {
+    Arena::configure(ArenaOptions::new().size(64 << 20)).unwrap();
+    let build = |batch| DataLoader::builder(Large(96)).batch_size(batch).num_workers(2).prefetch_factor(4);
+    // Eight of them would be 128 MiB.
+    let loader = build(16).build().unwrap();
+    for ordered in [true, false] {
+        let loader = build(16).in_order(ordered).build().unwrap();
+        let mut batches = loader.epoch(0);
+        let mut seen = Vec::new();
+        while let Some(batch) = next(&mut batches) {
+            let batch = batch.unwrap();
+            let rows = batch.as_slice().unwrap();
+            assert!(
+                batch
+                    .info
+                    .items
+                    .iter()
+                    .zip(rows.chunks(ROW))
+                    .all(|(item, row)| row.iter().all(|b| *b == item.index as u8))
+            );
+            seen.extend(batch.info.indices());
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..96).collect::<Vec<_>>());
+    }
+    drop(loader);
+    // One alone is too large: an error for each, and no wait without end.
+    let loader = build(80).build().unwrap();
+    let mut batches = loader.epoch(0);
+    let error = next(&mut batches).unwrap().unwrap_err();
+    assert!(error.to_string().contains("memory"), "{error}");
+    assert!(next(&mut batches).unwrap().is_ok());
+    assert!(next(&mut batches).is_none());
+    // With a budget no more are begun than fit.
+    let loader = build(16).memory_budget(32 << 20).build().unwrap();
+    assert_eq!(loader.epoch(0).filter(Result::is_ok).count(), 6);
+}

@@ -1,0 +1,300 @@
+//! What the tests of torch's `DataLoader` look at, by their names there.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use common::{DEADLINE, Fault, Samples, alive, all, builder, builder_of, bytes, eventually, next, signal};
+use mp_data::plan::{BatchSampler, Sampler};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Other, Ragged, Strings, WorkerInfo};
+use mp_pool::TaskError;
+use mp_queue::Queue;
+use mp_spawn::Process;
+use mp_tensor::Tensor;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+/// What the worker and the sample say of themselves.
+#[derive(Serialize, Deserialize)]
+struct Plain {
+    len: usize,
+    #[serde(skip)]
+    begun: Option<WorkerInfo>,
+}
+
+fn plain(len: usize) -> Plain {
+    Plain { len, begun: None }
+}
+
+impl Dataset for Plain {
+    type Batch = (Tensor<u64>, Other<BTreeMap<String, usize>>, Strings, Ragged<u16>, Tensor<f32>, Tensor<u8>);
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
+        assert!(self.begun.is_none());
+        self.begun = Some(*worker);
+        Ok(())
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        let begun = self.begun.ok_or("init was not called")?;
+        assert_eq!(cx.worker(), &begun);
+        cx.rows(
+            items,
+            (&[], (), (), (), &[2, 2], &[0]),
+            |item, rng, (id, map, text, ragged, matrix, none)| {
+                id[0] = u64::from(std::process::id());
+                *map = Some(BTreeMap::from([("index".to_string(), item.index)]));
+                text.push_str(&"é".repeat(item.index % 3));
+                ragged.resize(item.index % 4, item.index as u16);
+                matrix.copy_from_slice(&[rng.f32(), rng.f32(), item.index as f32, begun.seed as f32]);
+                assert!(none.is_empty());
+                Ok(())
+            },
+        )
+    }
+}
+
+fn indices(builder: mp_data::DataLoaderBuilder<Plain>) -> Vec<Vec<usize>> {
+    let loader = builder.build().unwrap();
+    let mut batches = loader.epoch(0);
+    std::iter::from_fn(|| next(&mut batches)).map(|batch| batch.unwrap().info.indices()).collect()
+}
+
+#[test]
+fn test_sequential_batch_and_test_shuffle_batch_workers() {
+    for workers in [0, 2] {
+        let of = |shuffle| DataLoader::builder(plain(10)).batch_size(4).num_workers(workers).shuffle(shuffle);
+        assert_eq!(indices(of(false)), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
+        assert_eq!(indices(of(false).drop_last(true)).len(), 2);
+        let shuffled = indices(of(true));
+        assert_ne!(shuffled, indices(of(false)));
+        assert_eq!(shuffled.concat().into_iter().collect::<BTreeSet<_>>(), (0..10).collect());
+        assert_eq!(shuffled, indices(of(true)));
+        assert_ne!(shuffled, indices(of(true).seed(1)));
+    }
+}
+
+/// Batches of one, two, three samples.
+#[derive(Debug)]
+struct Growing;
+
+impl BatchSampler for Growing {
+    fn name(&self) -> &str {
+        "growing/1"
+    }
+
+    fn batch(&self, _: u64, k: u64) -> Option<Vec<u64>> {
+        (k < 3).then(|| (0..=k).collect())
+    }
+}
+
+#[test]
+fn test_sampler_and_test_batch_sampler_and_test_large_sampler_indices() {
+    let of = || DataLoader::builder(plain(4_000_000_000)).num_workers(2);
+    assert_eq!(indices(of().batch_sampler(Growing)), [vec![0], vec![0, 1], vec![0, 1, 2]]);
+    let subset = Sampler::Subset([3_999_999_999, 7].into());
+    assert_eq!(indices(of().sampler(subset).batch_size(2)), [[3_999_999_999, 7]]);
+    assert!(of().sampler(Sampler::Subset([4_000_000_000].into())).build().is_err());
+}
+
+#[test]
+fn test_len_and_test_invalid_ctor_args_combinations() {
+    let of = |len| DataLoader::builder(plain(len)).batch_size(4);
+    for (len, batches) in [(0, 0), (4, 1), (5, 2)] {
+        let loader = of(len).num_workers(1).build().unwrap();
+        assert_eq!(loader.plan().epoch(0).batches(), Some(batches));
+        assert_eq!(loader.epoch(0).size_hint().1, Some(batches as usize));
+        assert_eq!(loader.epoch(0).count() as u64, batches);
+    }
+    let said = |builder: mp_data::DataLoaderBuilder<Plain>| builder.build().unwrap_err().to_string();
+    assert!(said(of(5).batch_size(0)).contains("`batch_size`"));
+    assert!(said(of(5).distributed(2, 2)).contains("`distributed`"));
+    assert!(said(of(5).shuffle(true).sampler(Sampler::WithReplacement(3))).contains("`shuffle`"));
+    assert!(said(of(5).num_workers(1001)).contains("`num_workers`"));
+}
+
+#[test]
+fn test_builtin_collection_conversion_and_dicts_and_strings() {
+    for workers in [0, 1] {
+        let loader =
+            DataLoader::builder(plain(9)).batch_size(9).num_workers(workers).seed(3).build().unwrap();
+        let batch = next(&mut loader.epoch(0)).unwrap().unwrap();
+        let (_, maps, text, ragged, matrix, none) = &*batch;
+        for index in 0..9 {
+            assert_eq!(maps[index]["index"], index);
+            assert_eq!(text.get(index).unwrap(), "é".repeat(index % 3));
+            assert_eq!(ragged.row(index).unwrap(), vec![index as u16; index % 4]);
+            assert_eq!(matrix.get(&[index, 1, 0]).unwrap(), index as f32);
+        }
+        assert!(text.get(9).is_err() && ragged.row(9).is_err());
+        assert_eq!((matrix.shape(), none.shape()), (&[9, 2, 2][..], &[9, 0][..]));
+        // They are the trainer's alone: it may write.
+        let (_, _, _, _, mut matrix, _) = batch.into_inner();
+        matrix.as_mut_slice().unwrap().fill(1.0);
+    }
+}
+
+#[test]
+fn test_growing_dataset_and_test_multiple_dataloaders() {
+    let mut first = builder(8, 2).build().unwrap();
+    let second = builder(12, 1).build().unwrap();
+    let (mut one, mut other) = (first.epoch(0), second.epoch(0));
+    for _ in 0..2 {
+        assert!(next(&mut one).unwrap().is_ok() && next(&mut other).unwrap().is_ok());
+    }
+    assert!(next(&mut one).is_none() && next(&mut other).unwrap().is_ok());
+    first.set_dataset(Samples::new(16)).unwrap();
+    assert_eq!(all(first.epoch(0)), all(builder(16, 0).build().unwrap().epoch(0)));
+}
+
+#[test]
+fn test_segfault_and_test_timeout_and_test_error_workers() {
+    // The loader goes on after each, which torch's does not: more of it in tests/loader.rs.
+    for fault in [Fault::Kill, Fault::Hang, Fault::Error] {
+        let loader = builder_of(Samples::new(12).with(5, fault, -1), 1);
+        let loader = loader.shuffle(false).retries(1).timeout(Duration::from_millis(200)).build().unwrap();
+        let results: Vec<_> = loader.epoch(0).collect();
+        assert_eq!(results.len(), 3);
+        let error = results[1].as_ref().unwrap_err();
+        assert_eq!(error.item.map(|item| item.index), Some(5));
+        match error.task().unwrap() {
+            TaskError::WorkerLost(lost) => {
+                assert_eq!((fault, lost.to_string().contains("SIGKILL")), (Fault::Kill, true))
+            }
+            TaskError::TimedOut { .. } => assert_eq!(fault, Fault::Hang),
+            _ => assert_eq!(fault, Fault::Error),
+        }
+        assert!(results[0].is_ok() && results[2].is_ok());
+    }
+}
+
+#[test]
+fn test_worker_seed_and_its_reproducibility_and_test_multi_epochs_reproducibility() {
+    let of = |workers, seed| {
+        let loader = builder(12, workers).seed(seed).build().unwrap();
+        all(loader.epochs(0..3))
+    };
+    let first = of(2, 5);
+    assert_eq!(first, of(2, 5));
+    assert_eq!(first, of(3, 5));
+    let numbers = |all: &[common::Bytes]| -> BTreeSet<u64> {
+        all.iter().flat_map(|batch| batch.3.chunks_exact(3).map(|row| row[2]).collect::<Vec<_>>()).collect()
+    };
+    // No two samples, epochs or seeds share random numbers.
+    assert_eq!(numbers(&first).len(), 36);
+    assert!(numbers(&first).is_disjoint(&numbers(&of(2, 6))));
+}
+
+#[test]
+fn test_worker_init_fn_and_test_get_worker_info_and_persistent_workers() {
+    let loader = DataLoader::builder(plain(40)).batch_size(2).num_workers(2).build().unwrap();
+    let pids: BTreeSet<u32> = loader.pids().into_iter().collect();
+    let mut seen = BTreeSet::new();
+    for epoch in 0..3 {
+        for batch in loader.epoch(epoch) {
+            let batch = batch.unwrap();
+            assert_eq!(batch.0.to_vec(), [u64::from(batch.info.pid); 2]);
+            assert!(batch.info.worker.unwrap() < 2);
+            seen.insert(batch.info.pid);
+        }
+    }
+    assert!(seen.is_subset(&pids), "workers live from epoch to epoch: {seen:?} of {pids:?}");
+    // Unless they are to be replaced: then each begins with `init`.
+    let loader =
+        DataLoader::builder(plain(40)).batch_size(2).num_workers(2).max_tasks_per_child(3).build().unwrap();
+    let pids: BTreeSet<u32> = loader.epoch(0).map(|batch| batch.unwrap().info.pid).collect();
+    assert!(pids.len() >= 6, "{pids:?}");
+}
+
+#[test]
+fn test_partial_workers_and_out_of_order() {
+    // More workers than batches.
+    assert_eq!(all(builder(5, 6).build().unwrap().epoch(0)).len(), 2);
+    // A batch that takes for ever holds up no other.
+    let first = all(builder(40, 0).build().unwrap().epoch(0))[0].2[0];
+    let hang = || Samples::new(40).with(first, Fault::Hang, 1);
+    let loader = builder_of(hang(), 2).in_order(false).build().unwrap();
+    let mut batches = loader.epoch(0);
+    for _ in 0..9 {
+        assert_ne!(next(&mut batches).unwrap().unwrap().info.number, 0);
+    }
+    assert!(batches.next_timeout(Duration::from_millis(1)).is_err());
+    let state = batches.state();
+    assert_eq!((state.next(), state.beyond()), (0, &[1, 2, 3, 4, 5, 6, 7, 8, 9][..]));
+    let other = builder(40, 1).in_order(false).build().unwrap();
+    let rest = all(other.resume(&state).unwrap());
+    assert_eq!(rest.len(), 1);
+    assert_eq!(rest[0].1, 0);
+}
+
+#[test]
+fn test_proper_exit() {
+    // However the trainer ends, its workers end.
+    for how in ["drop", "kill", "panic", "exit"] {
+        let pids = Queue::<Vec<u32>>::unbounded().unwrap();
+        let args = (pids.clone(), how.to_string());
+        let trainer = |(pids, how): (Queue<Vec<u32>>, String)| {
+            let loader = builder(1000, 2).build().unwrap();
+            let mut batches = loader.epoch(0);
+            let kept = next(&mut batches).unwrap().unwrap();
+            pids.put(loader.pids()).unwrap();
+            match how.as_str() {
+                "drop" => drop((loader, batches)),
+                "kill" => signal(std::process::id(), Signal::KILL),
+                "panic" => panic!("the trainer"),
+                _ => std::process::exit(3),
+            }
+            drop(kept);
+        };
+        let trainer = Process::spawn(trainer, args).unwrap();
+        let workers = pids.get_timeout(DEADLINE).unwrap().unwrap();
+        _ = trainer.join();
+        assert_eq!(workers.len(), 2);
+        eventually(how, || !workers.iter().any(|pid| alive(*pid)));
+    }
+}
+
+#[test]
+fn states_are_of_what_was_given() {
+    let expected = all(builder(40, 0).build().unwrap().epoch(2));
+    let loader = builder(40, 2).prefetch_factor(4).build().unwrap();
+    let mut batches = loader.epoch(2);
+    assert_eq!((batches.state().epoch(), batches.state().next()), (2, 0));
+    let mut kept = Vec::new();
+    for given in 0..10 {
+        let state = batches.state();
+        let text = serde_json::to_string(&state).unwrap();
+        assert!(text.len() < 600, "{text}");
+        assert_eq!((state.next(), state.beyond().len()), (given, 0));
+        kept.push(serde_json::from_str(&text).unwrap());
+        assert_eq!(bytes(&next(&mut batches).unwrap().unwrap()), expected[given as usize]);
+    }
+    assert!(next(&mut batches).is_none());
+    assert_eq!(batches.state().next(), 10);
+    kept.push(batches.state());
+    for (given, state) in kept.iter().enumerate() {
+        assert_eq!(all(builder(40, given % 3).build().unwrap().resume(state).unwrap()), expected[given..]);
+        if given > 0 {
+            assert_eq!(batches.state_after(given as u64 - 1).unwrap(), *state);
+        }
+    }
+    assert!(batches.state_after(10).is_none());
+    // Two ranks go on with what one began.
+    let rank = |rank| {
+        let loader = builder(40, 1).batch_size(2).distributed(rank, 2).build().unwrap();
+        all(loader.resume(&kept[7]).unwrap())
+    };
+    let (zero, one) = (rank(0), rank(1));
+    let together: Vec<usize> =
+        zero.iter().zip(&one).flat_map(|(zero, one)| [&zero.2[..], &one.2].concat()).collect();
+    let alone: Vec<usize> = expected[7..].iter().flat_map(|batch| batch.2.clone()).collect();
+    assert_eq!(together, alone);
+    // Another plan is refused, and the error says why.
+    let error = builder(41, 1).build().unwrap().resume(&kept[3]).unwrap_err();
+    assert!(error.to_string().contains("len is 40 in the state, 41 in the plan"), "{error}");
+}
