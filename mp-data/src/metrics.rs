@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 /// How many of the last batches' times are kept.
 const KEPT: usize = 1024;
 
+/// What is made quicker than this isn't worth its way from a worker.
+const SMALL: Duration = Duration::from_micros(50);
+
 /// What is counted while it runs.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -178,6 +181,11 @@ impl fmt::Display for LoaderMetrics {
             _ if waited < 5.0 => {
                 write!(f, "the trainer waited {waited:.0} % of the time: the loader is not the limit")
             }
+            _ if busy < 60.0 && self.batch_p50 < SMALL => write!(
+                f,
+                "the trainer waited {waited:.0} % of the time, for batches that are made quicker than they travel: make them larger, \
+                 or without workers"
+            ),
             _ if busy < 60.0 => write!(
                 f,
                 "the trainer waited {waited:.0} % of the time, and workers were busy only {busy:.0} %: prefetch more"

@@ -46,9 +46,11 @@ fn speed() {
     });
     println!("from build to the first batch of 4 numbers: {first:.2?}");
 
-    for workers in [0, 1, 2] {
-        let loader =
-            DataLoader::builder(Filled(20_000, vec![])).batch_size(1).num_workers(workers).prefetch_factor(8);
+    for (workers, prefetch) in [(0, 2), (1, 2), (1, 8), (2, 2), (2, 8)] {
+        let loader = DataLoader::builder(Filled(20_000, vec![]))
+            .batch_size(1)
+            .num_workers(workers)
+            .prefetch_factor(prefetch);
         let loader = loader.build().unwrap();
         assert_eq!(loader.epoch(0).next().unwrap().unwrap().to_vec(), [0.0]);
         let all = median(|| {
@@ -58,7 +60,8 @@ fn speed() {
             }
             start.elapsed()
         });
-        println!("{workers} workers, a batch of one number: {:.2?}", all / 20_000);
+        println!("{workers} workers, prefetch {prefetch}, a batch of one number: {:.2?}", all / 20_000);
+        println!("{}", loader.metrics());
     }
 
     let loader = DataLoader::builder(Filled(64 * 200, vec![3, 224, 224]))
