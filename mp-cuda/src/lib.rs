@@ -1,6 +1,40 @@
-//! CUDA events and tensors between processes.
+//! GPUs by the CUDA driver, for processes that share what is on them.
 //!
-//! **Not implemented yet.** This crate holds the name and the place in the layers; it has no items, needs no CUDA to
-//! build, and does nothing.
+//! ```no_run
+//! use mp_cuda::{Device, Stream};
+//!
+//! let device = Device::new(0)?;
+//! println!("{} ({}), {} bytes", device.name()?, device.uuid(), device.total_memory()?);
+//! let stream = Stream::new(&device)?;
+//! // … work of yours, by `stream.as_raw()` …
+//! stream.synchronize()?;
+//! # Ok::<(), mp_cuda::Error>(())
+//! ```
+//!
+//! The driver's library is looked for at the first call, so a program that is built with this crate runs everywhere. Without a driver or
+//! a device each call returns an [`Error`] that says what to install:
+//!
+//! ```
+//! match mp_cuda::Device::all() {
+//!     Ok(devices) => println!("{} devices", devices.len()),
+//!     Err(error) => println!("{error}"), // "no CUDA driver was found (…): install NVIDIA's driver, …"
+//! }
+//! ```
+//!
+//! So far there are devices and streams; tensors and events between processes are built upon them. Nothing here needs CUDA to build.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[doc(hidden)]
+pub mod codes;
+mod device;
+#[doc(hidden)]
+pub mod driver;
+mod error;
+mod stream;
+mod uuid;
+
+pub use device::{Attributes, Device};
+pub use error::{Error, Result};
+pub use stream::Stream;
+pub use uuid::Uuid;

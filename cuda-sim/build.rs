@@ -1,0 +1,6 @@
+//! Gives the library the name by which programs ask for the CUDA driver.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+}

@@ -1,0 +1,86 @@
+//! What callers of C functions point to.
+//!
+//! # Safety
+//! Unsafe, because it follows pointers of other code; sound, because
+//! - no code here makes such a value: each is an argument of a function of the driver's, whose caller vouches for it;
+//! - null is looked for first, and what is read is copied at once.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_void};
+
+use crate::codes;
+
+/// Bytes of the caller.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffer(*mut u8);
+
+impl Buffer {
+    pub(super) fn address(self) -> u64 {
+        self.0.expose_provenance() as u64
+    }
+
+    pub(super) fn read(self, bytes: usize) -> Result<Vec<u8>, u32> {
+        if self.0.is_null() {
+            return Err(codes::INVALID_VALUE);
+        }
+        // SAFETY: the caller vouches for so much.
+        Ok(unsafe { std::slice::from_raw_parts(self.0, bytes) }.to_vec())
+    }
+
+    /// The value at this place of a row.
+    pub(super) fn item<T: Copy>(self, i: usize) -> Result<T, u32> {
+        if self.0.is_null() {
+            return Err(codes::INVALID_VALUE);
+        }
+        // SAFETY: the caller vouches for a row of this type, as long as it says.
+        Ok(unsafe { self.0.cast::<T>().wrapping_add(i).read_unaligned() })
+    }
+
+    pub(super) fn write(self, bytes: &[u8]) -> Result<(), u32> {
+        if self.0.is_null() {
+            return Err(codes::INVALID_VALUE);
+        }
+        // SAFETY: the caller vouches for so much; it is not where this library has its own bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
+        Ok(())
+    }
+}
+
+/// A text of the caller, which ends with 0.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Text(*const c_char);
+
+impl Text {
+    pub(super) fn get(self) -> Result<String, u32> {
+        if self.0.is_null() {
+            return Err(codes::INVALID_VALUE);
+        }
+        // SAFETY: the caller vouches for its end.
+        Ok(unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned())
+    }
+}
+
+/// Pointers to the arguments of a kernel.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arguments(*mut *mut c_void);
+
+impl Arguments {
+    /// The arguments, as long as these sizes say.
+    pub(super) fn read(self, sizes: &[u32]) -> Result<Vec<Vec<u8>>, u32> {
+        if sizes.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.0.is_null() {
+            return Err(codes::INVALID_VALUE);
+        }
+        let one = |(i, size): (usize, &u32)| {
+            // SAFETY: the caller points to as many pointers as the kernel has parameters.
+            let argument = Buffer(unsafe { self.0.wrapping_add(i).read() }.cast());
+            argument.read(*size as usize)
+        };
+        sizes.iter().enumerate().map(one).collect()
+    }
+}

@@ -1,0 +1,146 @@
+//! The driver itself, its devices, and contexts.
+
+use std::ffi::{c_char, c_int};
+
+use super::raw::Buffer;
+use super::{Out, export, number, put};
+use crate::client::{ask, contexts, current, devices, init};
+use crate::codes;
+use crate::wire::{Call, DeviceInfo, Value};
+
+/// What a device is, by the number that this process has for it.
+fn device<T>(number: c_int, look: impl FnOnce(&DeviceInfo) -> T) -> Result<T, u32> {
+    let look = |devices: &[DeviceInfo]| {
+        usize::try_from(number).ok().and_then(|number| devices.get(number)).map(look)
+    };
+    devices(look)?.ok_or(codes::INVALID_DEVICE)
+}
+
+/// A device's number, if it is one.
+pub(super) fn checked(number: c_int) -> Result<u32, u32> {
+    device(number, |_| ())?;
+    u32::try_from(number).map_err(|_| codes::INVALID_DEVICE)
+}
+
+fn text(code: u32) -> *const c_char {
+    codes::name(code).map_or(std::ptr::null(), std::ffi::CStr::as_ptr)
+}
+
+fn known(text: *const c_char) -> Result<(), u32> {
+    if text.is_null() { Err(codes::INVALID_VALUE) } else { Ok(()) }
+}
+
+export! {
+    fn cuInit(flags: u32) {
+        if flags == 0 { init() } else { Err(codes::INVALID_VALUE) }
+    }
+
+    fn cuDriverGetVersion(version: Out<'_, c_int>) {
+        // Of the first device's profile; without a session, of the newest one.
+        let seen = devices(|devices| devices.first().map(|d| d.attribute(1000) * 1000 + d.attribute(1001)));
+        put(version, seen.ok().flatten().unwrap_or(12_080))
+    }
+
+    fn cuGetErrorName(code: u32, name: Out<'_, *const c_char>) {
+        put(name, text(code))?;
+        known(text(code))
+    }
+
+    fn cuGetErrorString(code: u32, description: Out<'_, *const c_char>) {
+        put(description, text(code))?;
+        known(text(code))
+    }
+
+    fn cuDeviceGetCount(count: Out<'_, c_int>) {
+        put(count, c_int::try_from(devices(<[_]>::len)?).unwrap_or(0))
+    }
+
+    fn cuDeviceGet(to: Out<'_, c_int>, ordinal: c_int) {
+        checked(ordinal)?;
+        put(to, ordinal)
+    }
+
+    fn cuDeviceGetName(name: Buffer, length: c_int, number: c_int) {
+        let mut bytes = device(number, |device| device.name.clone().into_bytes())?;
+        let room = usize::try_from(length).ok().and_then(|length| length.checked_sub(1)).ok_or(codes::INVALID_VALUE)?;
+        bytes.truncate(room);
+        bytes.push(0);
+        name.write(&bytes)
+    }
+
+    fn cuDeviceGetUuid(uuid: Out<'_, [u8; 16]>, number: c_int) {
+        put(uuid, device(number, |device| device.uuid)?)
+    }
+
+    fn cuDeviceGetUuid_v2(uuid: Out<'_, [u8; 16]>, number: c_int) {
+        put(uuid, device(number, |device| device.uuid)?)
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: Out<'_, usize>, number: c_int) {
+        put(bytes, usize::try_from(device(number, |device| device.bytes)?).unwrap_or(usize::MAX))
+    }
+
+    fn cuDeviceGetAttribute(value: Out<'_, c_int>, attribute: c_int, number: c_int) {
+        if !(1..1000).contains(&attribute) {
+            return Err(codes::INVALID_VALUE);
+        }
+        put(value, device(number, |device| device.attribute(attribute))?)
+    }
+
+    fn cuDeviceCanAccessPeer(can: Out<'_, c_int>, number: c_int, peer: c_int) {
+        let (one, other) = (checked(number)?, checked(peer)?);
+        put(can, c_int::from(one != other))
+    }
+
+    fn cuDevicePrimaryCtxRetain(context: Out<'_, u64>, number_seen: c_int) {
+        let context = context.ok_or(codes::INVALID_VALUE)?;
+        context.write(number(ask(Call::PrimaryRetain { device: checked(number_seen)? })?)?);
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(number_seen: c_int) {
+        ask(Call::PrimaryRelease { device: checked(number_seen)? }).map(|_| ())
+    }
+
+    fn cuCtxGetCurrent(context: Out<'_, u64>) {
+        put(context, current())
+    }
+
+    fn cuCtxSetCurrent(context: u64) {
+        contexts(|contexts| {
+            contexts.pop();
+            if context != 0 {
+                contexts.push(context);
+            }
+        })
+    }
+
+    fn cuCtxPushCurrent_v2(context: u64) {
+        if context == 0 {
+            return Err(codes::INVALID_CONTEXT);
+        }
+        contexts(|contexts| contexts.push(context))
+    }
+
+    fn cuCtxPopCurrent_v2(context: Out<'_, u64>) {
+        let popped = contexts(Vec::pop)?.ok_or(codes::INVALID_CONTEXT)?;
+        if let Some(context) = context {
+            context.write(popped);
+        }
+        Ok(())
+    }
+
+    fn cuCtxGetDevice(to: Out<'_, c_int>) {
+        put(to, c_int::try_from(number(ask(Call::ContextDevice)?)?).unwrap_or(0))
+    }
+
+    fn cuCtxSynchronize() {
+        ask(Call::ContextSynchronize).map(|_| ())
+    }
+
+    fn cuMemGetInfo_v2(free: Out<'_, usize>, total: Out<'_, usize>) {
+        let Value::Pair(now, all) = ask(Call::MemInfo)?.0 else { return Err(codes::UNKNOWN) };
+        put(free, usize::try_from(now).unwrap_or(usize::MAX))?;
+        put(total, usize::try_from(all).unwrap_or(usize::MAX))
+    }
+}

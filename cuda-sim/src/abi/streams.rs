@@ -1,0 +1,116 @@
+//! Streams, events, and words that streams write and wait for.
+
+use std::ffi::c_int;
+
+use super::{Out, export, number, put};
+use crate::client::ask;
+use crate::codes;
+use crate::wire::{Call, Value};
+
+/// The bytes of a handle for other processes.
+pub(super) fn handle(value: Value) -> Result<[u8; 64], u32> {
+    match value {
+        Value::Bytes(bytes) => bytes.try_into().map_err(|_| codes::UNKNOWN),
+        _ => Err(codes::UNKNOWN),
+    }
+}
+
+/// `CUipcMemHandle` and `CUipcEventHandle`.
+#[repr(C)]
+pub(super) struct IpcHandle(pub(super) [u8; 64]);
+
+export! {
+    fn cuStreamCreate(stream: Out<'_, u64>, flags: u32) {
+        let stream = stream.ok_or(codes::INVALID_VALUE)?;
+        stream.write(number(ask(Call::StreamCreate { flags })?)?);
+        Ok(())
+    }
+
+    fn cuStreamCreateWithPriority(stream: Out<'_, u64>, flags: u32, _priority: c_int) {
+        let stream = stream.ok_or(codes::INVALID_VALUE)?;
+        stream.write(number(ask(Call::StreamCreate { flags })?)?);
+        Ok(())
+    }
+
+    fn cuStreamDestroy_v2(stream: u64) {
+        ask(Call::StreamDestroy { stream }).map(|_| ())
+    }
+
+    fn cuStreamQuery(stream: u64) {
+        ask(Call::StreamQuery { stream }).map(|_| ())
+    }
+
+    fn cuStreamSynchronize(stream: u64) {
+        ask(Call::StreamSynchronize { stream }).map(|_| ())
+    }
+
+    fn cuStreamWaitEvent(stream: u64, event: u64, _flags: u32) {
+        ask(Call::StreamWaitEvent { stream, event }).map(|_| ())
+    }
+
+    fn cuStreamIsCapturing(stream: u64, status: Out<'_, c_int>) {
+        ask(Call::StreamContext { stream })?;
+        put(status, 0)
+    }
+
+    fn cuStreamGetCtx(stream: u64, context: Out<'_, u64>) {
+        put(context, number(ask(Call::StreamContext { stream })?)?)
+    }
+
+    fn cuStreamGetId(stream: u64, id: Out<'_, u64>) {
+        let context = number(ask(Call::StreamContext { stream })?)?;
+        put(id, if stream <= 2 { context } else { stream })
+    }
+
+    fn cuStreamWriteValue64_v2(stream: u64, address: u64, value: u64, flags: u32) {
+        if flags != 0 {
+            return Err(codes::INVALID_VALUE);
+        }
+        ask(Call::WriteValue { stream, address, value }).map(|_| ())
+    }
+
+    fn cuStreamWaitValue64_v2(stream: u64, address: u64, value: u64, flags: u32) {
+        ask(Call::WaitValue { stream, address, value, flags }).map(|_| ())
+    }
+
+    fn cuEventCreate(event: Out<'_, u64>, flags: u32) {
+        let event = event.ok_or(codes::INVALID_VALUE)?;
+        event.write(number(ask(Call::EventCreate { flags })?)?);
+        Ok(())
+    }
+
+    fn cuEventRecord(event: u64, stream: u64) {
+        ask(Call::EventRecord { event, stream }).map(|_| ())
+    }
+
+    fn cuEventRecordWithFlags(event: u64, stream: u64, _flags: u32) {
+        ask(Call::EventRecord { event, stream }).map(|_| ())
+    }
+
+    fn cuEventQuery(event: u64) {
+        ask(Call::EventQuery { event }).map(|_| ())
+    }
+
+    fn cuEventSynchronize(event: u64) {
+        ask(Call::EventSynchronize { event }).map(|_| ())
+    }
+
+    fn cuEventDestroy_v2(event: u64) {
+        ask(Call::EventDestroy { event }).map(|_| ())
+    }
+
+    fn cuEventElapsedTime(milliseconds: Out<'_, f32>, start: u64, end: u64) {
+        let nanoseconds = number(ask(Call::EventElapsed { start, end })?)?;
+        put(milliseconds, std::time::Duration::from_nanos(nanoseconds).as_secs_f32() * 1e3)
+    }
+
+    fn cuIpcGetEventHandle(to: Out<'_, [u8; 64]>, event: u64) {
+        put(to, handle(ask(Call::IpcGetEvent { event })?.0)?)
+    }
+
+    fn cuIpcOpenEventHandle(event: Out<'_, u64>, handle: IpcHandle) {
+        let event = event.ok_or(codes::INVALID_VALUE)?;
+        event.write(number(ask(Call::IpcOpenEvent { handle: handle.0.to_vec() })?)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Connections to the engine: one for the life of the process, and one for each thread that calls.
+//!
+//! # Safety
+//! Unsafe, because it has the C library call two functions, at `fork` and at the end of the process; sound, because
+//! - the one in a copy closes a descriptor of this module, which the copy doesn't use, and nothing else;
+//! - both are functions of this library, which is never unloaded.
+#![allow(unsafe_code)]
+
+use std::backtrace::Backtrace;
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Mutex, Once, PoisonError};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::codes;
+use crate::sync::{AtomicU64, Ordering};
+use crate::wire::{self, Call, DeviceInfo, Reply, Request, Value};
+
+/// What the process knows, once it has called `cuInit`.
+#[derive(Debug)]
+struct Known {
+    /// The process that did; a copy by `fork` is another one.
+    pid: u32,
+    process: u64,
+    life: OwnedFd,
+    devices: Vec<DeviceInfo>,
+    /// Registered ranges: address and length.
+    registered: Vec<(u64, u64)>,
+}
+
+static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+/// The descriptor of [`Known::life`] and one more; 0: none.
+static LIFE: AtomicU64 = AtomicU64::new(0);
+static HANDLERS: Once = Once::new();
+
+thread_local! {
+    static CALLS: RefCell<Option<(u64, OwnedFd)>> = const { RefCell::new(None) };
+}
+
+fn known<T>(look: impl FnOnce(&mut Known) -> T) -> Result<T, u32> {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.as_mut().filter(|known| known.pid == std::process::id());
+    known.map(look).ok_or(codes::NOT_INITIALIZED)
+}
+
+fn open() -> io::Result<OwnedFd> {
+    let path = std::env::var_os("MP_CUDA_SIM").ok_or(io::ErrorKind::NotFound)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    connect(&socket, &SocketAddrUnix::new(std::path::PathBuf::from(path))?)?;
+    Ok(socket)
+}
+
+/// `cuInit`: meets the engine. Without one there is no device.
+pub(crate) fn init() -> Result<(), u32> {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*known {
+        Some(known) if known.pid == std::process::id() => return Ok(()),
+        // Of the process that this one is a copy of.
+        Some(_) => return Err(codes::NOT_INITIALIZED),
+        None => {}
+    }
+    let life = open().map_err(|_| codes::NO_DEVICE)?;
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let hello = Call::Hello { pid: std::process::id(), visible };
+    let (Value::Hello { process, devices }, _) = exchange(life.as_fd(), hello, None)? else {
+        return Err(codes::UNKNOWN);
+    };
+    if devices.is_empty() {
+        return Err(codes::NO_DEVICE);
+    }
+    LIFE.store(u64::try_from(life.as_raw_fd()).unwrap_or(0) + 1, Ordering::SeqCst);
+    *known = Some(Known { pid: std::process::id(), process, life, devices, registered: Vec::new() });
+    HANDLERS.call_once(|| {
+        // SAFETY: the function has the type that is called, and only closes a descriptor.
+        _ = unsafe { libc::pthread_atfork(None, None, Some(in_a_copy)) };
+        // SAFETY: the function has the type that is called.
+        _ = unsafe { libc::atexit(at_exit) };
+    });
+    Ok(())
+}
+
+/// In a copy of the process: its original's life must end with that alone.
+extern "C" fn in_a_copy() {
+    let life = LIFE.swap(0, Ordering::SeqCst);
+    if let Some(life) = life.checked_sub(1).and_then(|life| RawFd::try_from(life).ok()) {
+        // SAFETY: the copy's own descriptor of the connection, which it uses no more: `known` refuses it.
+        _ = unsafe { libc::close(life) };
+    }
+}
+
+/// The process ends by itself, and says so.
+extern "C" fn at_exit() {
+    let Ok(known) = KNOWN.try_lock() else { return };
+    if let Some(known) = known.as_ref().filter(|known| known.pid == std::process::id()) {
+        _ = exchange(known.life.as_fd(), Call::Bye, None);
+    }
+}
+
+/// Whether a call can be made: all but a few need `cuInit` first, in this very process.
+pub(crate) fn begin(name: &str) -> Result<(), u32> {
+    match name {
+        "cuInit" | "cuDriverGetVersion" | "cuGetErrorName" | "cuGetErrorString" => Ok(()),
+        _ => known(|_| ()),
+    }
+}
+
+/// The devices that this process sees.
+pub(crate) fn devices<T>(look: impl FnOnce(&[DeviceInfo]) -> T) -> Result<T, u32> {
+    known(|known| look(&known.devices))
+}
+
+/// Registered ranges of this process.
+pub(crate) fn with_registered<T>(look: impl FnOnce(&mut Vec<(u64, u64)>) -> T) -> Result<T, u32> {
+    known(|known| look(&mut known.registered))
+}
+
+/// What the simulator can't do, and a driver can: said where a test's reader sees it.
+pub(crate) fn note(text: &str) {
+    eprintln!("mp-cuda-sim: {text}");
+}
+
+/// Asks the engine, from this thread's connection.
+pub(crate) fn ask(call: Call) -> Result<(Value, Option<OwnedFd>), u32> {
+    ask_with(call, None)
+}
+
+/// Asks the engine, with a descriptor beside the question.
+pub(crate) fn ask_with(call: Call, file: Option<BorrowedFd<'_>>) -> Result<(Value, Option<OwnedFd>), u32> {
+    let process = known(|known| known.process)?;
+    let with = |calls: &RefCell<Option<(u64, OwnedFd)>>| {
+        let mut calls = calls.borrow_mut();
+        if calls.as_ref().is_none_or(|(of, _)| *of != process) {
+            let socket = open().map_err(|_| codes::UNKNOWN)?;
+            exchange(socket.as_fd(), Call::Attach { process }, None)?;
+            *calls = Some((process, socket));
+        }
+        let Some((_, socket)) = &*calls else { return Err(codes::UNKNOWN) };
+        exchange(socket.as_fd(), call, file)
+    };
+    CALLS.try_with(with).map_err(|_| codes::DEINITIALIZED)?
+}
+
+fn exchange(
+    socket: BorrowedFd<'_>,
+    call: Call,
+    file: Option<BorrowedFd<'_>>,
+) -> Result<(Value, Option<OwnedFd>), u32> {
+    let trace = std::env::var_os("MP_CUDA_SIM_BACKTRACE");
+    let trace = trace.map(|_| Backtrace::force_capture().to_string().chars().take(8 << 10).collect());
+    let request = Request { context: super::current(), trace, call };
+    let answer = wire::send(socket, &request, file).and_then(|()| wire::receive::<Reply>(socket));
+    match answer {
+        Ok(Some((Reply { code: codes::SUCCESS, value }, file))) => Ok((value, file)),
+        Ok(Some((Reply { code, .. }, _))) => Err(code),
+        // The session is over.
+        Ok(None) | Err(_) => Err(codes::UNKNOWN),
+    }
+}

@@ -1,0 +1,101 @@
+//! Memory of this process that the engine is to reach: found as a part of a file that is open here, or made as one.
+//!
+//! # Safety
+//! Unsafe, because it borrows a descriptor of the process by its number, and maps memory; sound, because
+//! - the descriptor is sent to the engine and nothing else, while the caller keeps open what it registers;
+//! - memory is unmapped by the call that its user ends it with, as it was mapped.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// What `cuMemHostAlloc` gave: lengths by addresses.
+static PINNED: Mutex<Option<HashMap<u64, usize>>> = Mutex::new(None);
+
+/// The file in which a range of this process lies, and from where.
+///
+/// The descriptor is neither duplicated nor closed: closing any of a file gives up the process's POSIX locks of it.
+pub(crate) fn file_of(address: u64, bytes: u64) -> Option<(BorrowedFd<'static>, u64)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let (inode, offset) = maps.lines().find_map(|line| lies_in(line, address, bytes))?;
+    let mut open = std::fs::read_dir("/proc/self/fd").ok()?.filter_map(Result::ok);
+    let number: RawFd = open.find_map(|entry| {
+        let found = std::fs::metadata(entry.path()).ok()?;
+        if found.ino() == inode { entry.file_name().to_str()?.parse().ok() } else { None }
+    })?;
+    // SAFETY: it is open, and stays so while the caller registers what lies in its file.
+    Some((unsafe { BorrowedFd::borrow_raw(number) }, offset))
+}
+
+/// A descriptor that the caller of a function has named by its number, if it is one.
+pub(crate) fn descriptor(number: RawFd) -> Option<BorrowedFd<'static>> {
+    if number < 0 || std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err() {
+        return None;
+    }
+    // SAFETY: it is open, and the caller keeps it so for as long as the call lasts.
+    Some(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+/// If a line of `maps` has the whole range: the inode, and the offset of the range in it.
+fn lies_in(line: &str, address: u64, bytes: u64) -> Option<(u64, u64)> {
+    let mut words = line.split_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (hex(start)?, hex(end)?);
+    let is_shared = words.next()?.ends_with('s');
+    let offset = hex(words.next()?)?;
+    let inode: u64 = words.nth(1)?.parse().ok()?;
+    let inside = start <= address && address.checked_add(bytes)? <= end;
+    (inside && is_shared && inode != 0).then(|| (inode, offset + (address - start)))
+}
+
+/// Memory that was made for the device to reach.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    pub(crate) address: u64,
+    pub(crate) file: OwnedFd,
+}
+
+/// Makes memory of this process that has a file.
+pub(crate) fn pin(bytes: usize) -> std::io::Result<Pinned> {
+    let file = rustix::fs::memfd_create("mp-cuda-sim", MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&file, bytes as u64)?;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let at = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file.as_fd(), 0) }?;
+    let address = at.expose_provenance() as u64;
+    PINNED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(address, bytes);
+    Ok(Pinned { address, file })
+}
+
+impl Pinned {
+    /// Ends memory that was made here; whether it was.
+    pub(crate) fn free(address: u64) -> bool {
+        let mut pinned = PINNED.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(bytes) = pinned.as_mut().and_then(|pinned| pinned.remove(&address)) else { return false };
+        let at = ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0));
+        // SAFETY: a mapping that was made here, with this length, which its user says is used no more.
+        _ = unsafe { munmap(at, bytes) };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lies_in;
+
+    #[test]
+    fn a_range_is_found_in_the_file_that_is_mapped_there() {
+        let line = "7f00000000-7f00004000 rw-s 00001000 00:01 77                         /memfd:a (deleted)";
+        assert_eq!(lies_in(line, 0x7f_0000_1000, 0x1000), Some((77, 0x2000)));
+        assert_eq!(lies_in(line, 0x7f_0000_3000, 0x1001), None, "longer than the mapping");
+        assert_eq!(lies_in(&line.replace("rw-s", "rw-p"), 0x7f_0000_1000, 1), None, "a copy of the file");
+        assert_eq!(lies_in("7f00000000-7f00004000 rw-s 00000000 00:00 0", 0x7f_0000_1000, 1), None);
+    }
+}

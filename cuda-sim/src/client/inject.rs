@@ -1,0 +1,123 @@
+//! What tests have this process's driver do wrong: `MP_CUDA_SIM_INJECT`, rules apart by `;`. Calls of a name are counted from 1, over
+//! all threads of a process.
+//!
+//! | rule | does |
+//! |---|---|
+//! | `fail=cuMemMap:3:OUT_OF_MEMORY` | the third call does nothing and returns this result; a number may be any |
+//! | `kill=cuMemMap:3:before`, `…:after` | the process is ended by SIGKILL before the third call, or after it was done |
+//! | `delay=cuMemMap:3:50` | the third call begins 50 ms late |
+
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::codes;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    Fail(u32),
+    KillBefore,
+    KillAfter,
+    Delay(Duration),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    call: String,
+    number: u32,
+    what: What,
+}
+
+static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
+/// Of each name, how often it was called.
+static COUNTS: Mutex<Option<HashMap<&'static str, u32>>> = Mutex::new(None);
+
+fn rules() -> &'static [Rule] {
+    RULES.get_or_init(|| {
+        let text = std::env::var("MP_CUDA_SIM_INJECT").unwrap_or_default();
+        text.split(';').filter(|rule| !rule.is_empty()).map(read).collect::<Option<_>>().unwrap_or_else(
+            || {
+                eprintln!("mp-cuda-sim: MP_CUDA_SIM_INJECT has a rule that is none: {text:?}");
+                std::process::abort();
+            },
+        )
+    })
+}
+
+fn read(rule: &str) -> Option<Rule> {
+    let (kind, rest) = rule.split_once('=')?;
+    let mut parts = rest.split(':');
+    let (call, number, argument) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
+    let what = match (kind, argument) {
+        ("fail", code) => What::Fail(codes::by_name(code)?),
+        ("kill", "before") => What::KillBefore,
+        ("kill", "after") => What::KillAfter,
+        ("delay", time) => What::Delay(Duration::from_millis(time.parse().ok()?)),
+        _ => return None,
+    };
+    parts.next().is_none().then(|| Rule { call: call.to_owned(), number, what })
+}
+
+fn kill() -> ! {
+    _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Counts a call, and does what is to be done before it.
+pub(super) fn before(name: &'static str) -> Result<(), u32> {
+    if rules().is_empty() {
+        return Ok(());
+    }
+    let number = {
+        let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.get_or_insert_default().entry(name).or_insert(0);
+        *count += 1;
+        *count
+    };
+    for rule in rules().iter().filter(|rule| rule.call == name && rule.number == number) {
+        match rule.what {
+            What::Fail(code) => return Err(code),
+            What::KillBefore => kill(),
+            What::Delay(time) => std::thread::sleep(time),
+            What::KillAfter => {}
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn after(name: &'static str) {
+    let is_it = |rule: &Rule| rule.what == What::KillAfter && rule.call == name;
+    if let Some(rule) = rules().iter().find(|rule| is_it(rule)) {
+        let counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.as_ref().and_then(|counts| counts.get(name)) == Some(&rule.number) {
+            kill();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read() {
+        let rule = |text| read(text).map(|rule| (rule.call, rule.number, rule.what));
+        let map = || "cuMemMap".to_owned();
+        assert_eq!(rule("fail=cuMemMap:3:OUT_OF_MEMORY"), Some((map(), 3, What::Fail(2))));
+        assert_eq!(rule("fail=cuMemMap:1:4321"), Some((map(), 1, What::Fail(4321))));
+        assert_eq!(rule("kill=cuMemMap:2:after"), Some((map(), 2, What::KillAfter)));
+        assert_eq!(rule("delay=cuMemMap:2:50"), Some((map(), 2, What::Delay(Duration::from_millis(50)))));
+        for wrong in [
+            "",
+            "fail=cuMemMap",
+            "fail=cuMemMap:x:1",
+            "fail=cuMemMap:1:NO_SUCH",
+            "kill=f:1:x",
+            "kill=f:1:after:2",
+        ] {
+            assert_eq!(rule(wrong), None, "{wrong}");
+        }
+    }
+}

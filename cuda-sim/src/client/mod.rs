@@ -1,0 +1,38 @@
+//! What one process has of the simulated driver: its connections to the engine, what is current on its threads, and what tests have
+//! it do wrong.
+
+mod connection;
+mod host;
+mod inject;
+
+use std::cell::RefCell;
+
+pub(crate) use connection::{ask, ask_with, begin, devices, init, note, with_registered};
+pub(crate) use host::{Pinned, descriptor, file_of, pin};
+
+use crate::codes;
+
+thread_local! {
+    /// Contexts of this thread, the current one last.
+    static CONTEXTS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The context that is current on this thread; 0: none.
+pub(crate) fn current() -> u64 {
+    CONTEXTS.try_with(|contexts| contexts.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
+}
+
+/// Changes what is current on this thread.
+pub(crate) fn contexts<T>(change: impl FnOnce(&mut Vec<u64>) -> T) -> Result<T, u32> {
+    CONTEXTS.try_with(|contexts| change(&mut contexts.borrow_mut())).map_err(|_| codes::DEINITIALIZED)
+}
+
+/// Makes one call of the driver, as its name is injected into, and returns its result.
+pub(crate) fn run(name: &'static str, call: impl FnOnce() -> Result<(), u32>) -> u32 {
+    if let Err(code) = inject::before(name) {
+        return code;
+    }
+    let result = begin(name).and_then(|()| call());
+    inject::after(name);
+    result.err().unwrap_or(codes::SUCCESS)
+}

@@ -1,0 +1,198 @@
+//! Calls, each answered at once, or when what it waits for has happened.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::Engine;
+use super::process::{Context, Process};
+use super::schedule::{Answer, Goal};
+use super::stream::{Operation, Step};
+use crate::codes;
+use crate::wire::{Call, Request, Value};
+
+/// How a call ends.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Now(Value, Option<OwnedFd>),
+    /// When the goal is reached.
+    Later(Goal, Then),
+}
+
+/// What is left to do then.
+#[derive(Debug)]
+pub(super) enum Then {
+    Nothing,
+    /// The answer has these bytes.
+    Answer(Answer),
+    /// A piece of `cuMemAlloc` goes.
+    Free(u64),
+}
+
+pub(super) type Called = Result<Outcome, u32>;
+
+pub(super) fn done() -> Called {
+    Ok(Outcome::Now(Value::None, None))
+}
+
+pub(super) fn number(value: u64) -> Called {
+    Ok(Outcome::Now(Value::Number(value), None))
+}
+
+/// A call, as what it does needs it.
+pub(super) struct Asked {
+    pub(super) process: u64,
+    pub(super) context: u64,
+    pub(super) trace: Option<String>,
+}
+
+impl Engine {
+    pub(super) fn call(&mut self, process: u64, request: Request, file: Option<OwnedFd>) -> Called {
+        self.calls += 1;
+        let published = std::mem::take(&mut self.published);
+        Rc::make_mut(&mut self.host).join(&published);
+        if self.config.lost_after.is_some_and(|after| self.calls > after) {
+            self.lose_device(0);
+        }
+        let asked = Asked { process, context: request.context, trace: request.trace };
+        match request.call {
+            Call::Hello { .. } | Call::Attach { .. } => Err(codes::UNKNOWN),
+            Call::Bye => self.bye(process),
+            Call::Stats => Ok(Outcome::Now(Value::Text(self.stats()), None)),
+            Call::Lose { device } => {
+                self.lose_device(device);
+                done()
+            }
+            call @ (Call::PrimaryRetain { .. }
+            | Call::PrimaryRelease { .. }
+            | Call::ContextSynchronize
+            | Call::ContextDevice
+            | Call::MemInfo
+            | Call::StreamCreate { .. }
+            | Call::StreamDestroy { .. }
+            | Call::StreamQuery { .. }
+            | Call::StreamSynchronize { .. }
+            | Call::StreamContext { .. }) => self.context_call(&asked, call),
+            call @ (Call::StreamWaitEvent { .. }
+            | Call::WriteValue { .. }
+            | Call::WaitValue { .. }
+            | Call::EventCreate { .. }
+            | Call::EventRecord { .. }
+            | Call::EventQuery { .. }
+            | Call::EventSynchronize { .. }
+            | Call::EventDestroy { .. }
+            | Call::EventElapsed { .. }
+            | Call::IpcGetEvent { .. }
+            | Call::IpcOpenEvent { .. }) => self.order_call(&asked, call),
+            call @ (Call::Alloc { .. }
+            | Call::Free { .. }
+            | Call::AddressRange { .. }
+            | Call::IpcGetMem { .. }
+            | Call::IpcOpenMem { .. }
+            | Call::IpcCloseMem { .. }) => self.sharing_call(&asked, call),
+            call @ (Call::Reserve { .. }
+            | Call::AddressFree { .. }
+            | Call::Create { .. }
+            | Call::Release { .. }
+            | Call::Map { .. }
+            | Call::Unmap { .. }
+            | Call::SetAccess { .. }
+            | Call::GetAccess { .. }
+            | Call::Export { .. }
+            | Call::Import
+            | Call::RetainHandle { .. }
+            | Call::HandleProperties { .. }) => self.memory_call(&asked, call, file),
+            call => self.data_call(&asked, call, file),
+        }
+    }
+
+    pub(super) fn process(&mut self, number: u64) -> Result<&mut Process, u32> {
+        self.processes.get_mut(&number).ok_or(codes::UNKNOWN)
+    }
+
+    /// The context that is current where a call was made, if it can be used.
+    pub(super) fn context(&mut self, asked: &Asked) -> Result<&mut Context, u32> {
+        let lost = self.lost.clone();
+        let context =
+            self.process(asked.process)?.contexts.get_mut(&asked.context).ok_or(codes::INVALID_CONTEXT)?;
+        match context.lost {
+            Some(code) => Err(code),
+            None if lost.contains(&context.device) => Err(codes::LAUNCH_FAILED),
+            None => Ok(context),
+        }
+    }
+
+    /// The stream of a handle: 0, 1 and 2 are default streams of the context that is current.
+    pub(super) fn stream(&mut self, asked: &Asked, handle: u64) -> Result<u64, u32> {
+        let default = self.context(asked)?.stream;
+        if handle <= 2 {
+            return Ok(default);
+        }
+        let stream = self.streams.get(&handle).filter(|s| s.process == asked.process && !s.destroyed);
+        let stream = stream.ok_or(codes::INVALID_HANDLE)?;
+        let context =
+            self.processes[&asked.process].contexts.get(&stream.context).ok_or(codes::INVALID_HANDLE)?;
+        context.lost.map_or(Ok(handle), Err)
+    }
+
+    /// Adds an operation to a stream; which one it is.
+    pub(super) fn enqueue(&mut self, asked: &Asked, stream: u64, call: &str, step: Step) -> Result<u64, u32> {
+        let (is_default, blocking, context) = {
+            let stream = self.streams.get(&stream).ok_or(codes::INVALID_HANDLE)?;
+            (stream.is_default, stream.blocking, stream.context)
+        };
+        // The default stream and those that are not `NON_BLOCKING` wait for each other.
+        let others = self.streams.iter().filter(|(number, other)| {
+            **number != stream
+                && other.process == asked.process
+                && other.context == context
+                && (is_default && other.blocking || blocking && other.is_default)
+        });
+        let after = others.filter(|(_, s)| s.asked > s.done).map(|(number, s)| (*number, s.asked)).collect();
+        let host = Rc::clone(&self.host);
+        let stream = self.streams.get_mut(&stream).ok_or(codes::INVALID_HANDLE)?;
+        stream.asked += 1;
+        let number = stream.asked;
+        let (call, trace) = (call.to_owned(), asked.trace.clone());
+        stream.queue.push_back(Operation { number, call, step, after, host, trace, since: Instant::now() });
+        Ok(number)
+    }
+
+    /// All that was asked for in a context up to now.
+    pub(super) fn all_of_context(&self, process: u64, context: u64) -> Goal {
+        let streams = self.streams.iter().filter(|(_, s)| s.process == process && s.context == context);
+        Goal::Streams(streams.map(|(number, s)| (*number, s.asked)).collect())
+    }
+
+    /// A device is gone: each context of it answers so from now on.
+    pub(super) fn lose_device(&mut self, device: u32) {
+        if self.lost.contains(&device) {
+            return;
+        }
+        self.lost.push(device);
+        let contexts: Vec<_> = self
+            .processes
+            .iter()
+            .flat_map(|(process, p)| {
+                p.contexts.iter().filter(|(_, c)| c.device == device).map(|(c, _)| (*process, *c))
+            })
+            .collect();
+        for (process, context) in contexts {
+            self.lose_context(process, context, codes::LAUNCH_FAILED);
+        }
+    }
+
+    fn bye(&mut self, process: u64) -> Called {
+        let owner = self.process(process)?;
+        owner.said_bye = true;
+        let (pid, left) = (owner.pid, owner.leftovers());
+        if !left.is_empty() {
+            self.findings.add(
+                "left",
+                pid,
+                &format!("process {pid} ended by itself and left {}", left.join(", ")),
+            );
+        }
+        done()
+    }
+}

@@ -1,0 +1,222 @@
+//! Contexts and streams; and what the end of either takes along.
+
+use std::time::Instant;
+
+use super::Engine;
+use super::calls::{Asked, Called, Outcome, Then, done, number};
+use super::clock::Clock;
+use super::memory::{Kind, Target};
+use super::process::Context;
+use super::schedule::{Goal, drop_queue};
+use super::stream::Stream;
+use crate::codes;
+use crate::wire::{Call, Value};
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
+
+impl Engine {
+    pub(super) fn context_call(&mut self, asked: &Asked, call: Call) -> Called {
+        match call {
+            Call::PrimaryRetain { device } => self.retain(asked.process, device),
+            Call::PrimaryRelease { device } => self.release(asked.process, device),
+            Call::ContextSynchronize => {
+                self.context(asked)?;
+                Ok(Outcome::Later(self.all_of_context(asked.process, asked.context), Then::Nothing))
+            }
+            Call::ContextDevice => {
+                let device = self.context(asked)?.device;
+                let devices = &self.process(asked.process)?.devices;
+                number(devices.iter().position(|one| one.index == device).unwrap_or(0) as u64)
+            }
+            Call::MemInfo => {
+                let device = self.context(asked)?.device;
+                let total =
+                    self.config.devices.iter().find(|one| one.index == device).map_or(0, |one| one.bytes);
+                Ok(Outcome::Now(Value::Pair(total - self.used(device), total), None))
+            }
+            Call::StreamCreate { flags } => {
+                let device = self.context(asked)?.device;
+                if flags & !NON_BLOCKING != 0 {
+                    return Err(codes::INVALID_VALUE);
+                }
+                number(self.new_stream(
+                    asked.process,
+                    asked.context,
+                    device,
+                    flags & NON_BLOCKING == 0,
+                    false,
+                ))
+            }
+            Call::StreamDestroy { stream } => self.destroy_stream(asked, stream),
+            Call::StreamQuery { stream } => {
+                let stream = self.stream(asked, stream)?;
+                let goal = Goal::Streams(vec![(stream, self.streams[&stream].asked)]);
+                if !self.is_reached(&goal) {
+                    return Err(codes::NOT_READY);
+                }
+                self.seen(&goal);
+                done()
+            }
+            Call::StreamSynchronize { stream } => {
+                let stream = self.stream(asked, stream)?;
+                let goal = Goal::Streams(vec![(stream, self.streams[&stream].asked)]);
+                Ok(Outcome::Later(goal, Then::Nothing))
+            }
+            Call::StreamContext { stream } => {
+                let stream = self.stream(asked, stream)?;
+                number(self.streams[&stream].context)
+            }
+            _ => Err(codes::UNKNOWN),
+        }
+    }
+
+    fn retain(&mut self, process: u64, number_seen: u32) -> Called {
+        let device = self.process(process)?.device(number_seen).ok_or(codes::INVALID_DEVICE)?.index;
+        if self.lost.contains(&device) {
+            return Err(codes::DEVICE_UNAVAILABLE);
+        }
+        let known = self.process(process)?.contexts.iter_mut().find(|(_, context)| context.device == device);
+        if let Some((handle, context)) = known {
+            context.retained += 1;
+            return number(*handle);
+        }
+        let handle = self.fresh();
+        let stream = self.new_stream(process, handle, device, false, true);
+        let context = Context { device, retained: 1, lost: None, stream };
+        self.process(process)?.contexts.insert(handle, context);
+        number(handle)
+    }
+
+    fn release(&mut self, process: u64, number_seen: u32) -> Called {
+        let device = self.process(process)?.device(number_seen).ok_or(codes::INVALID_DEVICE)?.index;
+        let contexts = &mut self.process(process)?.contexts;
+        let known = contexts.iter_mut().find(|(_, context)| context.device == device);
+        let (handle, context) = known.ok_or(codes::INVALID_CONTEXT)?;
+        context.retained -= 1;
+        let (handle, left) = (*handle, context.retained);
+        if left == 0 {
+            self.end_context(process, handle);
+        }
+        done()
+    }
+
+    /// A context ends, and all that is in it: streams with their work, events, registrations, pieces of `cuMemAlloc`.
+    fn end_context(&mut self, process: u64, context: u64) {
+        let Some(owner) = self.processes.get_mut(&process) else { return };
+        let Some(ended) = owner.contexts.remove(&context) else { return };
+        owner.events.retain(|_, event| {
+            let ends = event.context == context;
+            if ends && !event.imported {
+                event.core.is_over.set(true);
+            }
+            !ends
+        });
+        let of_device = |target: &Target| matches!(target, Target::Device(a) if a.device == ended.device);
+        let legacy: Vec<_> = owner
+            .addresses
+            .mapped
+            .values()
+            .filter(|m| matches!(m.kind, Kind::Legacy | Kind::Opened(_)) && of_device(&m.target))
+            .map(|m| (m.start, m.size))
+            .collect();
+        for (start, size) in legacy {
+            owner.addresses.mapped.remove(&start);
+            owner.addresses.pieces.retain(|at, _| !(start..start + size).contains(at));
+        }
+        self.streams.retain(|_, stream| {
+            let ends = stream.process == process && stream.context == context;
+            if ends {
+                drop_queue(stream);
+            }
+            !ends
+        });
+    }
+
+    fn new_stream(
+        &mut self,
+        process: u64,
+        context: u64,
+        device: u32,
+        blocking: bool,
+        is_default: bool,
+    ) -> u64 {
+        let handle = self.fresh();
+        self.actors += 1;
+        let stream = Stream {
+            process,
+            context,
+            device,
+            blocking,
+            is_default,
+            queue: std::collections::VecDeque::new(),
+            asked: 0,
+            done: 0,
+            clock: Clock::default(),
+            actor: self.actors,
+            destroyed: false,
+        };
+        self.streams.insert(handle, stream);
+        handle
+    }
+
+    fn destroy_stream(&mut self, asked: &Asked, handle: u64) -> Called {
+        if handle <= 2 {
+            return Err(codes::INVALID_HANDLE);
+        }
+        let handle = self.stream(asked, handle)?;
+        let pid = self.process(asked.process)?.pid;
+        let Some(stream) = self.streams.get_mut(&handle) else { return Err(codes::INVALID_HANDLE) };
+        stream.destroyed = true;
+        let left = stream.queue.len();
+        if left == 0 {
+            self.remove_stream(handle);
+        } else {
+            let text = format!("process {pid} destroyed a stream with {left} operations that it had not run");
+            self.findings.add("destroyed-with-work", pid, &text);
+        }
+        done()
+    }
+
+    /// A stream whose handle is gone has run all its work. What happened in it, hosts will have seen.
+    pub(super) fn remove_stream(&mut self, handle: u64) {
+        if let Some(stream) = self.streams.remove(&handle) {
+            self.published.join(&stream.clock);
+        }
+    }
+
+    /// A process is gone, of which the kernel closes all: its work runs on for a while.
+    pub(super) fn gone(&mut self, process: u64) {
+        let late = self.config.late;
+        if let Some(owner) = self.processes.get_mut(&process) {
+            let late = if owner.said_bye { std::time::Duration::ZERO } else { late };
+            owner.gone_at.get_or_insert_with(|| Instant::now() + late);
+        }
+    }
+
+    /// When the next process that is gone has nothing left.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        self.processes.values().filter_map(|process| process.gone_at).min()
+    }
+
+    /// Takes away what processes had whose time is over.
+    pub(super) fn end_processes(&mut self) {
+        let now = Instant::now();
+        let over = self.processes.iter().filter(|(_, p)| p.gone_at.is_some_and(|at| at <= now));
+        for number in over.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.streams.retain(|_, stream| {
+                if stream.process == number {
+                    drop_queue(stream);
+                }
+                stream.process != number
+            });
+            let Some(owner) = self.processes.remove(&number) else { continue };
+            for event in owner.events.values().filter(|event| !event.imported) {
+                event.core.is_over.set(true);
+            }
+            for mapping in owner.addresses.mapped.values().filter(|mapping| mapping.kind == Kind::Legacy) {
+                self.tell_open_elsewhere(owner.pid, &mapping.target, "ended");
+            }
+        }
+    }
+}

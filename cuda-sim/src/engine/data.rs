@@ -1,0 +1,274 @@
+//! Data and code: copies, registered memory, questions about addresses, modules and launches.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::rc::Rc;
+
+use super::Engine;
+use super::calls::{Asked, Called, Outcome, Then, done, number};
+use super::host::HostMemory;
+use super::memory::{Kind, Mapping, Target};
+use super::schedule::Goal;
+use super::stream::Step;
+use super::work::{self, From, Progress, To, Work};
+use crate::codes;
+use crate::wire::{Call, Source, Value};
+
+impl Engine {
+    pub(super) fn data_call(&mut self, asked: &Asked, call: Call, file: Option<OwnedFd>) -> Called {
+        match call {
+            Call::HostToDevice { to, from, bytes, stream, wait } => {
+                let from = match from {
+                    Source::Inline(inline) => From::Bytes(Rc::new(inline)),
+                    Source::Host(address) => From::Host(address),
+                    Source::File(_) => {
+                        let mut all = Vec::new();
+                        let read = std::fs::File::from(file.ok_or(codes::UNKNOWN)?).read_to_end(&mut all);
+                        read.map_err(|_| codes::UNKNOWN)?;
+                        From::Bytes(Rc::new(all))
+                    }
+                };
+                if matches!(&from, From::Bytes(all) if all.len() as u64 != bytes) {
+                    return Err(codes::UNKNOWN);
+                }
+                self.work(asked, "cuMemcpyHtoD", stream, Work::Copy { from, to: To::Device(to), bytes }, wait)
+            }
+            Call::DeviceToHost { from, bytes, stream, host: Some(host) } => {
+                let work = Work::Copy { from: From::Device(from), to: To::Host(host), bytes };
+                self.work(asked, "cuMemcpyDtoH", stream, work, false)
+            }
+            Call::DeviceToHost { from, bytes, stream, host: None } => {
+                let answer = Rc::new(RefCell::new(Vec::new()));
+                let to = To::Answer(Rc::clone(&answer));
+                let work = Work::Copy { from: From::Device(from), to, bytes };
+                match self.work(asked, "cuMemcpyDtoH", stream, work, true)? {
+                    Outcome::Later(goal, _) => Ok(Outcome::Later(goal, Then::Answer(answer))),
+                    now @ Outcome::Now(..) => Ok(now),
+                }
+            }
+            Call::DeviceToDevice { to, from, bytes, stream, wait } => {
+                let work = Work::Copy { from: From::Device(from), to: To::Device(to), bytes };
+                self.work(asked, "cuMemcpyDtoD", stream, work, wait)
+            }
+            Call::Set { to, pattern, count, stream, wait } => {
+                if !to.is_multiple_of(pattern.len() as u64) {
+                    return Err(codes::INVALID_VALUE);
+                }
+                self.work(asked, "cuMemset", stream, Work::Set { to, pattern, count }, wait)
+            }
+            Call::HostRegister { address, bytes, offset } => {
+                self.register(asked, address, bytes, offset, file)
+            }
+            Call::HostUnregister { address } => {
+                self.context(asked)?;
+                let process = self.process(asked.process)?;
+                let gone = process.registered.remove(&address).ok_or(codes::HOST_MEMORY_NOT_REGISTERED)?;
+                process.addresses.mapped.remove(&gone.1);
+                done()
+            }
+            Call::HostDevicePointer { address } => {
+                self.context(asked)?;
+                let process = self.process(asked.process)?;
+                let (start, _, device) = process.registration(address).ok_or(codes::INVALID_VALUE)?;
+                number(device + (address - start))
+            }
+            Call::PointerAttribute { attribute, address } => self.attribute(asked, attribute, address),
+            Call::ModuleLoad { image } => {
+                self.context(asked)?;
+                let functions = functions(&image);
+                if functions.is_empty() {
+                    return Err(codes::INVALID_IMAGE);
+                }
+                let module = self.fresh();
+                self.process(asked.process)?.modules.insert(module, functions);
+                number(module)
+            }
+            Call::ModuleUnload { module } => {
+                let process = self.process(asked.process)?;
+                process.modules.remove(&module).ok_or(codes::INVALID_HANDLE)?;
+                process.functions.retain(|_, (of, _)| *of != module);
+                done()
+            }
+            Call::ModuleFunction { module, name } => {
+                self.context(asked)?;
+                let handle = self.fresh();
+                let process = self.process(asked.process)?;
+                let functions = process.modules.get(&module).ok_or(codes::INVALID_HANDLE)?;
+                let known = functions.iter().find(|(one, _)| *one == name).ok_or(codes::NOT_FOUND)?;
+                let sizes = known.1.clone();
+                process.functions.insert(handle, (module, name));
+                Ok(Outcome::Now(Value::Function { handle, sizes }, None))
+            }
+            Call::Launch { function, grid, block, arguments, stream } => {
+                self.context(asked)?;
+                let process = self.process(asked.process)?;
+                let pid = process.pid;
+                let (_, name) = process.functions.get(&function).cloned().ok_or(codes::INVALID_HANDLE)?;
+                let threads = block.iter().map(|n| u64::from(*n)).product::<u64>();
+                if grid.contains(&0) || threads == 0 || threads > 1024 {
+                    return Err(codes::INVALID_VALUE);
+                }
+                let Some(work) = work::kernel(&name, &arguments) else {
+                    let text = format!("process {pid} launches {name:?}, which the simulator doesn't know");
+                    self.findings.add("unknown-kernel", pid, &text);
+                    return Err(codes::LAUNCH_FAILED);
+                };
+                self.work(asked, &name, stream, work, false)
+            }
+            Call::Piece { address, bytes } => {
+                let declared = &mut self.process(asked.process)?.addresses.declared;
+                if bytes == 0 {
+                    _ = declared.remove(&address)
+                } else {
+                    _ = declared.insert(address, bytes)
+                }
+                done()
+            }
+            Call::Shared { address, bytes } => {
+                let shared = &mut self.process(asked.process)?.addresses.shared;
+                if bytes == 0 {
+                    _ = shared.remove(&address)
+                } else {
+                    _ = shared.insert(address, bytes)
+                }
+                done()
+            }
+            _ => Err(codes::UNKNOWN),
+        }
+    }
+
+    /// Gives work to a stream, and waits for it if the caller does.
+    fn work(&mut self, asked: &Asked, call: &str, stream: u64, work: Work, wait: bool) -> Called {
+        let stream = self.stream(asked, stream)?;
+        let device = self.streams[&stream].device;
+        let addresses = &self.process(asked.process)?.addresses;
+        // What the driver can see when it is called: addresses of copies that lead nowhere. Those of kernels it finds out later.
+        if matches!(work, Work::Copy { .. } | Work::Set { .. }) && call.starts_with("cu") {
+            let wrong =
+                |one: &work::Access| addresses.reach(one.address, one.bytes, device, one.writes).is_err();
+            if work.accesses().iter().any(wrong) {
+                return Err(codes::INVALID_VALUE);
+            }
+        }
+        let step = Step::Work { work, progress: Progress::default(), noted: false };
+        let number = self.enqueue(asked, stream, call, step)?;
+        if wait { Ok(Outcome::Later(Goal::Streams(vec![(stream, number)]), Then::Nothing)) } else { done() }
+    }
+
+    fn register(
+        &mut self,
+        asked: &Asked,
+        address: u64,
+        bytes: u64,
+        offset: u64,
+        file: Option<OwnedFd>,
+    ) -> Called {
+        self.context(asked)?;
+        let process = self.process(asked.process)?;
+        let end = address.checked_add(bytes).filter(|_| bytes > 0).ok_or(codes::INVALID_VALUE)?;
+        let before = process.registered.range(..end).next_back();
+        if before.is_some_and(|(start, (length, _))| start + length > address) {
+            return Err(codes::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        // Opened anew: the descriptor that came shares its owner's locks, which end with the last of its copies.
+        let came = file.ok_or(codes::INVALID_VALUE)?;
+        let path = format!("/proc/self/fd/{}", came.as_raw_fd());
+        let own = std::fs::OpenOptions::new().read(true).write(true).open(path);
+        drop(came);
+        let own = own.map_err(|_| codes::INVALID_VALUE)?;
+        let memory = HostMemory::map(own.as_fd(), offset, bytes).map_err(|_| codes::INVALID_VALUE)?;
+        let start = process.addresses.take(bytes, 0).ok_or(codes::OUT_OF_MEMORY)?;
+        let access: BTreeMap<u32, i32> = process.devices.iter().map(|device| (device.index, 3)).collect();
+        let target = Target::Host(Rc::new(memory));
+        process
+            .addresses
+            .mapped
+            .insert(start, Mapping { start, size: bytes, target, access, kind: Kind::Registered });
+        process.registered.insert(address, (bytes, start));
+        done()
+    }
+
+    fn attribute(&mut self, asked: &Asked, attribute: i32, address: u64) -> Called {
+        let context = asked.context;
+        let process = self.process(asked.process)?;
+        let registered = process.registration(address);
+        let at = registered.map_or(address, |(start, _, device)| device + (address - start));
+        let mapping = process.addresses.mapping(at).ok_or(codes::INVALID_VALUE)?;
+        let device = match &mapping.target {
+            Target::Device(memory) => process.devices.iter().position(|one| one.index == memory.device),
+            Target::Host(_) => Some(0),
+        };
+        let is_host = matches!(mapping.target, Target::Host(_));
+        let piece = process.addresses.pieces.range(..=at).next_back();
+        let piece = piece.filter(|(start, size)| at < **start + **size).map(|(start, size)| (*start, *size));
+        let (start, size) = piece.unwrap_or((mapping.start, mapping.size));
+        number(match attribute {
+            1 => context,
+            2 => {
+                if is_host {
+                    1
+                } else {
+                    2
+                }
+            }
+            3 => at,
+            4 => registered.map(|_| address).ok_or(codes::INVALID_VALUE)?,
+            8 | 17 => 0,
+            9 => device.unwrap_or(0) as u64,
+            10 => u64::from(mapping.kind == Kind::Legacy),
+            11 => start,
+            12 => size,
+            13 => 1,
+            14 => match &mapping.target {
+                Target::Device(memory) => u64::from(memory.handle_types.cast_unsigned()),
+                Target::Host(_) => 0,
+            },
+            _ => return Err(codes::INVALID_VALUE),
+        })
+    }
+}
+
+/// The functions of a PTX text: `.entry NAME ( .param .u64 a, … )`. Nothing else of it is read.
+fn functions(image: &str) -> Vec<(String, Vec<u32>)> {
+    let code: String =
+        image.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+    let entries = code.split(".entry").skip(1);
+    let read = |entry: &str| {
+        let (name, rest) = entry.split_once('(')?;
+        let (parameters, _) = rest.split_once(')')?;
+        let size = |parameter: &str| {
+            let kind =
+                parameter.split_whitespace().find(|word| word.starts_with('.') && *word != ".param")?;
+            match kind.trim_start_matches(|c: char| !c.is_ascii_digit()) {
+                "64" => Some(8),
+                "32" => Some(4),
+                _ => None,
+            }
+        };
+        let parameters = parameters.split(',').filter(|parameter| !parameter.trim().is_empty());
+        Some((name.trim().to_owned(), parameters.map(size).collect::<Option<Vec<u32>>>()?))
+    };
+    entries.filter_map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_image_has_the_kernels_that_are_known() {
+        let mut found = functions(crate::KERNELS);
+        let mut known: Vec<_> =
+            work::KERNELS.iter().map(|(name, sizes)| (name.to_string(), sizes.to_vec())).collect();
+        found.sort();
+        known.sort();
+        assert_eq!(found, known);
+    }
+
+    #[test]
+    fn an_image_without_functions_is_none() {
+        assert!(functions("").is_empty() && functions("// .entry f()").is_empty());
+    }
+}

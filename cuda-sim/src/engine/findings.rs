@@ -1,0 +1,55 @@
+//! Findings: what a correct program does not do, though the driver may let it pass. A test fails if there is one that it doesn't
+//! expect. They are lines of JSON in the session's file, each once.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde_json::json;
+
+use super::shadow::{Operation, Race};
+
+#[derive(Debug)]
+pub(crate) struct Findings {
+    file: File,
+    told: HashSet<String>,
+}
+
+impl Findings {
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: File::create(path)?, told: HashSet::new() })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.told.len()
+    }
+
+    pub(crate) fn add(&mut self, kind: &str, pid: u32, text: &str) {
+        self.write(kind, text, json!({"kind": kind, "pid": pid, "text": text}));
+    }
+
+    /// Of two operations, the second of which is running.
+    pub(crate) fn race(&mut self, text: &str, race: &Race, later: &Operation) {
+        let one = |o: &Operation| json!({"call": o.call, "pid": o.pid, "stream": o.stream, "trace": o.trace});
+        let line = json!({
+            "kind": "race",
+            "pid": later.pid,
+            "text": text,
+            "offset": race.offset,
+            "bytes": race.bytes,
+            "earlier": one(&race.earlier),
+            "later": one(later),
+        });
+        self.write("race", text, line);
+    }
+
+    fn write(&mut self, kind: &str, text: &str, line: serde_json::Value) {
+        if self.told.insert(format!("{kind} {text}")) {
+            // A file that can't be written: the text is on standard error at least.
+            if writeln!(self.file, "{line}").and_then(|()| self.file.flush()).is_err() {
+                eprintln!("{line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Device memory, and the addresses that a process has for it.
+//!
+//! Memory lives as long as anything refers to it: a handle of a process, a mapping, an exported descriptor. Addresses differ from
+//! process to process, and are none that the kernel gives to programs: a host that touches one is ended by SIGSEGV.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::host::HostMemory;
+use super::shadow::Shadow;
+
+/// The unit of physical memory.
+pub(crate) const GRANULARITY: u64 = 2 << 20;
+
+/// Addresses that one process can reserve.
+const SPAN: u64 = 1 << 38;
+const FIRST: u64 = 0x1000_0000_0000;
+
+/// Physical memory of a device.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    pub(crate) id: u64,
+    pub(crate) device: u32,
+    pub(crate) size: u64,
+    pub(crate) handle_types: i32,
+    pub(crate) bytes: RefCell<Vec<u8>>,
+    pub(crate) shadow: RefCell<Shadow>,
+}
+
+/// What an address leads to.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Device(Rc<Allocation>),
+    Host(Rc<HostMemory>),
+}
+
+/// A mapping: addresses, what they lead to from `offset`, and which devices may reach them.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
+    pub(crate) size: u64,
+    pub(crate) target: Target,
+    /// Of each device: 1 reads, 3 writes as well. A device that is not named may do neither.
+    pub(crate) access: BTreeMap<u32, i32>,
+    pub(crate) kind: Kind,
+}
+
+/// How a mapping came about, which is how it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `cuMemMap`.
+    Mapped,
+    /// 2 MiB or more in which `cuMemAlloc` has its pieces.
+    Legacy,
+    /// `cuIpcOpenMemHandle`, opened this often.
+    Opened(u32),
+    /// `cuMemHostRegister`.
+    Registered,
+}
+
+/// The addresses of one process.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    next: u64,
+    end: u64,
+    pub(crate) reserved: BTreeMap<u64, u64>,
+    pub(crate) mapped: BTreeMap<u64, Mapping>,
+    /// What `cuMemAlloc` gave out: addresses and sizes.
+    pub(crate) pieces: BTreeMap<u64, u64>,
+    /// What the tests' hook calls a piece.
+    pub(crate) declared: BTreeMap<u64, u64>,
+    /// Where accesses that nothing orders are meant.
+    pub(crate) shared: BTreeMap<u64, u64>,
+}
+
+/// Why an address can't be reached.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unreachable {
+    /// Nothing is mapped there.
+    Unmapped,
+    /// It begins in a mapping and ends outside.
+    OutOfBounds,
+    /// The mapping doesn't let this device.
+    NoAccess,
+}
+
+impl Addresses {
+    pub(crate) fn of_process(number: u64) -> Self {
+        let next = FIRST + number % 256 * SPAN;
+        Self {
+            next,
+            end: next + SPAN,
+            reserved: BTreeMap::new(),
+            mapped: BTreeMap::new(),
+            pieces: BTreeMap::new(),
+            declared: BTreeMap::new(),
+            shared: BTreeMap::new(),
+        }
+    }
+
+    /// Fresh addresses; each is used once, so that an old one leads nowhere. Between two ranges are addresses of none.
+    pub(crate) fn take(&mut self, size: u64, alignment: u64) -> Option<u64> {
+        let alignment = alignment.max(GRANULARITY);
+        let at = self.next.checked_next_multiple_of(alignment)?;
+        let end = at.checked_add(size)?.checked_add(GRANULARITY)?;
+        if end > self.end {
+            return None;
+        }
+        self.next = end;
+        Some(at)
+    }
+
+    pub(crate) fn mapping(&self, address: u64) -> Option<&Mapping> {
+        self.mapped.range(..=address).next_back().map(|(_, m)| m).filter(|m| address < m.start + m.size)
+    }
+
+    /// The mapping that has all of a range which `device` reaches to read, or also to write.
+    pub(crate) fn reach(
+        &self,
+        address: u64,
+        bytes: u64,
+        device: u32,
+        writes: bool,
+    ) -> Result<&Mapping, Unreachable> {
+        let mapping = self.mapping(address).ok_or(Unreachable::Unmapped)?;
+        let end = address.checked_add(bytes).ok_or(Unreachable::OutOfBounds)?;
+        if end > mapping.start + mapping.size {
+            return Err(Unreachable::OutOfBounds);
+        }
+        let allowed = mapping.access.get(&device).copied().unwrap_or(0);
+        if allowed & if writes { 2 } else { 1 } == 0 {
+            return Err(Unreachable::NoAccess);
+        }
+        Ok(mapping)
+    }
+
+    /// Whether a range leaves the piece in which it begins, or touches bytes between pieces of a mapping that has some.
+    pub(crate) fn leaves_its_piece(&self, address: u64, bytes: u64, mapping: &Mapping) -> bool {
+        let pieces = if mapping.kind == Kind::Legacy { &self.pieces } else { &self.declared };
+        let end = mapping.start + mapping.size;
+        if mapping.kind != Kind::Legacy && pieces.range(mapping.start..end).next().is_none() {
+            return false;
+        }
+        let piece = pieces.range(mapping.start..=address).next_back();
+        piece.is_none_or(|(start, size)| address + bytes > start + size)
+    }
+
+    pub(crate) fn is_shared(&self, address: u64, bytes: u64) -> bool {
+        let piece = self.shared.range(..=address).next_back();
+        piece.is_some_and(|(start, size)| address + bytes <= start + size)
+    }
+
+    /// Whether a range is reserved as a whole, by one reservation.
+    pub(crate) fn is_reserved(&self, address: u64, size: u64) -> bool {
+        let around = self.reserved.range(..=address).next_back();
+        around.is_some_and(|(start, bytes)| address.checked_add(size).is_some_and(|end| end <= start + bytes))
+    }
+
+    /// The mappings of a kind that a range consists of, without a gap; `None` if it begins or ends inside one.
+    pub(crate) fn exactly(&self, address: u64, size: u64) -> Option<Vec<u64>> {
+        let end = address.checked_add(size)?;
+        let mut at = address;
+        let mut starts = Vec::new();
+        while at < end {
+            let mapping = self.mapped.get(&at).filter(|m| m.kind == Kind::Mapped)?;
+            starts.push(at);
+            at += mapping.size;
+        }
+        (at == end && !starts.is_empty()).then_some(starts)
+    }
+
+    pub(crate) fn overlaps(&self, address: u64, size: u64) -> bool {
+        self.mapped.range(..address + size).next_back().is_some_and(|(start, m)| start + m.size > address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(start: u64, size: u64) -> Mapping {
+        let allocation = Allocation {
+            id: 1,
+            device: 0,
+            size,
+            handle_types: 1,
+            bytes: RefCell::default(),
+            shadow: RefCell::default(),
+        };
+        let access = BTreeMap::from([(0, 1)]);
+        Mapping { start, size, target: Target::Device(Rc::new(allocation)), access, kind: Kind::Mapped }
+    }
+
+    #[test]
+    fn ranges_are_reached_as_they_are_mapped() {
+        let mut addresses = Addresses::of_process(1);
+        addresses.mapped.insert(4096, mapping(4096, 4096));
+        addresses.mapped.insert(8192, mapping(8192, 4096));
+        let reach = |at, bytes, device, writes| addresses.reach(at, bytes, device, writes).map(|m| m.start);
+        assert_eq!(reach(5000, 10, 0, false), Ok(4096));
+        assert_eq!(reach(5000, 10, 0, true), Err(Unreachable::NoAccess));
+        assert_eq!(reach(5000, 10, 1, false), Err(Unreachable::NoAccess));
+        assert_eq!(reach(100, 10, 0, false), Err(Unreachable::Unmapped));
+        assert_eq!(reach(8190, 10, 0, false), Err(Unreachable::OutOfBounds));
+        assert_eq!(addresses.exactly(4096, 8192), Some(vec![4096, 8192]));
+        assert_eq!((addresses.exactly(4096, 100), addresses.exactly(4100, 4092)), (None, None));
+        assert_eq!((addresses.overlaps(0, 4096), addresses.overlaps(0, 4097)), (false, true));
+    }
+
+    #[test]
+    fn addresses_are_never_given_twice() {
+        let mut addresses = Addresses::of_process(7);
+        let first = addresses.take(GRANULARITY, 0).unwrap();
+        let second = addresses.take(1, 0).unwrap();
+        assert!(second > first + GRANULARITY, "with a gap");
+        assert_eq!(addresses.take(SPAN, 0), None);
+        assert_ne!(Addresses::of_process(8).take(1, 0), Some(first));
+    }
+}

@@ -1,0 +1,163 @@
+//! The GPU and its kernel module: one process a session. It keeps memory, streams and handles of all clients, runs their work, and
+//! notes what a correct program does not do. Work of a client that is stopped goes on; work of one that is killed goes on for a
+//! settable while, and vanishes.
+
+mod calls;
+mod clock;
+mod context;
+mod data;
+mod findings;
+mod host;
+mod memory;
+mod order;
+mod process;
+mod profile;
+mod schedule;
+mod serve;
+mod shadow;
+mod sharing;
+mod stream;
+mod virtual_memory;
+mod work;
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::{Rc, Weak};
+
+use clock::Clock;
+use findings::Findings;
+use memory::Allocation;
+use process::Process;
+use profile::Config;
+use stream::{EventCore, Stream};
+
+pub use serve::run;
+
+/// The names of kernels, and the sizes of their parameters in bytes: the functions of `kernels.ptx` have the same.
+pub const KERNELS: &[(&str, &[u32])] = work::KERNELS;
+
+/// A descriptor that stands for memory: the end of a pipe whose reading ends are the clients'.
+#[derive(Debug)]
+struct Export {
+    allocation: Rc<Allocation>,
+    /// Which pipe it is.
+    file: (u64, u64),
+    /// An error here says that no reading end is left, in any process or message.
+    end: OwnedFd,
+}
+
+/// All that there is on the simulated machine.
+#[derive(Debug)]
+struct Engine {
+    config: Config,
+    findings: Findings,
+    processes: BTreeMap<u64, Process>,
+    streams: BTreeMap<u64, Stream>,
+    exports: Vec<Export>,
+    allocations: Vec<Weak<Allocation>>,
+    /// Events that other processes may open, by what their handles say.
+    shared_events: HashMap<u64, Weak<EventCore>>,
+    /// Handles of memory of `cuMemAlloc`: whose, and which.
+    shared_memory: HashMap<u64, (u64, Weak<Allocation>)>,
+    /// What hosts have seen finished. Their calls are taken as ordered in the order in which they come here.
+    host: Rc<Clock>,
+    /// What writes to memory of hosts have told, which hosts can see without a call: seen by the next call.
+    published: Clock,
+    /// Of each word that a stream has written: its value, and what had happened before.
+    words: HashMap<(u64, u64, u64), (u64, Clock)>,
+    /// Devices that fell off the bus.
+    lost: Vec<u32>,
+    calls: u64,
+    next: u64,
+    actors: u32,
+    random: u64,
+}
+
+impl Engine {
+    fn new(config: Config, folder: &Path) -> std::io::Result<Self> {
+        Ok(Self {
+            random: config.seed,
+            findings: Findings::create(&folder.join("findings"))?,
+            config,
+            processes: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            exports: Vec::new(),
+            allocations: Vec::new(),
+            shared_events: HashMap::new(),
+            shared_memory: HashMap::new(),
+            host: Rc::default(),
+            published: Clock::default(),
+            words: HashMap::new(),
+            lost: Vec::new(),
+            calls: 0,
+            next: 0,
+            actors: 0,
+        })
+    }
+
+    /// A number that no other thing has; as an address it is none of the host's.
+    fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        0x0800_0000_0000 + self.next * 64
+    }
+
+    /// The next of a row of numbers that a seed repeats (splitmix64).
+    fn random(&mut self, below: usize) -> usize {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.random;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((x ^ (x >> 31)) % below.max(1) as u64).unwrap_or(0)
+    }
+
+    /// Bytes of a device that any allocation has.
+    fn used(&mut self, device: u32) -> u64 {
+        self.allocations.retain(|allocation| allocation.strong_count() > 0);
+        let all = self.allocations.iter().filter_map(Weak::upgrade);
+        all.filter(|allocation| allocation.device == device).map(|allocation| allocation.size).sum()
+    }
+
+    /// New memory of a device; `None` if it has no more.
+    fn allocate(&mut self, device: u32, size: u64, handle_types: i32) -> Option<Rc<Allocation>> {
+        let total = self.config.devices.iter().find(|one| one.index == device)?.bytes;
+        if self.used(device).checked_add(size)? > total {
+            return None;
+        }
+        let mut bytes = Vec::<u8>::new();
+        bytes.try_reserve_exact(usize::try_from(size).ok()?).ok()?;
+        // Pages that were never touched: the kernel gives them when they are written.
+        drop(bytes);
+        let bytes = vec![0; usize::try_from(size).ok()?];
+        let id = self.fresh();
+        let allocation = Rc::new(Allocation {
+            id,
+            device,
+            size,
+            handle_types,
+            bytes: bytes.into(),
+            shadow: std::cell::RefCell::default(),
+        });
+        self.allocations.push(Rc::downgrade(&allocation));
+        Some(allocation)
+    }
+
+    /// How much of everything there is, as JSON.
+    fn stats(&mut self) -> String {
+        let bytes: Vec<u64> =
+            (0..self.config.devices.len()).map(|i| self.used(u32::try_from(i).unwrap_or(0))).collect();
+        let queued: usize = self.streams.values().map(|stream| stream.queue.len()).sum();
+        let live = self.processes.values().filter(|process| process.gone_at.is_none()).count();
+        serde_json::json!({
+            "bytes": bytes,
+            "processes": live,
+            "leaving": self.processes.len() - live,
+            "streams": self.streams.len(),
+            "queued": queued,
+            "exports": self.exports.len(),
+            "calls": self.calls,
+            "findings": self.findings.count(),
+        })
+        .to_string()
+    }
+}

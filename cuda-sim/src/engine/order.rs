@@ -1,0 +1,198 @@
+//! What orders streams: events, and 64-bit words that streams write and wait for.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::Engine;
+use super::calls::{Asked, Called, Outcome, Then, done, number};
+use super::schedule::Goal;
+use super::sharing::{handle, named};
+use super::stream::{Event, EventCore, Record, Step};
+use crate::codes;
+use crate::wire::{Call, Value};
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const NO_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: u32 = 4;
+/// `CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS`.
+const MEMORY_OPERATIONS: i32 = 122;
+/// `CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED`.
+const EVENTS_BETWEEN: i32 = 125;
+
+impl Engine {
+    pub(super) fn order_call(&mut self, asked: &Asked, call: Call) -> Called {
+        match call {
+            Call::EventCreate { flags } => self.create_event(asked, flags),
+            Call::EventRecord { event, stream } => {
+                let stream = self.stream(asked, stream)?;
+                let event = self.event(asked, event)?;
+                if event.context != self.streams[&stream].context {
+                    return Err(codes::INVALID_HANDLE);
+                }
+                let record = Rc::new(Record::default());
+                let number =
+                    self.enqueue(asked, stream, "cuEventRecord", Step::Record(Rc::clone(&record)))?;
+                record.by.set((stream, number));
+                *event.core.record.borrow_mut() = Some(record);
+                done()
+            }
+            Call::StreamWaitEvent { stream, event } => {
+                let stream = self.stream(asked, stream)?;
+                let event = self.event(asked, event)?;
+                let step = if self.is_over(asked, &event) {
+                    Step::WaitForEver
+                } else {
+                    match &*event.core.record.borrow() {
+                        None => return done(),
+                        Some(record) => Step::WaitEvent(Rc::clone(record)),
+                    }
+                };
+                self.enqueue(asked, stream, "cuStreamWaitEvent", step)?;
+                done()
+            }
+            Call::EventQuery { event } => {
+                let event = self.event(asked, event)?;
+                if self.is_over(asked, &event) {
+                    return Err(codes::NOT_READY);
+                }
+                let record = event.core.record.borrow().clone();
+                let Some(goal) = record.map(Goal::Record) else { return done() };
+                if !self.is_reached(&goal) {
+                    return Err(codes::NOT_READY);
+                }
+                self.seen(&goal);
+                done()
+            }
+            Call::EventSynchronize { event } => {
+                let event = self.event(asked, event)?;
+                if self.is_over(asked, &event) {
+                    return Ok(Outcome::Later(Goal::Record(Rc::default()), Then::Nothing));
+                }
+                let record = event.core.record.borrow().clone();
+                record.map_or_else(done, |record| Ok(Outcome::Later(Goal::Record(record), Then::Nothing)))
+            }
+            Call::EventDestroy { event } => {
+                let event =
+                    self.process(asked.process)?.events.remove(&event).ok_or(codes::INVALID_HANDLE)?;
+                if !event.imported {
+                    event.core.is_over.set(true);
+                }
+                done()
+            }
+            Call::EventElapsed { start, end } => {
+                let (start, end) = (self.event(asked, start)?, self.event(asked, end)?);
+                if (start.core.flags | end.core.flags) & NO_TIMING != 0 {
+                    return Err(codes::INVALID_HANDLE);
+                }
+                let time = |event: &Event| {
+                    let record = event.core.record.borrow().clone().ok_or(codes::INVALID_HANDLE)?;
+                    let done = record.done.borrow();
+                    done.as_ref().map(|(_, at)| *at).ok_or(codes::NOT_READY)
+                };
+                let (start, end) = (time(&start)?, time(&end)?);
+                number(u64::try_from(end.saturating_duration_since(start).as_nanos()).unwrap_or(u64::MAX))
+            }
+            Call::IpcGetEvent { event } => {
+                let event = self.event(asked, event)?;
+                if event.core.flags & INTERPROCESS == 0 || event.imported {
+                    return Err(codes::INVALID_HANDLE);
+                }
+                self.shared_events.insert(event.core.id, Rc::downgrade(&event.core));
+                Ok(Outcome::Now(Value::Bytes(handle(event.core.id)), None))
+            }
+            Call::IpcOpenEvent { handle } => self.open_event(asked, &handle),
+            Call::WriteValue { stream, address, value } => {
+                let stream = self.word_stream(asked, stream, address)?;
+                self.enqueue(asked, stream, "cuStreamWriteValue64", Step::Write { address, value })?;
+                done()
+            }
+            Call::WaitValue { stream, address, value, flags } => {
+                let stream = self.word_stream(asked, stream, address)?;
+                if flags > 3 {
+                    return Err(codes::INVALID_VALUE);
+                }
+                let step = Step::Wait { address, value, flags, since: None };
+                self.enqueue(asked, stream, "cuStreamWaitValue64", step)?;
+                done()
+            }
+            _ => Err(codes::UNKNOWN),
+        }
+    }
+
+    fn event(&mut self, asked: &Asked, event: u64) -> Result<Event, u32> {
+        self.context(asked)?;
+        self.process(asked.process)?.events.get(&event).cloned().ok_or(codes::INVALID_HANDLE)
+    }
+
+    /// Whether an event was made by another process, which has it no more: the reference leaves undefined what it does then.
+    fn is_over(&mut self, asked: &Asked, event: &Event) -> bool {
+        let is_over = event.imported && event.core.is_over.get();
+        if is_over {
+            let pid = self.processes.get(&asked.process).map_or(0, |process| process.pid);
+            let text =
+                format!("process {pid} uses an event of another process, which has destroyed it or is gone");
+            self.findings.add("event-over", pid, &text);
+        }
+        is_over
+    }
+
+    fn create_event(&mut self, asked: &Asked, flags: u32) -> Called {
+        let device = self.context(asked)?.device;
+        if flags & !7 != 0 || flags & INTERPROCESS != 0 && flags & NO_TIMING == 0 {
+            return Err(codes::INVALID_VALUE);
+        }
+        if flags & INTERPROCESS != 0 {
+            let info = self.config.devices.iter().find(|one| one.index == device);
+            if info.is_none_or(|info| info.attribute(EVENTS_BETWEEN) == 0) {
+                return Err(codes::NOT_SUPPORTED);
+            }
+            let is_one = |event: &&Event| event.core.flags & INTERPROCESS != 0 && !event.imported;
+            let there: usize =
+                self.processes.values().map(|p| p.events.values().filter(is_one).count()).sum();
+            if there >= self.config.events {
+                return Err(codes::OUT_OF_MEMORY);
+            }
+        }
+        let id = self.fresh();
+        let record = RefCell::new(None);
+        let core = Rc::new(EventCore { id, flags, device, record, is_over: Cell::new(false) });
+        self.process(asked.process)?
+            .events
+            .insert(id, Event { core, context: asked.context, imported: false });
+        number(id)
+    }
+
+    fn open_event(&mut self, asked: &Asked, bytes: &[u8]) -> Called {
+        let device = self.context(asked)?.device;
+        let id = named(bytes).ok_or(codes::INVALID_HANDLE)?;
+        let core =
+            self.shared_events.get(&id).and_then(std::rc::Weak::upgrade).ok_or(codes::INVALID_HANDLE)?;
+        if core.is_over.get() || core.device != device {
+            return Err(codes::INVALID_HANDLE);
+        }
+        if self.process(asked.process)?.events.contains_key(&id) {
+            return Err(codes::INVALID_CONTEXT);
+        }
+        let handle = self.fresh();
+        self.process(asked.process)?
+            .events
+            .insert(handle, Event { core, context: asked.context, imported: true });
+        number(handle)
+    }
+
+    /// The stream of a memory operation, if its device can do them and the address is mapped or registered.
+    fn word_stream(&mut self, asked: &Asked, stream: u64, address: u64) -> Result<u64, u32> {
+        let stream = self.stream(asked, stream)?;
+        let device = self.streams[&stream].device;
+        let info = self.config.devices.iter().find(|one| one.index == device);
+        if info.is_none_or(|info| info.attribute(MEMORY_OPERATIONS) == 0) {
+            return Err(codes::NOT_SUPPORTED);
+        }
+        let addresses = &self.process(asked.process)?.addresses;
+        if !address.is_multiple_of(8) || addresses.reach(address, 8, device, true).is_err() {
+            return Err(codes::INVALID_VALUE);
+        }
+        Ok(stream)
+    }
+}

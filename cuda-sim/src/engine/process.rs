@@ -1,0 +1,88 @@
+//! What the engine knows of one client process.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::memory::{Addresses, Allocation};
+use super::stream::Event;
+use crate::wire::DeviceInfo;
+
+/// A primary context.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) device: u32,
+    /// How often it was retained and not released. With the last one all that is in it ends.
+    pub(crate) retained: u32,
+    /// What every call in it returns, once something in it has failed.
+    pub(crate) lost: Option<u32>,
+    /// The default stream.
+    pub(crate) stream: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) devices: Vec<DeviceInfo>,
+    pub(crate) contexts: BTreeMap<u64, Context>,
+    pub(crate) addresses: Addresses,
+    /// Handles of memory; the same memory may have several.
+    pub(crate) handles: BTreeMap<u64, Rc<Allocation>>,
+    pub(crate) events: BTreeMap<u64, Event>,
+    /// Modules, each with its functions: names, sizes of parameters.
+    pub(crate) modules: BTreeMap<u64, Vec<(String, Vec<u32>)>>,
+    /// Functions: module, name.
+    pub(crate) functions: BTreeMap<u64, (u64, String)>,
+    /// Registered ranges: the host's address, bytes, the device's address.
+    pub(crate) registered: BTreeMap<u64, (u64, u64)>,
+    /// It ended by itself, having said so.
+    pub(crate) said_bye: bool,
+    /// It is gone; its work runs on until then.
+    pub(crate) gone_at: Option<Instant>,
+}
+
+impl Process {
+    pub(crate) fn new(number: u64, pid: u32, devices: Vec<DeviceInfo>) -> Self {
+        Self {
+            pid,
+            devices,
+            contexts: BTreeMap::new(),
+            addresses: Addresses::of_process(number),
+            handles: BTreeMap::new(),
+            events: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            registered: BTreeMap::new(),
+            said_bye: false,
+            gone_at: None,
+        }
+    }
+
+    /// The device of a number among those that this process sees.
+    pub(crate) fn device(&self, number: u32) -> Option<&DeviceInfo> {
+        self.devices.get(usize::try_from(number).ok()?)
+    }
+
+    /// The registered range that an address of the host is in.
+    pub(crate) fn registration(&self, address: u64) -> Option<(u64, u64, u64)> {
+        let (start, (bytes, device)) = self.registered.range(..=address).next_back()?;
+        (address < start + bytes).then_some((*start, *bytes, *device))
+    }
+
+    /// What it has left, in words.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let mut say = |count: usize, what: &str| {
+            if count > 0 {
+                left.push(format!("{count} {what}"));
+            }
+        };
+        say(self.handles.len(), "handles of memory");
+        say(self.addresses.mapped.len() - self.registered.len(), "mappings");
+        say(self.addresses.reserved.len(), "reserved ranges");
+        say(self.addresses.pieces.len(), "pieces of cuMemAlloc");
+        say(self.events.len(), "events");
+        say(self.registered.len(), "registered ranges");
+        left
+    }
+}

@@ -1,0 +1,406 @@
+//! When work runs: not before a host waits for it, another operation that has to run needs it, or some time has passed. Then one
+//! stream after another is taken, by the seed, for a piece of work. So a program that forgot to wait reads old data at once.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::Engine;
+use super::memory::{Mapping, Target, Unreachable};
+use super::process::Process;
+use super::shadow;
+use super::stream::{Operation, Record, Step, is_met};
+use super::work::{Access, Fault, Reach};
+use crate::codes;
+
+/// What a host waits for.
+#[derive(Clone, Debug)]
+pub(crate) enum Goal {
+    /// This many operations of each of these streams.
+    Streams(Vec<(u64, u64)>),
+    Record(Rc<Record>),
+}
+
+/// The memory of one process, as a stream reaches it.
+struct View<'a> {
+    process: &'a Process,
+    device: u32,
+}
+
+impl View<'_> {
+    fn device(&self, address: u64, bytes: usize, writes: bool) -> Result<(&Mapping, u64), Fault> {
+        let mapping = self.process.addresses.reach(address, bytes as u64, self.device, writes);
+        mapping.map(|mapping| (mapping, address - mapping.start)).map_err(|_| Fault)
+    }
+}
+
+fn read(target: &Target, offset: u64, to: &mut [u8]) {
+    match target {
+        Target::Host(memory) => memory.read(offset, to),
+        Target::Device(allocation) => {
+            let from = usize::try_from(offset).unwrap_or(usize::MAX);
+            to.copy_from_slice(&allocation.bytes.borrow()[from..from + to.len()]);
+        }
+    }
+}
+
+fn write(target: &Target, offset: u64, from: &[u8]) {
+    match target {
+        Target::Host(memory) => memory.write(offset, from),
+        Target::Device(allocation) => {
+            let to = usize::try_from(offset).unwrap_or(usize::MAX);
+            allocation.bytes.borrow_mut()[to..to + from.len()].copy_from_slice(from);
+        }
+    }
+}
+
+impl Reach for View<'_> {
+    fn read(&self, address: u64, to: &mut [u8]) -> Result<(), Fault> {
+        let (mapping, offset) = self.device(address, to.len(), false)?;
+        read(&mapping.target, offset, to);
+        Ok(())
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        let (mapping, offset) = self.device(address, from.len(), true)?;
+        write(&mapping.target, offset, from);
+        Ok(())
+    }
+
+    fn read_host(&self, address: u64, to: &mut [u8]) -> Result<(), Fault> {
+        let (start, _, device) = self.process.registration(address).ok_or(Fault)?;
+        self.read(device + (address - start), to)
+    }
+
+    fn write_host(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        let (start, _, device) = self.process.registration(address).ok_or(Fault)?;
+        self.write(device + (address - start), from)
+    }
+}
+
+impl Engine {
+    /// Whether a stream has done this many operations, or is gone.
+    fn has_done(&self, stream: u64, number: u64) -> bool {
+        self.streams.get(&stream).is_none_or(|stream| stream.done >= number)
+    }
+
+    pub(super) fn is_reached(&self, goal: &Goal) -> bool {
+        match goal {
+            Goal::Streams(streams) => streams.iter().all(|(stream, number)| self.has_done(*stream, *number)),
+            Goal::Record(record) => record.done.borrow().is_some(),
+        }
+    }
+
+    /// What a host knows after it saw this goal reached.
+    pub(super) fn seen(&mut self, goal: &Goal) {
+        let host = Rc::make_mut(&mut self.host);
+        match goal {
+            Goal::Streams(streams) => {
+                let streams = streams.iter().filter_map(|(stream, _)| self.streams.get(stream));
+                streams.for_each(|stream| host.join(&stream.clock));
+            }
+            Goal::Record(record) => {
+                if let Some((clock, _)) = &*record.done.borrow() {
+                    host.join(clock);
+                }
+            }
+        }
+    }
+
+    /// The word at an address of a process: which memory, where, and how to reach it.
+    fn word(&self, process: u64, address: u64) -> Option<(Target, u64)> {
+        let mapping = self.processes.get(&process)?.addresses.mapping(address)?;
+        let offset = address - mapping.start;
+        (offset + 8 <= mapping.size).then(|| (mapping.target.clone(), offset))
+    }
+
+    /// The value of a word, and what names the word whichever process reaches it.
+    fn load(target: &Target, offset: u64) -> (u64, (u64, u64, u64)) {
+        match target {
+            Target::Host(memory) => {
+                (memory.load(offset), (memory.file.0, memory.file.1, memory.offset + offset))
+            }
+            Target::Device(allocation) => {
+                let mut word = [0; 8];
+                read(target, offset, &mut word);
+                (u64::from_le_bytes(word), (0, allocation.id, offset))
+            }
+        }
+    }
+
+    /// Whether the first operation of a stream can do something now.
+    fn is_ready(&self, stream: u64) -> bool {
+        let Some(stream) = self.streams.get(&stream) else { return false };
+        let Some(first) = stream.queue.front() else { return false };
+        if !first.after.iter().all(|(other, number)| self.has_done(*other, *number)) {
+            return false;
+        }
+        match &first.step {
+            Step::Work { work, progress, .. } => work.is_ready(progress),
+            Step::Record(_) | Step::Write { .. } => true,
+            Step::WaitEvent(record) => record.done.borrow().is_some(),
+            Step::WaitForEver => false,
+            Step::Wait { address, value, flags, .. } => match self.word(stream.process, *address) {
+                Some((target, offset)) => is_met(Self::load(&target, offset).0, *value, *flags),
+                // It is no word any more, which is told when it is looked at.
+                None => true,
+            },
+        }
+    }
+
+    /// The streams that have to run for a goal, and whether one of them waits for a value, which any stream may write.
+    fn needed(&self, goal: &Goal) -> (BTreeSet<u64>, bool) {
+        let mut open: Vec<u64> = match goal {
+            Goal::Streams(streams) => streams.iter().map(|(stream, _)| *stream).collect(),
+            Goal::Record(record) => vec![record.by.get().0],
+        };
+        let (mut needed, mut any) = (BTreeSet::new(), false);
+        while let Some(number) = open.pop() {
+            let Some(stream) = self.streams.get(&number) else { continue };
+            if !needed.insert(number) {
+                continue;
+            }
+            let Some(first) = stream.queue.front() else { continue };
+            open.extend(first.after.iter().map(|(other, _)| *other));
+            match &first.step {
+                Step::WaitEvent(record) => open.push(record.by.get().0),
+                Step::Wait { .. } => any = true,
+                _ => {}
+            }
+        }
+        (needed, any)
+    }
+
+    /// Runs one piece of work: for a goal, of the streams that it needs; else of one that has waited for long enough. Whether there
+    /// was one that could run.
+    pub(super) fn run_piece(&mut self, goal: Option<&Goal>) -> bool {
+        let ready = match goal {
+            Some(goal) => {
+                let (needed, any) = self.needed(goal);
+                let ready: Vec<u64> = needed.into_iter().filter(|stream| self.is_ready(*stream)).collect();
+                if !ready.is_empty() || !any {
+                    ready
+                } else {
+                    self.streams.keys().copied().filter(|stream| self.is_ready(*stream)).collect()
+                }
+            }
+            None => {
+                let is_due = |first: &Operation| first.since.elapsed() >= self.config.lazy;
+                let due = self.streams.iter().filter(|(_, stream)| stream.queue.front().is_some_and(is_due));
+                due.map(|(stream, _)| *stream).filter(|stream| self.is_ready(*stream)).collect()
+            }
+        };
+        if ready.is_empty() {
+            return false;
+        }
+        let chosen = ready[self.random(ready.len())];
+        self.step(chosen);
+        true
+    }
+
+    /// Does a piece of the first operation of a stream that is ready.
+    fn step(&mut self, number: u64) {
+        let Some(mut first) = self.streams.get_mut(&number).and_then(|stream| stream.queue.pop_front())
+        else {
+            return;
+        };
+        let earlier: Vec<_> = first
+            .after
+            .iter()
+            .filter_map(|(other, _)| self.streams.get(other))
+            .map(|s| s.clock.clone())
+            .collect();
+        let Some(stream) = self.streams.get_mut(&number) else { return };
+        let (process, device, context) = (stream.process, stream.device, stream.context);
+        stream.clock.join(&first.host);
+        earlier.iter().for_each(|clock| stream.clock.join(clock));
+        let mut done = true;
+        let mut result = Ok(());
+        match &mut first.step {
+            Step::Record(record) => {
+                *record.done.borrow_mut() = Some((stream.clock.clone(), Instant::now()));
+            }
+            Step::WaitEvent(record) => {
+                if let Some((clock, _)) = &*record.done.borrow() {
+                    stream.clock.join(clock);
+                }
+            }
+            Step::WaitForEver => {}
+            Step::Write { address, value } => result = self.write_word(number, process, *address, *value),
+            Step::Wait { address, .. } => result = self.end_wait(number, process, *address),
+            Step::Work { work, progress, noted } => {
+                if !*noted {
+                    *noted = true;
+                    let count = stream.clock.tick(stream.actor);
+                    let pid = self.processes.get(&process).map_or(0, |process| process.pid);
+                    let by = Rc::new(shadow::Operation {
+                        call: first.call.clone(),
+                        pid,
+                        stream: number,
+                        trace: first.trace.clone(),
+                        actor: self.streams[&number].actor,
+                        count,
+                    });
+                    for access in work.accesses() {
+                        result = result.and(self.note(process, device, number, access, &by));
+                    }
+                }
+                if result.is_ok() {
+                    let view = self.processes.get(&process).map(|process| View { process, device });
+                    match view.ok_or(Fault).and_then(|view| work.step(progress, &view)) {
+                        Ok(all) => done = all,
+                        Err(Fault) => {
+                            result = Err("it reached memory that went away while it ran".to_owned())
+                        }
+                    }
+                }
+            }
+        }
+        if let Err(what) = result {
+            let pid = self.processes.get(&process).map_or(0, |process| process.pid);
+            self.findings.add("fault", pid, &format!("{} on stream {number:#x}: {what}", first.call));
+            self.lose_context(process, context, codes::ILLEGAL_ADDRESS);
+            return;
+        }
+        let Some(stream) = self.streams.get_mut(&number) else { return };
+        if done {
+            stream.done = first.number;
+        } else {
+            stream.queue.push_front(first);
+        }
+        if stream.destroyed && stream.queue.is_empty() {
+            self.remove_stream(number);
+        }
+    }
+
+    /// Notes an access before it happens, and tells what is wrong with it. An error is one that a GPU would notice as well.
+    fn note(
+        &mut self,
+        process: u64,
+        device: u32,
+        stream: u64,
+        access: Access,
+        by: &Rc<shadow::Operation>,
+    ) -> Result<(), String> {
+        let Access { address, bytes, writes } = access;
+        let verb = if writes { "writes" } else { "reads" };
+        let Some(owner) = self.processes.get(&process) else { return Ok(()) };
+        let mapping = owner.addresses.reach(address, bytes, device, writes).map_err(|why| {
+            let why = match why {
+                Unreachable::Unmapped => {
+                    "where nothing is mapped (use after unmap or free, or another process's address)"
+                }
+                Unreachable::OutOfBounds => "which is more than is mapped there",
+                Unreachable::NoAccess => "without access for this device (cuMemSetAccess)",
+            };
+            format!("it {verb} {bytes} bytes at {address:#x}, {why}")
+        })?;
+        let Target::Device(allocation) = mapping.target.clone() else { return Ok(()) };
+        let offset = address - mapping.start;
+        let leaves = owner.addresses.leaves_its_piece(address, bytes, mapping);
+        let meant = owner.addresses.is_shared(address, bytes);
+        if leaves {
+            let text = format!(
+                "{} {verb} {bytes} bytes at {address:#x}, beyond the piece of memory that is there",
+                by.call
+            );
+            self.findings.add("out-of-bounds", by.pid, &text);
+        }
+        let Some(clock) = self.streams.get(&stream).map(|stream| &stream.clock) else { return Ok(()) };
+        let wrong = allocation.shadow.borrow_mut().access(offset, offset + bytes, writes, by, clock);
+        if let Some((first, unwritten)) = wrong.unwritten {
+            let text = format!(
+                "{} reads {unwritten} bytes that were never written, from byte {first} of its memory",
+                by.call
+            );
+            self.findings.add("unwritten", by.pid, &text);
+        }
+        for race in wrong.races.iter().filter(|_| !meant) {
+            let text = format!(
+                "{} of process {} {verb} {} bytes that {} of process {} {}, and nothing orders the two",
+                by.call,
+                by.pid,
+                race.bytes,
+                race.earlier.call,
+                race.earlier.pid,
+                if race.wrote { "wrote" } else { "read" },
+            );
+            self.findings.race(&text, race, by);
+        }
+        Ok(())
+    }
+
+    fn write_word(&mut self, stream: u64, process: u64, address: u64, value: u64) -> Result<(), String> {
+        let lost = || format!("it writes a value to {address:#x}, where nothing is mapped any more");
+        let (target, offset) = self.word(process, address).ok_or_else(lost)?;
+        let (_, name) = Self::load(&target, offset);
+        let Some(clock) = self.streams.get(&stream).map(|stream| stream.clock.clone()) else { return Ok(()) };
+        if matches!(target, Target::Host(_)) {
+            self.published.join(&clock);
+        }
+        self.words.insert(name, (value, clock));
+        match &target {
+            Target::Host(memory) => memory.store(offset, value),
+            Target::Device(_) => write(&target, offset, &value.to_le_bytes()),
+        }
+        Ok(())
+    }
+
+    /// A wait has found its value: what happened before a stream wrote that happened before what follows. A host's store orders
+    /// nothing.
+    fn end_wait(&mut self, stream: u64, process: u64, address: u64) -> Result<(), String> {
+        let lost = || format!("it waits for a value at {address:#x}, where nothing is mapped any more");
+        let (target, offset) = self.word(process, address).ok_or_else(lost)?;
+        let (found, name) = Self::load(&target, offset);
+        if let Some((value, clock)) = self.words.get(&name)
+            && *value == found
+            && let Some(stream) = self.streams.get_mut(&stream)
+        {
+            stream.clock.join(clock);
+        }
+        Ok(())
+    }
+
+    /// Looks for waits that have lasted for too long, and tells them.
+    pub(super) fn tell_stuck(&mut self) {
+        let mut stuck = Vec::new();
+        for (number, stream) in &mut self.streams {
+            let Some(first) = stream.queue.front_mut() else { continue };
+            let Step::Wait { address, value, since, .. } = &mut first.step else { continue };
+            let since = *since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= self.config.stuck {
+                stuck.push((stream.process, *number, *address, *value));
+            }
+        }
+        for (process, stream, address, value) in stuck {
+            let pid = self.processes.get(&process).map_or(0, |process| process.pid);
+            let found = self.word(process, address).map(|(target, offset)| Self::load(&target, offset).0);
+            let text =
+                format!("stream {stream:#x} waits for {value:#x} at {address:#x}, where {found:#x?} is");
+            self.findings.add("stuck", pid, &text);
+        }
+    }
+
+    /// A context has failed: its work is gone, and so is that of whatever waits for it.
+    pub(super) fn lose_context(&mut self, process: u64, context: u64, code: u32) {
+        if let Some(context) = self.processes.get_mut(&process).and_then(|p| p.contexts.get_mut(&context)) {
+            context.lost.get_or_insert(code);
+        }
+        for stream in self.streams.values_mut().filter(|s| s.process == process && s.context == context) {
+            drop_queue(stream);
+        }
+    }
+}
+
+/// Drops what a stream has not run: records are never done.
+pub(super) fn drop_queue(stream: &mut super::stream::Stream) {
+    for operation in stream.queue.drain(..) {
+        if let Step::Record(record) = operation.step {
+            record.lost.set(true);
+        }
+    }
+}
+
+/// Bytes that a copy brings to the host.
+pub(super) type Answer = Rc<RefCell<Vec<u8>>>;

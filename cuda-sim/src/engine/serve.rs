@@ -1,0 +1,242 @@
+//! The engine's loop: connections, deaths, work, answers.
+//!
+//! A process has one connection that lives as long as it does, and each of its threads one for calls. When the first one ends, the
+//! kernel has closed all that the process had.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+
+use super::Engine;
+use super::calls::{Outcome, Then};
+use super::process::Process;
+use super::profile::{Config, visible};
+use super::schedule::Goal;
+use crate::codes;
+use crate::wire::{self, Call, INLINE, Reply, Request, Value};
+
+/// Work that is done before connections are looked at again.
+const ROUND: usize = 64;
+/// How soon a word of a host is looked at again for which a stream waits.
+const LOOK: Duration = Duration::from_micros(200);
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    process: Option<u64>,
+    /// It ends with its process.
+    is_life: bool,
+    /// What its thread waits for.
+    waiting: Option<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    context: u64,
+    goal: Goal,
+    then: Then,
+}
+
+/// Runs a session in a folder, until standard input ends.
+///
+/// # Errors
+/// A setting that is none, with its name; what the system refuses.
+pub fn run(folder: &Path) -> io::Result<()> {
+    let config = Config::from_env().map_err(io::Error::other)?;
+    let mut engine = Engine::new(config, folder)?;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    bind(&listener, &SocketAddrUnix::new(folder.join("engine"))?)?;
+    listen(&listener, 128)?;
+    println!("ready");
+    io::stdout().flush()?;
+    let mut connections: BTreeMap<u64, Connection> = BTreeMap::new();
+    let (mut next, mut has_more) = (0, false);
+    loop {
+        let events = wait(&engine, &listener, &connections, has_more)?;
+        if events.input_ended {
+            return Ok(());
+        }
+        let gone = |number: &usize| events.exports.contains(number);
+        let mut at = 0;
+        engine.exports.retain(|_| {
+            at += 1;
+            !gone(&(at - 1))
+        });
+        if events.listener
+            && let Ok(socket) = accept_with(&listener, SocketFlags::CLOEXEC)
+        {
+            next += 1;
+            connections.insert(next, Connection { socket, process: None, is_life: false, waiting: None });
+        }
+        for number in events.connections {
+            let Some(connection) = connections.get_mut(&number) else { continue };
+            if !serve(&mut engine, connection) {
+                if let (true, Some(process)) = (connection.is_life, connection.process) {
+                    engine.gone(process);
+                }
+                connections.remove(&number);
+            }
+        }
+        engine.end_processes();
+        engine.tell_stuck();
+        has_more = progress(&mut engine, &mut connections);
+    }
+}
+
+/// What there is to do.
+#[derive(Default)]
+struct Events {
+    listener: bool,
+    input_ended: bool,
+    connections: Vec<u64>,
+    exports: Vec<usize>,
+}
+
+fn wait(
+    engine: &Engine,
+    listener: &OwnedFd,
+    connections: &BTreeMap<u64, Connection>,
+    has_more: bool,
+) -> io::Result<Events> {
+    let input = io::stdin();
+    let mut looks =
+        vec![PollFd::new(listener, PollFlags::IN), PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
+    looks.extend(connections.values().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)));
+    // An error is told without being asked for.
+    looks.extend(engine.exports.iter().map(|export| PollFd::new(&export.end, PollFlags::empty())));
+    let time = if has_more { Some(Duration::ZERO) } else { idle_time(engine, connections) };
+    let time = time.map(|time| Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(1),
+        tv_nsec: time.subsec_nanos().into(),
+    });
+    rustix::io::retry_on_intr(|| poll(&mut looks, time.as_ref()))?;
+    let is_set = |look: &PollFd<'_>| !look.revents().is_empty();
+    let mut events = Events { listener: is_set(&looks[0]), ..Events::default() };
+    if is_set(&looks[1]) {
+        events.input_ended = rustix::io::read(&input, &mut [0; 64]).map_or(true, |bytes| bytes == 0);
+    }
+    let told = looks[2..].iter().map(is_set);
+    let (first, rest): (Vec<_>, Vec<_>) = told.enumerate().partition(|(i, _)| *i < connections.len());
+    events.connections =
+        connections.keys().zip(first).filter(|(_, (_, set))| *set).map(|(number, _)| *number).collect();
+    events.exports = rest.into_iter().filter(|(_, set)| *set).map(|(i, _)| i - connections.len()).collect();
+    Ok(events)
+}
+
+/// How long nothing has to be done, if no call comes.
+fn idle_time(engine: &Engine, connections: &BTreeMap<u64, Connection>) -> Option<Duration> {
+    let end = engine.next_end().map(|at| at.saturating_duration_since(Instant::now()));
+    let waited_for = connections.values().any(|connection| connection.waiting.is_some());
+    let due = engine.streams.values().filter_map(|stream| stream.queue.front()).map(|first| first.since);
+    let due = due.min().map(|since| engine.config.lazy.saturating_sub(since.elapsed()));
+    let work = if waited_for { Some(LOOK) } else { due.map(|due| due.max(LOOK)) };
+    [end, work].into_iter().flatten().min()
+}
+
+/// Answers a call; whether the connection goes on.
+fn serve(engine: &mut Engine, connection: &mut Connection) -> bool {
+    let Ok(Some((request, file))) = wire::receive::<Request>(&connection.socket) else { return false };
+    let answer = match (&request.call, connection.process) {
+        (Call::Hello { pid, visible: wanted }, None) => {
+            let devices = visible(&engine.config.devices, wanted.as_deref());
+            engine.next += 1;
+            let process = engine.next;
+            engine.processes.insert(process, Process::new(process, *pid, devices.clone()));
+            (connection.process, connection.is_life) = (Some(process), true);
+            Ok(Outcome::Now(Value::Hello { process, devices }, None))
+        }
+        (Call::Attach { process }, None) if engine.processes.contains_key(process) => {
+            connection.process = Some(*process);
+            Ok(Outcome::Now(Value::None, None))
+        }
+        // Of the session itself.
+        (Call::Stats | Call::Lose { .. }, None) => engine.call(0, request, file),
+        (_, None) => Err(codes::NOT_INITIALIZED),
+        (_, Some(process)) => {
+            let context = request.context;
+            match engine.call(process, request, file) {
+                Ok(Outcome::Later(goal, then)) => {
+                    connection.waiting = Some(Waiting { context, goal, then });
+                    return true;
+                }
+                answer => answer,
+            }
+        }
+    };
+    reply(connection, answer)
+}
+
+fn reply(connection: &Connection, answer: Result<Outcome, u32>) -> bool {
+    let (reply, file) = match answer {
+        Ok(Outcome::Now(value, file)) => (Reply { code: codes::SUCCESS, value }, file),
+        Ok(Outcome::Later(..)) => (Reply { code: codes::UNKNOWN, value: Value::None }, None),
+        Err(code) => (Reply { code, value: Value::None }, None),
+    };
+    wire::send(connection.socket.as_fd(), &reply, file.as_ref().map(AsFd::as_fd)).is_ok()
+}
+
+/// Runs work for what hosts wait for, or else what has waited for long enough, and answers calls whose wait is over. Whether
+/// there may be more to run.
+fn progress(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) -> bool {
+    let mut ran = true;
+    for _ in 0..ROUND {
+        answer_all(engine, connections);
+        let goals: Vec<Goal> =
+            connections.values().filter_map(|c| c.waiting.as_ref()).map(|w| w.goal.clone()).collect();
+        let chosen = engine.random(goals.len());
+        let mut order = goals[chosen..].iter().chain(&goals[..chosen]);
+        ran = order.any(|goal| engine.run_piece(Some(goal))) || engine.run_piece(None);
+        if !ran {
+            break;
+        }
+    }
+    answer_all(engine, connections);
+    ran
+}
+
+fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) {
+    for connection in connections.values_mut() {
+        let Some(waiting) = &connection.waiting else { continue };
+        let process = connection.process.and_then(|process| engine.processes.get(&process));
+        let lost = process
+            .and_then(|process| process.contexts.get(&waiting.context))
+            .and_then(|context| context.lost);
+        if lost.is_none() && !engine.is_reached(&waiting.goal) {
+            continue;
+        }
+        let Some(waiting) = connection.waiting.take() else { continue };
+        engine.seen(&waiting.goal);
+        let answer = match (lost, waiting.then) {
+            (Some(code), _) => Err(code),
+            (None, Then::Nothing) => Ok(Outcome::Now(Value::None, None)),
+            (None, Then::Answer(answer)) => bytes(&answer.borrow()),
+            (None, Then::Free(address)) => {
+                engine.free(connection.process.unwrap_or(0), address);
+                Ok(Outcome::Now(Value::None, None))
+            }
+        };
+        // If it can't be told, its connection has ended, which is seen next.
+        _ = reply(connection, answer);
+    }
+}
+
+/// Bytes of a copy, in the answer or beside it.
+fn bytes(all: &[u8]) -> Result<Outcome, u32> {
+    if all.len() <= INLINE {
+        return Ok(Outcome::Now(Value::Bytes(all.to_vec()), None));
+    }
+    let file = || -> io::Result<OwnedFd> {
+        let file = rustix::fs::memfd_create("mp-cuda-sim", rustix::fs::MemfdFlags::CLOEXEC)?;
+        let mut file = std::fs::File::from(file);
+        file.write_all(all)?;
+        Ok(file.into())
+    };
+    Ok(Outcome::Now(Value::File, Some(file().map_err(|_| codes::OUT_OF_MEMORY)?)))
+}

@@ -1,0 +1,164 @@
+//! What was done to each byte of an allocation, as far as races need it: the last write, and the reads since. Ranges are exact, so
+//! neighbours that share a cache line don't disturb each other.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::clock::Clock;
+
+/// One operation of a stream, as findings name it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Operation {
+    pub(crate) call: String,
+    pub(crate) pid: u32,
+    pub(crate) stream: u64,
+    pub(crate) trace: Option<String>,
+    /// The stream's number among those of clocks, and how many operations it had then.
+    pub(crate) actor: u32,
+    pub(crate) count: u64,
+}
+
+impl Operation {
+    fn is_before(&self, clock: &Clock) -> bool {
+        clock.of(self.actor) >= self.count
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    write: Option<Rc<Operation>>,
+    reads: Vec<Rc<Operation>>,
+}
+
+/// Two accesses of the same bytes, one of them a write, that nothing orders.
+#[derive(Debug)]
+pub(crate) struct Race {
+    pub(crate) earlier: Rc<Operation>,
+    /// Whether the earlier one wrote.
+    pub(crate) wrote: bool,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What is wrong with an access.
+#[derive(Debug, Default)]
+pub(crate) struct Wrong {
+    pub(crate) races: Vec<Race>,
+    /// Bytes that were read and never written: the first, and how many.
+    pub(crate) unwritten: Option<(u64, u64)>,
+}
+
+/// The states of an allocation's bytes: of each range its end and state. Ranges don't overlap; what has none was never touched.
+#[derive(Debug, Default)]
+pub(crate) struct Shadow(BTreeMap<u64, (u64, State)>);
+
+impl Shadow {
+    /// Makes `at` a border between ranges.
+    fn split(&mut self, at: u64) {
+        let Some((start, (end, state))) = self.0.range(..at).next_back().map(|(s, r)| (*s, r.clone())) else {
+            return;
+        };
+        if end > at {
+            self.0.insert(start, (at, state.clone()));
+            self.0.insert(at, (end, state));
+        }
+    }
+
+    /// Notes an access, whose stream's clock is `clock`.
+    pub(crate) fn access(
+        &mut self,
+        from: u64,
+        to: u64,
+        writes: bool,
+        by: &Rc<Operation>,
+        clock: &Clock,
+    ) -> Wrong {
+        let mut wrong = Wrong::default();
+        if from >= to {
+            return wrong;
+        }
+        self.split(from);
+        self.split(to);
+        let mut touched = from;
+        let mut gaps = Vec::new();
+        for (start, (end, state)) in self.0.range_mut(from..to) {
+            if *start > touched {
+                gaps.push((touched, *start));
+            }
+            touched = *end;
+            let mut race = |earlier: &Rc<Operation>, wrote| {
+                if !earlier.is_before(clock) {
+                    let race =
+                        Race { earlier: Rc::clone(earlier), wrote, offset: *start, bytes: *end - *start };
+                    wrong.races.push(race);
+                }
+            };
+            state.write.iter().for_each(|write| race(write, true));
+            if writes {
+                state.reads.iter().for_each(|read| race(read, false));
+            } else {
+                // What a stream read before is ordered before what it reads now.
+                state.reads.retain(|read| read.actor != by.actor);
+                state.reads.push(Rc::clone(by));
+                if state.write.is_none() {
+                    gaps.push((*start, *end));
+                }
+            }
+        }
+        if touched < to {
+            gaps.push((touched, to));
+        }
+        if writes {
+            let inside: Vec<u64> = self.0.range(from..to).map(|(start, _)| *start).collect();
+            inside.iter().for_each(|start| _ = self.0.remove(start));
+            self.0.insert(from, (to, State { write: Some(Rc::clone(by)), reads: Vec::new() }));
+        } else {
+            wrong.unwritten = gaps.first().map(|(first, _)| (*first, gaps.iter().map(|(a, b)| b - a).sum()));
+            for (start, end) in gaps {
+                let state = State { write: None, reads: vec![Rc::clone(by)] };
+                self.0.entry(start).or_insert((end, state));
+            }
+        }
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by(clock: &mut Clock, actor: u32) -> Rc<Operation> {
+        let count = clock.tick(actor);
+        Rc::new(Operation { call: "f".to_owned(), pid: 1, stream: 1, trace: None, actor, count })
+    }
+
+    #[test]
+    fn a_read_races_with_a_write_that_it_does_not_know() {
+        let (mut shadow, mut one, mut two) = (Shadow::default(), Clock::default(), Clock::default());
+        let write = by(&mut one, 1);
+        assert!(shadow.access(100, 200, true, &write, &one).races.is_empty());
+        let read = by(&mut two, 2);
+        let wrong = shadow.access(150, 250, false, &read, &two);
+        assert!(
+            matches!(wrong.races.as_slice(), [race] if race.wrote && race.offset == 150 && race.bytes == 50)
+        );
+        assert_eq!(wrong.unwritten, Some((200, 50)));
+        // Neighbours are none of its bytes.
+        assert!(shadow.access(0, 100, true, &read, &two).races.is_empty());
+    }
+
+    #[test]
+    fn what_is_ordered_is_no_race() {
+        let (mut shadow, mut one, mut two) = (Shadow::default(), Clock::default(), Clock::default());
+        shadow.access(0, 64, true, &by(&mut one, 1), &one);
+        two.join(&one);
+        let read = by(&mut two, 2);
+        let wrong = shadow.access(0, 64, false, &read, &two);
+        assert!(wrong.races.is_empty() && wrong.unwritten.is_none());
+        // The writer doesn't know of the read.
+        let wrong = shadow.access(10, 20, true, &by(&mut one, 1), &one);
+        assert!(matches!(wrong.races.as_slice(), [race] if !race.wrote));
+        one.join(&two);
+        assert!(shadow.access(0, 64, true, &by(&mut one, 1), &one).races.is_empty());
+    }
+}

@@ -1,0 +1,168 @@
+//! Memory of `cuMemAlloc`, and its handles for other processes: a handle gives the 2 MiB in which a small piece lies, all of them.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::Engine;
+use super::calls::{Asked, Called, Outcome, Then, done, number};
+use super::memory::{GRANULARITY, Kind, Mapping, Target};
+use crate::codes;
+use crate::wire::{Call, Value};
+
+/// The alignment of pieces.
+const UNIT: u64 = 512;
+/// How a handle begins.
+const MAGIC: &[u8; 8] = b"mpcusim\0";
+
+/// A handle's 64 bytes.
+pub(super) fn handle(id: u64) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(id.to_le_bytes());
+    bytes.resize(64, 0);
+    bytes
+}
+
+/// What a handle names.
+pub(super) fn named(handle: &[u8]) -> Option<u64> {
+    let rest = handle.strip_prefix(MAGIC)?;
+    Some(u64::from_le_bytes(rest.get(..8)?.try_into().ok()?))
+}
+
+impl Engine {
+    pub(super) fn sharing_call(&mut self, asked: &Asked, call: Call) -> Called {
+        let device = self.context(asked)?.device;
+        match call {
+            Call::Alloc { size } => self.alloc(asked, device, size),
+            Call::Free { address } => {
+                if address == 0 {
+                    return done();
+                }
+                self.process(asked.process)?.addresses.pieces.get(&address).ok_or(codes::INVALID_VALUE)?;
+                // It waits for what runs, as the driver does.
+                Ok(Outcome::Later(self.all_of_context(asked.process, asked.context), Then::Free(address)))
+            }
+            Call::AddressRange { address } => {
+                let addresses = &self.process(asked.process)?.addresses;
+                let piece = addresses.pieces.range(..=address).next_back();
+                let piece = piece.filter(|(start, size)| address < **start + **size).map(|(a, b)| (*a, *b));
+                let mapped =
+                    addresses.mapping(address).filter(|m| m.kind != Kind::Legacy).map(|m| (m.start, m.size));
+                let (start, size) = piece.or(mapped).ok_or(codes::INVALID_VALUE)?;
+                Ok(Outcome::Now(Value::Pair(start, size), None))
+            }
+            Call::IpcGetMem { address } => {
+                let addresses = &self.process(asked.process)?.addresses;
+                let mapping = addresses.mapping(address).filter(|mapping| mapping.kind == Kind::Legacy);
+                let Some(Target::Device(memory)) = mapping.map(|mapping| mapping.target.clone()) else {
+                    return Err(codes::INVALID_VALUE);
+                };
+                self.shared_memory.insert(memory.id, (asked.process, Rc::downgrade(&memory)));
+                Ok(Outcome::Now(Value::Bytes(handle(memory.id)), None))
+            }
+            Call::IpcOpenMem { handle } => self.open(asked, device, &handle),
+            Call::IpcCloseMem { address } => {
+                let addresses = &mut self.process(asked.process)?.addresses;
+                let mapping = addresses.mapped.get_mut(&address).ok_or(codes::INVALID_VALUE)?;
+                match &mut mapping.kind {
+                    Kind::Opened(1) => _ = addresses.mapped.remove(&address),
+                    Kind::Opened(times) => *times -= 1,
+                    _ => return Err(codes::INVALID_VALUE),
+                }
+                done()
+            }
+            _ => Err(codes::UNKNOWN),
+        }
+    }
+
+    fn alloc(&mut self, asked: &Asked, device: u32, size: u64) -> Called {
+        if size == 0 {
+            return Err(codes::INVALID_VALUE);
+        }
+        let addresses = &mut self.process(asked.process)?.addresses;
+        let of_device = |m: &&Mapping| {
+            m.kind == Kind::Legacy && matches!(&m.target, Target::Device(memory) if memory.device == device)
+        };
+        let gap = addresses.mapped.values().filter(of_device).find_map(|mapping| {
+            let mut at = mapping.start;
+            let end = mapping.start + mapping.size;
+            for (start, bytes) in addresses.pieces.range(mapping.start..end) {
+                if start - at >= size {
+                    break;
+                }
+                at = (start + bytes).next_multiple_of(UNIT);
+            }
+            let next = addresses.pieces.range(at..end).next().map_or(end, |(start, _)| *start);
+            (at + size <= next).then_some(at)
+        });
+        if let Some(at) = gap {
+            addresses.pieces.insert(at, size);
+            return number(at);
+        }
+        let whole = size.checked_next_multiple_of(GRANULARITY).ok_or(codes::OUT_OF_MEMORY)?;
+        let memory = self.allocate(device, whole, 0).ok_or(codes::OUT_OF_MEMORY)?;
+        let addresses = &mut self.process(asked.process)?.addresses;
+        let start = addresses.take(whole, 0).ok_or(codes::OUT_OF_MEMORY)?;
+        let access = BTreeMap::from([(device, 3)]);
+        let target = Target::Device(memory);
+        addresses.mapped.insert(start, Mapping { start, size: whole, target, access, kind: Kind::Legacy });
+        addresses.pieces.insert(start, size);
+        number(start)
+    }
+
+    /// A piece goes, now that what ran is done.
+    pub(super) fn free(&mut self, process: u64, address: u64) {
+        let Some(owner) = self.processes.get_mut(&process) else { return };
+        owner.addresses.pieces.remove(&address);
+        let Some(mapping) = owner.addresses.mapping(address).cloned() else { return };
+        let pieces = owner.addresses.pieces.range(mapping.start..mapping.start + mapping.size);
+        if pieces.count() == 0 {
+            owner.addresses.mapped.remove(&mapping.start);
+            let pid = owner.pid;
+            self.tell_open_elsewhere(pid, &mapping.target, "freed");
+        }
+    }
+
+    /// Its maker has no more of memory that other processes have opened: what they find in it is undefined.
+    pub(super) fn tell_open_elsewhere(&mut self, pid: u32, target: &Target, what: &str) {
+        let Target::Device(memory) = target else { return };
+        let is_it = |other: &Target| matches!(other, Target::Device(one) if Rc::ptr_eq(one, memory));
+        let holders: Vec<u32> = self
+            .processes
+            .values()
+            .filter(|p| {
+                p.addresses.mapped.values().any(|m| matches!(m.kind, Kind::Opened(_)) && is_it(&m.target))
+            })
+            .map(|process| process.pid)
+            .collect();
+        for holder in holders {
+            let text = format!("process {pid} {what} memory that process {holder} had opened by its handle");
+            self.findings.add("freed-while-open", holder, &text);
+        }
+    }
+
+    fn open(&mut self, asked: &Asked, device: u32, bytes: &[u8]) -> Called {
+        let id = named(bytes).ok_or(codes::INVALID_HANDLE)?;
+        let (owner, memory) = self.shared_memory.get(&id).ok_or(codes::INVALID_HANDLE)?;
+        if *owner == asked.process {
+            return Err(codes::INVALID_CONTEXT);
+        }
+        let memory = memory.upgrade().ok_or(codes::INVALID_HANDLE)?;
+        let addresses = &mut self.process(asked.process)?.addresses;
+        let is_it = |m: &&mut Mapping| {
+            matches!(m.kind, Kind::Opened(_))
+                && matches!(&m.target, Target::Device(one) if Rc::ptr_eq(one, &memory))
+        };
+        if let Some(mapping) = addresses.mapped.values_mut().find(is_it) {
+            if let Kind::Opened(times) = &mut mapping.kind {
+                *times += 1;
+            }
+            return number(mapping.start);
+        }
+        let size = memory.size;
+        let start = addresses.take(size, 0).ok_or(codes::OUT_OF_MEMORY)?;
+        let access = BTreeMap::from([(device, 3)]);
+        let target = Target::Device(memory);
+        addresses.mapped.insert(start, Mapping { start, size, target, access, kind: Kind::Opened(1) });
+        number(start)
+    }
+}

@@ -1,0 +1,121 @@
+//! Streams, events, and what waits in them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::clock::Clock;
+use super::work::{Progress, Work};
+
+/// One recording of an event: bound where it was asked for, done when the stream comes to it.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    /// What had happened, and when, if it is done.
+    pub(crate) done: RefCell<Option<(Clock, Instant)>>,
+    /// The stream that will do it, and which of its operations it is.
+    pub(crate) by: Cell<(u64, u64)>,
+    /// Its stream is gone with its process: it is never done.
+    pub(crate) lost: Cell<bool>,
+}
+
+/// An event, which may have handles in several processes.
+#[derive(Debug)]
+pub(crate) struct EventCore {
+    pub(crate) id: u64,
+    pub(crate) flags: u32,
+    pub(crate) device: u32,
+    /// The last recording.
+    pub(crate) record: RefCell<Option<Rc<Record>>>,
+    /// The process that made it has destroyed it, or is gone.
+    pub(crate) is_over: Cell<bool>,
+}
+
+/// A process's handle of an event.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) core: Rc<EventCore>,
+    pub(crate) context: u64,
+    pub(crate) imported: bool,
+}
+
+/// What a stream does at its turn.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Work {
+        work: Work,
+        progress: Progress,
+        noted: bool,
+    },
+    Record(Rc<Record>),
+    WaitEvent(Rc<Record>),
+    /// Of an imported event whose exporter is over.
+    WaitForEver,
+    Write {
+        address: u64,
+        value: u64,
+    },
+    Wait {
+        address: u64,
+        value: u64,
+        flags: u32,
+        since: Option<Instant>,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) number: u64,
+    pub(crate) call: String,
+    pub(crate) step: Step,
+    /// Operations of other streams that come first, by the default stream's rules.
+    pub(crate) after: Vec<(u64, u64)>,
+    /// What the host had seen finished when it asked for this.
+    pub(crate) host: Rc<Clock>,
+    pub(crate) trace: Option<String>,
+    pub(crate) since: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) process: u64,
+    pub(crate) context: u64,
+    pub(crate) device: u32,
+    /// It and the default stream wait for each other.
+    pub(crate) blocking: bool,
+    pub(crate) is_default: bool,
+    pub(crate) queue: VecDeque<Operation>,
+    /// How many operations were asked for, and how many are done.
+    pub(crate) asked: u64,
+    pub(crate) done: u64,
+    pub(crate) clock: Clock,
+    /// Its number in clocks.
+    pub(crate) actor: u32,
+    /// No handle of it is left; it goes when its work is done.
+    pub(crate) destroyed: bool,
+}
+
+/// Whether a wait for a value is over: flags are 0 for `GEQ`, which is cyclic, 1 `EQ`, 2 `AND`, 3 `NOR`.
+pub(crate) fn is_met(found: u64, value: u64, flags: u32) -> bool {
+    match flags {
+        0 => found.wrapping_sub(value).cast_signed() >= 0,
+        1 => found == value,
+        2 => found & value != 0,
+        _ => !(found | value) != 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_met;
+
+    #[test]
+    fn greater_or_equal_is_cyclic() {
+        assert!(is_met(5, 5, 0) && is_met(6, 5, 0) && !is_met(4, 5, 0));
+        assert!(is_met(i64::MAX.cast_unsigned(), 1 << 40, 0), "the end of all ticks");
+        assert!(!is_met(u64::MAX, 1, 0), "-1 is before 1");
+        assert!(is_met(0, u64::MAX, 0));
+        assert!(is_met(7, 7, 1) && !is_met(8, 7, 1) && is_met(6, 2, 2) && !is_met(4, 2, 2));
+        assert!(is_met(1, 2, 3) && !is_met(u64::MAX, 0, 3));
+    }
+}

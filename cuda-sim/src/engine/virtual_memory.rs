@@ -1,0 +1,167 @@
+//! Memory apart from its addresses: created, exported as a descriptor, imported, mapped, and made accessible.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use super::calls::{Asked, Called, Outcome, done, number};
+use super::memory::{GRANULARITY, Kind, Mapping, Target};
+use super::{Engine, Export};
+use crate::codes;
+use crate::wire::{Call, Value};
+
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
+const VIRTUAL_MEMORY: i32 = 102;
+/// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.
+const BY_DESCRIPTOR: i32 = 103;
+
+fn is_granular(size: u64) -> bool {
+    size > 0 && size.is_multiple_of(GRANULARITY)
+}
+
+impl Engine {
+    pub(super) fn memory_call(&mut self, asked: &Asked, call: Call, file: Option<OwnedFd>) -> Called {
+        let has_it =
+            self.process(asked.process)?.devices.iter().any(|device| device.attribute(VIRTUAL_MEMORY) != 0);
+        if !has_it {
+            return Err(codes::NOT_SUPPORTED);
+        }
+        match call {
+            Call::Reserve { size, alignment, .. } => {
+                if !is_granular(size) || alignment != 0 && !alignment.is_power_of_two() {
+                    return Err(codes::INVALID_VALUE);
+                }
+                let addresses = &mut self.process(asked.process)?.addresses;
+                let at = addresses.take(size, alignment).ok_or(codes::OUT_OF_MEMORY)?;
+                addresses.reserved.insert(at, size);
+                number(at)
+            }
+            Call::AddressFree { address, size } => {
+                let addresses = &mut self.process(asked.process)?.addresses;
+                if addresses.reserved.get(&address) != Some(&size) || addresses.overlaps(address, size) {
+                    return Err(codes::INVALID_VALUE);
+                }
+                addresses.reserved.remove(&address);
+                done()
+            }
+            Call::Create { size, device, handle_types } => self.create(asked, size, device, handle_types),
+            Call::Release { handle } => {
+                self.process(asked.process)?.handles.remove(&handle).ok_or(codes::INVALID_VALUE)?;
+                done()
+            }
+            Call::Map { address, size, offset, handle } => {
+                let process = self.process(asked.process)?;
+                let memory = process.handles.get(&handle).ok_or(codes::INVALID_VALUE)?;
+                let addresses = &process.addresses;
+                let is_wrong = offset != 0
+                    || !is_granular(size)
+                    || size > memory.size
+                    || !address.is_multiple_of(GRANULARITY)
+                    || !addresses.is_reserved(address, size)
+                    || addresses.overlaps(address, size);
+                if is_wrong {
+                    return Err(codes::INVALID_VALUE);
+                }
+                let target = Target::Device(std::rc::Rc::clone(memory));
+                let mapping =
+                    Mapping { start: address, size, target, access: BTreeMap::new(), kind: Kind::Mapped };
+                process.addresses.mapped.insert(address, mapping);
+                done()
+            }
+            Call::Unmap { address, size } => {
+                let addresses = &mut self.process(asked.process)?.addresses;
+                let starts = addresses.exactly(address, size).ok_or(codes::INVALID_VALUE)?;
+                starts.iter().for_each(|start| _ = addresses.mapped.remove(start));
+                addresses.declared.retain(|at, _| !(address..address + size).contains(at));
+                addresses.shared.retain(|at, _| !(address..address + size).contains(at));
+                done()
+            }
+            Call::SetAccess { address, size, device, flags } => {
+                let process = self.process(asked.process)?;
+                let index = process.device(device).ok_or(codes::INVALID_DEVICE)?.index;
+                let starts = process.addresses.exactly(address, size).ok_or(codes::INVALID_VALUE)?;
+                if !matches!(flags, 0 | 1 | 3) {
+                    return Err(codes::INVALID_VALUE);
+                }
+                for start in starts {
+                    if let Some(mapping) = process.addresses.mapped.get_mut(&start) {
+                        mapping.access.insert(index, flags);
+                    }
+                }
+                done()
+            }
+            Call::GetAccess { address, device } => {
+                let process = self.process(asked.process)?;
+                let index = process.device(device).ok_or(codes::INVALID_DEVICE)?.index;
+                let mapping = process.addresses.mapping(address).ok_or(codes::INVALID_VALUE)?;
+                let flags = mapping.access.get(&index).copied().unwrap_or(0);
+                number(u64::from(flags.cast_unsigned()))
+            }
+            Call::Export { handle } => self.export(asked, handle),
+            Call::Import => self.import(asked, file),
+            Call::RetainHandle { address } => {
+                let process = self.process(asked.process)?;
+                let mapping =
+                    process.addresses.mapping(address).filter(|mapping| mapping.kind == Kind::Mapped);
+                let Some(Target::Device(memory)) = mapping.map(|mapping| mapping.target.clone()) else {
+                    return Err(codes::INVALID_VALUE);
+                };
+                let handle = self.fresh();
+                self.process(asked.process)?.handles.insert(handle, memory);
+                number(handle)
+            }
+            Call::HandleProperties { handle } => {
+                let process = self.process(asked.process)?;
+                let memory = process.handles.get(&handle).ok_or(codes::INVALID_VALUE)?;
+                let place = process.devices.iter().position(|device| device.index == memory.device);
+                let place = u64::try_from(place.unwrap_or(0)).unwrap_or(0);
+                let types = u64::from(memory.handle_types.cast_unsigned());
+                Ok(Outcome::Now(Value::Pair(place, types), None))
+            }
+            _ => Err(codes::UNKNOWN),
+        }
+    }
+
+    fn create(&mut self, asked: &Asked, size: u64, device: u32, handle_types: i32) -> Called {
+        let device = self.process(asked.process)?.device(device).ok_or(codes::INVALID_DEVICE)?;
+        if !is_granular(size) || handle_types & !1 != 0 {
+            return Err(codes::INVALID_VALUE);
+        }
+        if handle_types & 1 != 0 && device.attribute(BY_DESCRIPTOR) == 0 {
+            return Err(codes::NOT_SUPPORTED);
+        }
+        let index = device.index;
+        if self.lost.contains(&index) {
+            return Err(codes::LAUNCH_FAILED);
+        }
+        let memory = self.allocate(index, size, handle_types).ok_or(codes::OUT_OF_MEMORY)?;
+        let handle = self.fresh();
+        self.process(asked.process)?.handles.insert(handle, memory);
+        number(handle)
+    }
+
+    fn export(&mut self, asked: &Asked, handle: u64) -> Called {
+        let memory = self.process(asked.process)?.handles.get(&handle).ok_or(codes::INVALID_VALUE)?;
+        if memory.handle_types & 1 == 0 {
+            return Err(codes::INVALID_VALUE);
+        }
+        let allocation = std::rc::Rc::clone(memory);
+        let flags = rustix::pipe::PipeFlags::CLOEXEC;
+        let (reading, end) = rustix::pipe::pipe_with(flags).map_err(|_| codes::OUT_OF_MEMORY)?;
+        let stat = rustix::fs::fstat(&reading).map_err(|_| codes::UNKNOWN)?;
+        self.exports.push(Export { allocation, file: (stat.st_dev, stat.st_ino), end });
+        Ok(Outcome::Now(Value::None, Some(reading)))
+    }
+
+    fn import(&mut self, asked: &Asked, file: Option<OwnedFd>) -> Called {
+        let stat = rustix::fs::fstat(file.ok_or(codes::INVALID_VALUE)?).map_err(|_| codes::INVALID_VALUE)?;
+        let export = self.exports.iter().find(|export| export.file == (stat.st_dev, stat.st_ino));
+        let memory = std::rc::Rc::clone(&export.ok_or(codes::INVALID_VALUE)?.allocation);
+        let sees = self.process(asked.process)?.devices.iter().any(|device| device.index == memory.device);
+        if !sees {
+            return Err(codes::INVALID_DEVICE);
+        }
+        let handle = self.fresh();
+        self.process(asked.process)?.handles.insert(handle, memory);
+        number(handle)
+    }
+}

@@ -1,0 +1,193 @@
+//! A session: an engine of its own, and what its clients have in their environment. For tests.
+
+use crate::sync::{AtomicU64, Ordering};
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use serde_json::Value as Json;
+
+use crate::wire::{self, Call, Reply, Request, Value};
+
+/// How long an engine may take to begin and to end.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What the engine found a program to do that a correct one does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// `race`, `fault`, `unwritten`, `out-of-bounds`, `left`, `destroyed-with-work`, `event-over`, `freed-while-open`,
+    /// `unknown-kernel` or `stuck`.
+    pub kind: String,
+    /// The process that did it.
+    pub pid: u32,
+    /// What it did.
+    pub text: String,
+    /// All of it, as JSON: of a race both operations, with where they were asked for if the clients had `MP_CUDA_SIM_BACKTRACE`.
+    pub line: String,
+}
+
+/// How a session is to be.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    engine: PathBuf,
+    library: PathBuf,
+    settings: Vec<(String, String)>,
+    hidden: Vec<String>,
+}
+
+impl Setup {
+    /// By these two files, which `cargo build -p mp-cuda-sim` makes: `mp-cuda-sim-engine` and `libmp_cuda_sim.so`.
+    #[must_use]
+    pub fn new(engine: &Path, library: &Path) -> Self {
+        Self {
+            engine: engine.to_owned(),
+            library: library.to_owned(),
+            settings: Vec::new(),
+            hidden: Vec::new(),
+        }
+    }
+
+    /// A setting of the engine: `PROFILE`, `MEMORY`, `SEED`, `LAZY_MS`, `LATE_MS`, `EVENTS`, `STUCK_MS`, `LOST_AFTER`.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: impl ToString) -> Self {
+        self.settings.push((format!("MP_CUDA_SIM_{name}"), value.to_string()));
+        self
+    }
+
+    /// The library has no function of this name.
+    #[must_use]
+    pub fn hide(mut self, symbol: &str) -> Self {
+        self.hidden.push(symbol.to_owned());
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// What the system refuses; an engine that doesn't begin.
+    pub fn start(&self) -> io::Result<Session> {
+        // Sessions of one program, which are of no other process.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("mp-cuda-sim-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        let libraries = folder.join("lib");
+        std::fs::create_dir_all(&libraries)?;
+        for name in ["libcuda.so.1", "libcuda.so"] {
+            if self.hidden.is_empty() {
+                std::os::unix::fs::symlink(&self.library, libraries.join(name))?;
+            } else {
+                std::fs::write(libraries.join(name), self.without_hidden()?)?;
+            }
+        }
+        let mut engine = Command::new(&self.engine);
+        engine.arg(&folder).envs(self.settings.iter().map(|(name, value)| (name, value)));
+        let mut engine = engine.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let output = engine.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        let session = Session { engine, folder };
+        if line == "ready\n" { Ok(session) } else { Err(io::Error::other("the engine didn't begin")) }
+    }
+
+    /// The library, with other names in the place of those that are hidden: a look-up of theirs fails.
+    fn without_hidden(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = std::fs::read(&self.library)?;
+        for symbol in &self.hidden {
+            let name = [b"\0", symbol.as_bytes(), b"\0"].concat();
+            let mut found = false;
+            let mut from = 0;
+            while let Some(at) = bytes[from..].windows(name.len()).position(|window| window == name) {
+                bytes[from + at + 1] = b'?';
+                from += at + name.len() - 1;
+                found = true;
+            }
+            if !found {
+                return Err(io::Error::other(format!("the library has no {symbol} to hide")));
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// An engine that runs. Dropped, it ends with all that it has.
+#[derive(Debug)]
+pub struct Session {
+    engine: Child,
+    folder: PathBuf,
+}
+
+impl Session {
+    /// What a client has in its environment: the folder of the library, and the engine's socket.
+    pub fn prepare(&self, client: &mut Command) {
+        client.env("LD_LIBRARY_PATH", self.folder.join("lib"));
+        client.env("MP_CUDA_SIM", self.folder.join("engine"));
+    }
+
+    fn ask(&self, call: Call) -> io::Result<Value> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(self.folder.join("engine"))?)?;
+        wire::send(socket.as_fd(), &Request { context: 0, trace: None, call }, None)?;
+        let (reply, _) = wire::receive::<Reply>(&socket)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(reply.value)
+    }
+
+    /// How much there is of everything: `bytes` (of each device), `processes`, `leaving` (gone, with work that runs on), `streams`,
+    /// `queued`, `exports`, `calls`, `findings`.
+    ///
+    /// # Errors
+    /// The engine is gone.
+    pub fn stats(&self) -> io::Result<Json> {
+        match self.ask(Call::Stats)? {
+            Value::Text(text) => serde_json::from_str(&text).map_err(io::Error::other),
+            _ => Err(io::Error::other("no answer")),
+        }
+    }
+
+    /// A device falls off the bus.
+    ///
+    /// # Errors
+    /// The engine is gone.
+    pub fn lose(&self, device: u32) -> io::Result<()> {
+        self.ask(Call::Lose { device }).map(|_| ())
+    }
+
+    /// What was found up to now.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn findings(&self) -> io::Result<Vec<Finding>> {
+        let text = std::fs::read_to_string(self.folder.join("findings"))?;
+        let read = |line: &str| {
+            let json: Json = serde_json::from_str(line).map_err(io::Error::other)?;
+            let text = |key: &str| json[key].as_str().unwrap_or_default().to_owned();
+            let pid = json["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
+            Ok(Finding { kind: text("kind"), pid, text: text("text"), line: line.to_owned() })
+        };
+        text.lines().map(read).collect()
+    }
+
+    /// The engine's process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.engine.id()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        drop(self.engine.stdin.take());
+        let until = Instant::now() + LIMIT;
+        while matches!(self.engine.try_wait(), Ok(None)) {
+            if Instant::now() >= until {
+                _ = self.engine.kill();
+                _ = self.engine.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        _ = std::fs::remove_dir_all(&self.folder);
+    }
+}

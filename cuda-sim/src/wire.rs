@@ -1,0 +1,347 @@
+//! What client and engine say to each other: one packet asks, one answers, with descriptors beside it. Every call is answered before
+//! it returns, so the engine sees calls in an order that respects messages between processes.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a copy that travel in the packet itself; longer ones lie in a file, whose descriptor travels.
+pub(crate) const INLINE: usize = 32 << 10;
+const PACKET: usize = INLINE + (32 << 10);
+
+/// A device, as a client tells it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DeviceInfo {
+    pub(crate) name: String,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) bytes: u64,
+    /// Numbers of attributes, and their values; all others are 0.
+    pub(crate) attributes: Vec<(i32, i32)>,
+    /// Its number in the engine.
+    pub(crate) index: u32,
+}
+
+/// What a call asks.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// The context that is current on the calling thread; 0: none.
+    pub(crate) context: u64,
+    /// Where the call was made, if the session wants to know.
+    pub(crate) trace: Option<String>,
+    pub(crate) call: Call,
+}
+
+/// Where the bytes of a copy come from.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Source {
+    Inline(Vec<u8>),
+    /// A file beside the packet, and how much of it.
+    File(u64),
+    /// Registered memory of the caller, read when the copy runs.
+    Host(u64),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Call {
+    /// The first word of a process, on a connection that lives as long as it does.
+    Hello {
+        pid: u32,
+        visible: Option<String>,
+    },
+    /// The first word of a thread.
+    Attach {
+        process: u64,
+    },
+    /// A process ends by itself.
+    Bye,
+    /// What a session asks: how much of everything there is.
+    Stats,
+    /// What a session says: this device falls off the bus.
+    Lose {
+        device: u32,
+    },
+
+    PrimaryRetain {
+        device: u32,
+    },
+    PrimaryRelease {
+        device: u32,
+    },
+    ContextSynchronize,
+    ContextDevice,
+    MemInfo,
+
+    Reserve {
+        size: u64,
+        alignment: u64,
+        at: u64,
+    },
+    AddressFree {
+        address: u64,
+        size: u64,
+    },
+    Create {
+        size: u64,
+        device: u32,
+        handle_types: i32,
+    },
+    Release {
+        handle: u64,
+    },
+    Map {
+        address: u64,
+        size: u64,
+        offset: u64,
+        handle: u64,
+    },
+    Unmap {
+        address: u64,
+        size: u64,
+    },
+    SetAccess {
+        address: u64,
+        size: u64,
+        device: u32,
+        flags: i32,
+    },
+    GetAccess {
+        address: u64,
+        device: u32,
+    },
+    Export {
+        handle: u64,
+    },
+    /// With the descriptor beside it.
+    Import,
+    RetainHandle {
+        address: u64,
+    },
+    HandleProperties {
+        handle: u64,
+    },
+
+    Alloc {
+        size: u64,
+    },
+    Free {
+        address: u64,
+    },
+    AddressRange {
+        address: u64,
+    },
+    IpcGetMem {
+        address: u64,
+    },
+    IpcOpenMem {
+        handle: Vec<u8>,
+    },
+    IpcCloseMem {
+        address: u64,
+    },
+    IpcGetEvent {
+        event: u64,
+    },
+    IpcOpenEvent {
+        handle: Vec<u8>,
+    },
+
+    StreamCreate {
+        flags: u32,
+    },
+    StreamDestroy {
+        stream: u64,
+    },
+    StreamQuery {
+        stream: u64,
+    },
+    StreamSynchronize {
+        stream: u64,
+    },
+    StreamWaitEvent {
+        stream: u64,
+        event: u64,
+    },
+    StreamContext {
+        stream: u64,
+    },
+    WriteValue {
+        stream: u64,
+        address: u64,
+        value: u64,
+    },
+    WaitValue {
+        stream: u64,
+        address: u64,
+        value: u64,
+        flags: u32,
+    },
+
+    EventCreate {
+        flags: u32,
+    },
+    EventRecord {
+        event: u64,
+        stream: u64,
+    },
+    EventQuery {
+        event: u64,
+    },
+    EventSynchronize {
+        event: u64,
+    },
+    EventDestroy {
+        event: u64,
+    },
+    EventElapsed {
+        start: u64,
+        end: u64,
+    },
+
+    HostToDevice {
+        to: u64,
+        from: Source,
+        bytes: u64,
+        stream: u64,
+        wait: bool,
+    },
+    /// `host`: registered memory of the caller, written when the copy runs; else the answer has the bytes.
+    DeviceToHost {
+        from: u64,
+        bytes: u64,
+        stream: u64,
+        host: Option<u64>,
+    },
+    DeviceToDevice {
+        to: u64,
+        from: u64,
+        bytes: u64,
+        stream: u64,
+        wait: bool,
+    },
+    Set {
+        to: u64,
+        pattern: Vec<u8>,
+        count: u64,
+        stream: u64,
+        wait: bool,
+    },
+    /// With the file beside it in which the memory is, from `offset`.
+    HostRegister {
+        address: u64,
+        bytes: u64,
+        offset: u64,
+    },
+    HostUnregister {
+        address: u64,
+    },
+    HostDevicePointer {
+        address: u64,
+    },
+    PointerAttribute {
+        attribute: i32,
+        address: u64,
+    },
+
+    ModuleLoad {
+        image: String,
+    },
+    ModuleUnload {
+        module: u64,
+    },
+    ModuleFunction {
+        module: u64,
+        name: String,
+    },
+    Launch {
+        function: u64,
+        grid: [u32; 3],
+        block: [u32; 3],
+        arguments: Vec<Vec<u8>>,
+        stream: u64,
+    },
+
+    /// Of tests: bytes at this address are one piece, which an access must not leave; 0 bytes: no longer.
+    Piece {
+        address: u64,
+        bytes: u64,
+    },
+    /// Of tests: accesses that are not ordered are meant to be here.
+    Shared {
+        address: u64,
+        bytes: u64,
+    },
+}
+
+/// What the engine answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Reply {
+    pub(crate) code: u32,
+    pub(crate) value: Value,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) enum Value {
+    #[default]
+    None,
+    Number(u64),
+    Pair(u64, u64),
+    Bytes(Vec<u8>),
+    /// The file beside it has the bytes.
+    File,
+    Text(String),
+    Hello {
+        process: u64,
+        devices: Vec<DeviceInfo>,
+    },
+    Function {
+        handle: u64,
+        sizes: Vec<u32>,
+    },
+}
+
+/// Sends one packet.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    file: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let bytes = postcard::to_allocvec(message).map_err(io::Error::other)?;
+    let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    let sent = rustix::io::retry_on_intr(|| {
+        sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+    })?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::Error::other("a packet was cut")) }
+}
+
+/// Receives one packet; `None` at the end of the connection.
+pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut bytes = vec![0; PACKET];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let mut file = None;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            file = files.last().or(file);
+        }
+    }
+    let message = postcard::from_bytes(&bytes[..received.bytes]).map_err(io::Error::other)?;
+    Ok(Some((message, file)))
+}

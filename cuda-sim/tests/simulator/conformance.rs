@@ -1,0 +1,38 @@
+//! The log of the conformance program, as the simulator answers; a GPU's is to be compared with it.
+
+use std::path::Path;
+
+use crate::support::{Client, kinds, setup};
+
+#[path = "../../examples/conformance/log.rs"]
+mod log;
+
+pub(crate) use log::log;
+
+/// Of the log that is kept, where it differs.
+fn difference(kept: &str, now: &str) -> Vec<String> {
+    let (mut kept, mut now) = (kept.lines(), now.lines());
+    let mut differ = Vec::new();
+    loop {
+        match (kept.next(), now.next()) {
+            (None, None) => return differ,
+            (a, b) if a == b => {}
+            (a, b) => differ.push(format!("kept {a:?}, now {b:?}")),
+        }
+    }
+}
+
+#[test]
+fn the_log_of_the_conformance_program_is_as_kept() {
+    let session = setup().start().unwrap();
+    let now = Client::bare(Some(&session), &[]).call("conformance", &[], &[]).bytes;
+    let now = String::from_utf8(now).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance.txt");
+    if std::env::var_os("MP_WRITE").is_some() {
+        std::fs::write(&path, &now).unwrap();
+    }
+    let kept = std::fs::read_to_string(path).unwrap();
+    assert_eq!(difference(&kept, &now), [""; 0], "MP_WRITE=1 writes it anew");
+    // Its own last part, and nothing else.
+    assert_eq!(kinds(&session), ["fault"]);
+}

@@ -1,0 +1,229 @@
+//! Streams, events and words: what is bound when, what waits for what, and that nothing runs before it has to.
+
+use mp_cuda_sim::codes;
+use mp_cuda_sim::session::Session;
+
+use crate::support::{Client, UNIT, file, kinds, nothing_found, setup, until};
+
+/// A session in which nothing runs by the time that passes.
+fn lazy() -> Session {
+    setup().set("LAZY_MS", 60_000).start().unwrap()
+}
+
+#[test]
+fn calls_need_a_context_and_its_objects() {
+    let session = setup().start().unwrap();
+    let a = Client::bare(Some(&session), &[]);
+    assert_eq!(a.code("cuDeviceGetCount", &[]), codes::NOT_INITIALIZED);
+    assert_eq!(a.code("cuInit", &[1]), codes::INVALID_VALUE);
+    a.ok("cuInit", &[0]);
+    assert_eq!(a.code("cuStreamCreate", &[1]), codes::INVALID_CONTEXT);
+    assert_eq!(a.code("cuDevicePrimaryCtxRetain", &[3]), codes::INVALID_DEVICE);
+    let context = a.ok("cuDevicePrimaryCtxRetain", &[0]);
+    assert_eq!(a.ok("cuDevicePrimaryCtxRetain", &[0]), context);
+    a.ok("cuCtxSetCurrent", &[context]);
+    let stream = a.stream();
+    assert_eq!([stream, 0].map(|stream| a.ok("cuStreamGetCtx", &[stream])), [context; 2]);
+    a.ok("cuStreamDestroy", &[stream]);
+    assert_eq!(a.code("cuStreamSynchronize", &[stream]), codes::INVALID_HANDLE);
+    assert_eq!(a.code("cuEventRecord", &[stream, 0]), codes::INVALID_HANDLE);
+    // The last release ends the context with all that is in it.
+    let memory = a.ok("cuMemAlloc", &[100]);
+    a.ok("cuDevicePrimaryCtxRelease", &[0]);
+    assert_eq!(a.code("cuMemFree", &[memory]), 0, "retained twice, released once");
+    a.ok("cuMemAlloc", &[100]);
+    a.ok("cuDevicePrimaryCtxRelease", &[0]);
+    assert_eq!(a.code("cuStreamCreate", &[1]), codes::INVALID_CONTEXT);
+    until(&session, "bytes", 0);
+}
+
+#[test]
+fn a_copy_of_the_process_is_refused() {
+    let session = setup().start().unwrap();
+    let a = Client::new(&session);
+    assert_eq!(a.ok("fork", &[]), u64::from(codes::NOT_INITIALIZED));
+    // And its original goes on, and its end is seen, though a copy lives that has its descriptors.
+    a.stream();
+    let copy = a.copy();
+    a.kill();
+    until(&session, "processes", 0);
+    drop(copy);
+}
+
+#[test]
+fn nothing_runs_before_it_has_to() {
+    let session = lazy();
+    let a = Client::new(&session);
+    let (host, device) = a.register(&file(4096), 4096);
+    let (one, two) = (a.stream(), a.stream());
+    a.ok("cuStreamWriteValue64", &[one, device, 1]);
+    a.ok("cuStreamWriteValue64", &[two, device + 8, 1]);
+    assert_eq!((a.code("cuStreamQuery", &[one]), a.ok("load", &[host])), (codes::NOT_READY, 0));
+    // What a host waits for, and nothing else.
+    a.ok("cuStreamSynchronize", &[one]);
+    assert_eq!((a.ok("load", &[host]), a.ok("load", &[host + 8])), (1, 0));
+    a.ok("cuCtxSynchronize", &[]);
+    assert_eq!(a.ok("load", &[host + 8]), 1);
+    // What is due runs by itself.
+    let session = setup().set("LAZY_MS", 1).start().unwrap();
+    let b = Client::new(&session);
+    let stream = b.stream();
+    let at = b.ok("cuMemAlloc", &[4000]);
+    b.fill(stream, at, 1000, 1.0);
+    until(&session, "queued", 0);
+}
+
+#[test]
+fn an_event_is_bound_when_it_is_waited_for() {
+    let session = lazy();
+    let a = Client::new(&session);
+    let (host, device) = a.register(&file(4096), 4096);
+    let [one, two, event] = [a.stream(), a.stream(), a.ok("cuEventCreate", &[2])];
+    assert_eq!(a.code("cuEventQuery", &[event]), 0, "never recorded");
+    a.ok("cuStreamWaitEvent", &[two, event]);
+    a.ok("cuStreamWriteValue64", &[one, device, 1]);
+    a.ok("cuEventRecord", &[event, one]);
+    a.ok("cuStreamWaitEvent", &[two, event]);
+    a.ok("cuStreamWriteValue64", &[two, device + 8, 1]);
+    // A later record changes nothing for the wait.
+    a.ok("cuStreamWaitValue64", &[one, device + 16, 1, 0]);
+    a.ok("cuEventRecord", &[event, one]);
+    assert_eq!(a.code("cuEventQuery", &[event]), codes::NOT_READY);
+    a.ok("cuStreamSynchronize", &[two]);
+    assert_eq!(
+        (a.ok("load", &[host]), a.ok("load", &[host + 8])),
+        (1, 1),
+        "what was before the record ran first"
+    );
+    a.begin("cuEventSynchronize", &[event]);
+    assert!(!a.is_over_within(20), "the last record counts");
+    let b = Client::new(&session);
+    drop(b);
+    drop(a);
+    nothing_found(&session);
+}
+
+#[test]
+fn the_default_stream_waits_for_streams_that_do_not_forbid_it() {
+    let session = lazy();
+    let a = Client::new(&session);
+    let (host, device) = a.register(&file(4096), 4096);
+    let [blocking, free] = [a.ok("cuStreamCreate", &[0]), a.stream()];
+    a.ok("cuStreamWriteValue64", &[blocking, device, 1]);
+    a.ok("cuStreamWriteValue64", &[free, device + 8, 1]);
+    a.ok("cuStreamWriteValue64", &[0, device + 16, 1]);
+    a.ok("cuStreamSynchronize", &[0]);
+    let words = [0, 8, 16].map(|offset| a.ok("load", &[host + offset]));
+    assert_eq!(words, [1, 0, 1]);
+    a.ok("cuStreamWriteValue64", &[0, device + 24, 1]);
+    a.ok("cuStreamWriteValue64", &[blocking, device + 32, 1]);
+    a.ok("cuStreamSynchronize", &[blocking]);
+    assert_eq!(a.ok("load", &[host + 24]), 1, "and they for it");
+}
+
+#[test]
+fn events_between_processes_have_their_rules() {
+    let session = setup().set("LAZY_MS", 60_000).set("EVENTS", 3).start().unwrap();
+    let (a, b) = (Client::new(&session), Client::new(&session));
+    assert_eq!(a.code("cuEventCreate", &[4]), codes::INVALID_VALUE, "with timing");
+    let event = a.ok("cuEventCreate", &[6]);
+    let handle = a.call("cuIpcGetEventHandle", &[event], &[]).bytes;
+    let plain = a.ok("cuEventCreate", &[2]);
+    assert_eq!(a.code("cuIpcGetEventHandle", &[plain]), codes::INVALID_HANDLE);
+    assert_ne!(a.call("cuIpcOpenEventHandle", &[], &handle).code, 0, "its own");
+    let there = b.call("cuIpcOpenEventHandle", &[], &handle).number;
+    // Recorded by one, waited for by the other.
+    let (ours, theirs) = (a.stream(), b.stream());
+    let (host, device) = a.register(&file(4096), 4096);
+    a.ok("cuStreamWriteValue64", &[ours, device, 1]);
+    a.ok("cuEventRecord", &[event, ours]);
+    b.ok("cuStreamWaitEvent", &[theirs, there]);
+    b.ok("cuStreamSynchronize", &[theirs]);
+    assert_eq!(a.ok("load", &[host]), 1);
+    a.ok("cuEventCreate", &[6]);
+    let last = a.ok("cuEventCreate", &[6]);
+    assert_eq!(a.code("cuEventCreate", &[6]), codes::OUT_OF_MEMORY, "of such events there are so few");
+    a.ok("cuEventDestroy", &[last]);
+    a.ok("cuEventCreate", &[6]);
+    nothing_found(&session);
+    // Its maker is gone: what the event does is undefined, and here it never ends.
+    a.kill();
+    until(&session, "processes", 1);
+    b.ok("cuStreamWaitEvent", &[theirs, there]);
+    assert_eq!(kinds(&session), ["event-over"]);
+    b.begin("cuStreamSynchronize", &[theirs]);
+    assert!(!b.is_over_within(30));
+}
+
+#[test]
+fn an_event_of_another_context_is_refused() {
+    let session = setup().set("PROFILE", "two-gpus").start().unwrap();
+    let a = Client::new(&session);
+    let event = a.ok("cuEventCreate", &[2]);
+    let second = a.ok("cuDevicePrimaryCtxRetain", &[1]);
+    a.ok("cuCtxSetCurrent", &[second]);
+    let stream = a.stream();
+    assert_eq!(a.code("cuEventRecord", &[event, stream]), codes::INVALID_HANDLE);
+    assert_eq!(a.code("cuStreamWaitEvent", &[stream, event]), 0, "waiting is no matter of contexts");
+}
+
+#[test]
+fn waits_for_values_go_round() {
+    let session = lazy();
+    let a = Client::new(&session);
+    let (host, device) = a.register(&file(4096), 4096);
+    let stream = a.stream();
+    let last = i64::MAX.cast_unsigned();
+    // The end of all ticks: a wait for any of them is over.
+    a.ok("store", &[host, last]);
+    a.ok("cuStreamWaitValue64", &[stream, device, 1 << 40, 0]);
+    a.ok("cuStreamSynchronize", &[stream]);
+    // The largest number is before the first tick.
+    a.ok("store", &[host, u64::MAX]);
+    a.ok("cuStreamWaitValue64", &[stream, device, 1, 0]);
+    a.begin("cuStreamSynchronize", &[stream]);
+    assert!(!a.is_over_within(20));
+    drop(a);
+    let b = Client::new(&session);
+    let (_, device) = b.register(&file(4096), 4096);
+    let stream = b.stream();
+    assert_eq!(
+        b.code("cuStreamWaitValue64", &[stream, device + 4, 1, 0]),
+        codes::INVALID_VALUE,
+        "not aligned"
+    );
+    assert_eq!(b.code("cuStreamWaitValue64", &[stream, device, 1, 9]), codes::INVALID_VALUE);
+    assert_eq!(b.code("cuStreamWriteValue64", &[stream, 4096, 1]), codes::INVALID_VALUE, "nothing is there");
+}
+
+#[test]
+fn a_chain_through_three_processes_runs_when_its_end_is_waited_for() {
+    let session = lazy();
+    let clients = [(); 3].map(|()| Client::new(&session));
+    let shared = file(4096);
+    let (handle, at) = clients[0].memory(UNIT);
+    let export = clients[0].export(handle);
+    let mut last = 0;
+    for (i, client) in clients.iter().enumerate() {
+        let i = i as u64;
+        let at = if i == 0 { at } else { client.map(client.import(&export).number, UNIT) };
+        let (_, clock) = client.register(&shared, 4096);
+        let stream = client.stream();
+        if i == 0 {
+            client.fill(stream, at, 1 << 18, 1.0);
+        } else {
+            client.ok("cuStreamWaitValue64", &[stream, clock, i, 0]);
+            let function = client.kernel("mul_f32");
+            client.ok("cuLaunchKernel", &[function, stream, at, at, 1 << 18, u64::from(3_f32.to_bits())]);
+        }
+        client.ok("cuStreamWriteValue64", &[stream, clock, i + 1]);
+        last = stream;
+        if i == 2 {
+            client.ok("cuStreamSynchronize", &[last]);
+            let ends = [at, at + (1 << 20) - 4000].map(|from| client.floats(from, 1000));
+            assert!(ends.iter().flatten().all(|value| *value == 9.0));
+        }
+    }
+    assert_ne!(last, 0);
+    nothing_found(&session);
+}

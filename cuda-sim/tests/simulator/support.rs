@@ -1,0 +1,338 @@
+//! Sessions, and clients that a test tells call by call what to do.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicU64;
+
+use mp_cuda_sim::session::{Finding, Session, Setup};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The unit of memory, and of the slabs of these tests.
+pub(crate) const UNIT: u64 = 2 << 20;
+
+/// One call.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Asked {
+    pub(crate) call: String,
+    pub(crate) numbers: Vec<u64>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Its result, what it wrote by pointers, and the bytes that it brought.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) code: u32,
+    pub(crate) number: u64,
+    pub(crate) other: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+pub(crate) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, file: Option<BorrowedFd<'_>>) {
+    let bytes = postcard::to_allocvec(message).unwrap();
+    let files: Vec<_> = file.into_iter().collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+}
+
+pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Option<(T, Option<OwnedFd>)> {
+    let mut bytes = vec![0; 192 << 10];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got =
+        recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
+    if got.bytes == 0 {
+        return None;
+    }
+    let mut files = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    let file = files.next();
+    Some((postcard::from_bytes(&bytes[..got.bytes]).unwrap(), file))
+}
+
+/// The files that cargo has built.
+pub(crate) fn setup() -> Setup {
+    let engine = Path::new(env!("CARGO_BIN_EXE_mp-cuda-sim-engine"));
+    // What was built for the tests is in `deps`; beside the engine is what `cargo build` has put there, which may be older.
+    let library = engine.parent().unwrap().join("deps/libmp_cuda_sim.so");
+    assert!(library.exists(), "{} is not built", library.display());
+    Setup::new(engine, &library)
+}
+
+/// A process that calls the driver of a session.
+#[derive(Debug)]
+pub(crate) struct Client {
+    child: Child,
+    socket: OwnedFd,
+    /// It has begun a call whose answer was not read yet.
+    busy: Cell<bool>,
+}
+
+impl Client {
+    pub(crate) fn bare(session: Option<&Session>, env: &[(&str, &str)]) -> Self {
+        let (socket, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "client::client", "--nocapture"]).env("MP_SIM_CLIENT", "1");
+        command.env_remove("MP_CUDA_SIM").env_remove("CUDA_VISIBLE_DEVICES");
+        if let Some(session) = session {
+            session.prepare(&mut command);
+        }
+        for (name, value) in env {
+            // An empty value: not there.
+            if value.is_empty() {
+                command.env_remove(name)
+            } else {
+                command.env(name, value)
+            };
+        }
+        let child = command.stdin(theirs).stdout(Stdio::null()).spawn().unwrap();
+        Self { child, socket, busy: Cell::new(false) }
+    }
+
+    /// One that has called `cuInit`, with the context of its first device current.
+    pub(crate) fn new(session: &Session) -> Self {
+        Self::with(session, &[])
+    }
+
+    pub(crate) fn with(session: &Session, env: &[(&str, &str)]) -> Self {
+        let client = Self::bare(Some(session), env);
+        client.ok("cuInit", &[0]);
+        let context = client.ok("cuDevicePrimaryCtxRetain", &[0]);
+        client.ok("cuCtxSetCurrent", &[context]);
+        client
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Begins a call.
+    pub(crate) fn begin(&self, call: &str, numbers: &[u64]) {
+        self.begin_with(call, numbers, &[], None);
+    }
+
+    fn begin_with(&self, call: &str, numbers: &[u64], bytes: &[u8], file: Option<BorrowedFd<'_>>) {
+        assert!(!self.busy.replace(true), "one call after another");
+        let asked = Asked { call: call.to_owned(), numbers: numbers.to_vec(), bytes: bytes.to_vec() };
+        send(self.socket.as_fd(), &asked, file);
+    }
+
+    /// Whether the call that was begun is over within this time.
+    pub(crate) fn is_over_within(&self, milliseconds: u64) -> bool {
+        let time = Timespec { tv_sec: 0, tv_nsec: i64::try_from(milliseconds).unwrap() * 1_000_000 };
+        poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&time)).unwrap() > 0
+    }
+
+    /// The answer of the call that was begun.
+    #[track_caller]
+    pub(crate) fn end(&self) -> (Answer, Option<OwnedFd>) {
+        self.try_end().expect("the client has ended")
+    }
+
+    #[track_caller]
+    fn try_end(&self) -> Option<(Answer, Option<OwnedFd>)> {
+        let time = Timespec { tv_sec: i64::try_from(mp_harness::DEADLINE.as_secs()).unwrap(), tv_nsec: 0 };
+        let there = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&time)).unwrap();
+        assert!(there > 0, "no answer by the deadline");
+        self.busy.set(false);
+        receive(self.socket.as_fd())
+    }
+
+    /// A call, and its answer whatever it is.
+    #[track_caller]
+    pub(crate) fn call(&self, call: &str, numbers: &[u64], bytes: &[u8]) -> Answer {
+        self.begin_with(call, numbers, bytes, None);
+        self.end().0
+    }
+
+    /// A call that succeeds; the number that it wrote.
+    #[track_caller]
+    pub(crate) fn ok(&self, call: &str, numbers: &[u64]) -> u64 {
+        let answer = self.call(call, numbers, &[]);
+        assert_eq!(answer.code, 0, "{call} {numbers:x?}");
+        answer.number
+    }
+
+    /// The result of a call.
+    #[track_caller]
+    pub(crate) fn code(&self, call: &str, numbers: &[u64]) -> u32 {
+        self.call(call, numbers, &[]).code
+    }
+
+    /// A call that ends the process.
+    #[track_caller]
+    pub(crate) fn dies_in(mut self, call: &str, numbers: &[u64]) -> ExitStatus {
+        self.begin(call, numbers);
+        assert!(self.try_end().is_none(), "{call} returned");
+        self.child.wait().unwrap()
+    }
+
+    pub(crate) fn export(&self, handle: u64) -> OwnedFd {
+        self.begin("cuMemExportToShareableHandle", &[handle]);
+        let (answer, file) = self.end();
+        assert_eq!(answer.code, 0);
+        file.unwrap()
+    }
+
+    pub(crate) fn import(&self, file: &OwnedFd) -> Answer {
+        self.begin_with("cuMemImportFromShareableHandle", &[], &[], Some(file.as_fd()));
+        self.end().0
+    }
+
+    /// Has the client make a copy of itself, which lives until the returned end of a pipe is dropped.
+    pub(crate) fn copy(&self) -> OwnedFd {
+        let (reading, writing) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        self.begin_with("copy", &[], &[], Some(reading.as_fd()));
+        assert_eq!(self.end().0.code, 0);
+        writing
+    }
+
+    /// Maps a file, and registers it: the host's address, and the device's.
+    pub(crate) fn register(&self, file: &OwnedFd, bytes: u64) -> (u64, u64) {
+        self.begin_with("map", &[bytes], &[], Some(file.as_fd()));
+        let host = self.end().0.number;
+        self.ok("cuMemHostRegister", &[host, bytes]);
+        (host, self.ok("cuMemHostGetDevicePointer", &[host]))
+    }
+
+    /// Memory of the first device, mapped and accessible: handle and address.
+    pub(crate) fn memory(&self, size: u64) -> (u64, u64) {
+        let handle = self.ok("cuMemCreate", &[size, 0]);
+        (handle, self.map(handle, size))
+    }
+
+    pub(crate) fn map(&self, handle: u64, size: u64) -> u64 {
+        let at = self.ok("cuMemAddressReserve", &[size, 0]);
+        self.ok("cuMemMap", &[at, size, 0, handle]);
+        self.ok("cuMemSetAccess", &[at, size, 0, 3]);
+        at
+    }
+
+    pub(crate) fn stream(&self) -> u64 {
+        self.ok("cuStreamCreate", &[1])
+    }
+
+    /// A kernel of the simulator's image.
+    pub(crate) fn kernel(&self, name: &str) -> u64 {
+        let image = mp_cuda_sim::KERNELS.trim_end_matches('\0');
+        let module = self.call("cuModuleLoadData", &[], image.as_bytes());
+        assert_eq!(module.code, 0);
+        let function = self.call("cuModuleGetFunction", &[module.number], name.as_bytes());
+        assert_eq!(function.code, 0, "{name}");
+        function.number
+    }
+
+    /// Fills `n` floats.
+    pub(crate) fn fill(&self, stream: u64, to: u64, n: u64, value: f32) {
+        let function = self.kernel("fill_f32");
+        self.ok("cuLaunchKernel", &[function, stream, to, n, u64::from(value.to_bits())]);
+    }
+
+    /// `n` floats of the device.
+    #[track_caller]
+    pub(crate) fn floats(&self, from: u64, n: u64) -> Vec<f32> {
+        let answer = self.call("cuMemcpyDtoH", &[from, n * 4], &[]);
+        assert_eq!(answer.code, 0);
+        answer.bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect()
+    }
+
+    /// Ends it by SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Ends it as a program ends by itself.
+    pub(crate) fn leave(mut self) {
+        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// A number of the session's statistics.
+pub(crate) fn stat(session: &Session, name: &str) -> u64 {
+    let stats = session.stats().unwrap();
+    let value = &stats[name];
+    value.as_u64().or_else(|| value[0].as_u64()).unwrap()
+}
+
+/// Waits until a number of the session's statistics is this one.
+#[track_caller]
+pub(crate) fn until(session: &Session, name: &str, wanted: u64) {
+    mp_harness::eventually(&format!("{name} is {wanted}"), || stat(session, name) == wanted);
+}
+
+/// The kinds of what was found, sorted.
+pub(crate) fn kinds(session: &Session) -> Vec<String> {
+    let mut kinds: Vec<String> =
+        session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
+    kinds.sort();
+    kinds
+}
+
+#[track_caller]
+pub(crate) fn nothing_found(session: &Session) {
+    assert_eq!(session.findings().unwrap(), [] as [Finding; 0]);
+}
+
+/// A file in memory.
+pub(crate) fn file(bytes: u64) -> OwnedFd {
+    let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, bytes).unwrap();
+    file
+}
+
+/// Maps a file for as long as the process lives.
+pub(crate) fn map(file: BorrowedFd<'_>, bytes: usize) -> u64 {
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, which stays.
+    let at = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) };
+    at.unwrap().expose_provenance() as u64
+}
+
+/// A word of memory that this process has mapped.
+pub(crate) fn word(address: u64) -> &'static AtomicU64 {
+    let at = std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap());
+    // SAFETY: `map` gave the address, and what it maps stays.
+    unsafe { AtomicU64::from_ptr(at) }
+}
+
+/// Whether the processor can read at an address.
+pub(crate) fn touches(address: u64) -> bool {
+    let at = std::ptr::with_exposed_provenance::<u8>(usize::try_from(address).unwrap());
+    let (_reading, writing) = rustix::pipe::pipe().unwrap();
+    // SAFETY: the kernel reads there, and says if it can't.
+    unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&writing), at.cast(), 1) == 1 }
+}
+
+/// A descriptor that the driver gave.
+pub(crate) fn own(file: RawFd) -> OwnedFd {
+    // SAFETY: the driver made it for its caller.
+    unsafe { OwnedFd::from_raw_fd(file) }
+}

@@ -1,0 +1,194 @@
+//! GPUs, each known by its identity.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::driver::Driver;
+use crate::driver::context::{Bound, Primary};
+use crate::error::{Error, Result};
+use crate::uuid::Uuid;
+
+/// What a device and its driver can do, of what sharing between processes needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attributes {
+    /// Virtual memory management: memory apart from its addresses (102).
+    pub virtual_memory: bool,
+    /// Such memory can be exported as a file descriptor (103).
+    pub memory_by_descriptor: bool,
+    /// Streams write 64-bit words, and wait for them (122).
+    pub memory_operations: bool,
+    /// Memory of the process can be registered (99).
+    pub host_registration: bool,
+    /// Events can be opened by other processes (125).
+    pub events_between_processes: bool,
+    /// Compute capability.
+    pub compute: (u32, u32),
+}
+
+/// A GPU that this process sees.
+///
+/// ```no_run
+/// use mp_cuda::Device;
+///
+/// let first = Device::new(0)?;
+/// let same = Device::by_uuid(first.uuid())?; // its number may be another one in another process
+/// assert_eq!(first, same);
+/// # Ok::<(), mp_cuda::Error>(())
+/// ```
+///
+/// It keeps the device's primary context, which cudarc, torch and the CUDA runtime use as well; it is ended with the last user of
+/// it in this process. A clone is the same device. Calls make the context current for as long as they last.
+///
+/// In a copy of a process by `fork`, each call returns [`Error::Forked`] and dropping it does nothing.
+#[doc(alias = "torch.device")]
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    uuid: Uuid,
+    /// The driver's number of it, in this process.
+    number: c_int,
+    primary: Primary,
+}
+
+impl Device {
+    /// The device of this number among those that this process sees, from 0.
+    ///
+    /// # Errors
+    /// No driver or device, each with what to do; [`InvalidDevice`](Error::InvalidDevice) for a number that is none;
+    /// [`Forked`](Error::Forked) in a copy of a process that had used the driver.
+    #[doc(alias = "cuDeviceGet")]
+    pub fn new(ordinal: u32) -> Result<Self> {
+        let driver = Driver::get()?;
+        let count = driver.device_count()?;
+        if count == 0 {
+            return Err(Error::NoDevice);
+        }
+        if ordinal >= count {
+            return Err(Error::InvalidDevice { ordinal, count });
+        }
+        let number = driver.device_get(ordinal)?;
+        Self::of(driver, number, Primary::retain(driver, number)?)
+    }
+
+    pub(crate) fn of(driver: &Driver, number: c_int, primary: Primary) -> Result<Self> {
+        let uuid = Uuid(driver.device_uuid(number)?);
+        Ok(Self(Arc::new(Inner { uuid, number, primary })))
+    }
+
+    /// The device of this identity, whichever number it has here.
+    ///
+    /// # Errors
+    /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see it; and as [`new`](Self::new).
+    pub fn by_uuid(uuid: Uuid) -> Result<Self> {
+        let driver = Driver::get()?;
+        let mut visible = Vec::new();
+        for ordinal in 0..driver.device_count()? {
+            let number = driver.device_get(ordinal)?;
+            let one = Uuid(driver.device_uuid(number)?);
+            if one == uuid {
+                return Self::of(driver, number, Primary::retain(driver, number)?);
+            }
+            visible.push(one);
+        }
+        Err(Error::UnknownDevice { uuid, visible })
+    }
+
+    /// All devices that this process sees, in the order of their numbers.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); that there is none is [`NoDevice`](Error::NoDevice).
+    pub fn all() -> Result<Vec<Self>> {
+        (0..Self::count()?).map(Self::new).collect()
+    }
+
+    /// How many devices this process sees.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[doc(alias = "torch.cuda.device_count")]
+    pub fn count() -> Result<u32> {
+        Driver::get()?.device_count()
+    }
+
+    /// Its identity.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.0.uuid
+    }
+
+    /// What NVIDIA calls it.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    #[doc(alias = "torch.cuda.get_device_name")]
+    pub fn name(&self) -> Result<String> {
+        Driver::get()?.device_name(self.0.number)
+    }
+
+    /// How much memory it has, in bytes.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn total_memory(&self) -> Result<u64> {
+        Driver::get()?.total_memory(self.0.number)
+    }
+
+    /// How much of its memory is free now, in bytes, for all processes.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    #[doc(alias = "torch.cuda.mem_get_info")]
+    pub fn free_memory(&self) -> Result<u64> {
+        Ok(self.bind()?.memory()?.0)
+    }
+
+    /// Whether its streams can reach memory of another device.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    #[doc(alias = "torch.cuda.can_device_access_peer")]
+    pub fn can_access(&self, other: &Self) -> Result<bool> {
+        Driver::get()?.can_access_peer(self.0.number, other.0.number)
+    }
+
+    /// What it can do.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn attributes(&self) -> Result<Attributes> {
+        let driver = Driver::get()?;
+        let get = |attribute| driver.attribute(attribute, self.0.number);
+        let has = |attribute| get(attribute).map(|value| value != 0);
+        let number = |attribute| get(attribute).map(|value| u32::try_from(value).unwrap_or(0));
+        Ok(Attributes {
+            virtual_memory: has(102)?,
+            memory_by_descriptor: has(103)?,
+            memory_operations: has(122)?,
+            host_registration: has(99)?,
+            events_between_processes: has(125)?,
+            compute: (number(75)?, number(76)?),
+        })
+    }
+
+    /// The driver, with this device's context current on this thread.
+    pub(crate) fn bind(&self) -> Result<Bound<'_>> {
+        self.0.primary.bind()
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        self.uuid() == other.uuid()
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device").field("uuid", &self.0.uuid).field("number", &self.0.number).finish()
+    }
+}

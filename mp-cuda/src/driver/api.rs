@@ -1,0 +1,251 @@
+//! The table of the driver's functions: their names as symbols of `libcuda.so.1`, their types, and which of them every driver has
+//! to have. Results are numbers: see [`codes`](crate::codes).
+//!
+//! # Safety
+//! Unsafe, because it says which type a symbol of a foreign library has; sound, because
+//! - each type is that of the driver's header, written down once, here;
+//! - the simulator's functions are declared apart from these, and its tests call them by this table.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use libloading::Library;
+
+use crate::error::Error;
+
+/// An object of the driver (a context, a stream, an event, a module, a function): its address in the driver's memory, which is never
+/// looked into here.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle(pub *mut c_void);
+
+// SAFETY: the address is passed to the driver and compared, by any thread; the driver's functions may be called by all threads.
+unsafe impl Send for Handle {}
+// SAFETY: likewise.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// No object; as a stream, the default stream.
+    pub const NULL: Self = Self(std::ptr::null_mut());
+}
+
+/// Where memory is: `kind` 1 is a device, `id` its number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Location {
+    /// `CUmemLocationType`.
+    pub kind: c_int,
+    /// The number of the device.
+    pub id: c_int,
+}
+
+/// What memory is asked for (`CUmemAllocationProp`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AllocationProp {
+    /// 1: pinned.
+    pub kind: c_int,
+    /// Bits; 1: as a file descriptor.
+    pub handle_types: c_int,
+    /// Where.
+    pub location: Location,
+    /// Null.
+    pub win32: *mut c_void,
+    /// Compression, RDMA, usage.
+    pub flags: [u8; 8],
+}
+
+impl AllocationProp {
+    /// Memory of a device that can be exported as a descriptor.
+    #[must_use]
+    pub fn shareable(device: i32) -> Self {
+        let location = Location { kind: 1, id: device };
+        Self { kind: 1, handle_types: 1, location, win32: std::ptr::null_mut(), flags: [0; 8] }
+    }
+}
+
+/// Which device may reach a mapping, and how (`CUmemAccessDesc`): 1 reads, 3 also writes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AccessDesc {
+    /// The device that reaches it.
+    pub location: Location,
+    /// `CUmemAccess_flags`.
+    pub flags: c_int,
+}
+
+/// The name of memory or of an event in other processes (`CUipcMemHandle`, `CUipcEventHandle`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IpcHandle(pub [u8; 64]);
+
+/// The table's type and how it is filled: `fn` for what each driver has to have, `optional fn` for what there may be.
+macro_rules! table {
+    ($($kind:ident fn $name:ident ( $($argument:ident : $type:ty),* $(,)? );)*) => {
+        /// The driver's functions, by the names of their symbols, which [NVIDIA's manual](https://docs.nvidia.com/cuda/cuda-driver-api/)
+        /// explains. All are thread-safe.
+        #[allow(non_snake_case)]
+        #[derive(Debug)]
+        pub struct Api {
+            $(
+                #[doc = concat!("`", stringify!($name), "`")]
+                pub $name: table!(@type $kind unsafe extern "C" fn($($argument: $type),*) -> u32),
+            )*
+        }
+
+        impl Api {
+            /// Looks all functions up; the name of the first one that is missing and has to be there is the error.
+            ///
+            /// # Safety
+            /// The library's functions of these names have the types that the CUDA driver's have.
+            pub unsafe fn load(library: &Library) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $(
+                        $name: {
+                            // SAFETY: the caller vouches for the type.
+                            let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
+                            table!(@take $kind $name found)
+                        },
+                    )*
+                })
+            }
+        }
+    };
+    (@type required $type:ty) => { $type };
+    (@type optional $type:ty) => { Option<$type> };
+    (@take required $name:ident $found:ident) => { *$found.map_err(|_| stringify!($name))? };
+    (@take optional $name:ident $found:ident) => { $found.ok().map(|symbol| *symbol) };
+}
+
+table! {
+    required fn cuInit(flags: c_uint);
+    required fn cuDriverGetVersion(version: *mut c_int);
+    required fn cuGetErrorName(code: u32, name: *mut *const c_char);
+    required fn cuGetErrorString(code: u32, text: *mut *const c_char);
+    required fn cuDeviceGetCount(count: *mut c_int);
+    required fn cuDeviceGet(device: *mut c_int, ordinal: c_int);
+    required fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int);
+    optional fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int);
+    optional fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int);
+    required fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int);
+    required fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int);
+    required fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int);
+
+    required fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
+    required fn cuDevicePrimaryCtxRelease_v2(device: c_int);
+    required fn cuCtxGetCurrent(context: *mut Handle);
+    required fn cuCtxSetCurrent(context: Handle);
+    required fn cuCtxPushCurrent_v2(context: Handle);
+    required fn cuCtxPopCurrent_v2(context: *mut Handle);
+    required fn cuCtxGetDevice(device: *mut c_int);
+    required fn cuCtxSynchronize();
+    required fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+
+    optional fn cuMemGetAllocationGranularity(granularity: *mut usize, prop: *const AllocationProp, option: c_int);
+    optional fn cuMemAddressReserve(address: *mut u64, size: usize, alignment: usize, at: u64, flags: u64);
+    optional fn cuMemAddressFree(address: u64, size: usize);
+    optional fn cuMemCreate(handle: *mut u64, size: usize, prop: *const AllocationProp, flags: u64);
+    optional fn cuMemRelease(handle: u64);
+    optional fn cuMemMap(address: u64, size: usize, offset: usize, handle: u64, flags: u64);
+    optional fn cuMemUnmap(address: u64, size: usize);
+    optional fn cuMemSetAccess(address: u64, size: usize, access: *const AccessDesc, count: usize);
+    optional fn cuMemGetAccess(flags: *mut u64, location: *const Location, address: u64);
+    optional fn cuMemExportToShareableHandle(shareable: *mut c_void, handle: u64, kind: c_int, flags: u64);
+    optional fn cuMemImportFromShareableHandle(handle: *mut u64, shareable: *mut c_void, kind: c_int);
+    optional fn cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void);
+    optional fn cuMemGetAllocationPropertiesFromHandle(prop: *mut AllocationProp, handle: u64);
+
+    required fn cuMemAlloc_v2(address: *mut u64, size: usize);
+    required fn cuMemFree_v2(address: u64);
+    required fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64);
+    required fn cuIpcGetMemHandle(handle: *mut IpcHandle, address: u64);
+    required fn cuIpcOpenMemHandle_v2(address: *mut u64, handle: IpcHandle, flags: c_uint);
+    required fn cuIpcCloseMemHandle(address: u64);
+    required fn cuIpcGetEventHandle(handle: *mut IpcHandle, event: Handle);
+    required fn cuIpcOpenEventHandle(event: *mut Handle, handle: IpcHandle);
+
+    required fn cuStreamCreate(stream: *mut Handle, flags: c_uint);
+    required fn cuStreamDestroy_v2(stream: Handle);
+    required fn cuStreamQuery(stream: Handle);
+    required fn cuStreamSynchronize(stream: Handle);
+    required fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint);
+    required fn cuStreamIsCapturing(stream: Handle, status: *mut c_int);
+    required fn cuStreamGetCtx(stream: Handle, context: *mut Handle);
+    optional fn cuStreamGetId(stream: Handle, id: *mut u64);
+    optional fn cuStreamWriteValue64_v2(stream: Handle, address: u64, value: u64, flags: c_uint);
+    optional fn cuStreamWaitValue64_v2(stream: Handle, address: u64, value: u64, flags: c_uint);
+
+    required fn cuEventCreate(event: *mut Handle, flags: c_uint);
+    required fn cuEventRecord(event: Handle, stream: Handle);
+    required fn cuEventQuery(event: Handle);
+    required fn cuEventSynchronize(event: Handle);
+    required fn cuEventDestroy_v2(event: Handle);
+    required fn cuEventElapsedTime(milliseconds: *mut f32, start: Handle, end: Handle);
+
+    required fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize);
+    required fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle);
+    required fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize);
+    required fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle);
+    required fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize);
+    required fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle);
+    required fn cuMemsetD8_v2(to: u64, value: u8, count: usize);
+    required fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Handle);
+    required fn cuMemsetD32_v2(to: u64, value: c_uint, count: usize);
+    required fn cuMemsetD32Async(to: u64, value: c_uint, count: usize, stream: Handle);
+    required fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint);
+    required fn cuMemHostUnregister(address: *mut c_void);
+    required fn cuMemHostGetDevicePointer_v2(device: *mut u64, host: *mut c_void, flags: c_uint);
+    required fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
+    required fn cuMemFreeHost(address: *mut c_void);
+    required fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64);
+
+    required fn cuModuleLoadData(module: *mut Handle, image: *const c_void);
+    required fn cuModuleUnload(module: Handle);
+    required fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
+    required fn cuLaunchKernel(
+        function: Handle,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        stream: Handle,
+        arguments: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    );
+}
+
+impl Api {
+    /// The error that a result is.
+    pub(crate) fn error(&self, call: &'static str, code: u32) -> Error {
+        Error::driver(call, code, || self.error_name(code))
+    }
+
+    /// What the driver calls a result.
+    fn error_name(&self, code: u32) -> Option<String> {
+        let mut name: *const c_char = std::ptr::null();
+        // SAFETY: it writes a pointer to a variable of this function.
+        let known = unsafe { (self.cuGetErrorName)(code, &raw mut name) } == crate::codes::SUCCESS;
+        if !known || name.is_null() {
+            return None;
+        }
+        // SAFETY: it points to a text of the driver that ends with 0 and stays.
+        Some(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{align_of, offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn structures_are_laid_out_as_the_header_has_them() {
+        assert_eq!((size_of::<AllocationProp>(), align_of::<AllocationProp>()), (32, 8));
+        assert_eq!((offset_of!(AllocationProp, location), offset_of!(AllocationProp, win32)), (8, 16));
+        assert_eq!((size_of::<AccessDesc>(), size_of::<IpcHandle>(), size_of::<Handle>()), (12, 64, 8));
+    }
+}

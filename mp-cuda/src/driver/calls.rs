@@ -1,0 +1,195 @@
+//! One function for each call that this crate makes: results become errors, and what comes back by a pointer is returned.
+//!
+//! # Safety
+//! Unsafe, because the driver's functions are; sound, because
+//! - what a call writes to is a variable of the function that makes it, of the type that the call writes;
+//! - numbers of devices are checked by the driver, and answered by an error;
+//! - functions that take objects of the driver are `unsafe`: their callers vouch that the objects are alive.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int};
+
+use super::api::Handle;
+use super::load::Driver;
+use crate::codes;
+use crate::error::Result;
+
+/// `CU_STREAM_NON_BLOCKING`: the stream doesn't wait for the default stream, nor that one for it.
+const NON_BLOCKING: u32 = 1;
+
+/// Makes one call, whose last argument is where it writes a value of this type.
+macro_rules! value {
+    ($driver:ident.$name:ident($($argument:expr),*), $initial:expr) => {{
+        let mut value = $initial;
+        let arguments = ($($argument,)*);
+        $driver.check(stringify!($name), value!(@call $driver.$name, arguments, &raw mut value, $($argument),*))?;
+        value
+    }};
+    (@call $driver:ident.$name:ident, $arguments:ident, $value:expr,) => {{
+        let () = $arguments;
+        // SAFETY: it writes a value of this type to the variable.
+        unsafe { ($driver.api.$name)($value) }
+    }};
+    (@call $driver:ident.$name:ident, $arguments:ident, $value:expr, $one:expr) => {{
+        let (one,) = $arguments;
+        // SAFETY: it writes a value of this type to the variable; a wrong number of a device is an error.
+        unsafe { ($driver.api.$name)($value, one) }
+    }};
+    (@call $driver:ident.$name:ident, $arguments:ident, $value:expr, $one:expr, $two:expr) => {{
+        let (one, two) = $arguments;
+        // SAFETY: likewise.
+        unsafe { ($driver.api.$name)($value, one, two) }
+    }};
+}
+
+impl Driver {
+    /// A result as an error.
+    pub(crate) fn check(&self, call: &'static str, code: u32) -> Result<()> {
+        if code == codes::SUCCESS { Ok(()) } else { Err(self.api.error(call, code)) }
+    }
+
+    pub(crate) fn device_count(&self) -> Result<u32> {
+        let count: c_int = value!(self.cuDeviceGetCount(), 0);
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+
+    /// The driver's number of a device, by its place among those that this process sees.
+    pub(crate) fn device_get(&self, ordinal: u32) -> Result<c_int> {
+        let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        Ok(value!(self.cuDeviceGet(ordinal), 0))
+    }
+
+    pub(crate) fn device_name(&self, device: c_int) -> Result<String> {
+        let mut bytes = [0_u8; 256];
+        let length = c_int::try_from(bytes.len() - 1).unwrap_or(0);
+        let to = bytes.as_mut_ptr().cast::<c_char>();
+        // SAFETY: it writes at most `length` bytes to an array that has one more.
+        self.check("cuDeviceGetName", unsafe { (self.api.cuDeviceGetName)(to, length, device) })?;
+        let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(name).into_owned())
+    }
+
+    /// The identity of a device; of a MIG instance its own, where the driver can say it.
+    pub(crate) fn device_uuid(&self, device: c_int) -> Result<[u8; 16]> {
+        let (name, function) = match (self.api.cuDeviceGetUuid_v2, self.api.cuDeviceGetUuid) {
+            (Some(function), _) => ("cuDeviceGetUuid_v2", function),
+            (None, old) => ("cuDeviceGetUuid", self.optional("cuDeviceGetUuid", old)?),
+        };
+        let mut uuid = [0; 16];
+        // SAFETY: it writes 16 bytes to an array of 16.
+        self.check(name, unsafe { function(&raw mut uuid, device) })?;
+        Ok(uuid)
+    }
+
+    pub(crate) fn total_memory(&self, device: c_int) -> Result<u64> {
+        Ok(value!(self.cuDeviceTotalMem_v2(device), 0_usize) as u64)
+    }
+
+    pub(crate) fn attribute(&self, attribute: c_int, device: c_int) -> Result<i32> {
+        Ok(value!(self.cuDeviceGetAttribute(attribute, device), 0))
+    }
+
+    pub(crate) fn can_access_peer(&self, device: c_int, peer: c_int) -> Result<bool> {
+        Ok(value!(self.cuDeviceCanAccessPeer(device, peer), 0) != 0)
+    }
+
+    /// The device's primary context, which is kept until it was released as often.
+    pub(crate) fn retain_primary(&self, device: c_int) -> Result<Handle> {
+        Ok(value!(self.cuDevicePrimaryCtxRetain(device), Handle::NULL))
+    }
+
+    /// # Safety
+    /// Each call has one of [`retain_primary`](Self::retain_primary), whose context is not used any more.
+    pub(crate) unsafe fn release_primary(&self, device: c_int) -> Result<()> {
+        // SAFETY: the caller's.
+        self.check("cuDevicePrimaryCtxRelease_v2", unsafe { (self.api.cuDevicePrimaryCtxRelease_v2)(device) })
+    }
+
+    pub(crate) fn current(&self) -> Result<Handle> {
+        Ok(value!(self.cuCtxGetCurrent(), Handle::NULL))
+    }
+
+    /// # Safety
+    /// The context is alive, and stays so until it is popped.
+    pub(crate) unsafe fn push(&self, context: Handle) -> Result<()> {
+        // SAFETY: the caller's.
+        self.check("cuCtxPushCurrent_v2", unsafe { (self.api.cuCtxPushCurrent_v2)(context) })
+    }
+
+    /// Takes the last context that was pushed, and makes that current which was before.
+    pub(crate) fn pop(&self) -> Result<Handle> {
+        Ok(value!(self.cuCtxPopCurrent_v2(), Handle::NULL))
+    }
+
+    /// The device of the context that is current.
+    pub(crate) fn current_device(&self) -> Result<c_int> {
+        Ok(value!(self.cuCtxGetDevice(), 0))
+    }
+
+    /// Bytes that are free, and all, of the device whose context is current.
+    pub(crate) fn memory(&self) -> Result<(u64, u64)> {
+        let (mut free, mut total) = (0_usize, 0_usize);
+        // SAFETY: it writes two numbers to variables of this function.
+        let code = unsafe { (self.api.cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
+        self.check("cuMemGetInfo_v2", code)?;
+        Ok((free as u64, total as u64))
+    }
+
+    pub(crate) fn stream_create(&self) -> Result<Handle> {
+        let mut stream = Handle::NULL;
+        // SAFETY: it writes a pointer to a variable of this function.
+        let code = unsafe { (self.api.cuStreamCreate)(&raw mut stream, NON_BLOCKING) };
+        self.check("cuStreamCreate", code)?;
+        Ok(stream)
+    }
+
+    /// # Safety
+    /// The stream is alive and used no more.
+    pub(crate) unsafe fn stream_destroy(&self, stream: Handle) -> Result<()> {
+        // SAFETY: the caller's.
+        self.check("cuStreamDestroy_v2", unsafe { (self.api.cuStreamDestroy_v2)(stream) })
+    }
+
+    /// Whether all its work has run.
+    ///
+    /// # Safety
+    /// The stream is alive.
+    pub(crate) unsafe fn stream_is_complete(&self, stream: Handle) -> Result<bool> {
+        // SAFETY: the caller's.
+        match unsafe { (self.api.cuStreamQuery)(stream) } {
+            codes::NOT_READY => Ok(false),
+            code => self.check("cuStreamQuery", code).map(|()| true),
+        }
+    }
+
+    /// # Safety
+    /// The stream is alive.
+    pub(crate) unsafe fn stream_synchronize(&self, stream: Handle) -> Result<()> {
+        // SAFETY: the caller's.
+        self.check("cuStreamSynchronize", unsafe { (self.api.cuStreamSynchronize)(stream) })
+    }
+
+    /// Whether its work is being captured into a graph, in place of being run.
+    ///
+    /// # Safety
+    /// The stream is alive.
+    pub(crate) unsafe fn stream_is_capturing(&self, stream: Handle) -> Result<bool> {
+        let mut status: c_int = 0;
+        // SAFETY: the stream is the caller's; the number is written to a variable of this function.
+        let code = unsafe { (self.api.cuStreamIsCapturing)(stream, &raw mut status) };
+        self.check("cuStreamIsCapturing", code)?;
+        Ok(status != 0)
+    }
+
+    /// The context that a stream is of.
+    ///
+    /// # Safety
+    /// The stream is alive.
+    pub(crate) unsafe fn stream_context(&self, stream: Handle) -> Result<Handle> {
+        let mut context = Handle::NULL;
+        // SAFETY: the stream is the caller's; the pointer is written to a variable of this function.
+        let code = unsafe { (self.api.cuStreamGetCtx)(stream, &raw mut context) };
+        self.check("cuStreamGetCtx", code)?;
+        Ok(context)
+    }
+}

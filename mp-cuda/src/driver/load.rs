@@ -1,0 +1,127 @@
+//! Finds the driver's library and makes it ready: once a process, at the first call that needs it. A failure is not kept: the next
+//! call tries again, and an administrator may have installed it meanwhile.
+//!
+//! A copy of this process (`fork`) must not use a driver that its original has initialised. It finds that the number of the process
+//! is another one, and refuses before it calls anything.
+//!
+//! # Safety
+//! Unsafe, because it loads a library, whose initialisers run, and calls two functions of it; sound, because
+//! - the names are those that the CUDA driver has on Linux; what else has them is the user's choice of a library path;
+//! - the functions have the types of the table.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use mp_core::fork::{self, GENERATIONS, PerProcess, SetOnce};
+
+use super::api::Api;
+use crate::codes;
+use crate::error::{Error, Result};
+
+/// The names of the library: the first is the driver's own, the second one is also what toolkits call a stub, which has no driver.
+pub(crate) const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// The oldest driver that has what is needed: its 64-bit memory operations wait and write without a setting of the module.
+const NEEDED: i32 = 11_070;
+
+/// The driver, ready to be called.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) api: Api,
+    /// As `1000 * major + 10 * minor`.
+    pub(crate) version: i32,
+    /// The process that initialised it.
+    process: u32,
+}
+
+/// What was loaded first. It stays: the driver can't be unloaded.
+// fork: it is only read, and says which process made it ready; a copy that reads it refuses. Its lock has a fresh one in each.
+static LOADED: SetOnce<Driver> = SetOnce::new();
+static LOADING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+
+impl Driver {
+    /// The driver of this process, loaded and initialised if it was not.
+    pub(crate) fn get() -> Result<&'static Self> {
+        if let Some(driver) = LOADED.get() {
+            return driver.of_this_process();
+        }
+        let _one = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = LOADED.get() {
+            return driver.of_this_process();
+        }
+        let driver = Self::load()?;
+        fork::forbid("it uses the CUDA driver, which doesn't survive a fork; start processes by `spawn`");
+        Ok(LOADED.set(driver))
+    }
+
+    /// The driver, if this process has initialised it: for what is dropped, which loads nothing.
+    pub(crate) fn loaded() -> Option<&'static Self> {
+        LOADED.get().filter(|driver| driver.process == std::process::id())
+    }
+
+    fn of_this_process(&'static self) -> Result<&'static Self> {
+        if self.process == std::process::id() { Ok(self) } else { Err(Error::Forked) }
+    }
+
+    fn load() -> Result<Self> {
+        let (library, name) = open()?;
+        let library: libloading::Library = library.into();
+        // SAFETY: a library of this name is the CUDA driver.
+        let api = unsafe { Api::load(&library) };
+        // The driver registers handlers for the end of the process, which must stay where they are.
+        std::mem::forget(library);
+        let api = match api {
+            Ok(api) => api,
+            Err(symbol) => {
+                return Err(Error::Symbol { name: symbol, library: name.to_owned(), version: None });
+            }
+        };
+        // SAFETY: `cuInit` takes flags, which have to be 0.
+        let code = unsafe { (api.cuInit)(0) };
+        match code {
+            codes::SUCCESS => {}
+            codes::STUB_LIBRARY => return Err(Error::Stub),
+            codes::NO_DEVICE => return Err(Error::NoDevice),
+            // Of `cuInit` it says that the original of this process has initialised the driver, by other means than this crate.
+            codes::NOT_INITIALIZED => return Err(Error::Forked),
+            code => return Err(api.error("cuInit", code)),
+        }
+        let mut version: c_int = 0;
+        // SAFETY: the number is written to a variable of this function.
+        let code = unsafe { (api.cuDriverGetVersion)(&raw mut version) };
+        if code != codes::SUCCESS {
+            return Err(api.error("cuDriverGetVersion", code));
+        }
+        if version < NEEDED {
+            return Err(Error::OldDriver { found: version, needed: NEEDED });
+        }
+        Ok(Self { api, version, process: std::process::id() })
+    }
+
+    /// A function that not every driver has.
+    pub(crate) fn optional<T>(&self, name: &'static str, function: Option<T>) -> Result<T> {
+        let library = NAMES[0].to_owned();
+        function.ok_or(Error::Symbol { name, library, version: Some(self.version) })
+    }
+}
+
+fn open() -> Result<(Library, &'static str)> {
+    let mut tried = Vec::new();
+    for name in NAMES {
+        // SAFETY: the CUDA driver's initialisers have no preconditions; another library of that name was chosen by the user.
+        match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) } {
+            Ok(library) => return Ok((library, name)),
+            Err(error) => tried.push(said(name, &error)),
+        }
+    }
+    Err(Error::NoDriver { tried })
+}
+
+/// What the loader says about one name, once.
+fn said(name: &str, error: &dyn std::error::Error) -> String {
+    let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    if reason.contains(name) { reason } else { format!("{name}: {reason}") }
+}

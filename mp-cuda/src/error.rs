@@ -1,0 +1,223 @@
+//! What can go wrong with a GPU.
+
+use std::fmt;
+
+use crate::codes;
+use crate::uuid::Uuid;
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong with a GPU. Its message says what was asked and what was found, and what to do where that is for the caller to
+/// decide.
+///
+/// | what is wrong | variants |
+/// |---|---|
+/// | this machine: something has to be installed or set | [`NoDriver`](Self::NoDriver), [`Stub`](Self::Stub), [`OldDriver`](Self::OldDriver), [`Symbol`](Self::Symbol), [`NoDevice`](Self::NoDevice) |
+/// | the call: it fails again however often it is repeated | [`InvalidDevice`](Self::InvalidDevice), [`UnknownDevice`](Self::UnknownDevice), [`OtherContext`](Self::OtherContext) |
+/// | this process: another one works | [`Forked`](Self::Forked), [`DeviceLost`](Self::DeviceLost) |
+/// | what is used up; later it may work | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory) |
+/// | anything else that the driver refuses | [`Driver`](Self::Driver) |
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// No library of the CUDA driver was found: install NVIDIA's driver, or give its folder in `LD_LIBRARY_PATH`. In a container it
+    /// comes from the host, by the NVIDIA container toolkit.
+    NoDriver {
+        /// The names that were tried, each with what the loader said.
+        tried: Vec<String>,
+    },
+    /// The library that was found is a toolkit's stub, which programs are linked with and which has no driver in it: its folder
+    /// comes first in `LD_LIBRARY_PATH`.
+    Stub,
+    /// The driver is too old.
+    OldDriver {
+        /// Its version, as `1000 * major + 10 * minor`: that of the newest CUDA that it supports.
+        found: i32,
+        /// The oldest that will do.
+        needed: i32,
+    },
+    /// The driver lacks a function: it is too old, or no CUDA driver.
+    Symbol {
+        /// The function.
+        name: &'static str,
+        /// The library without it.
+        library: String,
+        /// The driver's version, if it says one.
+        version: Option<i32>,
+    },
+    /// There is a driver, and no device that this process may use.
+    NoDevice,
+    /// There are devices, but none of this number.
+    InvalidDevice {
+        /// The number that was asked for.
+        ordinal: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// No device of this identity is visible to this process.
+    UnknownDevice {
+        /// The device that was asked for.
+        uuid: Uuid,
+        /// The devices that this process sees.
+        visible: Vec<Uuid>,
+    },
+    /// A context was given that is not its device's primary context: memory of other processes can be opened in that one alone.
+    OtherContext,
+    /// This process was forked from one that had initialised the driver. The driver was not called. Start processes by
+    /// `spawn`, or before the first use of a GPU.
+    Forked,
+    /// The device has less free memory than was asked for.
+    OutOfDeviceMemory {
+        /// Bytes that were asked for.
+        asked: u64,
+        /// Bytes that were free.
+        free: u64,
+    },
+    /// A kernel failed, or the device is gone: the driver answers each call of this process by this code from now on. What was on
+    /// the device is lost to this process; start another one.
+    DeviceLost {
+        /// The function that said it first.
+        call: &'static str,
+        /// Its result.
+        code: u32,
+    },
+    /// The driver refused a call.
+    Driver {
+        /// The function.
+        call: &'static str,
+        /// Its result.
+        code: u32,
+        /// What the driver calls this result; for one that it doesn't know, a text with the number.
+        name: String,
+        /// What to do about it, where there is something.
+        help: Option<&'static str>,
+    },
+}
+
+impl Error {
+    /// The error that a driver's result is.
+    pub(crate) fn driver(call: &'static str, code: u32, ask: impl FnOnce() -> Option<String>) -> Self {
+        if codes::is_lost(code) {
+            return Self::DeviceLost { call, code };
+        }
+        Self::Driver { call, code, name: name(code, ask), help: codes::help(code) }
+    }
+}
+
+/// What a result is called: by the list of this crate, or by the driver, which may know newer ones.
+fn name(code: u32, ask: impl FnOnce() -> Option<String>) -> String {
+    let known = codes::name(code).map(|name| format!("CUDA_ERROR_{name}"));
+    known
+        .or_else(ask)
+        .unwrap_or_else(|| "a result that neither this version of mp-cuda nor the driver names".to_owned())
+}
+
+/// A driver's version, as its release notes write it.
+fn cuda(version: i32) -> String {
+    format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDriver { tried } => write!(
+                f,
+                "no CUDA driver was found ({}): install NVIDIA's driver, or name its folder in LD_LIBRARY_PATH; a container gets it \
+                 from its host by the NVIDIA container toolkit",
+                tried.join("; ")
+            ),
+            Self::Stub => f.write_str(
+                "the library that was found as libcuda.so.1 is a toolkit's stub, without a driver in it: take the folder `stubs` out \
+                 of LD_LIBRARY_PATH, and install NVIDIA's driver if it is missing",
+            ),
+            Self::OldDriver { found, needed } => write!(
+                f,
+                "the driver supports {}, and {} is needed: install a newer NVIDIA driver (515 or later)",
+                cuda(*found),
+                cuda(*needed)
+            ),
+            Self::Symbol { name, library, version: Some(version) } => write!(
+                f,
+                "the CUDA driver ({library}, {}) has no function {name}: install a newer NVIDIA driver",
+                cuda(*version)
+            ),
+            Self::Symbol { name, library, version: None } => write!(
+                f,
+                "{library} has no function {name}: it is no CUDA driver, or a very old one; install NVIDIA's driver (515 or later)"
+            ),
+            Self::NoDevice => f.write_str(
+                "there is a CUDA driver and no device that this process may use: see `nvidia-smi`, CUDA_VISIBLE_DEVICES, and the \
+                 permissions of /dev/nvidia*",
+            ),
+            Self::InvalidDevice { ordinal, count } => write!(
+                f,
+                "there is no device {ordinal}: this process sees {count} (CUDA_VISIBLE_DEVICES chooses which), numbered from 0"
+            ),
+            Self::UnknownDevice { uuid, visible } => {
+                write!(f, "this process doesn't see the device {uuid}, but ")?;
+                for (i, one) in visible.iter().enumerate() {
+                    write!(f, "{}{one}", if i == 0 { "" } else { ", " })?;
+                }
+                if visible.is_empty() {
+                    f.write_str("none")?;
+                }
+                f.write_str(": start it with another CUDA_VISIBLE_DEVICES")
+            }
+            Self::OtherContext => f.write_str(
+                "the context is not its device's primary context, in which alone memory of other processes can be opened: use \
+                 cuDevicePrimaryCtxRetain (cudarc's CudaContext::new does)",
+            ),
+            Self::Forked => f.write_str(
+                "this process was forked from one that had initialised the CUDA driver, which can't be used in the copy: start \
+                 processes by `spawn`, or before the first use of a GPU",
+            ),
+            Self::OutOfDeviceMemory { asked, free } => write!(
+                f,
+                "the device has {free} bytes left, and {asked} were asked for: free tensors, empty the cache, or use another device"
+            ),
+            Self::DeviceLost { call, code } => {
+                write!(f, "{call}: {} ({code}): ", name(*code, || None))?;
+                f.write_str(codes::help(*code).unwrap_or("the device is lost to this process"))?;
+                f.write_str("; start another process")
+            }
+            Self::Driver { call, code, name, help } => {
+                write!(f, "{call}: {name} ({code})")?;
+                help.map_or(Ok(()), |help| write!(f, ": {help}"))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_that_no_header_has_is_an_error_like_others() {
+        let error = Error::driver("cuMemCreate", 4321, || None);
+        assert!(matches!(&error, Error::Driver { code: 4321, help: None, .. }));
+        let expected =
+            "cuMemCreate: a result that neither this version of mp-cuda nor the driver names (4321)";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn results_that_end_a_context_are_losses() {
+        for code in [46, 700, 719] {
+            assert!(
+                matches!(Error::driver("cuStreamQuery", code, || None), Error::DeviceLost { .. }),
+                "{code}"
+            );
+        }
+        assert!(matches!(Error::driver("cuStreamQuery", 400, || None), Error::Driver { .. }));
+    }
+
+    #[test]
+    fn versions_are_written_as_releases() {
+        let text = Error::OldDriver { found: 11_040, needed: 11_070 }.to_string();
+        assert!(text.contains("CUDA 11.4") && text.contains("CUDA 11.7"), "{text}");
+    }
+}

@@ -1,0 +1,36 @@
+//! The identities of devices.
+
+use std::fmt;
+
+/// The identity of a GPU, or of an instance that one is divided into: the same in all processes, whichever
+/// `CUDA_VISIBLE_DEVICES` they have.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Uuid(pub [u8; 16]);
+
+impl fmt::Display for Uuid {
+    /// As `nvidia-smi -L` writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GPU")?;
+        for (i, byte) in self.0.iter().enumerate() {
+            write!(f, "{}{byte:02x}", if matches!(i, 0 | 4 | 6 | 8 | 10) { "-" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_written_as_nvidia_writes_them() {
+        let uuid = Uuid([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]);
+        assert_eq!(uuid.to_string(), "GPU-00010203-0405-0607-0809-0a0b0c0d0eff");
+    }
+}
