@@ -75,8 +75,9 @@ mod wait;
 pub mod waits {
     #[doc(inline)]
     pub use crate::arena::waiting::waits::{
-        Call, On, RING_NAME, Service, Subject, Watch, dump, listen, name_object, name_process, object_name,
-        on_report, report_hangs_after, report_waits_after, serves, serves_no_more, this_process, wait_at,
+        Call, On, RING_NAME, Service, Subject, Watch, dump, is_stopped, listen, name_object, name_process,
+        object_name, on_report, report_hangs_after, report_waits_after, reported_after, serves,
+        serves_no_more, tell, this_process, wait_at,
     };
 }
 pub mod words;

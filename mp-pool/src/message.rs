@@ -181,8 +181,8 @@ pub(crate) enum Reply {
     Part { worker: usize, id: u64, item: usize, nanos: u64, values: Values },
     /// A task is done; this is its result.
     Done { worker: usize, id: u64, item: usize, value: Value },
-    /// The function of a task failed.
-    Raised { worker: usize, id: u64, item: usize, raise: Box<Raise> },
+    /// The function of a task failed, and what it had noted, or 0.
+    Raised { worker: usize, id: u64, item: usize, note: u64, raise: Box<Raise> },
     /// The arguments could not be read: where, and why.
     Undecodable { worker: usize, id: u64, item: usize, arguments: Box<Undecodable> },
     /// There are too few descriptors for those in the arguments, which go back; a number that says which type they are of.
@@ -258,7 +258,10 @@ impl Message for Reply {
                 Ok(())
             }
             Reply::Done { value: Value::Out(value), .. } => out.append(std::mem::take(value)),
-            Reply::Raised { raise, .. } => C::write(out, raise),
+            Reply::Raised { note, raise, .. } => {
+                write_words(out, [*note]);
+                C::write(out, raise)
+            }
             Reply::Undecodable { arguments, .. } => {
                 C::write(out, &arguments.to_parts())?;
                 out.bytes().extend_from_slice(arguments.bytes());
@@ -295,7 +298,10 @@ impl Message for Reply {
                 Ok(Reply::Part { worker, id, item, nanos, values })
             }
             DONE => Ok(Reply::Done { worker, id, item, value: Value::In(rest(inc)) }),
-            RAISED => Ok(Reply::Raised { worker, id, item, raise: C::read(inc)? }),
+            RAISED => {
+                let [note] = words(inc)?;
+                Ok(Reply::Raised { worker, id, item, note, raise: C::read(inc)? })
+            }
             UNDECODABLE => {
                 let parts = C::read::<[String; 3]>(inc)?;
                 let arguments = Box::new(Undecodable::from_parts(parts, inc.rest().to_vec()));

@@ -151,6 +151,11 @@ impl Own {
         self.turned(turn)
     }
 
+    /// What the item has noted, or 0.
+    pub(crate) fn note(&self) -> u64 {
+        self.watch.words().load(self.watch.0.word(NOTE))
+    }
+
     /// The item is finished, and so is what it has noted.
     #[inline]
     pub(crate) fn clear_note(&self) {

@@ -94,3 +94,38 @@ fn what_runs_can_be_seen_with_its_note() {
     }
     join(&pool);
 }
+
+#[test]
+fn a_task_that_fails_says_how_far_it_was() {
+    let fail = |(numbers, panics): (u64, bool)| {
+        (1..=numbers).for_each(note);
+        assert!(!panics, "a panic");
+        if numbers == 1 { Ok(numbers) } else { Err("an error") }
+    };
+    let raised = |result: Result<u64, TaskError>| match result {
+        Err(TaskError::Raised(raised)) => (raised.message.clone(), raised.note),
+        other => panic!("an error was expected: {other:?}"),
+    };
+    let pool = Pool::new(1).unwrap();
+    let all = [(5, false), (0, false), (1, false), (7, true), (0, true), (3, false)];
+    let expected = |at: usize| {
+        let (numbers, panics) = all[at];
+        (if panics { "a panic" } else { "an error" }.to_string(), Some(numbers).filter(|n| *n > 0))
+    };
+    // Each alone, with a time and without; then all in a chunk, in which one has a result.
+    for timeout in [None, Some(DEADLINE)] {
+        let call = pool.task(fail);
+        let call = if let Some(timeout) = timeout { call.timeout(timeout) } else { call };
+        for (at, args) in all.into_iter().enumerate().filter(|(at, _)| *at != 2) {
+            assert_eq!(raised(got(call.apply_async(args))), expected(at));
+        }
+        for (at, result) in call.chunksize(6).map_async(all).results().into_iter().enumerate() {
+            if at == 2 {
+                assert_eq!(result.unwrap(), 1);
+            } else {
+                assert_eq!(raised(result), expected(at));
+            }
+        }
+    }
+    join(&pool);
+}

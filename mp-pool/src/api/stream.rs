@@ -19,6 +19,7 @@ use crate::calls::outcomes::Run;
 use crate::dispatch::room::UntilRoom;
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
+use crate::metrics::running::RunningTask;
 
 /// A task of a [`Stream`]: they are numbered from 0, as they were pushed. Equal to no ticket of another stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -237,6 +238,13 @@ impl<A, T> Stream<A, T> {
     #[must_use]
     pub fn under_way(&self) -> usize {
         if self.job.is_ours() { self.job.slots().under_way() } else { 0 }
+    }
+
+    /// What the workers are at of this stream: as of [`Pool::running`](crate::Pool::running), but only its tasks. A
+    /// [`task`](crate::RunningTask::task) is the [number](Ticket::number) of a ticket.
+    #[must_use]
+    pub fn running(&self) -> Vec<RunningTask> {
+        if self.job.is_ours() { self.shared.state.lock().running_of(Some(&self.job)) } else { Vec::new() }
     }
 
     /// Nothing more is pushed: [`next`](Self::next) ends when the last result was taken. What waits to push hears that it is closed.

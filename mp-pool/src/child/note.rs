@@ -16,8 +16,8 @@ pub(crate) fn of_worker(watch: Watch) {
 }
 
 /// Notes a number for the task that runs here: how far it is, or what it is at. Should its worker be lost, the error has the last
-/// one, [`WorkerLost::note`](crate::WorkerLost::note) or that of [`TimedOut`](crate::TaskError::TimedOut); while it runs,
-/// [`Pool::running`](crate::Pool::running) has it.
+/// one, [`WorkerLost::note`](crate::WorkerLost::note) or that of [`TimedOut`](crate::TaskError::TimedOut); if the task returns an
+/// error or panics, [`TaskRaised::note`](crate::TaskRaised::note) is it; while it runs, [`Pool::running`](crate::Pool::running) has it.
 ///
 /// ```
 /// use mp_pool::{Pool, TaskError};

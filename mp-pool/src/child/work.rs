@@ -243,7 +243,8 @@ impl Life {
                 }
                 let alone = part.split(start);
                 self.put(&mut part, count)?;
-                answer(&self.replies, (self.worker, id, item), ran, alone, &mut args)?;
+                let note = self.own.note();
+                answer(&self.replies, (self.worker, id, item), note, ran, alone, &mut args)?;
                 part.go_on(item + 1);
                 if count > 1 {
                     self.own.sent(id, part.item);
@@ -312,13 +313,14 @@ fn go_on(turn: Turn) {
 fn answer(
     replies: &Queue<Reply>,
     (worker, id, item): (usize, u64, usize),
+    note: u64,
     ran: Ran,
     alone: Outgoing,
     args: &mut Args,
 ) -> Result<(), Failure> {
     let reply = match ran {
         Ran::Done => Reply::Done { worker, id, item, value: Value::Out(alone) },
-        Ran::Raised(raise) => Reply::Raised { worker, id, item, raise },
+        Ran::Raised(raise) => Reply::Raised { worker, id, item, note, raise },
         Ran::Undecodable(arguments) => Reply::Undecodable { worker, id, item, arguments },
         Ran::Unread(why, fingerprint) => match args.take_unread() {
             Some(unread) if !mp_core::mutant!("locker.unread.task-dropped") => {
@@ -340,7 +342,7 @@ fn answer(
         Ok(Ok(None)) => return Ok(()),
         Ok(Ok(Some(why))) => Reply::Unsendable { worker, id, item, result: true, why },
         Ok(Err(error)) => return Err(error.into()),
-        Err(raise) => Reply::Raised { worker, id, item, raise },
+        Err(raise) => Reply::Raised { worker, id, item, note, raise },
     };
     say(replies, why)
 }

@@ -145,11 +145,14 @@ pub struct TaskRaised {
     pub raised: ProcessRaised,
     /// How often the task was begun, and how that went.
     pub attempts: Attempts,
+    /// Its last [note](crate::note()), if it had one: how far it was.
+    pub note: Option<u64>,
 }
 
 impl TaskRaised {
-    pub(crate) fn new(raised: ProcessRaised) -> Self {
-        TaskRaised { raised, attempts: Attempts::default() }
+    pub(crate) fn new(raised: ProcessRaised, note: u64) -> Self {
+        let note = Some(note).filter(|note| *note != 0 && !mp_core::mutant!("pool.note.not-of-errors"));
+        TaskRaised { raised, attempts: Attempts::default(), note }
     }
 }
 

@@ -208,7 +208,9 @@ impl Manager {
                 Reply::Done { worker, id, item, value: Value::In(value) } => {
                     (worker, id, item, 1, Said::That(What::One(value)))
                 }
-                Reply::Raised { worker, id, item, raise } => (worker, id, item, 1, Said::Raised(raise)),
+                Reply::Raised { worker, id, item, note, raise } => {
+                    (worker, id, item, 1, Said::Raised(raise, note))
+                }
                 Reply::Undecodable { worker, id, item, arguments } => {
                     let error = mp_reduce::Error::Memory(mp_core::Error::Undecodable(arguments));
                     let error = TaskError::arguments(error.into());
@@ -234,10 +236,10 @@ impl Manager {
             let what = match what {
                 Said::Values(many) => What::Values(many, chunk.reported.saturating_sub(item)),
                 Said::That(what) => what,
-                Said::Raised(raise) => {
+                Said::Raised(raise, note) => {
                     let name = self.shared.settings.worker_name(number);
                     let who = ProcessName::new(Some(number), name, pid);
-                    What::Failed(TaskError::Raised(Box::new(TaskRaised::new(raise.of(who)))))
+                    What::Failed(TaskError::Raised(Box::new(TaskRaised::new(raise.of(who), note))))
                 }
             };
             // Replies that are found together can't be told apart by when they were: most say it, and the others share the rest.
@@ -467,11 +469,18 @@ impl Manager {
                     found.since = now.checked_sub(ran).unwrap_or(now);
                     continue;
                 }
-            } else if item >= end
-                || !mp_spawn::is_stopped(found.pid)
-                || mp_core::mutant!("pool.timeout.stopped-waits")
-            {
+            } else if !mp_spawn::is_stopped(found.pid) || mp_core::mutant!("pool.timeout.stopped-waits") {
                 // It is about to begin; or it is done, and the reply is on its way.
+                found.since = later.checked_sub(timeout).unwrap_or(now);
+                continue;
+            } else if item >= end {
+                // It is done, and was stopped before it could answer; or it has answered. What it has put is heard before its death.
+                if let Some(process) =
+                    found.process.as_ref().filter(|_| !mp_core::mutant!("pool.timeout.stopped-when-done"))
+                {
+                    // It fails only if it has ended.
+                    _ = process.kill();
+                }
                 found.since = later.checked_sub(timeout).unwrap_or(now);
                 continue;
             }
@@ -585,5 +594,5 @@ impl Manager {
 enum Said {
     Values(Many),
     That(What),
-    Raised(Box<Raise>),
+    Raised(Box<Raise>, u64),
 }

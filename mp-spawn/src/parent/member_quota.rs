@@ -35,12 +35,12 @@ pub(crate) struct Room {
 pub(crate) fn reserve(count: usize) -> Result<Room> {
     let arena = payload::arena()?;
     let mut reserved = RESERVED.lock();
+    // In this order, here and below: a child that joins in between is a child or a member, and not neither.
+    let children = supervisor::outside();
     let (limit, members) = arena.most_members();
-    let others = supervisor::outside() + *reserved;
     // Mostly this is enough: it counts some members that have left.
-    if count > limit.saturating_sub(members + others) {
-        let members = members_now(&arena);
-        let free = limit.saturating_sub(members + others);
+    if count > limit.saturating_sub(members + children.len() + *reserved) {
+        let free = limit.saturating_sub(processes_now(&arena) + *reserved);
         if count > free {
             return Err(too_many(count, free, limit));
         }
@@ -49,11 +49,15 @@ pub(crate) fn reserve(count: usize) -> Result<Room> {
     Ok(Room { left: Cell::new(count) })
 }
 
+/// Members, and children that are none: a child that has joined and has not reported it yet is counted once.
 #[cold]
-fn members_now(arena: &Arena) -> usize {
+fn processes_now(arena: &Arena) -> usize {
+    let mut children = supervisor::outside();
     // Crashed processes keep their places until they are swept. It fails only in a forked process, which has no children.
     let _ = arena.sweep();
-    arena.taken_slots()
+    let members = arena.members();
+    children.retain(|pid| !members.iter().any(|member| member.pid == *pid));
+    members.len() + children.len()
 }
 
 #[cold]

@@ -105,6 +105,10 @@ impl Handle {
         Ok(handle)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        sys::pid_number(self.pid)
+    }
+
     /// Becomes readable, for good, when it ends.
     pub(crate) fn sentinel(&self) -> BorrowedFd<'_> {
         self.sentinel.as_fd()

@@ -1,5 +1,7 @@
-//! A pool whose workers die at every access to shared memory, and one in a forked copy.
+//! A pool whose workers die at every access to shared memory, and one in a forked copy; a data loader likewise.
 #![allow(unsafe_code)]
+
+mod loader;
 
 #[cfg(feature = "file_system")]
 use std::path::PathBuf;
@@ -125,6 +127,9 @@ fn a_forked_copy_has_no_pool() {
         let pool = Pool::new(1)?;
         let result = pool.map_async(|x: u64| x, 0..10);
         result.wait();
+        let loader = loader::builder(loader::When::Never, 0, 0, 1).build()?;
+        let mut batches = loader.epoch(0);
+        drop(batches.next());
         // SAFETY: the copy has this thread only, and ends at once.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
@@ -134,7 +139,10 @@ fn a_forked_copy_has_no_pool() {
             let nothing = pool.imap(|x: u64| x, 0..3).all(|result| result.is_err());
             let joined = matches!(pool.join_timeout(DEADLINE), Err(PoolError::OtherProcess { .. }));
             drop(pool);
-            let failed = [closed, ended, nothing, joined].iter().position(|ok| !ok);
+            // What had come, an error, and nothing more.
+            let mut of_loader: Vec<bool> = batches.map(|batch| batch.is_err()).collect();
+            let no_loader = of_loader.pop() == Some(true) && !of_loader.contains(&true);
+            let failed = [closed, ended, nothing, joined, no_loader].iter().position(|ok| !ok);
             // SAFETY: ends the copy at once, without running what the parent has to run.
             unsafe { libc::_exit(failed.map_or(0, |i| i as i32 + 1)) };
         }
@@ -145,6 +153,7 @@ fn a_forked_copy_has_no_pool() {
         });
         assert_eq!(pool.apply(|x: u64| x + 1, 1)?, 2);
         assert_eq!(result.get()?, Vec::from_iter(0..10));
+        assert_eq!(batches.filter(Result::is_ok).count(), 3);
         Ok(status)
     }
     let _alone = alone();

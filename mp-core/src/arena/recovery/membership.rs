@@ -116,12 +116,6 @@ impl Arena {
         (limit as usize, used as usize)
     }
 
-    /// How many slots of members are taken: by live members, and by dead ones that are not swept yet.
-    #[doc(hidden)]
-    pub fn taken_slots(&self) -> usize {
-        self.used_slots().filter(|(_, tenancy)| tenancy.presence != Presence::Free).count()
-    }
-
     /// Takes the locks of a slot; no other process can have those of a local arena.
     fn lock_slot(&self, slot: u32) -> Result<bool> {
         let Ok(file) = self.file() else { return Ok(true) };

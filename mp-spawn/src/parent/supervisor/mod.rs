@@ -135,9 +135,9 @@ pub(crate) fn start(batch: Batch) -> Result<()> {
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
 
-/// How many processes were started here and have not joined the shared memory.
-pub(crate) fn outside() -> usize {
-    present().map_or(0, |supervisor| supervisor.outside())
+/// The processes that were started here and have not reported that they joined the shared memory.
+pub(crate) fn outside() -> Vec<u32> {
+    present().map_or_else(Vec::new, |supervisor| supervisor.outside())
 }
 
 /// Calls something in a thread that lives as long as the process, and waits for it.
@@ -350,9 +350,10 @@ impl Supervisor {
         Ok(id)
     }
 
-    /// How many processes are watched that have not joined the shared memory.
-    fn outside(&self) -> usize {
-        self.watches.lock().by_id.values().filter(|watch| !watch.has_joined()).count()
+    /// The processes that are watched and have not reported that they joined the shared memory.
+    fn outside(&self) -> Vec<u32> {
+        let watches = self.watches.lock();
+        watches.by_id.values().filter(|watch| !watch.has_joined()).map(|watch| watch.handle.pid()).collect()
     }
 
     fn kill(&self, started: &[u64]) {

@@ -29,7 +29,8 @@ use crate::words::{BlockId, Member};
 
 pub use call::Call;
 pub use dump::{dump, listen};
-pub use settings::{on_report, report_hangs_after, report_waits_after};
+pub use report::{is_stopped, tell};
+pub use settings::{on_report, report_hangs_after, report_waits_after, reported_after};
 pub use table::{
     RING_NAME, Service, name_object, name_process, object_name, serves, serves_no_more, this_process,
 };

@@ -175,6 +175,18 @@ pub(super) fn publish(text: &str, hang: bool) {
     }
 }
 
+/// Publishes what a higher layer says of a wait of its own, which may end.
+#[doc(hidden)]
+pub fn tell(text: &str) {
+    publish(text, false);
+}
+
+/// Whether a process is stopped, by a signal or a debugger. `false` if it can't be seen.
+#[doc(hidden)]
+pub fn is_stopped(pid: u32) -> bool {
+    memory::is_stopped(pid)
+}
+
 /// One call, so that lines of other processes don't come between its own.
 pub(super) fn print(text: &str) {
     _ = std::io::stderr().lock().write_all(text.as_bytes());

@@ -126,6 +126,12 @@ pub fn report_hangs_after(after: Option<Duration>) {
     set(&HANGS, after);
 }
 
+/// When the first report of a wait is due, of either kind; `None`: none is.
+#[doc(hidden)]
+pub fn reported_after() -> Option<Duration> {
+    hangs_after().into_iter().chain(waits_after()).min()
+}
+
 /// Has each report given to `hook` as well, and whether it is of a hang: the first one set, by the thread that waits.
 #[doc(hidden)]
 pub fn on_report(hook: Hook) {
