@@ -50,6 +50,7 @@
 //! |---|---|---|
 //! | [`process`] | worker processes, functions that travel | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`SpawnOptions`], [`SpawnError`], [`closure!`] |
 //! | [`pool`] | pools of them | [`Pool`], [`AsyncResult`], [`TaskError`] |
+//! | `data` | batches of a dataset, made in worker processes (feature `data`) | |
 //! | [`manager`] | objects in a server process, which all others call | [`Manager`], [`Proxy`] |
 //! | [`tensor`] | tensors, their views and element types | [`Tensor`] (one owner, moves), [`FrozenTensor`] (all holders read), [`SharedTensor`] (all holders write), [`AnyTensor`] |
 //! | [`queue`] | queues and channels | [`Queue`], [`channel()`], [`JoinableQueue`], [`Lease`]; [`PutError`], [`GetError`] |
@@ -124,7 +125,7 @@
 //! `spawn`, `queue`, `sync`, `pool`, `manager` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`].
 //! `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying.
 //! `futures`: queues as `Stream` and `Sink`. `authkey` (default): a secret that two programs prove to each other, and
-//! one that each family of processes has. `log`: events for the `log` crate, and a logger that prints them. `tokio`: see below. `cuda`: reserved; it adds nothing usable yet.
+//! one that each family of processes has. `data`: a data loader. `log`: events for the `log` crate, and a logger that prints them. `tokio`: see below. `cuda`: GPUs and streams by the CUDA driver, and no tensors on them yet.
 //!
 //! Futures work on any runtime, and need none. With the feature `tokio`, those that are polled within a tokio runtime
 //! and wait for a descriptor (connections over sockets, listeners, [`wait_async`](wait::wait_async) for processes and
@@ -144,6 +145,8 @@
 
 #[cfg(feature = "queue")]
 pub mod connection;
+#[cfg(feature = "data")]
+pub mod data;
 #[cfg(feature = "sync")]
 pub mod list;
 #[cfg(feature = "manager")]

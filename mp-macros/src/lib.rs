@@ -1,5 +1,7 @@
 //! Derive macros of `mp`. Use them through the `mp` (or `mp_reduce`) crate, which re-exports them.
 
+mod batch;
+
 use proc_macro::TokenStream;
 use proc_macro_crate::{FoundCrate, crate_name};
 use proc_macro2::TokenStream as Tokens;
@@ -29,10 +31,38 @@ pub fn derive_message(input: TokenStream) -> TokenStream {
     expand(input).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Where the `message` module is.
-fn crate_path(input: &DeriveInput) -> syn::Result<Path> {
+/// Makes a batch of a struct whose fields are columns.
+///
+/// ```ignore
+/// #[derive(Batch)]
+/// struct Images {
+///     pixels: Tensor<f32>,
+///     class: Tensor<i64>,
+///     path: Strings,
+/// }
+///
+/// cx.rows(items, ImagesSpec { pixels: &[3, 224, 224], class: &[], path: () }, |item, rng, row| {
+///     decode(item.index, row.pixels)?; // &mut [f32]; `row` is an `ImagesRow<'_>`
+///     row.class[0] = 7;
+///     row.path.push_str("a.jpg");
+///     Ok(())
+/// })
+/// ```
+///
+/// Besides, it makes `ImagesSpec`, with the shape of each column's rows, and `ImagesRow`, with the place of one sample in each
+/// column. A field may itself be a struct that derives `Batch`.
+///
+/// `#[batch(crate = path)]` says where the module `data` of the library is, in the cases in which `Message` has to be told too.
+#[proc_macro_derive(Batch, attributes(batch))]
+pub fn derive_batch(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    batch::expand(&input).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// The path that an attribute with this name says.
+fn path_of(input: &DeriveInput, attribute: &str) -> syn::Result<Option<Path>> {
     let mut path = None;
-    for attr in input.attrs.iter().filter(|a| a.path().is_ident("message")) {
+    for attr in input.attrs.iter().filter(|a| a.path().is_ident(attribute)) {
         attr.parse_nested_meta(|meta| {
             if !meta.path.is_ident("crate") {
                 return Err(meta.error("unknown option; the only one is `crate = path`"));
@@ -41,17 +71,21 @@ fn crate_path(input: &DeriveInput) -> syn::Result<Path> {
             Ok(())
         })?;
     }
-    Ok(path.unwrap_or_else(default_path))
+    Ok(path)
 }
 
-/// By what name the crate that is being compiled knows the library.
-fn default_path() -> Path {
+/// By what name the crate that is being compiled knows a package.
+fn known(package: &str, library: &str) -> Option<syn::Ident> {
     // A package without a name of its own choice is found by that of its library.
-    let known = |package, library| match crate_name(package) {
+    match crate_name(package) {
         Ok(FoundCrate::Name(name)) if name != package => Some(format_ident!("{name}")),
         Ok(_) => Some(format_ident!("{library}")),
         Err(_) => None,
-    };
+    }
+}
+
+/// The crate in which the `message` module is.
+fn default_path() -> Path {
     let name = known("multiproc", "mp").or_else(|| known("mp-reduce", "mp_reduce"));
     let name = name.unwrap_or_else(|| format_ident!("mp"));
     parse_quote!(::#name)
@@ -98,7 +132,7 @@ fn fields(fields: &Fields, m: &Tokens, variant: &str) -> Parts {
 }
 
 fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
-    let root = crate_path(&input)?;
+    let root = path_of(&input, "message")?.unwrap_or_else(default_path);
     let m = quote!(#root::message);
     let (encode, take_back, decode) = match &input.data {
         Data::Struct(s) => {

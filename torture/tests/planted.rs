@@ -118,3 +118,15 @@ fn a_deadlock_that_is_none_is_found() {
 fn a_deadlock_that_is_not_noticed_is_found() {
     is_found("deadlock.not-looked-for", Where::Workers, &["Hang: "]);
 }
+
+/// A loader's trainer that resumes goes on behind batches that it was never given.
+#[test]
+fn a_state_of_a_loader_that_counts_what_was_prefetched_is_found() {
+    is_found("loader.state.counts-prefetched", Where::Workers, &["Torn: ", "Lost: "]);
+}
+
+/// A batch depends on the worker that made it.
+#[test]
+fn random_numbers_of_a_loaders_worker_are_found() {
+    is_found("loader.rng.by-worker", Where::Workers, &["Torn: "]);
+}

@@ -20,7 +20,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("mp-sync", &["mp-core"]),
     ("mp-pool", &["mp-core", "mp-tensor", "mp-reduce", "mp-spawn", "mp-queue"]),
     ("mp-manager", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue", "mp-sync", "mp-pool"]),
-    ("mp-data", &["mp-core", "mp-tensor", "mp-reduce", "mp-spawn", "mp-queue", "mp-pool"]),
+    ("mp-data", &["mp-core", "mp-macros", "mp-tensor", "mp-reduce", "mp-spawn", "mp-queue", "mp-pool"]),
     ("mp-cuda", &["mp-core", "mp-tensor", "mp-reduce"]),
     (FACADE, &["*"]),
 ];
@@ -29,8 +29,16 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
 pub(crate) const FACADE: &str = "multiproc";
 
 /// Crates that may depend on any crate of ours, and that no library crate may depend on.
-const FREE: &[&str] =
-    &["mp-compile-fail", "mp-harness", "mp-models", "mp-renamed", "mp-tests", "mp-torture", "xtask"];
+const FREE: &[&str] = &[
+    "mp-compile-fail",
+    "mp-cuda-sim",
+    "mp-harness",
+    "mp-models",
+    "mp-renamed",
+    "mp-tests",
+    "mp-torture",
+    "xtask",
+];
 
 /// Crates that only `benches/`, a workspace of its own, may pull in; a name stands for `name-*` too.
 const PEERS: &[&str] = &["ipc-channel", "iceoryx2"];

@@ -54,6 +54,12 @@ impl EpochOrder {
         if matches!(self.inner.plan.batching, Some(Batching::Custom(_))) { 0 } else { self.inner.draws }
     }
 
+    /// Whether each epoch has as many draws, and as few batches: no code of the user says how many.
+    pub(crate) fn is_the_same_length(&self) -> bool {
+        let plan = &*self.inner.plan;
+        !matches!(plan.sampler, Sampler::Custom(_)) && !matches!(plan.batching, Some(Batching::Custom(_)))
+    }
+
     /// How many batches this rank has; `None` if only making them tells.
     pub fn batches(&self) -> Option<u64> {
         let order = &*self.inner;
@@ -187,6 +193,14 @@ impl Order {
             }
         }
         let Some(indices) = sampler.batch(self.epoch, number) else { return Ok(None) };
+        // So that each draw has a position of its own.
+        if number >> 40 != 0 || indices.len() > 1 << 24 {
+            let reason = format!(
+                "batch {number} of {} indices: at most 2⁴⁰ batches of 2²⁴ indices are possible",
+                indices.len()
+            );
+            return Err(PlanError::Setting { setting: "batch_sampler", reason });
+        }
         let item = |(j, index): (usize, u64)| self.checked(index, (number << 24) + j as u64, k);
         let items: Vec<Item> = indices.into_iter().enumerate().map(item).collect::<Result<_, _>>()?;
         let valid = if repeated { 0 } else { items.len() };

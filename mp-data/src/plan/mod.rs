@@ -32,6 +32,10 @@ pub use error::PlanError;
 pub use philox::SampleRng;
 pub use sampler::{BatchSampler, Batching, IndexSampler, Sampler, Shuffle, Uneven};
 pub use state::PlanState;
+pub(crate) use state::same;
+
+pub(crate) use permutation::shuffle;
+pub(crate) use philox::{epoch_key, mix};
 
 /// A draw of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -91,6 +95,16 @@ impl Plan {
     /// Whether the dataset has no sample.
     pub fn is_empty(&self) -> bool {
         self.inner.len == 0
+    }
+
+    /// Which of the ranks it is of.
+    pub fn rank(&self) -> u32 {
+        self.inner.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> u32 {
+        self.inner.world
     }
 
     /// The random numbers of the draw at `position`.

@@ -4,12 +4,17 @@ use super::philox::{SampleRng, epoch_key, pair, philox, unit};
 
 /// `fisher-yates/1`: from the end to the beginning, each place takes one of those up to itself.
 pub(crate) fn fisher_yates(n: u32, seed: u64, epoch: u64) -> Vec<u32> {
-    let mut rng = SampleRng::keyed(epoch_key(seed, epoch, 1));
     let mut list: Vec<u32> = (0..n).collect();
+    shuffle(&mut list, epoch_key(seed, epoch, 1));
+    list
+}
+
+/// The same, for any list and key.
+pub(crate) fn shuffle<T>(list: &mut [T], key: u64) {
+    let mut rng = SampleRng::keyed(key);
     for i in (1..list.len()).rev() {
         list.swap(i, rng.range(i as u64 + 1) as usize);
     }
-    list
 }
 
 /// `feistel/1`: eight rounds over two halves of equally many bits, whose round function is Philox; walked until the result is below n.

@@ -35,6 +35,11 @@ impl PlanState {
     pub fn next(&self) -> u64 {
         self.next
     }
+
+    /// How many ranks there were.
+    pub fn world(&self) -> u32 {
+        self.world
+    }
 }
 
 fn hash(words: impl Iterator<Item = u64>) -> u64 {
@@ -83,6 +88,17 @@ pub(super) fn template(plan: &super::Inner) -> PlanState {
     }
 }
 
+pub(crate) fn same<T: PartialEq + std::fmt::Debug>(
+    what: &'static str,
+    state: &T,
+    plan: &T,
+) -> Result<(), PlanError> {
+    if state == plan {
+        return Ok(());
+    }
+    Err(PlanError::StateDiffers { what, state: format!("{state:?}"), plan: format!("{plan:?}") })
+}
+
 impl Plan {
     /// Where a consumer is that takes batch `next` of `epoch` next.
     pub fn state(&self, epoch: u64, next: u64) -> PlanState {
@@ -96,28 +112,13 @@ impl Plan {
     /// global batch is the same and batches are not made in windows or by the user.
     pub fn position(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         let plan = &self.inner.template;
-        let windowed = self.inner.batching.is_some();
-        fn same<T: PartialEq + std::fmt::Debug>(
-            what: &'static str,
-            state: &T,
-            plan: &T,
-        ) -> Result<(), PlanError> {
-            if state == plan {
-                return Ok(());
-            }
-            Err(PlanError::StateDiffers { what, state: format!("{state:?}"), plan: format!("{plan:?}") })
-        }
         same("format", &state.format, &plan.format)?;
         same("order", &state.order, &plan.order)?;
         same("batching", &state.batching, &plan.batching)?;
         same("rng", &state.rng, &plan.rng)?;
         same("seed", &state.seed, &plan.seed)?;
         same("len", &state.len, &plan.len)?;
-        same("global_batch", &state.global_batch, &plan.global_batch)?;
-        if windowed {
-            same("world", &state.world, &plan.world)?;
-            same("batch_size", &state.batch_size, &plan.batch_size)?;
-        }
+        self.sizes_are_the_same(state)?;
         same("drop_last", &state.drop_last, &plan.drop_last)?;
         if !mp_core::mutant!("plan.state.uneven-ignored") {
             same("uneven", &state.uneven, &plan.uneven)?;
@@ -128,5 +129,26 @@ impl Plan {
         }
         same("hash of the subset", &state.subset, &plan.subset)?;
         Ok((state.epoch, state.next))
+    }
+
+    /// As [`position`](Self::position), but the dataset may have changed since, and with it weights, lengths, subset and sampler: the
+    /// batches from the next one on are those of the new order. What was given before may come again in it, or never.
+    ///
+    /// # Errors
+    /// `StateDiffers`: the state's global batch is another one, or, where that has to be the same, the number of ranks.
+    pub fn position_in_changed(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
+        same("format", &state.format, &self.inner.template.format)?;
+        self.sizes_are_the_same(state)?;
+        Ok((state.epoch, state.next))
+    }
+
+    fn sizes_are_the_same(&self, state: &PlanState) -> Result<(), PlanError> {
+        let plan = &self.inner.template;
+        same("global_batch", &state.global_batch, &plan.global_batch)?;
+        if self.inner.batching.is_some() {
+            same("world", &state.world, &plan.world)?;
+            same("batch_size", &state.batch_size, &plan.batch_size)?;
+        }
+        Ok(())
     }
 }

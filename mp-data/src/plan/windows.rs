@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::{
-    Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, philox::SampleRng, philox::epoch_key,
+    Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, permutation::shuffle, philox::epoch_key,
 };
 
 /// What was computed of an epoch's windows. Those of `BucketByLength` have equally many batches, so any is made at once; of `MaxTokens`
@@ -53,9 +53,8 @@ impl Windows {
         }
         let full = (window.batches.len() / world) as u64;
         let at = k - window.group;
-        let own = at as usize * world + plan.rank as usize;
         let found = if at < full {
-            Some((window.batches[own].clone(), false))
+            Some((window.batches[at as usize * world + plan.rank as usize].clone(), false))
         } else if at == full && window.last && !window.left.is_empty() {
             match plan.uneven {
                 Uneven::Drop => None,
@@ -115,10 +114,7 @@ fn cut(
     {
         batches.pop();
     }
-    let mut rng = SampleRng::keyed(epoch_key(plan.seed, order.epoch, 6).wrapping_add(number));
-    for i in (1..batches.len()).rev() {
-        batches.swap(i, rng.range(i as u64 + 1) as usize);
-    }
+    shuffle(&mut batches, epoch_key(plan.seed, order.epoch, 6).wrapping_add(number));
     before.append(&mut batches);
     let left = before.split_off(before.len() - before.len() % plan.world as usize);
     Ok(Window { number, group, batches: before, left, last })

@@ -10,6 +10,7 @@ use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
 use crate::workloads::files::Cargo;
 use crate::workloads::leaving::Sides;
+use crate::workloads::loader::LOADERS;
 use crate::workloads::locks::Locks;
 use crate::workloads::newest::{ToAll, Watched};
 use crate::workloads::pool::{IN_POOL, WORKERS};
@@ -31,6 +32,7 @@ pub(crate) enum Kind {
     Leaving,
     Socket,
     Pool,
+    Loader,
     Locks,
     Watch,
     Broadcast,
@@ -38,7 +40,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 15] = [
+    pub(crate) const ALL: [Kind; 16] = [
         Kind::Bounded,
         Kind::Select,
         Kind::Acknowledged,
@@ -52,13 +54,14 @@ impl Kind {
         Kind::Channel,
         Kind::Pool,
         Kind::Joinable,
+        Kind::Loader,
         Kind::Leaving,
         Kind::Pipe,
     ];
 
     /// Whether its workers are all alike: then what they do is counted.
     pub(crate) const fn counts_operations(self) -> bool {
-        matches!(self, Kind::Locks | Kind::Watch | Kind::Broadcast)
+        matches!(self, Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Loader)
     }
 
     pub(crate) const fn name(self) -> &'static str {
@@ -74,6 +77,7 @@ impl Kind {
             Kind::Leaving => "channel whose sides leave",
             Kind::Socket => "sockets",
             Kind::Pool => "pool",
+            Kind::Loader => "data loader",
             Kind::Locks => "locks",
             Kind::Watch => "watch",
             Kind::Broadcast => "broadcast",
@@ -97,6 +101,8 @@ enum Ends {
     Service(Service),
     /// Whether its workers may be copies.
     Pool(bool),
+    /// Likewise.
+    Loader(bool),
     Locks(Box<Locks>),
     Watched(Watched),
     ToAll(ToAll),
@@ -143,6 +149,7 @@ impl Group {
             Kind::Leaving => Ends::Sides(Sides::new(random)),
             Kind::Socket => Ends::Service(Service::new(random)?),
             Kind::Pool => Ends::Pool(copies),
+            Kind::Loader => Ends::Loader(copies),
             Kind::Locks => Ends::Locks(Box::new(Locks::new()?)),
             Kind::Watch => Ends::Watched(Watched::new()?),
             Kind::Broadcast => Ends::ToAll(ToAll::new(random)?),
@@ -151,7 +158,7 @@ impl Group {
         let (producers, consumers) = match kind {
             Kind::Locks | Kind::Watch | Kind::Broadcast => (3, 0),
             Kind::Pipe => (1, 1),
-            Kind::Pool => (1, 0),
+            Kind::Pool | Kind::Loader => (1, 0),
             Kind::Socket => (CLIENTS, 1),
             Kind::Futures => (2, 2),
             _ => (1 + random.below(2) as usize, 1 + random.below(2) as usize),
@@ -173,7 +180,11 @@ impl Group {
 
     /// How many processes it has.
     pub(crate) fn processes(&self) -> usize {
-        if self.kind == Kind::Pool { self.workers * (1 + WORKERS) } else { self.workers }
+        match self.kind {
+            Kind::Pool => self.workers * (1 + WORKERS),
+            Kind::Loader => self.workers * (1 + LOADERS),
+            _ => self.workers,
+        }
     }
 
     /// What worker `i` does.
@@ -219,6 +230,7 @@ impl Group {
             Ends::Service(service) if produces => Work::Call(service.clone()),
             Ends::Service(service) => Work::Serve(service.clone()),
             Ends::Pool(copies) => Work::OwnPool(*copies),
+            Ends::Loader(copies) => Work::OwnLoader(*copies),
             Ends::Locks(locks) => Work::Lock(Locks::clone(locks)),
             Ends::Watched(watched) => Work::Watch(watched.clone()),
             Ends::ToAll(to_all) => Work::Broadcast(to_all.clone()),
@@ -230,7 +242,7 @@ impl Group {
     /// Worker `i` was killed: what may be missing for it.
     pub(crate) fn killed(&mut self, i: usize) {
         self.allowed += match (self.kind, &self.ends) {
-            (Kind::Locks | Kind::Watch | Kind::Broadcast, _) => 0,
+            (Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Loader, _) => 0,
             (Kind::Pipe, _) => 1 + IN_PIPE,
             // Of the listener, all connections.
             (Kind::Socket, _) => (1 + IN_PIPE) * if self.produces(i) { 1 } else { CLIENTS as u64 },
@@ -253,7 +265,7 @@ impl Group {
             Ends::Futures(queue) => _ = queue.close(),
             Ends::Files(queue) => _ = queue.close(),
             Ends::Service(service) => service.close()?,
-            Ends::Pipe(..) | Ends::Sides(_) | Ends::Pool(_) => {}
+            Ends::Pipe(..) | Ends::Sides(_) | Ends::Pool(_) | Ends::Loader(_) => {}
             Ends::Locks(_) | Ends::Watched(_) | Ends::ToAll(_) => {}
         }
         Ok(())
@@ -318,7 +330,7 @@ impl fmt::Display for Group {
             Ends::Pipe(ends) => write!(f, "ends that were not given away: {ends:?}")?,
             Ends::Sides(sides) => write!(f, "{sides:?}")?,
             Ends::Service(service) => write!(f, "{service:?}")?,
-            Ends::Pool(copies) => write!(f, "copies: {copies}")?,
+            Ends::Pool(copies) | Ends::Loader(copies) => write!(f, "copies: {copies}")?,
             Ends::Locks(locks) => write!(f, "{locks:?}")?,
             Ends::Watched(watched) => write!(f, "{watched:?}")?,
             Ends::ToAll(to_all) => write!(f, "{to_all:?}")?,

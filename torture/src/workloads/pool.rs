@@ -72,7 +72,7 @@ const NEWCOMERS: u32 = 4;
 
 /// What is done to the workers of a pool.
 #[derive(Default)]
-struct Torment {
+pub(crate) struct Torment {
     /// Workers that were killed, and have not cost a task yet.
     killed: HashSet<u32>,
     /// Workers that have done a task. Only they are stopped: one that is stopped before it can have asked to
@@ -84,15 +84,14 @@ struct Torment {
 }
 
 impl Torment {
-    fn go_on(&mut self, random: &mut Random, pool: &Pool) {
+    pub(crate) fn go_on(&mut self, random: &mut Random, pids: &[u32]) {
         if random.percent(20) {
             self.let_go();
         }
-        let pids = pool.pids();
         if pids.is_empty() || random.percent(80) {
             return;
         }
-        let victim = random.pick(&pids);
+        let victim = random.pick(pids);
         // Noted before: its task may be lost at once.
         let begun = self.begun.contains(&victim);
         if random.percent(50) {
@@ -107,8 +106,14 @@ impl Torment {
     }
 
     /// Continues stopped workers.
-    fn let_go(&mut self) {
+    pub(crate) fn let_go(&mut self) {
         self.stopped.drain(..).for_each(|pid| _ = signal(pid, Signal::CONT));
+        self.newcomers = 0;
+    }
+
+    /// This worker has done something.
+    pub(crate) fn has_done(&mut self, worker: u32) {
+        self.begun.insert(worker);
     }
 }
 
@@ -133,12 +138,11 @@ impl Worker {
                 break;
             }
             while !results.iter().all(|(_, result)| result.ready()) {
-                torment.go_on(&mut self.random, &pool);
+                torment.go_on(&mut self.random, &pool.pids());
                 // sleep: the pace of the torture
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             torment.let_go();
-            torment.newcomers = 0;
             for (number, result) in results {
                 self.collect(number, result, &mut torment)?;
             }
@@ -159,7 +163,7 @@ impl Worker {
         self.row.note(Op::Collect, number);
         match result.get() {
             Ok(Done { worker, parcel }) if parcel.job.number == number => {
-                torment.begun.insert(worker);
+                torment.has_done(worker);
                 parcel.check()?;
                 self.ledger.done(number)
             }

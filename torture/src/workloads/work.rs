@@ -51,6 +51,8 @@ pub(crate) enum Work {
     ReceiveAll(Receiver<Parcel>),
     /// Whether by copies.
     OwnPool(bool),
+    /// Likewise.
+    OwnLoader(bool),
     PutFiles(Queue<Cargo>),
     GetFiles(Queue<Cargo>),
 }
@@ -118,6 +120,7 @@ impl Worker {
             Work::SendAndLeave(sender) => self.send_and_leave(&sender),
             Work::ReceiveAll(receiver) => self.receive_all(&receiver),
             Work::OwnPool(copies) => self.own_pool(copies),
+            Work::OwnLoader(copies) => self.own_loader(copies),
             Work::PutFiles(queue) => self.put_files(&queue),
             Work::GetFiles(queue) => self.get_files(&queue),
         }?;

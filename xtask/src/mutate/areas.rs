@@ -17,7 +17,9 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-queue/loom_chain", ""),
         ],
     ),
+    ("loader.", &[("mp-data/loader", ""), ("mp-data/peers", ""), ("mp-data/memory", "")]),
     ("plan.", &[("mp-data/order", "")]),
+    ("stream.", &[("mp-data/streams", "")]),
     ("planted.", &[("mp-torture/mp-torture", "--seconds=60 --seed=5")]),
     (
         "steps.",

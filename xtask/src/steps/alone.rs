@@ -22,8 +22,19 @@ const NAMES: [&str; 1] = ["file_system"];
 
 /// Features that only add something on top of the others: no code asks for two of them. Each with one strategy alone, each
 /// with all the others, and all together; not in every set.
-const ADDED: [&str; 10] =
-    ["ndarray", "bytes", "pool", "manager", "indicatif", "authkey", "futures", "tokio", "log", "cuda"];
+const ADDED: [&str; 11] = [
+    "ndarray",
+    "bytes",
+    "pool",
+    "manager",
+    "data",
+    "indicatif",
+    "authkey",
+    "futures",
+    "tokio",
+    "log",
+    "cuda",
+];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
     let packages = match layers::packages(None) {

@@ -7,12 +7,13 @@ use crate::session::{Outcome, Session};
 
 /// Arguments with which an example is short, and words that its last line has to have. The others run without
 /// arguments.
-const SHORT: [(&str, &[&str], &str); 6] = [
+const SHORT: [(&str, &[&str], &str); 7] = [
     ("ctrl_c", &["--press"], "nothing lost"),
     ("hogwild", &["--workers", "2", "--epochs", "3"], "test accuracy"),
     ("invited", &[], "328350"),
     ("million_tensors", &["20000"], ""),
     ("send_socket", &["1000"], "a second"),
+    ("streaming", &["--samples", "2000"], "the same after a killed worker and a resume"),
     ("supervised", &[], "13 is set aside"),
 ];
 

@@ -1,0 +1,63 @@
+//! On which processors workers run.
+
+use crate::BuildError;
+
+/// On which processors the workers of a loader run: see [`affinity`](crate::DataLoaderBuilder::affinity).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Affinity {
+    /// On those of the trainer.
+    #[default]
+    Inherit,
+    /// On these, by their numbers.
+    Cpus(Vec<usize>),
+    /// On those of this node of memory: that of the GPU of the trainer, say (`/sys/bus/pci/devices/…/numa_node`). Memory is that of the node
+    /// whose processors touch it first.
+    NumaNode(usize),
+}
+
+impl Affinity {
+    /// The processors; `None` if the workers inherit them.
+    pub(crate) fn processors(&self) -> Result<Option<Vec<usize>>, BuildError> {
+        let no = |reason| BuildError::Setting { setting: "affinity", reason };
+        let processors = match self {
+            Affinity::Inherit => return Ok(None),
+            Affinity::Cpus(numbers) => numbers.clone(),
+            Affinity::NumaNode(node) => {
+                let path = format!("/sys/devices/system/node/node{node}/cpulist");
+                let list = std::fs::read_to_string(&path);
+                let list = list.map_err(|error| no(format!("there is no node {node}: {path}: {error}")))?;
+                parse(list.trim()).ok_or_else(|| no(format!("{path} is no list of processors: {list:?}")))?
+            }
+        };
+        if processors.is_empty() {
+            return Err(no(format!("{self:?} has no processors")));
+        }
+        Ok(Some(processors))
+    }
+}
+
+/// The numbers of a list as the kernel writes it: `0-3,8,10-11`.
+fn parse(list: &str) -> Option<Vec<usize>> {
+    let mut numbers = Vec::new();
+    for part in list.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        numbers.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_lists_are_read() {
+        assert_eq!(parse("0-3,8,10-11"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        assert_eq!((parse(""), parse("0-x"), parse("a")), (Some(vec![]), None, None));
+        assert_eq!(Affinity::Inherit.processors().unwrap(), None);
+        assert!(Affinity::Cpus(Vec::new()).processors().unwrap_err().to_string().contains("`affinity`"));
+        let error = Affinity::NumaNode(99_999).processors().unwrap_err().to_string();
+        assert!(error.contains("there is no node 99999"), "{error}");
+    }
+}

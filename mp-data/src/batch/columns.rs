@@ -1,0 +1,152 @@
+//! Columns of one tensor, and of values that are none.
+
+use std::ops::Deref;
+
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
+use mp_tensor::{Element, Tensor};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Batch, Fill};
+use crate::AnyResult;
+
+impl<T: Element> Batch for Tensor<T> {
+    type Shapes<'s> = &'s [usize];
+    type Making = (Tensor<T>, usize);
+    type Row<'r> = &'r mut [T];
+
+    fn begin(rows: usize, shape: &[usize], fill: Fill) -> AnyResult<(Tensor<T>, usize)> {
+        let whole: Vec<usize> = std::iter::once(rows).chain(shape.iter().copied()).collect();
+        let mut tensor = Tensor::empty(whole)?;
+        if let Fill::With(byte) = fill {
+            bytemuck::cast_slice_mut::<T, u8>(tensor.as_mut_slice()?).fill(byte);
+        }
+        Ok((tensor, rows))
+    }
+
+    fn rows((tensor, rows): &mut (Tensor<T>, usize)) -> AnyResult<Vec<&mut [T]>> {
+        let all = tensor.as_mut_slice()?;
+        match all.len() / (*rows).max(1) {
+            // Rows of no elements.
+            0 => Ok((0..*rows).map(|_| <&mut [T]>::default()).collect()),
+            length => Ok(all.chunks_exact_mut(length).collect()),
+        }
+    }
+
+    fn finish((tensor, _): (Tensor<T>, usize)) -> AnyResult<Self> {
+        Ok(tensor)
+    }
+
+    fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        self.encode::<C>(out)
+    }
+
+    fn get_back(&mut self, back: &mut Returned) {
+        self.take_back(back);
+    }
+
+    fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        Self::decode::<C>(inc)
+    }
+
+    fn bytes(&self) -> usize {
+        self.nbytes()
+    }
+
+    fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>> {
+        let copy;
+        let all = match self.as_slice() {
+            Ok(all) => all,
+            Err(_) => {
+                copy = self.to_vec();
+                &copy[..]
+            }
+        };
+        let bytes: &[u8] = bytemuck::cast_slice(all);
+        let length = bytes.len() / rows.max(1);
+        // A batch of another number of rows: the last one has what is left.
+        let end = if row + 1 == rows { bytes.len() } else { (row + 1) * length };
+        vec![bytes.get(row * length..end).unwrap_or_default().to_vec()]
+    }
+}
+
+/// A column of values of any serde type, one a sample. They are encoded by the worker and decoded by the trainer; numbers belong into a
+/// `Tensor`, and text into [`Strings`](crate::Strings), which are not.
+///
+/// ```
+/// use mp_data::Other;
+///
+/// let boxes: Other<Vec<(u32, u32)>> = vec![vec![(1, 2)], vec![]].into();
+/// assert_eq!(boxes[0], [(1, 2)]);
+/// assert_eq!(boxes.into_inner().len(), 2);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Other<T>(Vec<T>);
+
+impl<T> Other<T> {
+    /// The values.
+    #[must_use]
+    pub fn into_inner(self) -> Vec<T> {
+        self.0
+    }
+}
+
+impl<T> From<Vec<T>> for Other<T> {
+    fn from(values: Vec<T>) -> Self {
+        Other(values)
+    }
+}
+
+impl<T> Deref for Other<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Other<T> {
+    type Shapes<'s> = ();
+    type Making = Vec<Option<T>>;
+    type Row<'r> = &'r mut Option<T>;
+
+    fn begin(rows: usize, (): (), _: Fill) -> AnyResult<Vec<Option<T>>> {
+        Ok((0..rows).map(|_| None).collect())
+    }
+
+    fn rows(making: &mut Vec<Option<T>>) -> AnyResult<Vec<&mut Option<T>>> {
+        Ok(making.iter_mut().collect())
+    }
+
+    fn finish(making: Vec<Option<T>>) -> AnyResult<Self> {
+        let missing = making.iter().position(Option::is_none);
+        if let Some(row) = missing {
+            return Err(format!("row {row} of a column of other values was not written").into());
+        }
+        Ok(Other(making.into_iter().flatten().collect()))
+    }
+
+    fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        C::write_whole(out, &self.0)
+    }
+
+    fn get_back(&mut self, _: &mut Returned) {}
+
+    fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        C::read(inc).map(Other)
+    }
+
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn row_bytes(&self, row: usize, _: usize) -> Vec<Vec<u8>> {
+        // What can't be encoded by itself is not compared.
+        let encode = |value: &T| {
+            let mut out = Outgoing::in_band();
+            mp_reduce::MessagePack::write(&mut out, value).ok()?;
+            out.plain().map(<[u8]>::to_vec)
+        };
+        vec![self.0.get(row).and_then(encode).unwrap_or_default()]
+    }
+}

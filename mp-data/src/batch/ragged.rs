@@ -1,0 +1,246 @@
+//! Columns whose rows are of any length: one buffer, and where each row begins.
+
+use std::fmt;
+
+use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned};
+use mp_tensor::{Element, Tensor};
+
+use super::{Batch, Fill};
+use crate::AnyResult;
+
+/// A column of rows of any length: all values one after the other, and where each row begins, as nested tensors of the layout
+/// "jagged" are.
+///
+/// ```
+/// use mp_data::Ragged;
+///
+/// let tokens = Ragged::<u32>::from_rows(&[vec![1, 2, 3], vec![], vec![4]])?;
+/// assert_eq!(tokens.row(0)?, [1, 2, 3]);
+/// assert_eq!(tokens.offsets().to_vec(), [0, 3, 3, 4]);
+/// assert_eq!(tokens.values().shape(), [4]);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[doc(alias = "nested_tensor_from_jagged")]
+pub struct Ragged<T: Element> {
+    values: Tensor<T>,
+    offsets: Tensor<i64>,
+}
+
+impl<T: Element> fmt::Debug for Ragged<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ragged({} rows, {} values)", self.len(), self.values.len())
+    }
+}
+
+impl<T: Element> Ragged<T> {
+    /// A copy of these rows in shared memory.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn from_rows(rows: &[impl AsRef<[T]>]) -> AnyResult<Self> {
+        let total: usize = rows.iter().map(|row| row.as_ref().len()).sum();
+        let (mut values, mut offsets) = (Tensor::empty([total])?, Tensor::empty([rows.len() + 1])?);
+        let (mut all, ends) = (values.as_mut_slice()?, offsets.as_mut_slice()?);
+        let mut end = 0;
+        for (row, offset) in rows.iter().zip(&mut *ends) {
+            let row = row.as_ref();
+            *offset = end;
+            end += row.len() as i64;
+            let (here, rest) = all.split_at_mut(row.len());
+            here.copy_from_slice(row);
+            all = rest;
+        }
+        if let Some(last) = ends.last_mut() {
+            *last = end;
+        }
+        Ok(Ragged { values, offsets })
+    }
+
+    /// How many rows it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
+    }
+
+    /// Whether it has no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The values of a row.
+    ///
+    /// # Errors
+    /// There is no such row.
+    pub fn row(&self, row: usize) -> AnyResult<&[T]> {
+        let ends = self.offsets.as_slice()?.get(row..).unwrap_or_default();
+        let &[from, to, ..] = ends else {
+            return Err(format!("row {row} of a column of {} rows", self.len()).into());
+        };
+        let range = usize::try_from(from)?..usize::try_from(to)?;
+        let outside = || format!("row {row} is {range:?} of {} values", self.values.len());
+        Ok(self.values.as_slice()?.get(range.clone()).ok_or_else(outside)?)
+    }
+
+    /// All values, one row after the other.
+    #[must_use]
+    pub fn values(&self) -> &Tensor<T> {
+        &self.values
+    }
+
+    /// Where each row begins, and where the last one ends.
+    #[must_use]
+    pub fn offsets(&self) -> &Tensor<i64> {
+        &self.offsets
+    }
+
+    /// Values and offsets.
+    #[must_use]
+    pub fn into_parts(self) -> (Tensor<T>, Tensor<i64>) {
+        (self.values, self.offsets)
+    }
+}
+
+impl<T: Element> Batch for Ragged<T> {
+    type Shapes<'s> = ();
+    type Making = Vec<Vec<T>>;
+    type Row<'r> = &'r mut Vec<T>;
+
+    fn begin(rows: usize, (): (), _: Fill) -> AnyResult<Vec<Vec<T>>> {
+        Ok((0..rows).map(|_| Vec::new()).collect())
+    }
+
+    fn rows(making: &mut Vec<Vec<T>>) -> AnyResult<Vec<&mut Vec<T>>> {
+        Ok(making.iter_mut().collect())
+    }
+
+    fn finish(making: Vec<Vec<T>>) -> AnyResult<Self> {
+        Ragged::from_rows(&making)
+    }
+
+    fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        let _level = Level::enter()?;
+        self.values.encode::<C>(out)?;
+        self.offsets.encode::<C>(out)
+    }
+
+    fn get_back(&mut self, back: &mut Returned) {
+        let Ok(_level) = Level::enter() else { return };
+        self.values.take_back(back);
+        self.offsets.take_back(back);
+    }
+
+    fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        let _level = Level::enter()?;
+        Ok(Ragged { values: Tensor::decode::<C>(inc)?, offsets: Tensor::decode::<C>(inc)? })
+    }
+
+    fn bytes(&self) -> usize {
+        self.values.nbytes() + self.offsets.nbytes()
+    }
+
+    fn row_bytes(&self, row: usize, _: usize) -> Vec<Vec<u8>> {
+        vec![self.row(row).map(|row| bytemuck::cast_slice(row).to_vec()).unwrap_or_default()]
+    }
+}
+
+/// A column of strings: their bytes one after the other, and where each begins.
+///
+/// ```
+/// use mp_data::Strings;
+///
+/// let names = Strings::from_rows(&["a.jpg", "", "ü.png"])?;
+/// assert_eq!(names.get(2)?, "ü.png");
+/// assert_eq!(names.to_vec()?.concat(), "a.jpgü.png");
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub struct Strings(Ragged<u8>);
+
+impl fmt::Debug for Strings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Strings({} rows, {} bytes)", self.len(), self.0.values.len())
+    }
+}
+
+impl Strings {
+    /// A copy of these strings in shared memory.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn from_rows(rows: &[impl AsRef<str>]) -> AnyResult<Self> {
+        let rows: Vec<&[u8]> = rows.iter().map(|row| row.as_ref().as_bytes()).collect();
+        Ragged::from_rows(&rows).map(Strings)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One of them. Each time it is looked at whether it is UTF-8.
+    ///
+    /// # Errors
+    /// There is no such row, or its bytes are no UTF-8.
+    pub fn get(&self, row: usize) -> AnyResult<&str> {
+        Ok(str::from_utf8(self.0.row(row)?)?)
+    }
+
+    /// A copy of each.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn to_vec(&self) -> AnyResult<Vec<String>> {
+        (0..self.len()).map(|row| self.get(row).map(str::to_owned)).collect()
+    }
+
+    /// Bytes and offsets.
+    #[must_use]
+    pub fn into_ragged(self) -> Ragged<u8> {
+        self.0
+    }
+}
+
+impl Batch for Strings {
+    type Shapes<'s> = ();
+    type Making = Vec<String>;
+    type Row<'r> = &'r mut String;
+
+    fn begin(rows: usize, (): (), _: Fill) -> AnyResult<Vec<String>> {
+        Ok(vec![String::new(); rows])
+    }
+
+    fn rows(making: &mut Vec<String>) -> AnyResult<Vec<&mut String>> {
+        Ok(making.iter_mut().collect())
+    }
+
+    fn finish(making: Vec<String>) -> AnyResult<Self> {
+        Strings::from_rows(&making)
+    }
+
+    fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        self.0.send::<C>(out)
+    }
+
+    fn get_back(&mut self, back: &mut Returned) {
+        self.0.get_back(back);
+    }
+
+    fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        Ragged::receive::<C>(inc).map(Strings)
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>> {
+        self.0.row_bytes(row, rows)
+    }
+}

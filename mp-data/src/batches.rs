@@ -1,0 +1,96 @@
+//! The batches of a dataset with indices.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::indexed::{Cursor, Indexed, Place};
+use crate::inner::Inner;
+use crate::state::{FORMAT, LoaderState};
+use crate::window::{Next, Window};
+use crate::{Dataset, LoadError, Loaded, NotReady};
+
+/// The batches of an epoch, or of several: an iterator of [`Loaded`] batches. Made by [`DataLoader::epoch`](crate::DataLoader::epoch).
+///
+/// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it gives nothing more.
+///
+/// A batch that is waited for longer than 10 s is told of on the standard error, with the worker that has it, its process and the
+/// sample (and to the logger, with the feature `log`); again after 20 s, and so on. `MP_STALL=off` in the environment turns that off.
+pub struct Batches<D: Dataset>(Window<Indexed<D>>);
+
+impl<D: Dataset> fmt::Debug for Batches<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (epoch, number) = self.0.place().next;
+        write!(f, "Batches(next is {number} of epoch {epoch}, {} on their way)", self.0.len())
+    }
+}
+
+impl<D: Dataset> Batches<D> {
+    /// From `next` on, to the end of epoch `last`; none if that is `None`.
+    pub(crate) fn new(
+        inner: Arc<Inner<Indexed<D>>>,
+        next: (u64, u64),
+        last: Option<u64>,
+        beyond: &[u64],
+    ) -> Self {
+        let cursor = Cursor::new(&inner.plan, next, beyond);
+        Batches(Window::new(inner, cursor, last))
+    }
+
+    fn made(&self, place: Place) -> LoaderState {
+        let Place { next: (epoch, next), beyond } = place;
+        let plan = &self.0.inner().plan;
+        LoaderState { format: FORMAT, plan: plan.state(epoch, next), rank: plan.rank(), beyond }
+    }
+
+    /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a batch counts as given, but
+    /// for the last one, after which nothing more comes since no worker can live.
+    #[must_use]
+    #[doc(alias = "state_dict")]
+    pub fn state(&self) -> LoaderState {
+        self.made(self.0.place())
+    }
+
+    /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own. `None` if that was more
+    /// than 1024 batches ago. Of several epochs, the last batch of this number.
+    #[must_use]
+    pub fn state_after(&self, number: u64) -> Option<LoaderState> {
+        self.0.place_after(number).map(|place| self.made(place.clone()))
+    }
+
+    /// The next batch's number in its epoch, and how many batches there are up to the last epoch, if that is known.
+    #[cfg(feature = "indicatif")]
+    pub(crate) fn progress(&self) -> (u64, Option<u64>) {
+        let (epoch, next) = self.0.place().next;
+        let epochs = self.0.last.saturating_sub(epoch).saturating_add(1);
+        let order = &self.0.cursor.order;
+        let each = order.batches().filter(|_| epochs == 1 || order.is_the_same_length());
+        (next, each.map(|each| each.saturating_mul(epochs)))
+    }
+
+    /// The errors of batches that were [left out](crate::OnError::SkipBatch), the last 1024.
+    #[must_use]
+    pub fn left_out(&self) -> &[LoadError] {
+        self.0.left_out()
+    }
+
+    /// The next batch, but waits no longer than this.
+    ///
+    /// # Errors
+    /// It is not there yet. Without workers, it always is: the caller makes it, however long that takes.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Next<D::Batch>, NotReady> {
+        self.0.next_timeout(timeout)
+    }
+}
+
+impl<D: Dataset> Iterator for Batches<D> {
+    type Item = Result<Loaded<D::Batch>, LoadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}

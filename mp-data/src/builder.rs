@@ -1,0 +1,151 @@
+//! What a loader is made with.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::loader::DataLoader;
+use crate::plan::{BatchSampler, Batching, IndexSampler, PlanBuilder, Sampler, Shuffle, Uneven};
+use crate::settings::{PlanSettings, Settings, settings};
+use crate::{BuildError, Dataset};
+
+/// How a [`DataLoader`] is made. Without settings: batches of one sample, in order, made by the caller.
+///
+/// ```
+/// # use mp_data::{AnyResult, Context, Dataset, Item};
+/// # use mp_tensor::Tensor;
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Numbers(usize);
+/// # impl Dataset for Numbers {
+/// #     type Batch = Tensor<i64>;
+/// #     fn len(&self) -> usize { self.0 }
+/// #     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+/// #         cx.rows(items, &[], |item, _, row| { row[0] = item.index as i64; Ok(()) })
+/// #     }
+/// # }
+/// use std::time::Duration;
+/// use mp_data::{DataLoader, OnError};
+///
+/// let loader = DataLoader::builder(Numbers(1000))
+///     .batch_size(64)
+///     .shuffle(true)
+///     .seed(17)
+///     .num_workers(2)
+///     .threads_per_worker(2)
+///     .prefetch_factor(3)
+///     .memory_budget(256 << 20)
+///     .timeout(Duration::from_secs(30))
+///     .retries(3)
+///     .on_error(OnError::SkipSample)
+///     .build()?;
+/// assert_eq!(loader.epoch(0).count(), 16);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[must_use = "options do nothing until `build` is called"]
+pub struct DataLoaderBuilder<D> {
+    dataset: D,
+    plan: PlanSettings,
+    settings: Settings,
+}
+
+impl<D> fmt::Debug for DataLoaderBuilder<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataLoaderBuilder").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl<D: Dataset> DataLoader<D> {
+    /// A loader of this dataset, to be set up.
+    pub fn builder(dataset: D) -> DataLoaderBuilder<D> {
+        DataLoaderBuilder::new(dataset)
+    }
+}
+
+impl<D: Dataset> DataLoaderBuilder<D> {
+    fn new(dataset: D) -> Self {
+        DataLoaderBuilder { dataset, plan: PlanSettings(Vec::new()), settings: Settings::new() }
+    }
+
+    fn plan(mut self, set: impl Fn(PlanBuilder) -> PlanBuilder + Send + Sync + 'static) -> Self {
+        self.plan.0.push(Arc::new(set));
+        self
+    }
+
+    /// Samples of a batch of one rank.
+    pub fn batch_size(self, samples: u64) -> Self {
+        self.plan(move |plan| plan.batch_size(samples))
+    }
+
+    /// Samples of a batch over all ranks, in place of `batch_size · world`: what stays the same when the number of ranks changes.
+    pub fn global_batch(self, samples: u64) -> Self {
+        self.plan(move |plan| plan.global_batch(samples))
+    }
+
+    /// Whether a short last batch is left out.
+    pub fn drop_last(self, drop: bool) -> Self {
+        self.plan(move |plan| plan.drop_last(drop))
+    }
+
+    /// Whether each epoch has an order of its own, made from the seed.
+    pub fn shuffle(self, shuffle: bool) -> Self {
+        self.plan(move |plan| plan.shuffle(shuffle))
+    }
+
+    /// How it is shuffled. Turns `shuffle` on.
+    pub fn shuffle_by(self, by: Shuffle) -> Self {
+        self.plan(move |plan| plan.shuffle_by(by))
+    }
+
+    /// What the order and what is random about samples is made from; 0 without this.
+    #[doc(alias = "generator")]
+    pub fn seed(self, seed: u64) -> Self {
+        self.plan(move |plan| plan.seed(seed))
+    }
+
+    /// Which index is drawn at which position.
+    pub fn sampler(self, sampler: Sampler) -> Self {
+        self.plan(move |plan| plan.sampler(sampler.clone()))
+    }
+
+    /// A sampler of your own.
+    pub fn index_sampler(self, sampler: impl IndexSampler) -> Self {
+        self.sampler(Sampler::Custom(Arc::new(sampler)))
+    }
+
+    /// How draws become batches: by length, by tokens.
+    pub fn batching(self, batching: Batching) -> Self {
+        self.plan(move |plan| plan.batching(batching.clone()))
+    }
+
+    /// A batch sampler of your own.
+    pub fn batch_sampler(self, sampler: impl BatchSampler) -> Self {
+        self.batching(Batching::Custom(Arc::new(sampler)))
+    }
+
+    /// Which of how many ranks this is: each gets its part of every global batch.
+    #[doc(alias = "DistributedSampler")]
+    pub fn distributed(self, rank: u32, world: u32) -> Self {
+        self.plan(move |plan| plan.distributed(rank, world))
+    }
+
+    /// What the ranks do with what can't be divided evenly.
+    pub fn uneven(self, uneven: Uneven) -> Self {
+        self.plan(move |plan| plan.uneven(uneven))
+    }
+
+    settings!();
+
+    /// Whether a state may be [resumed](DataLoader::resume) that was taken with another dataset, weights, lengths, subset or sampler: from
+    /// its next batch on in the new order. Without this such a state is refused.
+    pub fn allow_changed_dataset(mut self, allow: bool) -> Self {
+        self.settings.may_have_changed = allow;
+        self
+    }
+
+    /// Starts the workers, a millisecond or two each; they read the dataset and call [`Dataset::init`] while this returns.
+    ///
+    /// # Errors
+    /// A setting can't be met, the dataset can't be encoded, or a process can't be started.
+    pub fn build(self) -> Result<DataLoader<D>, BuildError> {
+        DataLoader::start(Arc::new(self.dataset), self.plan, self.settings)
+    }
+}

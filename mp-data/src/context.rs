@@ -1,0 +1,264 @@
+//! What `fetch` gets beside the items: rows in shared memory, threads, random numbers.
+
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU64;
+
+use crate::batch::Fill;
+use crate::info::WorkerInfo;
+use crate::moment::Moment;
+use crate::plan::SampleRng;
+use crate::samples::Samples;
+use crate::{AnyResult, Batch, Item};
+
+/// What [`Dataset::fetch`](crate::Dataset::fetch) makes a batch with.
+pub struct Context<B> {
+    worker: WorkerInfo,
+    seed: u64,
+    epoch: u64,
+    items: Vec<Item>,
+    threads: usize,
+    fill: Fill,
+    /// At which of the items it is, from 1; of a stream, see [`Moment`].
+    at: AtomicU64,
+    in_stream: bool,
+    batch: PhantomData<fn() -> B>,
+}
+
+impl<B> fmt::Debug for Context<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context(epoch {}, {} items, {} threads)", self.epoch, self.items.len(), self.threads)
+    }
+}
+
+/// How a row failed.
+enum Failed {
+    Error(Box<dyn std::error::Error + Send + Sync>),
+    Panic(Box<dyn Any + Send>),
+}
+
+impl<B> Context<B> {
+    pub(crate) fn new(
+        worker: WorkerInfo,
+        (seed, epoch): (u64, u64),
+        items: Vec<Item>,
+        threads: usize,
+        fill: Fill,
+    ) -> Self {
+        let at = AtomicU64::new(0);
+        Context { worker, seed, epoch, items, threads, fill, at, in_stream: false, batch: PhantomData }
+    }
+
+    /// Of a stream: its items are known when they are read.
+    pub(crate) fn of_stream(self) -> Self {
+        Context { in_stream: true, ..self }
+    }
+
+    pub(crate) fn has_read(&mut self, items: Vec<Item>) {
+        self.items = items;
+    }
+
+    /// Says where in a stream it is.
+    pub(crate) fn is_at(&self, moment: Moment, position: u64) {
+        self.note(moment.note(position));
+    }
+
+    /// The note of what it is at, or was at when it failed; 0 if that is not known.
+    pub(crate) fn place(&self) -> u64 {
+        self.at.load(Ordering::Relaxed)
+    }
+
+    /// Which worker this is.
+    #[must_use]
+    pub fn worker(&self) -> &WorkerInfo {
+        &self.worker
+    }
+
+    /// The epoch of the batch.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The random numbers of an item: the same for the same seed, epoch and position, whichever worker asks.
+    #[must_use]
+    pub fn rng(&self, item: Item) -> SampleRng {
+        SampleRng::new(self.seed, self.epoch, item.position)
+    }
+
+    /// Says which item is next: errors name it. [`rows`](Self::rows) and [`map`](Self::map) do that by themselves.
+    pub fn begin(&self, item: Item) {
+        self.note(self.note_of(usize::MAX, item));
+    }
+
+    /// Rows are zeros before they are written; without this they hold what the memory held before, and in builds with debug assertions
+    /// the byte 0xa5.
+    pub fn zeroed(&mut self) -> &mut Self {
+        self.fill = Fill::With(0);
+        self
+    }
+
+    fn note(&self, note: u64) {
+        self.at.store(note, Ordering::Relaxed);
+        mp_pool::note(note);
+    }
+
+    /// The note of the `n`-th of `items`: its place among those of the task, from 1.
+    fn note_of(&self, n: usize, item: Item) -> u64 {
+        if self.in_stream {
+            return Moment::Row.note(item.position);
+        }
+        if self.items.get(n) == Some(&item) {
+            return n as u64 + 1;
+        }
+        self.items.iter().position(|one| *one == item).map_or(0, |place| place as u64 + 1)
+    }
+
+    /// As [`map`](Self::map), for the samples of a stream.
+    ///
+    /// # Errors
+    /// The error of the first sample that has one.
+    pub fn map_from<S, T, F>(&mut self, samples: Samples<S>, function: F) -> AnyResult<Vec<T>>
+    where
+        S: Send,
+        T: Send,
+        F: Fn(S, &mut SampleRng) -> AnyResult<T> + Sync,
+    {
+        let Samples { items, samples } = samples;
+        let mut results: Vec<Option<T>> = items.iter().map(|_| None).collect();
+        self.each(&items, samples.into_iter().zip(&mut results).collect(), |_, rng, (sample, slot)| {
+            *slot = Some(function(sample, rng)?);
+            Ok(())
+        })?;
+        Ok(results.into_iter().flatten().collect())
+    }
+
+    /// Calls a function for each item, and gives the results in the order of the items; by several threads, if the loader
+    /// [has them](crate::DataLoaderBuilder::threads_per_worker).
+    ///
+    /// # Errors
+    /// The error of the first item that has one.
+    pub fn map<T, F>(&mut self, items: &[Item], function: F) -> AnyResult<Vec<T>>
+    where
+        T: Send,
+        F: Fn(Item, &mut SampleRng) -> AnyResult<T> + Sync,
+    {
+        let mut results: Vec<Option<T>> = items.iter().map(|_| None).collect();
+        self.each(items, results.iter_mut().collect(), |item, rng, slot| {
+            *slot = Some(function(item, rng)?);
+            Ok(())
+        })?;
+        Ok(results.into_iter().flatten().collect())
+    }
+
+    fn each<R, F>(&self, items: &[Item], rows: Vec<R>, function: F) -> AnyResult<()>
+    where
+        R: Send,
+        F: Fn(Item, &mut SampleRng, R) -> AnyResult<()> + Sync,
+    {
+        let work = items.iter().copied().zip(rows).enumerate();
+        if self.threads <= 1 || items.len() <= 1 {
+            for (n, (item, row)) in work {
+                self.note(self.note_of(n, item));
+                function(item, &mut self.rng(item), row)?;
+            }
+            self.note(0);
+            return Ok(());
+        }
+        let (work, failed) = (Mutex::new(work), Mutex::new(None::<(usize, u64, Failed)>));
+        let next = || {
+            if lock(&failed).is_some() {
+                return None;
+            }
+            lock(&work).next()
+        };
+        let thread = || {
+            while let Some((n, (item, row))) = next() {
+                let note = self.note_of(n, item);
+                self.note(note);
+                let run = AssertUnwindSafe(|| function(item, &mut self.rng(item), row));
+                let how = match catch_unwind(run) {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(error)) => Failed::Error(error),
+                    Err(payload) => Failed::Panic(payload),
+                };
+                // Rows are taken in order: of those that fail, the first has been taken when any has failed.
+                let mut failed = lock(&failed);
+                if failed.as_ref().is_none_or(|(before, ..)| n < *before) {
+                    *failed = Some((n, note, how));
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.threads.min(items.len()) {
+                let begun =
+                    std::thread::Builder::new().name("mp-data-row".into()).spawn_scoped(scope, thread);
+                if begun.is_err() {
+                    // The machine has no more: those that there are do it.
+                    break;
+                }
+            }
+            thread();
+        });
+        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (note, how) = failed.map_or((0, None), |(_, note, how)| (note, Some(how)));
+        self.note(note);
+        match how {
+            None => Ok(()),
+            Some(Failed::Error(error)) => Err(error),
+            Some(Failed::Panic(payload)) => resume_unwind(payload),
+        }
+    }
+}
+
+/// A panic of the user's can't leave half of a change behind.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<B: Batch> Context<B> {
+    /// Makes a batch: a row for each item, which the function writes. A tensor's row is `&mut [T]` in the shared memory in which the
+    /// trainer gets it. With [`threads_per_worker`](crate::DataLoaderBuilder::threads_per_worker) several rows are written at once.
+    ///
+    /// `shapes` has the shape of a row for each tensor, and `()` for each other column: `(&[3, 224, 224], &[], ())`.
+    ///
+    /// What a row that isn't written holds: see [`zeroed`](Self::zeroed).
+    ///
+    /// # Errors
+    /// The error of the first item that has one; there is no memory.
+    ///
+    /// # Panics
+    /// With the panic of the first item that has one.
+    pub fn rows<F>(&mut self, items: &[Item], shapes: B::Shapes<'_>, function: F) -> AnyResult<B>
+    where
+        F: for<'r> Fn(Item, &mut SampleRng, B::Row<'r>) -> AnyResult<()> + Sync,
+    {
+        let mut making = B::begin(items.len(), shapes, self.fill)?;
+        self.each(items, B::rows(&mut making)?, function)?;
+        B::finish(making)
+    }
+
+    /// As [`rows`](Self::rows), for the samples of a stream: each is given to the function that writes its row.
+    ///
+    /// # Errors
+    /// The error of the first sample that has one; there is no memory.
+    ///
+    /// # Panics
+    /// With the panic of the first sample that has one.
+    pub fn rows_from<S, F>(&mut self, samples: Samples<S>, shapes: B::Shapes<'_>, function: F) -> AnyResult<B>
+    where
+        S: Send,
+        F: for<'r> Fn(S, &mut SampleRng, B::Row<'r>) -> AnyResult<()> + Sync,
+    {
+        let Samples { items, samples } = samples;
+        let mut making = B::begin(items.len(), shapes, self.fill)?;
+        let rows = samples.into_iter().zip(B::rows(&mut making)?).collect();
+        self.each(&items, rows, |_, rng, (sample, row)| function(sample, rng, row))?;
+        B::finish(making)
+    }
+}

@@ -1,0 +1,200 @@
+//! What can go wrong with a batch, and with a loader.
+
+use std::error::Error;
+use std::fmt;
+
+use mp_pool::{PoolError, TaskError};
+use mp_spawn::{ExitStatus, Signal};
+
+use crate::Item;
+use crate::plan::PlanError;
+
+/// Why there is no batch.
+///
+/// ```
+/// use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
+/// use mp_tensor::Tensor;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Roots(Vec<f64>);
+///
+/// impl Dataset for Roots {
+///     type Batch = Tensor<f64>;
+///     fn len(&self) -> usize {
+///         self.0.len()
+///     }
+///     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+///         cx.rows(items, &[], |item, _, row| {
+///             row[0] = self.0[item.index].sqrt();
+///             if row[0].is_nan() { Err("it is negative".into()) } else { Ok(()) }
+///         })
+///     }
+///     fn describe(&self, index: usize) -> Option<String> {
+///         Some(format!("the number {}", self.0[index]))
+///     }
+/// }
+///
+/// let loader = DataLoader::builder(Roots(vec![4.0, 9.0, -1.0, 16.0])).batch_size(2).num_workers(1).build()?;
+/// let batches: Vec<_> = loader.epoch(0).collect();
+/// assert_eq!(batches[0].as_ref().unwrap().to_vec(), [2.0, 3.0]);
+/// let error = batches[1].as_ref().unwrap_err();
+/// assert_eq!((error.batch, error.item.map(|item| item.index)), (1, Some(2)));
+/// // batch 1 of epoch 0, sample 2 (the number -1), worker 0: rank 0 (data loader-0, pid 77) failed: it is negative
+/// assert!(error.to_string().starts_with("batch 1 of epoch 0, sample 2 (the number -1), worker 0: "), "{error}");
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LoadError {
+    /// The epoch.
+    pub epoch: u64,
+    /// The number of the batch in it.
+    pub batch: u64,
+    /// At which sample it failed, if that is known.
+    pub item: Option<Item>,
+    /// Of a stream: in which shard, if that is known. Then the item's index is its number in that shard.
+    pub shard: Option<usize>,
+    /// What [`Dataset::describe`](crate::Dataset::describe) says of that sample, or
+    /// [`IterableDataset::describe`](crate::IterableDataset::describe) of that shard.
+    pub what: Option<String>,
+    /// The last worker that tried; `None` in a loader without workers.
+    pub worker: Option<usize>,
+    /// How often the batch was begun.
+    pub attempt: usize,
+    /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch` returned.
+    pub source: Box<dyn Error + Send + Sync>,
+}
+
+impl LoadError {
+    /// What became of the task in its worker, if that is what went wrong: a death, a time-out, an error of `fetch`.
+    #[must_use]
+    pub fn task(&self) -> Option<&TaskError> {
+        self.source.downcast_ref()
+    }
+}
+
+impl LoadError {
+    /// The signal that ended its last worker, if one did.
+    #[must_use]
+    pub fn signal(&self) -> Option<Signal> {
+        match self.task()? {
+            TaskError::WorkerLost(lost) => match lost.exit {
+                ExitStatus::Signal { signal, .. } => Some(signal),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The last lines of the standard error of a worker that died with the batch, if there are any.
+    #[must_use]
+    pub fn stderr(&self) -> Option<&str> {
+        match self.task()? {
+            TaskError::WorkerLost(lost) => lost.stderr.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LoadError { epoch, batch, item, shard, what, worker, attempt, source } = self;
+        write!(f, "batch {batch} of epoch {epoch}")?;
+        if let Some(item) = item {
+            write!(f, ", sample {}", item.index)?;
+        }
+        if let Some(shard) = shard {
+            write!(f, " of shard {shard}")?;
+        }
+        if let Some(what) = what {
+            write!(f, " ({what})")?;
+        }
+        if *attempt > 1 {
+            write!(f, ", attempt {attempt}")?;
+        }
+        let text = source.to_string();
+        match worker {
+            // As a rule its error says which it was.
+            Some(worker) if !text.contains(&format!("worker {worker} ")) => {
+                write!(f, ", worker {worker}: {text}")
+            }
+            _ => write!(f, ": {text}"),
+        }
+    }
+}
+
+impl Error for LoadError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// Why there is no loader.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A setting of the order can't be met.
+    Plan(PlanError),
+    /// The workers can't be started, or the dataset can't be sent to them.
+    Pool(PoolError),
+    /// A setting of the loader can't be met.
+    #[allow(missing_docs)]
+    Setting { setting: &'static str, reason: String },
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildError::Plan(error) => error.fmt(f),
+            BuildError::Pool(error) => error.fmt(f),
+            BuildError::Setting { setting, reason } => {
+                write!(f, "the loader's setting `{setting}`: {reason}")
+            }
+        }
+    }
+}
+
+impl Error for BuildError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            BuildError::Plan(error) => Some(error),
+            BuildError::Pool(error) => Some(error),
+            BuildError::Setting { .. } => None,
+        }
+    }
+}
+
+impl From<PlanError> for BuildError {
+    fn from(error: PlanError) -> Self {
+        BuildError::Plan(error)
+    }
+}
+
+impl From<PoolError> for BuildError {
+    fn from(error: PoolError) -> Self {
+        BuildError::Pool(error)
+    }
+}
+
+/// The next batch is not there yet: see [`Batches::next_timeout`](crate::Batches::next_timeout).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NotReady {
+    /// The epoch and the number of the batch that is waited for.
+    pub batch: Option<(u64, u64)>,
+    /// What the workers are at, each in a line.
+    pub running: Vec<String>,
+}
+
+impl fmt::Display for NotReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.batch {
+            Some((epoch, batch)) => write!(f, "batch {batch} of epoch {epoch} is not there yet")?,
+            None => f.write_str("no batch is there yet")?,
+        }
+        self.running.iter().try_for_each(|line| write!(f, "\n  {line}"))
+    }
+}
+
+impl Error for NotReady {}

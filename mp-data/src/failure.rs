@@ -1,0 +1,83 @@
+//! Why a batch was not made.
+
+use std::error::Error;
+
+use mp_pool::TaskError;
+use mp_spawn::{ProcessName, Raise, SpawnError};
+
+pub(crate) type Source = Box<dyn Error + Send + Sync>;
+
+/// How many sources of an error are looked at: one may name itself.
+const SOURCES: usize = 64;
+
+/// Why a batch was not made.
+pub(crate) struct Failure {
+    /// At which of its items, from 1.
+    pub(crate) place: Option<u64>,
+    pub(crate) worker: Option<usize>,
+    pub(crate) attempts: usize,
+    /// Its worker died, or took too long: with several threads, the place is that of any of them.
+    pub(crate) lost: bool,
+    /// No other batch will be made either.
+    pub(crate) fatal: bool,
+    /// There was no shared memory to send it with.
+    pub(crate) no_memory: bool,
+    pub(crate) source: Source,
+}
+
+impl Failure {
+    /// Of `fetch`, or of the loader itself.
+    pub(crate) fn of(source: impl Into<Source>) -> Failure {
+        let source = source.into();
+        Failure {
+            place: None,
+            worker: None,
+            attempts: 1,
+            lost: false,
+            fatal: false,
+            no_memory: false,
+            source,
+        }
+    }
+
+    /// After which there is nothing to wait for.
+    pub(crate) fn fatal(source: impl Into<Source>) -> Failure {
+        Failure { fatal: true, ..Failure::of(source) }
+    }
+
+    pub(crate) fn at(self, place: u64) -> Failure {
+        Failure { place: Some(place), ..self }
+    }
+}
+
+/// A panic of the user's in the trainer, as an error.
+pub(crate) fn raised(panic: Raise) -> Source {
+    let name = ProcessName::new(None, "the trainer".into(), std::process::id());
+    Box::new(SpawnError::ProcessRaised(Box::new(panic.of(name))))
+}
+
+impl From<TaskError> for Failure {
+    fn from(error: TaskError) -> Self {
+        let (place, worker, lost, fatal) = match &error {
+            TaskError::Raised(raised) => (raised.note, raised.who.rank, false, false),
+            TaskError::WorkerLost(lost) => (lost.note, Some(lost.worker), true, false),
+            TaskError::TimedOut { note, worker, .. } => (*note, Some(*worker), true, false),
+            TaskError::Arguments { .. } | TaskError::Value { .. } => (None, None, false, false),
+            _ => (None, None, false, true),
+        };
+        let (attempts, no_memory) = (error.attempts().count().max(1), is_out_of_memory(&error));
+        Failure { place, worker, attempts, lost, fatal, no_memory, source: Box::new(error) }
+    }
+}
+
+/// Whether an error says, or comes from one that says, that there is no shared memory.
+pub(crate) fn is_out_of_memory(error: &(dyn Error + 'static)) -> bool {
+    let says = |error: &(dyn Error + 'static)| {
+        let of_memory = match error.downcast_ref::<mp_reduce::Error>() {
+            Some(mp_reduce::Error::Memory(error)) => Some(error),
+            _ => error.downcast_ref::<mp_core::Error>(),
+        };
+        matches!(of_memory, Some(mp_core::Error::OutOfMemory { .. } | mp_core::Error::ArenaFull { .. }))
+    };
+    std::iter::successors(Some(error), |error| (*error).source()).take(SOURCES).any(says)
+}

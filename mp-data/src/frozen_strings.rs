@@ -1,0 +1,112 @@
+//! Strings in shared memory: once, however many processes have them.
+
+use std::fmt;
+use std::ops::Index;
+
+use mp_tensor::{FrozenTensor, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::AnyResult;
+
+/// A list of strings that lies in shared memory once, whatever the number of workers: for datasets of many paths or texts. Sending it
+/// sends a handle.
+///
+/// ```
+/// use mp_data::FrozenStrings;
+///
+/// let paths = FrozenStrings::new(["cat/1.png", "dog/2.png"])?;
+/// assert_eq!((paths.len(), &paths[1]), (2, "dog/2.png"));
+/// assert_eq!(paths.get(2), None);
+/// assert_eq!(paths.iter().filter(|path| path.starts_with("cat/")).count(), 1);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// A `Vec<String>` in a dataset is encoded, and each worker has all of it once more, in memory of its own.
+///
+/// # Panics
+/// Indexing does, as that of a slice, if there is no such string.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct FrozenStrings {
+    bytes: FrozenTensor<u8>,
+    /// Where each ends.
+    ends: FrozenTensor<u64>,
+}
+
+impl fmt::Debug for FrozenStrings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrozenStrings({} strings, {} bytes)", self.len(), self.bytes.len())
+    }
+}
+
+impl FrozenStrings {
+    /// A copy of these strings in shared memory.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    #[doc(alias = "from_iter")]
+    pub fn new<S: AsRef<str>>(strings: impl IntoIterator<Item = S>) -> AnyResult<Self> {
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for string in strings {
+            bytes.extend_from_slice(string.as_ref().as_bytes());
+            ends.push(bytes.len() as u64);
+        }
+        let (mut all, mut places) = (Tensor::empty([bytes.len()])?, Tensor::empty([ends.len()])?);
+        all.as_mut_slice()?.copy_from_slice(&bytes);
+        places.as_mut_slice()?.copy_from_slice(&ends);
+        Ok(FrozenStrings { bytes: all.freeze(), ends: places.freeze() })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many bytes of shared memory they have.
+    #[must_use]
+    pub fn nbytes(&self) -> usize {
+        self.bytes.nbytes() + self.ends.nbytes()
+    }
+
+    /// One of them; `None` if there is no such string. Each time it is looked at whether it is UTF-8, since another process may have sent it.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&str> {
+        let ends = self.ends.as_slice().ok()?;
+        let to = usize::try_from(*ends.get(index)?).ok()?;
+        let from = match index.checked_sub(1) {
+            Some(before) => usize::try_from(*ends.get(before)?).ok()?,
+            None => 0,
+        };
+        str::from_utf8(self.bytes.as_slice().ok()?.get(from..to)?).ok()
+    }
+
+    /// All of them, in order. What isn't a string (see [`get`](Self::get)) is left out.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &str> {
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+}
+
+impl Index<usize> for FrozenStrings {
+    type Output = str;
+
+    fn index(&self, index: usize) -> &str {
+        match self.get(index) {
+            Some(string) => string,
+            None => panic!("no string has the index {index}: there are {}", self.len()),
+        }
+    }
+}
+
+impl PartialEq for FrozenStrings {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for FrozenStrings {}

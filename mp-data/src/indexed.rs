@@ -1,0 +1,204 @@
+//! Batches of datasets with indices: the plan says which samples are in each.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+
+use mp_spawn::Raise;
+
+use crate::failure::{Source, raised};
+use crate::given::Given;
+use crate::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
+use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch};
+use crate::worker::{Made, Orders, Task, Worker};
+use crate::{AnyResult, Dataset, Info, Item};
+
+/// How many batches may be given before an earlier one, if they need not come in order: what a state names.
+const AHEAD: u64 = 1024;
+
+/// Datasets with indices.
+pub(crate) struct Indexed<D>(PhantomData<fn() -> D>);
+
+pub(crate) struct Cursor {
+    pub(crate) order: EpochOrder,
+    /// Epoch and number of the batch that is planned next.
+    pub(crate) next: (u64, u64),
+    pub(crate) given: Given,
+}
+
+impl Cursor {
+    pub(crate) fn new(plan: &Plan, next: (u64, u64), beyond: &[u64]) -> Cursor {
+        Cursor { order: plan.epoch(next.0), next, given: Given::new(next.0, beyond) }
+    }
+
+    /// The batch after the next one is next; false if there is no such number.
+    fn step(&mut self) -> bool {
+        let next = self.next.1.checked_add(1);
+        self.next.1 = next.unwrap_or(u64::MAX);
+        next.is_some()
+    }
+
+    /// The next batch. If it can't be planned: why, and whether there may be others behind it. Samplers of the user run here.
+    fn planned(&self) -> Result<Option<PlannedBatch>, (Source, bool)> {
+        let number = self.next.1;
+        let more = || self.order.batches().is_some_and(|all| number < all.saturating_sub(1));
+        match Raise::catch(|| self.order.batch(number)) {
+            Ok(Ok(planned)) => Ok(planned),
+            Ok(Err(error)) => {
+                let goes_on = matches!(error, PlanError::IndexOutOfRange { .. })
+                    && !mp_core::mutant!("loader.plan.error-ends-the-epoch");
+                Err((Box::new(error), goes_on && Raise::catch(more).unwrap_or(false)))
+            }
+            Err(panic) => Err((raised(*panic), Raise::catch(more).unwrap_or(false))),
+        }
+    }
+
+    /// No epoch has a batch, so that there is no end to looking for one.
+    fn is_always_empty(&self) -> bool {
+        self.order.is_the_same_length() && self.order.batches() == Some(0)
+    }
+}
+
+/// The samples of a batch, and how many of them count.
+#[derive(Default)]
+pub(crate) struct Part {
+    items: Vec<Item>,
+    valid: usize,
+}
+
+/// The first batch that was not given, and those behind it that were.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) next: (u64, u64),
+    pub(crate) beyond: Vec<u64>,
+}
+
+impl<D: Dataset> Kind for Indexed<D> {
+    type Dataset = D;
+    type Batch = D::Batch;
+    type Plan = Plan;
+    type Sent = ();
+    type Worker = Worker<D>;
+    type Task = Task;
+    type Cursor = Cursor;
+    type Part = Part;
+    type Place = Place;
+
+    fn begin(orders: Orders<D, ()>) -> AnyResult<Worker<D>> {
+        Worker::begin(orders)
+    }
+
+    fn sent(plan: &Plan) -> (u64, ()) {
+        (plan.seed(), ())
+    }
+
+    fn plan(plan: &Plan, cursor: &mut Cursor, _: &VecDeque<Slot<Self>>, last: u64) -> Planned<Part> {
+        loop {
+            let (epoch, number) = cursor.next;
+            if cursor.given.has(cursor.next) {
+                if !cursor.step() {
+                    return Planned::Over;
+                }
+                continue;
+            }
+            let (source, goes_on) = match cursor.planned() {
+                Ok(Some(PlannedBatch { number, items, valid })) => {
+                    cursor.step();
+                    let part = Part { items, valid };
+                    return Planned::Batch { epoch, turn: 0, number, part, waits: false };
+                }
+                Ok(None) if epoch < last && (number > 0 || !cursor.is_always_empty()) => {
+                    cursor.next = (epoch + 1, 0);
+                    match Raise::catch(|| plan.epoch(epoch + 1)) {
+                        Ok(order) => cursor.order = order,
+                        Err(panic) => {
+                            let (epoch, number) = cursor.next;
+                            let (part, source) = (Part::default(), raised(*panic));
+                            return Planned::Broken { epoch, number, part, source, goes_on: false };
+                        }
+                    }
+                    continue;
+                }
+                Ok(None) => return Planned::Over,
+                Err(why) => why,
+            };
+            let goes_on = cursor.step() && goes_on;
+            return Planned::Broken { epoch, number, part: Part::default(), source, goes_on };
+        }
+    }
+
+    fn task(_: &Cursor, slot: &Slot<Self>) -> Task {
+        Task::new(slot.epoch, slot.threads, None, &slot.part.items)
+    }
+
+    fn lane(_: &Part) -> Option<u64> {
+        None
+    }
+
+    fn arrived(_: &mut Cursor, _: &mut Part, _: &mut Made<D::Batch>) -> bool {
+        true
+    }
+
+    fn fill_in(part: &mut Part, info: &mut Info) {
+        info.items = std::mem::take(&mut part.items);
+        info.valid = part.valid;
+    }
+
+    fn failed(part: &Part, note: u64) -> Option<Failed> {
+        let place = usize::try_from(note).ok()?.checked_sub(1)?;
+        let item = *part.items.get(place)?;
+        Some(Failed { item, shard: None, reading: false, again: false })
+    }
+
+    fn describe(dataset: &D, failed: &Failed) -> Option<String> {
+        dataset.describe(failed.item.index)
+    }
+
+    fn without(_: &Plan, _: &mut Cursor, part: &mut Part, failed: &Failed) -> Without {
+        let Some(place) = part.items.iter().position(|item| *item == failed.item) else {
+            return Without::Impossible;
+        };
+        part.items.remove(place);
+        part.valid -= usize::from(place < part.valid);
+        if part.items.is_empty() { Without::Empty } else { Without::Again }
+    }
+
+    fn lost(_: &Plan, _: &mut Cursor, _: &mut Part, _: Option<&Failed>) {}
+
+    fn may_give(_: &Plan, _: &Cursor, _: &Slot<Self>, _: usize) -> bool {
+        true
+    }
+
+    fn given(cursor: &mut Cursor, slot: &mut Slot<Self>, front: Option<&Slot<Self>>) {
+        let first = front.map_or(cursor.next, |slot| (slot.epoch, slot.number));
+        let next = cursor.given.add((slot.epoch, slot.number), first);
+        if front.is_none() && !mp_core::mutant!("loader.given.planned-again") {
+            // What was given before it is forgotten: it must not be planned again.
+            cursor.next = next;
+        }
+    }
+
+    fn place(cursor: &Cursor, front: Option<&Slot<Self>>) -> Place {
+        let front = front.map(|slot| (slot.epoch, slot.number));
+        let front = front.filter(|_| !mp_core::mutant!("loader.state.counts-prefetched"));
+        let next = cursor.given.first_from(front.unwrap_or(cursor.next));
+        Place { next, beyond: cursor.given.beyond(next) }
+    }
+
+    fn is_far(cursor: &Cursor, first: &Slot<Self>) -> bool {
+        first.epoch == cursor.next.0 && cursor.next.1.saturating_sub(first.number) >= AHEAD
+    }
+
+    fn take_back(part: &mut Part, info: &mut Info) -> bool {
+        part.items = std::mem::take(&mut info.items);
+        true
+    }
+
+    fn history(_: &Plan) -> usize {
+        HISTORY
+    }
+
+    fn left(_: &Plan, cursor: &Cursor, window: &VecDeque<Slot<Self>>, last: u64) -> Option<usize> {
+        let all = cursor.order.batches().filter(|_| cursor.next.0 >= last)?;
+        usize::try_from(all.saturating_sub(cursor.next.1)).ok()?.checked_add(window.len())
+    }
+}

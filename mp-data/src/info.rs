@@ -1,0 +1,106 @@
+//! What is known of a batch, and of a worker.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use crate::Item;
+
+/// A batch that was loaded, with what is known of it.
+#[derive(Debug)]
+#[must_use]
+pub struct Loaded<B> {
+    /// What is known of it.
+    pub info: Info,
+    batch: B,
+}
+
+impl<B> Loaded<B> {
+    pub(crate) fn new(info: Info, batch: B) -> Self {
+        Loaded { info, batch }
+    }
+
+    /// The batch alone.
+    pub fn into_inner(self) -> B {
+        self.batch
+    }
+
+    /// Both.
+    pub fn into_parts(self) -> (B, Info) {
+        (self.batch, self.info)
+    }
+}
+
+impl<B> Deref for Loaded<B> {
+    type Target = B;
+
+    fn deref(&self) -> &B {
+        &self.batch
+    }
+}
+
+impl<B> DerefMut for Loaded<B> {
+    fn deref_mut(&mut self) -> &mut B {
+        &mut self.batch
+    }
+}
+
+/// What is known of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Info {
+    /// The epoch.
+    pub epoch: u64,
+    /// Its number in the epoch, from 0.
+    pub number: u64,
+    /// Its samples, one a row. Of a stream, an index is the number of the sample in its shard.
+    pub items: Vec<Item>,
+    /// Of a stream: the shard of each sample. Else none.
+    pub shards: Vec<usize>,
+    /// How many rows count, from the first on: the others repeat samples so that ranks have equally many.
+    pub valid: usize,
+    /// Samples that it lacks, since they could not be made: with [`OnError::SkipSample`](crate::OnError::SkipSample).
+    pub skipped: Vec<Skipped>,
+    /// The worker that made it; `None` if the trainer did.
+    pub worker: Option<usize>,
+    /// The process that made it.
+    pub pid: u32,
+    /// How long that took.
+    pub took: Duration,
+}
+
+impl Info {
+    /// The indices of its samples.
+    #[must_use]
+    pub fn indices(&self) -> Vec<usize> {
+        self.items.iter().map(|item| item.index).collect()
+    }
+}
+
+/// A sample that a batch lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// Which.
+    pub item: Item,
+    /// Of a stream: in which shard.
+    pub shard: Option<usize>,
+    /// Of a stream: it is all of that shard from this sample on that is left out, since it can't be opened or read any further.
+    pub rest_of_shard: bool,
+    /// The error that its batch would have had.
+    pub why: String,
+}
+
+/// Which worker this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "get_worker_info")]
+pub struct WorkerInfo {
+    /// Its number, from 0. `None` in the trainer, where batches are made if there are no workers.
+    pub worker: Option<usize>,
+    /// How many workers there are.
+    pub num_workers: usize,
+    /// How many threads make the rows of a batch.
+    pub threads: usize,
+    /// The seed of the order. What is random about a sample comes from the `rng` of its row.
+    pub seed: u64,
+}

@@ -1,0 +1,145 @@
+//! What a loader and its batches share: a plan, a dataset, and the pool or the caller that makes batches.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mp_pool::{Call, Pool, StatePool, TaskError};
+use mp_spawn::{Interrupt, ProcessBuilder};
+
+use crate::BuildError;
+use crate::kind::Kind;
+use crate::metrics::{LoaderMetrics, Meter};
+use crate::settings::Settings;
+use crate::worker::{Made, Orders, Sent, make};
+
+/// What libraries read once, how many threads they begin.
+const THREADS: [&str; 4] =
+    ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
+
+/// What makes batches.
+pub(crate) enum Workers<K: Kind> {
+    Pool {
+        pool: StatePool<K::Worker>,
+        call: Call<K::Task, Made<K::Batch>>,
+    },
+    /// The caller. `None` before the first batch, and after a panic.
+    Here(Mutex<Option<K::Worker>>),
+}
+
+pub(crate) struct Inner<K: Kind> {
+    pub(crate) dataset: Arc<K::Dataset>,
+    pub(crate) plan: K::Plan,
+    pub(crate) settings: Settings,
+    pub(crate) workers: Workers<K>,
+    pub(crate) meter: Mutex<Meter>,
+}
+
+fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
+    let unset = THREADS.into_iter().filter(|name| std::env::var_os(name).is_none());
+    unset.fold(process, |process, name| process.env(name, threads.to_string()))
+}
+
+impl<K: Kind> Inner<K> {
+    /// Starts the workers.
+    pub(crate) fn start(
+        dataset: Arc<K::Dataset>,
+        plan: K::Plan,
+        settings: Settings,
+    ) -> Result<Arc<Self>, BuildError> {
+        check(&settings)?;
+        let workers = if settings.num_workers == 0 {
+            Workers::Here(Mutex::new(None))
+        } else {
+            let threads = settings.threads;
+            let processors = settings.affinity.processors()?;
+            #[cfg(feature = "log")]
+            crate::large::warn_if_large(&Sent(Arc::clone(&dataset)));
+            let mut builder = Pool::builder()
+                .processes(settings.num_workers)
+                .name("data loader")
+                .interrupt(Interrupt::Ignore)
+                .max_tasks_per_child(settings.most_tasks)
+                .stderr(mp_spawn::Stdio::Tee)
+                .per_worker(move |_, process| {
+                    let process = environment(threads, process);
+                    match &processors {
+                        Some(numbers) => process.processors(numbers.iter().copied()),
+                        None => process,
+                    }
+                });
+            if let Some(method) = settings.method {
+                builder = builder.start_method(method);
+            }
+            let orders = orders::<K>(&dataset, &plan, &settings);
+            let pool = builder.try_state(K::begin, orders).build()?;
+            // What several threads were at when they died, one makes again: another task.
+            let times = if threads > 1 { 0 } else { settings.retries };
+            let times = if mp_core::mutant!("loader.retry.without-limit") { u32::MAX } else { times };
+            let again =
+                |error: &TaskError| matches!(error, TaskError::WorkerLost(_) | TaskError::TimedOut { .. });
+            let mut call = pool.task(make::<K::Worker>).chunksize(1).retry_if(times, again);
+            if let Some(timeout) = settings.timeout {
+                call = call.timeout(timeout);
+            }
+            Workers::Pool { pool, call }
+        };
+        Ok(Arc::new(Inner { dataset, plan, settings, workers, meter: Mutex::new(Meter::new()) }))
+    }
+
+    pub(crate) fn meter(&self) -> MutexGuard<'_, Meter> {
+        self.meter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn orders(&self) -> Orders<K::Dataset, K::Sent> {
+        orders::<K>(&self.dataset, &self.plan, &self.settings)
+    }
+
+    pub(crate) fn metrics(&self) -> LoaderMetrics {
+        let Settings { num_workers, threads, .. } = self.settings;
+        let mut metrics = self.meter().metrics(num_workers, threads);
+        if let Workers::Pool { pool, .. } = &self.workers {
+            let of_pool = pool.pool().metrics();
+            (metrics.restarts, metrics.retried) = (of_pool.restarts, of_pool.retried);
+        }
+        metrics
+    }
+
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        match &self.workers {
+            Workers::Pool { pool, .. } => pool.pool().pids(),
+            Workers::Here(_) => Vec::new(),
+        }
+    }
+}
+
+/// Whether the settings can be met.
+fn check(settings: &Settings) -> Result<(), BuildError> {
+    let Settings { num_workers, threads, prefetch, timeout, .. } = *settings;
+    let refused = |setting, reason| Err(BuildError::Setting { setting, reason });
+    if num_workers > 1000 {
+        return refused("num_workers", format!("{num_workers} workers; at most 1000 are possible"));
+    }
+    if threads > 1024 {
+        return refused("threads_per_worker", format!("{threads} threads; at most 1024 are possible"));
+    }
+    if prefetch.saturating_mul(num_workers.max(1)) > 1 << 16 {
+        let reason = format!(
+            "{prefetch} batches for each of {num_workers} workers; at most 65536 in all are possible"
+        );
+        return refused("prefetch_factor", reason);
+    }
+    if timeout.is_some_and(|time| time.is_zero()) {
+        let reason = "no batch is made in no time; without a time-out, leave it out";
+        return refused("timeout", reason.into());
+    }
+    Ok(())
+}
+
+fn orders<K: Kind>(
+    dataset: &Arc<K::Dataset>,
+    plan: &K::Plan,
+    settings: &Settings,
+) -> Orders<K::Dataset, K::Sent> {
+    let Settings { num_workers, threads, .. } = *settings;
+    let (seed, plan) = K::sent(plan);
+    Orders { dataset: Sent(Arc::clone(dataset)), num_workers, threads, seed, plan }
+}

@@ -1,0 +1,211 @@
+//! What the trainer's side of a loader has to know of the two kinds of datasets: those with indices, and streams.
+
+use std::collections::VecDeque;
+
+use mp_reduce::Message;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::failure::Source;
+use crate::worker::{Made, Maker, Orders};
+use crate::{AnyResult, Batch, Info, Item, LoadError, Loaded, Skipped};
+
+/// Of how many batches that were given the state is known, and of how many that were left out the error.
+pub(crate) const HISTORY: usize = 1024;
+
+/// What is planned next.
+pub(crate) enum Planned<P> {
+    Batch {
+        epoch: u64,
+        /// Batches of one turn may be given out of order.
+        turn: u64,
+        number: u64,
+        part: P,
+        /// The batch before it in its lane is on its way: it begins where that ends.
+        waits: bool,
+    },
+    /// That is known when batches that are on their way are there.
+    NotYet,
+    Over,
+    /// That batch can't be planned; whether others can.
+    Broken {
+        epoch: u64,
+        number: u64,
+        part: P,
+        source: Source,
+        goes_on: bool,
+    },
+}
+
+/// Where a batch failed.
+#[derive(Clone, Copy)]
+pub(crate) struct Failed {
+    pub(crate) item: Item,
+    pub(crate) shard: Option<usize>,
+    /// It was while the shard was opened or read, so nothing behind it can be had either.
+    pub(crate) reading: bool,
+    /// That was to go on in the middle of what is shuffled together.
+    pub(crate) again: bool,
+}
+
+/// What becomes of a batch without the sample at which it failed.
+pub(crate) enum Without {
+    Again,
+    Empty,
+    Impossible,
+}
+
+/// A batch on its way: from its planning until it is given.
+///
+/// | the slot is | it becomes | when |
+/// |---|---|---|
+/// | planned | `Sent` | at once |
+/// | | `Waits` | of a stream: the batch before it in its lane isn't there |
+/// | `Waits` | `Sent` | that is there, or an error in its place |
+/// | | gone | that was the last of the lane |
+/// | `Sent` | `Ready` | the worker has made it, or it can't be made |
+/// | | `Sent` | it is made again without a sample, or by one thread |
+/// | | `Held` | there was no memory, and others are on their way or wait to be given |
+/// | | `LeftOut` | it can't be made, and is to be left out |
+/// | | gone | of a stream: its lane has no samples any more |
+/// | `Held` | `Sent` | another one was given or made, or gave its memory up |
+/// | `Ready` | `Held` | a batch before it has no memory, and nothing else is on its way: it is made again later. Not of a stream, whose lane goes on behind it |
+/// | `Ready`, `LeftOut` | gone | it is given; in order, or as soon as it is ready |
+///
+/// When no worker can live, what was not made stays as it is: the state says that it was not given.
+pub(crate) struct Slot<K: Kind> {
+    pub(crate) epoch: u64,
+    pub(crate) turn: u64,
+    pub(crate) number: u64,
+    pub(crate) part: K::Part,
+    pub(crate) skipped: Vec<Skipped>,
+    pub(crate) threads: usize,
+    /// How often it was begun before it was sent last.
+    pub(crate) attempts: usize,
+    /// There was no memory for it when no other was on its way.
+    pub(crate) alone: bool,
+    pub(crate) at: At<K::Batch>,
+}
+
+pub(crate) enum At<B> {
+    Waits,
+    /// Under this ticket.
+    Sent(usize),
+    Held,
+    Ready(Box<Result<Loaded<B>, LoadError>>),
+    LeftOut,
+}
+
+impl<K: Kind> Slot<K> {
+    pub(crate) fn new(epoch: u64, turn: u64, number: u64, part: K::Part, threads: usize) -> Slot<K> {
+        let (skipped, attempts, alone, at) = (Vec::new(), 0, false, At::Held);
+        Slot { epoch, turn, number, part, skipped, threads, attempts, alone, at }
+    }
+
+    /// Whether it is not known yet if there is such a batch.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.is_done()
+    }
+
+    pub(crate) fn is_left_out(&self) -> bool {
+        matches!(self.at, At::LeftOut)
+    }
+
+    pub(crate) fn is_sent(&self) -> bool {
+        matches!(self.at, At::Sent(_))
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.at, At::Held)
+    }
+
+    /// Nothing more happens to it before it is given.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.at, At::Ready(_) | At::LeftOut)
+    }
+
+    /// Drops the batch that is there, if it can be made again, the same; whether that is so.
+    pub(crate) fn give_up(&mut self) -> bool {
+        let At::Ready(result) = &mut self.at else { return false };
+        let Ok(loaded) = &mut **result else { return false };
+        if !K::take_back(&mut self.part, &mut loaded.info) {
+            return false;
+        }
+        self.skipped = std::mem::take(&mut loaded.info.skipped);
+        if let At::Ready(result) = std::mem::replace(&mut self.at, At::Held) {
+            mp_core::user_code::drop_caught(result);
+        }
+        true
+    }
+}
+
+/// Which batches there are, and what a worker has to know to make one.
+pub(crate) trait Kind: Sized + 'static {
+    type Dataset: Serialize + DeserializeOwned + Send + Sync + 'static;
+    type Batch: Batch;
+    type Plan: Send + Sync;
+    /// Of the plan, what workers need.
+    type Sent: Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
+    type Worker: Maker<Batch = Self::Batch, Task = Self::Task>;
+    type Task: Message + Send;
+    /// What is planned, what came, and what was given.
+    type Cursor;
+    /// What one batch is of.
+    type Part;
+    /// Where a trainer is.
+    type Place: Clone;
+
+    fn begin(orders: Orders<Self::Dataset, Self::Sent>) -> AnyResult<Self::Worker>;
+    /// The seed, and the plan for workers.
+    fn sent(plan: &Self::Plan) -> (u64, Self::Sent);
+    fn plan(
+        plan: &Self::Plan,
+        cursor: &mut Self::Cursor,
+        window: &VecDeque<Slot<Self>>,
+        last: u64,
+    ) -> Planned<Self::Part>;
+    fn task(cursor: &Self::Cursor, slot: &Slot<Self>) -> Self::Task;
+    /// The lane of a batch: each of its batches begins where the one before ends.
+    fn lane(part: &Self::Part) -> Option<u64>;
+    /// A batch was made, or it turned out that there is none; whether its lane has others.
+    fn arrived(cursor: &mut Self::Cursor, part: &mut Self::Part, made: &mut Made<Self::Batch>) -> bool;
+    fn fill_in(part: &mut Self::Part, info: &mut Info);
+    fn failed(part: &Self::Part, note: u64) -> Option<Failed>;
+    fn describe(dataset: &Self::Dataset, failed: &Failed) -> Option<String>;
+    fn without(
+        plan: &Self::Plan,
+        cursor: &mut Self::Cursor,
+        part: &mut Self::Part,
+        failed: &Failed,
+    ) -> Without;
+    /// A batch can't be made: its lane goes on behind it.
+    fn lost(plan: &Self::Plan, cursor: &mut Self::Cursor, part: &mut Self::Part, failed: Option<&Failed>);
+    /// Whether that slot of the window may be given, if nothing else is against it.
+    fn may_give(plan: &Self::Plan, cursor: &Self::Cursor, slot: &Slot<Self>, ahead: usize) -> bool;
+    /// A batch is given, an error in its place, or neither.
+    fn given(cursor: &mut Self::Cursor, slot: &mut Slot<Self>, front: Option<&Slot<Self>>);
+    /// Where the trainer is; `front` is the first that was not given.
+    fn place(cursor: &Self::Cursor, front: Option<&Slot<Self>>) -> Self::Place;
+    /// Of how many batches the places are remembered.
+    fn history(plan: &Self::Plan) -> usize;
+    /// Whether as many were given before the first of the window as a state may name.
+    fn is_far(_: &Self::Cursor, _: &Slot<Self>) -> bool {
+        false
+    }
+    /// A batch that was made is to be made again; false if it can't be.
+    fn take_back(_: &mut Self::Part, _: &mut Info) -> bool {
+        false
+    }
+    /// How many are still to be given, at most, if that is known.
+    fn left(
+        plan: &Self::Plan,
+        cursor: &Self::Cursor,
+        window: &VecDeque<Slot<Self>>,
+        last: u64,
+    ) -> Option<usize>;
+}
+
+/// How a sample that is left out is told of.
+pub(crate) fn skipped(failed: &Failed, why: String) -> Skipped {
+    Skipped { item: failed.item, shard: failed.shard, rest_of_shard: failed.reading, why }
+}

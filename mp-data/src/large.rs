@@ -1,0 +1,80 @@
+//! Whether a dataset is large where it shouldn't be: in each worker's own memory.
+
+use mp_core::message::{Codec, Outgoing};
+use mp_reduce::MessagePack;
+use serde::Serialize;
+
+use crate::worker::Sent;
+
+/// From how many bytes on it is said.
+const LARGE: usize = 16 << 20;
+
+/// How many bytes of a dataset each worker decodes. What lies in shared memory (frozen strings and tensors, queues) is sent as a handle.
+fn encoded_bytes<D: Serialize>(dataset: &Sent<D>) -> usize {
+    let mut out = Outgoing::in_band();
+    match MessagePack::write(&mut out, dataset) {
+        Ok(()) => out.bytes().len(),
+        // That is said when it is sent.
+        Err(_) => 0,
+    }
+}
+
+/// Logs a warning if each worker has a large dataset in memory of its own. Only for that it is encoded once more.
+pub(crate) fn warn_if_large<D: Serialize>(dataset: &Sent<D>) {
+    if !log::log_enabled!(target: "mp::data", log::Level::Warn) {
+        return;
+    }
+    let bytes = encoded_bytes(dataset);
+    if bytes > LARGE {
+        // The logger is the program's.
+        _ = mp_core::user_code::caught(|| {
+            log::warn!(
+                target: "mp::data",
+                "the dataset {} is {} MiB in each worker: put long lists into `FrozenStrings` and `FrozenTensor`, which all workers share",
+                std::any::type_name::<D>(),
+                bytes >> 20
+            );
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::FrozenStrings;
+
+    /// What was logged.
+    struct Lines(Mutex<Vec<String>>);
+
+    impl log::Log for Lines {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, record: &log::Record<'_>) {
+            self.0.lock().unwrap().push(format!("{} {}", record.target(), record.args()));
+        }
+
+        fn flush(&self) {}
+    }
+
+    #[test]
+    fn a_list_that_each_worker_would_have_is_told_and_a_frozen_one_is_not() {
+        // fork: nothing is forked here.
+        static LINES: Lines = Lines(Mutex::new(Vec::new()));
+        log::set_logger(&LINES).unwrap();
+        log::set_max_level(log::LevelFilter::Warn);
+        let told = |text: &str| LINES.0.lock().unwrap().drain(..).any(|line| line.contains(text));
+        let path = "p".repeat(200);
+        let paths = |count: usize| std::iter::repeat_n(path.as_str(), count);
+        let list: Vec<String> = paths(100_000).map(str::to_owned).collect();
+        let (few, many) = (list[..1000].to_vec(), list);
+        warn_if_large(&Sent(Arc::new(few)));
+        warn_if_large(&Sent(Arc::new(FrozenStrings::new(paths(100_000)).unwrap())));
+        assert!(!told("mp::data"));
+        warn_if_large(&Sent(Arc::new(many)));
+        assert!(told("mp::data the dataset alloc::vec::Vec<alloc::string::String> is 19 MiB in each worker"));
+    }
+}

@@ -1,0 +1,69 @@
+//! What is said of a batch that does not come.
+
+use std::time::Duration;
+
+use mp_core::waits;
+use mp_pool::RunningTask;
+
+use crate::NotReady;
+use crate::inner::Workers;
+use crate::kind::{At, Kind, Slot};
+use crate::window::Window;
+
+impl<K: Kind> Window<K> {
+    fn front(&self) -> Option<&Slot<K>> {
+        self.slots.iter().find(|slot| !slot.is_done())
+    }
+
+    pub(crate) fn not_ready(&self) -> NotReady {
+        NotReady { batch: self.front().map(|slot| (slot.epoch, slot.number)), running: self.running() }
+    }
+
+    /// What the workers are at, of these batches.
+    fn running(&self) -> Vec<String> {
+        let running = self.stream.as_ref().map(|stream| stream.running()).unwrap_or_default();
+        running.iter().map(|task| self.line(task)).collect()
+    }
+
+    fn line(&self, task: &RunningTask) -> String {
+        let RunningTask { worker, pid, running_for, note, .. } = *task;
+        let stopped = if waits::is_stopped(pid) { ", stopped by a signal or a debugger" } else { "" };
+        let mut line = format!("worker {worker} (pid {pid}{stopped}): ");
+        match self.slots.iter().find(|slot| matches!(slot.at, At::Sent(ticket) if ticket == task.task)) {
+            None => line.push_str("a batch that is not waited for any more"),
+            Some(slot) => {
+                line.push_str(&format!("batch {} of epoch {}", slot.number, slot.epoch));
+                if let Some(at) = note.and_then(|note| K::failed(&slot.part, note)) {
+                    line.push_str(&format!(", sample {}", at.item.index));
+                    if let Some(shard) = at.shard {
+                        line.push_str(&format!(" of shard {shard}"));
+                    }
+                    if let Some(what) = self.described(&at) {
+                        line.push_str(&format!(" ({what})"));
+                    }
+                }
+            }
+        }
+        line + &format!(", for {running_for:.1?}")
+    }
+
+    /// Tells that a batch has been waited for so long.
+    pub(crate) fn late(&self, waited: Duration) {
+        let Some(slot) = self.front() else { return };
+        let mut text =
+            format!("mp: batch {} of epoch {} has been waited for {waited:.1?}\n", slot.number, slot.epoch);
+        let running = self.running();
+        for line in &running {
+            text.push_str(&format!("  {line}\n"));
+        }
+        if let (true, Workers::Pool { pool, .. }) = (running.is_empty(), &self.inner.workers) {
+            // They are being started, read the dataset, or have not sent what they have made.
+            for worker in pool.pool().metrics().workers {
+                let stopped =
+                    if waits::is_stopped(worker.pid) { ", stopped by a signal or a debugger" } else { "" };
+                text.push_str(&format!("  {worker}{stopped}\n"));
+            }
+        }
+        waits::tell(&text);
+    }
+}

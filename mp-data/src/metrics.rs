@@ -1,0 +1,221 @@
+//! How a loader is doing.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// How many of the last batches' times are kept.
+const KEPT: usize = 1024;
+
+/// What is made quicker than this isn't worth its way from a worker.
+const SMALL: Duration = Duration::from_micros(50);
+
+/// What is counted while it runs.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    begun: Option<Instant>,
+    pub(crate) batches: u64,
+    pub(crate) samples: u64,
+    pub(crate) bytes: u64,
+    pub(crate) waited: Duration,
+    pub(crate) busy: Duration,
+    pub(crate) skipped_samples: u64,
+    pub(crate) skipped_batches: u64,
+    pub(crate) failed: u64,
+    /// Of the largest batch; `None` before the first.
+    pub(crate) most_bytes: Option<usize>,
+    began: Duration,
+    ready: usize,
+    under_way: usize,
+    took: VecDeque<Duration>,
+    last: Option<Instant>,
+}
+
+impl Meter {
+    pub(crate) fn new() -> Meter {
+        Meter {
+            begun: None,
+            batches: 0,
+            samples: 0,
+            bytes: 0,
+            waited: Duration::ZERO,
+            busy: Duration::ZERO,
+            skipped_samples: 0,
+            skipped_batches: 0,
+            failed: 0,
+            most_bytes: None,
+            began: Duration::ZERO,
+            ready: 0,
+            under_way: 0,
+            took: VecDeque::new(),
+            last: None,
+        }
+    }
+
+    /// The trainer asks for a batch.
+    pub(crate) fn asked(&mut self, at: Instant) {
+        self.begun.get_or_insert(at);
+    }
+
+    /// It has waited for one since then; `ready` of the `under_way` others can be given.
+    pub(crate) fn got(&mut self, since: Instant, ready: usize, under_way: usize) {
+        let now = Instant::now();
+        (self.ready, self.under_way) = (ready, under_way);
+        self.waited += now.saturating_duration_since(since);
+        self.last = Some(now);
+    }
+
+    pub(crate) fn made(&mut self, took: Duration, began: Duration, bytes: usize) {
+        self.busy += took;
+        self.began = self.began.max(began);
+        self.most_bytes = self.most_bytes.max(Some(bytes));
+        if self.took.len() == KEPT {
+            self.took.pop_front();
+        }
+        self.took.push_back(took);
+    }
+
+    pub(crate) fn metrics(&self, workers: usize, threads: usize) -> LoaderMetrics {
+        let mut took: Vec<Duration> = self.took.iter().copied().collect();
+        took.sort_unstable();
+        let at =
+            |share: usize| took.get((took.len() * share / 100).min(took.len().saturating_sub(1))).copied();
+        let elapsed = match (self.begun, self.last) {
+            (Some(begun), Some(last)) => last.saturating_duration_since(begun),
+            _ => Duration::ZERO,
+        };
+        LoaderMetrics {
+            workers,
+            threads,
+            batches: self.batches,
+            samples: self.samples,
+            bytes: self.bytes,
+            elapsed,
+            waited: self.waited,
+            busy: self.busy,
+            init: self.began,
+            ready: self.ready,
+            under_way: self.under_way,
+            batch_p50: at(50).unwrap_or_default(),
+            batch_p99: at(99).unwrap_or_default(),
+            failed: self.failed,
+            skipped_samples: self.skipped_samples,
+            skipped_batches: self.skipped_batches,
+            restarts: 0,
+            retried: 0,
+        }
+    }
+}
+
+/// How a loader is doing: see [`DataLoader::metrics`](crate::DataLoader::metrics). Its `Display` ends with a sentence that says whether the
+/// trainer waits for batches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoaderMetrics {
+    /// How many workers there are.
+    pub workers: usize,
+    /// How many threads each of them has for rows.
+    pub threads: usize,
+    /// Batches that the trainer was given.
+    pub batches: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// Bytes of shared memory in them.
+    pub bytes: u64,
+    /// From when the trainer first asked for a batch to when it was last given one.
+    pub elapsed: Duration,
+    /// How long it waited in all.
+    pub waited: Duration,
+    /// How long workers were making batches, all taken together.
+    pub busy: Duration,
+    /// How long a worker took to read the dataset and for [`Dataset::init`](crate::Dataset::init): the longest.
+    pub init: Duration,
+    /// Batches that were ready, and not given, when the last one was given.
+    pub ready: usize,
+    /// Batches that were planned, running or ready then.
+    pub under_way: usize,
+    /// How long making a batch took: the median of the last 1024.
+    pub batch_p50: Duration,
+    /// How long all but one in a hundred of them took at most.
+    pub batch_p99: Duration,
+    /// Batches in whose place the trainer was given an error.
+    pub failed: u64,
+    /// Samples that were left out.
+    pub skipped_samples: u64,
+    /// Batches that were left out.
+    pub skipped_batches: u64,
+    /// Workers that took the place of others.
+    pub restarts: u64,
+    /// How often a batch was begun again.
+    pub retried: u64,
+}
+
+impl LoaderMetrics {
+    /// Which share of the time the trainer waited, from 0 to 1.
+    #[must_use]
+    pub fn waiting_share(&self) -> f64 {
+        share(self.waited, self.elapsed, 1)
+    }
+
+    /// Which share of the time the workers were making batches, from 0 to 1.
+    #[must_use]
+    pub fn busy_share(&self) -> f64 {
+        share(self.busy, self.elapsed, self.workers.max(1))
+    }
+}
+
+fn share(part: Duration, whole: Duration, times: usize) -> f64 {
+    if whole.is_zero() {
+        0.0
+    } else {
+        (part.as_secs_f64() / whole.as_secs_f64() / times as f64).clamp(0.0, 1.0)
+    }
+}
+
+impl fmt::Display for LoaderMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waited, busy) = (100.0 * self.waiting_share(), 100.0 * self.busy_share());
+        let rate =
+            if self.elapsed.is_zero() { 0.0 } else { self.samples as f64 / self.elapsed.as_secs_f64() };
+        writeln!(
+            f,
+            "{} batches, {} samples, {:.1} MB in {:.1?}: {rate:.0} samples a second",
+            self.batches,
+            self.samples,
+            self.bytes as f64 / 1e6,
+            self.elapsed
+        )?;
+        writeln!(
+            f,
+            "a batch took {:.1?} (p99 {:.1?}), a worker {:.1?} to begin; {} of {} batches on their way were ready",
+            self.batch_p50, self.batch_p99, self.init, self.ready, self.under_way
+        )?;
+        if self.failed + self.skipped_samples + self.skipped_batches + self.restarts + self.retried > 0 {
+            writeln!(
+                f,
+                "{} errors, {} samples and {} batches left out, {} batches begun again, {} workers replaced",
+                self.failed, self.skipped_samples, self.skipped_batches, self.retried, self.restarts
+            )?;
+        }
+        match self.workers {
+            _ if self.batches == 0 => f.write_str("no batch was taken yet"),
+            0 => write!(f, "the trainer made the batches itself, {waited:.0} % of the time: add workers"),
+            _ if waited < 5.0 => {
+                write!(f, "the trainer waited {waited:.0} % of the time: the loader is not the limit")
+            }
+            _ if busy < 60.0 && self.batch_p50 < SMALL => write!(
+                f,
+                "the trainer waited {waited:.0} % of the time, for batches that are made quicker than they travel: make them larger, \
+                 or without workers"
+            ),
+            _ if busy < 60.0 => write!(
+                f,
+                "the trainer waited {waited:.0} % of the time, and workers were busy only {busy:.0} %: prefetch more"
+            ),
+            _ => write!(
+                f,
+                "the trainer waited {waited:.0} % of the time, and workers were busy {busy:.0} %: add workers"
+            ),
+        }
+    }
+}

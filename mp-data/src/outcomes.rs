@@ -1,0 +1,218 @@
+//! What comes of the batches that were sent.
+
+use std::time::Duration;
+
+use mp_core::Arena;
+use mp_core::user_code::caught;
+
+use crate::failure::Failure;
+use crate::kind::{At, Failed, HISTORY, Kind, Slot, Without, skipped};
+use crate::settings::OnError;
+use crate::window::{Broken, Window};
+use crate::worker::Made;
+use crate::{Batch, Info, LoadError, Loaded};
+
+impl<K: Kind> Window<K> {
+    pub(crate) fn came(&mut self, ticket: usize, made: Result<Made<K::Batch>, Failure>) {
+        let is_it = |slot: &Slot<_>| matches!(slot.at, At::Sent(sent) if sent == ticket);
+        let Some(i) = self.slots.iter().position(is_it) else { return };
+        match made {
+            Ok(Made { no_memory: Some(why), worker, .. }) => self.no_memory(i, why, worker),
+            Err(Failure { no_memory: true, source, worker, .. }) => {
+                self.no_memory(i, source.to_string(), worker);
+            }
+            Ok(made) => {
+                self.arrived(i, made);
+                self.send_held();
+            }
+            Err(failure) => {
+                self.failed(i, failure);
+                self.send_held();
+            }
+        }
+    }
+
+    /// A batch was made, or it turned out that there is none.
+    fn arrived(&mut self, i: usize, mut made: Made<K::Batch>) {
+        let slot = &mut self.slots[i];
+        let goes_on = K::arrived(&mut self.cursor, &mut slot.part, &mut made);
+        let lane = K::lane(&slot.part);
+        match made.batch {
+            Some(batch) => {
+                let took = Duration::from_nanos(made.nanos);
+                self.inner.meter().made(took, Duration::from_nanos(made.began), batch.bytes());
+                let mut info = Info {
+                    epoch: slot.epoch,
+                    number: slot.number,
+                    items: Vec::new(),
+                    shards: Vec::new(),
+                    valid: 0,
+                    skipped: std::mem::take(&mut slot.skipped),
+                    worker: made.worker,
+                    pid: made.pid,
+                    took,
+                };
+                K::fill_in(&mut slot.part, &mut info);
+                slot.at = At::Ready(Box::new(Ok(Loaded::new(info, batch))));
+            }
+            None if slot.skipped.is_empty() => drop(self.slots.remove(i)),
+            None => {
+                let why = slot.skipped.last().map(|skipped| skipped.why.clone());
+                let failure = Failure { worker: made.worker, ..Failure::of(why.unwrap_or_default()) };
+                let error = self.error(&self.slots[i], None, failure);
+                self.slots[i].at = At::Ready(Box::new(Err(error)));
+                self.leave_out(i);
+            }
+        }
+        self.follow(lane, goes_on);
+    }
+
+    /// A batch of this lane is there, or will never be: the next one begins, unless it was the last.
+    fn follow(&mut self, lane: Option<u64>, goes_on: bool) {
+        let waits = |slot: &Slot<K>| matches!(slot.at, At::Waits) && K::lane(&slot.part) == lane;
+        if !goes_on {
+            self.slots.retain(|slot| !waits(slot));
+        } else if let Some(i) = self.slots.iter().position(waits) {
+            self.send(i);
+        }
+    }
+
+    /// There was no memory for a batch: it waits for what others have, if there are others.
+    fn no_memory(&mut self, i: usize, why: String, worker: Option<usize>) {
+        self.slots[i].at = At::Held;
+        let first = self.slots.front().map(|slot| (slot.epoch, slot.turn));
+        let can_give = |slot: &Slot<_>| slot.is_done() && Some((slot.epoch, slot.turn)) == first;
+        let ahead = if self.inner.settings.in_order { 1 } else { self.slots.len() };
+        let can_wait = self.slots.iter().any(Slot::is_sent) || self.slots.iter().take(ahead).any(can_give);
+        let gives_up = mp_core::mutant!("loader.memory.not-tried-again");
+        if can_wait && !gives_up {
+            return;
+        }
+        // Nothing is on its way, and nothing can be given: what is ready behind the first one that is not has the memory.
+        if !gives_up
+            && !mp_core::mutant!("loader.memory.ready-batches-kept")
+            && self.slots.iter_mut().rev().any(Slot::give_up)
+        {
+            self.send_held();
+            return;
+        }
+        let Some(first) = self.slots.iter().position(Slot::is_held) else { return };
+        if !self.slots[first].alone && !gives_up {
+            self.slots[first].alone = true;
+            self.send(first);
+            return;
+        }
+        let failure = Failure { worker, attempts: 2, ..Failure::of(why + &held_here()) };
+        self.failed(first, failure);
+    }
+
+    pub(crate) fn failed(&mut self, i: usize, failure: Failure) {
+        if failure.fatal {
+            self.breaks(failure);
+            return;
+        }
+        let settings = &self.inner.settings;
+        let (on_error, threads) = (settings.on_error, settings.threads);
+        let slot = &mut self.slots[i];
+        slot.attempts += failure.attempts;
+        let again = slot.attempts <= settings.retries as usize
+            || (slot.threads > 1 && on_error == OnError::SkipSample);
+        let repeats = !mp_core::mutant!("loader.threads.death-not-repeated");
+        if failure.lost && threads > 1 && again && repeats {
+            // By one thread, so that the sample is known. (Where there is only one, the pool has tried again.)
+            slot.threads = 1;
+            self.send(i);
+            return;
+        }
+        let exact = !(failure.lost && slot.threads > 1);
+        let at = failure.place.filter(|_| exact).and_then(|note| K::failed(&slot.part, note));
+        let error = self.error(&self.slots[i], at, failure);
+        let slot = &mut self.slots[i];
+        let how = match (on_error, at) {
+            (OnError::SkipSample, Some(at)) => {
+                match K::without(&self.inner.plan, &mut self.cursor, &mut slot.part, &at) {
+                    Without::Impossible => OnError::Stop,
+                    without => {
+                        let text = caught(|| error.to_string());
+                        let why = text.unwrap_or_else(|| "an error whose text can't be made".into());
+                        slot.skipped.push(skipped(&at, why));
+                        (slot.attempts, slot.threads) = (0, threads);
+                        self.inner.meter().skipped_samples += 1;
+                        if matches!(without, Without::Again) {
+                            self.send(i);
+                            return;
+                        }
+                        OnError::SkipBatch
+                    }
+                }
+            }
+            (OnError::SkipSample, None) => OnError::Stop,
+            (how, _) => how,
+        };
+        K::lost(&self.inner.plan, &mut self.cursor, &mut slot.part, at.as_ref());
+        let lane = K::lane(&slot.part);
+        slot.at = At::Ready(Box::new(Err(error)));
+        if how == OnError::SkipBatch {
+            self.leave_out(i);
+        }
+        self.follow(lane, true);
+    }
+
+    /// What is in the place of a batch that can't be made. A panic of `describe` costs the name and nothing else.
+    pub(crate) fn error(&self, slot: &Slot<K>, at: Option<Failed>, failure: Failure) -> LoadError {
+        LoadError {
+            epoch: slot.epoch,
+            batch: slot.number,
+            item: at.map(|at| at.item),
+            shard: at.and_then(|at| at.shard),
+            what: at.and_then(|at| self.described(&at)),
+            worker: failure.worker,
+            attempt: slot.attempts.max(failure.attempts.min(1)),
+            source: failure.source,
+        }
+    }
+
+    pub(crate) fn described(&self, at: &Failed) -> Option<String> {
+        caught(|| K::describe(&self.inner.dataset, at)).flatten()
+    }
+
+    /// What is in the place of a batch is an error, and is left out.
+    pub(crate) fn leave_out(&mut self, i: usize) {
+        let At::Ready(result) = std::mem::replace(&mut self.slots[i].at, At::LeftOut) else { return };
+        let Err(error) = *result else { return };
+        self.inner.meter().skipped_batches += 1;
+        if self.left_out.len() == HISTORY {
+            self.left_out.remove(0);
+        }
+        self.left_out.push(error);
+    }
+
+    /// No batch will be made any more. What is ready before the first one that is not is given, then the error of that one. It does
+    /// not count as given.
+    pub(crate) fn breaks(&mut self, failure: Failure) {
+        self.over = true;
+        if !matches!(self.broken, Broken::Not) {
+            return;
+        }
+        let Some(first) = self.slots.iter().find(|slot| slot.is_open()).or(self.slots.back()) else { return };
+        let error = self.error(first, None, failure);
+        if mp_core::mutant!("loader.broken.counts-as-given") {
+            self.slots.clear();
+        }
+        self.broken = Broken::Because(Box::new(error));
+    }
+}
+
+/// What this process has of the memory that there was not enough of.
+fn held_here() -> String {
+    let Ok(arena) = Arena::current() else { return String::new() };
+    let pid = std::process::id();
+    let stats = arena.memory_stats();
+    let Some(mine) = stats.by_member.iter().find(|member| member.live && member.pid == pid) else {
+        return String::new();
+    };
+    let (blocks, bytes) = (mine.blocks, mine.bytes);
+    format!(
+        " (this process holds {bytes} bytes in {blocks} blocks; batches that the trainer keeps are among them)"
+    )
+}

@@ -1,0 +1,153 @@
+//! The settings of a loader.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mp_spawn::StartMethod;
+
+use crate::plan::{Plan, PlanBuilder};
+use crate::{Affinity, BuildError};
+
+/// What becomes of a batch that can't be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnError {
+    /// The trainer gets the error in its place, and may go on with the next.
+    #[default]
+    Stop,
+    /// It is made without the sample at which it failed; [`Info::skipped`](crate::Info::skipped) names that. If it isn't known which it
+    /// was, as `Stop`.
+    SkipSample,
+    /// It is left out; [`Batches::left_out`](crate::Batches::left_out) has the error.
+    SkipBatch,
+}
+
+type PlanSetting = Arc<dyn Fn(PlanBuilder) -> PlanBuilder + Send + Sync>;
+
+/// The settings that are no matter of the order.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) num_workers: usize,
+    pub(crate) threads: usize,
+    pub(crate) prefetch: usize,
+    pub(crate) budget: Option<usize>,
+    pub(crate) in_order: bool,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) retries: u32,
+    pub(crate) on_error: OnError,
+    pub(crate) method: Option<StartMethod>,
+    pub(crate) most_tasks: u64,
+    pub(crate) may_have_changed: bool,
+    pub(crate) affinity: Affinity,
+}
+
+impl Settings {
+    pub(crate) fn new() -> Settings {
+        Settings {
+            num_workers: 0,
+            threads: 1,
+            prefetch: 2,
+            budget: None,
+            in_order: true,
+            timeout: None,
+            retries: 2,
+            on_error: OnError::Stop,
+            method: None,
+            most_tasks: 0,
+            may_have_changed: false,
+            affinity: Affinity::Inherit,
+        }
+    }
+}
+
+/// What the builders of both kinds of loaders have: these settings, in a field `settings`.
+macro_rules! settings {
+    () => {
+        /// How many processes make batches. With 0, as without this, the caller makes them when it asks for them: the same batches, bit by
+        /// bit.
+        pub fn num_workers(mut self, workers: usize) -> Self {
+            self.settings.num_workers = workers;
+            self
+        }
+
+        /// How many threads of a worker write rows of one batch at the same time; 1 without this and at least, 1024
+        /// at most. `OMP_NUM_THREADS`, `RAYON_NUM_THREADS`,
+        /// `MKL_NUM_THREADS` and `OPENBLAS_NUM_THREADS` of the workers are set to this number, unless this process has them set.
+        pub fn threads_per_worker(mut self, threads: usize) -> Self {
+            self.settings.threads = threads.max(1);
+            self
+        }
+
+        /// How many batches are planned, running or ready for each worker; 2 without this, 1 at least, and for all workers
+        /// 65,536 at most.
+        pub fn prefetch_factor(mut self, batches: usize) -> Self {
+            self.settings.prefetch = batches.max(1);
+            self
+        }
+
+        /// How many bytes of shared memory the batches that are planned, running or ready may have, each counted as the largest so far. One
+        /// batch always may be. What the trainer keeps isn't counted.
+        pub fn memory_budget(mut self, bytes: usize) -> Self {
+            self.settings.budget = Some(bytes);
+            self
+        }
+
+        /// Whether batches are given in the order of their numbers, as without this. If not, a slow one holds up no other, until 1024
+        /// behind it were given (of a stream: its lane); they are the same batches, and their `state` is as exact.
+        pub fn in_order(mut self, in_order: bool) -> Self {
+            self.settings.in_order = in_order;
+            self
+        }
+
+        /// How long a worker may take for a batch. Then it is killed, and the batch is made again by another, as if it had died.
+        #[doc(alias = "batch_timeout")]
+        pub fn timeout(mut self, time: std::time::Duration) -> Self {
+            self.settings.timeout = Some(time);
+            self
+        }
+
+        /// How often a batch is made again whose worker died or took too long; 2 without this. What `fetch` returns or panics with is not
+        /// tried again.
+        pub fn retries(mut self, times: u32) -> Self {
+            self.settings.retries = times;
+            self
+        }
+
+        /// What becomes of a batch that can't be made.
+        pub fn on_error(mut self, on_error: crate::OnError) -> Self {
+            self.settings.on_error = on_error;
+            self
+        }
+
+        /// How workers come to be.
+        #[doc(alias = "multiprocessing_context")]
+        pub fn start_method(mut self, method: mp_spawn::StartMethod) -> Self {
+            self.settings.method = Some(method);
+            self
+        }
+
+        /// On which processors the workers run. Without workers it does nothing.
+        pub fn affinity(mut self, affinity: crate::Affinity) -> Self {
+            self.settings.affinity = affinity;
+            self
+        }
+
+        /// After this many batches a worker is replaced; 0 is never, as without this. For decoders that leak.
+        pub fn max_tasks_per_child(mut self, batches: u64) -> Self {
+            self.settings.most_tasks = batches;
+            self
+        }
+    };
+}
+pub(crate) use settings;
+
+/// How the order is made; again for another dataset.
+#[derive(Clone)]
+pub(crate) struct PlanSettings(pub(crate) Vec<PlanSetting>);
+
+impl PlanSettings {
+    pub(crate) fn plan(&self, len: usize) -> Result<Plan, BuildError> {
+        let builder = self.0.iter().fold(Plan::builder(len as u64), |builder, set| set(builder));
+        Ok(builder.build()?)
+    }
+}

@@ -1,0 +1,103 @@
+//! What a loader of a stream is made with.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::dataset::IterableDataset;
+use super::loader::StreamLoader;
+use super::order::StreamPlan;
+use crate::BuildError;
+use crate::settings::{Settings, settings};
+
+/// How a [`StreamLoader`] is made: by [`DataLoader::streaming`](crate::DataLoader::streaming). Without settings: batches of one sample, of
+/// up to 16 lanes, made by the caller.
+#[must_use = "options do nothing until `build` is called"]
+pub struct StreamLoaderBuilder<D> {
+    dataset: D,
+    plan: StreamPlan,
+    settings: Settings,
+}
+
+impl<D> fmt::Debug for StreamLoaderBuilder<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plan, settings, .. } = self;
+        f.debug_struct("StreamLoaderBuilder")
+            .field("plan", plan)
+            .field("settings", settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: IterableDataset> StreamLoaderBuilder<D> {
+    pub(super) fn new(dataset: D) -> Self {
+        StreamLoaderBuilder { dataset, plan: StreamPlan::new(), settings: Settings::new() }
+    }
+
+    /// Samples of a batch. The last batch of each lane can have fewer.
+    pub fn batch_size(mut self, samples: u64) -> Self {
+        self.plan.batch_size = samples;
+        self
+    }
+
+    /// Whether the last batch of a lane is left out if it is short.
+    pub fn drop_last(mut self, drop: bool) -> Self {
+        self.plan.drop_last = drop;
+        self
+    }
+
+    /// How many rows of shards are read side by side; 16 without this, or as many as this rank has shards, if these are fewer. Batches
+    /// come from the lanes in turn. The order depends on it, and it bounds how many workers have work at the same time: so it is
+    /// never made from the number of workers, and a state goes on with the lanes with which it began.
+    pub fn lanes(mut self, lanes: u64) -> Self {
+        self.plan.lanes = lanes;
+        self
+    }
+
+    /// Whether each epoch has its own order of shards, made from the seed.
+    pub fn shuffle(mut self, shuffle: bool) -> Self {
+        self.plan.shuffle = shuffle;
+        self.plan.window *= u64::from(shuffle);
+        self
+    }
+
+    /// Lets the samples of a lane change places within windows of this size; 0 is not at all. Turns `shuffle` on. A worker keeps a window of
+    /// each lane that it has open, and after a death or a resume the window is read again.
+    #[doc(alias = "shuffle_buffer")]
+    pub fn shuffle_window(mut self, samples: u64) -> Self {
+        self.plan.shuffle = true;
+        self.plan.window = samples;
+        self
+    }
+
+    /// What the order and what is random about samples is made from; 0 without this.
+    #[doc(alias = "generator")]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.plan.seed = seed;
+        self
+    }
+
+    /// Which of how many ranks this is: each has the shards whose number leaves the rank when divided by `world`. With unequal shards,
+    /// ranks have unequal numbers of batches: see [`steps`](Self::steps).
+    #[doc(alias = "split_dataset_by_node")]
+    pub fn distributed(mut self, rank: u32, world: u32) -> Self {
+        (self.plan.rank, self.plan.world) = (rank, world);
+        self
+    }
+
+    /// An epoch is exactly this many batches, on every rank: when all lanes have ended, all shards are read again, in another order if they
+    /// are shuffled. So no rank waits in a collective for one that has ended.
+    pub fn steps(mut self, batches: u64) -> Self {
+        self.plan.steps = Some(batches);
+        self
+    }
+
+    settings!();
+
+    /// Starts the workers, a millisecond or two each; they read the dataset and call [`IterableDataset::init`] while this returns.
+    ///
+    /// # Errors
+    /// A setting can't be met, there are fewer shards than ranks, the dataset can't be encoded, or a process can't be started.
+    pub fn build(self) -> Result<StreamLoader<D>, BuildError> {
+        StreamLoader::start(Arc::new(self.dataset), self.plan, self.settings)
+    }
+}

@@ -1,0 +1,178 @@
+//! What a user writes: shards, readers, and how samples become a batch.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::info::WorkerInfo;
+use crate::samples::Samples;
+use crate::stream::chain::Chain;
+use crate::{AnyResult, Batch};
+
+/// The type of a dataset's samples.
+pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
+
+/// Samples that are read one after the other, from shards: files, ranges, partitions. It is sent to each worker once.
+///
+/// ```
+/// use mp_data::{AnyResult, Context, DataLoader, IterableDataset, Position, SampleOf, Samples, ShardReader};
+/// use mp_tensor::Tensor;
+/// use serde::{Deserialize, Serialize};
+///
+/// /// Each shard counts up from a number.
+/// #[derive(Serialize, Deserialize)]
+/// struct Ranges(Vec<std::ops::Range<u64>>);
+///
+/// struct Counting { next: u64, end: u64 }
+///
+/// impl ShardReader for Counting {
+///     type Sample = u64;
+///
+///     fn read(&mut self) -> AnyResult<Option<u64>> {
+///         let number = self.next;
+///         self.next += 1;
+///         Ok(Some(number).filter(|number| *number < self.end))
+///     }
+///
+///     // Where it is, in the words of `open`: a byte offset, a row group.
+///     fn token(&self) -> Option<u64> {
+///         Some(self.next)
+///     }
+/// }
+///
+/// impl IterableDataset for Ranges {
+///     type Batch = Tensor<f32>;
+///     type Reader = Counting;
+///
+///     fn shards(&self) -> usize {
+///         self.0.len()
+///     }
+///
+///     fn open(&mut self, shard: usize, at: Position) -> AnyResult<Counting> {
+///         let range = self.0[shard].clone();
+///         Ok(Counting { next: at.token.unwrap_or(range.start), end: range.end })
+///     }
+///
+///     fn fetch(&mut self, samples: Samples<SampleOf<Self>>, cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+///         cx.rows_from(samples, &[2], |number, rng, row| {
+///             row.copy_from_slice(&[number as f32, rng.f32()]); // this row of the batch, in shared memory
+///             Ok(())
+///         })
+///     }
+/// }
+///
+/// let ranges = Ranges(vec![0..100, 100..150, 150..153]);
+/// let loader = DataLoader::streaming(ranges).batch_size(8).shuffle_window(32).seed(17).num_workers(2).build()?;
+/// let mut sum = 0.0;
+/// for batch in loader.epoch(0) {
+///     let batch = batch?.into_inner();
+///     sum += batch.to_vec().chunks(2).map(|row| row[0]).sum::<f32>();
+/// }
+/// assert_eq!(sum, (0..153).sum::<u64>() as f32);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// # What a batch may depend on
+/// The dataset as it was sent, the samples, and the random numbers that come with them; what is kept in `self` is a cache. A shard gives the
+/// same samples in the same order each time, and a reader that is opened at a token what it would have given after that token. Then
+/// batches are the same, bit by bit, for any number of workers; [`StreamLoader::verify`](crate::StreamLoader::verify) looks after that.
+///
+/// # When it fails
+/// | what happens | is lost |
+/// |---|---|
+/// | `fetch`, or a row, or `read` returns an error; a row panics or kills its worker | that batch, or, with [`SkipSample`](crate::OnError::SkipSample), that sample |
+/// | `open` returns an error, or panics; `read` panics; a worker dies in them each time, or is too slow | also the rest of that shard; the lane goes on with its next shard |
+///
+/// The error in the batch's place names shard and sample, and the epoch goes on.
+pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// What it makes.
+    type Batch: Batch;
+    /// What reads a shard.
+    type Reader: ShardReader;
+
+    /// How many shards there are. The loader asks once.
+    fn shards(&self) -> usize;
+
+    /// Opens a shard: the reader gives sample number `at.sample` next. Without a token that is 0: the loader itself reads over samples, if
+    /// readers have no [`token`](ShardReader::token).
+    ///
+    /// # Errors
+    /// Whatever a shard can't be opened for.
+    #[doc(alias = "__iter__")]
+    fn open(&mut self, shard: usize, at: Position) -> AnyResult<Self::Reader>;
+
+    /// Makes a batch of these samples, in this order.
+    ///
+    /// # Errors
+    /// Whatever a sample can't be made for.
+    #[doc(alias = "collate_fn")]
+    fn fetch(
+        &mut self,
+        samples: Samples<SampleOf<Self>>,
+        cx: &mut Context<Self::Batch>,
+    ) -> AnyResult<Self::Batch>;
+
+    /// Called once in each worker before its first batch, as [`Dataset::init`](crate::Dataset::init).
+    ///
+    /// # Errors
+    /// A worker that can't begin is started anew, five times; then each batch is an error.
+    #[doc(alias = "worker_init_fn")]
+    fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
+        _ = worker;
+        Ok(())
+    }
+
+    /// What a shard is called in errors: a path, for example. Called in the trainer.
+    fn describe(&self, shard: usize) -> Option<String> {
+        _ = shard;
+        None
+    }
+
+    /// The shards of this dataset, and behind them those of another one whose samples are of the same type.
+    #[doc(alias = "ChainDataset")]
+    fn chain<B>(self, other: B) -> Chain<Self, B>
+    where
+        B: IterableDataset<Batch = Self::Batch>,
+        B::Reader: ShardReader<Sample = SampleOf<Self>>,
+    {
+        Chain::new(self, other)
+    }
+}
+
+/// Where in a shard a reader is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Position {
+    /// The number of the sample that comes next.
+    pub sample: u64,
+    /// What [`ShardReader::token`] said when it came next.
+    pub token: Option<u64>,
+}
+
+/// Reads a shard from front to back. Iterators of results are readers, without a token.
+pub trait ShardReader: 'static {
+    /// What it gives.
+    type Sample: Send;
+
+    /// The next sample; `None` at the end.
+    ///
+    /// # Errors
+    /// This sample can't be read: it counts as one. The reader is asked for the next one, and says `None` if it can't go on.
+    #[doc(alias = "__next__")]
+    fn read(&mut self) -> AnyResult<Option<Self::Sample>>;
+
+    /// Where it is, in a form in which [`open`](IterableDataset::open) finds this place again without reading what is before: an offset in the
+    /// file, the number of a record. `None`, as without this: `open` begins at the front, and samples are read over.
+    ///
+    /// The reader that was opened there has to say the same token before it has read anything, else that is an error.
+    fn token(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl<T: Send, I: Iterator<Item = AnyResult<T>> + 'static> ShardReader for I {
+    type Sample = T;
+
+    fn read(&mut self) -> AnyResult<Option<T>> {
+        self.next().transpose()
+    }
+}

@@ -1,0 +1,293 @@
+//! Batches of streams: lanes in turn, each from where it was.
+//!
+//! A lane is known twice: as of what has arrived, from where its next batch begins; and as of what was given, which is the state. A
+//! slot that is there has the lane as it is behind it, until it is given.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+
+use mp_core::user_code::caught;
+
+use super::dataset::IterableDataset;
+use super::order::StreamPlan;
+use super::worker::{StreamTask, StreamWorker};
+use crate::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
+use crate::lane::{After, Lane};
+use crate::moment::{Moment, position};
+use crate::plan::PlanError;
+use crate::worker::{Made, Orders};
+use crate::{AnyResult, Info, Item};
+
+/// Datasets of shards.
+pub(crate) struct Streamed<D>(PhantomData<fn() -> D>);
+
+/// Where a trainer is: each lane, in a pass of an epoch.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(super) epoch: u64,
+    pub(super) pass: u64,
+    /// The round with which the pass begins.
+    pub(super) first: u64,
+    /// How many batches of the epoch were given.
+    pub(super) batches: u64,
+    pub(super) lanes: Vec<Lane>,
+}
+
+impl Place {
+    pub(super) fn start(lanes: u64, epoch: u64) -> Place {
+        Place { epoch, pass: 0, first: 0, batches: 0, lanes: Lane::all(lanes, 0) }
+    }
+
+    /// The place with which the pass of a slot begins, if it is behind this one.
+    fn behind<D: IterableDataset>(&self, slot: &Slot<Streamed<D>>) -> Option<Place> {
+        let (epoch, pass, first) = (slot.epoch, slot.turn, slot.part.first);
+        if (epoch, pass) == (self.epoch, self.pass) {
+            return None;
+        }
+        let batches = if epoch == self.epoch { self.batches } else { 0 };
+        Some(Place { epoch, pass, first, batches, lanes: Lane::all(self.lanes.len() as u64, first) })
+    }
+}
+
+pub(crate) struct Cursor {
+    /// As of what has arrived.
+    now: Place,
+    /// The shards of this pass.
+    order: Vec<u32>,
+    /// Round and lane that are planned next.
+    next: (u64, usize),
+    /// As of what was given.
+    given: Place,
+}
+
+impl Cursor {
+    pub(super) fn new(plan: &StreamPlan, place: Place) -> Cursor {
+        let order = plan.order(place.epoch, place.pass);
+        let going_on = place.lanes.iter().filter(|lane| !lane.ended);
+        let round = going_on.map(|lane| lane.round).min().unwrap_or_default();
+        Cursor { now: place.clone(), order, next: (round, 0), given: place }
+    }
+
+    fn begin(&mut self, plan: &StreamPlan, epoch: u64, pass: u64, first: u64) {
+        let lanes = Lane::all(plan.lanes, first);
+        self.order = plan.order(epoch, pass);
+        self.next = (first, 0);
+        self.now = Place { epoch, pass, first, batches: 0, lanes };
+    }
+
+    /// The lane of a slot that was planned in this pass.
+    fn lane(&mut self, part: &Part) -> &mut Lane {
+        &mut self.now.lanes[part.lane]
+    }
+
+    /// What makes a slot's batch: it was planned in this pass, as all are that are not there.
+    pub(super) fn task(&self, part: &Part, threads: usize) -> StreamTask {
+        StreamTask {
+            epoch: self.now.epoch,
+            pass: self.now.pass,
+            lane: part.lane as u64,
+            at: self.now.lanes[part.lane].at.clone(),
+            skip: part.skip.clone(),
+            threads: threads as u32,
+            poison: None,
+            opens: false,
+        }
+    }
+
+    /// That shard can't be read any further.
+    fn cut(&mut self, plan: &StreamPlan, part: &Part, failed: &Failed) -> bool {
+        let lane = &mut self.now.lanes[part.lane];
+        let shard = |place: &u64| plan.shard(&self.order, part.lane as u64, *place);
+        let mut places = (lane.at.place..).take_while(|place| shard(place).is_some());
+        let place = places.find(|place| shard(place) == failed.shard);
+        place.is_some_and(|place| lane.at.cut(place, failed.item.index as u64, failed.again))
+    }
+}
+
+/// What a slot is of.
+#[derive(Default)]
+pub(crate) struct Part {
+    pub(super) lane: usize,
+    round: u64,
+    first: u64,
+    /// The positions of samples that are left out.
+    skip: Vec<u64>,
+    items: Vec<Item>,
+    shards: Vec<usize>,
+    /// The lane behind it.
+    after: Option<Lane>,
+}
+
+impl<D: IterableDataset> Kind for Streamed<D> {
+    type Dataset = D;
+    type Batch = D::Batch;
+    type Plan = StreamPlan;
+    type Sent = StreamPlan;
+    type Worker = StreamWorker<D>;
+    type Task = StreamTask;
+    type Cursor = Cursor;
+    type Part = Part;
+    type Place = Place;
+
+    fn begin(orders: Orders<D, StreamPlan>) -> AnyResult<StreamWorker<D>> {
+        StreamWorker::begin(orders)
+    }
+
+    fn sent(plan: &StreamPlan) -> (u64, StreamPlan) {
+        (plan.seed, plan.clone())
+    }
+
+    fn plan(
+        plan: &StreamPlan,
+        cursor: &mut Cursor,
+        window: &VecDeque<Slot<Self>>,
+        last: u64,
+    ) -> Planned<Part> {
+        loop {
+            let Place { epoch, pass, first, .. } = cursor.now;
+            let (round, lane) = cursor.next;
+            let here = || window.iter().filter(|slot| slot.epoch == epoch);
+            let enough = plan.steps.is_some_and(|steps| {
+                let given = if cursor.given.epoch == epoch { cursor.given.batches } else { 0 };
+                given + here().filter(|slot| !slot.is_left_out()).count() as u64 >= steps
+            });
+            if enough && here().any(Slot::is_open) {
+                return Planned::NotYet;
+            }
+            let all_ended = cursor.now.lanes.iter().all(|lane| lane.ended);
+            let rounds = cursor.now.lanes.iter().map(|lane| lane.round).max().unwrap_or_default();
+            if enough || (all_ended && plan.steps.is_none()) {
+                // Behind an epoch without a batch the search for one could have no end.
+                if epoch >= last || rounds == 0 {
+                    return Planned::Over;
+                }
+                cursor.begin(plan, epoch + 1, 0, 0);
+                continue;
+            }
+            if all_ended {
+                if rounds > first {
+                    cursor.begin(plan, epoch, pass + 1, rounds);
+                    continue;
+                }
+                let reason = "the shards of this rank have not enough samples for one batch".into();
+                let error = PlanError::Setting { setting: "steps", reason };
+                let number = rounds * plan.lanes;
+                let (part, source) = (Part { first, ..Part::default() }, Box::new(error));
+                return Planned::Broken { epoch, number, part, source, goes_on: false };
+            }
+            let is_last = lane + 1 == cursor.now.lanes.len();
+            cursor.next = if is_last { (round + 1, 0) } else { (round, lane + 1) };
+            let Lane { ended, round: of_lane, .. } = cursor.now.lanes[lane];
+            if (ended && !mp_core::mutant!("stream.lane.ended-goes-on")) || of_lane > round {
+                continue;
+            }
+            let waits = here().any(|slot| slot.is_open() && slot.part.lane == lane);
+            let part = Part { lane, round, first, ..Part::default() };
+            let number = round * plan.lanes + lane as u64;
+            return Planned::Batch { epoch, turn: pass, number, part, waits };
+        }
+    }
+
+    fn task(cursor: &Cursor, slot: &Slot<Self>) -> StreamTask {
+        cursor.task(&slot.part, slot.threads)
+    }
+
+    fn lane(part: &Part) -> Option<u64> {
+        Some(part.lane as u64)
+    }
+
+    fn arrived(cursor: &mut Cursor, part: &mut Part, made: &mut Made<D::Batch>) -> bool {
+        let lane = cursor.lane(part);
+        if let Some(after) = made.after.take() {
+            (part.items, part.shards) = after.items();
+            let After { at, ended, .. } = after;
+            (lane.at, lane.ended) = (at, ended);
+        }
+        if mp_core::mutant!("stream.position.without-its-batch") {
+            lane.at.done = 0;
+        }
+        if made.batch.is_some() || !part.skip.is_empty() {
+            lane.round = part.round + 1;
+        }
+        let goes_on = !lane.ended;
+        part.after = Some(lane.clone());
+        goes_on
+    }
+
+    fn fill_in(part: &mut Part, info: &mut Info) {
+        info.items = std::mem::take(&mut part.items);
+        info.shards = std::mem::take(&mut part.shards);
+        info.valid = info.items.len();
+    }
+
+    fn failed(_: &Part, note: u64) -> Option<Failed> {
+        let (moment, shard, sample) = Moment::of(note)?;
+        let item = Item { index: sample as usize, position: position(shard, sample) };
+        let (reading, again) = (moment != Moment::Row, moment == Moment::ReadAgain);
+        Some(Failed { item, shard: Some(shard), reading, again })
+    }
+
+    fn describe(dataset: &D, failed: &Failed) -> Option<String> {
+        let shard = failed.shard?;
+        // A panic costs the name alone.
+        caught(|| dataset.describe(shard)).flatten()
+    }
+
+    fn without(plan: &StreamPlan, cursor: &mut Cursor, part: &mut Part, failed: &Failed) -> Without {
+        if failed.reading {
+            let is_other = cursor.cut(plan, part, failed);
+            return if is_other { Without::Again } else { Without::Impossible };
+        }
+        if part.skip.len() as u64 >= plan.batch_size || part.skip.contains(&failed.item.position) {
+            return Without::Impossible;
+        }
+        part.skip.push(failed.item.position);
+        Without::Again
+    }
+
+    fn lost(plan: &StreamPlan, cursor: &mut Cursor, part: &mut Part, failed: Option<&Failed>) {
+        let before = cursor.now.lanes[part.lane].at.place;
+        if let Some(failed) = failed.filter(|failed| failed.reading) {
+            cursor.cut(plan, part, failed);
+        }
+        let lane = cursor.lane(part);
+        // Unless what was left of its window is gone.
+        if lane.at.place == before {
+            lane.at.done += plan.batch_size;
+        }
+        lane.round = part.round + 1;
+        part.after = Some(lane.clone());
+    }
+
+    fn may_give(plan: &StreamPlan, cursor: &Cursor, slot: &Slot<Self>, ahead: usize) -> bool {
+        let given = if cursor.given.epoch == slot.epoch { cursor.given.batches } else { 0 };
+        plan.steps.is_none_or(|steps| given + (ahead as u64) < steps)
+    }
+
+    fn given(cursor: &mut Cursor, slot: &mut Slot<Self>, _: Option<&Slot<Self>>) {
+        if let Some(behind) = cursor.given.behind(slot) {
+            cursor.given = behind;
+        }
+        // An error that ends all is in the place of a batch that was neither made nor given up: it does not count as given.
+        let Some(after) = slot.part.after.take() else { return };
+        cursor.given.lanes[slot.part.lane] = after;
+        cursor.given.batches += u64::from(!slot.is_left_out());
+    }
+
+    fn place(cursor: &Cursor, front: Option<&Slot<Self>>) -> Place {
+        if mp_core::mutant!("stream.state.counts-arrived") {
+            return cursor.now.clone();
+        }
+        front.and_then(|front| cursor.given.behind(front)).unwrap_or_else(|| cursor.given.clone())
+    }
+
+    fn history(plan: &StreamPlan) -> usize {
+        ((1 << 16) / plan.lanes.clamp(1, 1 << 16) as usize).min(HISTORY)
+    }
+
+    fn left(plan: &StreamPlan, cursor: &Cursor, _: &VecDeque<Slot<Self>>, last: u64) -> Option<usize> {
+        let Place { epoch, batches, .. } = cursor.given;
+        let all = plan.steps?.checked_mul(last.checked_sub(epoch)?.checked_add(1)?)?;
+        usize::try_from(all.saturating_sub(batches)).ok()
+    }
+}

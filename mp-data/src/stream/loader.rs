@@ -1,0 +1,204 @@
+//! The loader of a stream, and its batches.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::builder::StreamLoaderBuilder;
+use super::dataset::IterableDataset;
+use super::kind::{Cursor, Place, Streamed};
+use super::order::StreamPlan;
+use super::state::StreamState;
+use crate::inner::Inner;
+use crate::metrics::LoaderMetrics;
+use crate::plan::PlanError;
+use crate::settings::Settings;
+use crate::window::{Next, Window};
+use crate::{AnyResult, BuildError, Context, DataLoader, Dataset, Item, LoadError, Loaded, NotReady, Other};
+
+/// The parameter of [`DataLoader::streaming`]; it has no values.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[doc(hidden)]
+pub enum NoDataset {}
+
+impl Dataset for NoDataset {
+    type Batch = Other<()>;
+
+    fn len(&self) -> usize {
+        match *self {}
+    }
+
+    fn fetch(&mut self, _: &[Item], _: &mut Context<Other<()>>) -> AnyResult<Other<()>> {
+        match *self {}
+    }
+}
+
+impl DataLoader<NoDataset> {
+    /// A loader of this dataset of shards, to be set up. Example: at [`IterableDataset`].
+    pub fn streaming<D: IterableDataset>(dataset: D) -> StreamLoaderBuilder<D> {
+        StreamLoaderBuilder::new(dataset)
+    }
+}
+
+/// Makes batches of shards that are read from front to back, in worker processes, in shared memory, in an order that is a function of
+/// a seed and an epoch.
+///
+/// Example: at [`IterableDataset`], with what is lost when something fails. All else is as of a [`DataLoader`].
+///
+/// Each *lane* is a row of this rank's shards, one after the other; batches come from the lanes in turn, and lanes that have ended are
+/// left out. A lane has one worker at a time, as a rule the same one, which has its shard open. A batch's
+/// [number](crate::Info::number) is its round, times the lanes, plus its lane: so those of ended lanes are missing.
+pub struct StreamLoader<D: IterableDataset> {
+    pub(super) inner: Arc<Inner<Streamed<D>>>,
+    /// As it was before the dataset was known.
+    plan: StreamPlan,
+}
+
+impl<D: IterableDataset> fmt::Debug for StreamLoader<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { plan, settings, .. } = &*self.inner;
+        write!(
+            f,
+            "StreamLoader({} shards, {} lanes, {} workers)",
+            plan.shards, plan.lanes, settings.num_workers
+        )
+    }
+}
+
+impl<D: IterableDataset> StreamLoader<D> {
+    pub(super) fn start(dataset: Arc<D>, plan: StreamPlan, settings: Settings) -> Result<Self, BuildError> {
+        let order = plan.clone().for_shards(dataset.shards())?;
+        Ok(StreamLoader { inner: Inner::start(dataset, order, settings)?, plan })
+    }
+
+    /// The batches of an epoch. Workers begin with them now, and the results of one that was dropped before its end are not waited for.
+    pub fn epoch(&self, epoch: u64) -> StreamBatches<D> {
+        StreamBatches::new(&self.inner, Place::start(self.inner.plan.lanes, epoch), Some(epoch))
+    }
+
+    /// The batches of several epochs, one after the other: workers begin with the next epoch while the trainer has the last batches of
+    /// the one before. [`Info::epoch`](crate::Info::epoch) says where one ends. An epoch without any batch is the last.
+    pub fn epochs(&self, epochs: Range<u64>) -> StreamBatches<D> {
+        let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
+        StreamBatches::new(&self.inner, Place::start(self.inner.plan.lanes, epochs.start), last)
+    }
+
+    /// The batches of an epoch that come after those that a trainer was given when it took this state; also with another number of
+    /// workers. Lanes, ranks and all else that the order is made from have to be what they were.
+    ///
+    /// # Errors
+    /// The state is of another order: the error names what differs.
+    #[doc(alias = "load_state_dict")]
+    pub fn resume(&self, state: &StreamState) -> Result<StreamBatches<D>, PlanError> {
+        Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, Some(state.epoch())))
+    }
+
+    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of [`epochs`](Self::epochs).
+    ///
+    /// # Errors
+    /// As of [`resume`](Self::resume).
+    pub fn resume_until(&self, state: &StreamState, end: u64) -> Result<StreamBatches<D>, PlanError> {
+        let last = end.checked_sub(1).filter(|last| *last >= state.epoch());
+        Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, last))
+    }
+
+    /// The dataset.
+    #[must_use]
+    pub fn dataset(&self) -> &D {
+        &self.inner.dataset
+    }
+
+    /// How many lanes there are.
+    #[must_use]
+    pub fn lanes(&self) -> u64 {
+        self.inner.plan.lanes
+    }
+
+    /// Another dataset from now on, with the same settings and new workers. [`StreamBatches`] that are there keep the old ones.
+    ///
+    /// # Errors
+    /// Those of [`build`](StreamLoaderBuilder::build); then nothing has changed.
+    pub fn set_dataset(&mut self, dataset: D) -> Result<(), BuildError> {
+        *self = Self::start(Arc::new(dataset), self.plan.clone(), self.inner.settings.clone())?;
+        Ok(())
+    }
+
+    /// How it is doing: whether the trainer waits for batches, and what went wrong.
+    #[must_use]
+    pub fn metrics(&self) -> LoaderMetrics {
+        self.inner.metrics()
+    }
+
+    /// The process ids of the workers.
+    #[must_use]
+    pub fn pids(&self) -> Vec<u32> {
+        self.inner.pids()
+    }
+}
+
+/// The batches of an epoch of a stream, or of several: an iterator of [`Loaded`] batches. Made by [`StreamLoader::epoch`].
+///
+/// Dropped before its end, it cancels what has not begun, and what runs is not waited for.
+pub struct StreamBatches<D: IterableDataset>(Window<Streamed<D>>);
+
+impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { epoch, batches, .. } = self.0.place();
+        write!(f, "StreamBatches({batches} of epoch {epoch} given, {} on their way)", self.0.len())
+    }
+}
+
+impl<D: IterableDataset> StreamBatches<D> {
+    fn new(inner: &Arc<Inner<Streamed<D>>>, place: Place, last: Option<u64>) -> Self {
+        let cursor = Cursor::new(&inner.plan, place);
+        StreamBatches(Window::new(Arc::clone(inner), cursor, last))
+    }
+
+    fn made(&self, place: Place) -> StreamState {
+        StreamState::new(&self.0.inner().plan, place)
+    }
+
+    /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a batch counts as given.
+    #[must_use]
+    #[doc(alias = "state_dict")]
+    pub fn state(&self) -> StreamState {
+        self.made(self.0.place())
+    }
+
+    /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own. `None` if that was more
+    /// than 1024 batches ago, or, with more than 64 lanes, more than 65,536 divided by their number. Of several epochs, the last batch of
+    /// this number.
+    #[must_use]
+    pub fn state_after(&self, number: u64) -> Option<StreamState> {
+        self.0.place_after(number).map(|place| self.made(place.clone()))
+    }
+
+    /// The errors of batches that were [left out](crate::OnError::SkipBatch), the last 1024.
+    #[must_use]
+    pub fn left_out(&self) -> &[LoadError] {
+        self.0.left_out()
+    }
+
+    /// The next batch, but waits no longer than this.
+    ///
+    /// # Errors
+    /// It is not there yet. Without workers, it always is: the caller makes it, however long that takes.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Next<D::Batch>, NotReady> {
+        self.0.next_timeout(timeout)
+    }
+}
+
+impl<D: IterableDataset> Iterator for StreamBatches<D> {
+    type Item = Result<Loaded<D::Batch>, LoadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}

@@ -1,0 +1,110 @@
+//! Which shards are in which lane, and which samples change places.
+
+use serde::{Deserialize, Serialize};
+
+use crate::BuildError;
+use crate::moment::{MOST_SAMPLES, MOST_SHARDS};
+use crate::plan::{epoch_key, mix, shuffle};
+
+/// The order of a stream: a function of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StreamPlan {
+    pub(crate) seed: u64,
+    pub(crate) shards: u64,
+    pub(crate) rank: u32,
+    pub(crate) world: u32,
+    /// Of this rank: at least one, and no more than it has shards.
+    pub(crate) lanes: u64,
+    pub(crate) batch_size: u64,
+    pub(crate) drop_last: bool,
+    pub(crate) shuffle: bool,
+    /// How many samples of a lane change places; 0 is none.
+    pub(crate) window: u64,
+    /// How many batches an epoch has, if it isn't once all samples.
+    pub(crate) steps: Option<u64>,
+}
+
+impl StreamPlan {
+    pub(crate) fn new() -> StreamPlan {
+        StreamPlan {
+            seed: 0,
+            shards: 0,
+            rank: 0,
+            world: 1,
+            lanes: 16,
+            batch_size: 1,
+            drop_last: false,
+            shuffle: false,
+            window: 0,
+            steps: None,
+        }
+    }
+
+    /// For a dataset with this number of shards.
+    pub(crate) fn for_shards(mut self, shards: usize) -> Result<StreamPlan, BuildError> {
+        let no = |setting, reason| Err(BuildError::Setting { setting, reason });
+        let (rank, world) = (self.rank, self.world);
+        if rank >= world {
+            return no("distributed", format!("rank {rank} of {world}"));
+        }
+        if shards < world as usize {
+            return no(
+                "distributed",
+                format!(
+                    "the dataset has {shards} shards, fewer than there are ranks ({world}): a rank would have none"
+                ),
+            );
+        }
+        if shards > MOST_SHARDS {
+            return no("shards", format!("{shards} shards; at most {MOST_SHARDS} are possible"));
+        }
+        for (setting, value) in [("batch_size", self.batch_size), ("lanes", self.lanes)] {
+            if !(1..=MOST_SAMPLES).contains(&value) {
+                return no(setting, format!("it is {value}; possible are 1 to 2⁴⁰"));
+            }
+        }
+        if self.window > MOST_SAMPLES {
+            return no("shuffle_window", format!("it is {}; at most 2⁴⁰ are possible", self.window));
+        }
+        self.shards = shards as u64;
+        self.lanes = self.lanes.min((self.shards - u64::from(rank)).div_ceil(u64::from(world)));
+        Ok(self)
+    }
+
+    /// The seed of one pass of an epoch: with `steps`, shards can be read more than once.
+    pub(crate) fn pass_seed(&self, pass: u64) -> u64 {
+        if pass == 0 {
+            return self.seed;
+        }
+        mix(self.seed.wrapping_add(pass.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+    }
+
+    /// The shards of this rank, in the order of one pass of an epoch: lane l has those at l, l + lanes, l + 2 · lanes and so on.
+    pub(crate) fn order(&self, epoch: u64, pass: u64) -> Vec<u32> {
+        let mut shards: Vec<u32> = (self.rank..self.shards as u32).step_by(self.world as usize).collect();
+        if self.shuffle {
+            let key = epoch_key(self.pass_seed(pass), epoch, 7);
+            shuffle(&mut shards, key.wrapping_add(u64::from(self.rank)));
+        }
+        shards
+    }
+
+    /// The shard at a place of a lane.
+    pub(crate) fn shard(&self, order: &[u32], lane: u64, place: u64) -> Option<usize> {
+        let at = place.checked_mul(self.lanes)?.checked_add(lane)?;
+        order.get(usize::try_from(at).ok()?).map(|shard| *shard as usize)
+    }
+
+    /// How many samples are read before any of them is given.
+    pub(crate) fn read_at_once(&self) -> u64 {
+        if self.window == 0 { self.batch_size } else { self.window }
+    }
+
+    /// Lets the samples of a window change places, which begins at this position.
+    pub(crate) fn permute<T>(&self, samples: &mut [T], (epoch, pass): (u64, u64), begins: u64) {
+        if self.window > 0 {
+            let key = epoch_key(self.pass_seed(pass), epoch, 8);
+            shuffle(samples, mix(key.wrapping_add(begins)));
+        }
+    }
+}

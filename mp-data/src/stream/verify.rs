@@ -1,0 +1,106 @@
+//! Whether a dataset of shards makes the same batch each time, also when its shards are opened in the middle.
+
+use std::collections::VecDeque;
+
+use super::dataset::IterableDataset;
+use super::kind::{Cursor, Place, Streamed};
+use super::loader::StreamLoader;
+use super::worker::{StreamTask, StreamWorker};
+use crate::failure::Source;
+use crate::inner::{Inner, Workers};
+use crate::kind::{Kind, Planned};
+use crate::verify::{POISON, difference, not_made};
+use crate::worker::{Made, Maker};
+use crate::{Difference, LoadError, Verified};
+
+impl<D: IterableDataset> StreamLoader<D> {
+    /// Makes the first `batches` batches of epoch 0 twice, in memory that holds something else each time, and compares them: once in this
+    /// process by readers that go on, once in a worker by readers that are opened where the batch begins. Finds tokens that lead
+    /// elsewhere, samples that depend on more than their place and their random numbers, and rows that are not written. What can't be
+    /// encoded alone ([`Other`](crate::Other) with tensors) is not compared.
+    ///
+    /// ```
+    /// # use mp_data::{AnyResult, Context, DataLoader, IterableDataset, Position, Samples};
+    /// # use mp_tensor::Tensor;
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Hundreds;
+    /// # type Hundred = std::iter::Map<std::ops::Range<u64>, fn(u64) -> AnyResult<u64>>;
+    /// # impl IterableDataset for Hundreds {
+    /// #     type Batch = Tensor<u64>;
+    /// #     type Reader = Hundred;
+    /// #     fn shards(&self) -> usize { 3 }
+    /// #     fn open(&mut self, shard: usize, _: Position) -> AnyResult<Hundred> {
+    /// #         Ok((100 * shard as u64..100 * (shard as u64 + 1)).map(Ok as fn(u64) -> AnyResult<u64>))
+    /// #     }
+    /// #     fn fetch(&mut self, samples: Samples<u64>, cx: &mut Context<Tensor<u64>>) -> AnyResult<Tensor<u64>> {
+    /// #         cx.rows_from(samples, &[], |number, _, row| { row[0] = number; Ok(()) })
+    /// #     }
+    /// # }
+    /// let loader = DataLoader::streaming(Hundreds).batch_size(8).num_workers(1).build()?;
+    /// let verified = loader.verify(20)?;
+    /// assert!(verified.is_same(), "{verified}");
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A batch can't be made.
+    pub fn verify(&self, batches: u64) -> Result<Verified, Box<LoadError>> {
+        let inner = &*self.inner;
+        let plan = &inner.plan;
+        let mut cursor = Cursor::new(plan, Place::start(plan.lanes, 0));
+        let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };
+        let mut mine = None;
+        while (found.batches as u64) < batches
+            && let Planned::Batch { number, mut part, .. } =
+                Streamed::<D>::plan(plan, &mut cursor, &VecDeque::new(), 0)
+        {
+            let error = |source| not_made(number, source);
+            let task = cursor.task(&part, inner.settings.threads);
+            let first = StreamTask { poison: Some(POISON[0]), ..task.clone() };
+            let second = StreamTask { poison: Some(POISON[1]), opens: true, ..task };
+            let mut first = goes_on(&mut mine, inner, &first).map_err(error)?;
+            let second = opens(inner, second).map_err(error)?;
+            if let Some(why) = first.no_memory.as_ref().or(second.no_memory.as_ref()) {
+                return Err(error(why.clone().into()));
+            }
+            let of = |made: &Made<D::Batch>| made.after.as_ref().map(|after| after.items());
+            let ((items, shards), (others, _)) =
+                (of(&first).unwrap_or_default(), of(&second).unwrap_or_default());
+            // Other samples, or fewer; else other bytes.
+            let most = items.len().max(others.len());
+            let differs =
+                (0..most).find(|row| items.get(*row) != others.get(*row)).map(|row| (row, 0, false));
+            let differs =
+                differs.or_else(|| difference(&items, first.batch.as_ref()?, second.batch.as_ref()?));
+            found.differences.extend(differs.and_then(|(row, column, not_written)| {
+                let item = *items.get(row).or(others.get(row))?;
+                let shard = shards.get(row).copied();
+                let what = shard.and_then(|shard| inner.dataset.describe(shard));
+                Some(Difference { batch: number, item, shard, what, column, not_written })
+            }));
+            found.batches += usize::from(first.batch.is_some());
+            Streamed::<D>::arrived(&mut cursor, &mut part, &mut first);
+        }
+        Ok(found)
+    }
+}
+
+fn goes_on<D: IterableDataset>(
+    worker: &mut Option<StreamWorker<D>>,
+    inner: &Inner<Streamed<D>>,
+    task: &StreamTask,
+) -> Result<Made<D::Batch>, Source> {
+    let worker = match worker {
+        Some(worker) => worker,
+        None => worker.insert(StreamWorker::begin(inner.orders())?),
+    };
+    let mut cx = worker.context(task);
+    worker.make(task, &mut cx)
+}
+
+fn opens<D: IterableDataset>(inner: &Inner<Streamed<D>>, task: StreamTask) -> Result<Made<D::Batch>, Source> {
+    match &inner.workers {
+        Workers::Pool { call, .. } => Ok(call.apply_async(task).get()?),
+        Workers::Here(_) => goes_on(&mut None, inner, &task),
+    }
+}

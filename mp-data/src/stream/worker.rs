@@ -1,0 +1,143 @@
+//! What a worker does for a stream: it goes on with a lane where the task says, and makes one batch.
+//!
+//! | moment | the worker is killed | its lane |
+//! |---|---|---|
+//! | before it takes the task | the task goes to another worker, unread | goes on there |
+//! | in `open`, while it reads, while it writes rows | the batch's memory is freed | is opened again by another worker, at the same place: the same samples |
+//! | when the reply is not put | as before | as before |
+//! | after that | nothing | the reply had the batch and the lane's new place, both |
+//!
+//! The readers that it has open are a cache: one is used if it is exactly where the task begins.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::dataset::IterableDataset;
+use super::order::StreamPlan;
+use super::run::{Reading, Run};
+use crate::AnyResult;
+use crate::context::Context;
+use crate::info::WorkerInfo;
+use crate::lane::{After, LaneAt};
+use crate::moment::Moment;
+use crate::samples::Samples;
+use crate::worker::{Made, Maker, Orders, fill};
+
+/// A batch that is to be made.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct StreamTask {
+    pub(super) epoch: u64,
+    pub(super) pass: u64,
+    pub(super) lane: u64,
+    pub(super) at: LaneAt,
+    /// The positions of samples that are left out.
+    pub(super) skip: Vec<u64>,
+    pub(super) threads: u32,
+    pub(super) poison: Option<u8>,
+    /// Whether the lane is opened anew even if it is open.
+    pub(super) opens: bool,
+}
+
+impl StreamTask {
+    /// Of which epoch, pass and lane it is.
+    fn of(&self) -> [u64; 3] {
+        [self.epoch, self.pass, self.lane]
+    }
+}
+
+/// A worker's own copy of a dataset of shards.
+pub(crate) struct StreamWorker<D: IterableDataset> {
+    dataset: D,
+    info: WorkerInfo,
+    plan: StreamPlan,
+    /// The shards of an epoch and pass, in order.
+    order: ((u64, u64), Vec<u32>),
+    /// The lanes that are open, the one that was used last at the end: of which epoch, pass and lane, and where they are.
+    open: Vec<([u64; 3], LaneAt, Run<D>)>,
+}
+
+impl<D: IterableDataset> StreamWorker<D> {
+    pub(crate) fn begin(orders: Orders<D, StreamPlan>) -> AnyResult<Self> {
+        let (mut dataset, info, plan) = orders.open()?;
+        dataset.init(&info)?;
+        let order = ((0, 0), plan.order(0, 0));
+        Ok(StreamWorker { dataset, info, plan, order, open: Vec::new() })
+    }
+
+    /// The lane of a task, open where the task begins if this worker has it so.
+    fn lane(&mut self, task: &StreamTask) -> Run<D> {
+        let [epoch, pass, lane] = task.of();
+        self.open.retain(|(of, ..)| of[..2] == [epoch, pass]);
+        let is_its = |(of, at, _): &([u64; 3], LaneAt, Run<D>)| {
+            of[2] == lane && (*at == task.at || mp_core::mutant!("stream.open.wherever-it-is"))
+        };
+        let found = self.open.iter().position(is_its).map(|i| self.open.remove(i).2);
+        self.open.retain(|(of, ..)| of[2] != lane);
+        found.filter(|_| !task.opens).unwrap_or_else(|| Run::new(&task.at))
+    }
+
+    /// Keeps a lane open, but no more of them than twice this worker's part: another worker may have a lane by now.
+    fn keep(&mut self, task: &StreamTask, at: LaneAt, run: Run<D>) {
+        let most = 2 * self.plan.lanes.div_ceil(self.info.num_workers.max(1) as u64);
+        if self.open.len() as u64 >= most.max(2) {
+            self.open.remove(0);
+        }
+        self.open.push((task.of(), at, run));
+    }
+}
+
+impl<D: IterableDataset> Maker for StreamWorker<D> {
+    type Batch = D::Batch;
+    type Task = StreamTask;
+
+    fn context(&self, task: &StreamTask) -> Context<D::Batch> {
+        let seed = self.plan.pass_seed(task.pass);
+        Context::new(self.info, (seed, task.epoch), Vec::new(), task.threads as usize, fill(task.poison))
+            .of_stream()
+    }
+
+    fn make(&mut self, task: &StreamTask, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch>> {
+        let start = Instant::now();
+        let mut run = self.lane(task);
+        if self.order.0 != (task.epoch, task.pass) {
+            self.order = ((task.epoch, task.pass), self.plan.order(task.epoch, task.pass));
+        }
+        let mut reading = Reading {
+            dataset: &mut self.dataset,
+            plan: &self.plan,
+            order: &self.order.1,
+            cx,
+            epoch: task.epoch,
+            pass: task.pass,
+            lane: task.lane,
+        };
+        let taken = run.take(self.plan.batch_size, &mut reading)?;
+        let is_short = (taken.len() as u64) < self.plan.batch_size;
+        let (at, ended) = run.at();
+        let mut after = After { items: Vec::new(), at, ended };
+        let (mut items, mut samples) = (Vec::new(), Vec::new());
+        for read in taken {
+            if task.skip.contains(&read.item.position) {
+                continue;
+            }
+            cx.is_at(Moment::Row, read.item.position);
+            samples.push(read.sample?);
+            items.push(read.item);
+            after.items.extend([read.item.index as u64, read.item.position, read.shard as u64]);
+        }
+        cx.has_read(items.clone());
+        let mut made = if samples.is_empty() || is_short && self.plan.drop_last {
+            Made::new(None, &self.info, start)
+        } else {
+            Made::of(self.dataset.fetch(Samples { items, samples }, cx), &self.info, start)?
+        };
+        if made.no_memory.is_none() {
+            if !after.ended {
+                self.keep(task, after.at.clone(), run);
+            }
+            made.after = Some(after);
+        }
+        Ok(made)
+    }
+}

@@ -1,0 +1,156 @@
+//! Whether a dataset makes the same batch each time.
+
+use std::fmt;
+
+use mp_core::user_code::caught;
+
+use crate::failure::{Failure, Source};
+use crate::indexed::Indexed;
+use crate::inner::{Inner, Workers};
+use crate::worker::{Made, Task, Worker, make_here};
+use crate::{Batch, DataLoader, Dataset, Item, LoadError};
+
+/// What the memory of rows holds before the first and the second time.
+pub(crate) const POISON: [u8; 2] = [0xa5, 0x5a];
+
+/// What [`DataLoader::verify`] has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use]
+pub struct Verified {
+    /// How many batches were made twice.
+    pub batches: usize,
+    /// How many of them were made twice by the same worker, which can't find what differs between workers.
+    pub by_one_worker: usize,
+    /// The first difference of each batch that has one.
+    pub differences: Vec<Difference>,
+}
+
+/// A sample that was not the same both times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Difference {
+    /// The batch, of epoch 0.
+    pub batch: u64,
+    /// The sample.
+    pub item: Item,
+    /// Of a stream: its shard. Then the item's index is its number in that shard.
+    pub shard: Option<usize>,
+    /// What the dataset calls it, or its shard.
+    pub what: Option<String>,
+    /// The column, from 0.
+    pub column: usize,
+    /// Whether the row, or a part of it, was not written. If not, it was written in two ways.
+    pub not_written: bool,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "batch {}, sample {}", self.batch, self.item.index)?;
+        if let Some(shard) = self.shard {
+            write!(f, " of shard {shard}")?;
+        }
+        if let Some(what) = &self.what {
+            write!(f, " ({what})")?;
+        }
+        let how = if self.not_written { "is not written, or not all of it" } else { "is not the same twice" };
+        write!(f, ": column {} {how}", self.column)
+    }
+}
+
+impl Verified {
+    /// Whether all batches were the same twice.
+    #[must_use]
+    pub fn is_same(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} batches made twice, {} of them differ", self.batches, self.differences.len())?;
+        if self.by_one_worker > 0 {
+            write!(f, "; {} were made by one worker both times", self.by_one_worker)?;
+        }
+        self.differences.iter().try_for_each(|difference| write!(f, "\n  {difference}"))
+    }
+}
+
+impl<D: Dataset> DataLoader<D> {
+    /// Makes the first `batches` batches of epoch 0 twice, by different workers where they are free, in memory that holds something else
+    /// each time, and compares them: finds samples that depend on more than their index and their random numbers, and rows that
+    /// are not written. What can't be encoded alone ([`Other`](crate::Other) with tensors) is not compared.
+    ///
+    /// # Errors
+    /// A batch can't be made.
+    pub fn verify(&self, batches: u64) -> Result<Verified, Box<LoadError>> {
+        let inner = &*self.inner;
+        let order = inner.plan.epoch(0);
+        let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };
+        for number in 0..batches {
+            let failed = |failure: Failure, items: &[Item]| {
+                let exact = !(failure.lost && inner.settings.threads > 1);
+                let place = failure.place.filter(|_| exact).and_then(|place| (place as usize).checked_sub(1));
+                let item = place.and_then(|place| items.get(place)).copied();
+                let what = item.and_then(|item| caught(|| inner.dataset.describe(item.index)).flatten());
+                let (worker, attempt) = (failure.worker, failure.attempts);
+                Box::new(LoadError { item, what, worker, attempt, ..*not_made(number, failure.source) })
+            };
+            let planned = order.batch(number).map_err(|why| failed(Failure::of(why), &[]))?;
+            let Some(planned) = planned else { break };
+            let [first, second] = twice(inner, &planned.items).map_err(|why| failed(*why, &planned.items))?;
+            found.batches += 1;
+            found.by_one_worker += usize::from(first.worker == second.worker);
+            let (Some(first), Some(second)) = (first.batch, second.batch) else {
+                let why = first.no_memory.or(second.no_memory).unwrap_or_default();
+                return Err(failed(Failure::of(why), &planned.items));
+            };
+            let differs = difference(&planned.items, &first, &second);
+            found.differences.extend(differs.map(|(row, column, not_written)| {
+                let item = planned.items[row];
+                let what = caught(|| inner.dataset.describe(item.index)).flatten();
+                Difference { batch: number, item, shard: None, what, column, not_written }
+            }));
+        }
+        Ok(found)
+    }
+}
+
+pub(crate) fn not_made(batch: u64, source: Source) -> Box<LoadError> {
+    let (item, shard, what, worker) = (None, None, None, None);
+    Box::new(LoadError { epoch: 0, batch, item, shard, what, worker, attempt: 1, source })
+}
+
+fn twice<D: Dataset>(inner: &Inner<Indexed<D>>, items: &[Item]) -> Result<[Made<D::Batch>; 2], Box<Failure>> {
+    let threads = inner.settings.threads;
+    let [first, second] = POISON.map(|poison| Task::new(0, threads, Some(poison), items));
+    match &inner.workers {
+        Workers::Pool { call, .. } => {
+            // Both at once: they go to two workers if there are two.
+            let made = [call.apply_async(first), call.apply_async(second)].map(|result| result.get());
+            let [first, second] = made.map(|made| made.map_err(|error| Box::new(Failure::from(error))));
+            Ok([first?, second?])
+        }
+        Workers::Here(_) => {
+            let mut worker = None;
+            let begin = || Worker::begin(inner.orders());
+            let mut make = |task| make_here(&mut worker, begin, task).map_err(Box::new);
+            Ok([make(&first)?, make(&second)?])
+        }
+    }
+}
+
+/// Row and column of the first difference, and whether there it is not written.
+pub(crate) fn difference<B: Batch>(items: &[Item], first: &B, second: &B) -> Option<(usize, usize, bool)> {
+    for row in 0..items.len() {
+        let (one, other) = (first.row_bytes(row, items.len()), second.row_bytes(row, items.len()));
+        let Some(column) = one.iter().zip(&other).position(|(one, other)| one != other) else { continue };
+        let (one, other) = (&one[column], &other[column]);
+        let mut differing = one.iter().zip(other).filter(|(one, other)| one != other);
+        let not_written = one.len() == other.len()
+            && differing.all(|(one, other)| [*one, *other] == POISON)
+            && !mp_core::mutant!("loader.verify.not-written-unseen");
+        return Some((row, column, not_written));
+    }
+    None
+}

@@ -1,0 +1,228 @@
+//! The trainer's side: which batches are on their way, and in which order they are given.
+//!
+//! A batch is a [`Slot`] of the window from its planning until it is given; its states are in a table there. The window is in the order
+//! of the plan. The state of a trainer is the first slot, and what was given behind it. So what is prefetched is no part of it.
+//!
+//! What comes of the batches that were sent: `outcomes.rs`. What is sent, and when: `sending.rs`.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use mp_pool::Stream;
+
+use crate::failure::Failure;
+use crate::inner::{Inner, Workers};
+use crate::kind::{At, Kind, Slot};
+use crate::reports::Reports;
+use crate::worker::{Made, make_here};
+use crate::{Batch, LoadError, Loaded, NotReady};
+
+/// What an iterator of batches gives: a batch, an error in its place, or the end.
+pub type Next<B> = Option<Result<Loaded<B>, LoadError>>;
+
+/// The batches of an epoch, or of several.
+pub(crate) struct Window<K: Kind> {
+    pub(crate) inner: Arc<Inner<K>>,
+    /// `None` without workers.
+    pub(crate) stream: Option<Stream<K::Task, Made<K::Batch>>>,
+    pub(crate) cursor: K::Cursor,
+    /// The last epoch that is planned.
+    pub(crate) last: u64,
+    /// Nothing more is planned.
+    pub(crate) over: bool,
+    pub(crate) slots: VecDeque<Slot<K>>,
+    /// The batches that were given, and where the trainer was after that.
+    history: VecDeque<(u64, K::Place)>,
+    pub(crate) left_out: Vec<LoadError>,
+    pub(crate) broken: Broken,
+}
+
+/// Whether batches can still be made.
+pub(crate) enum Broken {
+    Not,
+    /// No; and why was not given yet.
+    Because(Box<LoadError>),
+    /// No.
+    Told,
+}
+
+impl<K: Kind> Window<K> {
+    /// From the cursor on to the end of epoch `last`; none if that is `None`.
+    pub(crate) fn new(inner: Arc<Inner<K>>, cursor: K::Cursor, last: Option<u64>) -> Self {
+        let stream = match &inner.workers {
+            Workers::Pool { call, .. } => Some(call.stream()),
+            Workers::Here(_) => None,
+        };
+        let mut window = Window {
+            stream,
+            cursor,
+            last: last.unwrap_or(0),
+            over: last.is_none(),
+            slots: VecDeque::new(),
+            history: VecDeque::new(),
+            left_out: Vec::new(),
+            broken: Broken::Not,
+            inner,
+        };
+        window.fill();
+        window
+    }
+
+    pub(crate) fn inner(&self) -> &Inner<K> {
+        &self.inner
+    }
+
+    /// How many are on their way.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn place(&self) -> K::Place {
+        K::place(&self.cursor, self.slots.front())
+    }
+
+    pub(crate) fn place_after(&self, number: u64) -> Option<&K::Place> {
+        self.history.iter().rev().find(|given| given.0 == number).map(|given| &given.1)
+    }
+
+    pub(crate) fn left_out(&self) -> &[LoadError] {
+        &self.left_out
+    }
+
+    pub(crate) fn next_timeout(&mut self, timeout: Duration) -> Result<Next<K::Batch>, NotReady> {
+        self.next_until(Instant::now().checked_add(timeout))
+    }
+
+    pub(crate) fn next(&mut self) -> Next<K::Batch> {
+        // Without a time it is never late.
+        self.next_until(None).ok().flatten()
+    }
+
+    pub(crate) fn size_hint(&self) -> (usize, Option<usize>) {
+        if matches!(self.broken, Broken::Told) {
+            return (0, Some(0));
+        }
+        let left = || K::left(&self.inner.plan, &self.cursor, &self.slots, self.last);
+        (0, if self.over { Some(self.slots.len()) } else { left() })
+    }
+
+    fn next_until(&mut self, until: Option<Instant>) -> Result<Next<K::Batch>, NotReady> {
+        let since = Instant::now();
+        let mut reports = Reports::from(since);
+        self.inner.meter().asked(since);
+        self.take_all();
+        loop {
+            if matches!(self.broken, Broken::Told) {
+                return Ok(None);
+            }
+            self.fill();
+            if let Some(batch) = self.give() {
+                let ready = self.slots.iter().filter(|slot| slot.is_done()).count();
+                self.inner.meter().got(since, ready, self.slots.len());
+                return Ok(Some(batch));
+            }
+            if let Broken::Because(error) = std::mem::replace(&mut self.broken, Broken::Not) {
+                self.broken = Broken::Told;
+                self.inner.meter().failed += 1;
+                return Ok(Some(Err(*error)));
+            }
+            if self.slots.is_empty() {
+                if self.over {
+                    return Ok(None);
+                }
+                // The last one was left out.
+                continue;
+            }
+            if !self.slots.iter().any(Slot::is_sent) {
+                // There was no memory for any of them.
+                self.send_held();
+                continue;
+            }
+            if !self.wait(until, &mut reports) {
+                return Err(self.not_ready());
+            }
+        }
+    }
+
+    /// Waits for an outcome; false if that takes too long.
+    fn wait(&mut self, until: Option<Instant>, reports: &mut Reports) -> bool {
+        let Some(stream) = &self.stream else {
+            self.make_here();
+            return true;
+        };
+        let soon = [until, reports.until()].into_iter().flatten().min();
+        let outcome = match soon {
+            None => stream.next(),
+            Some(soon) => match stream.next_timeout(soon.saturating_duration_since(Instant::now())) {
+                Ok(outcome) => outcome,
+                Err(_) if until.is_some_and(|until| until <= Instant::now()) => return false,
+                Err(_) => {
+                    reports.if_due(|waited| self.late(waited));
+                    return true;
+                }
+            },
+        };
+        match outcome {
+            Some((ticket, result)) => self.came(ticket.number(), result.map_err(Failure::from)),
+            None => self.breaks(Failure::fatal(
+                "the loader's workers belong to the process from which this one was forked",
+            )),
+        }
+        true
+    }
+
+    /// Takes what is there.
+    fn take_all(&mut self) {
+        while let Some(Ok(Some((ticket, result)))) = self.stream.as_ref().map(Stream::try_next) {
+            self.came(ticket.number(), result.map_err(Failure::from));
+        }
+    }
+
+    /// Makes the batch that was sent, in this thread.
+    fn make_here(&mut self) {
+        let Workers::Here(worker) = &self.inner.workers else { return };
+        let Some(slot) = self.slots.iter().find(|slot| slot.is_sent()) else { return };
+        let task = K::task(&self.cursor, slot);
+        let made = {
+            let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+            make_here(&mut worker, || K::begin(self.inner.orders()), &task)
+        };
+        self.came(0, made);
+    }
+
+    /// The next batch that may be given, if there is one.
+    fn give(&mut self) -> Next<K::Batch> {
+        loop {
+            let Inner { plan, settings, .. } = &*self.inner;
+            let turn = self.slots.front().map(|slot| (slot.epoch, slot.turn))?;
+            let may = |(ahead, slot): (usize, &Slot<K>)| {
+                let of_it =
+                    (slot.epoch, slot.turn) == turn || mp_core::mutant!("loader.give.next-epoch-first");
+                of_it && slot.is_done() && K::may_give(plan, &self.cursor, slot, ahead)
+            };
+            let ahead = if settings.in_order { 1 } else { self.slots.len() };
+            let i = self.slots.iter().enumerate().take(ahead).position(may)?;
+            let mut slot = self.slots.remove(i)?;
+            K::given(&mut self.cursor, &mut slot, self.slots.front());
+            self.send_held();
+            self.fill();
+            let At::Ready(result) = slot.at else { continue };
+            if self.history.len() >= K::history(&self.inner.plan) {
+                self.history.pop_front();
+            }
+            self.history.push_back((slot.number, self.place()));
+            let mut meter = self.inner.meter();
+            match &*result {
+                Ok(batch) => {
+                    meter.batches += 1;
+                    meter.samples += batch.info.items.len() as u64;
+                    meter.bytes += batch.bytes() as u64;
+                }
+                Err(_) => meter.failed += 1,
+            }
+            drop(meter);
+            return Some(*result);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What a worker does: it has the dataset, and makes the batch of each task.
+//!
+//! | moment | the worker is killed | its batch |
+//! |---|---|---|
+//! | before it takes the task | the task goes to another worker, unread | is made there |
+//! | while it writes rows | their memory is freed | is made again by another worker, with the same items and random numbers |
+//! | when the reply is not put | as before | as before |
+//! | after that | nothing | is the trainer's |
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned};
+use mp_core::user_code::drop_caught;
+use mp_spawn::Raise;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::batch::Fill;
+use crate::context::Context;
+use crate::failure::{Failure, is_out_of_memory, raised};
+use crate::info::WorkerInfo;
+use crate::lane::After;
+use crate::{AnyResult, Batch, Dataset, Item};
+
+/// A dataset on its way to workers: encoded once, decoded by each.
+pub(crate) struct Sent<D>(pub(crate) Arc<D>);
+
+impl<D> Clone for Sent<D> {
+    fn clone(&self) -> Self {
+        Sent(Arc::clone(&self.0))
+    }
+}
+
+impl<D: Serialize> Serialize for Sent<D> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(s)
+    }
+}
+
+impl<'de, D: Deserialize<'de>> Deserialize<'de> for Sent<D> {
+    fn deserialize<De: Deserializer<'de>>(d: De) -> Result<Self, De::Error> {
+        Ok(Sent(Arc::new(D::deserialize(d)?)))
+    }
+}
+
+impl<D: Serialize + DeserializeOwned + 'static> Sent<D> {
+    /// The dataset as one that was received, of which there is no other holder.
+    pub(crate) fn received(self) -> AnyResult<D> {
+        let envelope = match Arc::try_unwrap(self.0) {
+            Ok(dataset) => return Ok(dataset),
+            Err(shared) => mp_reduce::pack(Sent(shared)).map_err(|error| error.error)?,
+        };
+        let copy: Sent<D> = mp_reduce::unpack(envelope)?;
+        Arc::try_unwrap(copy.0).map_err(|_| "a dataset that was just received has two holders".into())
+    }
+}
+
+/// What a worker begins with: a dataset, and what is known of its order.
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "D: Serialize + DeserializeOwned, P: Serialize + DeserializeOwned")]
+pub(crate) struct Orders<D, P> {
+    pub(crate) dataset: Sent<D>,
+    pub(crate) num_workers: usize,
+    pub(crate) threads: usize,
+    pub(crate) seed: u64,
+    pub(crate) plan: P,
+}
+
+impl<D, P: Clone> Clone for Orders<D, P> {
+    fn clone(&self) -> Self {
+        let Orders { dataset, num_workers, threads, seed, plan } = self;
+        Orders {
+            dataset: dataset.clone(),
+            num_workers: *num_workers,
+            threads: *threads,
+            seed: *seed,
+            plan: plan.clone(),
+        }
+    }
+}
+
+impl<D: Serialize + DeserializeOwned + 'static, P> Orders<D, P> {
+    /// In a worker, or in the trainer if there are none: its own copy of the dataset.
+    pub(crate) fn open(self) -> AnyResult<(D, WorkerInfo, P)> {
+        let Orders { dataset, num_workers, threads, seed, plan } = self;
+        // A trainer may itself be a worker of a pool.
+        let worker = if num_workers == 0 { None } else { mp_pool::current_worker() };
+        Ok((dataset.received()?, WorkerInfo { worker, num_workers, threads, seed }, plan))
+    }
+}
+
+/// What makes batches, in a worker or in the trainer.
+pub(crate) trait Maker: Sized + 'static {
+    type Batch: Batch;
+    type Task;
+
+    fn context(&self, task: &Self::Task) -> Context<Self::Batch>;
+    fn make(&mut self, task: &Self::Task, cx: &mut Context<Self::Batch>) -> AnyResult<Made<Self::Batch>>;
+}
+
+/// The function of the tasks.
+pub(crate) fn make<W: Maker>(worker: &mut W, task: W::Task) -> AnyResult<Made<W::Batch>> {
+    let mut cx = worker.context(&task);
+    worker.make(&task, &mut cx)
+}
+
+/// Makes a batch in the trainer, with the dataset as a worker would receive it.
+pub(crate) fn make_here<W: Maker>(
+    worker: &mut Option<W>,
+    begin: impl FnOnce() -> AnyResult<W>,
+    task: &W::Task,
+) -> Result<Made<W::Batch>, Failure> {
+    let mut mine = match worker.take() {
+        Some(mine) => mine,
+        None => match Raise::catch(begin) {
+            Ok(Ok(mine)) => mine,
+            Ok(Err(error)) => return Err(Failure::fatal(error)),
+            Err(panic) => return Err(Failure::fatal(raised(*panic))),
+        },
+    };
+    let mut cx = mine.context(task);
+    match Raise::catch(|| mine.make(task, &mut cx)) {
+        Ok(made) => {
+            *worker = Some(mine);
+            made.map_err(|error| Failure::of(error).at(cx.place()))
+        }
+        Err(panic) => {
+            // What the panic left of the dataset is not used again.
+            drop_caught(mine);
+            Err(Failure::of(raised(*panic)).at(cx.place()))
+        }
+    }
+}
+
+/// A worker's own copy of a dataset with indices.
+pub(crate) struct Worker<D> {
+    dataset: D,
+    info: WorkerInfo,
+    /// How long it took to begin.
+    began: u64,
+}
+
+impl<D: Dataset> Worker<D> {
+    pub(crate) fn begin(orders: Orders<D, ()>) -> AnyResult<Self> {
+        let start = Instant::now();
+        let (mut dataset, info, ()) = orders.open()?;
+        dataset.init(&info)?;
+        Ok(Worker { dataset, info, began: nanos_since(start) })
+    }
+}
+
+pub(crate) fn nanos_since(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What rows hold before they are written.
+pub(crate) fn fill(poison: Option<u8>) -> Fill {
+    match poison {
+        Some(byte) => Fill::With(byte),
+        None if cfg!(debug_assertions) => Fill::With(0xa5),
+        None => Fill::AsItIs,
+    }
+}
+
+impl<D: Dataset> Maker for Worker<D> {
+    type Batch = D::Batch;
+    type Task = Task;
+
+    fn context(&self, task: &Task) -> Context<D::Batch> {
+        let mut seed = self.info.seed;
+        if mp_core::mutant!("loader.rng.by-worker") {
+            seed ^= self.info.worker.map_or(0, |worker| worker as u64 + 1);
+        }
+        Context::new(self.info, (seed, task.epoch), task.items(), task.threads as usize, fill(task.poison))
+    }
+
+    fn make(&mut self, task: &Task, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch>> {
+        let start = Instant::now();
+        let made = Made::of(self.dataset.fetch(&task.items(), cx), &self.info, start)?;
+        Ok(Made { began: self.began, ..made })
+    }
+}
+
+/// A batch that is to be made.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Task {
+    epoch: u64,
+    threads: u32,
+    poison: Option<u8>,
+    /// Index and position of each item: numbers in a row travel as one byte string.
+    items: Vec<u64>,
+}
+
+impl Task {
+    pub(crate) fn new(epoch: u64, threads: usize, poison: Option<u8>, items: &[Item]) -> Task {
+        let position = |(at, item): (usize, &Item)| {
+            // As if positions were counted where the batch is made.
+            if mp_core::mutant!("loader.task.position-apart") { at as u64 } else { item.position }
+        };
+        let items = items.iter().enumerate().flat_map(|one| [one.1.index as u64, position(one)]).collect();
+        Task { epoch, threads: threads as u32, poison, items }
+    }
+
+    fn items(&self) -> Vec<Item> {
+        let (items, _) = self.items.as_chunks::<2>();
+        items.iter().map(|&[index, position]| Item { index: index as usize, position }).collect()
+    }
+}
+
+/// A batch that was made.
+pub(crate) struct Made<B> {
+    /// `None` if there was no memory for it.
+    pub(crate) batch: Option<B>,
+    /// What was said of that.
+    pub(crate) no_memory: Option<String>,
+    pub(crate) worker: Option<usize>,
+    pub(crate) pid: u32,
+    pub(crate) nanos: u64,
+    /// How long its worker took to begin.
+    pub(crate) began: u64,
+    /// Of streams: its samples, and where its lane is behind them.
+    pub(crate) after: Option<After>,
+}
+
+impl<B> Made<B> {
+    /// What `fetch` has given since `start`.
+    pub(crate) fn of(fetched: AnyResult<B>, info: &WorkerInfo, start: Instant) -> AnyResult<Self> {
+        let (batch, no_memory) = match fetched {
+            Ok(batch) => (Some(batch), None),
+            Err(error) if is_out_of_memory(&*error) => (None, Some(error.to_string())),
+            Err(error) => return Err(error),
+        };
+        Ok(Made { no_memory, ..Made::new(batch, info, start) })
+    }
+
+    pub(crate) fn new(batch: Option<B>, info: &WorkerInfo, start: Instant) -> Self {
+        let (nanos, pid) = (nanos_since(start), std::process::id());
+        Made { batch, no_memory: None, worker: info.worker, pid, nanos, began: 0, after: None }
+    }
+}
+
+impl<B: Batch> Message for Made<B> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        let _level = Level::enter()?;
+        let Made { batch, no_memory, worker, pid, nanos, began, after } = &*self;
+        C::write(out, &(batch.is_some(), no_memory, worker, pid, nanos, began, after))?;
+        self.batch.iter_mut().try_for_each(|batch| batch.send::<C>(out))
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        let Ok(_level) = Level::enter() else { return };
+        self.batch.iter_mut().for_each(|batch| batch.get_back(back));
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        let _level = Level::enter()?;
+        let (is_there, no_memory, worker, pid, nanos, began, after) = C::read(inc)?;
+        let batch = if is_there { Some(B::receive::<C>(inc)?) } else { None };
+        Ok(Made { batch, no_memory, worker, pid, nanos, began, after })
+    }
+}

@@ -1,0 +1,168 @@
+//! What the tests of the loader share: a dataset that can be told to fail, and batches as bytes. Each wait here has a deadline.
+#![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
+
+pub mod shards;
+
+use std::time::Duration;
+
+use mp_core::{Arena, MemoryStats};
+use mp_data::{
+    AnyResult, Batches, Context, DataLoader, DataLoaderBuilder, Dataset, Item, LoadError, Loaded,
+    LoaderState, Ragged, Strings, WorkerInfo,
+};
+pub use mp_harness::{DEADLINE, alive, eventually, signal, threads_are};
+use mp_queue::Queue;
+use mp_tensor::{SharedTensor, Tensor};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+/// What happens at a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    Error,
+    Panic,
+    Kill,
+    Hang,
+    /// Until it is continued.
+    Stop,
+    Segfault,
+}
+
+impl Fault {
+    pub fn happens(self, what: &str) -> AnyResult<()> {
+        match self {
+            Fault::Error => return Err(format!("{what} is bad").into()),
+            Fault::Panic => panic!("{what} panics"),
+            Fault::Kill => signal(std::process::id(), Signal::KILL),
+            Fault::Hang => std::thread::sleep(Duration::from_secs(600)), // sleep: it hangs
+            Fault::Stop => signal(std::process::id(), Signal::STOP),
+            Fault::Segfault => {
+                eprintln!("about to read what is not there");
+                signal(std::process::id(), Signal::SEGV);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Samples whose bytes depend on index, position, seed and epoch. Some have faults: each as often as `times` says.
+#[derive(Serialize, Deserialize)]
+pub struct Samples {
+    pub len: usize,
+    pub faults: Vec<(usize, Fault)>,
+    /// How often a fault still happens, for each.
+    pub times: Vec<SharedTensor<i64>>,
+    #[serde(skip)]
+    pub fetched: u64,
+}
+
+impl Samples {
+    pub fn new(len: usize) -> Self {
+        Samples { len, faults: Vec::new(), times: Vec::new(), fetched: 0 }
+    }
+
+    /// At this sample, so often; for ever if that is negative.
+    pub fn with(mut self, index: usize, fault: Fault, times: i64) -> Self {
+        self.faults.push((index, fault));
+        let times = if times < 0 { i64::MAX } else { times };
+        self.times.push(Tensor::full([1], times).unwrap().share());
+        self
+    }
+
+    fn fault(&self, index: usize) -> Option<Fault> {
+        let at = self.faults.iter().position(|(of, _)| *of == index)?;
+        let before = self.times[at].fetch_sub(0, 1);
+        (before > 0).then_some(self.faults[at].1)
+    }
+}
+
+pub type Columns = (Tensor<u64>, Ragged<u8>, Strings);
+
+impl Dataset for Samples {
+    type Batch = Columns;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Columns>) -> AnyResult<Columns> {
+        self.fetched += 1;
+        let epoch = cx.epoch();
+        cx.rows(items, (&[3], (), ()), |item, rng, (numbers, bytes, text)| {
+            if let Some(fault) = self.fault(item.index) {
+                fault.happens(&format!("sample {}", item.index))?;
+            }
+            numbers.copy_from_slice(&[item.index as u64, epoch, rng.next_u64()]);
+            bytes.extend((0..item.index % 5).map(|_| rng.next_u32() as u8));
+            text.push_str(&format!("{} at {}", item.index, item.position));
+            Ok(())
+        })
+    }
+
+    fn describe(&self, index: usize) -> Option<String> {
+        Some(format!("number {index}"))
+    }
+}
+
+/// All of a batch: what is known of it, and its bytes.
+pub type Bytes = (u64, u64, Vec<usize>, Vec<u64>, Vec<u8>, Vec<String>);
+
+pub fn bytes(batch: &Loaded<Columns>) -> Bytes {
+    let (numbers, ragged, strings) = &**batch;
+    let info = &batch.info;
+    assert_eq!(numbers.shape(), [info.items.len(), 3]);
+    let rows = (0..ragged.len()).flat_map(|row| ragged.row(row).unwrap().to_vec()).collect();
+    (info.epoch, info.number, info.indices(), numbers.to_vec(), rows, strings.to_vec().unwrap())
+}
+
+/// The next batch, which has to come.
+#[track_caller]
+pub fn next<D: Dataset>(batches: &mut Batches<D>) -> Option<Result<Loaded<D::Batch>, LoadError>> {
+    match batches.next_timeout(DEADLINE) {
+        Ok(next) => next,
+        Err(late) => panic!("not within {DEADLINE:?}: {late}"),
+    }
+}
+
+/// All that are left.
+#[track_caller]
+pub fn all(mut batches: Batches<Samples>) -> Vec<Bytes> {
+    let mut all = Vec::new();
+    while let Some(batch) = next(&mut batches) {
+        all.push(bytes(&batch.unwrap()));
+    }
+    all
+}
+
+pub fn builder(len: usize, workers: usize) -> DataLoaderBuilder<Samples> {
+    builder_of(Samples::new(len), workers)
+}
+
+pub fn builder_of(samples: Samples, workers: usize) -> DataLoaderBuilder<Samples> {
+    DataLoader::builder(samples).batch_size(4).shuffle(true).seed(17).num_workers(workers)
+}
+
+/// A chain of states: as JSON, as a trainer keeps them.
+pub fn kept(state: &LoaderState) -> LoaderState {
+    serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
+}
+
+/// What a leak would leave in shared memory.
+pub fn in_use() -> (u64, u64, u64) {
+    let MemoryStats { live_blocks, queued, members, .. } = Arena::current().unwrap().memory_stats();
+    (live_blocks, queued, members)
+}
+
+/// Random numbers that are the same each time: splitmix64.
+#[derive(Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % limit
+    }
+}

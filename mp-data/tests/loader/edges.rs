@@ -1,0 +1,448 @@
+//! Bad input and lies: of datasets, samplers, states. Each is an error that says what to do, and no batch is lost by it.
+
+use std::error::Error;
+use std::fmt;
+
+use mp_core::user_code::caught;
+use mp_data::plan::{BatchSampler, Batching, IndexSampler, Plan, PlanError};
+use mp_data::{
+    AnyResult, BuildError, Context, DataLoader, DataLoaderBuilder, Dataset, Item, LoadError, LoaderState,
+    OnError, Ragged, WorkerInfo,
+};
+use mp_tensor::Tensor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::common::{Fault, Samples, all, builder, builder_of, bytes, next};
+
+/// What a dataset does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Wrong {
+    Nothing,
+    Describe,
+    SourceOfItself,
+    OutOfMemory,
+    OtherShape,
+    Panic,
+    Init,
+}
+
+/// Numbers; at sample 5 something is wrong.
+#[derive(Serialize, Deserialize)]
+struct Numbers(usize, Wrong);
+
+#[derive(Debug)]
+struct OfItself;
+
+impl fmt::Display for OfItself {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an error that comes from itself")
+    }
+}
+
+impl Error for OfItself {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(self)
+    }
+}
+
+impl Dataset for Numbers {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn init(&mut self, _: &WorkerInfo) -> AnyResult<()> {
+        if self.1 == Wrong::Init { Err("there is no decoder".into()) } else { Ok(()) }
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        let wrong = self.1;
+        let made = cx.rows(items, &[], |item, _, row| {
+            row[0] = item.index as u64;
+            match wrong {
+                _ if item.index != 5 => Ok(()),
+                Wrong::Describe => Err("it is bad".into()),
+                Wrong::SourceOfItself => Err(OfItself.into()),
+                Wrong::OutOfMemory => {
+                    let error = mp_core::Error::OutOfMemory { asked: 10, left: 9, limit: "a limit".into() };
+                    Err(mp_reduce::Error::Memory(error).into())
+                }
+                Wrong::Panic => panic!("sample 5"),
+                _ => Ok(()),
+            }
+        })?;
+        if wrong == Wrong::OtherShape {
+            // More or fewer rows than asked for, in each process others.
+            return Ok(Tensor::full([items.len() + std::process::id() as usize % 1000], 7)?);
+        }
+        Ok(made)
+    }
+
+    fn describe(&self, index: usize) -> Option<String> {
+        assert!(self.1 != Wrong::Describe, "describe");
+        Some(format!("number {index}"))
+    }
+}
+
+fn numbers(len: usize, wrong: Wrong, workers: usize) -> DataLoaderBuilder<Numbers> {
+    DataLoader::builder(Numbers(len, wrong)).batch_size(4).num_workers(workers)
+}
+
+/// The numbers of the batches of an epoch, and the errors.
+fn outcomes<D: Dataset>(loader: &DataLoader<D>, epoch: u64) -> (Vec<u64>, Vec<LoadError>) {
+    let mut batches = loader.epoch(epoch);
+    let (mut made, mut errors) = (Vec::new(), Vec::new());
+    while let Some(batch) = next(&mut batches) {
+        match batch {
+            Ok(batch) => made.push(batch.info.number),
+            Err(error) => errors.push(error),
+        }
+    }
+    (made, errors)
+}
+
+#[test]
+fn the_last_epoch_of_all_has_batches_and_endless_empty_ones_have_an_end() {
+    for workers in [0, 2] {
+        let loader = builder(9, workers).build().unwrap();
+        let last = loader.epoch(u64::MAX);
+        assert_eq!(last.size_hint().1, Some(3));
+        assert_eq!(all(last).iter().map(|batch| batch.0).collect::<Vec<_>>(), [u64::MAX; 3]);
+        let two = all(loader.epochs(u64::MAX - 1..u64::MAX));
+        assert_eq!(two.iter().map(|batch| batch.0).collect::<Vec<_>>(), [u64::MAX - 1; 3]);
+        assert_eq!(
+            loader.epochs(5..5).count() + loader.epochs(std::ops::Range { start: 5, end: 2 }).count(),
+            0
+        );
+        let state = loader.epoch(u64::MAX).state();
+        assert_eq!(loader.resume(&state).unwrap().count(), 3);
+        assert_eq!(loader.resume_until(&state, u64::MAX).unwrap().count(), 0);
+        // A dataset without samples: looked through for ever, if only a number of epochs ends that.
+        let empty = builder(0, workers).build().unwrap();
+        assert_eq!(empty.epochs(0..u64::MAX).count(), 0);
+        let short = builder(3, workers).drop_last(true).build().unwrap();
+        assert_eq!(short.epochs(3..u64::MAX).count(), 0);
+    }
+}
+
+#[test]
+fn a_describe_that_panics_costs_the_name_and_nothing_else() {
+    for workers in [0, 1] {
+        let loader = numbers(12, Wrong::Describe, workers).build().unwrap();
+        let (made, errors) = outcomes(&loader, 0);
+        assert_eq!((made, errors.len()), (vec![0, 2], 1));
+        assert_eq!((errors[0].item.map(|item| item.index), &errors[0].what), (Some(5), &None));
+        assert!(loader.verify(3).unwrap_err().to_string().contains("sample 5"));
+    }
+}
+
+#[test]
+fn an_error_that_is_its_own_source_is_an_error_like_others() {
+    for workers in [0, 1] {
+        let loader = numbers(12, Wrong::SourceOfItself, workers).build().unwrap();
+        let (made, errors) = outcomes(&loader, 0);
+        assert_eq!((made, errors.len()), (vec![0, 2], 1));
+        assert!(errors[0].to_string().contains("comes from itself"), "{}", errors[0]);
+    }
+}
+
+#[test]
+fn an_error_that_wraps_missing_memory_is_tried_again_alone() {
+    for workers in [0, 1] {
+        let loader = numbers(12, Wrong::OutOfMemory, workers).build().unwrap();
+        let (made, errors) = outcomes(&loader, 0);
+        assert_eq!((made, errors.len()), (vec![0, 2], 1));
+        let text = errors[0].to_string();
+        assert!(errors[0].attempt == 2 && text.contains("out of shared memory"), "{text}");
+        assert!(text.contains("this process holds "), "what the trainer keeps is in it: {text}");
+    }
+}
+
+#[test]
+fn verify_names_the_sample_that_fails_and_sees_another_size() {
+    for workers in [0, 2] {
+        let error = numbers(12, Wrong::Panic, workers).build().unwrap().verify(3).unwrap_err();
+        assert_eq!((error.batch, error.item.map(|item| item.index)), (1, Some(5)), "{error}");
+        assert_eq!(error.what.as_deref(), Some("number 5"));
+    }
+    let loader = numbers(4, Wrong::OtherShape, 2).build().unwrap();
+    let found = (0..100).map(|_| loader.verify(1).unwrap()).find(|found| found.by_one_worker == 0);
+    assert!(!found.expect("two workers make it at some time").is_same());
+    // A batch of another size is given as it is: what a batch is, the dataset says.
+    let batch = loader.epoch(0).next().unwrap().unwrap();
+    assert_eq!(batch.shape()[0], 4 + batch.info.pid as usize % 1000);
+}
+
+/// Gives indices that don't exist, or panics, at some batches of two.
+#[derive(Debug)]
+struct Reckless {
+    panics: bool,
+    known: bool,
+}
+
+impl IndexSampler for Reckless {
+    fn name(&self) -> &str {
+        "reckless/1"
+    }
+
+    fn len(&self, epoch: u64) -> u64 {
+        assert!(epoch < 2, "there is no epoch 2");
+        12
+    }
+
+    fn index(&self, _: u64, k: u64) -> u64 {
+        assert!(!self.panics || k != 4, "draw 4");
+        if k == 4 { 100 } else { k }
+    }
+}
+
+impl BatchSampler for Reckless {
+    fn name(&self) -> &str {
+        "reckless/1"
+    }
+
+    fn batches(&self, _: u64) -> Option<u64> {
+        self.known.then_some(6)
+    }
+
+    fn batch(&self, epoch: u64, k: u64) -> Option<Vec<u64>> {
+        Some(vec![IndexSampler::index(self, epoch, 2 * k), 2 * k + 1])
+    }
+}
+
+#[test]
+fn a_sampler_that_fails_costs_its_batch_and_the_epoch_goes_on() {
+    for workers in [0, 2] {
+        for panics in [false, true] {
+            for by_batches in [false, true] {
+                let of = |known| {
+                    let builder = numbers(12, Wrong::Nothing, workers).batch_size(2);
+                    let sampler = Reckless { panics, known };
+                    if by_batches { builder.batch_sampler(sampler) } else { builder.index_sampler(sampler) }
+                };
+                let loader = of(true).build().unwrap();
+                let (made, errors) = outcomes(&loader, 0);
+                assert_eq!((made, errors.len()), (vec![0, 1, 3, 4, 5], 1), "{workers} {panics} {by_batches}");
+                assert_eq!((errors[0].epoch, errors[0].batch), (0, 2));
+                let said =
+                    if panics { "draw 4" } else { "the sampler gave index 100, the dataset has 12 samples" };
+                assert!(errors[0].to_string().contains(said), "{}", errors[0]);
+                assert_eq!(loader.metrics().failed, 1);
+                let loader = of(true).on_error(OnError::SkipBatch).build().unwrap();
+                assert_eq!(outcomes(&loader, 0).0, [0, 1, 3, 4, 5]);
+                assert_eq!(loader.metrics().skipped_batches, 1);
+                if by_batches {
+                    // One that never says how many: an error is the end, so that a sampler without an end has one.
+                    let (made, errors) = outcomes(&of(false).build().unwrap(), 0);
+                    assert_eq!((made, errors.len()), (vec![0, 1], 1));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sampler_that_panics_at_the_next_epoch_loses_no_batch_of_this_one() {
+    for workers in [0, 2] {
+        let sampler = Reckless { panics: false, known: true };
+        let loader =
+            numbers(12, Wrong::Nothing, workers).batch_size(2).index_sampler(sampler).build().unwrap();
+        let mut batches = loader.epochs(1..4);
+        let mut outcomes = Vec::new();
+        while let Some(outcome) = next(&mut batches) {
+            outcomes.push(outcome);
+        }
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 5);
+        let last = outcomes.last().unwrap().as_ref().unwrap_err();
+        assert!(last.epoch == 2 && last.to_string().contains("there is no epoch 2"), "{last}");
+    }
+}
+
+/// Says that it has more batches than can be counted.
+#[derive(Debug)]
+struct Boundless;
+
+impl BatchSampler for Boundless {
+    fn name(&self) -> &str {
+        "boundless/1"
+    }
+
+    fn batches(&self, _: u64) -> Option<u64> {
+        Some(u64::MAX)
+    }
+
+    fn batch(&self, _: u64, k: u64) -> Option<Vec<u64>> {
+        Some(vec![k % 12])
+    }
+}
+
+#[test]
+fn numbers_at_the_end_of_their_range_are_counted_or_refused() {
+    let loader = numbers(12, Wrong::Nothing, 2).batch_sampler(Boundless).build().unwrap();
+    let batches = loader.epoch(0);
+    assert_eq!(batches.size_hint(), (0, Some(usize::MAX)));
+    assert_eq!(batches.take(20).filter(Result::is_ok).count(), 20);
+    // A state from somewhere else.
+    let mut state = serde_json::to_value(loader.epoch(0).state()).unwrap();
+    state["plan"]["next"] = u64::MAX.into();
+    state["beyond"] = serde_json::json!([0, u64::MAX]);
+    let state: LoaderState = serde_json::from_value(state).unwrap();
+    let mut batches = loader.resume(&state).unwrap();
+    assert!(next(&mut batches).is_none());
+    assert_eq!(batches.state().next(), u64::MAX);
+    let far = serde_json::json!({"beyond": [], "plan": serde_json::to_value(loader.plan().state(0, u64::MAX - 1)).unwrap(),
+        "format": 1, "rank": 0});
+    let mut batches = loader.resume(&serde_json::from_value(far).unwrap()).unwrap();
+    let error = next(&mut batches).unwrap().unwrap_err();
+    assert!(error.to_string().contains("at most 2⁴⁰ batches"), "{error}");
+    assert!(next(&mut batches).is_none());
+
+    let lengths: std::sync::Arc<[u32]> = (1..40).collect();
+    for batching in [
+        Batching::MaxTokens { lengths: lengths.clone(), tokens: 50, window: 10 },
+        Batching::BucketByLength { lengths, window: 2 },
+    ] {
+        let plan = Plan::builder(39).batch_size(3).distributed(1, 2).batching(batching).build().unwrap();
+        assert_eq!(plan.epoch(0).batch(u64::MAX).unwrap(), None);
+        assert!(plan.epoch(0).batch(0).unwrap().is_some());
+    }
+    let ragged = Ragged::<u8>::from_rows(&[[1, 2]]).unwrap();
+    assert!([1, usize::MAX - 1, usize::MAX].iter().all(|row| ragged.row(*row).is_err()));
+}
+
+#[test]
+fn settings_that_can_not_be_met_are_refused_by_name() {
+    let refused = |builder: DataLoaderBuilder<Numbers>| match builder.build().unwrap_err() {
+        BuildError::Setting { setting, .. } => setting,
+        BuildError::Plan(PlanError::Setting { setting, .. }) => setting,
+        other => panic!("{other}"),
+    };
+    let of = |workers| numbers(12, Wrong::Nothing, workers);
+    assert_eq!(refused(of(1001)), "num_workers");
+    assert_eq!(refused(of(2).threads_per_worker(1025)), "threads_per_worker");
+    assert_eq!(refused(of(2).prefetch_factor(usize::MAX)), "prefetch_factor");
+    assert_eq!(refused(of(2).timeout(std::time::Duration::ZERO)), "timeout");
+    assert_eq!(refused(of(0).batch_size(0)), "batch_size");
+    // What is at least one is, and more than there is to do is no error.
+    let loader = of(2).prefetch_factor(0).threads_per_worker(0).batch_size(1 << 30).build().unwrap();
+    assert_eq!(outcomes(&loader, 0).0, [0]);
+    let loader = of(1).threads_per_worker(1024).build().unwrap();
+    assert_eq!(outcomes(&loader, 0).0, [0, 1, 2]);
+}
+
+#[test]
+fn a_loader_that_breaks_ends_and_its_state_has_what_was_given() {
+    for workers in [0, 2] {
+        let loader = numbers(12, Wrong::Init, workers).build().unwrap();
+        let mut batches = loader.epoch(3);
+        let error = next(&mut batches).unwrap().unwrap_err();
+        assert_eq!((error.epoch, error.batch), (3, 0));
+        assert!(error.to_string().contains("there is no decoder"), "{error}");
+        assert!(next(&mut batches).is_none() && next(&mut batches).is_none());
+        assert_eq!(batches.size_hint(), (0, Some(0)));
+        // It was not given: who mends the decoder goes on with it.
+        assert_eq!((batches.state().epoch(), batches.state().next()), (3, 0));
+        assert_eq!(loader.metrics().failed, 1);
+        let mended = numbers(12, Wrong::Nothing, 1).build().unwrap();
+        assert_eq!(mended.resume(&batches.state()).unwrap().filter(Result::is_ok).count(), 3);
+    }
+}
+
+/// Panics when it is sent, received or dropped.
+struct Bomb(u8);
+
+impl Serialize for Bomb {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        assert!(self.0 != 1, "it is not sent");
+        self.0.serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bomb {
+    fn deserialize<De: Deserializer<'de>>(d: De) -> Result<Self, De::Error> {
+        let kind = u8::deserialize(d)?;
+        assert!(kind != 2, "it is not received");
+        if kind == 4 { Err(serde::de::Error::custom("it is no dataset")) } else { Ok(Bomb(kind)) }
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(self.0 != 3 || std::thread::panicking(), "it is not dropped");
+    }
+}
+
+impl Dataset for Bomb {
+    type Batch = Tensor<u8>;
+
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[], |item, _, row| {
+            row[0] = self.0;
+            assert!(self.0 != 3 || item.index != 1, "sample 1");
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn a_dataset_that_panics_when_it_is_sent_received_or_dropped_is_an_error() {
+    for workers in [0, 1] {
+        let of = |kind| DataLoader::builder(Bomb(kind)).num_workers(workers).build();
+        let said = |kind| match of(kind) {
+            Err(error) => error.to_string(),
+            Ok(loader) => {
+                let (made, errors) = outcomes(&loader, 0);
+                assert!(made.is_empty() && errors.len() == 1);
+                errors[0].to_string()
+            }
+        };
+        assert!(said(1).contains("it is not sent"), "{}", said(1));
+        assert!(said(2).contains("it is not received"), "{}", said(2));
+        assert!(said(4).contains("it is no dataset"), "{}", said(4));
+        // After the panic of a sample the copy of the dataset is dropped, which panics, too.
+        let loader = of(3).unwrap();
+        let (made, errors) = outcomes(&loader, 0);
+        assert_eq!((made, errors.len()), (vec![0, 2, 3], 1));
+        assert!(errors[0].to_string().contains("sample 1"), "{}", errors[0]);
+        caught(|| drop(loader));
+    }
+}
+
+#[test]
+fn states_of_batches_out_of_order_are_of_their_rank() {
+    let of = |rank, world, samples: Samples| {
+        builder_of(samples, 2).global_batch(4).distributed(rank, world).in_order(false)
+    };
+    // Batch 0 comes last.
+    let plan = of(1, 2, Samples::new(40)).build().unwrap().plan().clone();
+    let first = plan.epoch(0).batch(0).unwrap().unwrap().items[0].index;
+    let loader = of(1, 2, Samples::new(40).with(first, Fault::Hang, 1)).build().unwrap();
+    let mut batches = loader.epoch(0);
+    assert_eq!(bytes(&next(&mut batches).unwrap().unwrap()).1, 1);
+    let state = batches.state();
+    assert_eq!((state.next(), state.beyond()), (0, &[1][..]));
+    let resume = |rank, world| of(rank, world, Samples::new(40)).build().unwrap().resume(&state);
+    assert_eq!(all(resume(1, 2).unwrap()).len(), 9);
+    let said = |rank, world| resume(rank, world).unwrap_err().to_string();
+    assert!(said(0, 2).contains("rank is 1 in the state, 0 in the plan"), "{}", said(0, 2));
+    assert!(said(0, 1).contains("world is 2 in the state, 1 in the plan"), "{}", said(0, 1));
+}
+
+#[test]
+fn a_state_of_another_dataset_is_refused_unless_that_is_allowed() {
+    let of = |len| builder(len, 1);
+    let mut batches = of(40).build().unwrap().epoch(1);
+    (0..3).for_each(|_| drop(next(&mut batches).unwrap().unwrap()));
+    let state = batches.state();
+    let error = of(60).build().unwrap().resume(&state).unwrap_err();
+    assert!(error.to_string().contains("len is 40 in the state, 60 in the plan"), "{error}");
+    let grown = of(60).allow_changed_dataset(true).build().unwrap();
+    assert_eq!(all(grown.resume(&state).unwrap()), all(grown.epoch(1))[3..]);
+    let error = of(60).allow_changed_dataset(true).batch_size(5).build().unwrap().resume(&state).unwrap_err();
+    assert!(error.to_string().contains("global_batch"), "{error}");
+}

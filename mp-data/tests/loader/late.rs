@@ -1,0 +1,57 @@
+//! What is said of batches that don't come.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use mp_core::waits::{on_report, report_hangs_after};
+use rustix::process::Signal;
+
+use crate::common::eventually;
+use crate::common::{DEADLINE, Fault, Samples, builder, builder_of, next, signal, threads_are};
+
+// fork: no test of this program forks.
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn said(what: &str) -> Option<String> {
+    let said = SAID.lock().unwrap();
+    said.iter().find(|text| text.contains(what)).cloned()
+}
+
+#[test]
+fn a_batch_that_does_not_come_is_told_of_with_worker_process_and_sample() {
+    on_report(|text, _| SAID.lock().unwrap().push(text.to_owned()));
+    report_hangs_after(Some(Duration::from_millis(300)));
+    // The worker stands still in the middle of batch 1, after sample 6 of it has begun.
+    let samples = Samples::new(12).with(6, Fault::Stop, 1);
+    let loader = builder_of(samples, 1).shuffle(false).build().unwrap();
+    let mut batches = loader.epoch(0);
+    drop(next(&mut batches).unwrap().unwrap());
+    let pid = loader.pids()[0];
+    eventually("it stands still", || threads_are(pid, 'T'));
+    let late = batches.next_timeout(Duration::from_millis(10)).unwrap_err();
+    assert_eq!(late.batch, Some((0, 1)));
+    let line = format!(
+        "worker 0 (pid {pid}, stopped by a signal or a debugger): batch 1 of epoch 0, sample 6 (number 6), for "
+    );
+    assert!(late.running.len() == 1 && late.running[0].starts_with(&line), "{late}");
+    let waits = std::thread::spawn(move || {
+        let batch = next(&mut batches).unwrap().unwrap();
+        (batch.info.number, batches)
+    });
+    eventually("it is told of", || said("mp: batch 1 of epoch 0 has been waited for").is_some());
+    let text = said("mp: batch 1 of epoch 0").unwrap();
+    assert!(text.contains(&format!("\n  {line}")), "{text}");
+    signal(pid, Signal::CONT);
+    assert_eq!(waits.join().unwrap().0, 1);
+
+    // A worker that has not begun.
+    let loader = builder(8, 1).build().unwrap();
+    let pid = loader.pids()[0];
+    signal(pid, Signal::STOP);
+    let mut batches = loader.epoch(9);
+    let waits = std::thread::spawn(move || batches.next_timeout(DEADLINE).map(|batch| batch.is_some()));
+    eventually("it is told of", || said("batch 0 of epoch 9 has been waited for").is_some());
+    signal(pid, Signal::CONT);
+    assert!(waits.join().unwrap().unwrap());
+    report_hangs_after(None);
+}

@@ -1,0 +1,9 @@
+//! The loader: what it makes, whatever happens to its workers; what it says; and what it does with bad input.
+
+mod batches;
+#[path = "../common/mod.rs"]
+mod common;
+mod edges;
+mod late;
+mod limits;
+mod property;

@@ -1,0 +1,192 @@
+//! The same batches, bit by bit, whatever happens: at random, from fixed seeds.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use mp_data::plan::{Batching, Uneven};
+use mp_data::{DataLoader, DataLoaderBuilder, LoaderState};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{Bytes, Fault, Random, Samples, all, builder_of, bytes, kept, next};
+
+/// How long each of the two takes at most, beside its first rounds.
+const LONG: Duration = Duration::from_secs(5);
+const ROUNDS: u64 = 200;
+const FIRST: u64 = 6;
+
+/// The settings of an order.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    len: usize,
+    size: u64,
+    world: u32,
+    by: u64,
+    uneven: Uneven,
+    seed: u64,
+}
+
+impl Order {
+    fn random(random: &mut Random) -> Order {
+        Order {
+            len: random.below(50) as usize,
+            size: 1 + random.below(6),
+            world: 1 + random.below(3) as u32,
+            by: random.below(4),
+            uneven: if random.below(2) == 0 { Uneven::Pad } else { Uneven::Drop },
+            seed: random.below(u64::MAX),
+        }
+    }
+
+    fn builder(self, samples: Samples, rank: u32) -> DataLoaderBuilder<Samples> {
+        let lengths = (0..self.len as u32).map(|i| i * 7 % 23).collect();
+        let builder = builder_of(samples, 0).batch_size(self.size).seed(self.seed);
+        let builder = builder.distributed(rank, self.world).uneven(self.uneven);
+        match self.by {
+            0 => builder.shuffle(false),
+            1 => builder.batching(Batching::BucketByLength { lengths, window: 2 }),
+            2 => builder.batching(Batching::MaxTokens { lengths, tokens: 50, window: 11 }),
+            _ => builder,
+        }
+    }
+
+    /// What each rank is given, made by the trainer alone.
+    fn expected(self, rank: u32) -> Vec<Bytes> {
+        let loader = self.builder(Samples::new(self.len), rank).build().unwrap();
+        all(loader.epochs(1..3))
+    }
+}
+
+/// A loader in which anything may happen to a worker.
+fn tormented(order: Order, rank: u32, ordered: bool, random: &mut Random) -> DataLoader<Samples> {
+    let (workers, threads) = (random.below(5) as usize, 1 + random.below(3) as usize);
+    let mut samples = Samples::new(order.len);
+    for _ in 0..random.below(3).min(if workers == 0 { 0 } else { order.len as u64 }) {
+        let index = random.below(order.len as u64) as usize;
+        samples = samples.with(index, Fault::Kill, 1 + random.below(2) as i64);
+    }
+    let builder = order.builder(samples, rank).num_workers(workers).threads_per_worker(threads);
+    builder.in_order(ordered).prefetch_factor(1 + random.below(3) as usize).retries(40).build().unwrap()
+}
+
+#[test]
+fn batches_are_the_same_whatever_happens() {
+    let begun = Instant::now();
+    for round in 0..ROUNDS {
+        if round >= FIRST && begun.elapsed() > LONG {
+            break;
+        }
+        let mut random = Random(round);
+        let order = Order::random(&mut random);
+        let (rank, ordered) = (random.below(u64::from(order.world)) as u32, random.below(2) == 0);
+        let text = format!("round {round}: rank {rank}, ordered {ordered}, {order:?}");
+        let expected = order.expected(rank);
+        let mut loader = tormented(order, rank, ordered, &mut random);
+        let (mut got, mut resumes, mut kills) = (Vec::new(), random.below(4), random.below(3));
+        let mut batches = loader.epochs(1..3);
+        loop {
+            if resumes > 0 && random.below(4) == 0 {
+                resumes -= 1;
+                let state = kept(&batches.state());
+                if random.below(2) == 0 {
+                    loader = tormented(order, rank, ordered, &mut random);
+                }
+                batches = loader.resume_until(&state, 3).unwrap();
+            }
+            // 0: there is no process just now.
+            let pids: Vec<u32> = loader.pids().into_iter().filter(|pid| *pid > 0).collect();
+            if kills > 0 && !pids.is_empty() && random.below(4) == 0 {
+                kills -= 1;
+                let victim = pids[random.below(pids.len() as u64) as usize];
+                // It may have ended just before.
+                let pid = Pid::from_raw(victim.cast_signed()).unwrap();
+                _ = kill_process(pid, Signal::KILL);
+            }
+            let Some(batch) = next(&mut batches) else { break };
+            got.push(bytes(&batch.unwrap_or_else(|error| panic!("{text}: {error}"))));
+        }
+        if !ordered {
+            assert!(got.is_sorted_by_key(|batch| batch.0), "{text}: epochs are in order");
+            got.sort_by_key(|batch| (batch.0, batch.1));
+        }
+        let places = |all: &[Bytes]| all.iter().map(|batch| (batch.0, batch.1)).collect::<Vec<_>>();
+        assert_eq!(places(&got), places(&expected), "{text}");
+        assert_eq!(got, expected, "{text}");
+
+        // All ranks together have the epoch, each sample once; what is left out is less than a batch for each.
+        let ranks =
+            (0..order.world).map(|rank| order.builder(Samples::new(order.len), rank).build().unwrap());
+        let mut seen = BTreeSet::new();
+        let mut counts = BTreeSet::new();
+        for loader in ranks {
+            let mut count = 0;
+            for batch in loader.epoch(2) {
+                let info = batch.unwrap().info;
+                count += 1;
+                let mut own = info.items[..info.valid].iter();
+                assert!(own.all(|item| seen.insert(item.index)), "{text}: {info:?}");
+            }
+            counts.insert(count);
+        }
+        assert_eq!(counts.len(), 1, "{text}: ranks have equally many batches");
+        if order.uneven == Uneven::Pad {
+            assert_eq!(seen, (0..order.len).collect(), "{text}");
+        }
+    }
+}
+
+/// A trainer of some ranks is stopped at some batch; another number of ranks goes on; and so on.
+#[test]
+fn a_resume_of_a_resume_of_a_resume_is_the_same_epoch() {
+    let begun = Instant::now();
+    for round in 0..ROUNDS {
+        if round >= FIRST && begun.elapsed() > LONG {
+            break;
+        }
+        let mut random = Random(1000 + round);
+        let (len, seed) = (random.below(150) as usize, random.below(u64::MAX));
+        let build = |rank, world, workers| {
+            let builder = builder_of(Samples::new(len), workers).seed(seed).global_batch(12);
+            builder.distributed(rank, world).build().unwrap()
+        };
+        // Each global batch as one rank has it.
+        let expected: Vec<Vec<u64>> = all(build(0, 1, 0).epoch(4)).into_iter().map(|batch| batch.3).collect();
+        let mut state: LoaderState = build(0, 1, 0).epoch(4).state();
+        let mut got: Vec<Vec<u64>> = Vec::new();
+        let mut worlds = Vec::new();
+        loop {
+            let world = [1, 2, 3, 4, 6, 12][random.below(6) as usize];
+            // One rank with workers, so that it takes less than for ever.
+            let with_workers = random.below(u64::from(world)) as u32;
+            let workers = |rank| if rank == with_workers { random.0 as usize % 3 } else { 0 };
+            worlds.push(world);
+            let loaders: Vec<_> = (0..world).map(|rank| build(rank, world, workers(rank))).collect();
+            let mut ranks: Vec<_> = loaders.iter().map(|loader| loader.resume(&state).unwrap()).collect();
+            let steps = 1 + random.below(5);
+            let mut ended = false;
+            for _ in 0..steps {
+                let mut rows = Vec::new();
+                for batches in &mut ranks {
+                    let Some(batch) = next(batches) else {
+                        ended = true;
+                        continue;
+                    };
+                    let batch = batch.unwrap();
+                    let valid = batch.info.valid;
+                    rows.extend(bytes(&batch).3.into_iter().take(3 * valid));
+                }
+                if ended {
+                    assert!(rows.is_empty(), "all ranks end at once: {worlds:?}");
+                    break;
+                }
+                got.push(rows);
+            }
+            let states: Vec<LoaderState> = ranks.iter().map(|batches| kept(&batches.state())).collect();
+            assert!(states.iter().all(|of| (of.epoch(), of.next()) == (states[0].epoch(), states[0].next())));
+            state = states[random.below(u64::from(world)) as usize].clone();
+            if ended {
+                break;
+            }
+        }
+        assert_eq!(got, expected, "round {round}: {len} samples, ranks {worlds:?}");
+    }
+}

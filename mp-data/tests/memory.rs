@@ -1,0 +1,90 @@
+//! Too little shared memory for what is to be prefetched: batches come one by one, and are the same.
+
+mod common;
+
+use common::{eventually, next};
+use mp_core::{Arena, ArenaOptions};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
+use mp_tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+const ROW: usize = 1 << 20;
+
+/// Rows of a mebibyte. The first batch is begun when others have all the memory, if that is asked for.
+#[derive(Serialize, Deserialize)]
+struct Large(usize, Option<usize>);
+
+impl Dataset for Large {
+    type Batch = Tensor<u8>;
+
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Tensor<u8>>) -> AnyResult<Tensor<u8>> {
+        if let Some(bytes) = self.1.take()
+            && items[0].index == 0
+        {
+            eventually("others have it", || {
+                Arena::current().is_ok_and(|arena| arena.memory_stats().allocated >= bytes as u64)
+            });
+        }
+        cx.rows(items, &[ROW], |item, _, row| {
+            row.fill(item.index as u8);
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn a_batch_for_which_there_is_no_memory_is_tried_again_and_then_an_error() {
+    Arena::configure(ArenaOptions::new().size(64 << 20)).unwrap();
+    let build =
+        |batch| DataLoader::builder(Large(96, None)).batch_size(batch).num_workers(2).prefetch_factor(4);
+    // Eight of them would be 128 MiB.
+    let loader = build(16).build().unwrap();
+    for ordered in [true, false] {
+        let loader = build(16).in_order(ordered).build().unwrap();
+        let mut batches = loader.epoch(0);
+        let mut seen = Vec::new();
+        while let Some(batch) = next(&mut batches) {
+            let batch = batch.unwrap();
+            let rows = batch.as_slice().unwrap();
+            assert!(
+                batch
+                    .info
+                    .items
+                    .iter()
+                    .zip(rows.chunks(ROW))
+                    .all(|(item, row)| row.iter().all(|b| *b == item.index as u8))
+            );
+            seen.extend(batch.info.indices());
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..96).collect::<Vec<_>>());
+    }
+    drop(loader);
+    // One alone is too large: an error for each, and no wait without end.
+    let loader = build(80).build().unwrap();
+    let mut batches = loader.epoch(0);
+    let error = next(&mut batches).unwrap().unwrap_err();
+    assert!(error.to_string().contains("memory"), "{error}");
+    assert!(next(&mut batches).unwrap().is_ok());
+    assert!(next(&mut batches).is_none());
+    // With a budget no more are begun than fit.
+    let loader = build(16).memory_budget(32 << 20).build().unwrap();
+    assert_eq!(loader.epoch(0).filter(Result::is_ok).count(), 6);
+
+    // What was made ahead is given up for the one that is to be given first, and made again: all come, in order.
+    let large = Large(96, Some(48 << 20));
+    let loader = DataLoader::builder(large).batch_size(16).num_workers(2).prefetch_factor(4).build().unwrap();
+    let mut batches = loader.epoch(0);
+    let mut numbers = Vec::new();
+    while let Some(batch) = next(&mut batches) {
+        let batch = batch.unwrap();
+        let rows = batch.as_slice().unwrap();
+        assert_eq!(rows[rows.len() - 1], batch.info.items[15].index as u8);
+        numbers.push(batch.info.number);
+    }
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
+}

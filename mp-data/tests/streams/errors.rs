@@ -1,0 +1,227 @@
+//! What fails, what it costs, and what is said of it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use mp_data::{BuildError, OnError, StreamLoaderBuilder, StreamState};
+use mp_pool::TaskError;
+
+use crate::common::Fault;
+use crate::common::shards::{
+    Shards, Streamed, When, all_of, next_of, places, streamed, streaming, streaming_of,
+};
+use crate::{SIZES, shuffled};
+
+#[test]
+fn a_worker_that_dies_in_open_in_the_reader_or_in_a_row_costs_no_sample() {
+    let expected = all_of(shuffled(0).build().unwrap().epoch(0));
+    for (when, shard, sample) in [(When::Open, 4, 0), (When::Read, 2, 9), (When::Row, 6, 3)] {
+        for (workers, threads, times) in [(1, 1, 1), (2, 1, 2), (2, 2, 1)] {
+            let shards = Shards::new(&SIZES).with((when, shard, sample), Fault::Kill, times);
+            let loader = streaming_of(shards, workers).lanes(3).shuffle_window(7);
+            let loader = loader.threads_per_worker(threads).build().unwrap();
+            assert_eq!(all_of(loader.epoch(0)), expected, "{when:?} {workers} {threads}");
+            assert!(loader.metrics().restarts >= times as u64);
+        }
+    }
+}
+
+/// The errors of an epoch, and the rest.
+fn with_errors(loader: StreamLoaderBuilder<Shards>) -> (Vec<mp_data::LoadError>, Vec<Streamed>) {
+    let loader = loader.build().unwrap();
+    let mut batches = loader.epoch(0);
+    let (mut errors, mut rest) = (Vec::new(), Vec::new());
+    while let Some(next) = next_of(&mut batches) {
+        match next {
+            Ok(batch) => rest.push(streamed(&batch)),
+            Err(error) => errors.push(error),
+        }
+    }
+    (errors, rest)
+}
+
+#[test]
+fn an_error_names_shard_and_sample_and_costs_its_batch_alone() {
+    // Lane 1 of 3 has the shards 1, 4 (8 samples).
+    let plain = |workers| streaming(&SIZES, workers).lanes(3);
+    let expected = all_of(plain(0).build().unwrap().epoch(0));
+    for workers in [0, 2] {
+        for (when, fault) in [
+            (When::Row, Fault::Error),
+            (When::Read, Fault::Error),
+            (When::Row, Fault::Panic),
+            (When::Row, Fault::Kill),
+        ] {
+            if workers == 0 && fault == Fault::Kill {
+                continue;
+            }
+            let shards = || Shards::new(&SIZES).with((when, 4, 1), fault, -1);
+            let of = |how| streaming_of(shards(), workers).lanes(3).retries(1).on_error(how);
+            let (errors, rest) = with_errors(of(OnError::Stop));
+            let [error] = &errors[..] else { panic!("{errors:?}") };
+            assert_eq!((error.shard, error.item.map(|item| item.index)), (Some(4), Some(1)), "{error}");
+            assert_eq!((error.epoch, error.batch), (0, 1));
+            assert_eq!(error.attempt, if fault == Fault::Kill { 2 } else { 1 }, "{error}");
+            let text = error.to_string();
+            assert!(text.starts_with("batch 1 of epoch 0, sample 1 of shard 4 (shard-4.tar)"), "{text}");
+            let others: Vec<_> = expected.iter().filter(|batch| batch.1 != 1).cloned().collect();
+            assert_eq!(rest, others, "{when:?} {fault:?}");
+            // Without the batch, or without the sample.
+            let (errors, rest) = with_errors(of(OnError::SkipBatch));
+            assert!(errors.is_empty() && rest == others);
+            let (errors, rest) = with_errors(of(OnError::SkipSample));
+            assert!(errors.is_empty());
+            let left: Vec<_> = places(&expected).into_iter().filter(|place| *place != (4, 1)).collect();
+            assert_eq!(places(&rest), left);
+        }
+    }
+}
+
+#[test]
+fn a_shard_that_cannot_be_opened_or_read_any_further_is_left_out() {
+    for workers in [0, 2] {
+        for (when, sample, fault) in [
+            (When::Open, 0, Fault::Error),
+            (When::Open, 0, Fault::Panic),
+            (When::Read, 5, Fault::Panic),
+            (When::Read, 5, Fault::Kill),
+            (When::Open, 0, Fault::Kill),
+            (When::Read, 5, Fault::Hang),
+        ] {
+            if workers == 0 && matches!(fault, Fault::Kill | Fault::Hang) {
+                continue;
+            }
+            for window in [0, 7] {
+                let shards = || Shards::new(&SIZES).with((when, 2, sample), fault, -1);
+                let of = |how| {
+                    let loader = streaming_of(shards(), workers).lanes(2).retries(1).on_error(how);
+                    let loader = if window > 0 { loader.shuffle_window(window) } else { loader };
+                    loader.timeout(Duration::from_millis(if fault == Fault::Hang { 300 } else { 60_000 }))
+                };
+                let what = format!("{workers} {when:?} {fault:?} {window}");
+                let (errors, rest) = with_errors(of(OnError::Stop));
+                let [error] = &errors[..] else { panic!("{what}: {errors:?}") };
+                assert_eq!(error.shard, Some(2), "{what}: {error}");
+                assert_eq!(error.item.map(|item| item.index as u64), Some(sample), "{what}: {error}");
+                if let Some(task) = error.task() {
+                    let lost = matches!(task, TaskError::WorkerLost(_) | TaskError::TimedOut { .. });
+                    assert_eq!(lost, matches!(fault, Fault::Kill | Fault::Hang), "{what}: {error}");
+                }
+                // Three of a batch at most are lost beside the rest of the shard.
+                let all = places(&rest);
+                let whole: u64 = SIZES.iter().sum::<u64>() - (SIZES[2] - sample);
+                assert!(all.len() as u64 >= whole - 4, "{what}: {all:?}");
+                assert!(all.iter().all(|(shard, n)| *shard != 2 || *n < sample), "{what}");
+                assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{what}: none twice");
+                // Without an error, all but the rest of the shard are there.
+                let (errors, rest) = with_errors(of(OnError::SkipSample));
+                assert!(errors.is_empty(), "{what}: {errors:?}");
+                let all: BTreeSet<_> = places(&rest).into_iter().collect();
+                assert_eq!((all.len(), places(&rest).len()), (whole as usize, whole as usize), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_left_out_is_told() {
+    let shards = Shards::new(&[6, 6]).with((When::Read, 0, 2), Fault::Panic, -1).with(
+        (When::Row, 1, 1),
+        Fault::Error,
+        -1,
+    );
+    let loader = streaming_of(shards, 1).lanes(1).on_error(OnError::SkipSample).build().unwrap();
+    let mut batches = loader.epoch(0);
+    let first = next_of(&mut batches).unwrap().unwrap();
+    let told: Vec<_> = first
+        .info
+        .skipped
+        .iter()
+        .map(|skipped| (skipped.shard.unwrap(), skipped.item.index, skipped.rest_of_shard))
+        .collect();
+    assert_eq!(told, [(0, 2, true), (1, 1, false)]);
+    assert_eq!(places(&[streamed(&first)]), [(0, 0), (0, 1), (1, 0)]);
+    assert_eq!(loader.metrics().skipped_samples, 2);
+    // The state has the cut: it isn't found out again.
+    let state = batches.state();
+    drop((batches, loader));
+    let loader = streaming(&[6, 6], 0).lanes(1).build().unwrap();
+    assert_eq!(places(&all_of(loader.resume(&state).unwrap())), [(1, 2), (1, 3), (1, 4), (1, 5)]);
+}
+
+#[test]
+fn bad_settings_states_and_tokens_are_errors_that_say_what_is_wrong() {
+    let said = |builder: StreamLoaderBuilder<Shards>| match builder.build().unwrap_err() {
+        BuildError::Setting { setting, reason } => format!("{setting}: {reason}"),
+        other => panic!("{other}"),
+    };
+    assert!(said(streaming(&[], 0)).contains("distributed: the dataset has 0 shards"));
+    assert!(said(streaming(&[1, 2], 0).distributed(0, 3)).contains("fewer than there are ranks (3)"));
+    assert!(said(streaming(&[1, 2], 0).distributed(3, 2)).contains("rank 3 of 2"));
+    assert!(said(streaming(&[1], 0).batch_size(0)).contains("batch_size"));
+    assert!(said(streaming(&[1], 0).lanes(0)).contains("lanes"));
+    assert!(said(streaming(&[1], 1001)).contains("num_workers"));
+
+    let loader = shuffled(0).build().unwrap();
+    let mut batches = loader.epoch(0);
+    for _ in 0..5 {
+        _ = next_of(&mut batches).unwrap().unwrap();
+    }
+    let state = batches.state();
+    let others = [
+        ("seed", shuffled(0).seed(18)),
+        ("shards", streaming(&SIZES[..5], 0).lanes(3).shuffle_window(7)),
+        ("lanes", shuffled(0).lanes(2)),
+        ("rank", shuffled(0).distributed(1, 2).lanes(3)),
+        ("world", shuffled(0).distributed(0, 2).lanes(3)),
+        ("batch_size", shuffled(0).batch_size(5)),
+        ("shuffle_window", shuffled(0).shuffle_window(8)),
+        ("shuffle", streaming(&SIZES, 0).lanes(3)),
+        ("steps", shuffled(0).steps(7)),
+        ("drop_last", shuffled(0).drop_last(true)),
+    ];
+    for (what, builder) in others {
+        let error = builder.build().unwrap().resume(&state).unwrap_err().to_string();
+        assert!(error.contains(what), "{what}: {error}");
+    }
+    // A text that was changed.
+    let text = serde_json::to_string(&state).unwrap();
+    assert!(text.len() < 800, "{text}");
+    let change = |from: &str, to: &str| {
+        assert!(text.contains(from), "{text}");
+        serde_json::from_str::<StreamState>(&text.replacen(from, to, 1))
+    };
+    let refused = |from: &str, to: &str, what: &str| {
+        let error = loader.resume(&change(from, to).unwrap()).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    };
+    refused("stream/1", "stream/2", "format");
+    refused("\"place\":0", "\"place\":99", "lanes");
+    refused("\"round\":2", "\"round\":18446744073709551615", "lanes");
+    assert!(change("\"lanes\":[", "\"lane\":[").is_err());
+
+    // A token that leads to another place than the one at which it was asked for.
+    let lying = |workers| streaming_of(Shards { lies: 3, ..Shards::new(&[20]) }, workers).build().unwrap();
+    let loader = lying(1);
+    let mut batches = loader.epoch(0);
+    _ = next_of(&mut batches).unwrap().unwrap();
+    let state = batches.state();
+    for workers in [0, 1] {
+        let loader = lying(workers);
+        let mut batches = loader.resume(&state).unwrap();
+        let error = next_of(&mut batches).unwrap().unwrap_err();
+        assert_eq!((error.shard, error.item.map(|item| item.index)), (Some(0), Some(4)));
+        assert!(error.to_string().contains("token"), "{error}");
+        assert!(next_of(&mut batches).is_none(), "the rest of the shard is left out");
+    }
+    // A shard that is shorter than it was.
+    let state = {
+        let loader = streaming_of(Shards::new(&[20]).without_tokens(), 0).build().unwrap();
+        let mut batches = loader.epoch(0);
+        _ = next_of(&mut batches).unwrap().unwrap();
+        batches.state()
+    };
+    let loader = streaming_of(Shards::new(&[3]).without_tokens(), 0).build().unwrap();
+    let error = next_of(&mut loader.resume(&state).unwrap()).unwrap().unwrap_err();
+    assert!(error.to_string().contains("ends after 3 samples, but 4 were read"), "{error}");
+}

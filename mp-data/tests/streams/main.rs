@@ -1,0 +1,17 @@
+//! Streams: the same batches for any number of workers, deaths and resumes; what is lost by errors; states; what the tests of torch's
+//! iterable datasets look at.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod errors;
+mod order;
+mod peers;
+
+use common::shards::{Shards, streaming};
+use mp_data::StreamLoaderBuilder;
+
+const SIZES: [u64; 7] = [9, 0, 14, 5, 8, 1, 11];
+
+fn shuffled(workers: usize) -> StreamLoaderBuilder<Shards> {
+    streaming(&SIZES, workers).lanes(3).shuffle_window(7)
+}

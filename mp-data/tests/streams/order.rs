@@ -1,0 +1,189 @@
+//! Which samples are in which batch, whatever happens.
+
+use std::collections::BTreeSet;
+
+use mp_data::StreamState;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::shards::{Shards, Streamed, all_of, next_of, places, streamed, streaming, streaming_of};
+use crate::common::{Random, eventually, in_use};
+use crate::{SIZES, shuffled};
+
+fn golden(name: &str) -> Vec<Vec<u64>> {
+    let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    let numbers = |line: &str| line.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    std::fs::read_to_string(path).unwrap().lines().map(numbers).collect()
+}
+
+#[test]
+fn the_named_order_is_what_it_always_was() {
+    let orders = [
+        ("stream-1", streaming(&SIZES, 0).lanes(3)),
+        ("stream-1-shuffled", shuffled(0)),
+        ("stream-1-rank", shuffled(0).lanes(16).distributed(1, 2).drop_last(true)),
+        ("stream-1-steps", shuffled(0).lanes(2).steps(40)),
+    ];
+    for (name, builder) in orders {
+        let batches = all_of(builder.build().unwrap().epoch(3));
+        let is: Vec<Vec<u64>> = batches
+            .iter()
+            .map(|(_, number, rows, _)| {
+                let of = rows.chunks(4).flat_map(|row| [row[0], row[1], row[3]]);
+                [*number, rows.len() as u64 / 4].into_iter().chain(of).collect()
+            })
+            .collect();
+        assert_eq!(is, golden(name), "{name}");
+    }
+}
+
+#[test]
+fn streams_are_the_same_for_any_workers_and_threads_and_without_tokens() {
+    let expected = [0, 1].map(|epoch| all_of(shuffled(0).build().unwrap().epoch(epoch)));
+    assert_ne!(expected[0], expected[1]);
+    let each: BTreeSet<_> = places(&expected[0]).into_iter().collect();
+    assert_eq!((each.len(), places(&expected[0]).len()), (48, 48), "each sample once");
+    for (workers, threads) in [(1, 1), (2, 1), (3, 2)] {
+        let loader = shuffled(workers).threads_per_worker(threads).build().unwrap();
+        assert_eq!(all_of(loader.epoch(0)), expected[0], "{workers} workers, {threads} threads");
+        assert_eq!(all_of(loader.epochs(0..2)), expected.concat());
+    }
+    let of = |workers| streaming_of(Shards::new(&SIZES).without_tokens(), workers).lanes(3).shuffle_window(7);
+    for workers in [0, 2] {
+        assert_eq!(all_of(of(workers).build().unwrap().epoch(1)), expected[1]);
+    }
+    let mut unordered = all_of(shuffled(2).in_order(false).build().unwrap().epoch(1));
+    unordered.sort_by_key(|batch| batch.1);
+    assert_eq!(unordered, expected[1]);
+}
+
+#[test]
+fn a_reader_stays_open_in_its_worker() {
+    let loader = streaming(&[400, 400], 1).build().unwrap();
+    assert_eq!(all_of(loader.epoch(0)).len(), 200);
+    assert_eq!(loader.dataset().opened.get(&[0]).unwrap(), 2);
+    // Two workers, whose lanes may change hands when one has nothing to do.
+    let loader = streaming(&[400, 400], 2).build().unwrap();
+    assert_eq!(all_of(loader.epoch(0)).len(), 200);
+    let opened = loader.dataset().opened.get(&[0]).unwrap();
+    assert!((2..=200).contains(&opened), "{opened}");
+}
+
+/// `epoch` of a shuffled loader, with kills of workers, drops of the iterator, and resumes by other numbers of workers.
+#[test]
+fn whatever_dies_and_wherever_it_is_resumed_no_sample_is_lost_or_comes_twice() {
+    let mut random = Random(5);
+    for round in 0..10 {
+        let sizes: Vec<u64> = (0..1 + random.below(9)).map(|_| random.below(25)).collect();
+        let (batch, lanes, window) = (1 + random.below(6), 1 + random.below(5), random.below(12));
+        let steps =
+            (random.below(3) == 0 && sizes.iter().any(|size| *size > 0)).then(|| 1 + random.below(40));
+        let in_order = random.below(3) > 0;
+        let tokens = random.below(2) == 0;
+        let of = |workers: usize| {
+            let shards = Shards::new(&sizes);
+            let shards = if tokens { shards } else { shards.without_tokens() };
+            let mut builder = streaming_of(shards, workers).batch_size(batch).lanes(lanes).in_order(in_order);
+            if window > 0 {
+                builder = builder.shuffle_window(window);
+            }
+            if let Some(steps) = steps {
+                builder = builder.steps(steps);
+            }
+            builder.retries(10)
+        };
+        let what =
+            format!("round {round}: {sizes:?}, {batch} {lanes} {window} {steps:?} {in_order} {tokens}");
+        let expected = all_of(of(0).build().unwrap().epochs(0..2));
+        assert!(steps.is_none_or(|steps| expected.len() as u64 == 2 * steps), "{what}");
+        let mut all: Vec<Streamed> = Vec::new();
+        let mut state: Option<StreamState> = None;
+        loop {
+            let loader = of(random.below(4) as usize).build().unwrap();
+            let mut batches = match &state {
+                None => loader.epochs(0..2),
+                Some(state) => {
+                    let text = serde_json::to_string(state).unwrap();
+                    loader.resume_until(&serde_json::from_str(&text).unwrap(), 2).unwrap()
+                }
+            };
+            let mut kept = Vec::new();
+            for _ in 0..random.below(20) {
+                let pids: Vec<u32> = loader.pids().into_iter().filter(|pid| *pid > 0).collect();
+                if random.below(4) == 0 && !pids.is_empty() {
+                    let pid = pids[random.below(pids.len() as u64) as usize] as i32;
+                    // It may have died before.
+                    _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+                }
+                let Some(next) = next_of(&mut batches) else { break };
+                let next = next.unwrap();
+                kept.push(batches.state());
+                assert_eq!(batches.state_after(next.info.number).as_ref(), kept.last(), "{what}");
+                all.push(streamed(&next));
+            }
+            state = Some(batches.state());
+            if next_of(&mut batches).is_none() {
+                break;
+            }
+            // The last few are forgotten: the trainer goes back to an older state.
+            let back = random.below(3).min(kept.len().saturating_sub(1) as u64) as usize;
+            if back > 0 {
+                state = Some(kept[kept.len() - 1 - back].clone());
+                all.truncate(all.len() - back);
+            }
+        }
+        if !in_order {
+            all.sort_by_key(|batch| (batch.0, batch.1));
+        }
+        assert_eq!(all, expected, "{what}");
+    }
+}
+
+#[test]
+fn ranks_share_the_shards_and_with_steps_have_equally_many_batches() {
+    let rank = |rank, world, workers| shuffled(workers).distributed(rank, world);
+    let mut seen = Vec::new();
+    for r in 0..3 {
+        let all = all_of(rank(r, 3, 1).build().unwrap().epoch(0));
+        assert!(places(&all).iter().all(|(shard, _)| shard % 3 == u64::from(r)));
+        seen.extend(places(&all));
+    }
+    seen.sort_unstable();
+    let expected: Vec<_> =
+        SIZES.iter().zip(0..).flat_map(|(n, shard)| (0..*n).map(move |i| (shard, i))).collect();
+    assert_eq!(seen, expected);
+    for r in 0..3 {
+        for workers in [0, 2] {
+            let loader = rank(r, 3, workers).steps(9).build().unwrap();
+            assert_eq!(loader.epoch(0).size_hint().1, Some(9));
+            let batches = all_of(loader.epochs(0..2));
+            assert_eq!(batches.len(), 18);
+            assert_eq!(batches.iter().filter(|batch| batch.0 == 1).count(), 9);
+            // What is read again is augmented in another way.
+            let random: BTreeSet<_> =
+                batches.iter().flat_map(|b| b.2.chunks(4).map(|row| row[3]).collect::<Vec<_>>()).collect();
+            assert_eq!(random.len(), places(&batches).len());
+        }
+    }
+    // Not one sample: an error, and no search without end.
+    let loader = streaming(&[0, 0], 1).steps(3).build().unwrap();
+    let error = next_of(&mut loader.epoch(0)).unwrap().unwrap_err();
+    assert!(error.to_string().contains("`steps`"), "{error}");
+    for workers in [0, 1] {
+        assert!(all_of(streaming(&[0, 0], workers).build().unwrap().epochs(0..u64::MAX)).is_empty());
+    }
+}
+
+#[test]
+fn an_epoch_that_is_dropped_leaves_nothing_and_holds_up_no_other() {
+    let loader = streaming(&[100; 4], 2).prefetch_factor(4).memory_budget(1 << 20).build().unwrap();
+    let expected = all_of(loader.epoch(1));
+    let before = in_use();
+    for _ in 0..5 {
+        let mut batches = loader.epoch(0);
+        drop(next_of(&mut batches).unwrap().unwrap());
+    }
+    assert_eq!(all_of(loader.epoch(1)), expected);
+    eventually("nothing is left", || in_use() == before);
+    assert!(loader.metrics().batches >= expected.len() as u64 * 2, "{}", loader.metrics());
+    assert!(format!("{loader:?}").contains("4 shards"));
+}

@@ -1,0 +1,47 @@
+//! A data loader: worker processes make batches of a dataset in shared memory, the same bit by bit whatever dies.
+//!
+//! ```
+//! use mp::data::{Context, DataLoader, Dataset, Item};
+//! use mp::{AnyResult, Tensor};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Squares(usize);
+//!
+//! impl Dataset for Squares {
+//!     type Batch = (Tensor<f32>, Tensor<i64>);
+//!
+//!     fn len(&self) -> usize {
+//!         self.0
+//!     }
+//!
+//!     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+//!         cx.rows(items, (&[2], &[]), |item, rng, (noisy, square)| {
+//!             noisy.fill(item.index as f32 + rng.f32()); // this row, in the memory that the trainer gets
+//!             square[0] = (item.index * item.index) as i64;
+//!             Ok(())
+//!         })
+//!     }
+//! }
+//!
+//! let loader = DataLoader::builder(Squares(100)).batch_size(8).shuffle(true).num_workers(2).build()?;
+//! let squares: i64 = loader.epoch(0).map(|batch| Ok(batch?.1.iter().sum::<i64>())).sum::<AnyResult<i64>>()?;
+//! assert_eq!(squares, 328_350);
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! The three types to know: [`Dataset`], what you write; [`DataLoader`], what makes its batches, with a table of what happens when
+//! something dies; [`LoadError`], why there is none. [`plan`] says which samples are in which batch. For shards that are read from
+//! front to back: [`IterableDataset`] and [`StreamLoader`].
+
+#[cfg(feature = "indicatif")]
+#[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
+pub use mp_data::WithProgress;
+#[doc(hidden)]
+pub use mp_data::derive;
+pub use mp_data::{
+    Affinity, Batch, Batches, BuildError, Chain, Context, DataLoader, DataLoaderBuilder, Dataset, Difference,
+    FrozenStrings, Info, Item, IterableDataset, LoadError, Loaded, LoaderMetrics, LoaderState, Next,
+    NotReady, OnError, Other, Position, Ragged, SampleOf, Samples, ShardReader, Skipped, StreamBatches,
+    StreamLoader, StreamLoaderBuilder, StreamState, Strings, Verified, WorkerInfo, plan,
+};

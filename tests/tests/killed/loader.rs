@@ -1,0 +1,208 @@
+//! A data loader whose workers die, or are stopped, at every access to shared memory, before and after each row, in `init`, and while they
+//! read the dataset; and whose trainer dies at every access of `next`.
+
+use std::time::Duration;
+
+use mp::AnyResult;
+use mp::data::{Batches, Context, DataLoader, DataLoaderBuilder, Dataset, Item, WorkerInfo};
+use mp::{FrozenTensor, Queue, SharedTensor, Tensor};
+use mp_core::inject;
+use mp_tests::kill::{KILL, STOP, for_every_access, killed};
+use mp_tests::{DEADLINE, alive, alone, eventually, one_process, take};
+use serde::{Deserialize, Serialize};
+
+/// What happens to a worker, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum When {
+    Never,
+    Reading,
+    Init,
+    /// At the beginning of this batch.
+    Fetch(usize),
+    /// Before the row of this sample is written, or after.
+    Row(usize, bool),
+}
+
+/// When a worker gets a signal, at which of the accesses from then on, and whether it did.
+#[derive(Clone, Serialize, Deserialize)]
+struct Sent {
+    once: SharedTensor<u64>,
+    when: When,
+    at: u64,
+    signal: i32,
+}
+
+/// What is armed when it has been read.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(from = "Sent", into = "Sent")]
+struct Plot(Sent);
+
+impl From<Plot> for Sent {
+    fn from(plot: Plot) -> Sent {
+        plot.0
+    }
+}
+
+impl From<Sent> for Plot {
+    fn from(sent: Sent) -> Plot {
+        let plot = Plot(sent);
+        plot.is(When::Reading);
+        plot
+    }
+}
+
+impl Plot {
+    fn is(&self, when: When) {
+        let Sent { once, when: then, at, signal } = &self.0;
+        if *then == when && once.fetch_add(0, 1) == 0 {
+            inject::arm(*at, *signal);
+        }
+    }
+}
+
+const SAMPLES: usize = 12;
+const SIZE: u64 = 3;
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Numbers {
+    plot: Plot,
+    /// Read after it.
+    values: FrozenTensor<u64>,
+    more: Vec<FrozenTensor<u64>>,
+}
+
+impl Dataset for Numbers {
+    type Batch = (Tensor<u64>, Tensor<u32>);
+
+    fn len(&self) -> usize {
+        SAMPLES
+    }
+
+    fn init(&mut self, _: &WorkerInfo) -> AnyResult<()> {
+        self.plot.is(When::Init);
+        Ok(())
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        self.plot.is(When::Fetch(items[0].index / SIZE as usize));
+        cx.rows(items, (&[20], &[]), |item, rng, (row, random)| {
+            self.plot.is(When::Row(item.index, false));
+            row.fill(self.values.get(&[item.index])?);
+            random[0] = rng.next_u32();
+            self.plot.is(When::Row(item.index, true));
+            Ok(())
+        })
+    }
+}
+
+pub(crate) fn builder(when: When, at: u64, signal: i32, workers: usize) -> DataLoaderBuilder<Numbers> {
+    let once = Tensor::zeros([1]).unwrap().share();
+    let values: Vec<u64> = (0..SAMPLES as u64).map(|i| i * 7).collect();
+    let frozen = || Tensor::from_slice(&values, [SAMPLES]).unwrap().freeze();
+    let plot = Plot(Sent { once, when, at, signal });
+    let numbers = Numbers { plot, values: frozen(), more: (0..5).map(|_| frozen()).collect() };
+    DataLoader::builder(numbers).batch_size(SIZE).seed(7).num_workers(workers).retries(1000)
+}
+
+/// An epoch is whole, and in order.
+fn check(batches: &mut Batches<Numbers>, plan: &mp::data::plan::Plan, what: &str) {
+    for number in 0..SAMPLES as u64 / SIZE {
+        let batch = match batches.next_timeout(DEADLINE) {
+            Ok(Some(Ok(batch))) => batch,
+            Ok(Some(Err(error))) => panic!("{what}: {error}"),
+            Ok(None) => panic!("{what}: batch {number} is lost"),
+            Err(late) => panic!("{what}: {late}"),
+        };
+        assert_eq!(batch.info.number, number, "{what}");
+        let (rows, random) = &*batch;
+        for (i, item) in batch.info.items.iter().enumerate() {
+            assert_eq!(item.index as u64, number * SIZE + i as u64, "{what}");
+            let row = &rows.as_slice().unwrap()[20 * i..20 * (i + 1)];
+            assert!(row.iter().all(|value| *value == 7 * item.index as u64), "{what}: torn: {row:?}");
+            let drawn = plan.rng(batch.info.epoch, item.position).next_u32();
+            assert_eq!(random.as_slice().unwrap()[i], drawn, "{what}");
+        }
+    }
+    assert!(batches.next().is_none(), "{what}");
+}
+
+/// An epoch of a loader in which a worker is killed; whether it was.
+fn is_killed(when: When, at: u64) -> bool {
+    let what = format!("{when:?}, access {at}");
+    let loader = builder(when, at, KILL, 1).build().unwrap();
+    check(&mut loader.epoch(0), loader.plan(), &what);
+    let reached = || loader.metrics().restarts > 0;
+    // It dies between two batches, too: what is counted is counted when it was reaped.
+    let begun = loader.dataset().plot.0.once.load(0) > 0;
+    if begun && !reached() {
+        check(&mut loader.epoch(1), loader.plan(), &what);
+    }
+    reached() || at <= 40
+}
+
+#[test]
+fn a_worker_is_killed_at_every_access_of_a_batch() {
+    for_every_access(|at| is_killed(When::Fetch(1), at));
+}
+
+#[test]
+fn a_worker_is_killed_at_every_access_of_reading_its_dataset_and_from_init_on() {
+    for when in [When::Reading, When::Init] {
+        for_every_access(|at| is_killed(when, at) && at <= 60);
+    }
+}
+
+#[test]
+fn a_worker_is_killed_before_and_after_each_row() {
+    let _alone = alone();
+    for sample in 3..9 {
+        for after in [false, true] {
+            let when = When::Row(sample, after);
+            // At the note of the next row, or the next batch: soon.
+            assert!(is_killed(when, 1), "{when:?}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_is_stopped_at_some_accesses_and_its_batch_is_made_by_another() {
+    let _alone = alone();
+    for (when, most) in [(When::Fetch(1), 300), (When::Init, 40), (When::Reading, 40)] {
+        for at in (1..most).step_by(19) {
+            let what = format!("{when:?}, stopped at access {at}");
+            let builder = builder(when, at, STOP, 2).timeout(Duration::from_millis(150));
+            let loader = builder.build().unwrap();
+            check(&mut loader.epoch(0), loader.plan(), &what);
+        }
+    }
+}
+
+/// Has an epoch, and dies in it.
+fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
+    let loader = builder(When::Never, 0, KILL, 2).build()?;
+    let mut batches = loader.epoch(0);
+    drop(batches.next());
+    pids.put(loader.pids()).map_err(|error| error.to_string())?;
+    inject::arm(at, KILL);
+    let state = batches.state();
+    drop(batches.next());
+    batches = loader.resume(&state)?;
+    let batch = batches.next().ok_or("the second batch is lost")??;
+    assert_eq!(batch.info.number, 1);
+    drop(batch);
+    assert_eq!(batches.filter(Result::is_ok).count(), 2);
+    Ok(())
+}
+
+#[test]
+fn a_trainer_is_killed_at_every_fifth_access_and_nothing_is_left() {
+    for_every_access(|at| {
+        let at = 5 * at;
+        let pids = Queue::unbounded().unwrap();
+        let context = one_process(|_, args| trainer(args), (at, pids.clone()));
+        let workers = take(&pids);
+        let reached = killed(&context);
+        eventually("its workers end", || !workers.iter().any(|pid| alive(*pid)));
+        reached
+    });
+}
