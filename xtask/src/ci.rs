@@ -39,7 +39,9 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
 
     println!("\n{}", summary(&lines));
     let mut total = Tally::default();
-    lines.iter().for_each(|line| total.add(line.tally));
+    lines.iter().for_each(|line| total.add(line.tally.clone()));
+    // Behind all else: of a long log the end is read first, and may be all that was kept.
+    total.failures.iter().for_each(|failure| print!("{failure}"));
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(lines.iter().all(|line| passed(&line.outcome)))
 }
@@ -79,12 +81,12 @@ fn summary(lines: &[Line]) -> String {
         // A reason of many lines was shown whole when it came up.
         let reason = reason.lines().next().unwrap_or_default();
         let seconds = format!("{:.1}", line.took.as_secs_f64());
-        vec![line.name.to_owned(), result.to_owned(), seconds, tests(line.tally), reason.to_owned()]
+        vec![line.name.to_owned(), result.to_owned(), seconds, tests(&line.tally), reason.to_owned()]
     }));
     report::table(&rows, &[2])
 }
 
-fn tests(tally: Tally) -> String {
+fn tests(tally: &Tally) -> String {
     let parts = [(tally.passed, "passed"), (tally.failed, "failed"), (tally.ignored, "ignored")];
     let parts = parts.iter().filter(|(n, word)| *n > 0 || (*word == "passed" && tally.programs > 0));
     parts.map(|(n, word)| format!("{n} {word}")).collect::<Vec<_>>().join(", ")

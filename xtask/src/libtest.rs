@@ -1,13 +1,34 @@
-//! Counts tests in what libtest prints.
+//! Counts tests in what libtest prints, and keeps what failed ones have said.
+
+use std::fmt;
+
+/// How many lines of a failed test are kept: its first ones, among which is the panic.
+const KEPT_LINES: usize = 30;
 
 /// Tests counted so far.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) ignored: u64,
     /// Results seen: test programs that ran to their end.
     pub(crate) programs: u64,
+    pub(crate) failures: Vec<Failure>,
+}
+
+/// A failed test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) name: String,
+    /// The first lines that libtest has caught of it.
+    pub(crate) said: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "failed: {}", self.name)?;
+        self.said.iter().try_for_each(|line| writeln!(f, "    {line}"))
+    }
 }
 
 impl Tally {
@@ -16,6 +37,7 @@ impl Tally {
         self.failed += other.failed;
         self.ignored += other.ignored;
         self.programs += other.programs;
+        self.failures.extend(other.failures);
     }
 }
 
@@ -24,6 +46,8 @@ impl Tally {
 pub(crate) struct Counter {
     tally: Tally,
     unfinished: bool,
+    /// The failed test whose lines come now: its place in the tally's list.
+    speaks: Option<usize>,
 }
 
 impl Counter {
@@ -33,12 +57,26 @@ impl Counter {
         if words.next() == Some("running") && matches!(words.nth(1), Some("test" | "tests")) {
             self.close();
             self.unfinished = true;
+        } else if let Some(name) = failed_test(&line) {
+            self.tally.failures.push(Failure { name: name.to_owned(), said: Vec::new() });
+        } else if let Some(name) =
+            line.strip_prefix("---- ").and_then(|rest| rest.trim_end().strip_suffix(" stdout ----"))
+        {
+            self.speaks = self.tally.failures.iter().rposition(|failure| failure.name == name);
+        } else if line.trim_end() == "failures:" {
+            self.speaks = None;
         } else if let Some(counts) = line.trim_start().strip_prefix("test result: ") {
             self.tally.passed += number_before(counts, " passed");
             self.tally.failed += number_before(counts, " failed");
             self.tally.ignored += number_before(counts, " ignored");
             self.tally.programs += 1;
             self.unfinished = false;
+            self.speaks = None;
+        } else if let Some(failure) = self.speaks.and_then(|at| self.tally.failures.get_mut(at))
+            && failure.said.len() < KEPT_LINES
+            && !line.trim().is_empty()
+        {
+            failure.said.push(line.trim_end().to_owned());
         }
     }
 
@@ -49,9 +87,17 @@ impl Counter {
     }
 
     fn close(&mut self) {
+        self.speaks = None;
         self.tally.failed += u64::from(self.unfinished);
         self.unfinished = false;
     }
+}
+
+/// `test name ... FAILED`; what other processes print may stand before it.
+fn failed_test(line: &str) -> Option<&str> {
+    let (before, _) = line.trim_end().rsplit_once(" ... FAILED")?;
+    let name = before.rsplit_once("test ").map(|(_, name)| name)?;
+    (!name.is_empty()).then(|| name.trim_end_matches(" - should panic"))
 }
 
 fn number_before(text: &str, word: &str) -> u64 {
@@ -85,14 +131,46 @@ mod tests {
             "running 12 tests",
             "test result: \x1b[31mFAILED\x1b[0m. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
         ]);
-        assert_eq!(tally, Tally { passed: 12, failed: 2, ignored: 1, programs: 2 });
+        assert_eq!(tally, Tally { passed: 12, failed: 2, ignored: 1, programs: 2, failures: vec![] });
+    }
+
+    #[test]
+    fn failed_tests_are_named_with_what_they_said() {
+        let tally = count(&[
+            "running 3 tests",
+            "test a ... ok",
+            "noise of a child test b::c ... \x1b[31mFAILED\x1b[0m",
+            "test d - should panic ... FAILED",
+            "",
+            "failures:",
+            "",
+            "---- b::c stdout ----",
+            "",
+            "thread 'b::c' panicked at tests/b.rs:3:5:",
+            "too late",
+            "",
+            "---- d stdout ----",
+            "note: no panic",
+            "",
+            "failures:",
+            "    b::c",
+            "    d",
+            "",
+            "test result: FAILED. 1 passed; 2 failed; 0 ignored;",
+            "other lines",
+        ]);
+        let shown: String = tally.failures.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            shown,
+            "failed: b::c\n    thread 'b::c' panicked at tests/b.rs:3:5:\n    too late\nfailed: d\n    note: no panic\n"
+        );
     }
 
     #[test]
     fn a_program_without_a_result_failed() {
         assert_eq!(count(&["running 1 test", "test a ... "]).failed, 1);
         let tally = count(&["running 1 test", "running 1 test", "test result: ok. 1 passed; 0 failed;"]);
-        assert_eq!(tally, Tally { passed: 1, failed: 1, ignored: 0, programs: 1 });
+        assert_eq!(tally, Tally { passed: 1, failed: 1, ignored: 0, programs: 1, failures: vec![] });
     }
 
     #[test]

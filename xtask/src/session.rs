@@ -160,7 +160,7 @@ impl Session {
         let drained = drained.recv_timeout(DRAIN);
         let Seen { counter, last_line } = std::mem::take(&mut *seen.lock().map_err(|e| e.to_string())?);
         let tally = counter.finish();
-        self.tally.add(tally);
+        self.tally.add(tally.clone());
         if drained.is_err() {
             return Err("it ended, but a process that it left behind still holds its output".to_owned());
         }
