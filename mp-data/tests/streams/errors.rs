@@ -96,7 +96,7 @@ fn a_shard_that_cannot_be_opened_or_read_any_further_is_left_out() {
                 let of = |how| {
                     let loader = streaming_of(shards(), workers).lanes(2).retries(1).on_error(how);
                     let loader = if window > 0 { loader.shuffle_window(window) } else { loader };
-                    loader.timeout(Duration::from_millis(if fault == Fault::Hang { 300 } else { 60_000 }))
+                    loader.timeout(Duration::from_millis(if fault == Fault::Hang { 1000 } else { 60_000 }))
                 };
                 let what = format!("{workers} {when:?} {fault:?} {window}");
                 let (errors, rest) = with_errors(of(OnError::Stop));
