@@ -276,8 +276,10 @@ fn started_by_a_server_that_stands_still(then: Then) {
     let other = builder.start_method(StartMethod::Spawn).spawn(|(): ()| wait_for_the_end(), ()).unwrap();
     let (server, ahead) = (server(), next_worker());
     signal(server, libc::SIGSTOP);
-    // The next start would take that one, and ask for another; now it has to wait for an answer.
+    // The next start would take that one, and ask for another; now it has to wait for an answer. Dead: a process that the kernel has not
+    // ended yet can still be taken.
     signal(ahead, libc::SIGKILL);
+    eventually("the next worker is dead", || mp_harness::threads_are(ahead, 'Z'));
     signal(pid, libc::SIGKILL);
     until_it_waits(&events);
     eventually("the start has found that it is gone", || !children().contains(&ahead));
