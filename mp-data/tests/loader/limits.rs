@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mp_data::plan::{Batching, IndexSampler};
-use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Other};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, LoadError, Loaded, Other};
+use mp_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use crate::common::{Fault, Samples, all, builder, builder_of, bytes, kept, next};
+use crate::common::measured::{InShards, Measured};
+use crate::common::shards::next_of;
+use crate::common::{Fault, Samples, all, builder, builder_of, bytes, eventually, kept, next};
 
 #[test]
 fn a_batch_that_hangs_holds_up_no_other_until_1024_were_given_before_it() {
@@ -129,4 +132,89 @@ fn a_resume_far_in_batches_by_tokens_looks_at_the_windows_there_alone() {
             assert_eq!(rest.state(), states[at + 1]);
         }
     }
+}
+
+/// What a batch of the tests below has, or ten times that.
+const UNIT: usize = 10_000;
+
+/// All batches of an epoch; those that are kept count no more.
+fn run(measured: &Measured, budget: Option<usize>, kept: bool, streamed: bool) -> i64 {
+    let mut have = Vec::new();
+    let mut gave = |batch: Result<Loaded<Tensor<u8>>, LoadError>| {
+        let batch = batch.unwrap();
+        let bytes = batch.as_slice().unwrap();
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+        measured.given(batch.len());
+        if kept {
+            have.push(batch);
+        }
+    };
+    let all_are_begun = || {
+        if budget.is_none() {
+            eventually("more are begun than a budget allows", || measured.now() > 60 * UNIT as i64);
+        }
+    };
+    let mut count = 0;
+    if streamed {
+        let builder = DataLoader::streaming(InShards(measured.clone(), 12)).num_workers(2).prefetch_factor(8);
+        let builder = budget.into_iter().fold(builder, |builder, bytes| builder.memory_budget(bytes));
+        let loader = builder.build().unwrap();
+        let mut batches = loader.epoch(0);
+        all_are_begun();
+        while let Some(batch) = next_of(&mut batches) {
+            gave(batch);
+            count += 1;
+        }
+    } else {
+        let builder = DataLoader::builder(measured.clone()).num_workers(2).prefetch_factor(8);
+        let builder = budget.into_iter().fold(builder, |builder, bytes| builder.memory_budget(bytes));
+        let loader = builder.build().unwrap();
+        let mut batches = loader.epoch(0);
+        all_are_begun();
+        while let Some(batch) = next(&mut batches) {
+            gave(batch);
+            count += 1;
+        }
+    }
+    assert_eq!(count, measured.sizes.len());
+    measured.most()
+}
+
+#[test]
+fn bytes_on_their_way_are_within_the_budget_but_for_one_batch() {
+    for streamed in [false, true] {
+        let unit = UNIT as i64;
+        // Large ones first, then of all sizes.
+        let sizes = || (0..240).map(|i| UNIT * if i < 12 { 10 } else { 1 + i * 7 % 10 });
+        let measured = Measured::new(sizes());
+        for kept in [false, true] {
+            // The one that is being given is no longer counted by the loader, and still by this test.
+            let most = run(&measured, Some(40 * UNIT), kept, streamed);
+            assert!((10 * unit..=50 * unit).contains(&most), "{streamed} {kept}: {most}");
+        }
+        let most = run(&measured, None, false, streamed);
+        assert!(most > 50 * unit, "without a budget there are more: {streamed}: {most}");
+        // Less than a batch: one at a time.
+        let most = run(&measured, Some(UNIT / 2), false, streamed);
+        assert!(most <= 20 * unit, "{streamed}: {most}");
+    }
+}
+
+#[test]
+fn a_budget_counts_each_as_the_largest_so_far_so_a_larger_one_is_counted_when_it_has_come() {
+    let measured = Measured::new((0..60).map(|i| UNIT * if i < 30 { 1 } else { 10 }));
+    let builder = DataLoader::builder(measured.clone()).num_workers(2).prefetch_factor(8);
+    let loader = builder.memory_budget(40 * UNIT).build().unwrap();
+    let mut batches = loader.epoch(0);
+    let (mut before, mut after) = (0, 0);
+    while let Some(batch) = next(&mut batches) {
+        let number = batch.unwrap().info.number;
+        let under_way = loader.metrics().under_way;
+        if number < 25 {
+            before = before.max(under_way);
+        } else if number >= 30 + 16 {
+            after = after.max(under_way);
+        }
+    }
+    assert_eq!((before, after), (16, 4));
 }
