@@ -6,13 +6,13 @@ use crate::BuildError;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Affinity {
-    /// On those of the trainer.
+    /// On those of the process that starts them.
     #[default]
     Inherit,
-    /// On these, by their numbers.
+    /// On these, by their numbers. One that is offline or outside this process's cpuset is an error of `build`.
     Cpus(Vec<usize>),
-    /// On those of this node of memory: that of the GPU of the trainer, say (`/sys/bus/pci/devices/…/numa_node`). Memory is that of the node
-    /// whose processors touch it first.
+    /// On those of this node of memory, as far as this process's cpuset has them: that of the GPU of the trainer, say
+    /// (`/sys/bus/pci/devices/…/numa_node`). Memory is that of the node whose processors touch it first.
     NumaNode(usize),
 }
 
@@ -20,18 +20,35 @@ impl Affinity {
     /// The processors; `None` if the workers inherit them.
     pub(crate) fn processors(&self) -> Result<Option<Vec<usize>>, BuildError> {
         let no = |reason| BuildError::Setting { setting: "affinity", reason };
+        if *self == Affinity::Inherit {
+            return Ok(None);
+        }
+        // Those that a worker can't have the kernel leaves out without a word, unless it is all of them.
+        let usable = mp_spawn::usable_processors();
+        let can_have = |number: &usize| usable.as_ref().is_none_or(|usable| usable.contains(number));
         let processors = match self {
             Affinity::Inherit => return Ok(None),
-            Affinity::Cpus(numbers) => numbers.clone(),
+            Affinity::Cpus(numbers) => {
+                let missing: Vec<&usize> = numbers.iter().filter(|number| !can_have(number)).collect();
+                if let (false, Some(usable)) = (missing.is_empty(), &usable) {
+                    let reason = format!(
+                        "workers can't have the processors {missing:?}: there are {usable:?} for them"
+                    );
+                    return Err(no(reason));
+                }
+                numbers.clone()
+            }
             Affinity::NumaNode(node) => {
                 let path = format!("/sys/devices/system/node/node{node}/cpulist");
                 let list = std::fs::read_to_string(&path);
                 let list = list.map_err(|error| no(format!("there is no node {node}: {path}: {error}")))?;
-                parse(list.trim()).ok_or_else(|| no(format!("{path} is no list of processors: {list:?}")))?
+                let of_it = parse(list.trim())
+                    .ok_or_else(|| no(format!("{path} is no list of processors: {list:?}")))?;
+                of_it.into_iter().filter(can_have).collect()
             }
         };
         if processors.is_empty() {
-            return Err(no(format!("{self:?} has no processors")));
+            return Err(no(format!("{self:?} has no processors that workers can have")));
         }
         Ok(Some(processors))
     }

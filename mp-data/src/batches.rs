@@ -26,21 +26,17 @@ impl<D: Dataset> fmt::Debug for Batches<D> {
 }
 
 impl<D: Dataset> Batches<D> {
-    /// From `next` on, to the end of epoch `last`; none if that is `None`.
-    pub(crate) fn new(
-        inner: Arc<Inner<Indexed<D>>>,
-        next: (u64, u64),
-        last: Option<u64>,
-        beyond: &[u64],
-    ) -> Self {
-        let cursor = Cursor::new(&inner.plan, next, beyond);
-        Batches(Window::new(inner, cursor, last))
+    /// From there on, to the end of epoch `last`; none if that is `None`.
+    pub(crate) fn new(inner: Arc<Inner<Indexed<D>>>, from: Cursor, last: Option<u64>) -> Self {
+        Batches(Window::new(inner, from, last))
     }
 
     fn made(&self, place: Place) -> LoaderState {
-        let Place { next: (epoch, next), beyond } = place;
+        let Place { next: (epoch, next), beyond, window } = place;
         let plan = &self.0.inner().plan;
-        LoaderState { format: FORMAT, plan: plan.state(epoch, next), rank: plan.rank(), beyond }
+        let rank = plan.rank();
+        let plan = plan.state(epoch, next).in_window(window);
+        LoaderState { format: FORMAT, plan, rank, beyond }
     }
 
     /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a batch counts as given, but

@@ -8,7 +8,7 @@ use mp_spawn::Raise;
 use crate::failure::{Source, raised};
 use crate::given::Given;
 use crate::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
-use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch};
+use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowPlace};
 use crate::worker::{Made, Orders, Task, Worker};
 use crate::{AnyResult, Dataset, Info, Item};
 
@@ -27,7 +27,13 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     pub(crate) fn new(plan: &Plan, next: (u64, u64), beyond: &[u64]) -> Cursor {
-        Cursor { order: plan.epoch(next.0), next, given: Given::new(next.0, beyond) }
+        Cursor::of(plan.epoch(next.0), next.1, beyond)
+    }
+
+    /// From a batch of an order on.
+    pub(crate) fn of(order: EpochOrder, next: u64, beyond: &[u64]) -> Cursor {
+        let epoch = order.epoch();
+        Cursor { order, next: (epoch, next), given: Given::new(epoch, beyond) }
     }
 
     /// The batch after the next one is next; false if there is no such number.
@@ -63,13 +69,15 @@ impl Cursor {
 pub(crate) struct Part {
     items: Vec<Item>,
     valid: usize,
+    window: Option<WindowPlace>,
 }
 
-/// The first batch that was not given, and those behind it that were.
+/// The first batch that was not given, and those behind it that were; and in which window of the order it is, where that matters.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) next: (u64, u64),
     pub(crate) beyond: Vec<u64>,
+    pub(crate) window: Option<WindowPlace>,
 }
 
 impl<D: Dataset> Kind for Indexed<D> {
@@ -103,7 +111,7 @@ impl<D: Dataset> Kind for Indexed<D> {
             let (source, goes_on) = match cursor.planned() {
                 Ok(Some(PlannedBatch { number, items, valid })) => {
                     cursor.step();
-                    let part = Part { items, valid };
+                    let part = Part { items, valid, window: cursor.order.window(number) };
                     return Planned::Batch { epoch, turn: 0, number, part, waits: false };
                 }
                 Ok(None) if epoch < last && (number > 0 || !cursor.is_always_empty()) => {
@@ -178,10 +186,11 @@ impl<D: Dataset> Kind for Indexed<D> {
     }
 
     fn place(cursor: &Cursor, front: Option<&Slot<Self>>) -> Place {
-        let front = front.map(|slot| (slot.epoch, slot.number));
         let front = front.filter(|_| !mp_core::mutant!("loader.state.counts-prefetched"));
+        let window = front.map_or_else(|| cursor.order.window(cursor.next.1), |slot| slot.part.window);
+        let front = front.map(|slot| (slot.epoch, slot.number));
         let next = cursor.given.first_from(front.unwrap_or(cursor.next));
-        Place { next, beyond: cursor.given.beyond(next) }
+        Place { next, beyond: cursor.given.beyond(next), window }
     }
 
     fn is_far(cursor: &Cursor, first: &Slot<Self>) -> bool {

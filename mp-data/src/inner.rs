@@ -105,7 +105,8 @@ impl<K: Kind> Inner<K> {
 
     pub(crate) fn pids(&self) -> Vec<u32> {
         match &self.workers {
-            Workers::Pool { pool, .. } => pool.pool().pids(),
+            // One that is being replaced has none.
+            Workers::Pool { pool, .. } => pool.pool().pids().into_iter().filter(|pid| *pid != 0).collect(),
             Workers::Here(_) => Vec::new(),
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::batches::Batches;
-use crate::indexed::Indexed;
+use crate::indexed::{Cursor, Indexed};
 use crate::inner::Inner;
 use crate::metrics::LoaderMetrics;
 use crate::plan::{Plan, PlanError, same};
@@ -51,14 +51,22 @@ impl<D: Dataset> DataLoader<D> {
 
     /// The batches of an epoch. Workers begin with them now, and the results of one that was dropped before its end are not waited for.
     pub fn epoch(&self, epoch: u64) -> Batches<D> {
-        Batches::new(Arc::clone(&self.inner), (epoch, 0), Some(epoch), &[])
+        self.from(self.start_of(epoch), Some(epoch))
     }
 
     /// The batches of several epochs, one after the other: workers begin with the next epoch while the trainer has the last batches of
     /// the one before. [`Info::epoch`](crate::Info::epoch) says where one ends.
     pub fn epochs(&self, epochs: Range<u64>) -> Batches<D> {
         let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
-        Batches::new(Arc::clone(&self.inner), (epochs.start, 0), last, &[])
+        self.from(self.start_of(epochs.start), last)
+    }
+
+    fn start_of(&self, epoch: u64) -> Cursor {
+        Cursor::new(&self.inner.plan, (epoch, 0), &[])
+    }
+
+    fn from(&self, cursor: Cursor, last: Option<u64>) -> Batches<D> {
+        Batches::new(Arc::clone(&self.inner), cursor, last)
     }
 
     /// The batches of an epoch that come after those that a trainer was given when it took this state; also with another number of
@@ -111,19 +119,14 @@ impl<D: Dataset> DataLoader<D> {
         let Inner { plan, settings, .. } = &*self.inner;
         if settings.may_have_changed {
             // The numbers behind the next one are of other samples.
-            return Ok(Batches::new(
-                Arc::clone(&self.inner),
-                plan.position_in_changed(&state.plan)?,
-                last,
-                &[],
-            ));
+            return Ok(self.from(Cursor::new(plan, plan.position_in_changed(&state.plan)?, &[]), last));
         }
-        let at = plan.position(&state.plan)?;
+        let (order, next) = plan.go_on(&state.plan)?;
         if !state.beyond.is_empty() && !mp_core::mutant!("loader.state.beyond-of-any-rank") {
             same("world", &state.plan.world(), &plan.world())?;
             same("rank", &state.rank, &plan.rank())?;
         }
-        Ok(Batches::new(Arc::clone(&self.inner), at, last, &state.beyond))
+        Ok(self.from(Cursor::of(order, next, &state.beyond), last))
     }
 
     /// The dataset.
@@ -153,7 +156,7 @@ impl<D: Dataset> DataLoader<D> {
         self.inner.metrics()
     }
 
-    /// The process ids of the workers.
+    /// The process ids of the workers: those that live, so fewer while one is being replaced.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         self.inner.pids()

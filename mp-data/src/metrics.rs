@@ -109,6 +109,9 @@ impl Meter {
 
 /// How a loader is doing: see [`DataLoader::metrics`](crate::DataLoader::metrics). Its `Display` ends with a sentence that says whether the
 /// trainer waits for batches.
+///
+/// It counts from the making of the loader on: a state has none of it. What the trainer was given, and what was left out, is counted when
+/// the trainer gets there, so the counts of the runs of an epoch that was resumed add up to those of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoaderMetrics {
@@ -140,7 +143,7 @@ pub struct LoaderMetrics {
     pub batch_p99: Duration,
     /// Batches in whose place the trainer was given an error.
     pub failed: u64,
-    /// Samples that were left out.
+    /// Samples that were left out of batches that were given, or that were left out whole since no sample was left.
     pub skipped_samples: u64,
     /// Batches that were left out.
     pub skipped_batches: u64,

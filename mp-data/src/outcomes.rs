@@ -137,7 +137,6 @@ impl<K: Kind> Window<K> {
                         let why = text.unwrap_or_else(|| "an error whose text can't be made".into());
                         slot.skipped.push(skipped(&at, why));
                         (slot.attempts, slot.threads) = (0, threads);
-                        self.inner.meter().skipped_samples += 1;
                         if matches!(without, Without::Again) {
                             self.send(i);
                             return;
@@ -180,7 +179,6 @@ impl<K: Kind> Window<K> {
     pub(crate) fn leave_out(&mut self, i: usize) {
         let At::Ready(result) = std::mem::replace(&mut self.slots[i].at, At::LeftOut) else { return };
         let Err(error) = *result else { return };
-        self.inner.meter().skipped_batches += 1;
         if self.left_out.len() == HISTORY {
             self.left_out.remove(0);
         }

@@ -207,7 +207,12 @@ impl<K: Kind> Window<K> {
             K::given(&mut self.cursor, &mut slot, self.slots.front());
             self.send_held();
             self.fill();
-            let At::Ready(result) = slot.at else { continue };
+            let At::Ready(result) = slot.at else {
+                let mut meter = self.inner.meter();
+                meter.skipped_batches += 1;
+                meter.skipped_samples += slot.skipped.len() as u64;
+                continue;
+            };
             if self.history.len() >= K::history(&self.inner.plan) {
                 self.history.pop_front();
             }
@@ -217,6 +222,7 @@ impl<K: Kind> Window<K> {
                 Ok(batch) => {
                     meter.batches += 1;
                     meter.samples += batch.info.items.len() as u64;
+                    meter.skipped_samples += batch.info.skipped.len() as u64;
                     meter.bytes += batch.bytes() as u64;
                 }
                 Err(_) => meter.failed += 1,

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{eventually, next};
+use common::{alive, eventually, next};
 use mp_core::{Arena, ArenaOptions};
-use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Other};
 use mp_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,12 @@ impl Dataset for Large {
 #[test]
 fn a_batch_for_which_there_is_no_memory_is_tried_again_and_then_an_error() {
     Arena::configure(ArenaOptions::new().size(64 << 20)).unwrap();
+    too_little_to_make_what_is_prefetched();
+    too_little_to_send_what_was_made();
+    dropped_in_the_middle_of_an_epoch();
+}
+
+fn too_little_to_make_what_is_prefetched() {
     let build =
         |batch| DataLoader::builder(Large(96, None)).batch_size(batch).num_workers(2).prefetch_factor(4);
     // Eight of them would be 128 MiB.
@@ -87,4 +93,76 @@ fn a_batch_for_which_there_is_no_memory_is_tried_again_and_then_an_error() {
         numbers.push(batch.info.number);
     }
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
+}
+
+/// Of this many bytes, which are encoded. The first is sent when others have the memory.
+#[derive(Serialize, Deserialize)]
+struct Texts(usize, u64);
+
+impl Dataset for Texts {
+    type Batch = Other<String>;
+
+    fn len(&self) -> usize {
+        8
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        let first = items[0].index == 0;
+        if first && self.1 > 0 {
+            eventually("others have it", || {
+                Arena::current().is_ok_and(|arena| arena.memory_stats().allocated >= self.1)
+            });
+            self.1 = 0;
+        }
+        cx.rows(items, (), |item, _, text| {
+            *text = Some(char::from(b'a' + item.index as u8).to_string().repeat(self.0));
+            Ok(())
+        })
+    }
+}
+
+/// Then the worker ends, and the batch is made again.
+fn too_little_to_send_what_was_made() {
+    let texts = Texts(20 << 20, 35 << 20);
+    let builder = DataLoader::builder(texts).num_workers(2).prefetch_factor(4).retries(20);
+    let loader = builder.build().unwrap();
+    let mut batches = loader.epoch(0);
+    let mut letters = String::new();
+    while let Some(batch) = next(&mut batches) {
+        let text = &batch.unwrap()[0];
+        assert_eq!(text.len(), 20 << 20);
+        letters.push_str(&text[..1]);
+    }
+    assert_eq!(letters, "abcdefgh");
+    println!("{}", loader.metrics());
+}
+
+/// What a loader leaves that is dropped before its batches, or after them.
+fn dropped_in_the_middle_of_an_epoch() {
+    let in_use = || {
+        let arena = Arena::current().unwrap();
+        arena.sweep().unwrap();
+        let stats = arena.memory_stats();
+        (stats.live_blocks, stats.queued, stats.members)
+    };
+    let nothing = (0, 0, 1);
+    eventually("what was before is gone", || in_use() == nothing);
+    for loader_first in [true, false] {
+        let loader = DataLoader::builder(Large(96, None)).num_workers(2).prefetch_factor(8).build().unwrap();
+        let mut batches = loader.epoch(0);
+        let pids = loader.pids();
+        assert_eq!(next(&mut batches).unwrap().unwrap().info.number, 0);
+        if loader_first {
+            drop(loader);
+            // The batches have the workers as long as they are there.
+            assert_eq!(next(&mut batches).unwrap().unwrap().info.number, 1);
+            drop(batches);
+        } else {
+            drop(batches);
+            assert!(pids.iter().all(|pid| alive(*pid)), "they are the loader's");
+            drop(loader);
+        }
+        eventually("its workers end", || !pids.iter().any(|pid| alive(*pid)));
+        eventually("nothing is left", || in_use() == nothing);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mp_data::plan::*;
 use proptest::prelude::*;
@@ -52,6 +53,29 @@ fn each_named_algorithm_gives_what_it_always_gave() {
     assert_eq!(of(seeded(20).shuffle(true).batching(bucket)), golden("bucket-1"));
     let mut rng = seeded(20).build().unwrap().rng(3, 5);
     assert_eq!((0..4).map(|_| rng.next_u64()).collect::<Vec<_>>(), golden("philox-1"));
+}
+
+/// Each line: rank, number, how many rows count, then index and position of each draw.
+#[test]
+fn max_tokens_gives_what_it_always_gave() {
+    let path = format!("{}/tests/golden/max-tokens-1.txt", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for rank in 0..3 {
+        let lengths = (0..100).map(|i| 1 + i * 7 % 23).collect();
+        let batching = Batching::MaxTokens { lengths, tokens: 60, window: 22 };
+        let plan = seeded(100).shuffle(true).distributed(rank, 3).batching(batching).build().unwrap();
+        let order = plan.epoch(3);
+        for number in 0..10 {
+            let batch = order.batch(number).unwrap().unwrap();
+            let draws: Vec<String> =
+                batch.items.iter().map(|item| format!(" {} {}", item.index, item.position)).collect();
+            found.push(format!("{rank} {number} {}{}", batch.valid, draws.concat()));
+        }
+        assert_eq!(order.batch(10).unwrap(), None);
+    }
+    assert_eq!(found, lines);
 }
 
 #[test]
@@ -113,6 +137,99 @@ fn an_index_out_of_range_is_an_error_with_its_batch() {
     assert!(plan.epoch(0).batch(1).is_ok());
     let found = plan.epoch(4).batch(2).unwrap_err();
     assert_eq!(found, PlanError::IndexOutOfRange { epoch: 4, batch: 2, index: 8, len: 8 });
+}
+
+/// As it comes; counts what it is asked for.
+#[derive(Debug)]
+struct Counted(Arc<AtomicU64>, u64);
+
+impl IndexSampler for Counted {
+    fn name(&self) -> &str {
+        "counted/1"
+    }
+    fn len(&self, _epoch: u64) -> u64 {
+        self.1
+    }
+    fn index(&self, _epoch: u64, k: u64) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        k
+    }
+}
+
+const DRAWS: u64 = 3000;
+const WINDOW: u64 = 20;
+
+fn counted(rank: u32, world: u32) -> (Plan, Arc<AtomicU64>) {
+    let asked = Arc::new(AtomicU64::new(0));
+    let lengths = (0..DRAWS as u32).map(|i| 1 + i * 7 % 31).collect();
+    let batching = Batching::MaxTokens { lengths, tokens: 60, window: WINDOW };
+    let builder = seeded(DRAWS).distributed(rank, world).batching(batching);
+    (builder.index_sampler(Counted(asked.clone(), DRAWS)).build().unwrap(), asked)
+}
+
+#[test]
+fn going_on_in_the_middle_of_max_tokens_cuts_no_more_windows_than_two() {
+    // The last: groups are larger than windows.
+    for (rank, world) in [(0, 1), (1, 3), (2, 50)] {
+        let (plan, _) = counted(rank, world);
+        let order = plan.epoch(1);
+        let mut all = Vec::new();
+        while let Some(batch) = order.batch(all.len() as u64).unwrap() {
+            all.push((batch, order.state(all.len() as u64)));
+        }
+        assert!(all.len() > 8, "{}", all.len());
+        let end = order.state(all.len() as u64);
+        for (k, (batch, state)) in all.iter().enumerate() {
+            let text = serde_json::to_string(state).unwrap();
+            assert!(text.len() < 500, "{text}");
+            let (again, asked) = counted(rank, world);
+            let (order, next) = again.go_on(&serde_json::from_str(&text).unwrap()).unwrap();
+            assert_eq!((next, order.batch(next).unwrap().as_ref()), (k as u64, Some(batch)));
+            // That window, and of those before it as many as have what is left of them.
+            let most = if world > 10 { 10 } else { 2 };
+            let windows = asked.load(Ordering::Relaxed).div_ceil(WINDOW);
+            assert!(windows <= most, "world {world}, batch {k}: {windows} windows");
+            if k % 40 != 0 {
+                continue;
+            }
+            // And on, and back.
+            let far = all.len() - 1;
+            assert_eq!(order.batch(far as u64).unwrap().as_ref(), Some(&all[far].0));
+            assert_eq!(order.batch(0).unwrap().as_ref(), Some(&all[0].0));
+            assert_eq!(order.state(k as u64).next(), k as u64);
+        }
+        let (again, asked) = counted(rank, world);
+        let (order, next) = again.go_on(&end).unwrap();
+        assert_eq!(order.batch(next).unwrap(), None);
+        assert!(asked.load(Ordering::Relaxed) <= 10 * WINDOW);
+        // One that was made from the number alone: all windows, and the same batch.
+        let k = all.len() as u64 / 2;
+        let (order, next) = again.go_on(&plan.state(1, k)).unwrap();
+        assert_eq!(order.batch(next).unwrap().as_ref(), Some(&all[k as usize].0));
+    }
+}
+
+#[test]
+fn a_state_that_tells_of_a_window_what_can_not_be_is_not_believed() {
+    let (plan, _) = counted(1, 3);
+    let order = plan.epoch(1);
+    let right = order.batch(70).unwrap();
+    let state = serde_json::to_value(order.state(70)).unwrap();
+    assert!(state["window"]["number"].as_u64().unwrap() > 1);
+    let told = |window: serde_json::Value| {
+        let mut state = state.clone();
+        state["window"] = window;
+        let (order, next) = plan.go_on(&serde_json::from_value(state).unwrap()).unwrap();
+        order.batch(next).unwrap()
+    };
+    let window = |number: u64, before: u64| serde_json::json!({ "number": number, "before": before });
+    // Behind the end, more batches than draws, a later batch, batches before the first window.
+    for (number, before) in
+        [(u64::MAX, 3), (DRAWS / WINDOW, 3), (2, 41), (100, 3 * 71), (0, 2), (u64::MAX, u64::MAX)]
+    {
+        assert_eq!(told(window(number, before)), right, "{number} {before}");
+    }
+    assert_eq!(told(serde_json::Value::Null), right);
 }
 
 #[derive(Debug)]

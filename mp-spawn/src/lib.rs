@@ -153,6 +153,8 @@ pub use start_method::{
 };
 #[doc(hidden)]
 pub use sys::proc_stat::is_stopped;
+#[doc(hidden)]
+pub use sys::processors::usable_processors;
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

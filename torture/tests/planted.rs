@@ -130,3 +130,14 @@ fn a_state_of_a_loader_that_counts_what_was_prefetched_is_found() {
 fn random_numbers_of_a_loaders_worker_are_found() {
     is_found("loader.rng.by-worker", Where::Workers, &["Torn: "]);
 }
+
+/// A worker goes on with a reader that is somewhere else by now.
+#[test]
+fn a_reader_of_a_stream_that_is_used_wherever_it_is_is_found() {
+    is_found("stream.open.wherever-it-is", Where::Workers, &["Torn: ", "Lost: "]);
+}
+
+#[test]
+fn a_place_of_a_lane_that_is_taken_from_the_wrong_reply_is_found() {
+    is_found("stream.place.of-another-reply", Where::Workers, &["Torn: ", "Lost: "]);
+}

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{Batching, Inner, Item, PlanError, Sampler, Shuffle, Uneven, permutation, windows::Windows};
+use super::windows::{WindowPlace, Windows};
+use super::{Batching, Inner, Item, PlanError, PlanState, Sampler, Shuffle, Uneven, permutation};
 
 /// A batch, before it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,23 @@ impl EpochOrder {
     /// How many draws the epoch has, over all ranks and without repeated ones; of batches of the user's, 0.
     pub fn samples(&self) -> u64 {
         if matches!(self.inner.plan.batching, Some(Batching::Custom(_))) { 0 } else { self.inner.draws }
+    }
+
+    /// Where a consumer is that takes batch `next` next: as [`Plan::state`](super::Plan::state), and with
+    /// [`MaxTokens`](Batching::MaxTokens), if batches up to there were asked for, with the window in which that batch is, so that
+    /// [going on](super::Plan::go_on) there costs no look at those before.
+    pub fn state(&self, next: u64) -> PlanState {
+        self.inner.plan.state(self.inner.epoch, next).in_window(self.window(next))
+    }
+
+    /// Where the window begins that has this batch, if that is known and not told by its number.
+    pub(crate) fn window(&self, batch: u64) -> Option<WindowPlace> {
+        self.inner.windows.place(&self.inner, batch)
+    }
+
+    /// A state has told where a window begins.
+    pub(crate) fn begins(&self, window: Option<WindowPlace>) {
+        window.into_iter().for_each(|window| self.inner.windows.begins(&self.inner, window));
     }
 
     /// Whether each epoch has as many draws, and as few batches: no code of the user says how many.

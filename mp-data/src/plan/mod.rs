@@ -33,6 +33,7 @@ pub use philox::SampleRng;
 pub use sampler::{BatchSampler, Batching, IndexSampler, Sampler, Shuffle, Uneven};
 pub use state::PlanState;
 pub(crate) use state::same;
+pub(crate) use windows::WindowPlace;
 
 pub(crate) use permutation::shuffle;
 pub(crate) use philox::{epoch_key, mix};

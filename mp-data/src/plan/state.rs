@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Batching, Plan, PlanError, Sampler, Uneven, philox::mix};
+use super::windows::WindowPlace;
+use super::{Batching, EpochOrder, Plan, PlanError, Sampler, Uneven, philox::mix};
 
 /// A place in a plan: which batch is next, and what the order is made from. A few hundred bytes in any format of serde.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +24,9 @@ pub struct PlanState {
     weights: Option<u64>,
     lengths: Option<u64>,
     subset: Option<u64>,
+    /// The window that has the next batch, or one before it, where only the windows before tell that.
+    #[serde(default)]
+    window: Option<WindowPlace>,
 }
 
 impl PlanState {
@@ -34,6 +38,11 @@ impl PlanState {
     /// The number of the next batch.
     pub fn next(&self) -> u64 {
         self.next
+    }
+
+    /// With where the window begins in which the next batch is.
+    pub(crate) fn in_window(self, window: Option<WindowPlace>) -> Self {
+        PlanState { window, ..self }
     }
 
     /// How many ranks there were.
@@ -85,6 +94,13 @@ pub(super) fn template(plan: &super::Inner) -> PlanState {
             Sampler::Subset(indices) => Some(hash(indices.iter().copied())),
             _ => None,
         },
+        window: None,
+    }
+}
+
+impl super::Inner {
+    pub(super) fn state(&self, epoch: u64, next: u64) -> PlanState {
+        PlanState { epoch, next, ..self.template.clone() }
     }
 }
 
@@ -102,7 +118,32 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(
 impl Plan {
     /// Where a consumer is that takes batch `next` of `epoch` next.
     pub fn state(&self, epoch: u64, next: u64) -> PlanState {
-        PlanState { epoch, next, ..self.inner.template.clone() }
+        self.inner.state(epoch, next)
+    }
+
+    /// The order of the epoch in which that consumer is, and the number of its next batch. With a state of
+    /// [`EpochOrder::state`], the cost of that batch does not depend on how many there are before it.
+    ///
+    /// ```
+    /// # use mp_data::plan::{Batching, Plan};
+    /// let lengths = (0..10_000).map(|i| 1 + i % 90).collect();
+    /// let batching = Batching::MaxTokens { lengths, tokens: 400, window: 500 };
+    /// let plan = Plan::builder(10_000).shuffle(true).seed(17).batching(batching).build()?;
+    /// let order = plan.epoch(2);
+    /// let batch = order.batch(900)?;
+    /// let state = order.state(900);
+    /// let (order, next) = plan.go_on(&state)?; // in another process
+    /// assert_eq!((next, order.batch(next)?), (900, batch));
+    /// # Ok::<(), mp_data::plan::PlanError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`position`](Self::position).
+    pub fn go_on(&self, state: &PlanState) -> Result<(EpochOrder, u64), PlanError> {
+        let (epoch, next) = self.position(state)?;
+        let order = self.epoch(epoch);
+        order.begins(state.window);
+        Ok((order, next))
     }
 
     /// The epoch and the number of the next batch.

@@ -1,88 +1,212 @@
 //! Batches of samples of like lengths, which are made in windows of the order.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
 
 use super::{
     Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, permutation::shuffle, philox::epoch_key,
 };
 
-/// What was computed of an epoch's windows. Those of `BucketByLength` have equally many batches, so any is made at once; of `MaxTokens`
-/// only those before it tell where a batch is: going to batch k costs the cutting of all windows before it, once.
+/// What is known of an epoch's windows. Those of `BucketByLength` have equally many batches, so any is made at once. Of `MaxTokens` only
+/// those before it tell where a batch is: going to batch k costs the cutting of the windows from the last one on of which it is known
+/// where it begins. That is told by states ([`WindowPlace`]).
 #[derive(Debug, Default)]
-pub(super) struct Windows(Mutex<Option<Window>>);
+pub(super) struct Windows(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The first window of `MaxTokens` of which it is known where it begins; and how many batches are before it, and before each of those
+    /// behind it, as far as they were cut.
+    first: u64,
+    before: Vec<u64>,
+    /// The window that was cut last.
+    window: Option<Window>,
+}
+
+/// Where a window begins whose place only those before it tell: part of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WindowPlace {
+    pub(super) number: u64,
+    /// How many batches are in those before it, over all ranks. What of them could not be dealt to all ranks is dealt with it.
+    pub(super) before: u64,
+}
+
+impl WindowPlace {
+    const START: WindowPlace = WindowPlace { number: 0, before: 0 };
+}
+
+impl Known {
+    /// The last window, of those of which it is known, that begins at group `k` of `world` batches or before it.
+    fn last_before(&self, k: u64, world: u64) -> WindowPlace {
+        let behind = self.before.partition_point(|before| before / world <= k);
+        let Some(i) = behind.checked_sub(1) else { return WindowPlace::START };
+        WindowPlace { number: self.first + i as u64, before: self.before[i] }
+    }
+
+    /// That window begins there: remembered if it is the next one, or nothing is.
+    fn begins(&mut self, place: WindowPlace) {
+        if self.before.is_empty() {
+            self.first = place.number;
+        }
+        if place.number == self.first + self.before.len() as u64 {
+            self.before.push(place.before);
+        }
+    }
+
+    /// From now on as if the epoch began anew.
+    fn forget(&mut self) {
+        *self = Known::default();
+    }
+}
 
 #[derive(Debug)]
 struct Window {
-    number: u64,
-    /// The first group of `world` batches in it.
-    group: u64,
+    place: WindowPlace,
     batches: Vec<Vec<Item>>,
     /// What could not be dealt to all ranks, for the next window.
     left: Vec<Vec<Item>>,
     last: bool,
 }
 
+impl Window {
+    /// The first group of `world` batches in it.
+    fn group(&self, world: u64) -> u64 {
+        self.place.before / world
+    }
+
+    /// Where the next one begins.
+    fn next(&self, world: u64) -> WindowPlace {
+        let batches = self.batches.len() + self.left.len();
+        WindowPlace { number: self.place.number + 1, before: self.group(world) * world + batches as u64 }
+    }
+}
+
 impl Windows {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As a state says. What can't be is not believed: then all windows are cut.
+    pub(super) fn begins(&self, order: &Order, place: WindowPlace) {
+        let Some(Batching::MaxTokens { window, .. }) = &order.plan.batching else { return };
+        let draws = place.number.checked_mul(*window);
+        let can_be = draws.is_some_and(|draws| draws < order.draws && place.before <= draws);
+        if can_be && !mp_core::mutant!("plan.window.place-not-told") {
+            self.known().begins(place);
+        }
+    }
+
+    /// Where the window begins that has batch `k`, or one before it; `None` if that costs nothing to find.
+    pub(super) fn place(&self, order: &Order, k: u64) -> Option<WindowPlace> {
+        let Some(Batching::MaxTokens { .. }) = &order.plan.batching else { return None };
+        Some(self.known().last_before(k, u64::from(order.plan.world))).filter(|place| place.number > 0)
+    }
+
     pub(super) fn batch(&self, order: &Order, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
         let plan = &*order.plan;
-        let world = plan.world as usize;
+        let (world, rank) = (u64::from(plan.world), plan.rank as usize);
         if order.draws == 0 {
             return Ok(None);
         }
         // Taken out: a sampler of the user's runs below, and may ask for batches of this order itself.
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut window = match kept {
-            Some(window) if window.group <= k => window,
-            _ => cut(order, 0, 0, Vec::new(), k)?,
-        };
-        if let Some(Batching::BucketByLength { window: groups, .. }) = &plan.batching {
+        let kept = self.known().window.take();
+        let window = if let Some(Batching::BucketByLength { window: groups, .. }) = &plan.batching {
             let number = k / groups;
             if number.saturating_mul(groups * plan.global) >= order.draws {
                 return Ok(None);
             }
-            if number != window.number {
-                window = cut(order, number, number * groups, Vec::new(), k)?;
+            match kept {
+                Some(window) if window.place.number == number => window,
+                _ => cut(order, WindowPlace { number, before: number * groups * world }, Vec::new(), k)?,
             }
         } else {
-            while k >= window.group + (window.batches.len() / world) as u64 && !window.last {
-                let group = window.group + (window.batches.len() / world) as u64;
-                let left =
-                    if mp_core::mutant!("plan.window.leftover-lost") { Vec::new() } else { window.left };
-                window = cut(order, window.number + 1, group, left, k)?;
-            }
-        }
-        let full = (window.batches.len() / world) as u64;
-        let at = k - window.group;
+            self.find(order, kept, k)?
+        };
+        let full = window.batches.len() as u64 / world;
+        let at = k - window.group(world);
         let found = if at < full {
-            Some((window.batches[at as usize * world + plan.rank as usize].clone(), false))
+            Some((window.batches[(at * world) as usize + rank].clone(), false))
         } else if at == full && window.last && !window.left.is_empty() {
             match plan.uneven {
                 Uneven::Drop => None,
                 Uneven::Error => return Err(order.uneven(k, window.left.len() as u64)),
                 Uneven::Pad => {
-                    let rank = plan.rank as usize;
                     Some((window.left[rank % window.left.len()].clone(), rank >= window.left.len()))
                 }
             }
         } else {
             None
         };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(window);
+        self.known().window = Some(window);
         Ok(found.map(|(items, repeated)| PlannedBatch {
             number: k,
             valid: if repeated { 0 } else { items.len() },
             items,
         }))
     }
+
+    /// The window of `MaxTokens` with batch `k` of each rank.
+    fn find(&self, order: &Order, kept: Option<Window>, k: u64) -> Result<Window, PlanError> {
+        let world = u64::from(order.plan.world);
+        let place = {
+            let mut known = self.known();
+            if known.before.first().is_some_and(|before| before / world > k) {
+                // It goes back, to before the place that a state has told.
+                known.forget();
+            }
+            known.last_before(k, world)
+        };
+        let mut window = match kept {
+            Some(window) if window.place == place => window,
+            _ => match left_before(order, place, k)? {
+                Some(left) => cut(order, place, left, k)?,
+                None => {
+                    // A state has told what can't be.
+                    self.known().forget();
+                    cut(order, WindowPlace::START, Vec::new(), k)?
+                }
+            },
+        };
+        self.known().begins(window.place);
+        while !window.last && window.next(world).before / world <= k {
+            let next = window.next(world);
+            let left = if mp_core::mutant!("plan.window.leftover-lost") { Vec::new() } else { window.left };
+            window = cut(order, next, left, k)?;
+            self.known().begins(next);
+        }
+        Ok(window)
+    }
 }
 
-fn cut(
-    order: &Order,
-    number: u64,
-    group: u64,
-    mut before: Vec<Vec<Item>>,
-    k: u64,
-) -> Result<Window, PlanError> {
+/// The batches that windows before this one have left to it; `None` if those windows have fewer.
+fn left_before(order: &Order, place: WindowPlace, k: u64) -> Result<Option<Vec<Vec<Item>>>, PlanError> {
+    let wanted = (place.before % u64::from(order.plan.world)) as usize;
+    let mut left = Vec::new();
+    for number in (0..place.number).rev() {
+        if left.len() >= wanted {
+            break;
+        }
+        let (mut own, _) = batches_of(order, number, k)?;
+        if !mp_core::mutant!("plan.window.left-from-the-front") {
+            own.drain(..own.len().saturating_sub(wanted - left.len()));
+        }
+        own.truncate(wanted - left.len());
+        own.append(&mut left);
+        left = own;
+    }
+    Ok((left.len() == wanted).then_some(left))
+}
+
+fn cut(order: &Order, place: WindowPlace, mut before: Vec<Vec<Item>>, k: u64) -> Result<Window, PlanError> {
+    let (mut batches, last) = batches_of(order, place.number, k)?;
+    before.append(&mut batches);
+    let left = before.split_off(before.len() - before.len() % order.plan.world as usize);
+    Ok(Window { place, batches: before, left, last })
+}
+
+/// The batches of a window, permuted, and whether it is the last.
+fn batches_of(order: &Order, number: u64, k: u64) -> Result<(Vec<Vec<Item>>, bool), PlanError> {
     let plan = &*order.plan;
     let (lengths, positions, tokens) = match &plan.batching {
         Some(Batching::BucketByLength { lengths, window }) => (lengths, window * plan.global, None),
@@ -115,7 +239,5 @@ fn cut(
         batches.pop();
     }
     shuffle(&mut batches, epoch_key(plan.seed, order.epoch, 6).wrapping_add(number));
-    before.append(&mut batches);
-    let left = before.split_off(before.len() - before.len() % plan.world as usize);
-    Ok(Window { number, group, batches: before, left, last })
+    Ok((batches, last))
 }

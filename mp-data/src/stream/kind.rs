@@ -197,12 +197,19 @@ impl<D: IterableDataset> Kind for Streamed<D> {
     }
 
     fn arrived(cursor: &mut Cursor, part: &mut Part, made: &mut Made<D::Batch>) -> bool {
-        let lane = cursor.lane(part);
         if let Some(after) = made.after.take() {
             (part.items, part.shards) = after.items();
             let After { at, ended, .. } = after;
+            if mp_core::mutant!("stream.place.of-another-reply") {
+                // As if places were told by the order in which batches come.
+                let all = cursor.now.lanes.len();
+                let other = &mut cursor.now.lanes[(part.lane + 1) % all].at;
+                (other.place, other.sample, other.done) = (at.place, at.sample, at.done);
+            }
+            let lane = cursor.lane(part);
             (lane.at, lane.ended) = (at, ended);
         }
+        let lane = cursor.lane(part);
         if mp_core::mutant!("stream.position.without-its-batch") {
             lane.at.done = 0;
         }

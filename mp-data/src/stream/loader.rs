@@ -132,7 +132,7 @@ impl<D: IterableDataset> StreamLoader<D> {
         self.inner.metrics()
     }
 
-    /// The process ids of the workers.
+    /// The process ids of the workers: those that live, so fewer while one is being replaced.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         self.inner.pids()

@@ -22,7 +22,7 @@ use crate::info::WorkerInfo;
 use crate::lane::{After, LaneAt};
 use crate::moment::Moment;
 use crate::samples::Samples;
-use crate::worker::{Made, Maker, Orders, fill};
+use crate::worker::{Made, Maker, Orders, fill, nanos_since};
 
 /// A batch that is to be made.
 #[derive(Clone, Serialize, Deserialize)]
@@ -51,6 +51,8 @@ pub(crate) struct StreamWorker<D: IterableDataset> {
     dataset: D,
     info: WorkerInfo,
     plan: StreamPlan,
+    /// How long it took to begin.
+    began: u64,
     /// The shards of an epoch and pass, in order.
     order: ((u64, u64), Vec<u32>),
     /// The lanes that are open, the one that was used last at the end: of which epoch, pass and lane, and where they are.
@@ -59,10 +61,12 @@ pub(crate) struct StreamWorker<D: IterableDataset> {
 
 impl<D: IterableDataset> StreamWorker<D> {
     pub(crate) fn begin(orders: Orders<D, StreamPlan>) -> AnyResult<Self> {
+        let start = Instant::now();
         let (mut dataset, info, plan) = orders.open()?;
         dataset.init(&info)?;
+        let began = nanos_since(start);
         let order = ((0, 0), plan.order(0, 0));
-        Ok(StreamWorker { dataset, info, plan, order, open: Vec::new() })
+        Ok(StreamWorker { dataset, info, plan, began, order, open: Vec::new() })
     }
 
     /// The lane of a task, open where the task begins if this worker has it so.
@@ -132,6 +136,7 @@ impl<D: IterableDataset> Maker for StreamWorker<D> {
         } else {
             Made::of(self.dataset.fetch(Samples { items, samples }, cx), &self.info, start)?
         };
+        made.began = self.began;
         if made.no_memory.is_none() {
             if !after.ended {
                 self.keep(task, after.at.clone(), run);

@@ -1,6 +1,7 @@
 //! What the tests of the loader share: a dataset that can be told to fail, and batches as bytes. Each wait here has a deadline.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
+pub mod measured;
 pub mod shards;
 
 use std::time::Duration;

@@ -1,11 +1,17 @@
 //! How many batches are on their way, and how many are given before an earlier one.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Other};
+use mp_data::plan::{Batching, IndexSampler};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, LoadError, Loaded, Other};
+use mp_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use crate::common::{Fault, Samples, all, builder, builder_of, next};
+use crate::common::measured::{InShards, Measured};
+use crate::common::shards::next_of;
+use crate::common::{Fault, Samples, all, builder, builder_of, bytes, eventually, kept, next};
 
 #[test]
 fn a_batch_that_hangs_holds_up_no_other_until_1024_were_given_before_it() {
@@ -75,4 +81,140 @@ fn what_was_given_before_a_state_is_not_given_again_after_it() {
         let batches = loader.resume(&serde_json::from_value(state).unwrap()).unwrap();
         assert_eq!(all(batches).iter().map(|batch| batch.1).collect::<Vec<_>>(), [0, 3, 5]);
     }
+}
+
+/// As it comes; counts what it is asked for.
+#[derive(Debug)]
+struct Counted(Arc<AtomicU64>);
+
+impl IndexSampler for Counted {
+    fn name(&self) -> &str {
+        "counted/1"
+    }
+
+    fn len(&self, _: u64) -> u64 {
+        4000
+    }
+
+    fn index(&self, _: u64, k: u64) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        k
+    }
+}
+
+#[test]
+fn a_resume_far_in_batches_by_tokens_looks_at_the_windows_there_alone() {
+    let of = |workers| {
+        let asked = Arc::new(AtomicU64::new(0));
+        let lengths = (0..4000).map(|i| 1 + i * 7 % 31).collect();
+        let batching = Batching::MaxTokens { lengths, tokens: 60, window: 20 };
+        let builder = builder(4000, workers).shuffle(false).batching(batching).distributed(1, 2);
+        (builder.index_sampler(Counted(asked.clone())).build().unwrap(), asked)
+    };
+    for workers in [0, 1] {
+        let (loader, _) = of(workers);
+        let mut batches = loader.epochs(0..2);
+        let mut states = vec![batches.state()];
+        while let Some(batch) = next(&mut batches) {
+            assert_eq!(batches.state_after(batch.unwrap().info.number), Some(batches.state()));
+            states.push(batches.state());
+        }
+        let each = states.len() / 2;
+        // The last of an epoch, too, when the next one was planned already.
+        for at in [0, each - 200, each - 1, each, each + 1] {
+            let (again, asked) = of(workers);
+            let mut rest = again.resume_until(&kept(&states[at]), 2).unwrap();
+            let batch = bytes(&next(&mut rest).unwrap().unwrap());
+            assert_eq!((batch.0 as usize, batch.1 as usize), (at / each, at % each));
+            // Its window, one before for what that left, and one at most of those that are planned ahead.
+            let asked = asked.load(Ordering::Relaxed);
+            assert!(asked <= 3 * 20, "batch {at} of {each} an epoch: {asked} draws");
+            assert_eq!(rest.state(), states[at + 1]);
+        }
+    }
+}
+
+/// What a batch of the tests below has, or ten times that.
+const UNIT: usize = 10_000;
+
+/// All batches of an epoch; those that are kept count no more.
+fn run(measured: &Measured, budget: Option<usize>, kept: bool, streamed: bool) -> i64 {
+    let mut have = Vec::new();
+    let mut gave = |batch: Result<Loaded<Tensor<u8>>, LoadError>| {
+        let batch = batch.unwrap();
+        let bytes = batch.as_slice().unwrap();
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+        measured.given(batch.len());
+        if kept {
+            have.push(batch);
+        }
+    };
+    let all_are_begun = || {
+        if budget.is_none() {
+            eventually("more are begun than a budget allows", || measured.now() > 60 * UNIT as i64);
+        }
+    };
+    let mut count = 0;
+    if streamed {
+        let builder = DataLoader::streaming(InShards(measured.clone(), 12)).num_workers(2).prefetch_factor(8);
+        let builder = budget.into_iter().fold(builder, |builder, bytes| builder.memory_budget(bytes));
+        let loader = builder.build().unwrap();
+        let mut batches = loader.epoch(0);
+        all_are_begun();
+        while let Some(batch) = next_of(&mut batches) {
+            gave(batch);
+            count += 1;
+        }
+    } else {
+        let builder = DataLoader::builder(measured.clone()).num_workers(2).prefetch_factor(8);
+        let builder = budget.into_iter().fold(builder, |builder, bytes| builder.memory_budget(bytes));
+        let loader = builder.build().unwrap();
+        let mut batches = loader.epoch(0);
+        all_are_begun();
+        while let Some(batch) = next(&mut batches) {
+            gave(batch);
+            count += 1;
+        }
+    }
+    assert_eq!(count, measured.sizes.len());
+    measured.most()
+}
+
+#[test]
+fn bytes_on_their_way_are_within_the_budget_but_for_one_batch() {
+    for streamed in [false, true] {
+        let unit = UNIT as i64;
+        // Large ones first, then of all sizes.
+        let sizes = || (0..240).map(|i| UNIT * if i < 12 { 10 } else { 1 + i * 7 % 10 });
+        let measured = Measured::new(sizes());
+        for kept in [false, true] {
+            // The one that is being given is no longer counted by the loader, and still by this test.
+            let most = run(&measured, Some(40 * UNIT), kept, streamed);
+            assert!((10 * unit..=50 * unit).contains(&most), "{streamed} {kept}: {most}");
+        }
+        let most = run(&measured, None, false, streamed);
+        assert!(most > 50 * unit, "without a budget there are more: {streamed}: {most}");
+        // Less than a batch: one at a time.
+        let most = run(&measured, Some(UNIT / 2), false, streamed);
+        assert!(most <= 20 * unit, "{streamed}: {most}");
+    }
+}
+
+#[test]
+fn a_budget_counts_each_as_the_largest_so_far_so_a_larger_one_is_counted_when_it_has_come() {
+    let measured = Measured::new((0..60).map(|i| UNIT * if i < 30 { 1 } else { 10 }));
+    let builder = DataLoader::builder(measured.clone()).num_workers(2).prefetch_factor(8);
+    let loader = builder.memory_budget(40 * UNIT).build().unwrap();
+    let mut batches = loader.epoch(0);
+    let (mut before, mut after) = (0, 0);
+    while let Some(batch) = next(&mut batches) {
+        let number = batch.unwrap().info.number;
+        let under_way = loader.metrics().under_way;
+        if number < 25 {
+            before = before.max(under_way);
+        } else if number >= 30 + 16 {
+            after = after.max(under_way);
+        }
+    }
+    assert_eq!((before, after), (16, 4));
 }

@@ -1,9 +1,11 @@
 //! The loader: what it makes, whatever happens to its workers; what it says; and what it does with bad input.
 
+mod affinity;
 mod batches;
 #[path = "../common/mod.rs"]
 mod common;
 mod edges;
 mod late;
 mod limits;
+mod processes;
 mod property;

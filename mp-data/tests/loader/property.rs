@@ -92,8 +92,7 @@ fn batches_are_the_same_whatever_happens() {
                 }
                 batches = loader.resume_until(&state, 3).unwrap();
             }
-            // 0: there is no process just now.
-            let pids: Vec<u32> = loader.pids().into_iter().filter(|pid| *pid > 0).collect();
+            let pids = loader.pids();
             if kills > 0 && !pids.is_empty() && random.below(4) == 0 {
                 kills -= 1;
                 let victim = pids[random.below(pids.len() as u64) as usize];

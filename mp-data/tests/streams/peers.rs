@@ -265,3 +265,12 @@ fn frozen_strings_are_a_list_that_is_sent_as_a_handle() {
     let lengths = Process::spawn(child, many.clone()).unwrap().join().unwrap();
     assert_eq!(lengths, (many.iter().map(str::len).sum(), many.nbytes()));
 }
+
+#[test]
+fn metrics_say_how_long_workers_took_to_begin() {
+    for workers in [0, 1] {
+        let loader = streaming(&[9], workers).build().unwrap();
+        assert_eq!(all_of(loader.epoch(0)).len(), 3);
+        assert!(!loader.metrics().init.is_zero(), "{}", loader.metrics());
+    }
+}

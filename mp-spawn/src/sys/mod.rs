@@ -12,6 +12,7 @@ pub(crate) mod log_event;
 pub(crate) mod oom;
 pub(crate) mod proc_stat;
 pub(crate) mod process_handle;
+pub(crate) mod processors;
 mod receive;
 mod signals;
 mod thread;

@@ -21,6 +21,10 @@ pub(crate) enum When {
     Fetch(usize),
     /// Before the row of this sample is written, or after.
     Row(usize, bool),
+    /// Of a stream: before this shard is opened, or after.
+    Open(usize, bool),
+    /// Of a stream: before this sample of a shard is read, or after.
+    Read(usize, u64, bool),
 }
 
 /// When a worker gets a signal, at which of the accesses from then on, and whether it did.
@@ -35,7 +39,7 @@ struct Sent {
 /// What is armed when it has been read.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "Sent", into = "Sent")]
-struct Plot(Sent);
+pub(crate) struct Plot(Sent);
 
 impl From<Plot> for Sent {
     fn from(plot: Plot) -> Sent {
@@ -52,7 +56,16 @@ impl From<Sent> for Plot {
 }
 
 impl Plot {
-    fn is(&self, when: When) {
+    pub(crate) fn new(when: When, at: u64, signal: i32) -> Plot {
+        Plot(Sent { once: Tensor::zeros([1]).unwrap().share(), when, at, signal })
+    }
+
+    /// Whether it was armed.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.once.load(0) > 0
+    }
+
+    pub(crate) fn is(&self, when: When) {
         let Sent { once, when: then, at, signal } = &self.0;
         if *then == when && once.fetch_add(0, 1) == 0 {
             inject::arm(*at, *signal);
@@ -96,10 +109,9 @@ impl Dataset for Numbers {
 }
 
 pub(crate) fn builder(when: When, at: u64, signal: i32, workers: usize) -> DataLoaderBuilder<Numbers> {
-    let once = Tensor::zeros([1]).unwrap().share();
     let values: Vec<u64> = (0..SAMPLES as u64).map(|i| i * 7).collect();
     let frozen = || Tensor::from_slice(&values, [SAMPLES]).unwrap().freeze();
-    let plot = Plot(Sent { once, when, at, signal });
+    let plot = Plot::new(when, at, signal);
     let numbers = Numbers { plot, values: frozen(), more: (0..5).map(|_| frozen()).collect() };
     DataLoader::builder(numbers).batch_size(SIZE).seed(7).num_workers(workers).retries(1000)
 }
@@ -133,8 +145,7 @@ fn is_killed(when: When, at: u64) -> bool {
     check(&mut loader.epoch(0), loader.plan(), &what);
     let reached = || loader.metrics().restarts > 0;
     // It dies between two batches, too: what is counted is counted when it was reaped.
-    let begun = loader.dataset().plot.0.once.load(0) > 0;
-    if begun && !reached() {
+    if loader.dataset().plot.has_begun() && !reached() {
         check(&mut loader.epoch(1), loader.plan(), &what);
     }
     reached() || at <= 40

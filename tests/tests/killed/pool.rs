@@ -1,7 +1,8 @@
-//! A pool whose workers die at every access to shared memory, and one in a forked copy; a data loader likewise.
+//! A pool whose workers die at every access to shared memory, and one in a forked copy; data loaders likewise.
 #![allow(unsafe_code)]
 
 mod loader;
+mod streams;
 
 #[cfg(feature = "file_system")]
 use std::path::PathBuf;
@@ -130,6 +131,9 @@ fn a_forked_copy_has_no_pool() {
         let loader = loader::builder(loader::When::Never, 0, 0, 1).build()?;
         let mut batches = loader.epoch(0);
         drop(batches.next());
+        let shards = streams::builder(loader::When::Never, 0, 0, 1, 0).build()?;
+        let mut of_shards = shards.epoch(0);
+        drop(of_shards.next());
         // SAFETY: the copy has this thread only, and ends at once.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
@@ -142,7 +146,10 @@ fn a_forked_copy_has_no_pool() {
             // What had come, an error, and nothing more.
             let mut of_loader: Vec<bool> = batches.map(|batch| batch.is_err()).collect();
             let no_loader = of_loader.pop() == Some(true) && !of_loader.contains(&true);
-            let failed = [closed, ended, nothing, joined, no_loader].iter().position(|ok| !ok);
+            let mut of_shards: Vec<bool> = of_shards.map(|batch| batch.is_err()).collect();
+            let no_stream = of_shards.pop() == Some(true) && !of_shards.contains(&true);
+            drop((loader, shards));
+            let failed = [closed, ended, nothing, joined, no_loader, no_stream].iter().position(|ok| !ok);
             // SAFETY: ends the copy at once, without running what the parent has to run.
             unsafe { libc::_exit(failed.map_or(0, |i| i as i32 + 1)) };
         }
@@ -154,6 +161,7 @@ fn a_forked_copy_has_no_pool() {
         assert_eq!(pool.apply(|x: u64| x + 1, 1)?, 2);
         assert_eq!(result.get()?, Vec::from_iter(0..10));
         assert_eq!(batches.filter(Result::is_ok).count(), 3);
+        assert_eq!(of_shards.filter(Result::is_ok).count(), 4);
         Ok(status)
     }
     let _alone = alone();

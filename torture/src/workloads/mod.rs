@@ -9,4 +9,5 @@ pub(crate) mod newest;
 pub(crate) mod pool;
 pub(crate) mod select;
 pub(crate) mod sockets;
+pub(crate) mod stream;
 pub(crate) mod work;

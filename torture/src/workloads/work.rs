@@ -120,6 +120,8 @@ impl Worker {
             Work::SendAndLeave(sender) => self.send_and_leave(&sender),
             Work::ReceiveAll(receiver) => self.receive_all(&receiver),
             Work::OwnPool(copies) => self.own_pool(copies),
+            // Of a dataset with indices, or of shards.
+            Work::OwnLoader(copies) if self.random.percent(50) => self.own_stream(copies),
             Work::OwnLoader(copies) => self.own_loader(copies),
             Work::PutFiles(queue) => self.put_files(&queue),
             Work::GetFiles(queue) => self.get_files(&queue),

@@ -1,0 +1,86 @@
+//! Batches that count how many bytes of them are on their way.
+
+use mp_data::{AnyResult, Context, Dataset, Item, IterableDataset, Position, Samples};
+use mp_tensor::{SharedTensor, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// Samples by how many bytes each has; a batch is one of them.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Measured {
+    pub sizes: Vec<usize>,
+    /// Bytes of batches that were begun and not given, and the most at once.
+    counts: SharedTensor<i64>,
+}
+
+impl Measured {
+    pub fn new(sizes: impl IntoIterator<Item = usize>) -> Self {
+        Measured { sizes: sizes.into_iter().collect(), counts: Tensor::zeros([2]).unwrap().share() }
+    }
+
+    fn begun(&self, bytes: usize) {
+        let bytes = bytes as i64;
+        let now = self.counts.fetch_add(0, bytes) + bytes;
+        self.counts.fetch_max(1, now);
+    }
+
+    /// The trainer has it.
+    pub fn given(&self, bytes: usize) {
+        self.counts.fetch_sub(0, bytes as i64);
+    }
+
+    /// Those that are on their way now.
+    pub fn now(&self) -> i64 {
+        self.counts.load(0)
+    }
+
+    /// The most since the last look.
+    pub fn most(&self) -> i64 {
+        let most = self.counts.load(1);
+        self.counts.fetch_min(1, 0);
+        most
+    }
+}
+
+impl Dataset for Measured {
+    type Batch = Tensor<u8>;
+
+    fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        let bytes = self.sizes[items[0].index];
+        self.begun(bytes);
+        cx.rows(items, &[bytes], |item, _, row| {
+            row.fill(item.index as u8);
+            Ok(())
+        })
+    }
+}
+
+/// The same as shards: shard s of n has samples s, s + n, s + 2n.
+#[derive(Serialize, Deserialize)]
+pub struct InShards(pub Measured, pub usize);
+
+impl IterableDataset for InShards {
+    type Batch = Tensor<u8>;
+    type Reader = std::vec::IntoIter<AnyResult<usize>>;
+
+    fn shards(&self) -> usize {
+        self.1
+    }
+
+    fn open(&mut self, shard: usize, _: Position) -> AnyResult<Self::Reader> {
+        let samples = (shard..self.0.sizes.len()).step_by(self.1);
+        Ok(samples.map(Ok).collect::<Vec<_>>().into_iter())
+    }
+
+    fn fetch(&mut self, samples: Samples<usize>, cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        let bytes = self.0.sizes[samples.as_slice()[0]];
+        self.0.begun(bytes);
+        cx.rows_from(samples, &[bytes], |sample, _, row| {
+            row.fill(sample as u8);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! Loaders in processes of all kinds, several at once, and what is interrupted while workers run.
+
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, OnError, WorkerInfo};
+use mp_pool::Pool;
+use mp_queue::Queue;
+use mp_spawn::{ExitStatus, Process, Signal as Ended, SpawnError};
+use mp_tensor::Tensor;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::common::shards::{all_of, next_of, streamed, streaming};
+use crate::common::{
+    Bytes, DEADLINE, Fault, Samples, alive, all, builder, builder_of, bytes, eventually, kept, next, signal,
+};
+
+#[test]
+fn a_loader_in_a_worker_of_a_pool_has_workers_of_its_own() {
+    let pool = Pool::new(1).unwrap();
+    for workers in [0, 2] {
+        let made = pool.apply(
+            |workers: usize| -> Vec<Bytes> { all(builder(12, workers).build().unwrap().epoch(0)) },
+            workers,
+        );
+        assert_eq!(made.unwrap(), all(builder(12, 0).build().unwrap().epoch(0)));
+    }
+}
+
+/// Each sample is a batch of a loader that its worker has.
+#[derive(Serialize, Deserialize)]
+struct Nested {
+    #[serde(skip)]
+    own: Option<DataLoader<Samples>>,
+}
+
+impl Dataset for Nested {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        6
+    }
+
+    fn init(&mut self, _: &WorkerInfo) -> AnyResult<()> {
+        self.own = Some(builder(12, 1).build()?);
+        Ok(())
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        let own = self.own.as_ref().ok_or("init was not called")?;
+        let made =
+            cx.map(items, |item, _| Ok(bytes(&next(&mut own.epoch(item.index as u64)).ok_or("none")??)))?;
+        let first = made.into_iter().map(|bytes| bytes.3[2]).collect::<Vec<_>>();
+        Ok(Tensor::from_slice(&first, [items.len()])?)
+    }
+}
+
+#[test]
+fn a_worker_of_a_loader_may_have_a_loader() {
+    let of = |workers| {
+        let loader =
+            DataLoader::builder(Nested { own: None }).batch_size(2).num_workers(workers).build().unwrap();
+        let mut batches = loader.epoch(0);
+        std::iter::from_fn(|| next(&mut batches))
+            .flat_map(|batch| batch.unwrap().to_vec())
+            .collect::<Vec<_>>()
+    };
+    let made = of(0);
+    assert_eq!((made.len(), &made), (6, &of(2)));
+}
+
+#[test]
+fn loaders_of_both_kinds_run_side_by_side() {
+    let (maps, streams) = (builder(40, 2).build().unwrap(), streaming(&[9, 30, 4], 2).build().unwrap());
+    let (mut one, mut other) = (maps.epoch(0), streams.epoch(0));
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    for _ in 0..10 {
+        first.push(bytes(&next(&mut one).unwrap().unwrap()));
+        second.push(streamed(&next_of(&mut other).unwrap().unwrap()));
+    }
+    assert_eq!(first, all(builder(40, 0).build().unwrap().epoch(0)));
+    assert_eq!(second, all_of(streaming(&[9, 30, 4], 0).build().unwrap().epoch(0))[..10]);
+}
+
+#[test]
+fn ctrl_c_in_an_epoch_ends_the_trainer_and_its_workers_with_it() {
+    for workers in [0, 2] {
+        let (pids, goes_on) = (Queue::<Vec<u32>>::unbounded().unwrap(), Queue::<u8>::unbounded().unwrap());
+        let trainer = |(workers, pids, goes_on): (usize, Queue<Vec<u32>>, Queue<u8>)| {
+            let loader = builder(100_000, workers).build().unwrap();
+            for (number, batch) in loader.epochs(0..u64::MAX).enumerate() {
+                drop(batch.unwrap());
+                if number == 3 {
+                    pids.put(loader.pids()).unwrap();
+                    _ = goes_on.get_timeout(DEADLINE);
+                }
+            }
+        };
+        let process = Process::spawn(trainer, (workers, pids.clone(), goes_on.clone())).unwrap();
+        let made = pids.get_timeout(DEADLINE).unwrap().unwrap();
+        assert_eq!(made.len(), workers);
+        goes_on.put(1).unwrap();
+        // As a terminal sends it: to all. The workers leave it to the trainer.
+        made.iter().for_each(|pid| signal(*pid, Signal::INT));
+        signal(process.pid(), Signal::INT);
+        let Err(SpawnError::ProcessExited(exited)) = process.join() else { panic!("it went on") };
+        let by_int = matches!(exited.exit, ExitStatus::Signal { signal, .. } if signal == Ended::from_number(libc::SIGINT));
+        assert!(by_int, "{exited}");
+        eventually("its workers end", || !made.iter().any(|pid| alive(*pid)));
+    }
+}
+
+/// Can't begin.
+#[derive(Serialize, Deserialize)]
+struct NoDecoder;
+
+impl Dataset for NoDecoder {
+    type Batch = Tensor<u8>;
+
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn init(&mut self, _: &WorkerInfo) -> AnyResult<()> {
+        Err("there is no decoder".into())
+    }
+
+    fn fetch(&mut self, _: &[Item], _: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        unreachable!("init has failed")
+    }
+}
+
+#[test]
+fn the_pids_are_those_of_processes() {
+    let loader = DataLoader::builder(NoDecoder).num_workers(2).build().unwrap();
+    // Between two starts there is none.
+    eventually("there is no process", || {
+        let pids = loader.pids();
+        assert!(!pids.contains(&0), "{pids:?}");
+        pids.is_empty()
+    });
+    assert!(builder(4, 0).build().unwrap().pids().is_empty());
+}
+
+#[test]
+fn samples_that_are_left_out_are_counted_when_their_batch_is_given_and_a_state_has_none_of_them() {
+    let of = |samples: Samples| {
+        builder_of(samples, 2).shuffle(false).on_error(OnError::SkipSample).build().unwrap()
+    };
+    // Batch 1 does not come; of batch 2, sample 9 is left out meanwhile.
+    let loader = of(Samples::new(16).with(5, Fault::Stop, 1).with(9, Fault::Error, -1));
+    let mut batches = loader.epoch(0);
+    assert_eq!(bytes(&next(&mut batches).unwrap().unwrap()).1, 0);
+    let tried = || i64::MAX - loader.dataset().times[1].load(0);
+    eventually("sample 9 has failed", || tried() > 0);
+    for _ in 0..20 {
+        // What has come is taken; batch 2 is made without it.
+        assert!(batches.next_timeout(std::time::Duration::from_millis(5)).is_err());
+    }
+    assert_eq!(tried(), 1);
+    assert_eq!(loader.metrics().skipped_samples, 0, "its batch was not given");
+    let state = kept(&batches.state());
+    drop((batches, loader));
+    // It is tried again, and left out again, in the batch that lacks it.
+    let loader = of(Samples::new(16).with(9, Fault::Error, -1));
+    let mut batches = loader.resume(&state).unwrap();
+    for (number, skipped) in [(1, 0), (2, 1)] {
+        let batch = next(&mut batches).unwrap().unwrap();
+        assert_eq!((batch.info.number, batch.info.skipped.len()), (number, skipped));
+        assert_eq!(loader.metrics().skipped_samples, skipped as u64);
+    }
+    let state = kept(&batches.state());
+    let loader = of(Samples::new(16).with(9, Fault::Error, -1));
+    assert_eq!(all(loader.resume(&state).unwrap()).len(), 1);
+    assert_eq!(loader.metrics().skipped_samples, 0, "that was before");
+    // Where no sample is left, the batch is left out with them.
+    let bad = (4..8).fold(Samples::new(16), |samples, index| samples.with(index, Fault::Error, -1));
+    let loader = of(bad);
+    assert_eq!(all(loader.epoch(0)).len(), 3);
+    let metrics = loader.metrics();
+    assert_eq!((metrics.skipped_samples, metrics.skipped_batches), (4, 1));
+}
