@@ -2,8 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::work::Plan;
-
 /// The machine and everything else that figures depend on.
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -35,8 +33,9 @@ pub(crate) fn load() -> f64 {
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
-/// Looks at this machine, whose [`load`] was asked for before the first row.
-pub(crate) fn describe(plan: &Plan, load: f64) -> Machine {
+/// Looks at this machine, whose [`load`] was asked for before the first row, and whose processors were counted before pinning, or else the
+/// pinned set would count as the machine.
+pub(crate) fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Machine {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let mem = field("/proc/meminfo", "MemTotal")
         .and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok())
@@ -45,16 +44,15 @@ pub(crate) fn describe(plan: &Plan, load: f64) -> Machine {
     let versions = peers.into_iter().filter(|_| cfg!(feature = "peers"));
     Machine {
         cpu,
-        // Counted before pinning, or else the pinned set would count as the machine.
-        cores: plan.processors,
+        cores: processors,
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         rustc: env!("MP_BENCH_RUSTC"),
         mem,
         date: utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())),
         versions: versions.map(|name| (name, locked_version(name).unwrap_or_default())).collect(),
         load,
-        quick: plan.quick,
-        pinned: plan.cores.is_some(),
+        quick,
+        pinned,
     }
 }
 

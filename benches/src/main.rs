@@ -72,7 +72,7 @@ fn start() -> Result<()> {
     let plan = work::Plan::new(options.quick, cores)?;
     let load = machine::load();
     let outcomes = run::all(&options.only, &plan)?;
-    let machine = machine::describe(&plan, load);
+    let machine = machine::describe(plan.processors, plan.quick, plan.cores.is_some(), load);
     print!("{}{}", report::table(&machine, &outcomes), wanted::list(&outcomes));
     if let Some(path) = &options.json {
         report::write_json(path, &machine, &outcomes)?;

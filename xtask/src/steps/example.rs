@@ -17,6 +17,9 @@ const SHORT: [(&str, &[&str], &str); 7] = [
     ("supervised", &[], "13 is set aside"),
 ];
 
+/// The example that is run several times, and has to end with the same weights each time.
+const DATA_LOADER: &str = "data_loader";
+
 /// The packages with examples, and the folders that they are in.
 const PACKAGES: [(&str, &str); 2] = [("multiproc", "examples"), ("mp-queue", "mp-queue/examples")];
 /// Built along: with it, the libraries are those that the step `test` has.
@@ -35,6 +38,10 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
             Err(e) => return Outcome::Failed(format!("{folder}: {e}")),
         };
         for name in &names {
+            if name == DATA_LOADER {
+                data_loader(session, &target.join("debug/examples").join(name));
+                continue;
+            }
             let (_, args, words) = SHORT.into_iter().find(|(n, ..)| n == name).unwrap_or(("", &[], ""));
             let ran = session.run(Command::new(target.join("debug/examples").join(name)).args(args));
             if ran.ok && !ran.last_line.contains(words) {
@@ -44,6 +51,56 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         }
     }
     session.outcome()
+}
+
+/// Trains as it is, with a worker killed, and stopped and resumed.
+fn data_loader(session: &mut Session, program: &Path) {
+    let state = std::env::temp_dir().join(format!("data-loader-{}.json", std::process::id()));
+    let file = state.to_string_lossy();
+    let mut train = |args: &[&str]| {
+        let sizes = ["--images", "1500", "--epochs", "5"];
+        let ran = session.run(Command::new(program).args(sizes).args(args));
+        (ran.ok, ran.last_line)
+    };
+    let lines = [
+        train(&[]),
+        train(&["--kill-one"]),
+        train(&["--save", &*file, "--stop-after", "100"]),
+        train(&["--resume", &*file, "--workers", "1"]),
+    ];
+    _ = std::fs::remove_file(&state);
+    if lines.iter().all(|(ok, _)| *ok) {
+        let [plain, killed, stopped, resumed] = lines.map(|(_, line)| line);
+        if let Err(why) = trained(&plain, &killed, &stopped, &resumed) {
+            session.fail(format!("{DATA_LOADER}: {why}"));
+        }
+    }
+}
+
+/// Whether the last lines say what they have to.
+fn trained(plain: &str, killed: &str, stopped: &str, resumed: &str) -> Result<(), String> {
+    let word = |line: &str, before: &str| {
+        let word = line.split_once(before)?.1.split([',', ' ']).next()?;
+        Some(word.to_owned())
+    };
+    let weights = word(plain, "weights ").ok_or_else(|| format!("no weights in `{plain}`"))?;
+    for (line, words) in
+        [(killed, " 1 worker replaced"), (stopped, "stopped"), (resumed, " 0 workers replaced")]
+    {
+        if !line.contains(words) {
+            return Err(format!("the last line must say `{words}`; it says `{line}`"));
+        }
+    }
+    for line in [plain, killed, resumed] {
+        if word(line, "weights ").as_ref() != Some(&weights) {
+            return Err(format!("other weights than {weights}: `{line}`"));
+        }
+        let accuracy = word(line, "accuracy ").and_then(|word| word.parse::<f64>().ok());
+        if accuracy.is_none_or(|accuracy| accuracy < 0.95) {
+            return Err(format!("an accuracy of less than 0.95: `{line}`"));
+        }
+    }
+    Ok(())
 }
 
 /// The examples of a folder: files, and folders with a `main.rs`.
@@ -57,4 +114,27 @@ fn names(folder: &Path) -> std::io::Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::trained;
+
+    #[test]
+    fn weights_are_compared() {
+        let line = |workers: &str, accuracy: &str, end: &str| {
+            format!(
+                "190 of 190 batches, {workers} replaced, 9 samples/s, waiting 3 %: accuracy {accuracy}, {end}"
+            )
+        };
+        let plain = line("0 workers", "0.970", "weights 00ff");
+        let stopped = line("0 workers", "0.800", "stopped; --resume FILE goes on");
+        let killed = |end| line("1 worker", "0.970", end);
+        assert_eq!(trained(&plain, &killed("weights 00ff"), &stopped, &plain), Ok(()));
+        assert!(trained(&plain, &killed("weights 00fe"), &stopped, &plain).is_err());
+        assert!(trained(&plain, &plain, &stopped, &plain).is_err());
+        assert!(trained(&plain, &killed("weights 00ff"), &plain, &plain).is_err());
+        let bad = line("0 workers", "0.949", "weights 00ff");
+        assert!(trained(&bad, &killed("weights 00ff"), &stopped, &plain).is_err());
+    }
 }

@@ -1,0 +1,118 @@
+//! Data loaders beside each other: mp's, torch's, SPDL's, and what threads of one process can do.
+//!
+//! `cargo run --release --manifest-path benches/Cargo.toml --features data --bin data -- --json figures.json`
+//!
+//! The figures of a row come from one run, in which the contenders take turns, after each was tried at several settings, of which the best
+//! is kept. Each batch is looked at by the process that would train with it: what all loaders of a row gave adds up to one number, and
+//! another one ends the program with an error.
+//!
+//! torch and SPDL run in one Python, `MP_PYTHON` or `benches/target/peers/bin/python`; without it they are left out, which is said:
+//!
+//! `python3 -m venv benches/target/peers && benches/target/peers/bin/pip install torch torchvision pillow spdl spdl-core spdl-io`
+
+mod images;
+// Of these two, `mp-bench` needs more.
+#[allow(dead_code)]
+#[path = "../src/machine.rs"]
+mod machine;
+mod ours;
+mod python;
+mod references;
+mod results;
+mod rows;
+mod run;
+#[allow(dead_code)]
+#[path = "../src/stats.rs"]
+mod stats;
+mod svg;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Any error, with its message.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// What every fallible function here returns.
+type Result<T> = std::result::Result<T, Failure>;
+
+const USAGE: &str = "\
+usage: data [--only ID,ID] [--rounds N] [--json FILE] [--minutes N] [--list]
+       data --table FILE
+       data --draw FILE PICTURE
+
+  --only ID,ID         only these rows
+  --rounds N           how often the contenders take turns (7)
+  --json FILE          writes the figures to FILE; those of other rows that are there stay
+  --minutes N          gives up after N minutes (10)
+  --list               names the rows and ends
+  --table FILE         prints such a file as a table, in Markdown
+  --draw FILE PICTURE  draws it, as SVG
+";
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("data: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> Result<()> {
+    let (mut only, mut rounds, mut minutes, mut json) = (Vec::new(), 7, 10, None);
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--only" => only.extend(value()?.split(',').map(str::to_owned)),
+            "--rounds" => rounds = value()?.parse::<usize>()?.max(1),
+            "--minutes" => minutes = value()?.parse()?,
+            "--json" => json = Some(PathBuf::from(value()?)),
+            "--list" => {
+                rows::ALL.iter().for_each(|row| println!("{:<12} {:<10} {}", row.id, row.unit, row.about));
+                return Ok(());
+            }
+            "--table" => {
+                print!("{}", results::read(value()?.as_ref())?.table());
+                return Ok(());
+            }
+            "--draw" => {
+                let results = results::read(value()?.as_ref())?;
+                return Ok(std::fs::write(value()?, svg::draw(&results))?);
+            }
+            "--help" | "-h" => {
+                print!("{USAGE}");
+                return Ok(());
+            }
+            _ => return Err(format!("unknown option {word}\n{USAGE}").into()),
+        }
+    }
+    if let Some(id) = only.iter().find(|id| rows::ALL.iter().all(|row| row.id != **id)) {
+        return Err(format!("no row is called {id}; --list names them").into());
+    }
+    if cfg!(debug_assertions) {
+        eprintln!("data: built without --release: these figures say nothing about speed");
+    }
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(60 * minutes));
+        eprintln!("data: not done after {minutes} minutes: giving up");
+        std::process::exit(3);
+    });
+
+    let processors = std::thread::available_parallelism()?.get();
+    let images = images::Images::write()?;
+    let setup = rows::Setup { images: &images, python: python::find() };
+    for row in rows::ALL.iter().filter(|row| only.is_empty() || only.iter().any(|id| id == row.id)) {
+        let load = machine::load();
+        let machine = machine::describe(processors, false, false, load);
+        let results = results::Results { rows: vec![run::row(row, &setup, rounds)?.on(&machine)] };
+        print!("{}", results.table());
+        // What was measured stays if a later row fails.
+        if let Some(path) = &json {
+            results.write(path)?;
+        }
+    }
+    Ok(())
+}

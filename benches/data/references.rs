@@ -1,0 +1,125 @@
+//! What threads of one process do: no start, no way between processes, no protection from a crash.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Instant;
+
+use mp_bench_decoder::{ROW, SIDE};
+use rayon::prelude::*;
+
+use crate::Result;
+use crate::images::Images;
+use crate::run::{Contender, Round};
+
+const THREADS: usize = 2;
+/// Images in a batch of the row `decode`.
+pub(crate) const BATCH: usize = 16;
+/// As many batches as a loader of two workers with a prefetch factor of 2 has.
+const AHEAD: usize = 4;
+
+/// What the first and the last row of a batch of images add up to.
+pub(crate) fn ends(batch: &[u8]) -> u64 {
+    let sum = |row: &[u8]| row.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+    sum(&batch[..ROW]) + sum(&batch[batch.len() - ROW..])
+}
+
+/// Buffers that are used again: their pages are there.
+struct Buffers<T>(Mutex<Vec<Vec<T>>>, usize);
+
+impl<T: Copy + Default> Buffers<T> {
+    fn new(len: usize) -> Self {
+        Self(Mutex::new(Vec::new()), len)
+    }
+
+    fn take(&self) -> Vec<T> {
+        let buffer = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        buffer.unwrap_or_else(|| vec![T::default(); self.1])
+    }
+
+    fn give_back(&self, buffer: Vec<T>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+    }
+}
+
+/// `transfer`: two threads fill batches that are in memory already.
+pub(crate) fn fill(batches: usize) -> Contender {
+    let buffers = Buffers::<f32>::new(64 * 3 * (SIDE * SIDE) as usize);
+    Contender::new("2 threads", move || {
+        let (start, next, mut check) = (Instant::now(), AtomicUsize::new(0), 0);
+        let (send, ready) = mpsc::sync_channel::<(usize, Vec<f32>)>(AHEAD);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                let (send, next, buffers) = (send.clone(), &next, &buffers);
+                scope.spawn(move || {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= batches {
+                            break;
+                        }
+                        let mut batch = buffers.take();
+                        let rows = batch.chunks_exact_mut(3 * (SIDE * SIDE) as usize);
+                        rows.enumerate().for_each(|(row, to)| to.fill((64 * number + row) as f32));
+                        if send.send((number, batch)).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+            drop(send);
+            for (number, batch) in ready {
+                check += (number as u64 + 1) * (batch[0] + batch[batch.len() - 1]) as u64;
+                buffers.give_back(batch);
+            }
+        });
+        Ok(Round::Figure { figure: batches as f64 / start.elapsed().as_secs_f64(), check })
+    })
+}
+
+/// `decode`, by rayon: each batch by one thread, or the rows of each by both.
+pub(crate) fn decode(images: &Images, batches: usize, by_rows: bool) -> Result<Contender> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build()?;
+    let paths: Vec<PathBuf> = images.paths().collect();
+    let buffers = Buffers::<u8>::new(BATCH * ROW);
+    let name = if by_rows { "rows in parallel" } else { "batches in parallel" };
+    Ok(Contender::new(name, move || {
+        let (start, mut check, mut count) = (Instant::now(), 0, 0);
+        let (send, ready) = mpsc::sync_channel::<Result<(usize, Vec<u8>)>>(AHEAD);
+        let row = |number: usize, row: usize, to: &mut [u8]| {
+            mp_bench_decoder::decode(&paths[(BATCH * number + row) % paths.len()], to)
+        };
+        let batch = |number: usize| {
+            let mut batch = buffers.take();
+            if by_rows {
+                let rows = batch.par_chunks_exact_mut(ROW).with_max_len(1).enumerate();
+                rows.try_for_each(|(n, to)| row(number, n, to))?;
+            } else {
+                let mut rows = batch.chunks_exact_mut(ROW).enumerate();
+                rows.try_for_each(|(n, to)| row(number, n, to))?;
+            }
+            Ok((number, batch))
+        };
+        std::thread::scope(|scope| {
+            let pool = &pool;
+            scope.spawn(move || {
+                pool.install(|| {
+                    // An error of sending: the other side has ended with an error.
+                    if by_rows {
+                        (0..batches).for_each(|number| _ = send.send(batch(number)));
+                    } else {
+                        let all = (0..batches).into_par_iter().with_max_len(1);
+                        all.for_each(|number| _ = send.send(batch(number)));
+                    }
+                });
+            });
+            for batch in ready {
+                let (number, batch) = batch?;
+                check += (number as u64 + 1) * ends(&batch);
+                count += 1;
+                buffers.give_back(batch);
+            }
+            Ok::<(), crate::Failure>(())
+        })?;
+        Ok(Round::Figure { figure: f64::from(count) / start.elapsed().as_secs_f64(), check })
+    }))
+}

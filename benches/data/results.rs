@@ -1,0 +1,170 @@
+//! The figures: kept in a file, and as a table.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::machine::Machine;
+use crate::rows::{self, Better, Row};
+
+/// The figures of some rows.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Results {
+    pub(crate) rows: Vec<RowResult>,
+}
+
+/// Those of one row.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RowResult {
+    pub(crate) id: String,
+    pub(crate) about: String,
+    pub(crate) unit: String,
+    pub(crate) higher_is_better: bool,
+    pub(crate) rounds: usize,
+    pub(crate) contenders: Vec<Shown>,
+    /// What is wanted, with what there is, and whether that is enough.
+    pub(crate) goals: Vec<(String, bool)>,
+    /// Of the peers.
+    pub(crate) versions: Vec<String>,
+    pub(crate) machine: BTreeMap<String, String>,
+}
+
+/// One contender of a row, at its best setting.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Shown {
+    pub(crate) name: String,
+    pub(crate) setting: String,
+    /// The median of the rounds.
+    pub(crate) figure: Option<f64>,
+    /// (p90 − p10) / median.
+    pub(crate) spread: Option<f64>,
+    /// How many times better ours is: the median of what it is in each round.
+    pub(crate) times: Option<f64>,
+    pub(crate) times_spread: Option<f64>,
+    pub(crate) failed: Option<String>,
+    /// The settings that were tried, with their figures.
+    pub(crate) tried: Vec<(String, f64)>,
+}
+
+impl RowResult {
+    pub(crate) fn new(
+        row: &Row,
+        rounds: usize,
+        versions: Vec<String>,
+        contenders: Vec<Shown>,
+        goals: Vec<(String, bool)>,
+    ) -> Self {
+        RowResult {
+            id: row.id.to_owned(),
+            about: row.about.to_owned(),
+            unit: row.unit.to_owned(),
+            higher_is_better: row.better == Better::Higher,
+            rounds,
+            contenders,
+            goals,
+            versions,
+            machine: BTreeMap::new(),
+        }
+    }
+
+    /// Where it was measured.
+    pub(crate) fn on(mut self, machine: &Machine) -> Self {
+        let words = [
+            ("cpu", machine.cpu.clone()),
+            ("cores", machine.cores.to_string()),
+            ("memory", format!("{:.0} GiB", machine.mem as f64 / (1_u64 << 30) as f64)),
+            ("kernel", machine.kernel.clone()),
+            ("compiler", machine.rustc.to_owned()),
+            ("date", machine.date.clone()),
+            ("load before", machine.load.to_string()),
+        ];
+        self.machine = words.into_iter().map(|(name, word)| (name.to_owned(), word)).collect();
+        self
+    }
+}
+
+/// What is in a file.
+///
+/// # Errors
+/// It can't be read, or is none of these.
+pub(crate) fn read(path: &Path) -> Result<Results> {
+    let text = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(serde_json::from_slice(&text).map_err(|e| format!("{}: {e}", path.display()))?)
+}
+
+impl Results {
+    /// Writes them to a file, in the place of the same rows there; its others stay.
+    ///
+    /// # Errors
+    /// The file can't be written, or has something else.
+    pub(crate) fn write(mut self, path: &Path) -> Result<()> {
+        if path.exists() {
+            let before = read(path)?.rows.into_iter();
+            let others: Vec<_> = before.filter(|row| self.rows.iter().all(|new| new.id != row.id)).collect();
+            self.rows.extend(others);
+        }
+        self.rows.sort_by_key(|row| rows::ALL.iter().position(|one| one.id == row.id));
+        Ok(std::fs::write(path, serde_json::to_string_pretty(&self)? + "\n")?)
+    }
+
+    /// A table, in Markdown, and whether the goals are met.
+    pub(crate) fn table(&self) -> String {
+        let mut text = String::from("| work | contender | figure | mp is better by |\n|---|---|---|---|\n");
+        for row in &self.rows {
+            for (number, shown) in row.contenders.iter().enumerate() {
+                let work = match number {
+                    0 => format!("`{}`: {}", row.id, row.about),
+                    _ => String::new(),
+                };
+                let name = match shown.setting.as_str() {
+                    "" => shown.name.clone(),
+                    setting => format!("{} ({setting})", shown.name),
+                };
+                let times =
+                    shown.times.zip(shown.times_spread).map_or_else(String::new, |(times, spread)| {
+                        format!("{times:.2} times ±{:.0} %", spread * 50.0)
+                    });
+                _ = writeln!(text, "| {work} | {name} | {} | {times} |", shown.words(&row.unit));
+            }
+        }
+        text.push('\n');
+        for row in &self.rows {
+            for (goal, met) in &row.goals {
+                _ = writeln!(text, "{}  {:<12} {goal}", if *met { "met   " } else { "MISSED" }, row.id);
+            }
+        }
+        let mut notes: Vec<String> = self.rows.iter().flat_map(|row| row.versions.clone()).collect();
+        for row in &self.rows {
+            notes.extend(
+                row.machine
+                    .iter()
+                    .filter(|(name, _)| *name != "load before")
+                    .map(|(n, w)| format!("{n} {w}")),
+            );
+        }
+        notes.sort_unstable();
+        notes.dedup();
+        _ = writeln!(text, "\n{}", notes.join(" · "));
+        text
+    }
+}
+
+impl Shown {
+    /// Its figure, or why there is none.
+    pub(crate) fn words(&self, unit: &str) -> String {
+        match (self.figure, &self.failed) {
+            (Some(figure), _) => {
+                format!(
+                    "{} ±{:.0} %",
+                    rows::human(figure, unit),
+                    50.0 * self.spread.unwrap_or_default().abs()
+                )
+            }
+            (None, Some(why)) => why.clone(),
+            (None, None) => "–".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Tries settings, then takes turns.
+
+use crate::results::{RowResult, Shown};
+use crate::rows::{Better, Goal, Row, Setup};
+use crate::stats::{self, Summary};
+use crate::{Result, rows};
+
+/// How a round ended.
+#[derive(Clone, Debug)]
+pub(crate) enum Round {
+    /// The figure in the row's unit, and what the batches add up to.
+    Figure { figure: f64, check: u64 },
+    /// It can't do this work, and says why.
+    Failed(String),
+}
+
+/// A loader at one setting.
+pub(crate) struct Contender {
+    pub(crate) setting: String,
+    round: Box<dyn FnMut() -> Result<Round>>,
+}
+
+impl Contender {
+    pub(crate) fn new(setting: impl Into<String>, round: impl FnMut() -> Result<Round> + 'static) -> Self {
+        Self { setting: setting.into(), round: Box::new(round) }
+    }
+
+    /// Its figure is another function of what it says.
+    pub(crate) fn map(self, function: impl Fn(f64) -> Result<f64> + 'static) -> Self {
+        let mut round = self.round;
+        Self::new(self.setting, move || {
+            Ok(match round()? {
+                Round::Figure { figure, check } => Round::Figure { figure: function(figure)?, check },
+                failed => failed,
+            })
+        })
+    }
+
+    /// Its batches have to add up to this.
+    pub(crate) fn checked(self, right: u64) -> Self {
+        let (setting, mut round) = (self.setting, self.round);
+        Self::new(setting, move || match round()? {
+            Round::Figure { check, .. } if check != right => {
+                Err(format!("the batches add up to {check}, not to {right}").into())
+            }
+            round => Ok(round),
+        })
+    }
+}
+
+/// One that takes part in a row, with the settings that are tried.
+pub(crate) struct Entrant {
+    pub(crate) name: &'static str,
+    pub(crate) variants: Vec<Contender>,
+}
+
+/// One at its best setting.
+struct Chosen {
+    name: &'static str,
+    contender: Contender,
+    tried: Vec<(String, f64)>,
+    figures: Vec<f64>,
+    failed: Option<String>,
+}
+
+/// How often each setting is tried, once to warm up besides.
+const TRIES: usize = 2;
+
+/// Measures a row.
+///
+/// # Errors
+/// One of its contenders fails, or gave other batches than the rest.
+pub(crate) fn row(row: &'static Row, setup: &Setup<'_>, rounds: usize) -> Result<RowResult> {
+    let mut versions = Vec::new();
+    let entrants = (row.contenders)(setup, &mut versions).map_err(|e| format!("{}: {e}", row.id))?;
+    let mut right = None;
+    let mut chosen = Vec::new();
+    for Entrant { name, variants } in entrants {
+        let several = variants.len() > 1;
+        let mut best: Option<(f64, Contender)> = None;
+        let mut tried = Vec::new();
+        for mut variant in variants {
+            let setting = variant.setting.clone();
+            let mut figures = Vec::new();
+            // The first round warms up.
+            for number in 0..=if several { TRIES } else { 0 } {
+                match figure(row, name, &mut variant, &mut right)? {
+                    Some(figure) if number > 0 => figures.push(figure),
+                    _ => {}
+                }
+            }
+            let median = stats::median(&figures);
+            if several {
+                eprintln!("{}: {name}, {setting}: {}", row.id, rows::human(median, row.unit));
+                tried.push((setting, median));
+            }
+            let better = best.as_ref().is_none_or(|(before, _)| row.better.is(median, *before));
+            if better {
+                best = Some((median, variant));
+            }
+        }
+        if let Some((_, contender)) = best {
+            chosen.push(Chosen { name, contender, tried, figures: Vec::new(), failed: None });
+        }
+    }
+    for number in 1..=rounds {
+        eprintln!("{}: round {number}/{rounds}", row.id);
+        for one in chosen.iter_mut().filter(|one| one.failed.is_none()) {
+            match round(row, one.name, &mut one.contender, &mut right)? {
+                Round::Figure { figure, .. } => one.figures.push(figure),
+                Round::Failed(why) => one.failed = Some(why),
+            }
+        }
+    }
+    let shown = chosen.iter().map(|one| one.shown(&chosen[0], row.better)).collect();
+    let goals = row.goals.iter().filter_map(|goal| reached(*goal, row, &chosen)).collect();
+    Ok(RowResult::new(row, rounds, versions, shown, goals))
+}
+
+fn figure(row: &Row, name: &str, of: &mut Contender, right: &mut Option<u64>) -> Result<Option<f64>> {
+    Ok(match round(row, name, of, right)? {
+        Round::Figure { figure, .. } => Some(figure),
+        Round::Failed(_) => None,
+    })
+}
+
+/// A round, whose batches have to be those that the others gave.
+fn round(row: &Row, name: &str, of: &mut Contender, right: &mut Option<u64>) -> Result<Round> {
+    let round = (of.round)().map_err(|e| format!("{}: {name}, {}: {e}", row.id, of.setting))?;
+    if let Round::Figure { check, .. } = round {
+        let right = *right.get_or_insert(check);
+        if check != right {
+            return Err(format!("{}: {name}: the batches add up to {check}, not to {right}", row.id).into());
+        }
+    }
+    Ok(round)
+}
+
+impl Chosen {
+    /// What is made of both figures of each round.
+    fn paired(&self, other: &Chosen, of: impl Fn(f64, f64) -> f64) -> Option<Summary> {
+        let pairs: Vec<f64> = self.figures.iter().zip(&other.figures).map(|(a, b)| of(*a, *b)).collect();
+        stats::summary(&pairs)
+    }
+
+    /// How many times better `ours` is.
+    fn beaten_by(&self, ours: &Chosen, better: Better) -> Option<Summary> {
+        ours.paired(self, |ours, theirs| match better {
+            Better::Higher => ours / theirs,
+            Better::Lower => theirs / ours,
+        })
+    }
+
+    fn shown(&self, ours: &Chosen, better: Better) -> Shown {
+        let times = if self.name == ours.name { None } else { self.beaten_by(ours, better) };
+        let summary = stats::summary(&self.figures).filter(|_| self.failed.is_none());
+        Shown {
+            name: self.name.to_owned(),
+            setting: self.contender.setting.clone(),
+            figure: summary.map(|summary| summary.median),
+            spread: summary.map(|summary| summary.spread),
+            times: times.map(|times| times.median),
+            times_spread: times.map(|times| times.spread),
+            failed: self.failed.clone(),
+            tried: self.tried.clone(),
+        }
+    }
+}
+
+/// What is wanted, what there is, and whether that is enough.
+fn reached(goal: Goal, row: &Row, all: &[Chosen]) -> Option<(String, bool)> {
+    let ours = all.first()?;
+    let other = |name: &str| all.iter().find(|one| one.name == name && !one.figures.is_empty());
+    let human = |figure| rows::human(figure, row.unit);
+    Some(match goal {
+        Goal::AtMost(most) => {
+            let got = stats::summary(&ours.figures)?.median;
+            (format!("at most {}: {}", human(most), human(got)), got <= most)
+        }
+        Goal::Times(name, least) => {
+            let got = other(name)?.beaten_by(ours, row.better)?.median;
+            (format!("at least {least:.2} times as good as {name}: {got:.2}"), got >= least)
+        }
+        Goal::LaterBy(name, most) => {
+            let got = ours.paired(other(name)?, |ours, theirs| ours - theirs)?.median;
+            (format!("at most {} more than {name}: {}", human(most), human(got)), got <= most)
+        }
+    })
+}

@@ -1,0 +1,228 @@
+"""torch's DataLoader in the rows of the benchmark `data`.
+
+Arguments: the row, the variant, batches of a round, the images' folder, the decoder's library. Each line of the standard input asks for
+a round, whose figure and check are printed. The loader and its two workers live from round to round, unless their start is measured.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import numpy
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+ROW, VARIANT, BATCHES, FOLDER, DECODER = sys.argv[1:]
+BATCHES = int(BATCHES)
+HOW, PREFETCH = VARIANT.split(" ")
+SIDE = 224
+# What is left for the caller is next to nothing; its threads would only disturb the workers.
+torch.set_num_threads(1)
+
+
+def in_place(shape, dtype):
+    """A tensor in the shared memory in which it is sent: as `default_collate` makes it, in a worker."""
+    elem = torch.empty(0, dtype=dtype)
+    size = 1
+    for n in shape:
+        size *= n
+    storage = elem._typed_storage()._new_shared(size, device=elem.device)
+    return elem.new(storage).resize_(shape)
+
+
+def itself(batch):
+    return batch
+
+
+class Filled(Dataset):
+    """Images that are filled with their number."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return torch.full((3, SIDE, SIDE), float(index))
+
+
+class FilledInPlace(Filled):
+    def __getitems__(self, indices):
+        batch = in_place((len(indices), 3, SIDE, SIDE), torch.float32)
+        for row, index in zip(batch, indices):
+            row.fill_(float(index))
+        return batch
+
+
+class Numbers(Dataset):
+    """The numbers themselves."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return index
+
+
+class NumbersAtOnce(Numbers):
+    def __getitems__(self, indices):
+        return torch.tensor(indices)
+
+
+class Slow(Numbers):
+    """Two milliseconds each."""
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return index
+
+
+class Files(Dataset):
+    """The middle of image files."""
+
+    def __init__(self, count):
+        self.paths = sorted(os.path.join(FOLDER, name) for name in os.listdir(FOLDER) if name.endswith(".png"))
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return self.decode(self.paths[index % len(self.paths)])
+
+    def decode(self, path):
+        """By PIL."""
+        from PIL import Image
+
+        image = Image.open(path)
+        left, top = (image.width - SIDE) // 2, (image.height - SIDE) // 2
+        return torch.from_numpy(numpy.array(image.crop((left, top, left + SIDE, top + SIDE))))
+
+
+class FilesByTorchvision(Files):
+    def decode(self, path):
+        from torchvision.io import decode_image, read_file
+
+        image = decode_image(read_file(path))
+        top, left = (image.shape[1] - SIDE) // 2, (image.shape[2] - SIDE) // 2
+        return image[:, top : top + SIDE, left : left + SIDE]
+
+
+class FilesByOurs(Files):
+    """By the decoder of the Rust rows, into the row of the batch."""
+
+    library = ctypes.CDLL(DECODER)
+    library.mp_bench_decode.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t]
+
+    def __getitems__(self, indices):
+        batch = in_place((len(indices), SIDE, SIDE, 3), torch.uint8)
+        for row, index in zip(batch, indices):
+            path = self.paths[index % len(self.paths)].encode()
+            if self.library.mp_bench_decode(path, row.data_ptr(), row.numel()) != 0:
+                raise RuntimeError(f"{path} can't be decoded")
+        return batch
+
+
+def loader(dataset, batch_size, tuned=False):
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        num_workers=2,
+        persistent_workers=True,
+        prefetch_factor=int(PREFETCH),
+        collate_fn=itself if tuned else None,
+    )
+
+
+def epoch(batches, check):
+    """Batches a second, and the check of all."""
+    start = time.perf_counter()
+    total, count = 0, 0
+    for number, batch in enumerate(batches):
+        total += (number + 1) * check(batch)
+        count += 1
+    took = time.perf_counter() - start
+    assert count == BATCHES, count
+    return count / took, total
+
+
+def ends(batch):
+    return int(batch[0, 0, 0, 0]) + int(batch[-1, -1, -1, -1])
+
+
+def pixels(batch):
+    return int(batch[0].sum()) + int(batch[-1].sum())
+
+
+def numbers(batch):
+    return int(batch.sum())
+
+
+def rounds():
+    """A function that makes a round."""
+    tuned = HOW not in ("default", "PIL", "torchvision")
+    if ROW == "transfer":
+        batches = loader((FilledInPlace if tuned else Filled)(64 * BATCHES), 64, tuned)
+        return lambda: epoch(batches, ends)
+    if ROW == "decode":
+        kind = {"PIL": Files, "torchvision": FilesByTorchvision, "same": FilesByOurs}[HOW]
+        batches = loader(kind(16 * BATCHES), 16, tuned)
+        return lambda: epoch(batches, pixels)
+    if ROW in ("numbers_256", "number"):
+        size = 256 if ROW == "numbers_256" else 1
+        batches = loader((NumbersAtOnce if tuned else Numbers)(size * BATCHES), size, tuned)
+        return lambda: epoch(batches, numbers)
+    if ROW == "first":
+
+        def first():
+            start = time.perf_counter()
+            batches = loader(Numbers(1000), 4)
+            batch = next(iter(batches))
+            took = time.perf_counter() - start
+            return took, int(batch.sum())
+
+        return first
+    if ROW == "memory":
+        batches = loader(Filled(64 * BATCHES), 64)
+
+        def memory():
+            _, check = epoch(batches, ends)
+            return batches._iterator._workers[0].pid, check
+
+        return memory
+    if ROW == "kill":
+
+        def kill():
+            batches = iter(loader(Slow(5 * BATCHES), 5))
+            last, longest, total = time.perf_counter(), 0.0, 0
+            for number, batch in enumerate(batches):
+                now = time.perf_counter()
+                longest, last = max(longest, now - last) if number > 10 else 0.0, now
+                total += (number + 1) * int(batch.sum())
+                if number == 20:
+                    os.kill(batches._workers[0].pid, signal.SIGKILL)
+            return longest, total
+
+        return kill
+    sys.exit(3)
+
+
+def main():
+    make = rounds()
+    print("versions", f"torch {torch.__version__}", f"Python {sys.version.split()[0]}", sep="\t", flush=True)
+    for _ in sys.stdin:
+        try:
+            figure, check = make()
+        except RuntimeError as error:
+            print("failed", str(error).replace("\n", " "), sep="\t", flush=True)
+        else:
+            print("round", figure, check, sep="\t", flush=True)
+
+
+main()

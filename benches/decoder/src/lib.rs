@@ -1,0 +1,49 @@
+//! Decodes an image file into a row of a batch: the same code for every loader, whatever its language.
+//!
+//! # Safety
+//! One C function, for Python's `ctypes`: its caller says where path and row are, and how long the row is.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::path::Path;
+
+use image::GenericImageView;
+
+/// Width and height of what is cut out of the middle of an image.
+pub const SIDE: u32 = 224;
+/// Bytes of a row: red, green and blue of each pixel, line by line.
+pub const ROW: usize = (SIDE * SIDE * 3) as usize;
+
+/// The middle of the image in this file.
+///
+/// # Errors
+/// It can't be read or decoded, or is too small; or the row is not of [`ROW`] bytes.
+pub fn decode(path: &Path, row: &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let image = image::open(path)?.into_rgb8();
+    let (width, height) = image.dimensions();
+    if row.len() != ROW || width < SIDE || height < SIDE {
+        return Err(format!("{} bytes for {width} × {height} pixels", row.len()).into());
+    }
+    let (x, y) = ((width - SIDE) / 2, (height - SIDE) / 2);
+    let middle = image.view(x, y, SIDE, SIDE);
+    for (to, (_, _, pixel)) in row.chunks_exact_mut(3).zip(middle.pixels()) {
+        to.copy_from_slice(&pixel.0);
+    }
+    Ok(())
+}
+
+/// [`decode`] for C: 0 if the row was written.
+///
+/// # Safety
+/// `path` is a string that ends with a zero; `row` is the address of `len` bytes that nothing else uses meanwhile, and that hold any
+/// values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_bench_decode(path: *const c_char, row: *mut u8, len: usize) -> c_int {
+    // SAFETY: the caller's string, which ends with a zero, and is there until this returns.
+    let path = unsafe { CStr::from_ptr(path) };
+    // SAFETY: the caller's bytes, initialised and used by nothing else until this returns.
+    let row = unsafe { std::slice::from_raw_parts_mut(row, len) };
+    match path.to_str().map(|path| decode(Path::new(path), row)) {
+        Ok(Ok(())) => 0,
+        _ => 1,
+    }
+}
