@@ -22,4 +22,6 @@
 
 #[doc(no_inline)]
 pub use crate::{Manager, Proxy};
-pub use mp_manager::{CallError, CallName, Dict, Entry, List, ManagerError, ManagerHandle, Namespace};
+pub use mp_manager::{
+    CallError, CallLocation, CallName, Dict, Entry, List, ManagerError, ManagerHandle, Namespace,
+};

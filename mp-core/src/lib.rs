@@ -38,6 +38,9 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
+#[doc(hidden)]
+pub mod fuzz;
 #[macro_use]
 #[doc(hidden)]
 pub mod mutant;

@@ -7,18 +7,48 @@ use std::time::Duration;
 
 use mp_core::INTERRUPTED;
 use mp_core::message::Undecodable;
+use mp_core::sent;
 use mp_spawn::{ProcessRaised, SpawnError};
+use serde::{Deserialize, Serialize};
 
 /// A call, as errors name it: the closure's name as the compiler gives it, and where the program calls it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallName {
     /// The closure.
-    pub closure: &'static str,
+    #[serde(with = "sent::text")]
+    pub closure: &'static std::primitive::str,
     /// The type of the object.
-    pub object: &'static str,
+    #[serde(with = "sent::text")]
+    pub object: &'static std::primitive::str,
     /// File, line and column of the call.
-    pub location: &'static Location<'static>,
+    pub location: CallLocation,
+}
+
+/// Where a program calls: what [`Location`] says, which can't be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CallLocation {
+    /// The file, as the compiler was given it.
+    #[serde(with = "sent::text")]
+    pub file: &'static std::primitive::str,
+    /// The line, from 1.
+    pub line: u32,
+    /// The column, from 1.
+    pub column: u32,
+}
+
+impl From<&'static Location<'static>> for CallLocation {
+    #[inline]
+    fn from(at: &'static Location<'static>) -> Self {
+        Self { file: at.file(), line: at.line(), column: at.column() }
+    }
+}
+
+impl fmt::Display for CallLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+    }
 }
 
 impl fmt::Display for CallName {
@@ -58,6 +88,9 @@ impl fmt::Display for CallName {
 /// | a call of an object calls that object | [`OwnObject`](Self::OwnObject), at once | lives on | go on |
 /// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | lives on | go on |
 /// | Ctrl-C, of which this process [is told](mp_spawn::Interrupt::Graceful) | [`Interrupted`](Self::Interrupted); it runs on | goes on | go on |
+///
+/// It can be sent: it arrives as the same variant, with what it says and with its sources.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum CallError {
     /// The closure returned an error or panicked, in the server.
@@ -98,6 +131,7 @@ pub enum CallError {
         /// Why.
         why: String,
         /// In the server: which type it was read as, the place that could not be read, and its bytes.
+        #[serde(with = "sent::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
     },
     /// What the closure returned could not be encoded in the server, or not be decoded here.
@@ -105,6 +139,7 @@ pub enum CallError {
         /// Why.
         why: String,
         /// Here: which type it was read as, the place that could not be read, and its bytes.
+        #[serde(with = "sent::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
     },
     /// The server has no thread for another object.
@@ -206,7 +241,8 @@ impl From<mp_reduce::Error> for CallError {
     }
 }
 
-/// Why there is no manager, or why it ended badly.
+/// Why there is no manager, or why it ended badly. It can be sent, as a [`CallError`].
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ManagerError {
     /// The server could not be started.

@@ -32,7 +32,7 @@
 //! | [`Manager`], [`ManagerHandle`] | the server, and what makes objects in it from any process |
 //! | [`Proxy`] | an object in the server: a closure is called there with `&mut T`, and its result comes back |
 //! | [`Dict`], [`List`], [`Namespace`] | such objects ready-made; queues, locks and numbers are better in shared memory: [`ManagerHandle`] hands them out |
-//! | [`CallError`], [`CallName`] | what can go wrong, in a table |
+//! | [`CallError`], [`CallName`], [`CallLocation`] | what can go wrong, in a table |
 //!
 //! # What holds
 //! - **An object is freed when its last proxy is gone**: dropped in all processes, or gone with its process; messages on their way
@@ -54,7 +54,7 @@ mod ready;
 mod request;
 mod server;
 
-pub use error::{CallError, CallName, ManagerError};
+pub use error::{CallError, CallLocation, CallName, ManagerError};
 pub use manager::{Manager, ManagerHandle};
 pub use mp_core::message::IntoOutcome;
 pub use mp_spawn::{Closure, StateClosure, closure};

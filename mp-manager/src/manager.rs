@@ -284,7 +284,7 @@ impl ManagerHandle {
         closure: &'static str,
         maker: Closure<(), MakeObject>,
     ) -> Result<Proxy<T>, CallError> {
-        let call = CallName { closure, object: type_name::<T>(), location: Location::caller() };
+        let call = CallName { closure, object: type_name::<T>(), location: Location::caller().into() };
         let (requests, object) = channel::<Request>()?;
         match self.control.send(Control::Serve { requests: object }) {
             Ok(()) => Proxy::make(requests, self.server, maker, call),

@@ -85,7 +85,7 @@ pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
         }
         bytes.extend_from_slice(&captures);
         Ok::<_, mp_core::Error>(())
-    })?;
+    })??;
     args.encode::<MessagePack>(&mut out)?;
     Ok(out)
 }
@@ -152,7 +152,7 @@ fn captured<A: 'static, R: 'static>(code: Code<A, R>, inc: &mut Incoming) -> mp_
         short => (usize::from(short), 1),
     };
     inc.advance(at);
-    let closure = scope::with_incoming(inc, |rest| code.capturing(rest.get(..len).ok_or_else(too_short)?))?;
+    let closure = scope::with_incoming(inc, |rest| code.capturing(rest.get(..len).ok_or_else(too_short)?))??;
     inc.advance(len);
     Ok(closure)
 }

@@ -210,7 +210,7 @@ impl<T: 'static> Proxy<T> {
     /// let manager = Manager::start()?;
     /// let slow = manager.create(|| ())?.with_timeout(Duration::from_millis(20));
     /// let error = slow.call(closure!([] |_nothing: &mut ()| std::thread::park())).unwrap_err();
-    /// assert!(matches!(error, CallError::TimedOut { call, .. } if call.location.line() > 0));
+    /// assert!(matches!(error, CallError::TimedOut { call, .. } if call.location.line > 0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -238,7 +238,7 @@ impl<T: 'static> Proxy<T> {
 
     #[track_caller]
     fn name(closure: &'static str) -> CallName {
-        CallName { closure, object: type_name::<T>(), location: Location::caller() }
+        CallName { closure, object: type_name::<T>(), location: Location::caller().into() }
     }
 }
 

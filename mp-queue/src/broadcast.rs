@@ -47,6 +47,7 @@ use crate::raw::waiting::Unmet;
 use crate::ring::{Next, RingAt, Ticket};
 
 /// Why nothing was received.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RecvError {
     /// The receiver was too slow: that many messages were replaced before it read them. It goes on with the oldest that is there.

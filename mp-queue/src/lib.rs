@@ -44,6 +44,9 @@
 pub mod broadcast;
 mod connection;
 mod error;
+#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
+#[doc(hidden)]
+pub mod fuzz;
 mod queue;
 mod raw;
 pub mod ring;

@@ -85,6 +85,9 @@ mod api;
 mod bounds;
 mod child;
 mod error;
+#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
+#[doc(hidden)]
+pub mod fuzz;
 mod io;
 mod parent;
 mod protocol;

@@ -81,6 +81,9 @@
 mod barrier;
 mod error;
 mod event;
+#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
+#[doc(hidden)]
+pub mod fuzz;
 #[cfg(test)]
 mod garbage;
 mod handle;

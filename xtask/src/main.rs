@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod ci;
 mod floors;
+mod fuzz;
 mod layers;
 mod leaks;
 mod libtest;
@@ -35,7 +36,11 @@ cargo xtask <task> [options]
   torture  processes that use everything while they are killed and stopped at random
              --seconds S  for S seconds       --seed N     the same choices again
              --processes P  P at a time
-  mutate   mistakes in the protocol code, switched on one by one: which test finds which (docs/verification.md)
+  fuzz     hostile bytes for every parser
+             --seconds N  all targets together   --target T   this one alone
+             --seed S     the same changes again --input HEX  this input (or file) alone, of --target T
+             --planted    mistakes that have to be found
+  mutate   mistakes in the protocol code, switched on one by one: which test finds which (docs/mutations.tsv)
              --only a,b   names that begin with a, b  --list    names and places alone
              --suites a,b  tests of these alone
              --anew       all tests of their areas, not first the one that found it last
@@ -79,6 +84,7 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
             args.finish()?;
             steps::doc::write()
         }
+        "fuzz" => fuzz::run(&mut args),
         "mutate" => mutate::run(&mut args),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

@@ -279,12 +279,12 @@ impl Layout {
 
     /// Checks the header of an arena of `size` bytes against this build; its id.
     pub(crate) fn check<M: Mem>(&self, m: &M, boot: Option<u64>) -> Result<u64> {
-        if m.load(Word::at(0)) != MAGIC {
+        if m.load(Word::at(0)) != MAGIC && !mutant!("layout.magic-not-compared") {
             return Err(Error::NotAnArena("it has no header".into()));
         }
         for (i, (what, ours)) in self.fields().into_iter().enumerate() {
             let theirs = m.load(Word::at(Self::HEADER_FIELDS_AT + 8 * i as u64));
-            if theirs != ours {
+            if theirs != ours && !mutant!("layout.fields-not-compared") {
                 return Err(Error::Version { what, theirs, ours });
             }
         }
@@ -292,7 +292,7 @@ impl Layout {
             return Err(Error::NotAnArena("it is from before the last boot".into()));
         }
         let (theirs, ours) = (m.load(Word::at(24)), u64::from(crate::sys::memory::user()));
-        if theirs != ours {
+        if theirs != ours && !mutant!("layout.user-not-compared") {
             return Err(Error::NotAnArena(format!(
                 "it is user {theirs}'s, and this process is user {ours}'s"
             )));
@@ -346,5 +346,36 @@ impl Layout {
     /// One of the words of an envelope, for all envelopes.
     pub(crate) fn envelope_column(&self, field: u64) -> Column {
         Column { base: Word::at(self.envelopes_at + field), stride: ENVELOPE }
+    }
+}
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use super::*;
+    use crate::mem::HeapMem;
+
+    /// What no build of this library has made, or another one, or another user.
+    #[test]
+    fn a_header_that_is_another_is_refused() {
+        let layout = Layout::new(Layout::MIN, 8, Layout::envelopes_for(Layout::MIN));
+        let user = crate::sys::memory::user();
+        let said = |word: u64, change: u64| {
+            let m = HeapMem::new(64);
+            layout.write(&m, 7, 5, user);
+            m.store(Word::at(8 * word), m.load(Word::at(8 * word)) ^ change);
+            layout.check(&m, Some(5))
+        };
+        assert_eq!(said(0, 0).unwrap(), 7);
+        assert!(matches!(said(0, 1), Err(Error::NotAnArena(_))));
+        assert!(matches!(said(2, 1), Err(Error::NotAnArena(why)) if why.contains("boot")));
+        assert!(matches!(said(3, 1), Err(Error::NotAnArena(why)) if why.contains("user")));
+        for (i, (what, ours)) in (8..).zip(layout.fields()) {
+            let refused = said(i, 1);
+            let is_named = |w: &&str, t: u64, o: u64| (*w, t, o) == (what, ours ^ 1, ours);
+            assert!(
+                matches!(&refused, Err(Error::Version { what, theirs, ours }) if is_named(what, *theirs, *ours)),
+                "{what}: {refused:?}"
+            );
+        }
     }
 }

@@ -6,6 +6,8 @@
 
 pub(crate) mod alloc;
 mod contracts;
+#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
+pub(crate) mod fuzz;
 mod layout;
 pub(crate) mod messages;
 mod recovery;

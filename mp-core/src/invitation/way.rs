@@ -65,7 +65,7 @@ pub fn invite_holder(envelope: Envelope) -> Result<(Invitation, OwnedFd), Unsent
         Err(error) => return Err((error, Some(envelope))),
     };
     let promise = Promise::new(envelope);
-    let packet = [&MAGIC[..], &VERSION.to_le_bytes(), &promise.ticket().to_bytes()].concat();
+    let packet = packet_of(promise.ticket());
     match socket::send(ours.as_fd(), &packet, Some(file)) {
         Ok(()) => Ok((Invitation::new(ours, promise), theirs)),
         Err(errno) => Err((os("sending an invitation")(errno), promise.take_back())),
@@ -122,18 +122,7 @@ pub fn accept_held(socket: OwnedFd) -> Result<Envelope> {
         Ok((0, _)) => return Err(none(&format!("{TAKEN}; and the one that invited is gone"))),
         other => other.map_err(os("receiving an invitation"))?,
     };
-    let (magic, rest) = packet.split_at(MAGIC.len());
-    let (version, ticket) = rest.split_at(4);
-    let version = version.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
-    if got < MAGIC.len() + 4 || magic != MAGIC {
-        return Err(none("what came is none, or was cut off"));
-    }
-    if version != u64::from(VERSION) {
-        let (what, ours) = ("the version of an invitation", u64::from(VERSION));
-        return Err(Error::Version { what, theirs: version, ours });
-    }
-    let ticket = Ticket::from_bytes(ticket).filter(|_| got == PACKET);
-    let ticket = ticket.ok_or_else(|| none("it was cut off"))?;
+    let ticket = read_packet(&packet, got)?;
     let file = file.ok_or_else(|| {
         none("the arena's file did not come with it: this process may have no descriptor to spare (RLIMIT_NOFILE)")
     })?;
@@ -148,6 +137,27 @@ pub fn accept_held(socket: OwnedFd) -> Result<Envelope> {
         _ = socket::send(socket, &[1], None);
     }
     Ok(envelope)
+}
+
+/// The bytes of an invitation.
+fn packet_of(ticket: Ticket) -> Vec<u8> {
+    [&MAGIC[..], &VERSION.to_le_bytes(), &ticket.to_bytes()].concat()
+}
+
+/// What a packet says, of which `got` bytes came.
+fn read_packet(packet: &[u8; PACKET], got: usize) -> Result<Ticket> {
+    let (magic, rest) = packet.split_at(MAGIC.len());
+    let (version, ticket) = rest.split_at(4);
+    let version = version.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+    if got < MAGIC.len() + 4 || magic != MAGIC {
+        return Err(none("what came is none, or was cut off"));
+    }
+    if version != u64::from(VERSION) && !mutant!("invitation.version-not-compared") {
+        let (what, ours) = ("the version of an invitation", u64::from(VERSION));
+        return Err(Error::Version { what, theirs: version, ours });
+    }
+    let ticket = Ticket::from_bytes(ticket).filter(|_| got == PACKET);
+    ticket.ok_or_else(|| none("it was cut off"))
 }
 
 const TAKEN: &str = "another process has accepted it, or was about to: each invitation is for one process. For another one, \
@@ -191,10 +201,18 @@ impl Place {
             return Err(Error::Version { what: "the format of MP_INVITATION", theirs, ours: FORMAT });
         }
         let (fd, maker) = rest.split_once(':').ok_or_else(malformed)?;
-        let fd = fd.parse().ok().filter(|fd| *fd >= 0).ok_or_else(malformed)?;
+        let fd = fd
+            .parse()
+            .ok()
+            .filter(|fd| *fd >= 0 || mutant!("invitation.place-not-checked"))
+            .ok_or_else(malformed)?;
         Ok(Self { fd, maker: maker.parse().map_err(|_| malformed())? })
     }
 }
+
+#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
+#[path = "fuzz.rs"]
+pub(crate) mod fuzz;
 
 #[cfg(test)]
 mod tests {

@@ -43,6 +43,20 @@ fn is_end(left: u16) -> bool {
     left == 0 || crate::sys::stack::left().is_some_and(|(rest, all)| rest < RESERVE.min(all / 4))
 }
 
+/// Whether this thread's stack has room for a message in what is written or read of another one.
+#[cold]
+#[inline(never)]
+pub(super) fn room() -> Result<()> {
+    if !is_end(MAX_NESTING) || mutant!("codec.nested.stack-not-looked-at") {
+        return Ok(());
+    }
+    let (rest, all) = crate::sys::stack::left().unwrap_or_default();
+    Err(Error::LimitExceeded(format!(
+        "messages are nested: a value sends or receives another one while it is written or read, and that one does so, until {rest} of \
+         the {all} bytes of this thread's stack are left: send the inner one before or after the outer one"
+    )))
+}
+
 /// A level that was entered; dropped, it is left. For messages that are made of messages.
 #[derive(Debug)]
 #[must_use = "the level is left when this is dropped"]

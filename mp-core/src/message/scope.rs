@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::thread::LocalKey;
 
-use super::{Arrived, Attached, Error, Incoming, Outgoing, Result};
+use super::{Arrived, Attached, Error, Incoming, Outgoing, Result, level};
 
 thread_local! {
     static ATTACHED: Cell<Option<Box<Attached>>> = const { Cell::new(None) };
@@ -43,20 +43,35 @@ impl<T: 'static> Drop for Scope<T> {
     }
 }
 
+impl<T> Scope<T> {
+    /// A value that sends or receives messages while it is written or read may do so without an end: each of them begins its
+    /// levels anew, so that the stack alone says how many there can be.
+    #[inline]
+    fn has_room(&self) -> Result<()> {
+        if self.before.is_some() { level::room() } else { Ok(()) }
+    }
+}
+
 /// Calls `f` with the bytes of `out` while serde values can attach to it.
+///
+/// # Errors
+/// [`Error::LimitExceeded`] in a message that is written while another one is, if this thread's stack is nearly used up.
 #[inline]
-pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R> {
     let scope = Scope::enter(&ATTACHED, out.attached.take().unwrap_or_default());
-    let result = f(&mut out.bytes);
+    let result = scope.has_room().map(|()| f(&mut out.bytes));
     out.attached = scope.leave();
     result
 }
 
 /// Calls `f` with the bytes of `inc` while serde values can take its attachments.
+///
+/// # Errors
+/// [`Error::LimitExceeded`] in a message that is read while another one is, if this thread's stack is nearly used up.
 #[inline]
-pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> R {
+pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
     let scope = Scope::enter(&ARRIVED, inc.arrived.take().unwrap_or_default());
-    let result = f(inc.rest());
+    let result = scope.has_room().map(|()| f(inc.rest()));
     inc.arrived = scope.leave();
     result
 }

@@ -1,5 +1,7 @@
 //! What a thread that waits for a lock says of itself: two words with fields, beside the time since when it waits.
 
+use serde::{Deserialize, Serialize};
+
 use crate::mem::Word;
 use crate::words::bits;
 
@@ -48,7 +50,7 @@ impl WaitMark {
 }
 
 /// As what a lock is wanted, or held.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LockKind {
     /// A `Lock`.

@@ -16,6 +16,8 @@ use crate::ring::{PutEnd, Ticket};
 const MOST: u32 = 64;
 
 /// Why not all values were put. Nothing is lost: what was not put is in here.
+///
+/// It can't be sent, since the iterator in it can't: send its [`error`](Self::error).
 #[non_exhaustive]
 pub struct PutManyError<T, I> {
     /// How many were put before.

@@ -84,6 +84,8 @@ pub use put::{Advance, Put, PutEnd};
 pub use settle::{Settle, Settled, Surroundings};
 pub(crate) use slot::Standing;
 pub use slot::{Content, Slot, SlotState, Ticket};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use small::small_words;
 pub use small::{Enclose, PutSmall, Small};
 
 #[cfg(doc)]

@@ -90,6 +90,13 @@ impl Small {
     }
 }
 
+/// The words of a slot in this lap, with a message or none.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn small_words(message: Option<Small>, lap: u64) -> [u64; 2] {
+    let empty = [Slot { lap, state: SlotState::Empty }.pack(), 0];
+    message.map_or(empty, |message| message.slot(lap))
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Tail,

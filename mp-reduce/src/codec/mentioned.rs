@@ -168,7 +168,7 @@ pub(super) fn begin(value: &[u8]) -> std::result::Result<&[u8], Bad> {
 #[inline(never)]
 fn note<'a>(value: &'a [u8], count: usize, mut rest: &'a [u8]) -> std::result::Result<&'a [u8], Bad> {
     // Each has its length at least.
-    if count > rest.len() {
+    if count > rest.len() && !mp_core::mutant!("codec.parts.count-not-compared") {
         return Err(too_short());
     }
     let mut found = Vec::with_capacity(count);

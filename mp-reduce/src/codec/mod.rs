@@ -103,7 +103,7 @@ impl Codec for MessagePack {
         inc.advance(head);
         let read =
             |bytes: &[u8]| level::whole(|left| read::from_slice(mentioned::begin(&bytes[..len])?, left));
-        let value = scope::with_incoming(inc, read);
+        let value = scope::with_incoming(inc, read)?;
         inc.advance(len);
         value.map_err(|e| undecodable::<T>(&e, inc.whole()))
     }
@@ -164,7 +164,7 @@ fn write<T: Serialize + ?Sized>(
             _ => drop(bytes.splice(start + 1..start + 1, len.to_le_bytes())),
         }
         Ok(())
-    })
+    })?
 }
 
 /// Whether these bytes can be read as `T`. serde can't read numbers of 128 bits where it buffers values, in any format, and

@@ -10,6 +10,7 @@ mod random_shapes;
 mod self_describing;
 mod shape;
 mod undecodable;
+mod unfaithful;
 
 use std::fmt::Debug;
 

@@ -9,8 +9,15 @@ use serde::{Deserialize, Serialize};
 
 /// In a thread with a stack of the default size.
 fn in_a_thread<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
-    std::thread::Builder::new().stack_size(2 << 20).spawn(f).unwrap().join().unwrap()
+    in_a_thread_of(2 << 20, f)
 }
+
+fn in_a_thread_of<R: Send + 'static>(stack: usize, f: impl FnOnce() -> R + Send + 'static) -> R {
+    std::thread::Builder::new().stack_size(stack).spawn(f).unwrap().join().unwrap()
+}
+
+/// Stacks on which what is nested far too deeply is refused: the default, and a small one.
+const STACKS: [usize; 2] = [2 << 20, 256 << 10];
 
 /// Each depth up to `most` either arrives, or comes back; and the first that comes back does so for being too
 /// deep. At least `at_least` levels arrive.
@@ -226,15 +233,17 @@ const VERY_DEEP: usize = 100_000;
 /// It comes back to its sender, whole. `inner` takes apart what is dropped recursively else, for which no stack is enough either.
 #[track_caller]
 fn is_refused<T: Message + Send>(deep: fn() -> T, inner: fn(T) -> Option<T>) {
-    in_a_thread(move || {
-        let Err(error) = pack(deep()) else { panic!("it was put") };
-        assert!(error.to_string().contains("nested"), "{error}");
-        let (mut rest, mut levels) = (inner(error.value), 0);
-        while let Some(value) = rest {
-            (rest, levels) = (inner(value), levels + 1);
-        }
-        assert_eq!(levels, VERY_DEEP);
-    });
+    for stack in STACKS {
+        in_a_thread_of(stack, move || {
+            let Err(error) = pack(deep()) else { panic!("it was put") };
+            assert!(error.to_string().contains("nested"), "{error}");
+            let (mut rest, mut levels) = (inner(error.value), 0);
+            while let Some(value) = rest {
+                (rest, levels) = (inner(value), levels + 1);
+            }
+            assert_eq!(levels, VERY_DEEP);
+        });
+    }
 }
 
 #[test]
@@ -271,13 +280,16 @@ fn node(children: Vec<Derived>) -> Derived {
 /// What these bytes are read as, by a thread with a stack of the default size: an error that says why.
 #[track_caller]
 fn is_not_read<T: Message + Send>(bytes: Vec<u8>) {
-    in_a_thread(move || {
-        let Err(error) = mp_reduce::from_bytes::<T>(bytes, mp_reduce::TypeFingerprint::<T>::new().get())
-        else {
-            panic!("it was read as {}", std::any::type_name::<T>())
-        };
-        assert!(error.to_string().contains("nested"), "{}: {error}", std::any::type_name::<T>());
-    });
+    for stack in STACKS {
+        let bytes = bytes.clone();
+        in_a_thread_of(stack, move || {
+            let Err(error) = mp_reduce::from_bytes::<T>(bytes, mp_reduce::TypeFingerprint::<T>::new().get())
+            else {
+                panic!("it was read as {}", std::any::type_name::<T>())
+            };
+            assert!(error.to_string().contains("nested"), "{}: {error}", std::any::type_name::<T>());
+        });
+    }
 }
 
 /// A value of MessagePack as it is in a message: behind its length.

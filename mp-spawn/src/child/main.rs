@@ -229,7 +229,8 @@ fn receive(socket: &OwnedFd) -> io::Result<Duty> {
                 return Ok(Duty::Work(files, changes, Box::new(start), FromParent { bytes: payload }));
             }
             Kind::Serve => {
-                let serve = rmp_serde::from_slice(&payload).map_err(|error| malformed(&error.to_string()))?;
+                let serve = crate::protocol::message::unpack(&payload)
+                    .map_err(|error| malformed(&error.to_string()))?;
                 return Ok(Duty::Serve(serve, source.take_fds()));
             }
             Kind::Hello

@@ -247,6 +247,19 @@ impl Crash {
     }
 }
 
+/// More levels than any of these has in itself. A reader skips what it does not know, and has a stack to do that on, which a
+/// child must not be able to use up.
+const NESTED: usize = 24;
+
+/// What is in a frame, but for those that children read.
+pub(crate) fn unpack<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, rmp_serde::decode::Error> {
+    let mut reader = rmp_serde::Deserializer::from_read_ref(payload);
+    if !mp_core::mutant!("spawn.frame.depth-not-limited") {
+        reader.set_max_depth(NESTED);
+    }
+    T::deserialize(&mut reader)
+}
+
 /// What a child tells its parent.
 #[derive(Debug)]
 pub(crate) enum FromChild {
@@ -267,9 +280,9 @@ impl FromChild {
                 .map(FromChild::Hello)
                 .ok_or_else(|| "malformed Hello frame".to_string()),
             Kind::Done => Ok(FromChild::Report(Report::Done)),
-            Kind::Joined => rmp_serde::from_slice(&frame.payload).map(FromChild::Joined).map_err(malformed),
-            Kind::Panic => rmp_serde::from_slice(&frame.payload).map(FromChild::Panic).map_err(malformed),
-            Kind::Report => rmp_serde::from_slice(&frame.payload).map(FromChild::Report).map_err(malformed),
+            Kind::Joined => unpack(&frame.payload).map(FromChild::Joined).map_err(malformed),
+            Kind::Panic => unpack(&frame.payload).map(FromChild::Panic).map_err(malformed),
+            Kind::Report => unpack(&frame.payload).map(FromChild::Report).map_err(malformed),
             Kind::Crash => Crash::from_bytes(&frame.payload)
                 .map(FromChild::Crash)
                 .ok_or_else(|| "malformed Crash frame".to_string()),

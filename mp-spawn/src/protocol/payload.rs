@@ -43,7 +43,7 @@ const MOST_PLAIN: usize = 2 << 10;
 /// The first byte of what a child gets, if its arguments follow.
 const PLAIN: u8 = 0;
 /// The first byte of what a child gets, if a ticket for them follows.
-const TICKET: u8 = 1;
+pub(crate) const TICKET: u8 = 1;
 /// The first byte of what a child gets, if its arguments follow and it has settings to take over.
 const PLAIN_WITH_SETTINGS: u8 = 2;
 

@@ -45,7 +45,7 @@ impl Settings {
         })
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn example() -> Settings {
         Settings {
             method: 1,

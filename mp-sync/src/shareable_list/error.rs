@@ -4,8 +4,10 @@ use std::fmt;
 
 use mp_core::Error;
 use mp_core::LockError;
+use serde::{Deserialize, Serialize};
 
 /// Why a [`ShareableList`](crate::ShareableList) could not do something.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ListError {
     /// There is no such slot.

@@ -1,6 +1,8 @@
 //! A list of numbers and short texts that several processes share.
 
 mod error;
+#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
+pub(crate) mod fuzz;
 mod item;
 mod place;
 mod slots;

@@ -105,10 +105,15 @@ impl<M: Mode<Keep = Storage>> Raw<M> {
         let Handle { what, view, storage } = handle;
         let mut keep = Storage::received(inc.take(what.attachment(), grant(access, dtype))?);
         match view.end().and_then(|end| end.checked_mul(dtype.size())) {
-            Some(end) if end <= keep.len() => keep.ends_at(end, storage)?,
+            Some(end) if end <= keep.len() || mp_core::mutant!("handle.view-not-within") => {
+                keep.ends_at(end, storage)?;
+            }
             _ => return Err(view.beyond(keep.len() / dtype.size())),
         }
-        if access == Access::Exclusive && !view.is_injective() {
+        if access == Access::Exclusive
+            && !view.is_injective()
+            && !mp_core::mutant!("handle.overlap-not-refused")
+        {
             return Err(overlaps(&view));
         }
         Ok(Self { keep, view, grad: Grad::from_wire(what.requires()) })
@@ -168,4 +173,32 @@ impl<M: Sendable> Raw<M> {
 fn beyond(view: &View, dtype: DType, bytes: usize) -> Option<NonZero<u64>> {
     let end = view.end().and_then(|end| end.checked_mul(dtype.size()));
     if end == Some(bytes) { None } else { NonZero::new(bytes as u64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use mp_core::message::Outgoing;
+
+    use super::*;
+    use crate::Tensor;
+    use crate::tensor::mode::Frozen;
+
+    /// The bytes of a message can say anything of a tensor that is attached to it.
+    #[test]
+    fn a_view_beyond_what_is_attached_is_refused() {
+        let received = |elements: usize| {
+            let t = Tensor::full([6], 1.5_f32).unwrap().freeze();
+            let mut out = Outgoing::default();
+            let what = t.raw.send(out.attached(), DType::F32).unwrap().what;
+            let view = Arc::new(View::from_parts(0, &[elements], &[1], usize::MAX).unwrap());
+            let handle = Handle { what, view, storage: None };
+            let mut inc = out.into_incoming();
+            Raw::<Frozen>::receive(inc.arrived(), handle, Access::Frozen, DType::F32).map(drop)
+        };
+        received(6).unwrap();
+        for beyond in [1 << 20, 1 << 40] {
+            let refused = received(beyond);
+            assert!(matches!(refused, Err(Error::OutOfBounds(_))), "{beyond}: {refused:?}");
+        }
+    }
 }

@@ -132,7 +132,10 @@ impl Handle {
         let (wide, strided) = (flags & WIDE != 0, flags & STRIDED != 0);
         let count = 1 + rank * if strided { 2 } else { 1 };
         let known = flags & !(RANK | GRAD | WIDE | STRIDED) == 0 && rank <= MAX_RANK;
-        if !known || numbers.len() != count * if wide { 8 } else { 4 } {
+        let len = count * if wide { 8 } else { 4 };
+        let is_whole =
+            numbers.len() == len || numbers.len() > len && mp_core::mutant!("handle.rest-not-refused");
+        if !known || !is_whole {
             return Err(malformed());
         }
         let view = match same(numbers, flags) {

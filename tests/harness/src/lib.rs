@@ -1,6 +1,8 @@
 //! What all tests with real processes share, in every crate: deadlines, signals, the states of processes. Nothing of ours is
 //! used here, so that the tests of each crate can use it.
 
+pub mod hostile;
+
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};

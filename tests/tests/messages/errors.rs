@@ -4,15 +4,19 @@
 use std::error::Error as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mp::connection::RecvIntoError;
+use mp::list::ListError;
+use mp::manager::{CallError, ManagerError};
 use mp::message::{ErrorChain, Message, MessageError, Undecodable, pack, unpack};
 use mp::process::{ExitDetail, ExitStatus, GaveUp, ProcessStatus, Signal};
 use mp::queue::TypeRefusal;
-use mp::sync::{AcquireError, BarrierError};
+use mp::queue::broadcast::RecvError;
+use mp::sync::{AcquireError, BarrierError, Deadlock};
 use mp::{
-    DType, Error, GetError, Pool, PutError, Queue, SharedMemory, SpawnError, StartMethod, TaskError, Tensor,
-    wait,
+    DType, Error, GetError, Lock, LockError, Manager, Pool, PutError, Queue, SharedMemory, SpawnError,
+    StartMethod, TaskError, Tensor, closure, wait,
 };
 use mp_tests::{DEADLINE, failure, one_process, travels};
 
@@ -164,6 +168,108 @@ fn those_of_locks() {
         vec![AcquireError::TooMany { limit: 3 }, AcquireError::NotKept, AcquireError::Failed(Error::Forked)]
     });
     arrive(|| vec![BarrierError::Broken, BarrierError::TimedOut { arrived: 1, parties: 3, missing: vec![] }]);
+    let (member, cycle) = (mp::Arena::current().unwrap().me().unwrap(), deadlock());
+    assert_eq!(cycle.steps.len(), 2, "{cycle}");
+    let of_lock = || {
+        vec![
+            LockError::OwnerDied { member, pid: 7 },
+            LockError::Held { holder: member, pid: 0 },
+            LockError::WouldDeadlock,
+            LockError::Deadlock(cycle.clone()),
+            LockError::Failed(Error::Os { what: "waiting for it", source: io(4) }),
+        ]
+    };
+    arrive(of_lock);
+    arrive(|| {
+        let of_list = vec![
+            ListError::NoSlot { slot: 3, len: 2 },
+            ListError::NoRoom { slot: 1, asked: 9, room: 8 },
+            ListError::Torn { slot: 1 },
+            ListError::NotText { slot: 0 },
+            ListError::Malformed("why".into()),
+            ListError::Held,
+            ListError::Failed(Error::Forked),
+        ];
+        of_list.into_iter().chain(of_lock().into_iter().map(ListError::Lock)).collect()
+    });
+}
+
+/// What one of two threads gets that wait for each other.
+fn deadlock() -> Box<Deadlock> {
+    let (a, b) = (Lock::new(0_u8).unwrap().named("a"), Lock::new(0_u8).unwrap());
+    let both_have_one = std::sync::Barrier::new(2);
+    let take = |first: &Lock<u8>, second: &Lock<u8>| {
+        let _first = first.lock().unwrap();
+        both_have_one.wait();
+        second.lock().map(drop).err()
+    };
+    let mut ends = std::thread::scope(|scope| {
+        let other = scope.spawn(|| take(&b, &a));
+        [take(&a, &b), other.join().unwrap()]
+    });
+    match ends.iter_mut().find_map(Option::take) {
+        Some(LockError::Deadlock(cycle)) => cycle,
+        other => panic!("no deadlock: {other:?}"),
+    }
+}
+
+#[test]
+fn those_of_broadcasts() {
+    arrive(|| {
+        vec![
+            RecvError::Lagged(u64::MAX),
+            RecvError::Closed,
+            RecvError::Empty,
+            RecvError::Interrupted,
+            RecvError::Failed(MessageError::Memory(Error::Os { what: "reading it", source: io(5) })),
+        ]
+    });
+}
+
+#[test]
+fn those_of_managers() {
+    let manager = Manager::start().unwrap();
+    let proxy = manager.create(|| 1_u8).unwrap();
+    // Each has a line of its own.
+    let raise = || proxy.call(closure!([] |_n: &mut u8| Err::<(), _>("no such file"))).unwrap_err();
+    let unreadable = || match Undecodable::of_value::<String>("a[3].b".into(), "why".into(), &[0xff; 100]) {
+        Error::Undecodable(undecodable) => Some(Arc::new(*undecodable)),
+        other => panic!("{other:?}"),
+    };
+    let gone = manager.create(|| 2_u8).unwrap();
+    gone.free().unwrap();
+    let CallError::Freed { call } = gone.call(closure!([] |n: &mut u8| *n)).unwrap_err() else {
+        panic!("it was freed")
+    };
+    let timeout = Duration::from_millis(1500);
+    arrive(|| {
+        vec![
+            raise(),
+            CallError::TimedOut { call, timeout, server: 7 },
+            CallError::Freed { call },
+            CallError::ServerGone { server: 7 },
+            CallError::OwnObject { call },
+            CallError::WrongType { call, found: "u16".into() },
+            CallError::Arguments { why: "why".into(), undecodable: None },
+            CallError::Arguments { why: "why".into(), undecodable: unreadable() },
+            CallError::Value { why: "why".into(), undecodable: unreadable() },
+            CallError::NoThread { why: "why".into() },
+            CallError::Interrupted,
+            CallError::Failed(MessageError::Memory(Error::Forked)),
+        ]
+    });
+    let arrived: CallError = unpack(pack(CallError::Freed { call }).unwrap()).unwrap();
+    assert!(matches!(arrived, CallError::Freed { call: there } if there == call), "{arrived}");
+    let processes = failure(&one_process(|_: usize, (): ()| Err::<(), _>("no such file"), ()));
+    arrive(|| {
+        vec![
+            ManagerError::Start(SpawnError::NotInitialised),
+            ManagerError::Server(processes.clone()),
+            ManagerError::Killed { server: 7, grace: timeout },
+            ManagerError::Failed(MessageError::Memory(Error::Forked)),
+        ]
+    });
+    manager.shutdown(DEADLINE).unwrap();
 }
 
 /// A process tells another how a third one failed, whatever has failed there.

@@ -106,7 +106,10 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("waits.", &[("mp-tests/waiting", "hangs::")]),
     ("spin.", &[("mp-core/lib", "arena::waiting")]),
-    ("invitation.", &[("mp-tests/invitations", ""), ("mp-tests/fork", "raw::a_copy_does_not")]),
+    (
+        "invitation.",
+        &[("mp-core/lib", "fuzz::"), ("mp-tests/invitations", ""), ("mp-tests/fork", "raw::a_copy_does_not")],
+    ),
     ("spawn.interrupt.", &[("mp-tests/waiting", "interrupts::")]),
     ("deadlock.", &[("mp-core/lib", "arena::waiting::deadlock"), ("mp-tests/sync", "deadlocks::")]),
     (
@@ -325,6 +328,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("locker.unread.", &[("mp-tests/descriptors", "unread::")]),
+    ("locker.parcel.", &[("mp-core/lib", "fuzz::")]),
     (
         "locker.",
         &[
@@ -369,6 +373,8 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-tests/messages", "buffers::"),
             ("mp-tests/messages", "shared::"),
             ("mp-tests/messages", "registered::"),
+            ("mp-reduce/lib", "fuzz::"),
+            ("mp-reduce/codec", ""),
         ],
     ),
     (
@@ -383,14 +389,32 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "arena.hold.",
         &[("mp-tests/queues", "deserted::"), ("mp-tests/queues", "deaths::"), ("mp-tests/queues", "waits::")],
     ),
+    (
+        "arena.attachment.",
+        &[
+            ("mp-core/lib", "arena::"),
+            ("mp-reduce/codec", ""),
+            ("mp-tests/messages", ""),
+            ("mp-tests/sync", ""),
+        ],
+    ),
     ("arena.exclusive.", &[("mp-core/lib", "arena::"), ("mp-tests/queues", "kinds::")]),
     ("region.", &[("mp-core/lib", "sys::")]),
+    ("layout.", &[("mp-core/lib", "arena::")]),
+    ("attach.", &[("mp-core/lib", "sys::"), ("mp-core/lib", "arena::")]),
+    ("directory.", &[("mp-core/lib", "sys::files::directory"), ("mp-tests/file_system", "")]),
+    ("inherited.", &[("mp-spawn/launching", ""), ("mp-tests/invitations", ""), ("mp-spawn/set_user_id", "")]),
+    ("structure.", &[("mp-core/lib", "structure::"), ("mp-core/handles", "")]),
+    ("handle.", &[("mp-tensor/lib", ""), ("mp-reduce/codec", ""), ("mp-tests/messages", "")]),
+    ("list.", &[("mp-sync/lib", "shareable_list::")]),
+    ("name.", &[("mp-core/lib", "fuzz::"), ("mp-tests/memory", "named::")]),
     ("queue.deserted.", &[("mp-tests/queues", "deserted::")]),
     ("gone.", &[("mp-core/loom_seats", "_a_queue_up"), ("mp-tests/queues", "deserted::")]),
     (
         "queue.connection.",
         &[
             ("mp-queue/lib", "connection"),
+            ("mp-queue/lib", "fuzz::"),
             ("mp-tests/sockets", "refusals::"),
             ("mp-tests/invitations", "sockets::"),
             ("mp-tests/sockets", ""),

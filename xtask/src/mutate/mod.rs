@@ -1,9 +1,9 @@
 //! `cargo xtask mutate`: switches on one mutation of the protocol code after the other, and looks which test
 //! finds it.
 //!
-//! A mutation is a `mutant!("area.what")` in the sources of a library. The page `docs/verification.md` lists which test finds
+//! A mutation is a `mutant!("area.what")` in the sources of a library. The list `docs/mutations.tsv` says which test finds
 //! which; that test is tried first, then all tests of its area ([`areas`]). A mutation that no test finds needs a reason on
-//! that page. `tidy` holds the page against the sources.
+//! the page `docs/verification.md`. `tidy` holds both against the sources.
 
 mod areas;
 mod page;

@@ -1,5 +1,5 @@
-//! The page that lists which test finds which mutation: reading it, checking it against the sources, writing
-//! it.
+//! The page about mutations, and the list of which test finds which: reading them, checking them against the sources, writing
+//! them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -10,7 +10,9 @@ use crate::tidy::{Finding, Tree};
 
 pub(super) const PAGE: &str = "docs/verification.md";
 
-const FOUND: &str = "| mutation | found by | test |";
+/// Which test finds which, a line each.
+const LIST: &str = "docs/mutations.tsv";
+const FOUND: &str = "mutation\tfound by\ttest";
 const SURVIVORS: &str = "| mutation | why no test finds it |";
 /// How a reason begins that is no proof.
 const HARD_TO_FIND: &str = "not harmless";
@@ -26,17 +28,17 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) fn load(tree: &Tree) -> Result<Self, String> {
-        let text = tree.text(PAGE).ok_or_else(|| format!("{PAGE} is missing"))?;
-        Self::read(text)
+        let text = |path| tree.text(path).ok_or_else(|| format!("{path} is missing"));
+        Self::read(text(PAGE)?, text(LIST)?)
     }
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn read(text: &str, list: &str) -> Result<Self, String> {
         let mut page = Self { text: text.to_owned(), found: BTreeMap::new(), survivors: BTreeMap::new() };
-        for cells in rows(text, FOUND)? {
-            let [name, suite, test] = cells.as_slice() else {
-                return Err(format!("{PAGE}: a row with {} cells", cells.len()));
+        for line in list.lines().skip(1) {
+            let [name, suite, test] = *line.split('\t').collect::<Vec<_>>() else {
+                return Err(format!("{LIST}: no name, suite and test: {line}"));
             };
-            page.found.insert(bare(name), Run::new(&bare(suite), "").of(bare(test)));
+            page.found.insert(name.to_owned(), Run::new(suite, "").of(test.to_owned()));
         }
         for cells in rows(text, SURVIVORS)? {
             if let [name, why] = cells.as_slice()
@@ -69,9 +71,11 @@ impl Page {
         likely.into_iter().map(|(_, run)| run).collect()
     }
 
-    /// Writes the page, with the tests that found the mutations now.
+    /// Writes page and list, with the tests that found the mutations now.
     pub(super) fn write(&self, all: usize) -> Result<(), String> {
-        fs::write(PAGE, self.render(all)).map_err(|e| format!("{PAGE}: {e}"))
+        let write = |path, text| fs::write(path, text).map_err(|e| format!("{path}: {e}"));
+        write(PAGE, self.render(all))?;
+        write(LIST, self.list())
     }
 
     /// How many have a reason that proves that no process notices them.
@@ -88,30 +92,15 @@ impl Page {
     }
 
     fn render(&self, all: usize) -> String {
-        let mut text = String::new();
-        let mut lines = self.text.lines();
-        while let Some(line) = lines.next() {
-            if line.starts_with(FIGURE) {
-                text += &self.figure(all);
-                continue;
-            }
-            text += &format!("{line}\n");
-            if line != FOUND {
-                continue;
-            }
-            text += "|---|---|---|\n";
-            for (name, run) in &self.found {
-                text += &format!("| `{name}` | `{}` | `{}` |\n", run.suite, run.filter);
-            }
-            // The old rows.
-            for rest in lines.by_ref() {
-                if !rest.starts_with('|') {
-                    text += &format!("{rest}\n");
-                    break;
-                }
-            }
-        }
-        text
+        let line = |line: &str| {
+            if line.starts_with(FIGURE) { self.figure(all) } else { format!("{line}\n") }
+        };
+        self.text.lines().map(line).collect()
+    }
+
+    fn list(&self) -> String {
+        let line = |(name, run): (&String, &Run)| format!("{name}\t{}\t{}\n", run.suite, run.filter);
+        format!("{FOUND}\n{}", self.found.iter().map(line).collect::<String>())
     }
 }
 
@@ -160,7 +149,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     for (name, run) in page.found.iter().filter(|(_, run)| !run.is_program()) {
         let test = run.filter.rsplit("::").next().unwrap_or_default();
         if !tree.has_function(test) {
-            findings.push(found(1, format!("{name}: there is no test {}", run.filter)));
+            findings.push(Finding::new(LIST, 1, format!("{name}: there is no test {}", run.filter)));
         }
     }
     if !page.text.contains(&page.figure(points.len())) {
@@ -173,27 +162,27 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "# Page\n\nMutations: 0; none.\n\n| mutation | found by | test |\n|---|---|---|\n\
-        | `a.old` | `mp-x/t` | `it_holds` |\n\nText.\n\n| mutation | why no test finds it |\n|---|---|\n| `a.c` | no need |\n";
+    const TEXT: &str = "# Page\n\nMutations: 0; none.\n\nText.\n\n| mutation | why no test finds it |\n|---|---|\n| `a.c` | no need |\n";
+    const FOUND_ONE: &str = "mutation\tfound by\ttest\na.old\tmp-x/t\tit_holds\n";
 
     #[test]
     fn what_was_found_is_written_and_the_rest_stays() {
-        let mut page = Page::read(TEXT).unwrap();
+        let mut page = Page::read(TEXT, FOUND_ONE).unwrap();
         assert_eq!(page.survivors["a.c"], "no need");
+        assert_eq!(page.list(), FOUND_ONE);
         page.found.clear();
         page.found.insert("a.b".to_owned(), Run::new("mp-x/lib", "").of("m::it".to_owned()));
-        let text = page.render(3);
-        assert!(text.contains("| `a.b` | `mp-x/lib` | `m::it` |\n\nText.\n"), "{text}");
-        assert!(
-            text.contains("Mutations: 3; 1 are found, 1 have a reason below, 1 were not tried yet.\n")
-                && !text.contains("a.old")
-        );
-        assert_eq!(Page::read(&text).unwrap().found, page.found);
+        let (text, list) = (page.render(3), page.list());
+        assert!(list.ends_with("test\na.b\tmp-x/lib\tm::it\n"), "{list}");
+        let figure = "Mutations: 3; 1 are found, 1 have a reason below, 1 were not tried yet.\n";
+        assert_eq!(text, TEXT.replace("Mutations: 0; none.\n", figure));
+        assert_eq!(Page::read(&text, &list).unwrap().found, page.found);
+        assert!(Page::read(TEXT, "head\na.b mp-x/lib\n").is_err());
     }
 
     #[test]
     fn tests_that_found_the_like_are_tried_first() {
-        let mut page = Page::read(TEXT).unwrap();
+        let mut page = Page::read(TEXT, FOUND_ONE).unwrap();
         page.found.clear();
         for (name, test) in
             [("a.b.c", "near"), ("a.c", "often"), ("a.d", "often"), ("a.e", "once"), ("x.y", "far")]
@@ -207,7 +196,7 @@ mod tests {
     #[test]
     fn the_page_is_held_against_the_sources() {
         let source = "fn it_holds() { mutant!(\"a.b\"); mutant!(\"a.c\"); }\n";
-        let findings = check(&Tree::of(&[(PAGE, TEXT), ("mp-x/src/lib.rs", source)]));
+        let findings = check(&Tree::of(&[(PAGE, TEXT), (LIST, FOUND_ONE), ("mp-x/src/lib.rs", source)]));
         let all = format!("{findings:?}");
         for said in ["1 mutations were not tried yet, a.b is one", "no mutation a.old", "figures are old"] {
             assert!(all.contains(said), "{said}: {all}");

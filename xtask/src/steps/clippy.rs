@@ -17,5 +17,10 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
             ["clippy", "--manifest-path", "benches/Cargo.toml", "--all-targets", "--", "-D", "warnings"];
         session.run(&mut session.cargo(&words));
     }
+    if Path::new("fuzz/Cargo.toml").exists() {
+        // Without its feature `libfuzzer`, which takes a nightly compiler.
+        let words = ["clippy", "--manifest-path", "fuzz/Cargo.toml", "--all-targets", "--features", "inject"];
+        session.run(session.cargo(&words).args(["--", "-D", "warnings"]));
+    }
     session.outcome()
 }

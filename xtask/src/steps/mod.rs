@@ -48,6 +48,11 @@ pub(crate) const LONG: &[Step] = &[
     },
     Step { name: "every", what: "deaths at every access, and the longest models", run: every },
     Step { name: "one-strategy", what: "tests built with one sharing strategy alone", run: alone::long },
+    Step {
+        name: "fuzz",
+        what: "20 seconds of hostile bytes for every parser; planted mistakes",
+        run: crate::fuzz::step,
+    },
     Step { name: "long-torture", what: "300 seconds of random kills and stops", run: crate::torture::long },
 ];
 
@@ -67,8 +72,10 @@ fn fmt(session: &mut Session) -> Outcome {
         return Outcome::Skipped(reason);
     }
     session.run(&mut session.cargo(&["fmt", "--all", "--check"]));
-    if std::path::Path::new("benches/Cargo.toml").exists() {
-        session.run(&mut session.cargo(&["fmt", "--manifest-path", "benches/Cargo.toml", "--check"]));
+    for manifest in ["benches/Cargo.toml", "fuzz/Cargo.toml"] {
+        if std::path::Path::new(manifest).exists() {
+            session.run(&mut session.cargo(&["fmt", "--manifest-path", manifest, "--check"]));
+        }
     }
     session.outcome()
 }

@@ -62,7 +62,7 @@ fn unsafety(tree: &Tree) -> Vec<Finding> {
 }
 
 fn atomics(file: &File, findings: &mut Vec<Finding>) {
-    let free = ["tests", "benches", "xtask"].iter().any(|folder| file.under(folder));
+    let free = ["tests", "benches", "fuzz", "xtask"].iter().any(|folder| file.under(folder));
     if free || file.path.ends_with("/src/sync.rs") {
         return;
     }

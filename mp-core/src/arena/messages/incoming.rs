@@ -37,11 +37,17 @@ impl AsRef<[u8]> for Buffer {
 struct Given {
     hold: Option<Hold>,
     grant: Grant,
+    /// How often it was read as a buffer.
+    reads: u8,
 }
+
+/// How often a buffer can be read. A writer mentions each once, and what is read is read once more for the error of a message that
+/// can't be: a few bytes that mention one again and again would make the reader copy it each time.
+const MOST_READS: u8 = 8;
 
 impl From<AttachRequest> for Given {
     fn from(a: AttachRequest) -> Self {
-        Self { hold: Some(a.hold), grant: a.grant }
+        Self { hold: Some(a.hold), grant: a.grant, reads: 0 }
     }
 }
 
@@ -113,9 +119,16 @@ impl Arrived {
     /// What [`Attached::attach_buffer`](crate::message::Attached::attach_buffer) attached under this number: its first `len` bytes.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when there is no such attachment, it was attached as something else, or has fewer bytes.
+    /// [`Error::Malformed`] when there is no such attachment, it was attached as something else, has fewer bytes, or is mentioned
+    /// again and again.
     pub fn buffer(&mut self, attachment: u32, len: u64) -> Result<Buffer> {
         let hold = self.take(attachment, BUFFER)?;
+        if let Some(given) = self.list.get_mut(attachment as usize) {
+            if given.reads == MOST_READS && !mutant!("arena.buffer.reads-not-counted") {
+                return Err(wrong(attachment, "is a buffer that is mentioned again and again"));
+            }
+            given.reads = given.reads.saturating_add(1);
+        }
         let (at, room) = hold.memory();
         if len > room && !mutant!("arena.buffer.length-not-compared") {
             return Err(wrong(
@@ -180,7 +193,7 @@ impl Arrived {
     pub fn take(&mut self, attachment: u32, grant: Grant) -> Result<Hold> {
         let wrong = |why: &str| wrong(attachment, why);
         let given = self.list.get_mut(attachment as usize).ok_or_else(|| wrong("does not exist"))?;
-        if given.grant != grant {
+        if given.grant != grant && !mutant!("arena.attachment.grant-not-compared") {
             return Err(given.differs(attachment, grant));
         }
         if grant.access() != Access::Exclusive {

@@ -13,6 +13,8 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::arena::layout::control;
 use crate::arena::waiting::block_on::Wait;
 use crate::arena::waiting::waits::table::name_of;
@@ -38,7 +40,7 @@ use crate::words::{BlockId, LockKind, Member, WaitGoal, WaitMark, WaitState};
 /// | a process dies | no cycle leads through it: its locks are adopted, which is `OwnerDied` |
 /// | costs | nothing where a lock is had within 100 ms; then some microseconds each 100 ms, in the thread that waits |
 /// | off | [`Arena::set_deadlock_detection`], or `MP_DEADLOCK=off` in the environment of a process |
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Deadlock {
     /// The threads; the one that has got the error first.
@@ -46,7 +48,7 @@ pub struct Deadlock {
 }
 
 /// A thread of a [`Deadlock`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeadlockStep {
     /// Its process.

@@ -9,6 +9,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+
 use crate::arena::waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
 use crate::arena::waiting::deadlock::{Deadlock, LockWait};
 use crate::arena::waiting::waits::{Call, On, Subject};
@@ -21,6 +23,9 @@ use crate::sys::{futex, identity};
 use crate::words::{BlockId, LockKind, Member, WaitGoal};
 
 /// Why something that is locked could not be had.
+///
+/// It can be sent, as [`Error`] can.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LockError {
     /// A process died while it held the lock: what it was changing may be half changed. It is unlocked again.

@@ -92,7 +92,7 @@ impl Directory {
         };
         let stat = rustix::fs::fstat(&fd).map_err(|e| fail("fstat", e.into()))?;
         let (uid, mode) = (memory::user(), stat.st_mode & 0o777);
-        if stat.st_uid != uid || mode != 0o700 {
+        if (stat.st_uid != uid || mode != 0o700) && !mutant!("directory.mode-not-compared") {
             let found = format!("its owner is {} and its mode {mode:o}; {uid} and 700 needed", stat.st_uid);
             return Err(fail("it is not this user's alone", io::Error::other(found)));
         }
@@ -161,7 +161,9 @@ impl Directory {
         }
         let stat = rustix::fs::fstat(&fd).map_err(self.fail("fstat of a file in it"))?;
         // Mapped and shorter than the arena says, it would be a SIGBUS.
-        if stat.st_uid != memory::user() || (stat.st_size as u64) < len {
+        if stat.st_uid != memory::user()
+            || (stat.st_size as u64) < len && !mutant!("directory.length-not-compared")
+        {
             return Err(self.fail("a file in it was cut off, or is another user's")(Errno::STALE));
         }
         Ok(fd)
@@ -356,4 +358,24 @@ pub(crate) fn process_namespace() -> u64 {
 /// Gives up the lock by which this process holds a file.
 pub(crate) fn let_go(fd: BorrowedFd<'_>) {
     _ = rustix::fs::flock(fd, FlockOperation::Unlock);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It would be a SIGBUS.
+    #[test]
+    #[cfg_attr(miri, ignore = "makes files")]
+    fn a_file_that_was_cut_off_is_refused() {
+        let parent = std::env::temp_dir().join(format!("mp-cut-off-{}", std::process::id()));
+        fs::create_dir(&parent).unwrap();
+        let directory = Directory::make(&parent).unwrap();
+        let (file, len) = directory.create(7, 1 << 20, 1 << 20).unwrap();
+        assert!(directory.open_file(7, len).is_ok());
+        rustix::fs::ftruncate(&file, len - 1).unwrap();
+        let refused = directory.open_file(7, len).unwrap_err().to_string();
+        assert!(refused.contains("cut off"), "{refused}");
+        fs::remove_dir_all(parent).unwrap();
+    }
 }

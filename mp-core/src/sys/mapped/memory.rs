@@ -31,7 +31,7 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
 pub(crate) fn verify_sealed(fd: BorrowedFd<'_>) -> Result<u64> {
     let seals = rustix::fs::fcntl_get_seals(fd)
         .map_err(|e| Error::NotAnArena(format!("the file descriptor is no memfd: {e}")))?;
-    if !seals.contains(SealFlags::SHRINK) {
+    if !seals.contains(SealFlags::SHRINK) && !mutant!("attach.seals-not-asked") {
         return Err(Error::NotAnArena("the memfd is not sealed against shrinking".into()));
     }
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of an arena"))?;
@@ -152,4 +152,22 @@ pub(crate) fn user() -> u32 {
 /// Milliseconds of a clock that all processes of the machine share.
 pub(crate) fn monotonic_ms() -> u64 {
     crate::sys::monotonic().as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes files")]
+    fn a_file_that_can_be_cut_off_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let open = rustix::fs::memfd_create("mp-open", flags).unwrap();
+        rustix::fs::ftruncate(&open, 4096).unwrap();
+        let refused = verify_sealed(open.as_fd());
+        assert!(matches!(&refused, Err(Error::NotAnArena(why)) if why.contains("sealed")), "{refused:?}");
+        assert_eq!(verify_sealed(create("mp-sealed", 4096).unwrap().as_fd()).unwrap(), 4096);
+    }
 }

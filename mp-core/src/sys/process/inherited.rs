@@ -34,12 +34,12 @@ pub unsafe fn adopt(number: RawFd, maker: u32) -> io::Result<OwnedFd> {
     let socket = unsafe { BorrowedFd::borrow_raw(number) };
     let peer = peer::of(socket)?;
     rustix::io::fcntl_setfd(socket, FdFlags::CLOEXEC)?;
-    if peer.pid != maker {
+    if peer.pid != maker && !mutant!("inherited.maker-not-compared") {
         return Err(Errno::NOTCONN.into());
     }
     // Both of them: a user that runs with the effective user of another one must not control that one's processes.
     let own = [rustix::process::getuid(), rustix::process::geteuid()].map(|user| user.as_raw());
-    if own.iter().any(|own| *own != peer.uid) {
+    if own.iter().any(|own| *own != peer.uid) && !mutant!("inherited.user-not-compared") {
         return Err(stranger(peer.uid, own));
     }
     // SAFETY: the file is open, for the calls above succeeded, and it is this process's to own: the maker left it to this

@@ -135,12 +135,12 @@ impl Reader {
             let (name, limit) = if is_note { (0, LONGEST_NOTE) } else { (usize::from(name), limit) };
             let n = if self.have < HEAD {
                 read(fd, &mut self.head[self.have..])
-            } else if len > limit {
+            } else if len > limit && !mutant!("queue.connection.length-not-compared") {
                 let why = format!(
                     "a message of {len} bytes arrives, and {limit} is the limit here (SocketOptions::max_message)"
                 );
                 return Err(self.end(fd, mp_core::Error::LimitExceeded(why)));
-            } else if name > LONGEST {
+            } else if name > LONGEST && !mutant!("queue.connection.name-length-not-compared") {
                 let why = format!(
                     "a message arrives whose type has a name of {name} bytes, and {LONGEST} is the limit"
                 );
@@ -368,24 +368,10 @@ impl Socket {
         }
     }
 
-    /// A value as it is sent.
-    fn frame<T: Message>(&self, value: &mut T) -> Result<Vec<u8>, Error> {
-        let bytes = to_bytes(value)?;
-        let len = length(bytes.len(), self.limit)?;
-        let (name_length, name) = sent_name::<T>();
-        let mut frame = Vec::with_capacity(HEAD + name.len() + bytes.len());
-        frame.extend_from_slice(&len.to_le_bytes());
-        frame.extend_from_slice(&TypeFingerprint::<T>::new().get().to_le_bytes());
-        frame.extend_from_slice(&name_length);
-        frame.extend_from_slice(name);
-        frame.extend_from_slice(&bytes);
-        Ok(frame)
-    }
-
     /// Sends a value. When the time is over, a message that was begun is sent on, by the next send or a
     /// [`Flusher`](super::outbox).
     pub(crate) fn send<T: Message>(self: &Arc<Self>, mut value: T, wait: Wait) -> Result<(), PutError<T>> {
-        let mut sending = match self.frame(&mut value) {
+        let mut sending = match frame_of(&mut value, self.limit) {
             Ok(frame) => Sending::new(self, frame),
             Err(error) => return Err(PutError::Failed { value, error }),
         };
@@ -411,7 +397,7 @@ impl Socket {
 
     /// As [`send`](Self::send), as a future. Dropped before the message is begun, it has sent nothing; after that, it sends it.
     pub(crate) async fn send_async<T: Message>(self: &Arc<Self>, mut value: T) -> Result<(), PutError<T>> {
-        let mut sending = match self.frame(&mut value) {
+        let mut sending = match frame_of(&mut value, self.limit) {
             Ok(frame) => Sending::new(self, frame),
             Err(error) => return Err(PutError::Failed { value, error }),
         };
@@ -472,6 +458,20 @@ impl Socket {
         }
         Err(error.into())
     }
+}
+
+/// A value as it is sent.
+pub(super) fn frame_of<T: Message>(value: &mut T, limit: usize) -> Result<Vec<u8>, Error> {
+    let bytes = to_bytes(value)?;
+    let len = length(bytes.len(), limit)?;
+    let (name_length, name) = sent_name::<T>();
+    let mut frame = Vec::with_capacity(HEAD + name.len() + bytes.len());
+    frame.extend_from_slice(&len.to_le_bytes());
+    frame.extend_from_slice(&TypeFingerprint::<T>::new().get().to_le_bytes());
+    frame.extend_from_slice(&name_length);
+    frame.extend_from_slice(name);
+    frame.extend_from_slice(&bytes);
+    Ok(frame)
 }
 
 /// A note: length, fingerprint, that it is one; the length of the expected type's name, that name, and that of the type which was sent.
@@ -543,6 +543,10 @@ fn length(len: usize, limit: usize) -> Result<u32, Error> {
         mp_core::Error::LimitExceeded(why).into()
     })
 }
+
+#[cfg(any(test, feature = "fuzz"))]
+#[path = "fuzz.rs"]
+pub(crate) mod fuzz;
 
 #[cfg(test)]
 mod tests {

@@ -28,7 +28,7 @@ use super::key::{self, Key, NONCE, PROOF, Said};
 use super::{Address, ConnectError};
 
 const MAGIC: &[u8; 8] = b"mp-sock\x07";
-const HELLO: usize = MAGIC.len() + 1 + NONCE;
+pub(super) const HELLO: usize = MAGIC.len() + 1 + NONCE;
 
 /// A connection in its handshake.
 pub(crate) struct Handshake {
@@ -62,6 +62,12 @@ pub(crate) struct Greeting {
 }
 
 impl Greeting {
+    /// One of which nothing has come.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(super) fn none_yet() -> Self {
+        Self { buffer: [0; HELLO], have: 0 }
+    }
+
     /// Reads what there is; whether it is all there, and as it should be.
     pub(crate) fn advance(&mut self, fd: BorrowedFd<'_>) -> Result<bool, ConnectError> {
         while self.have < HELLO {
@@ -92,11 +98,7 @@ impl Handshake {
             return Err(ConnectError::OtherUser { uid: peer.uid, pid: peer.pid });
         }
         let mine = key::nonce().map_err(failed)?;
-        let mut hello = [0; HELLO];
-        hello[..MAGIC.len()].copy_from_slice(MAGIC);
-        hello[MAGIC.len()] = u8::from(key.is_some());
-        hello[MAGIC.len() + 1..].copy_from_slice(&mine);
-        let left = match say(fd.as_fd(), &hello) {
+        let left = match say(fd.as_fd(), &hello(key.is_some(), &mine)) {
             // A client that closed before it was accepted: what it has sent is there.
             Err(ConnectError::Gone) if listener => true,
             said => {
@@ -154,7 +156,10 @@ impl Handshake {
             };
             let said = Said { listener: !self.listener, provers: &theirs, others: &self.mine };
             return match &self.key {
-                Some(key) if !key.is_proof(&said, &self.buffer[..PROOF]) => {
+                Some(key)
+                    if !key.is_proof(&said, &self.buffer[..PROOF])
+                        && !mp_core::mutant!("queue.connection.proof-not-compared") =>
+                {
                     Err(ConnectError::KeyMismatch { pid: self.peer.pid })
                 }
                 _ => Ok(true),
@@ -185,13 +190,22 @@ impl AsFd for Handshake {
     }
 }
 
+/// What a side says first.
+pub(super) fn hello(key: bool, mine: &[u8; NONCE]) -> [u8; HELLO] {
+    let mut hello = [0; HELLO];
+    hello[..MAGIC.len()].copy_from_slice(MAGIC);
+    hello[MAGIC.len()] = u8::from(key);
+    hello[MAGIC.len() + 1..].copy_from_slice(mine);
+    hello
+}
+
 /// The random bytes of a hello, if it is of this version, and has a key or none as this side has.
-fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE], ConnectError> {
+pub(super) fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE], ConnectError> {
     let (magic, rest) = hello.split_at(MAGIC.len());
-    if magic[..7] != MAGIC[..7] {
+    if magic[..7] != MAGIC[..7] && !mp_core::mutant!("queue.connection.hello-magic-ignored") {
         return Err(ConnectError::Incompatible("it said something else than hello"));
     }
-    if magic[7] != MAGIC[7] {
+    if magic[7] != MAGIC[7] && !mp_core::mutant!("queue.connection.hello-version-ignored") {
         return Err(ConnectError::Incompatible("it speaks another version"));
     }
     let has_key = match rest[0] {

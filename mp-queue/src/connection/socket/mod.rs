@@ -5,6 +5,8 @@ mod connecting;
 mod error;
 mod events;
 mod frame;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use frame::fuzz;
 mod handshake;
 mod invitation;
 mod key;

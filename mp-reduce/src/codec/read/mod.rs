@@ -76,7 +76,11 @@ struct Found<'de> {
 impl<'de> Reader<'de, '_> {
     #[inline]
     fn enter(&mut self) -> Result<(), Bad> {
-        if level::down(self.left) { Ok(()) } else { Err(too_deep(self.left)) }
+        if level::down(self.left) || mp_core::mutant!("codec.read.depth-not-limited") {
+            Ok(())
+        } else {
+            Err(too_deep(self.left))
+        }
     }
 
     #[inline]
@@ -138,7 +142,7 @@ impl<'de> Reader<'de, '_> {
 
     #[inline]
     fn sequence<V: Visitor<'de>>(&mut self, len: usize, visitor: V) -> Result<V::Value, Bad> {
-        if len > self.rest.len() {
+        if len > self.rest.len() && !mp_core::mutant!("codec.read.count-not-compared") {
             return Err(too_short());
         }
         self.enter()?;

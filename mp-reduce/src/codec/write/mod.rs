@@ -71,11 +71,10 @@ impl Writer<'_> {
     /// A first byte, and what follows it.
     #[inline]
     fn after<const N: usize>(&mut self, first: u8, bytes: [u8; N]) {
-        let at = self.to.len();
+        let mut all = [first; 9];
+        all[1..=N].copy_from_slice(&bytes);
         // At once, so that there is one look at the room that is left.
-        self.to.extend_from_slice(&[0; 9][..1 + N]);
-        self.to[at] = first;
-        self.to[at + 1..].copy_from_slice(&bytes);
+        self.to.extend_from_slice(&all[..=N]);
     }
 
     #[inline]
@@ -116,7 +115,11 @@ impl Writer<'_> {
     #[inline]
     fn text(&mut self, text: &str) -> Result<(), Bad> {
         match text.len() {
-            len @ 0..32 => self.byte(first::SHORT_STR | len as u8),
+            len @ 0..32 => {
+                // So that there is one look at the room for both.
+                self.to.reserve(1 + len);
+                self.byte(first::SHORT_STR | len as u8);
+            }
             len @ 32..256 => self.after(first::STR_8, [len as u8]),
             _ if self.attaches(What::Text, text.as_bytes()) => return Ok(()),
             len => self.long(first::STR_8 + 1, len)?,

@@ -362,7 +362,8 @@ impl Server {
                 if frame.kind != Kind::Answer {
                     return Err(format!("it sent a frame of kind {:?}", frame.kind).into());
                 }
-                return rmp_serde::from_slice(&frame.payload).map_err(|error| error.to_string().into());
+                return crate::protocol::message::unpack(&frame.payload)
+                    .map_err(|error| error.to_string().into());
             }
             let mut chunk = [MaybeUninit::<u8>::uninit(); 4096];
             match rustix::net::recv(&self.socket, &mut chunk, RecvFlags::DONTWAIT) {

@@ -109,6 +109,19 @@ where
         });
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+impl<F, A, R> Ranked<F, A, R>
+where
+    F: Fn(usize, A) -> R + Copy + Send + 'static,
+    A: Message,
+    R: IntoOutcome,
+{
+    /// Of this function.
+    pub(crate) fn described(_: F) -> &'static Desc<StartFn> {
+        Self::DESC
+    }
+}
+
 /// The description of the function `F`, which is called with arguments alone.
 pub(crate) struct Plain<F, A, R>(PhantomData<fn(F, A) -> R>);
 
@@ -225,7 +238,7 @@ impl FunctionRef {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzz"))]
 impl FunctionRef {
     /// Some reference.
     pub(crate) fn example() -> FunctionRef {
@@ -242,7 +255,9 @@ impl FunctionRef {
 /// The function that a reference names, verified.
 #[inline]
 pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static Desc<E>, FunctionError> {
-    let same_build = |object: &Object| object.is(&reference.object);
+    let same_build = |object: &Object| {
+        object.is(&reference.object) || mp_core::mutant!("spawn.function.build-not-compared")
+    };
     let place = |object: &Object| object.address_of(reference.offset, size_of::<Desc<E>>());
     let address = loaded_objects::find(same_build, place).ok_or_else(|| {
         let own = loaded_objects::own().and_then(Object::identity);
@@ -252,7 +267,9 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
         }
     })?;
     let address = address.ok_or(FunctionError::OutOfBounds)?;
-    if !address.is_multiple_of(align_of::<Desc<E>>()) {
+    if !address.is_multiple_of(align_of::<Desc<E>>())
+        && !mp_core::mutant!("spawn.function.alignment-not-asked")
+    {
         return Err(FunctionError::Misaligned);
     }
     let place: *const Desc<E> = ptr::with_exposed_provenance(address);
@@ -260,7 +277,7 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
     // with the magic number; any bytes are a `[u64; 2]`. They may be a mutable static of the program when the
     // reference is forged: hence volatile.
     let magic = unsafe { ptr::read_volatile(place.cast::<[u64; 2]>()) };
-    if magic != MAGIC {
+    if magic != MAGIC && !mp_core::mutant!("spawn.function.magic-not-compared") {
         return Err(FunctionError::NoFunction);
     }
     // SAFETY: what begins with the magic number is a `Desc`, of whichever copy of this crate, and the field lies within it;
@@ -275,7 +292,8 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
     // function a worker runs breaks the contract of `dlclose`.
     let head = unsafe { &*place.cast::<Head>() };
     // The fingerprint is a hash: should two functions have the same one, their names tell them apart.
-    let same = head.fingerprint() == reference.fingerprint
+    let same = (head.fingerprint() == reference.fingerprint
+        || mp_core::mutant!("spawn.function.types-not-compared"))
         && ((head.name)() == reference.name || mp_core::mutant!("spawn.function.name-not-compared"));
     if (head.kind)() != TypeId::of::<E>() || !same {
         return Err(FunctionError::OtherTypes { found: (head.name)().to_string() });
@@ -359,6 +377,14 @@ mod tests {
             matches!(&refusal, FunctionError::OtherTypes { found } if found.ends_with("one")),
             "{refusal:?}"
         );
+    }
+
+    #[test]
+    fn a_function_with_the_name_and_another_fingerprint_is_refused() {
+        let good = reference(one).unwrap();
+        let reference = FunctionRef { fingerprint: good.fingerprint ^ 1, ..good };
+        let refusal = resolve(&reference).unwrap_err();
+        assert!(matches!(refusal, FunctionError::OtherTypes { .. }), "{refusal:?}");
     }
 
     #[test]

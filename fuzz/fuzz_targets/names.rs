@@ -1,0 +1,4 @@
+//! The target `names` under libFuzzer.
+#![no_main]
+
+mp_fuzz::libfuzzer!();

@@ -1,0 +1,4 @@
+//! The target `values` under libFuzzer.
+#![no_main]
+
+mp_fuzz::libfuzzer!();

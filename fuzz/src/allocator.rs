@@ -1,0 +1,54 @@
+//! # Safety
+//! How much memory an input takes. Unsafe, because it counts in the global allocator; sound, because that hands every call on to the
+//! system's as it is.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Counts what it hands on.
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+fn more(size: usize) {
+    let live = LIVE.fetch_add(size, Relaxed).wrapping_add(size);
+    PEAK.fetch_max(live, Relaxed);
+}
+
+// SAFETY: all calls go to the system's allocator with the same arguments, and so do their results.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        more(layout.size());
+        // SAFETY: the caller's promise, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        more(layout.size());
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        more(size);
+        LIVE.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(p, layout, size) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// The most bytes that were there at once while `f` ran, beyond those that were there before.
+pub(crate) fn most_during(f: impl FnOnce()) -> usize {
+    let before = LIVE.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    f();
+    PEAK.load(Relaxed).saturating_sub(before)
+}

@@ -1,0 +1,135 @@
+//! The child process that tries inputs of one target.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use mp_fuzz::target;
+use mp_harness::hostile::{Random, Target, changed, regressions};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::allocator::most_during;
+
+/// How much memory it may map, beside what it has when it begins.
+const MEMORY: u64 = 1 << 30;
+/// How long an input may take.
+const TIME: Duration = Duration::from_secs(10);
+/// What an input may take of memory at once, and for each of its bytes.
+const ROOM: usize = 512 << 10;
+const FOR_EACH: usize = 512;
+/// Of formats that serde reads with another crate's reader: it believes counts up to a MiB, and two may be open.
+const ROOM_OF_SERDE: usize = 5 << 19;
+/// Of messages with memory beside them, 80,000 bytes: each is read a few times, into values and into the error with all bytes.
+const ROOM_OF_BUFFERS: usize = 4 << 20;
+/// The stack of the thread that tries inputs.
+const STACK: usize = 256 << 10;
+/// How often it says how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// The number of the input that is being tried; 0: none is.
+static TRIED: AtomicU64 = AtomicU64::new(0);
+
+/// `TARGET MILLISECONDS SEED FILE`, or `TARGET one`, with the input as the standard input.
+pub(crate) fn run(words: &[String]) -> ExitCode {
+    let Some(target) = words.first().and_then(|name| target(name)) else { return ExitCode::from(2) };
+    // What each process makes once is there, the arena among it.
+    let seeds = target.2();
+    bounded();
+    match words {
+        [_, word] if word == "one" => {
+            let mut input = Vec::new();
+            if std::io::stdin().read_to_end(&mut input).is_err() {
+                return ExitCode::from(2);
+            }
+            on_a_small_stack(move || attempt(target, 1, &input))
+        }
+        [_, time, seed, file] => match (time.parse(), seed.parse(), File::create(file)) {
+            (Ok(time), Ok(seed), Ok(file)) => on_a_small_stack(move || {
+                many(target, seeds, Duration::from_millis(time), Random(seed), &file)
+            }),
+            _ => ExitCode::from(2),
+        },
+        _ => ExitCode::from(2),
+    }
+}
+
+/// A panic there is the end of the process.
+fn on_a_small_stack(f: impl FnOnce() + Send + 'static) -> ExitCode {
+    let tried = std::thread::Builder::new().stack_size(STACK).spawn(f).map(|thread| thread.join().is_ok());
+    ExitCode::from(if tried.is_ok_and(|ok| ok) { 0 } else { 101 })
+}
+
+/// Bounds this process's memory, and the time of an input.
+fn bounded() {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    let most = Some(pages * rustix::param::page_size() as u64 + MEMORY);
+    setrlimit(Resource::As, Rlimit { current: most, maximum: most }).expect("a limit of memory");
+    // No file of what is left of it.
+    _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    std::thread::spawn(|| {
+        let (mut last, mut since) = (0, Instant::now());
+        loop {
+            std::thread::sleep(Duration::from_millis(100)); // sleep: between two looks at the clock
+            let tried = TRIED.load(Relaxed);
+            if tried != last {
+                (last, since) = (tried, Instant::now());
+            }
+            if tried != 0 && since.elapsed() > TIME {
+                eprintln!("it takes longer than {TIME:?}");
+                std::process::abort();
+            }
+        }
+    });
+}
+
+/// One input, with its number; what is wrong with it ends this process.
+fn attempt((name, run, _): Target, number: u64, input: &[u8]) {
+    let most = match name {
+        "frames" => ROOM_OF_SERDE + FOR_EACH * input.len(),
+        "messages" => ROOM_OF_BUFFERS + FOR_EACH * input.len(),
+        _ => ROOM + FOR_EACH * input.len(),
+    };
+    TRIED.store(number, Relaxed);
+    let took = most_during(|| run(input));
+    TRIED.store(0, Relaxed);
+    assert!(
+        took <= most,
+        "{took} bytes of memory at once for an input of {}: {most} are allowed",
+        input.len()
+    );
+}
+
+fn many(target: Target, seeds: Vec<Vec<u8>>, time: Duration, mut random: Random, file: &File) {
+    let seeds: Vec<Vec<u8>> = regressions(target.0).into_iter().chain(seeds).collect();
+    let (start, mut said, mut count, mut longest) = (Instant::now(), Instant::now(), 0_u64, 0);
+    let mut tried = |input: &[u8]| {
+        // The parent reads it there, however this process ends.
+        if input.len() < longest {
+            file.set_len(0).expect("a file to write to");
+        }
+        longest = input.len();
+        file.write_all_at(input, 0).expect("a file to write to");
+        count += 1;
+        attempt(target, count, input);
+        if count.is_multiple_of(256) && said.elapsed() > PROGRESS {
+            said = Instant::now();
+            println!(
+                "{:<12} {:>9} inputs, {:>8.0} /s",
+                target.0,
+                count,
+                count as f64 / start.elapsed().as_secs_f64()
+            );
+        }
+        count
+    };
+    seeds.iter().for_each(|seed| _ = tried(seed));
+    let mut all = 0;
+    while start.elapsed() < time {
+        all = tried(&changed(&seeds, &mut random));
+    }
+    println!("{:<12} {all:>9} inputs, {:>8.0} /s, all", target.0, all as f64 / start.elapsed().as_secs_f64());
+}

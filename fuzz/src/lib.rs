@@ -1,0 +1,64 @@
+//! All targets: those of the crates, and messages with what is attached to them.
+
+mod messages;
+
+use mp_harness::hostile::Target;
+
+/// Each parser of bytes that another process may have made.
+pub fn targets() -> Vec<Target> {
+    let of_crates = [
+        mp_reduce::fuzz::TARGETS,
+        mp_core::fuzz::TARGETS,
+        mp_tensor::fuzz::TARGETS,
+        mp_spawn::fuzz::TARGETS,
+        mp_queue::fuzz::TARGETS,
+        mp_sync::fuzz::TARGETS,
+    ];
+    [&of_crates.concat()[..], &[("messages", messages::messages, messages::seeds)]].concat()
+}
+
+/// The one of this name.
+pub fn target(name: &str) -> Option<Target> {
+    targets().into_iter().find(|(its, ..)| *its == name)
+}
+
+/// The program of the target that has its name, under libFuzzer.
+#[cfg(feature = "libfuzzer")]
+#[macro_export]
+macro_rules! libfuzzer {
+    () => {
+        static RUN: std::sync::LazyLock<fn(&[u8])> =
+            std::sync::LazyLock::new(|| $crate::target(env!("CARGO_BIN_NAME")).expect("a target").1);
+        $crate::libfuzzer_sys::fuzz_target!(|bytes: &[u8]| RUN(bytes));
+    };
+}
+#[cfg(feature = "libfuzzer")]
+pub use libfuzzer_sys;
+
+/// Mistakes that the runner has to find, and in which target: a check that is not made, each. (Those of other checks are found by
+/// unit tests: `docs/mutations.tsv`.)
+pub const PLANTED: &[(&str, &str)] = &[
+    ("values", "codec.read.depth-not-limited"),
+    ("values", "codec.read.count-not-compared"),
+    ("values", "codec.parts.count-not-compared"),
+    ("messages", "arena.buffer.reads-not-counted"),
+    ("envelopes", "arena.envelope.bytes-off-by-one"),
+    ("envelopes", "arena.envelope.version-ignored"),
+    ("parcels", "locker.parcel.number-not-compared"),
+    ("invitations", "invitation.version-not-compared"),
+    ("handles", "handle.rest-not-refused"),
+    ("frames", "spawn.frame.length-not-compared"),
+    ("tokens", "spawn.token.rest-not-refused"),
+    ("functions", "spawn.function.name-not-compared"),
+    ("sockets", "queue.connection.length-not-compared"),
+    ("sockets", "queue.connection.name-length-not-compared"),
+    ("hellos", "queue.connection.hello-version-ignored"),
+    ("hellos", "queue.connection.hello-magic-ignored"),
+    ("named", "queue.connection.name-not-compared"),
+    ("slots", "ring.small.length-not-cut"),
+    ("lists", "list.count-not-compared"),
+    ("lists", "list.end-not-compared"),
+    ("lists", "list.length-not-compared"),
+    ("names", "name.slash-not-refused"),
+    ("places", "invitation.place-not-checked"),
+];

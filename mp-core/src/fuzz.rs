@@ -1,0 +1,59 @@
+//! What `cargo xtask fuzz` and the unit tests give to this crate's parsers: envelopes, packets of the locker, invitations, and
+//! names of shared memory.
+
+use crate::arena::fuzz::{
+    envelope_samples, envelope_seeds, envelopes, parcel_samples, parcel_seeds, parcels,
+};
+use crate::invitation::way::fuzz::{invitation_samples, invitation_seeds, invitations, place_seeds, places};
+use crate::shared_memory::checked;
+
+/// Name, what it does with bytes, and what the encoders make.
+#[allow(
+    clippy::type_complexity,
+    reason = "it is that of the harness, which this crate can't name where it is no test"
+)]
+pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
+    ("envelopes", envelopes, envelope_seeds),
+    ("parcels", parcels, parcel_seeds),
+    ("invitations", invitations, invitation_seeds),
+    ("places", places, place_seeds),
+    ("names", names, name_seeds),
+];
+
+/// What is taken for a name is one file of its folder.
+fn names(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match checked(text) {
+        Ok(name) => {
+            let is_plain = !name.contains(['/', '\0']) && !["", ".", ".."].contains(&name);
+            assert!(is_plain && name.len() <= 255, "{name:?}");
+            assert_eq!(checked(name).unwrap(), name);
+        }
+        Err(why) => assert!(matches!(why, crate::Error::InvalidArgument(_)), "{why:?}"),
+    }
+}
+
+fn name_seeds() -> Vec<Vec<u8>> {
+    ["/psm_1234abcd", "a name", "..", "a/../b"].map(|name| name.as_bytes().to_vec()).to_vec()
+}
+
+/// What docs/wire.md says of envelopes, and the packets that lead processes to the arena.
+pub fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    [envelope_samples(), parcel_samples(), invitation_samples()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    #[cfg_attr(miri, ignore = "has sockets, and takes long")]
+    fn changed_envelopes_packets_and_names_are_read_or_refused() {
+        mp_harness::hostile::short(super::TARGETS);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "reads a file")]
+    fn the_bytes_of_envelopes_and_packets_are_those_of_the_golden_file() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/golden.txt");
+        mp_harness::hostile::golden(file, "wire version 5, invitations version 1", &super::samples());
+    }
+}

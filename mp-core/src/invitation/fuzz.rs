@@ -1,0 +1,40 @@
+//! Hostile packets in place of invitations, and what the variable says of where one is.
+
+use super::*;
+
+/// The bytes of a packet, as many as came.
+pub(crate) fn invitations(bytes: &[u8]) {
+    let mut packet = [0; PACKET];
+    let got = bytes.len().min(PACKET);
+    packet[..got].copy_from_slice(&bytes[..got]);
+    match read_packet(&packet, got) {
+        Ok(ticket) => assert_eq!(packet_of(ticket), bytes[..got]),
+        Err(Error::NoInvitation(_) | Error::Version { .. }) => {}
+        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+    }
+}
+
+pub(crate) fn invitation_samples() -> Vec<(&'static str, Vec<u8>)> {
+    let ticket = Ticket::from_bytes(&[5; Ticket::BYTES]).unwrap();
+    let place = Place { fd: 7, maker: 4711 };
+    vec![("invitation", packet_of(ticket)), ("place of an invitation", place.to_string().into_bytes())]
+}
+
+pub(crate) fn invitation_seeds() -> Vec<Vec<u8>> {
+    vec![invitation_samples()[0].1.clone()]
+}
+
+pub(crate) fn places(bytes: &[u8]) {
+    match Place::read(OsStr::from_bytes(bytes)) {
+        Ok(place) => {
+            assert!(place.fd >= 0);
+            assert_eq!(Place::read(OsStr::new(&place.to_string())).unwrap(), place);
+        }
+        Err(Error::NoInvitation(_) | Error::Version { .. }) => {}
+        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+    }
+}
+
+pub(crate) fn place_seeds() -> Vec<Vec<u8>> {
+    vec![invitation_samples()[1].1.clone(), b"v1:-7:4711".to_vec()]
+}

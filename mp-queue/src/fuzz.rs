@@ -1,0 +1,95 @@
+//! What `cargo xtask fuzz` and the unit tests give to this crate's parsers: what arrives at a socket, hellos, messages with the
+//! names of their types, and slots of rings.
+
+use mp_core::message::{Incoming, Outgoing};
+use mp_core::{Error, Message};
+use mp_reduce::{MessagePack, unpack_plain};
+
+use crate::connection::named::Named;
+use crate::connection::socket::fuzz as socket;
+use crate::ring::{Slot, Small};
+
+/// Name, what it does with bytes, and what the encoders make.
+#[allow(
+    clippy::type_complexity,
+    reason = "it is that of the harness, which this crate can't name where it is no test"
+)]
+pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
+    ("sockets", socket::frames, socket::frame_seeds),
+    ("hellos", socket::hellos, socket::hello_seeds),
+    ("named", named, named_seeds),
+    ("slots", slots, slot_seeds),
+];
+
+/// What was sent by a connection in shared memory.
+type Sent = (u8, String, Vec<u32>);
+
+fn written(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Outgoing::in_band();
+    let value = (3, String::from_utf8_lossy(bytes).into_owned(), vec![1, 70_000]);
+    Named::<Sent>(value).encode::<MessagePack>(&mut out).unwrap();
+    std::mem::take(out.bytes())
+}
+
+fn named(bytes: &[u8]) {
+    match Named::<Sent>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec())) {
+        Ok(mut value) => {
+            let name = &bytes[2..2 + usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))];
+            assert!(name.is_empty() || name == std::any::type_name::<Sent>().as_bytes(), "{name:?}");
+            let mut out = Outgoing::in_band();
+            value.encode::<MessagePack>(&mut out).unwrap();
+            let again = Incoming::from_plain(std::mem::take(out.bytes()));
+            assert_eq!(Named::<Sent>::decode::<MessagePack>(&mut { again }).unwrap().0, value.0);
+        }
+        Err(Error::Malformed(_) | Error::Undecodable(_)) => {}
+        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+    }
+}
+
+fn named_seeds() -> Vec<Vec<u8>> {
+    vec![written(b"text"), written(&[b'x'; 300])]
+}
+
+/// The two words of a ring's slot.
+fn slots(bytes: &[u8]) {
+    let Some(&[a, b]) = bytes.as_chunks().0.first_chunk() else { return };
+    let [first, rest] = [a, b].map(u64::from_le_bytes);
+    assert_eq!(Slot::unpack(first).pack(), first);
+    let Some(small) = Small::in_slot([first, rest]) else { return };
+    let (bytes, len) = small.bytes();
+    assert!(len <= Small::MOST, "{small:?}");
+    assert_eq!(Small::new(&bytes[..len]).unwrap().bytes().0[..len], bytes[..len]);
+    _ = unpack_plain::<(u8, String)>(&bytes[..len]);
+    _ = unpack_plain::<u64>(&bytes[..len]);
+}
+
+fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    let bytes = |words: [u64; 2]| words.map(u64::to_le_bytes).concat();
+    let mut all = socket::samples();
+    all.extend([
+        ("named", written(b"text")),
+        ("slot with nothing", bytes(crate::ring::small_words(None, 5))),
+        ("slot with a small message", bytes(crate::ring::small_words(Small::new(&[1, 2, 3]), 5))),
+        ("slot with the longest small message", bytes(crate::ring::small_words(Small::new(&[9; 10]), 5))),
+    ]);
+    all
+}
+
+fn slot_seeds() -> Vec<Vec<u8>> {
+    let of = |(name, bytes): (&str, Vec<u8>)| name.starts_with("slot").then_some(bytes);
+    samples().into_iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn changed_bytes_are_messages_or_errors() {
+        mp_harness::hostile::short(super::TARGETS);
+    }
+
+    #[test]
+    fn the_bytes_of_sockets_and_slots_are_those_of_the_golden_file() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/golden.txt");
+        mp_harness::hostile::golden(file, "mp-sock version 7, wire version 5", &super::samples());
+    }
+}

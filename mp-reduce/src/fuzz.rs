@@ -1,0 +1,223 @@
+//! What `cargo xtask fuzz` and the unit tests give to this crate's parser: the bytes of messages. What is read is written
+//! again, and read, and is the same then; what isn't is an error of bytes, and of nothing else.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bundle, Error, Message, TypeFingerprint, from_bytes, shared, to_bytes, unpack_plain};
+
+/// Name, what it does with bytes, and what the encoder makes, and some that it doesn't. The first byte says which type is read.
+#[allow(
+    clippy::type_complexity,
+    reason = "it is that of the harness, which this crate can't name where it is no test"
+)]
+pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[("values", values, seeds)];
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(untagged)]
+enum Untagged {
+    Number(u64),
+    Row(Vec<f32>),
+    Fields { x: Option<Box<Untagged>>, y: Vec<Untagged> },
+    Text(String),
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+enum Tree {
+    Leaf,
+    Pair(Box<Tree>, u8),
+    Fields { name: String, of: Vec<Tree> },
+    Map(BTreeMap<String, Tree>),
+    Maybe(Option<Option<Box<Tree>>>),
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(tag = "kind")]
+enum Internally {
+    Leaf,
+    Inner { of: Box<Internally> },
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+struct Flat {
+    id: i32,
+    #[serde(flatten)]
+    rest: BTreeMap<String, Vec<Option<bool>>>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+struct Values {
+    id: u64,
+    signed: (i8, i16, i64),
+    floats: (f32, f64),
+    wide: Option<u128>,
+    rows: Vec<Vec<u32>>,
+    letters: (char, String),
+    unit: Option<Option<()>>,
+    end: Option<[u8; 3]>,
+}
+
+/// A graph: what is mentioned more than once is there once.
+#[derive(Serialize, Deserialize)]
+struct Graph {
+    id: u8,
+    #[serde(with = "shared")]
+    to: Vec<Arc<Graph>>,
+}
+
+/// Of its own: the graph itself may be shown in more words than there are bytes in any memory.
+impl Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Graph({} to {})", self.id, self.to.len())
+    }
+}
+
+/// A list that takes what it is told of its length for true, as types of users may.
+#[derive(Serialize, Debug)]
+#[serde(transparent)]
+struct Counted(Vec<u8>);
+
+impl<'de> Deserialize<'de> for Counted {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> serde::de::Visitor<'de> for List {
+            type Value = Vec<u8>;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list")
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<u8>, A::Error> {
+                // More than any input has bytes.
+                let count = seq.size_hint().unwrap_or(0);
+                assert!(count <= 1 << 17, "{count} elements are announced");
+                let mut all = Vec::with_capacity(count);
+                while let Some(element) = seq.next_element()? {
+                    all.push(element);
+                }
+                Ok(all)
+            }
+        }
+        d.deserialize_seq(List).map(Counted)
+    }
+}
+
+/// Reads a message, writes it, and reads that.
+fn read<T: Message + Debug>(bytes: &[u8]) {
+    let type_of = TypeFingerprint::<T>::new().get();
+    let again = |bytes: &[u8]| from_bytes::<T>(bytes.to_vec(), type_of);
+    let mut value = match again(bytes) {
+        Ok(value) => value,
+        Err(error) => return is_of_bytes(&error, bytes),
+    };
+    // How long a length is written depends on the value before it: the second one follows itself.
+    let mut written = || to_bytes(&mut value).and_then(|_| to_bytes(&mut value));
+    let bytes = match written() {
+        Ok(bytes) => bytes,
+        // A writer needs more of a stack than a reader, or less.
+        Err(why) if why.to_string().contains("stack") => return,
+        Err(why) => panic!("it was read, and is not written: {why}"),
+    };
+    let mut second = match again(&bytes) {
+        Ok(second) => second,
+        Err(why) if why.to_string().contains("stack") => return,
+        Err(why) => panic!("it was written, and is not read: {why}"),
+    };
+    assert_eq!(format!("{second:?}"), format!("{value:?}"));
+    assert!(to_bytes(&mut second).unwrap() == bytes, "it is written as something else: {value:?}");
+}
+
+/// A queue's small messages are read so: nothing can be attached.
+fn read_plain<T: Message + Debug>(bytes: &[u8]) {
+    if let Err(error) = unpack_plain::<T>(bytes) {
+        is_of_bytes(&error, bytes);
+    }
+}
+
+/// The error has the bytes, all of them, and blames nothing else.
+fn is_of_bytes(error: &Error, bytes: &[u8]) {
+    assert!(matches!(error, Error::Memory(mp_core::Error::Undecodable(_))), "{error:?}");
+    assert_eq!(error.bytes(), Some(bytes), "{error:?}");
+    _ = error.to_string();
+}
+
+fn values(bytes: &[u8]) {
+    let Some((which, bytes)) = bytes.split_first() else { return };
+    match which % 11 {
+        0 => read::<Values>(bytes),
+        1 => read::<Untagged>(bytes),
+        2 => read::<Tree>(bytes),
+        3 => read::<Internally>(bytes),
+        4 => read::<Flat>(bytes),
+        5 => read::<Graph>(bytes),
+        6 => read::<Bundle<(String, Vec<f64>)>>(bytes),
+        7 => read::<Vec<Vec<Vec<()>>>>(bytes),
+        8 => read_plain::<(u8, String)>(bytes),
+        10 => read::<Counted>(bytes),
+        _ => read_plain::<u64>(bytes),
+    }
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    fn of<T: Message>(which: u8, mut value: T) -> Vec<u8> {
+        [vec![which], to_bytes(&mut value).unwrap_or_default()].concat()
+    }
+    let untagged = Untagged::Fields {
+        x: Some(Box::new(Untagged::Number(7))),
+        y: vec![Untagged::Row(vec![0.5; 70]), Untagged::Text("text".into())],
+    };
+    let leaf = || vec![Tree::Leaf, Tree::Pair(Box::new(Tree::Leaf), 3), Tree::Maybe(Some(None))];
+    let map = Tree::Map(BTreeMap::from([("a".into(), Tree::Maybe(Some(Some(Box::new(Tree::Leaf)))))]));
+    let tree =
+        Tree::Pair(Box::new(Tree::Fields { name: "name".into(), of: [leaf(), vec![map]].concat() }), 1);
+    let deep = (0..100).fold(Tree::Leaf, |of, _| Tree::Pair(Box::new(of), 1));
+    let inner = Internally::Inner { of: Box::new(Internally::Inner { of: Box::new(Internally::Leaf) }) };
+    let flat = Flat { id: -5, rest: BTreeMap::from([("k".into(), vec![Some(true), None])]) };
+    let last = Arc::new(Graph { id: 1, to: vec![] });
+    let middle = Arc::new(Graph { id: 2, to: vec![last.clone(), last.clone()] });
+    let graph = Graph { id: 3, to: vec![middle.clone(), last, middle] };
+    let values = Values {
+        id: 1 << 40,
+        signed: (-3, -300, i64::MIN),
+        floats: (0.5, -1e300),
+        wide: Some(1 << 100),
+        rows: vec![vec![1; 70], vec![], vec![1, 70_000]],
+        letters: ('ä', "t".repeat(300)),
+        unit: Some(Some(())),
+        end: Some([1, 2, 3]),
+    };
+    // What no encoder makes: as deep as there are bytes.
+    let forged =
+        |which: u8, value: Vec<u8>| [&[which, 255][..], &(value.len() as u32).to_le_bytes(), &value].concat();
+    let pairs = |n: usize| [b"\x81\xa4Pair\x92".repeat(n), b"\xa4Leaf".to_vec(), vec![1; n]].concat();
+    vec![
+        forged(2, pairs(130)),
+        forged(2, pairs(5000)),
+        forged(1, vec![0x91; 30_000]),
+        forged(0, [&b"\x81\xa1x"[..], &[0x91; 30_000]].concat()),
+        // And of four thousand million elements, of which one is there.
+        forged(10, b"\xdd\xff\xff\xff\xff\x01".to_vec()),
+        of(0, values),
+        of(1, untagged),
+        of(2, tree),
+        of(2, deep),
+        of(3, inner),
+        of(4, flat),
+        of(5, graph),
+        of(6, Bundle(("text".to_owned(), vec![0.25; 40]))),
+        of(7, vec![vec![vec![(); 3]; 2]; 2]),
+        of(8, (7_u8, "text".to_owned())),
+        of(9, 70_000_u64),
+        of(10, Counted(vec![1, 2, 3])),
+        of(10, Counted(vec![7; 70_000])),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn changed_bytes_are_values_or_errors() {
+        mp_harness::hostile::short(super::TARGETS);
+    }
+}

@@ -1,0 +1,140 @@
+//! Types whose `Serialize` doesn't keep to serde's contract: it lies about lengths, has no end, or sends messages itself. Each
+//! costs its own message, and no other.
+
+use mp_reduce::{pack, to_bytes, unpack};
+use serde::ser::{SerializeMap, SerializeSeq, SerializeTuple};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// Says that it has one number of elements, and has another; as a sequence, a map or a tuple.
+#[derive(Clone, Copy, Debug)]
+struct Liar {
+    kind: u8,
+    says: usize,
+    has: u8,
+}
+
+impl Serialize for Liar {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self.kind {
+            0 => {
+                let mut seq = s.serialize_seq(Some(self.says))?;
+                (0..self.has).try_for_each(|n| seq.serialize_element(&n))?;
+                seq.end()
+            }
+            1 => {
+                let mut map = s.serialize_map(Some(self.says))?;
+                (0..self.has).try_for_each(|n| map.serialize_entry(&n, &n))?;
+                map.end()
+            }
+            _ => {
+                let mut tuple = s.serialize_tuple(self.says)?;
+                (0..self.has).try_for_each(|n| tuple.serialize_element(&n))?;
+                tuple.end()
+            }
+        }
+    }
+}
+
+/// Whatever was written.
+impl<'de> Deserialize<'de> for Liar {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> serde::de::Visitor<'de> for Any {
+            type Value = (u8, u8);
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a sequence or a map")
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<(u8, u8), A::Error> {
+                let mut has = 0;
+                while let Some(n) = seq.next_element::<u8>()? {
+                    assert_eq!(n, has);
+                    has += 1;
+                }
+                Ok((0, has))
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<(u8, u8), A::Error> {
+                let mut has = 0;
+                while let Some(entry) = map.next_entry::<u8, u8>()? {
+                    assert_eq!(entry, (has, has));
+                    has += 1;
+                }
+                Ok((1, has))
+            }
+        }
+        d.deserialize_any(Any).map(|(kind, has)| Liar { kind, says: has.into(), has })
+    }
+}
+
+/// It arrives with what it has, or it is refused, by its sender or its receiver; what stands beside it in the message is as it was.
+#[test]
+fn lengths_that_are_lies() {
+    let (mut arrived, mut refused) = (0, 0);
+    for kind in 0..3 {
+        for (says, has) in [(3, 3), (0, 3), (2, 3), (4, 3), (5, 0), (70_000, 3), (usize::MAX, 3), (15, 17)] {
+            let liar = Liar { kind, says, has };
+            let Ok(envelope) = pack(("before".to_owned(), liar, "after".to_owned())) else {
+                refused += 1;
+                continue;
+            };
+            match unpack::<(String, Liar, String)>(envelope) {
+                Ok((before, found, after)) => {
+                    assert_eq!((&before[..], found.has, &after[..]), ("before", has, "after"), "{liar:?}");
+                    arrived += 1;
+                }
+                Err(error) => {
+                    assert!(error.bytes().is_some(), "{liar:?}: {error}");
+                    refused += 1;
+                }
+            }
+            // The next message is whole.
+            assert_eq!(unpack::<u64>(pack(7_u64).unwrap()).unwrap(), 7);
+        }
+    }
+    assert!(arrived >= 3 && refused > 0, "{arrived} arrived, {refused} were refused");
+}
+
+/// There is always one more within it.
+#[derive(Debug)]
+struct Endless;
+
+impl Serialize for Endless {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_some(self)
+    }
+}
+
+/// While it is written, it is sent, as a message of its own.
+#[derive(Debug)]
+struct Itself;
+
+impl Serialize for Itself {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        to_bytes(&mut Itself).map_err(serde::ser::Error::custom)?;
+        s.serialize_unit()
+    }
+}
+
+macro_rules! read_as_unit {
+    ($($t:ident)*) => {$(
+        impl<'de> Deserialize<'de> for $t {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                <()>::deserialize(d).map(|()| $t)
+            }
+        }
+    )*};
+}
+read_as_unit!(Endless Itself);
+
+#[test]
+fn a_value_without_an_end_comes_back() {
+    for stack in [2 << 20, 256 << 10] {
+        let tried = std::thread::Builder::new().stack_size(stack).spawn(|| {
+            let endless = pack(Endless).unwrap_err().to_string();
+            assert!(endless.contains("nested"), "{endless}");
+            let itself = pack(Itself).unwrap_err().to_string();
+            assert!(itself.contains("nested"), "{itself}");
+            assert_eq!(unpack::<u64>(pack(7_u64).unwrap()).unwrap(), 7);
+        });
+        tried.unwrap().join().unwrap();
+    }
+}

@@ -1,0 +1,258 @@
+//! What `cargo xtask fuzz` and the unit tests give to this crate's parsers: frames between parent and child, the token in a
+//! child's environment, and references to functions.
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
+use crate::protocol::frame::{Frame, HEADER, Inbox, Kind, append};
+use crate::protocol::function::{FunctionRef, Ranked, StartFn, resolve};
+use crate::protocol::interrupt::Interrupt;
+use crate::protocol::message::{
+    Answer, Cause, Changes, Crash, FromChild, Hello, Joined, PanicNote, Report, Serve, Start, unpack,
+};
+use crate::protocol::outbox::Files;
+use crate::protocol::payload::{FromParent, TICKET};
+use crate::protocol::settings::Settings;
+use crate::protocol::token::{Taker, Token};
+
+/// Name, what it does with bytes, and what the encoders make.
+#[allow(
+    clippy::type_complexity,
+    reason = "it is that of the harness, which this crate can't name where it is no test"
+)]
+pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
+    ("frames", frames, frame_seeds),
+    ("tokens", tokens, token_seeds),
+    ("functions", functions, function_seeds),
+];
+
+/// The first byte says in which pieces the others arrive.
+fn frames(bytes: &[u8]) {
+    let Some((cut, bytes)) = bytes.split_first() else { return };
+    let (mut inbox, mut again) = (Inbox::default(), Vec::new());
+    'pieces: for piece in bytes.chunks(usize::from(*cut) + 1) {
+        inbox.push(piece);
+        loop {
+            match inbox.next() {
+                Ok(Some(frame)) => {
+                    assert!(frame.payload.len() <= frame.kind.limit(), "{frame:?}");
+                    append(&mut again, frame.kind, &frame.payload).unwrap();
+                    contents(&frame);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    _ = error.to_string();
+                    break 'pieces;
+                }
+            }
+        }
+    }
+    // What was taken is what came, up to the first that is no frame, or is not whole.
+    assert!(bytes.starts_with(&again));
+}
+
+fn contents(frame: &Frame) {
+    let payload = &frame.payload[..];
+    match frame.kind {
+        Kind::Fds => files(payload),
+        // A ticket is its parent's word, which is believed.
+        Kind::Args if payload.first() != Some(&TICKET) => {
+            _ = FromParent { bytes: payload.to_vec() }.unpack::<(u64, String)>();
+        }
+        Kind::Start => {
+            if let Some(start) = Start::from_bytes(payload) {
+                assert!(start.to_bytes() == payload, "{start:?}");
+            }
+        }
+        Kind::Environment => {
+            if let Some(changes) = Changes::from_bytes(payload) {
+                assert!(environment(&changes) == payload, "{changes:?}");
+            }
+        }
+        Kind::Serve => same::<Serve>(payload),
+        Kind::Answer => same::<Answer>(payload),
+        Kind::Report => same::<Report>(payload),
+        Kind::Panic => same::<PanicNote>(payload),
+        Kind::Joined => same::<Joined>(payload),
+        _ => {}
+    }
+    match FromChild::from_frame(frame) {
+        Ok(FromChild::Hello(hello)) => assert_eq!(hello.to_bytes(), payload),
+        Ok(FromChild::Crash(crash)) => {
+            let again = Frame { kind: Kind::Crash, payload: crash.to_bytes().to_vec() };
+            assert_eq!(format!("{:?}", FromChild::from_frame(&again)), format!("Ok(Crash({crash:?}))"));
+        }
+        Ok(_) => {}
+        Err(why) => assert!(!why.is_empty()),
+    }
+}
+
+/// Some files arrive with the frame that announces files: as many are told apart, and none under the number of a standard stream.
+fn files(payload: &[u8]) {
+    let arrived = 1 + payload.len() % 7;
+    let files = (0..arrived).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect();
+    if let Some(Files { memory, lifeline, ends, inherited }) = Files::sort(payload, files) {
+        let own = [memory, lifeline, ends.stdout, ends.stderr].iter().flatten().count();
+        assert_eq!(own + inherited.len(), arrived);
+        assert!(inherited.iter().all(|(number, _)| *number > 2), "{inherited:?}");
+    }
+}
+
+/// What is read is written, and read again as the same.
+fn same<T: Serialize + DeserializeOwned + Debug>(payload: &[u8]) {
+    if let Ok(value) = unpack::<T>(payload) {
+        // A report without a value has a frame of its own, and none in this form.
+        let Ok(written) = rmp_serde::to_vec(&value) else { return };
+        let again: T = unpack(&written).unwrap_or_else(|why| panic!("{why}: {value:?}"));
+        assert_eq!(format!("{again:?}"), format!("{value:?}"));
+    }
+}
+
+/// As a parent writes them.
+fn environment(changes: &Changes) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_number(&mut out, changes.0.len() as u64);
+    for (name, value) in &changes.0 {
+        put_bytes(&mut out, name.as_encoded_bytes());
+        put_option(&mut out, value.as_ref(), |out, value| put_bytes(out, value.as_encoded_bytes()));
+    }
+    out
+}
+
+fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    let frame = |kind, payload: &[u8]| {
+        let mut out = Vec::new();
+        append(&mut out, kind, payload).unwrap();
+        out
+    };
+    fn pack<T: Serialize>(value: T) -> Vec<u8> {
+        rmp_serde::to_vec(&value).unwrap()
+    }
+    let start = Start {
+        rank: 3,
+        ranked: true,
+        name: "ä".to_owned(),
+        function: FunctionRef::example(),
+        library: Some(PathBuf::from("/tmp/lib.so")),
+        daemon: true,
+        interrupt: Interrupt::Graceful,
+        attempt: 2,
+        settings: Settings::example(),
+        directory: Some(PathBuf::from("/tmp/x y")),
+        processors: vec![0, 7],
+    };
+    let changes = Changes(vec![("NAME".into(), Some("value".into())), ("GONE".into(), None)]);
+    let note = || PanicNote { message: "message".into(), location: Some("a.rs:1:2".into()), backtrace: None };
+    let error = Report::Error {
+        at: 5,
+        message: "error".into(),
+        chain: vec!["source".into()],
+        debug: "Error".into(),
+        interrupted: false,
+    };
+    let crash = Crash { at: 5, address: 0xdead, signal: 11, cause: Cause::StackOverflow };
+    vec![
+        ("files: all four, and one to be 5", frame(Kind::Fds, &[15, 5, 0, 0, 0])),
+        ("arguments", frame(Kind::Args, &[0, 2, 0x92, 7, 0xa1, b't'])),
+        ("fork", frame(Kind::Fork, &0x12ab_u64.to_le_bytes())),
+        ("start", frame(Kind::Start, &start.to_bytes())),
+        ("environment", frame(Kind::Environment, &environment(&changes))),
+        ("hello", frame(Kind::Hello, &Hello { nonce: 0x12ab, member: None }.to_bytes())),
+        ("hello of a member", frame(Kind::Hello, &Hello { nonce: 0x12ab, member: Some(9) }.to_bytes())),
+        ("joined", frame(Kind::Joined, &pack(Joined { member: 9 }))),
+        ("panic", frame(Kind::Panic, &pack(note()))),
+        ("crash", frame(Kind::Crash, &crash.to_bytes())),
+        ("report of a value", frame(Kind::Report, &pack(Report::Plain(vec![1, 7])))),
+        ("report of an error", frame(Kind::Report, &pack(error))),
+        ("report of a panic", frame(Kind::Report, &pack(Report::Panic { at: 5, note: note() }))),
+        ("done", frame(Kind::Done, &[])),
+        ("taken", frame(Kind::Taken, &[])),
+        ("serve", frame(Kind::Serve, &pack(Serve { preload: Some(FunctionRef::example()) }))),
+        ("answer", frame(Kind::Answer, &pack(Answer::Refused(11)))),
+        ("token", Token { fd: 7, parent: 4711, nonce: 0x12ab, taker: Taker::Program }.to_string().into()),
+        (
+            "token of a library",
+            Token { fd: 7, parent: 1, nonce: 2, taker: Taker::Load(3) }.to_string().into(),
+        ),
+    ]
+}
+
+fn frame_seeds() -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> =
+        samples().into_iter().map(|(_, bytes)| [&[100], &bytes[..]].concat()).collect();
+    // What its reader has to skip, in itself, more often than a stack has room for.
+    let deep = [&[0x81, 0xa1, b'x'], &[0x91; 100_000][..], &[0xc0]].concat();
+    for kind in [Kind::Report, Kind::Panic] {
+        let mut frame = vec![255];
+        append(&mut frame, kind, &deep[..60_000]).unwrap();
+        all.push(frame);
+    }
+    let many = all.iter().take(10).flat_map(|frame| frame[1..].to_vec());
+    all.push(std::iter::once(HEADER as u8).chain(many).collect());
+    all
+}
+
+fn tokens(bytes: &[u8]) {
+    match Token::read(bytes) {
+        Ok(token) => {
+            assert_eq!(token.to_string().parse(), Ok(token));
+            let parts = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b':').count();
+            assert_eq!(parts(bytes), parts(token.to_string().as_bytes()), "{token}");
+            assert!(token.fd >= 0);
+        }
+        Err(why) => assert!(!why.is_empty()),
+    }
+}
+
+fn token_seeds() -> Vec<Vec<u8>> {
+    let of = |taker| Token { fd: 7, parent: 4711, nonce: 0x12ab, taker }.to_string().into_bytes();
+    [Taker::Program, Taker::Call, Taker::Load(u64::MAX - 5)].map(of).to_vec()
+}
+
+fn called(_rank: usize, _args: (u64, String)) {}
+
+/// What is called is a function of this program with these types, and has the name that was said.
+fn functions(bytes: &[u8]) {
+    let mut fields = Fields(bytes);
+    let Some(reference) = FunctionRef::read(&mut fields) else { return };
+    let read = &bytes[..bytes.len() - fields.0.len()];
+    let mut again = Vec::new();
+    reference.put(&mut again);
+    assert_eq!(again, read);
+    match resolve::<StartFn>(&reference) {
+        Ok(found) => assert!(format!("{found:?}").contains(&reference.name), "{found:?} for {reference:?}"),
+        Err(why) => assert!(!why.to_string().is_empty()),
+    }
+}
+
+fn function_seeds() -> Vec<Vec<u8>> {
+    let reference = Ranked::<_, (u64, String), ()>::described(called).reference();
+    let written = |reference: FunctionRef| {
+        let mut out = Vec::new();
+        reference.put(&mut out);
+        out
+    };
+    let near = reference.iter().flat_map(|one| [0, 8, 64, 4096].map(|by| one.moved(by)));
+    near.chain([FunctionRef::example()]).map(written).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn changed_frames_tokens_and_references_are_read_or_refused() {
+        mp_harness::hostile::short(super::TARGETS);
+    }
+
+    /// With the key, which is in the start message of a build that has keys.
+    #[test]
+    #[cfg(feature = "authkey")]
+    fn the_bytes_of_frames_are_those_of_the_golden_file() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/protocol/golden.txt");
+        let head = "frames between parent and child, and tokens of v1: both sides are one build";
+        mp_harness::hostile::golden(file, head, &super::samples());
+    }
+}

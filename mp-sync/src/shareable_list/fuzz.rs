@@ -1,0 +1,86 @@
+//! The bytes of a list.
+
+use mp_core::mem::{HeapMem, Mem, Word};
+
+use super::slots::{ListSlots, find, lay_out, room, size};
+use super::{ListError, ListItem};
+
+/// Name, what it does with bytes, and what the encoder makes.
+#[allow(
+    clippy::type_complexity,
+    reason = "it is that of the harness, which this crate can't name where it is no test"
+)]
+pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[("lists", lists, seeds)];
+
+fn lists(bytes: &[u8]) {
+    let words = bytes.as_chunks().0;
+    let mem = HeapMem::new(words.len());
+    words.iter().zip(0..).for_each(|(word, at)| mem.store(Word::at(8 * at), u64::from_le_bytes(*word)));
+    let base = Word::at(0);
+    let ends = match find(&mem, base, 8 * words.len() as u64) {
+        Ok(ends) => ends,
+        Err(ListError::Malformed(_)) => return,
+        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+    };
+    let slots = ListSlots { mem: &mem, base, ends: &ends };
+    let all = || (0..slots.len()).map(|slot| slots.get(slot)).collect::<Vec<_>>();
+    let before = all();
+    for (slot, item) in before.iter().enumerate() {
+        match item {
+            // Written where it was, it is as it was; and so are all others.
+            Ok(item) => {
+                slots.set(slot, item).unwrap_or_else(|why| panic!("{why}: {item:?}"));
+                assert_eq!(format!("{:?}", all()), format!("{before:?}"));
+            }
+            Err(ListError::Malformed(_) | ListError::Torn { .. } | ListError::NotText { .. }) => {}
+            Err(other) => panic!("an error of something else than bytes: {other:?}"),
+        }
+        assert!(slots.room(slot).unwrap() <= bytes.len() as u64);
+    }
+}
+
+fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    let of = |items: &[ListItem]| {
+        let rooms: Vec<u64> = items.iter().map(|item| room(item, 0)).collect();
+        let (len, base) = (size(&rooms).div_ceil(8), Word::at(0));
+        let mem = HeapMem::new(len as usize);
+        let ends = lay_out(&mem, base, &rooms);
+        let slots = ListSlots { mem: &mem, base, ends: &ends };
+        items.iter().enumerate().for_each(|(slot, item)| slots.set(slot, item).unwrap());
+        (0..len).flat_map(|at| mem.load(Word::at(8 * at)).to_le_bytes()).collect()
+    };
+    let kinds = [ListItem::None, true.into(), (-7_i64).into(), ListItem::Float(0.5), "text".into()];
+    vec![
+        ("one of each kind", of(&kinds)),
+        (
+            "bytes that end in NUL, and long text",
+            of(&[ListItem::Bytes(vec![1, 0, 0]), "t".repeat(40).into()]),
+        ),
+        ("nothing", of(&[])),
+    ]
+}
+
+/// And what no encoder makes: a text that is longer than its slot.
+fn seeds() -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = samples().into_iter().map(|(_, bytes)| bytes).collect();
+    let mut longer = all[1].clone();
+    if let Some(at) = longer.windows(3).position(|format| format == b"48s") {
+        longer[at..at + 3].copy_from_slice(b"49s");
+    }
+    all.push(longer);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn changed_lists_are_lists_or_errors() {
+        mp_harness::hostile::short(super::TARGETS);
+    }
+
+    #[test]
+    fn the_bytes_of_lists_are_those_of_the_golden_file() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/shareable_list/golden.txt");
+        mp_harness::hostile::golden(file, "ShareableList, as CPython 3.11 has it", &super::samples());
+    }
+}

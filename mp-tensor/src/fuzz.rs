@@ -1,0 +1,76 @@
+//! What `cargo xtask fuzz` and the unit tests give to this crate's parser: the bytes of a tensor's handle.
+
+use std::num::NonZero;
+
+use mp_core::{DType, Error};
+
+use crate::view::{MAX_RANK, View};
+use crate::wire::handle::{Handle, MOST, What};
+
+/// Name, what it does with bytes, and what the encoder makes.
+#[allow(
+    clippy::type_complexity,
+    reason = "it is that of the harness, which this crate can't name where it is no test"
+)]
+pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[("handles", handles, seeds)];
+
+fn handles(bytes: &[u8]) {
+    let handle = match Handle::read(bytes) {
+        Ok(handle) => handle,
+        // Its reader makes a text of each, with the message's bytes.
+        Err(
+            Error::Malformed(_) | Error::LimitExceeded(_) | Error::OutOfBounds(_) | Error::Unsupported(_),
+        ) => return,
+        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+    };
+    // As many bytes as its flags say, as docs/wire.md has them.
+    let (flags, rank) = (bytes[0], usize::from(bytes[0] & 15));
+    assert!(rank <= MAX_RANK && handle.view.shape().len() == rank, "{handle:?}");
+    let numbers = 1 + rank * if flags & 0x40 == 0 { 1 } else { 2 };
+    let width = if flags & 0x20 == 0 { 4 } else { 8 };
+    let sized = if flags & 0x80 == 0 { 0 } else { 8 };
+    assert_eq!(bytes.len(), 6 + numbers * width + sized, "{handle:?}");
+    // What it may reach is asked before it is reached.
+    for bytes in [0, 1, 4096, usize::MAX] {
+        _ = handle.view.within(bytes);
+    }
+    _ = handle.dtype();
+    let mut room = [0; MOST];
+    let written = Handle { what: handle.what, view: &*handle.view, storage: handle.storage };
+    let again = Handle::read(written.write(&mut room)).unwrap_or_else(|why| panic!("{why}: {handle:?}"));
+    assert_eq!(format!("{again:?}"), format!("{handle:?}"));
+}
+
+fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    let of = |offset, shape: &[usize], strides: &[isize], storage: Option<u64>| {
+        let view = View::from_parts(offset, shape, strides, usize::MAX).unwrap_or(View::NONE);
+        let what = What::new(7, DType::F32.code(), storage.is_some());
+        Handle { what, view: &view, storage: storage.and_then(NonZero::new) }.write(&mut [0; MOST]).to_vec()
+    };
+    vec![
+        ("row-major", of(0, &[3, 4], &[4, 1], None)),
+        ("strided", of(5, &[2, 3], &[1, 2], None)),
+        ("sized, with gradients", of(0, &[6], &[1], Some(1 << 20))),
+        ("wide", of(1 << 40, &[2], &[1 << 33], None)),
+        ("scalar", of(3, &[], &[], None)),
+        ("of the largest rank", of(0, &[1; MAX_RANK], &[9; MAX_RANK], Some(4))),
+    ]
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    samples().into_iter().map(|(_, bytes)| bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn changed_handles_are_handles_or_errors() {
+        mp_harness::hostile::short(super::TARGETS);
+    }
+
+    #[test]
+    fn the_bytes_of_handles_are_those_of_the_golden_file() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/wire/golden.txt");
+        mp_harness::hostile::golden(file, "tensors' handles, wire version 5", &super::samples());
+    }
+}
