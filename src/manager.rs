@@ -18,10 +18,12 @@
 //!
 //! The three types to know: [`Manager`], the server; [`Proxy`], an object in it, called from any process; [`CallError`], why a call
 //! has no result, with a table. [`ManagerHandle`] is what makes objects, from any process, and [`Dict`], [`List`] and [`Namespace`] are
-//! ready-made ones.
+//! ready-made ones. Another program of the same user calls methods by their names: [`RemoteManager`].
 
 #[doc(no_inline)]
 pub use crate::{Manager, Proxy};
 pub use mp_manager::{
     CallError, CallLocation, CallName, Dict, Entry, List, ManagerError, ManagerHandle, Namespace,
 };
+#[cfg(feature = "authkey")]
+pub use mp_manager::{Methods, RemoteManager, RemoteProxy};

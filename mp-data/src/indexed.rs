@@ -64,6 +64,9 @@ impl Cursor {
     }
 }
 
+/// How many epochs in a row may be empty: a sampler of the user's says of each that it is.
+const MOST_EMPTY: u32 = 1000;
+
 /// The samples of a batch, and how many of them count.
 #[derive(Default)]
 pub(crate) struct Part {
@@ -100,6 +103,7 @@ impl<D: Dataset> Kind for Indexed<D> {
     }
 
     fn plan(plan: &Plan, cursor: &mut Cursor, _: &VecDeque<Slot<Self>>, last: u64) -> Planned<Part> {
+        let mut empty = 0;
         loop {
             let (epoch, number) = cursor.next;
             if cursor.given.has(cursor.next) {
@@ -115,6 +119,13 @@ impl<D: Dataset> Kind for Indexed<D> {
                     return Planned::Batch { epoch, turn: 0, number, part, waits: false };
                 }
                 Ok(None) if epoch < last && (number > 0 || !cursor.is_always_empty()) => {
+                    empty += u32::from(number == 0);
+                    if empty == MOST_EMPTY {
+                        let source =
+                            format!("{MOST_EMPTY} epochs in a row have no batch: the sampler draws nothing");
+                        let (part, source) = (Part::default(), source.into());
+                        return Planned::Broken { epoch, number, part, source, goes_on: false };
+                    }
                     cursor.next = (epoch + 1, 0);
                     match Raise::catch(|| plan.epoch(epoch + 1)) {
                         Ok(order) => cursor.order = order,

@@ -55,6 +55,11 @@ impl Number {
     }
 }
 
+/// Whether a caller by this number is of the process with this slot.
+pub(crate) fn is_of(number: u32, slot: u32) -> bool {
+    number >> (u32::BITS - SLOT_BITS) == slot
+}
+
 impl Drop for Number {
     fn drop(&mut self) {
         // In a copy of the process these are other numbers, of which none was given.

@@ -1,5 +1,6 @@
 //! What can go wrong with a call, and with the manager itself.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -8,30 +9,36 @@ use std::time::Duration;
 use mp_core::INTERRUPTED;
 use mp_core::message::Undecodable;
 use mp_core::sent;
+use mp_queue::ConnectError;
 use mp_spawn::{ProcessRaised, SpawnError};
 use serde::{Deserialize, Serialize};
 
-/// A call, as errors name it: the closure's name as the compiler gives it, and where the program calls it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// A call, as errors name it: the closure's name as the compiler gives it, or the name of a method, and where the program calls it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallName {
-    /// The closure.
-    #[serde(with = "sent::text")]
-    pub closure: &'static std::primitive::str,
+    /// The closure, or the method.
+    pub closure: Cow<'static, str>,
     /// The type of the object.
-    #[serde(with = "sent::text")]
-    pub object: &'static std::primitive::str,
+    pub object: Cow<'static, str>,
     /// File, line and column of the call.
     pub location: CallLocation,
 }
 
-/// Where a program calls: what [`Location`] says, which can't be sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+impl CallName {
+    /// A call of the function that called this one, by its `#[track_caller]`.
+    #[track_caller]
+    pub(crate) fn here(closure: impl Into<Cow<'static, str>>, object: impl Into<Cow<'static, str>>) -> Self {
+        CallName { closure: closure.into(), object: object.into(), location: Location::caller().into() }
+    }
+}
+
+/// Where a call is in its program.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallLocation {
-    /// The file, as the compiler was given it.
-    #[serde(with = "sent::text")]
-    pub file: &'static std::primitive::str,
+    /// The file.
+    pub file: Cow<'static, str>,
     /// The line, from 1.
     pub line: u32,
     /// The column, from 1.
@@ -39,9 +46,8 @@ pub struct CallLocation {
 }
 
 impl From<&'static Location<'static>> for CallLocation {
-    #[inline]
     fn from(at: &'static Location<'static>) -> Self {
-        Self { file: at.file(), line: at.line(), column: at.column() }
+        CallLocation { file: at.file().into(), line: at.line(), column: at.column() }
     }
 }
 
@@ -86,10 +92,10 @@ impl fmt::Display for CallName {
 /// | the server is stopped (SIGSTOP, a debugger) | waits, for as long as it takes or the proxy waits | waits | wait |
 /// | the caller is killed | runs, if it was sent | lives on, if another process has a proxy | go on |
 /// | a call of an object calls that object | [`OwnObject`](Self::OwnObject), at once | lives on | go on |
+/// | objects of one server call each other in a ring | [`Ring`](Self::Ring), at once, of the call that closes it | live on | go on |
+/// | [another program](crate::RemoteManager) names a type, method or object that there is not | [`NoSuchType`](Self::NoSuchType), [`NoSuchMethod`](Self::NoSuchMethod), [`NoSuchObject`](Self::NoSuchObject), with those that there are | lives on | go on |
 /// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | lives on | go on |
 /// | Ctrl-C, of which this process [is told](mp_spawn::Interrupt::Graceful) | [`Interrupted`](Self::Interrupted); it runs on | goes on | go on |
-///
-/// It can be sent: it arrives as the same variant, with what it says and with its sources.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum CallError {
@@ -118,6 +124,35 @@ pub enum CallError {
     OwnObject {
         /// Which call.
         call: CallName,
+    },
+    /// The call was made within a call of an object for which the called one waits, itself or by others: each would wait for the next.
+    Ring {
+        /// Which call.
+        call: CallName,
+        /// The calls that wait, beginning with that of the called object; the last one is of the object in which this call is.
+        waiting: Vec<CallName>,
+    },
+    /// No type was [registered](crate::ManagerHandle::register) by this name.
+    NoSuchType {
+        /// The name.
+        name: String,
+        /// Those that were.
+        known: Vec<String>,
+    },
+    /// The type of the object was registered without a method of this name, or, for [`create`](crate::RemoteManager::create), without a
+    /// constructor.
+    NoSuchMethod {
+        /// Which call.
+        call: CallName,
+        /// Its methods.
+        known: Vec<String>,
+    },
+    /// No object was [published](crate::ManagerHandle::publish) by this name.
+    NoSuchObject {
+        /// The name.
+        name: String,
+        /// Those that were.
+        known: Vec<String>,
     },
     /// The object is of another type than the proxy.
     WrongType {
@@ -169,6 +204,21 @@ impl CallError {
     pub fn is_server_gone(&self) -> bool {
         matches!(self, CallError::ServerGone { .. })
     }
+
+    /// The same error, of the call that this process made.
+    #[cfg(feature = "authkey")]
+    pub(crate) fn of_call(mut self, own: &CallName) -> Self {
+        match &mut self {
+            CallError::TimedOut { call, .. }
+            | CallError::Freed { call }
+            | CallError::OwnObject { call }
+            | CallError::Ring { call, .. }
+            | CallError::NoSuchMethod { call, .. }
+            | CallError::WrongType { call, .. } => own.clone_into(call),
+            _ => {}
+        }
+        self
+    }
 }
 
 impl fmt::Display for CallError {
@@ -190,6 +240,22 @@ impl fmt::Display for CallError {
                 f,
                 "{call} was made within a call of the same object, and would wait for itself: do it in that call, by its `&mut`"
             ),
+            CallError::Ring { call, waiting } => {
+                write!(f, "{call} would wait for itself: the object is in a call that waits for this one")?;
+                waiting.iter().try_for_each(|next| write!(f, "; {next} waits"))?;
+                f.write_str(
+                    "; make one of them without waiting for its result, or outside of the other's call",
+                )
+            }
+            CallError::NoSuchType { name, known } => {
+                write!(f, "no type is registered as `{name}` (ManagerHandle::register){}", Known(known))
+            }
+            CallError::NoSuchMethod { call, known } => {
+                write!(f, "{call}: `{}` is registered without it{}", call.object, Known(known))
+            }
+            CallError::NoSuchObject { name, known } => {
+                write!(f, "no object is published as `{name}` (ManagerHandle::publish){}", Known(known))
+            }
             CallError::WrongType { call, found } => {
                 write!(f, "{call} met an object of another type, `{found}`")
             }
@@ -217,6 +283,17 @@ impl fmt::Display for CallError {
     }
 }
 
+/// What there is, behind a message about what there is not.
+struct Known<'a>(&'a [String]);
+
+impl fmt::Display for Known<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, others @ ..] = self.0 else { return f.write_str("; there is none") };
+        write!(f, "; there is `{first}`")?;
+        others.iter().try_for_each(|other| write!(f, ", `{other}`"))
+    }
+}
+
 impl std::error::Error for CallError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -241,7 +318,7 @@ impl From<mp_reduce::Error> for CallError {
     }
 }
 
-/// Why there is no manager, or why it ended badly. It can be sent, as a [`CallError`].
+/// Why there is no manager, or why it ended badly.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ManagerError {
@@ -256,6 +333,10 @@ pub enum ManagerError {
         /// How long they were given.
         grace: Duration,
     },
+    /// There is no connection to the server of [another program](crate::RemoteManager): why.
+    Connect(ConnectError),
+    /// The other side is no server of a manager, or of another version: why.
+    Incompatible(String),
     /// Shared memory: none left, forked, and so on.
     Failed(mp_reduce::Error),
 }
@@ -268,6 +349,10 @@ impl fmt::Display for ManagerError {
             ManagerError::Killed { server, grace } => {
                 write!(f, "the manager's server (pid {server}) did not end within {grace:?} and was killed")
             }
+            ManagerError::Connect(error) => write!(f, "no connection to the manager's server: {error}"),
+            ManagerError::Incompatible(why) => {
+                write!(f, "the other side is no manager's server of this version of the library: {why}")
+            }
             ManagerError::Failed(error) => error.fmt(f),
         }
     }
@@ -277,8 +362,9 @@ impl std::error::Error for ManagerError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             ManagerError::Start(error) | ManagerError::Server(error) => Some(error),
+            ManagerError::Connect(error) => Some(error),
             ManagerError::Failed(error) => Some(error),
-            ManagerError::Killed { .. } => None,
+            ManagerError::Killed { .. } | ManagerError::Incompatible(_) => None,
         }
     }
 }
@@ -288,6 +374,12 @@ mp_core::readable_debug!(CallError, ManagerError);
 impl From<SpawnError> for ManagerError {
     fn from(error: SpawnError) -> Self {
         ManagerError::Start(error)
+    }
+}
+
+impl From<ConnectError> for ManagerError {
+    fn from(error: ConnectError) -> Self {
+        ManagerError::Connect(error)
     }
 }
 

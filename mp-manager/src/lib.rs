@@ -48,16 +48,23 @@ mod answer;
 mod caller;
 mod error;
 mod manager;
+#[cfg(feature = "authkey")]
+mod named;
 mod object;
 mod proxy;
 mod ready;
+#[cfg(feature = "authkey")]
+mod remote;
 mod request;
+mod ring;
 mod server;
 
 pub use error::{CallError, CallLocation, CallName, ManagerError};
 pub use manager::{Manager, ManagerHandle};
 pub use mp_core::message::IntoOutcome;
 pub use mp_spawn::{Closure, StateClosure, closure};
+#[cfg(feature = "authkey")]
+pub use named::methods::Methods;
 pub use proxy::Proxy;
 pub use ready::Entry;
 pub use ready::dict::Dict;
@@ -65,6 +72,8 @@ pub use ready::list::List;
 #[doc(hidden)]
 pub use ready::namespace::Attributes;
 pub use ready::namespace::Namespace;
+#[cfg(feature = "authkey")]
+pub use remote::client::{RemoteManager, RemoteProxy};
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

@@ -3,7 +3,6 @@
 use std::any::type_name;
 use std::fmt;
 use std::ops::Deref;
-use std::panic::Location;
 use std::time::Duration;
 
 use mp_core::message::PlainOutcome;
@@ -13,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{CallError, CallName, ManagerError};
 use crate::object::{Failure, MakeObject, Object};
-use crate::proxy::Proxy;
+use crate::proxy::{Link, Proxy};
 use crate::request::{Control, Request};
 use crate::server::{Orders, serve};
 
@@ -278,16 +277,20 @@ impl ManagerHandle {
         self.server
     }
 
+    /// An object of a type of which this says nothing: what the server does for it is in its maker.
     #[track_caller]
-    fn make<T: 'static>(
+    pub(crate) fn make<T: 'static>(
         &self,
         closure: &'static str,
         maker: Closure<(), MakeObject>,
     ) -> Result<Proxy<T>, CallError> {
-        let call = CallName { closure, object: type_name::<T>(), location: Location::caller().into() };
+        let call = CallName::here(closure, type_name::<T>());
         let (requests, object) = channel::<Request>()?;
         match self.control.send(Control::Serve { requests: object }) {
-            Ok(()) => Proxy::make(requests, self.server, maker, call),
+            Ok(()) => {
+                let gone = || self.control.is_disconnected();
+                Link::make(requests, self.server, maker, call, gone).map(Proxy::new)
+            }
             Err(PutError::Disconnected(_)) => Err(CallError::ServerGone { server: self.server }),
             Err(error) => Err(mp_core::Error::from(error).into()),
         }

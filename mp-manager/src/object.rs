@@ -18,6 +18,18 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// What makes an object.
 pub(crate) type MakeObject = Result<Object, Failure>;
 
+/// Why an object was not made: what it takes could not be read.
+#[derive(Debug)]
+pub(crate) struct BadArguments(pub(crate) Box<Undecodable>);
+
+impl fmt::Display for BadArguments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for BadArguments {}
+
 /// The code of a closure that is called with an object, `&mut T`, and arguments.
 pub(crate) type CallCode<T, A, R> = Code<(Lent<T>, A), (Lent<T>, R)>;
 
@@ -41,7 +53,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// A closure with its types forgotten: reads what it captures and its arguments, calls it, and writes its result.
+/// A closure with its types forgotten: reads its arguments, and what it captures unless it has that; calls it, and writes its result.
 pub(crate) struct Task(Box<Run>);
 
 type Run = dyn Fn(&Object, Incoming) -> Answer;
@@ -59,7 +71,22 @@ impl Task {
     ) -> Closure<(), Task> {
         Closure::from_parts((code, ()), |(code, ()): &(CallCode<T, A, R>, ()), (): ()| {
             let code = *code;
-            Task(Box::new(move |object, body| run(code, object, body)))
+            Task(Box::new(move |object, body| {
+                run(object, body, Outgoing::default(), |inc| captured(code, inc))
+            }))
+        })
+    }
+
+    /// What makes one in the server that has all that it captures: each of its calls brings arguments only, written by [`write_args`].
+    #[cfg(feature = "authkey")]
+    pub(crate) fn bound<T: 'static, A: Message, R: IntoOutcome>(
+        closure: StateClosure<T, A, R>,
+    ) -> Closure<(), Task> {
+        Closure::from_parts((closure, ()), |(closure, ()): &(StateClosure<T, A, R>, ()), (): ()| {
+            let closure = closure.clone();
+            Task(Box::new(move |object, body| {
+                run(object, body, Outgoing::in_band(), |_| Ok(closure.clone()))
+            }))
         })
     }
 
@@ -90,6 +117,20 @@ pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
     Ok(out)
 }
 
+/// Writes the arguments of a call by themselves, for another program, which has none of this one's memory.
+#[cfg(feature = "authkey")]
+pub(crate) fn write_args<A: Message>(args: &mut A) -> mp_core::Result<Outgoing> {
+    let mut out = Outgoing::in_band();
+    args.encode::<MessagePack>(&mut out)?;
+    if out.plain().is_none() {
+        return Err(mp_core::Error::Unsendable(
+            "a tensor, queue, lock or descriptor is in this program's memory, which another program does not have: send what is in it"
+                .into(),
+        ));
+    }
+    Ok(out)
+}
+
 /// A length of captures that follows by itself.
 const LONG: u8 = u8::MAX;
 
@@ -103,19 +144,19 @@ enum Reached {
 }
 
 fn run<T: 'static, A: Message, R: IntoOutcome>(
-    code: CallCode<T, A, R>,
     object: &Object,
     mut inc: Incoming,
+    mut out: Outgoing,
+    closure: impl FnOnce(&mut Incoming) -> mp_core::Result<StateClosure<T, A, R>>,
 ) -> Answer {
     let Some(home) = object.home.downcast_ref::<Home<T>>() else {
         return Answer::WrongType(object.type_name.into());
     };
-    let (mut out, mut reached) = (Outgoing::default(), Reached::Nothing);
+    let mut reached = Reached::Nothing;
     // Out here it is dropped by itself, whatever panics.
     let mut result = None;
     let ran = Raise::catch(|| {
-        let closure =
-            Apart::new(captured(code, &mut inc).map_err(|error| Answer::Unreadable(error.to_string()))?);
+        let closure = Apart::new(closure(&mut inc).map_err(|error| Answer::Unreadable(error.to_string()))?);
         let args = arguments::<A>(&mut inc)?;
         // What is attached and not in the arguments is dropped here, and not kept while they are used.
         drop(std::mem::take(&mut inc));
@@ -158,12 +199,17 @@ fn captured<A: 'static, R: 'static>(code: Code<A, R>, inc: &mut Incoming) -> mp_
 }
 
 fn arguments<A: Message>(inc: &mut Incoming) -> Result<A, Answer> {
+    read_whole::<A>(inc).map_err(|error| match error {
+        mp_core::Error::Undecodable(arguments) => Answer::Undecodable(arguments),
+        other => Answer::Unreadable(other.to_string()),
+    })
+}
+
+/// Reads the rest of a message as one value; an error has its type and bytes.
+pub(crate) fn read_whole<A: Message>(inc: &mut Incoming) -> mp_core::Result<A> {
     let before = inc.whole().len() - inc.rest().len();
     A::decode::<MessagePack>(inc).map_err(|error| {
         let bytes = inc.whole().get(before..).unwrap_or_default();
-        match Undecodable::of_message::<A>(error, bytes) {
-            mp_core::Error::Undecodable(arguments) => Answer::Undecodable(arguments),
-            other => Answer::Unreadable(other.to_string()),
-        }
+        Undecodable::of_message::<A>(error, bytes)
     })
 }

@@ -1,36 +1,24 @@
 //! An object in the server, as other processes have it.
 
 use std::any::type_name;
-use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::panic::Location;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::message::level::afresh;
-use mp_core::message::{Incoming, IntoOutcome, Message, PlainOutcome, Undecodable};
+use mp_core::message::{Incoming, IntoOutcome, Message, PlainOutcome};
 use mp_core::mutex::Mutex;
 use mp_queue::{GetError, Sender};
-use mp_reduce::MessagePack;
 use mp_spawn::{Closure, ProcessName, Raise, StateClosure};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::answer::{Answer, Body};
 use crate::caller::{Caller, send};
 use crate::error::{CallError, CallName};
-use crate::object::{MakeObject, Task, write_call};
+use crate::object::{MakeObject, Task, read_whole, write_call};
 use crate::request::{Late, Request};
-
-thread_local! {
-    /// The object of this thread, if it is one of a server.
-    static OWN: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-/// Says that this thread has this object, of this process.
-pub(crate) fn own_object(object: u64) {
-    OWN.set(Some(object));
-}
+use crate::ring;
 
 /// How long a wait lasts at most before it looks whether the server has died with what was sent to it.
 const LOOK: Duration = Duration::from_millis(100);
@@ -69,12 +57,12 @@ pub struct Proxy<T: 'static> {
 }
 
 /// What all clones of a proxy in one process share.
-struct Link {
-    requests: Sender<Request>,
+pub(crate) struct Link {
+    pub(crate) requests: Sender<Request>,
     /// The process id of the server.
-    server: u32,
+    pub(crate) server: u32,
     /// The number of the object in the server.
-    object: u64,
+    pub(crate) object: u64,
     /// Callers that have nothing to do.
     idle: Mutex<Vec<Caller>>,
 }
@@ -89,23 +77,14 @@ struct Sent {
 }
 
 impl<T: 'static> Proxy<T> {
-    /// Makes the object at the other end of `requests`, and waits until it is made.
-    pub(crate) fn make(
-        requests: Sender<Request>,
-        server: u32,
-        maker: Closure<(), MakeObject>,
-        call: CallName,
-    ) -> Result<Proxy<T>, CallError> {
-        let caller = Caller::new(&requests, server)?;
-        let request = Request::Make { caller: caller.number(), maker: Late::Out(maker) };
-        send(&requests, request, server)?;
-        match answer(&requests, &caller, server, None, call)? {
-            Answer::Made { object } => {
-                let link = Link { requests, server, object, idle: Mutex::new(vec![caller]) };
-                Ok(Proxy { link: Arc::new(link), timeout: None, object: PhantomData })
-            }
-            other => Err(refused(other, server, call)),
-        }
+    pub(crate) fn new(link: Link) -> Proxy<T> {
+        Proxy { link: Arc::new(link), timeout: None, object: PhantomData }
+    }
+
+    /// The link, for those to whom the object's type says nothing.
+    #[cfg(feature = "authkey")]
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
     /// Calls a closure with the object, in the server, and returns its result.
@@ -145,7 +124,7 @@ impl<T: 'static> Proxy<T> {
         closure: StateClosure<T, A, R>,
         args: A,
     ) -> Result<R::Value, CallError> {
-        let call = Self::name(closure.name());
+        let call = CallName::here(closure.name(), type_name::<T>());
         let mut args = args;
         let body = match Raise::catch(|| afresh(|| write_call(&closure, &mut args))) {
             Ok(Ok(body)) => body,
@@ -158,15 +137,20 @@ impl<T: 'static> Proxy<T> {
                 return Err(CallError::Arguments { why, undecodable: None });
             }
         };
-        let answer = self.link.ask(self.timeout, call, |link, caller| {
-            let (code, new) = caller.code(closure.code().id());
-            if new {
-                let task = Late::Out(Task::maker::<T, A, R>(closure.code()));
-                let learn = Request::Learn { caller: caller.number(), code, task };
-                send(&link.requests, learn, link.server)?;
-            }
-            Ok(Request::Call { caller: caller.number(), code, body: Body::Out(body) })
-        })?;
+        let answer = self.link.ask(
+            self.timeout,
+            &call,
+            || false,
+            |link, caller| {
+                let (code, new) = caller.code(closure.code().id());
+                if new {
+                    let task = Late::Out(Task::maker::<T, A, R>(closure.code()));
+                    let learn = Request::Learn { caller: caller.number(), code, task };
+                    send(&link.requests, learn, link.server)?;
+                }
+                Ok(Request::Call { caller: caller.number(), code, body: Body::Out(body) })
+            },
+        )?;
         match answer {
             Answer::Done(value) => read_value::<R::Value>(value.into_incoming()),
             other => Err(refused(other, self.link.server, call)),
@@ -191,12 +175,7 @@ impl<T: 'static> Proxy<T> {
     /// See the table at [`CallError`]; none if it was freed before.
     #[track_caller]
     pub fn free(&self) -> Result<(), CallError> {
-        let call = Self::name("Proxy::free");
-        let free = |_: &Link, caller: &mut Caller| Ok(Request::Free { caller: caller.number() });
-        match self.link.ask(self.timeout, call, free)? {
-            Answer::Freed => Ok(()),
-            other => Err(refused(other, self.link.server, call)),
-        }
+        self.link.free(self.timeout, CallName::here("Proxy::free", type_name::<T>()), || false)
     }
 
     /// The same object; calls by this handle, its clones and copies that are sent wait at most this long. The call is not taken back:
@@ -235,35 +214,63 @@ impl<T: 'static> Proxy<T> {
     pub fn is_same_object(&self, other: &Proxy<T>) -> bool {
         (self.link.server, self.link.object) == (other.link.server, other.link.object)
     }
-
-    #[track_caller]
-    fn name(closure: &'static str) -> CallName {
-        CallName { closure, object: type_name::<T>(), location: Location::caller().into() }
-    }
 }
 
 impl Link {
-    /// Sends a request and waits for the answer to it.
-    fn ask(
+    /// Makes the object at the other end of `requests`, and waits until it is made. That end may be in a message still, which its server
+    /// never takes if it dies: so `gone` says whether the server is.
+    pub(crate) fn make(
+        requests: Sender<Request>,
+        server: u32,
+        maker: Closure<(), MakeObject>,
+        call: CallName,
+        gone: impl Fn() -> bool,
+    ) -> Result<Link, CallError> {
+        let caller = Caller::new(&requests, server)?;
+        let _waits = ring::wait_for(server, ring::NOT_MADE, caller.number(), &call)?;
+        let request = Request::Make { caller: caller.number(), maker: Late::Out(maker) };
+        send(&requests, request, server)?;
+        match answer(&requests, &caller, server, None, &call, gone)? {
+            Answer::Made { object } => Ok(Link { requests, server, object, idle: Mutex::new(vec![caller]) }),
+            other => Err(refused(other, server, call)),
+        }
+    }
+
+    pub(crate) fn free(
         &self,
         timeout: Option<Duration>,
         call: CallName,
+        gone: impl Fn() -> bool,
+    ) -> Result<(), CallError> {
+        let free = |_: &Link, caller: &mut Caller| Ok(Request::Free { caller: caller.number() });
+        match self.ask(timeout, &call, gone, free)? {
+            Answer::Freed => Ok(()),
+            other => Err(refused(other, self.server, call)),
+        }
+    }
+
+    /// Sends a request and waits for the answer to it, at most until its caller is gone.
+    pub(crate) fn ask(
+        &self,
+        timeout: Option<Duration>,
+        call: &CallName,
+        gone: impl Fn() -> bool,
         request: impl FnOnce(&Link, &mut Caller) -> Result<Request, CallError>,
     ) -> Result<Answer, CallError> {
-        if OWN.get() == Some(self.object) && std::process::id() == self.server {
-            return Err(CallError::OwnObject { call });
-        }
         let idle = self.idle.lock().pop();
         let mut caller = match idle {
             Some(caller) => caller,
             None => Caller::new(&self.requests, self.server)?,
         };
         let request = request(self, &mut caller)?;
+        let _waits = ring::wait_for(self.server, self.object, caller.number(), call)?;
         send(&self.requests, request, self.server)?;
         // Without an answer it is dropped: none that comes later is taken for that to another call.
-        let answer = answer(&self.requests, &caller, self.server, timeout, call)?;
-        self.idle.lock().push(caller);
-        Ok(answer)
+        let answer = answer(&self.requests, &caller, self.server, timeout, call, gone);
+        if answer.is_ok() || mp_core::mutant!("manager.caller.kept-after-time-out") {
+            self.idle.lock().push(caller);
+        }
+        answer
     }
 }
 
@@ -273,7 +280,8 @@ fn answer(
     caller: &Caller,
     server: u32,
     timeout: Option<Duration>,
-    call: CallName,
+    call: &CallName,
+    gone: impl Fn() -> bool,
 ) -> Result<Answer, CallError> {
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
@@ -287,7 +295,9 @@ fn answer(
         }
         // The object may have died before it had taken the sender of the answers out of its first request: then that is in the
         // channel for ever, which this process keeps.
-        if requests.is_disconnected() {
+        if (requests.is_disconnected() && !mp_core::mutant!("manager.caller.object-not-looked-at"))
+            || (gone() && !mp_core::mutant!("manager.caller.server-not-looked-at"))
+        {
             return match caller.answers().try_recv() {
                 Ok(answer) => Ok(answer),
                 Err(_) => Err(CallError::ServerGone { server }),
@@ -296,17 +306,13 @@ fn answer(
         if let Some(timeout) = timeout
             && until.is_some_and(|until| Instant::now() >= until)
         {
-            return Err(CallError::TimedOut { call, timeout, server });
+            return Err(CallError::TimedOut { call: call.clone(), timeout, server });
         }
     }
 }
 
-fn read_value<V: Message>(mut inc: Incoming) -> Result<V, CallError> {
-    let before = inc.whole().len() - inc.rest().len();
-    let value = V::decode::<MessagePack>(&mut inc);
-    value.map_err(|error| {
-        let bytes = inc.whole().get(before..).unwrap_or_default();
-        let error = Undecodable::of_message::<V>(error, bytes);
+pub(crate) fn read_value<V: Message>(mut inc: Incoming) -> Result<V, CallError> {
+    read_whole::<V>(&mut inc).map_err(|error| {
         let why = error.to_string();
         match error {
             mp_core::Error::Undecodable(undecodable) => {
@@ -319,7 +325,7 @@ fn read_value<V: Message>(mut inc: Incoming) -> Result<V, CallError> {
 
 /// The error that an answer is.
 #[cold]
-fn refused(answer: Answer, server: u32, call: CallName) -> CallError {
+pub(crate) fn refused(answer: Answer, server: u32, call: CallName) -> CallError {
     match answer {
         Answer::Raised(raise) => {
             let who = ProcessName::new(None, "a call in the manager's server".to_string(), server);

@@ -20,24 +20,28 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::OnceLock;
 use std::sync::mpsc;
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use mp_core::Arena;
+use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::message::Incoming;
-use mp_core::user_code::{caught, drop_caught};
+use mp_core::mutex::Mutex;
+use mp_core::user_code::{Apart, caught, drop_caught};
 use mp_queue::{GetError, Receiver, Sender};
 use mp_spawn::Raise;
 use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
-use crate::object::{Failure, MakeObject, Object, Task};
-use crate::proxy;
+use crate::caller::is_of;
+use crate::object::{BadArguments, Failure, MakeObject, Object, Task};
 use crate::request::{Control, Late, Request};
+use crate::ring;
 
 /// How long an object's thread sleeps at most before it looks whether the server ends.
-const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// How long the first pause is after a receive that failed, and how long one is at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), LOOK);
@@ -45,18 +49,18 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), LOOK);
 /// Pauses of a thread whose receive fails at once, and would fail again: a message stays in its channel while this process lacks
 /// descriptors for it, for instance. Each is twice as long as the one before, until a receive does not fail.
 #[derive(Default)]
-struct Backoff(Option<Duration>);
+pub(crate) struct Backoff(Option<Duration>);
 
 impl Backoff {
     /// A receive has failed: how long to pause.
-    fn failed(&mut self) -> Duration {
+    pub(crate) fn failed(&mut self) -> Duration {
         let (first, longest) = PAUSES;
         let pause = self.0.map_or(first, |last| (2 * last).min(longest));
         *self.0.insert(pause)
     }
 
     /// A receive has not failed.
-    fn over(&mut self) {
+    pub(crate) fn over(&mut self) {
         self.0 = None;
     }
 }
@@ -69,24 +73,75 @@ pub(crate) struct Orders {
     pub(crate) ready: Sender<u32>,
 }
 
+/// What all threads of the server have in common.
+pub(crate) struct Server {
+    /// Set when the manager ends.
+    stop: OnceLock<()>,
+    /// Each thread that has ends of channels to drop has a copy; none of them is left when all have ended.
+    working: Mutex<Option<mpsc::Sender<()>>>,
+    /// The number of the next object.
+    next: Mutex<u64>,
+    /// What other programs find here.
+    #[cfg(feature = "authkey")]
+    pub(crate) named: crate::named::Named,
+}
+
+static SERVER: PerProcess<OnceLock<Server>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+impl Server {
+    /// That of this process, if it is a manager's server.
+    #[cfg(feature = "authkey")]
+    pub(crate) fn current() -> Option<&'static Server> {
+        SERVER.get()
+    }
+
+    /// Whether the manager ends.
+    pub(crate) fn stops(&self) -> bool {
+        self.stop.get().is_some()
+    }
+
+    /// Starts a thread that is waited for, as long as calls are given, when the manager ends.
+    pub(crate) fn start(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let working = self.working.lock().clone();
+        let run = move || {
+            let _working = working;
+            // Nothing of the user's runs outside of the places that catch its panics.
+            caught(run);
+        };
+        thread::Builder::new().name(name).spawn(run).map(drop)
+    }
+
+    /// Starts the thread of an object.
+    pub(crate) fn serve(&'static self, requests: Receiver<Request>) -> io::Result<()> {
+        let object = {
+            let mut next = self.next.lock();
+            *next += 1;
+            *next - 1
+        };
+        self.start(format!("object-{object}"), move || Seat::default().serve(object, requests, self))
+    }
+}
+
 /// The function of the process.
 pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
     let Orders { control, ready } = orders;
+    let (working, done) = mpsc::channel::<()>();
+    let server = SERVER.get_or_init(|| Server {
+        stop: OnceLock::new(),
+        working: Mutex::new(Some(working)),
+        next: Mutex::new(0),
+        #[cfg(feature = "authkey")]
+        named: Default::default(),
+    });
     // If its owner is gone, so is this process soon.
     _ = ready.send(std::process::id());
     drop(ready);
-    let stop = Arc::new(OnceLock::new());
-    let (working, done) = mpsc::channel::<()>();
-    let mut next = 0;
     let mut backoff = Backoff::default();
     let grace = loop {
         match control.recv() {
             Ok(Control::Serve { requests }) => {
                 backoff.over();
-                let object = next;
-                next += 1;
-                let (stop, working) = (Arc::clone(&stop), working.clone());
-                if let Err(error) = start(object, requests.clone(), stop, working) {
+                if let Err(error) = server.serve(requests.clone()) {
                     refuse(&requests, &error);
                 }
             }
@@ -96,27 +151,12 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
             Err(_) => break Duration::ZERO,
         }
     };
-    _ = stop.set(());
-    drop(working);
+    _ = server.stop.set(());
+    server.working.lock().take();
     // Until all threads have dropped their ends, or the time is over: then they end with the process. Those that have nothing to do
     // look within `LOOK`.
     _ = done.recv_timeout(grace.saturating_add(2 * LOOK));
     Ok(())
-}
-
-/// Starts the thread of an object.
-fn start(
-    object: u64,
-    requests: Receiver<Request>,
-    stop: Arc<OnceLock<()>>,
-    working: mpsc::Sender<()>,
-) -> io::Result<()> {
-    let run = move || {
-        let _working = working;
-        // Nothing of the user's runs outside of the places that catch its panics.
-        caught(|| Seat::default().serve(object, requests, &stop));
-    };
-    thread::Builder::new().name(format!("object-{object}")).spawn(run).map(drop)
 }
 
 /// Answers the process that wants an object: there is no thread for it.
@@ -142,6 +182,13 @@ struct Known {
     codes: Vec<Result<Task, String>>,
 }
 
+impl Drop for Known {
+    fn drop(&mut self) {
+        // What they capture is the user's.
+        self.codes.drain(..).for_each(drop_caught);
+    }
+}
+
 #[derive(Default)]
 enum State {
     #[default]
@@ -156,13 +203,16 @@ enum State {
 struct Seat {
     state: State,
     callers: HashMap<u32, Known>,
+    /// This process's among the members of the arena.
+    slot: Option<u32>,
 }
 
 impl Seat {
-    fn serve(mut self, object: u64, requests: Receiver<Request>, stop: &OnceLock<()>) {
-        proxy::own_object(object);
+    fn serve(mut self, object: u64, requests: Receiver<Request>, server: &Server) {
+        ring::own_object(object);
+        self.slot = Arena::get().and_then(|arena| Some(arena.me().ok()?.slot()));
         let mut backoff = Backoff::default();
-        while stop.get().is_none() && !matches!(self.state, State::Refused) {
+        while !server.stops() && !matches!(self.state, State::Refused) {
             match requests.recv_timeout(LOOK) {
                 Ok(request) => {
                     backoff.over();
@@ -176,7 +226,7 @@ impl Seat {
         }
         // Those that wait are told before anything else is done.
         drop(requests);
-        let Seat { state, callers } = self;
+        let Seat { state, callers, .. } = self;
         drop(callers);
         drop_caught(state);
     }
@@ -189,6 +239,11 @@ impl Seat {
                 self.callers.insert(caller, Known { answers, codes: Vec::new() });
             }
             Request::Make { caller, maker } => {
+                if self.slot.is_none_or(|slot| is_of(caller, slot))
+                    && !mp_core::mutant!("manager.ring.maker-waits-unseen")
+                {
+                    ring::is_made_as(caller, object);
+                }
                 let made = make(maker);
                 let answer = match made {
                     Ok(made) => {
@@ -205,7 +260,7 @@ impl Seat {
             Request::Learn { caller, code, task } => {
                 let Some(known) = self.callers.get_mut(&caller) else { return };
                 // The first of a caller that has begun to count anew.
-                known.codes.truncate(code.into());
+                known.codes.drain(usize::from(code).min(known.codes.len())..).for_each(drop_caught);
                 known.codes.push(task.read().map(|maker| maker.call(())));
             }
             Request::Call { caller, code, body } => {
@@ -213,7 +268,12 @@ impl Seat {
                 self.answer(caller, answer);
             }
             Request::Free { caller } => {
-                drop_caught(std::mem::replace(&mut self.state, State::Freed));
+                let was = std::mem::replace(&mut self.state, State::Freed);
+                if mp_core::mutant!("manager.free.object-kept") {
+                    std::mem::forget(was);
+                } else {
+                    drop_caught(was);
+                }
                 self.answer(caller, Answer::Freed);
             }
         }
@@ -229,10 +289,20 @@ impl Seat {
     }
 
     fn answer(&mut self, caller: u32, answer: Answer) {
+        let mut caller = caller;
+        if mp_core::mutant!("planted.answer-to-another") {
+            caller = self.callers.keys().next().copied().unwrap_or(caller);
+        }
         let Some(known) = self.callers.get(&caller) else { return };
+        if self.slot.is_none_or(|slot| is_of(caller, slot)) {
+            ring::answered(caller);
+        }
         let Err(error) = known.answers.try_send(answer) else { return };
-        if error.is_disconnected() {
+        if error.is_disconnected() || mp_core::mutant!("manager.answer.failure-not-told") {
             // It is gone, or waits no longer.
+            if mp_core::mutant!("planted.object-freed-with-its-caller") {
+                self.state = State::Freed;
+            }
             self.callers.remove(&caller);
             return;
         }
@@ -248,10 +318,16 @@ impl Seat {
 
 /// Makes the object; or says why not.
 fn make(maker: Late<MakeObject>) -> Result<Object, Answer> {
-    let maker = maker.read().map_err(Answer::Unreadable)?;
-    match Raise::catch(|| maker.call(()).map_err(|error| Raise::error(&*error))) {
+    let maker = Apart::new(maker.read().map_err(Answer::Unreadable)?);
+    let Some(maker) = maker.get() else { return Err(Answer::Freed) };
+    let failed = |error: Failure| match error.downcast::<BadArguments>() {
+        Ok(bad) => Answer::Undecodable(bad.0),
+        Err(error) => Answer::Raised(Raise::error(&*error)),
+    };
+    match Raise::catch(|| maker.call(()).map_err(failed)) {
         Ok(Ok(object)) => Ok(object),
-        Ok(Err(raise)) | Err(raise) => Err(Answer::Raised(raise)),
+        Ok(Err(answer)) => Err(answer),
+        Err(raise) => Err(Answer::Raised(raise)),
     }
 }
 

@@ -109,6 +109,17 @@ fn a_file_that_is_anothers_is_found() {
     is_found("locker.look.number-not-compared", Where::Workers, &["Torn: ", "Failed: "]);
 }
 
+/// In the server, which is no worker.
+#[test]
+fn an_answer_to_another_caller_is_found() {
+    is_found("planted.answer-to-another", Where::Everywhere, &["Torn: ", "Hang: ", "Failed: "]);
+}
+
+#[test]
+fn an_object_that_goes_with_its_caller_is_found() {
+    is_found("planted.object-freed-with-its-caller", Where::Everywhere, &["Failed: "]);
+}
+
 #[test]
 fn a_deadlock_that_is_none_is_found() {
     is_found("lock-cycle.any-chain-closed", Where::Workers, &["Torn: "]);
@@ -134,10 +145,11 @@ fn random_numbers_of_a_loaders_worker_are_found() {
 /// A worker goes on with a reader that is somewhere else by now.
 #[test]
 fn a_reader_of_a_stream_that_is_used_wherever_it_is_is_found() {
-    is_found("stream.open.wherever-it-is", Where::Workers, &["Torn: ", "Lost: "]);
+    is_found("stream.open.wherever-it-is", Where::Workers, &["Torn: ", "Lost: ", "Failed: "]);
 }
 
 #[test]
 fn a_place_of_a_lane_that_is_taken_from_the_wrong_reply_is_found() {
-    is_found("stream.place.of-another-reply", Where::Workers, &["Torn: ", "Lost: "]);
+    // A shard is not the same any more, says the loader itself.
+    is_found("stream.place.of-another-reply", Where::Workers, &["Torn: ", "Lost: ", "Failed: "]);
 }

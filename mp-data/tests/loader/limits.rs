@@ -218,3 +218,31 @@ fn a_budget_counts_each_as_the_largest_so_far_so_a_larger_one_is_counted_when_it
     }
     assert_eq!((before, after), (16, 4));
 }
+
+/// Draws nothing.
+#[derive(Debug)]
+struct Nothing;
+
+impl IndexSampler for Nothing {
+    fn name(&self) -> &str {
+        "nothing/1"
+    }
+
+    fn len(&self, _: u64) -> u64 {
+        0
+    }
+
+    fn index(&self, _: u64, k: u64) -> u64 {
+        k
+    }
+}
+
+#[test]
+fn epochs_without_an_end_of_a_sampler_that_draws_nothing_are_an_error() {
+    let loader = builder(8, 0).index_sampler(Nothing).build().unwrap();
+    let mut batches = loader.epochs(0..u64::MAX);
+    let error = next(&mut batches).unwrap().unwrap_err();
+    assert!(error.to_string().contains("epochs in a row have no batch"), "{error}");
+    assert!(next(&mut batches).is_none());
+    assert!(next(&mut loader.epochs(0..3)).is_none(), "some are empty, and that is all");
+}

@@ -1,7 +1,8 @@
-//! A pool whose workers die at every access to shared memory, and one in a forked copy; data loaders likewise.
+//! A pool whose workers die at every access to shared memory, and one in a forked copy; data loaders and a manager likewise.
 #![allow(unsafe_code)]
 
 mod loader;
+mod manager;
 mod streams;
 
 #[cfg(feature = "file_system")]

@@ -245,11 +245,15 @@ fn those_of_managers() {
     arrive(|| {
         vec![
             raise(),
-            CallError::TimedOut { call, timeout, server: 7 },
-            CallError::Freed { call },
+            CallError::TimedOut { call: call.clone(), timeout, server: 7 },
+            CallError::Freed { call: call.clone() },
             CallError::ServerGone { server: 7 },
-            CallError::OwnObject { call },
-            CallError::WrongType { call, found: "u16".into() },
+            CallError::OwnObject { call: call.clone() },
+            CallError::Ring { call: call.clone(), waiting: vec![call.clone(), call.clone()] },
+            CallError::NoSuchType { name: "A".into(), known: vec!["B".into()] },
+            CallError::NoSuchMethod { call: call.clone(), known: vec!["b".into(), "c".into()] },
+            CallError::NoSuchObject { name: "a".into(), known: vec![] },
+            CallError::WrongType { call: call.clone(), found: "u16".into() },
             CallError::Arguments { why: "why".into(), undecodable: None },
             CallError::Arguments { why: "why".into(), undecodable: unreadable() },
             CallError::Value { why: "why".into(), undecodable: unreadable() },
@@ -258,14 +262,16 @@ fn those_of_managers() {
             CallError::Failed(MessageError::Memory(Error::Forked)),
         ]
     });
-    let arrived: CallError = unpack(pack(CallError::Freed { call }).unwrap()).unwrap();
-    assert!(matches!(arrived, CallError::Freed { call: there } if there == call), "{arrived}");
+    let arrived: CallError = unpack(pack(CallError::Freed { call: call.clone() }).unwrap()).unwrap();
+    assert!(matches!(&arrived, CallError::Freed { call: there } if *there == call), "{arrived}");
     let processes = failure(&one_process(|_: usize, (): ()| Err::<(), _>("no such file"), ()));
     arrive(|| {
         vec![
             ManagerError::Start(SpawnError::NotInitialised),
             ManagerError::Server(processes.clone()),
             ManagerError::Killed { server: 7, grace: timeout },
+            ManagerError::Connect(mp::connect("@mp-no-such-address").map(drop).unwrap_err()),
+            ManagerError::Incompatible("why".into()),
             ManagerError::Failed(MessageError::Memory(Error::Forked)),
         ]
     });

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use mp::queue::JoinableQueueError;
-use mp::{Connection, JoinableQueue, Queue, QueueOptions, Receiver, Sender, bounded_channel, channel, pipe};
+use mp::{
+    Connection, JoinableQueue, Manager, Queue, QueueOptions, Receiver, Sender, bounded_channel, channel, pipe,
+};
 
 use crate::bookkeeping::ledger::{Account, Ledger};
 use crate::bookkeeping::parcel::{Job, Parcel};
@@ -13,6 +15,7 @@ use crate::workloads::leaving::Sides;
 use crate::workloads::loader::LOADERS;
 use crate::workloads::locks::Locks;
 use crate::workloads::newest::{ToAll, Watched};
+use crate::workloads::objects::Objects;
 use crate::workloads::pool::{IN_POOL, WORKERS};
 use crate::workloads::select::Ways;
 use crate::workloads::sockets::{CLIENTS, Service};
@@ -36,11 +39,12 @@ pub(crate) enum Kind {
     Locks,
     Watch,
     Broadcast,
+    Objects,
     Files,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 16] = [
+    pub(crate) const ALL: [Kind; 17] = [
         Kind::Bounded,
         Kind::Select,
         Kind::Acknowledged,
@@ -56,12 +60,13 @@ impl Kind {
         Kind::Joinable,
         Kind::Loader,
         Kind::Leaving,
+        Kind::Objects,
         Kind::Pipe,
     ];
 
     /// Whether its workers are all alike: then what they do is counted.
     pub(crate) const fn counts_operations(self) -> bool {
-        matches!(self, Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Loader)
+        matches!(self, Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects | Kind::Loader)
     }
 
     pub(crate) const fn name(self) -> &'static str {
@@ -81,6 +86,7 @@ impl Kind {
             Kind::Locks => "locks",
             Kind::Watch => "watch",
             Kind::Broadcast => "broadcast",
+            Kind::Objects => "objects of a manager",
             Kind::Files => "files in messages",
         }
     }
@@ -106,6 +112,8 @@ enum Ends {
     Locks(Box<Locks>),
     Watched(Watched),
     ToAll(ToAll),
+    /// The server ends with its manager, which no worker has.
+    Objects(Manager, Objects),
     Files(Queue<Cargo>),
 }
 
@@ -153,10 +161,15 @@ impl Group {
             Kind::Locks => Ends::Locks(Box::new(Locks::new()?)),
             Kind::Watch => Ends::Watched(Watched::new()?),
             Kind::Broadcast => Ends::ToAll(ToAll::new(random)?),
+            Kind::Objects => {
+                let manager = Manager::start()?;
+                let objects = Objects::new(&manager)?;
+                Ends::Objects(manager, objects)
+            }
             Kind::Files => Ends::Files(Queue::bounded(capacity)?),
         };
         let (producers, consumers) = match kind {
-            Kind::Locks | Kind::Watch | Kind::Broadcast => (3, 0),
+            Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects => (3, 0),
             Kind::Pipe => (1, 1),
             Kind::Pool | Kind::Loader => (1, 0),
             Kind::Socket => (CLIENTS, 1),
@@ -183,6 +196,7 @@ impl Group {
         match self.kind {
             Kind::Pool => self.workers * (1 + WORKERS),
             Kind::Loader => self.workers * (1 + LOADERS),
+            Kind::Objects => self.workers + 1,
             _ => self.workers,
         }
     }
@@ -234,6 +248,7 @@ impl Group {
             Ends::Locks(locks) => Work::Lock(Locks::clone(locks)),
             Ends::Watched(watched) => Work::Watch(watched.clone()),
             Ends::ToAll(to_all) => Work::Broadcast(to_all.clone()),
+            Ends::Objects(_, objects) => Work::Objects(objects.clone()),
             Ends::Files(queue) if produces => Work::PutFiles(queue.clone()),
             Ends::Files(queue) => Work::GetFiles(queue.clone()),
         })
@@ -242,7 +257,7 @@ impl Group {
     /// Worker `i` was killed: what may be missing for it.
     pub(crate) fn killed(&mut self, i: usize) {
         self.allowed += match (self.kind, &self.ends) {
-            (Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Loader, _) => 0,
+            (Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects | Kind::Loader, _) => 0,
             (Kind::Pipe, _) => 1 + IN_PIPE,
             // Of the listener, all connections.
             (Kind::Socket, _) => (1 + IN_PIPE) * if self.produces(i) { 1 } else { CLIENTS as u64 },
@@ -266,7 +281,7 @@ impl Group {
             Ends::Files(queue) => _ = queue.close(),
             Ends::Service(service) => service.close()?,
             Ends::Pipe(..) | Ends::Sides(_) | Ends::Pool(_) | Ends::Loader(_) => {}
-            Ends::Locks(_) | Ends::Watched(_) | Ends::ToAll(_) => {}
+            Ends::Locks(_) | Ends::Watched(_) | Ends::ToAll(_) | Ends::Objects(..) => {}
         }
         Ok(())
     }
@@ -334,6 +349,7 @@ impl fmt::Display for Group {
             Ends::Locks(locks) => write!(f, "{locks:?}")?,
             Ends::Watched(watched) => write!(f, "{watched:?}")?,
             Ends::ToAll(to_all) => write!(f, "{to_all:?}")?,
+            Ends::Objects(manager, objects) => write!(f, "{manager:?}, {objects:?}")?,
             Ends::Files(queue) => write!(f, "{queue:?}")?,
         }
         write!(f, "; {:?}, {} may be missing", self.ledger.account(), self.allowed)

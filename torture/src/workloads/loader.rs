@@ -100,6 +100,12 @@ impl Worker {
                     batches = loader.resume(&batches.state())?;
                 }
                 let batch = loop {
+                    if self.row.over() {
+                        // Others wait for this worker to end: what is left of the epoch is given up.
+                        torment.let_go();
+                        self.row.note(Op::Leave, epoch);
+                        return Ok(());
+                    }
                     torment.go_on(&mut self.random, &loader.pids());
                     // The pace of the torture.
                     if let Ok(batch) = batches.next_timeout(Duration::from_millis(1)) {

@@ -6,6 +6,7 @@ pub(crate) mod leaving;
 pub(crate) mod loader;
 pub(crate) mod locks;
 pub(crate) mod newest;
+pub(crate) mod objects;
 pub(crate) mod pool;
 pub(crate) mod select;
 pub(crate) mod sockets;

@@ -16,6 +16,7 @@ use crate::random::Random;
 use crate::workloads::files::Cargo;
 use crate::workloads::locks::Locks;
 use crate::workloads::newest::{ToAll, Watched};
+use crate::workloads::objects::Objects;
 use crate::workloads::select::{Inlets, Outlets};
 use crate::workloads::sockets::Service;
 
@@ -41,6 +42,7 @@ pub(crate) enum Work {
     Lock(Locks),
     Watch(Watched),
     Broadcast(ToAll),
+    Objects(Objects),
     PutAnywhere(Outlets),
     Select(Inlets),
     PutAsync(Queue<Parcel>),
@@ -111,6 +113,7 @@ impl Worker {
             Work::Lock(locks) => locks.work(&self.row, &mut self.random),
             Work::Watch(watched) => watched.work(&self.row, &mut self.random),
             Work::Broadcast(to_all) => to_all.work(&self.row, &mut self.random),
+            Work::Objects(objects) => objects.work(&self.row, &mut self.random),
             Work::PutAnywhere(outlets) => self.put_anywhere(&outlets),
             Work::Select(inlets) => self.select(&inlets),
             Work::PutAsync(queue) => self.put_async(&queue),

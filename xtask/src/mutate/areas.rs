@@ -19,6 +19,18 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("loader.", &[("mp-data/loader", ""), ("mp-data/peers", ""), ("mp-data/memory", "")]),
     ("plan.", &[("mp-data/order", "")]),
+    (
+        "manager.",
+        &[
+            ("mp-manager/calls", ""),
+            ("mp-manager/rings", ""),
+            ("mp-manager/lifetimes", ""),
+            ("mp-manager/deaths", ""),
+            ("mp-manager/remote", ""),
+            ("mp-manager/limits", ""),
+            ("mp-tests/killed_pool", "manager::"),
+        ],
+    ),
     ("stream.", &[("mp-data/streams", "")]),
     ("planted.", &[("mp-torture/mp-torture", "--seconds=60 --seed=5")]),
     (

@@ -22,10 +22,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mp_core::sent;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
 
 /// How long to wait for another process's lock of the directory.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -45,12 +47,12 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// A path is a file: only processes that can reach its directory can connect, and it is removed with the
 /// listener. A name is gone with the listener, however that ends, and can be reached by all in the same
 /// network namespace (but other users are refused).
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Address(Kind);
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Kind {
-    Path(PathBuf),
+    Path(#[serde(with = "sent::path")] PathBuf),
     Name(Vec<u8>),
 }
 
@@ -64,6 +66,23 @@ impl Address {
     #[doc(alias = "abstract")]
     pub fn name(name: impl AsRef<[u8]>) -> Self {
         Self(Kind::Name(name.as_ref().to_vec()))
+    }
+
+    /// The same place, as a process with another current directory finds it.
+    ///
+    /// ```
+    /// let here = mp_queue::Address::path("service").absolute()?;
+    /// assert_eq!(here.to_string(), std::env::current_dir()?.join("service").display().to_string());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the current directory is not known: it was removed, for instance.
+    pub fn absolute(self) -> io::Result<Self> {
+        match self.0 {
+            Kind::Path(path) => Ok(Self(Kind::Path(std::path::absolute(path)?))),
+            name @ Kind::Name(_) => Ok(Self(name)),
+        }
     }
 
     fn socket(&self) -> Result<SocketAddrUnix, Errno> {

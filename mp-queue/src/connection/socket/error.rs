@@ -4,20 +4,26 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use mp_core::sent;
+use serde::{Deserialize, Serialize};
+
 use super::Address;
 use crate::error::{GetError, PutError};
 
 /// Why a connection between two programs was not made.
+#[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The kernel refused something. When no process listens at the address, `source` is `ConnectionRefused`
     /// or `NotFound`.
     Io {
         /// What was being done.
-        what: &'static str,
+        #[serde(with = "sent::text")]
+        what: &'static std::primitive::str,
         /// Where.
         address: Address,
         /// The kernel's reason.
+        #[serde(with = "sent::io")]
         source: io::Error,
     },
     /// The other side belongs to another user.
@@ -39,7 +45,7 @@ pub enum ConnectError {
         here: bool,
     },
     /// The other side is no program that uses this library, or one with another version of it.
-    Incompatible(&'static str),
+    Incompatible(#[serde(with = "sent::text")] &'static std::primitive::str),
     /// The other side went away before the two knew each other: it ended, or refused this side.
     Gone,
     /// The other side did not answer in time.

@@ -1,0 +1,131 @@
+//! A type with names for what makes it and what is called of it.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use mp_core::message::{Incoming, IntoOutcome, Message};
+use mp_core::sent::ByteString;
+use mp_spawn::{Closure, StateClosure};
+use serde::{Deserialize, Serialize};
+
+use crate::object::{BadArguments, Failure, MakeObject, Object, Task, read_whole};
+
+/// What makes an object of the bytes of its arguments.
+pub(crate) type Constructor = Closure<ByteString, MakeObject>;
+
+/// A type of the program with names: of itself, and of methods, which other programs call by them.
+///
+/// ```
+/// use mp_manager::{Manager, Methods, RemoteManager};
+/// use mp_spawn::closure;
+///
+/// struct Account { balance: u64 }
+///
+/// let methods = Methods::<Account>::of("Account")
+///     .constructor(closure!([] |balance: u64| Account { balance }))
+///     .method("deposit", closure!([] |account: &mut Account, amount: u64| { account.balance += amount; account.balance }))
+///     .method("withdraw", closure!([] |account: &mut Account, amount: u64| {
+///         account.balance = account.balance.checked_sub(amount).ok_or("there is less in it")?;
+///         Ok::<u64, &str>(account.balance)
+///     }));
+/// let manager = Manager::start()?;
+/// manager.register(methods)?;
+/// manager.serve("@example-of-methods", b"a secret")?;
+///
+/// // In another program, which has none of these types:
+/// let remote = RemoteManager::connect("@example-of-methods", b"a secret")?;
+/// let account = remote.create("Account", 10_u64)?;
+/// assert_eq!(account.call::<u64>("deposit", 5_u64)?, 15);
+/// let error = account.call::<u64>("withdraw", 100_u64).unwrap_err();
+/// assert!(error.to_string().contains("there is less in it"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A method is a closure as [`Proxy::call_with`](crate::Proxy::call_with) takes it; several arguments are one tuple for the caller. What
+/// it captures is sent to the server once, with [`register`](crate::ManagerHandle::register).
+#[must_use = "it is registered with `ManagerHandle::register`"]
+pub struct Methods<T: 'static> {
+    pub(crate) registered: Registered,
+    object: PhantomData<fn(T) -> T>,
+}
+
+/// A type, as the server knows it.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Registered {
+    pub(crate) name: String,
+    /// The name that the compiler gives it.
+    pub(crate) type_name: String,
+    pub(crate) constructor: Option<Constructor>,
+    pub(crate) methods: Vec<(String, Closure<(), Task>)>,
+}
+
+impl Registered {
+    pub(crate) fn method_names(&self) -> Vec<String> {
+        self.methods.iter().map(|(name, _)| name.clone()).collect()
+    }
+}
+
+impl<T: 'static> Methods<T> {
+    /// A type by this name, so far without a constructor and methods.
+    pub fn of(name: impl Into<String>) -> Self {
+        let type_name = std::any::type_name::<T>().to_string();
+        let (name, constructor, methods) = (name.into(), None, Vec::new());
+        Methods { registered: Registered { name, type_name, constructor, methods }, object: PhantomData }
+    }
+
+    /// What makes an object of this type. Without one, programs reach those that are [published](crate::ManagerHandle::publish) only.
+    /// The last one given counts.
+    pub fn constructor<A: Message>(self, make: Closure<A, T>) -> Self {
+        self.made_by(Closure::from_parts(
+            (make, ()),
+            |(make, ()): &(Closure<A, T>, ()), bytes: ByteString| {
+                Ok(Object::new(make.call(read::<A>(bytes)?)))
+            },
+        ))
+    }
+
+    /// The same, with a closure that may fail: its error is the caller's, as [`CallError::Raised`](crate::CallError::Raised).
+    pub fn try_constructor<A: Message, E: Into<Failure> + 'static>(
+        self,
+        make: Closure<A, Result<T, E>>,
+    ) -> Self {
+        self.made_by(Closure::from_parts(
+            (make, ()),
+            |(make, ()): &(Closure<A, Result<T, E>>, ()), bytes: ByteString| {
+                make.call(read::<A>(bytes)?).map(Object::new).map_err(Into::into)
+            },
+        ))
+    }
+
+    fn made_by(mut self, constructor: Constructor) -> Self {
+        self.registered.constructor = Some(constructor);
+        self
+    }
+
+    /// A method by this name.
+    #[doc(alias = "exposed")]
+    pub fn method<A: Message, R: IntoOutcome>(
+        mut self,
+        name: impl Into<String>,
+        closure: StateClosure<T, A, R>,
+    ) -> Self {
+        self.registered.methods.push((name.into(), Task::bound(closure)));
+        self
+    }
+}
+
+impl<T> fmt::Debug for Methods<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Registered { name, type_name, constructor, .. } = &self.registered;
+        let constructor = if constructor.is_some() { "a constructor" } else { "no constructor" };
+        write!(f, "Methods({name} = {type_name}, {constructor}, {:?})", self.registered.method_names())
+    }
+}
+
+/// Reads what a constructor takes.
+fn read<A: Message>(ByteString(bytes): ByteString) -> Result<A, Failure> {
+    read_whole(&mut Incoming::from_plain(bytes)).map_err(|error| match error {
+        mp_core::Error::Undecodable(why) => BadArguments(why).into(),
+        other => other.into(),
+    })
+}

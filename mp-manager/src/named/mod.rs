@@ -1,0 +1,152 @@
+//! What other programs find in a server: types and objects by their names, and sessions, which are what each program has of them.
+
+pub(crate) mod methods;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Weak};
+
+use mp_core::mutex::Mutex;
+
+use crate::error::CallError;
+use crate::named::methods::Registered;
+use crate::object::Failure;
+use crate::proxy::Link;
+
+/// What other programs find in a server.
+#[derive(Default)]
+pub(crate) struct Named {
+    pub(crate) types: Mutex<BTreeMap<String, Arc<Registered>>>,
+    pub(crate) objects: Mutex<BTreeMap<String, Handle>>,
+    sessions: Mutex<Sessions>,
+}
+
+/// Programs that are connected.
+#[derive(Default)]
+struct Sessions {
+    open: BTreeMap<u64, Weak<Session>>,
+    next: u64,
+}
+
+/// An object that other programs can call.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) link: Arc<Link>,
+    pub(crate) registered: Arc<Registered>,
+}
+
+/// What a program has of this server.
+pub(crate) struct Session {
+    pub(crate) number: u64,
+    /// Objects by their number, and how many handles the program has. None when it has ended.
+    held: Mutex<Option<BTreeMap<u64, (Handle, u64)>>>,
+}
+
+impl Session {
+    fn new(number: u64) -> Self {
+        Session { number, held: Mutex::new(Some(BTreeMap::new())) }
+    }
+
+    /// One more handle: the object's number, and the name of its type. None when the session has ended.
+    pub(crate) fn hold(&self, handle: Handle) -> Option<(u64, String)> {
+        let (object, type_name) = (handle.link.object, handle.registered.name.clone());
+        let more = u64::from(!mp_core::mutant!("manager.remote.handles-not-counted"));
+        let mut held = self.held.lock();
+        held.as_mut()?.entry(object).or_insert((handle, 1 - more)).1 += more;
+        Some((object, type_name))
+    }
+
+    /// One less.
+    pub(crate) fn forget(&self, object: u64) {
+        let mut held = self.held.lock();
+        if let Some(Entry::Occupied(mut entry)) = held.as_mut().map(|held| held.entry(object)) {
+            entry.get_mut().1 -= 1;
+            if entry.get().1 == 0 {
+                entry.remove();
+            }
+        }
+    }
+
+    pub(crate) fn handle(&self, object: u64) -> Option<Handle> {
+        self.held.lock().as_ref()?.get(&object).map(|(handle, _)| handle.clone())
+    }
+
+    /// The program is gone: its handles are dropped, also while a call of it runs on.
+    pub(crate) fn end(&self) {
+        let held = self.held.lock().take();
+        drop(held);
+    }
+}
+
+impl Named {
+    pub(crate) fn register(&self, registered: Registered) -> Result<(), Failure> {
+        let names = registered.method_names();
+        if let Some(twice) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
+            return Err(format!("`{}` has two methods by the name `{}`", registered.name, twice.1).into());
+        }
+        let mut types = self.types.lock();
+        if let Some(there) = types.get(&registered.name) {
+            let Registered { name, type_name, .. } = &**there;
+            return Err(format!("there is a type by the name `{name}` already: `{type_name}`").into());
+        }
+        types.insert(registered.name.clone(), Arc::new(registered));
+        Ok(())
+    }
+
+    pub(crate) fn publish(&self, name: &str, type_name: &str, link: &Arc<Link>) -> Result<(), Failure> {
+        if link.server != std::process::id() && !mp_core::mutant!("manager.remote.server-not-compared") {
+            return Err(
+                format!("the object is of another manager, whose server is pid {}", link.server).into()
+            );
+        }
+        let registered: Vec<_> =
+            self.types.lock().values().filter(|known| known.type_name == type_name).cloned().collect();
+        let registered = match &registered[..] {
+            [] => return Err(format!("register the type `{type_name}` first: its methods need names").into()),
+            [registered] => Arc::clone(registered),
+            [first, second, ..] => {
+                let names = [&first.name, &second.name];
+                return Err(
+                    format!("`{type_name}` is registered by several names, {names:?} among them").into()
+                );
+            }
+        };
+        let mut objects = self.objects.lock();
+        if objects.contains_key(name) && !mp_core::mutant!("manager.remote.published-twice") {
+            return Err(format!("there is an object by the name `{name}` already: unpublish it first").into());
+        }
+        objects.insert(name.to_string(), Handle { link: Arc::clone(link), registered });
+        Ok(())
+    }
+
+    pub(crate) fn registered(&self, name: &str) -> Result<Arc<Registered>, CallError> {
+        let types = self.types.lock();
+        types.get(name).cloned().ok_or_else(|| CallError::NoSuchType {
+            name: name.to_string(),
+            known: types.keys().cloned().collect(),
+        })
+    }
+
+    pub(crate) fn published(&self, name: &str) -> Result<Handle, CallError> {
+        let objects = self.objects.lock();
+        objects.get(name).cloned().ok_or_else(|| CallError::NoSuchObject {
+            name: name.to_string(),
+            known: objects.keys().cloned().collect(),
+        })
+    }
+
+    /// A new session.
+    pub(crate) fn open(&self) -> Arc<Session> {
+        let Sessions { open, next } = &mut *self.sessions.lock();
+        // Those that have ended.
+        open.retain(|_, session| session.strong_count() > 0);
+        let session = Arc::new(Session::new(*next));
+        open.insert(*next, Arc::downgrade(&session));
+        *next += 1;
+        session
+    }
+
+    pub(crate) fn session(&self, number: u64) -> Option<Weak<Session>> {
+        self.sessions.lock().open.get(&number).filter(|session| session.strong_count() > 0).cloned()
+    }
+}

@@ -1,0 +1,448 @@
+//! Other programs: connected to a manager's server by address and key, with names for types and methods.
+#![cfg(feature = "authkey")]
+
+mod common;
+
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use common::{DEADLINE, Gate, alive, eventually, in_use, kill, made, manager, noisy, signal, take, threads};
+use mp_manager::{CallError, Manager, ManagerError, Methods, RemoteManager, RemoteProxy};
+use mp_queue::{ConnectError, Queue, connect};
+use mp_spawn::closure;
+use mp_tensor::{FrozenTensor, Tensor};
+use rustix::process::Signal;
+
+const KEY: &[u8] = b"a secret";
+
+/// An address that no other test has.
+fn address(test: &str) -> String {
+    format!("@mp-manager-{}-{test}", std::process::id())
+}
+
+type Words = Vec<String>;
+
+fn words() -> Methods<Words> {
+    Methods::<Words>::of("Words")
+        .constructor(closure!([] |first: String| vec![first]))
+        .method("push", closure!([] |words: &mut Words, word: String| { words.push(word); words.len() }))
+        .method("all", closure!([] |words: &mut Words| words.clone()))
+        .method("fail", closure!([] |_words: &mut Words| Err::<u32, &str>("as it was told")))
+        .method("panic", closure!([] |words: &mut Words| -> u32 { words.clear(); panic!("oh") }))
+        .method("bytes", closure!([] |_words: &mut Words, n: usize| vec![7_u8; n]))
+        .method("frozen", closure!([] |_words: &mut Words| Tensor::<f32>::zeros([3]).unwrap().freeze()))
+}
+
+/// A manager that serves `Words`, and a program's connection to it.
+fn served(test: &str) -> (Manager, RemoteManager) {
+    let manager = manager();
+    manager.register(words()).unwrap();
+    manager.serve(address(test), KEY).unwrap();
+    let remote = RemoteManager::connect(address(test), KEY).unwrap();
+    (manager, remote)
+}
+
+fn create(remote: &RemoteManager, first: &str) -> RemoteProxy {
+    remote.create("Words", first.to_string()).unwrap().with_timeout(DEADLINE)
+}
+
+fn all(words: &RemoteProxy) -> Words {
+    words.call("all", ()).unwrap()
+}
+
+/// The other program of the tests below: this one, started anew by `Command`, so that it shares nothing with this one.
+#[test]
+fn other_program() {
+    let Ok(address) = std::env::var("MP_TEST_REMOTE") else { return };
+    let remote = RemoteManager::connect(address, KEY).unwrap();
+    let words = remote.get("words").unwrap();
+    let own = remote.create("Words", "mine".to_string()).unwrap();
+    words.call::<usize>("push", format!("from {}", std::process::id())).unwrap();
+    own.call::<usize>("push", "more".to_string()).unwrap();
+    // Until it is killed: its parent has a deadline.
+    while std::env::var_os("MP_TEST_REMAIN").is_some() {
+        thread::park();
+    }
+}
+
+/// How many threads of a process have a name that is this, or begins with it and goes on with a number.
+fn threads_named(pid: u32, name: &str) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names
+        .filter(|of| {
+            of.trim().strip_prefix(name).is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit()))
+        })
+        .count()
+}
+
+/// Ends with its test.
+struct Other(std::process::Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+fn start_other_program(address: &str, remain: bool) -> Other {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "other_program"]).stdout(Stdio::null()).stderr(Stdio::inherit());
+    command.env("MP_TEST_REMOTE", address);
+    if remain {
+        command.env("MP_TEST_REMAIN", "1");
+    }
+    Other(command.spawn().unwrap())
+}
+
+#[test]
+fn methods_are_called_by_their_names() {
+    let (_manager, remote) = served("names");
+    let words = create(&remote, "a");
+    assert_eq!(words.call::<usize>("push", "b".to_string()).unwrap(), 2);
+    assert_eq!(all(&words), ["a", "b"]);
+    assert_eq!(words.type_name(), "Words");
+    // Larger than what a socket buffers, and than what a message keeps within its bytes.
+    let bytes: Vec<u8> = words.call("bytes", 5_000_000_usize).unwrap();
+    assert!(bytes.len() == 5_000_000 && bytes.iter().all(|byte| *byte == 7));
+    let long = "x".repeat(3_000_000);
+    assert_eq!(words.call::<usize>("push", long.clone()).unwrap(), 3);
+    assert_eq!(all(&words)[2], long);
+    assert_eq!(remote.types().unwrap()["Words"], ["push", "all", "fail", "panic", "bytes", "frozen"]);
+}
+
+#[test]
+fn another_program_finds_what_is_published() {
+    let (manager, _remote) = served("published");
+    let words = made(&manager, closure!([] || Words::new()));
+    manager.publish("words", &words).unwrap();
+    assert!(start_other_program(&address("published"), false).0.wait().unwrap().success());
+    let all = words.call(closure!([] |words: &mut Words| words.clone())).unwrap();
+    assert!(all.len() == 1 && all[0].starts_with("from "), "{all:?}");
+    assert!(manager.unpublish("words").unwrap() && !manager.unpublish("words").unwrap());
+    let error = _remote.get("words").unwrap_err();
+    assert!(matches!(&error, CallError::NoSuchObject { name, known } if name == "words" && known.is_empty()));
+}
+
+#[test]
+fn a_program_that_is_killed_gives_up_its_objects() {
+    let (manager, remote) = served("killed");
+    let words = made(&manager, closure!([] || Words::new()));
+    manager.publish("words", &words).unwrap();
+    // Threads for objects, and for connections: one that keeps this program's session.
+    let now = || ["object-", "connection"].map(|name| threads_named(manager.server_pid(), name));
+    eventually("what was registered and published", || now() == [1, 1]);
+    let other = start_other_program(&address("killed"), true);
+    eventually("its object, and connections for its session and its calls", || now() == [2, 3]);
+    eventually("its word", || words.call(closure!([] |words: &mut Words| words.len())).unwrap() == 1);
+    drop(other);
+    eventually("that its object is freed", || now() == [1, 1]);
+    assert!(remote.objects().unwrap().contains_key("words"), "others are connected still");
+}
+
+#[test]
+fn the_last_handle_frees_the_object() {
+    let manager = manager();
+    let (noisy, dropped) = noisy(&manager);
+    let told = dropped.clone();
+    type Noisy = common::Noisy;
+    let methods = Methods::<Noisy>::of("Noisy")
+        .constructor(closure!([told] || Noisy { value: 3, dropped: told.clone() }))
+        .method("value", closure!([] |noisy: &mut Noisy| noisy.value));
+    manager.register(methods).unwrap();
+    manager.publish("first", &noisy).unwrap();
+    manager.serve(address("handles"), KEY).unwrap();
+    let remote = RemoteManager::connect(address("handles"), KEY).unwrap();
+
+    let own = remote.create("Noisy", ()).unwrap();
+    let (first, again) = (remote.get("first").unwrap(), remote.get("first").unwrap());
+    assert!(first.is_same_object(&again) && !first.is_same_object(&own));
+    let copy = own.clone();
+    drop(own);
+    assert_eq!(copy.call::<u64>("value", ()).unwrap(), 3);
+    assert_eq!(dropped.len(), 0);
+    drop(copy);
+    assert_eq!(take(&dropped), manager.server_pid());
+
+    // Two handles of this program, one name, and the proxy: the object goes with the last of them.
+    drop((noisy, first));
+    assert!(manager.unpublish("first").unwrap());
+    assert_eq!(again.call::<u64>("value", ()).unwrap(), 0);
+    drop(again);
+    assert_eq!(take(&dropped), manager.server_pid());
+}
+
+#[test]
+fn errors_and_panics_are_those_of_the_caller() {
+    let (_manager, remote) = served("errors");
+    let words = create(&remote, "a");
+    let error = words.call::<u32>("fail", ()).unwrap_err();
+    assert!(matches!(&error, CallError::Raised(raised) if raised.message == "as it was told"), "{error}");
+    let error = words.call::<u32>("panic", ()).unwrap_err();
+    assert!(matches!(&error, CallError::Raised(raised) if raised.message == "oh"), "{error}");
+    assert!(all(&words).is_empty(), "it lives on, as the panic left it");
+
+    let error = words.call::<u32>("cut", ()).unwrap_err();
+    let CallError::NoSuchMethod { call, known } = &error else { panic!("{error}") };
+    assert_eq!((&*call.closure, &*call.object), ("cut", "Words"));
+    assert!(call.location.file.ends_with("remote.rs") && known.contains(&"push".to_string()), "{error}");
+    let error = remote.create("Numbers", ()).unwrap_err();
+    assert!(matches!(&error, CallError::NoSuchType { known, .. } if known == &["Words"]), "{error}");
+
+    // Another type than the method takes, and than it returns.
+    let error = words.call::<usize>("push", 7_u64).unwrap_err();
+    assert!(error.undecodable().is_some() && matches!(error, CallError::Arguments { .. }), "{error}");
+    let error = remote.create("Words", (1, 2)).unwrap_err();
+    assert!(error.undecodable().is_some() && matches!(error, CallError::Arguments { .. }), "{error}");
+    let error = words.call::<u8>("all", ()).unwrap_err();
+    assert!(matches!(error, CallError::Value { .. }), "{error}");
+    assert!(all(&words).is_empty(), "the connection goes on");
+}
+
+#[test]
+fn what_is_in_the_memory_of_one_program_is_refused() {
+    let (_manager, remote) = served("memory");
+    let words = create(&remote, "a");
+    let error = words.call::<FrozenTensor<f32>>("frozen", ()).unwrap_err();
+    assert!(matches!(&error, CallError::Value { why, .. } if why.contains("tensor")), "{error}");
+    let queue = Queue::<u8>::unbounded().unwrap();
+    let error = words.call::<usize>("push", queue).unwrap_err();
+    assert!(matches!(&error, CallError::Arguments { why, .. } if why.contains("queue")), "{error}");
+    assert_eq!(all(&words), ["a"]);
+}
+
+#[test]
+fn names_are_given_once() {
+    let (manager, remote) = served("once");
+    let raised = |result: Result<(), CallError>| match result {
+        Err(CallError::Raised(raised)) => raised.message,
+        other => panic!("{other:?}"),
+    };
+    assert!(raised(manager.register(words())).contains("already"));
+    let twice = Methods::<u8>::of("u8")
+        .method("get", closure!([] |n: &mut u8| *n))
+        .method("get", closure!([] |n: &mut u8| *n));
+    assert!(raised(manager.register(twice)).contains("two methods"));
+    let number = made(&manager, closure!([] || 7_u8));
+    assert!(raised(manager.publish("number", &number)).contains("register the type"));
+    manager.register(Methods::<u8>::of("u8")).unwrap();
+    manager.publish("number", &number).unwrap();
+    assert!(raised(manager.publish("number", &number)).contains("unpublish"));
+    assert!(raised(manager.serve(address("once"), KEY)).contains("another Listener"));
+    // Without a constructor, it is made by the program that has the manager.
+    let error = remote.create("u8", ()).unwrap_err();
+    assert!(matches!(error, CallError::NoSuchMethod { .. }), "{error}");
+    assert_eq!(remote.objects().unwrap()["number"], "u8");
+}
+
+#[test]
+fn a_wrong_key_and_a_wrong_place() {
+    let (_manager, _remote) = served("key");
+    let refused = |address: String, key: &[u8]| RemoteManager::connect(address, key).unwrap_err();
+    let error = refused(address("key"), b"another");
+    assert!(matches!(&error, ManagerError::Connect(ConnectError::KeyMismatch { .. })), "{error}");
+    let error = refused(address("key"), b"");
+    assert!(matches!(&error, ManagerError::Connect(_) | ManagerError::Incompatible(_)), "{error}");
+    let error = refused(address("nowhere"), KEY);
+    assert!(matches!(&error, ManagerError::Connect(ConnectError::Io { .. })), "{error}");
+    // A listener that is no manager's server.
+    let listener = mp_queue::SocketOptions::new().authkey(KEY).listen(&*address("other")).unwrap();
+    let other = thread::spawn(move || listener.accept().unwrap().send("hello".to_string()).unwrap());
+    let error = refused(address("other"), KEY);
+    assert!(matches!(&error, ManagerError::Incompatible(_)), "{error}");
+    other.join().unwrap();
+}
+
+#[test]
+fn bytes_that_are_no_requests_cost_their_connection_only() {
+    let manager = manager();
+    manager.register(words()).unwrap();
+    manager.serve(address("bytes"), b"").unwrap();
+    let remote = RemoteManager::connect(address("bytes"), b"").unwrap();
+    let words = create(&remote, "a");
+    let strange = connect(&*address("bytes")).unwrap();
+    strange.send("hello".to_string()).unwrap();
+    eventually("that it is closed", || strange.is_disconnected());
+    assert_eq!(all(&words), ["a"]);
+}
+
+#[test]
+fn threads_call_at_once() {
+    let (_manager, remote) = served("threads");
+    let words = create(&remote, "first");
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let words = &words;
+            scope.spawn(move || {
+                for i in 0..50 {
+                    words.call::<usize>("push", format!("{thread} {i}")).unwrap();
+                }
+            });
+        }
+    });
+    let all = all(&words);
+    assert_eq!(all.len(), 201);
+    for thread in 0..4 {
+        let own: Vec<_> = all.iter().filter_map(|word| word.strip_prefix(&format!("{thread} "))).collect();
+        assert_eq!(own, (0..50).map(|i| i.to_string()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_time_out_names_the_call_and_its_late_result_is_no_others() {
+    let manager = manager();
+    let gate = Gate::new();
+    let stop = gate.clone();
+    let methods = Methods::<u32>::of("Number")
+        .constructor(closure!([] || 5_u32))
+        .method("wait", closure!([stop] |n: &mut u32| { stop.pass(); *n += 1; *n }))
+        .method("get", closure!([] |n: &mut u32| *n));
+    manager.register(methods).unwrap();
+    manager.serve(address("late"), KEY).unwrap();
+    let remote = RemoteManager::connect(address("late"), KEY).unwrap();
+    let number = remote.create("Number", ()).unwrap();
+    let soon = number.clone().with_timeout(Duration::from_millis(20));
+    let error = soon.call::<u32>("wait", ()).unwrap_err();
+    assert!(matches!(&error, CallError::TimedOut { call, .. } if call.closure == "wait"), "{error}");
+    assert_eq!(gate.arrived(), manager.server_pid());
+    gate.open(1);
+    assert_eq!(number.with_timeout(DEADLINE).call::<u32>("get", ()).unwrap(), 6, "not the late result");
+}
+
+#[test]
+fn a_server_that_is_gone_is_said_to_be() {
+    let (manager, remote) = served("gone");
+    let words = create(&remote, "a");
+    kill(manager.server_pid());
+    let error = words.call::<Words>("all", ()).unwrap_err();
+    assert!(error.is_server_gone(), "{error}");
+    // Without a connection that was there before.
+    let error = remote.create("Words", "b".to_string()).unwrap_err();
+    assert!(error.is_server_gone(), "{error}");
+
+    let (manager, remote) = served("gone");
+    let words = create(&remote, "a");
+    manager.shutdown(DEADLINE).unwrap();
+    assert!(words.call::<Words>("all", ()).unwrap_err().is_server_gone());
+    drop((words, remote));
+}
+
+#[test]
+fn a_freed_object_says_so() {
+    let (_manager, remote) = served("freed");
+    let words = create(&remote, "a");
+    words.free().unwrap();
+    words.free().unwrap();
+    let error = words.call::<Words>("all", ()).unwrap_err();
+    assert!(matches!(&error, CallError::Freed { call } if call.closure == "all"), "{error}");
+}
+
+#[test]
+fn an_object_of_another_manager_is_not_published() {
+    let (first, _remote) = served("foreign");
+    let second = manager();
+    let words = made(&second, closure!([] || Words::new()));
+    let error = first.publish("words", &words).unwrap_err();
+    assert!(
+        matches!(&error, CallError::Raised(raised) if raised.message.contains("another manager")),
+        "{error}"
+    );
+    first.register(Methods::<Words>::of("Others")).unwrap();
+    let own = made(&first, closure!([] || Words::new()));
+    let error = first.publish("words", &own).unwrap_err();
+    assert!(
+        matches!(&error, CallError::Raised(raised) if raised.message.contains("several names")),
+        "{error}"
+    );
+}
+
+/// An object that waits for ever, until the gate is opened; and that says when it is dropped.
+fn waiting(manager: &Manager, test: &str) -> (Gate, Queue<u32>) {
+    let (gate, dropped) = (Gate::new(), Queue::unbounded().unwrap());
+    let (stop, told) = (gate.clone(), dropped.clone());
+    let methods = Methods::<common::Noisy>::of("Noisy")
+        .constructor(closure!([told] || common::Noisy { value: 3, dropped: told.clone() }))
+        .method("wait", closure!([stop] |_noisy: &mut common::Noisy| stop.pass()))
+        .method("value", closure!([] |noisy: &mut common::Noisy| noisy.value));
+    manager.register(methods).unwrap();
+    manager.serve(address(test), KEY).unwrap();
+    (gate, dropped)
+}
+
+#[test]
+fn calls_that_timed_out_leave_no_threads_behind() {
+    let manager = manager();
+    let (gate, _dropped) = waiting(&manager, "busy");
+    let remote = RemoteManager::connect(address("busy"), KEY).unwrap();
+    let busy = remote.create("Noisy", ()).unwrap().with_timeout(Duration::from_millis(10));
+    assert!(busy.call::<()>("wait", ()).is_err());
+    gate.arrived();
+    for _ in 0..20 {
+        assert!(matches!(busy.call::<u64>("value", ()).unwrap_err(), CallError::TimedOut { .. }));
+    }
+    // The one that keeps the session is left.
+    eventually("that they end", || threads_named(manager.server_pid(), "connection") == 1);
+    gate.open(1);
+    assert_eq!(busy.with_timeout(DEADLINE).call::<u64>("value", ()).unwrap(), 3);
+}
+
+#[test]
+fn a_program_that_is_killed_in_a_call_gives_up_its_other_objects_at_once() {
+    let manager = manager();
+    let (gate, dropped) = waiting(&manager, "ends");
+    let program = |address: String| -> Result<(), String> {
+        let remote = RemoteManager::connect(address, KEY).map_err(|error| error.to_string())?;
+        let objects = [(); 2].map(|()| remote.create("Noisy", ()).unwrap());
+        objects[0].call::<()>("wait", ()).map_err(|error| error.to_string())
+    };
+    let program = mp_spawn::Process::spawn(program, address("ends")).unwrap();
+    gate.arrived();
+    assert_eq!(dropped.len(), 0);
+    program.kill().unwrap();
+    assert_eq!(take(&dropped), manager.server_pid(), "the one that is in no call");
+    gate.open(1);
+    assert_eq!(take(&dropped), manager.server_pid());
+}
+
+#[test]
+fn a_stopped_server_is_waited_for_as_long_as_a_call_may() {
+    let (manager, remote) = served("stopped");
+    let words = create(&remote, "a");
+    signal(manager.server_pid(), Signal::STOP);
+    for _ in 0..2 {
+        // The second one needs a connection of its own, which the server does not accept.
+        let error =
+            words.clone().with_timeout(Duration::from_millis(100)).call::<Words>("all", ()).unwrap_err();
+        assert!(matches!(error, CallError::TimedOut { .. }), "{error}");
+    }
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| all(&words));
+        signal(manager.server_pid(), Signal::CONT);
+        assert_eq!(waits.join().unwrap(), ["a"]);
+    });
+}
+
+#[test]
+fn programs_that_come_and_go_leave_nothing() {
+    let (manager, remote) = served("leaks");
+    let words = create(&remote, "a");
+    let round = || {
+        let remote = RemoteManager::connect(address("leaks"), KEY).unwrap();
+        let own = create(&remote, "b");
+        own.call::<usize>("push", "c".to_string()).unwrap();
+        _ = own.call::<u32>("fail", ());
+    };
+    round();
+    eventually("that the first round is over", || threads(manager.server_pid()) <= 5);
+    let (before, threads_before) = (in_use(), threads(manager.server_pid()));
+    (0..20).for_each(|_| round());
+    // What the first round had may have been there a little longer.
+    let no_more = |(a, b, c): (u64, u64, u64)| a <= before.0 && b <= before.1 && c <= before.2;
+    eventually("that nothing is left", || {
+        no_more(in_use()) && threads(manager.server_pid()) <= threads_before
+    });
+    assert_eq!(all(&words), ["a"]);
+    assert!(alive(manager.server_pid()));
+}

@@ -1,0 +1,136 @@
+//! Objects that call each other: a ring is an error of the call that would close it, and nothing else is taken for one.
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use common::{DEADLINE, Gate, made, manager, take};
+use mp_manager::{CallError, Proxy};
+use mp_queue::Queue;
+use mp_spawn::closure;
+
+type Answer = Result<u32, CallError>;
+
+#[test]
+fn the_call_that_closes_a_ring_is_told_which_calls_wait() {
+    let manager = manager();
+    let [first, second, third] = [(); 3].map(|()| made(&manager, closure!([] || 7_u32)));
+    // The first calls the second, which calls the third, which calls the first: that is the one that would wait for itself.
+    let back = closure!([first = first.clone()] |_own: &mut u32| {
+        Ok::<Answer, String>(first.call(closure!([] |n: &mut u32| *n)))
+    });
+    let on = closure!([third = third.clone(), back] |_own: &mut u32| {
+        Ok::<Answer, String>(third.call(back.clone()).and_then(|answer| answer))
+    });
+    let error = first
+        .call(closure!([second = second.clone(), on] |_own: &mut u32| {
+            Ok::<Answer, String>(second.call(on.clone()).and_then(|answer| answer))
+        }))
+        .unwrap()
+        .unwrap_err();
+    let CallError::Ring { call, waiting } = &error else { panic!("{error}") };
+    assert!(call.location.file.ends_with("rings.rs"), "{error}");
+    assert_eq!(waiting.len(), 2, "{error}");
+    assert!(waiting.iter().all(|call| call.location.file.ends_with("rings.rs")), "{error}");
+    assert!(error.to_string().contains("would wait for itself"), "{error}");
+    // They go on, each by itself and by way of the others.
+    for shelf in [&first, &second, &third] {
+        assert_eq!(shelf.call(closure!([] |n: &mut u32| { *n += 1; *n })).unwrap(), 8);
+    }
+    let through = closure!([third = third.clone()] |_own: &mut u32| {
+        Ok::<Answer, String>(third.call(closure!([] |n: &mut u32| *n)))
+    });
+    assert_eq!(first.call(through).unwrap().unwrap(), 8);
+}
+
+#[test]
+fn a_wait_that_has_timed_out_is_in_no_ring() {
+    let manager = manager();
+    let [first, second] = [(); 2].map(|()| made(&manager, closure!([] || 7_u32)));
+    let gate = Gate::new();
+    let stopped = gate.clone();
+    thread::scope(|scope| {
+        scope.spawn(|| second.call(closure!([stopped] |_own: &mut u32| stopped.pass())).unwrap());
+        assert_eq!(gate.arrived(), manager.server_pid());
+        // The first waits for the second, which is in a call, and gives up.
+        let soon = second.clone().with_timeout(Duration::from_millis(20));
+        let error = first
+            .call(
+                closure!([soon] |_own: &mut u32| Ok::<Answer, String>(soon.call(closure!([] |n: &mut u32| *n)))),
+            )
+            .unwrap()
+            .unwrap_err();
+        assert!(matches!(error, CallError::TimedOut { .. }), "{error}");
+        gate.open(1);
+    });
+    let back = closure!([first = first.clone()] |_own: &mut u32| {
+        Ok::<Answer, String>(first.call(closure!([] |n: &mut u32| *n)))
+    });
+    assert_eq!(second.call(back).unwrap().unwrap(), 7);
+}
+
+/// An object answers another one, and calls it at once: that one may not have seen its answer yet.
+#[test]
+fn an_answer_ends_a_wait_before_it_is_read() {
+    let manager = manager();
+    let asked: Queue<()> = Queue::unbounded().unwrap();
+    let [asker, asked_one] = [(); 2].map(|()| made(&manager, closure!([] || 7_u32)));
+    let value = |shelf: &Proxy<u32>| shelf.call(closure!([] |n: &mut u32| *n));
+    for round in 0..300 {
+        thread::scope(|scope| {
+            let told = asked.clone();
+            let ask = closure!([asked_one = asked_one.clone(), told] |_own: &mut u32| {
+                let told = told.clone();
+                Ok::<Answer, String>(asked_one.call(closure!([told] |n: &mut u32| {
+                    told.put(()).map_err(|error| error.to_string())?;
+                    Ok::<u32, String>(*n)
+                })))
+            });
+            let asking = scope.spawn(|| asker.call(ask).unwrap());
+            // Now it is being answered; what comes next to the one that answers calls the one that has asked.
+            take(&asked);
+            let back = closure!([asker = asker.clone()] |_own: &mut u32| {
+                Ok::<Answer, String>(asker.call(closure!([] |n: &mut u32| *n)))
+            });
+            assert_eq!(asked_one.call(back).unwrap().unwrap(), 7, "round {round}");
+            assert_eq!(asking.join().unwrap().unwrap(), 7, "round {round}");
+        });
+    }
+    assert_eq!(value(&asker).unwrap(), 7);
+}
+
+/// A maker runs in the thread of the object that it makes, and the one that wants that waits for it.
+#[test]
+fn a_maker_that_calls_the_object_that_waits_for_it_is_told() {
+    let manager = manager();
+    let object = made(&manager, closure!([] || 7_u32));
+    let make = closure!([handle = manager.handle(), object = object.clone()] |_own: &mut u32| {
+        let maker = closure!([object = object.clone()] || object.call(closure!([] |n: &mut u32| *n)));
+        let made = handle.try_create(maker);
+        Ok::<String, String>(made.map_or_else(|error| error.to_string(), |_| "it was made".into()))
+    });
+    let said = object.call(make).unwrap();
+    assert!(said.contains("would wait for itself"), "{said}");
+    // One that calls another object is made.
+    let other = made(&manager, closure!([] || 8_u32));
+    let make = closure!([handle = manager.handle(), other] |_own: &mut u32| {
+        let maker = closure!([other = other.clone()] || other.call(closure!([] |n: &mut u32| *n)));
+        handle.try_create(maker).map(|made| made.call(closure!([] |n: &mut u32| *n)))
+    });
+    assert_eq!(object.call(make).unwrap().unwrap(), 8);
+}
+
+/// A ring by way of another process is not found: a time-out ends it, and names the call.
+#[test]
+fn a_ring_through_another_process_ends_with_a_time_out() {
+    let manager = manager();
+    let object = made(&manager, closure!([] || 7_u32)).with_timeout(Duration::from_millis(50));
+    let ask = closure!([object = object.clone()] |_own: &mut u32| {
+        let worker = |object: Proxy<u32>| object.call(closure!([] |n: &mut u32| *n)).map_err(|error| error.to_string());
+        let process = mp_spawn::Process::spawn(worker, object.clone()).map_err(|error| error.to_string())?;
+        Ok::<Result<u32, String>, String>(process.join().map_err(|error| error.to_string()))
+    });
+    let said = object.clone().with_timeout(DEADLINE).call(ask).unwrap().unwrap_err();
+    assert!(said.contains("had no answer within 50ms") && said.contains("rings.rs"), "{said}");
+}

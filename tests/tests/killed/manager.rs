@@ -1,0 +1,134 @@
+//! Callers of a manager's objects, and its server, killed at every access to shared memory.
+
+use mp::manager::CallError;
+use mp::{AnyResult, FrozenTensor, Manager, Proxy, Queue, Tensor, closure};
+use mp_core::inject;
+use mp_tests::kill::{KILL, for_every_access, killed};
+use mp_tests::{DEADLINE, eventually, one_process};
+
+/// What an object has been called with: each number once, in order.
+type Log = Vec<u64>;
+
+/// Notes a number; all that is sent and comes back are whole.
+fn note(log: &mut Log, (number, tensor): (u64, FrozenTensor<u64>)) -> Result<FrozenTensor<u64>, String> {
+    if tensor.iter().any(|value| value != number) {
+        return Err(format!("torn: {number}, {tensor}"));
+    }
+    log.push(number);
+    Ok(tensor)
+}
+
+fn call(log: &Proxy<Log>, number: u64) -> Result<(), CallError> {
+    let tensor = Tensor::full([300], number)?.freeze();
+    let same = log.call_with(
+        closure!([] |log: &mut Log, args: (u64, FrozenTensor<u64>)| note(log, args)),
+        (number, tensor),
+    )?;
+    assert!(same.iter().all(|value| value == number), "torn: the result of {number}: {same}");
+    Ok(())
+}
+
+const CALLS: u64 = 4;
+
+fn caller(_: usize, (at, log): (u64, Proxy<Log>)) -> AnyResult<()> {
+    // One call before, so that the script is that of a warm proxy, and one of code that the object does not know.
+    call(&log, 0)?;
+    inject::arm(at, KILL);
+    for number in 1..CALLS {
+        call(&log, number)?;
+    }
+    log.call(closure!([] |log: &mut Log| log.len()))?;
+    Ok(())
+}
+
+#[test]
+fn a_caller_is_killed_at_every_access_and_its_calls_run_once_or_not_at_all() {
+    for_every_access(|at| {
+        let manager = Manager::start().unwrap();
+        let log = manager.create(Log::new).unwrap().with_timeout(DEADLINE);
+        let reached = killed(&one_process(caller, (at, log.clone())));
+        // Others go on, behind what it had sent.
+        call(&log, 100).unwrap();
+        let all = log.call(closure!([] |log: &mut Log| log.clone())).unwrap();
+        let (last, own) = all.split_last().unwrap();
+        assert_eq!(*last, 100);
+        assert_eq!(own, (0..own.len() as u64).collect::<Vec<_>>(), "{at}: {all:?}");
+        assert!(!own.is_empty() && (reached || own.len() as u64 == CALLS), "{at}: {all:?}");
+        reached
+    });
+}
+
+#[test]
+fn a_server_is_killed_at_every_fifth_access_and_each_call_ends() {
+    for_every_access(|at| {
+        // A caller finds some 100 ms later that it is dead.
+        let at = 5 * at;
+        let manager = Manager::start().unwrap();
+        let log = manager.create(Log::new).unwrap().with_timeout(DEADLINE);
+        let other = manager.create(|| 7_u64).unwrap().with_timeout(DEADLINE);
+        call(&log, 0).unwrap();
+        // From the end of this call on; its answer may be the last thing that the server does, or not be sent.
+        let armed = log.call(closure!([at] |_log: &mut Log| inject::arm(*at, KILL)));
+        let mut ended = armed.is_err();
+        for number in 1..CALLS {
+            match call(&log, number) {
+                Ok(()) => assert!(!ended, "{at}: a call of an object that is gone"),
+                Err(error) => {
+                    assert!(error.is_server_gone(), "{at}: {error}");
+                    ended = true;
+                }
+            }
+        }
+        // What is made new, and what is freed.
+        let own = manager.create(Log::new).map(drop);
+        let end = other.call(closure!([] |n: &mut u64| *n));
+        drop((log, other));
+        if own.is_ok() && end.is_ok() {
+            assert!(!ended, "{at}");
+        }
+        let reached = manager.shutdown(DEADLINE).is_err();
+        assert!(reached || !ended, "{at}: it was not killed, and a call failed");
+        reached
+    });
+}
+
+/// A caller dies with the only proxy: the object is dropped by its server, whatever of that the caller had done.
+#[test]
+fn an_owner_of_an_object_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let manager = Manager::start().unwrap();
+        let dropped: Queue<u64> = Queue::unbounded().unwrap();
+        let owner = |_: usize,
+                     (at, handle, dropped): (u64, mp::manager::ManagerHandle, Queue<u64>)|
+         -> AnyResult<()> {
+            inject::arm(at, KILL);
+            let object = handle.create_closure(closure!([dropped] || Told(dropped.clone())))?;
+            object.call(closure!([] |told: &mut Told| told.0.len()))?;
+            Ok(())
+        };
+        let reached = killed(&one_process(owner, (at, manager.handle(), dropped.clone())));
+        // None was made, or it is dropped.
+        let idle = |server: u32| {
+            std::fs::read_dir(format!("/proc/{server}/task")).is_ok_and(|tasks| {
+                tasks.flatten().all(|task| {
+                    std::fs::read_to_string(task.path().join("comm"))
+                        .is_ok_and(|name| !name.starts_with("object-"))
+                })
+            })
+        };
+        eventually("no object is left", || idle(manager.server_pid()));
+        if !reached {
+            assert_eq!(dropped.get_timeout(DEADLINE).unwrap(), Some(1));
+        }
+        reached
+    });
+}
+
+/// Says that it is dropped.
+struct Told(Queue<u64>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        _ = self.0.put(1);
+    }
+}
