@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::rounds::group::Kind;
+
 /// The program's arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Args {
@@ -11,17 +13,20 @@ pub(crate) struct Args {
     pub(crate) seed: u64,
     /// How many workers there are at a time.
     pub(crate) processes: usize,
+    /// The only kind of structure that there is, if not all.
+    pub(crate) only: Option<Kind>,
     /// A variable that the workers have in their environment.
     pub(crate) env: Option<(String, String)>,
 }
 
-pub(crate) const USAGE: &str = "mp-torture [--seconds S] [--seed N] [--processes P] [--env NAME=VALUE]";
+pub(crate) const USAGE: &str =
+    "mp-torture [--seconds S] [--seed N] [--processes P] [--only KIND] [--env NAME=VALUE]";
 
 impl Args {
     /// From the words after the program's name.
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let seed = std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64 & 0xffff_ffff);
-        let mut args = Self { time: Duration::from_secs(15), seed, processes: 16, env: None };
+        let mut args = Self { time: Duration::from_secs(15), seed, processes: 16, only: None, env: None };
         while let Some(word) = words.next() {
             let (name, value) = match word.split_once('=') {
                 Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
@@ -31,6 +36,11 @@ impl Args {
             if name == "--env" {
                 let (name, value) = value.split_once('=').ok_or("--env NAME=VALUE: for the workers")?;
                 args.env = Some((name.to_owned(), value.to_owned()));
+                continue;
+            }
+            if name == "--only" {
+                let kind = Kind::ALL.into_iter().find(|kind| format!("{kind:?}").to_lowercase() == value);
+                args.only = Some(kind.ok_or_else(|| format!("--only {value}: there is {:?}", Kind::ALL))?);
                 continue;
             }
             let number: u64 = value.parse().map_err(|_| format!("{name} {value}: that is no number"))?;

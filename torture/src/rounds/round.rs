@@ -23,15 +23,16 @@ pub(crate) struct Ended {
 }
 
 /// Groups of that many workers together, or a few more.
-fn groups(processes: usize, copies: bool, random: &mut Random) -> mp::AnyResult<Vec<Group>> {
+fn groups(args: &Args, random: &mut Random) -> mp::AnyResult<Vec<Group>> {
     let mut groups = Vec::new();
     let first = random.below(Kind::ALL.len() as u64) as usize;
-    let mut kinds = Kind::ALL.into_iter().cycle().skip(first);
+    let wanted = |kind: &Kind| args.only.is_none_or(|only| only == *kind);
+    let mut kinds = Kind::ALL.into_iter().cycle().skip(first).filter(wanted);
     let mut workers = 0;
-    while workers < processes
+    while workers < args.processes
         && let Some(kind) = kinds.next()
     {
-        let group = Group::new(kind, copies, random)?;
+        let group = Group::new(kind, args.copies(), random)?;
         workers += group.processes();
         groups.push(group);
     }
@@ -80,7 +81,7 @@ pub(crate) fn round(
         SharingStrategy::FileDescriptor
     })?;
     let common = Tensor::full([500], COMMON)?.freeze();
-    let groups = groups(args.processes, args.copies(), &mut random)?;
+    let groups = groups(args, &mut random)?;
     let mut crew = Crew::new(groups, common, random, args)?;
     let end = torture(&mut crew, time, seen);
     let (signals, state) = (crew.signals, crew.describe());
