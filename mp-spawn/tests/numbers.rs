@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{DEADLINE, alone, eventually, say, wait_for_the_end, wait_for_word};
 use mp_spawn::{
-    ExitStatus, OnFailure, Process, ProcessStatus, Signal, SpawnError, SpawnOptions, StartMethod,
-    start_processes,
+    ExitStatus, Process, ProcessStatus, Signal, SpawnError, SpawnOptions, StartMethod, start_processes,
 };
 
 const DURATIONS: [Duration; 5] = [
@@ -168,7 +167,6 @@ fn a_program_that_never_reports_is_waited_for_as_long_as_told() {
 
 #[test]
 fn any_number_of_processes_is_started_or_refused_by_name() {
-    // Each member of the tree counts, so in a process of its own; and by all its threads.
     alone(|()| {
         for count in [usize::MAX, usize::MAX - 1, isize::MAX as usize, 1 << 40, 1 << 20, 1025, 1024] {
             for method in [StartMethod::Spawn, StartMethod::ForkServer] {
@@ -185,29 +183,6 @@ fn any_number_of_processes_is_started_or_refused_by_name() {
         assert_eq!(none.join().unwrap().len(), 0);
         assert!(none.pids().is_empty() && none.sentinels().is_empty() && none.failures().is_empty());
         assert_eq!(mp_spawn::spawn(|rank: usize, (): ()| Ok::<_, String>(rank), (), 0).unwrap(), []);
-    });
-}
-
-#[test]
-fn those_that_run_already_count() {
-    alone(|()| {
-        let few = || SpawnOptions::nprocs(3).on_failure(OnFailure::Continue);
-        let runs = start_processes(|_: usize, (): ()| wait_for_the_end(), (), few()).unwrap();
-        // This process, its parent, and those three are members, or will be; no other process.
-        let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1 << 20)).unwrap_err();
-        let text = error.to_string();
-        let room: usize =
-            text.split("there is room for ").nth(1).unwrap().split('.').next().unwrap().parse().unwrap();
-        let taken: usize =
-            text.split("tree included; ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-        assert!(taken >= 4 && [256, 1024].contains(&(room + taken)), "{text}");
-        let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(room + 1)).unwrap_err();
-        assert!(error.to_string().contains(&format!("room for {room}")), "{error}");
-        runs.kill_all().unwrap();
-        assert!(runs.join_timeout(DEADLINE).is_err());
-        // Their places are free again, and nothing is reserved for what was refused.
-        let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1 << 20)).unwrap_err();
-        assert!(error.to_string().contains(&format!("room for {}", room + 3)), "{error}");
     });
 }
 
