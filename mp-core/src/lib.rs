@@ -120,7 +120,7 @@ pub use structure::Structure;
 #[cfg(feature = "inject")]
 pub use sys::inject;
 #[doc(hidden)]
-pub use sys::will_fill;
+pub use sys::{keep_freed_memory, will_fill};
 #[doc(hidden)]
 pub use sys::{gained_privileges, inherited, monotonic, peer, socket, under_valgrind};
 #[doc(hidden)]

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mp_pool::{Call, Pool, StatePool, TaskError};
 use mp_spawn::{Interrupt, ProcessBuilder};
 
-use crate::BuildError;
+use crate::freed;
 use crate::kind::Kind;
 use crate::metrics::{LoaderMetrics, Meter};
 use crate::settings::Settings;
 use crate::worker::{Made, Orders, Sent, make};
+use crate::{AnyResult, BuildError};
 
 /// What libraries read once, how many threads they begin.
 const THREADS: [&str; 4] =
@@ -36,6 +37,14 @@ pub(crate) struct Inner<K: Kind> {
 fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
     let unset = THREADS.into_iter().filter(|name| std::env::var_os(name).is_none());
     unset.fold(process, |process, name| process.env(name, threads.to_string()))
+}
+
+/// In a worker: what it begins with.
+fn begin<K: Kind>(orders: Orders<K::Dataset, K::Sent>) -> AnyResult<K::Worker> {
+    if orders.keeps_freed {
+        freed::keep();
+    }
+    K::begin(orders)
 }
 
 impl<K: Kind> Inner<K> {
@@ -70,7 +79,7 @@ impl<K: Kind> Inner<K> {
                 builder = builder.start_method(method);
             }
             let orders = orders::<K>(&dataset, &plan, &settings);
-            let pool = builder.try_state(K::begin, orders).build()?;
+            let pool = builder.try_state(begin::<K>, orders).build()?;
             // What several threads were at when they died, one makes again: another task.
             let times = if threads > 1 { 0 } else { settings.retries };
             let times = if mp_core::mutant!("loader.retry.without-limit") { u32::MAX } else { times };
@@ -140,7 +149,7 @@ fn orders<K: Kind>(
     plan: &K::Plan,
     settings: &Settings,
 ) -> Orders<K::Dataset, K::Sent> {
-    let Settings { num_workers, threads, .. } = *settings;
+    let Settings { num_workers, threads, keeps_freed, .. } = *settings;
     let (seed, plan) = K::sent(plan);
-    Orders { dataset: Sent(Arc::clone(dataset)), num_workers, threads, seed, plan }
+    Orders { dataset: Sent(Arc::clone(dataset)), num_workers, threads, keeps_freed, seed, plan }
 }

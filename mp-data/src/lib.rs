@@ -19,6 +19,7 @@ mod context;
 mod dataset;
 mod error;
 mod failure;
+mod freed;
 mod frozen_strings;
 mod given;
 mod indexed;

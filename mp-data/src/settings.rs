@@ -39,6 +39,7 @@ pub(crate) struct Settings {
     pub(crate) most_tasks: u64,
     pub(crate) may_have_changed: bool,
     pub(crate) affinity: Affinity,
+    pub(crate) keeps_freed: bool,
 }
 
 impl Settings {
@@ -56,6 +57,7 @@ impl Settings {
             most_tasks: 0,
             may_have_changed: false,
             affinity: Affinity::Inherit,
+            keeps_freed: true,
         }
     }
 }
@@ -129,6 +131,15 @@ macro_rules! settings {
         /// On which processors the workers run. Without workers it does nothing.
         pub fn affinity(mut self, affinity: crate::Affinity) -> Self {
             self.settings.affinity = affinity;
+            self
+        }
+
+        /// Whether a worker keeps memory that it has freed for what it allocates next, as without this: up to 64 MiB at the end of each heap
+        /// of the C library's allocator (glibc; others are left alone). If not, what decoders of images free goes back to the kernel after
+        /// each image, and comes back page by page, which was a quarter of the time of such workers. Where the environment sets
+        /// `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`, or either in `GLIBC_TUNABLES`, that decides.
+        pub fn keep_freed_memory(mut self, keep: bool) -> Self {
+            self.settings.keeps_freed = keep;
             self
         }
 

@@ -63,17 +63,20 @@ pub(crate) struct Orders<D, P> {
     pub(crate) dataset: Sent<D>,
     pub(crate) num_workers: usize,
     pub(crate) threads: usize,
+    /// Whether the worker keeps memory that it has freed.
+    pub(crate) keeps_freed: bool,
     pub(crate) seed: u64,
     pub(crate) plan: P,
 }
 
 impl<D, P: Clone> Clone for Orders<D, P> {
     fn clone(&self) -> Self {
-        let Orders { dataset, num_workers, threads, seed, plan } = self;
+        let Orders { dataset, num_workers, threads, keeps_freed, seed, plan } = self;
         Orders {
             dataset: dataset.clone(),
             num_workers: *num_workers,
             threads: *threads,
+            keeps_freed: *keeps_freed,
             seed: *seed,
             plan: plan.clone(),
         }
@@ -83,7 +86,7 @@ impl<D, P: Clone> Clone for Orders<D, P> {
 impl<D: Serialize + DeserializeOwned + 'static, P> Orders<D, P> {
     /// In a worker, or in the trainer if there are none: its own copy of the dataset.
     pub(crate) fn open(self) -> AnyResult<(D, WorkerInfo, P)> {
-        let Orders { dataset, num_workers, threads, seed, plan } = self;
+        let Orders { dataset, num_workers, threads, seed, plan, .. } = self;
         // A trainer may itself be a worker of a pool.
         let worker = if num_workers == 0 { None } else { mp_pool::current_worker() };
         Ok((dataset.received()?, WorkerInfo { worker, num_workers, threads, seed }, plan))

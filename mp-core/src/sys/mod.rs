@@ -12,7 +12,7 @@ mod sleep;
 
 pub use files::socket;
 pub(crate) use files::{directory, foreign, locks, packets, plug, region};
-pub use mapped::fresh::will_fill;
+pub use mapped::fresh::{keep_freed_memory, will_fill};
 pub(crate) use mapped::mapping::Mapping;
 use mapped::pair;
 #[cfg(feature = "inject")]

@@ -5,6 +5,8 @@ mod batches;
 #[path = "../common/mod.rs"]
 mod common;
 mod edges;
+#[cfg(target_env = "gnu")]
+mod freed;
 mod late;
 mod limits;
 mod processes;

@@ -1,6 +1,9 @@
+//! Memory of the process's own allocator: on which pages it is, and when the kernel gets it back.
+//!
 //! # Safety
-//! Advice to the kernel about memory of the process's own allocator. Unsafe, because the call takes addresses; sound, because
-//! they are those of a slice that the caller has for itself, and the advice changes no byte of it.
+//! - Advice to the kernel takes addresses. They are those of a slice that the caller has for itself, and the advice changes no byte of it.
+//! - `mallopt` takes no address. It writes words of the allocator that other threads may read just then, as `free` itself does, which
+//!   raises both thresholds without a lock (glibc, `__libc_free`): each word is aligned, is written once, and either value is right.
 #![allow(unsafe_code)]
 
 use rustix::mm::Advice;
@@ -23,9 +26,30 @@ pub fn will_fill(memory: &mut [u8]) {
     _ = unsafe { rustix::mm::madvise(pages.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
 }
 
+/// From now on the C library's allocator keeps up to `most` bytes at the end of a heap that are free, rather than give them back to the
+/// kernel, and takes what is shorter than `mapped` from its heaps, rather than from the kernel each time (mallopt(3)). Whether it does.
+/// Other C libraries than glibc have no such settings; a `most` or `mapped` that is not possible changes nothing.
+pub fn keep_freed_memory(most: usize, mapped: usize) -> bool {
+    #[cfg(all(target_env = "gnu", not(miri)))]
+    if let (Ok(most), Ok(mapped)) = (i32::try_from(most), i32::try_from(mapped)) {
+        // SAFETY: a known option and a number. 1 says that it was set, as of the next call.
+        let is_set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, mapped) };
+        // SAFETY: as above.
+        return is_set == 1 && unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, most) } == 1;
+    }
+    _ = (most, mapped);
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_possible_changes_nothing() {
+        assert!(!keep_freed_memory(1 << 26, usize::MAX));
+        assert!(!keep_freed_memory(usize::MAX, 1 << 20));
+    }
 
     #[test]
     fn the_bytes_stay() {

@@ -1,0 +1,88 @@
+//! Memory that workers free, and use again.
+#![allow(unsafe_code)]
+
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
+use mp_spawn::{Process, StartMethod};
+use mp_tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::common::next;
+
+/// How many buffers the decoder below has in all, eight at a time.
+const BUFFERS: usize = 1000;
+
+/// Decodes images, as it were: each sample is how often that has taken a page from the kernel.
+#[derive(Serialize, Deserialize)]
+struct Decoder;
+
+impl Dataset for Decoder {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[], |_, _, row| {
+            let before = faults()?;
+            for _ in 0..BUFFERS / 8 {
+                let buffers: Vec<Vec<u8>> = (1..=8).map(|size| vec![1; size << 18]).collect();
+                drop(std::hint::black_box(buffers));
+            }
+            row[0] = faults()? - before;
+            Ok(())
+        })
+    }
+}
+
+/// Minor page faults of this process.
+fn faults() -> AnyResult<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    Ok(fields.split_whitespace().nth(7).ok_or("no such field")?.parse()?)
+}
+
+/// Page faults of a worker, in which the C library keeps what is freed or not.
+fn faults_of_a_worker((method, keep, threads): (StartMethod, bool, usize)) -> AnyResult<u64> {
+    if method == StartMethod::Fork {
+        // SAFETY: the dataset needs nothing of other threads, and nothing that is there once.
+        unsafe { mp_spawn::allow_fork() };
+    }
+    let builder = DataLoader::builder(Decoder).num_workers(1).threads_per_worker(threads);
+    let loader = builder.start_method(method).keep_freed_memory(keep).build()?;
+    Ok(next(&mut loader.epoch(0)).ok_or("no batch")??.to_vec()[0])
+}
+
+const METHODS: [StartMethod; 3] = [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork];
+
+#[test]
+fn what_a_worker_frees_it_uses_again_however_it_was_started() {
+    let of = |method, keep, threads| {
+        let process = Process::builder().env_remove("GLIBC_TUNABLES").env_remove("MALLOC_TRIM_THRESHOLD_");
+        let trainer = process.env_remove("MALLOC_MMAP_THRESHOLD_");
+        trainer.spawn(faults_of_a_worker, (method, keep, threads)).unwrap().join().unwrap()
+    };
+    for method in METHODS {
+        // The pages of eight buffers, of 9 MiB, are 2304; without it they come anew each time.
+        for threads in [1, 2] {
+            let kept = of(method, true, threads);
+            assert!(kept < 10_000, "{method:?}, {threads} threads: {kept} page faults");
+        }
+        let given_back = of(method, false, 1);
+        assert!(given_back > 100_000, "{method:?}: {given_back} page faults");
+    }
+}
+
+#[test]
+fn what_the_environment_says_of_freed_memory_is_obeyed() {
+    for method in METHODS {
+        // What glibc does by itself, but for its adaptation to what is freed.
+        for (name, value) in
+            [("MALLOC_TRIM_THRESHOLD_", "131072"), ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072")]
+        {
+            let trainer = Process::builder().env(name, value);
+            let faults = trainer.spawn(faults_of_a_worker, (method, true, 1)).unwrap().join().unwrap();
+            assert!(faults > 100_000, "{method:?}, {name}: {faults} page faults");
+        }
+    }
+}
