@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::indexed::{Cursor, Indexed, Place};
 use crate::inner::Inner;
-use crate::state::{FORMAT, LoaderState};
+use crate::state::LoaderState;
 use crate::window::{Next, Window};
 use crate::{Dataset, LoadError, Loaded, NotReady};
 
@@ -36,7 +36,7 @@ impl<D: Dataset> Batches<D> {
         let plan = &self.0.inner().plan;
         let rank = plan.rank();
         let plan = plan.state(epoch, next).in_window(window);
-        LoaderState { format: FORMAT, plan, rank, beyond }
+        LoaderState::new(plan, rank, beyond)
     }
 
     /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a batch counts as given, but
@@ -60,7 +60,7 @@ impl<D: Dataset> Batches<D> {
         let (epoch, next) = self.0.place().next;
         let epochs = self.0.last.saturating_sub(epoch).saturating_add(1);
         let order = &self.0.cursor.order;
-        let each = order.batches().filter(|_| epochs == 1 || order.is_the_same_length());
+        let each = self.0.cursor.batches().filter(|_| epochs == 1 || order.is_the_same_length());
         (next, each.map(|each| each.saturating_mul(epochs)))
     }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
+use mp_core::user_code::caught;
 use mp_spawn::Raise;
 
 use crate::failure::{Source, raised};
@@ -46,16 +47,21 @@ impl Cursor {
     /// The next batch. If it can't be planned: why, and whether there may be others behind it. Samplers of the user run here.
     fn planned(&self) -> Result<Option<PlannedBatch>, (Source, bool)> {
         let number = self.next.1;
-        let more = || self.order.batches().is_some_and(|all| number < all.saturating_sub(1));
+        let more = || self.batches().is_some_and(|all| number < all.saturating_sub(1));
         match Raise::catch(|| self.order.batch(number)) {
             Ok(Ok(planned)) => Ok(planned),
             Ok(Err(error)) => {
                 let goes_on = matches!(error, PlanError::IndexOutOfRange { .. })
                     && !mp_core::mutant!("loader.plan.error-ends-the-epoch");
-                Err((Box::new(error), goes_on && Raise::catch(more).unwrap_or(false)))
+                Err((Box::new(error), goes_on && more()))
             }
-            Err(panic) => Err((raised(*panic), Raise::catch(more).unwrap_or(false))),
+            Err(panic) => Err((raised(*panic), more())),
         }
+    }
+
+    /// How many batches the epoch has, if that is known. A sampler of the user's that panics says so at the batch that it is asked for.
+    pub(crate) fn batches(&self) -> Option<u64> {
+        caught(|| self.order.batches()).flatten()
     }
 
     /// No epoch has a batch, so that there is no end to looking for one.
@@ -127,14 +133,7 @@ impl<D: Dataset> Kind for Indexed<D> {
                         return Planned::Broken { epoch, number, part, source, goes_on: false };
                     }
                     cursor.next = (epoch + 1, 0);
-                    match Raise::catch(|| plan.epoch(epoch + 1)) {
-                        Ok(order) => cursor.order = order,
-                        Err(panic) => {
-                            let (epoch, number) = cursor.next;
-                            let (part, source) = (Part::default(), raised(*panic));
-                            return Planned::Broken { epoch, number, part, source, goes_on: false };
-                        }
-                    }
+                    cursor.order = plan.epoch(epoch + 1);
                     continue;
                 }
                 Ok(None) => return Planned::Over,
@@ -165,7 +164,7 @@ impl<D: Dataset> Kind for Indexed<D> {
     fn failed(part: &Part, note: u64) -> Option<Failed> {
         let place = usize::try_from(note).ok()?.checked_sub(1)?;
         let item = *part.items.get(place)?;
-        Some(Failed { item, shard: None, reading: false, again: false })
+        Some(Failed { item, shard: None, reading: false })
     }
 
     fn describe(dataset: &D, failed: &Failed) -> Option<String> {
@@ -196,6 +195,10 @@ impl<D: Dataset> Kind for Indexed<D> {
         }
     }
 
+    fn next(cursor: &Cursor) -> (u64, u64) {
+        cursor.next
+    }
+
     fn place(cursor: &Cursor, front: Option<&Slot<Self>>) -> Place {
         let front = front.filter(|_| !mp_core::mutant!("loader.state.counts-prefetched"));
         let window = front.map_or_else(|| cursor.order.window(cursor.next.1), |slot| slot.part.window);
@@ -218,7 +221,7 @@ impl<D: Dataset> Kind for Indexed<D> {
     }
 
     fn left(_: &Plan, cursor: &Cursor, window: &VecDeque<Slot<Self>>, last: u64) -> Option<usize> {
-        let all = cursor.order.batches().filter(|_| cursor.next.0 >= last)?;
+        let all = cursor.batches().filter(|_| cursor.next.0 >= last)?;
         usize::try_from(all.saturating_sub(cursor.next.1)).ok()?.checked_add(window.len())
     }
 }

@@ -1,13 +1,15 @@
 //! What a loader and its batches share: a plan, a dataset, and the pool or the caller that makes batches.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use mp_core::mutex::{Mutex, MutexGuard};
 use mp_pool::{Call, Pool, StatePool, TaskError};
 use mp_spawn::{Interrupt, ProcessBuilder};
 
 use crate::freed;
 use crate::kind::Kind;
 use crate::metrics::{LoaderMetrics, Meter};
+use crate::own_lock::OwnLock;
 use crate::settings::Settings;
 use crate::worker::{Made, Orders, Sent, make};
 use crate::{AnyResult, BuildError};
@@ -31,7 +33,9 @@ pub(crate) struct Inner<K: Kind> {
     pub(crate) plan: K::Plan,
     pub(crate) settings: Settings,
     pub(crate) workers: Workers<K>,
-    pub(crate) meter: Mutex<Meter>,
+    meter: Mutex<Meter>,
+    /// Held by none: which process this is.
+    made_by: OwnLock<()>,
 }
 
 fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
@@ -91,11 +95,18 @@ impl<K: Kind> Inner<K> {
             }
             Workers::Pool { pool, call }
         };
-        Ok(Arc::new(Inner { dataset, plan, settings, workers, meter: Mutex::new(Meter::new()) }))
+        let (meter, made_by) = (Mutex::new(Meter::new()), OwnLock::default());
+        Ok(Arc::new(Inner { dataset, plan, settings, workers, meter, made_by }))
+    }
+
+    /// Whether this process is a copy (`fork`) of the one whose loader it is. It has none of the original's threads: what one of them had
+    /// locked stays locked. So a copy locks nothing, and makes no batch.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.made_by.is_copy()
     }
 
     pub(crate) fn meter(&self) -> MutexGuard<'_, Meter> {
-        self.meter.lock().unwrap_or_else(PoisonError::into_inner)
+        self.meter.lock()
     }
 
     pub(crate) fn orders(&self) -> Orders<K::Dataset, K::Sent> {
@@ -104,6 +115,9 @@ impl<K: Kind> Inner<K> {
 
     pub(crate) fn metrics(&self) -> LoaderMetrics {
         let Settings { num_workers, threads, .. } = self.settings;
+        if self.is_copy() {
+            return Meter::new().metrics(num_workers, threads);
+        }
         let mut metrics = self.meter().metrics(num_workers, threads);
         if let Workers::Pool { pool, .. } = &self.workers {
             let of_pool = pool.pool().metrics();

@@ -44,8 +44,6 @@ pub(crate) struct Failed {
     pub(crate) shard: Option<usize>,
     /// It was while the shard was opened or read, so nothing behind it can be had either.
     pub(crate) reading: bool,
-    /// That was to go on in the middle of what is shuffled together.
-    pub(crate) again: bool,
 }
 
 /// What becomes of a batch without the sample at which it failed.
@@ -184,6 +182,8 @@ pub(crate) trait Kind: Sized + 'static {
     fn may_give(plan: &Self::Plan, cursor: &Self::Cursor, slot: &Slot<Self>, ahead: usize) -> bool;
     /// A batch is given, an error in its place, or neither.
     fn given(cursor: &mut Self::Cursor, slot: &mut Slot<Self>, front: Option<&Slot<Self>>);
+    /// The epoch and the number of the batch that is planned next.
+    fn next(cursor: &Self::Cursor) -> (u64, u64);
     /// Where the trainer is; `front` is the first that was not given.
     fn place(cursor: &Self::Cursor, front: Option<&Slot<Self>>) -> Self::Place;
     /// Of how many batches the places are remembered.

@@ -8,8 +8,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Item;
+use crate::moment::MOST_SAMPLES;
 
-/// A place in the row of a lane's samples: behind `done` samples, in their order, of what is read from a place of a shard on.
+/// No lane has as many batches: rounds are counted and multiplied.
+pub(crate) const MOST_ROUNDS: u64 = 1 << 40;
+
+/// A place in the row of a lane's samples: in the window that is read from a place of a shard on, behind the first `done` of its samples, in
+/// their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LaneAt {
     /// The number of the shard in the lane.
@@ -17,6 +22,9 @@ pub(crate) struct LaneAt {
     pub(crate) sample: u64,
     pub(crate) token: Option<u64>,
     pub(crate) done: u64,
+    /// Of which samples the window is, if some of them were given: up to which one of each shard, by its place in the lane. So it is the same
+    /// window when it is read again, and what can't be read any more is missing at its place.
+    pub(crate) window: Vec<(u64, u64)>,
     /// Shards that can't be read any further: their places in the lane, and the first sample that is left out.
     pub(crate) cuts: Vec<(u64, u64)>,
 }
@@ -28,15 +36,13 @@ impl LaneAt {
         cut.map_or(u64::MAX, |cut| cut.1)
     }
 
-    /// From now on the shard at `place` ends before `sample`; false if it did already. If that is in a window of which samples were given
-    /// (`again`), that window would have others now, and given ones could come again: what is left of it is left out.
-    pub(crate) fn cut(&mut self, place: u64, sample: u64, again: bool) -> bool {
+    /// From now on the shard at `place` ends before `sample`; false if it did already.
+    pub(crate) fn cut(&mut self, place: u64, sample: u64) -> bool {
         if self.end_of(place) <= sample {
             return false;
         }
-        if again {
-            *self = LaneAt { place: place + 1, ..LaneAt::default() };
-            return true;
+        if mp_core::mutant!("stream.window.made-anew-by-a-cut") {
+            self.window.clear();
         }
         self.cuts.retain(|cut| cut.0 != place);
         self.cuts.push((place, sample));
@@ -54,6 +60,40 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
+    /// Whether it is a place of a plan with so many shards, in windows of so many samples, that a lane can have come to since round
+    /// `first`, with `batch_size` samples in each.
+    pub(crate) fn can_be(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
+        let Lane { at: LaneAt { place, sample, done, window: ends, cuts, .. }, round, .. } = self;
+        let most = u128::from(round.saturating_sub(first)) * u128::from(batch_size) + u128::from(window);
+        let mut before = (*place, *sample);
+        // Behind each other, and of no more samples than a window has.
+        let counts = ends.iter().map(|&(shard, end)| {
+            let from = if shard == before.0 { before.1 } else { 0 };
+            let goes_on = shard >= before.0 && from < end && end <= MOST_SAMPLES && shard < shards;
+            before = (shard, end);
+            goes_on.then(|| end - from)
+        });
+        let samples = counts.sum::<Option<u64>>();
+        *place <= shards
+            && *sample < MOST_SAMPLES
+            && u128::from(*done) <= most
+            && samples.is_some_and(|samples| samples <= window)
+            && cuts.iter().all(|(shard, sample)| *shard < shards && *sample <= MOST_SAMPLES)
+            && (first..MOST_ROUNDS).contains(round)
+    }
+
+    /// All of it, as numbers.
+    pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
+        let Lane { at: LaneAt { place, sample, token, done, window, cuts }, round, ended } = self;
+        let token = [u64::from(token.is_some()), token.unwrap_or_default()];
+        let pairs = |list: &'_ Vec<(u64, u64)>| {
+            let pairs = list.iter().flat_map(|pair| [pair.0, pair.1]);
+            std::iter::once(list.len() as u64).chain(pairs).collect::<Vec<_>>()
+        };
+        let lists = pairs(window).into_iter().chain(pairs(cuts));
+        [*place, *sample, *done, *round, u64::from(*ended)].into_iter().chain(token).chain(lists)
+    }
+
     /// Lanes at the beginning of a pass.
     pub(crate) fn all(lanes: u64, round: u64) -> Vec<Lane> {
         (0..lanes).map(|_| Lane { round, ..Lane::default() }).collect()

@@ -24,7 +24,7 @@ pub(crate) fn warn_if_large<D: Serialize>(dataset: &Sent<D>) {
     if !log::log_enabled!(target: "mp::data", log::Level::Warn) {
         return;
     }
-    let bytes = encoded_bytes(dataset);
+    let bytes = mp_core::user_code::caught(|| encoded_bytes(dataset)).unwrap_or(0);
     if bytes > LARGE {
         // The logger is the program's.
         _ = mp_core::user_code::caught(|| {

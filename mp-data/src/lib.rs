@@ -34,6 +34,7 @@ mod loader;
 mod metrics;
 mod moment;
 mod outcomes;
+mod own_lock;
 pub mod plan;
 #[cfg(feature = "indicatif")]
 mod progress;

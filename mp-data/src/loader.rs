@@ -45,7 +45,7 @@ impl<D: Dataset> fmt::Debug for DataLoader<D> {
 
 impl<D: Dataset> DataLoader<D> {
     pub(crate) fn start(dataset: Arc<D>, plan: PlanSettings, settings: Settings) -> Result<Self, BuildError> {
-        let order = plan.plan(dataset.len())?;
+        let order = plan.plan(|| dataset.len())?;
         Ok(DataLoader { inner: Inner::start(dataset, order, settings)?, plan })
     }
 
@@ -99,7 +99,7 @@ impl<D: Dataset> DataLoader<D> {
     /// ```
     ///
     /// # Errors
-    /// The state is of another plan: the error names what differs. Or it is of another rank, and batches were given out of order: only
+    /// The state is of another plan: the error names what differs. Or it was changed since it was made: it has a check word. Or it is of another rank, and batches were given out of order: only
     /// the rank that was given them knows which.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &LoaderState) -> Result<Batches<D>, PlanError> {
@@ -119,6 +119,7 @@ impl<D: Dataset> DataLoader<D> {
         let Inner { plan, settings, .. } = &*self.inner;
         if settings.may_have_changed {
             // The numbers behind the next one are of other samples.
+            state.is_whole()?;
             return Ok(self.from(Cursor::new(plan, plan.position_in_changed(&state.plan)?, &[]), last));
         }
         let (order, next) = plan.go_on(&state.plan)?;
@@ -126,6 +127,7 @@ impl<D: Dataset> DataLoader<D> {
             same("world", &state.plan.world(), &plan.world())?;
             same("rank", &state.rank, &plan.rank())?;
         }
+        state.is_whole()?;
         Ok(self.from(Cursor::of(order, next, &state.beyond), last))
     }
 

@@ -17,8 +17,6 @@ pub(crate) fn position(shard: usize, sample: u64) -> u64 {
 pub(crate) enum Moment {
     /// It opens or reads a shard.
     Read = 1,
-    /// The same, for a window of which samples were given before.
-    ReadAgain = 2,
     Row = 3,
 }
 
@@ -31,7 +29,6 @@ impl Moment {
     pub(crate) fn of(note: u64) -> Option<(Moment, usize, u64)> {
         let moment = match note >> 62 {
             1 => Moment::Read,
-            2 => Moment::ReadAgain,
             3 => Moment::Row,
             _ => return None,
         };

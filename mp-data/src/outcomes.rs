@@ -57,9 +57,15 @@ impl<K: Kind> Window<K> {
             }
             None if slot.skipped.is_empty() => drop(self.slots.remove(i)),
             None => {
-                let why = slot.skipped.last().map(|skipped| skipped.why.clone());
-                let failure = Failure { worker: made.worker, ..Failure::of(why.unwrap_or_default()) };
-                let error = self.error(&self.slots[i], None, failure);
+                let why: Vec<&str> = slot.skipped.iter().map(|skipped| &*skipped.why).collect();
+                let failure = Failure { worker: made.worker, ..Failure::of(why.join("; and ")) };
+                // At the last one that it lacks: without that it would have had some.
+                let at = slot.skipped.last().map(|skipped| Failed {
+                    item: skipped.item,
+                    shard: skipped.shard,
+                    reading: skipped.rest_of_shard,
+                });
+                let error = self.error(&self.slots[i], at, failure);
                 self.slots[i].at = At::Ready(Box::new(Err(error)));
                 self.leave_out(i);
             }

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use mp_core::user_code::caught;
 
 use crate::{Batches, Dataset, LoadError, Loaded};
 
@@ -95,12 +96,15 @@ impl<D: Dataset> Iterator for WithProgress<D> {
             Some(Ok(batch)) => self.samples += batch.info.items.len(),
             Some(Err(_)) => {}
             None => {
-                self.show(true);
+                caught(|| self.show(true));
                 return None;
             }
         }
-        self.bar.inc(1);
-        self.show(false);
+        // The bar's style may be code of the user's: its panic costs no batch.
+        caught(|| {
+            self.bar.inc(1);
+            self.show(false);
+        });
         batch
     }
 

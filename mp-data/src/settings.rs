@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_spawn::StartMethod;
+use mp_spawn::{Raise, StartMethod};
 
+use crate::failure::raised;
 use crate::plan::{Plan, PlanBuilder};
 use crate::{Affinity, BuildError};
 
@@ -20,6 +21,12 @@ pub enum OnError {
     SkipSample,
     /// It is left out; [`Batches::left_out`](crate::Batches::left_out) has the error.
     SkipBatch,
+}
+
+/// Asks code of the user for what it was set to say; a panic is an error of that setting.
+pub(crate) fn asked<R>(setting: &'static str, ask: impl FnOnce() -> R) -> Result<R, BuildError> {
+    Raise::catch(ask)
+        .map_err(|panic| BuildError::Setting { setting, reason: raised(*panic).to_string() })
 }
 
 type PlanSetting = Arc<dyn Fn(PlanBuilder) -> PlanBuilder + Send + Sync>;
@@ -157,8 +164,10 @@ pub(crate) use settings;
 pub(crate) struct PlanSettings(pub(crate) Vec<PlanSetting>);
 
 impl PlanSettings {
-    pub(crate) fn plan(&self, len: usize) -> Result<Plan, BuildError> {
+    /// Dataset and samplers of the user say how many samples there are, and what they are called.
+    pub(crate) fn plan(&self, len: impl FnOnce() -> usize) -> Result<Plan, BuildError> {
+        let len = asked("dataset", len)?;
         let builder = self.0.iter().fold(Plan::builder(len as u64), |builder, set| set(builder));
-        Ok(builder.build()?)
+        Ok(asked("sampler", || builder.build())??)
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::PlanState;
+use crate::plan::{PlanError, PlanState, check_word};
 
 /// Which batches a trainer was given: see [`Batches::state`](crate::Batches::state). A few hundred bytes in any format of serde.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,12 +14,41 @@ pub struct LoaderState {
     pub(crate) rank: u32,
     /// Batches behind the next one that were given before it.
     pub(crate) beyond: Vec<u64>,
+    /// Made of all else.
+    check: u64,
 }
 
 /// The name of what is in a state.
 pub(crate) const FORMAT: u32 = 1;
 
 impl LoaderState {
+    pub(crate) fn new(plan: PlanState, rank: u32, beyond: Vec<u64>) -> Self {
+        LoaderState { format: FORMAT, plan, rank, beyond, check: 0 }.sealed()
+    }
+
+    /// With the check words that fit what it has.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sealed(mut self) -> Self {
+        self.plan = self.plan.sealed();
+        self.check = self.content();
+        self
+    }
+
+    fn content(&self) -> u64 {
+        let LoaderState { format, plan, rank, beyond, check: _ } = self;
+        let numbers = [u64::from(*format), plan.check(), u64::from(*rank)];
+        check_word(numbers.into_iter().chain(beyond.iter().copied()))
+    }
+
+    /// Whether it is as it was made.
+    pub(crate) fn is_whole(&self) -> Result<(), PlanError> {
+        if self.check == self.content() || mp_core::mutant!("loader.state.check-ignored") {
+            return Ok(());
+        }
+        Err(PlanError::StateChanged)
+    }
+
     /// The epoch that it is in.
     #[must_use]
     pub fn epoch(&self) -> u64 {
@@ -32,8 +61,8 @@ impl LoaderState {
         self.plan.next()
     }
 
-    /// The numbers of batches behind it that were given: some only if batches come [in the order in which they are
-    /// made](crate::DataLoaderBuilder::in_order).
+    /// The numbers of the batches that were given although [`next`](Self::next), which is before them, was not, in ascending order. With
+    /// [`in_order`](crate::DataLoaderBuilder::in_order), as without that setting, there are none; with `in_order(false)`, 1024 at most.
     #[must_use]
     pub fn beyond(&self) -> &[u64] {
         &self.beyond

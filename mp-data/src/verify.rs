@@ -4,7 +4,9 @@ use std::fmt;
 
 use mp_core::user_code::caught;
 
-use crate::failure::{Failure, Source};
+use mp_spawn::Raise;
+
+use crate::failure::{Failure, Source, raised};
 use crate::indexed::Indexed;
 use crate::inner::{Inner, Workers};
 use crate::worker::{Made, Task, Worker, make_here};
@@ -85,6 +87,9 @@ impl<D: Dataset> DataLoader<D> {
     /// A batch can't be made.
     pub fn verify(&self, batches: u64) -> Result<Verified, Box<LoadError>> {
         let inner = &*self.inner;
+        if inner.is_copy() {
+            return Err(not_made(0, "the loader belongs to the process from which this one was forked".into()));
+        }
         let order = inner.plan.epoch(0);
         let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };
         for number in 0..batches {
@@ -96,7 +101,9 @@ impl<D: Dataset> DataLoader<D> {
                 let (worker, attempt) = (failure.worker, failure.attempts);
                 Box::new(LoadError { item, what, worker, attempt, ..*not_made(number, failure.source) })
             };
-            let planned = order.batch(number).map_err(|why| failed(Failure::of(why), &[]))?;
+            let planned = Raise::catch(|| order.batch(number)).map_err(|panic| raised(*panic));
+            let planned = planned.and_then(|planned| planned.map_err(|why| Box::new(why) as Source));
+            let planned = planned.map_err(|why| failed(Failure::of(why), &[]))?;
             let Some(planned) = planned else { break };
             let [first, second] = twice(inner, &planned.items).map_err(|why| failed(*why, &planned.items))?;
             found.batches += 1;

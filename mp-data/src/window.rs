@@ -6,7 +6,7 @@
 //! What comes of the batches that were sent: `outcomes.rs`. What is sent, and when: `sending.rs`.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_pool::Stream;
@@ -51,8 +51,8 @@ impl<K: Kind> Window<K> {
     /// From the cursor on to the end of epoch `last`; none if that is `None`.
     pub(crate) fn new(inner: Arc<Inner<K>>, cursor: K::Cursor, last: Option<u64>) -> Self {
         let stream = match &inner.workers {
-            Workers::Pool { call, .. } => Some(call.stream()),
-            Workers::Here(_) => None,
+            Workers::Pool { call, .. } if !inner.is_copy() => Some(call.stream()),
+            _ => None,
         };
         let mut window = Window {
             stream,
@@ -65,8 +65,25 @@ impl<K: Kind> Window<K> {
             broken: Broken::Not,
             inner,
         };
-        window.fill();
+        if !window.inner.is_copy() {
+            window.fill();
+        }
         window
+    }
+
+    /// In a copy of the process: one error, and the end.
+    fn of_a_copy(&mut self) -> Next<K::Batch> {
+        if matches!(std::mem::replace(&mut self.broken, Broken::Told), Broken::Told) {
+            return None;
+        }
+        self.over = true;
+        let (epoch, batch) = match self.slots.front() {
+            Some(slot) => (slot.epoch, slot.number),
+            None => K::next(&self.cursor),
+        };
+        let source = "the loader belongs to the process from which this one was forked; make another one here".into();
+        let (item, shard, what, worker) = (None, None, None, None);
+        Some(Err(LoadError { epoch, batch, item, shard, what, worker, attempt: 0, source }))
     }
 
     pub(crate) fn inner(&self) -> &Inner<K> {
@@ -108,6 +125,9 @@ impl<K: Kind> Window<K> {
     }
 
     fn next_until(&mut self, until: Option<Instant>) -> Result<Next<K::Batch>, NotReady> {
+        if self.inner.is_copy() {
+            return Ok(self.of_a_copy());
+        }
         let since = Instant::now();
         let mut reports = Reports::from(since);
         self.inner.meter().asked(since);
@@ -185,7 +205,7 @@ impl<K: Kind> Window<K> {
         let Some(slot) = self.slots.iter().find(|slot| slot.is_sent()) else { return };
         let task = K::task(&self.cursor, slot);
         let made = {
-            let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut worker = worker.lock();
             make_here(&mut worker, || K::begin(self.inner.orders()), &task)
         };
         self.came(0, made);

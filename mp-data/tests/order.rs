@@ -219,7 +219,10 @@ fn a_state_that_tells_of_a_window_what_can_not_be_is_not_believed() {
     let told = |window: serde_json::Value| {
         let mut state = state.clone();
         state["window"] = window;
-        let (order, next) = plan.go_on(&serde_json::from_value(state).unwrap()).unwrap();
+        let state: PlanState = serde_json::from_value(state).unwrap();
+        // As it is, it is refused; here it has a right check word.
+        assert!(matches!(plan.go_on(&state), Err(PlanError::StateChanged)));
+        let (order, next) = plan.go_on(&state.sealed()).unwrap();
         order.batch(next).unwrap()
     };
     let window = |number: u64, before: u64| serde_json::json!({ "number": number, "before": before });

@@ -2,8 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use mp_core::user_code::caught;
+
 use super::windows::{WindowPlace, Windows};
 use super::{Batching, Inner, Item, PlanError, PlanState, Sampler, Shuffle, Uneven, permutation};
+use crate::own_lock::OwnLock;
 
 /// A batch, before it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,23 +29,19 @@ pub struct EpochOrder {
 pub(super) struct Order {
     pub(super) plan: Arc<Inner>,
     pub(super) epoch: u64,
-    pub(super) draws: u64,
+    /// How many draws there are; `None` if the user's sampler panicked when it was asked: it is asked again.
+    pub(super) told: Option<u64>,
     table: OnceLock<Vec<u32>>,
+    /// Held by the thread that makes the table.
+    making: OwnLock<()>,
     windows: Windows,
 }
 
 impl EpochOrder {
     pub(super) fn new(plan: Arc<Inner>, epoch: u64) -> Self {
-        let draws = plan.draws(epoch);
-        Self {
-            inner: Arc::new(Order {
-                plan,
-                epoch,
-                draws,
-                table: OnceLock::new(),
-                windows: Windows::default(),
-            }),
-        }
+        let told = caught(|| plan.draws(epoch));
+        let (table, making, windows) = (OnceLock::new(), OwnLock::default(), Windows::default());
+        Self { inner: Arc::new(Order { plan, epoch, told, table, making, windows }) }
     }
 
     /// Which epoch.
@@ -52,7 +51,7 @@ impl EpochOrder {
 
     /// How many draws the epoch has, over all ranks and without repeated ones; of batches of the user's, 0.
     pub fn samples(&self) -> u64 {
-        if matches!(self.inner.plan.batching, Some(Batching::Custom(_))) { 0 } else { self.inner.draws }
+        if matches!(self.inner.plan.batching, Some(Batching::Custom(_))) { 0 } else { self.inner.draws() }
     }
 
     /// Where a consumer is that takes batch `next` next: as [`Plan::state`](super::Plan::state), and with
@@ -87,13 +86,13 @@ impl EpochOrder {
             _ => all.div_ceil(u64::from(plan.world)),
         };
         match &plan.batching {
-            None => Some(order.draws / plan.global + u64::from(order.last_rows() > 0)),
+            None => Some(order.draws() / plan.global + u64::from(order.last_rows() > 0)),
             Some(Batching::BucketByLength { .. }) => Some(groups(if plan.drop_last {
-                order.draws / plan.batch_size
+                order.draws() / plan.batch_size
             } else {
-                order.draws.div_ceil(plan.batch_size)
+                order.draws().div_ceil(plan.batch_size)
             })),
-            Some(Batching::MaxTokens { .. }) => (order.draws == 0).then_some(0),
+            Some(Batching::MaxTokens { .. }) => (order.draws() == 0).then_some(0),
             Some(Batching::Custom(sampler)) => sampler.batches(order.epoch).map(groups),
         }
     }
@@ -104,11 +103,10 @@ impl EpochOrder {
     /// `IndexOutOfRange` of a sampler of the user's, `Uneven` if that was asked for.
     pub fn batch(&self, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
         // Products of positions and sizes stay below 2⁶⁴.
-        if self.inner.draws >> 48 != 0 {
-            return Err(PlanError::Setting {
-                setting: "sampler",
-                reason: format!("{} draws an epoch; at most 2⁴⁸ − 1 are possible", self.inner.draws),
-            });
+        let draws = self.inner.draws();
+        if draws >> 48 != 0 {
+            let reason = format!("{draws} draws an epoch; at most 2⁴⁸ − 1 are possible");
+            return Err(PlanError::Setting { setting: "sampler", reason });
         }
         match &self.inner.plan.batching {
             None => self.inner.plain(k),
@@ -119,9 +117,23 @@ impl EpochOrder {
 }
 
 impl Order {
+    pub(super) fn draws(&self) -> u64 {
+        self.told.unwrap_or_else(|| self.plan.draws(self.epoch))
+    }
+
+    /// A list of all indices, made at its first use.
+    fn table(&self, make: impl FnOnce() -> Vec<u32>) -> Result<&[u32], PlanError> {
+        if let Some(table) = self.table.get() {
+            return Ok(table);
+        }
+        // Of a copy of the process, a thread of the original may have been at it, for ever.
+        let _making = self.making.lock().ok_or(PlanError::Forked)?;
+        Ok(self.table.get_or_init(make))
+    }
+
     /// How many rows each rank has in a last global batch that isn't whole.
     fn last_rows(&self) -> u64 {
-        let (left, world) = (self.draws % self.plan.global, u64::from(self.plan.world));
+        let (left, world) = (self.draws() % self.plan.global, u64::from(self.plan.world));
         if self.plan.drop_last {
             0
         } else if self.plan.uneven == Uneven::Drop && !mp_core::mutant!("plan.uneven.not-dropped") {
@@ -136,23 +148,22 @@ impl Order {
         let plan = &*self.plan;
         let (seed, epoch) = (plan.seed, self.epoch);
         let permuted = |position: u64| match plan.shuffle {
-            None => position,
-            Some(Shuffle::Feistel) => permutation::feistel(self.draws, position, seed, epoch),
+            None => Ok(position),
+            Some(Shuffle::Feistel) => Ok(permutation::feistel(self.draws(), position, seed, epoch)),
             Some(_) => {
-                let table =
-                    self.table.get_or_init(|| permutation::fisher_yates(self.draws as u32, seed, epoch));
-                u64::from(table[position as usize])
+                let table = self.table(|| permutation::fisher_yates(self.draws() as u32, seed, epoch))?;
+                Ok(u64::from(table[position as usize]))
             }
         };
         let index = match &plan.sampler {
-            Sampler::Sequential | Sampler::Random => permuted(position),
-            Sampler::Subset(indices) => indices[permuted(position) as usize],
+            Sampler::Sequential | Sampler::Random => permuted(position)?,
+            Sampler::Subset(indices) => indices[permuted(position)? as usize],
             Sampler::WithReplacement(_) => permutation::with_replacement(plan.len, position, seed, epoch),
             Sampler::Weighted { weights, draws, .. } => match &plan.alias {
                 Some(alias) => alias.draw(position, seed, epoch),
                 None => {
                     let make = || permutation::without_replacement(weights, *draws, seed, epoch);
-                    u64::from(self.table.get_or_init(make)[position as usize])
+                    u64::from(self.table(make)?[position as usize])
                 }
             },
             Sampler::Custom(sampler) => sampler.index(epoch, position),
@@ -174,18 +185,19 @@ impl Order {
     fn plain(&self, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
         let plan = &*self.plan;
         let (world, rank) = (u64::from(plan.world), u64::from(plan.rank));
-        let whole = self.draws / plan.global;
+        let draws = self.draws();
+        let whole = draws / plan.global;
         let rows = if k < whole { plan.global / world } else { self.last_rows() };
         if k > whole || rows == 0 {
             return Ok(None);
         }
-        if k == whole && plan.uneven == Uneven::Error && rows * world != self.draws % plan.global {
-            return Err(self.uneven(k, self.draws % plan.global));
+        if k == whole && plan.uneven == Uneven::Error && rows * world != draws % plan.global {
+            return Err(self.uneven(k, draws % plan.global));
         }
         let first = k * plan.global + rank * rows;
-        let valid = rows.min(self.draws.saturating_sub(first)) as usize;
-        let from = if mp_core::mutant!("plan.pad.from-the-end") { self.draws - 1 } else { 0 };
-        let at = |p: u64| if p < self.draws { p } else { (p - self.draws + from) % self.draws };
+        let valid = rows.min(draws.saturating_sub(first)) as usize;
+        let from = if mp_core::mutant!("plan.pad.from-the-end") { draws - 1 } else { 0 };
+        let at = |p: u64| if p < draws { p } else { (p - draws + from) % draws };
         let items = (first..first + rows).map(|p| self.item(at(p), k)).collect::<Result<_, _>>()?;
         Ok(Some(PlannedBatch { number: k, items, valid }))
     }

@@ -18,6 +18,10 @@ pub enum PlanError {
     /// A state is of another plan.
     #[allow(missing_docs)]
     StateDiffers { what: &'static str, state: String, plan: String },
+    /// A state is not as it was made: its check word does not fit what else is in it.
+    StateChanged,
+    /// This process is a copy (`fork`) of the one that has made the order, in which another thread was at it just then.
+    Forked,
 }
 
 impl fmt::Display for PlanError {
@@ -31,6 +35,12 @@ impl fmt::Display for PlanError {
             Self::Uneven { epoch, batch, left, world } => write!(
                 f,
                 "batch {batch} of epoch {epoch}: {left} left can't be divided evenly among {world} ranks; choose Uneven::Pad or Uneven::Drop"
+            ),
+            Self::StateChanged => f.write_str(
+                "the state is not as it was made: its check word does not fit what else is in it, so it was changed, or is incomplete",
+            ),
+            Self::Forked => f.write_str(
+                "the order belongs to the process from which this one was forked, of which another thread was at it; make it anew from the plan",
             ),
             Self::StateDiffers { what, state, plan } => {
                 write!(f, "the state is of another plan: {what} is {state} in the state, {plan} in the plan")

@@ -32,7 +32,7 @@ pub use error::PlanError;
 pub use philox::SampleRng;
 pub use sampler::{BatchSampler, Batching, IndexSampler, Sampler, Shuffle, Uneven};
 pub use state::PlanState;
-pub(crate) use state::same;
+pub(crate) use state::{check_word, same};
 pub(crate) use windows::WindowPlace;
 
 pub(crate) use permutation::shuffle;

@@ -27,9 +27,43 @@ pub struct PlanState {
     /// The window that has the next batch, or one before it, where only the windows before tell that.
     #[serde(default)]
     window: Option<WindowPlace>,
+    /// Made of all else.
+    check: u64,
 }
 
 impl PlanState {
+    /// With the check word that fits what it has.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sealed(self) -> Self {
+        PlanState { check: self.content(), ..self }
+    }
+
+    fn content(&self) -> u64 {
+        let PlanState { format, order, batching, rng, seed, epoch, next, len, batch_size, .. } = self;
+        let PlanState { global_batch, world, drop_last, uneven, weights, lengths, subset, window, .. } = self;
+        let texts = [order, batching, rng].into_iter().flat_map(|text| text.bytes().map(u64::from).chain([1 << 8]));
+        let flags = u64::from(*drop_last) | (*uneven as u64) << 1;
+        let numbers = [u64::from(*format), *seed, *epoch, *next, *len, *batch_size, *global_batch, u64::from(*world), flags];
+        let place = window.map(|place| [place.number, place.before]);
+        let hashes = [*weights, *lengths, *subset, place.map(|place| place[0]), place.map(|place| place[1])];
+        let hashes = hashes.into_iter().flat_map(|hash| [u64::from(hash.is_some()), hash.unwrap_or_default()]);
+        check_word(texts.chain(numbers).chain(hashes))
+    }
+
+    /// Whether it is as it was made.
+    fn is_whole(&self) -> Result<(), PlanError> {
+        if self.check == self.content() || mp_core::mutant!("plan.state.check-ignored") {
+            return Ok(());
+        }
+        Err(PlanError::StateChanged)
+    }
+
+    /// Its check word.
+    pub(crate) fn check(&self) -> u64 {
+        self.check
+    }
+
     /// The epoch that it is in.
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -42,13 +76,18 @@ impl PlanState {
 
     /// With where the window begins in which the next batch is.
     pub(crate) fn in_window(self, window: Option<WindowPlace>) -> Self {
-        PlanState { window, ..self }
+        PlanState { window, ..self }.sealed()
     }
 
     /// How many ranks there were.
     pub fn world(&self) -> u32 {
         self.world
     }
+}
+
+/// A number that tells that these words are not as they were, unless they were made to seem so.
+pub(crate) fn check_word(words: impl Iterator<Item = u64>) -> u64 {
+    hash(words)
 }
 
 fn hash(words: impl Iterator<Item = u64>) -> u64 {
@@ -95,12 +134,13 @@ pub(super) fn template(plan: &super::Inner) -> PlanState {
             _ => None,
         },
         window: None,
+        check: 0,
     }
 }
 
 impl super::Inner {
     pub(super) fn state(&self, epoch: u64, next: u64) -> PlanState {
-        PlanState { epoch, next, ..self.template.clone() }
+        PlanState { epoch, next, ..self.template.clone() }.sealed()
     }
 }
 
@@ -149,7 +189,7 @@ impl Plan {
     /// The epoch and the number of the next batch.
     ///
     /// # Errors
-    /// `StateDiffers` names the first thing in which the state's plan isn't this one. Another `world` and batch size may go on if the
+    /// `StateDiffers` names the first thing in which the state's plan isn't this one; `StateChanged` says that it was changed. Another `world` and batch size may go on if the
     /// global batch is the same and batches are not made in windows or by the user.
     pub fn position(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         let plan = &self.inner.template;
@@ -169,6 +209,7 @@ impl Plan {
             same("hash of the lengths", &state.lengths, &plan.lengths)?;
         }
         same("hash of the subset", &state.subset, &plan.subset)?;
+        state.is_whole()?;
         Ok((state.epoch, state.next))
     }
 
@@ -176,10 +217,12 @@ impl Plan {
     /// batches from the next one on are those of the new order. What was given before may come again in it, or never.
     ///
     /// # Errors
-    /// `StateDiffers`: the state's global batch is another one, or, where that has to be the same, the number of ranks.
+    /// `StateDiffers`: the state's global batch is another one, or, where that has to be the same, the number of ranks. `StateChanged`: it is
+    /// not as it was made.
     pub fn position_in_changed(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         same("format", &state.format, &self.inner.template.format)?;
         self.sizes_are_the_same(state)?;
+        state.is_whole()?;
         Ok((state.epoch, state.next))
     }
 

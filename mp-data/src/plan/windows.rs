@@ -1,18 +1,18 @@
 //! Batches of samples of like lengths, which are made in windows of the order.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use mp_core::mutex::MutexGuard;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, permutation::shuffle, philox::epoch_key,
 };
+use crate::own_lock::OwnLock;
 
 /// What is known of an epoch's windows. Those of `BucketByLength` have equally many batches, so any is made at once. Of `MaxTokens` only
 /// those before it tell where a batch is: going to batch k costs the cutting of the windows from the last one on of which it is known
 /// where it begins. That is told by states ([`WindowPlace`]).
 #[derive(Debug, Default)]
-pub(super) struct Windows(Mutex<Known>);
+pub(super) struct Windows(OwnLock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -83,37 +83,44 @@ impl Window {
 }
 
 impl Windows {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is known; `None` in a copy of the process that was made while a thread of the original was at it: nothing is known then.
+    fn known(&self) -> Option<MutexGuard<'_, Known>> {
+        self.0.lock()
+    }
+
+    /// Remembers where a window begins.
+    fn note(&self, place: WindowPlace) {
+        self.known().iter_mut().for_each(|known| known.begins(place));
     }
 
     /// As a state says. What can't be is not believed: then all windows are cut.
     pub(super) fn begins(&self, order: &Order, place: WindowPlace) {
         let Some(Batching::MaxTokens { window, .. }) = &order.plan.batching else { return };
         let draws = place.number.checked_mul(*window);
-        let can_be = draws.is_some_and(|draws| draws < order.draws && place.before <= draws);
+        let all = order.told.unwrap_or(0);
+        let can_be = draws.is_some_and(|draws| draws < all && place.before <= draws);
         if can_be && !mp_core::mutant!("plan.window.place-not-told") {
-            self.known().begins(place);
+            self.note(place);
         }
     }
 
     /// Where the window begins that has batch `k`, or one before it; `None` if that costs nothing to find.
     pub(super) fn place(&self, order: &Order, k: u64) -> Option<WindowPlace> {
         let Some(Batching::MaxTokens { .. }) = &order.plan.batching else { return None };
-        Some(self.known().last_before(k, u64::from(order.plan.world))).filter(|place| place.number > 0)
+        Some(self.known()?.last_before(k, u64::from(order.plan.world))).filter(|place| place.number > 0)
     }
 
     pub(super) fn batch(&self, order: &Order, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
         let plan = &*order.plan;
         let (world, rank) = (u64::from(plan.world), plan.rank as usize);
-        if order.draws == 0 {
+        if order.draws() == 0 {
             return Ok(None);
         }
         // Taken out: a sampler of the user's runs below, and may ask for batches of this order itself.
-        let kept = self.known().window.take();
+        let kept = self.known().and_then(|mut known| known.window.take());
         let window = if let Some(Batching::BucketByLength { window: groups, .. }) = &plan.batching {
             let number = k / groups;
-            if number.saturating_mul(groups * plan.global) >= order.draws {
+            if number.saturating_mul(groups * plan.global) >= order.draws() {
                 return Ok(None);
             }
             match kept {
@@ -138,7 +145,9 @@ impl Windows {
         } else {
             None
         };
-        self.known().window = Some(window);
+        if let Some(mut known) = self.known() {
+            known.window = Some(window);
+        }
         Ok(found.map(|(items, repeated)| PlannedBatch {
             number: k,
             valid: if repeated { 0 } else { items.len() },
@@ -149,31 +158,30 @@ impl Windows {
     /// The window of `MaxTokens` with batch `k` of each rank.
     fn find(&self, order: &Order, kept: Option<Window>, k: u64) -> Result<Window, PlanError> {
         let world = u64::from(order.plan.world);
-        let place = {
-            let mut known = self.known();
+        let place = self.known().map_or(WindowPlace::START, |mut known| {
             if known.before.first().is_some_and(|before| before / world > k) {
                 // It goes back, to before the place that a state has told.
                 known.forget();
             }
             known.last_before(k, world)
-        };
+        });
         let mut window = match kept {
             Some(window) if window.place == place => window,
             _ => match left_before(order, place, k)? {
                 Some(left) => cut(order, place, left, k)?,
                 None => {
                     // A state has told what can't be.
-                    self.known().forget();
+                    self.known().iter_mut().for_each(|known| known.forget());
                     cut(order, WindowPlace::START, Vec::new(), k)?
                 }
             },
         };
-        self.known().begins(window.place);
+        self.note(window.place);
         while !window.last && window.next(world).before / world <= k {
             let next = window.next(world);
             let left = if mp_core::mutant!("plan.window.leftover-lost") { Vec::new() } else { window.left };
             window = cut(order, next, left, k)?;
-            self.known().begins(next);
+            self.note(next);
         }
         Ok(window)
     }
@@ -213,7 +221,7 @@ fn batches_of(order: &Order, number: u64, k: u64) -> Result<(Vec<Vec<Item>>, boo
         Some(Batching::MaxTokens { lengths, window, tokens }) => (lengths, *window, Some(*tokens)),
         _ => unreachable!("only batches of these two are made in windows"),
     };
-    let end = ((number + 1) * positions).min(order.draws);
+    let end = ((number + 1) * positions).min(order.draws());
     let mut items: Vec<Item> =
         (number * positions..end).map(|p| order.item(p, k)).collect::<Result<_, _>>()?;
     let length = |item: &Item| u64::from(lengths[item.index]);
@@ -230,7 +238,7 @@ fn batches_of(order: &Order, number: u64, k: u64) -> Result<(Vec<Vec<Item>>, boo
             _ => batches.push(vec![item]),
         }
     }
-    let last = end == order.draws;
+    let last = end == order.draws();
     if last
         && plan.drop_last
         && tokens.is_none()

@@ -100,7 +100,7 @@ impl Cursor {
         let shard = |place: &u64| plan.shard(&self.order, part.lane as u64, *place);
         let mut places = (lane.at.place..).take_while(|place| shard(place).is_some());
         let place = places.find(|place| shard(place) == failed.shard);
-        place.is_some_and(|place| lane.at.cut(place, failed.item.index as u64, failed.again))
+        place.is_some_and(|place| lane.at.cut(place, failed.item.index as u64))
     }
 }
 
@@ -154,7 +154,9 @@ impl<D: IterableDataset> Kind for Streamed<D> {
             if enough && here().any(Slot::is_open) {
                 return Planned::NotYet;
             }
-            let all_ended = cursor.now.lanes.iter().all(|lane| lane.ended);
+            let going_on = cursor.now.lanes.iter().filter(|lane| !lane.ended);
+            let next = going_on.map(|lane| lane.round).min();
+            let all_ended = next.is_none();
             let rounds = cursor.now.lanes.iter().map(|lane| lane.round).max().unwrap_or_default();
             if enough || (all_ended && plan.steps.is_none()) {
                 // Behind an epoch without a batch the search for one could have no end.
@@ -174,6 +176,11 @@ impl<D: IterableDataset> Kind for Streamed<D> {
                 let number = rounds * plan.lanes;
                 let (part, source) = (Part { first, ..Part::default() }, Box::new(error));
                 return Planned::Broken { epoch, number, part, source, goes_on: false };
+            }
+            if let Some(next) = next.filter(|next| *next > round) {
+                // Lanes that have ended are behind the others by as many rounds as those have batches.
+                cursor.next = (next, 0);
+                continue;
             }
             let is_last = lane + 1 == cursor.now.lanes.len();
             cursor.next = if is_last { (round + 1, 0) } else { (round, lane + 1) };
@@ -230,8 +237,7 @@ impl<D: IterableDataset> Kind for Streamed<D> {
     fn failed(_: &Part, note: u64) -> Option<Failed> {
         let (moment, shard, sample) = Moment::of(note)?;
         let item = Item { index: sample as usize, position: position(shard, sample) };
-        let (reading, again) = (moment != Moment::Row, moment == Moment::ReadAgain);
-        Some(Failed { item, shard: Some(shard), reading, again })
+        Some(Failed { item, shard: Some(shard), reading: moment != Moment::Row })
     }
 
     fn describe(dataset: &D, failed: &Failed) -> Option<String> {
@@ -253,15 +259,11 @@ impl<D: IterableDataset> Kind for Streamed<D> {
     }
 
     fn lost(plan: &StreamPlan, cursor: &mut Cursor, part: &mut Part, failed: Option<&Failed>) {
-        let before = cursor.now.lanes[part.lane].at.place;
         if let Some(failed) = failed.filter(|failed| failed.reading) {
             cursor.cut(plan, part, failed);
         }
         let lane = cursor.lane(part);
-        // Unless what was left of its window is gone.
-        if lane.at.place == before {
-            lane.at.done += plan.batch_size;
-        }
+        lane.at.done += plan.batch_size;
         lane.round = part.round + 1;
         part.after = Some(lane.clone());
     }
@@ -279,6 +281,11 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         let Some(after) = slot.part.after.take() else { return };
         cursor.given.lanes[slot.part.lane] = after;
         cursor.given.batches += u64::from(!slot.is_left_out());
+    }
+
+    fn next(cursor: &Cursor) -> (u64, u64) {
+        let (round, lane) = cursor.next;
+        (cursor.now.epoch, round * cursor.now.lanes.len() as u64 + lane as u64)
     }
 
     fn place(cursor: &Cursor, front: Option<&Slot<Self>>) -> Place {

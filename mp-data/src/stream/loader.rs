@@ -15,7 +15,7 @@ use super::state::StreamState;
 use crate::inner::Inner;
 use crate::metrics::LoaderMetrics;
 use crate::plan::PlanError;
-use crate::settings::Settings;
+use crate::settings::{Settings, asked};
 use crate::window::{Next, Window};
 use crate::{AnyResult, BuildError, Context, DataLoader, Dataset, Item, LoadError, Loaded, NotReady, Other};
 
@@ -70,7 +70,7 @@ impl<D: IterableDataset> fmt::Debug for StreamLoader<D> {
 
 impl<D: IterableDataset> StreamLoader<D> {
     pub(super) fn start(dataset: Arc<D>, plan: StreamPlan, settings: Settings) -> Result<Self, BuildError> {
-        let order = plan.clone().for_shards(dataset.shards())?;
+        let order = plan.clone().for_shards(asked("dataset", || dataset.shards())?)?;
         Ok(StreamLoader { inner: Inner::start(dataset, order, settings)?, plan })
     }
 
@@ -90,7 +90,7 @@ impl<D: IterableDataset> StreamLoader<D> {
     /// workers. Lanes, ranks and all else that the order is made from have to be what they were.
     ///
     /// # Errors
-    /// The state is of another order: the error names what differs.
+    /// The state is of another order: the error names what differs. Or it was changed since it was made: it has a check word.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &StreamState) -> Result<StreamBatches<D>, PlanError> {
         Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, Some(state.epoch())))

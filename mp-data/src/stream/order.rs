@@ -40,6 +40,14 @@ impl StreamPlan {
         }
     }
 
+    /// All of it, as numbers.
+    pub(crate) fn words(&self) -> [u64; 9] {
+        let StreamPlan { seed, shards, rank, world, lanes, batch_size, drop_last, shuffle, window, steps } = *self;
+        let flags = u64::from(drop_last) | u64::from(shuffle) << 1 | u64::from(steps.is_some()) << 2;
+        let (rank, world) = (u64::from(rank), u64::from(world));
+        [seed, shards, rank, world, lanes, batch_size, flags, window, steps.unwrap_or_default()]
+    }
+
     /// For a dataset with this number of shards.
     pub(crate) fn for_shards(mut self, shards: usize) -> Result<StreamPlan, BuildError> {
         let no = |setting, reason| Err(BuildError::Setting { setting, reason });

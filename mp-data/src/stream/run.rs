@@ -1,6 +1,7 @@
 //! A lane that a worker has open: its reader, and the samples that are read and not given.
 
 use std::collections::VecDeque;
+use std::error::Error;
 
 use super::dataset::{IterableDataset, Position, SampleOf, ShardReader};
 use super::order::StreamPlan;
@@ -31,9 +32,10 @@ pub(crate) struct Run<D: IterableDataset> {
     reader: Option<D::Reader>,
     /// Where the reader is; or where one is to be opened.
     now: LaneAt,
-    /// Where the window begins whose samples are here, and how many of them were taken.
+    /// Where the window begins whose samples are here, of which samples it is, and how many of them were taken.
     begins: LaneAt,
-    window: VecDeque<Read<SampleOf<D>>>,
+    /// In it, a sample that can't be read any more is `None`.
+    window: VecDeque<Option<Read<SampleOf<D>>>>,
     /// Behind the window the lane has no samples.
     is_last: bool,
 }
@@ -53,7 +55,7 @@ impl<D: IterableDataset> Run<D> {
 
     fn now(&self) -> LaneAt {
         let token = self.reader.as_ref().map_or(self.now.token, ShardReader::token);
-        LaneAt { token, done: 0, ..self.now.clone() }
+        LaneAt { token, done: 0, window: Vec::new(), ..self.now.clone() }
     }
 
     /// The next samples, `most` of them unless the lane ends.
@@ -67,67 +69,132 @@ impl<D: IterableDataset> Run<D> {
             // What was given before, if this is a lane that was opened again.
             let mut before = std::mem::take(&mut self.now.done);
             while self.window.is_empty() && !self.is_last {
-                self.fill(reading, before > 0)?;
+                self.fill(reading)?;
                 let over = before.min(self.window.len() as u64);
-                self.window.drain(..over as usize);
-                self.begins.done = over;
+                self.pass(over);
                 before -= over;
+                self.pass_what_is_missing();
             }
             let Some(read) = self.window.pop_front() else { break };
             self.begins.done += 1;
-            taken.push(read);
+            taken.extend(read);
+            self.pass_what_is_missing();
         }
         Ok(taken)
     }
 
-    fn fill(&mut self, reading: &mut Reading<'_, D>, again: bool) -> AnyResult<()> {
+    fn pass(&mut self, samples: u64) {
+        self.window.drain(..samples as usize);
+        self.begins.done += samples;
+    }
+
+    fn pass_what_is_missing(&mut self) {
+        let missing = self.window.iter().take_while(|read| read.is_none()).count();
+        self.pass(missing as u64);
+    }
+
+    /// Reads the next window: the one of which the place tells, or one that begins there.
+    fn fill(&mut self, reading: &mut Reading<'_, D>) -> AnyResult<()> {
         let plan = reading.plan;
-        let again = again && plan.window > 0;
-        let moment = if again { Moment::ReadAgain } else { Moment::Read };
+        let told = std::mem::take(&mut self.now.window);
         self.begins = self.now();
-        let mut begins = 0;
         let mut window = Vec::new();
-        while (window.len() as u64) < plan.read_at_once() {
-            let (place, sample) = (self.now.place, self.now.sample);
-            let Some(shard) = plan.shard(reading.order, reading.lane, place) else {
-                self.is_last = true;
-                break;
-            };
-            if window.is_empty() {
-                begins = position(shard, sample);
-            }
-            if self.now.end_of(place) <= sample {
-                self.next_shard();
-                continue;
-            }
-            reading.cx.is_at(moment, position(shard, sample));
-            let mut reader = match self.reader.take() {
-                Some(reader) => reader,
-                None => self.open(shard, reading.dataset)?,
-            };
-            if sample >= MOST_SAMPLES {
-                return Err("the shard has more samples than 2⁴⁰".into());
-            }
-            let item = Item { index: sample as usize, position: position(shard, sample) };
-            match reader.read() {
-                Ok(None) => {
-                    self.next_shard();
-                    continue;
-                }
-                Ok(Some(sample)) => window.push(Read { item, shard, sample: Ok(sample) }),
-                Err(error) => window.push(Read { item, shard, sample: Err(error) }),
-            }
-            self.now.sample += 1;
-            self.reader = Some(reader);
+        let (first, samples) = if told.is_empty() {
+            self.read_next(reading, &mut window)?
+        } else {
+            (self.read_again(&told, reading, &mut window)?, told)
+        };
+        if plan.window > 0 {
+            self.begins.window = samples;
         }
-        plan.permute(&mut window, (reading.epoch, reading.pass), begins);
+        plan.permute(&mut window, (reading.epoch, reading.pass), first);
         self.window = window.into();
         Ok(())
     }
 
-    fn next_shard(&mut self) {
+    /// The samples that come next: the position of the first one, and which they are.
+    fn read_next(
+        &mut self,
+        reading: &mut Reading<'_, D>,
+        window: &mut Vec<Option<Read<SampleOf<D>>>>,
+    ) -> AnyResult<(u64, Vec<(u64, u64)>)> {
+        let (mut first, mut ends) = (0, Vec::<(u64, u64)>::new());
+        while (window.len() as u64) < reading.plan.read_at_once() {
+            let LaneAt { place, sample, .. } = self.now;
+            let Some(shard) = reading.plan.shard(reading.order, reading.lane, place) else {
+                self.is_last = true;
+                break;
+            };
+            if self.now.end_of(place) <= sample {
+                self.to_shard(place + 1);
+                continue;
+            }
+            if window.is_empty() {
+                first = position(shard, sample);
+            }
+            match self.read(shard, reading)? {
+                None => self.to_shard(place + 1),
+                read => {
+                    window.push(read);
+                    ends.pop_if(|end| end.0 == place);
+                    ends.push((place, self.now.sample));
+                }
+            }
+        }
+        Ok((first, ends))
+    }
+
+    /// The same samples as another time, but for those that can't be read any more; the position of the first one.
+    fn read_again(
+        &mut self,
+        samples: &[(u64, u64)],
+        reading: &mut Reading<'_, D>,
+        window: &mut Vec<Option<Read<SampleOf<D>>>>,
+    ) -> AnyResult<u64> {
+        let mut first = None;
+        for &(place, end) in samples {
+            if place != self.now.place {
+                self.to_shard(place);
+            }
+            let shard = reading.plan.shard(reading.order, reading.lane, place).ok_or("there is no such shard")?;
+            first.get_or_insert(position(shard, self.now.sample));
+            while self.now.sample < end {
+                if self.now.end_of(place) <= self.now.sample {
+                    window.extend((self.now.sample..end).map(|_| None));
+                    (self.reader, self.now.sample, self.now.token) = (None, end, None);
+                    break;
+                }
+                let Some(read) = self.read(shard, reading)? else {
+                    return Err(shorter(self.now.sample, end));
+                };
+                window.push(Some(read));
+            }
+        }
+        self.is_last = (window.len() as u64) < reading.plan.read_at_once();
+        Ok(first.unwrap_or_default())
+    }
+
+    /// The next sample of this shard, in which the lane is.
+    fn read(&mut self, shard: usize, reading: &mut Reading<'_, D>) -> AnyResult<Option<Read<SampleOf<D>>>> {
+        let sample = self.now.sample;
+        reading.cx.is_at(Moment::Read, position(shard, sample));
+        let mut reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => self.open(shard, reading.dataset)?,
+        };
+        if sample >= MOST_SAMPLES {
+            return Err("the shard has more samples than 2⁴⁰".into());
+        }
+        let item = Item { index: sample as usize, position: position(shard, sample) };
+        let Some(sample) = reader.read().transpose() else { return Ok(None) };
+        self.now.sample += 1;
+        self.reader = Some(reader);
+        Ok(Some(Read { item, shard, sample }))
+    }
+
+    fn to_shard(&mut self, place: u64) {
         self.reader = None;
-        (self.now.place, self.now.sample, self.now.token) = (self.now.place + 1, 0, None);
+        (self.now.place, self.now.sample, self.now.token) = (place, 0, None);
     }
 
     /// A reader at the place where the lane is.
@@ -149,12 +216,13 @@ impl<D: IterableDataset> Run<D> {
         for before in 0..sample {
             // A sample that can't be read is one.
             if let Ok(None) = reader.read() {
-                return Err(format!(
-                    "the shard ends after {before} samples, but {sample} were read from it before: it is not the same any more"
-                )
-                .into());
+                return Err(shorter(before, sample));
             }
         }
         Ok(reader)
     }
+}
+
+fn shorter(is: u64, was: u64) -> Box<dyn Error + Send + Sync> {
+    format!("the shard ends after {is} samples, but {was} were read from it before: it is not the same any more").into()
 }

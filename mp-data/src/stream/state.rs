@@ -4,14 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::Place;
 use super::order::StreamPlan;
-use crate::lane::{Lane, LaneAt};
-use crate::plan::{PlanError, same};
+use crate::lane::{Lane, MOST_ROUNDS};
+use crate::plan::{PlanError, check_word, same};
 
 /// The names of what is in a state, and of what the order is made by.
 const FORMAT: &str = "stream/1";
 
-/// Which batches of a stream a trainer was given: where each lane is, see [`StreamBatches::state`](crate::StreamBatches::state). Less
-/// than a hundred bytes a lane in any format of serde.
+/// Which batches of a stream a trainer was given: where each lane is, see [`StreamBatches::state`](crate::StreamBatches::state). Some
+/// hundred bytes, and less than a hundred for each lane, in any format of serde; with shuffled windows, also some for each shard that the
+/// windows have which have begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct StreamState {
@@ -22,12 +23,28 @@ pub struct StreamState {
     first: u64,
     batches: u64,
     lanes: Vec<Lane>,
+    /// Made of all else.
+    check: u64,
 }
 
 impl StreamState {
     pub(super) fn new(plan: &StreamPlan, place: Place) -> Self {
         let Place { epoch, pass, first, batches, lanes } = place;
-        StreamState { format: FORMAT.to_string(), plan: plan.clone(), epoch, pass, first, batches, lanes }
+        let (format, plan) = (FORMAT.to_string(), plan.clone());
+        StreamState { format, plan, epoch, pass, first, batches, lanes, check: 0 }.sealed()
+    }
+
+    /// With the check word that fits what it has.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sealed(self) -> Self {
+        StreamState { check: self.content(), ..self }
+    }
+
+    fn content(&self) -> u64 {
+        let StreamState { format, plan, epoch, pass, first, batches, lanes, check: _ } = self;
+        let plan = plan.words().into_iter().chain([*epoch, *pass, *first, *batches]);
+        check_word(format.bytes().map(u64::from).chain(plan).chain(lanes.iter().flat_map(Lane::words)))
     }
 
     /// The epoch that it is in.
@@ -44,7 +61,7 @@ impl StreamState {
 
     /// The place, if it is one of this plan.
     pub(super) fn place(&self, plan: &StreamPlan) -> Result<Place, PlanError> {
-        let StreamState { format, plan: mine, epoch, pass, first, batches, lanes } = self;
+        let StreamState { format, plan: mine, epoch, pass, first, batches, lanes, check } = self;
         same("format", &format.as_str(), &FORMAT)?;
         same("seed", &mine.seed, &plan.seed)?;
         same("number of shards", &mine.shards, &plan.shards)?;
@@ -56,16 +73,15 @@ impl StreamState {
         same("shuffle", &mine.shuffle, &plan.shuffle)?;
         same("shuffle_window", &mine.window, &plan.window)?;
         same("steps", &mine.steps, &plan.steps)?;
+        if *check != self.content() && !mp_core::mutant!("stream.state.check-ignored") {
+            return Err(PlanError::StateChanged);
+        }
         same("number of lanes", &(lanes.len() as u64), &plan.lanes)?;
-        // What no state has that was made by a loader; rounds are counted and multiplied.
-        let most = 1 << 40;
-        let shards = plan.shards;
-        let fits = |Lane { at, round, .. }: &Lane| {
-            let LaneAt { place, sample, done, .. } = at;
-            *place <= shards && *sample < most && *done < most && (*first..most).contains(round)
-        };
-        if *pass >= most || *batches >= most || !lanes.iter().all(fits) {
-            let (state, plan) = ("a place that can't be".into(), format!("{shards} shards"));
+        // What no state has that was made by a loader.
+        let fits = |lane: &Lane| lane.can_be(plan.shards, plan.window, *first, plan.batch_size);
+        let counts = [*pass, *batches, *first];
+        if counts.into_iter().any(|count| count >= MOST_ROUNDS) || !lanes.iter().all(fits) {
+            let (state, plan) = ("a place that can't be".into(), format!("{} shards", plan.shards));
             return Err(PlanError::StateDiffers { what: "lanes", state, plan });
         }
         let (epoch, pass, first, batches) = (*epoch, *pass, *first, *batches);

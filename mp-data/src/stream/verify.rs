@@ -2,11 +2,14 @@
 
 use std::collections::VecDeque;
 
+use mp_core::user_code::caught;
+use mp_spawn::Raise;
+
 use super::dataset::IterableDataset;
 use super::kind::{Cursor, Place, Streamed};
 use super::loader::StreamLoader;
 use super::worker::{StreamTask, StreamWorker};
-use crate::failure::Source;
+use crate::failure::{Source, raised};
 use crate::inner::{Inner, Workers};
 use crate::kind::{Kind, Planned};
 use crate::verify::{POISON, difference, not_made};
@@ -46,6 +49,9 @@ impl<D: IterableDataset> StreamLoader<D> {
     /// A batch can't be made.
     pub fn verify(&self, batches: u64) -> Result<Verified, Box<LoadError>> {
         let inner = &*self.inner;
+        if inner.is_copy() {
+            return Err(not_made(0, "the loader belongs to the process from which this one was forked".into()));
+        }
         let plan = &inner.plan;
         let mut cursor = Cursor::new(plan, Place::start(plan.lanes, 0));
         let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };
@@ -75,7 +81,7 @@ impl<D: IterableDataset> StreamLoader<D> {
             found.differences.extend(differs.and_then(|(row, column, not_written)| {
                 let item = *items.get(row).or(others.get(row))?;
                 let shard = shards.get(row).copied();
-                let what = shard.and_then(|shard| inner.dataset.describe(shard));
+                let what = shard.and_then(|shard| caught(|| inner.dataset.describe(shard)).flatten());
                 Some(Difference { batch: number, item, shard, what, column, not_written })
             }));
             found.batches += usize::from(first.batch.is_some());
@@ -90,12 +96,15 @@ fn goes_on<D: IterableDataset>(
     inner: &Inner<Streamed<D>>,
     task: &StreamTask,
 ) -> Result<Made<D::Batch>, Source> {
-    let worker = match worker {
-        Some(worker) => worker,
-        None => worker.insert(StreamWorker::begin(inner.orders())?),
+    let make = || {
+        let worker = match worker {
+            Some(worker) => worker,
+            None => worker.insert(StreamWorker::begin(inner.orders())?),
+        };
+        let mut cx = worker.context(task);
+        worker.make(task, &mut cx)
     };
-    let mut cx = worker.context(task);
-    worker.make(task, &mut cx)
+    Raise::catch(make).map_err(|panic| raised(*panic))?
 }
 
 fn opens<D: IterableDataset>(inner: &Inner<Streamed<D>>, task: StreamTask) -> Result<Made<D::Batch>, Source> {

@@ -259,6 +259,119 @@ fn a_sampler_that_panics_at_the_next_epoch_loses_no_batch_of_this_one() {
     }
 }
 
+/// A sampler of the user's that panics in one of its functions, of epoch 1 or of all.
+#[derive(Debug)]
+struct PanicsIn(&'static str, Option<u64>);
+
+impl PanicsIn {
+    fn is_in(&self, what: &str, epoch: u64) {
+        assert!(self.0 != what || self.1.is_some_and(|of| of != epoch), "a panic in {what}");
+    }
+}
+
+impl IndexSampler for PanicsIn {
+    fn name(&self) -> &str {
+        self.is_in("name", 0);
+        "panics/1"
+    }
+
+    fn len(&self, epoch: u64) -> u64 {
+        self.is_in("len", epoch);
+        8
+    }
+
+    fn index(&self, epoch: u64, k: u64) -> u64 {
+        self.is_in("index", epoch);
+        k
+    }
+}
+
+impl BatchSampler for PanicsIn {
+    fn name(&self) -> &str {
+        IndexSampler::name(self)
+    }
+
+    fn batches(&self, epoch: u64) -> Option<u64> {
+        self.is_in("batches", epoch);
+        Some(2)
+    }
+
+    fn batch(&self, epoch: u64, k: u64) -> Option<Vec<u64>> {
+        self.is_in("batch", epoch);
+        (k < 2).then(|| (4 * k..4 * k + 4).collect())
+    }
+}
+
+/// Where it says its length it panics.
+#[derive(Serialize, Deserialize)]
+struct NoLength;
+
+impl Dataset for NoLength {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        panic!("no length")
+    }
+
+    fn fetch(&mut self, _: &[Item], _: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        unreachable!("nothing is asked for")
+    }
+}
+
+#[test]
+fn a_panic_of_a_sampler_is_an_error_wherever_it_is_asked_and_the_loader_goes_on() {
+    for workers in [0, 2] {
+        for what in ["len", "index", "batches", "batch"] {
+            let builder = numbers(8, Wrong::Nothing, workers);
+            let by_batches = what.starts_with("batch");
+            let loader = if by_batches {
+                builder.batch_sampler(PanicsIn(what, Some(1))).build().unwrap()
+            } else {
+                builder.index_sampler(PanicsIn(what, Some(1))).build().unwrap()
+            };
+            let said = format!("a panic in {what}");
+            // Two turns: the loader is as it was after the first.
+            for _ in 0..2 {
+                assert_eq!(outcomes(&loader, 0).0, [0, 1], "{what}");
+                let mut batches = loader.epoch(1);
+                let state = batches.state();
+                let hint = batches.size_hint();
+                assert!(hint.0 == 0 && (hint.1.is_none() || hint.1 >= Some(1)), "{what}: {hint:?}");
+                let error = next(&mut batches).unwrap().unwrap_err();
+                assert!((error.epoch, error.batch) == (1, 0) && error.to_string().contains(&said), "{error}");
+                drop(batches);
+                let error = next(&mut loader.resume(&state).unwrap()).unwrap().unwrap_err();
+                assert!(error.to_string().contains(&said), "{error}");
+                // Across epochs, what is ready comes before it.
+                let mut batches = loader.epochs(0..2);
+                let first: Vec<_> = (0..2).map(|_| next(&mut batches).unwrap().unwrap().info.number).collect();
+                assert_eq!(first, [0, 1], "{what}");
+                _ = batches.size_hint();
+                assert!(next(&mut batches).unwrap().unwrap_err().to_string().contains(&said));
+            }
+            let direct = caught(|| loader.plan().epoch(1));
+            assert!(direct.is_some(), "{what}: nothing is asked before there is a batch");
+        }
+        let refused = |error: BuildError| match error {
+            BuildError::Setting { setting, reason } => format!("{setting}: {reason}"),
+            other => panic!("{other}"),
+        };
+        let of = |sampler: bool| {
+            let builder = numbers(8, Wrong::Nothing, workers);
+            if sampler { builder.index_sampler(PanicsIn("name", None)) } else { builder.batch_sampler(PanicsIn("name", None)) }
+        };
+        for sampler in [true, false] {
+            let text = refused(of(sampler).build().unwrap_err());
+            assert!(text.starts_with("sampler: ") && text.contains("a panic in name"), "{text}");
+        }
+        let text = refused(DataLoader::builder(NoLength).num_workers(workers).build().unwrap_err());
+        assert!(text.starts_with("dataset: ") && text.contains("no length"), "{text}");
+        // A batch that can't be planned is an error of what makes it twice, too.
+        let loader = numbers(8, Wrong::Nothing, workers).index_sampler(PanicsIn("index", Some(0))).build().unwrap();
+        assert!(loader.verify(1).unwrap_err().to_string().contains("a panic in index"));
+    }
+}
+
 /// Says that it has more batches than can be counted.
 #[derive(Debug)]
 struct Boundless;
@@ -288,12 +401,13 @@ fn numbers_at_the_end_of_their_range_are_counted_or_refused() {
     state["plan"]["next"] = u64::MAX.into();
     state["beyond"] = serde_json::json!([0, u64::MAX]);
     let state: LoaderState = serde_json::from_value(state).unwrap();
-    let mut batches = loader.resume(&state).unwrap();
+    assert!(matches!(loader.resume(&state), Err(PlanError::StateChanged)));
+    let mut batches = loader.resume(&state.sealed()).unwrap();
     assert!(next(&mut batches).is_none());
     assert_eq!(batches.state().next(), u64::MAX);
     let far = serde_json::json!({"beyond": [], "plan": serde_json::to_value(loader.plan().state(0, u64::MAX - 1)).unwrap(),
-        "format": 1, "rank": 0});
-    let mut batches = loader.resume(&serde_json::from_value(far).unwrap()).unwrap();
+        "format": 1, "rank": 0, "check": 0});
+    let mut batches = loader.resume(&serde_json::from_value::<LoaderState>(far).unwrap().sealed()).unwrap();
     let error = next(&mut batches).unwrap().unwrap_err();
     assert!(error.to_string().contains("at most 2⁴⁰ batches"), "{error}");
     assert!(next(&mut batches).is_none());

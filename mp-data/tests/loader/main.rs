@@ -4,6 +4,7 @@ mod affinity;
 mod batches;
 #[path = "../common/mod.rs"]
 mod common;
+mod copies;
 mod edges;
 #[cfg(target_env = "gnu")]
 mod freed;

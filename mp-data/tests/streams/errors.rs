@@ -191,13 +191,47 @@ fn bad_settings_states_and_tokens_are_errors_that_say_what_is_wrong() {
         assert!(text.contains(from), "{text}");
         serde_json::from_str::<StreamState>(&text.replacen(from, to, 1))
     };
-    let refused = |from: &str, to: &str, what: &str| {
-        let error = loader.resume(&change(from, to).unwrap()).unwrap_err().to_string();
+    let says = |state: &StreamState, what: &str| {
+        let error = loader.resume(state).unwrap_err().to_string();
         assert!(error.contains(what), "{error}");
     };
-    refused("stream/1", "stream/2", "format");
-    refused("\"place\":0", "\"place\":99", "lanes");
-    refused("\"round\":2", "\"round\":18446744073709551615", "lanes");
+    says(&change("stream/1", "stream/2").unwrap(), "format");
+    // To what could be; then to what can't, with a check word that fits.
+    for (from, to) in [
+        ("\"place\":0", "\"place\":1"),
+        ("\"sample\":0", "\"sample\":1"),
+        ("\"token\":70", "\"token\":80"),
+        ("\"done\":1", "\"done\":2"),
+        ("\"window\":[[0,8],[1,6]]", "\"window\":[[0,8],[1,5]]"),
+        ("\"cuts\":[]", "\"cuts\":[[0,3]]"),
+        ("\"round\":2", "\"round\":3"),
+        ("\"ended\":false", "\"ended\":true"),
+        ("\"epoch\":0", "\"epoch\":1"),
+        ("\"pass\":0", "\"pass\":1"),
+        ("\"first\":0", "\"first\":1"),
+        ("\"batches\":5", "\"batches\":4"),
+    ] {
+        says(&change(from, to).unwrap(), "check word");
+    }
+    for (from, to) in [
+        ("\"place\":0", "\"place\":99"),
+        ("\"done\":1", "\"done\":99"),
+        ("\"window\":[[0,8],[1,6]]", "\"window\":[[0,8],[1,7]]"),
+        ("\"window\":[[0,8],[1,6]]", "\"window\":[[0,8],[0,7]]"),
+        ("\"window\":[[0,8],[1,6]]", "\"window\":[[0,8],[7,6]]"),
+        ("\"cuts\":[]", "\"cuts\":[[7,3]]"),
+        ("\"round\":2", "\"round\":18446744073709551615"),
+        ("\"first\":0", "\"first\":3"),
+        ("\"pass\":0", "\"pass\":1099511627776"),
+    ] {
+        says(&change(from, to).unwrap().sealed(), "lanes");
+    }
+    // A round that no lane can have come to; but to go on there takes no time.
+    let far = change("\"round\":2", "\"round\":1099511627775").unwrap().sealed();
+    let mut batches = loader.resume(&far).unwrap();
+    while let Some(batch) = next_of(&mut batches) {
+        drop(batch.unwrap());
+    }
     assert!(change("\"lanes\":[", "\"lane\":[").is_err());
 
     // A token that leads to another place than the one at which it was asked for.

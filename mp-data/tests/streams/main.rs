@@ -6,6 +6,7 @@ mod common;
 mod errors;
 mod order;
 mod peers;
+mod windows;
 
 use common::shards::{Shards, streaming};
 use mp_data::StreamLoaderBuilder;

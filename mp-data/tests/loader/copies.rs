@@ -1,0 +1,96 @@
+//! A copy of the process (`fork`), made while another thread of the original is at a loader.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mp_data::plan::Plan;
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
+use mp_tensor::Tensor;
+use rustix::process::{Pid, WaitOptions, waitpid};
+use serde::{Deserialize, Serialize};
+
+use crate::common::{eventually, signal};
+
+// fork: the copies read what their original has set.
+static ENTERED: AtomicBool = AtomicBool::new(false);
+// fork: as above.
+static MAY_LEAVE: AtomicBool = AtomicBool::new(false);
+
+/// Stays in `fetch` until it may leave, in this process.
+#[derive(Serialize, Deserialize)]
+struct Stays(u32);
+
+impl Dataset for Stays {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        if self.0 == std::process::id() {
+            ENTERED.store(true, Ordering::SeqCst);
+            eventually("it may leave", || MAY_LEAVE.load(Ordering::SeqCst));
+        }
+        cx.rows(items, &[], |item, _, row| {
+            row[0] = item.index as u64;
+            Ok(())
+        })
+    }
+}
+
+/// Runs it in a copy of this process; whether it says so, in time.
+fn in_a_copy(says: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the copy touches what it has copied, and ends without destructors.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let code = if mp_core::user_code::caught(says) == Some(true) { 7 } else { 8 };
+        // SAFETY: it ends this process.
+        unsafe { libc::_exit(code) };
+    }
+    let copy = Pid::from_raw(pid).unwrap();
+    let mut code = None;
+    let in_time = mp_core::user_code::caught(|| {
+        eventually("the copy ends", || {
+            code = waitpid(Some(copy), WaitOptions::NOHANG).unwrap();
+            code.is_some()
+        });
+    });
+    if in_time.is_none() {
+        signal(pid as u32, rustix::process::Signal::KILL);
+        _ = waitpid(Some(copy), WaitOptions::empty());
+    }
+    code.is_some_and(|(_, status)| status.exit_status() == Some(7))
+}
+
+#[test]
+fn a_copy_of_the_process_gets_an_error_at_once_whatever_its_original_was_at() {
+    let trainer = std::process::id();
+    let without = DataLoader::builder(Stays(trainer)).build().unwrap();
+    let with = DataLoader::builder(Stays(trainer)).num_workers(1).build().unwrap();
+    let mut begun = with.epoch(0);
+    std::thread::scope(|threads| {
+        let batch = threads.spawn(|| without.epoch(0).next().unwrap().unwrap().to_vec());
+        eventually("a thread makes a batch", || ENTERED.load(Ordering::SeqCst));
+        let copies = in_a_copy(|| {
+            // What it made before, what it makes now, with and without workers: one error each, and the end.
+            [begun.by_ref().take(2).collect::<Vec<_>>(), without.epoch(3).collect(), with.epoch(3).collect()]
+                .into_iter()
+                .all(|all| all.len() == 1 && all[0].as_ref().is_err_and(|error| error.to_string().contains("forked")))
+                && without.verify(1).is_err()
+                && with.verify(1).is_err()
+                && without.metrics().batches == 0
+                && with.metrics().batches == 0
+        });
+        MAY_LEAVE.store(true, Ordering::SeqCst);
+        assert!(copies, "the copy waited, or got no error");
+        assert_eq!(batch.join().unwrap(), [0]);
+    });
+    // The original goes on.
+    assert_eq!(without.epoch(0).count() + with.epoch(0).count() + begun.count(), 12);
+    // What has no processes, a copy has as its original.
+    let plan = Plan::builder(100).batch_size(10).shuffle(true).build().unwrap();
+    let order = plan.epoch(0);
+    let expected = order.batch(3).unwrap();
+    assert!(in_a_copy(|| order.batch(3).unwrap() == expected && plan.epoch(0).batch(3).unwrap() == expected));
+}

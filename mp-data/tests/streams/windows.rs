@@ -1,0 +1,165 @@
+//! Windows that are read again, after their shards have begun to fail: no sample comes twice, and what is missing is what can't be read.
+
+use std::collections::BTreeSet;
+
+use mp_data::{OnError, StreamLoaderBuilder, StreamState};
+
+use crate::common::shards::{Shards, When, next_of, places, streamed, streaming_of};
+use crate::common::{Fault, Random};
+
+/// What a trainer has been given, and what it was told of, in one run.
+#[derive(Default)]
+struct Given {
+    places: Vec<(u64, u64)>,
+    /// Samples that are left out; those behind it in its shard, too, if that is true.
+    told: Vec<(u64, u64, bool)>,
+    /// Batches in whose place there was an error, or nothing.
+    lost: u64,
+}
+
+impl Given {
+    /// Takes batches from there on, at most so many; the state then, and whether there are others.
+    fn take(
+        &mut self,
+        loader: StreamLoaderBuilder<Shards>,
+        from: Option<&StreamState>,
+        most: u64,
+    ) -> (StreamState, bool) {
+        let loader = loader.build().unwrap();
+        let mut batches = match from {
+            Some(state) => loader.resume(state).unwrap(),
+            None => loader.epoch(0),
+        };
+        let mut goes_on = true;
+        for _ in 0..most {
+            let Some(next) = next_of(&mut batches) else {
+                goes_on = false;
+                break;
+            };
+            let at = |skipped: &mp_data::Skipped| {
+                (skipped.shard.unwrap() as u64, skipped.item.index as u64, skipped.rest_of_shard)
+            };
+            match next {
+                Ok(batch) => {
+                    self.told.extend(batch.info.skipped.iter().map(at));
+                    self.places.extend(places(&[streamed(&batch)]));
+                }
+                Err(error) => self.note(&error),
+            }
+        }
+        batches.left_out().iter().for_each(|error| self.note(error));
+        let metrics = loader.metrics();
+        assert!(metrics.failed + metrics.skipped_batches <= self.lost);
+        (batches.state(), goes_on)
+    }
+
+    fn note(&mut self, error: &mp_data::LoadError) {
+        self.lost += 1;
+        let (Some(shard), Some(item)) = (error.shard, error.item) else { panic!("not known where: {error}") };
+        self.told.push((shard as u64, item.index as u64, true));
+        // A batch of which nothing is left names all that it lacks.
+        let text = error.to_string();
+        for lacks in text.split(", sample ").skip(1) {
+            let (sample, rest) = lacks.split_once(" of shard ").unwrap();
+            let shard = rest.split(' ').next().unwrap();
+            let told = (shard.parse().unwrap(), sample.parse().unwrap(), true);
+            if !self.told.contains(&told) {
+                self.told.push(told);
+            }
+        }
+    }
+
+    /// Checks it: of all samples, none twice, and none missing of which a trainer was not told; but for `batch` of each batch that is lost.
+    fn check(&self, sizes: &[u64], batch: u64, what: &str) -> BTreeSet<(u64, u64)> {
+        let given: BTreeSet<_> = self.places.iter().copied().collect();
+        assert_eq!(given.len(), self.places.len(), "{what}: none twice in {:?}", self.places);
+        let all = sizes.iter().enumerate().flat_map(|(shard, size)| (0..*size).map(move |i| (shard as u64, i)));
+        let missing: BTreeSet<_> = all.filter(|place| !given.contains(place)).collect();
+        let is_told = |&(shard, index): &(u64, u64)| {
+            let is = |told: &(u64, u64, bool)| told.0 == shard && (told.1 == index || told.2 && told.1 < index);
+            self.told.iter().any(is)
+        };
+        let others = missing.iter().filter(|place| !is_told(place)).count() as u64;
+        assert!(others <= self.lost * batch, "{what}: {missing:?} missing, told of {:?}", self.told);
+        missing
+    }
+}
+
+#[test]
+fn a_window_of_several_shards_gives_what_of_it_can_be_read_and_nothing_twice() {
+    // A window is of shard 0 and four samples of shard 1; three are given.
+    const SIZES: [u64; 3] = [6, 9, 5];
+    for tokens in [true, false] {
+        let of = |shards: Shards, how| {
+            let shards = if tokens { shards } else { shards.without_tokens() };
+            streaming_of(shards, 0).batch_size(3).lanes(1).shuffle(false).shuffle_window(10).on_error(how)
+        };
+        let mut before = Given::default();
+        let (state, _) = before.take(of(Shards::new(&SIZES), OnError::Stop), None, 1);
+        assert_eq!(before.places.len(), 3);
+        for (when, shard, sample) in
+            [(When::Open, 0, 0), (When::Read, 0, 2), (When::Open, 1, 0), (When::Read, 1, 1), (When::Read, 1, 4)]
+        {
+            for how in [OnError::SkipSample, OnError::SkipBatch, OnError::Stop] {
+                let what = format!("{when:?} {shard} {sample} {how:?} {tokens}");
+                let shards = Shards::new(&SIZES).with((when, shard, sample), Fault::Panic, -1);
+                let mut given = Given { places: before.places.clone(), ..Given::default() };
+                given.take(of(shards, how), Some(&state), u64::MAX);
+                let missing = given.check(&SIZES, 3, &what);
+                assert_eq!(given.told.len(), 1, "{what}: {:?}", given.told);
+                if how == OnError::SkipSample {
+                    // Exactly what can't be read, and was not given before.
+                    let rest = (sample..SIZES[shard]).map(|sample| (shard as u64, sample));
+                    let expected: BTreeSet<_> = rest.filter(|place| !before.places.contains(place)).collect();
+                    assert_eq!(missing, expected, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shard_that_has_become_shorter_costs_what_it_lacks() {
+    let of = |sizes: &[u64]| {
+        let loader = streaming_of(Shards::new(sizes), 0).batch_size(3).lanes(1).shuffle_window(10);
+        loader.shuffle(false).shuffle_window(10).on_error(OnError::SkipSample)
+    };
+    let mut given = Given::default();
+    let (state, _) = given.take(of(&[6, 9]), None, 1);
+    let before: BTreeSet<_> = given.places.iter().copied().collect();
+    given.take(of(&[4, 9]), Some(&state), u64::MAX);
+    let missing = given.check(&[6, 9], 3, "shorter");
+    assert_eq!(missing, [(0, 4), (0, 5)].into_iter().filter(|place| !before.contains(place)).collect());
+    assert_eq!(given.told, [(0, 4, true)]);
+}
+
+#[test]
+fn whatever_fails_whenever_it_is_read_no_sample_comes_twice_and_what_is_missing_is_told() {
+    let mut random = Random(11);
+    for round in 0..400 {
+        let sizes: Vec<u64> = (0..2 + random.below(5)).map(|_| random.below(9)).collect();
+        let (batch, lanes, window) = (1 + random.below(4), 1 + random.below(2), random.below(14));
+        let how = [OnError::SkipSample, OnError::SkipBatch, OnError::Stop][random.below(3) as usize];
+        let (tokens, in_order) = (random.below(2) == 0, random.below(3) > 0);
+        let workers = usize::from(round % 20 == 0);
+        let what = format!("round {round}: {sizes:?}, {batch} {lanes} {window} {how:?} {tokens} {in_order}");
+        let (mut given, mut state, mut goes_on) = (Given::default(), None, true);
+        while goes_on {
+            // Each time other shards fail, at other places, for ever or once.
+            let mut shards = Shards::new(&sizes);
+            for _ in 0..random.below(4) {
+                let when = [When::Open, When::Read, When::Row][random.below(3) as usize];
+                let at = (when, random.below(sizes.len() as u64) as usize, random.below(9));
+                let fault = [Fault::Panic, Fault::Error, Fault::Kill][random.below(2 + workers as u64) as usize];
+                shards = shards.with(at, fault, [-1, 1][random.below(2) as usize]);
+            }
+            let shards = if tokens { shards } else { shards.without_tokens() };
+            let loader = streaming_of(shards, workers).batch_size(batch).lanes(lanes).on_error(how);
+            let loader = loader.shuffle_window(window).retries(1).in_order(in_order);
+            let (now, more) = given.take(loader, state.as_ref(), 1 + random.below(4));
+            let text = serde_json::to_string(&now).unwrap();
+            (state, goes_on) = (Some(serde_json::from_str(&text).unwrap()), more);
+        }
+        given.check(&sizes, batch, &what);
+    }
+}
