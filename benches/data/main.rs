@@ -11,24 +11,19 @@
 //! `python3 -m venv benches/target/peers && benches/target/peers/bin/pip install torch torchvision pillow spdl spdl-core spdl-io`
 
 mod images;
-// Of these two, `mp-bench` needs more.
-#[allow(dead_code)]
-#[path = "../src/machine.rs"]
-mod machine;
 mod ours;
 mod python;
 mod references;
 mod results;
 mod rows;
 mod run;
-#[allow(dead_code)]
-#[path = "../src/stats.rs"]
-mod stats;
 mod svg;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use mp_bench::{machine, stats};
 
 /// Any error, with its message.
 type Failure = Box<dyn std::error::Error + Send + Sync>;

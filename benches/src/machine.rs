@@ -4,38 +4,38 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The machine and everything else that figures depend on.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     /// The processor's name.
-    pub(crate) cpu: String,
+    pub cpu: String,
     /// Processors that this process may use.
-    pub(crate) cores: usize,
+    pub cores: usize,
     /// The kernel's release.
-    pub(crate) kernel: String,
+    pub kernel: String,
     /// The compiler's version.
-    pub(crate) rustc: &'static str,
+    pub rustc: &'static str,
     /// Memory in bytes.
-    pub(crate) mem: u64,
+    pub mem: u64,
     /// When, in UTC.
-    pub(crate) date: String,
+    pub date: String,
     /// The peers and their versions.
-    pub(crate) versions: Vec<(&'static str, String)>,
+    pub versions: Vec<(&'static str, String)>,
     /// Processes that wanted to run in the minute before, on average: other work makes figures worse.
-    pub(crate) load: f64,
+    pub load: f64,
     /// Whether rounds were few and short.
-    pub(crate) quick: bool,
+    pub quick: bool,
     /// Whether processes were pinned.
-    pub(crate) pinned: bool,
+    pub pinned: bool,
 }
 
 /// How busy the machine is: the load average over the last minute.
-pub(crate) fn load() -> f64 {
+pub fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
 /// Looks at this machine, whose [`load`] was asked for before the first row, and whose processors were counted before pinning, or else the
 /// pinned set would count as the machine.
-pub(crate) fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Machine {
+pub fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Machine {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let mem = field("/proc/meminfo", "MemTotal")
         .and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok())

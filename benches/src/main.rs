@@ -10,7 +10,6 @@
 
 mod args;
 mod limits;
-mod machine;
 mod ours;
 #[cfg(feature = "peers")]
 mod peers;
@@ -19,12 +18,13 @@ mod report;
 mod rows;
 mod run;
 mod shm;
-mod stats;
 mod syscalls;
 mod wanted;
 mod work;
 
 use std::process::ExitCode;
+
+use mp_bench::{machine, stats};
 
 /// Any error, with its message.
 type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -12,15 +12,15 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 
 /// A median, and how far the values lie apart.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Summary {
+pub struct Summary {
     /// The median.
-    pub(crate) median: f64,
+    pub median: f64,
     /// (p90 − p10) / median; 0 where the median is 0.
-    pub(crate) spread: f64,
+    pub spread: f64,
 }
 
 /// Sums up the values; `None` where there are none.
-pub(crate) fn summary(values: &[f64]) -> Option<Summary> {
+pub fn summary(values: &[f64]) -> Option<Summary> {
     if values.is_empty() {
         return None;
     }
@@ -32,12 +32,12 @@ pub(crate) fn summary(values: &[f64]) -> Option<Summary> {
 }
 
 /// The median of the values; 0 where there are none.
-pub(crate) fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     summary(values).map_or(0.0, |summary| summary.median)
 }
 
 /// The mean of the values; 0 where there are none.
-pub(crate) fn mean(values: &[f64]) -> f64 {
+pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 

@@ -64,6 +64,9 @@ pub(crate) fn write(folder: &Path, count: usize, bar: &ProgressBar) -> mp::AnyRe
     let paths: Vec<PathBuf> = (0..count).map(path).collect();
     bar.set_length(count as u64);
     for (number, path) in bar.wrap_iter(paths.iter().enumerate()) {
+        if mp::interrupted() {
+            return Err("interrupted while it wrote the images".into());
+        }
         if !path.exists() {
             draw(number).save(path)?;
         }

@@ -13,7 +13,8 @@ use std::process::{Command, ExitCode};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use mp::data::{Batch, Context, DataLoader, Dataset, FrozenStrings, Item, LoaderState};
-use mp::{AnyResult, Tensor};
+use mp::process::Interrupt;
+use mp::{AnyResult, Process, Tensor};
 use serde::{Deserialize, Serialize};
 
 use digits::SIDE;
@@ -115,13 +116,14 @@ fn loader(paths: &[PathBuf], augment: bool, workers: usize) -> AnyResult<DataLoa
     Ok(builder.shuffle(augment).seed(17).build()?)
 }
 
-fn train(options: &Options, folder: &Path) -> AnyResult<()> {
+/// In a process of its own, which is told of Ctrl-C: it ends with the batch that it has, and what it was to save is saved.
+fn train((options, folder): (Options, PathBuf)) -> AnyResult<()> {
     // Bars are shown on a terminal only.
     let bar = |template: &str| -> AnyResult<ProgressBar> {
         Ok(ProgressBar::no_length().with_style(ProgressStyle::with_template(template)?))
     };
     let writing = bar("writing  {bar:30} {pos}/{len} images [{elapsed}]")?;
-    let paths = digits::write(folder, options.images, &writing)?;
+    let paths = digits::write(&folder, options.images, &writing)?;
     writing.finish_and_clear();
     let (held_out, others) = paths.split_at(options.images / 5);
     let loader = loader(others, true, options.workers)?;
@@ -143,9 +145,13 @@ fn train(options: &Options, folder: &Path) -> AnyResult<()> {
         model.train(batch.pixels.as_slice()?, batch.class.as_slice()?, rate);
         count += 1;
         if options.kill_one && count == all / 2 {
-            kill(loader.pids().first())?;
+            kill("-KILL", loader.pids().first().copied())?;
         }
-        let stop = options.stop_after == Some(count);
+        if options.press_after == Some(count) {
+            // What a terminal does: SIGINT to each of its foreground processes.
+            kill("-INT", loader.pids().into_iter().chain([std::process::id()]).chain(mp::process::parent_pid()))?;
+        }
+        let stop = options.stop_after == Some(count) || mp::interrupted();
         if let Some(file) = options.save.as_deref().filter(|_| stop || count % each_epoch == 0) {
             // The weights, and which batches they have seen; what was prefetched is no part of it.
             Saved { weights: model.weights.clone(), loader: batches.state(), batches: count }.write(file)?;
@@ -156,6 +162,10 @@ fn train(options: &Options, folder: &Path) -> AnyResult<()> {
     }
     drop(batches);
     bar.finish_and_clear();
+    if mp::interrupted() {
+        println!("interrupted after {count} of {all} batches");
+        return Ok(());
+    }
 
     let metrics = loader.metrics();
     let mut right = 0;
@@ -178,22 +188,20 @@ fn train(options: &Options, folder: &Path) -> AnyResult<()> {
     Ok(())
 }
 
-/// As the kernel does when memory is short.
-fn kill(worker: Option<&u32>) -> AnyResult<()> {
-    let worker = worker.ok_or("there is no worker to kill")?;
-    let status = Command::new("kill").args(["-KILL", &worker.to_string()]).status()?;
+/// Sends a signal: `-KILL`, as the kernel does when memory is short, or `-INT`.
+fn kill(signal: &str, processes: impl IntoIterator<Item = u32>) -> AnyResult<()> {
+    let processes = processes.into_iter().map(|pid| pid.to_string());
+    let status = Command::new("kill").arg(signal).args(processes).status()?;
     if status.success() { Ok(()) } else { Err(format!("kill: {status}").into()) }
 }
 
 fn run() -> AnyResult<()> {
     let Some(options) = Options::from_args()? else { return Ok(()) };
-    match &options.folder {
-        Some(folder) => train(&options, folder),
-        None => {
-            let folder = Temporary(std::env::temp_dir().join(format!("data-loader-{}", std::process::id())));
-            train(&options, &folder.0)
-        }
-    }
+    let temporary = Temporary(std::env::temp_dir().join(format!("data-loader-{}", std::process::id())));
+    let folder = options.folder.clone().unwrap_or_else(|| temporary.0.clone());
+    // Ctrl-C ends neither process at once, so the folder is removed.
+    let trainer = Process::builder().name("trainer").interrupt(Interrupt::Graceful);
+    Ok(trainer.spawn(train, (options, folder))?.join()?)
 }
 
 fn main() -> ExitCode {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 const HELP: &str = "\
 Trains a classifier on image files of digits, which it writes first. Worker processes decode and change them at random.
 
@@ -12,10 +14,12 @@ Trains a classifier on image files of digits, which it writes first. Worker proc
   --kill-one      kills a worker in the middle of the training (SIGKILL)
   --save FILE     writes weights and the loader's state to a file (JSON), after each epoch and at the end
   --stop-after N  ends after the batch of that number, counted over all epochs; needs --save
+  --press-after N presses Ctrl-C after the batch of that number
   --resume FILE   goes on from such a file
   --help          this text";
 
 /// What was asked for.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) images: usize,
     pub(crate) epochs: u64,
@@ -24,6 +28,7 @@ pub(crate) struct Options {
     pub(crate) kill_one: bool,
     pub(crate) save: Option<PathBuf>,
     pub(crate) stop_after: Option<usize>,
+    pub(crate) press_after: Option<usize>,
     pub(crate) resume: Option<PathBuf>,
 }
 
@@ -41,6 +46,7 @@ impl Options {
             kill_one: false,
             save: None,
             stop_after: None,
+            press_after: None,
             resume: None,
         };
         let mut args = std::env::args_os().skip(1);
@@ -55,6 +61,7 @@ impl Options {
                 Some("--kill-one") => o.kill_one = true,
                 Some("--save") => o.save = Some(value()?.into()),
                 Some("--stop-after") => o.stop_after = Some(number(&name, &value()?, 1)?),
+                Some("--press-after") => o.press_after = Some(number(&name, &value()?, 1)?),
                 Some("--resume") => o.resume = Some(value()?.into()),
                 Some("--help" | "-h") => {
                     println!("{HELP}");

@@ -69,6 +69,15 @@ fn data_loader(session: &mut Session, program: &Path) {
         train(&["--resume", &*file, "--workers", "1"]),
     ];
     _ = std::fs::remove_file(&state);
+    // Interrupted, it leaves nothing behind.
+    let folder = std::env::temp_dir().join(format!("data-loader-interrupted-{}", std::process::id()));
+    let left = std::fs::create_dir(&folder).and_then(|()| {
+        session.run(Command::new(program).env("TMPDIR", &folder).args(["--images", "300", "--press-after", "5"]));
+        std::fs::remove_dir(&folder)
+    });
+    if let Err(e) = left {
+        session.fail(format!("{DATA_LOADER}, after Ctrl-C: {}: {e}", folder.display()));
+    }
     if lines.iter().all(|(ok, _)| *ok) {
         let [plain, killed, stopped, resumed] = lines.map(|(_, line)| line);
         if let Err(why) = trained(&plain, &killed, &stopped, &resumed) {
