@@ -33,6 +33,7 @@ type Result<T> = std::result::Result<T, Failure>;
 
 const USAGE: &str = "\
 usage: data [--only ID,ID] [--rounds N] [--json FILE] [--minutes N] [--list]
+       data --details RUNS
        data --table FILE
        data --draw FILE PICTURE
 
@@ -41,6 +42,7 @@ usage: data [--only ID,ID] [--rounds N] [--json FILE] [--minutes N] [--list]
   --json FILE          writes the figures to FILE; those of other rows that are there stay
   --minutes N          gives up after N minutes (10)
   --list               names the rows and ends
+  --details RUNS       what a batch of one number takes in so many runs, and how often threads have waited for it
   --table FILE         prints such a file as a table, in Markdown
   --draw FILE PICTURE  draws it, as SVG
 ";
@@ -67,6 +69,12 @@ fn start() -> Result<()> {
             "--json" => json = Some(PathBuf::from(value()?)),
             "--list" => {
                 rows::ALL.iter().for_each(|row| println!("{:<12} {:<10} {}", row.id, row.unit, row.about));
+                return Ok(());
+            }
+            "--details" => {
+                for run in 0..value()?.parse::<usize>()? {
+                    println!("run {run}: {}", ours::details(10_000)?);
+                }
                 return Ok(());
             }
             "--table" => {

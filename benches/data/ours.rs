@@ -3,7 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mp::data::{Batches, Context, DataLoader, DataLoaderBuilder, Dataset, FrozenStrings, Item, Loaded};
+use mp::data::plan::Batching;
+use mp::data::{
+    Batches, Context, DataLoader, DataLoaderBuilder, Dataset, FrozenStrings, Item, IterableDataset, Loaded,
+    LoaderState, Position, Samples,
+};
 use mp::{AnyResult, Tensor};
 use mp_bench_decoder::SIDE;
 use serde::{Deserialize, Serialize};
@@ -76,6 +80,56 @@ impl Dataset for Files {
     }
 }
 
+/// Shards of samples of 256 bytes.
+#[derive(Serialize, Deserialize)]
+struct Records(u64);
+
+type Record = [u64; 32];
+
+impl IterableDataset for Records {
+    type Batch = Tensor<u64>;
+    type Reader = std::iter::Map<std::ops::Range<u64>, fn(u64) -> AnyResult<Record>>;
+
+    fn shards(&self) -> usize {
+        16
+    }
+
+    fn open(&mut self, _: usize, _: Position) -> AnyResult<Self::Reader> {
+        Ok((0..self.0).map(|i| Ok([i; 32])))
+    }
+
+    fn fetch(&mut self, samples: Samples<Record>, cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows_from(samples, &[32], |record, _, row| {
+            row.copy_from_slice(&record);
+            Ok(())
+        })
+    }
+}
+
+/// `stream`: what a batch of 64 of these takes, in seconds, with this many workers.
+pub(crate) fn stream(workers: usize) -> Result<Contender> {
+    const EACH: u64 = 6400;
+    let builder = DataLoader::streaming(Records(EACH)).batch_size(64).prefetch_factor(4);
+    let (loader, mut epoch) = (builder.num_workers(workers).build()?, 0);
+    Ok(Contender::new(format!("{workers} workers"), move || {
+        let (start, mut check, mut count) = (Instant::now(), 0, 0);
+        for batch in loader.epoch(epoch) {
+            let batch = batch?;
+            let (last, values) = (batch.info.items[63].index as u64, batch.as_slice()?);
+            if values[values.len() - 1] != last {
+                return Err(format!("a batch ends with {}, not with {last}", values[values.len() - 1]).into());
+            }
+            check += (batch.info.number + 1) * (values[0] + last);
+            count += 1;
+        }
+        if count != 16 * EACH / 64 {
+            return Err(format!("{count} batches").into());
+        }
+        epoch += 1;
+        Ok(Round::Figure { figure: start.elapsed().as_secs_f64() / count as f64, check })
+    }))
+}
+
 /// What the batches of an epoch add up to, and how many there are.
 fn sum<D: Dataset>(batches: Batches<D>, check: impl Fn(&D::Batch) -> Result<u64>) -> Result<(u64, u64)> {
     let (mut total, mut count) = (0, 0);
@@ -121,6 +175,44 @@ pub(crate) fn decode(images: &Images, batches: usize) -> Result<Contender> {
     let paths = FrozenStrings::new(images.paths().map(|path| path.display().to_string()))?;
     let builder = DataLoader::builder(Files(paths, BATCH * batches)).batch_size(BATCH as u64);
     rate("prefetch_factor 2".into(), builder, |batch| Ok(crate::references::ends(batch.as_slice()?)))
+}
+
+/// What a batch of one number costs in one run of two workers with a loader of its own: how long it takes, and how often threads have waited or
+/// were made to.
+pub(crate) fn details(batches: u64) -> Result<String> {
+    let builder = DataLoader::builder(Numbers(batches as usize, Duration::ZERO)).num_workers(WORKERS);
+    let loader = builder.build()?;
+    loader.epoch(0).next().ok_or("no batch")??;
+    let processes: Vec<(&str, u32)> = [("trainer", std::process::id())]
+        .into_iter()
+        .chain(loader.pids().into_iter().map(|pid| ("worker", pid)))
+        .collect();
+    let look = || processes.iter().map(|process| switches(process.1)).collect::<Result<Vec<_>>>();
+    let (before, start) = (look()?, Instant::now());
+    let (check, count) = sum(loader.epoch(1), numbers)?;
+    let took = start.elapsed().as_secs_f64() / batches as f64;
+    if (check, count) != ((0..batches).map(|k| (k + 1) * k).sum(), batches) {
+        return Err(format!("{count} batches, which add up to {check}").into());
+    }
+    let mut text = format!("{:.1} µs a batch", took * 1e6);
+    for ((name, _), (after, before)) in processes.iter().zip(look()?.iter().zip(before)) {
+        let [waits, preempted] = [0, 1].map(|i| after[i].saturating_sub(before[i]) as f64 / batches as f64);
+        text += &format!("; {name}: {waits:.2} waits, {preempted:.2} preemptions a batch");
+    }
+    Ok(text)
+}
+
+/// Context switches of all threads of a process: by itself, and not.
+fn switches(pid: u32) -> Result<[u64; 2]> {
+    let mut sum = [0; 2];
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        for (name, sum) in ["voluntary_ctxt", "nonvoluntary_ctxt"].iter().zip(&mut sum) {
+            let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+            *sum += line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    Ok(sum)
 }
 
 /// `numbers_256`, `number`: with that many of them in a batch.
@@ -203,15 +295,27 @@ pub(crate) fn kill_check(batches: usize) -> u64 {
     (0..batches as u64).map(|k| (k + 1) * (size * k..size * (k + 1)).sum::<u64>()).sum()
 }
 
-/// `resume`: to the first batch of a shuffled epoch from this batch on, in seconds.
-pub(crate) fn resume(next: u64) -> Result<Contender> {
-    let numbers = Numbers(8 * 200_000, Duration::ZERO);
-    let loader =
-        DataLoader::builder(numbers).batch_size(8).shuffle(true).seed(5).num_workers(WORKERS).build()?;
+/// `resume`, `resume_tokens`: to the first batch of a shuffled epoch from this batch on, in seconds.
+pub(crate) fn resume(next: u64, by_tokens: bool) -> Result<Contender> {
+    const LEN: usize = 8 * 200_000;
+    let numbers = Numbers(LEN, Duration::ZERO);
+    let mut builder = DataLoader::builder(numbers).batch_size(8).shuffle(true).seed(5).num_workers(WORKERS);
+    if by_tokens {
+        let lengths = (0..LEN as u32).map(|i| 1 + i * 7 % 101).collect();
+        builder = builder.batching(Batching::MaxTokens { lengths, tokens: 800, window: 1000 });
+    }
+    let loader = builder.build()?;
+    let order = loader.plan().epoch(0);
+    if by_tokens {
+        // The state of a trainer that was given all before it.
+        for batch in 0..next {
+            order.batch(batch)?.ok_or("no such batch")?;
+        }
+    }
+    let wanted = order.batch(next)?.ok_or("no such batch")?;
     let mut state = serde_json::to_value(loader.epoch(0).state())?;
-    state["plan"]["next"] = next.into();
-    let state = serde_json::from_value(state)?;
-    let wanted = loader.plan().epoch(0).batch(next)?.ok_or("no such batch")?;
+    state["plan"] = serde_json::to_value(order.state(next))?;
+    let state = serde_json::from_value::<LoaderState>(state)?.sealed();
     Ok(Contender::new("", move || {
         let mut times = Vec::new();
         for _ in 0..5 {

@@ -119,6 +119,22 @@ pub(crate) static ALL: &[Row] = &[
         contenders: resume,
         goals: &[Goal::LaterBy("at batch 0", 5e-3)],
     },
+    Row {
+        id: "resume_tokens",
+        unit: "s",
+        better: Better::Lower,
+        about: "the same, where batches have as many samples as make 800 tokens",
+        contenders: resume_tokens,
+        goals: &[Goal::LaterBy("at batch 0", 5e-3)],
+    },
+    Row {
+        id: "stream",
+        unit: "s",
+        better: Better::Lower,
+        about: "what a batch of 64 samples of 256 bytes takes, of a stream of 16 shards",
+        contenders: stream,
+        goals: &[],
+    },
 ];
 
 /// A figure in a unit that suits its size.
@@ -242,5 +258,19 @@ fn kill(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
 }
 
 fn resume(_: &Setup<'_>, _: &mut Vec<String>) -> Result<Vec<Entrant>> {
-    Ok(vec![entrant("mp", vec![ours::resume(100_000)?]), entrant("at batch 0", vec![ours::resume(0)?])])
+    resumed(false)
+}
+
+fn resume_tokens(_: &Setup<'_>, _: &mut Vec<String>) -> Result<Vec<Entrant>> {
+    resumed(true)
+}
+
+fn resumed(by_tokens: bool) -> Result<Vec<Entrant>> {
+    let [far, near] = [100_000, 0].map(|next| ours::resume(next, by_tokens));
+    Ok(vec![entrant("mp", vec![far?]), entrant("at batch 0", vec![near?])])
+}
+
+fn stream(_: &Setup<'_>, _: &mut Vec<String>) -> Result<Vec<Entrant>> {
+    let of = |name, workers| Ok(entrant(name, vec![ours::stream(workers)?]));
+    Ok(vec![of("mp", 2)?, of("1 worker", 1)?, of("no worker", 0)?])
 }

@@ -149,7 +149,10 @@ fn train((options, folder): (Options, PathBuf)) -> AnyResult<()> {
         }
         if options.press_after == Some(count) {
             // What a terminal does: SIGINT to each of its foreground processes.
-            kill("-INT", loader.pids().into_iter().chain([std::process::id()]).chain(mp::process::parent_pid()))?;
+            kill(
+                "-INT",
+                loader.pids().into_iter().chain([std::process::id()]).chain(mp::process::parent_pid()),
+            )?;
         }
         let stop = options.stop_after == Some(count) || mp::interrupted();
         if let Some(file) = options.save.as_deref().filter(|_| stop || count % each_epoch == 0) {

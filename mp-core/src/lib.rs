@@ -120,9 +120,9 @@ pub use structure::Structure;
 #[cfg(feature = "inject")]
 pub use sys::inject;
 #[doc(hidden)]
-pub use sys::{keep_freed_memory, will_fill};
-#[doc(hidden)]
 pub use sys::{gained_privileges, inherited, monotonic, peer, socket, under_valgrind};
+#[doc(hidden)]
+pub use sys::{keep_freed_memory, will_fill};
 #[doc(hidden)]
 pub use wait::is_asking_a_runtime;
 pub use wait::{

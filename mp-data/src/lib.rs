@@ -11,70 +11,44 @@
 //! - **A state is exact**: it says which batches the trainer was given, not which were prefetched.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod affinity;
 mod batch;
-mod batches;
-mod builder;
-mod context;
 mod dataset;
 mod error;
-mod failure;
-mod freed;
-mod frozen_strings;
-mod given;
 mod indexed;
-mod info;
-mod inner;
-mod kind;
-mod lane;
-#[cfg(feature = "log")]
-mod large;
-mod late;
-mod loader;
-mod metrics;
-mod moment;
-mod outcomes;
 mod own_lock;
 pub mod plan;
-#[cfg(feature = "indicatif")]
-mod progress;
-mod reports;
-mod samples;
-mod sending;
 mod settings;
-mod state;
 mod stream;
-mod verify;
-mod window;
+mod trainer;
 mod worker;
 
-pub use affinity::Affinity;
 #[doc(hidden)]
 pub use batch::derive;
 pub use batch::{Batch, Other, Ragged, Strings};
-pub use batches::Batches;
-pub use builder::DataLoaderBuilder;
-pub use context::Context;
 pub use dataset::Dataset;
+pub use dataset::context::Context;
+pub use dataset::frozen_strings::FrozenStrings;
+pub use dataset::info::{Info, Loaded, Skipped, WorkerInfo};
+pub use dataset::samples::Samples;
 pub use error::{BuildError, LoadError, NotReady};
-pub use frozen_strings::FrozenStrings;
-pub use info::{Info, Loaded, Skipped, WorkerInfo};
-pub use loader::DataLoader;
-pub use metrics::LoaderMetrics;
-pub use mp_macros::Batch;
-pub use plan::Item;
+pub use indexed::batches::Batches;
+pub use indexed::builder::DataLoaderBuilder;
+pub use indexed::loader::DataLoader;
 #[cfg(feature = "indicatif")]
 #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
-pub use progress::WithProgress;
-pub use samples::Samples;
+pub use indexed::progress::WithProgress;
+pub use indexed::state::LoaderState;
+pub use indexed::verify::{Difference, Verified};
+pub use mp_macros::Batch;
+pub use plan::Item;
 pub use settings::OnError;
-pub use state::LoaderState;
+pub use settings::affinity::Affinity;
 pub use stream::{
     Chain, IterableDataset, NoDataset, Position, SampleOf, ShardReader, StreamBatches, StreamLoader,
     StreamLoaderBuilder, StreamState,
 };
-pub use verify::{Difference, Verified};
-pub use window::Next;
+pub use trainer::metrics::LoaderMetrics;
+pub use trainer::window::Next;
 
 /// A result with any error: what functions of a dataset return.
 pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = Result<T, E>;

@@ -42,12 +42,24 @@ impl PlanState {
     fn content(&self) -> u64 {
         let PlanState { format, order, batching, rng, seed, epoch, next, len, batch_size, .. } = self;
         let PlanState { global_batch, world, drop_last, uneven, weights, lengths, subset, window, .. } = self;
-        let texts = [order, batching, rng].into_iter().flat_map(|text| text.bytes().map(u64::from).chain([1 << 8]));
+        let texts =
+            [order, batching, rng].into_iter().flat_map(|text| text.bytes().map(u64::from).chain([1 << 8]));
         let flags = u64::from(*drop_last) | (*uneven as u64) << 1;
-        let numbers = [u64::from(*format), *seed, *epoch, *next, *len, *batch_size, *global_batch, u64::from(*world), flags];
+        let numbers = [
+            u64::from(*format),
+            *seed,
+            *epoch,
+            *next,
+            *len,
+            *batch_size,
+            *global_batch,
+            u64::from(*world),
+            flags,
+        ];
         let place = window.map(|place| [place.number, place.before]);
         let hashes = [*weights, *lengths, *subset, place.map(|place| place[0]), place.map(|place| place[1])];
-        let hashes = hashes.into_iter().flat_map(|hash| [u64::from(hash.is_some()), hash.unwrap_or_default()]);
+        let hashes =
+            hashes.into_iter().flat_map(|hash| [u64::from(hash.is_some()), hash.unwrap_or_default()]);
         check_word(texts.chain(numbers).chain(hashes))
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{IterableDataset, Position, SampleOf, ShardReader};
-use crate::samples::Samples;
+use crate::dataset::samples::Samples;
 use crate::{AnyResult, Context, WorkerInfo};
 
 /// The shards of two datasets: made by [`IterableDataset::chain`]. The first one makes the batches.

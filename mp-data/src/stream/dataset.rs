@@ -3,9 +3,9 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
-use crate::info::WorkerInfo;
-use crate::samples::Samples;
+use crate::dataset::context::Context;
+use crate::dataset::info::WorkerInfo;
+use crate::dataset::samples::Samples;
 use crate::stream::chain::Chain;
 use crate::{AnyResult, Batch};
 

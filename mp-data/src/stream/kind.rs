@@ -11,10 +11,10 @@ use mp_core::user_code::caught;
 use super::dataset::IterableDataset;
 use super::order::StreamPlan;
 use super::worker::{StreamTask, StreamWorker};
-use crate::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
-use crate::lane::{After, Lane};
-use crate::moment::{Moment, position};
+use crate::dataset::moment::{Moment, position};
 use crate::plan::PlanError;
+use crate::trainer::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
+use crate::worker::lane::{After, Lane};
 use crate::worker::{Made, Orders};
 use crate::{AnyResult, Info, Item};
 

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,12 +11,12 @@ use super::dataset::IterableDataset;
 use super::kind::{Cursor, Place, Streamed};
 use super::order::StreamPlan;
 use super::state::StreamState;
-use crate::inner::Inner;
-use crate::metrics::LoaderMetrics;
 use crate::plan::PlanError;
 use crate::settings::{Settings, asked};
-use crate::window::{Next, Window};
-use crate::{AnyResult, BuildError, Context, DataLoader, Dataset, Item, LoadError, Loaded, NotReady, Other};
+use crate::trainer::faces::{of_batches, of_loaders};
+use crate::trainer::inner::Inner;
+use crate::trainer::window::Window;
+use crate::{AnyResult, BuildError, Context, DataLoader, Dataset, Item, LoadError, Loaded, Other};
 
 /// The parameter of [`DataLoader::streaming`]; it has no values.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -105,12 +104,6 @@ impl<D: IterableDataset> StreamLoader<D> {
         Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, last))
     }
 
-    /// The dataset.
-    #[must_use]
-    pub fn dataset(&self) -> &D {
-        &self.inner.dataset
-    }
-
     /// How many lanes there are.
     #[must_use]
     pub fn lanes(&self) -> u64 {
@@ -126,17 +119,7 @@ impl<D: IterableDataset> StreamLoader<D> {
         Ok(())
     }
 
-    /// How it is doing: whether the trainer waits for batches, and what went wrong.
-    #[must_use]
-    pub fn metrics(&self) -> LoaderMetrics {
-        self.inner.metrics()
-    }
-
-    /// The process ids of the workers: those that live, so fewer while one is being replaced.
-    #[must_use]
-    pub fn pids(&self) -> Vec<u32> {
-        self.inner.pids()
-    }
+    of_loaders!();
 }
 
 /// The batches of an epoch of a stream, or of several: an iterator of [`Loaded`] batches. Made by [`StreamLoader::epoch`].
@@ -176,19 +159,7 @@ impl<D: IterableDataset> StreamBatches<D> {
         self.0.place_after(number).map(|place| self.made(place.clone()))
     }
 
-    /// The errors of batches that were [left out](crate::OnError::SkipBatch), the last 1024.
-    #[must_use]
-    pub fn left_out(&self) -> &[LoadError] {
-        self.0.left_out()
-    }
-
-    /// The next batch, but waits no longer than this.
-    ///
-    /// # Errors
-    /// It is not there yet. Without workers, it always is: the caller makes it, however long that takes.
-    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Next<D::Batch>, NotReady> {
-        self.0.next_timeout(timeout)
-    }
+    of_batches!();
 }
 
 impl<D: IterableDataset> Iterator for StreamBatches<D> {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::BuildError;
-use crate::moment::{MOST_SAMPLES, MOST_SHARDS};
+use crate::dataset::moment::{MOST_SAMPLES, MOST_SHARDS};
 use crate::plan::{epoch_key, mix, shuffle};
 
 /// The order of a stream: a function of these.
@@ -42,7 +42,8 @@ impl StreamPlan {
 
     /// All of it, as numbers.
     pub(crate) fn words(&self) -> [u64; 9] {
-        let StreamPlan { seed, shards, rank, world, lanes, batch_size, drop_last, shuffle, window, steps } = *self;
+        let StreamPlan { seed, shards, rank, world, lanes, batch_size, drop_last, shuffle, window, steps } =
+            *self;
         let flags = u64::from(drop_last) | u64::from(shuffle) << 1 | u64::from(steps.is_some()) << 2;
         let (rank, world) = (u64::from(rank), u64::from(world));
         [seed, shards, rank, world, lanes, batch_size, flags, window, steps.unwrap_or_default()]

@@ -5,9 +5,9 @@ use std::error::Error;
 
 use super::dataset::{IterableDataset, Position, SampleOf, ShardReader};
 use super::order::StreamPlan;
-use crate::context::Context;
-use crate::lane::LaneAt;
-use crate::moment::{MOST_SAMPLES, Moment, position};
+use crate::dataset::context::Context;
+use crate::dataset::moment::{MOST_SAMPLES, Moment, position};
+use crate::worker::lane::LaneAt;
 use crate::{AnyResult, Item};
 
 /// A sample, or why it can't be read.
@@ -156,7 +156,8 @@ impl<D: IterableDataset> Run<D> {
             if place != self.now.place {
                 self.to_shard(place);
             }
-            let shard = reading.plan.shard(reading.order, reading.lane, place).ok_or("there is no such shard")?;
+            let shard =
+                reading.plan.shard(reading.order, reading.lane, place).ok_or("there is no such shard")?;
             first.get_or_insert(position(shard, self.now.sample));
             while self.now.sample < end {
                 if self.now.end_of(place) <= self.now.sample {
@@ -224,5 +225,8 @@ impl<D: IterableDataset> Run<D> {
 }
 
 fn shorter(is: u64, was: u64) -> Box<dyn Error + Send + Sync> {
-    format!("the shard ends after {is} samples, but {was} were read from it before: it is not the same any more").into()
+    format!(
+        "the shard ends after {is} samples, but {was} were read from it before: it is not the same any more"
+    )
+    .into()
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::Place;
 use super::order::StreamPlan;
-use crate::lane::{Lane, MOST_ROUNDS};
 use crate::plan::{PlanError, check_word, same};
+use crate::worker::lane::{Lane, MOST_ROUNDS};
 
 /// The names of what is in a state, and of what the order is made by.
 const FORMAT: &str = "stream/1";

@@ -9,10 +9,10 @@ use super::dataset::IterableDataset;
 use super::kind::{Cursor, Place, Streamed};
 use super::loader::StreamLoader;
 use super::worker::{StreamTask, StreamWorker};
-use crate::failure::{Source, raised};
-use crate::inner::{Inner, Workers};
-use crate::kind::{Kind, Planned};
-use crate::verify::{POISON, difference, not_made};
+use crate::error::failure::{Source, raised};
+use crate::indexed::verify::{POISON, difference, not_made};
+use crate::trainer::inner::{Inner, Workers};
+use crate::trainer::kind::{Kind, Planned};
 use crate::worker::{Made, Maker};
 use crate::{Difference, LoadError, Verified};
 
@@ -50,7 +50,10 @@ impl<D: IterableDataset> StreamLoader<D> {
     pub fn verify(&self, batches: u64) -> Result<Verified, Box<LoadError>> {
         let inner = &*self.inner;
         if inner.is_copy() {
-            return Err(not_made(0, "the loader belongs to the process from which this one was forked".into()));
+            return Err(not_made(
+                0,
+                "the loader belongs to the process from which this one was forked".into(),
+            ));
         }
         let plan = &inner.plan;
         let mut cursor = Cursor::new(plan, Place::start(plan.lanes, 0));

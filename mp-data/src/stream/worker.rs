@@ -17,11 +17,11 @@ use super::dataset::IterableDataset;
 use super::order::StreamPlan;
 use super::run::{Reading, Run};
 use crate::AnyResult;
-use crate::context::Context;
-use crate::info::WorkerInfo;
-use crate::lane::{After, LaneAt};
-use crate::moment::Moment;
-use crate::samples::Samples;
+use crate::dataset::context::Context;
+use crate::dataset::info::WorkerInfo;
+use crate::dataset::moment::Moment;
+use crate::dataset::samples::Samples;
+use crate::worker::lane::{After, LaneAt};
 use crate::worker::{Made, Maker, Orders, fill, nanos_since};
 
 /// A batch that is to be made.

@@ -76,7 +76,9 @@ fn a_copy_of_the_process_gets_an_error_at_once_whatever_its_original_was_at() {
             // What it made before, what it makes now, with and without workers: one error each, and the end.
             [begun.by_ref().take(2).collect::<Vec<_>>(), without.epoch(3).collect(), with.epoch(3).collect()]
                 .into_iter()
-                .all(|all| all.len() == 1 && all[0].as_ref().is_err_and(|error| error.to_string().contains("forked")))
+                .all(|all| {
+                    all.len() == 1 && all[0].as_ref().is_err_and(|error| error.to_string().contains("forked"))
+                })
                 && without.verify(1).is_err()
                 && with.verify(1).is_err()
                 && without.metrics().batches == 0

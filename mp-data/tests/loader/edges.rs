@@ -344,7 +344,8 @@ fn a_panic_of_a_sampler_is_an_error_wherever_it_is_asked_and_the_loader_goes_on(
                 assert!(error.to_string().contains(&said), "{error}");
                 // Across epochs, what is ready comes before it.
                 let mut batches = loader.epochs(0..2);
-                let first: Vec<_> = (0..2).map(|_| next(&mut batches).unwrap().unwrap().info.number).collect();
+                let first: Vec<_> =
+                    (0..2).map(|_| next(&mut batches).unwrap().unwrap().info.number).collect();
                 assert_eq!(first, [0, 1], "{what}");
                 _ = batches.size_hint();
                 assert!(next(&mut batches).unwrap().unwrap_err().to_string().contains(&said));
@@ -358,7 +359,11 @@ fn a_panic_of_a_sampler_is_an_error_wherever_it_is_asked_and_the_loader_goes_on(
         };
         let of = |sampler: bool| {
             let builder = numbers(8, Wrong::Nothing, workers);
-            if sampler { builder.index_sampler(PanicsIn("name", None)) } else { builder.batch_sampler(PanicsIn("name", None)) }
+            if sampler {
+                builder.index_sampler(PanicsIn("name", None))
+            } else {
+                builder.batch_sampler(PanicsIn("name", None))
+            }
         };
         for sampler in [true, false] {
             let text = refused(of(sampler).build().unwrap_err());
@@ -367,7 +372,8 @@ fn a_panic_of_a_sampler_is_an_error_wherever_it_is_asked_and_the_loader_goes_on(
         let text = refused(DataLoader::builder(NoLength).num_workers(workers).build().unwrap_err());
         assert!(text.starts_with("dataset: ") && text.contains("no length"), "{text}");
         // A batch that can't be planned is an error of what makes it twice, too.
-        let loader = numbers(8, Wrong::Nothing, workers).index_sampler(PanicsIn("index", Some(0))).build().unwrap();
+        let loader =
+            numbers(8, Wrong::Nothing, workers).index_sampler(PanicsIn("index", Some(0))).build().unwrap();
         assert!(loader.verify(1).unwrap_err().to_string().contains("a panic in index"));
     }
 }

@@ -73,10 +73,12 @@ impl Given {
     fn check(&self, sizes: &[u64], batch: u64, what: &str) -> BTreeSet<(u64, u64)> {
         let given: BTreeSet<_> = self.places.iter().copied().collect();
         assert_eq!(given.len(), self.places.len(), "{what}: none twice in {:?}", self.places);
-        let all = sizes.iter().enumerate().flat_map(|(shard, size)| (0..*size).map(move |i| (shard as u64, i)));
+        let all =
+            sizes.iter().enumerate().flat_map(|(shard, size)| (0..*size).map(move |i| (shard as u64, i)));
         let missing: BTreeSet<_> = all.filter(|place| !given.contains(place)).collect();
         let is_told = |&(shard, index): &(u64, u64)| {
-            let is = |told: &(u64, u64, bool)| told.0 == shard && (told.1 == index || told.2 && told.1 < index);
+            let is =
+                |told: &(u64, u64, bool)| told.0 == shard && (told.1 == index || told.2 && told.1 < index);
             self.told.iter().any(is)
         };
         let others = missing.iter().filter(|place| !is_told(place)).count() as u64;
@@ -97,9 +99,13 @@ fn a_window_of_several_shards_gives_what_of_it_can_be_read_and_nothing_twice() {
         let mut before = Given::default();
         let (state, _) = before.take(of(Shards::new(&SIZES), OnError::Stop), None, 1);
         assert_eq!(before.places.len(), 3);
-        for (when, shard, sample) in
-            [(When::Open, 0, 0), (When::Read, 0, 2), (When::Open, 1, 0), (When::Read, 1, 1), (When::Read, 1, 4)]
-        {
+        for (when, shard, sample) in [
+            (When::Open, 0, 0),
+            (When::Read, 0, 2),
+            (When::Open, 1, 0),
+            (When::Read, 1, 1),
+            (When::Read, 1, 4),
+        ] {
             for how in [OnError::SkipSample, OnError::SkipBatch, OnError::Stop] {
                 let what = format!("{when:?} {shard} {sample} {how:?} {tokens}");
                 let shards = Shards::new(&SIZES).with((when, shard, sample), Fault::Panic, -1);
@@ -150,7 +156,8 @@ fn whatever_fails_whenever_it_is_read_no_sample_comes_twice_and_what_is_missing_
             for _ in 0..random.below(4) {
                 let when = [When::Open, When::Read, When::Row][random.below(3) as usize];
                 let at = (when, random.below(sizes.len() as u64) as usize, random.below(9));
-                let fault = [Fault::Panic, Fault::Error, Fault::Kill][random.below(2 + workers as u64) as usize];
+                let fault =
+                    [Fault::Panic, Fault::Error, Fault::Kill][random.below(2 + workers as u64) as usize];
                 shards = shards.with(at, fault, [-1, 1][random.below(2) as usize]);
             }
             let shards = if tokens { shards } else { shards.without_tokens() };

@@ -72,7 +72,12 @@ fn data_loader(session: &mut Session, program: &Path) {
     // Interrupted, it leaves nothing behind.
     let folder = std::env::temp_dir().join(format!("data-loader-interrupted-{}", std::process::id()));
     let left = std::fs::create_dir(&folder).and_then(|()| {
-        session.run(Command::new(program).env("TMPDIR", &folder).args(["--images", "300", "--press-after", "5"]));
+        session.run(Command::new(program).env("TMPDIR", &folder).args([
+            "--images",
+            "300",
+            "--press-after",
+            "5",
+        ]));
         std::fs::remove_dir(&folder)
     });
     if let Err(e) = left {

@@ -4,13 +4,13 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::batches::Batches;
-use crate::indexed::{Cursor, Indexed};
-use crate::inner::Inner;
-use crate::metrics::LoaderMetrics;
+use crate::indexed::batches::Batches;
+use crate::indexed::kind::{Cursor, Indexed};
+use crate::indexed::state::{FORMAT, LoaderState};
 use crate::plan::{Plan, PlanError, same};
 use crate::settings::{PlanSettings, Settings};
-use crate::state::{FORMAT, LoaderState};
+use crate::trainer::faces::of_loaders;
+use crate::trainer::inner::Inner;
 use crate::{BuildError, Dataset};
 
 /// Makes batches of a dataset in worker processes, in shared memory, in an order that is a function of a seed and an epoch.
@@ -131,12 +131,6 @@ impl<D: Dataset> DataLoader<D> {
         Ok(self.from(Cursor::of(order, next, &state.beyond), last))
     }
 
-    /// The dataset.
-    #[must_use]
-    pub fn dataset(&self) -> &D {
-        &self.inner.dataset
-    }
-
     /// Which samples are in which batch.
     #[must_use]
     pub fn plan(&self) -> &Plan {
@@ -152,15 +146,5 @@ impl<D: Dataset> DataLoader<D> {
         Ok(())
     }
 
-    /// How it is doing: whether the trainer waits for batches, and what went wrong.
-    #[must_use]
-    pub fn metrics(&self) -> LoaderMetrics {
-        self.inner.metrics()
-    }
-
-    /// The process ids of the workers: those that live, so fewer while one is being replaced.
-    #[must_use]
-    pub fn pids(&self) -> Vec<u32> {
-        self.inner.pids()
-    }
+    of_loaders!();
 }

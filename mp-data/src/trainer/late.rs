@@ -6,9 +6,9 @@ use mp_core::waits;
 use mp_pool::RunningTask;
 
 use crate::NotReady;
-use crate::inner::Workers;
-use crate::kind::{At, Kind, Slot};
-use crate::window::Window;
+use crate::trainer::inner::Workers;
+use crate::trainer::kind::{At, Kind, Slot};
+use crate::trainer::window::Window;
 
 impl<K: Kind> Window<K> {
     fn front(&self) -> Option<&Slot<K>> {

@@ -1,9 +1,9 @@
 //! Which batches are planned and sent, and when.
 
-use crate::failure::Failure;
-use crate::kind::{At, Kind, Planned, Slot};
+use crate::error::failure::Failure;
 use crate::settings::OnError;
-use crate::window::Window;
+use crate::trainer::kind::{At, Kind, Planned, Slot};
+use crate::trainer::window::Window;
 
 impl<K: Kind> Window<K> {
     /// Plans and sends as many batches as may be on their way.

@@ -25,7 +25,9 @@ fn is_set<S: AsRef<OsStr>>(variable: impl Fn(&str) -> Option<S>) -> bool {
     let tunables = |list: S| {
         let list = list.as_ref().to_string_lossy();
         let names = list.split(':').filter_map(|one| one.split_once('=')).map(|(name, _)| name);
-        names.into_iter().any(|name| matches!(name, "glibc.malloc.trim_threshold" | "glibc.malloc.mmap_threshold"))
+        names
+            .into_iter()
+            .any(|name| matches!(name, "glibc.malloc.trim_threshold" | "glibc.malloc.mmap_threshold"))
     };
     ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"].into_iter().any(|name| variable(name).is_some())
         || variable("GLIBC_TUNABLES").is_some_and(tunables)
@@ -37,7 +39,8 @@ mod tests {
 
     #[test]
     fn what_the_environment_sets_is_left_alone() {
-        let with = |name: &'static str, value: &'static str| is_set(move |asked| (asked == name).then_some(value));
+        let with =
+            |name: &'static str, value: &'static str| is_set(move |asked| (asked == name).then_some(value));
         assert!(with("MALLOC_TRIM_THRESHOLD_", "0") && with("MALLOC_MMAP_THRESHOLD_", "65536"));
         assert!(with("GLIBC_TUNABLES", "glibc.malloc.check=3:glibc.malloc.trim_threshold=1"));
         assert!(with("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=4096"));

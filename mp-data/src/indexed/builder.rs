@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::loader::DataLoader;
+use crate::indexed::loader::DataLoader;
 use crate::plan::{BatchSampler, Batching, IndexSampler, PlanBuilder, Sampler, Shuffle, Uneven};
 use crate::settings::{PlanSettings, Settings, settings};
 use crate::{BuildError, Dataset};

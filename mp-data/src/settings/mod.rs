@@ -1,11 +1,13 @@
 //! The settings of a loader.
 
+pub(crate) mod affinity;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use mp_spawn::{Raise, StartMethod};
 
-use crate::failure::raised;
+use crate::error::failure::raised;
 use crate::plan::{Plan, PlanBuilder};
 use crate::{Affinity, BuildError};
 
@@ -25,8 +27,7 @@ pub enum OnError {
 
 /// Asks code of the user for what it was set to say; a panic is an error of that setting.
 pub(crate) fn asked<R>(setting: &'static str, ask: impl FnOnce() -> R) -> Result<R, BuildError> {
-    Raise::catch(ask)
-        .map_err(|panic| BuildError::Setting { setting, reason: raised(*panic).to_string() })
+    Raise::catch(ask).map_err(|panic| BuildError::Setting { setting, reason: raised(*panic).to_string() })
 }
 
 type PlanSetting = Arc<dyn Fn(PlanBuilder) -> PlanBuilder + Send + Sync>;

@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use mp_core::user_code::caught;
 use mp_spawn::Raise;
 
-use crate::failure::{Source, raised};
-use crate::given::Given;
-use crate::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
+use crate::error::failure::{Source, raised};
+use crate::indexed::given::Given;
 use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowPlace};
+use crate::trainer::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
 use crate::worker::{Made, Orders, Task, Worker};
 use crate::{AnyResult, Dataset, Info, Item};
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use mp_core::Arena;
 use mp_core::user_code::caught;
 
-use crate::failure::Failure;
-use crate::kind::{At, Failed, HISTORY, Kind, Slot, Without, skipped};
+use crate::error::failure::Failure;
 use crate::settings::OnError;
-use crate::window::{Broken, Window};
+use crate::trainer::kind::{At, Failed, HISTORY, Kind, Slot, Without, skipped};
+use crate::trainer::window::{Broken, Window};
 use crate::worker::Made;
 use crate::{Batch, Info, LoadError, Loaded};
 

@@ -1,10 +1,16 @@
 //! What a user writes: samples by index, and how they become a batch.
 
+pub(crate) mod context;
+pub(crate) mod frozen_strings;
+pub(crate) mod info;
+pub(crate) mod moment;
+pub(crate) mod samples;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::context::Context;
-use crate::info::WorkerInfo;
+use crate::dataset::context::Context;
+use crate::dataset::info::WorkerInfo;
 use crate::{AnyResult, Batch, Item};
 
 /// Samples that are found by index. It is sent to each worker once; a worker calls [`fetch`](Self::fetch) for one batch after the other.

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::indexed::{Cursor, Indexed, Place};
-use crate::inner::Inner;
-use crate::state::LoaderState;
-use crate::window::{Next, Window};
-use crate::{Dataset, LoadError, Loaded, NotReady};
+use crate::indexed::kind::{Cursor, Indexed, Place};
+use crate::indexed::state::LoaderState;
+use crate::trainer::faces::of_batches;
+use crate::trainer::inner::Inner;
+use crate::trainer::window::Window;
+use crate::{Dataset, LoadError, Loaded};
 
 /// The batches of an epoch, or of several: an iterator of [`Loaded`] batches. Made by [`DataLoader::epoch`](crate::DataLoader::epoch).
 ///
@@ -64,19 +64,7 @@ impl<D: Dataset> Batches<D> {
         (next, each.map(|each| each.saturating_mul(epochs)))
     }
 
-    /// The errors of batches that were [left out](crate::OnError::SkipBatch), the last 1024.
-    #[must_use]
-    pub fn left_out(&self) -> &[LoadError] {
-        self.0.left_out()
-    }
-
-    /// The next batch, but waits no longer than this.
-    ///
-    /// # Errors
-    /// It is not there yet. Without workers, it always is: the caller makes it, however long that takes.
-    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Next<D::Batch>, NotReady> {
-        self.0.next_timeout(timeout)
-    }
+    of_batches!();
 }
 
 impl<D: Dataset> Iterator for Batches<D> {

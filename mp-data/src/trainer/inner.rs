@@ -6,11 +6,10 @@ use mp_core::mutex::{Mutex, MutexGuard};
 use mp_pool::{Call, Pool, StatePool, TaskError};
 use mp_spawn::{Interrupt, ProcessBuilder};
 
-use crate::freed;
-use crate::kind::Kind;
-use crate::metrics::{LoaderMetrics, Meter};
 use crate::own_lock::OwnLock;
 use crate::settings::Settings;
+use crate::trainer::kind::Kind;
+use crate::trainer::metrics::{LoaderMetrics, Meter};
 use crate::worker::{Made, Orders, Sent, make};
 use crate::{AnyResult, BuildError};
 
@@ -46,7 +45,7 @@ fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
 /// In a worker: what it begins with.
 fn begin<K: Kind>(orders: Orders<K::Dataset, K::Sent>) -> AnyResult<K::Worker> {
     if orders.keeps_freed {
-        freed::keep();
+        crate::worker::freed::keep();
     }
     K::begin(orders)
 }
@@ -65,7 +64,7 @@ impl<K: Kind> Inner<K> {
             let threads = settings.threads;
             let processors = settings.affinity.processors()?;
             #[cfg(feature = "log")]
-            crate::large::warn_if_large(&Sent(Arc::clone(&dataset)));
+            crate::worker::large::warn_if_large(&Sent(Arc::clone(&dataset)));
             let mut builder = Pool::builder()
                 .processes(settings.num_workers)
                 .name("data loader")

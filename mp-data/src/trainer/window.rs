@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use mp_pool::Stream;
 
-use crate::failure::Failure;
-use crate::inner::{Inner, Workers};
-use crate::kind::{At, Kind, Slot};
-use crate::reports::Reports;
+use crate::error::failure::Failure;
+use crate::trainer::inner::{Inner, Workers};
+use crate::trainer::kind::{At, Kind, Slot};
+use crate::trainer::reports::Reports;
 use crate::worker::{Made, make_here};
 use crate::{Batch, LoadError, Loaded, NotReady};
 
@@ -81,7 +81,8 @@ impl<K: Kind> Window<K> {
             Some(slot) => (slot.epoch, slot.number),
             None => K::next(&self.cursor),
         };
-        let source = "the loader belongs to the process from which this one was forked; make another one here".into();
+        let source =
+            "the loader belongs to the process from which this one was forked; make another one here".into();
         let (item, shard, what, worker) = (None, None, None, None);
         Some(Err(LoadError { epoch, batch, item, shard, what, worker, attempt: 0, source }))
     }

@@ -6,7 +6,7 @@ use mp_reduce::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::failure::Source;
+use crate::error::failure::Source;
 use crate::worker::{Made, Maker, Orders};
 use crate::{AnyResult, Batch, Info, Item, LoadError, Loaded, Skipped};
 

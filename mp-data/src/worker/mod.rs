@@ -7,6 +7,11 @@
 //! | when the reply is not put | as before | as before |
 //! | after that | nothing | is the trainer's |
 
+pub(crate) mod freed;
+pub(crate) mod lane;
+#[cfg(feature = "log")]
+pub(crate) mod large;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,10 +22,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::batch::Fill;
-use crate::context::Context;
-use crate::failure::{Failure, is_out_of_memory, raised};
-use crate::info::WorkerInfo;
-use crate::lane::After;
+use crate::dataset::context::Context;
+use crate::dataset::info::WorkerInfo;
+use crate::error::failure::{Failure, is_out_of_memory, raised};
+use crate::worker::lane::After;
 use crate::{AnyResult, Batch, Dataset, Item};
 
 /// A dataset on its way to workers: encoded once, decoded by each.

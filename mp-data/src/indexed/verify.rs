@@ -6,9 +6,9 @@ use mp_core::user_code::caught;
 
 use mp_spawn::Raise;
 
-use crate::failure::{Failure, Source, raised};
-use crate::indexed::Indexed;
-use crate::inner::{Inner, Workers};
+use crate::error::failure::{Failure, Source, raised};
+use crate::indexed::kind::Indexed;
+use crate::trainer::inner::{Inner, Workers};
 use crate::worker::{Made, Task, Worker, make_here};
 use crate::{Batch, DataLoader, Dataset, Item, LoadError};
 
@@ -88,7 +88,10 @@ impl<D: Dataset> DataLoader<D> {
     pub fn verify(&self, batches: u64) -> Result<Verified, Box<LoadError>> {
         let inner = &*self.inner;
         if inner.is_copy() {
-            return Err(not_made(0, "the loader belongs to the process from which this one was forked".into()));
+            return Err(not_made(
+                0,
+                "the loader belongs to the process from which this one was forked".into(),
+            ));
         }
         let order = inner.plan.epoch(0);
         let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };

@@ -10,10 +10,10 @@ use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 
 use crate::batch::Fill;
-use crate::info::WorkerInfo;
-use crate::moment::Moment;
+use crate::dataset::info::WorkerInfo;
+use crate::dataset::moment::Moment;
+use crate::dataset::samples::Samples;
 use crate::plan::SampleRng;
-use crate::samples::Samples;
 use crate::{AnyResult, Batch, Item};
 
 /// What [`Dataset::fetch`](crate::Dataset::fetch) makes a batch with.

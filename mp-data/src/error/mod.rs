@@ -1,5 +1,7 @@
 //! What can go wrong with a batch, and with a loader.
 
+pub(crate) mod failure;
+
 use std::error::Error;
 use std::fmt;
 

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Item;
-use crate::moment::MOST_SAMPLES;
+use crate::dataset::moment::MOST_SAMPLES;
 
 /// No lane has as many batches: rounds are counted and multiplied.
 pub(crate) const MOST_ROUNDS: u64 = 1 << 40;

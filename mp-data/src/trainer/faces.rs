@@ -1,0 +1,48 @@
+//! What loaders of both kinds have, and their iterators: written once, as the builders' settings are.
+
+/// Of a loader, with its plan, dataset and workers in a field `inner`.
+macro_rules! of_loaders {
+    () => {
+        /// The dataset.
+        #[must_use]
+        pub fn dataset(&self) -> &D {
+            &self.inner.dataset
+        }
+
+        /// How it is doing: whether the trainer waits for batches, and what went wrong.
+        #[must_use]
+        pub fn metrics(&self) -> crate::LoaderMetrics {
+            self.inner.metrics()
+        }
+
+        /// The process ids of the workers: those that live, so fewer while one is being replaced.
+        #[must_use]
+        pub fn pids(&self) -> Vec<u32> {
+            self.inner.pids()
+        }
+    };
+}
+pub(crate) use of_loaders;
+
+/// Of an iterator of batches, around a [`Window`](crate::trainer::window::Window).
+macro_rules! of_batches {
+    () => {
+        /// The errors of batches that were [left out](crate::OnError::SkipBatch), the last 1024.
+        #[must_use]
+        pub fn left_out(&self) -> &[crate::LoadError] {
+            self.0.left_out()
+        }
+
+        /// The next batch, but waits no longer than this.
+        ///
+        /// # Errors
+        /// It is not there yet. Without workers, it always is: the caller makes it, however long that takes.
+        pub fn next_timeout(
+            &mut self,
+            timeout: std::time::Duration,
+        ) -> Result<crate::Next<D::Batch>, crate::NotReady> {
+            self.0.next_timeout(timeout)
+        }
+    };
+}
+pub(crate) use of_batches;

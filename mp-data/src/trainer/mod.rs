@@ -1,0 +1,22 @@
+//! What the trainer's process does, for both kinds of loaders: which batches it has planned, who makes them, and which it gives.
+//!
+//! | file | has |
+//! |---|---|
+//! | `inner.rs` | what a loader and its iterators share: plan, dataset, workers |
+//! | `kind.rs` | what the two kinds of datasets say of their batches, and the states of a batch on its way |
+//! | `window.rs` | the batches on their way: waiting for them, and giving them |
+//! | `sending.rs` | which are planned and sent, and when |
+//! | `outcomes.rs` | what comes of them: batches, errors, no memory |
+//! | `late.rs`, `reports.rs` | what is said of one that does not come |
+//! | `faces.rs` | what loaders of both kinds offer, and their iterators |
+//! | `metrics.rs` | how it is doing |
+
+pub(crate) mod faces;
+pub(crate) mod inner;
+pub(crate) mod kind;
+mod late;
+pub(crate) mod metrics;
+mod outcomes;
+mod reports;
+mod sending;
+pub(crate) mod window;
