@@ -39,7 +39,11 @@ pub(super) struct Order {
 
 impl EpochOrder {
     pub(super) fn new(plan: Arc<Inner>, epoch: u64) -> Self {
-        let told = caught(|| plan.draws(epoch));
+        let told = if mp_core::mutant!("plan.epoch.asked-at-once") {
+            Some(plan.draws(epoch))
+        } else {
+            caught(|| plan.draws(epoch))
+        };
         let (table, making, windows) = (OnceLock::new(), OwnLock::default(), Windows::default());
         Self { inner: Arc::new(Order { plan, epoch, told, table, making, windows }) }
     }

@@ -177,7 +177,9 @@ impl<D: IterableDataset> Kind for Streamed<D> {
                 let (part, source) = (Part { first, ..Part::default() }, Box::new(error));
                 return Planned::Broken { epoch, number, part, source, goes_on: false };
             }
-            if let Some(next) = next.filter(|next| *next > round) {
+            if let Some(next) =
+                next.filter(|next| *next > round && !mp_core::mutant!("stream.plan.round-by-round"))
+            {
                 // Lanes that have ended are behind the others by as many rounds as those have batches.
                 cursor.next = (next, 0);
                 continue;

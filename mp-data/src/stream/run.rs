@@ -91,6 +91,9 @@ impl<D: IterableDataset> Run<D> {
     fn pass_what_is_missing(&mut self) {
         let missing = self.window.iter().take_while(|read| read.is_none()).count();
         self.pass(missing as u64);
+        if mp_core::mutant!("stream.window.missing-not-counted") {
+            self.begins.done -= missing as u64;
+        }
     }
 
     /// Reads the next window: the one of which the place tells, or one that begins there.
@@ -104,7 +107,7 @@ impl<D: IterableDataset> Run<D> {
         } else {
             (self.read_again(&told, reading, &mut window)?, told)
         };
-        if plan.window > 0 {
+        if plan.window > 0 && !mp_core::mutant!("stream.window.not-told") {
             self.begins.window = samples;
         }
         plan.permute(&mut window, (reading.epoch, reading.pass), first);

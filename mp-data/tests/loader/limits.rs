@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mp_data::plan::{Batching, IndexSampler};
+use mp_data::plan::{Batching, IndexSampler, PlanError};
 use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, LoadError, Loaded, LoaderState, Other};
 use mp_tensor::Tensor;
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,7 @@ fn what_was_given_before_a_state_is_not_given_again_after_it() {
         let mut state = serde_json::to_value(loader.epoch(0).state()).unwrap();
         state["beyond"] = serde_json::json!([1, 2, 4]);
         let state: LoaderState = serde_json::from_value(state).unwrap();
+        assert!(matches!(loader.resume(&state), Err(PlanError::StateChanged)));
         let batches = loader.resume(&state.sealed()).unwrap();
         assert_eq!(all(batches).iter().map(|batch| batch.1).collect::<Vec<_>>(), [0, 3, 5]);
     }
