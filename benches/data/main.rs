@@ -42,7 +42,7 @@ usage: data [--only ID,ID] [--rounds N] [--json FILE] [--minutes N] [--list]
   --json FILE          writes the figures to FILE; those of other rows that are there stay
   --minutes N          gives up after N minutes (10)
   --list               names the rows and ends
-  --details RUNS       what a batch of one number takes in so many runs, and how often threads have waited for it
+  --details RUNS       what a batch of one number takes in each of RUNS runs, and how often threads have waited for it
   --table FILE         prints such a file as a table, in Markdown
   --draw FILE PICTURE  draws it, as SVG
 ";

@@ -129,14 +129,14 @@ impl<D: IterableDataset> Run<D> {
                 break;
             };
             if self.now.end_of(place) <= sample {
-                self.to_shard(place + 1);
+                self.begin_shard(place + 1);
                 continue;
             }
             if window.is_empty() {
                 first = position(shard, sample);
             }
             match self.read(shard, reading)? {
-                None => self.to_shard(place + 1),
+                None => self.begin_shard(place + 1),
                 read => {
                     window.push(read);
                     ends.pop_if(|end| end.0 == place);
@@ -157,7 +157,7 @@ impl<D: IterableDataset> Run<D> {
         let mut first = None;
         for &(place, end) in samples {
             if place != self.now.place {
-                self.to_shard(place);
+                self.begin_shard(place);
             }
             let shard =
                 reading.plan.shard(reading.order, reading.lane, place).ok_or("there is no such shard")?;
@@ -196,7 +196,7 @@ impl<D: IterableDataset> Run<D> {
         Ok(Some(Read { item, shard, sample }))
     }
 
-    fn to_shard(&mut self, place: u64) {
+    fn begin_shard(&mut self, place: u64) {
         self.reader = None;
         (self.now.place, self.now.sample, self.now.token) = (place, 0, None);
     }

@@ -60,7 +60,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Whether it is a place of a plan with so many shards, in windows of so many samples, that a lane can have come to since round
+    /// Whether it is a place, of a plan with this number of shards and windows of this number of samples, that a lane can have come to since round
     /// `first`, with `batch_size` samples in each.
     pub(crate) fn can_be(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
         let Lane { at: LaneAt { place, sample, done, window: ends, cuts, .. }, round, .. } = self;

@@ -18,7 +18,7 @@ struct Given {
 }
 
 impl Given {
-    /// Takes batches from there on, at most so many; the state then, and whether there are others.
+    /// Takes batches from there on, `most` at most; the state then, and whether there are others.
     fn take(
         &mut self,
         loader: StreamLoaderBuilder<Shards>,
