@@ -182,7 +182,7 @@ pub(crate) fn decode(images: &Images, batches: usize) -> Result<Contender> {
 pub(crate) fn details(batches: u64) -> Result<String> {
     let builder = DataLoader::builder(Numbers(batches as usize, Duration::ZERO)).num_workers(WORKERS);
     let loader = builder.build()?;
-    loader.epoch(0).next().ok_or("no batch")??;
+    drop(loader.epoch(0).next().ok_or("no batch")??);
     let processes: Vec<(&str, u32)> = [("trainer", std::process::id())]
         .into_iter()
         .chain(loader.pids().into_iter().map(|pid| ("worker", pid)))

@@ -271,6 +271,6 @@ fn resumed(by_tokens: bool) -> Result<Vec<Entrant>> {
 }
 
 fn stream(_: &Setup<'_>, _: &mut Vec<String>) -> Result<Vec<Entrant>> {
-    let of = |name, workers| Ok(entrant(name, vec![ours::stream(workers)?]));
+    let of = |name, workers| -> Result<Entrant> { Ok(entrant(name, vec![ours::stream(workers)?])) };
     Ok(vec![of("mp", 2)?, of("1 worker", 1)?, of("no worker", 0)?])
 }
