@@ -3,7 +3,7 @@
 //! `perf stat -e instructions:u target/release/pool_tasks map 1000000` counts the instructions of caller, pool and workers; with
 //! another number of tasks once more, the difference is what the tasks take, without start and end.
 //!
-//! `pool_tasks map|one|collatz TASKS [ROUNDS]`: `map` in chunks of the pool's choice, `one` in chunks of one, `collatz` as `map`, of a
+//! `pool_tasks map|imap|one|collatz TASKS [ROUNDS]`: `map` and `imap` in chunks of the pool's choice, `one` in chunks of one, `collatz` as `map`, of a
 //! function of about 100 ns. Each round prints its nanoseconds for each task. Results are asserted.
 
 use std::process::ExitCode;
@@ -35,9 +35,10 @@ fn start() -> Result<()> {
         let begun = Instant::now();
         let results = match words.first().map(String::as_str) {
             Some("map") => pool.map(successor, 0..tasks)?,
+            Some("imap") => pool.imap(successor, 0..tasks).collect::<std::result::Result<_, _>>()?,
             Some("one") => pool.task(successor).chunksize(1).map(0..tasks)?,
             Some("collatz") => pool.map(collatz, 0..tasks)?,
-            _ => return Err("usage: pool_tasks map|one|collatz TASKS [ROUNDS]".into()),
+            _ => return Err("usage: pool_tasks map|imap|one|collatz TASKS [ROUNDS]".into()),
         };
         let took = begun.elapsed();
         assert_eq!(results.len() as u64, tasks);

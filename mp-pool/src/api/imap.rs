@@ -1,19 +1,21 @@
 //! Results one after the other.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use mp_core::user_code::Each;
 use mp_reduce::Message;
 
-use crate::api::result::read;
+use crate::api::result::read_values;
 use crate::calls::job::{Job, Slots};
 use crate::calls::outcomes::Run;
 use crate::calls::source::Items;
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
+
+/// How many values are read together.
+const READ_AT_ONCE: usize = 64;
 
 /// The results of [`Pool::imap`](crate::Pool::imap) and [`Pool::imap_unordered`](crate::Pool::imap_unordered).
 ///
@@ -30,13 +32,15 @@ pub struct Imap<I: Iterator, T> {
     /// How many items to take ahead of their results; without a choice of the user's more, if they are quick.
     ahead: usize,
     chosen: bool,
-    /// Outcomes that are read one after the other, and how many were.
+    /// Outcomes that are read some at a time, and how many were.
     run: Option<(Run, usize)>,
+    /// Values that were read and not given, and the error behind them.
+    values: Each<T>,
+    error: Option<TaskError>,
     workers: usize,
     sent: usize,
     received: usize,
     exhausted: bool,
-    results: PhantomData<fn() -> T>,
 }
 
 impl<I: Iterator, T> fmt::Debug for Imap<I, T> {
@@ -52,16 +56,35 @@ impl<I: Iterator, T> Imap<I, T> {
         (iter, items): (I, Arc<Items<I::Item>>),
         (ahead, chosen, workers): (usize, bool, usize),
     ) -> Self {
-        let (sent, received, exhausted, results) = (0, 0, false, PhantomData);
-        let run = None;
-        Imap { shared, job, iter, items, ahead, chosen, run, workers, sent, received, exhausted, results }
+        let (run, values, error) = (None, Each::default(), None);
+        let (sent, received, exhausted) = (0, 0, false);
+        Imap {
+            shared,
+            job,
+            iter,
+            items,
+            ahead,
+            chosen,
+            run,
+            values,
+            error,
+            workers,
+            sent,
+            received,
+            exhausted,
+        }
+    }
+
+    /// Whether the next result is there.
+    fn has_next(&self) -> bool {
+        !self.values.is_empty() || self.error.is_some() || self.run.is_some()
     }
 
     /// Sends more tasks, unless enough are on their way.
     fn send(&mut self) {
         let mut under_way = self.sent - self.received;
         // Quick ones are sent by the run.
-        if !self.chosen && under_way > self.ahead && self.run.is_some() {
+        if !self.chosen && under_way > self.ahead && self.has_next() {
             return;
         }
         let ahead = if self.chosen { self.ahead } else { self.job.ahead(self.workers, self.ahead) };
@@ -71,7 +94,7 @@ impl<I: Iterator, T> Imap<I, T> {
         while !self.exhausted && under_way < ahead {
             // An iterator may be slow: no caller waits for it while workers have something to do, and a
             // result is there.
-            if under_way >= self.workers && (self.run.is_some() || self.job.slots().has_next()) {
+            if under_way >= self.workers && (self.has_next() || self.job.slots().has_next()) {
                 return;
             }
             let portion = under_way.max(1).min(ahead - under_way);
@@ -110,16 +133,23 @@ impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
         if self.received == self.sent {
             return None;
         }
-        if self.run.is_none() {
-            self.job.wait(None, Slots::has_next);
-            self.run = self.job.slots().next().map(|run| (run, 0));
+        if self.values.is_empty() && self.error.is_none() {
+            if self.run.is_none() {
+                self.job.wait(None, Slots::has_next);
+                self.run = self.job.slots().next().map(|run| (run, 0));
+            }
+            let (run, at) = self.run.as_mut()?;
+            let which = *at..run.count.min(*at + READ_AT_ONCE);
+            self.error = read_values(run, which, &mut self.values);
+            *at += self.values.len() + usize::from(self.error.is_some());
+            if *at == run.count {
+                self.run = None;
+            }
         }
-        let (run, at) = self.run.as_mut()?;
-        let result = read(run, *at);
-        *at += 1;
-        if *at == run.count {
-            self.run = None;
-        }
+        let result = match self.values.pop_front() {
+            Some(value) => Ok(value),
+            None => Err(self.error.take()?),
+        };
         self.received += 1;
         Some(result)
     }

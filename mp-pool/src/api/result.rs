@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -64,16 +65,40 @@ fn read_plain<T: Message>(bytes: Option<&[u8]>) -> Result<T, TaskError> {
     Err(unreadable::<T>(error, bytes))
 }
 
-/// Reads all results of a run, until `take` wants no more.
-fn read_all<T: Message>(run: &mut Run, mut take: impl FnMut(Result<T, TaskError>) -> bool) {
+/// Reads these results of a run, until `take` wants no more.
+fn read_each<T: Message>(
+    run: &mut Run,
+    mut which: Range<usize>,
+    mut take: impl FnMut(Result<T, TaskError>) -> bool,
+) {
     let (all, from) = match &run.what {
         What::Values(many, from) => (Some(many.all()), *from),
         _ => (None, 0),
     };
     match all {
-        Some(all) => _ = (0..run.count).all(|i| take(read_plain(all.get(from + i)))),
-        None => _ = (0..run.count).all(|i| take(read(run, i))),
+        Some(all) => _ = which.all(|i| take(read_plain(all.get(from + i)))),
+        None => _ = which.all(|i| take(read(run, i))),
     }
+}
+
+/// Reads these results of a run, until one is an error, which is returned.
+pub(crate) fn read_values<T: Message>(
+    run: &mut Run,
+    which: Range<usize>,
+    into: &mut Each<T>,
+) -> Option<TaskError> {
+    let mut failed = None;
+    read_each(run, which, |result| match result {
+        Ok(value) => {
+            into.push_back(value);
+            true
+        }
+        Err(error) => {
+            failed = Some(error);
+            false
+        }
+    });
+    failed
 }
 
 fn panicked(raise: &Raise) -> mp_core::Error {
@@ -161,18 +186,8 @@ impl<T: Message> ResultKind<T> for Multiple {
         // As many as there will be, if none fails: they are not moved while they grow.
         values.reserve(slots.job.slots().progress().total);
         while let Some(mut run) = slots.next() {
-            let mut failed = None;
-            read_all(&mut run, |result| match result {
-                Ok(value) => {
-                    values.push_back(value);
-                    true
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    false
-                }
-            });
-            if let Some(error) = failed {
+            let which = 0..run.count;
+            if let Some(error) = read_values(&mut run, which, &mut values) {
                 slots.wait();
                 return Err(error);
             }

@@ -22,6 +22,7 @@ pub(in crate::arena) mod trim;
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
+use std::ops::RangeInclusive;
 
 use crate::arena::alloc::size_class::{SEAT_PAGES, blocks_of, class_of, is_near, near, size_of, span_of};
 use crate::arena::alloc::slab::described;
@@ -35,6 +36,12 @@ use crate::words::{BlockId, BlockState, Kind, Member};
 
 /// Of blocks up to this size, each process begins with a slab of its own, of 128 KiB at most.
 const OWN_SLAB: u64 = 2 << 10;
+
+/// Of these sizes, two free blocks take turns. A block that another process has just read lies in that processor's cache, up to
+/// some MiB, and writing it takes each line away from there: longer than the same in a block that was used before that. Smaller
+/// ones are as quick either way, or quicker where one process fills and drops them; of larger ones the caches keep nothing, and
+/// a second one would be much memory.
+const TAKES_TURNS: RangeInclusive<u64> = 512 << 10..=4 << 20;
 
 thread_local! {
     /// Rings that this thread is freeing; the outermost call works through the list until it is empty. It has
@@ -180,7 +187,7 @@ impl Arena {
             self.map().will_write(self.block_at(last).state);
             // Of any near class: where all blocks of the class itself are taken and larger ones are used,
             // searching the class each time would visit all its slabs.
-            found = self.take_hint(last / SLAB_BLOCKS, me, |c| is_near(class, c));
+            found = self.take_hint(last / SLAB_BLOCKS, me, last, |c| is_near(class, c));
         }
         let found = found.or_else(|| near(class).find_map(|c| self.search(c, last, me)))?;
         cursor.store(found.0, Ordering::Relaxed);
@@ -208,7 +215,7 @@ impl Arena {
                 if self.slab(slab).is_some_and(|(_, base)| !self.slab_is_chosen(base)) {
                     continue;
                 }
-                let found = self.take_hint(slab, me, |c| c == class);
+                let found = self.take_hint(slab, me, last, |c| c == class);
                 if found.is_some() {
                     return found;
                 }
@@ -257,11 +264,13 @@ impl Arena {
         }
     }
 
-    /// A block of this slab that is probably free, if the slab's class will do.
+    /// A block of this slab that is probably free, if the slab's class will do; another one than `last`, if there is one and blocks of
+    /// its size [take turns](TAKES_TURNS).
     fn take_hint(
         &self,
         slab: u32,
         me: Member,
+        last: BlockId,
         will_do: impl Fn(u32) -> bool,
     ) -> Option<(BlockId, u32, SlabSeen)> {
         let seen = self.slab_seen(slab);
@@ -278,9 +287,15 @@ impl Arena {
         } else {
             u64::MAX >> (64 - blocks_of(class))
         };
+        let turns = last / SLAB_BLOCKS == slab && TAKES_TURNS.contains(&size_of(class));
+        let others = if turns { !(1 << (last % SLAB_BLOCKS)) } else { u64::MAX };
         let mut hints = self.map().load(at);
         while hints & blocks != 0 {
-            let bit = hints & blocks & (hints & blocks).wrapping_neg();
+            let first = |hints: u64| hints & hints.wrapping_neg();
+            let bit = match first(hints & blocks & others) {
+                0 => first(hints & blocks),
+                other => other,
+            };
             match self.map().cas(at, hints, hints & !bit) {
                 Ok(()) => return Some((slab * SLAB_BLOCKS + bit.trailing_zeros(), class, seen)),
                 Err(now) => hints = now,
@@ -355,7 +370,12 @@ mod tests {
         let arena = Arena::current().unwrap();
         for size in SIZES {
             let blocks: Vec<BlockId> = (0..40).map(|_| arena.alloc(size).unwrap().block()).collect();
-            assert!(blocks[1..].iter().all(|block| *block == blocks[1]), "{size}: {blocks:?}");
+            let turn = if TAKES_TURNS.contains(&size) { 2 } else { 1 };
+            assert!(
+                blocks[turn..].iter().zip(&blocks[..]).skip(1).all(|(now, before)| now == before),
+                "{size}: {blocks:?}"
+            );
+            assert_eq!(blocks[1] == blocks[2], turn == 1, "{size}: {blocks:?}");
         }
         // Also in a slab that was full, which its class has no hint of meanwhile.
         let slab = blocks_of(class_of(SIZES[1]).unwrap()) as usize;
