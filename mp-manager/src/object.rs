@@ -30,6 +30,18 @@ impl fmt::Display for BadArguments {
 
 impl std::error::Error for BadArguments {}
 
+/// Why an object was not made: there is no thread for it.
+#[derive(Debug)]
+pub(crate) struct NoThread(pub(crate) std::io::Error);
+
+impl fmt::Display for NoThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for NoThread {}
+
 /// The code of a closure that is called with an object, `&mut T`, and arguments.
 pub(crate) type CallCode<T, A, R> = Code<(Lent<T>, A), (Lent<T>, R)>;
 
@@ -78,6 +90,7 @@ impl Task {
     }
 
     /// What makes one in the server that has all that it captures: each of its calls brings arguments only, written by [`write_args`].
+    /// Its result leaves the program.
     #[cfg(feature = "authkey")]
     pub(crate) fn bound<T: 'static, A: Message, R: IntoOutcome>(
         closure: StateClosure<T, A, R>,
@@ -86,6 +99,19 @@ impl Task {
             let closure = closure.clone();
             Task(Box::new(move |object, body| {
                 run(object, body, Outgoing::in_band(), |_| Ok(closure.clone()))
+            }))
+        })
+    }
+
+    /// The same, but its result, a proxy, stays in the server's process.
+    #[cfg(feature = "authkey")]
+    pub(crate) fn bound_to_proxy<T: 'static, A: Message, R: IntoOutcome>(
+        closure: StateClosure<T, A, R>,
+    ) -> Closure<(), Task> {
+        Closure::from_parts((closure, ()), |(closure, ()): &(StateClosure<T, A, R>, ()), (): ()| {
+            let closure = closure.clone();
+            Task(Box::new(move |object, body| {
+                run(object, body, Outgoing::default(), |_| Ok(closure.clone()))
             }))
         })
     }
@@ -167,7 +193,12 @@ fn run<T: 'static, A: Message, R: IntoOutcome>(
         drop(lent);
         let value = match returned.into_result() {
             Ok(value) => result.insert(value),
-            Err(error) => return Err(Answer::Raised(Raise::error(&*error))),
+            Err(error) => {
+                return Err(match error.downcast::<NoThread>() {
+                    Ok(no_thread) => Answer::NoThread(no_thread.to_string()),
+                    Err(error) => Answer::Raised(Raise::error(&*error)),
+                });
+            }
         };
         reached = Reached::Result;
         afresh(|| value.encode::<MessagePack>(&mut out))

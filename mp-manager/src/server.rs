@@ -2,6 +2,7 @@
 //!
 //! | the object's thread | state | left by it when |
 //! |---|---|---|
+//! | begins | `Empty`; `There`, if a call of another object has made this one | at once |
 //! | waits for its maker | `Empty` | [`Request::Make`] arrives; or no sender is left: it ends |
 //! | serves calls | `There` | the last proxy is gone: it drops the object and ends; [`Request::Free`] arrives: `Freed` |
 //! | answers each call by `Freed` | `Freed` | the last proxy is gone: it ends |
@@ -90,9 +91,8 @@ static SERVER: PerProcess<OnceLock<Server>> = PerProcess::new([const { OnceLock:
 
 impl Server {
     /// That of this process, if it is a manager's server.
-    #[cfg(feature = "authkey")]
-    pub(crate) fn current() -> Option<&'static Server> {
-        SERVER.get()
+    pub(crate) fn current() -> Result<&'static Server, Failure> {
+        SERVER.get().ok_or_else(|| "this process is no manager's server".into())
     }
 
     /// Whether the manager ends.
@@ -111,14 +111,33 @@ impl Server {
         thread::Builder::new().name(name).spawn(run).map(drop)
     }
 
-    /// Starts the thread of an object.
+    /// Starts the thread of an object, which is still to be made.
     pub(crate) fn serve(&'static self, requests: Receiver<Request>) -> io::Result<()> {
+        self.seat(requests, || State::Empty).map(drop)
+    }
+
+    /// Starts the thread of an object that is there, and becomes that thread's: its number.
+    pub(crate) fn serve_value<T: Send + 'static>(
+        &'static self,
+        requests: Receiver<Request>,
+        value: T,
+    ) -> io::Result<u64> {
+        self.seat(requests, || State::There(Object::new(value)))
+    }
+
+    fn seat(
+        &'static self,
+        requests: Receiver<Request>,
+        state: impl FnOnce() -> State + Send + 'static,
+    ) -> io::Result<u64> {
         let object = {
             let mut next = self.next.lock();
             *next += 1;
             *next - 1
         };
-        self.start(format!("object-{object}"), move || Seat::default().serve(object, requests, self))
+        let run = move || Seat { state: state(), ..Seat::default() }.serve(object, requests, self);
+        self.start(format!("object-{object}"), run)?;
+        Ok(object)
     }
 }
 
