@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::message::level::afresh;
-use mp_core::message::{Incoming, IntoOutcome, Message, PlainOutcome};
+use mp_core::message::{IntoOutcome, Message, PlainOutcome};
 use mp_core::mutex::Mutex;
 use mp_queue::{GetError, Sender, channel};
 use mp_spawn::{Closure, Lent, ProcessName, Raise, StateClosure};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::answer::{Answer, Body};
 use crate::caller::{Caller, send};
 use crate::error::{CallError, CallName};
-use crate::object::{Failure, MakeObject, NoThread, Task, read_whole, write_call};
+use crate::object::{Failure, MakeObject, NoThread, Task, write_call};
 use crate::request::{Late, Request};
 use crate::ring;
 use crate::server::Server;
@@ -203,11 +203,11 @@ impl<T: 'static> Proxy<T> {
                     let learn = Request::Learn { caller: caller.number(), code, task };
                     send(&link.requests, learn, link.server)?;
                 }
-                Ok(Request::Call { caller: caller.number(), code, body: Body::Out(body) })
+                Ok(Request::Call { caller: caller.number(), code, body })
             },
         )?;
         match answer {
-            Answer::Done(value) => read_value::<R::Value>(value.into_incoming()),
+            Answer::Done(value) => read_value::<R::Value>(value),
             other => Err(refused(other, self.link.server, call)),
         }
     }
@@ -404,8 +404,8 @@ fn answer(
     }
 }
 
-pub(crate) fn read_value<V: Message>(mut inc: Incoming) -> Result<V, CallError> {
-    read_whole::<V>(&mut inc).map_err(|error| {
+pub(crate) fn read_value<V: Message>(mut body: Body) -> Result<V, CallError> {
+    body.read::<V>().map_err(|error| {
         let why = error.to_string();
         match error {
             mp_core::Error::Undecodable(undecodable) => {

@@ -19,7 +19,7 @@
 //! | after that, until its answer is put | does what is asked; the answer is dropped with its channel |
 //! | with a proxy | the seat of its sender is swept: if it was the last, the thread finds the channel at its end |
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::mpsc;
@@ -28,14 +28,13 @@ use std::time::Duration;
 
 use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::message::Incoming;
 use mp_core::mutex::Mutex;
 use mp_core::user_code::{Apart, caught, drop_caught};
 use mp_queue::{GetError, Receiver, Sender};
 use mp_spawn::Raise;
 use serde::{Deserialize, Serialize};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Body};
 use crate::caller::is_of;
 use crate::object::{BadArguments, Failure, MakeObject, Object, Task};
 use crate::request::{Control, Late, Request};
@@ -221,7 +220,8 @@ enum State {
 #[derive(Default)]
 struct Seat {
     state: State,
-    callers: HashMap<u32, Known>,
+    /// Few, and often one: they are found by a glance.
+    callers: BTreeMap<u32, Known>,
     /// This process's among the members of the arena.
     slot: Option<u32>,
 }
@@ -283,7 +283,7 @@ impl Seat {
                 known.codes.push(task.read().map(|maker| maker.call(())));
             }
             Request::Call { caller, code, body } => {
-                let answer = self.call(caller, code, body.into_incoming());
+                let answer = self.call(caller, code, body);
                 self.answer(caller, answer);
             }
             Request::Free { caller } => {
@@ -298,7 +298,7 @@ impl Seat {
         }
     }
 
-    fn call(&self, caller: u32, code: u16, body: Incoming) -> Answer {
+    fn call(&self, caller: u32, code: u16, body: Body) -> Answer {
         let State::There(object) = &self.state else { return Answer::Freed };
         match self.callers.get(&caller).and_then(|known| known.codes.get(usize::from(code))) {
             Some(Ok(task)) => task.run(object, body),

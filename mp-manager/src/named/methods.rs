@@ -8,7 +8,7 @@ use mp_core::sent::ByteString;
 use mp_spawn::{Closure, StateClosure};
 use serde::{Deserialize, Serialize};
 
-use crate::object::{BadArguments, Failure, MakeObject, Object, Task, read_whole};
+use crate::object::{BadArguments, Failure, MakeObject, Object, Stays, Task, read_whole};
 use crate::proxy::{Proxy, to_object, try_to_object};
 
 /// What makes an object of the bytes of its arguments.
@@ -141,7 +141,11 @@ impl<T: 'static> Methods<T> {
         name: impl Into<String>,
         closure: StateClosure<T, A, R>,
     ) -> Self {
-        self.registered.methods.push(Method { name: name.into(), task: Task::bound(closure), object: None });
+        self.registered.methods.push(Method {
+            name: name.into(),
+            task: Task::bound(closure, Stays::Nowhere),
+            object: None,
+        });
         self
     }
 
@@ -204,7 +208,7 @@ impl<T: 'static> Methods<T> {
     ) -> Self {
         let object =
             ReturnedType { name: type_name.into(), type_name: std::any::type_name::<U>().to_string() };
-        let task = Task::bound_to_proxy(closure);
+        let task = Task::bound(closure, Stays::Here);
         self.registered.methods.push(Method { name: name.into(), task, object: Some(object) });
         self
     }

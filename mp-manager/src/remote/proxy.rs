@@ -151,7 +151,7 @@ impl RemoteProxy {
         let ask = Ask::Call { handle: held.number, method: method.to_string(), object: None };
         let reply = held.session.ask(Framed { head: ask, body }, self.timeout, &call)?;
         match reply.head {
-            Reply::Done => read_value(reply.body.into_incoming()),
+            Reply::Done => read_value(reply.body),
             other => Err(unexpected(other, &call)),
         }
     }

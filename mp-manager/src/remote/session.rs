@@ -258,7 +258,7 @@ impl Called {
     }
 
     /// Calls it, and waits for its result as long as its program does.
-    fn call(&self, args: Incoming, connection: &Connection) -> Result<Incoming, CallError> {
+    fn call(&self, args: Incoming, connection: &Connection) -> Result<Body, CallError> {
         let Handle { link, registered } = &self.handle;
         let Some(method) = registered.methods.get(self.method) else {
             return Err(CallError::NoSuchMethod {
@@ -281,14 +281,14 @@ impl Called {
             Ok(Request::Call { caller: caller.number(), code, body: Body::Out(body) })
         })?;
         match answer {
-            Answer::Done(value) => Ok(value.into_incoming()),
+            Answer::Done(value) => Ok(value),
             other => Err(refused(other, link.server, self.call.clone())),
         }
     }
 
     /// The reply with a value.
-    fn value(&self, value: Incoming) -> Result<Framed<Reply>, CallError> {
-        let body = plain(value).ok_or_else(|| CallError::Value {
+    fn value(&self, value: Body) -> Result<Framed<Reply>, CallError> {
+        let body = plain(value.into_incoming()).ok_or_else(|| CallError::Value {
             why: "a tensor, queue, lock or descriptor is in the memory of the manager's program, which another program does not \
                   have: return what is in it"
                 .into(),
@@ -298,7 +298,7 @@ impl Called {
     }
 
     /// The object that was returned.
-    fn object(self, value: Incoming) -> Result<Handle, CallError> {
+    fn object(self, value: Body) -> Result<Handle, CallError> {
         // Of which type it is, its method has said.
         let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
         if link.server != std::process::id()
