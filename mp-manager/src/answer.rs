@@ -7,8 +7,6 @@ use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, Undecodable
 use mp_reduce::MessagePack;
 use mp_spawn::Raise;
 
-use crate::object::read_whole;
-
 /// What is left of a message when its head is read, or what is to be written behind that.
 pub(crate) enum Body {
     Out(Outgoing),
@@ -122,6 +120,15 @@ impl Body {
             Body::Out(_) => Err(too_short()),
         }
     }
+}
+
+/// Reads the rest of a message as one value; an error has its type and bytes.
+pub(crate) fn read_whole<A: Message>(inc: &mut Incoming) -> mp_core::Result<A> {
+    let before = inc.whole().len() - inc.rest().len();
+    A::decode::<MessagePack>(inc).map_err(|error| {
+        let bytes = inc.whole().get(before..).unwrap_or_default();
+        Undecodable::of_message::<A>(error, bytes)
+    })
 }
 
 #[cold]

@@ -6,7 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use mp_core::message::level::afresh;
-use mp_core::message::{Incoming, IntoOutcome, Message, Outgoing, Undecodable, scope};
+use mp_core::message::{IntoOutcome, Message, Outgoing, Undecodable, scope};
 use mp_core::user_code::{Apart, drop_caught};
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Code, Home, Lent, Raise, StateClosure};
@@ -270,14 +270,5 @@ fn captured<'a, A: 'static, R: 'static>(
         Captured::Kept(kept.get_or_init(|| closure))
     } else {
         Captured::Own(Apart::new(closure))
-    })
-}
-
-/// Reads the rest of a message as one value; an error has its type and bytes.
-pub(crate) fn read_whole<A: Message>(inc: &mut Incoming) -> mp_core::Result<A> {
-    let before = inc.whole().len() - inc.rest().len();
-    A::decode::<MessagePack>(inc).map_err(|error| {
-        let bytes = inc.whole().get(before..).unwrap_or_default();
-        Undecodable::of_message::<A>(error, bytes)
     })
 }

@@ -81,9 +81,6 @@ pub(crate) struct Server {
     working: Mutex<Option<mpsc::Sender<()>>>,
     /// The number of the next object.
     next: Mutex<u64>,
-    /// What other programs find here.
-    #[cfg(feature = "authkey")]
-    pub(crate) named: crate::named::Named,
 }
 
 static SERVER: PerProcess<OnceLock<Server>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
@@ -148,8 +145,6 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
         stop: OnceLock::new(),
         working: Mutex::new(Some(working)),
         next: Mutex::new(0),
-        #[cfg(feature = "authkey")]
-        named: Default::default(),
     });
     // If its owner is gone, so is this process soon.
     _ = ready.send(std::process::id());

@@ -6,7 +6,9 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
-use common::{DEADLINE, Gate, Noisy, eventually, in_use, kill, made, manager, signal, take, threads};
+use common::{
+    DEADLINE, Gate, Noisy, eventually, in_use, kill, made, manager, signal, take, threads, threads_are,
+};
 use mp_manager::{CallError, Manager, Methods, Proxy, RemoteManager, RemoteProxy};
 use mp_queue::{ConnectError, Queue};
 use mp_spawn::{Process, closure, current_process};
@@ -115,6 +117,7 @@ fn get_and_the_names_wait_as_long_as_their_handle_does() {
     served.manager.publish("four", &object).unwrap();
     assert_eq!(value(&served.remote.get("four").unwrap()), 4);
     signal(served.manager.server_pid(), Signal::STOP);
+    eventually("it is stopped", || threads_are(served.manager.server_pid(), 'T'));
     let hasty = served.remote.clone().with_timeout(Duration::from_millis(20));
     let of = |error: CallError| match error {
         CallError::TimedOut { call, address: Some(address), .. } => {

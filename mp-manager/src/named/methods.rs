@@ -8,7 +8,8 @@ use mp_core::sent::ByteString;
 use mp_spawn::{Closure, StateClosure};
 use serde::{Deserialize, Serialize};
 
-use crate::object::{BadArguments, Failure, MakeObject, Object, Stays, Task, read_whole};
+use crate::answer::read_whole;
+use crate::object::{BadArguments, Failure, MakeObject, Object, Stays, Task};
 use crate::proxy::{Proxy, to_object, try_to_object};
 
 /// What makes an object of the bytes of its arguments.

@@ -5,14 +5,16 @@ pub(crate) mod methods;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
 use crate::error::CallError;
 use crate::named::methods::Registered;
 use crate::object::Failure;
 use crate::proxy::Link;
+use crate::server::Server;
 
 /// What other programs find in a server.
 #[derive(Default)]
@@ -100,7 +102,15 @@ impl Session {
     }
 }
 
+static NAMED: PerProcess<OnceLock<Named>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
 impl Named {
+    /// That of the server that this process is.
+    pub(crate) fn here() -> Result<&'static Named, Failure> {
+        Server::current()?;
+        Ok(NAMED.get_or_init(Named::default))
+    }
+
     pub(crate) fn register(&self, registered: Registered) -> Result<(), Failure> {
         let names = registered.method_names();
         if let Some(twice) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {

@@ -11,12 +11,19 @@ use crate::answer::{Answer, Body};
 use crate::caller::send;
 use crate::error::{CallError, CallName};
 use crate::named::methods::{Constructor, Registered};
-use crate::named::{Handle, NoHandle, Session};
+use crate::named::{Handle, Named, NoHandle, Session};
 use crate::object::MakeObject;
 use crate::proxy::{Link, Proxy, read_value, refused};
 use crate::remote::wire::{Ask, Framed, Names, Reply, VERSION};
 use crate::request::{Late, Request};
 use crate::server::{LOOK, Server};
+
+/// The server that this process is, and what other programs find in it.
+#[derive(Clone, Copy)]
+pub(super) struct Here {
+    pub(super) server: &'static Server,
+    pub(super) named: &'static Named,
+}
 
 /// What a connection is for.
 enum Purpose {
@@ -39,15 +46,16 @@ impl From<CallError> for Unmet {
 }
 
 /// Serves one connection until its program closes it, or the manager ends.
-pub(super) fn serve(connection: &Connection, server: &'static Server) {
+pub(super) fn serve(connection: &Connection, here: Here) {
     let mut purpose = Purpose::Unknown;
-    converse(connection, server, &mut purpose);
+    converse(connection, here, &mut purpose);
     if let Purpose::Keeps(session) = purpose {
         session.end();
     }
 }
 
-fn converse(connection: &Connection, server: &'static Server, purpose: &mut Purpose) {
+fn converse(connection: &Connection, here: Here, purpose: &mut Purpose) {
+    let server = here.server;
     while !server.stops() {
         let asked = match connection.recv_timeout::<Framed<Ask>>(LOOK) {
             Ok(asked) => asked,
@@ -59,7 +67,7 @@ fn converse(connection: &Connection, server: &'static Server, purpose: &mut Purp
             Err(_) => return,
         };
         let asked_for = asked.head.handle();
-        let framed = match purpose.meet(asked, connection, server) {
+        let framed = match purpose.meet(asked, connection, here) {
             Ok(None) => continue,
             Ok(Some(framed)) => framed,
             Err(Unmet::Failed(error)) => Framed::bare(Reply::Failed(error)),
@@ -109,12 +117,12 @@ impl Purpose {
         &mut self,
         asked: Framed<Ask>,
         connection: &Connection,
-        server: &'static Server,
+        here: Here,
     ) -> Result<Option<Framed<Reply>>, Unmet> {
         let Framed { head, body } = asked;
         match (&*self, head) {
             (Purpose::Unknown, Ask::Open { version: VERSION }) => {
-                let session = server.named.open();
+                let session = here.named.open();
                 let opened = Reply::Opened { session: session.number, server: std::process::id() };
                 *self = Purpose::Keeps(session);
                 Ok(Some(Framed::bare(opened)))
@@ -125,13 +133,13 @@ impl Purpose {
             }
             (Purpose::Unknown, Ask::Join { session }) => {
                 let ended = || Unmet::Refused(format!("there is no session {session}"));
-                *self = Purpose::Calls(server.named.session(session).ok_or_else(ended)?);
+                *self = Purpose::Calls(here.named.session(session).ok_or_else(ended)?);
                 Ok(Some(Framed::bare(Reply::Joined)))
             }
             (_, head) => {
                 let out_of_order = || Unmet::Refused("it is not of a session that goes on".into());
                 let session = self.session().ok_or_else(out_of_order)?;
-                session.meet(head, body.into_incoming(), connection, server)
+                session.meet(head, body.into_incoming(), connection, here)
             }
         }
     }
@@ -143,9 +151,9 @@ impl Session {
         asked: Ask,
         args: Incoming,
         connection: &Connection,
-        server: &'static Server,
+        here: Here,
     ) -> Result<Option<Framed<Reply>>, Unmet> {
-        let named = &server.named;
+        let Here { server, named } = here;
         let framed = match asked {
             Ask::Open { .. } | Ask::Join { .. } => {
                 return Err(Unmet::Refused("the connection is of a session already".into()));
@@ -174,7 +182,7 @@ impl Session {
                 held(self.hold(handle, other.and_then(|other| other.handle(of)).ok_or_else(none)?))?
             }
             Ask::Call { handle, method, object } => {
-                let called = Called::new(&self.held(handle)?, method, object.is_some(), server)?;
+                let called = Called::new(&self.held(handle)?, method, object.is_some(), named)?;
                 let value = called.call(args, connection)?;
                 match object {
                     None => called.value(value)?,
@@ -238,14 +246,14 @@ struct Called {
 }
 
 impl Called {
-    fn new(handle: &Handle, method: String, to_object: bool, server: &Server) -> Result<Called, CallError> {
+    fn new(handle: &Handle, method: String, to_object: bool, named: &Named) -> Result<Called, CallError> {
         let (registered, call) = (&handle.registered, CallName::here(method, handle.registered.name.clone()));
         let found = registered.methods.iter().enumerate().find(|(_, method)| method.name == call.closure);
         let Some((method, found)) = found else {
             return Err(CallError::NoSuchMethod { call, known: registered.method_names() });
         };
         let returned = match (&found.object, to_object) {
-            (Some(object), true) => Some(server.named.registered(&object.name)?),
+            (Some(object), true) => Some(named.registered(&object.name)?),
             (None, false) => None,
             (Some(_), false) => {
                 return Err(unlike(
