@@ -286,3 +286,18 @@ fn a_manager_is_made_in_a_child_and_used_in_its_children() {
     assert!(child.wait_timeout(DEADLINE), "{child:?}");
     assert_eq!(child.join().unwrap(), 2);
 }
+
+#[test]
+fn what_a_closure_captures_is_that_of_each_call() {
+    let manager = manager();
+    let all = made(&manager, closure!([] || Vec::<String>::new()));
+    for word in ["a", "b", "a longer one, which is no short message any more"] {
+        let word = word.to_string();
+        all.call(closure!([word] |all: &mut Vec<String>| all.push(word.clone()))).unwrap();
+    }
+    for _ in 0..2 {
+        all.call(closure!([] |all: &mut Vec<String>| all.push("none".into()))).unwrap();
+    }
+    let all = all.call(closure!([] |all: &mut Vec<String>| all.clone())).unwrap();
+    assert_eq!(all, ["a", "b", "a longer one, which is no short message any more", "none", "none"]);
+}

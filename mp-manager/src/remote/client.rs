@@ -40,7 +40,7 @@ use crate::remote::wire::{Ask, Framed, Names, Reply};
 /// Arguments and results travel as bytes, over a socket: numbers, strings, collections, structs with serde. Both programs name a
 /// method's types on their own; if what one has sent can't be read as what the other one names, that is [`CallError::Arguments`] or
 /// [`CallError::Value`]. A tensor, queue or lock is in the memory of one program, and is refused: for these, a
-/// [`Connection`] can [invite](mp_queue::Connection::invite) another program.
+/// [`Connection`](mp_queue::Connection) can [invite](mp_queue::Connection::invite) another program.
 ///
 /// It can be cloned, and threads may use it at once. What it has made or found there is freed when its last handle is gone, here and
 /// there: also when this process dies. A forked copy of this process can't use it.

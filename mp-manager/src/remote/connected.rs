@@ -190,8 +190,9 @@ fn opened(
         None => connection.send(open),
     };
     match sent {
-        Ok(()) => {}
-        Err(PutError::Disconnected(_)) => return Err(ConnectError::Gone.into()),
+        // What it has said before it went says what it was.
+        Ok(()) | Err(PutError::Disconnected(_)) => {}
+        Err(PutError::Full(_)) => return Err(ConnectError::TimedOut(TIME_LIMIT).into()),
         Err(error) => return Err(strange(error.to_string())),
     }
     let reply = match until {
@@ -230,6 +231,7 @@ impl Session {
     ) -> Result<Framed<Reply>, CallError> {
         self.not_a_copy()?;
         self.tell(None);
+        let timeout = timeout.filter(|_| !mp_core::mutant!("manager.remote.time-out-ignored"));
         let limit = Limit::new(call, timeout, self.server, &self.address);
         let idle = self.idle.lock().pop();
         let connection = match idle {

@@ -233,8 +233,8 @@ impl RemoteProxy {
         let Share { server, address, .. } = &*self.share;
         let limit = Limit::new(call, self.timeout, *server, address);
         let options = match &self.options {
-            Some(options) => options.clone(),
-            None => SocketOptions::new().authkey_of_family()?,
+            Some(options) if !mp_core::mutant!("manager.remote.given-key-ignored") => options.clone(),
+            _ => SocketOptions::new().authkey_of_family()?,
         };
         let session = Session::open(options, address.clone(), limit.until);
         let session = Arc::new(session.map_err(|error| limit.not_open(error))?);

@@ -27,6 +27,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-manager/lifetimes", ""),
             ("mp-manager/deaths", ""),
             ("mp-manager/objects", ""),
+            ("mp-manager/answers", ""),
             ("mp-manager/remote", ""),
             ("mp-manager/remote_objects", ""),
             ("mp-manager/limits", ""),
