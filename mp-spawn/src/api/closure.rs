@@ -506,6 +506,8 @@ mod tests {
         let bytes = rmp_serde::to_vec(&added(0).code()).unwrap();
         let code: Code<u32, u32> = rmp_serde::from_slice(&bytes).unwrap();
         assert_eq!(code.id(), added(1).code().id());
+        assert!(!added(0).captures().unwrap().is_empty());
+        assert!(closure!([] |x: u32| x).captures().unwrap().is_empty(), "what captures nothing, and only that");
         let two = added(2).captures().unwrap();
         assert_eq!(code.capturing(&two).unwrap().call(40), 42);
         assert!(rmp_serde::from_slice::<Code<u8, u8>>(&bytes).is_err(), "other types");
@@ -561,7 +563,8 @@ mod tests {
 
     #[test]
     fn a_tampered_reference_is_refused() {
-        let closure = closure!([] |x: u8| x);
+        let one = 1_u8;
+        let closure = closure!([one] |x: u8| x + one);
         let code = closure.0.code().reference().unwrap();
         let moved = |by| {
             let bytes = rmp_serde::to_vec(&(code.moved(by), Bytes(Vec::new()))).unwrap();
