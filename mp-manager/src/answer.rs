@@ -76,6 +76,7 @@ impl Body {
         Body::In(std::mem::take(inc))
     }
 
+    #[cfg(feature = "authkey")]
     pub(crate) fn into_incoming(self) -> Incoming {
         match self {
             Body::In(inc) => inc,

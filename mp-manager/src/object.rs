@@ -5,8 +5,10 @@ use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::rc::Rc;
 
+#[cfg(feature = "authkey")]
+use mp_core::message::Outgoing;
 use mp_core::message::level::afresh;
-use mp_core::message::{IntoOutcome, Message, Outgoing, Undecodable, scope};
+use mp_core::message::{IntoOutcome, Message, Undecodable, scope};
 use mp_core::user_code::{Apart, drop_caught};
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Code, Home, Lent, Raise, StateClosure};
