@@ -1,19 +1,73 @@
 //! What an object answers, and what both kinds of messages are made of: see [`request`](crate::request).
 
+use std::cell::Cell;
+
 use mp_core::Error;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, Undecodable};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, Undecodable, scope};
+use mp_reduce::MessagePack;
 use mp_spawn::Raise;
 
 /// What is left of a message when its head is read, or what is to be written behind that.
 pub(crate) enum Body {
     Out(Outgoing),
     In(Incoming),
+    /// Bytes to which nothing is attached, sent or received.
+    Short(Short),
+}
+
+/// A few bytes, which need no memory of their own.
+pub(crate) struct Short {
+    bytes: [u8; Short::MOST],
+    at: u8,
+    end: u8,
+}
+
+impl Short {
+    const MOST: usize = 30;
+
+    fn new(from: &[u8]) -> Option<Short> {
+        let mut bytes = [0; Short::MOST];
+        bytes.get_mut(..from.len())?.copy_from_slice(from);
+        Some(Short { bytes, at: 0, end: from.len() as u8 })
+    }
+
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(usize::from(self.at)..usize::from(self.end)).unwrap_or_default()
+    }
+}
+
+thread_local! {
+    /// The buffers of this thread's last short message, for the next one.
+    static SPARE: Cell<Option<Outgoing>> = const { Cell::new(None) };
+}
+
+/// A message to be written, which becomes a [`Body`].
+pub(crate) fn blank() -> Outgoing {
+    SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()
 }
 
 impl Body {
+    /// What was written into a [`blank`].
+    pub(crate) fn of(mut out: Outgoing) -> Body {
+        let Some(short) = out.plain().and_then(Short::new) else { return Body::Out(out) };
+        if out.reuse() {
+            _ = SPARE.try_with(|spare| spare.set(Some(out)));
+        }
+        Body::Short(short)
+    }
+
+    /// What was received, if it is short.
+    pub(crate) fn short(bytes: &[u8]) -> Option<Body> {
+        Short::new(bytes).map(Body::Short)
+    }
+
     pub(crate) fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
             Body::Out(body) => out.append(std::mem::take(body)),
+            Body::Short(short) => {
+                out.bytes().extend_from_slice(short.rest());
+                Ok(())
+            }
             Body::In(_) => Err(received()),
         }
     }
@@ -22,12 +76,60 @@ impl Body {
         Body::In(std::mem::take(inc))
     }
 
+    #[cfg(feature = "authkey")]
     pub(crate) fn into_incoming(self) -> Incoming {
         match self {
             Body::In(inc) => inc,
             Body::Out(out) => out.into_incoming(),
+            Body::Short(short) => Incoming::from_plain(short.rest().to_vec()),
         }
     }
+
+    /// The bytes that were not read yet.
+    pub(crate) fn unread(&self) -> &[u8] {
+        match self {
+            Body::In(inc) => inc.rest(),
+            Body::Short(short) => short.rest(),
+            Body::Out(_) => &[],
+        }
+    }
+
+    /// Notes that bytes were read, of which there are that many.
+    pub(crate) fn advance(&mut self, n: usize) {
+        match self {
+            Body::In(inc) => inc.advance(n),
+            Body::Short(short) => short.at = (usize::from(short.at) + n).min(usize::from(short.end)) as u8,
+            Body::Out(_) => {}
+        }
+    }
+
+    /// Calls `f` with the bytes that were not read yet, while serde values can take what is attached.
+    pub(crate) fn with_unread<R>(&mut self, f: impl FnOnce(&[u8]) -> R) -> mp_core::Result<R> {
+        match self {
+            Body::In(inc) => scope::with_incoming(inc, f),
+            Body::Short(short) => Ok(scope::with_nothing(|| f(short.rest()))),
+            Body::Out(_) => Err(too_short()),
+        }
+    }
+
+    /// Reads the rest as one value; an error has its type and bytes.
+    pub(crate) fn read<V: Message>(&mut self) -> mp_core::Result<V> {
+        match self {
+            Body::In(inc) => read_whole(inc),
+            Body::Short(short) => V::decode_plain::<MessagePack>(short.rest())
+                .map_err(|error| Undecodable::of_message::<V>(error, short.rest())),
+            Body::Out(_) => Err(too_short()),
+        }
+    }
+}
+
+/// Reads the rest of a message as one value; an error has its type and bytes.
+pub(crate) fn read_whole<A: Message>(inc: &mut Incoming) -> mp_core::Result<A> {
+    let before = inc.whole().len() - inc.rest().len();
+    A::decode::<MessagePack>(inc).map_err(|error| {
+        let bytes = inc.whole().get(before..).unwrap_or_default();
+        Undecodable::of_message::<A>(error, bytes)
+    })
 }
 
 #[cold]
@@ -118,6 +220,15 @@ impl Message for Answer {
 
     fn take_back(&mut self, _: &mut Returned) {
         // An answer whose caller is gone is dropped, with what has moved into it.
+    }
+
+    fn decode_plain<C: Codec>(bytes: &[u8]) -> mp_core::Result<Self> {
+        if let Some((&DONE, rest)) = bytes.split_first()
+            && let Some(body) = Body::short(rest)
+        {
+            return Ok(Answer::Done(body));
+        }
+        Self::decode::<C>(&mut Incoming::from_plain(bytes.to_vec()))
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mp_core::INTERRUPTED;
 use mp_core::message::Undecodable;
 use mp_core::sent;
-use mp_queue::ConnectError;
+use mp_queue::{Address, ConnectError};
 use mp_spawn::{ProcessRaised, SpawnError};
 use serde::{Deserialize, Serialize};
 
@@ -109,6 +109,8 @@ pub enum CallError {
         timeout: Duration,
         /// The process id of the server.
         server: u32,
+        /// Where it listens, if it is the server of [another program](crate::RemoteManager).
+        address: Option<Box<Address>>,
     },
     /// The object was freed by [`Proxy::free`](crate::Proxy::free).
     Freed {
@@ -177,6 +179,8 @@ pub enum CallError {
         #[serde(with = "sent::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
     },
+    /// There is no connection to the server of [another program](crate::RemoteProxy#sent-to-other-processes): why.
+    Connect(Box<ConnectError>),
     /// The server has no thread for another object.
     NoThread {
         /// Why.
@@ -225,11 +229,16 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CallError::Raised(raised) => raised.fmt(f),
-            CallError::TimedOut { call, timeout, server } => write!(
-                f,
-                "{call} had no answer within {timeout:?}: it, or one before it, still runs in the manager's server (pid {server}), \
-                 or that is stopped; it is not taken back"
-            ),
+            CallError::TimedOut { call, timeout, server, address } => {
+                write!(
+                    f,
+                    "{call} had no answer within {timeout:?}: it, or one before it, still runs in the manager's server (pid {server}"
+                )?;
+                if let Some(address) = address {
+                    write!(f, " at {address}")?;
+                }
+                f.write_str("), or that is stopped; it is not taken back")
+            }
             CallError::Freed { call } => write!(f, "{call} came after the object was freed (Proxy::free)"),
             CallError::ServerGone { server } => write!(
                 f,
@@ -271,6 +280,7 @@ impl fmt::Display for CallError {
             CallError::Value { why, undecodable: Some(_) } => {
                 write!(f, "what the call returned can't be received: {why}")
             }
+            CallError::Connect(error) => write!(f, "no connection to the manager's server: {error}"),
             CallError::NoThread { why } => {
                 write!(
                     f,
@@ -301,6 +311,7 @@ impl std::error::Error for CallError {
                 undecodable.as_ref().map(|undecodable| &**undecodable as _)
             }
             CallError::Failed(error) => std::error::Error::source(error),
+            CallError::Connect(error) => Some(&**error),
             _ => None,
         }
     }

@@ -73,7 +73,9 @@ pub use ready::list::List;
 pub use ready::namespace::Attributes;
 pub use ready::namespace::Namespace;
 #[cfg(feature = "authkey")]
-pub use remote::client::{RemoteManager, RemoteProxy};
+pub use remote::client::RemoteManager;
+#[cfg(feature = "authkey")]
+pub use remote::proxy::RemoteProxy;
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

@@ -1,17 +1,21 @@
 //! An object as the server has it, and closures that are called with it.
 
 use std::any::{Any, type_name};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::rc::Rc;
 
+#[cfg(feature = "authkey")]
+use mp_core::message::Outgoing;
 use mp_core::message::level::afresh;
-use mp_core::message::{Incoming, IntoOutcome, Message, Outgoing, Undecodable, scope};
+use mp_core::message::{IntoOutcome, Message, Undecodable, scope};
 use mp_core::user_code::{Apart, drop_caught};
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Code, Home, Lent, Raise, StateClosure};
 
-use crate::answer::{Answer, Body, too_short};
+use serde::{Deserialize, Serialize};
+
+use crate::answer::{Answer, Body, blank, too_short};
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -29,6 +33,18 @@ impl fmt::Display for BadArguments {
 }
 
 impl std::error::Error for BadArguments {}
+
+/// Why an object was not made: there is no thread for it.
+#[derive(Debug)]
+pub(crate) struct NoThread(pub(crate) std::io::Error);
+
+impl fmt::Display for NoThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for NoThread {}
 
 /// The code of a closure that is called with an object, `&mut T`, and arguments.
 pub(crate) type CallCode<T, A, R> = Code<(Lent<T>, A), (Lent<T>, R)>;
@@ -56,7 +72,7 @@ impl fmt::Debug for Object {
 /// A closure with its types forgotten: reads its arguments, and what it captures unless it has that; calls it, and writes its result.
 pub(crate) struct Task(Box<Run>);
 
-type Run = dyn Fn(&Object, Incoming) -> Answer;
+type Run = dyn Fn(&Object, Body) -> Answer;
 
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,9 +86,9 @@ impl Task {
         code: CallCode<T, A, R>,
     ) -> Closure<(), Task> {
         Closure::from_parts((code, ()), |(code, ()): &(CallCode<T, A, R>, ()), (): ()| {
-            let code = *code;
+            let (code, kept) = (*code, OnceCell::new());
             Task(Box::new(move |object, body| {
-                run(object, body, Outgoing::default(), |inc| captured(code, inc))
+                run(object, body, Stays::Here, |body| captured(code, &kept, body))
             }))
         })
     }
@@ -81,17 +97,47 @@ impl Task {
     #[cfg(feature = "authkey")]
     pub(crate) fn bound<T: 'static, A: Message, R: IntoOutcome>(
         closure: StateClosure<T, A, R>,
+        stays: Stays,
     ) -> Closure<(), Task> {
-        Closure::from_parts((closure, ()), |(closure, ()): &(StateClosure<T, A, R>, ()), (): ()| {
-            let closure = closure.clone();
-            Task(Box::new(move |object, body| {
-                run(object, body, Outgoing::in_band(), |_| Ok(closure.clone()))
-            }))
-        })
+        let captures = (closure, (stays, ()));
+        Closure::from_parts(
+            captures,
+            |(closure, (stays, ())): &(StateClosure<T, A, R>, (Stays, ())), (): ()| {
+                let (closure, stays) = (closure.clone(), *stays);
+                Task(Box::new(move |object, body| run(object, body, stays, |_| Ok(Captured::Kept(&closure)))))
+            },
+        )
     }
 
-    pub(crate) fn run(&self, object: &Object, body: Incoming) -> Answer {
+    pub(crate) fn run(&self, object: &Object, body: Body) -> Answer {
         (self.0)(object, body)
+    }
+}
+
+/// Where the result of a call goes.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum Stays {
+    /// To a process that has the same memory.
+    Here,
+    /// To another program.
+    #[cfg(feature = "authkey")]
+    Nowhere,
+}
+
+/// A closure with what it captures.
+enum Captured<'a, A, R> {
+    /// That of each call.
+    Kept(&'a Closure<A, R>),
+    /// That of one call, which drops it.
+    Own(Apart<Closure<A, R>>),
+}
+
+impl<A, R> Captured<'_, A, R> {
+    fn get(&self) -> Option<&Closure<A, R>> {
+        match self {
+            Captured::Kept(closure) => Some(closure),
+            Captured::Own(closure) => closure.get(),
+        }
     }
 }
 
@@ -99,8 +145,8 @@ impl Task {
 pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
     closure: &StateClosure<T, A, R>,
     args: &mut A,
-) -> mp_core::Result<Outgoing> {
-    let mut out = Outgoing::default();
+) -> mp_core::Result<Body> {
+    let mut out = blank();
     scope::with_outgoing(&mut out, |bytes| {
         let captures = closure.captures()?;
         match u8::try_from(captures.len()) {
@@ -114,7 +160,7 @@ pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
         Ok::<_, mp_core::Error>(())
     })??;
     args.encode::<MessagePack>(&mut out)?;
-    Ok(out)
+    Ok(Body::of(out))
 }
 
 /// Writes the arguments of a call by themselves, for another program, which has none of this one's memory.
@@ -143,23 +189,31 @@ enum Reached {
     Written,
 }
 
-fn run<T: 'static, A: Message, R: IntoOutcome>(
+fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
     object: &Object,
-    mut inc: Incoming,
-    mut out: Outgoing,
-    closure: impl FnOnce(&mut Incoming) -> mp_core::Result<StateClosure<T, A, R>>,
+    mut body: Body,
+    stays: Stays,
+    closure: impl FnOnce(&mut Body) -> mp_core::Result<Captured<'a, (Lent<T>, A), (Lent<T>, R)>>,
 ) -> Answer {
     let Some(home) = object.home.downcast_ref::<Home<T>>() else {
         return Answer::WrongType(object.type_name.into());
+    };
+    let mut out = match stays {
+        Stays::Here => blank(),
+        #[cfg(feature = "authkey")]
+        Stays::Nowhere => Outgoing::in_band(),
     };
     let mut reached = Reached::Nothing;
     // Out here it is dropped by itself, whatever panics.
     let mut result = None;
     let ran = Raise::catch(|| {
-        let closure = Apart::new(closure(&mut inc).map_err(|error| Answer::Unreadable(error.to_string()))?);
-        let args = arguments::<A>(&mut inc)?;
+        let closure = closure(&mut body).map_err(|error| Answer::Unreadable(error.to_string()))?;
+        let args = body.read::<A>().map_err(|error| match error {
+            mp_core::Error::Undecodable(arguments) => Answer::Undecodable(arguments),
+            other => Answer::Unreadable(other.to_string()),
+        })?;
         // What is attached and not in the arguments is dropped here, and not kept while they are used.
-        drop(std::mem::take(&mut inc));
+        drop(body);
         let (Some(lent), Some(closure)) = (Lent::from_home(home), closure.get()) else {
             return Err(Answer::Freed);
         };
@@ -167,7 +221,12 @@ fn run<T: 'static, A: Message, R: IntoOutcome>(
         drop(lent);
         let value = match returned.into_result() {
             Ok(value) => result.insert(value),
-            Err(error) => return Err(Answer::Raised(Raise::error(&*error))),
+            Err(error) => {
+                return Err(match error.downcast::<NoThread>() {
+                    Ok(no_thread) => Answer::NoThread(no_thread.to_string()),
+                    Err(error) => Answer::Raised(Raise::error(&*error)),
+                });
+            }
         };
         reached = Reached::Result;
         afresh(|| value.encode::<MessagePack>(&mut out))
@@ -177,7 +236,11 @@ fn run<T: 'static, A: Message, R: IntoOutcome>(
     });
     drop_caught(result);
     match (ran, reached) {
-        (Ok(Ok(())), _) | (Err(_), Reached::Written) => Answer::Done(Body::Out(out)),
+        (Ok(Ok(())), _) | (Err(_), Reached::Written) => Answer::Done(match stays {
+            Stays::Here => Body::of(out),
+            #[cfg(feature = "authkey")]
+            Stays::Nowhere => Body::Out(out),
+        }),
         (Ok(Err(answer)), _) => answer,
         (Err(raise), Reached::Result) => {
             Answer::Unsendable(format!("its `Serialize` panicked: {}", raise.message()))
@@ -186,30 +249,28 @@ fn run<T: 'static, A: Message, R: IntoOutcome>(
     }
 }
 
-fn captured<A: 'static, R: 'static>(code: Code<A, R>, inc: &mut Incoming) -> mp_core::Result<Closure<A, R>> {
-    let [short, rest @ ..] = inc.rest() else { return Err(too_short()) };
+/// The closure of a call. One that captures nothing is made once, and `kept`.
+fn captured<'a, A: 'static, R: 'static>(
+    code: Code<A, R>,
+    kept: &'a OnceCell<Closure<A, R>>,
+    body: &mut Body,
+) -> mp_core::Result<Captured<'a, A, R>> {
+    let [short, rest @ ..] = body.unread() else { return Err(too_short()) };
     let (len, at) = match *short {
         LONG => (u64::from_le_bytes(*rest.first_chunk().ok_or_else(too_short)?) as usize, 9),
         short => (usize::from(short), 1),
     };
-    inc.advance(at);
-    let closure = scope::with_incoming(inc, |rest| code.capturing(rest.get(..len).ok_or_else(too_short)?))??;
-    inc.advance(len);
-    Ok(closure)
-}
-
-fn arguments<A: Message>(inc: &mut Incoming) -> Result<A, Answer> {
-    read_whole::<A>(inc).map_err(|error| match error {
-        mp_core::Error::Undecodable(arguments) => Answer::Undecodable(arguments),
-        other => Answer::Unreadable(other.to_string()),
-    })
-}
-
-/// Reads the rest of a message as one value; an error has its type and bytes.
-pub(crate) fn read_whole<A: Message>(inc: &mut Incoming) -> mp_core::Result<A> {
-    let before = inc.whole().len() - inc.rest().len();
-    A::decode::<MessagePack>(inc).map_err(|error| {
-        let bytes = inc.whole().get(before..).unwrap_or_default();
-        Undecodable::of_message::<A>(error, bytes)
+    body.advance(at);
+    if len == 0
+        && let Some(kept) = kept.get()
+    {
+        return Ok(Captured::Kept(kept));
+    }
+    let closure = body.with_unread(|rest| code.capturing(rest.get(..len).ok_or_else(too_short)?))??;
+    body.advance(len);
+    Ok(if len == 0 || mp_core::mutant!("manager.call.captures-kept") {
+        Captured::Kept(kept.get_or_init(|| closure))
+    } else {
+        Captured::Own(Apart::new(closure))
     })
 }

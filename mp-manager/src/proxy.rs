@@ -7,18 +7,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::message::level::afresh;
-use mp_core::message::{Incoming, IntoOutcome, Message, PlainOutcome};
+use mp_core::message::{IntoOutcome, Message, PlainOutcome};
 use mp_core::mutex::Mutex;
-use mp_queue::{GetError, Sender};
-use mp_spawn::{Closure, ProcessName, Raise, StateClosure};
+use mp_queue::{GetError, Sender, channel};
+use mp_spawn::{Closure, Lent, ProcessName, Raise, StateClosure};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::answer::{Answer, Body};
 use crate::caller::{Caller, send};
 use crate::error::{CallError, CallName};
-use crate::object::{MakeObject, Task, read_whole, write_call};
+use crate::object::{Failure, MakeObject, NoThread, Task, write_call};
 use crate::request::{Late, Request};
 use crate::ring;
+use crate::server::Server;
 
 /// How long a wait lasts at most before it looks whether the server has died with what was sent to it.
 const LOOK: Duration = Duration::from_millis(100);
@@ -124,7 +125,61 @@ impl<T: 'static> Proxy<T> {
         closure: StateClosure<T, A, R>,
         args: A,
     ) -> Result<R::Value, CallError> {
+        self.call_as(CallName::here(closure.name(), type_name::<T>()), closure, args)
+    }
+
+    /// Calls a closure with the object and arguments (none are `()`), and makes what it returns an object of the same server. The value
+    /// stays there: it needs not be a message, and moves to a thread of its own.
+    ///
+    /// ```
+    /// # use mp_manager::{Manager, Proxy};
+    /// # use mp_spawn::closure;
+    /// # let manager = Manager::start()?;
+    /// let lines = manager.create(|| vec!["a", "b", "c"])?;
+    /// let open = closure!([] |lines: &mut Vec<&'static str>, from: usize| lines.split_off(from).into_iter());
+    /// let cursor: Proxy<std::vec::IntoIter<&str>> = lines.call_to_object(open, 1)?;
+    /// let next = || cursor.call(closure!([] |lines: &mut std::vec::IntoIter<&'static str>| lines.next().map(String::from)));
+    /// assert_eq!([next()?, next()?, next()?], [Some("b".into()), Some("c".into()), None]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// It is an object as any other: freed when its last proxy is gone, called beside this one, and not by way of it. If this call
+    /// has no answer in time, or this process is killed before it has the proxy, the new object is freed at once. Its proxy waits as long as
+    /// this one does.
+    ///
+    /// # Errors
+    /// [`CallError::NoThread`]; else see the table at [`CallError`].
+    #[doc(alias = "method_to_typeid")]
+    #[track_caller]
+    pub fn call_to_object<A: Message, U: Send + 'static>(
+        &self,
+        closure: StateClosure<T, A, U>,
+        args: A,
+    ) -> Result<Proxy<U>, CallError> {
         let call = CallName::here(closure.name(), type_name::<T>());
+        self.call_as(call, to_object(closure), args).map(|made| Proxy { timeout: self.timeout, ..made })
+    }
+
+    /// The same, with a closure that may fail: its error is [`CallError::Raised`], and there is no new object.
+    ///
+    /// # Errors
+    /// Those of [`call_to_object`](Self::call_to_object).
+    #[track_caller]
+    pub fn try_call_to_object<A: Message, U: Send + 'static, E: Into<Failure> + 'static>(
+        &self,
+        closure: StateClosure<T, A, Result<U, E>>,
+        args: A,
+    ) -> Result<Proxy<U>, CallError> {
+        let call = CallName::here(closure.name(), type_name::<T>());
+        self.call_as(call, try_to_object(closure), args).map(|made| Proxy { timeout: self.timeout, ..made })
+    }
+
+    fn call_as<A: Message, R: IntoOutcome>(
+        &self,
+        call: CallName,
+        closure: StateClosure<T, A, R>,
+        args: A,
+    ) -> Result<R::Value, CallError> {
         let mut args = args;
         let body = match Raise::catch(|| afresh(|| write_call(&closure, &mut args))) {
             Ok(Ok(body)) => body,
@@ -148,11 +203,11 @@ impl<T: 'static> Proxy<T> {
                     let learn = Request::Learn { caller: caller.number(), code, task };
                     send(&link.requests, learn, link.server)?;
                 }
-                Ok(Request::Call { caller: caller.number(), code, body: Body::Out(body) })
+                Ok(Request::Call { caller: caller.number(), code, body })
             },
         )?;
         match answer {
-            Answer::Done(value) => read_value::<R::Value>(value.into_incoming()),
+            Answer::Done(value) => read_value::<R::Value>(value),
             other => Err(refused(other, self.link.server, call)),
         }
     }
@@ -214,6 +269,44 @@ impl<T: 'static> Proxy<T> {
     pub fn is_same_object(&self, other: &Proxy<T>) -> bool {
         (self.link.server, self.link.object) == (other.link.server, other.link.object)
     }
+}
+
+/// A closure whose result becomes an object of the server in which it is called.
+pub(crate) fn to_object<T: 'static, A: Message, U: Send + 'static>(
+    closure: StateClosure<T, A, U>,
+) -> StateClosure<T, A, Result<Proxy<U>, Failure>> {
+    Closure::from_parts(
+        (closure, ()),
+        |(closure, ()): &(StateClosure<T, A, U>, ()), (lent, args): (Lent<T>, A)| {
+            let (lent, value) = closure.call((lent, args));
+            (lent, served(value))
+        },
+    )
+}
+
+/// The same, unless it fails.
+pub(crate) fn try_to_object<T: 'static, A: Message, U: Send + 'static, E: Into<Failure> + 'static>(
+    closure: StateClosure<T, A, Result<U, E>>,
+) -> StateClosure<T, A, Result<Proxy<U>, Failure>> {
+    Closure::from_parts(
+        (closure, ()),
+        |(closure, ()): &(StateClosure<T, A, Result<U, E>>, ()), (lent, args): (Lent<T>, A)| {
+            let (lent, value) = closure.call((lent, args));
+            (lent, value.map_err(Into::into).and_then(served))
+        },
+    )
+}
+
+/// An object of the server that this process is. Its one sender is in the proxy, and with that in the answer: so that the object is
+/// freed if the answer finds no caller.
+fn served<U: Send + 'static>(value: U) -> Result<Proxy<U>, Failure> {
+    let server = Server::current()?;
+    let (requests, receiver) = channel::<Request>()?;
+    let object = server.serve_value(receiver, value).map_err(NoThread)?;
+    if mp_core::mutant!("manager.object.sender-kept") {
+        std::mem::forget(requests.clone());
+    }
+    Ok(Proxy::new(Link { requests, server: std::process::id(), object, idle: Mutex::default() }))
 }
 
 impl Link {
@@ -306,13 +399,13 @@ fn answer(
         if let Some(timeout) = timeout
             && until.is_some_and(|until| Instant::now() >= until)
         {
-            return Err(CallError::TimedOut { call: call.clone(), timeout, server });
+            return Err(CallError::TimedOut { call: call.clone(), timeout, server, address: None });
         }
     }
 }
 
-pub(crate) fn read_value<V: Message>(mut inc: Incoming) -> Result<V, CallError> {
-    read_whole::<V>(&mut inc).map_err(|error| {
+pub(crate) fn read_value<V: Message>(mut body: Body) -> Result<V, CallError> {
+    body.read::<V>().map_err(|error| {
         let why = error.to_string();
         match error {
             mp_core::Error::Undecodable(undecodable) => {

@@ -113,6 +113,18 @@ impl Message for Request {
         // A request that does not leave is dropped, with what has moved into it.
     }
 
+    fn decode_plain<C: Codec>(bytes: &[u8]) -> mp_core::Result<Self> {
+        if let Some((kind, rest)) = bytes.split_first_chunk()
+            && let Some((caller, rest)) = rest.split_first_chunk()
+            && let code = u16::from_le_bytes(*kind)
+            && usize::from(code) < MOST_CODES
+            && let Some(body) = Body::short(rest)
+        {
+            return Ok(Request::Call { caller: u32::from_le_bytes(*caller), code, body });
+        }
+        Self::decode::<C>(&mut Incoming::from_plain(bytes.to_vec()))
+    }
+
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let kind = u16::from_le_bytes(bytes(inc)?);
         let caller = u32::from_le_bytes(bytes(inc)?);

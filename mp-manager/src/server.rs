@@ -2,6 +2,7 @@
 //!
 //! | the object's thread | state | left by it when |
 //! |---|---|---|
+//! | begins | `Empty`; `There`, if a call of another object has made this one | at once |
 //! | waits for its maker | `Empty` | [`Request::Make`] arrives; or no sender is left: it ends |
 //! | serves calls | `There` | the last proxy is gone: it drops the object and ends; [`Request::Free`] arrives: `Freed` |
 //! | answers each call by `Freed` | `Freed` | the last proxy is gone: it ends |
@@ -18,7 +19,7 @@
 //! | after that, until its answer is put | does what is asked; the answer is dropped with its channel |
 //! | with a proxy | the seat of its sender is swept: if it was the last, the thread finds the channel at its end |
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::mpsc;
@@ -27,14 +28,13 @@ use std::time::Duration;
 
 use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::message::Incoming;
 use mp_core::mutex::Mutex;
 use mp_core::user_code::{Apart, caught, drop_caught};
 use mp_queue::{GetError, Receiver, Sender};
 use mp_spawn::Raise;
 use serde::{Deserialize, Serialize};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Body};
 use crate::caller::is_of;
 use crate::object::{BadArguments, Failure, MakeObject, Object, Task};
 use crate::request::{Control, Late, Request};
@@ -81,18 +81,14 @@ pub(crate) struct Server {
     working: Mutex<Option<mpsc::Sender<()>>>,
     /// The number of the next object.
     next: Mutex<u64>,
-    /// What other programs find here.
-    #[cfg(feature = "authkey")]
-    pub(crate) named: crate::named::Named,
 }
 
 static SERVER: PerProcess<OnceLock<Server>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 impl Server {
     /// That of this process, if it is a manager's server.
-    #[cfg(feature = "authkey")]
-    pub(crate) fn current() -> Option<&'static Server> {
-        SERVER.get()
+    pub(crate) fn current() -> Result<&'static Server, Failure> {
+        SERVER.get().ok_or_else(|| "this process is no manager's server".into())
     }
 
     /// Whether the manager ends.
@@ -111,14 +107,33 @@ impl Server {
         thread::Builder::new().name(name).spawn(run).map(drop)
     }
 
-    /// Starts the thread of an object.
+    /// Starts the thread of an object, which is still to be made.
     pub(crate) fn serve(&'static self, requests: Receiver<Request>) -> io::Result<()> {
+        self.seat(requests, || State::Empty).map(drop)
+    }
+
+    /// Starts the thread of an object that is there, and becomes that thread's: its number.
+    pub(crate) fn serve_value<T: Send + 'static>(
+        &'static self,
+        requests: Receiver<Request>,
+        value: T,
+    ) -> io::Result<u64> {
+        self.seat(requests, || State::There(Object::new(value)))
+    }
+
+    fn seat(
+        &'static self,
+        requests: Receiver<Request>,
+        state: impl FnOnce() -> State + Send + 'static,
+    ) -> io::Result<u64> {
         let object = {
             let mut next = self.next.lock();
             *next += 1;
             *next - 1
         };
-        self.start(format!("object-{object}"), move || Seat::default().serve(object, requests, self))
+        let run = move || Seat { state: state(), ..Seat::default() }.serve(object, requests, self);
+        self.start(format!("object-{object}"), run)?;
+        Ok(object)
     }
 }
 
@@ -130,8 +145,6 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
         stop: OnceLock::new(),
         working: Mutex::new(Some(working)),
         next: Mutex::new(0),
-        #[cfg(feature = "authkey")]
-        named: Default::default(),
     });
     // If its owner is gone, so is this process soon.
     _ = ready.send(std::process::id());
@@ -202,7 +215,8 @@ enum State {
 #[derive(Default)]
 struct Seat {
     state: State,
-    callers: HashMap<u32, Known>,
+    /// Few, and often one: they are found by a glance.
+    callers: BTreeMap<u32, Known>,
     /// This process's among the members of the arena.
     slot: Option<u32>,
 }
@@ -264,7 +278,7 @@ impl Seat {
                 known.codes.push(task.read().map(|maker| maker.call(())));
             }
             Request::Call { caller, code, body } => {
-                let answer = self.call(caller, code, body.into_incoming());
+                let answer = self.call(caller, code, body);
                 self.answer(caller, answer);
             }
             Request::Free { caller } => {
@@ -279,7 +293,7 @@ impl Seat {
         }
     }
 
-    fn call(&self, caller: u32, code: u16, body: Incoming) -> Answer {
+    fn call(&self, caller: u32, code: u16, body: Body) -> Answer {
         let State::There(object) = &self.state else { return Answer::Freed };
         match self.callers.get(&caller).and_then(|known| known.codes.get(usize::from(code))) {
             Some(Ok(task)) => task.run(object, body),

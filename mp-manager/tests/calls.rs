@@ -124,11 +124,13 @@ fn a_time_out_names_the_call_and_its_late_answer_is_no_others() {
     let hasty = object.clone().with_timeout(Duration::from_millis(20));
     let stop = closure!([gate = gate.clone()] |_object: &mut u32| { gate.pass(); 1_u32 });
     let line = line!() + 1;
-    let Err(CallError::TimedOut { call, timeout, server }) = hasty.call(stop) else { panic!("it waits") };
+    let Err(CallError::TimedOut { call, timeout, server, address }) = hasty.call(stop) else {
+        panic!("it waits")
+    };
     assert_eq!((timeout, server), (Duration::from_millis(20), manager.server_pid()));
     assert_eq!((call.location.line, &*call.object), (line, "u32"));
     assert!(call.location.file.ends_with("calls.rs") && call.closure.contains("a_time_out_names"), "{call}");
-    let said = CallError::TimedOut { call, timeout, server }.to_string();
+    let said = CallError::TimedOut { call, timeout, server, address }.to_string();
     assert!(said.contains("a_time_out_names") && said.contains(&format!("calls.rs:{line}")), "{said}");
     gate.arrived();
     gate.open(1);
@@ -283,4 +285,19 @@ fn a_manager_is_made_in_a_child_and_used_in_its_children() {
     let child = Process::spawn(child, ()).unwrap();
     assert!(child.wait_timeout(DEADLINE), "{child:?}");
     assert_eq!(child.join().unwrap(), 2);
+}
+
+#[test]
+fn what_a_closure_captures_is_that_of_each_call() {
+    let manager = manager();
+    let all = made(&manager, closure!([] || Vec::<String>::new()));
+    for word in ["a", "b", "a longer one, which is no short message any more"] {
+        let word = word.to_string();
+        all.call(closure!([word] |all: &mut Vec<String>| all.push(word.clone()))).unwrap();
+    }
+    for _ in 0..2 {
+        all.call(closure!([] |all: &mut Vec<String>| all.push("none".into()))).unwrap();
+    }
+    let all = all.call(closure!([] |all: &mut Vec<String>| all.clone())).unwrap();
+    assert_eq!(all, ["a", "b", "a longer one, which is no short message any more", "none", "none"]);
 }

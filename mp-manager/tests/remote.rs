@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{DEADLINE, Gate, alive, eventually, in_use, kill, made, manager, noisy, signal, take, threads};
+use common::{
+    DEADLINE, Gate, alive, eventually, in_use, kill, made, manager, noisy, signal, take, threads, threads_are,
+};
 use mp_manager::{CallError, Manager, ManagerError, Methods, RemoteManager, RemoteProxy};
 use mp_queue::{ConnectError, Queue, connect};
 use mp_spawn::closure;
@@ -411,6 +413,7 @@ fn a_stopped_server_is_waited_for_as_long_as_a_call_may() {
     let (manager, remote) = served("stopped");
     let words = create(&remote, "a");
     signal(manager.server_pid(), Signal::STOP);
+    eventually("it is stopped", || threads_are(manager.server_pid(), 'T'));
     for _ in 0..2 {
         // The second one needs a connection of its own, which the server does not accept.
         let error =

@@ -134,3 +134,24 @@ fn a_ring_through_another_process_ends_with_a_time_out() {
     let said = object.clone().with_timeout(DEADLINE).call(ask).unwrap().unwrap_err();
     assert!(said.contains("had no answer within 50ms") && said.contains("rings.rs"), "{said}");
 }
+
+#[test]
+fn a_wait_that_is_over_closes_no_ring() {
+    let manager = manager();
+    let (gate, told) = (Gate::new(), Queue::<Result<u32, String>>::unbounded().unwrap());
+    let (first, second) = (made(&manager, closure!([] || 1_u32)), made(&manager, closure!([] || 2_u32)));
+    let hasty = second.with_timeout(Duration::from_millis(10));
+    let ask = closure!([gate = gate.clone(), told = told.clone()] |_n: &mut u32, hasty: Proxy<u32>, own: Proxy<u32>| {
+        // Waits no longer, while the other one is in that call.
+        let stop = closure!([gate = gate.clone(), told = told.clone()] |_n: &mut u32, first: Proxy<u32>| {
+            gate.pass();
+            let back = first.call(closure!([] |n: &mut u32| *n));
+            _ = told.put(back.map_err(|error| error.to_string()));
+        });
+        hasty.call_with(stop, own).is_err()
+    });
+    assert!(first.call_with(ask, (hasty, first.clone())).unwrap());
+    gate.arrived();
+    gate.open(1);
+    assert_eq!(take(&told), Ok(1));
+}

@@ -8,7 +8,9 @@ use mp_core::sent::ByteString;
 use mp_spawn::{Closure, StateClosure};
 use serde::{Deserialize, Serialize};
 
-use crate::object::{BadArguments, Failure, MakeObject, Object, Task, read_whole};
+use crate::answer::read_whole;
+use crate::object::{BadArguments, Failure, MakeObject, Object, Stays, Task};
+use crate::proxy::{Proxy, to_object, try_to_object};
 
 /// What makes an object of the bytes of its arguments.
 pub(crate) type Constructor = Closure<ByteString, MakeObject>;
@@ -56,12 +58,43 @@ pub(crate) struct Registered {
     /// The name that the compiler gives it.
     pub(crate) type_name: String,
     pub(crate) constructor: Option<Constructor>,
-    pub(crate) methods: Vec<(String, Closure<(), Task>)>,
+    pub(crate) methods: Vec<Method>,
+}
+
+/// A method, as the server knows it.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Method {
+    pub(crate) name: String,
+    pub(crate) task: Closure<(), Task>,
+    /// The type of the object that it returns, if it returns one.
+    pub(crate) object: Option<ReturnedType>,
+}
+
+/// The type of an object that a method returns.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct ReturnedType {
+    /// The name that it is registered by.
+    pub(crate) name: String,
+    /// The name that the compiler gives it.
+    pub(crate) type_name: String,
 }
 
 impl Registered {
     pub(crate) fn method_names(&self) -> Vec<String> {
-        self.methods.iter().map(|(name, _)| name.clone()).collect()
+        self.methods.iter().map(|method| method.name.clone()).collect()
+    }
+
+    /// That a method of this type returns objects of another type than that which has the name, if one does.
+    pub(crate) fn misnames(&self, named: &Registered) -> Option<String> {
+        let returned = self.methods.iter().filter_map(|method| Some((&method.name, method.object.as_ref()?)));
+        let mut wrong =
+            returned.filter(|(_, object)| object.name == named.name && object.type_name != named.type_name);
+        wrong.next().map(|(method, object)| {
+            format!(
+                "the method `{method}` of `{}` returns objects of the type `{}`, and `{}` is the name of `{}`",
+                self.name, object.type_name, named.name, named.type_name
+            )
+        })
     }
 }
 
@@ -109,7 +142,75 @@ impl<T: 'static> Methods<T> {
         name: impl Into<String>,
         closure: StateClosure<T, A, R>,
     ) -> Self {
-        self.registered.methods.push((name.into(), Task::bound(closure)));
+        self.registered.methods.push(Method {
+            name: name.into(),
+            task: Task::bound(closure, Stays::Nowhere),
+            object: None,
+        });
+        self
+    }
+
+    /// A method by this name whose result becomes an object of the server, of a type by its registered name: the program has a
+    /// [`RemoteProxy`](crate::RemoteProxy) of it from [`call_to_object`](crate::RemoteProxy::call_to_object). That type may be registered
+    /// later.
+    ///
+    /// ```
+    /// use mp_manager::{Manager, Methods, RemoteManager};
+    /// use mp_spawn::closure;
+    ///
+    /// struct Folder(Vec<u64>);
+    /// struct Reader(std::vec::IntoIter<u64>);
+    ///
+    /// let manager = Manager::start()?;
+    /// manager.register(
+    ///     Methods::<Folder>::of("Folder")
+    ///         .constructor(closure!([] || Folder(vec![7, 8])))
+    ///         .method_to_object("open", "Reader", closure!([] |folder: &mut Folder| Reader(folder.0.clone().into_iter()))),
+    /// )?;
+    /// manager.register(Methods::<Reader>::of("Reader").method("next", closure!([] |reader: &mut Reader| reader.0.next())))?;
+    /// manager.serve("@example-of-method-to-object", b"a secret")?;
+    ///
+    /// // In another program:
+    /// let remote = RemoteManager::connect("@example-of-method-to-object", b"a secret")?;
+    /// let reader = remote.create("Folder", ())?.call_to_object("open", ())?;
+    /// assert_eq!(reader.type_name(), "Reader");
+    /// assert_eq!(reader.call::<Option<u64>>("next", ())?, Some(7));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The value needs not be a message: it stays in the server, as with [`Proxy::call_to_object`].
+    #[doc(alias = "method_to_typeid")]
+    pub fn method_to_object<A: Message, U: Send + 'static>(
+        self,
+        name: impl Into<String>,
+        type_name: impl Into<String>,
+        closure: StateClosure<T, A, U>,
+    ) -> Self {
+        self.method_to_proxy(name, type_name, to_object(closure))
+    }
+
+    /// The same, with a closure that may fail: its error is the caller's, as [`CallError::Raised`](crate::CallError::Raised).
+    pub fn try_method_to_object<A: Message, U: Send + 'static, E: Into<Failure> + 'static>(
+        self,
+        name: impl Into<String>,
+        type_name: impl Into<String>,
+        closure: StateClosure<T, A, Result<U, E>>,
+    ) -> Self {
+        self.method_to_proxy(name, type_name, try_to_object(closure))
+    }
+
+    /// A method by this name that returns an object which the server has already, of a type by its registered name: the closure returns
+    /// its [`Proxy`], or an error. For the program it is as one of [`method_to_object`](Self::method_to_object).
+    pub fn method_to_proxy<A: Message, U: 'static, R: IntoOutcome<Value = Proxy<U>>>(
+        mut self,
+        name: impl Into<String>,
+        type_name: impl Into<String>,
+        closure: StateClosure<T, A, R>,
+    ) -> Self {
+        let object =
+            ReturnedType { name: type_name.into(), type_name: std::any::type_name::<U>().to_string() };
+        let task = Task::bound(closure, Stays::Here);
+        self.registered.methods.push(Method { name: name.into(), task, object: Some(object) });
         self
     }
 }

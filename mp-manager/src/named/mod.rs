@@ -4,14 +4,17 @@ pub(crate) mod methods;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Weak};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, OnceLock, Weak};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
 use crate::error::CallError;
 use crate::named::methods::Registered;
 use crate::object::Failure;
 use crate::proxy::Link;
+use crate::server::Server;
 
 /// What other programs find in a server.
 #[derive(Default)]
@@ -22,10 +25,18 @@ pub(crate) struct Named {
 }
 
 /// Programs that are connected.
-#[derive(Default)]
 struct Sessions {
     open: BTreeMap<u64, Weak<Session>>,
     next: u64,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        // No program takes a session of this server for one that it had of another server, which listened at the same address.
+        let random = RandomState::new().hash_one("session");
+        let next = if mp_core::mutant!("manager.remote.sessions-from-0") { 0 } else { random };
+        Sessions { open: BTreeMap::new(), next }
+    }
 }
 
 /// An object that other programs can call.
@@ -38,8 +49,15 @@ pub(crate) struct Handle {
 /// What a program has of this server.
 pub(crate) struct Session {
     pub(crate) number: u64,
-    /// Objects by their number, and how many handles the program has. None when it has ended.
-    held: Mutex<Option<BTreeMap<u64, (Handle, u64)>>>,
+    /// Its handles, by the numbers that the program has given them. None when it has ended.
+    held: Mutex<Option<BTreeMap<u64, Handle>>>,
+}
+
+/// Why a session has no such handle.
+pub(crate) enum NoHandle {
+    Ended,
+    /// There is one by this number already.
+    Taken,
 }
 
 impl Session {
@@ -47,28 +65,34 @@ impl Session {
         Session { number, held: Mutex::new(Some(BTreeMap::new())) }
     }
 
-    /// One more handle: the object's number, and the name of its type. None when the session has ended.
-    pub(crate) fn hold(&self, handle: Handle) -> Option<(u64, String)> {
+    /// One more handle: the object's number, and the name of its type.
+    pub(crate) fn hold(&self, number: u64, handle: Handle) -> Result<(u64, String), NoHandle> {
         let (object, type_name) = (handle.link.object, handle.registered.name.clone());
-        let more = u64::from(!mp_core::mutant!("manager.remote.handles-not-counted"));
         let mut held = self.held.lock();
-        held.as_mut()?.entry(object).or_insert((handle, 1 - more)).1 += more;
-        Some((object, type_name))
+        let held = held.as_mut().ok_or(NoHandle::Ended)?;
+        if held.contains_key(&number) {
+            return Err(NoHandle::Taken);
+        }
+        held.insert(number, handle);
+        Ok((object, type_name))
     }
 
-    /// One less.
-    pub(crate) fn forget(&self, object: u64) {
-        let mut held = self.held.lock();
-        if let Some(Entry::Occupied(mut entry)) = held.as_mut().map(|held| held.entry(object)) {
-            entry.get_mut().1 -= 1;
-            if entry.get().1 == 0 {
-                entry.remove();
-            }
+    /// One less, if there is one by this number.
+    pub(crate) fn forget(&self, number: u64) {
+        let forgotten = self.held.lock().as_mut().and_then(|held| match held.entry(number) {
+            Entry::Occupied(entry) => Some(entry.remove()),
+            Entry::Vacant(_) => None,
+        });
+        if let Some(forgotten) = &forgotten
+            && mp_core::mutant!("manager.remote.handles-not-counted")
+            && let Some(held) = self.held.lock().as_mut()
+        {
+            held.retain(|_, handle| handle.link.object != forgotten.link.object);
         }
     }
 
-    pub(crate) fn handle(&self, object: u64) -> Option<Handle> {
-        self.held.lock().as_ref()?.get(&object).map(|(handle, _)| handle.clone())
+    pub(crate) fn handle(&self, number: u64) -> Option<Handle> {
+        self.held.lock().as_ref()?.get(&number).cloned()
     }
 
     /// The program is gone: its handles are dropped, also while a call of it runs on.
@@ -78,7 +102,15 @@ impl Session {
     }
 }
 
+static NAMED: PerProcess<OnceLock<Named>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
 impl Named {
+    /// That of the server that this process is.
+    pub(crate) fn here() -> Result<&'static Named, Failure> {
+        Server::current()?;
+        Ok(NAMED.get_or_init(Named::default))
+    }
+
     pub(crate) fn register(&self, registered: Registered) -> Result<(), Failure> {
         let names = registered.method_names();
         if let Some(twice) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
@@ -88,6 +120,14 @@ impl Named {
         if let Some(there) = types.get(&registered.name) {
             let Registered { name, type_name, .. } = &**there;
             return Err(format!("there is a type by the name `{name}` already: `{type_name}`").into());
+        }
+        let others = types.values().map(|other| &**other).chain([&registered]);
+        let wrong = others.flat_map(|other| [registered.misnames(other), other.misnames(&registered)]);
+        let wrong = wrong.flatten().next();
+        if let Some(why) = wrong
+            && !mp_core::mutant!("manager.remote.returned-type-not-compared")
+        {
+            return Err(why.into());
         }
         types.insert(registered.name.clone(), Arc::new(registered));
         Ok(())
@@ -142,7 +182,7 @@ impl Named {
         open.retain(|_, session| session.strong_count() > 0);
         let session = Arc::new(Session::new(*next));
         open.insert(*next, Arc::downgrade(&session));
-        *next += 1;
+        *next = next.wrapping_add(1);
         session
     }
 

@@ -16,6 +16,8 @@
 //! | at any time | the kernel closes the sockets: calls that wait, and each later one, are `ServerGone` |
 
 pub(crate) mod client;
+mod connected;
+pub(crate) mod proxy;
 mod session;
 mod wire;
 
@@ -28,15 +30,12 @@ use mp_spawn::{Closure, closure};
 
 use crate::error::CallError;
 use crate::manager::ManagerHandle;
+use crate::named::Named;
 use crate::named::methods::{Methods, Registered};
-use crate::object::{Failure, Object};
+use crate::object::Object;
 use crate::proxy::Proxy;
+use crate::remote::session::Here;
 use crate::server::{Backoff, LOOK, Server};
-
-/// The server that this process is.
-fn server() -> Result<&'static Server, Failure> {
-    Server::current().ok_or_else(|| "this process is no manager's server".into())
-}
 
 /// The server as a program's owner has it, for other programs.
 impl ManagerHandle {
@@ -49,7 +48,7 @@ impl ManagerHandle {
     pub fn register<T: 'static>(&self, methods: Methods<T>) -> Result<(), CallError> {
         let maker =
             Closure::from_parts((methods.registered, ()), |(registered, ()): &(Registered, ()), (): ()| {
-                server()?.named.register(registered.clone()).map(Object::new)
+                Named::here()?.register(registered.clone()).map(Object::new)
             });
         self.make::<()>("ManagerHandle::register", maker).map(drop)
     }
@@ -79,7 +78,7 @@ impl ManagerHandle {
         let captures = (name.into(), (object.clone(), ()));
         let maker =
             Closure::from_parts(captures, |(name, (object, ())): &(String, (Proxy<T>, ())), (): ()| {
-                server()?.named.publish(name, type_name::<T>(), object.link()).map(Object::new)
+                Named::here()?.publish(name, type_name::<T>(), object.link()).map(Object::new)
             });
         self.make::<()>("ManagerHandle::publish", maker).map(drop)
     }
@@ -91,7 +90,7 @@ impl ManagerHandle {
     #[track_caller]
     pub fn unpublish(&self, name: impl Into<String>) -> Result<bool, CallError> {
         let maker = Closure::from_parts((name.into(), ()), |(name, ()): &(String, ()), (): ()| {
-            Ok(Object::new(server()?.named.objects.lock().remove(name).is_some()))
+            Ok(Object::new(Named::here()?.objects.lock().remove(name).is_some()))
         });
         self.make::<bool>("ManagerHandle::unpublish", maker)?.call(closure!([] |was: &mut bool| *was))
     }
@@ -113,8 +112,9 @@ impl ManagerHandle {
         let maker =
             Closure::from_parts(captures, |(address, (key, ())): &(Address, (ByteString, ())), (): ()| {
                 let listener = SocketOptions::new().authkey(&key.0).listen(address)?;
-                let server = server()?;
-                server.start("connections".into(), move || accept(&listener, server))?;
+                let (server, named) = (Server::current()?, Named::here()?);
+                let here = Here { server, named };
+                server.start("connections".into(), move || accept(&listener, here))?;
                 Ok(Object::new(()))
             });
         self.make::<()>("ManagerHandle::serve", maker).map(drop)
@@ -122,12 +122,13 @@ impl ManagerHandle {
 }
 
 /// Starts a thread for each program that connects, until the manager ends.
-fn accept(listener: &Listener, server: &'static Server) {
+fn accept(listener: &Listener, here: Here) {
+    let server = here.server;
     let mut backoff = Backoff::default();
     while !server.stops() {
         let started = match listener.accept_timeout(LOOK) {
             Ok(Some(connection)) => {
-                server.start("connection".into(), move || session::serve(&connection, server))
+                server.start("connection".into(), move || session::serve(&connection, here))
             }
             // This process lacks descriptors, for instance.
             Err(ConnectError::Io { source, .. }) => Err(source),

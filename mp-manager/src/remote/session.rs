@@ -10,13 +10,20 @@ use mp_spawn::Closure;
 use crate::answer::{Answer, Body};
 use crate::caller::send;
 use crate::error::{CallError, CallName};
-use crate::named::methods::Constructor;
-use crate::named::{Handle, Session};
+use crate::named::methods::{Constructor, Registered};
+use crate::named::{Handle, Named, NoHandle, Session};
 use crate::object::MakeObject;
-use crate::proxy::{Link, refused};
+use crate::proxy::{Link, Proxy, read_value, refused};
 use crate::remote::wire::{Ask, Framed, Names, Reply, VERSION};
 use crate::request::{Late, Request};
 use crate::server::{LOOK, Server};
+
+/// The server that this process is, and what other programs find in it.
+#[derive(Clone, Copy)]
+pub(super) struct Here {
+    pub(super) server: &'static Server,
+    pub(super) named: &'static Named,
+}
 
 /// What a connection is for.
 enum Purpose {
@@ -39,15 +46,16 @@ impl From<CallError> for Unmet {
 }
 
 /// Serves one connection until its program closes it, or the manager ends.
-pub(super) fn serve(connection: &Connection, server: &'static Server) {
+pub(super) fn serve(connection: &Connection, here: Here) {
     let mut purpose = Purpose::Unknown;
-    converse(connection, server, &mut purpose);
+    converse(connection, here, &mut purpose);
     if let Purpose::Keeps(session) = purpose {
         session.end();
     }
 }
 
-fn converse(connection: &Connection, server: &'static Server, purpose: &mut Purpose) {
+fn converse(connection: &Connection, here: Here, purpose: &mut Purpose) {
+    let server = here.server;
     while !server.stops() {
         let asked = match connection.recv_timeout::<Framed<Ask>>(LOOK) {
             Ok(asked) => asked,
@@ -58,7 +66,8 @@ fn converse(connection: &Connection, server: &'static Server, purpose: &mut Purp
             }
             Err(_) => return,
         };
-        let framed = match purpose.meet(asked, connection, server) {
+        let asked_for = asked.head.handle();
+        let framed = match purpose.meet(asked, connection, here) {
             Ok(None) => continue,
             Ok(Some(framed)) => framed,
             Err(Unmet::Failed(error)) => Framed::bare(Reply::Failed(error)),
@@ -67,13 +76,11 @@ fn converse(connection: &Connection, server: &'static Server, purpose: &mut Purp
                 return;
             }
         };
-        let object = match framed.head {
-            Reply::Object { object, .. } => Some(object),
-            _ => None,
-        };
         if !reply(connection, server, framed) {
-            if let (Some(object), Some(session)) = (object, purpose.session()) {
-                session.forget(object);
+            if let (Some(handle), Some(session)) = (asked_for, purpose.session())
+                && !mp_core::mutant!("manager.remote.unsent-handle-kept")
+            {
+                session.forget(handle);
             }
             return;
         }
@@ -110,12 +117,12 @@ impl Purpose {
         &mut self,
         asked: Framed<Ask>,
         connection: &Connection,
-        server: &'static Server,
+        here: Here,
     ) -> Result<Option<Framed<Reply>>, Unmet> {
         let Framed { head, body } = asked;
         match (&*self, head) {
             (Purpose::Unknown, Ask::Open { version: VERSION }) => {
-                let session = server.named.open();
+                let session = here.named.open();
                 let opened = Reply::Opened { session: session.number, server: std::process::id() };
                 *self = Purpose::Keeps(session);
                 Ok(Some(Framed::bare(opened)))
@@ -126,13 +133,13 @@ impl Purpose {
             }
             (Purpose::Unknown, Ask::Join { session }) => {
                 let ended = || Unmet::Refused(format!("there is no session {session}"));
-                *self = Purpose::Calls(server.named.session(session).ok_or_else(ended)?);
+                *self = Purpose::Calls(here.named.session(session).ok_or_else(ended)?);
                 Ok(Some(Framed::bare(Reply::Joined)))
             }
             (_, head) => {
                 let out_of_order = || Unmet::Refused("it is not of a session that goes on".into());
                 let session = self.session().ok_or_else(out_of_order)?;
-                session.meet(head, body.into_incoming(), connection, server)
+                session.meet(head, body.into_incoming(), connection, here)
             }
         }
     }
@@ -144,9 +151,9 @@ impl Session {
         asked: Ask,
         args: Incoming,
         connection: &Connection,
-        server: &'static Server,
+        here: Here,
     ) -> Result<Option<Framed<Reply>>, Unmet> {
-        let named = &server.named;
+        let Here { server, named } = here;
         let framed = match asked {
             Ask::Open { .. } | Ask::Join { .. } => {
                 return Err(Unmet::Refused("the connection is of a session already".into()));
@@ -159,39 +166,54 @@ impl Session {
                     objects.iter().map(|(name, handle)| (name.clone(), handle.registered.name.clone()));
                 Framed::bare(Reply::Names(Names { types, objects: objects.collect() }))
             }
-            Ask::Create { type_name } => {
+            Ask::Create { type_name, handle } => {
                 let registered = named.registered(&type_name)?;
                 let call = CallName::here("constructor", type_name);
                 let Some(constructor) = registered.constructor.clone() else {
                     return Err(CallError::NoSuchMethod { call, known: registered.method_names() }.into());
                 };
                 let link = Arc::new(make(server, constructor, args, call)?);
-                handle(self.hold(Handle { link, registered }))?
+                held(self.hold(handle, Handle { link, registered }))?
             }
-            Ask::Find { name } => handle(self.hold(named.published(&name)?))?,
-            Ask::Call { object, method } => call(&self.held(object)?, method, args, connection)?,
-            Ask::Free { object } => {
-                let Handle { link, registered } = self.held(object)?;
+            Ask::Find { name, handle } => held(self.hold(handle, named.published(&name)?))?,
+            Ask::Share { session, of, handle } => {
+                let other = named.session(session).and_then(|session| session.upgrade());
+                let none = || Unmet::Refused(format!("there is no handle {of} in a session {session}"));
+                held(self.hold(handle, other.and_then(|other| other.handle(of)).ok_or_else(none)?))?
+            }
+            Ask::Call { handle, method, object } => {
+                let called = Called::new(&self.held(handle)?, method, object.is_some(), named)?;
+                let value = called.call(args, connection)?;
+                match object {
+                    None => called.value(value)?,
+                    Some(number) => held(self.hold(number, called.object(value)?))?,
+                }
+            }
+            Ask::Free { handle } => {
+                let Handle { link, registered } = self.held(handle)?;
                 let call = CallName::here("RemoteProxy::free", registered.name.clone());
                 link.free(None, call, || connection.is_disconnected())?;
                 Framed::bare(Reply::Freed)
             }
-            Ask::Forget { objects } => {
-                objects.into_iter().for_each(|object| self.forget(object));
+            Ask::Forget { handles } => {
+                handles.into_iter().for_each(|handle| self.forget(handle));
                 return Ok(None);
             }
         };
         Ok(Some(framed))
     }
 
-    fn held(&self, object: u64) -> Result<Handle, Unmet> {
-        self.handle(object).ok_or_else(|| Unmet::Refused(format!("it has no handle to object {object}")))
+    fn held(&self, handle: u64) -> Result<Handle, Unmet> {
+        self.handle(handle).ok_or_else(|| Unmet::Refused(format!("it has no handle {handle}")))
     }
 }
 
 /// The reply that brings a handle.
-fn handle(held: Option<(u64, String)>) -> Result<Framed<Reply>, Unmet> {
-    let (object, type_name) = held.ok_or_else(|| Unmet::Refused("its session has ended".into()))?;
+fn held(held: Result<(u64, String), NoHandle>) -> Result<Framed<Reply>, Unmet> {
+    let (object, type_name) = held.map_err(|no| match no {
+        NoHandle::Ended => Unmet::Refused("its session has ended".into()),
+        NoHandle::Taken => Unmet::Refused("it has a handle by that number".into()),
+    })?;
     Ok(Framed::bare(Reply::Object { object, type_name }))
 }
 
@@ -213,46 +235,94 @@ fn make(
     Link::make(requests, std::process::id(), maker, call, || server.stops())
 }
 
-/// Calls a method, and waits for its result as long as its program does.
-fn call(
-    handle: &Handle,
-    method: String,
-    args: Incoming,
-    connection: &Connection,
-) -> Result<Framed<Reply>, CallError> {
-    let Handle { link, registered } = handle;
-    let (found, call) = (
-        registered.methods.iter().find(|(name, _)| *name == method),
-        CallName::here(method.clone(), registered.name.clone()),
-    );
-    let Some((_, task)) = found else {
-        return Err(CallError::NoSuchMethod { call, known: registered.method_names() });
-    };
-    let received = || mp_core::Error::Malformed("arguments with attachments came over a socket".into());
-    let body = args.into_outgoing().ok_or_else(received)?;
-    // A registered type stays where it is, and so do its methods.
-    let id = std::ptr::from_ref(task).addr();
-    let gone = || connection.is_disconnected() && !mp_core::mutant!("manager.remote.gone-program-waited-for");
-    let answer = link.ask(None, &call, gone, |link, caller| {
-        let (code, new) = caller.code(id);
-        if new {
-            let learn = Request::Learn { caller: caller.number(), code, task: Late::Out(task.clone()) };
-            send(&link.requests, learn, link.server)?;
-        }
-        Ok(Request::Call { caller: caller.number(), code, body: Body::Out(body) })
-    })?;
-    match answer {
-        Answer::Done(value) => {
-            let body = plain(value.into_incoming()).ok_or_else(|| CallError::Value {
-                why: "a tensor, queue, lock or descriptor is in the memory of the manager's program, which another program does not \
-                      have: return what is in it"
-                    .into(),
-                undecodable: None,
-            })?;
-            Ok(Framed { head: Reply::Done, body: Body::Out(body) })
-        }
-        other => Err(refused(other, link.server, call)),
+/// A method that is called.
+struct Called {
+    handle: Handle,
+    /// Which one of its type.
+    method: usize,
+    /// The type of the object that it returns, if that is asked for.
+    returned: Option<Arc<Registered>>,
+    call: CallName,
+}
+
+impl Called {
+    fn new(handle: &Handle, method: String, to_object: bool, named: &Named) -> Result<Called, CallError> {
+        let (registered, call) = (&handle.registered, CallName::here(method, handle.registered.name.clone()));
+        let found = registered.methods.iter().enumerate().find(|(_, method)| method.name == call.closure);
+        let Some((method, found)) = found else {
+            return Err(CallError::NoSuchMethod { call, known: registered.method_names() });
+        };
+        let returned = match (&found.object, to_object) {
+            (Some(object), true) => Some(named.registered(&object.name)?),
+            (None, false) => None,
+            (Some(_), false) => {
+                return Err(unlike(
+                    "an object, which stays in the server: `call_to_object` has a handle to it",
+                ));
+            }
+            (None, true) => return Err(unlike("a value, and no object: `call` has it")),
+        };
+        Ok(Called { handle: handle.clone(), method, returned, call })
     }
+
+    /// Calls it, and waits for its result as long as its program does.
+    fn call(&self, args: Incoming, connection: &Connection) -> Result<Body, CallError> {
+        let Handle { link, registered } = &self.handle;
+        let Some(method) = registered.methods.get(self.method) else {
+            return Err(CallError::NoSuchMethod {
+                call: self.call.clone(),
+                known: registered.method_names(),
+            });
+        };
+        let received = || mp_core::Error::Malformed("arguments with attachments came over a socket".into());
+        let body = args.into_outgoing().ok_or_else(received)?;
+        // A registered type stays where it is, and so do its methods.
+        let id = std::ptr::from_ref(method).addr();
+        let gone =
+            || connection.is_disconnected() && !mp_core::mutant!("manager.remote.gone-program-waited-for");
+        let answer = link.ask(None, &self.call, gone, |link, caller| {
+            let (code, new) = caller.code(id);
+            if new {
+                let task = Late::Out(method.task.clone());
+                send(&link.requests, Request::Learn { caller: caller.number(), code, task }, link.server)?;
+            }
+            Ok(Request::Call { caller: caller.number(), code, body: Body::Out(body) })
+        })?;
+        match answer {
+            Answer::Done(value) => Ok(value),
+            other => Err(refused(other, link.server, self.call.clone())),
+        }
+    }
+
+    /// The reply with a value.
+    fn value(&self, value: Body) -> Result<Framed<Reply>, CallError> {
+        let body = plain(value.into_incoming()).ok_or_else(|| CallError::Value {
+            why: "a tensor, queue, lock or descriptor is in the memory of the manager's program, which another program does not \
+                  have: return what is in it"
+                .into(),
+            undecodable: None,
+        })?;
+        Ok(Framed { head: Reply::Done, body: Body::Out(body) })
+    }
+
+    /// The object that was returned.
+    fn object(self, value: Body) -> Result<Handle, CallError> {
+        // Of which type it is, its method has said.
+        let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
+        if link.server != std::process::id()
+            && !mp_core::mutant!("manager.remote.returned-server-not-compared")
+        {
+            let why = format!("the object is of another manager, whose server is pid {}", link.server);
+            return Err(CallError::Value { why, undecodable: None });
+        }
+        let registered = self.returned.ok_or_else(|| unlike("a value"))?;
+        Ok(Handle { link, registered })
+    }
+}
+
+/// The error of a call that expects something else than the method returns. The method was not called.
+fn unlike(what: &str) -> CallError {
+    CallError::Value { why: format!("the method returns {what}"), undecodable: None }
 }
 
 /// What nothing is attached to.

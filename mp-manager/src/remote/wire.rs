@@ -3,6 +3,10 @@
 //! A message is a head, which serde writes, and for some behind it the bytes of arguments or of a result, which only the method's
 //! own types can read. So what can't be read there is an error of that call.
 //!
+//! A program chooses the numbers of its handles, each once in a session. So it can give up a handle whose request had no reply in time:
+//! it closes the connection of that request first, and then says so, by another one. Either the server had replied before, and has the
+//! handle when it is told; or it can't reply any more, and gives up the handle by itself.
+//!
 //! [`Connection`]: mp_queue::Connection
 
 use std::collections::BTreeMap;
@@ -14,7 +18,7 @@ use crate::answer::Body;
 use crate::error::CallError;
 
 /// The version of these messages; [`Ask::Open`] has it. Another one is refused.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What a program asks for.
 #[derive(Serialize, Deserialize)]
@@ -26,15 +30,29 @@ pub(crate) enum Ask {
     /// The names of types and objects.
     Names,
     /// To make an object of a type. Its arguments follow.
-    Create { type_name: String },
+    Create { type_name: String, handle: u64 },
     /// The object that is published by a name.
-    Find { name: String },
-    /// To call a method. Its arguments follow.
-    Call { object: u64, method: String },
+    Find { name: String, handle: u64 },
+    /// A handle to the same object as a handle of another session.
+    Share { session: u64, of: u64, handle: u64 },
+    /// To call a method. Its arguments follow. What it returns is an object if there is a number for a handle to that, and a value
+    /// otherwise.
+    Call { handle: u64, method: String, object: Option<u64> },
     /// To free an object.
-    Free { object: u64 },
-    /// That the program has given up these handles, one of each for each time that it is named. There is no reply.
-    Forget { objects: Vec<u64> },
+    Free { handle: u64 },
+    /// That the program has given up these handles, or requests for them. There is no reply.
+    Forget { handles: Vec<u64> },
+}
+
+impl Ask {
+    /// The number of the handle that it asks for.
+    pub(crate) fn handle(&self) -> Option<u64> {
+        match *self {
+            Ask::Create { handle, .. } | Ask::Find { handle, .. } | Ask::Share { handle, .. } => Some(handle),
+            Ask::Call { object, .. } => object,
+            Ask::Open { .. } | Ask::Join { .. } | Ask::Names | Ask::Free { .. } | Ask::Forget { .. } => None,
+        }
+    }
 }
 
 /// What is replied.

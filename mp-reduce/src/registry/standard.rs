@@ -1,5 +1,6 @@
 //! The types that every process knows.
 
+use std::any::{TypeId, type_name};
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -44,19 +45,38 @@ pub(super) fn register() {
 }
 
 /// By names that no compiler changes.
+macro_rules! all {
+    ($all:ident) => {
+        $all! {
+            serde: () = "()" bool = "bool" char = "char" String = "String" u8 = "u8" u16 = "u16" u32 = "u32" u64 = "u64" u128 = "u128"
+                usize = "usize" i8 = "i8" i16 = "i16" i32 = "i32" i64 = "i64" i128 = "i128" isize = "isize" f32 = "f32" f64 = "f64"
+                Vec<u8> = "Vec<u8>" Duration = "Duration" ErrorChain = "ErrorChain";
+            reduced: PathBuf = "PathBuf" OsString = "OsString" SystemTime = "SystemTime" Instant = "Instant" ExitStatus = "ExitStatus"
+                std::io::Error = "io::Error" Box<dyn Error + Send + Sync> = "Box<dyn Error>";
+        }
+    };
+}
+
 #[cold]
 fn register_all() {
-    macro_rules! all {
+    macro_rules! add {
         ($($how:ident: $($t:ty = $name:literal)*;)*) => {
             // A type that the program has registered already, in its own way, stays as that.
             $($(_ = $how::<$t>($name);)*)*
         };
     }
-    all! {
-        serde: () = "()" bool = "bool" char = "char" String = "String" u8 = "u8" u16 = "u16" u32 = "u32" u64 = "u64" u128 = "u128"
-            usize = "usize" i8 = "i8" i16 = "i16" i32 = "i32" i64 = "i64" i128 = "i128" isize = "isize" f32 = "f32" f64 = "f64"
-            Vec<u8> = "Vec<u8>" Duration = "Duration" ErrorChain = "ErrorChain";
-        reduced: PathBuf = "PathBuf" OsString = "OsString" SystemTime = "SystemTime" Instant = "Instant" ExitStatus = "ExitStatus"
-            std::io::Error = "io::Error" Box<dyn Error + Send + Sync> = "Box<dyn Error>";
+    all!(add);
+}
+
+/// The type that has this name in every process, added or not, and how it is called in this program.
+pub(super) fn of_name(name: &str) -> Option<(TypeId, &'static str)> {
+    macro_rules! find {
+        ($($how:ident: $($t:ty = $name:literal)*;)*) => {
+            match name {
+                $($($name => Some((TypeId::of::<$t>(), type_name::<$t>())),)*)*
+                _ => None,
+            }
+        };
     }
+    all!(find)
 }

@@ -130,6 +130,13 @@ where
 }
 
 fn add_entry(entry: Entry) -> Result<()> {
+    // Whether or not the types that every process knows are in the list already.
+    if let Some((standard, type_name)) = super::standard::of_name(&entry.name)
+        && standard != entry.type_id
+        && !mp_core::mutant!("codec.registry.standard-name-taken")
+    {
+        return Err(entry.name_of(type_name));
+    }
     if let Some(end) = all().find_map(|there| there.against(&entry)) {
         return end;
     }
@@ -159,18 +166,22 @@ impl Entry {
         if same_type && same_name && self.code.is_some() && self.code == other.code {
             return Some(Ok(()));
         }
-        let why = match (same_type, same_name) {
-            (false, false) => return None,
-            (true, _) => format!(
+        match (same_type, same_name) {
+            (false, false) => None,
+            (true, _) => Some(Err(Error::InvalidArgument(format!(
                 "the type {} is registered already, as {:?}, with other functions: a type is registered once in a process",
                 self.type_name, self.name
-            ),
-            (false, true) => format!(
-                "{:?} is the name of the registered type {} already: give {} another one, by `register_as`",
-                self.name, self.type_name, other.type_name
-            ),
-        };
-        Some(Err(Error::InvalidArgument(why)))
+            )))),
+            (false, true) => Some(Err(other.name_of(self.type_name))),
+        }
+    }
+
+    /// The name of this entry is that of another type.
+    fn name_of(&self, type_name: &str) -> Error {
+        Error::InvalidArgument(format!(
+            "{:?} is the name of the registered type {type_name} already: give {} another one, by `register_as`",
+            self.name, self.type_name
+        ))
     }
 
     /// What is sent in a value's place.

@@ -72,7 +72,10 @@ where
     R: 'static,
 {
     const DESC: &'static Desc<Rebuild<A, R>> =
-        &Desc::new::<Self>(std::any::type_name::<F>, |bytes| Ok(Self::closure(mp_reduce::from_part(bytes)?)));
+        &Desc::new::<Self>(std::any::type_name::<F>, |bytes| match C::nothing() {
+            Some(nothing) if bytes.is_empty() => Ok(Self::closure(nothing)),
+            _ => Ok(Self::closure(mp_reduce::from_part(bytes)?)),
+        });
 
     fn closure(captures: C) -> Closure<A, R> {
         Closure(Arc::new(Self { captures, types: PhantomData }))
@@ -95,7 +98,7 @@ where
     }
 
     fn captures(&self) -> mp_core::Result<Vec<u8>> {
-        mp_reduce::to_part(&self.captures)
+        if C::nothing().is_some() { Ok(Vec::new()) } else { mp_reduce::to_part(&self.captures) }
     }
 
     fn name(&self) -> &'static str {
@@ -120,9 +123,18 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Capture for T {}
 /// All that a closure captures: nothing, or one value and the others. So that an error names the one value that it is about,
 /// and any number can be captured.
 #[doc(hidden)]
-pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {}
+pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// Itself, if it is nothing, which is written as no bytes.
+    fn nothing() -> Option<Self> {
+        None
+    }
+}
 
-impl Captures for () {}
+impl Captures for () {
+    fn nothing() -> Option<()> {
+        Some(())
+    }
+}
 
 impl<First: Capture, Others: Captures> Captures for (First, Others) {}
 
@@ -189,7 +201,7 @@ impl<A: 'static, R: 'static> Closure<A, R> {
         Code(self.0.code())
     }
 
-    /// What it captures, encoded within the message that is being written.
+    /// What it captures, encoded within the message that is being written. No bytes, and only then, if it captures nothing.
     ///
     /// # Errors
     /// When its `Serialize` refuses.
@@ -494,6 +506,8 @@ mod tests {
         let bytes = rmp_serde::to_vec(&added(0).code()).unwrap();
         let code: Code<u32, u32> = rmp_serde::from_slice(&bytes).unwrap();
         assert_eq!(code.id(), added(1).code().id());
+        assert!(!added(0).captures().unwrap().is_empty());
+        assert!(closure!([] |x: u32| x).captures().unwrap().is_empty(), "what captures nothing, and only that");
         let two = added(2).captures().unwrap();
         assert_eq!(code.capturing(&two).unwrap().call(40), 42);
         assert!(rmp_serde::from_slice::<Code<u8, u8>>(&bytes).is_err(), "other types");
@@ -549,7 +563,8 @@ mod tests {
 
     #[test]
     fn a_tampered_reference_is_refused() {
-        let closure = closure!([] |x: u8| x);
+        let one = 1_u8;
+        let closure = closure!([one] |x: u8| x + one);
         let code = closure.0.code().reference().unwrap();
         let moved = |by| {
             let bytes = rmp_serde::to_vec(&(code.moved(by), Bytes(Vec::new()))).unwrap();

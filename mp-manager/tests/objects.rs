@@ -1,0 +1,166 @@
+//! Calls whose results become objects of the server.
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use common::{DEADLINE, Gate, Noisy, eventually, in_use, kill, made, manager, noisy, take, threads};
+use mp_manager::{CallError, Manager, Proxy};
+use mp_queue::Queue;
+use mp_spawn::{Process, StateClosure, closure};
+
+type Lines = std::vec::IntoIter<String>;
+
+/// A `Noisy` that is made by a call of another one, with one more than that has.
+fn child(parent: &Proxy<Noisy>) -> Result<Proxy<Noisy>, CallError> {
+    parent.call_to_object(bear(None), ())
+}
+
+fn bear(gate: Option<Gate>) -> StateClosure<Noisy, (), Noisy> {
+    closure!([gate] |parent: &mut Noisy| {
+        if let Some(gate) = gate { gate.pass() }
+        Noisy { value: parent.value + 1, dropped: parent.dropped.clone() }
+    })
+}
+
+fn value(object: &Proxy<Noisy>) -> Result<u64, CallError> {
+    object.call(closure!([] |object: &mut Noisy| object.value))
+}
+
+#[test]
+fn a_result_that_is_no_message_stays_in_the_server() {
+    let manager = manager();
+    let text = made(&manager, closure!([] || "a\nb\nc".to_string()));
+    let from = 1_usize;
+    let open = closure!([from] |text: &mut String, most: usize| {
+        text.lines().map(String::from).skip(*from).take(most).collect::<Vec<_>>().into_iter()
+    });
+    let lines: Proxy<Lines> = text.call_to_object(open, 1).unwrap();
+    assert_eq!((lines.timeout(), lines.server_pid()), (Some(DEADLINE), manager.server_pid()));
+    // It has a life of its own.
+    text.free().unwrap();
+    let next = || lines.call(closure!([] |lines: &mut Lines| lines.next())).unwrap();
+    assert_eq!((next(), next()), (Some("b".to_string()), None));
+    // In another process, as any proxy.
+    let child = |lines: Proxy<Lines>| lines.call(closure!([] |lines: &mut Lines| lines.len()));
+    assert_eq!(Process::spawn(child, lines).unwrap().join().unwrap(), 0);
+}
+
+#[test]
+fn each_is_called_beside_the_one_that_made_it() {
+    let manager = manager();
+    let (parent, _dropped) = noisy(&manager);
+    let [first, second] = [child(&parent), child(&parent)].map(Result::unwrap);
+    assert!(!first.is_same_object(&second) && !first.is_same_object(&parent));
+    let gate = Gate::new();
+    thread::scope(|threads| {
+        let stop = closure!([gate = gate.clone()] |_parent: &mut Noisy| gate.pass());
+        let busy = threads.spawn(|| parent.call(stop));
+        gate.arrived();
+        assert_eq!((value(&first).unwrap(), value(&second).unwrap()), (1, 1));
+        gate.open(1);
+        busy.join().unwrap().unwrap();
+    });
+    // The parent may call the new one, and that makes one in its turn.
+    let ask = closure!([] |_parent: &mut Noisy, first: Proxy<Noisy>| value(&child(&first)?));
+    assert_eq!(parent.call_with(ask, first).unwrap(), 2);
+}
+
+#[test]
+fn the_last_proxy_frees_it() {
+    let manager = manager();
+    let (parent, dropped) = noisy(&manager);
+    let first = child(&parent).unwrap();
+    let queue = Queue::bounded(1).unwrap();
+    queue.put(first).unwrap();
+    assert_eq!(value(&take(&queue)).unwrap(), 1);
+    assert_eq!(take(&dropped), manager.server_pid());
+    // With its process.
+    let gate = Gate::new();
+    let hold = |(parent, gate): (Proxy<Noisy>, Gate)| {
+        let _own = child(&parent).unwrap();
+        gate.pass();
+    };
+    let holder = Process::spawn(hold, (parent.clone(), gate.clone())).unwrap();
+    gate.arrived();
+    assert!(dropped.is_empty());
+    kill(holder.pid());
+    assert_eq!(take(&dropped), manager.server_pid());
+    assert!(holder.join().is_err());
+    assert_eq!(value(&parent).unwrap(), 0);
+}
+
+#[test]
+fn a_caller_that_is_killed_or_waits_no_longer_leaves_none() {
+    let manager = manager();
+    let (parent, dropped) = noisy(&manager);
+    let gate = Gate::new();
+    let before = threads(manager.server_pid());
+    let calls = |(parent, gate): (Proxy<Noisy>, Gate)| parent.call_to_object(bear(Some(gate)), ()).map(drop);
+    let caller = Process::spawn(calls, (parent.clone(), gate.clone())).unwrap();
+    gate.arrived();
+    kill(caller.pid());
+    assert!(caller.join().is_err());
+    gate.open(1);
+    assert_eq!(take(&dropped), manager.server_pid(), "what it had sent has run, and was for no process");
+
+    let hasty = parent.clone().with_timeout(Duration::from_millis(10));
+    let error = hasty.call_to_object(bear(Some(gate.clone())), ()).unwrap_err();
+    assert!(matches!(&error, CallError::TimedOut { call, .. } if call.object.contains("Noisy")), "{error}");
+    gate.arrived();
+    gate.open(1);
+    assert_eq!(take(&dropped), manager.server_pid());
+    assert_eq!(value(&parent).unwrap(), 0);
+    eventually("that their threads end", || threads(manager.server_pid()) <= before);
+}
+
+#[test]
+fn a_call_that_fails_makes_none() {
+    let manager = manager();
+    let parent = made(&manager, closure!([] || 1_u8));
+    let fail = closure!([] |n: &mut u8| if *n > 0 { Err("there is none") } else { Ok(vec![*n]) });
+    let before = threads(manager.server_pid());
+    let error = parent.try_call_to_object(fail, ()).unwrap_err();
+    assert!(matches!(&error, CallError::Raised(raised) if raised.message == "there is none"), "{error}");
+    let panics = closure!([] |n: &mut u8| -> Vec<u8> { *n = 0; panic!("oh") });
+    let error = parent.call_to_object(panics, ()).unwrap_err();
+    assert!(matches!(&error, CallError::Raised(raised) if raised.message == "oh"), "{error}");
+    assert!(threads(manager.server_pid()) <= before);
+    let fail = closure!([] |n: &mut u8| if *n > 0 { Err("there is none") } else { Ok(vec![*n]) });
+    let made = parent.try_call_to_object(fail, ()).unwrap();
+    assert_eq!(made.call(closure!([] |made: &mut Vec<u8>| made.len())).unwrap(), 1);
+    parent.free().unwrap();
+    let error = parent.call_to_object(closure!([] |n: &mut u8| *n), ()).unwrap_err();
+    assert!(matches!(error, CallError::Freed { .. }), "{error}");
+}
+
+#[test]
+fn the_end_of_the_manager_drops_it() {
+    let manager = manager();
+    let (parent, dropped) = noisy(&manager);
+    let own = child(&parent).unwrap();
+    let server = manager.server_pid();
+    manager.shutdown(DEADLINE).unwrap();
+    assert_eq!([take(&dropped), take(&dropped)], [server; 2]);
+    assert!(value(&own).unwrap_err().is_server_gone());
+}
+
+#[test]
+fn many_come_and_go_and_leave_nothing() {
+    let manager = Manager::start().unwrap();
+    let (parent, dropped) = noisy(&manager);
+    let round = || drop(child(&child(&parent).unwrap()).unwrap());
+    round();
+    let told = || (0..2).for_each(|_| assert_eq!(take(&dropped), manager.server_pid()));
+    told();
+    eventually("that the first are gone", || threads(manager.server_pid()) <= 2);
+    let before = in_use();
+    for _ in 0..20 {
+        round();
+        told();
+    }
+    let no_more = |(a, b, c): (u64, u64, u64)| a <= before.0 && b <= before.1 && c <= before.2;
+    eventually("that nothing is left", || no_more(in_use()) && threads(manager.server_pid()) <= 2);
+    assert_eq!(value(&parent).unwrap(), 0);
+}
