@@ -507,7 +507,10 @@ mod tests {
         let code: Code<u32, u32> = rmp_serde::from_slice(&bytes).unwrap();
         assert_eq!(code.id(), added(1).code().id());
         assert!(!added(0).captures().unwrap().is_empty());
-        assert!(closure!([] |x: u32| x).captures().unwrap().is_empty(), "what captures nothing, and only that");
+        assert!(
+            closure!([] |x: u32| x).captures().unwrap().is_empty(),
+            "what captures nothing, and only that"
+        );
         let two = added(2).captures().unwrap();
         assert_eq!(code.capturing(&two).unwrap().call(40), 42);
         assert!(rmp_serde::from_slice::<Code<u8, u8>>(&bytes).is_err(), "other types");
