@@ -299,11 +299,13 @@ pub(crate) fn kill_check(batches: usize) -> u64 {
 pub(crate) fn resume(next: u64, by_tokens: bool) -> Result<Contender> {
     const LEN: usize = 8 * 200_000;
     let numbers = Numbers(LEN, Duration::ZERO);
-    let mut builder = DataLoader::builder(numbers).batch_size(8).shuffle(true).seed(5).num_workers(WORKERS);
-    if by_tokens {
+    let builder = DataLoader::builder(numbers).shuffle(true).seed(5).num_workers(WORKERS);
+    let builder = if by_tokens {
         let lengths = (0..LEN as u32).map(|i| 1 + i * 7 % 101).collect();
-        builder = builder.batching(Batching::MaxTokens { lengths, tokens: 800, window: 1000 });
-    }
+        builder.batching(Batching::MaxTokens { lengths, tokens: 800, window: 1000 })
+    } else {
+        builder.batch_size(8)
+    };
     let loader = builder.build()?;
     let order = loader.plan().epoch(0);
     if by_tokens {

@@ -65,7 +65,8 @@ fn max_tokens_gives_what_it_always_gave() {
     for rank in 0..3 {
         let lengths = (0..100).map(|i| 1 + i * 7 % 23).collect();
         let batching = Batching::MaxTokens { lengths, tokens: 60, window: 22 };
-        let plan = seeded(100).shuffle(true).distributed(rank, 3).batching(batching).build().unwrap();
+        let builder = Plan::builder(100).seed(17).shuffle(true).distributed(rank, 3);
+        let plan = builder.batching(batching).build().unwrap();
         let order = plan.epoch(3);
         for number in 0..10 {
             let batch = order.batch(number).unwrap().unwrap();
@@ -163,7 +164,7 @@ fn counted(rank: u32, world: u32) -> (Plan, Arc<AtomicU64>) {
     let asked = Arc::new(AtomicU64::new(0));
     let lengths = (0..DRAWS as u32).map(|i| 1 + i * 7 % 31).collect();
     let batching = Batching::MaxTokens { lengths, tokens: 60, window: WINDOW };
-    let builder = seeded(DRAWS).distributed(rank, world).batching(batching);
+    let builder = Plan::builder(DRAWS).seed(17).distributed(rank, world).batching(batching);
     (builder.index_sampler(Counted(asked.clone(), DRAWS)).build().unwrap(), asked)
 }
 
@@ -288,7 +289,142 @@ fn test_distributed_sampler_uneven() {
     let padded = of(2, Uneven::Pad).epoch(0).batch(1).unwrap().unwrap();
     assert_eq!((padded.items[0].index, padded.valid), (0, 0));
     assert_eq!(of(0, Uneven::Drop).epoch(0).batches(), Some(1));
-    assert!(matches!(of(0, Uneven::Error).epoch(0).batch(1), Err(PlanError::Uneven { left: 2, .. })));
+}
+
+/// Draws that can't be divided are an error of the plan where each epoch has as many, else of the batch that lacks them.
+#[test]
+fn an_uneven_end_is_an_error_as_soon_as_it_is_known() {
+    let of = |n, size| Plan::builder(n).batch_size(size).uneven(Uneven::Error);
+    let left = |built: Result<Plan, PlanError>| match built {
+        Err(PlanError::Uneven { batch, left, world, .. }) => Some((batch, left, world)),
+        other => other.map(|_| None).unwrap(),
+    };
+    assert_eq!(left(of(10, 2).distributed(0, 4).build()), Some((1, 2, 4)));
+    assert_eq!(left(of(8, 2).distributed(0, 4).build()), None);
+    assert_eq!(left(of(12, 2).distributed(0, 4).build()), None, "a short batch, and equally short ones");
+    assert_eq!(left(of(10, 2).distributed(0, 4).drop_last(true).build()), None);
+    assert_eq!(left(of(11, 2).build()), None, "one rank");
+    let bucket = |n: u32| Batching::BucketByLength { lengths: (0..n).collect(), window: 2 };
+    assert_eq!(left(of(9, 2).distributed(0, 2).batching(bucket(9)).build()), Some((2, 1, 2)));
+    assert_eq!(left(of(9, 2).distributed(0, 2).drop_last(true).batching(bucket(9)).build()), None);
+    // What is said at once is what the batch says.
+    for n in 0..40 {
+        for drop in [false, true] {
+            for world in 1..4 {
+                for windows in [false, true] {
+                    let of = |uneven| {
+                        let b = Plan::builder(n)
+                            .batch_size(3)
+                            .drop_last(drop)
+                            .distributed(0, world)
+                            .uneven(uneven);
+                        if windows { b.batching(bucket(n as u32)) } else { b }.build()
+                    };
+                    let (pad, cut) = (of(Uneven::Pad).unwrap(), of(Uneven::Drop).unwrap());
+                    let rows = |plan: Plan| -> usize {
+                        let order = plan.epoch(0);
+                        (0..order.batches().unwrap())
+                            .map(|k| order.batch(k).unwrap().unwrap().items.len())
+                            .sum()
+                    };
+                    assert_eq!(
+                        of(Uneven::Error).is_ok(),
+                        rows(pad) == rows(cut),
+                        "{n} {drop} {world} {windows}"
+                    );
+                }
+            }
+        }
+    }
+    // Batches by tokens, and samplers, may differ from epoch to epoch: the last batch says it.
+    let lengths: Arc<[u32]> = [3, 3, 3].into();
+    let tokens = Batching::MaxTokens { lengths, tokens: 3, window: 9 };
+    let plan = Plan::builder(3).uneven(Uneven::Error).distributed(0, 2).batching(tokens).build().unwrap();
+    assert!(matches!(plan.epoch(0).batch(1), Err(PlanError::Uneven { left: 1, .. })));
+    let own = of(10, 2).index_sampler(Counted(Arc::new(AtomicU64::new(0)), 10)).distributed(0, 4);
+    assert!(matches!(own.build().unwrap().epoch(0).batch(1), Err(PlanError::Uneven { left: 2, .. })));
+}
+
+/// A batch sampler of which it isn't known how many batches it has.
+#[derive(Debug)]
+struct Unknown;
+
+impl BatchSampler for Unknown {
+    fn name(&self) -> &str {
+        "unknown/1"
+    }
+    fn batch(&self, _: u64, k: u64) -> Option<Vec<u64>> {
+        (k < 3).then(|| vec![k])
+    }
+}
+
+type Sets = fn(PlanBuilder) -> PlanBuilder;
+
+#[test]
+fn a_setting_that_does_nothing_beside_another_is_refused_and_both_are_named() {
+    let tokens =
+        |b: PlanBuilder| b.batching(Batching::MaxTokens { lengths: [1; 10].into(), tokens: 4, window: 5 });
+    let own = |b: PlanBuilder| b.index_sampler(Counted(Arc::new(AtomicU64::new(0)), 10));
+    let refused: [(&str, Sets, &str, Sets); 22] = [
+        ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "shuffle", |b| b.shuffle(true)),
+        ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "shuffle_by", |b| b.shuffle_by(Shuffle::Feistel)),
+        ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "drop_last", |b| b.drop_last(true)),
+        ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "batch_size", |b| b.batch_size(1)),
+        ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "global_batch", |b| b.global_batch(2)),
+        ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "index_sampler", own),
+        (
+            "batch_sampler",
+            |b| b.batch_sampler(Pairs(0, 1)),
+            "sampler",
+            |b| b.sampler(Sampler::WithReplacement(4)),
+        ),
+        ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "batching", tokens),
+        (
+            "batch_sampler",
+            |b| b.batch_sampler(Unknown).distributed(0, 2),
+            "uneven",
+            |b| b.uneven(Uneven::Error),
+        ),
+        ("batching", |b| b.batching(Batching::Custom(Arc::new(Unknown))), "drop_last", |b| b.drop_last(true)),
+        ("batching", |b| b.batching(Batching::Custom(Arc::new(Unknown))), "shuffle", |b| b.shuffle(true)),
+        ("batching", tokens, "batch_size", |b| b.batch_size(8)),
+        ("batching", tokens, "global_batch", |b| b.global_batch(8)),
+        ("batching", tokens, "drop_last", |b| b.drop_last(true)),
+        ("sampler", |b| b.sampler(Sampler::Random), "shuffle", |b| b.shuffle(false)),
+        ("sampler", |b| b.sampler(Sampler::Sequential), "shuffle", |b| b.shuffle(true)),
+        ("sampler", |b| b.sampler(Sampler::WithReplacement(3)), "shuffle", |b| b.shuffle(true)),
+        (
+            "sampler",
+            |b| b.sampler(Sampler::WithReplacement(3)),
+            "shuffle_by",
+            |b| b.shuffle_by(Shuffle::Auto),
+        ),
+        ("index_sampler", own, "shuffle", |b| b.shuffle(true)),
+        ("index_sampler", own, "sampler", |b| b.sampler(Sampler::Random)),
+        ("global_batch", |b| b.global_batch(8), "batch_size", |b| b.batch_size(5)),
+        ("shuffle_by", |b| b.shuffle_by(Shuffle::Feistel), "shuffle", |b| b.shuffle(false)),
+    ];
+    for (one, sets_one, other, sets_other) in refused {
+        assert!(sets_one(Plan::builder(10)).build().is_ok(), "{one}");
+        for b in [sets_other(sets_one(Plan::builder(10))), sets_one(sets_other(Plan::builder(10)))] {
+            let error = b.build().expect_err(&format!("`{other}` beside `{one}`"));
+            assert!(matches!(error, PlanError::Setting { setting, .. } if setting == other), "{error}");
+            assert!(error.to_string().contains(&format!("`{one}`")), "{one}, {other}: {error}");
+        }
+    }
+    // What a setting says without being set is in no other's way, and neither is what says the same.
+    let accepted: [Sets; 7] = [
+        |b| b.batch_sampler(Pairs(0, 1)).shuffle(false).drop_last(false),
+        |b| b.batch_sampler(Pairs(0, 1)).uneven(Uneven::Drop).distributed(0, 2),
+        |b| b.batch_sampler(Unknown).uneven(Uneven::Error),
+        |b| b.sampler(Sampler::Random).shuffle(true),
+        |b| b.sampler(Sampler::Subset([1, 2].into())).shuffle_by(Shuffle::Feistel),
+        |b| b.sampler(Sampler::WithReplacement(3)).shuffle(false).batch_size(2),
+        |b| b.batch_size(3).batch_size(2).shuffle(true).shuffle(false),
+    ];
+    for (i, sets) in accepted.into_iter().enumerate() {
+        sets(Plan::builder(10)).build().unwrap_or_else(|error| panic!("{i}: {error}"));
+    }
 }
 
 proptest! {
@@ -298,7 +434,8 @@ proptest! {
     fn ranks_together_have_each_sample_once(len in 0u64..300, size in 1u64..8, world in 1u32..5, by in 0..5, seed: u64) {
         let lengths: Arc<[u32]> = (0..len as u32).map(|i| i * 7 % 31).collect();
         let plan = |rank| {
-            let b = Plan::builder(len).batch_size(size).distributed(rank, world).seed(seed);
+            let b = Plan::builder(len).distributed(rank, world).seed(seed);
+            let b = if by == 4 { b } else { b.batch_size(size) };
             match by {
                 0 => b,
                 1 => b.shuffle(true),

@@ -108,7 +108,8 @@ impl<D: Dataset> DataLoaderBuilder<D> {
 
     /// A sampler of your own.
     pub fn index_sampler(self, sampler: impl IndexSampler) -> Self {
-        self.sampler(Sampler::Custom(Arc::new(sampler)))
+        let sampler = Arc::new(sampler);
+        self.plan(move |plan| plan.own_sampler(sampler.clone()))
     }
 
     /// How draws become batches: by length, by tokens.
@@ -118,7 +119,8 @@ impl<D: Dataset> DataLoaderBuilder<D> {
 
     /// A batch sampler of your own.
     pub fn batch_sampler(self, sampler: impl BatchSampler) -> Self {
-        self.batching(Batching::Custom(Arc::new(sampler)))
+        let sampler = Arc::new(sampler);
+        self.plan(move |plan| plan.own_batching(sampler.clone()))
     }
 
     /// Which of how many ranks this is: each gets its part of every global batch.
@@ -144,7 +146,9 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     /// Starts the workers, a millisecond or two each; they read the dataset and call [`Dataset::init`] while this returns.
     ///
     /// # Errors
-    /// A setting can't be met, the dataset can't be encoded, or a process can't be started.
+    /// A setting can't be met, or does nothing beside another that is set (`shuffle` and `batch_size` beside `batch_sampler`): the error
+    /// names both. The epochs are known to be uneven, and that is to be an [error](Uneven::Error). The dataset can't be encoded, or a
+    /// process can't be started.
     pub fn build(self) -> Result<DataLoader<D>, BuildError> {
         DataLoader::start(Arc::new(self.dataset), self.plan, self.settings)
     }

@@ -10,21 +10,24 @@ use super::{
 /// Settings of a [`Plan`]: batches of one, in order, for one rank, seed 0, unless said otherwise.
 #[derive(Clone, Debug)]
 pub struct PlanBuilder {
-    len: u64,
-    batch_size: u64,
-    global: Option<u64>,
-    drop_last: bool,
-    shuffle: bool,
-    by: Shuffle,
+    pub(super) len: u64,
+    // What was set, apart from what holds without it: settings that can't both hold are refused.
+    pub(super) batch_size: Option<u64>,
+    pub(super) global: Option<u64>,
+    pub(super) drop_last: bool,
+    pub(super) shuffle: Option<bool>,
+    pub(super) by: Option<Shuffle>,
     seed: u64,
-    sampler: Sampler,
-    batching: Option<Batching>,
+    pub(super) sampler: Option<Sampler>,
+    pub(super) own_sampler: Option<Arc<dyn IndexSampler>>,
+    pub(super) batching: Option<Batching>,
+    pub(super) own_batching: Option<Arc<dyn BatchSampler>>,
     rank: u32,
-    world: u32,
-    uneven: Uneven,
+    pub(super) world: u32,
+    pub(super) uneven: Option<Uneven>,
 }
 
-fn setting(setting: &'static str, reason: impl Into<String>) -> PlanError {
+pub(super) fn setting(setting: &'static str, reason: impl Into<String>) -> PlanError {
     PlanError::Setting { setting, reason: reason.into() }
 }
 
@@ -32,23 +35,25 @@ impl PlanBuilder {
     pub(super) fn new(len: u64) -> Self {
         Self {
             len,
-            batch_size: 1,
+            batch_size: None,
             global: None,
             drop_last: false,
-            shuffle: false,
-            by: Shuffle::Auto,
+            shuffle: None,
+            by: None,
             seed: 0,
-            sampler: Sampler::Sequential,
+            sampler: None,
+            own_sampler: None,
             batching: None,
+            own_batching: None,
             rank: 0,
             world: 1,
-            uneven: Uneven::Pad,
+            uneven: None,
         }
     }
 
     /// Samples of a batch of one rank.
     pub fn batch_size(mut self, samples: u64) -> Self {
-        self.batch_size = samples;
+        self.batch_size = Some(samples);
         self
     }
 
@@ -66,14 +71,13 @@ impl PlanBuilder {
 
     /// Whether each epoch has an order of its own.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
-        self.shuffle = shuffle;
+        self.shuffle = Some(shuffle);
         self
     }
 
     /// How it is shuffled. Turns `shuffle` on.
     pub fn shuffle_by(mut self, by: Shuffle) -> Self {
-        self.by = by;
-        self.shuffle = true;
+        self.by = Some(by);
         self
     }
 
@@ -86,13 +90,18 @@ impl PlanBuilder {
 
     /// How positions become indices.
     pub fn sampler(mut self, sampler: Sampler) -> Self {
-        self.sampler = sampler;
+        self.sampler = Some(sampler);
         self
     }
 
     /// A sampler of the user's.
     pub fn index_sampler(self, sampler: impl IndexSampler) -> Self {
-        self.sampler(Sampler::Custom(Arc::new(sampler)))
+        self.own_sampler(Arc::new(sampler))
+    }
+
+    pub(crate) fn own_sampler(mut self, sampler: Arc<dyn IndexSampler>) -> Self {
+        self.own_sampler = Some(sampler);
+        self
     }
 
     /// How draws become batches.
@@ -103,7 +112,12 @@ impl PlanBuilder {
 
     /// A batch sampler of the user's.
     pub fn batch_sampler(self, sampler: impl BatchSampler) -> Self {
-        self.batching(Batching::Custom(Arc::new(sampler)))
+        self.own_batching(Arc::new(sampler))
+    }
+
+    pub(crate) fn own_batching(mut self, sampler: Arc<dyn BatchSampler>) -> Self {
+        self.own_batching = Some(sampler);
+        self
     }
 
     /// Which of how many ranks this is.
@@ -115,14 +129,15 @@ impl PlanBuilder {
 
     /// What the ranks do with what can't be divided evenly.
     pub fn uneven(mut self, uneven: Uneven) -> Self {
-        self.uneven = uneven;
+        self.uneven = Some(uneven);
         self
     }
 
     /// The plan.
     ///
     /// # Errors
-    /// `Setting` names the setting that can't be met.
+    /// `Setting` names the setting that can't be met, and the one beside which it would do nothing. `Uneven`: that is to be an error, and it
+    /// is known that each epoch has draws that can't be divided.
     pub fn build(self) -> Result<Plan, PlanError> {
         if self.world == 0 || self.rank >= self.world {
             return Err(setting(
@@ -130,27 +145,35 @@ impl PlanBuilder {
                 format!("rank {} of {} ranks is none", self.rank, self.world),
             ));
         }
+        if !mp_core::mutant!("plan.build.conflicts-accepted") {
+            self.has_no_conflict()?;
+        }
         let world = u64::from(self.world);
+        let size = self.batch_size.unwrap_or(1);
         let global = match self.global {
             Some(global) => global,
-            None => self.batch_size.checked_mul(world).ok_or_else(|| setting("batch_size", "too large"))?,
+            None => size.checked_mul(world).ok_or_else(|| setting("batch_size", "too large"))?,
         };
         if global == 0 || global % world != 0 || global >> 40 != 0 {
-            let reason = format!("a global batch of {global} is not 1 to 2⁴⁰ samples in {world} equal parts");
-            return Err(setting(if self.global.is_some() { "global_batch" } else { "batch_size" }, reason));
+            let (name, reason) = match self.global {
+                Some(_) => {
+                    ("global_batch", format!("{global} samples are not 1 to 2⁴⁰ in {world} equal parts"))
+                }
+                None => ("batch_size", format!("{size} samples on each of {world} ranks are not 1 to 2⁴⁰")),
+            };
+            return Err(setting(name, reason));
         }
         if self.len >> 48 != 0 || usize::try_from(self.len).is_err() {
             return Err(setting("len", "too many samples"));
         }
-        let ordered = !matches!(self.sampler, Sampler::Sequential | Sampler::Random | Sampler::Subset(_));
-        if self.shuffle && ordered {
-            return Err(setting("shuffle", "the sampler chooses the order itself"));
-        }
-        let permuted = match &self.sampler {
+        let sampler = self.own_sampler.map(Sampler::Custom).or(self.sampler).unwrap_or_default();
+        let batching = self.own_batching.map(Batching::Custom).or(self.batching);
+        let shuffled = self.shuffle.unwrap_or(self.by.is_some()) || matches!(sampler, Sampler::Random);
+        let permuted = match &sampler {
             Sampler::Subset(indices) => indices.len() as u64,
             _ => self.len,
         };
-        let shuffle = (self.shuffle || matches!(self.sampler, Sampler::Random)).then_some(match self.by {
+        let shuffle = shuffled.then_some(match self.by.unwrap_or_default() {
             Shuffle::Auto if permuted <= 1 << 24 => Shuffle::FisherYates,
             Shuffle::Auto => Shuffle::Feistel,
             by => by,
@@ -159,7 +182,7 @@ impl PlanBuilder {
             return Err(setting("shuffle_by", "FisherYates permutes at most 2³² − 1 samples; use Feistel"));
         }
         let mut alias = None;
-        match &self.sampler {
+        match &sampler {
             Sampler::WithReplacement(draws) if *draws > 0 && self.len == 0 => {
                 return Err(setting("sampler", "draws from a dataset without samples"));
             }
@@ -195,7 +218,7 @@ impl PlanBuilder {
         }
         if let Some(
             Batching::BucketByLength { lengths, window } | Batching::MaxTokens { lengths, window, .. },
-        ) = &self.batching
+        ) = &batching
         {
             if lengths.len() as u64 != self.len {
                 return Err(setting(
@@ -203,7 +226,7 @@ impl PlanBuilder {
                     format!("{} lengths for {} samples", lengths.len(), self.len),
                 ));
             }
-            let samples = if matches!(self.batching, Some(Batching::MaxTokens { .. })) { 1 } else { global };
+            let samples = if matches!(batching, Some(Batching::MaxTokens { .. })) { 1 } else { global };
             if *window == 0 || window.checked_mul(samples).is_none_or(|w| w > u64::from(u32::MAX)) {
                 return Err(setting("batching", "a window is 1 to 2³² − 1 draws"));
             }
@@ -213,17 +236,22 @@ impl PlanBuilder {
             seed: self.seed,
             batch_size: global / world,
             global,
+            global_is_set: self.global.is_some(),
             drop_last: self.drop_last,
             rank: self.rank,
             world: self.world,
-            uneven: self.uneven,
-            sampler: self.sampler,
+            uneven: self.uneven.unwrap_or_default(),
+            sampler,
             shuffle,
-            batching: self.batching,
+            batching,
             alias,
             template: state::PlanState::default(),
         };
         inner.template = state::template(&inner);
-        Ok(Plan { inner: Arc::new(inner) })
+        let plan = Plan { inner: Arc::new(inner) };
+        if plan.inner.uneven == Uneven::Error {
+            plan.epoch(0).is_divided()?;
+        }
+        Ok(plan)
     }
 }

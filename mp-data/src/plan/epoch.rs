@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use mp_core::user_code::caught;
 
-use super::windows::{WindowPlace, Windows};
+use super::length_windows::{WindowPlace, Windows};
 use super::{Batching, Inner, Item, PlanError, PlanState, Sampler, Shuffle, Uneven, permutation};
 use crate::own_lock::OwnLock;
 
@@ -99,6 +99,27 @@ impl EpochOrder {
             Some(Batching::MaxTokens { .. }) => (order.draws() == 0).then_some(0),
             Some(Batching::Custom(sampler)) => sampler.batches(order.epoch).map(groups),
         }
+    }
+
+    /// With `Uneven::Error`: an error if it is known that this epoch, and each other, can't be divided.
+    pub(super) fn is_divided(&self) -> Result<(), PlanError> {
+        let order = &*self.inner;
+        let plan = &*order.plan;
+        let (world, draws) = (u64::from(plan.world), order.told.unwrap_or_default());
+        if !self.is_the_same_length() || mp_core::mutant!("plan.uneven.late") {
+            return Ok(());
+        }
+        let (batch, left) = match &plan.batching {
+            None if plan.drop_last => return Ok(()),
+            None => (draws / plan.global, draws % plan.global),
+            Some(Batching::BucketByLength { .. }) => {
+                let short = !plan.drop_last && draws % plan.batch_size > 0;
+                let all = draws / plan.batch_size + u64::from(short);
+                (all / world, all % world)
+            }
+            Some(_) => return Ok(()),
+        };
+        if left % world == 0 { Ok(()) } else { Err(order.uneven(batch, left)) }
     }
 
     /// Batch `k` of this rank; `None` after the last.

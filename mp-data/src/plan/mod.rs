@@ -14,13 +14,14 @@
 //! ```
 
 mod builder;
+mod conflicts;
 mod epoch;
 mod error;
+mod length_windows;
 mod permutation;
 mod philox;
 mod sampler;
 mod state;
-mod windows;
 
 use std::sync::Arc;
 
@@ -29,11 +30,11 @@ use serde::{Deserialize, Serialize};
 pub use builder::PlanBuilder;
 pub use epoch::{EpochOrder, PlannedBatch};
 pub use error::PlanError;
+pub(crate) use length_windows::WindowPlace;
 pub use philox::SampleRng;
 pub use sampler::{BatchSampler, Batching, IndexSampler, Sampler, Shuffle, Uneven};
 pub use state::PlanState;
 pub(crate) use state::{check_word, same};
-pub(crate) use windows::WindowPlace;
 
 pub(crate) use permutation::shuffle;
 pub(crate) use philox::{epoch_key, mix};
@@ -60,6 +61,8 @@ struct Inner {
     seed: u64,
     batch_size: u64,
     global: u64,
+    /// Whether that was set, or comes from `batch_size`.
+    global_is_set: bool,
     drop_last: bool,
     rank: u32,
     world: u32,

@@ -61,7 +61,7 @@ pub enum Uneven {
     Pad,
     /// Leave them out.
     Drop,
-    /// An error.
+    /// An error: of the plan, where each epoch has as many draws, else of the batch at the end.
     Error,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::windows::WindowPlace;
+use super::length_windows::WindowPlace;
 use super::{Batching, EpochOrder, Plan, PlanError, Sampler, Uneven, philox::mix};
 
 /// A place in a plan: which batch is next, and what the order is made from. A few hundred bytes in any format of serde.
@@ -240,11 +240,20 @@ impl Plan {
 
     fn sizes_are_the_same(&self, state: &PlanState) -> Result<(), PlanError> {
         let plan = &self.inner.template;
-        same("global_batch", &state.global_batch, &plan.global_batch)?;
-        if self.inner.batching.is_some() {
-            same("world", &state.world, &plan.world)?;
-            same("batch_size", &state.batch_size, &plan.batch_size)?;
+        let global = match self.inner.global_is_set {
+            true => "global_batch",
+            false => "the global batch (`batch_size` times the number of ranks)",
+        };
+        match &self.inner.batching {
+            None => return same(global, &state.global_batch, &plan.global_batch),
+            Some(Batching::BucketByLength { .. }) => {
+                same(global, &state.global_batch, &plan.global_batch)?;
+                same("batch_size", &state.batch_size, &plan.batch_size)?;
+            }
+            // Their sizes are no settings.
+            Some(_) => {}
         }
-        Ok(())
+        let world = "world (with `batching` or `batch_sampler`, as many ranks have to go on)";
+        same(world, &state.world, &plan.world)
     }
 }

@@ -15,14 +15,18 @@ use crate::settings::{Settings, settings};
 pub struct StreamLoaderBuilder<D> {
     dataset: D,
     plan: StreamPlan,
+    shuffle: Option<bool>,
+    window: Option<u64>,
     settings: Settings,
 }
 
 impl<D> fmt::Debug for StreamLoaderBuilder<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { plan, settings, .. } = self;
+        let Self { plan, settings, shuffle, window, .. } = self;
         f.debug_struct("StreamLoaderBuilder")
             .field("plan", plan)
+            .field("shuffle", shuffle)
+            .field("shuffle_window", window)
             .field("settings", settings)
             .finish_non_exhaustive()
     }
@@ -30,7 +34,8 @@ impl<D> fmt::Debug for StreamLoaderBuilder<D> {
 
 impl<D: IterableDataset> StreamLoaderBuilder<D> {
     pub(super) fn new(dataset: D) -> Self {
-        StreamLoaderBuilder { dataset, plan: StreamPlan::new(), settings: Settings::new() }
+        let (plan, settings) = (StreamPlan::new(), Settings::new());
+        StreamLoaderBuilder { dataset, plan, shuffle: None, window: None, settings }
     }
 
     /// Samples of a batch. The last batch of each lane can have fewer.
@@ -55,8 +60,7 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
 
     /// Whether each epoch has its own order of shards, made from the seed.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
-        self.plan.shuffle = shuffle;
-        self.plan.window *= u64::from(shuffle);
+        self.shuffle = Some(shuffle);
         self
     }
 
@@ -64,8 +68,7 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
     /// each lane that it has open, and after a death or a resume the window is read again.
     #[doc(alias = "shuffle_buffer")]
     pub fn shuffle_window(mut self, samples: u64) -> Self {
-        self.plan.shuffle = true;
-        self.plan.window = samples;
+        self.window = Some(samples);
         self
     }
 
@@ -96,8 +99,14 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
     /// Starts the workers, a millisecond or two each; they read the dataset and call [`IterableDataset::init`] while this returns.
     ///
     /// # Errors
-    /// A setting can't be met, there are fewer shards than ranks, the dataset can't be encoded, or a process can't be started.
-    pub fn build(self) -> Result<StreamLoader<D>, BuildError> {
+    /// A setting can't be met, or contradicts another; there are fewer shards than ranks, the dataset can't be encoded, or a process can't be started.
+    pub fn build(mut self) -> Result<StreamLoader<D>, BuildError> {
+        self.plan.window = self.window.unwrap_or_default();
+        self.plan.shuffle = self.shuffle.unwrap_or(self.window.is_some());
+        if self.plan.window > 0 && !self.plan.shuffle {
+            let reason = "it is false, and `shuffle_window` is set: leave one of them out".into();
+            return Err(BuildError::Setting { setting: "shuffle", reason });
+        }
         StreamLoader::start(Arc::new(self.dataset), self.plan, self.settings)
     }
 }

@@ -140,7 +140,12 @@ pub fn builder(len: usize, workers: usize) -> DataLoaderBuilder<Samples> {
 }
 
 pub fn builder_of(samples: Samples, workers: usize) -> DataLoaderBuilder<Samples> {
-    DataLoader::builder(samples).batch_size(4).shuffle(true).seed(17).num_workers(workers)
+    bare(samples, workers).batch_size(4).shuffle(true)
+}
+
+/// For what says itself how large batches are, and in which order.
+pub fn bare(samples: Samples, workers: usize) -> DataLoaderBuilder<Samples> {
+    DataLoader::builder(samples).seed(17).num_workers(workers)
 }
 
 /// A chain of states: as JSON, as a trainer keeps them.

@@ -12,7 +12,7 @@ use mp_data::{
 use mp_tensor::Tensor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::common::{Fault, Samples, all, builder, builder_of, bytes, next};
+use crate::common::{Fault, Samples, all, bare, builder, bytes, next};
 
 /// What a dataset does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +86,12 @@ impl Dataset for Numbers {
 }
 
 fn numbers(len: usize, wrong: Wrong, workers: usize) -> DataLoaderBuilder<Numbers> {
-    DataLoader::builder(Numbers(len, wrong)).batch_size(4).num_workers(workers)
+    by_themselves(len, wrong, workers).batch_size(4)
+}
+
+/// For a batch sampler, which says itself how large batches are.
+fn by_themselves(len: usize, wrong: Wrong, workers: usize) -> DataLoaderBuilder<Numbers> {
+    DataLoader::builder(Numbers(len, wrong)).num_workers(workers)
 }
 
 /// The numbers of the batches of an epoch, and the errors.
@@ -217,9 +222,13 @@ fn a_sampler_that_fails_costs_its_batch_and_the_epoch_goes_on() {
         for panics in [false, true] {
             for by_batches in [false, true] {
                 let of = |known| {
-                    let builder = numbers(12, Wrong::Nothing, workers).batch_size(2);
+                    let builder = by_themselves(12, Wrong::Nothing, workers);
                     let sampler = Reckless { panics, known };
-                    if by_batches { builder.batch_sampler(sampler) } else { builder.index_sampler(sampler) }
+                    if by_batches {
+                        builder.batch_sampler(sampler)
+                    } else {
+                        builder.index_sampler(sampler).batch_size(2)
+                    }
                 };
                 let loader = of(true).build().unwrap();
                 let (made, errors) = outcomes(&loader, 0);
@@ -322,12 +331,12 @@ impl Dataset for NoLength {
 fn a_panic_of_a_sampler_is_an_error_wherever_it_is_asked_and_the_loader_goes_on() {
     for workers in [0, 2] {
         for what in ["len", "index", "batches", "batch"] {
-            let builder = numbers(8, Wrong::Nothing, workers);
+            let builder = by_themselves(8, Wrong::Nothing, workers);
             let by_batches = what.starts_with("batch");
             let loader = if by_batches {
                 builder.batch_sampler(PanicsIn(what, Some(1))).build().unwrap()
             } else {
-                builder.index_sampler(PanicsIn(what, Some(1))).build().unwrap()
+                builder.index_sampler(PanicsIn(what, Some(1))).batch_size(4).build().unwrap()
             };
             let said = format!("a panic in {what}");
             // Two turns: the loader is as it was after the first.
@@ -358,7 +367,7 @@ fn a_panic_of_a_sampler_is_an_error_wherever_it_is_asked_and_the_loader_goes_on(
             other => panic!("{other}"),
         };
         let of = |sampler: bool| {
-            let builder = numbers(8, Wrong::Nothing, workers);
+            let builder = by_themselves(8, Wrong::Nothing, workers);
             if sampler {
                 builder.index_sampler(PanicsIn("name", None))
             } else {
@@ -398,7 +407,7 @@ impl BatchSampler for Boundless {
 
 #[test]
 fn numbers_at_the_end_of_their_range_are_counted_or_refused() {
-    let loader = numbers(12, Wrong::Nothing, 2).batch_sampler(Boundless).build().unwrap();
+    let loader = by_themselves(12, Wrong::Nothing, 2).batch_sampler(Boundless).build().unwrap();
     let batches = loader.epoch(0);
     assert_eq!(batches.size_hint(), (0, Some(usize::MAX)));
     assert_eq!(batches.take(20).filter(Result::is_ok).count(), 20);
@@ -423,7 +432,7 @@ fn numbers_at_the_end_of_their_range_are_counted_or_refused() {
         Batching::MaxTokens { lengths: lengths.clone(), tokens: 50, window: 10 },
         Batching::BucketByLength { lengths, window: 2 },
     ] {
-        let plan = Plan::builder(39).batch_size(3).distributed(1, 2).batching(batching).build().unwrap();
+        let plan = Plan::builder(39).distributed(1, 2).batching(batching).build().unwrap();
         assert_eq!(plan.epoch(0).batch(u64::MAX).unwrap(), None);
         assert!(plan.epoch(0).batch(0).unwrap().is_some());
     }
@@ -536,7 +545,7 @@ fn a_dataset_that_panics_when_it_is_sent_received_or_dropped_is_an_error() {
 #[test]
 fn states_of_batches_out_of_order_are_of_their_rank() {
     let of = |rank, world, samples: Samples| {
-        builder_of(samples, 2).global_batch(4).distributed(rank, world).in_order(false)
+        bare(samples, 2).shuffle(true).global_batch(4).distributed(rank, world).in_order(false)
     };
     // Batch 0 comes last.
     let plan = of(1, 2, Samples::new(40)).build().unwrap().plan().clone();
@@ -564,5 +573,8 @@ fn a_state_of_another_dataset_is_refused_unless_that_is_allowed() {
     let grown = of(60).allow_changed_dataset(true).build().unwrap();
     assert_eq!(all(grown.resume(&state).unwrap()), all(grown.epoch(1))[3..]);
     let error = of(60).allow_changed_dataset(true).batch_size(5).build().unwrap().resume(&state).unwrap_err();
-    assert!(error.to_string().contains("global_batch"), "{error}");
+    assert!(
+        error.to_string().contains("`batch_size`") && !error.to_string().contains("global_batch"),
+        "{error}"
+    );
 }

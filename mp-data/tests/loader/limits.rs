@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::measured::{InShards, Measured};
 use crate::common::shards::next_of;
-use crate::common::{Fault, Samples, all, builder, builder_of, bytes, eventually, kept, next};
+use crate::common::{Fault, Samples, all, bare, builder, builder_of, bytes, eventually, kept, next};
 
 #[test]
 fn a_batch_that_hangs_holds_up_no_other_until_1024_were_given_before_it() {
@@ -110,7 +110,7 @@ fn a_resume_far_in_batches_by_tokens_looks_at_the_windows_there_alone() {
         let asked = Arc::new(AtomicU64::new(0));
         let lengths = (0..4000).map(|i| 1 + i * 7 % 31).collect();
         let batching = Batching::MaxTokens { lengths, tokens: 60, window: 20 };
-        let builder = builder(4000, workers).shuffle(false).batching(batching).distributed(1, 2);
+        let builder = bare(Samples::new(4000), workers).batching(batching).distributed(1, 2);
         (builder.index_sampler(Counted(asked.clone())).build().unwrap(), asked)
     };
     for workers in [0, 1] {

@@ -7,7 +7,7 @@ use mp_data::plan::{Batching, Uneven};
 use mp_data::{DataLoader, DataLoaderBuilder, LoaderState};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Bytes, Fault, Random, Samples, all, builder_of, bytes, kept, next};
+use crate::common::{Bytes, Fault, Random, Samples, all, bare, bytes, kept, next};
 
 /// How long each of the two takes at most, beside its first rounds.
 const LONG: Duration = Duration::from_secs(5);
@@ -39,13 +39,12 @@ impl Order {
 
     fn builder(self, samples: Samples, rank: u32) -> DataLoaderBuilder<Samples> {
         let lengths = (0..self.len as u32).map(|i| i * 7 % 23).collect();
-        let builder = builder_of(samples, 0).batch_size(self.size).seed(self.seed);
+        let builder = bare(samples, 0).shuffle(self.by > 0).seed(self.seed);
         let builder = builder.distributed(rank, self.world).uneven(self.uneven);
         match self.by {
-            0 => builder.shuffle(false),
-            1 => builder.batching(Batching::BucketByLength { lengths, window: 2 }),
+            1 => builder.batching(Batching::BucketByLength { lengths, window: 2 }).batch_size(self.size),
             2 => builder.batching(Batching::MaxTokens { lengths, tokens: 50, window: 11 }),
-            _ => builder,
+            _ => builder.batch_size(self.size),
         }
     }
 
@@ -144,7 +143,7 @@ fn a_resume_of_a_resume_of_a_resume_is_the_same_epoch() {
         let mut random = Random(1000 + round);
         let (len, seed) = (random.below(150) as usize, random.below(u64::MAX));
         let build = |rank, world, workers| {
-            let builder = builder_of(Samples::new(len), workers).seed(seed).global_batch(12);
+            let builder = bare(Samples::new(len), workers).shuffle(true).seed(seed).global_batch(12);
             builder.distributed(rank, world).build().unwrap()
         };
         // Each global batch as one rank has it.

@@ -187,3 +187,15 @@ fn an_epoch_that_is_dropped_leaves_nothing_and_holds_up_no_other() {
     assert!(loader.metrics().batches >= expected.len() as u64 * 2, "{}", loader.metrics());
     assert!(format!("{loader:?}").contains("4 shards"));
 }
+
+#[test]
+fn a_window_without_shuffling_is_refused_and_both_are_named() {
+    let of = || streaming_of(Shards::new(&SIZES), 0);
+    for builder in [of().shuffle(false).shuffle_window(7), of().shuffle_window(7).shuffle(false)] {
+        let error = builder.build().unwrap_err().to_string();
+        assert!(error.contains("`shuffle`") && error.contains("`shuffle_window`"), "{error}");
+    }
+    for builder in [of().shuffle(true).shuffle_window(7), of().shuffle(false).shuffle_window(0)] {
+        builder.build().unwrap();
+    }
+}

@@ -94,7 +94,7 @@ fn a_window_of_several_shards_gives_what_of_it_can_be_read_and_nothing_twice() {
     for tokens in [true, false] {
         let of = |shards: Shards, how| {
             let shards = if tokens { shards } else { shards.without_tokens() };
-            streaming_of(shards, 0).batch_size(3).lanes(1).shuffle(false).shuffle_window(10).on_error(how)
+            streaming_of(shards, 0).batch_size(3).lanes(1).shuffle_window(10).on_error(how)
         };
         let mut before = Given::default();
         let (state, _) = before.take(of(Shards::new(&SIZES), OnError::Stop), None, 1);
@@ -128,7 +128,7 @@ fn a_window_of_several_shards_gives_what_of_it_can_be_read_and_nothing_twice() {
 fn a_shard_that_has_become_shorter_costs_what_it_lacks() {
     let of = |sizes: &[u64]| {
         let loader = streaming_of(Shards::new(sizes), 0).batch_size(3).lanes(1).shuffle_window(10);
-        loader.shuffle(false).shuffle_window(10).on_error(OnError::SkipSample)
+        loader.shuffle_window(10).on_error(OnError::SkipSample)
     };
     let mut given = Given::default();
     let (state, _) = given.take(of(&[6, 9]), None, 1);
