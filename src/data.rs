@@ -1,8 +1,7 @@
 //! A data loader: worker processes make batches of a dataset in shared memory, the same bit by bit whatever dies.
 //!
 //! ```
-//! use mp::data::{Context, DataLoader, Dataset, Item};
-//! use mp::{AnyResult, Tensor};
+//! use mp::data::{AnyResult, Context, DataLoader, Dataset, Item, Tensor};
 //! use serde::{Deserialize, Serialize};
 //!
 //! #[derive(Serialize, Deserialize)]
@@ -33,6 +32,9 @@
 //! The three types to know: [`Dataset`], what you write; [`DataLoader`], what makes its batches, with a table of what happens when
 //! something dies; [`LoadError`], why there is none. [`plan`] says which samples are in which batch. For shards that are read from
 //! front to back: [`IterableDataset`] and [`StreamLoader`].
+//!
+//! The examples on the pages of single items are those of the crate `mp-data`. In a program that has `mp`, `mp_data` is `mp::data`, and
+//! `mp_tensor::Tensor` is `mp::Tensor`.
 
 #[cfg(feature = "indicatif")]
 #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
@@ -40,8 +42,8 @@ pub use mp_data::WithProgress;
 #[doc(hidden)]
 pub use mp_data::derive;
 pub use mp_data::{
-    Affinity, Batch, Batches, BuildError, Chain, Context, DataLoader, DataLoaderBuilder, Dataset, Difference,
-    FrozenStrings, Info, Item, IterableDataset, LoadError, Loaded, LoaderMetrics, LoaderState, Next,
-    NotReady, OnError, Other, Position, Ragged, SampleOf, Samples, ShardReader, Skipped, StreamBatches,
-    StreamLoader, StreamLoaderBuilder, StreamState, Strings, Verified, WorkerInfo, plan,
+    Affinity, AnyResult, Batch, Batches, BuildError, Chain, Context, DataLoader, DataLoaderBuilder, Dataset,
+    Difference, FrozenStrings, Info, Item, IterableDataset, LoadError, Loaded, LoaderMetrics, LoaderState,
+    Next, NotReady, OnError, Other, Position, Ragged, SampleOf, Samples, ShardReader, Skipped, StreamBatches,
+    StreamLoader, StreamLoaderBuilder, StreamState, Strings, Tensor, Verified, WorkerInfo, plan,
 };

@@ -40,6 +40,9 @@ pub use indexed::progress::WithProgress;
 pub use indexed::state::LoaderState;
 pub use indexed::verify::{Difference, Verified};
 pub use mp_macros::Batch;
+/// What most datasets make: the columns of a batch.
+#[doc(no_inline)]
+pub use mp_tensor::Tensor;
 pub use plan::Item;
 pub use settings::OnError;
 pub use settings::affinity::Affinity;

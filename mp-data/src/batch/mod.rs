@@ -34,8 +34,7 @@ pub mod derive {
 /// [`Tensor`](mp_tensor::Tensor), [`Ragged`], [`Strings`] and [`Other`].
 ///
 /// ```
-/// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Strings};
-/// use mp_tensor::Tensor;
+/// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Strings, Tensor};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Batch)]

@@ -16,8 +16,7 @@ use crate::{AnyResult, Batch, Item};
 /// Samples that are found by index. It is sent to each worker once; a worker calls [`fetch`](Self::fetch) for one batch after the other.
 ///
 /// ```
-/// use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
-/// use mp_tensor::Tensor;
+/// use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Tensor};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Serialize, Deserialize)]

@@ -7,8 +7,8 @@ use crate::indexed::kind::{Cursor, Indexed, Place};
 use crate::indexed::state::LoaderState;
 use crate::trainer::faces::of_batches;
 use crate::trainer::inner::Inner;
-use crate::trainer::window::Window;
-use crate::{Dataset, LoadError, Loaded};
+use crate::trainer::window::{Broken, Window};
+use crate::{Dataset, LoadError, Loaded, OnError};
 
 /// The batches of an epoch, or of several: an iterator of [`Loaded`] batches. Made by [`DataLoader::epoch`](crate::DataLoader::epoch).
 ///
@@ -64,6 +64,26 @@ impl<D: Dataset> Batches<D> {
         (next, each.map(|each| each.saturating_mul(epochs)))
     }
 
+    /// How many are still to come at most, if no code of the user's says how many there are: as many, but for those that are left out, and
+    /// unless no worker can live.
+    fn left(&self) -> Option<usize> {
+        let Window { cursor, slots, over, broken, last, .. } = &self.0;
+        let Cursor { order, next: (epoch, next), given } = cursor;
+        // More draws are an error in the place of the first batch.
+        let is_known = order.is_the_same_length() && order.samples() >> 48 == 0;
+        if !is_known || !matches!(broken, Broken::Not) || self.0.inner().is_copy() {
+            return None;
+        }
+        if *over {
+            return Some(slots.len());
+        }
+        let each = order.batches()?;
+        let beyond = given.beyond((*epoch, *next)).into_iter().filter(|number| *number < each).count();
+        let here = each.saturating_sub(*next).checked_sub(beyond as u64)?;
+        let all = each.checked_mul(last.checked_sub(*epoch)?)?.checked_add(here)?;
+        usize::try_from(all).ok()?.checked_add(slots.len())
+    }
+
     of_batches!();
 }
 
@@ -74,7 +94,12 @@ impl<D: Dataset> Iterator for Batches<D> {
         self.0.next()
     }
 
+    /// Exact where the number of batches is known beforehand ([`batches_in_epoch`](crate::DataLoader::batches_in_epoch), without samplers
+    /// of your own) and none may be left out ([`OnError::Stop`]): with fewer it ends only when no worker can live. Else at least 0, and
+    /// at most as many as there are, where that is known.
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
+        let Some(left) = self.left() else { return self.0.size_hint() };
+        let all_come = self.0.inner().settings.on_error == OnError::Stop;
+        (if all_come || mp_core::mutant!("loader.hint.none-left-out") { left } else { 0 }, Some(left))
     }
 }

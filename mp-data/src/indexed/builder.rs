@@ -150,6 +150,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     /// names both. The epochs are known to be uneven, and that is to be an [error](Uneven::Error). The dataset can't be encoded, or a
     /// process can't be started.
     pub fn build(self) -> Result<DataLoader<D>, BuildError> {
+        self.settings.is_named()?;
         DataLoader::start(Arc::new(self.dataset), self.plan, self.settings)
     }
 }

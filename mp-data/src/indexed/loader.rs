@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use mp_core::user_code::caught;
+
 use crate::indexed::batches::Batches;
 use crate::indexed::kind::{Cursor, Indexed};
 use crate::indexed::state::{FORMAT, LoaderState};
@@ -106,7 +108,8 @@ impl<D: Dataset> DataLoader<D> {
         self.go_on(state, Some(state.epoch()))
     }
 
-    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of [`epochs`](Self::epochs).
+    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of [`epochs`](Self::epochs): so `end` is not among them,
+    /// and there is no batch if the state is in epoch `end`, or later.
     ///
     /// # Errors
     /// As of [`resume`](Self::resume).
@@ -124,11 +127,45 @@ impl<D: Dataset> DataLoader<D> {
         }
         let (order, next) = plan.go_on(&state.plan)?;
         if !state.beyond.is_empty() && !mp_core::mutant!("loader.state.beyond-of-any-rank") {
-            same("world", &state.plan.world(), &plan.world())?;
-            same("rank", &state.rank, &plan.rank())?;
+            let (world, rank) = (state.plan.world(), state.rank);
+            same(
+                "world (only the rank that was given batches out of order knows which they were)",
+                &world,
+                &plan.world(),
+            )?;
+            same(
+                "rank (only the rank that was given batches out of order knows which they were)",
+                &rank,
+                &plan.rank(),
+            )?;
         }
         state.is_whole()?;
         Ok(self.from(Cursor::of(order, next, &state.beyond), last))
+    }
+
+    /// How many batches an epoch has, of this rank; `None` if only making them tells ([`Batching::MaxTokens`](crate::plan::Batching), batch
+    /// samplers that don't say). But for those of samplers of your own, each epoch has as many.
+    ///
+    /// ```
+    /// # use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Tensor};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Numbers(usize);
+    /// # impl Dataset for Numbers {
+    /// #     type Batch = Tensor<i64>;
+    /// #     fn len(&self) -> usize { self.0 }
+    /// #     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+    /// #         cx.rows(items, &[], |item, _, row| { row[0] = item.index as i64; Ok(()) })
+    /// #     }
+    /// # }
+    /// let loader = DataLoader::builder(Numbers(10)).batch_size(4).build()?;
+    /// assert_eq!(loader.batches_in_epoch(0), Some(3));
+    /// assert_eq!(loader.epochs(0..5).size_hint(), (15, Some(15)));
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    #[must_use]
+    #[doc(alias = "__len__")]
+    pub fn batches_in_epoch(&self, epoch: u64) -> Option<u64> {
+        caught(|| self.inner.plan.epoch(epoch).batches()).flatten()
     }
 
     /// Which samples are in which batch.

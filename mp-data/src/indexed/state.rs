@@ -8,6 +8,7 @@ use crate::plan::{PlanError, PlanState, check_word};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct LoaderState {
+    #[serde(deserialize_with = "crate::settings::format::number")]
     pub(crate) format: u32,
     pub(crate) plan: PlanState,
     /// Whose `beyond` is.

@@ -1,6 +1,7 @@
 //! The settings of a loader.
 
 pub(crate) mod affinity;
+pub(crate) mod format;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +31,15 @@ pub(crate) fn asked<R>(setting: &'static str, ask: impl FnOnce() -> R) -> Result
     Raise::catch(ask).map_err(|panic| BuildError::Setting { setting, reason: raised(*panic).to_string() })
 }
 
+/// What a loader is called that was given no name.
+const NAME: &str = "data loader";
+
 type PlanSetting = Arc<dyn Fn(PlanBuilder) -> PlanBuilder + Send + Sync>;
 
 /// The settings that are no matter of the order.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    pub(crate) name: String,
     pub(crate) num_workers: usize,
     pub(crate) threads: usize,
     pub(crate) prefetch: usize,
@@ -53,6 +58,7 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn new() -> Settings {
         Settings {
+            name: NAME.into(),
             num_workers: 0,
             threads: 1,
             prefetch: 2,
@@ -68,11 +74,28 @@ impl Settings {
             keeps_freed: true,
         }
     }
+
+    /// Whether processes can have the name.
+    pub(crate) fn is_named(&self) -> Result<(), BuildError> {
+        if !self.name.is_empty() && !self.name.chars().any(char::is_control) {
+            return Ok(());
+        }
+        let reason = format!("{:?} is none: it is empty, or has a control character", self.name);
+        Err(BuildError::Setting { setting: "name", reason })
+    }
 }
 
 /// What the builders of both kinds of loaders have: these settings, in a field `settings`.
 macro_rules! settings {
     () => {
+        /// What the loader is called: its workers are the processes `name-0`, `name-1` and so on, in what they print, in errors and in lists
+        /// of processes (`ps`, whose kernel keeps 15 bytes). "data loader" without this; a program with a loader for training and one
+        /// for validation calls them so.
+        pub fn name(mut self, name: impl Into<String>) -> Self {
+            self.settings.name = name.into();
+            self
+        }
+
         /// How many processes make batches. With 0, as without this, the caller makes them when it asks for them: the same batches, bit by
         /// bit.
         pub fn num_workers(mut self, workers: usize) -> Self {

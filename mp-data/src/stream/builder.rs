@@ -101,6 +101,7 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
     /// # Errors
     /// A setting can't be met, or contradicts another; there are fewer shards than ranks, the dataset can't be encoded, or a process can't be started.
     pub fn build(mut self) -> Result<StreamLoader<D>, BuildError> {
+        self.settings.is_named()?;
         self.plan.window = self.window.unwrap_or_default();
         self.plan.shuffle = self.shuffle.unwrap_or(self.window.is_some());
         if self.plan.window > 0 && !self.plan.shuffle {

@@ -15,8 +15,7 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// Samples that are read one after the other, from shards: files, ranges, partitions. It is sent to each worker once.
 ///
 /// ```
-/// use mp_data::{AnyResult, Context, DataLoader, IterableDataset, Position, SampleOf, Samples, ShardReader};
-/// use mp_tensor::Tensor;
+/// use mp_data::{AnyResult, Context, DataLoader, IterableDataset, Position, SampleOf, Samples, ShardReader, Tensor};
 /// use serde::{Deserialize, Serialize};
 ///
 /// /// Each shard counts up from a number.

@@ -95,7 +95,8 @@ impl<D: IterableDataset> StreamLoader<D> {
         Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, Some(state.epoch())))
     }
 
-    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of [`epochs`](Self::epochs).
+    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of [`epochs`](Self::epochs): so `end` is not among them,
+    /// and there is no batch if the state is in epoch `end`, or later.
     ///
     /// # Errors
     /// As of [`resume`](Self::resume).

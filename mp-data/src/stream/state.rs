@@ -16,6 +16,7 @@ const FORMAT: &str = "stream/1";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct StreamState {
+    #[serde(deserialize_with = "crate::settings::format::name")]
     format: String,
     plan: StreamPlan,
     epoch: u64,

@@ -67,7 +67,7 @@ impl<K: Kind> Inner<K> {
             crate::worker::large::warn_if_large(&Sent(Arc::clone(&dataset)));
             let mut builder = Pool::builder()
                 .processes(settings.num_workers)
-                .name("data loader")
+                .name(settings.name.as_str())
                 .interrupt(Interrupt::Ignore)
                 .max_tasks_per_child(settings.most_tasks)
                 .stderr(mp_spawn::Stdio::Tee)

@@ -1,6 +1,10 @@
 //! Loaders in processes of all kinds, several at once, and what is interrupted while workers run.
 
-use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, OnError, WorkerInfo};
+use std::collections::BTreeSet;
+
+use mp_data::{
+    AnyResult, Context, DataLoader, DataLoaderBuilder, Dataset, Item, OnError, Strings, WorkerInfo,
+};
 use mp_pool::Pool;
 use mp_queue::Queue;
 use mp_spawn::{ExitStatus, Process, Signal as Ended, SpawnError};
@@ -177,4 +181,43 @@ fn samples_that_are_left_out_are_counted_when_their_batch_is_given_and_a_state_h
     assert_eq!(all(loader.epoch(0)).len(), 3);
     let metrics = loader.metrics();
     assert_eq!((metrics.skipped_samples, metrics.skipped_batches), (4, 1));
+}
+
+/// Each sample is the name of the process that makes it.
+#[derive(Serialize, Deserialize)]
+struct Names;
+
+impl Dataset for Names {
+    type Batch = Strings;
+
+    fn len(&self) -> usize {
+        8
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, (), |_, _, row| {
+            row.push_str(&mp_spawn::current_process().name);
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn workers_are_called_as_their_loader() {
+    let names = |builder: DataLoaderBuilder<Names>| {
+        let loader = builder.num_workers(2).build().unwrap();
+        let mut batches = loader.epoch(0);
+        std::iter::from_fn(|| next(&mut batches))
+            .flat_map(|batch| batch.unwrap().to_vec().unwrap())
+            .collect::<BTreeSet<_>>()
+    };
+    let training = names(DataLoader::builder(Names).name("training"));
+    assert!(training.iter().all(|name| ["training-0", "training-1"].contains(&&**name)), "{training:?}");
+    let default = names(DataLoader::builder(Names));
+    assert!(default.iter().all(|name| name.starts_with("data loader-")), "{default:?}");
+    let loader = streaming(&[8], 1).name("validation").build().unwrap();
+    let mut batches = loader.epoch(0);
+    assert!(next_of(&mut batches).unwrap().is_ok());
+    let children = mp_spawn::active_children();
+    assert!(children.iter().any(|child| child.name == "validation-0"), "{children:?}");
 }
