@@ -36,6 +36,8 @@
 //! The examples on the pages of single items are those of the crate `mp-data`. In a program that has `mp`, `mp_data` is `mp::data`, and
 //! `mp_tensor::Tensor` is `mp::Tensor`.
 
+#[doc(no_inline)]
+pub use mp_data::Tensor;
 #[cfg(feature = "indicatif")]
 #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
 pub use mp_data::WithProgress;
@@ -45,5 +47,5 @@ pub use mp_data::{
     Affinity, AnyResult, Batch, Batches, BuildError, Chain, Context, DataLoader, DataLoaderBuilder, Dataset,
     Difference, FrozenStrings, Info, Item, IterableDataset, LoadError, Loaded, LoaderMetrics, LoaderState,
     Next, NotReady, OnError, Other, Position, Ragged, SampleOf, Samples, ShardReader, Skipped, StreamBatches,
-    StreamLoader, StreamLoaderBuilder, StreamState, Strings, Tensor, Verified, WorkerInfo, plan,
+    StreamLoader, StreamLoaderBuilder, StreamState, Strings, Verified, WorkerInfo, plan,
 };

@@ -72,6 +72,7 @@
 //! |---|---|
 //! | `mp_pool::Pool`, `mp_queue::Queue`, `mp_sync::Lock`, `mp_spawn::closure!`, `mp_tensor::Tensor` | what the last column above has: `mp::Pool`, `mp::Queue`, … |
 //! | any other name of `mp_pool` | `mp::pool::…` |
+//! | `mp_data::…` (feature `data`) | `mp::data::…` |
 //! | `mp_manager::…` | `mp::manager::…` |
 //! | `mp_queue::…` | `mp::queue::…`; of pipes and sockets `mp::connection::…` |
 //! | `mp_spawn::…` | `mp::process::…` |
@@ -209,3 +210,8 @@ pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = Result<T, 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The programs of the page about the data loader, as tests.
+#[cfg(all(doctest, feature = "data"))]
+#[doc = include_str!("../docs/data.md")]
+struct DataPage;

@@ -101,6 +101,7 @@ pub struct WorkerInfo {
     pub num_workers: usize,
     /// How many threads make the rows of a batch.
     pub threads: usize,
-    /// The seed of the order. What is random about a sample comes from the `rng` of its row.
+    /// The seed of the order: the same in all workers and in all epochs, unlike torch's `get_worker_info().seed`. So a generator that is made
+    /// from it repeats itself in each worker. What is random about a sample comes from the `rng` of its row.
     pub seed: u64,
 }

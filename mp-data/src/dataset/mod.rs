@@ -54,6 +54,69 @@ use crate::{AnyResult, Batch, Item};
 /// makes a batch is not known beforehand, and a batch whose worker died is made again. Then batches are the same, bit by bit, for
 /// any number of workers. [`DataLoader::verify`](crate::DataLoader::verify) looks after that.
 ///
+/// # A file or a decoder that needs `&mut`
+/// The function that [`rows`](Context::rows) calls may run in several threads at a time, so it has no `&mut self`. A file that is read at
+/// a place (`std::os::unix::fs::FileExt::read_at`) needs none, a decoder may be in a `Mutex`; or `fetch` goes through its items by itself, and
+/// says at which it is, so that errors and deaths name the sample:
+///
+/// ```
+/// use std::fs::File;
+/// use std::io::{Read, Seek, SeekFrom};
+///
+/// use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Tensor, WorkerInfo};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Records {
+///     path: String,
+///     #[serde(skip)]
+///     file: Option<File>,
+/// }
+///
+/// impl Dataset for Records {
+///     type Batch = Tensor<u8>;
+///
+///     fn len(&self) -> usize {
+///         3
+///     }
+///
+///     fn init(&mut self, _: &WorkerInfo) -> AnyResult<()> {
+///         self.file = Some(File::open(&self.path)?);
+///         Ok(())
+///     }
+///
+///     fn fetch(&mut self, items: &[Item], cx: &mut Context<Tensor<u8>>) -> AnyResult<Tensor<u8>> {
+///         let file = self.file.as_mut().ok_or("init was not called")?;
+///         let mut batch = Tensor::zeros([items.len(), 4])?;
+///         for (item, row) in items.iter().zip(batch.as_mut_slice()?.chunks_exact_mut(4)) {
+///             cx.begin(*item);
+///             file.seek(SeekFrom::Start(4 * item.index as u64))?;
+///             file.read_exact(row)?;
+///         }
+///         Ok(batch)
+///     }
+/// }
+///
+/// let path = std::env::temp_dir().join(format!("records-{}", std::process::id()));
+/// std::fs::write(&path, "one.two.six.")?;
+/// let records = Records { path: path.to_str().ok_or("no text")?.into(), file: None };
+/// let loader = DataLoader::builder(records).batch_size(2).num_workers(1).build()?;
+/// let batches = loader.epoch(0).map(|batch| Ok(batch?.to_vec())).collect::<AnyResult<Vec<_>>>();
+/// std::fs::remove_file(path)?;
+/// assert_eq!(batches?, [&b"one.two."[..], b"six."]);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// # Several kinds of datasets
+/// A loader has one type of dataset, which workers can read: no `Box<dyn Dataset>`. What is chosen when the program runs is an enum with
+/// a dataset in each variant, which passes the calls on. A part of a dataset (torch's `random_split`, `Subset`) is
+/// [`Sampler::Subset`](crate::plan::Sampler::Subset), one after the other (`ConcatDataset`) a dataset that has them in a list, and `transform=` a
+/// field: a closure that travels is `mp_spawn::Closure`.
+///
+/// # What workers don't have
+/// A worker is a process of its own: what `main` has put into a `static` is not there. What it needs is in the dataset, or made in
+/// [`init`](Self::init).
+///
 /// # When it fails
 /// An `Err` or a panic is the batch's [`LoadError`](crate::LoadError), and the epoch goes on. `self` is kept after an `Err`; after a panic
 /// the worker gets a new copy, with [`init`](Self::init).
@@ -79,7 +142,10 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch>;
 
     /// Called once in each worker before its first batch, also in one that takes the place of another: opens files, makes decoders, in
-    /// fields with `#[serde(skip)]`.
+    /// fields with `#[serde(skip)]`. The [time-out](crate::DataLoaderBuilder::timeout) of batches does not apply to it.
+    ///
+    /// A generator of random numbers that is made here from [`WorkerInfo::seed`] gives the same numbers in each worker, and again in one that
+    /// takes the place of another: random numbers come from the `rng` of each row.
     ///
     /// # Errors
     /// A worker that can't begin is started anew, five times; then each batch is an error.

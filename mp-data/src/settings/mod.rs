@@ -97,14 +97,15 @@ macro_rules! settings {
         }
 
         /// How many processes make batches. With 0, as without this, the caller makes them when it asks for them: the same batches, bit by
-        /// bit.
+        /// bit. An error of `fetch` is the value itself then, and `downcast_ref` of [`LoadError::source`](crate::LoadError::source) finds its
+        /// type; from a worker come its text and those of its sources.
         pub fn num_workers(mut self, workers: usize) -> Self {
             self.settings.num_workers = workers;
             self
         }
 
         /// How many threads of a worker write rows of one batch at the same time; 1 without this and at least, 1024
-        /// at most. `OMP_NUM_THREADS`, `RAYON_NUM_THREADS`,
+        /// at most (0 is taken as 1). `OMP_NUM_THREADS`, `RAYON_NUM_THREADS`,
         /// `MKL_NUM_THREADS` and `OPENBLAS_NUM_THREADS` of the workers are set to this number, unless this process has them set.
         pub fn threads_per_worker(mut self, threads: usize) -> Self {
             self.settings.threads = threads.max(1);
@@ -112,7 +113,7 @@ macro_rules! settings {
         }
 
         /// How many batches are planned, running or ready for each worker; 2 without this, 1 at least, and for all workers
-        /// 65,536 at most.
+        /// 65,536 at most: 0 is taken as 1, as of threads.
         pub fn prefetch_factor(mut self, batches: usize) -> Self {
             self.settings.prefetch = batches.max(1);
             self
@@ -132,7 +133,8 @@ macro_rules! settings {
             self
         }
 
-        /// How long a worker may take for a batch. Then it is killed, and the batch is made again by another, as if it had died.
+        /// How long a worker may take for a batch. Then it is killed, and the batch is made again by another, as if it had died. `init` may
+        /// take as long as it does.
         #[doc(alias = "batch_timeout")]
         pub fn timeout(mut self, time: std::time::Duration) -> Self {
             self.settings.timeout = Some(time);
