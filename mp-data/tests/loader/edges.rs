@@ -7,12 +7,11 @@ use mp_core::user_code::caught;
 use mp_data::plan::{BatchSampler, Batching, IndexSampler, Plan, PlanError};
 use mp_data::{
     AnyResult, BuildError, Context, DataLoader, DataLoaderBuilder, Dataset, Item, LoadError, LoaderState,
-    OnError, Ragged, StreamState, WorkerInfo,
+    OnError, Ragged, WorkerInfo,
 };
 use mp_tensor::Tensor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::common::shards::Shards;
 use crate::common::{Fault, Samples, all, bare, builder, bytes, next};
 
 /// What a dataset does wrong.
@@ -587,89 +586,4 @@ fn a_state_of_another_dataset_is_refused_unless_that_is_allowed() {
         error.to_string().contains("`batch_size`") && !error.to_string().contains("global_batch"),
         "{error}"
     );
-}
-
-#[test]
-fn the_state_of_the_other_kind_of_loader_is_refused_and_named() {
-    let loader = builder(8, 0).build().unwrap();
-    let text = serde_json::to_string(&loader.epoch(0).state()).unwrap();
-    let error = serde_json::from_str::<StreamState>(&text).unwrap_err().to_string();
-    assert!(error.contains("the state of a `StreamLoader` begins"), "{error}");
-    let stream = DataLoader::streaming(Shards::new(&[8])).build().unwrap();
-    let text = serde_json::to_string(&stream.epoch(0).state()).unwrap();
-    let error = serde_json::from_str::<LoaderState>(&text).unwrap_err().to_string();
-    assert!(error.contains("the state of a `DataLoader` begins"), "{error}");
-}
-
-#[test]
-fn a_name_that_processes_can_not_have_is_refused() {
-    for name in ["", "a\nb", "a\0b"] {
-        let error = builder(8, 1).name(name).build().unwrap_err();
-        assert!(matches!(error, BuildError::Setting { setting: "name", .. }), "{error}");
-        let error = DataLoader::streaming(Shards::new(&[8])).name(name).build().unwrap_err();
-        assert!(matches!(error, BuildError::Setting { setting: "name", .. }), "{error}");
-    }
-}
-
-/// As many draws as the number of the epoch.
-#[derive(Debug)]
-struct Growing;
-
-impl IndexSampler for Growing {
-    fn name(&self) -> &str {
-        "growing/1"
-    }
-
-    fn len(&self, epoch: u64) -> u64 {
-        epoch
-    }
-
-    fn index(&self, _: u64, k: u64) -> u64 {
-        k
-    }
-}
-
-#[test]
-fn how_many_batches_come_is_told_beforehand_where_that_is_known() {
-    for workers in [0, 2] {
-        let loader = builder(30, workers).in_order(false).build().unwrap();
-        assert_eq!(loader.batches_in_epoch(7), Some(8));
-        let mut batches = loader.epochs(1..4);
-        let mut states = vec![batches.state()];
-        for left in (0..=24).rev() {
-            assert_eq!(batches.size_hint(), (left, Some(left)));
-            assert_eq!(next(&mut batches).is_some(), left > 0);
-            states.push(batches.state());
-        }
-        for state in states {
-            let batches = loader.resume_until(&state, 4).unwrap();
-            let hint = batches.size_hint();
-            let came = all(batches).len();
-            assert_eq!(hint, (came, Some(came)), "{state:?}");
-        }
-        assert_eq!(loader.epochs(3..3).size_hint(), (0, Some(0)));
-        assert_eq!(builder(0, workers).build().unwrap().epochs(0..9).size_hint(), (0, Some(0)));
-        assert_eq!(loader.epochs(0..u64::MAX).size_hint(), (0, None), "more than can be counted");
-
-        // One may be left out.
-        for how in [OnError::SkipBatch, OnError::SkipSample] {
-            let one = Samples::new(5).with(3, Fault::Error, -1);
-            let loader = bare(one, workers).on_error(how).build().unwrap();
-            let batches = loader.epoch(0);
-            assert_eq!(batches.size_hint(), (0, Some(5)), "{how:?}");
-            assert_eq!(all(batches).len(), 4, "{how:?}");
-        }
-        // An error is one of them.
-        let one = Samples::new(5).with(3, Fault::Error, -1);
-        let loader = bare(one, workers).build().unwrap();
-        assert_eq!((loader.epoch(0).size_hint(), loader.epoch(0).count()), ((5, Some(5)), 5));
-        // A sampler of one's own may say something else the next time that it is asked.
-        let loader = by_themselves(30, Wrong::Nothing, workers).index_sampler(Growing).build().unwrap();
-        assert_eq!((loader.batches_in_epoch(4), loader.batches_in_epoch(9)), (Some(4), Some(9)));
-        assert_eq!(loader.epoch(4).size_hint(), (0, Some(4)));
-        let lengths = [3; 30].into();
-        let tokens = Batching::MaxTokens { lengths, tokens: 9, window: 30 };
-        let loader = by_themselves(30, Wrong::Nothing, workers).batching(tokens).build().unwrap();
-        assert_eq!((loader.batches_in_epoch(0), loader.epoch(0).size_hint()), (None, (0, None)));
-    }
 }
