@@ -80,9 +80,10 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// | what happens | is lost |
 /// |---|---|
 /// | `fetch`, or a row, or `read` returns an error; a row panics or kills its worker | that batch, or, with [`SkipSample`](crate::OnError::SkipSample), that sample |
-/// | `open` returns an error, or panics; `read` panics; a worker dies in them each time, or is too slow | also the rest of that shard; the lane goes on with its next shard |
+/// | `open` returns an error, or panics; `read` panics; a worker dies in them each time, or is too slow | the rest of that shard; the lane goes on with its next shard |
 ///
-/// The error in the batch's place names shard and sample, and the epoch goes on.
+/// The error in a batch's place names shard and sample, and the epoch goes on. No sample of another shard is lost with a shard's rest, and none
+/// comes twice. If a shard turns out to be shorter after a batch of it was lost, samples of that batch may be tried once more.
 pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// What it makes.
     type Batch: Batch;

@@ -261,11 +261,12 @@ impl<D: IterableDataset> Kind for Streamed<D> {
     }
 
     fn lost(plan: &StreamPlan, cursor: &mut Cursor, part: &mut Part, failed: Option<&Failed>) {
-        if let Some(failed) = failed.filter(|failed| failed.reading) {
-            cursor.cut(plan, part, failed);
-        }
+        // If less of a shard can be read than before, other samples come next.
+        let others = failed.is_some_and(|failed| failed.reading && cursor.cut(plan, part, failed));
         let lane = cursor.lane(part);
-        lane.at.done += plan.batch_size;
+        if !others || mp_core::mutant!("stream.lost.beside-a-cut") {
+            lane.at.lost += plan.batch_size;
+        }
         lane.round = part.round + 1;
         part.after = Some(lane.clone());
     }

@@ -55,15 +55,26 @@ impl<D: IterableDataset> Run<D> {
 
     fn now(&self) -> LaneAt {
         let token = self.reader.as_ref().map_or(self.now.token, ShardReader::token);
-        LaneAt { token, done: 0, window: Vec::new(), ..self.now.clone() }
+        LaneAt { token, done: 0, lost: 0, window: Vec::new(), ..self.now.clone() }
     }
 
-    /// The next samples, `most` of them unless the lane ends.
+    /// The next samples that are not of lost batches, `most` of them unless the lane ends.
     pub(crate) fn take(
         &mut self,
         most: u64,
         reading: &mut Reading<'_, D>,
     ) -> AnyResult<Vec<Read<SampleOf<D>>>> {
+        let mut lost = std::mem::take(&mut self.now.lost);
+        while lost > 0 {
+            // No more of them at once than a batch has.
+            let some = lost.min(reading.plan.batch_size);
+            let at_the_end = (self.take_next(some, reading)?.len() as u64) < some;
+            lost = if at_the_end { 0 } else { lost - some };
+        }
+        self.take_next(most, reading)
+    }
+
+    fn take_next(&mut self, most: u64, reading: &mut Reading<'_, D>) -> AnyResult<Vec<Read<SampleOf<D>>>> {
         let mut taken = Vec::new();
         while (taken.len() as u64) < most {
             // What was given before, if this is a lane that was opened again.

@@ -59,7 +59,8 @@ impl<D: IterableDataset> StreamLoader<D> {
         let mut cursor = Cursor::new(plan, Place::start(plan.lanes, 0));
         let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };
         let mut mine = None;
-        while (found.batches as u64) < batches
+        let most = plan.steps.map_or(batches, |steps| steps.min(batches));
+        while (found.batches as u64) < most
             && let Planned::Batch { number, mut part, .. } =
                 Streamed::<D>::plan(plan, &mut cursor, &VecDeque::new(), 0)
         {

@@ -14,7 +14,7 @@ use crate::dataset::moment::MOST_SAMPLES;
 pub(crate) const MOST_ROUNDS: u64 = 1 << 40;
 
 /// A place in the row of a lane's samples: in the window that is read from a place of a shard on, behind the first `done` of its samples, in
-/// their order.
+/// their order; and how many of those that come next are not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LaneAt {
     /// The number of the shard in the lane.
@@ -22,6 +22,8 @@ pub(crate) struct LaneAt {
     pub(crate) sample: u64,
     pub(crate) token: Option<u64>,
     pub(crate) done: u64,
+    /// Samples of batches that are lost: so many that come next, of those that can be read.
+    pub(crate) lost: u64,
     /// Of which samples the window is, if some of them were given: up to which one of each shard, by its place in the lane. So it is the same
     /// window when it is read again, and what can't be read any more is missing at its place.
     pub(crate) window: Vec<(u64, u64)>,
@@ -37,12 +39,18 @@ impl LaneAt {
     }
 
     /// From now on the shard at `place` ends before `sample`; false if it did already.
+    ///
+    /// With that other samples come next, and those of lost batches are not known any more. None of them was given: they are tried once
+    /// more, so that no sample of another shard is passed over in their place.
     pub(crate) fn cut(&mut self, place: u64, sample: u64) -> bool {
         if self.end_of(place) <= sample {
             return false;
         }
         if mp_core::mutant!("stream.window.made-anew-by-a-cut") {
             self.window.clear();
+        }
+        if !mp_core::mutant!("stream.lost.passed-after-a-cut") {
+            self.lost = 0;
         }
         self.cuts.retain(|cut| cut.0 != place);
         self.cuts.push((place, sample));
@@ -63,7 +71,7 @@ impl Lane {
     /// Whether it is a place, of a plan with this number of shards and windows of this number of samples, that a lane can have come to since round
     /// `first`, with `batch_size` samples in each.
     pub(crate) fn can_be(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
-        let Lane { at: LaneAt { place, sample, done, window: ends, cuts, .. }, round, .. } = self;
+        let Lane { at: LaneAt { place, sample, done, lost, window: ends, cuts, .. }, round, .. } = self;
         let most = u128::from(round.saturating_sub(first)) * u128::from(batch_size) + u128::from(window);
         let mut before = (*place, *sample);
         // Behind each other, and of no more samples than a window has.
@@ -76,7 +84,7 @@ impl Lane {
         let samples = counts.sum::<Option<u64>>();
         *place <= shards
             && *sample < MOST_SAMPLES
-            && u128::from(*done) <= most
+            && u128::from(*done) + u128::from(*lost) <= most
             && samples.is_some_and(|samples| samples <= window)
             && cuts.iter().all(|(shard, sample)| *shard < shards && *sample <= MOST_SAMPLES)
             && (first..MOST_ROUNDS).contains(round)
@@ -84,14 +92,14 @@ impl Lane {
 
     /// All of it, as numbers.
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
-        let Lane { at: LaneAt { place, sample, token, done, window, cuts }, round, ended } = self;
+        let Lane { at: LaneAt { place, sample, token, done, lost, window, cuts }, round, ended } = self;
         let token = [u64::from(token.is_some()), token.unwrap_or_default()];
         let pairs = |list: &'_ Vec<(u64, u64)>| {
             let pairs = list.iter().flat_map(|pair| [pair.0, pair.1]);
             std::iter::once(list.len() as u64).chain(pairs).collect::<Vec<_>>()
         };
         let lists = pairs(window).into_iter().chain(pairs(cuts));
-        [*place, *sample, *done, *round, u64::from(*ended)].into_iter().chain(token).chain(lists)
+        [*place, *sample, *done, *lost, *round, u64::from(*ended)].into_iter().chain(token).chain(lists)
     }
 
     /// Lanes at the beginning of a pass.

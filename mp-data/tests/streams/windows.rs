@@ -125,6 +125,56 @@ fn a_window_of_several_shards_gives_what_of_it_can_be_read_and_nothing_twice() {
 }
 
 #[test]
+fn a_lost_batch_costs_no_sample_of_a_shard_that_can_be_read() {
+    const SIZES: [u64; 2] = [16, 24];
+    for window in [0, 16] {
+        let of = |shards, how| {
+            let loader = streaming_of(shards, 0).batch_size(8).lanes(1).shuffle(false).retries(0);
+            loader.shuffle_window(window).on_error(how)
+        };
+        // The batch with sample 1 is lost; later, no sample of its shard from 3 on can be read.
+        let mut given = Given::default();
+        let bad = || Shards::new(&SIZES).with((When::Row, 0, 1), Fault::Error, -1);
+        let mut state = None;
+        while given.lost == 0 {
+            state = Some(given.take(of(bad(), OnError::Stop), state.as_ref(), 1).0);
+        }
+        let shorter = Shards::new(&SIZES).with((When::Read, 0, 3), Fault::Panic, -1);
+        given.take(of(shorter, OnError::SkipSample), state.as_ref(), u64::MAX);
+        let missing = given.check(&SIZES, 8, &format!("window {window}"));
+        assert!(missing.iter().all(|(shard, sample)| *shard == 0 && *sample >= 3), "{window}: {missing:?}");
+    }
+}
+
+#[test]
+fn a_row_that_fails_costs_one_batch_in_a_window_of_which_samples_are_missing() {
+    const SIZES: [u64; 2] = [16, 24];
+    let of = |shards| {
+        let loader = streaming_of(shards, 0).batch_size(4).lanes(1).shuffle(false).retries(0);
+        loader.shuffle_window(16).on_error(OnError::Stop)
+    };
+    let mut tried = 0;
+    for (cut, bad) in (1..16).flat_map(|cut| (0..cut).map(move |bad| (cut, bad))) {
+        let mut given = Given::default();
+        let (state, _) = given.take(of(Shards::new(&SIZES)), None, 1);
+        if given.places.contains(&(0, bad)) {
+            continue;
+        }
+        let shards = Shards::new(&SIZES).with((When::Read, 0, cut), Fault::Panic, -1);
+        given.take(of(shards.with((When::Row, 0, bad), Fault::Error, -1)), Some(&state), u64::MAX);
+        let what = format!("cut at {cut}, row {bad}");
+        let of_row = given.told.iter().filter(|told| (told.0, told.1) == (0, bad)).count();
+        assert_eq!(of_row, 1, "{what}: {:?}", given.told);
+        // The row's batch, and what can't be read.
+        let missing = given.check(&SIZES, 4, &what);
+        let others = missing.iter().filter(|(shard, sample)| *shard != 0 || *sample < cut).count();
+        assert!(others <= 4, "{what}: {missing:?}");
+        tried += 1;
+    }
+    assert!(tried > 50);
+}
+
+#[test]
 fn a_shard_that_has_become_shorter_costs_what_it_lacks() {
     let of = |sizes: &[u64]| {
         let loader = streaming_of(Shards::new(sizes), 0).batch_size(3).lanes(1).shuffle_window(10);
