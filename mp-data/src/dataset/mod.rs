@@ -83,7 +83,9 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// fields with `#[serde(skip)]`.
     ///
     /// # Errors
-    /// A worker that can't begin is started anew, five times; then each batch is an error.
+    /// A worker that can't begin is started anew, later each time, and the others make the batches: the error is in the
+    /// [metrics](crate::LoaderMetrics::failed_starts), and after five times once on the standard error. If all have failed five times in a
+    /// row, the epoch ends with the error.
     #[doc(alias = "worker_init_fn")]
     fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
         _ = worker;

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use mp_pool::FailedStarts;
+
 /// How many of the last batches' times are kept.
 const KEPT: usize = 1024;
 
@@ -103,6 +105,7 @@ impl Meter {
             skipped_batches: self.skipped_batches,
             restarts: 0,
             retried: 0,
+            failed_starts: Vec::new(),
         }
     }
 }
@@ -151,6 +154,8 @@ pub struct LoaderMetrics {
     pub restarts: u64,
     /// How often a batch was begun again.
     pub retried: u64,
+    /// The workers that can't begin, and why: `Dataset::init` fails, for example. The others make the batches.
+    pub failed_starts: Vec<FailedStarts>,
 }
 
 impl LoaderMetrics {
@@ -160,10 +165,11 @@ impl LoaderMetrics {
         share(self.waited, self.elapsed, 1)
     }
 
-    /// Which share of the time the workers were making batches, from 0 to 1.
+    /// Which share of the time the workers were making batches, from 0 to 1; those that can't begin aside.
     #[must_use]
     pub fn busy_share(&self) -> f64 {
-        share(self.busy, self.elapsed, self.workers.max(1))
+        let begun = self.workers.saturating_sub(self.failed_starts.len());
+        share(self.busy, self.elapsed, begun.max(1))
     }
 }
 
@@ -200,12 +206,19 @@ impl fmt::Display for LoaderMetrics {
                 self.failed, self.skipped_samples, self.skipped_batches, self.retried, self.restarts
             )?;
         }
+        self.failed_starts.iter().try_for_each(|failed| writeln!(f, "{failed}"))?;
         match self.workers {
             _ if self.batches == 0 => f.write_str("no batch was taken yet"),
             0 => write!(f, "the trainer made the batches itself, {waited:.0} % of the time: add workers"),
             _ if waited < 5.0 => {
                 write!(f, "the trainer waited {waited:.0} % of the time: the loader is not the limit")
             }
+            _ if !self.failed_starts.is_empty() && !mp_core::mutant!("loader.metrics.advice-of-half-a-loader") => write!(
+                f,
+                "the trainer waited {waited:.0} % of the time, and {} of {} workers can't begin: mend that first",
+                self.failed_starts.len(),
+                self.workers
+            ),
             _ if busy < 60.0 && self.batch_p50 < SMALL => write!(
                 f,
                 "the trainer waited {waited:.0} % of the time, for batches that are made quicker than they travel: make them larger, \

@@ -309,6 +309,7 @@ impl Manager {
             Some(SpawnError::ProcessExited(exited)) => exited.who.rank = Some(number),
             _ => {}
         }
+        let mut tell = false;
         // One that died before it took any would be followed by another one without end.
         let had_tasks = std::mem::take(&mut worker.had_tasks) || reading.is_some() || !lost.is_empty();
         if was_ready {
@@ -317,7 +318,6 @@ impl Manager {
             worker.restart_at = Some(Instant::now() + delay);
             state.last_ready = Some(Instant::now());
         } else {
-            worker.start_failed(Instant::now());
             self.why = match (&failure, self.shared.settings.start_timeout.filter(|_| late)) {
                 (_, Some(time)) => {
                     format!("worker {number} (pid {pid}) was not ready within {time:?}, and was killed")
@@ -326,7 +326,11 @@ impl Manager {
                 (None, None) => format!("worker {number} (pid {pid}) {exit} before it was ready"),
             };
             self.cause = failure.clone().filter(|_| !late);
+            let why = self.cause.as_ref().map_or_else(|| self.why.clone(), without_its_name);
+            let others_work = state.others_work(number);
+            tell |= state.workers[number].start_failed(Instant::now(), why, others_work) && end.is_none();
         }
+        state.hurry(Instant::now());
         #[cfg(feature = "log")]
         let replaced = end.is_none();
         // Only if a task is there: no worker reads a function without one.
@@ -406,6 +410,19 @@ impl Manager {
             );
         }
         settled.tell();
+        if tell {
+            self.tell_of_failed_starts(number);
+        }
+    }
+
+    /// Says once that a place has no worker while others do the tasks: else it would show in nothing but the speed.
+    fn tell_of_failed_starts(&self, number: usize) {
+        let failed = self.shared.state.lock().workers[number].failed_to_start(number);
+        let Some(failed) = failed else { return };
+        let pool = self.shared.settings.pool_name();
+        mp_core::waits::tell(&format!(
+            "mp: {pool}: {failed}\n  the other workers do its tasks; it is tried again, later each time, up to once a minute\n"
+        ));
     }
 
     /// Starts workers whose time it is.
@@ -426,8 +443,14 @@ impl Manager {
                     PoolError::Start(error) => (error.to_string(), Some(error)),
                     other => (other.to_string(), None),
                 };
-                let worker = &mut self.shared.state.lock().workers[number];
-                worker.start_failed(Instant::now());
+                let tell = {
+                    let mut state = self.shared.state.lock();
+                    let others_work = state.others_work(number);
+                    state.workers[number].start_failed(Instant::now(), self.why.clone(), others_work)
+                };
+                if tell {
+                    self.tell_of_failed_starts(number);
+                }
             }
         }
         let starts = {
@@ -588,6 +611,18 @@ impl Manager {
             .chain(state.next_silence())
             .min()
     }
+}
+
+/// What became of a process, without the name that pools don't give it.
+fn without_its_name(error: &SpawnError) -> String {
+    let text = error.to_string();
+    let who = match error {
+        SpawnError::ProcessRaised(raised) => &raised.who,
+        SpawnError::ProcessExited(exited) => &exited.who,
+        _ => return text,
+    };
+    let Some(rest) = text.strip_prefix(&who.to_string()).map(str::trim_start) else { return text };
+    rest.strip_prefix("failed: ").unwrap_or(rest).to_owned()
 }
 
 /// What a worker says came of tasks.

@@ -59,6 +59,10 @@ const SLOW: Duration = Duration::from_millis(100);
 const FIRST_BACK_OFF: Duration = Duration::from_millis(10);
 /// The longest wait before a start.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
+/// The same for a place in which [`MOST_FAILED_STARTS`] have failed in a row while another worker does the tasks: the first wait, doubled each time,
+const FIRST_LONG_BACK_OFF: Duration = Duration::from_secs(2);
+/// and the longest.
+const LONGEST_LONG_BACK_OFF: Duration = Duration::from_secs(60);
 /// The number of no function: a worker that gets a request to forget it answers, and does nothing else.
 pub(crate) const NO_CODE: u64 = 0;
 
@@ -72,6 +76,18 @@ pub(crate) fn next_chunk() -> u64 {
 /// How long to wait after this many failures in a row.
 pub(crate) fn back_off(failures: u32) -> Duration {
     Backoff::new(FIRST_BACK_OFF).max(LONGEST_BACK_OFF).jitter(0.0).before(failures.saturating_add(1))
+}
+
+/// How long to wait after this many starts in a row have failed, and whether another worker does the tasks meanwhile.
+fn back_off_of_starts(failures: u32, others_work: bool) -> Duration {
+    let beyond = failures.checked_sub(MOST_FAILED_STARTS).filter(|_| others_work);
+    match beyond.filter(|_| !mp_core::mutant!("pool.start.again-and-again")) {
+        None => back_off(failures),
+        Some(beyond) => {
+            let long = Backoff::new(FIRST_LONG_BACK_OFF).max(LONGEST_LONG_BACK_OFF).jitter(0.0);
+            long.before(beyond.saturating_add(2))
+        }
+    }
 }
 
 /// What a worker was given.
@@ -146,8 +162,12 @@ pub(crate) struct Worker {
     pub(crate) was_late: bool,
     /// How often in a row it died before it was ready.
     pub(crate) failed_starts: u32,
-    /// When it last did.
+    /// When it last did,
     pub(crate) failed_at: Option<Instant>,
+    /// and why.
+    pub(crate) failed_why: String,
+    /// It was told that this place has no worker.
+    told: bool,
     /// How often in a row it died without having had a task.
     pub(crate) idle_deaths: u32,
     pub(crate) had_tasks: bool,
@@ -180,6 +200,8 @@ impl Worker {
             was_late: false,
             failed_starts: 0,
             failed_at: None,
+            failed_why: String::new(),
+            told: false,
             idle_deaths: 0,
             had_tasks: false,
             restart_at: None,
@@ -198,11 +220,15 @@ impl Worker {
         }
     }
 
-    /// It could not be started, or has died before it was ready: later each time.
-    pub(crate) fn start_failed(&mut self, now: Instant) {
+    /// It could not be started, or has died before it was ready: later each time. Whether that is to be told, which is so once, when
+    /// others do the tasks: else the pool is broken off, and says it.
+    pub(crate) fn start_failed(&mut self, now: Instant, why: String, others_work: bool) -> bool {
         self.failed_starts = self.failed_starts.saturating_add(1);
-        self.failed_at = Some(now);
-        self.restart_at = Some(now + back_off(self.failed_starts));
+        (self.failed_at, self.failed_why) = (Some(now), why);
+        self.restart_at = Some(now + back_off_of_starts(self.failed_starts, others_work));
+        let tell = others_work && self.failed_starts >= MOST_FAILED_STARTS && !self.told;
+        self.told |= tell && !mp_core::mutant!("pool.start.told-each-time");
+        tell && !mp_core::mutant!("pool.start.not-told")
     }
 
     pub(crate) fn wants(&self) -> bool {
@@ -294,6 +320,7 @@ impl Worker {
     /// It is ready: `pid` is the one that says so.
     pub(crate) fn is_ready_now(&mut self, now: Instant) {
         (self.ready, self.failed_starts, self.since, self.starts_since) = (true, 0, now, None);
+        self.told = false;
     }
 
     /// It makes its state anew, and takes no tasks until it is ready again: takes back what it has not begun. A second chunk is as
@@ -506,6 +533,20 @@ impl State {
                 .all(|worker| worker.failed_starts >= MOST_FAILED_STARTS && late(worker.failed_at))
     }
 
+    /// Whether a worker beside this one is ready.
+    pub(crate) fn others_work(&self, but: usize) -> bool {
+        self.workers.iter().enumerate().any(|(number, worker)| number != but && worker.ready)
+    }
+
+    /// If no worker is ready, none is waited for as long as if others did the tasks.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        if !self.workers.iter().any(|worker| worker.ready) {
+            let soon = now + LONGEST_BACK_OFF;
+            let waiting = self.workers.iter_mut().filter_map(|worker| worker.restart_at.as_mut());
+            waiting.for_each(|at| *at = soon.min(*at));
+        }
+    }
+
     /// The worker that most needs something to do.
     pub(crate) fn wanting(&self) -> Option<usize> {
         let wanting = self.workers.iter().enumerate().filter(|(_, worker)| worker.wants());
@@ -576,5 +617,37 @@ mod tests {
             worker.given = if learning { VecDeque::from([note()]) } else { VecDeque::new() };
             assert_eq!(worker.may_be_recalled(), may_be, "{feeding} {learning}");
         }
+    }
+
+    /// A place in which no worker can begin costs little while others do the tasks, and is tried often again when none does.
+    #[test]
+    fn a_place_where_each_start_fails_is_tried_at_longer_and_longer_intervals_and_told_of_once() {
+        let (now, why) = (Instant::now(), || "no device".to_owned());
+        let mut state = State::new(vec![worker(), worker()]);
+        state.workers[1].bury();
+        let mut waits = Vec::new();
+        let mut told = Vec::new();
+        for _ in 0..12 {
+            let others_work = state.others_work(1);
+            told.push(state.workers[1].start_failed(now, why(), others_work));
+            state.hurry(now);
+            waits.push(state.workers[1].restart_at.unwrap() - now);
+        }
+        let millis: Vec<u128> = waits.iter().map(Duration::as_millis).collect();
+        assert_eq!(
+            millis,
+            [10, 20, 40, 80, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000]
+        );
+        assert_eq!(told.iter().position(|told| *told), Some(4));
+        assert_eq!(told.iter().filter(|told| **told).count(), 1);
+        // The other one ends.
+        state.workers[0].bury();
+        state.hurry(now);
+        assert_eq!(state.workers[1].restart_at, Some(now + LONGEST_BACK_OFF));
+        assert!(!state.others_work(1) && !state.workers[1].start_failed(now, why(), false));
+        assert_eq!(state.workers[1].restart_at, Some(now + LONGEST_BACK_OFF));
+        // A worker that has begun there: another row.
+        state.workers[1].is_ready_now(now);
+        assert_eq!(state.workers[1].failed_starts, 0);
     }
 }
