@@ -12,3 +12,4 @@ mod late;
 mod limits;
 mod processes;
 mod property;
+mod texts;
