@@ -12,4 +12,5 @@ mod late;
 mod limits;
 mod processes;
 mod property;
+mod rows;
 mod texts;
