@@ -82,6 +82,9 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Called once in each worker before its first batch, also in one that takes the place of another: opens files, makes decoders, in
     /// fields with `#[serde(skip)]`.
     ///
+    /// The loader's `timeout` is of batches, and not of this: while it runs, [`NotReady`](crate::NotReady) and the report of a batch that does
+    /// not come say that the worker is starting.
+    ///
     /// # Errors
     /// A worker that can't begin is started anew, later each time, and the others make the batches: the error is in the
     /// [metrics](crate::LoaderMetrics::failed_starts), and after five times once on the standard error. If all have failed five times in a

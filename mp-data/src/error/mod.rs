@@ -162,7 +162,7 @@ impl From<PoolError> for BuildError {
 pub struct NotReady {
     /// The epoch and the number of the batch that is waited for.
     pub batch: Option<(u64, u64)>,
-    /// What the workers are at, each in a line.
+    /// What the workers are at, each in a line: which batch and sample; or, if none is at any, whether they are starting.
     pub running: Vec<String>,
 }
 

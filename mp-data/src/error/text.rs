@@ -28,7 +28,8 @@ fn place(epoch: u64, batch: u64) -> String {
 
 /// What was said of a batch, without its name: where that is said already.
 pub(crate) fn without_its_batch(text: &str, epoch: u64, batch: u64) -> &str {
-    let rest = text.strip_prefix(&place(epoch, batch)).filter(|_| !mp_core::mutant!("loader.error.named-twice"));
+    let rest =
+        text.strip_prefix(&place(epoch, batch)).filter(|_| !mp_core::mutant!("loader.error.named-twice"));
     rest.and_then(|rest| rest.strip_prefix(", ").or(rest.strip_prefix(": "))).unwrap_or(text)
 }
 
@@ -76,7 +77,9 @@ fn of_task(error: &TaskError, full: bool) -> (Option<u32>, String) {
             (None, "the workers were ended before it was made".to_owned())
         }
         TaskError::Arguments { why, .. } => (None, format!("its samples can't be sent to a worker: {why}")),
-        TaskError::Value { why, .. } => (None, format!("it was made, and can't be sent to the trainer: {why}")),
+        TaskError::Value { why, .. } => {
+            (None, format!("it was made, and can't be sent to the trainer: {why}"))
+        }
         _ => (None, text_of(error, full)),
     }
 }
@@ -90,7 +93,8 @@ fn of_broken(broken: &Broken, full: bool) -> String {
                 SpawnError::ProcessExited(exited) => &exited.who,
                 _ => return why.clone(),
             };
-            let name = who.rank.map_or_else(String::new, |number| format!("worker {number} (pid {}): ", who.pid));
+            let name =
+                who.rank.map_or_else(String::new, |number| format!("worker {number} (pid {}): ", who.pid));
             name + &without_its_name(cause, full)
         }
         _ => why.clone(),

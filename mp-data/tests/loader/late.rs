@@ -24,9 +24,9 @@ fn listen() {
     on_report(|text, _| SAID.lock().unwrap().push(text.to_owned()));
 }
 
-/// Numbers, of which one worker can make none.
+/// Numbers, of which one worker can make none, or which a worker begins with when it is continued.
 #[derive(Serialize, Deserialize)]
-struct ForOne(usize);
+struct ForOne(usize, bool);
 
 impl Dataset for ForOne {
     type Batch = Tensor<u64>;
@@ -36,6 +36,9 @@ impl Dataset for ForOne {
     }
 
     fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
+        if self.1 {
+            Fault::Stop.happens("init")?;
+        }
         if worker.worker == Some(1) { Err("worker 1 has no GPU".into()) } else { Ok(()) }
     }
 
@@ -50,7 +53,7 @@ impl Dataset for ForOne {
 #[test]
 fn a_worker_that_cannot_begin_is_told_of_once_with_its_reason_and_not_started_again_and_again() {
     listen();
-    let loader = DataLoader::builder(ForOne(64)).batch_size(4).num_workers(2).build().unwrap();
+    let loader = DataLoader::builder(ForOne(64, false)).batch_size(4).num_workers(2).build().unwrap();
     let epoch = |epoch| {
         let mut batches = loader.epoch(epoch);
         let made = std::iter::from_fn(|| next(&mut batches)).map(|batch| batch.unwrap().to_vec());
@@ -71,6 +74,19 @@ fn a_worker_that_cannot_begin_is_told_of_once_with_its_reason_and_not_started_ag
     assert_eq!(told.len(), 1, "{told:?}");
     let begin = "mp: pool \"data loader\": worker 1 can't begin: 5 starts have failed, the last so: worker 1 has no GPU\n";
     assert!(told[0].starts_with(begin), "{told:?}");
+}
+
+#[test]
+fn who_waits_for_a_batch_of_a_worker_that_begins_is_told_so() {
+    let loader = DataLoader::builder(ForOne(4, true)).num_workers(1).build().unwrap();
+    let mut batches = loader.epoch(0);
+    let late = batches.next_timeout(Duration::from_millis(1)).unwrap_err();
+    assert!(late.running.len() == 1 && late.running[0].starts_with("worker 0 (pid "), "{late}");
+    assert!(late.running[0].contains("): starting"), "{late}");
+    let pid = loader.pids()[0];
+    eventually("it stands still", || threads_are(pid, 'T'));
+    signal(pid, Signal::CONT);
+    assert!(next(&mut batches).unwrap().is_ok());
 }
 
 #[test]

@@ -84,9 +84,8 @@ fn a_batch_is_named_once() {
     assert_eq!(text.matches("batch 1 of epoch 0").count(), 1, "{text}");
 
     // A batch of which no sample is left.
-    let shards = (4..8).fold(Shards::new(&[12]), |shards, sample| {
-        shards.with((When::Row, 0, sample), Fault::Error, -1)
-    });
+    let shards = (4..8)
+        .fold(Shards::new(&[12]), |shards, sample| shards.with((When::Row, 0, sample), Fault::Error, -1));
     let loader = streaming_of(shards, 1).on_error(OnError::SkipSample).build().unwrap();
     let mut batches = loader.epoch(0);
     assert_eq!(std::iter::from_fn(|| next_of(&mut batches)).filter(Result::is_ok).count(), 2);

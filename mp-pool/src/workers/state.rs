@@ -634,10 +634,7 @@ mod tests {
             waits.push(state.workers[1].restart_at.unwrap() - now);
         }
         let millis: Vec<u128> = waits.iter().map(Duration::as_millis).collect();
-        assert_eq!(
-            millis,
-            [10, 20, 40, 80, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000]
-        );
+        assert_eq!(millis, [10, 20, 40, 80, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000]);
         assert_eq!(told.iter().position(|told| *told), Some(4));
         assert_eq!(told.iter().filter(|told| **told).count(), 1);
         // The other one ends.
