@@ -67,7 +67,8 @@ pub struct LoadError {
     pub worker: Option<usize>,
     /// How often the batch was begun.
     pub attempt: usize,
-    /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch` returned.
+    /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch` returned. A panic's file and line are in the
+    /// error of a loader with workers; without, only what the program's panic hook prints has them.
     pub source: Box<dyn Error + Send + Sync>,
 }
 

@@ -77,7 +77,7 @@ fn a_worker_that_cannot_begin_is_told_of_once_with_its_reason_and_not_started_ag
 }
 
 #[test]
-fn who_waits_for_a_batch_of_a_worker_that_begins_is_told_so() {
+fn a_trainer_that_waits_for_a_worker_that_begins_is_told_so() {
     let loader = DataLoader::builder(ForOne(4, true)).num_workers(1).build().unwrap();
     let mut batches = loader.epoch(0);
     let late = batches.next_timeout(Duration::from_millis(1)).unwrap_err();

@@ -31,8 +31,9 @@ use crate::message::{Reply, Task, Value, Values};
 use crate::run::values::Many;
 use crate::steps::chunk::Place;
 use crate::thread::reports::{found_in_journal, report, take_apart};
-use crate::thread::start::start;
-use crate::workers::state::{NO_CODE, Phase, back_off, next_chunk};
+use crate::thread::start::{not_started, start, tell_of_failed_starts, why_not_ready, without_its_name};
+use crate::workers::starts::back_off;
+use crate::workers::state::{NO_CODE, Phase, next_chunk};
 
 /// How many replies are taken at once.
 const REPLIES: usize = 64;
@@ -318,13 +319,8 @@ impl Manager {
             worker.restart_at = Some(Instant::now() + delay);
             state.last_ready = Some(Instant::now());
         } else {
-            self.why = match (&failure, self.shared.settings.start_timeout.filter(|_| late)) {
-                (_, Some(time)) => {
-                    format!("worker {number} (pid {pid}) was not ready within {time:?}, and was killed")
-                }
-                (Some(error), None) => error.to_string(),
-                (None, None) => format!("worker {number} (pid {pid}) {exit} before it was ready"),
-            };
+            let time = self.shared.settings.start_timeout.filter(|_| late);
+            self.why = why_not_ready((number, pid), failure.as_ref(), time, exit);
             self.cause = failure.clone().filter(|_| !late);
             let why = self.cause.as_ref().map_or_else(|| self.why.clone(), without_its_name);
             let others_work = state.others_work(number);
@@ -411,18 +407,8 @@ impl Manager {
         }
         settled.tell();
         if tell {
-            self.tell_of_failed_starts(number);
+            tell_of_failed_starts(&self.shared, number);
         }
-    }
-
-    /// Says once that a place has no worker while others do the tasks: else it would show in nothing but the speed.
-    fn tell_of_failed_starts(&self, number: usize) {
-        let failed = self.shared.state.lock().workers[number].failed_to_start(number);
-        let Some(failed) = failed else { return };
-        let pool = self.shared.settings.pool_name();
-        mp_core::waits::tell(&format!(
-            "mp: {pool}: {failed}\n  the other workers do its tasks; it is tried again, later each time, up to once a minute\n"
-        ));
     }
 
     /// Starts workers whose time it is.
@@ -443,14 +429,7 @@ impl Manager {
                     PoolError::Start(error) => (error.to_string(), Some(error)),
                     other => (other.to_string(), None),
                 };
-                let tell = {
-                    let mut state = self.shared.state.lock();
-                    let others_work = state.others_work(number);
-                    state.workers[number].start_failed(Instant::now(), self.why.clone(), others_work)
-                };
-                if tell {
-                    self.tell_of_failed_starts(number);
-                }
+                not_started(&self.shared, number, self.why.clone());
             }
         }
         let starts = {
@@ -611,18 +590,6 @@ impl Manager {
             .chain(state.next_silence())
             .min()
     }
-}
-
-/// What became of a process, without the name that pools don't give it.
-fn without_its_name(error: &SpawnError) -> String {
-    let text = error.to_string();
-    let who = match error {
-        SpawnError::ProcessRaised(raised) => &raised.who,
-        SpawnError::ProcessExited(exited) => &exited.who,
-        _ => return text,
-    };
-    let Some(rest) = text.strip_prefix(&who.to_string()).map(str::trim_start) else { return text };
-    rest.strip_prefix("failed: ").unwrap_or(rest).to_owned()
 }
 
 /// What a worker says came of tasks.
