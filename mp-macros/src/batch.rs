@@ -47,6 +47,7 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
     let of_row = format!("The place of one sample in each column of a [`{name}`].");
     let shapes = names.iter().map(|name| format!("The shape of a row of `{name}`; `()` if it has none."));
     let rows = names.iter().map(|name| format!("The row in `{name}`."));
+    let texts: Vec<String> = names.iter().map(|name| syn::ext::IdentExt::unraw(*name).to_string()).collect();
     Ok(quote! {
         #[doc = #of_spec]
         #[derive(Clone, Copy, Debug)]
@@ -83,7 +84,10 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
             }
 
             fn finish(making: Self::Making) -> #root::derive::AnyResult<Self> {
-                Ok(Self { #(#names: <#types as #root::Batch>::finish(making.#places)?),* })
+                Ok(Self {
+                    #(#names: <#types as #root::Batch>::finish(making.#places)
+                        .map_err(|why| #root::derive::in_column(#texts, why))?),*
+                })
             }
 
             fn send<__C: #root::derive::Codec>(
@@ -114,6 +118,12 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
             fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>> {
                 let mut all = Vec::new();
                 #(all.extend(<#types as #root::Batch>::row_bytes(&self.#names, row, rows));)*
+                all
+            }
+
+            fn columns(&self) -> Vec<#root::derive::Column> {
+                let mut all = Vec::new();
+                #(all.extend(#root::derive::within(#texts, <#types as #root::Batch>::columns(&self.#names)));)*
                 all
             }
         }

@@ -71,7 +71,7 @@ pub use child::work::current_worker;
 pub use error::attempts::{Attempts, FailureKind, TaskRaised};
 pub use error::{Broken, PoolError, TaskError, WorkerLost};
 pub use metrics::running::RunningTask;
-pub use metrics::shown::{Latencies, PoolMetrics, WorkerMetrics, WorkerState};
+pub use metrics::shown::{FailedStarts, Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use mp_core::message::IntoOutcome;
 pub use mp_spawn::Backoff;
 pub use tuple_fn::{TupleFn, TupleStateFn};

@@ -7,6 +7,7 @@ use mp_tensor::{Element, Tensor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::rows::{Column, NotWritten};
 use super::{Batch, Fill};
 use crate::AnyResult;
 
@@ -68,6 +69,10 @@ impl<T: Element> Batch for Tensor<T> {
         let end = if row + 1 == rows { bytes.len() } else { (row + 1) * length };
         vec![bytes.get(row * length..end).unwrap_or_default().to_vec()]
     }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![Column::new(self.shape().first().copied())]
+    }
 }
 
 /// A column of values of any serde type, one a sample. They are encoded by the worker and decoded by the trainer; numbers belong into a
@@ -119,9 +124,8 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Other<T> {
     }
 
     fn finish(making: Vec<Option<T>>) -> AnyResult<Self> {
-        let missing = making.iter().position(Option::is_none);
-        if let Some(row) = missing {
-            return Err(format!("row {row} of a column of other values was not written").into());
+        if let Some(row) = making.iter().position(Option::is_none) {
+            return Err(NotWritten::row(row).into());
         }
         Ok(Other(making.into_iter().flatten().collect()))
     }
@@ -148,5 +152,9 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Other<T> {
             out.plain().map(<[u8]>::to_vec)
         };
         vec![self.0.get(row).and_then(encode).unwrap_or_default()]
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![Column::new(Some(self.0.len()))]
     }
 }

@@ -2,6 +2,7 @@
 
 mod columns;
 mod ragged;
+pub(crate) mod rows;
 
 use mp_core::message::{Codec, Incoming, Level, Outgoing, Returned};
 
@@ -27,6 +28,7 @@ pub mod derive {
     pub use mp_core::message::{Codec, Incoming, Level, Outgoing, Returned};
 
     pub use super::Fill;
+    pub use super::rows::{Column, in_column, within};
     pub use crate::AnyResult;
 }
 
@@ -79,6 +81,9 @@ pub mod derive {
 /// | `Strings` | `()` | `&mut String` | copied once, when the batch is complete |
 /// | `Other<T>` | `()` | `&mut Option<T>` | encoded with serde |
 ///
+/// Each column of a batch has as many rows as the batch has samples: a batch of which one has more or fewer is an error that names the column. A tensor
+/// without dimensions, which has no rows, is not counted: that is for what a batch has once.
+///
 /// The methods are for the loader's own use.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no column of a batch",
@@ -113,6 +118,9 @@ pub trait Batch: Send + Sized + 'static {
     /// The bytes of a row of each column, of a batch of `rows` rows. To be compared.
     #[doc(hidden)]
     fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>>;
+    /// Its columns, in the order of `row_bytes`.
+    #[doc(hidden)]
+    fn columns(&self) -> Vec<rows::Column>;
 }
 
 macro_rules! tuples {
@@ -137,7 +145,7 @@ macro_rules! tuples {
             }
 
             fn finish(making: Self::Making) -> AnyResult<Self> {
-                Ok(($($column::finish(making.$at)?,)+))
+                Ok(($($column::finish(making.$at).map_err(|why| rows::in_column(stringify!($at), why))?,)+))
             }
 
             fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
@@ -163,6 +171,12 @@ macro_rules! tuples {
             fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>> {
                 let mut all = Vec::new();
                 $(all.extend(self.$at.row_bytes(row, rows));)+
+                all
+            }
+
+            fn columns(&self) -> Vec<rows::Column> {
+                let mut all = Vec::new();
+                $(all.extend(rows::within(stringify!($at), self.$at.columns()));)+
                 all
             }
         }

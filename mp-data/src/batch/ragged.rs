@@ -5,6 +5,7 @@ use std::fmt;
 use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned};
 use mp_tensor::{Element, Tensor};
 
+use super::rows::Column;
 use super::{Batch, Fill};
 use crate::AnyResult;
 
@@ -142,6 +143,10 @@ impl<T: Element> Batch for Ragged<T> {
     fn row_bytes(&self, row: usize, _: usize) -> Vec<Vec<u8>> {
         vec![self.row(row).map(|row| bytemuck::cast_slice(row).to_vec()).unwrap_or_default()]
     }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![Column::new(Some(self.len()))]
+    }
 }
 
 /// A column of strings: their bytes one after the other, and where each begins.
@@ -242,5 +247,9 @@ impl Batch for Strings {
 
     fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>> {
         self.0.row_bytes(row, rows)
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        self.0.columns()
     }
 }

@@ -10,6 +10,7 @@ use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 
 use crate::batch::Fill;
+use crate::batch::rows::NotWritten;
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
 use crate::dataset::samples::Samples;
@@ -240,7 +241,17 @@ impl<B: Batch> Context<B> {
     {
         let mut making = B::begin(items.len(), shapes, self.fill)?;
         self.each(items, B::rows(&mut making)?, function)?;
-        B::finish(making)
+        self.finish(items, making)
+    }
+
+    /// The batch. What lacks a row is an error of that row's sample.
+    fn finish(&self, items: &[Item], making: B::Making) -> AnyResult<B> {
+        B::finish(making).inspect_err(|why| {
+            let row = why.downcast_ref::<NotWritten>().map(|not_written| not_written.row);
+            if let Some((row, item)) = row.and_then(|row| Some((row, *items.get(row)?))) {
+                self.note(self.note_of(row, item));
+            }
+        })
     }
 
     /// As [`rows`](Self::rows), for the samples of a stream: each is given to the function that writes its row.
@@ -259,6 +270,6 @@ impl<B: Batch> Context<B> {
         let mut making = B::begin(items.len(), shapes, self.fill)?;
         let rows = samples.into_iter().zip(B::rows(&mut making)?).collect();
         self.each(&items, rows, |_, rng, (sample, row)| function(sample, rng, row))?;
-        B::finish(making)
+        self.finish(&items, making)
     }
 }

@@ -147,8 +147,13 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// A generator of random numbers that is made here from [`WorkerInfo::seed`] gives the same numbers in each worker, and again in one that
     /// takes the place of another: random numbers come from the `rng` of each row.
     ///
+    /// The loader's `timeout` is of batches, and not of this: while it runs, [`NotReady`](crate::NotReady) and the report of a batch that does
+    /// not come say that the worker is starting.
+    ///
     /// # Errors
-    /// A worker that can't begin is started anew, five times; then each batch is an error.
+    /// A worker that can't begin is started anew, later each time, and the others make the batches: the error is in the
+    /// [metrics](crate::LoaderMetrics::failed_starts), and after five times once on the standard error. If all have failed five times in a
+    /// row, the epoch ends with the error.
     #[doc(alias = "worker_init_fn")]
     fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
         _ = worker;

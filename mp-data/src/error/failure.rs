@@ -8,7 +8,7 @@ use mp_spawn::{ProcessName, Raise, SpawnError};
 pub(crate) type Source = Box<dyn Error + Send + Sync>;
 
 /// How many sources of an error are looked at: one may name itself.
-const SOURCES: usize = 64;
+pub(crate) const SOURCES: usize = 64;
 
 /// Why a batch was not made.
 pub(crate) struct Failure {

@@ -1,6 +1,7 @@
 //! What can go wrong with a batch, and with a loader.
 
 pub(crate) mod failure;
+pub(crate) mod text;
 
 use std::error::Error;
 use std::fmt;
@@ -42,11 +43,13 @@ use crate::plan::PlanError;
 /// assert_eq!(batches[0].as_ref().unwrap().to_vec(), [2.0, 3.0]);
 /// let error = batches[1].as_ref().unwrap_err();
 /// assert_eq!((error.batch, error.item.map(|item| item.index)), (1, Some(2)));
-/// // batch 1 of epoch 0, sample 2 (the number -1), worker 0: rank 0 (data loader-0, pid 77) failed: it is negative
-/// assert!(error.to_string().starts_with("batch 1 of epoch 0, sample 2 (the number -1), worker 0: "), "{error}");
+/// // batch 1 of epoch 0, sample 2 (the number -1), worker 0 (pid 77): it is negative
+/// assert!(error.to_string().starts_with("batch 1 of epoch 0, sample 2 (the number -1), worker 0 (pid "), "{error}");
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
-#[derive(Debug)]
+///
+/// `{error:#}` has all of a backtrace that a worker has made. Its `Debug`, which a `main` that returns it shows, is its text as well, with the
+/// sources that don't stand in it.
 #[non_exhaustive]
 pub struct LoadError {
     /// The epoch.
@@ -64,7 +67,8 @@ pub struct LoadError {
     pub worker: Option<usize>,
     /// How often the batch was begun.
     pub attempt: usize,
-    /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch` returned.
+    /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch` returned. A panic's file and line are in the
+    /// error of a loader with workers; without, only what the program's panic hook prints has them.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
@@ -99,33 +103,6 @@ impl LoadError {
     }
 }
 
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LoadError { epoch, batch, item, shard, what, worker, attempt, source } = self;
-        write!(f, "batch {batch} of epoch {epoch}")?;
-        if let Some(item) = item {
-            write!(f, ", sample {}", item.index)?;
-        }
-        if let Some(shard) = shard {
-            write!(f, " of shard {shard}")?;
-        }
-        if let Some(what) = what {
-            write!(f, " ({what})")?;
-        }
-        if *attempt > 1 {
-            write!(f, ", attempt {attempt}")?;
-        }
-        let text = source.to_string();
-        match worker {
-            // As a rule its error says which it was.
-            Some(worker) if !text.contains(&format!("worker {worker} ")) => {
-                write!(f, ", worker {worker}: {text}")
-            }
-            _ => write!(f, ": {text}"),
-        }
-    }
-}
-
 impl Error for LoadError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.source)
@@ -133,7 +110,6 @@ impl Error for LoadError {
 }
 
 /// Why there is no loader.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A setting of the order can't be met.
@@ -156,6 +132,8 @@ impl fmt::Display for BuildError {
         }
     }
 }
+
+mp_core::readable_debug!(BuildError);
 
 impl Error for BuildError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
@@ -185,7 +163,7 @@ impl From<PoolError> for BuildError {
 pub struct NotReady {
     /// The epoch and the number of the batch that is waited for.
     pub batch: Option<(u64, u64)>,
-    /// What the workers are at, each in a line.
+    /// What the workers are at, each in a line: which batch and sample; or, if none is at any, whether they are starting.
     pub running: Vec<String>,
 }
 

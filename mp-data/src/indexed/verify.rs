@@ -42,6 +42,8 @@ pub struct Difference {
     pub what: Option<String>,
     /// The column, from 0.
     pub column: usize,
+    /// What it is called in texts: by its field, ``column `pixels` ``, or by its place, `column 2`.
+    pub column_name: String,
     /// Whether the row, or a part of it, was not written. If not, it was written in two ways.
     pub not_written: bool,
 }
@@ -56,7 +58,7 @@ impl fmt::Display for Difference {
             write!(f, " ({what})")?;
         }
         let how = if self.not_written { "is not written, or not all of it" } else { "is not the same twice" };
-        write!(f, ": column {} {how}", self.column)
+        write!(f, ": {} {how}", self.column_name)
     }
 }
 
@@ -119,7 +121,8 @@ impl<D: Dataset> DataLoader<D> {
             found.differences.extend(differs.map(|(row, column, not_written)| {
                 let item = planned.items[row];
                 let what = caught(|| inner.dataset.describe(item.index)).flatten();
-                Difference { batch: number, item, shard: None, what, column, not_written }
+                let column_name = name_of(&first, column);
+                Difference { batch: number, item, shard: None, what, column, column_name, not_written }
             }));
         }
         Ok(found)
@@ -148,6 +151,13 @@ fn twice<D: Dataset>(inner: &Inner<Indexed<D>>, items: &[Item]) -> Result<[Made<
             Ok([make(&first)?, make(&second)?])
         }
     }
+}
+
+/// What a column is called.
+pub(crate) fn name_of<B: Batch>(batch: &B, column: usize) -> String {
+    let columns = batch.columns();
+    let named = columns.get(column).filter(|column| column.has_name());
+    named.map_or_else(|| format!("column {column}"), |column| column.named())
 }
 
 /// Row and column of the first difference, and whether there it is not written.

@@ -115,7 +115,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// Called once in each worker before its first batch, as [`Dataset::init`](crate::Dataset::init).
     ///
     /// # Errors
-    /// A worker that can't begin is started anew, five times; then each batch is an error.
+    /// What becomes of a worker that can't begin: as there.
     #[doc(alias = "worker_init_fn")]
     fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
         _ = worker;

@@ -3,17 +3,16 @@
 use std::collections::VecDeque;
 
 use mp_core::user_code::caught;
-use mp_spawn::Raise;
 
 use super::dataset::IterableDataset;
-use super::kind::{Cursor, Place, Streamed};
+use super::kind::{Cursor, Part, Place, Streamed};
 use super::loader::StreamLoader;
 use super::worker::{StreamTask, StreamWorker};
-use crate::error::failure::{Source, raised};
-use crate::indexed::verify::{POISON, difference, not_made};
+use crate::error::failure::Failure;
+use crate::indexed::verify::{POISON, difference, name_of, not_made};
 use crate::trainer::inner::{Inner, Workers};
 use crate::trainer::kind::{Kind, Planned};
-use crate::worker::{Made, Maker};
+use crate::worker::{Made, make_here};
 use crate::{Difference, LoadError, Verified};
 
 impl<D: IterableDataset> StreamLoader<D> {
@@ -64,14 +63,29 @@ impl<D: IterableDataset> StreamLoader<D> {
             && let Planned::Batch { number, mut part, .. } =
                 Streamed::<D>::plan(plan, &mut cursor, &VecDeque::new(), 0)
         {
-            let error = |source| not_made(number, source);
+            let error = |failure: Failure| {
+                let exact = !(failure.lost && inner.settings.threads > 1);
+                let at = failure.place.filter(|_| exact);
+                let at = at.and_then(|note| Streamed::<D>::failed(&Part::default(), note));
+                let what = at.and_then(|at| Streamed::<D>::describe(&inner.dataset, &at));
+                let (item, shard) = (at.map(|at| at.item), at.and_then(|at| at.shard));
+                let (worker, attempt) = (failure.worker, failure.attempts);
+                Box::new(LoadError {
+                    item,
+                    shard,
+                    what,
+                    worker,
+                    attempt,
+                    ..*not_made(number, failure.source)
+                })
+            };
             let task = cursor.task(&part, inner.settings.threads);
             let first = StreamTask { poison: Some(POISON[0]), ..task.clone() };
             let second = StreamTask { poison: Some(POISON[1]), opens: true, ..task };
             let mut first = goes_on(&mut mine, inner, &first).map_err(error)?;
             let second = opens(inner, second).map_err(error)?;
             if let Some(why) = first.no_memory.as_ref().or(second.no_memory.as_ref()) {
-                return Err(error(why.clone().into()));
+                return Err(error(Failure::of(why.clone())));
             }
             let of = |made: &Made<D::Batch>| made.after.as_ref().map(|after| after.items());
             let ((items, shards), (others, _)) =
@@ -86,7 +100,9 @@ impl<D: IterableDataset> StreamLoader<D> {
                 let item = *items.get(row).or(others.get(row))?;
                 let shard = shards.get(row).copied();
                 let what = shard.and_then(|shard| caught(|| inner.dataset.describe(shard)).flatten());
-                Some(Difference { batch: number, item, shard, what, column, not_written })
+                let column_name =
+                    first.batch.as_ref().map(|batch| name_of(batch, column)).unwrap_or_default();
+                Some(Difference { batch: number, item, shard, what, column, column_name, not_written })
             }));
             found.batches += usize::from(first.batch.is_some());
             Streamed::<D>::arrived(&mut cursor, &mut part, &mut first);
@@ -99,21 +115,16 @@ fn goes_on<D: IterableDataset>(
     worker: &mut Option<StreamWorker<D>>,
     inner: &Inner<Streamed<D>>,
     task: &StreamTask,
-) -> Result<Made<D::Batch>, Source> {
-    let make = || {
-        let worker = match worker {
-            Some(worker) => worker,
-            None => worker.insert(StreamWorker::begin(inner.orders())?),
-        };
-        let mut cx = worker.context(task);
-        worker.make(task, &mut cx)
-    };
-    Raise::catch(make).map_err(|panic| raised(*panic))?
+) -> Result<Made<D::Batch>, Failure> {
+    make_here(worker, || StreamWorker::begin(inner.orders()), task)
 }
 
-fn opens<D: IterableDataset>(inner: &Inner<Streamed<D>>, task: StreamTask) -> Result<Made<D::Batch>, Source> {
+fn opens<D: IterableDataset>(
+    inner: &Inner<Streamed<D>>,
+    task: StreamTask,
+) -> Result<Made<D::Batch>, Failure> {
     match &inner.workers {
-        Workers::Pool { call, .. } => Ok(call.apply_async(task).get()?),
+        Workers::Pool { call, .. } => call.apply_async(task).get().map_err(Failure::from),
         Workers::Here(_) => goes_on(&mut None, inner, &task),
     }
 }

@@ -17,6 +17,7 @@ use super::dataset::IterableDataset;
 use super::order::StreamPlan;
 use super::run::{Reading, Run};
 use crate::AnyResult;
+use crate::batch::rows::check;
 use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
@@ -134,7 +135,9 @@ impl<D: IterableDataset> Maker for StreamWorker<D> {
         let mut made = if samples.is_empty() || is_short && self.plan.drop_last {
             Made::new(None, &self.info, start)
         } else {
-            Made::of(self.dataset.fetch(Samples { items, samples }, cx), &self.info, start)?
+            let count = items.len();
+            let fetched = self.dataset.fetch(Samples { items, samples }, cx);
+            Made::of(fetched.and_then(|batch| check(batch, count)), &self.info, start)?
         };
         made.began = self.began;
         if made.no_memory.is_none() {

@@ -121,6 +121,7 @@ impl<K: Kind> Inner<K> {
         if let Workers::Pool { pool, .. } = &self.workers {
             let of_pool = pool.pool().metrics();
             (metrics.restarts, metrics.retried) = (of_pool.restarts, of_pool.retried);
+            metrics.failed_starts = of_pool.failed_starts;
         }
         metrics
     }

@@ -19,16 +19,22 @@ impl<K: Kind> Window<K> {
         NotReady { batch: self.front().map(|slot| (slot.epoch, slot.number)), running: self.running() }
     }
 
-    /// What the workers are at, of these batches.
+    /// What the workers are at, of these batches; or what else they do, if none is at any.
     fn running(&self) -> Vec<String> {
         let running = self.stream.as_ref().map(|stream| stream.running()).unwrap_or_default();
-        running.iter().map(|task| self.line(task)).collect()
+        let mut lines: Vec<String> = running.iter().map(|task| self.line(task)).collect();
+        if let (true, Workers::Pool { pool, .. }) = (lines.is_empty(), &self.inner.workers) {
+            // They are being started, read the dataset, or have not sent what they have made.
+            let metrics = pool.pool().metrics();
+            lines.extend(metrics.workers.iter().map(|worker| format!("{worker}{}", stopped(worker.pid))));
+            lines.extend(metrics.failed_starts.iter().map(ToString::to_string));
+        }
+        lines
     }
 
     fn line(&self, task: &RunningTask) -> String {
         let RunningTask { worker, pid, running_for, note, .. } = *task;
-        let stopped = if waits::is_stopped(pid) { ", stopped by a signal or a debugger" } else { "" };
-        let mut line = format!("worker {worker} (pid {pid}{stopped}): ");
+        let mut line = format!("worker {worker} (pid {pid}{}): ", stopped(pid));
         match self.slots.iter().find(|slot| matches!(slot.at, At::Sent(ticket) if ticket == task.task)) {
             None => line.push_str("a batch that is not waited for any more"),
             Some(slot) => {
@@ -52,18 +58,13 @@ impl<K: Kind> Window<K> {
         let Some(slot) = self.front() else { return };
         let mut text =
             format!("mp: batch {} of epoch {} has been waited for {waited:.1?}\n", slot.number, slot.epoch);
-        let running = self.running();
-        for line in &running {
+        for line in self.running() {
             text.push_str(&format!("  {line}\n"));
-        }
-        if let (true, Workers::Pool { pool, .. }) = (running.is_empty(), &self.inner.workers) {
-            // They are being started, read the dataset, or have not sent what they have made.
-            for worker in pool.pool().metrics().workers {
-                let stopped =
-                    if waits::is_stopped(worker.pid) { ", stopped by a signal or a debugger" } else { "" };
-                text.push_str(&format!("  {worker}{stopped}\n"));
-            }
         }
         waits::tell(&text);
     }
+}
+
+fn stopped(pid: u32) -> &'static str {
+    if waits::is_stopped(pid) { ", stopped by a signal or a debugger" } else { "" }
 }

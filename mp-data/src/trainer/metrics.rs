@@ -4,8 +4,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use mp_pool::FailedStarts;
+
 /// How many of the last batches' times are kept.
 const KEPT: usize = 1024;
+
+/// From fewer batches no advice follows: the start of the workers is among what they took.
+const FEW: u64 = 10;
 
 /// What is made quicker than this isn't worth its way from a worker.
 const SMALL: Duration = Duration::from_micros(50);
@@ -13,7 +18,8 @@ const SMALL: Duration = Duration::from_micros(50);
 /// What is counted while it runs.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    begun: Option<Instant>,
+    /// How long trainers have been iterating.
+    elapsed: Duration,
     pub(crate) batches: u64,
     pub(crate) samples: u64,
     pub(crate) bytes: u64,
@@ -28,13 +34,12 @@ pub(crate) struct Meter {
     ready: usize,
     under_way: usize,
     took: VecDeque<Duration>,
-    last: Option<Instant>,
 }
 
 impl Meter {
     pub(crate) fn new() -> Meter {
         Meter {
-            begun: None,
+            elapsed: Duration::ZERO,
             batches: 0,
             samples: 0,
             bytes: 0,
@@ -48,21 +53,21 @@ impl Meter {
             ready: 0,
             under_way: 0,
             took: VecDeque::new(),
-            last: None,
         }
     }
 
-    /// The trainer asks for a batch.
-    pub(crate) fn asked(&mut self, at: Instant) {
-        self.begun.get_or_insert(at);
-    }
-
-    /// It has waited for one since then; `ready` of the `under_way` others can be given.
-    pub(crate) fn got(&mut self, since: Instant, ready: usize, under_way: usize) {
-        let now = Instant::now();
+    /// The trainer has waited for a batch since then; `ready` of the `under_way` others can be given. It was given the one before of the same
+    /// iterator at `counted`, which is now: what is between iterators is no time in which a loader could be slow.
+    pub(crate) fn got(
+        &mut self,
+        (since, now): (Instant, Instant),
+        counted: &mut Instant,
+        (ready, under_way): (usize, usize),
+    ) {
         (self.ready, self.under_way) = (ready, under_way);
         self.waited += now.saturating_duration_since(since);
-        self.last = Some(now);
+        self.elapsed += now.saturating_duration_since(*counted);
+        *counted = now;
     }
 
     pub(crate) fn made(&mut self, took: Duration, began: Duration, bytes: usize) {
@@ -80,17 +85,13 @@ impl Meter {
         took.sort_unstable();
         let at =
             |share: usize| took.get((took.len() * share / 100).min(took.len().saturating_sub(1))).copied();
-        let elapsed = match (self.begun, self.last) {
-            (Some(begun), Some(last)) => last.saturating_duration_since(begun),
-            _ => Duration::ZERO,
-        };
         LoaderMetrics {
             workers,
             threads,
             batches: self.batches,
             samples: self.samples,
             bytes: self.bytes,
-            elapsed,
+            elapsed: self.elapsed,
             waited: self.waited,
             busy: self.busy,
             init: self.began,
@@ -103,6 +104,7 @@ impl Meter {
             skipped_batches: self.skipped_batches,
             restarts: 0,
             retried: 0,
+            failed_starts: Vec::new(),
         }
     }
 }
@@ -125,7 +127,8 @@ pub struct LoaderMetrics {
     pub samples: u64,
     /// Bytes of shared memory in them.
     pub bytes: u64,
-    /// From when the trainer first asked for a batch to when it was last given one.
+    /// How long the trainer was iterating: of each iterator, from when it was first asked for a batch to when it last gave one. What is between
+    /// two epochs, such as a validation, is not in it.
     pub elapsed: Duration,
     /// How long it waited in all.
     pub waited: Duration,
@@ -151,6 +154,8 @@ pub struct LoaderMetrics {
     pub restarts: u64,
     /// How often a batch was begun again.
     pub retried: u64,
+    /// The workers that can't begin, and why: `Dataset::init` fails, for example. The others make the batches.
+    pub failed_starts: Vec<FailedStarts>,
 }
 
 impl LoaderMetrics {
@@ -160,10 +165,11 @@ impl LoaderMetrics {
         share(self.waited, self.elapsed, 1)
     }
 
-    /// Which share of the time the workers were making batches, from 0 to 1.
+    /// Which share of the time the workers were making batches, from 0 to 1; those that can't begin aside.
     #[must_use]
     pub fn busy_share(&self) -> f64 {
-        share(self.busy, self.elapsed, self.workers.max(1))
+        let begun = self.workers.saturating_sub(self.failed_starts.len());
+        share(self.busy, self.elapsed, begun.max(1))
     }
 }
 
@@ -200,11 +206,26 @@ impl fmt::Display for LoaderMetrics {
                 self.failed, self.skipped_samples, self.skipped_batches, self.retried, self.restarts
             )?;
         }
+        self.failed_starts.iter().try_for_each(|failed| writeln!(f, "{failed}"))?;
         match self.workers {
             _ if self.batches == 0 => f.write_str("no batch was taken yet"),
+            _ if self.batches < FEW && !mp_core::mutant!("loader.metrics.advice-from-nothing") => write!(
+                f,
+                "the trainer waited {waited:.0} % of the time; so few batches don't say what to change"
+            ),
             0 => write!(f, "the trainer made the batches itself, {waited:.0} % of the time: add workers"),
             _ if waited < 5.0 => {
                 write!(f, "the trainer waited {waited:.0} % of the time: the loader is not the limit")
+            }
+            _ if !self.failed_starts.is_empty()
+                && !mp_core::mutant!("loader.metrics.advice-of-half-a-loader") =>
+            {
+                write!(
+                    f,
+                    "the trainer waited {waited:.0} % of the time, and {} of {} workers can't begin: mend that first",
+                    self.failed_starts.len(),
+                    self.workers
+                )
             }
             _ if busy < 60.0 && self.batch_p50 < SMALL => write!(
                 f,
@@ -220,5 +241,46 @@ impl fmt::Display for LoaderMetrics {
                 "the trainer waited {waited:.0} % of the time, and workers were busy {busy:.0} %: add workers"
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEN: Duration = Duration::from_millis(10);
+
+    /// The trainer of `workers` workers is given batches that take 10 ms, in epochs that begin a second after one another.
+    fn text(workers: usize, epochs: u32, batches: u32) -> (Duration, String) {
+        let (begun, mut meter) = (Instant::now(), Meter::new());
+        for epoch in 0..epochs {
+            let mut now = begun + epoch * Duration::from_secs(1);
+            let mut counted = now;
+            for _ in 0..batches {
+                meter.made(TEN, TEN, 1);
+                meter.got((now, now + TEN), &mut counted, (0, 1));
+                meter.batches += 1;
+                now += TEN;
+            }
+        }
+        let metrics = meter.metrics(workers, 1);
+        (metrics.elapsed, metrics.to_string())
+    }
+
+    #[test]
+    fn what_is_between_epochs_is_no_time_in_which_a_loader_is_slow() {
+        let (elapsed, text) = text(1, 3, 20);
+        assert_eq!(elapsed, 60 * TEN);
+        assert!(text.contains("waited 100 %") && text.ends_with("busy 100 %: add workers"), "{text}");
+    }
+
+    #[test]
+    fn no_advice_follows_from_a_few_batches() {
+        for workers in [0, 1, 4] {
+            let few = text(workers, 1, 9).1;
+            assert!(few.ends_with("so few batches don't say what to change"), "{few}");
+            assert!(!text(workers, 1, 10).1.contains("so few"));
+        }
+        assert!(text(4, 1, 20).1.ends_with("prefetch more"));
     }
 }

@@ -6,6 +6,7 @@ use mp_core::Arena;
 use mp_core::user_code::caught;
 
 use crate::error::failure::Failure;
+use crate::error::text::{NoneLeft, without_its_batch};
 use crate::settings::OnError;
 use crate::trainer::kind::{At, Failed, HISTORY, Kind, Slot, Without, skipped};
 use crate::trainer::window::{Broken, Window};
@@ -57,8 +58,13 @@ impl<K: Kind> Window<K> {
             }
             None if slot.skipped.is_empty() => drop(self.slots.remove(i)),
             None => {
-                let why: Vec<&str> = slot.skipped.iter().map(|skipped| &*skipped.why).collect();
-                let failure = Failure { worker: made.worker, ..Failure::of(why.join("; and ")) };
+                let (epoch, number) = (slot.epoch, slot.number);
+                let why = slot.skipped.iter().map(|skipped| {
+                    // Their batch is this one.
+                    without_its_batch(&skipped.why, epoch, number).to_owned()
+                });
+                let why = NoneLeft(why.collect());
+                let failure = Failure { worker: made.worker, ..Failure::of(why) };
                 // At the last one that it lacks: without that it would have had some.
                 let at = slot.skipped.last().map(|skipped| Failed {
                     item: skipped.item,

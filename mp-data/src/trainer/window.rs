@@ -36,6 +36,8 @@ pub(crate) struct Window<K: Kind> {
     history: VecDeque<(u64, K::Place)>,
     pub(crate) left_out: Vec<LoadError>,
     pub(crate) broken: Broken,
+    /// Up to when the trainer's time is counted; `None` before it has asked for a batch.
+    counted: Option<Instant>,
 }
 
 /// Whether batches can still be made.
@@ -63,6 +65,7 @@ impl<K: Kind> Window<K> {
             history: VecDeque::new(),
             left_out: Vec::new(),
             broken: Broken::Not,
+            counted: None,
             inner,
         };
         if !window.inner.is_copy() {
@@ -131,7 +134,7 @@ impl<K: Kind> Window<K> {
         }
         let since = Instant::now();
         let mut reports = Reports::from(since);
-        self.inner.meter().asked(since);
+        let mut counted = *self.counted.get_or_insert(since);
         self.take_all();
         loop {
             if matches!(self.broken, Broken::Told) {
@@ -140,7 +143,8 @@ impl<K: Kind> Window<K> {
             self.fill();
             if let Some(batch) = self.give() {
                 let ready = self.slots.iter().filter(|slot| slot.is_done()).count();
-                self.inner.meter().got(since, ready, self.slots.len());
+                self.inner.meter().got((since, Instant::now()), &mut counted, (ready, self.slots.len()));
+                self.counted = Some(counted);
                 return Ok(Some(batch));
             }
             if let Broken::Because(error) = std::mem::replace(&mut self.broken, Broken::Not) {

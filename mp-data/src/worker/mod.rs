@@ -22,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::batch::Fill;
+use crate::batch::rows::check;
 use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
 use crate::error::failure::{Failure, is_out_of_memory, raised};
@@ -185,7 +186,9 @@ impl<D: Dataset> Maker for Worker<D> {
 
     fn make(&mut self, task: &Task, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch>> {
         let start = Instant::now();
-        let made = Made::of(self.dataset.fetch(&task.items(), cx), &self.info, start)?;
+        let items = task.items();
+        let fetched = self.dataset.fetch(&items, cx).and_then(|batch| check(batch, items.len()));
+        let made = Made::of(fetched, &self.info, start)?;
         Ok(Made { began: self.began, ..made })
     }
 }

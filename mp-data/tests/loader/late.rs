@@ -4,7 +4,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use mp_core::waits::{on_report, report_hangs_after};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, WorkerInfo};
+use mp_tensor::Tensor;
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
 use crate::common::eventually;
 use crate::common::{DEADLINE, Fault, Samples, builder, builder_of, next, signal, threads_are};
@@ -17,9 +20,78 @@ fn said(what: &str) -> Option<String> {
     said.iter().find(|text| text.contains(what)).cloned()
 }
 
+fn listen() {
+    on_report(|text, _| SAID.lock().unwrap().push(text.to_owned()));
+}
+
+/// Numbers, of which one worker can make none, or which a worker begins with when it is continued.
+#[derive(Serialize, Deserialize)]
+struct ForOne(usize, bool);
+
+impl Dataset for ForOne {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
+        if self.1 {
+            Fault::Stop.happens("init")?;
+        }
+        if worker.worker == Some(1) { Err("worker 1 has no GPU".into()) } else { Ok(()) }
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[], |item, _, row| {
+            row[0] = item.index as u64;
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn a_worker_that_cannot_begin_is_told_of_once_with_its_reason_and_not_started_again_and_again() {
+    listen();
+    let loader = DataLoader::builder(ForOne(64, false)).batch_size(4).num_workers(2).build().unwrap();
+    let epoch = |epoch| {
+        let mut batches = loader.epoch(epoch);
+        let made = std::iter::from_fn(|| next(&mut batches)).map(|batch| batch.unwrap().to_vec());
+        assert_eq!(made.flatten().sum::<u64>(), 63 * 64 / 2);
+    };
+    epoch(0);
+    let failed = || loader.metrics().failed_starts.first().map_or(0, |failed| failed.starts);
+    eventually("it is tried a sixth time", || failed() >= 6);
+    epoch(1);
+    let metrics = loader.metrics();
+    let [failed] = &metrics.failed_starts[..] else { panic!("{metrics}") };
+    assert_eq!((failed.worker, &*failed.why), (1, "worker 1 has no GPU"));
+    let text = metrics.to_string();
+    assert!(text.contains("\nworker 1 can't begin: "), "{text}");
+    assert!(!text.contains("prefetch more") && !text.contains("add workers"), "{text}");
+    let said = SAID.lock().unwrap();
+    let told: Vec<&String> = said.iter().filter(|text| text.contains("has no GPU")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let begin = "mp: pool \"data loader\": worker 1 can't begin: 5 starts have failed, the last so: worker 1 has no GPU\n";
+    assert!(told[0].starts_with(begin), "{told:?}");
+}
+
+#[test]
+fn a_trainer_that_waits_for_a_worker_that_begins_is_told_so() {
+    let loader = DataLoader::builder(ForOne(4, true)).num_workers(1).build().unwrap();
+    let mut batches = loader.epoch(0);
+    let late = batches.next_timeout(Duration::from_millis(1)).unwrap_err();
+    assert!(late.running.len() == 1 && late.running[0].starts_with("worker 0 (pid "), "{late}");
+    assert!(late.running[0].contains("): starting"), "{late}");
+    let pid = loader.pids()[0];
+    eventually("it stands still", || threads_are(pid, 'T'));
+    signal(pid, Signal::CONT);
+    assert!(next(&mut batches).unwrap().is_ok());
+}
+
 #[test]
 fn a_batch_that_does_not_come_is_told_of_with_worker_process_and_sample() {
-    on_report(|text, _| SAID.lock().unwrap().push(text.to_owned()));
+    listen();
     report_hangs_after(Some(Duration::from_millis(300)));
     // The worker stands still in the middle of batch 1, after sample 6 of it has begun.
     let samples = Samples::new(12).with(6, Fault::Stop, 1);

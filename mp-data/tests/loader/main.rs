@@ -12,4 +12,6 @@ mod late;
 mod limits;
 mod processes;
 mod property;
+mod rows;
+mod texts;
 mod told;

@@ -259,3 +259,17 @@ fn bad_settings_states_and_tokens_are_errors_that_say_what_is_wrong() {
     let error = next_of(&mut loader.resume(&state).unwrap()).unwrap().unwrap_err();
     assert!(error.to_string().contains("ends after 3 samples, but 4 were read"), "{error}");
 }
+
+#[test]
+fn what_verify_can_not_make_is_named_by_shard_and_sample() {
+    for workers in [0, 1] {
+        for when in [When::Read, When::Row] {
+            let shards = Shards::new(&[12]).with((when, 0, 6), Fault::Error, -1);
+            let loader = streaming_of(shards, workers).build().unwrap();
+            let error = loader.verify(9).unwrap_err();
+            assert_eq!((error.shard, error.item.map(|item| item.index)), (Some(0), Some(6)), "{error}");
+            let text = error.to_string();
+            assert!(text.starts_with("batch 1 of epoch 0, sample 6 of shard 0 (shard-0.tar)"), "{text}");
+        }
+    }
+}

@@ -59,8 +59,8 @@ impl Given {
         self.told.push((shard as u64, item.index as u64, true));
         // A batch of which nothing is left names all that it lacks.
         let text = error.to_string();
-        for lacks in text.split(", sample ").skip(1) {
-            let (sample, rest) = lacks.split_once(" of shard ").unwrap();
+        let named = text.split("sample ").filter_map(|lacks| lacks.split_once(" of shard "));
+        for (sample, rest) in named.filter(|(sample, _)| sample.bytes().all(|byte| byte.is_ascii_digit())) {
             let shard = rest.split(' ').next().unwrap();
             let told = (shard.parse().unwrap(), sample.parse().unwrap(), true);
             if !self.told.contains(&told) {

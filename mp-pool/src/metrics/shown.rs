@@ -37,6 +37,28 @@ pub struct PoolMetrics {
     pub running_time: Latencies,
     /// The workers, by their number.
     pub workers: Vec<WorkerMetrics>,
+    /// Those that can't begin, by their number, and why.
+    pub failed_starts: Vec<FailedStarts>,
+}
+
+/// A worker that can't begin: each process that was started in its place has failed before it was ready.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct FailedStarts {
+    /// Its number.
+    pub worker: usize,
+    /// How many starts have failed in a row.
+    pub starts: u32,
+    /// Why the last one did.
+    pub why: String,
+}
+
+impl fmt::Display for FailedStarts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FailedStarts { worker, starts, why } = self;
+        let tries = if *starts == 1 { "a start has".to_owned() } else { format!("{starts} starts have") };
+        write!(f, "worker {worker} can't begin: {tries} failed, the last so: {why}")
+    }
 }
 
 /// How long something took, of all tasks that a worker has answered: to an eighth of the time. Of tasks that were answered
@@ -94,6 +116,12 @@ pub struct WorkerMetrics {
 }
 
 impl Worker {
+    /// Why it can't begin.
+    pub(crate) fn failed_to_start(&self, worker: usize) -> Option<FailedStarts> {
+        let starts = self.failed_starts;
+        (starts > 0 && !self.ready).then(|| FailedStarts { worker, starts, why: self.failed_why.clone() })
+    }
+
     /// What it is doing.
     fn metrics(&self, worker: usize, now: Instant) -> WorkerMetrics {
         let state = match (&self.process, self.ready, self.outstanding) {
@@ -126,6 +154,8 @@ impl PoolMetrics {
         let Ends { done, failed, lost, cancelled } = meter.ends;
         let State { unsettled, retried, restarts, .. } = *state;
         let workers = state.metrics();
+        let places = state.workers.iter().enumerate();
+        let failed_starts = places.filter_map(|(number, worker)| worker.failed_to_start(number)).collect();
         let busy = workers.iter().filter(|worker| worker.state == WorkerState::Busy).count();
         let running = busy.min(unsettled);
         let queued = unsettled - running;
@@ -143,6 +173,7 @@ impl PoolMetrics {
             waiting,
             running_time,
             workers,
+            failed_starts,
         }
     }
 }
@@ -177,6 +208,7 @@ impl fmt::Display for PoolMetrics {
         write!(f, "{running} running, {queued} queued, {done} done, {failed} failed, {lost} lost, ")?;
         write!(f, "{cancelled} cancelled; {retried} tried again, {restarts} workers replaced")?;
         write!(f, "\nwaiting: {}\nrunning: {}", self.waiting, self.running_time)?;
-        self.workers.iter().try_for_each(|worker| write!(f, "\n{worker}"))
+        self.workers.iter().try_for_each(|worker| write!(f, "\n{worker}"))?;
+        self.failed_starts.iter().try_for_each(|failed| write!(f, "\n{failed}"))
     }
 }

@@ -31,8 +31,9 @@ use crate::message::{Reply, Task, Value, Values};
 use crate::run::values::Many;
 use crate::steps::chunk::Place;
 use crate::thread::reports::{found_in_journal, report, take_apart};
-use crate::thread::start::start;
-use crate::workers::state::{NO_CODE, Phase, back_off, next_chunk};
+use crate::thread::start::{not_started, start, tell_of_failed_starts, why_not_ready, without_its_name};
+use crate::workers::starts::back_off;
+use crate::workers::state::{NO_CODE, Phase, next_chunk};
 
 /// How many replies are taken at once.
 const REPLIES: usize = 64;
@@ -309,6 +310,7 @@ impl Manager {
             Some(SpawnError::ProcessExited(exited)) => exited.who.rank = Some(number),
             _ => {}
         }
+        let mut tell = false;
         // One that died before it took any would be followed by another one without end.
         let had_tasks = std::mem::take(&mut worker.had_tasks) || reading.is_some() || !lost.is_empty();
         if was_ready {
@@ -317,16 +319,14 @@ impl Manager {
             worker.restart_at = Some(Instant::now() + delay);
             state.last_ready = Some(Instant::now());
         } else {
-            worker.start_failed(Instant::now());
-            self.why = match (&failure, self.shared.settings.start_timeout.filter(|_| late)) {
-                (_, Some(time)) => {
-                    format!("worker {number} (pid {pid}) was not ready within {time:?}, and was killed")
-                }
-                (Some(error), None) => error.to_string(),
-                (None, None) => format!("worker {number} (pid {pid}) {exit} before it was ready"),
-            };
+            let time = self.shared.settings.start_timeout.filter(|_| late);
+            self.why = why_not_ready((number, pid), failure.as_ref(), time, exit);
             self.cause = failure.clone().filter(|_| !late);
+            let why = self.cause.as_ref().map_or_else(|| self.why.clone(), without_its_name);
+            let others_work = state.others_work(number);
+            tell |= state.workers[number].start_failed(Instant::now(), why, others_work) && end.is_none();
         }
+        state.hurry(Instant::now());
         #[cfg(feature = "log")]
         let replaced = end.is_none();
         // Only if a task is there: no worker reads a function without one.
@@ -406,6 +406,9 @@ impl Manager {
             );
         }
         settled.tell();
+        if tell {
+            tell_of_failed_starts(&self.shared, number);
+        }
     }
 
     /// Starts workers whose time it is.
@@ -426,8 +429,7 @@ impl Manager {
                     PoolError::Start(error) => (error.to_string(), Some(error)),
                     other => (other.to_string(), None),
                 };
-                let worker = &mut self.shared.state.lock().workers[number];
-                worker.start_failed(Instant::now());
+                not_started(&self.shared, number, self.why.clone());
             }
         }
         let starts = {

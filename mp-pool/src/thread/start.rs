@@ -1,9 +1,9 @@
 //! Starting a worker in an empty place, and not too often.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use mp_spawn::{Process, Raise};
+use mp_spawn::{ExitStatus, Process, Raise, SpawnError};
 
 use crate::child::work::{Orders, work};
 use crate::dispatch::shared::{Exited, Shared};
@@ -53,4 +53,54 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
     });
     worker.process = Some(process);
     Ok(())
+}
+
+/// A worker could not be started in that place.
+pub(crate) fn not_started(shared: &Shared, number: usize, why: String) {
+    let tell = {
+        let mut state = shared.state.lock();
+        let others_work = state.others_work(number);
+        state.workers[number].start_failed(Instant::now(), why, others_work)
+    };
+    if tell {
+        tell_of_failed_starts(shared, number);
+    }
+}
+
+/// Why a worker that was started has ended before it was ready; `time` is what it had, if that was over.
+pub(crate) fn why_not_ready(
+    (number, pid): (usize, u32),
+    failure: Option<&SpawnError>,
+    time: Option<Duration>,
+    exit: ExitStatus,
+) -> String {
+    match (failure, time) {
+        (_, Some(time)) => {
+            format!("worker {number} (pid {pid}) was not ready within {time:?}, and was killed")
+        }
+        (Some(error), None) => error.to_string(),
+        (None, None) => format!("worker {number} (pid {pid}) {exit} before it was ready"),
+    }
+}
+
+/// Says once that a place has no worker while others do the tasks: else it would show in nothing but the speed.
+pub(crate) fn tell_of_failed_starts(shared: &Shared, number: usize) {
+    let failed = shared.state.lock().workers[number].failed_to_start(number);
+    let Some(failed) = failed else { return };
+    let pool = shared.settings.pool_name();
+    mp_core::waits::tell(&format!(
+        "mp: {pool}: {failed}\n  the other workers do its tasks; it is tried again, later each time, up to once a minute\n"
+    ));
+}
+
+/// What became of a process, without the name that pools don't give it.
+pub(crate) fn without_its_name(error: &SpawnError) -> String {
+    let text = error.to_string();
+    let who = match error {
+        SpawnError::ProcessRaised(raised) => &raised.who,
+        SpawnError::ProcessExited(exited) => &exited.who,
+        _ => return text,
+    };
+    let Some(rest) = text.strip_prefix(&who.to_string()).map(str::trim_start) else { return text };
+    rest.strip_prefix("failed: ").unwrap_or(rest).to_owned()
 }

@@ -3,4 +3,5 @@
 pub(crate) mod choice;
 pub(crate) mod help;
 pub(crate) mod later;
+pub(crate) mod starts;
 pub(crate) mod state;

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_queue::{EncodedMessage, Queue};
-use mp_spawn::{Backoff, Process};
+use mp_spawn::Process;
 
 use crate::calls::chunk::{Chunk, Ready};
 use crate::calls::job::Job;
@@ -48,17 +48,9 @@ const LONG_NANOS: u64 = 10 * AHEAD_NANOS;
 const SILENT: Duration = Duration::from_millis(10);
 /// The longest time between two such looks.
 const LONGEST_SILENT: Duration = Duration::from_secs(1);
-/// Starts that may fail in a row, in each place, before the pool is given up,
-const MOST_FAILED_STARTS: u32 = 5;
-/// and for how long none of its workers may be ready before that counts, if one ever was.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// A worker that has left its first task in its queue for this long, while another one has nothing to do, is
 /// asked for it.
 const SLOW: Duration = Duration::from_millis(100);
-/// How long to wait before the second start; doubled each time.
-const FIRST_BACK_OFF: Duration = Duration::from_millis(10);
-/// The longest wait before a start.
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
 /// The number of no function: a worker that gets a request to forget it answers, and does nothing else.
 pub(crate) const NO_CODE: u64 = 0;
 
@@ -67,11 +59,6 @@ pub(crate) fn next_chunk() -> u64 {
     // fork: a copy of the process has no workers, and gives them nothing.
     static CHUNKS: AtomicU64 = AtomicU64::new(1);
     CHUNKS.fetch_add(1, Ordering::Relaxed)
-}
-
-/// How long to wait after this many failures in a row.
-pub(crate) fn back_off(failures: u32) -> Duration {
-    Backoff::new(FIRST_BACK_OFF).max(LONGEST_BACK_OFF).jitter(0.0).before(failures.saturating_add(1))
 }
 
 /// What a worker was given.
@@ -146,8 +133,12 @@ pub(crate) struct Worker {
     pub(crate) was_late: bool,
     /// How often in a row it died before it was ready.
     pub(crate) failed_starts: u32,
-    /// When it last did.
+    /// When it last did,
     pub(crate) failed_at: Option<Instant>,
+    /// and why.
+    pub(crate) failed_why: String,
+    /// It was told that this place has no worker.
+    pub(crate) told: bool,
     /// How often in a row it died without having had a task.
     pub(crate) idle_deaths: u32,
     pub(crate) had_tasks: bool,
@@ -180,6 +171,8 @@ impl Worker {
             was_late: false,
             failed_starts: 0,
             failed_at: None,
+            failed_why: String::new(),
+            told: false,
             idle_deaths: 0,
             had_tasks: false,
             restart_at: None,
@@ -196,13 +189,6 @@ impl Worker {
             0 | LONG_NANOS.. => 1,
             pace => (AHEAD_NANOS / pace).clamp(2, DEEPEST) as usize,
         }
-    }
-
-    /// It could not be started, or has died before it was ready: later each time.
-    pub(crate) fn start_failed(&mut self, now: Instant) {
-        self.failed_starts = self.failed_starts.saturating_add(1);
-        self.failed_at = Some(now);
-        self.restart_at = Some(now + back_off(self.failed_starts));
     }
 
     pub(crate) fn wants(&self) -> bool {
@@ -294,6 +280,7 @@ impl Worker {
     /// It is ready: `pid` is the one that says so.
     pub(crate) fn is_ready_now(&mut self, now: Instant) {
         (self.ready, self.failed_starts, self.since, self.starts_since) = (true, 0, now, None);
+        self.told = false;
     }
 
     /// It makes its state anew, and takes no tasks until it is ready again: takes back what it has not begun. A second chunk is as
@@ -492,18 +479,6 @@ impl State {
             restarts: 0,
             over: false,
         }
-    }
-
-    /// Whether there is no use in starting workers again: all places have failed so often, and the pool either never worked, or
-    /// each has failed once more after that long. What once worked may lack memory, or processes, for a while.
-    pub(crate) fn is_hopeless(&self) -> bool {
-        let patient_until = self.last_ready.map(|at| at + TIME_LIMIT);
-        let late = |at: Option<Instant>| patient_until.is_none_or(|until| at.is_some_and(|at| at >= until));
-        !mp_core::mutant!("pool.never-hopeless")
-            && self
-                .workers
-                .iter()
-                .all(|worker| worker.failed_starts >= MOST_FAILED_STARTS && late(worker.failed_at))
     }
 
     /// The worker that most needs something to do.

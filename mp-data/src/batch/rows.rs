@@ -1,0 +1,103 @@
+//! The columns of a batch by name, and what is wrong with their rows.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::{AnyResult, Batch};
+
+/// What is known of a column that was made.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Its field in a struct, its place in a tuple, with a point between one and the next; empty if it is all of the batch.
+    name: String,
+    /// `None` if it has no rows.
+    rows: Option<usize>,
+}
+
+impl Column {
+    pub(crate) fn new(rows: Option<usize>) -> Column {
+        Column { name: String::new(), rows }
+    }
+
+    /// Whether it is one of several.
+    pub(crate) fn has_name(&self) -> bool {
+        !self.name.is_empty() && !mp_core::mutant!("loader.verify.column-without-name")
+    }
+
+    /// What it is called in texts: `column `pixels``, or `the column`.
+    pub(crate) fn named(&self) -> String {
+        named(&self.name)
+    }
+}
+
+fn named(name: &str) -> String {
+    let is_number = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+    match name {
+        "" => "the column".to_owned(),
+        _ if is_number => format!("column {name}"),
+        _ => format!("column `{name}`"),
+    }
+}
+
+fn below(outer: &str, name: &str) -> String {
+    if name.is_empty() { outer.to_owned() } else { format!("{outer}.{name}") }
+}
+
+/// The columns of a field.
+#[must_use]
+pub fn within(field: &str, columns: Vec<Column>) -> Vec<Column> {
+    let named = columns.into_iter().map(|Column { name, rows }| Column { name: below(field, &name), rows });
+    named.collect()
+}
+
+/// The function of a row has not written a value.
+#[derive(Debug)]
+pub(crate) struct NotWritten {
+    pub(crate) row: usize,
+    column: String,
+}
+
+impl NotWritten {
+    pub(crate) fn row(row: usize) -> NotWritten {
+        NotWritten { row, column: String::new() }
+    }
+}
+
+impl fmt::Display for NotWritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "its row of {} was not written: there is no value", named(&self.column))
+    }
+}
+
+impl Error for NotWritten {}
+
+/// Says of an error in which field it is, if that matters.
+#[must_use]
+pub fn in_column(field: &str, why: Box<dyn Error + Send + Sync>) -> Box<dyn Error + Send + Sync> {
+    match why.downcast::<NotWritten>() {
+        Ok(not_written) => {
+            let NotWritten { row, column } = *not_written;
+            NotWritten { row, column: below(field, &column) }.into()
+        }
+        Err(why) => why,
+    }
+}
+
+/// Whether each column has a row for each sample.
+pub(crate) fn check<B: Batch>(batch: B, samples: usize) -> AnyResult<B> {
+    let columns = batch.columns();
+    let is_wrong = |column: &&Column| column.rows.is_some_and(|rows| rows != samples);
+    let wrong = columns.iter().filter(is_wrong).filter(|_| !mp_core::mutant!("loader.rows.not-counted"));
+    let wrong: Vec<String> = wrong
+        .map(|column| format!("{} has {}", column.named(), rows(column.rows.unwrap_or_default())))
+        .collect();
+    if wrong.is_empty() {
+        return Ok(batch);
+    }
+    let samples = if samples == 1 { "one sample".to_owned() } else { format!("{samples} samples") };
+    Err(format!("`fetch` was to make a batch of {samples}, a row each, but {}", wrong.join(", ")).into())
+}
+
+fn rows(count: usize) -> String {
+    if count == 1 { "one row".to_owned() } else { format!("{count} rows") }
+}

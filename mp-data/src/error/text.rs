@@ -1,0 +1,162 @@
+//! What is said of a batch that can't be made: in a loader's words, whatever layer below it has found out.
+
+use std::error::Error;
+use std::fmt;
+
+use mp_pool::{Broken, TaskError};
+use mp_spawn::{ExitReport, ProcessName, SpawnError};
+
+use crate::LoadError;
+use crate::error::failure::SOURCES;
+
+/// A batch of which each sample was left out, and why each was.
+#[derive(Debug)]
+pub(crate) struct NoneLeft(pub(crate) Vec<String>);
+
+impl fmt::Display for NoneLeft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no sample is left: {}", self.0.join("; and "))
+    }
+}
+
+impl Error for NoneLeft {}
+
+/// The batch, and its epoch.
+fn place(epoch: u64, batch: u64) -> String {
+    format!("batch {batch} of epoch {epoch}")
+}
+
+/// What was said of a batch, without its name: where that is said already.
+pub(crate) fn without_its_batch(text: &str, epoch: u64, batch: u64) -> &str {
+    let rest =
+        text.strip_prefix(&place(epoch, batch)).filter(|_| !mp_core::mutant!("loader.error.named-twice"));
+    rest.and_then(|rest| rest.strip_prefix(", ").or(rest.strip_prefix(": "))).unwrap_or(text)
+}
+
+/// The text of an error, in full or not.
+fn text_of(error: &(dyn Error + 'static), full: bool) -> String {
+    if full { format!("{error:#}") } else { error.to_string() }
+}
+
+/// What a process has raised or how it ended, without its name: that says `rank`, which is a trainer's word.
+fn without_its_name(error: &SpawnError, full: bool) -> String {
+    let text = text_of(error, full);
+    let who = match error {
+        SpawnError::ProcessRaised(raised) => &raised.who,
+        SpawnError::ProcessExited(exited) => &exited.who,
+        _ => return text,
+    };
+    said(text, who)
+}
+
+fn said(text: String, who: &ProcessName) -> String {
+    let Some(rest) = text.strip_prefix(&format!("{who} ")) else { return text };
+    // What failed was named before.
+    rest.strip_prefix("failed: ").unwrap_or(rest).to_owned()
+}
+
+/// The process of the worker, and what became of the batch in it.
+fn of_task(error: &TaskError, full: bool) -> (Option<u32>, String) {
+    match error {
+        TaskError::Raised(raised) => {
+            let text = text_of(error, full);
+            let attempts = raised.attempts.to_string();
+            let text = text.strip_suffix(&attempts).unwrap_or(&text).to_owned();
+            (Some(raised.who.pid), said(text, &raised.who))
+        }
+        TaskError::WorkerLost(lost) => {
+            let detail = lost.detail.as_ref();
+            let end = ExitReport { exit: lost.exit, detail, stderr: lost.stderr.as_deref() };
+            (Some(lost.pid), format!("its process {end}"))
+        }
+        TaskError::TimedOut { pid, timeout, .. } => {
+            (Some(*pid), format!("it took more than {timeout:?}, and its process was killed for it"))
+        }
+        TaskError::Broken(broken) => (None, of_broken(broken, full)),
+        TaskError::Terminated | TaskError::Closed { .. } | TaskError::Cancelled => {
+            (None, "the workers were ended before it was made".to_owned())
+        }
+        TaskError::Arguments { why, .. } => (None, format!("its samples can't be sent to a worker: {why}")),
+        TaskError::Value { why, .. } => {
+            (None, format!("it was made, and can't be sent to the trainer: {why}"))
+        }
+        _ => (None, text_of(error, full)),
+    }
+}
+
+fn of_broken(broken: &Broken, full: bool) -> String {
+    let Broken { starts, why, cause, .. } = broken;
+    let last = match cause {
+        Some(cause @ (SpawnError::ProcessRaised(_) | SpawnError::ProcessExited(_))) => {
+            let who = match cause {
+                SpawnError::ProcessRaised(raised) => &raised.who,
+                SpawnError::ProcessExited(exited) => &exited.who,
+                _ => return why.clone(),
+            };
+            let name =
+                who.rank.map_or_else(String::new, |number| format!("worker {number} (pid {}): ", who.pid));
+            name + &without_its_name(cause, full)
+        }
+        _ => why.clone(),
+    };
+    if *starts == 0 {
+        return format!("the loader has no workers left: {last}");
+    }
+    format!("the loader has no workers left: {starts} starts have failed, the last so: {last}")
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LoadError { epoch, batch, item, shard, what, worker, attempt, source } = self;
+        f.write_str(&place(*epoch, *batch))?;
+        if source.is::<NoneLeft>() {
+            // Each of its samples is named there.
+            return write!(f, ": {source}");
+        }
+        if let Some(item) = item {
+            write!(f, ", sample {}", item.index)?;
+        }
+        if let Some(shard) = shard {
+            write!(f, " of shard {shard}")?;
+        }
+        if let Some(what) = what {
+            write!(f, " ({what})")?;
+        }
+        if *attempt > 1 {
+            write!(f, ", attempt {attempt}")?;
+        }
+        let full = f.alternate();
+        let (pid, text) = match self.task() {
+            Some(error) => of_task(error, full),
+            None => (None, text_of(&**source, full)),
+        };
+        if let Some(worker) = worker {
+            write!(f, ", worker {worker}")?;
+        }
+        if let (Some(pid), Some(_)) = (pid, worker) {
+            write!(f, " (pid {pid})")?;
+        }
+        write!(f, ": {}", without_its_batch(&text, *epoch, *batch))
+    }
+}
+
+/// As `unwrap` and a `main` that returns it show it.
+impl fmt::Debug for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.task().is_some() || self.source.is::<NoneLeft>() {
+            // It says all that its source does.
+            return fmt::Display::fmt(self, f);
+        }
+        let mut shown = self.to_string();
+        f.write_str(&shown)?;
+        let sources = std::iter::successors(self.source.source(), |error| (*error).source());
+        for source in sources.take(SOURCES) {
+            let text = source.to_string();
+            if !shown.contains(&text) {
+                write!(f, "\n  caused by: {text}")?;
+                shown.push_str(&text);
+            }
+        }
+        Ok(())
+    }
+}

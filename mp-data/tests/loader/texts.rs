@@ -1,0 +1,168 @@
+//! What errors say: once, in words that the user of a loader knows.
+
+use std::fmt;
+
+use mp_data::plan::{IndexSampler, Uneven};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, LoadError, OnError, WorkerInfo};
+use mp_spawn::Process;
+use mp_tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::common::shards::{Shards, When, next_of, streaming_of};
+use crate::common::{Fault, Samples, builder, builder_of, next};
+
+fn first_error(samples: Samples, workers: usize) -> LoadError {
+    let loader = builder_of(samples, workers).shuffle(false).retries(1).build().unwrap();
+    let mut batches = loader.epoch(0);
+    std::iter::from_fn(|| next(&mut batches)).find_map(Result::err).unwrap()
+}
+
+/// Words of the layers below.
+fn is_of_a_loader(error: &LoadError) -> bool {
+    let (text, debug) = (error.to_string(), format!("{error:?}"));
+    let foreign = ["rank", "task", "pool", "LoadError", "data loader-"];
+    foreign.iter().all(|word| !text.contains(word) && !debug.contains(word)) && debug.starts_with(&text)
+}
+
+#[test]
+fn an_error_says_batch_sample_worker_and_cause_once_each() {
+    let error = first_error(Samples::new(12).with(6, Fault::Error, -1), 1);
+    let text = error.to_string();
+    let (begin, end) = text.split_once("(pid ").unwrap();
+    assert_eq!(begin, "batch 1 of epoch 0, sample 6 (number 6), worker 0 ");
+    assert!(end.ends_with("): sample 6 is bad") && is_of_a_loader(&error), "{error:?}");
+    // Without workers.
+    let error = first_error(Samples::new(12).with(6, Fault::Error, -1), 0);
+    assert_eq!(error.to_string(), "batch 1 of epoch 0, sample 6 (number 6): sample 6 is bad");
+    assert!(is_of_a_loader(&error), "{error:?}");
+
+    let error = first_error(Samples::new(12).with(6, Fault::Kill, -1), 1);
+    let text = error.to_string();
+    let begin = "batch 1 of epoch 0, sample 6 (number 6), attempt 2, worker 0 (pid ";
+    assert!(text.starts_with(begin) && text.contains("): its process was killed by SIGKILL"), "{text}");
+    assert!(is_of_a_loader(&error), "{error:?}");
+
+    let shards = Shards::new(&[12]).with((When::Read, 0, 6), Fault::Kill, -1);
+    let loader = streaming_of(shards, 1).retries(1).build().unwrap();
+    let mut batches = loader.epoch(0);
+    let error = std::iter::from_fn(|| next_of(&mut batches)).find_map(Result::err).unwrap();
+    let text = error.to_string();
+    let begin = "batch 1 of epoch 0, sample 6 of shard 0 (shard-0.tar), attempt 2, worker 0 (pid ";
+    assert!(text.starts_with(begin) && text.contains("): its process was killed by SIGKILL"), "{text}");
+    assert!(is_of_a_loader(&error), "{error:?}");
+}
+
+/// Says an index that is not there.
+#[derive(Debug)]
+struct Beyond;
+
+impl IndexSampler for Beyond {
+    fn name(&self) -> &str {
+        "beyond/1"
+    }
+
+    fn len(&self, _: u64) -> u64 {
+        8
+    }
+
+    fn index(&self, _: u64, k: u64) -> u64 {
+        if k == 5 { 9999 } else { k }
+    }
+}
+
+#[test]
+fn a_batch_is_named_once() {
+    let loader = builder(8, 0).shuffle(false).index_sampler(Beyond).build().unwrap();
+    let error = loader.epoch(1).find_map(Result::err).unwrap();
+    let text = error.to_string();
+    assert_eq!(text.matches("batch 1 of epoch 1").count(), 1, "{text}");
+    assert!(text.starts_with("batch 1 of epoch 1: the sampler gave index 9999"), "{text}");
+
+    let loader = builder(9, 0).shuffle(false).distributed(0, 2).uneven(Uneven::Error).build().unwrap();
+    let error = loader.epoch(0).find_map(Result::err).unwrap();
+    let text = error.to_string();
+    assert_eq!(text.matches("batch 1 of epoch 0").count(), 1, "{text}");
+
+    // A batch of which no sample is left.
+    let shards = (4..8)
+        .fold(Shards::new(&[12]), |shards, sample| shards.with((When::Row, 0, sample), Fault::Error, -1));
+    let loader = streaming_of(shards, 1).on_error(OnError::SkipSample).build().unwrap();
+    let mut batches = loader.epoch(0);
+    assert_eq!(std::iter::from_fn(|| next_of(&mut batches)).filter(Result::is_ok).count(), 2);
+    let [error] = batches.left_out() else { panic!("{:?}", batches.left_out()) };
+    let text = error.to_string();
+    assert_eq!(text.matches("batch 1 of epoch 0").count(), 1, "{text}");
+    assert!(text.starts_with("batch 1 of epoch 0: no sample is left: sample 4 of shard 0"), "{text}");
+    assert!((4..8).all(|n| text.matches(&format!("Row of {n} in 0 is bad")).count() == 1), "{text}");
+    assert!(is_of_a_loader(error), "{error:?}");
+}
+
+/// An error that says more if it is asked to; and a worker that can't begin.
+#[derive(Serialize, Deserialize)]
+struct Long {
+    begins: bool,
+}
+
+#[derive(Debug)]
+struct LongError;
+
+impl fmt::Display for LongError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if f.alternate() { "all of it" } else { "a part" })
+    }
+}
+
+impl std::error::Error for LongError {}
+
+impl Dataset for Long {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn init(&mut self, _: &WorkerInfo) -> AnyResult<()> {
+        if self.begins { Ok(()) } else { Err("there is no GPU".into()) }
+    }
+
+    fn fetch(&mut self, _: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        if cx.worker().worker.is_none() { Err(LongError.into()) } else { panic!("with a backtrace") }
+    }
+}
+
+fn long(begins: bool, workers: usize) -> LoadError {
+    let loader = DataLoader::builder(Long { begins }).num_workers(workers).build().unwrap();
+    next(&mut loader.epoch(0)).unwrap().unwrap_err()
+}
+
+/// In a process whose workers have backtraces: what an error says of one, in short and in full.
+fn backtraces(_: ()) -> (String, String) {
+    let error = long(true, 1);
+    (error.to_string(), format!("{error:#}"))
+}
+
+#[test]
+fn the_alternate_form_of_an_error_says_all() {
+    let error = long(true, 0);
+    assert_eq!(error.to_string(), "batch 0 of epoch 0: a part");
+    assert_eq!(format!("{error:#}"), "batch 0 of epoch 0: all of it");
+    let process = Process::builder().env("RUST_BACKTRACE", "1").spawn(backtraces, ()).unwrap();
+    let (short, full) = process.join().unwrap();
+    assert!(short.contains("panicked: with a backtrace") && short.contains("(`{:#}` shows all)"), "{short}");
+    assert!(!full.contains("shows all") && full.len() > short.len(), "{full}");
+}
+
+#[test]
+fn workers_that_cannot_begin_say_why() {
+    let error = long(false, 1);
+    let text = error.to_string();
+    let begin = "batch 0 of epoch 0: the loader has no workers left: 5 starts have failed, the last so: worker 0 (pid ";
+    assert!(text.starts_with(begin) && text.ends_with("): there is no GPU"), "{text}");
+    assert!(is_of_a_loader(&error), "{error:?}");
+}
+
+#[test]
+fn why_there_is_no_loader_is_shown_as_text_by_a_main_that_returns_it() {
+    let error = builder(8, 1001).build().unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string());
+}
