@@ -47,5 +47,5 @@ pub use mp_data::{
     Affinity, AnyResult, Batch, Batches, BuildError, Chain, Context, DataLoader, DataLoaderBuilder, Dataset,
     Difference, FrozenStrings, Info, Item, IterableDataset, LoadError, Loaded, LoaderMetrics, LoaderState,
     Next, NotReady, OnError, Other, Position, Ragged, SampleOf, Samples, ShardReader, Skipped, StreamBatches,
-    StreamLoader, StreamLoaderBuilder, StreamState, Strings, Verified, WorkerInfo, plan,
+    StreamLoader, StreamLoaderBuilder, StreamState, Strings, Verified, Whole, WorkerInfo, plan,
 };

@@ -24,7 +24,7 @@ mod worker;
 
 #[doc(hidden)]
 pub use batch::derive;
-pub use batch::{Batch, Other, Ragged, Strings};
+pub use batch::{Batch, Other, Ragged, Strings, Whole};
 pub use dataset::Dataset;
 pub use dataset::context::Context;
 pub use dataset::frozen_strings::FrozenStrings;

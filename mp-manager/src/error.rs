@@ -111,6 +111,9 @@ pub enum CallError {
         server: u32,
         /// Where it listens, if it is the server of [another program](crate::RemoteManager).
         address: Option<Box<Address>>,
+        /// Whether it was sent. If not, it does not run: the server of another program has not accepted a connection for it, as it is
+        /// stopped, or lacks descriptors or threads.
+        sent: bool,
     },
     /// The object was freed by [`Proxy::free`](crate::Proxy::free).
     Freed {
@@ -209,6 +212,15 @@ impl CallError {
         matches!(self, CallError::ServerGone { .. })
     }
 
+    /// The same error, of a call that was not sent.
+    #[cfg(feature = "authkey")]
+    pub(crate) fn unsent(mut self) -> Self {
+        if let CallError::TimedOut { sent, .. } = &mut self {
+            *sent = mp_core::mutant!("manager.remote.unsent-call-said-to-run");
+        }
+        self
+    }
+
     /// The same error, of the call that this process made.
     #[cfg(feature = "authkey")]
     pub(crate) fn of_call(mut self, own: &CallName) -> Self {
@@ -229,15 +241,21 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CallError::Raised(raised) => raised.fmt(f),
-            CallError::TimedOut { call, timeout, server, address } => {
-                write!(
-                    f,
-                    "{call} had no answer within {timeout:?}: it, or one before it, still runs in the manager's server (pid {server}"
-                )?;
+            CallError::TimedOut { call, timeout, server, address, sent } => {
+                let (had, begun) = if *sent {
+                    ("had no answer", "it, or one before it, still runs in the manager's server")
+                } else {
+                    ("was not sent", "it had no connection to the manager's server")
+                };
+                write!(f, "{call} {had} within {timeout:?}: {begun} (pid {server}")?;
                 if let Some(address) = address {
                     write!(f, " at {address}")?;
                 }
-                f.write_str("), or that is stopped; it is not taken back")
+                f.write_str(if *sent {
+                    "), or that is stopped; it is not taken back"
+                } else {
+                    "), which is stopped, or has as many files open or threads as it may (`ulimit -n`, `ulimit -u`): it does not run"
+                })
             }
             CallError::Freed { call } => write!(f, "{call} came after the object was freed (Proxy::free)"),
             CallError::ServerGone { server } => write!(

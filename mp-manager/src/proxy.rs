@@ -399,7 +399,13 @@ fn answer(
         if let Some(timeout) = timeout
             && until.is_some_and(|until| Instant::now() >= until)
         {
-            return Err(CallError::TimedOut { call: call.clone(), timeout, server, address: None });
+            return Err(CallError::TimedOut {
+                call: call.clone(),
+                timeout,
+                server,
+                address: None,
+                sent: true,
+            });
         }
     }
 }

@@ -81,6 +81,9 @@ pub(crate) struct Server {
     working: Mutex<Option<mpsc::Sender<()>>>,
     /// The number of the next object.
     next: Mutex<u64>,
+    /// Connections of other programs, which are shut down when the manager ends: their threads don't look.
+    #[cfg(feature = "authkey")]
+    pub(crate) connections: Mutex<BTreeMap<u64, mp_queue::Connection>>,
 }
 
 static SERVER: PerProcess<OnceLock<Server>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
@@ -145,6 +148,8 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
         stop: OnceLock::new(),
         working: Mutex::new(Some(working)),
         next: Mutex::new(0),
+        #[cfg(feature = "authkey")]
+        connections: Mutex::default(),
     });
     // If its owner is gone, so is this process soon.
     _ = ready.send(std::process::id());
@@ -165,6 +170,8 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
         }
     };
     _ = server.stop.set(());
+    #[cfg(feature = "authkey")]
+    server.connections.lock().values().for_each(mp_queue::Connection::shut_down);
     server.working.lock().take();
     // Until all threads have dropped their ends, or the time is over: then they end with the process. Those that have nothing to do
     // look within `LOOK`.

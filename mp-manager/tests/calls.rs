@@ -124,13 +124,13 @@ fn a_time_out_names_the_call_and_its_late_answer_is_no_others() {
     let hasty = object.clone().with_timeout(Duration::from_millis(20));
     let stop = closure!([gate = gate.clone()] |_object: &mut u32| { gate.pass(); 1_u32 });
     let line = line!() + 1;
-    let Err(CallError::TimedOut { call, timeout, server, address }) = hasty.call(stop) else {
+    let Err(CallError::TimedOut { call, timeout, server, address, sent }) = hasty.call(stop) else {
         panic!("it waits")
     };
     assert_eq!((timeout, server), (Duration::from_millis(20), manager.server_pid()));
     assert_eq!((call.location.line, &*call.object), (line, "u32"));
     assert!(call.location.file.ends_with("calls.rs") && call.closure.contains("a_time_out_names"), "{call}");
-    let said = CallError::TimedOut { call, timeout, server, address }.to_string();
+    let said = CallError::TimedOut { call, timeout, server, address, sent }.to_string();
     assert!(said.contains("a_time_out_names") && said.contains(&format!("calls.rs:{line}")), "{said}");
     gate.arrived();
     gate.open(1);

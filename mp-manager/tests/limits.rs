@@ -66,3 +66,29 @@ fn a_call_waits_for_descriptors_and_its_thread_sleeps_meanwhile() {
     assert_eq!(got, ["", "a line"]);
     manager.shutdown(common::DEADLINE).unwrap();
 }
+
+/// Another program's call, for which the server can't accept a connection.
+#[cfg(feature = "authkey")]
+#[test]
+fn a_call_for_which_the_server_has_no_descriptor_says_so() {
+    use std::time::Duration;
+
+    use mp_manager::{CallError, Methods, RemoteManager};
+
+    let manager = manager();
+    let limits = made(&manager, closure!([] || None::<Rlimit>));
+    let methods = Methods::<u64>::of("Number").constructor(closure!([] |n: u64| n));
+    manager.register(methods.method("value", closure!([] |n: &mut u64| *n))).unwrap();
+    let address = format!("@mp-manager-limits-{}", std::process::id());
+    manager.serve(&*address, b"a secret").unwrap();
+    let remote = RemoteManager::connect(&*address, b"a secret").unwrap();
+    limit(&limits, false);
+    limit(&limits, true);
+    let error = remote.clone().with_timeout(Duration::from_millis(50)).create("Number", 3_u64).unwrap_err();
+    limit(&limits, false);
+    let text = error.to_string();
+    assert!(matches!(error, CallError::TimedOut { sent: false, .. }), "{text}");
+    assert!(text.contains("was not sent within 50ms") && text.contains("files open"), "{text}");
+    let number = remote.with_timeout(common::DEADLINE).create("Number", 4_u64).unwrap();
+    assert_eq!(number.call::<u64>("value", ()).unwrap(), 4);
+}

@@ -3,6 +3,7 @@
 mod columns;
 mod ragged;
 pub(crate) mod rows;
+mod whole;
 
 use mp_core::message::{Codec, Incoming, Level, Outgoing, Returned};
 
@@ -10,6 +11,7 @@ use crate::AnyResult;
 
 pub use columns::Other;
 pub use ragged::{Ragged, Strings};
+pub use whole::Whole;
 
 /// What a row holds before it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub mod derive {
 }
 
 /// What a [`Dataset`](crate::Dataset) makes: a column, a tuple of up to six, or a struct of columns that derives this. Columns are
-/// [`Tensor`](mp_tensor::Tensor), [`Ragged`], [`Strings`] and [`Other`].
+/// [`Tensor`](mp_tensor::Tensor), [`Ragged`], [`Strings`] and [`Other`], and [`Whole`] around one of them.
 ///
 /// ```
 /// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Strings, Tensor};
@@ -81,8 +83,8 @@ pub mod derive {
 /// | `Strings` | `()` | `&mut String` | copied once, when the batch is complete |
 /// | `Other<T>` | `()` | `&mut Option<T>` | encoded with serde |
 ///
-/// Each column of a batch has as many rows as the batch has samples: a batch of which one has more or fewer is an error that names the column. A tensor
-/// without dimensions, which has no rows, is not counted: that is for what a batch has once.
+/// Each column of a batch has as many rows as the batch has samples: a batch of which one has more or fewer is an error that names the column. What a
+/// batch has as a whole, with any number of rows, is a [`Whole`]. (A tensor without dimensions has no rows, and is not counted.)
 ///
 /// The methods are for the loader's own use.
 #[diagnostic::on_unimplemented(

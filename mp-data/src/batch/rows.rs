@@ -50,6 +50,11 @@ pub fn within(field: &str, columns: Vec<Column>) -> Vec<Column> {
     named.collect()
 }
 
+/// The same columns, of which it does not matter how many rows they have.
+pub(crate) fn uncounted(columns: Vec<Column>) -> Vec<Column> {
+    columns.into_iter().map(|column| Column { rows: None, ..column }).collect()
+}
+
 /// The function of a row has not written a value.
 #[derive(Debug)]
 pub(crate) struct NotWritten {
@@ -95,7 +100,11 @@ pub(crate) fn check<B: Batch>(batch: B, samples: usize) -> AnyResult<B> {
         return Ok(batch);
     }
     let samples = if samples == 1 { "one sample".to_owned() } else { format!("{samples} samples") };
-    Err(format!("`fetch` was to make a batch of {samples}, a row each, but {}", wrong.join(", ")).into())
+    let wrong = wrong.join(", ");
+    Err(format!(
+        "`fetch` was to make a batch of {samples}, a row each, but {wrong} (a column that a batch has as a whole is a `Whole`)"
+    )
+    .into())
 }
 
 fn rows(count: usize) -> String {

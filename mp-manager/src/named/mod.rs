@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
+use mp_queue::Connection;
 
 use crate::error::CallError;
 use crate::named::methods::Registered;
@@ -22,6 +23,8 @@ pub(crate) struct Named {
     pub(crate) types: Mutex<BTreeMap<String, Arc<Registered>>>,
     pub(crate) objects: Mutex<BTreeMap<String, Handle>>,
     sessions: Mutex<Sessions>,
+    /// The number of the next connection.
+    connections: Mutex<u64>,
 }
 
 /// Programs that are connected.
@@ -49,8 +52,17 @@ pub(crate) struct Handle {
 /// What a program has of this server.
 pub(crate) struct Session {
     pub(crate) number: u64,
-    /// Its handles, by the numbers that the program has given them. None when it has ended.
-    held: Mutex<Option<BTreeMap<u64, Handle>>>,
+    /// None when it has ended.
+    has: Mutex<Option<Has>>,
+}
+
+/// What a session has.
+#[derive(Default)]
+struct Has {
+    /// Its handles, by the numbers that the program has given them.
+    handles: BTreeMap<u64, Handle>,
+    /// Its connections for calls.
+    connections: BTreeMap<u64, Connection>,
 }
 
 /// Why a session has no such handle.
@@ -62,14 +74,14 @@ pub(crate) enum NoHandle {
 
 impl Session {
     fn new(number: u64) -> Self {
-        Session { number, held: Mutex::new(Some(BTreeMap::new())) }
+        Session { number, has: Mutex::new(Some(Has::default())) }
     }
 
     /// One more handle: the object's number, and the name of its type.
     pub(crate) fn hold(&self, number: u64, handle: Handle) -> Result<(u64, String), NoHandle> {
         let (object, type_name) = (handle.link.object, handle.registered.name.clone());
-        let mut held = self.held.lock();
-        let held = held.as_mut().ok_or(NoHandle::Ended)?;
+        let mut has = self.has.lock();
+        let held = &mut has.as_mut().ok_or(NoHandle::Ended)?.handles;
         if held.contains_key(&number) {
             return Err(NoHandle::Taken);
         }
@@ -79,26 +91,44 @@ impl Session {
 
     /// One less, if there is one by this number.
     pub(crate) fn forget(&self, number: u64) {
-        let forgotten = self.held.lock().as_mut().and_then(|held| match held.entry(number) {
+        let forgotten = self.has.lock().as_mut().and_then(|has| match has.handles.entry(number) {
             Entry::Occupied(entry) => Some(entry.remove()),
             Entry::Vacant(_) => None,
         });
         if let Some(forgotten) = &forgotten
             && mp_core::mutant!("manager.remote.handles-not-counted")
-            && let Some(held) = self.held.lock().as_mut()
+            && let Some(has) = self.has.lock().as_mut()
         {
-            held.retain(|_, handle| handle.link.object != forgotten.link.object);
+            has.handles.retain(|_, handle| handle.link.object != forgotten.link.object);
         }
     }
 
     pub(crate) fn handle(&self, number: u64) -> Option<Handle> {
-        self.held.lock().as_ref()?.get(&number).cloned()
+        self.has.lock().as_ref()?.handles.get(&number).cloned()
     }
 
-    /// The program is gone: its handles are dropped, also while a call of it runs on.
+    /// One more connection, by a number that no other has; whether the session goes on.
+    pub(crate) fn join(&self, number: u64, connection: &Connection) -> bool {
+        let mut has = self.has.lock();
+        has.as_mut().map(|has| has.connections.insert(number, connection.clone())).is_some()
+    }
+
+    /// One less.
+    pub(crate) fn leave(&self, number: u64) {
+        let left = self.has.lock().as_mut().and_then(|has| has.connections.remove(&number));
+        drop(left);
+    }
+
+    /// The program is gone: its handles are dropped, also while a call of it runs on, and its connections end, also if a copy of the
+    /// program's process has them.
     pub(crate) fn end(&self) {
-        let held = self.held.lock().take();
-        drop(held);
+        let has = self.has.lock().take();
+        if let Some(has) = &has
+            && !mp_core::mutant!("manager.remote.calls-outlive-session")
+        {
+            has.connections.values().for_each(Connection::shut_down);
+        }
+        drop(has);
     }
 }
 
@@ -173,6 +203,13 @@ impl Named {
             name: name.to_string(),
             known: objects.keys().cloned().collect(),
         })
+    }
+
+    /// A number for a connection.
+    pub(crate) fn number(&self) -> u64 {
+        let mut next = self.connections.lock();
+        *next += 1;
+        *next
     }
 
     /// A new session.

@@ -43,7 +43,9 @@ use crate::remote::wire::{Ask, Framed, Names, Reply};
 /// [`Connection`](mp_queue::Connection) can [invite](mp_queue::Connection::invite) another program.
 ///
 /// It can be cloned, and threads may use it at once. What it has made or found there is freed when its last handle is gone, here and
-/// there: also when this process dies. A forked copy of this process can't use it.
+/// there: also when this process dies. A forked copy of this process can't use it, and keeps nothing of it alive, but what this process had
+/// [received](RemoteProxy#sent-to-other-processes) in messages and not called yet. (The server notices that this process was killed although
+/// a copy lives by a pidfd: on Linux 5.3 or later, and in one pid namespace.)
 ///
 /// # Blocking
 /// Each request waits for its reply, and a constructor runs as long as it takes; how long at most, says [`with_timeout`](Self::with_timeout).

@@ -1,6 +1,7 @@
 //! What a program has of the server of another one: a session, connections for its calls, and handles.
 
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,15 +31,68 @@ pub(super) struct Session {
     /// Keeps the session in the server, and tells it of handles that are gone.
     keeper: Mutex<Keeper>,
     /// Connections that have nothing to do.
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Vec<Line>>,
+    /// Until when a share of a handle is not asked for: the last one had no answer in time, and the server none to anything since then.
+    silent: Mutex<Option<Instant>>,
+}
+
+/// A connection of this process. Dropped there it ends, also if a copy of the process, which has its own descriptor of it, lives on.
+struct Line {
+    connection: Connection,
+    /// None if other processes are to have it.
+    process: Option<u32>,
+}
+
+impl Line {
+    fn new(connection: Connection) -> Line {
+        Line { connection, process: Some(std::process::id()) }
+    }
+
+    /// A descriptor of it for other processes. The connection ends with the last one.
+    fn travelling(mut self, limit: &Limit<'_>) -> Result<OwnedFd, CallError> {
+        let socket = self.as_fd().map_err(|error| limit.lost(error))?.try_clone_to_owned();
+        let what = "a descriptor of a connection";
+        let socket = socket.map_err(|source| mp_core::Error::Os { what, source })?;
+        self.process = None;
+        Ok(socket)
+    }
+}
+
+impl Deref for Line {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.process == Some(std::process::id())
+            && !mp_core::mutant!("manager.remote.copy-keeps-connection")
+        {
+            self.connection.shut_down();
+        }
+    }
 }
 
 struct Keeper {
-    connection: Connection,
+    connection: Line,
     /// The number of the next handle.
     next: u64,
     /// Handles that are gone, and of which the server does not know.
     gone: Vec<u64>,
+}
+
+/// How many handles are told to be gone at once, at most: while there is no room for a message, each handle that is dropped writes one.
+const AT_ONCE: usize = 256;
+
+impl Keeper {
+    /// Some of those that are gone, and are to be told.
+    fn some_gone(&mut self) -> Option<Vec<u64>> {
+        let rest = self.gone.len().saturating_sub(AT_ONCE);
+        Some(self.gone.split_off(rest)).filter(|some| !some.is_empty())
+    }
 }
 
 /// A handle that the server has in this program's session.
@@ -75,6 +129,7 @@ impl<'a> Limit<'a> {
             timeout: self.timeout.unwrap_or_default(),
             server: self.server,
             address: Some(Box::new(self.address.clone())),
+            sent: true,
         }
     }
 
@@ -85,7 +140,7 @@ impl<'a> Limit<'a> {
     /// The error of a call for which there was no connection.
     fn unconnected(&self, error: ConnectError) -> CallError {
         match error {
-            ConnectError::TimedOut(_) => self.late(),
+            ConnectError::TimedOut(_) => self.late().unsent(),
             ConnectError::Gone => self.gone(),
             ConnectError::Io { source, .. }
                 if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
@@ -113,7 +168,7 @@ impl<'a> Limit<'a> {
         };
         match sent {
             Ok(()) => {}
-            Err(PutError::Full(_)) => return Err(self.late()),
+            Err(PutError::Full(_)) => return Err(self.late().unsent()),
             Err(PutError::Interrupted(_)) => return Err(CallError::Interrupted),
             Err(PutError::Failed { error, .. }) => {
                 return Err(CallError::Arguments { why: error.to_string(), undecodable: None });
@@ -136,6 +191,15 @@ impl<'a> Limit<'a> {
             _ => self.gone(),
         }
     }
+}
+
+/// Looked at before any lock: a copy of the process may have one that a thread had which it does not have.
+pub(super) fn not_a_copy(process: u32) -> Result<(), CallError> {
+    if process == std::process::id() {
+        return Ok(());
+    }
+    let why = "a forked copy has its original's connections to a manager's server: connect here";
+    Err(mp_core::Error::Unsupported(why.into()).into())
 }
 
 /// Encodes arguments: code of the user.
@@ -165,13 +229,13 @@ fn connected(
     options: &SocketOptions,
     address: &Address,
     until: Option<Instant>,
-) -> Result<Connection, ConnectError> {
+) -> Result<Line, ConnectError> {
     loop {
         let left = until.map_or(TIME_LIMIT, |until| until.saturating_duration_since(Instant::now()));
         let options = options.clone().handshake_timeout(left.min(TIME_LIMIT));
         match options.connect(address) {
             Err(ConnectError::TimedOut(_)) if left >= TIME_LIMIT => {}
-            ended => return ended,
+            ended => return ended.map(Line::new),
         }
     }
 }
@@ -181,10 +245,11 @@ fn opened(
     options: &SocketOptions,
     address: &Address,
     until: Option<Instant>,
-) -> Result<(Connection, u64, u32), ManagerError> {
+    travels: bool,
+) -> Result<(Line, u64, u32), ManagerError> {
     let connection = connected(options, address, until)?;
     let strange = |why: String| ManagerError::Incompatible(why);
-    let open = Framed::bare(Ask::Open { version: VERSION });
+    let open = Framed::bare(Ask::Open { version: VERSION, travels });
     let sent = match until {
         Some(until) => connection.send_deadline(open, until),
         None => connection.send(open),
@@ -216,10 +281,11 @@ impl Session {
         address: Address,
         until: Option<Instant>,
     ) -> Result<Session, ManagerError> {
-        let (connection, number, server) = opened(&options, &address, until)?;
+        let (connection, number, server) = opened(&options, &address, until, false)?;
         let keeper = Mutex::new(Keeper { connection, next: 0, gone: Vec::new() });
         let process = std::process::id();
-        Ok(Session { options, address, number, server, process, keeper, idle: Mutex::default() })
+        let (idle, silent) = (Mutex::default(), Mutex::default());
+        Ok(Session { options, address, number, server, process, keeper, idle, silent })
     }
 
     /// Sends a request by a connection of its own, and waits for the reply to it.
@@ -236,10 +302,11 @@ impl Session {
         let idle = self.idle.lock().pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => self.join(&limit)?,
+            None => self.join(&limit).map_err(CallError::unsent)?,
         };
         // Without a reply it is closed: none that comes later is taken for that to another request.
         let reply = limit.round_trip(&connection, ask)?;
+        *self.silent.lock() = None;
         if !matches!(reply.head, Reply::Refused(_))
             || mp_core::mutant!("manager.remote.refused-connection-kept")
         {
@@ -255,14 +322,25 @@ impl Session {
         timeout: Option<Duration>,
         call: &CallName,
     ) -> Result<Held, CallError> {
+        if !mp_core::mutant!("manager.remote.copy-takes-locks") {
+            self.not_a_copy()?;
+        }
         let number = {
             let mut keeper = self.keeper.lock();
             keeper.next += 1;
             keeper.next - 1
         };
-        match self.ask(ask(number), timeout, call) {
+        let ask = ask(number);
+        let of_another = matches!(ask.head, Ask::Share { .. });
+        match self.ask(ask, timeout, call) {
             Ok(Framed { head: Reply::Object { object, type_name }, .. }) => {
                 Ok(Held { session: Arc::clone(self), number, object, type_name })
+            }
+            // Another server of that number, in a pid namespace of its own for instance, listens there by now.
+            Ok(Framed { head: Reply::Refused(_), .. })
+                if of_another && !mp_core::mutant!("manager.remote.refused-share-is-no-loss") =>
+            {
+                Err(CallError::ServerGone { server: self.server })
             }
             Ok(other) => Err(unexpected(other.head, call)),
             Err(error) => {
@@ -277,7 +355,8 @@ impl Session {
         }
     }
 
-    /// A session of its own that has a handle to the same object, by this number, and the one socket that keeps it.
+    /// As [`share`](Self::share). When that had no answer in time, others that are asked for during as long a time fail at once, until the
+    /// server answers something: so messages with many proxies wait once, and a thread that writes many messages at most half of its time.
     pub(super) fn shared(
         &self,
         of: u64,
@@ -285,7 +364,23 @@ impl Session {
         limit: &Limit<'_>,
     ) -> Result<(OwnedFd, u64), CallError> {
         self.not_a_copy()?;
-        let opened = opened(&self.options, &self.address, limit.until);
+        let began = Instant::now();
+        if self.silent.lock().is_some_and(|until| began < until)
+            && !mp_core::mutant!("manager.remote.each-share-waits")
+        {
+            return Err(limit.late().unsent());
+        }
+        let shared = self.share(of, handle, limit).map_err(CallError::unsent);
+        *self.silent.lock() = match shared {
+            Err(CallError::TimedOut { .. }) => Instant::now().checked_add(began.elapsed()),
+            _ => None,
+        };
+        shared
+    }
+
+    /// A session of its own that has a handle to the same object, by this number, and the one socket that keeps it.
+    fn share(&self, of: u64, handle: u64, limit: &Limit<'_>) -> Result<(OwnedFd, u64), CallError> {
+        let opened = opened(&self.options, &self.address, limit.until, true);
         let (connection, session, server) = opened.map_err(|error| limit.not_open(error))?;
         if server != self.server {
             return Err(limit.gone());
@@ -293,23 +388,19 @@ impl Session {
         let ask = Framed::bare(Ask::Share { session: self.number, of, handle });
         match limit.round_trip(&connection, ask)?.head {
             Reply::Object { .. } => {}
+            // Another server of that number, in a pid namespace of its own for instance, listens there by now.
+            Reply::Refused(_) => return Err(limit.gone()),
             other => return Err(unexpected(other, limit.call)),
         }
-        let socket = connection.as_fd().map_err(|error| limit.lost(error))?.try_clone_to_owned();
-        let what = "a descriptor of a connection";
-        Ok((socket.map_err(|source| mp_core::Error::Os { what, source })?, session))
+        Ok((connection.travelling(limit)?, session))
     }
 
     fn not_a_copy(&self) -> Result<(), CallError> {
-        if self.process == std::process::id() {
-            return Ok(());
-        }
-        let why = "a forked copy has its original's connections to a manager's server: connect here";
-        Err(mp_core::Error::Unsupported(why.into()).into())
+        not_a_copy(self.process)
     }
 
     /// A connection for calls.
-    fn join(&self, limit: &Limit<'_>) -> Result<Connection, CallError> {
+    fn join(&self, limit: &Limit<'_>) -> Result<Line, CallError> {
         let connection = connected(&self.options, &self.address, limit.until);
         let connection = connection.map_err(|error| limit.unconnected(error))?;
         let join = Framed::bare(Ask::Join { session: self.number });
@@ -325,16 +416,15 @@ impl Session {
     fn tell(&self, gone: Option<u64>) {
         let mut keeper = self.keeper.lock();
         keeper.gone.extend(gone);
-        if keeper.gone.is_empty() {
-            return;
-        }
-        let handles = std::mem::take(&mut keeper.gone);
-        let told = keeper.connection.try_send(Framed::bare(Ask::Forget { handles }));
-        // There is no room as long as the server is stopped.
-        if let Err(PutError::Full(framed)) = told
-            && let Ask::Forget { handles } = framed.head
-        {
-            keeper.gone = handles;
+        while let Some(handles) = keeper.some_gone() {
+            let told = keeper.connection.try_send(Framed::bare(Ask::Forget { handles }));
+            // There is no room as long as the server is stopped.
+            if let Err(PutError::Full(framed)) = told
+                && let Ask::Forget { handles } = framed.head
+            {
+                keeper.gone.extend(handles);
+                return;
+            }
         }
     }
 }
@@ -347,5 +437,24 @@ impl Drop for Held {
         {
             self.session.tell(Some(self.number));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While there is no room, each handle that is dropped writes what this returns.
+    #[test]
+    fn handles_that_are_gone_are_told_some_at_a_time() {
+        let (connection, _other) = mp_queue::pipe().unwrap();
+        let mut keeper = Keeper { connection: Line::new(connection), next: 0, gone: (0..1000).collect() };
+        let mut told = Vec::new();
+        while let Some(some) = keeper.some_gone() {
+            assert!((1..=AT_ONCE).contains(&some.len()));
+            told.extend(some);
+        }
+        told.sort_unstable();
+        assert_eq!(told, (0..1000).collect::<Vec<_>>());
     }
 }

@@ -128,7 +128,8 @@ fn accept(listener: &Listener, here: Here) {
     while !server.stops() {
         let started = match listener.accept_timeout(LOOK) {
             Ok(Some(connection)) => {
-                server.start("connection".into(), move || session::serve(&connection, here))
+                let number = here.named.number();
+                server.start("connection".into(), move || session::serve(&connection, number, here))
             }
             // This process lacks descriptors, for instance.
             Err(ConnectError::Io { source, .. }) => Err(source),

@@ -27,7 +27,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{CallError, CallName};
 use crate::proxy::read_value;
-use crate::remote::connected::{Held, Limit, Session, TIME_LIMIT, unexpected, written};
+use crate::remote::connected::{Held, Limit, Session, TIME_LIMIT, not_a_copy, unexpected, written};
 use crate::remote::wire::{Ask, Framed, Reply};
 
 /// An object in the server of [another program](crate::RemoteManager), whose methods are called by their names.
@@ -59,9 +59,13 @@ use crate::remote::wire::{Ask, Framed, Reply};
 /// ```
 ///
 /// A key is never sent. The receiver connects at its first call, with the key of its process (`current_process().authkey()`), or with one
-/// that it [gives](Self::with_authkey); a wrong one is [`CallError::Connect`]. Writing a proxy into a message asks the server for the share,
-/// and fails when there is no answer for as long as the proxy waits, ten seconds at most. Each proxy on its way is a socket, and a thread
-/// of the server.
+/// that it [gives](Self::with_authkey); a wrong one is [`CallError::Connect`]. Each proxy on its way is a socket, and a
+/// thread of the server.
+///
+/// Writing a proxy into a message (`put`, `spawn`, the call of a pool) blocks: it asks the server for the share, and fails when there is no
+/// answer for as long as the proxy waits, ten seconds at most. So does the thread of a pool, which writes the tasks of a map. After such a
+/// failure, other proxies that this process has of the server by the same connection ([`RemoteManager`](crate::RemoteManager)) fail at once,
+/// for as long a time as that one waited, or until the server answers something.
 ///
 /// It can't be sent over a socket, to another program or as an argument of a [`RemoteProxy`]: that program connects by itself, and finds
 /// what is [published](crate::ManagerHandle::publish).
@@ -79,6 +83,8 @@ struct Share {
     object: u64,
     type_name: String,
     address: Address,
+    /// The process that has it.
+    process: u32,
     place: Mutex<Place>,
 }
 
@@ -119,6 +125,7 @@ impl RemoteProxy {
             object,
             type_name: held.type_name.clone(),
             address: held.session.address.clone(),
+            process: std::process::id(),
             place: Mutex::new(Place::Own(Arc::new(held))),
         };
         RemoteProxy { share: Arc::new(share), timeout, options: None }
@@ -226,6 +233,7 @@ impl RemoteProxy {
 
     /// A handle of this process. One that has arrived is shared first, with a session of this process.
     fn held(&self, call: &CallName) -> Result<Arc<Held>, CallError> {
+        not_a_copy(self.share.process)?;
         let arrived = match &*self.share.place.lock() {
             Place::Own(held) => return Ok(Arc::clone(held)),
             Place::Arrived(arrived) => Arc::clone(arrived),
@@ -247,7 +255,7 @@ impl RemoteProxy {
         // What is left of the time.
         let left = limit.until.map(|until| until.saturating_duration_since(Instant::now()));
         let held = session.ask_for_object(ask, left, call).map_err(|error| match error {
-            CallError::TimedOut { .. } => limit.late(),
+            CallError::TimedOut { .. } => limit.late().unsent(),
             error => error,
         })?;
         let held = Arc::new(held);
@@ -264,6 +272,7 @@ impl RemoteProxy {
 
     /// A session that has a share of the object, and is kept by a socket.
     fn to_send(&self) -> Result<Arc<Arrived>, CallError> {
+        not_a_copy(self.share.process)?;
         let held = match &*self.share.place.lock() {
             // As it came: one socket, which several have.
             Place::Arrived(arrived) => return Ok(Arc::clone(arrived)),
@@ -301,7 +310,7 @@ impl<'de> Deserialize<'de> for RemoteProxy {
         let sent = Sent::<Fd<OwnedFd>>::deserialize(deserializer)?;
         let Sent { server, object, type_name, address, timeout, session, socket } = sent;
         let place = Mutex::new(Place::Arrived(Arc::new(Arrived { socket, session })));
-        let share = Share { server, object, type_name, address, place };
+        let share = Share { server, object, type_name, address, process: std::process::id(), place };
         Ok(RemoteProxy { share: Arc::new(share), timeout, options: None })
     }
 }
@@ -310,5 +319,59 @@ impl fmt::Debug for RemoteProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Share { server, object, type_name, .. } = &*self.share;
         write!(f, "RemoteProxy<{type_name}>(object {object} of server {server})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use mp_queue::Listener;
+
+    use super::*;
+    use crate::remote::wire::VERSION;
+
+    const KEY: &[u8] = b"a secret";
+
+    /// A server that has this process's number, as one in another pid namespace may have, and knows of no session.
+    fn serve_strangers(listener: &Listener) {
+        let accept = || listener.accept_timeout(TIME_LIMIT).unwrap().unwrap();
+        let said = |connection: &mp_queue::Connection, reply| {
+            connection.send_timeout(Framed::bare(reply), TIME_LIMIT).unwrap();
+        };
+        let heard = |connection: &mp_queue::Connection| {
+            connection.recv_timeout::<Framed<Ask>>(TIME_LIMIT).unwrap().head
+        };
+        let keeper = accept();
+        assert!(matches!(heard(&keeper), Ask::Open { version: VERSION, travels: false }));
+        said(&keeper, Reply::Opened { session: 5, server: std::process::id() });
+        let calls = accept();
+        assert!(matches!(heard(&calls), Ask::Join { session: 5 }));
+        said(&calls, Reply::Joined);
+        assert!(matches!(heard(&calls), Ask::Share { session: 9, of: ONLY, .. }));
+        said(&calls, Reply::Refused("there is no handle 0 in a session 9".into()));
+    }
+
+    #[test]
+    fn another_server_of_the_same_number_is_not_the_one_that_is_gone() {
+        let address = format!("@mp-manager-proxy-{}", std::process::id());
+        let listener = SocketOptions::new().authkey(KEY).listen(&*address).unwrap();
+        let (socket, _) = std::io::pipe().unwrap();
+        let place = Place::Arrived(Arc::new(Arrived { socket: Fd(socket.into()), session: 9 }));
+        let process = std::process::id();
+        let share = Share {
+            server: process,
+            object: 0,
+            type_name: "Noisy".into(),
+            address: address.as_str().into(),
+            process,
+            place: Mutex::new(place),
+        };
+        let options = Some(SocketOptions::new().authkey(KEY));
+        let proxy = RemoteProxy { share: Arc::new(share), timeout: Some(TIME_LIMIT), options };
+        let server = thread::spawn(move || serve_strangers(&listener));
+        let error = proxy.call::<u64>("value", ()).unwrap_err();
+        assert!(error.is_server_gone(), "{error}");
+        server.join().unwrap();
     }
 }

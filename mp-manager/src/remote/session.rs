@@ -1,8 +1,11 @@
 //! A program that is connected, as the server has it.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
+use std::thread;
 
 use mp_core::message::{Incoming, Outgoing};
+use mp_core::peer::{self, Life};
 use mp_core::sent::ByteString;
 use mp_queue::{Connection, GetError, PutError, channel};
 use mp_spawn::Closure;
@@ -29,7 +32,8 @@ pub(super) struct Here {
 enum Purpose {
     /// Its program has not said yet.
     Unknown,
-    Keeps(Arc<Session>),
+    /// And, unless that outlives the process that has connected, what is readable when this ends.
+    Keeps(Arc<Session>, Option<OwnedFd>),
     Calls(Weak<Session>),
 }
 
@@ -46,20 +50,35 @@ impl From<CallError> for Unmet {
 }
 
 /// Serves one connection until its program closes it, or the manager ends.
-pub(super) fn serve(connection: &Connection, here: Here) {
+pub(super) fn serve(connection: &Connection, number: u64, here: Here) {
+    // From here on, the end of the manager ends the connection; or has been seen by the look below.
+    here.server.connections.lock().insert(number, connection.clone());
     let mut purpose = Purpose::Unknown;
-    converse(connection, here, &mut purpose);
-    if let Purpose::Keeps(session) = purpose {
-        session.end();
+    converse(connection, number, here, &mut purpose);
+    match purpose {
+        Purpose::Unknown => {}
+        Purpose::Keeps(session, _) => session.end(),
+        Purpose::Calls(session) => _ = session.upgrade().map(|session| session.leave(number)),
     }
+    let last = here.server.connections.lock().remove(&number);
+    drop(last);
 }
 
-fn converse(connection: &Connection, here: Here, purpose: &mut Purpose) {
+fn converse(connection: &Connection, number: u64, here: Here, purpose: &mut Purpose) {
     let server = here.server;
     while !server.stops() {
-        let asked = match connection.recv_timeout::<Framed<Ask>>(LOOK) {
+        let asked = match connection.try_recv::<Framed<Ask>>() {
             Ok(asked) => asked,
-            Err(GetError::Empty | GetError::Interrupted) => continue,
+            Err(GetError::Empty) => match purpose.idle(connection) {
+                Ok(true) => continue,
+                Ok(false) => return,
+                Err(_) => {
+                    // sleep: the kernel has no memory for its wait, and may have some later.
+                    thread::sleep(LOOK);
+                    continue;
+                }
+            },
+            Err(GetError::Interrupted) => continue,
             Err(GetError::Failed(error)) => {
                 reply(connection, server, Framed::bare(Reply::Refused(error.to_string())));
                 return;
@@ -67,7 +86,7 @@ fn converse(connection: &Connection, here: Here, purpose: &mut Purpose) {
             Err(_) => return,
         };
         let asked_for = asked.head.handle();
-        let framed = match purpose.meet(asked, connection, here) {
+        let framed = match purpose.meet(asked, (connection, number), here) {
             Ok(None) => continue,
             Ok(Some(framed)) => framed,
             Err(Unmet::Failed(error)) => Framed::bare(Reply::Failed(error)),
@@ -108,32 +127,54 @@ impl Purpose {
     fn session(&self) -> Option<Arc<Session>> {
         match self {
             Purpose::Unknown => None,
-            Purpose::Keeps(session) => Some(Arc::clone(session)),
+            Purpose::Keeps(session, _) => Some(Arc::clone(session)),
             Purpose::Calls(session) => session.upgrade(),
         }
+    }
+
+    /// Waits until there is something to receive, or the connection ends; whether it is of use still. It is not when the process of its
+    /// session has ended: a copy of that may have its socket.
+    fn idle(&self, connection: &Connection) -> Result<bool, GetError> {
+        let socket = connection.as_fd()?;
+        let ready = match self {
+            Purpose::Keeps(_, Some(life)) if !mp_core::mutant!("manager.remote.copy-keeps-session") => {
+                peer::until_readable(&[socket, life.as_fd()])
+            }
+            _ => peer::until_readable(&[socket]),
+        };
+        Ok(ready.map_err(mp_reduce::Error::from)?.get(1) != Some(&true))
     }
 
     fn meet(
         &mut self,
         asked: Framed<Ask>,
-        connection: &Connection,
+        (connection, number): (&Connection, u64),
         here: Here,
     ) -> Result<Option<Framed<Reply>>, Unmet> {
         let Framed { head, body } = asked;
         match (&*self, head) {
-            (Purpose::Unknown, Ask::Open { version: VERSION }) => {
+            (Purpose::Unknown, Ask::Open { version: VERSION, travels }) => {
+                let life = match connection.peer_pid().filter(|_| !travels).map_or(Life::Unknown, peer::life)
+                {
+                    Life::Lives(life) => Some(life),
+                    Life::Unknown => None,
+                    Life::Ended => return Err(Unmet::Refused("its process has ended".into())),
+                };
                 let session = here.named.open();
                 let opened = Reply::Opened { session: session.number, server: std::process::id() };
-                *self = Purpose::Keeps(session);
+                *self = Purpose::Keeps(session, life);
                 Ok(Some(Framed::bare(opened)))
             }
-            (Purpose::Unknown, Ask::Open { version }) => {
+            (Purpose::Unknown, Ask::Open { version, .. }) => {
                 let why = format!("it speaks version {version}, and the manager's server {VERSION}");
                 Err(Unmet::Refused(why))
             }
             (Purpose::Unknown, Ask::Join { session }) => {
+                let open = here.named.session(session).filter(|session| {
+                    session.upgrade().is_some_and(|session| session.join(number, connection))
+                });
                 let ended = || Unmet::Refused(format!("there is no session {session}"));
-                *self = Purpose::Calls(here.named.session(session).ok_or_else(ended)?);
+                *self = Purpose::Calls(open.ok_or_else(ended)?);
                 Ok(Some(Framed::bare(Reply::Joined)))
             }
             (_, head) => {

@@ -18,13 +18,18 @@ use crate::answer::Body;
 use crate::error::CallError;
 
 /// The version of these messages; [`Ask::Open`] has it. Another one is refused.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// What a program asks for.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// A new session, whose objects live as long as this connection.
-    Open { version: u32 },
+    /// A new session, whose objects live as long as this connection; and no longer than the process that has connected, unless its socket
+    /// travels to other processes.
+    Open {
+        version: u32,
+        #[serde(default)]
+        travels: bool,
+    },
     /// Calls by this connection are of that session.
     Join { session: u64 },
     /// The names of types and objects.

@@ -337,6 +337,15 @@ impl Connection {
         }
     }
 
+    /// Ends a socket, whatever handles of it there are, also in copies of this process: the other end receives what was sent, then it is
+    /// `Disconnected`. A pipe stays as it is.
+    #[doc(hidden)]
+    pub fn shut_down(&self) {
+        if let Ends::Socket(socket) = &self.ends {
+            socket.shut_down();
+        }
+    }
+
     /// Whether the other end is gone, in all processes; messages from it may still be there.
     pub fn is_disconnected(&self) -> bool {
         if let Ends::Socket(socket) = &self.ends {

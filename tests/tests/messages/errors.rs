@@ -245,7 +245,7 @@ fn those_of_managers() {
     arrive(|| {
         vec![
             raise(),
-            CallError::TimedOut { call: call.clone(), timeout, server: 7, address: None },
+            CallError::TimedOut { call: call.clone(), timeout, server: 7, address: None, sent: true },
             CallError::Freed { call: call.clone() },
             CallError::ServerGone { server: 7 },
             CallError::OwnObject { call: call.clone() },

@@ -30,6 +30,8 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-manager/answers", ""),
             ("mp-manager/remote", ""),
             ("mp-manager/remote_objects", ""),
+            ("mp-manager/remote_copies", ""),
+            ("mp-manager/lib", "remote::"),
             ("mp-manager/limits", ""),
             ("mp-tests/killed_pool", "manager::"),
         ],

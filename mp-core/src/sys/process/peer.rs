@@ -5,7 +5,13 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::error::Result;
+use crate::sys::readiness;
 
 /// The process at the other end, as of the time when it connected, or began to listen. Reference:
 /// `SO_PEERCRED` in `unix(7)`.
@@ -38,4 +44,36 @@ pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
         return Err(io::Error::last_os_error());
     }
     Ok(Peer { uid: credentials.uid, pid: credentials.pid.unsigned_abs() })
+}
+
+/// Whether a process lives, as far as this one can be told.
+#[derive(Debug)]
+pub enum Life {
+    /// It does, and this is readable once it has ended, whatever copies of it there are.
+    Lives(OwnedFd),
+    /// It has ended.
+    Ended,
+    /// It is in another pid namespace, or this process has no descriptor to spare, or the kernel none of that kind.
+    Unknown,
+}
+
+/// Whether a process lives, by its [`pid`](Peer::pid). If that was given to another process meanwhile, that one is looked at. Reference:
+/// `pidfd_open(2)`, since Linux 5.3.
+#[must_use]
+pub fn life(pid: u32) -> Life {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Life::Unknown };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(life) => Life::Lives(life),
+        Err(Errno::SRCH) => Life::Ended,
+        Err(_) => Life::Unknown,
+    }
+}
+
+/// Waits, without waking in between, until one of these is readable, or is at its end; which are. Reference: `poll(2)`.
+///
+/// # Errors
+/// The kernel's: it has no memory.
+pub fn until_readable(fds: &[BorrowedFd<'_>]) -> Result<Vec<bool>> {
+    let fds: Vec<_> = fds.iter().map(|&fd| (fd, false)).collect();
+    readiness::poll(&fds, None)
 }

@@ -330,6 +330,11 @@ impl Socket {
         self.peer
     }
 
+    pub(crate) fn shut_down(&self) {
+        // It fails if the other end is gone, where nothing is left to do.
+        _ = rustix::net::shutdown(self.as_fd(), Shutdown::Both);
+    }
+
     /// Whether the other end is gone; what it sent may still be there.
     pub(crate) fn is_disconnected(&self) -> bool {
         found(self.as_fd(), PollFlags::empty()).intersects(PollFlags::HUP | PollFlags::ERR)

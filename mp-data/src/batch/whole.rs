@@ -1,0 +1,124 @@
+//! A column that belongs to the batch as a whole.
+
+use std::ops::{Deref, DerefMut};
+
+use mp_core::message::{Codec, Incoming, Outgoing, Returned};
+
+use super::rows::{Column, uncounted};
+use super::{Batch, Fill};
+use crate::AnyResult;
+
+/// A column of which a batch has as many rows as its dataset likes, and not one for each sample: the edges of a batch of graphs, a
+/// table that all samples share.
+///
+/// ```
+/// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Tensor, Whole};
+///
+/// /// Some graphs as one.
+/// #[derive(Batch)]
+/// struct Graphs {
+///     label: Tensor<i64>,
+///     /// From which node to which: of shape [2, edges].
+///     edges: Whole<Tensor<i64>>,
+/// }
+///
+/// /// Rings of so many nodes.
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Rings(Vec<i64>);
+///
+/// impl Dataset for Rings {
+///     type Batch = Graphs;
+///
+///     fn len(&self) -> usize {
+///         self.0.len()
+///     }
+///
+///     fn fetch(&mut self, items: &[Item], _: &mut Context<Graphs>) -> AnyResult<Graphs> {
+///         let (mut label, mut from, mut to, mut before) = (Vec::new(), Vec::new(), Vec::new(), 0);
+///         for nodes in items.iter().map(|item| self.0[item.index]) {
+///             label.push(nodes);
+///             from.extend((0..nodes).map(|node| before + node));
+///             to.extend((0..nodes).map(|node| before + (node + 1) % nodes));
+///             before += nodes;
+///         }
+///         let edges = [from, to].concat();
+///         let shape = [2, edges.len() / 2];
+///         Ok(Graphs {
+///             label: Tensor::from_slice(&label, [label.len()])?,
+///             edges: Whole(Tensor::from_slice(&edges, shape)?),
+///         })
+///     }
+/// }
+///
+/// let loader = DataLoader::builder(Rings(vec![3, 5, 4])).batch_size(3).num_workers(1).build()?;
+/// let Graphs { label, edges } = loader.epoch(0).next().unwrap()?.into_inner();
+/// assert_eq!((label.to_vec(), edges.shape()), (vec![3, 5, 4], &[2, 12][..]));
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// Where rows are written ([`Context::rows`](crate::Context::rows)) it is as the column in it, with a row for each sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Whole<C>(pub C);
+
+impl<C> Whole<C> {
+    /// The column in it.
+    pub fn into_inner(self) -> C {
+        self.0
+    }
+}
+
+impl<C> Deref for Whole<C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        &self.0
+    }
+}
+
+impl<C> DerefMut for Whole<C> {
+    fn deref_mut(&mut self) -> &mut C {
+        &mut self.0
+    }
+}
+
+impl<B: Batch> Batch for Whole<B> {
+    type Shapes<'s> = B::Shapes<'s>;
+    type Making = B::Making;
+    type Row<'r> = B::Row<'r>;
+
+    fn begin(rows: usize, shapes: Self::Shapes<'_>, fill: Fill) -> AnyResult<Self::Making> {
+        B::begin(rows, shapes, fill)
+    }
+
+    fn rows(making: &mut Self::Making) -> AnyResult<Vec<Self::Row<'_>>> {
+        B::rows(making)
+    }
+
+    fn finish(making: Self::Making) -> AnyResult<Self> {
+        B::finish(making).map(Whole)
+    }
+
+    fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        self.0.send::<C>(out)
+    }
+
+    fn get_back(&mut self, back: &mut Returned) {
+        self.0.get_back(back);
+    }
+
+    fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        B::receive::<C>(inc).map(Whole)
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>> {
+        self.0.row_bytes(row, rows)
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        uncounted(self.0.columns())
+    }
+}

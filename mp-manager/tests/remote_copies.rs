@@ -1,0 +1,255 @@
+//! Copies (`fork`) of a program that is connected to a manager's server, which have copies of its sockets; and a server that is stopped.
+#![cfg(feature = "authkey")]
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Gate, Noisy, eventually, kill, manager, signal, take, threads_are};
+use mp_manager::{CallError, Manager, Methods, RemoteManager, RemoteProxy};
+use mp_queue::Queue;
+use mp_spawn::{Process, closure, current_process};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+
+const KEY: &[u8] = b"a secret";
+
+struct Served {
+    manager: Manager,
+    remote: RemoteManager,
+    dropped: Queue<u32>,
+    gate: Gate,
+    address: String,
+}
+
+/// A manager with `Noisy` objects, which say when they are dropped. The gate stops the constructor when it is given 0.
+fn served(test: &str) -> Served {
+    current_process().set_authkey(KEY);
+    let (manager, dropped, gate) = (manager(), Queue::<u32>::unbounded().unwrap(), Gate::new());
+    let (told, stop) = (dropped.clone(), gate.clone());
+    let methods = Methods::<Noisy>::of("Noisy")
+        .constructor(closure!([told, stop] |value: u64| {
+            if value == 0 { stop.pass() }
+            Noisy { value, dropped: told.clone() }
+        }))
+        .method("value", closure!([] |noisy: &mut Noisy| noisy.value));
+    manager.register(methods).unwrap();
+    let address = format!("@mp-manager-copies-{}-{test}", std::process::id());
+    manager.serve(&*address, KEY).unwrap();
+    let remote = RemoteManager::connect(&*address, KEY).unwrap().with_timeout(DEADLINE);
+    Served { manager, remote, dropped, gate, address }
+}
+
+impl Served {
+    #[track_caller]
+    fn create(&self, value: u64) -> RemoteProxy {
+        self.remote.create("Noisy", value).unwrap()
+    }
+
+    #[track_caller]
+    fn one_is_dropped(&self) {
+        assert_eq!(take(&self.dropped), self.manager.server_pid());
+    }
+
+    /// The server's threads whose names are this, and a number behind it if there is one: how often each has gone to sleep by itself.
+    fn sleeps(&self, name: &str) -> Vec<u64> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.manager.server_pid())).unwrap().flatten();
+        let tasks = tasks.filter(|task| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|found| {
+                found.trim().strip_prefix(name).is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit()))
+            })
+        });
+        let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).ok();
+        let sleeps = |status: String| {
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.unwrap().trim().parse().unwrap()
+        };
+        tasks.filter_map(status).map(sleeps).collect()
+    }
+
+    fn connections(&self) -> usize {
+        self.sleeps("connection").len()
+    }
+
+    fn stop(&self) {
+        signal(self.manager.server_pid(), Signal::STOP);
+        eventually("it is stopped", || threads_are(self.manager.server_pid(), 'T'));
+    }
+
+    fn go_on(&self) {
+        signal(self.manager.server_pid(), Signal::CONT);
+    }
+}
+
+/// A copy of this process, which does this; it ends by itself if it is not killed.
+fn copied(run: impl FnOnce() -> bool) -> u32 {
+    // SAFETY: the copy touches what it has copied, and ends without destructors.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: it ends this process after a time.
+        unsafe { libc::alarm(120) };
+        let code = if mp_core::user_code::caught(run) == Some(true) { 7 } else { 8 };
+        // SAFETY: it ends this process.
+        unsafe { libc::_exit(code) };
+    }
+    u32::try_from(pid).unwrap()
+}
+
+/// A copy that does nothing, until it is dropped.
+struct Copy(u32);
+
+impl Copy {
+    fn new() -> Copy {
+        Copy(copied(|| {
+            loop {
+                thread::park();
+            }
+        }))
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        kill(self.0);
+        _ = waitpid(Pid::from_raw(self.0.cast_signed()), WaitOptions::empty());
+    }
+}
+
+/// Whether the copy says so, in time.
+fn says(pid: u32) -> bool {
+    let mut ended = None;
+    let in_time = mp_core::user_code::caught(|| {
+        eventually("the copy ends", || {
+            ended = waitpid(Pid::from_raw(pid.cast_signed()), WaitOptions::NOHANG).unwrap();
+            ended.is_some()
+        });
+    });
+    if in_time.is_none() {
+        drop(Copy(pid));
+    }
+    ended.is_some_and(|(_, status)| status.exit_status() == Some(7))
+}
+
+#[test]
+fn an_object_that_comes_too_late_is_given_up_though_a_copy_has_its_socket() {
+    let served = served("late");
+    drop(served.create(5)); // its connection is idle
+    served.one_is_dropped();
+    let _copy = Copy::new();
+    let hasty = served.remote.clone().with_timeout(Duration::from_millis(20));
+    assert!(matches!(hasty.create("Noisy", 0_u64).unwrap_err(), CallError::TimedOut { .. }));
+    served.gate.arrived();
+    served.gate.open(1);
+    served.one_is_dropped();
+}
+
+#[test]
+fn a_session_that_is_dropped_ends_though_a_copy_has_its_sockets() {
+    let served = served("dropped");
+    let before = served.connections();
+    let remote = RemoteManager::connect(&*served.address, KEY).unwrap();
+    let object = remote.create("Noisy", 1_u64).unwrap();
+    let _copy = Copy::new();
+    drop((remote, object));
+    served.one_is_dropped();
+    eventually("its connections end", || served.connections() == before);
+}
+
+#[test]
+fn a_program_that_is_killed_gives_up_its_objects_though_a_copy_lives() {
+    let served = served("killed");
+    let before = served.connections();
+    let copies = Queue::<u32>::unbounded().unwrap();
+    let program = |(address, copies): (String, Queue<u32>)| {
+        let remote = RemoteManager::connect(address, KEY).unwrap();
+        let _object = remote.create("Noisy", 7_u64).unwrap();
+        let copy = Copy::new();
+        copies.put(copy.0).unwrap();
+        thread::sleep(DEADLINE); // sleep: until it is killed
+    };
+    let program = Process::spawn(program, (served.address.clone(), copies.clone())).unwrap();
+    let copy = take(&copies);
+    program.kill().unwrap();
+    let given_up = mp_core::user_code::caught(|| {
+        served.one_is_dropped();
+        eventually("its connections end", || served.connections() == before);
+    });
+    assert!(common::alive(copy), "the copy lives on");
+    kill(copy);
+    assert!(given_up.is_some());
+}
+
+#[test]
+fn a_copy_that_asks_has_an_error_whatever_its_original_was_at() {
+    let served = served("asks");
+    let object = served.create(4);
+    served.stop();
+    // A thread that has a lock of the session most of the time: each request is given up at once, and is to be told.
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let hasty = served.remote.clone().with_timeout(Duration::ZERO);
+        let over = &over;
+        scope.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                assert!(hasty.get("none").is_err());
+            }
+        });
+        let all = (0..100).all(|_| {
+            let (remote, object) = (served.remote.clone(), object.clone());
+            says(copied(move || {
+                let is_copy = |error: &CallError| error.to_string().contains("forked copy");
+                let asked = remote.get("none").is_err_and(|error| is_copy(&error));
+                let called = object.call::<u64>("value", ()).is_err_and(|error| is_copy(&error));
+                drop((remote, object));
+                asked && called
+            }))
+        });
+        over.store(true, Ordering::Relaxed);
+        assert!(all);
+    });
+    served.go_on();
+    assert_eq!(object.call::<u64>("value", ()).unwrap(), 4);
+}
+
+#[test]
+fn many_proxies_wait_once_for_a_server_that_is_stopped() {
+    let served = served("wait");
+    let wait = Duration::from_millis(500);
+    let object = served.create(4).with_timeout(wait);
+    let queue = Queue::unbounded().unwrap();
+    served.stop();
+    let began = Instant::now();
+    for _ in 0..100 {
+        assert!(queue.put(object.clone()).is_err());
+    }
+    // Each by itself would wait as long.
+    assert!(began.elapsed() < 100 * wait / 2, "{:?}", began.elapsed());
+    served.go_on();
+    // As soon as the server answers, it is asked for shares.
+    assert_eq!(object.clone().with_timeout(DEADLINE).call::<u64>("value", ()).unwrap(), 4);
+    queue.put(object.with_timeout(DEADLINE)).unwrap();
+    assert_eq!(take(&queue).call::<u64>("value", ()).unwrap(), 4);
+}
+
+#[test]
+fn threads_of_connections_sleep_until_there_is_something_to_do() {
+    let served = served("sleep");
+    let (object, queue) = (served.create(1), Queue::unbounded().unwrap());
+    (0..20).for_each(|_| queue.put(object.clone()).unwrap());
+    let all = || served.sleeps("connection");
+    // The thread of an object looks from time to time.
+    let looks = || served.sleeps("object-").into_iter().max().unwrap_or(0);
+    let mut before = Vec::new();
+    eventually("all wait", || std::mem::replace(&mut before, all()) == all());
+    let (before, began) = (all(), looks());
+    eventually("some time is over", || looks() > began + 5);
+    assert_eq!((all(), before.len()), (before, 22));
+    // The end of the manager ends them.
+    let Served { manager, .. } = served;
+    let began = Instant::now();
+    manager.shutdown(DEADLINE).unwrap();
+    assert!(began.elapsed() < DEADLINE, "it has waited for them");
+    assert!(object.call::<u64>("value", ()).unwrap_err().is_server_gone());
+}
