@@ -22,7 +22,7 @@ use crate::AnyResult;
 ///     edges: Whole<Tensor<i64>>,
 /// }
 ///
-/// /// Rings of so many nodes.
+/// /// Rings, each of this many nodes.
 /// #[derive(serde::Serialize, serde::Deserialize)]
 /// struct Rings(Vec<i64>);
 ///

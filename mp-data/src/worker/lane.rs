@@ -22,7 +22,7 @@ pub(crate) struct LaneAt {
     pub(crate) sample: u64,
     pub(crate) token: Option<u64>,
     pub(crate) done: u64,
-    /// Samples of batches that are lost: so many that come next, of those that can be read.
+    /// How many samples are of batches that are lost: those that come next, of all that can be read.
     pub(crate) lost: u64,
     /// Of which samples the window is, if some of them were given: up to which one of each shard, by its place in the lane. So it is the same
     /// window when it is read again, and what can't be read any more is missing at its place.
