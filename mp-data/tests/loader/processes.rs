@@ -85,10 +85,13 @@ fn loaders_of_both_kinds_run_side_by_side() {
 }
 
 #[test]
+#[allow(unsafe_code)]
 fn ctrl_c_in_an_epoch_ends_the_trainer_and_its_workers_with_it() {
     for workers in [0, 2] {
         let (pids, goes_on) = (Queue::<Vec<u32>>::unbounded().unwrap(), Queue::<u8>::unbounded().unwrap());
         let trainer = |(workers, pids, goes_on): (usize, Queue<Vec<u32>>, Queue<u8>)| {
+            // SAFETY: the default is no function. These tests may have been started in the background, where it is ignored.
+            unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
             let loader = builder(100_000, workers).build().unwrap();
             for (number, batch) in loader.epochs(0..u64::MAX).enumerate() {
                 drop(batch.unwrap());
@@ -105,6 +108,7 @@ fn ctrl_c_in_an_epoch_ends_the_trainer_and_its_workers_with_it() {
         // As a terminal sends it: to all. The workers leave it to the trainer.
         made.iter().for_each(|pid| signal(*pid, Signal::INT));
         signal(process.pid(), Signal::INT);
+        assert!(process.wait_timeout(DEADLINE), "it goes on: {process:?}");
         let Err(SpawnError::ProcessExited(exited)) = process.join() else { panic!("it went on") };
         let by_int = matches!(exited.exit, ExitStatus::Signal { signal, .. } if signal == Ended::from_number(libc::SIGINT));
         assert!(by_int, "{exited}");

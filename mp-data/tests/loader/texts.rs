@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mp_data::plan::{IndexSampler, Uneven};
+use mp_data::plan::IndexSampler;
 use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, LoadError, OnError, WorkerInfo};
 use mp_spawn::Process;
 use mp_tensor::Tensor;
@@ -77,11 +77,6 @@ fn a_batch_is_named_once() {
     let text = error.to_string();
     assert_eq!(text.matches("batch 1 of epoch 1").count(), 1, "{text}");
     assert!(text.starts_with("batch 1 of epoch 1: the sampler gave index 9999"), "{text}");
-
-    let loader = builder(9, 0).shuffle(false).distributed(0, 2).uneven(Uneven::Error).build().unwrap();
-    let error = loader.epoch(0).find_map(Result::err).unwrap();
-    let text = error.to_string();
-    assert_eq!(text.matches("batch 1 of epoch 0").count(), 1, "{text}");
 
     // A batch of which no sample is left.
     let shards = (4..8)

@@ -129,7 +129,7 @@ fn a_lost_batch_costs_no_sample_of_a_shard_that_can_be_read() {
     const SIZES: [u64; 2] = [16, 24];
     for window in [0, 16] {
         let of = |shards, how| {
-            let loader = streaming_of(shards, 0).batch_size(8).lanes(1).shuffle(false).retries(0);
+            let loader = streaming_of(shards, 0).batch_size(8).lanes(1).retries(0);
             loader.shuffle_window(window).on_error(how)
         };
         // The batch with sample 1 is lost; later, no sample of its shard from 3 on can be read.
@@ -150,7 +150,7 @@ fn a_lost_batch_costs_no_sample_of_a_shard_that_can_be_read() {
 fn a_row_that_fails_costs_one_batch_in_a_window_of_which_samples_are_missing() {
     const SIZES: [u64; 2] = [16, 24];
     let of = |shards| {
-        let loader = streaming_of(shards, 0).batch_size(4).lanes(1).shuffle(false).retries(0);
+        let loader = streaming_of(shards, 0).batch_size(4).lanes(1).retries(0);
         loader.shuffle_window(16).on_error(OnError::Stop)
     };
     let mut tried = 0;
