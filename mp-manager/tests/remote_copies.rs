@@ -162,14 +162,15 @@ fn a_program_that_is_killed_gives_up_its_objects_though_a_copy_lives() {
     let served = served("killed");
     let before = served.connections();
     let copies = Queue::<u32>::unbounded().unwrap();
-    let program = |(address, copies): (String, Queue<u32>)| {
+    let program = |(address, copies, killed): (String, Queue<u32>, Gate)| {
         let remote = RemoteManager::connect(address, KEY).unwrap();
         let _object = remote.create("Noisy", 7_u64).unwrap();
         let copy = Copy::new();
         copies.put(copy.0).unwrap();
-        thread::sleep(DEADLINE); // sleep: until it is killed
+        killed.pass();
     };
-    let program = Process::spawn(program, (served.address.clone(), copies.clone())).unwrap();
+    let killed = Gate::new();
+    let program = Process::spawn(program, (served.address.clone(), copies.clone(), killed.clone())).unwrap();
     let copy = take(&copies);
     program.kill().unwrap();
     let given_up = mp_core::user_code::caught(|| {
