@@ -144,7 +144,7 @@ pub(super) fn all_signals() -> libc::sigset_t {
     unsafe { set.assume_init() }
 }
 
-pub(super) fn no_signals() -> libc::sigset_t {
+pub(in crate::sys) fn no_signals() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the function initialises the set behind a valid pointer, and can't fail for one.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };

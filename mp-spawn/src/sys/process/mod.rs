@@ -1,0 +1,12 @@
+//! A process that is there: this one, or one that it has made. Its threads, signals and end.
+
+mod exit;
+pub(crate) mod oom;
+pub(crate) mod proc_stat;
+pub(crate) mod process_handle;
+pub(in crate::sys) mod signals;
+mod thread;
+
+pub(crate) use exit::*;
+pub(crate) use signals::*;
+pub(crate) use thread::*;
