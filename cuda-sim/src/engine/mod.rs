@@ -3,39 +3,30 @@
 //! settable while, and vanishes.
 
 mod calls;
-mod clock;
-mod context;
-mod data;
-mod findings;
-mod host;
 mod memory;
-mod order;
 mod process;
 mod profile;
+mod races;
 mod schedule;
 mod serve;
-mod shadow;
-mod sharing;
-mod stream;
-mod virtual_memory;
-mod work;
+mod streams;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
-use clock::Clock;
-use findings::Findings;
 use memory::Allocation;
 use process::Process;
 use profile::Config;
-use stream::{EventCore, Stream};
+use races::clock::Clock;
+use races::findings::Findings;
+use streams::{EventCore, Stream};
 
 pub use serve::run;
 
 /// The names of kernels, and the sizes of their parameters in bytes: the functions of `kernels.ptx` have the same.
-pub const KERNELS: &[(&str, &[u32])] = work::KERNELS;
+pub const KERNELS: &[(&str, &[u32])] = streams::work::KERNELS;
 
 /// A descriptor that stands for memory: the end of a pipe whose reading ends are the clients'.
 #[derive(Debug)]

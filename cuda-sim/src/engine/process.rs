@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::memory::{Addresses, Allocation};
-use super::stream::Event;
+use crate::engine::memory::{Addresses, Allocation};
+use crate::engine::streams::Event;
 use crate::wire::DeviceInfo;
 
 /// A primary context.

@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::Engine;
-use super::memory::{Mapping, Target, Unreachable};
-use super::process::Process;
-use super::shadow;
-use super::stream::{Operation, Record, Step, is_met};
-use super::work::{Access, Fault, Reach};
 use crate::codes;
+use crate::engine::Engine;
+use crate::engine::memory::{Mapping, Target, Unreachable};
+use crate::engine::process::Process;
+use crate::engine::races::shadow;
+use crate::engine::streams::work::{Access, Fault, Reach};
+use crate::engine::streams::{Operation, Record, Step, is_met};
 
 /// What a host waits for.
 #[derive(Clone, Debug)]
@@ -394,7 +394,7 @@ impl Engine {
 }
 
 /// Drops what a stream has not run: records are never done.
-pub(super) fn drop_queue(stream: &mut super::stream::Stream) {
+pub(super) fn drop_queue(stream: &mut crate::engine::streams::Stream) {
     for operation in stream.queue.drain(..) {
         if let Step::Record(record) = operation.step {
             record.lost.set(true);

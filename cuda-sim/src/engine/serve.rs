@@ -14,12 +14,12 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 
-use super::Engine;
-use super::calls::{Outcome, Then};
-use super::process::Process;
-use super::profile::{Config, visible};
-use super::schedule::Goal;
 use crate::codes;
+use crate::engine::Engine;
+use crate::engine::calls::{Outcome, Then};
+use crate::engine::process::Process;
+use crate::engine::profile::{Config, visible};
+use crate::engine::schedule::Goal;
 use crate::wire::{self, Call, INLINE, Reply, Request, Value};
 
 /// Work that is done before connections are looked at again.

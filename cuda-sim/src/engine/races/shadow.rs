@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::clock::Clock;
+use crate::engine::races::clock::Clock;
 
 /// One operation of a stream, as findings name it.
 #[derive(Debug, PartialEq, Eq)]

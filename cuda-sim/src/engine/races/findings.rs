@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::shadow::{Operation, Race};
+use crate::engine::races::shadow::{Operation, Race};
 
 #[derive(Debug)]
 pub(crate) struct Findings {

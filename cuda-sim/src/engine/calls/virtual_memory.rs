@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use super::calls::{Asked, Called, Outcome, done, number};
-use super::memory::{GRANULARITY, Kind, Mapping, Target};
-use super::{Engine, Export};
 use crate::codes;
+use crate::engine::calls::{Asked, Called, Outcome, done, number};
+use crate::engine::memory::{GRANULARITY, Kind, Mapping, Target};
+use crate::engine::{Engine, Export};
 use crate::wire::{Call, Value};
 
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
@@ -19,7 +19,12 @@ fn is_granular(size: u64) -> bool {
 }
 
 impl Engine {
-    pub(super) fn memory_call(&mut self, asked: &Asked, call: Call, file: Option<OwnedFd>) -> Called {
+    pub(in crate::engine) fn memory_call(
+        &mut self,
+        asked: &Asked,
+        call: Call,
+        file: Option<OwnedFd>,
+    ) -> Called {
         let has_it =
             self.process(asked.process)?.devices.iter().any(|device| device.attribute(VIRTUAL_MEMORY) != 0);
         if !has_it {

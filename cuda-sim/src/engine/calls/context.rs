@@ -2,21 +2,21 @@
 
 use std::time::Instant;
 
-use super::Engine;
-use super::calls::{Asked, Called, Outcome, Then, done, number};
-use super::clock::Clock;
-use super::memory::{Kind, Target};
-use super::process::Context;
-use super::schedule::{Goal, drop_queue};
-use super::stream::Stream;
 use crate::codes;
+use crate::engine::Engine;
+use crate::engine::calls::{Asked, Called, Outcome, Then, done, number};
+use crate::engine::memory::{Kind, Target};
+use crate::engine::process::Context;
+use crate::engine::races::clock::Clock;
+use crate::engine::schedule::{Goal, drop_queue};
+use crate::engine::streams::Stream;
 use crate::wire::{Call, Value};
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
 
 impl Engine {
-    pub(super) fn context_call(&mut self, asked: &Asked, call: Call) -> Called {
+    pub(in crate::engine) fn context_call(&mut self, asked: &Asked, call: Call) -> Called {
         match call {
             Call::PrimaryRetain { device } => self.retain(asked.process, device),
             Call::PrimaryRelease { device } => self.release(asked.process, device),
@@ -179,14 +179,14 @@ impl Engine {
     }
 
     /// A stream whose handle is gone has run all its work. What happened in it, hosts will have seen.
-    pub(super) fn remove_stream(&mut self, handle: u64) {
+    pub(in crate::engine) fn remove_stream(&mut self, handle: u64) {
         if let Some(stream) = self.streams.remove(&handle) {
             self.published.join(&stream.clock);
         }
     }
 
     /// A process is gone, of which the kernel closes all: its work runs on for a while.
-    pub(super) fn gone(&mut self, process: u64) {
+    pub(in crate::engine) fn gone(&mut self, process: u64) {
         let late = self.config.late;
         if let Some(owner) = self.processes.get_mut(&process) {
             let late = if owner.said_bye { std::time::Duration::ZERO } else { late };
@@ -195,12 +195,12 @@ impl Engine {
     }
 
     /// When the next process that is gone has nothing left.
-    pub(super) fn next_end(&self) -> Option<Instant> {
+    pub(in crate::engine) fn next_end(&self) -> Option<Instant> {
         self.processes.values().filter_map(|process| process.gone_at).min()
     }
 
     /// Takes away what processes had whose time is over.
-    pub(super) fn end_processes(&mut self) {
+    pub(in crate::engine) fn end_processes(&mut self) {
         let now = Instant::now();
         let over = self.processes.iter().filter(|(_, p)| p.gone_at.is_some_and(|at| at <= now));
         for number in over.map(|(number, _)| *number).collect::<Vec<_>>() {

@@ -3,12 +3,14 @@
 //! Memory lives as long as anything refers to it: a handle of a process, a mapping, an exported descriptor. Addresses differ from
 //! process to process, and are none that the kernel gives to programs: a host that touches one is ended by SIGSEGV.
 
+pub(in crate::engine) mod host;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::host::HostMemory;
-use super::shadow::Shadow;
+use crate::engine::memory::host::HostMemory;
+use crate::engine::races::shadow::Shadow;
 
 /// The unit of physical memory.
 pub(crate) const GRANULARITY: u64 = 2 << 20;

@@ -6,18 +6,23 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 
-use super::Engine;
-use super::calls::{Asked, Called, Outcome, Then, done, number};
-use super::host::HostMemory;
-use super::memory::{Kind, Mapping, Target};
-use super::schedule::Goal;
-use super::stream::Step;
-use super::work::{self, From, Progress, To, Work};
 use crate::codes;
+use crate::engine::Engine;
+use crate::engine::calls::{Asked, Called, Outcome, Then, done, number};
+use crate::engine::memory::host::HostMemory;
+use crate::engine::memory::{Kind, Mapping, Target};
+use crate::engine::schedule::Goal;
+use crate::engine::streams::Step;
+use crate::engine::streams::work::{self, From, Progress, To, Work};
 use crate::wire::{Call, Source, Value};
 
 impl Engine {
-    pub(super) fn data_call(&mut self, asked: &Asked, call: Call, file: Option<OwnedFd>) -> Called {
+    pub(in crate::engine) fn data_call(
+        &mut self,
+        asked: &Asked,
+        call: Call,
+        file: Option<OwnedFd>,
+    ) -> Called {
         match call {
             Call::HostToDevice { to, from, bytes, stream, wait } => {
                 let from = match from {

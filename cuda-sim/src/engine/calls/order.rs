@@ -3,12 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::Engine;
-use super::calls::{Asked, Called, Outcome, Then, done, number};
-use super::schedule::Goal;
-use super::sharing::{handle, named};
-use super::stream::{Event, EventCore, Record, Step};
 use crate::codes;
+use crate::engine::Engine;
+use crate::engine::calls::sharing::{handle, named};
+use crate::engine::calls::{Asked, Called, Outcome, Then, done, number};
+use crate::engine::schedule::Goal;
+use crate::engine::streams::{Event, EventCore, Record, Step};
 use crate::wire::{Call, Value};
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -21,7 +21,7 @@ const MEMORY_OPERATIONS: i32 = 122;
 const EVENTS_BETWEEN: i32 = 125;
 
 impl Engine {
-    pub(super) fn order_call(&mut self, asked: &Asked, call: Call) -> Called {
+    pub(in crate::engine) fn order_call(&mut self, asked: &Asked, call: Call) -> Called {
         match call {
             Call::EventCreate { flags } => self.create_event(asked, flags),
             Call::EventRecord { event, stream } => {

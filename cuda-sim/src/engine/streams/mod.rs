@@ -1,12 +1,14 @@
 //! Streams, events, and what waits in them.
 
+pub(in crate::engine) mod work;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::clock::Clock;
-use super::work::{Progress, Work};
+use crate::engine::races::clock::Clock;
+use crate::engine::streams::work::{Progress, Work};
 
 /// One recording of an event: bound where it was asked for, done when the stream comes to it.
 #[derive(Debug, Default)]

@@ -1,19 +1,25 @@
 //! Calls, each answered at once, or when what it waits for has happened.
 
+mod context;
+mod data;
+mod order;
+mod sharing;
+mod virtual_memory;
+
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::Engine;
-use super::process::{Context, Process};
-use super::schedule::{Answer, Goal};
-use super::stream::{Operation, Step};
 use crate::codes;
+use crate::engine::Engine;
+use crate::engine::process::{Context, Process};
+use crate::engine::schedule::{Answer, Goal};
+use crate::engine::streams::{Operation, Step};
 use crate::wire::{Call, Request, Value};
 
 /// How a call ends.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(in crate::engine) enum Outcome {
     Now(Value, Option<OwnedFd>),
     /// When the goal is reached.
     Later(Goal, Then),
@@ -21,7 +27,7 @@ pub(super) enum Outcome {
 
 /// What is left to do then.
 #[derive(Debug)]
-pub(super) enum Then {
+pub(in crate::engine) enum Then {
     Nothing,
     /// The answer has these bytes.
     Answer(Answer),
@@ -29,25 +35,30 @@ pub(super) enum Then {
     Free(u64),
 }
 
-pub(super) type Called = Result<Outcome, u32>;
+pub(in crate::engine) type Called = Result<Outcome, u32>;
 
-pub(super) fn done() -> Called {
+pub(in crate::engine) fn done() -> Called {
     Ok(Outcome::Now(Value::None, None))
 }
 
-pub(super) fn number(value: u64) -> Called {
+pub(in crate::engine) fn number(value: u64) -> Called {
     Ok(Outcome::Now(Value::Number(value), None))
 }
 
 /// A call, as what it does needs it.
-pub(super) struct Asked {
-    pub(super) process: u64,
-    pub(super) context: u64,
-    pub(super) trace: Option<String>,
+pub(in crate::engine) struct Asked {
+    pub(in crate::engine) process: u64,
+    pub(in crate::engine) context: u64,
+    pub(in crate::engine) trace: Option<String>,
 }
 
 impl Engine {
-    pub(super) fn call(&mut self, process: u64, request: Request, file: Option<OwnedFd>) -> Called {
+    pub(in crate::engine) fn call(
+        &mut self,
+        process: u64,
+        request: Request,
+        file: Option<OwnedFd>,
+    ) -> Called {
         self.calls += 1;
         let published = std::mem::take(&mut self.published);
         Rc::make_mut(&mut self.host).join(&published);
@@ -106,12 +117,12 @@ impl Engine {
         }
     }
 
-    pub(super) fn process(&mut self, number: u64) -> Result<&mut Process, u32> {
+    pub(in crate::engine) fn process(&mut self, number: u64) -> Result<&mut Process, u32> {
         self.processes.get_mut(&number).ok_or(codes::UNKNOWN)
     }
 
     /// The context that is current where a call was made, if it can be used.
-    pub(super) fn context(&mut self, asked: &Asked) -> Result<&mut Context, u32> {
+    pub(in crate::engine) fn context(&mut self, asked: &Asked) -> Result<&mut Context, u32> {
         let lost = self.lost.clone();
         let context =
             self.process(asked.process)?.contexts.get_mut(&asked.context).ok_or(codes::INVALID_CONTEXT)?;
@@ -123,7 +134,7 @@ impl Engine {
     }
 
     /// The stream of a handle: 0, 1 and 2 are default streams of the context that is current.
-    pub(super) fn stream(&mut self, asked: &Asked, handle: u64) -> Result<u64, u32> {
+    pub(in crate::engine) fn stream(&mut self, asked: &Asked, handle: u64) -> Result<u64, u32> {
         let default = self.context(asked)?.stream;
         if handle <= 2 {
             return Ok(default);
@@ -136,7 +147,13 @@ impl Engine {
     }
 
     /// Adds an operation to a stream; which one it is.
-    pub(super) fn enqueue(&mut self, asked: &Asked, stream: u64, call: &str, step: Step) -> Result<u64, u32> {
+    pub(in crate::engine) fn enqueue(
+        &mut self,
+        asked: &Asked,
+        stream: u64,
+        call: &str,
+        step: Step,
+    ) -> Result<u64, u32> {
         let (is_default, blocking, context) = {
             let stream = self.streams.get(&stream).ok_or(codes::INVALID_HANDLE)?;
             (stream.is_default, stream.blocking, stream.context)
@@ -159,13 +176,13 @@ impl Engine {
     }
 
     /// All that was asked for in a context up to now.
-    pub(super) fn all_of_context(&self, process: u64, context: u64) -> Goal {
+    pub(in crate::engine) fn all_of_context(&self, process: u64, context: u64) -> Goal {
         let streams = self.streams.iter().filter(|(_, s)| s.process == process && s.context == context);
         Goal::Streams(streams.map(|(number, s)| (*number, s.asked)).collect())
     }
 
     /// A device is gone: each context of it answers so from now on.
-    pub(super) fn lose_device(&mut self, device: u32) {
+    pub(in crate::engine) fn lose_device(&mut self, device: u32) {
         if self.lost.contains(&device) {
             return;
         }

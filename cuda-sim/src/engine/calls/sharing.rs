@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::Engine;
-use super::calls::{Asked, Called, Outcome, Then, done, number};
-use super::memory::{GRANULARITY, Kind, Mapping, Target};
 use crate::codes;
+use crate::engine::Engine;
+use crate::engine::calls::{Asked, Called, Outcome, Then, done, number};
+use crate::engine::memory::{GRANULARITY, Kind, Mapping, Target};
 use crate::wire::{Call, Value};
 
 /// The alignment of pieces.
@@ -15,7 +15,7 @@ const UNIT: u64 = 512;
 const MAGIC: &[u8; 8] = b"mpcusim\0";
 
 /// A handle's 64 bytes.
-pub(super) fn handle(id: u64) -> Vec<u8> {
+pub(in crate::engine) fn handle(id: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(id.to_le_bytes());
     bytes.resize(64, 0);
@@ -23,13 +23,13 @@ pub(super) fn handle(id: u64) -> Vec<u8> {
 }
 
 /// What a handle names.
-pub(super) fn named(handle: &[u8]) -> Option<u64> {
+pub(in crate::engine) fn named(handle: &[u8]) -> Option<u64> {
     let rest = handle.strip_prefix(MAGIC)?;
     Some(u64::from_le_bytes(rest.get(..8)?.try_into().ok()?))
 }
 
 impl Engine {
-    pub(super) fn sharing_call(&mut self, asked: &Asked, call: Call) -> Called {
+    pub(in crate::engine) fn sharing_call(&mut self, asked: &Asked, call: Call) -> Called {
         let device = self.context(asked)?.device;
         match call {
             Call::Alloc { size } => self.alloc(asked, device, size),
@@ -110,7 +110,7 @@ impl Engine {
     }
 
     /// A piece goes, now that what ran is done.
-    pub(super) fn free(&mut self, process: u64, address: u64) {
+    pub(in crate::engine) fn free(&mut self, process: u64, address: u64) {
         let Some(owner) = self.processes.get_mut(&process) else { return };
         owner.addresses.pieces.remove(&address);
         let Some(mapping) = owner.addresses.mapping(address).cloned() else { return };
@@ -123,7 +123,7 @@ impl Engine {
     }
 
     /// Its maker has no more of memory that other processes have opened: what they find in it is undefined.
-    pub(super) fn tell_open_elsewhere(&mut self, pid: u32, target: &Target, what: &str) {
+    pub(in crate::engine) fn tell_open_elsewhere(&mut self, pid: u32, target: &Target, what: &str) {
         let Target::Device(memory) = target else { return };
         let is_it = |other: &Target| matches!(other, Target::Device(one) if Rc::ptr_eq(one, memory));
         let holders: Vec<u32> = self
