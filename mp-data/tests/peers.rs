@@ -230,26 +230,6 @@ fn test_error_workers() {
     }
 }
 
-/// Can't begin.
-#[derive(Serialize, Deserialize)]
-struct NoDecoder;
-
-impl Dataset for NoDecoder {
-    type Batch = Tensor<u8>;
-
-    fn len(&self) -> usize {
-        4
-    }
-
-    fn init(&mut self, _: &WorkerInfo) -> AnyResult<()> {
-        Err("there is no decoder".into())
-    }
-
-    fn fetch(&mut self, _: &[Item], _: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
-        unreachable!("init has failed")
-    }
-}
-
 #[test]
 fn test_error_in_init() {
     for workers in [0, 2] {

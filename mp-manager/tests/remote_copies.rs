@@ -8,51 +8,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Gate, Noisy, eventually, kill, manager, signal, take, threads_are};
-use mp_manager::{CallError, Manager, Methods, RemoteManager, RemoteProxy};
+use common::served::{KEY, Served};
+use common::{DEADLINE, Gate, Noisy, eventually, kill, signal, take, threads_are};
+use mp_manager::{CallError, Methods, RemoteManager};
 use mp_queue::Queue;
-use mp_spawn::{Process, closure, current_process};
+use mp_spawn::{Process, closure};
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
-const KEY: &[u8] = b"a secret";
-
-struct Served {
-    manager: Manager,
-    remote: RemoteManager,
-    dropped: Queue<u32>,
-    gate: Gate,
-    address: String,
-}
-
-/// A manager with `Noisy` objects, which say when they are dropped. The gate stops the constructor when it is given 0.
+/// The gate stops the constructor when it is given 0.
 fn served(test: &str) -> Served {
-    current_process().set_authkey(KEY);
-    let (manager, dropped, gate) = (manager(), Queue::<u32>::unbounded().unwrap(), Gate::new());
-    let (told, stop) = (dropped.clone(), gate.clone());
-    let methods = Methods::<Noisy>::of("Noisy")
-        .constructor(closure!([told, stop] |value: u64| {
-            if value == 0 { stop.pass() }
-            Noisy { value, dropped: told.clone() }
-        }))
-        .method("value", closure!([] |noisy: &mut Noisy| noisy.value));
-    manager.register(methods).unwrap();
-    let address = format!("@mp-manager-copies-{}-{test}", std::process::id());
-    manager.serve(&*address, KEY).unwrap();
-    let remote = RemoteManager::connect(&*address, KEY).unwrap().with_timeout(DEADLINE);
-    Served { manager, remote, dropped, gate, address }
+    Served::new(test, |dropped, gate| {
+        let (told, stop) = (dropped.clone(), gate.clone());
+        Methods::<Noisy>::of("Noisy")
+            .constructor(closure!([told, stop] |value: u64| {
+                if value == 0 { stop.pass() }
+                Noisy { value, dropped: told.clone() }
+            }))
+            .method("value", closure!([] |noisy: &mut Noisy| noisy.value))
+    })
 }
 
 impl Served {
-    #[track_caller]
-    fn create(&self, value: u64) -> RemoteProxy {
-        self.remote.create("Noisy", value).unwrap()
-    }
-
-    #[track_caller]
-    fn one_is_dropped(&self) {
-        assert_eq!(take(&self.dropped), self.manager.server_pid());
-    }
-
     /// The server's threads whose names are this, and a number behind it if there is one: how often each has gone to sleep by itself.
     fn sleeps(&self, name: &str) -> Vec<u64> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.manager.server_pid())).unwrap().flatten();

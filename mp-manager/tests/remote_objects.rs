@@ -6,29 +6,14 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
+use common::served::{KEY, Served};
 use common::{
     DEADLINE, Gate, Noisy, eventually, in_use, kill, made, manager, signal, take, threads, threads_are,
 };
-use mp_manager::{CallError, Manager, Methods, Proxy, RemoteManager, RemoteProxy};
+use mp_manager::{CallError, Methods, Proxy, RemoteManager, RemoteProxy};
 use mp_queue::{ConnectError, Queue};
-use mp_spawn::{Process, closure, current_process};
+use mp_spawn::{Process, closure};
 use rustix::process::Signal;
-
-const KEY: &[u8] = b"a secret";
-
-/// An address that no other test has.
-fn address(test: &str) -> String {
-    format!("@mp-manager-objects-{}-{test}", std::process::id())
-}
-
-/// A manager with `Noisy` objects, which say when they are dropped; the gate stops constructors and methods that say so.
-struct Served {
-    manager: Manager,
-    remote: RemoteManager,
-    dropped: Queue<u32>,
-    gate: Gate,
-    address: String,
-}
 
 fn noisy(dropped: &Queue<u32>, gate: &Gate) -> Methods<Noisy> {
     let (told, stop) = (dropped.clone(), gate.clone());
@@ -62,27 +47,7 @@ fn noisy(dropped: &Queue<u32>, gate: &Gate) -> Methods<Noisy> {
 }
 
 fn served(test: &str) -> Served {
-    // That of the children, too.
-    current_process().set_authkey(KEY);
-    let (manager, dropped, gate) = (manager(), Queue::unbounded().unwrap(), Gate::new());
-    manager.register(noisy(&dropped, &gate)).unwrap();
-    let address = address(test);
-    manager.serve(&*address, KEY).unwrap();
-    let remote = RemoteManager::connect(&*address, KEY).unwrap().with_timeout(DEADLINE);
-    Served { manager, remote, dropped, gate, address }
-}
-
-impl Served {
-    #[track_caller]
-    fn create(&self, value: u64) -> RemoteProxy {
-        self.remote.create("Noisy", value).unwrap()
-    }
-
-    /// The next object that is dropped, in the server.
-    #[track_caller]
-    fn one_is_dropped(&self) {
-        assert_eq!(take(&self.dropped), self.manager.server_pid());
-    }
+    Served::new(test, noisy)
 }
 
 fn value(object: &RemoteProxy) -> u64 {

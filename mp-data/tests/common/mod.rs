@@ -172,3 +172,23 @@ impl Random {
         (z ^ z >> 31) % limit
     }
 }
+
+/// A dataset whose workers can't begin.
+#[derive(Serialize, Deserialize)]
+pub struct NoDecoder;
+
+impl Dataset for NoDecoder {
+    type Batch = Tensor<u8>;
+
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn init(&mut self, _: &WorkerInfo) -> AnyResult<()> {
+        Err("there is no decoder".into())
+    }
+
+    fn fetch(&mut self, _: &[Item], _: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        unreachable!("init has failed")
+    }
+}

@@ -116,26 +116,6 @@ fn ctrl_c_in_an_epoch_ends_the_trainer_and_its_workers_with_it() {
     }
 }
 
-/// Can't begin.
-#[derive(Serialize, Deserialize)]
-struct NoDecoder;
-
-impl Dataset for NoDecoder {
-    type Batch = Tensor<u8>;
-
-    fn len(&self) -> usize {
-        4
-    }
-
-    fn init(&mut self, _: &WorkerInfo) -> AnyResult<()> {
-        Err("there is no decoder".into())
-    }
-
-    fn fetch(&mut self, _: &[Item], _: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
-        unreachable!("init has failed")
-    }
-}
-
 #[test]
 fn the_pids_are_those_of_processes() {
     let loader = DataLoader::builder(NoDecoder).num_workers(2).build().unwrap();

@@ -1,6 +1,9 @@
 //! What the tests of the manager share. Each wait here has a deadline, each process ends with its test.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
+#[cfg(feature = "authkey")]
+pub mod served;
+
 use mp_core::{Arena, MemoryStats};
 pub use mp_harness::{DEADLINE, alive, eventually, signal, threads_are};
 use mp_manager::{Manager, ManagerHandle, Proxy};

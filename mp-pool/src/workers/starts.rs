@@ -79,16 +79,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use mp_queue::Queue;
-
     use super::*;
-    use crate::watch::Watch;
-
-    fn worker() -> Worker {
-        let mut worker = Worker::new(Queue::unbounded().unwrap(), Watch::new().unwrap());
-        worker.ready = true;
-        worker
-    }
+    use crate::workers::state::tests::worker;
 
     /// A place in which no worker can begin costs little while others do the tasks, and is tried often again when none does.
     #[test]

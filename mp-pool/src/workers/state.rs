@@ -512,10 +512,11 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn worker() -> Worker {
+    /// One that is ready.
+    pub(crate) fn worker() -> Worker {
         let mut worker = Worker::new(Queue::unbounded().unwrap(), Watch::new().unwrap());
         worker.ready = true;
         worker

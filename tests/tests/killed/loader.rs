@@ -205,15 +205,23 @@ fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
     Ok(())
 }
 
-#[test]
-fn a_trainer_is_killed_at_every_fifth_access_and_nothing_is_left() {
+/// Kills it at every fifth access. It has told the pids of its workers by then, which end with it.
+pub(super) fn kill_at_every_fifth_access<T>(trainer: T)
+where
+    T: Fn((u64, Queue<Vec<u32>>)) -> AnyResult<()> + Copy + Send + 'static,
+{
     for_every_access(|at| {
         let at = 5 * at;
         let pids = Queue::unbounded().unwrap();
-        let context = one_process(|_, args| trainer(args), (at, pids.clone()));
+        let context = one_process(move |_, args| trainer(args), (at, pids.clone()));
         let workers = take(&pids);
         let reached = killed(&context);
         eventually("its workers end", || !workers.iter().any(|pid| alive(*pid)));
         reached
     });
+}
+
+#[test]
+fn a_trainer_is_killed_at_every_fifth_access_and_nothing_is_left() {
+    kill_at_every_fifth_access(trainer);
 }

@@ -10,11 +10,11 @@ use mp::data::{
 };
 use mp::{FrozenTensor, Queue, Tensor};
 use mp_core::inject;
-use mp_tests::kill::{KILL, STOP, for_every_access, killed};
-use mp_tests::{DEADLINE, alive, alone, eventually, one_process, take};
+use mp_tests::kill::{KILL, STOP, for_every_access};
+use mp_tests::{DEADLINE, alone};
 use serde::{Deserialize, Serialize};
 
-use super::loader::{Plot, When};
+use super::loader::{Plot, When, kill_at_every_fifth_access};
 
 /// How many samples each shard has: two lanes, of eight and of five.
 const SHARDS: [u64; 4] = [5, 4, 3, 1];
@@ -210,13 +210,5 @@ fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
 
 #[test]
 fn a_trainer_of_a_stream_is_killed_at_every_fifth_access_and_nothing_is_left() {
-    for_every_access(|at| {
-        let at = 5 * at;
-        let pids = Queue::unbounded().unwrap();
-        let context = one_process(|_, args| trainer(args), (at, pids.clone()));
-        let workers = take(&pids);
-        let reached = killed(&context);
-        eventually("its workers end", || !workers.iter().any(|pid| alive(*pid)));
-        reached
-    });
+    kill_at_every_fifth_access(trainer);
 }

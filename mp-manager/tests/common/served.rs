@@ -1,0 +1,43 @@
+//! A manager whose objects another program uses; here that is the same program.
+
+use mp_manager::{Manager, Methods, RemoteManager, RemoteProxy};
+use mp_queue::Queue;
+use mp_spawn::current_process;
+
+use super::{DEADLINE, Gate, Noisy, manager, take};
+
+pub const KEY: &[u8] = b"a secret";
+
+/// A manager with `Noisy` objects, which say when they are dropped; the gate stops what is to stop.
+pub struct Served {
+    pub manager: Manager,
+    pub remote: RemoteManager,
+    pub dropped: Queue<u32>,
+    pub gate: Gate,
+    pub address: String,
+}
+
+impl Served {
+    /// Serves these methods at an address that no other test of this program has.
+    pub fn new(test: &str, methods: impl FnOnce(&Queue<u32>, &Gate) -> Methods<Noisy>) -> Served {
+        // That of the children, too.
+        current_process().set_authkey(KEY);
+        let (manager, dropped, gate) = (manager(), Queue::unbounded().unwrap(), Gate::new());
+        manager.register(methods(&dropped, &gate)).unwrap();
+        let address = format!("@mp-manager-{}-{test}", std::process::id());
+        manager.serve(&*address, KEY).unwrap();
+        let remote = RemoteManager::connect(&*address, KEY).unwrap().with_timeout(DEADLINE);
+        Served { manager, remote, dropped, gate, address }
+    }
+
+    #[track_caller]
+    pub fn create(&self, value: u64) -> RemoteProxy {
+        self.remote.create("Noisy", value).unwrap()
+    }
+
+    /// The next object that is dropped, in the server.
+    #[track_caller]
+    pub fn one_is_dropped(&self) {
+        assert_eq!(take(&self.dropped), self.manager.server_pid());
+    }
+}
