@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{
-    DEADLINE, Fault, Samples, alive, all, builder, builder_of, bytes, eventually, kept, next, signal,
-    threads_are,
+    DEADLINE, Fault, NoDecoder, Samples, alive, all, builder, builder_of, bytes, eventually, kept, next,
+    signal, threads_are,
 };
 use mp_data::plan::{BatchSampler, Sampler};
 use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, LoadError, Other, Ragged, Strings, WorkerInfo};

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::shards::{all_of, next_of, streamed, streaming};
 use crate::common::{
-    Bytes, DEADLINE, Fault, Samples, alive, all, builder, builder_of, bytes, eventually, kept, next, signal,
+    Bytes, DEADLINE, Fault, NoDecoder, Samples, alive, all, builder, builder_of, bytes, eventually, kept,
+    next, signal,
 };
 
 #[test]
