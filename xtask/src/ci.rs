@@ -35,13 +35,19 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
         (only.is_empty() || only.iter().any(|n| n == step.name)) && !skip.iter().any(|n| n == step.name)
     };
     let lines: Vec<Line> =
-        all().filter(wanted).map(|step| perform(step, strict, Session::of_all())).collect();
+        all().filter(wanted).map(|step| perform(step, strict, Session::of_all(strict))).collect();
 
     println!("\n{}", summary(&lines));
     let mut total = Tally::default();
     lines.iter().for_each(|line| total.add(line.tally.clone()));
     // Behind all else: of a long log the end is read first, and may be all that was kept.
     total.failures.iter().for_each(|failure| print!("{failure}"));
+    if total.passed_again > 0 {
+        println!(
+            "{} passed only when run again by themselves: `--strict` counts them as failed",
+            total.passed_again
+        );
+    }
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(lines.iter().all(|line| passed(&line.outcome)))
 }
@@ -87,7 +93,12 @@ fn summary(lines: &[Line]) -> String {
 }
 
 fn tests(tally: &Tally) -> String {
-    let parts = [(tally.passed, "passed"), (tally.failed, "failed"), (tally.ignored, "ignored")];
+    let parts = [
+        (tally.passed, "passed"),
+        (tally.failed, "failed"),
+        (tally.passed_again, "passed again"),
+        (tally.ignored, "ignored"),
+    ];
     let parts = parts.iter().filter(|(n, word)| *n > 0 || (*word == "passed" && tally.programs > 0));
     parts.map(|(n, word)| format!("{n} {word}")).collect::<Vec<_>>().join(", ")
 }

@@ -5,12 +5,17 @@ use std::fmt;
 /// How many lines of a failed test are kept: its first ones, among which is the panic.
 const KEPT_LINES: usize = 30;
 
+/// What a line begins with that names a test which failed among all and passed by itself.
+pub(crate) const PASSED_AGAIN: &str = "passed when run again by itself: ";
+
 /// Tests counted so far.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) ignored: u64,
+    /// Failed among all of its program, and passed when run again by themselves: neither passed nor failed.
+    pub(crate) passed_again: u64,
     /// Results seen: test programs that ran to their end.
     pub(crate) programs: u64,
     pub(crate) failures: Vec<Failure>,
@@ -20,13 +25,16 @@ pub(crate) struct Tally {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) name: String,
+    /// It passed when it was run again by itself.
+    pub(crate) passed_again: bool,
     /// The first lines that libtest has caught of it.
     pub(crate) said: Vec<String>,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "failed: {}", self.name)?;
+        let again = if self.passed_again { ", and passed when run again by itself" } else { "" };
+        writeln!(f, "failed{again}: {}", self.name)?;
         self.said.iter().try_for_each(|line| writeln!(f, "    {line}"))
     }
 }
@@ -36,6 +44,7 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
+        self.passed_again += other.passed_again;
         self.programs += other.programs;
         self.failures.extend(other.failures);
     }
@@ -58,11 +67,21 @@ impl Counter {
             self.close();
             self.unfinished = true;
         } else if let Some(name) = failed_test(&line) {
-            self.tally.failures.push(Failure { name: name.to_owned(), said: Vec::new() });
+            self.tally.failures.push(Failure {
+                name: name.to_owned(),
+                passed_again: false,
+                said: Vec::new(),
+            });
         } else if let Some(name) =
             line.strip_prefix("---- ").and_then(|rest| rest.trim_end().strip_suffix(" stdout ----"))
         {
             self.speaks = self.tally.failures.iter().rposition(|failure| failure.name == name);
+        } else if let Some(name) = line.trim_end().strip_prefix(PASSED_AGAIN) {
+            if let Some(failure) = self.tally.failures.iter_mut().rfind(|failure| failure.name == name) {
+                failure.passed_again = true;
+                self.tally.failed = self.tally.failed.saturating_sub(1);
+                self.tally.passed_again += 1;
+            }
         } else if line.trim_end() == "failures:" {
             self.speaks = None;
         } else if let Some(counts) = line.trim_start().strip_prefix("test result: ") {
@@ -131,7 +150,7 @@ mod tests {
             "running 12 tests",
             "test result: \x1b[31mFAILED\x1b[0m. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
         ]);
-        assert_eq!(tally, Tally { passed: 12, failed: 2, ignored: 1, programs: 2, failures: vec![] });
+        assert_eq!(tally, Tally { passed: 12, failed: 2, ignored: 1, programs: 2, ..Tally::default() });
     }
 
     #[test]
@@ -167,10 +186,25 @@ mod tests {
     }
 
     #[test]
+    fn a_test_that_passes_by_itself_is_told_apart() {
+        let tally = count(&[
+            "running 2 tests",
+            "test a ... FAILED",
+            "test b ... FAILED",
+            "test result: FAILED. 0 passed; 2 failed; 0 ignored;",
+            "passed when run again by itself: b",
+            "passed when run again by itself: unknown",
+        ]);
+        assert_eq!((tally.passed, tally.failed, tally.passed_again), (0, 1, 1));
+        let shown: String = tally.failures.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, "failed: a\nfailed, and passed when run again by itself: b\n");
+    }
+
+    #[test]
     fn a_program_without_a_result_failed() {
         assert_eq!(count(&["running 1 test", "test a ... "]).failed, 1);
         let tally = count(&["running 1 test", "running 1 test", "test result: ok. 1 passed; 0 failed;"]);
-        assert_eq!(tally, Tally { passed: 1, failed: 1, ignored: 0, programs: 1, failures: vec![] });
+        assert_eq!(tally, Tally { passed: 1, failed: 1, programs: 1, ..Tally::default() });
     }
 
     #[test]

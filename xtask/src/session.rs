@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use crate::leaks::RUN_AGAIN;
 use crate::libtest::{Counter, Tally};
 
 /// How long a finished command's output may stay open before its holder counts as left behind.
@@ -27,6 +28,8 @@ pub(crate) struct Session {
     pub(crate) colours: bool,
     /// What cargo builds is not built upon soon.
     builds_once: bool,
+    /// Failed tests are run again by themselves.
+    again: bool,
 }
 
 /// One command's end.
@@ -44,13 +47,15 @@ impl Session {
             failures: Vec::new(),
             colours: wanted && std::io::stdout().is_terminal(),
             builds_once: false,
+            again: false,
         }
     }
 
     /// For a step among all. Nothing is kept for the next build, as cargo does otherwise: of the time of compiling that is a
-    /// quarter. A caller that sets `CARGO_INCREMENTAL` has its way.
-    pub(crate) fn of_all() -> Self {
-        Self { builds_once: std::env::var_os("CARGO_INCREMENTAL").is_none(), ..Self::new() }
+    /// quarter. A caller that sets `CARGO_INCREMENTAL` has its way. A test that fails is run again, if not `strict`.
+    pub(crate) fn of_all(strict: bool) -> Self {
+        let builds_once = std::env::var_os("CARGO_INCREMENTAL").is_none();
+        Self { builds_once, again: !strict, ..Self::new() }
     }
 
     /// A cargo command, not yet run.
@@ -66,6 +71,9 @@ impl Session {
         }
         if self.builds_once {
             command.env("CARGO_INCREMENTAL", "0");
+        }
+        if self.again {
+            command.env(RUN_AGAIN, "1");
         }
         command
     }
@@ -200,9 +208,12 @@ fn copy(mut output: impl BufRead, seen: &Mutex<Seen>) {
 fn shown(command: &Command) -> String {
     let mut words = Vec::new();
     for (name, value) in command.get_envs() {
-        if let Some(value) =
-            value.filter(|_| name != "MP_XTASK" && name != "CARGO_TERM_COLOR" && name != "CARGO_TARGET_DIR")
-        {
+        if let Some(value) = value.filter(|_| {
+            name != "MP_XTASK"
+                && name != RUN_AGAIN
+                && name != "CARGO_TERM_COLOR"
+                && name != "CARGO_TARGET_DIR"
+        }) {
             words.push(format!("{}={:?}", name.display(), value));
         }
     }

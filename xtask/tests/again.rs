@@ -1,0 +1,83 @@
+//! Tests that fail among all of their program are run again by themselves, if that is asked for. This program is also the one whose
+//! tests fail: when it is run by `xtask leaks`, and the environment says which.
+
+use std::fs::OpenOptions;
+use std::process::{Command, Stdio};
+
+/// The folder in which a test leaves a file at its first run.
+const RUNS: &str = "MP_TEST_RUNS";
+/// Tests that fail at each run, `always`, or at the first alone, `once`; apart by commas.
+const FAIL: &str = "MP_TEST_FAIL";
+
+/// Fails as the environment says.
+fn subject(name: &str) {
+    let (Ok(folder), Ok(fail)) = (std::env::var(RUNS), std::env::var(FAIL)) else { return };
+    let first = OpenOptions::new().write(true).create_new(true).open(format!("{folder}/{name}")).is_ok();
+    for (subject, when) in fail.split(',').filter_map(|part| part.split_once('=')) {
+        let fails = subject == name && (when == "always" || when == "once" && first);
+        assert!(!fails, "{name} had bad luck");
+        if subject == name && when == "killed" {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+        }
+    }
+}
+
+macro_rules! subjects {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            subject(stringify!($name));
+        })*
+    };
+}
+subjects!(subject_a subject_b subject_c subject_d);
+
+/// Runs these tests by `xtask leaks`: whether it was green, and what it printed to its standard output.
+fn run(again: bool, fail: &str) -> (bool, String) {
+    let folder = std::env::temp_dir().join(format!("runs-{again}-{}", fail.len()));
+    std::fs::create_dir(&folder).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.arg("leaks").arg(std::env::current_exe().unwrap()).arg("subject_");
+    command.env(RUNS, &folder).env(FAIL, fail).env_remove("MP_RUN_AGAIN").stdin(Stdio::null());
+    if again {
+        command.env("MP_RUN_AGAIN", "1");
+    }
+    let output = command.output().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+const PASSED: &str = "passed when run again by itself: ";
+
+#[test]
+fn a_test_that_fails_once_is_told_apart() {
+    let (green, text) = run(true, "subject_b=once");
+    assert!(green && text.contains(&format!("{PASSED}subject_b\n")), "{text}");
+    assert!(text.contains("3 passed; 1 failed") && text.contains("subject_b had bad luck"), "{text}");
+    assert_eq!(text.matches(PASSED).count(), 1, "{text}");
+}
+
+#[test]
+fn without_being_asked_for_it_is_red() {
+    let (green, text) = run(false, "subject_b=once");
+    assert!(!green && !text.contains(PASSED), "{text}");
+}
+
+#[test]
+fn a_test_that_fails_each_time_is_red() {
+    let (green, text) = run(true, "subject_a=always,subject_c=once");
+    assert!(!green && text.contains(&format!("{PASSED}subject_c\n")), "{text}");
+    assert!(!text.contains(&format!("{PASSED}subject_a")), "{text}");
+}
+
+#[test]
+fn where_many_fail_none_is_run_again() {
+    let (green, text) = run(true, "subject_a=once,subject_b=once,subject_c=once,subject_d=once");
+    assert!(!green && !text.contains(PASSED), "{text}");
+}
+
+#[test]
+fn a_program_that_is_killed_is_red() {
+    let (green, text) = run(true, "subject_d=killed");
+    assert!(!green && !text.contains(PASSED), "{text}");
+}
