@@ -165,6 +165,8 @@ pub const INTERRUPTED: &str = "interrupted by Ctrl-C (SIGINT) while it waited: f
 
 /// What [`Error::ArenaFull`] calls envelopes.
 pub(crate) const ENVELOPES: &str = "messages on their way";
+/// How a program makes a larger arena.
+pub(crate) const SIZE_SETTINGS: &str = "Arena::configure with ArenaOptions::size, MP_ARENA_SIZE";
 
 impl Error {
     /// Whether as many messages are on their way as can be.
@@ -272,17 +274,15 @@ impl fmt::Display for Error {
                 Bytes(*left)
             ),
             Error::ArenaFull { what, asked, limit } => {
-                let advice = match *what {
-                    ENVELOPES => {
+                write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; ")?;
+                match *what {
+                    ENVELOPES => f.write_str(
                         "take messages out of queues, bound these, or have room for more (Arena::configure with \
-                         ArenaOptions::messages, MP_ARENA_MESSAGES)"
-                    }
-                    "blocks" | "slabs" => {
-                        "drop tensors, or make a larger arena (Arena::configure with ArenaOptions::size, MP_ARENA_SIZE)"
-                    }
-                    _ => "there can't be more: drop some",
-                };
-                write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; {advice}")
+                         ArenaOptions::messages, MP_ARENA_MESSAGES)",
+                    ),
+                    "blocks" | "slabs" => write!(f, "drop tensors, or make a larger arena ({SIZE_SETTINGS})"),
+                    _ => f.write_str("there can't be more: drop some"),
+                }
             }
             Error::TooManyMessages(who) => write!(
                 f,

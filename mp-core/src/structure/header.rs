@@ -48,11 +48,7 @@ impl Header {
     /// Memory for it, with the header written. The words are whatever the memory held.
     pub(super) fn allocate(self) -> Result<Hold> {
         let arena = Arena::current()?;
-        let too_many = || Error::OutOfMemory {
-            asked: u64::MAX,
-            left: arena.size(),
-            limit: "the size of the arena".into(),
-        };
+        let too_many = || arena.too_large(u64::MAX);
         let bytes = self.words.checked_mul(8).and_then(|n| n.checked_add(Self::BYTES));
         let hold = arena.alloc_kind(bytes.ok_or_else(too_many)?, Kind::Object)?;
         let base = Self::base(&hold);

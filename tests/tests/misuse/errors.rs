@@ -35,6 +35,7 @@ fn more_memory_than_there_is() {
     let (asked, left, limit, text) = out_of_memory(Tensor::<u8>::zeros([1 << 50]));
     assert_eq!(asked, 1 << 50);
     assert!(left < asked && text.contains("1 PiB asked") && text.contains(&limit), "{text}");
+    assert!(text.contains("MP_ARENA_SIZE"), "{text}");
     // Within the arena's addresses, and beyond what any machine for tests has.
     let (asked, left, limit, text) = out_of_memory(Tensor::<u8>::zeros([300 << 30]));
     assert!(asked >= 300 << 30 && left < asked && text.contains(&limit), "{text}");

@@ -28,7 +28,7 @@ use crate::arena::alloc::size_class::{SEAT_PAGES, blocks_of, class_of, is_near, 
 use crate::arena::alloc::slab::described;
 use crate::arena::layout::{SLAB_BLOCKS, control};
 use crate::arena::{Arena, Hold, NO_CURSOR};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SIZE_SETTINGS};
 use crate::mem::{Mem, Word, run, run_straight};
 use crate::steps::{Claim, Publish, SlabSeen, Unclaim};
 use crate::sync::Ordering;
@@ -126,12 +126,9 @@ impl Arena {
 
     /// The error for more bytes than the arena could ever have.
     pub(crate) fn too_large(&self, asked: u64) -> Error {
-        let limit = if crate::sys::under_valgrind() {
-            "the size of the arena under valgrind"
-        } else {
-            "the size of the arena"
-        };
-        Error::OutOfMemory { asked, left: self.size(), limit: limit.into() }
+        let under = if crate::sys::under_valgrind() { " under valgrind" } else { "" };
+        let limit = format!("the size of the arena{under} ({SIZE_SETTINGS})");
+        Error::OutOfMemory { asked, left: self.size(), limit }
     }
 
     fn class_for(&self, len: u64) -> Result<u32> {
