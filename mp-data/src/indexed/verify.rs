@@ -9,7 +9,8 @@ use mp_spawn::Raise;
 use crate::error::failure::{Failure, Source, raised};
 use crate::indexed::kind::Indexed;
 use crate::trainer::inner::{Inner, Workers};
-use crate::worker::{Made, Task, Worker, make_here};
+use crate::worker::here::make_here;
+use crate::worker::{Made, Task, Worker};
 use crate::{Batch, DataLoader, Dataset, Item, LoadError};
 
 /// What the memory of rows holds before the first and the second time.

@@ -12,7 +12,8 @@ use crate::error::failure::Failure;
 use crate::indexed::verify::{POISON, difference, name_of, not_made};
 use crate::trainer::inner::{Inner, Workers};
 use crate::trainer::kind::{Kind, Planned};
-use crate::worker::{Made, make_here};
+use crate::worker::Made;
+use crate::worker::here::make_here;
 use crate::{Difference, LoadError, Verified};
 
 impl<D: IterableDataset> StreamLoader<D> {

@@ -10,6 +10,7 @@ use crate::own_lock::OwnLock;
 use crate::settings::Settings;
 use crate::trainer::kind::Kind;
 use crate::trainer::metrics::{LoaderMetrics, Meter};
+use crate::worker::here::Here;
 use crate::worker::{Made, Orders, Sent, make};
 use crate::{AnyResult, BuildError};
 
@@ -23,8 +24,8 @@ pub(crate) enum Workers<K: Kind> {
         pool: StatePool<K::Worker>,
         call: Call<K::Task, Made<K::Batch>>,
     },
-    /// The caller. `None` before the first batch, and after a panic.
-    Here(Mutex<Option<K::Worker>>),
+    /// The caller.
+    Here(Here<K::Worker>),
 }
 
 pub(crate) struct Inner<K: Kind> {
@@ -59,7 +60,7 @@ impl<K: Kind> Inner<K> {
     ) -> Result<Arc<Self>, BuildError> {
         check(&settings)?;
         let workers = if settings.num_workers == 0 {
-            Workers::Here(Mutex::new(None))
+            Workers::Here(Here::new())
         } else {
             let threads = settings.threads;
             let processors = settings.affinity.processors()?;

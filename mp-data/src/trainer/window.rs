@@ -15,7 +15,7 @@ use crate::error::failure::Failure;
 use crate::trainer::inner::{Inner, Workers};
 use crate::trainer::kind::{At, Kind, Slot};
 use crate::trainer::reports::Reports;
-use crate::worker::{Made, make_here};
+use crate::worker::Made;
 use crate::{Batch, LoadError, Loaded, NotReady};
 
 /// What an iterator of batches gives: a batch, an error in its place, or the end.
@@ -209,10 +209,7 @@ impl<K: Kind> Window<K> {
         let Workers::Here(worker) = &self.inner.workers else { return };
         let Some(slot) = self.slots.iter().find(|slot| slot.is_sent()) else { return };
         let task = K::task(&self.cursor, slot);
-        let made = {
-            let mut worker = worker.lock();
-            make_here(&mut worker, || K::begin(self.inner.orders()), &task)
-        };
+        let made = worker.make(|| K::begin(self.inner.orders()), &task);
         self.came(0, made);
     }
 

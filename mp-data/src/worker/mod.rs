@@ -8,6 +8,7 @@
 //! | after that | nothing | is the trainer's |
 
 pub(crate) mod freed;
+pub(crate) mod here;
 pub(crate) mod lane;
 #[cfg(feature = "log")]
 pub(crate) mod large;
@@ -16,8 +17,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned};
-use mp_core::user_code::drop_caught;
-use mp_spawn::Raise;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -25,7 +24,7 @@ use crate::batch::Fill;
 use crate::batch::rows::check;
 use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
-use crate::error::failure::{Failure, is_out_of_memory, raised};
+use crate::error::failure::is_out_of_memory;
 use crate::worker::lane::After;
 use crate::{AnyResult, Batch, Dataset, Item};
 
@@ -112,34 +111,6 @@ pub(crate) trait Maker: Sized + 'static {
 pub(crate) fn make<W: Maker>(worker: &mut W, task: W::Task) -> AnyResult<Made<W::Batch>> {
     let mut cx = worker.context(&task);
     worker.make(&task, &mut cx)
-}
-
-/// Makes a batch in the trainer, with the dataset as a worker would receive it.
-pub(crate) fn make_here<W: Maker>(
-    worker: &mut Option<W>,
-    begin: impl FnOnce() -> AnyResult<W>,
-    task: &W::Task,
-) -> Result<Made<W::Batch>, Failure> {
-    let mut mine = match worker.take() {
-        Some(mine) => mine,
-        None => match Raise::catch(begin) {
-            Ok(Ok(mine)) => mine,
-            Ok(Err(error)) => return Err(Failure::fatal(error)),
-            Err(panic) => return Err(Failure::fatal(raised(*panic))),
-        },
-    };
-    let mut cx = mine.context(task);
-    match Raise::catch(|| mine.make(task, &mut cx)) {
-        Ok(made) => {
-            *worker = Some(mine);
-            made.map_err(|error| Failure::of(error).at(cx.place()))
-        }
-        Err(panic) => {
-            // What the panic left of the dataset is not used again.
-            drop_caught(mine);
-            Err(Failure::of(raised(*panic)).at(cx.place()))
-        }
-    }
 }
 
 /// A worker's own copy of a dataset with indices.

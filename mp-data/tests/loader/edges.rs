@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::OnceLock;
 
 use mp_core::user_code::caught;
 use mp_data::plan::{BatchSampler, Batching, IndexSampler, Plan, PlanError};
@@ -12,7 +13,7 @@ use mp_data::{
 use mp_tensor::Tensor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::common::{Fault, Samples, all, bare, builder, bytes, next};
+use crate::common::{DEADLINE, Fault, Samples, all, bare, builder, bytes, next};
 
 /// What a dataset does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -589,4 +590,44 @@ fn a_state_of_another_dataset_is_refused_unless_that_is_allowed() {
         error.to_string().contains("`batch_size`") && !error.to_string().contains("global_batch"),
         "{error}"
     );
+}
+
+/// The loader of a dataset that asks it for batches.
+static OWN: OnceLock<DataLoader<AsksItsLoader>> = OnceLock::new();
+
+#[derive(Serialize, Deserialize)]
+struct AsksItsLoader;
+
+impl Dataset for AsksItsLoader {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        if items[0].index == 2 {
+            let mut batches = OWN.get().expect("it is there before any batch").epoch(1);
+            drop(next(&mut batches).expect("it has batches")?);
+        }
+        cx.rows(items, &[], |item, _, row| {
+            row[0] = item.index as u64;
+            Ok(())
+        })
+    }
+}
+
+/// With a lock around what makes batches, the thread would wait for itself.
+#[test]
+fn a_dataset_that_asks_its_own_loader_without_workers_gets_an_error() {
+    let loader = DataLoader::builder(AsksItsLoader).batch_size(2).num_workers(0).build().unwrap();
+    let loader = OWN.get_or_init(|| loader);
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(loader.epoch(0).collect::<Vec<_>>()));
+    let batches = ended.recv_timeout(DEADLINE).expect("it waits for itself");
+    assert_eq!(batches[0].as_ref().unwrap().to_vec(), [0, 1]);
+    let text = batches[1].as_ref().unwrap_err().to_string();
+    assert!(text.contains("a loader without workers makes one at a time"), "{text}");
+    // The loader goes on.
+    assert_eq!(next(&mut loader.epoch(2)).unwrap().unwrap().to_vec(), [0, 1]);
 }

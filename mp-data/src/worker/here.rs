@@ -1,0 +1,93 @@
+//! The worker of a loader without worker processes: the thread that asks for a batch makes it.
+
+use std::cell::RefCell;
+
+use mp_core::mutex::Mutex;
+use mp_core::user_code::drop_caught;
+use mp_spawn::Raise;
+
+use crate::AnyResult;
+use crate::error::failure::{Failure, raised};
+use crate::worker::{Made, Maker};
+
+/// One such worker: threads that iterate over the same loader make their batches one at a time.
+pub(crate) struct Here<W>(
+    /// `None` before the first batch, and after a panic.
+    Mutex<Option<W>>,
+);
+
+thread_local! {
+    /// The workers that this thread is making a batch with, by their addresses: more than one if a dataset has a loader of its own.
+    static MAKING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// This thread is making a batch, until this is dropped.
+struct Making;
+
+impl Making {
+    /// `None` if it is at that worker already: it would wait for itself.
+    fn with<W>(here: &Here<W>) -> Option<Self> {
+        let address = std::ptr::from_ref(here).addr();
+        MAKING.with_borrow_mut(|making| {
+            if making.contains(&address) && !mp_core::mutant!("loader.here.waits-for-itself") {
+                return None;
+            }
+            making.push(address);
+            Some(Making)
+        })
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        MAKING.with_borrow_mut(|making| _ = making.pop());
+    }
+}
+
+impl<W: Maker> Here<W> {
+    pub(crate) fn new() -> Self {
+        Here(Mutex::new(None))
+    }
+
+    pub(crate) fn make(
+        &self,
+        begin: impl FnOnce() -> AnyResult<W>,
+        task: &W::Task,
+    ) -> Result<Made<W::Batch>, Failure> {
+        let Some(_making) = Making::with(self) else {
+            return Err(Failure::of(
+                "the dataset asks for a batch of the loader that is making one with it: a loader without workers makes one at \
+                 a time (num_workers above 0, or a loader of its own for what the dataset reads)",
+            ));
+        };
+        make_here(&mut self.0.lock(), begin, task)
+    }
+}
+
+/// Makes a batch in the trainer, with the dataset as a worker process would receive it.
+pub(crate) fn make_here<W: Maker>(
+    worker: &mut Option<W>,
+    begin: impl FnOnce() -> AnyResult<W>,
+    task: &W::Task,
+) -> Result<Made<W::Batch>, Failure> {
+    let mut mine = match worker.take() {
+        Some(mine) => mine,
+        None => match Raise::catch(begin) {
+            Ok(Ok(mine)) => mine,
+            Ok(Err(error)) => return Err(Failure::fatal(error)),
+            Err(panic) => return Err(Failure::fatal(raised(*panic))),
+        },
+    };
+    let mut cx = mine.context(task);
+    match Raise::catch(|| mine.make(task, &mut cx)) {
+        Ok(made) => {
+            *worker = Some(mine);
+            made.map_err(|error| Failure::of(error).at(cx.place()))
+        }
+        Err(panic) => {
+            // What the panic left of the dataset is not used again.
+            drop_caught(mine);
+            Err(Failure::of(raised(*panic)).at(cx.place()))
+        }
+    }
+}
