@@ -4,7 +4,7 @@ use mp_core::mutex::MutexGuard;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, permutation::shuffle, philox::epoch_key,
+    Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, permutation::shuffle, philox::Purpose, philox::epoch_key,
 };
 use crate::own_lock::OwnLock;
 
@@ -246,6 +246,6 @@ fn batches_of(order: &Order, number: u64, k: u64) -> Result<(Vec<Vec<Item>>, boo
     {
         batches.pop();
     }
-    shuffle(&mut batches, epoch_key(plan.seed, order.epoch, 6).wrapping_add(number));
+    shuffle(&mut batches, epoch_key(plan.seed, order.epoch, Purpose::LengthWindows).wrapping_add(number));
     Ok((batches, last))
 }

@@ -37,7 +37,7 @@ pub use state::PlanState;
 pub(crate) use state::{check_word, same};
 
 pub(crate) use permutation::shuffle;
-pub(crate) use philox::{epoch_key, mix};
+pub(crate) use philox::{Purpose, epoch_key, mix};
 
 /// A draw of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

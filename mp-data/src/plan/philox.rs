@@ -25,11 +25,27 @@ pub(crate) fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The key of what an epoch draws for one purpose, so that no two purposes share numbers.
-pub(crate) fn epoch_key(seed: u64, epoch: u64, purpose: u64) -> u64 {
+/// What a key is for: no two purposes share numbers. They are part of the algorithms' definitions (docs/data.md): never change one, and
+/// never use one for something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Purpose {
+    Sample = 0,
+    FisherYates = 1,
+    Feistel = 2,
+    Alias = 3,
+    Replace = 4,
+    ExponentialKeys = 5,
+    LengthWindows = 6,
+    Shards = 7,
+    ShuffleWindows = 8,
+}
+
+/// The key of what an epoch draws for one purpose.
+pub(crate) fn epoch_key(seed: u64, epoch: u64, purpose: Purpose) -> u64 {
     let epoch = if mp_core::mutant!("plan.key.without-epoch") { 0 } else { epoch };
     let inner = mix(seed.wrapping_add(0x9E37_79B9_7F4A_7C15));
-    mix(mix(inner.wrapping_add(epoch)).wrapping_add(purpose.wrapping_mul(0xD1B5_4A32_D192_ED03)))
+    mix(mix(inner.wrapping_add(epoch)).wrapping_add((purpose as u64).wrapping_mul(0xD1B5_4A32_D192_ED03)))
 }
 
 /// Two words at `at`, under `key`.
@@ -59,7 +75,7 @@ impl SampleRng {
     pub fn new(seed: u64, epoch: u64, position: u64) -> Self {
         let position = if mp_core::mutant!("plan.key.without-position") { 0 } else { position };
         // A bijection of the position: two samples of an epoch never share a key.
-        Self::keyed(mix(epoch_key(seed, epoch, 0).wrapping_add(position)))
+        Self::keyed(mix(epoch_key(seed, epoch, Purpose::Sample).wrapping_add(position)))
     }
 
     pub(crate) fn keyed(key: u64) -> Self {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::BuildError;
 use crate::dataset::moment::{MOST_SAMPLES, MOST_SHARDS};
-use crate::plan::{epoch_key, mix, shuffle};
+use crate::plan::{Purpose, epoch_key, mix, shuffle};
 
 /// The order of a stream: a function of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,7 +92,7 @@ impl StreamPlan {
     pub(crate) fn order(&self, epoch: u64, pass: u64) -> Vec<u32> {
         let mut shards: Vec<u32> = (self.rank..self.shards as u32).step_by(self.world as usize).collect();
         if self.shuffle {
-            let key = epoch_key(self.pass_seed(pass), epoch, 7);
+            let key = epoch_key(self.pass_seed(pass), epoch, Purpose::Shards);
             shuffle(&mut shards, key.wrapping_add(u64::from(self.rank)));
         }
         shards
@@ -112,7 +112,7 @@ impl StreamPlan {
     /// Lets the samples of a window change places, which begins at this position.
     pub(crate) fn permute<T>(&self, samples: &mut [T], (epoch, pass): (u64, u64), begins: u64) {
         if self.window > 0 {
-            let key = epoch_key(self.pass_seed(pass), epoch, 8);
+            let key = epoch_key(self.pass_seed(pass), epoch, Purpose::ShuffleWindows);
             shuffle(samples, mix(key.wrapping_add(begins)));
         }
     }
