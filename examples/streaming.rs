@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use mp::data::{
-    Batch, Context, DataLoader, FrozenStrings, IterableDataset, Position, SampleOf, Samples, ShardReader,
+    Batch, Context, FrozenStrings, IterableDataset, SampleOf, Samples, ShardPosition, ShardReader,
     StreamBatches, StreamLoader, StreamState, Strings,
 };
 use mp::{AnyResult, Tensor};
@@ -79,7 +79,7 @@ impl IterableDataset for Tars {
         self.0.len()
     }
 
-    fn open(&mut self, shard: usize, at: Position) -> AnyResult<TarReader> {
+    fn open(&mut self, shard: usize, at: ShardPosition) -> AnyResult<TarReader> {
         let at = at.token.unwrap_or(0);
         let mut file = BufReader::new(File::open(&self.0[shard])?);
         file.seek(SeekFrom::Start(at))?;
@@ -166,7 +166,7 @@ fn main() -> AnyResult<()> {
     }
     let loader = |workers: usize| -> AnyResult<StreamLoader<Tars>> {
         let tars = Tars(FrozenStrings::new(&paths)?);
-        let builder = DataLoader::streaming(tars).batch_size(64).lanes(4).shuffle_window(256).seed(17);
+        let builder = StreamLoader::builder(tars).batch_size(64).lanes(4).shuffle_window(256).seed(17);
         Ok(builder.num_workers(workers).build()?)
     };
 

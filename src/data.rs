@@ -44,8 +44,9 @@ pub use mp_data::WithProgress;
 #[doc(hidden)]
 pub use mp_data::derive;
 pub use mp_data::{
-    Affinity, AnyResult, Batch, Batches, BuildError, Chain, Context, DataLoader, DataLoaderBuilder, Dataset,
-    Difference, FrozenStrings, Info, Item, IterableDataset, LoadError, Loaded, LoaderMetrics, LoaderState,
-    Next, NotReady, OnError, Other, Position, Ragged, SampleOf, Samples, ShardReader, Skipped, StreamBatches,
-    StreamLoader, StreamLoaderBuilder, StreamState, Strings, Verified, Whole, WorkerInfo, plan,
+    Affinity, AnyResult, Batch, BatchInfo, Batches, BuildError, Chain, ChainReader, Context, DataLoader,
+    DataLoaderBuilder, Dataset, Difference, FrozenStrings, Item, IterableDataset, LoadError, Loaded,
+    LoaderMetrics, LoaderState, Next, NotReady, OnError, Other, Ragged, SampleOf, Samples, ShardPosition,
+    ShardReader, Skipped, StreamBatches, StreamLoader, StreamLoaderBuilder, StreamState, Strings, Verified,
+    Whole, WorkerInfo, plan,
 };

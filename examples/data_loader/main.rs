@@ -57,7 +57,7 @@ impl Dataset for ImageFolder {
                 path.parent().and_then(Path::file_name).and_then(|class| class.to_str()?.parse().ok());
             row.class[0] = class.ok_or("its folder has no class as its name")?;
             // Moved by up to two pixels, brighter or darker: how, depends on seed, epoch and the sample's place in it alone.
-            let mut between = |low: i64, high: i64| low + rng.range((high - low + 1) as u64) as i64;
+            let mut between = |low: i64, high: i64| low + rng.below((high - low + 1) as u64) as i64;
             let (right, down, light) =
                 if self.augment { (between(-2, 2), between(-2, 2), between(80, 120)) } else { (0, 0, 100) };
             for (y, line) in row.pixels.chunks_exact_mut(SIDE).enumerate() {

@@ -28,7 +28,7 @@ pub use batch::{Batch, Other, Ragged, Strings, Whole};
 pub use dataset::Dataset;
 pub use dataset::context::Context;
 pub use dataset::frozen_strings::FrozenStrings;
-pub use dataset::info::{Info, Loaded, Skipped, WorkerInfo};
+pub use dataset::info::{BatchInfo, Loaded, Skipped, WorkerInfo};
 pub use dataset::samples::Samples;
 pub use error::{BuildError, LoadError, NotReady};
 pub use indexed::batches::Batches;
@@ -47,7 +47,7 @@ pub use plan::Item;
 pub use settings::OnError;
 pub use settings::affinity::Affinity;
 pub use stream::{
-    Chain, IterableDataset, NoDataset, Position, SampleOf, ShardReader, StreamBatches, StreamLoader,
+    Chain, ChainReader, IterableDataset, SampleOf, ShardPosition, ShardReader, StreamBatches, StreamLoader,
     StreamLoaderBuilder, StreamState,
 };
 pub use trainer::metrics::LoaderMetrics;

@@ -184,7 +184,7 @@ fn going_on_in_the_middle_of_max_tokens_cuts_no_more_windows_than_two() {
             let text = serde_json::to_string(state).unwrap();
             assert!(text.len() < 500, "{text}");
             let (again, asked) = counted(rank, world);
-            let (order, next) = again.go_on(&serde_json::from_str(&text).unwrap()).unwrap();
+            let (order, next) = again.resume(&serde_json::from_str(&text).unwrap()).unwrap();
             assert_eq!((next, order.batch(next).unwrap().as_ref()), (k as u64, Some(batch)));
             // That window, and of those before it as many as have what is left of them.
             let most = if world > 10 { 10 } else { 2 };
@@ -200,12 +200,12 @@ fn going_on_in_the_middle_of_max_tokens_cuts_no_more_windows_than_two() {
             assert_eq!(order.state(k as u64).next(), k as u64);
         }
         let (again, asked) = counted(rank, world);
-        let (order, next) = again.go_on(&end).unwrap();
+        let (order, next) = again.resume(&end).unwrap();
         assert_eq!(order.batch(next).unwrap(), None);
         assert!(asked.load(Ordering::Relaxed) <= 10 * WINDOW);
         // One that was made from the number alone: all windows, and the same batch.
         let k = all.len() as u64 / 2;
-        let (order, next) = again.go_on(&plan.state(1, k)).unwrap();
+        let (order, next) = again.resume(&plan.state(1, k)).unwrap();
         assert_eq!(order.batch(next).unwrap().as_ref(), Some(&all[k as usize].0));
     }
 }
@@ -221,9 +221,9 @@ fn a_state_that_tells_of_a_window_what_can_not_be_is_not_believed() {
         let mut state = state.clone();
         state["window"] = window;
         let state: PlanState = serde_json::from_value(state).unwrap();
-        // As it is, it is refused; here it has a right check word.
-        assert!(matches!(plan.go_on(&state), Err(PlanError::StateChanged)));
-        let (order, next) = plan.go_on(&state.sealed()).unwrap();
+        // As it is, it is refused; here it has a right checksum.
+        assert!(matches!(plan.resume(&state), Err(PlanError::StateChanged)));
+        let (order, next) = plan.resume(&state.sealed()).unwrap();
         order.batch(next).unwrap()
     };
     let window = |number: u64, before: u64| serde_json::json!({ "number": number, "before": before });
@@ -275,7 +275,7 @@ fn a_state_of_another_plan_is_refused() {
     let bucket = |lengths: [u32; 3]| Batching::BucketByLength { lengths: Arc::new(lengths), window: 1 };
     let plan = |b: PlanBuilder| b.build().unwrap();
     let state = plan(seeded(3).batching(bucket([1, 2, 3]))).state(1, 2);
-    let refused = |b: PlanBuilder| matches!(plan(b).position(&state), Err(PlanError::StateDiffers { .. }));
+    let refused = |b: PlanBuilder| matches!(plan(b).next_batch(&state), Err(PlanError::StateDiffers { .. }));
     assert!(!refused(seeded(3).batching(bucket([1, 2, 3]))));
     assert!(refused(seeded(3).batching(bucket([1, 2, 4]))));
     assert!(refused(seeded(3).batching(bucket([1, 2, 3])).uneven(Uneven::Drop)));
@@ -370,7 +370,7 @@ fn a_setting_that_does_nothing_beside_another_is_refused_and_both_are_named() {
         ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "shuffle_by", |b| b.shuffle_by(Shuffle::Feistel)),
         ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "drop_last", |b| b.drop_last(true)),
         ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "batch_size", |b| b.batch_size(1)),
-        ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "global_batch", |b| b.global_batch(2)),
+        ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "global_batch_size", |b| b.global_batch_size(2)),
         ("batch_sampler", |b| b.batch_sampler(Pairs(0, 1)), "index_sampler", own),
         (
             "batch_sampler",
@@ -388,7 +388,7 @@ fn a_setting_that_does_nothing_beside_another_is_refused_and_both_are_named() {
         ("batching", |b| b.batching(Batching::Custom(Arc::new(Unknown))), "drop_last", |b| b.drop_last(true)),
         ("batching", |b| b.batching(Batching::Custom(Arc::new(Unknown))), "shuffle", |b| b.shuffle(true)),
         ("batching", tokens, "batch_size", |b| b.batch_size(8)),
-        ("batching", tokens, "global_batch", |b| b.global_batch(8)),
+        ("batching", tokens, "global_batch_size", |b| b.global_batch_size(8)),
         ("batching", tokens, "drop_last", |b| b.drop_last(true)),
         ("sampler", |b| b.sampler(Sampler::Random), "shuffle", |b| b.shuffle(false)),
         ("sampler", |b| b.sampler(Sampler::Sequential), "shuffle", |b| b.shuffle(true)),
@@ -401,7 +401,7 @@ fn a_setting_that_does_nothing_beside_another_is_refused_and_both_are_named() {
         ),
         ("index_sampler", own, "shuffle", |b| b.shuffle(true)),
         ("index_sampler", own, "sampler", |b| b.sampler(Sampler::Random)),
-        ("global_batch", |b| b.global_batch(8), "batch_size", |b| b.batch_size(5)),
+        ("global_batch_size", |b| b.global_batch_size(8), "batch_size", |b| b.batch_size(5)),
         ("shuffle_by", |b| b.shuffle_by(Shuffle::Feistel), "shuffle", |b| b.shuffle(false)),
     ];
     for (one, sets_one, other, sets_other) in refused {
@@ -467,13 +467,13 @@ proptest! {
     #[test]
     fn another_world_goes_on_with_the_same_order(len in 0u64..300, seed: u64) {
         let plan = |rank, world| {
-            Plan::builder(len).global_batch(12).distributed(rank, world).shuffle(true).seed(seed).build().unwrap()
+            Plan::builder(len).global_batch_size(12).distributed(rank, world).shuffle(true).seed(seed).build().unwrap()
         };
         let text = serde_json::to_string(&plan(0, 2).state(5, 3)).unwrap();
         prop_assert!(text.len() < 500);
         let state: PlanState = serde_json::from_str(&text).unwrap();
         let of = |world: u32| -> Vec<usize> {
-            let (epoch, k) = plan(0, world).position(&state).unwrap();
+            let (epoch, k) = plan(0, world).next_batch(&state).unwrap();
             (0..world)
                 .filter_map(|rank| plan(rank, world).epoch(epoch).batch(k).unwrap())
                 .flat_map(|b| b.items[..b.valid].iter().map(|i| i.index).collect::<Vec<_>>())

@@ -176,7 +176,7 @@ fn fault(fault: Fault) -> LoadError {
 fn test_segfault() {
     let error = fault(Fault::Segfault);
     assert_eq!(
-        (error.signal(), error.attempt),
+        (error.signal(), error.attempts),
         (Some(mp_spawn::Signal::from_number(libc::SIGSEGV)), 2),
         "{error}"
     );
@@ -210,7 +210,7 @@ fn test_no_segfault() {
 fn test_timeout() {
     let error = fault(Fault::Hang);
     assert!(matches!(error.task(), Some(TaskError::TimedOut { .. })), "{error}");
-    assert_eq!(error.attempt, 2);
+    assert_eq!(error.attempts, 2);
     // That of the wait, which is torch's `timeout`, changes nothing: the batch comes later.
     let loader = builder_of(Samples::new(4).with(2, Fault::Stop, 1), 1).build().unwrap();
     let mut batches = loader.epoch(0);
@@ -226,7 +226,7 @@ fn test_error_workers() {
     for (what, said) in [(Fault::Error, "sample 5 is bad"), (Fault::Panic, "sample 5 panics")] {
         let error = fault(what);
         assert!(matches!(error.task(), Some(TaskError::Raised(_))), "{error}");
-        assert!(error.to_string().contains(said) && error.attempt == 1, "{error}");
+        assert!(error.to_string().contains(said) && error.attempts == 1, "{error}");
     }
 }
 

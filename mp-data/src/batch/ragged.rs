@@ -189,7 +189,7 @@ impl Strings {
         self.0.is_empty()
     }
 
-    /// One of them. Each time it is looked at whether it is UTF-8.
+    /// One of them. Each call checks that it is UTF-8.
     ///
     /// # Errors
     /// There is no such row, or its bytes are no UTF-8.

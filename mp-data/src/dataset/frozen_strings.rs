@@ -74,7 +74,7 @@ impl FrozenStrings {
         self.bytes.nbytes() + self.ends.nbytes()
     }
 
-    /// One of them; `None` if there is no such string. Each time it is looked at whether it is UTF-8, since another process may have sent it.
+    /// One of them; `None` if there is no such string. Each call checks that it is UTF-8, since another process may have sent it.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&str> {
         let ends = self.ends.as_slice().ok()?;

@@ -10,12 +10,12 @@ use crate::Item;
 #[must_use]
 pub struct Loaded<B> {
     /// What is known of it.
-    pub info: Info,
+    pub info: BatchInfo,
     batch: B,
 }
 
 impl<B> Loaded<B> {
-    pub(crate) fn new(info: Info, batch: B) -> Self {
+    pub(crate) fn new(info: BatchInfo, batch: B) -> Self {
         Loaded { info, batch }
     }
 
@@ -25,7 +25,7 @@ impl<B> Loaded<B> {
     }
 
     /// Both.
-    pub fn into_parts(self) -> (B, Info) {
+    pub fn into_parts(self) -> (B, BatchInfo) {
         (self.batch, self.info)
     }
 }
@@ -47,7 +47,7 @@ impl<B> DerefMut for Loaded<B> {
 /// What is known of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Info {
+pub struct BatchInfo {
     /// The epoch.
     pub epoch: u64,
     /// Its number in the epoch, from 0.
@@ -68,7 +68,7 @@ pub struct Info {
     pub took: Duration,
 }
 
-impl Info {
+impl BatchInfo {
     /// The indices of its samples.
     #[must_use]
     pub fn indices(&self) -> Vec<usize> {

@@ -142,12 +142,12 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch>;
 
     /// Called once in each worker before its first batch, also in one that takes the place of another: opens files, makes decoders, in
-    /// fields with `#[serde(skip)]`. The [time-out](crate::DataLoaderBuilder::timeout) of batches does not apply to it.
+    /// fields with `#[serde(skip)]`.
     ///
     /// A generator of random numbers that is made here from [`WorkerInfo::seed`] gives the same numbers in each worker, and again in one that
     /// takes the place of another: random numbers come from the `rng` of each row.
     ///
-    /// The loader's `timeout` is of batches, and not of this: while it runs, [`NotReady`](crate::NotReady) and the report of a batch that does
+    /// The [time-out](crate::DataLoaderBuilder::timeout) of batches does not apply to it: while it runs, [`NotReady`](crate::NotReady) and the report of a batch that does
     /// not come say that the worker is starting.
     ///
     /// # Errors

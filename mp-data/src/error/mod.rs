@@ -66,7 +66,7 @@ pub struct LoadError {
     /// The last worker that tried; `None` in a loader without workers.
     pub worker: Option<usize>,
     /// How often the batch was begun.
-    pub attempt: usize,
+    pub attempts: usize,
     /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch` returned. A panic's file and line are in the
     /// error of a loader with workers; without, only what the program's panic hook prints has them.
     pub source: Box<dyn Error + Send + Sync>,
@@ -78,9 +78,7 @@ impl LoadError {
     pub fn task(&self) -> Option<&TaskError> {
         self.source.downcast_ref()
     }
-}
 
-impl LoadError {
     /// The signal that ended its last worker, if one did.
     #[must_use]
     pub fn signal(&self) -> Option<Signal> {

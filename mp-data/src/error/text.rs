@@ -9,6 +9,10 @@ use mp_spawn::{ExitReport, ProcessName, SpawnError};
 use crate::LoadError;
 use crate::error::failure::SOURCES;
 
+/// What a copy of the process (`fork`) gets of a loader that it was copied with.
+pub(crate) const FORKED: &str =
+    "the loader belongs to the process from which this one was forked: build one in this process";
+
 /// A batch of which each sample was left out, and why each was.
 #[derive(Debug)]
 pub(crate) struct NoneLeft(pub(crate) Vec<String>);
@@ -102,12 +106,12 @@ fn of_broken(broken: &Broken, full: bool) -> String {
     if *starts == 0 {
         return format!("the loader has no workers left: {last}");
     }
-    format!("the loader has no workers left: {starts} starts have failed, the last so: {last}")
+    format!("the loader has no workers left: {starts} starts failed; the last error: {last}")
 }
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LoadError { epoch, batch, item, shard, what, worker, attempt, source } = self;
+        let LoadError { epoch, batch, item, shard, what, worker, attempts, source } = self;
         f.write_str(&place(*epoch, *batch))?;
         if source.is::<NoneLeft>() {
             // Each of its samples is named there.
@@ -122,8 +126,8 @@ impl fmt::Display for LoadError {
         if let Some(what) = what {
             write!(f, " ({what})")?;
         }
-        if *attempt > 1 {
-            write!(f, ", attempt {attempt}")?;
+        if *attempts > 1 {
+            write!(f, ", attempt {attempts}")?;
         }
         let full = f.alternate();
         let (pid, text) = match self.task() {

@@ -87,6 +87,8 @@ impl<D: Dataset> Batches<D> {
     of_batches!();
 }
 
+impl<D: Dataset> std::iter::FusedIterator for Batches<D> {}
+
 impl<D: Dataset> Iterator for Batches<D> {
     type Item = Result<Loaded<D::Batch>, LoadError>;
 
@@ -95,11 +97,11 @@ impl<D: Dataset> Iterator for Batches<D> {
     }
 
     /// Exact where the number of batches is known beforehand ([`batches_in_epoch`](crate::DataLoader::batches_in_epoch), without samplers
-    /// of your own) and none may be left out ([`OnError::Stop`]): with fewer it ends only when no worker can live. Else at least 0, and
+    /// of your own) and none may be left out ([`OnError::Report`]): with fewer it ends only when no worker can live. Else at least 0, and
     /// at most as many as there are, where that is known.
     fn size_hint(&self) -> (usize, Option<usize>) {
         let Some(left) = self.left() else { return self.0.size_hint() };
-        let all_come = self.0.inner().settings.on_error == OnError::Stop;
+        let all_come = self.0.inner().settings.on_error == OnError::Report;
         (if all_come || mp_core::mutant!("loader.hint.none-left-out") { left } else { 0 }, Some(left))
     }
 }

@@ -76,8 +76,8 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     }
 
     /// Samples of a batch over all ranks, in place of `batch_size · world`: what stays the same when the number of ranks changes.
-    pub fn global_batch(self, samples: u64) -> Self {
-        self.plan(move |plan| plan.global_batch(samples))
+    pub fn global_batch_size(self, samples: u64) -> Self {
+        self.plan(move |plan| plan.global_batch_size(samples))
     }
 
     /// Whether a short last batch is left out.
@@ -150,7 +150,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     /// names both. The epochs are known to be uneven, and that is to be an [error](Uneven::Error). The dataset can't be encoded, or a
     /// process can't be started.
     pub fn build(self) -> Result<DataLoader<D>, BuildError> {
-        self.settings.is_named()?;
+        self.settings.check_name()?;
         DataLoader::start(Arc::new(self.dataset), self.plan, self.settings)
     }
 }

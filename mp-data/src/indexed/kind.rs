@@ -11,7 +11,7 @@ use crate::indexed::given::Given;
 use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowPlace};
 use crate::trainer::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
 use crate::worker::{Made, Orders, Task, Worker};
-use crate::{AnyResult, Dataset, Info, Item};
+use crate::{AnyResult, BatchInfo, Dataset, Item};
 
 /// How many batches may be given before an earlier one, if they need not come in order: what a state names.
 const AHEAD: u64 = 1024;
@@ -159,7 +159,7 @@ impl<D: Dataset> Kind for Indexed<D> {
         true
     }
 
-    fn fill_in(part: &mut Part, info: &mut Info) {
+    fn fill_in(part: &mut Part, info: &mut BatchInfo) {
         info.items = std::mem::take(&mut part.items);
         info.valid = part.valid;
     }
@@ -214,7 +214,7 @@ impl<D: Dataset> Kind for Indexed<D> {
         first.epoch == cursor.next.0 && cursor.next.1.saturating_sub(first.number) >= AHEAD
     }
 
-    fn take_back(part: &mut Part, info: &mut Info) -> bool {
+    fn take_back(part: &mut Part, info: &mut BatchInfo) -> bool {
         part.items = std::mem::take(&mut info.items);
         true
     }

@@ -20,7 +20,7 @@ use crate::{BuildError, Dataset};
 /// Example: at [`Dataset`].
 ///
 /// The workers are the loader's, and live from epoch to epoch; they end when it and its [`Batches`] are dropped, or this process ends,
-/// however. They ignore Ctrl-C: what it does to this process decides.
+/// however.
 ///
 /// | what happens | then |
 /// |---|---|
@@ -57,7 +57,7 @@ impl<D: Dataset> DataLoader<D> {
     }
 
     /// The batches of several epochs, one after the other: workers begin with the next epoch while the trainer has the last batches of
-    /// the one before. [`Info::epoch`](crate::Info::epoch) says where one ends.
+    /// the one before. [`BatchInfo::epoch`](crate::BatchInfo::epoch) says where one ends.
     pub fn epochs(&self, epochs: Range<u64>) -> Batches<D> {
         let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
         self.from(self.start_of(epochs.start), last)
@@ -101,7 +101,7 @@ impl<D: Dataset> DataLoader<D> {
     /// ```
     ///
     /// # Errors
-    /// The state is of another plan: the error names what differs. Or it was changed since it was made: it has a check word. Or it is of another rank, and batches were given out of order: only
+    /// The state is of another plan: the error names what differs. Or it was changed since it was made: it has a checksum. Or it is of another rank, and batches were given out of order: only
     /// the rank that was given them knows which.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &LoaderState) -> Result<Batches<D>, PlanError> {
@@ -122,10 +122,10 @@ impl<D: Dataset> DataLoader<D> {
         let Inner { plan, settings, .. } = &*self.inner;
         if settings.may_have_changed {
             // The numbers behind the next one are of other samples.
-            state.is_whole()?;
-            return Ok(self.from(Cursor::new(plan, plan.position_in_changed(&state.plan)?, &[]), last));
+            state.check_whole()?;
+            return Ok(self.from(Cursor::new(plan, plan.next_batch_in_changed(&state.plan)?, &[]), last));
         }
-        let (order, next) = plan.go_on(&state.plan)?;
+        let (order, next) = plan.resume(&state.plan)?;
         if !state.beyond.is_empty() && !mp_core::mutant!("loader.state.beyond-of-any-rank") {
             let (world, rank) = (state.plan.world(), state.rank);
             same(
@@ -139,7 +139,7 @@ impl<D: Dataset> DataLoader<D> {
                 &plan.rank(),
             )?;
         }
-        state.is_whole()?;
+        state.check_whole()?;
         Ok(self.from(Cursor::of(order, next, &state.beyond), last))
     }
 

@@ -84,6 +84,8 @@ impl<D: Dataset> WithProgress<D> {
     }
 }
 
+impl<D: Dataset> std::iter::FusedIterator for WithProgress<D> {}
+
 impl<D: Dataset> Iterator for WithProgress<D> {
     type Item = Result<Loaded<D::Batch>, LoadError>;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{PlanError, PlanState, check_word};
+use crate::plan::{PlanError, PlanState, checksum};
 
 /// Which batches a trainer was given: see [`Batches::state`](crate::Batches::state). A few hundred bytes in any format of serde.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ impl LoaderState {
         LoaderState { format: FORMAT, plan, rank, beyond, check: 0 }.sealed()
     }
 
-    /// With the check words that fit what it has.
+    /// With the checksums of what it has.
     #[doc(hidden)]
     #[must_use]
     pub fn sealed(mut self) -> Self {
@@ -39,11 +39,11 @@ impl LoaderState {
     fn content(&self) -> u64 {
         let LoaderState { format, plan, rank, beyond, check: _ } = self;
         let numbers = [u64::from(*format), plan.check(), u64::from(*rank)];
-        check_word(numbers.into_iter().chain(beyond.iter().copied()))
+        checksum(numbers.into_iter().chain(beyond.iter().copied()))
     }
 
     /// Whether it is as it was made.
-    pub(crate) fn is_whole(&self) -> Result<(), PlanError> {
+    pub(crate) fn check_whole(&self) -> Result<(), PlanError> {
         if self.check == self.content() || mp_core::mutant!("loader.state.check-ignored") {
             return Ok(());
         }

@@ -7,6 +7,7 @@ use mp_core::user_code::caught;
 use mp_spawn::Raise;
 
 use crate::error::failure::{Failure, Source, raised};
+use crate::error::text::FORKED;
 use crate::indexed::kind::Indexed;
 use crate::trainer::inner::{Inner, Workers};
 use crate::worker::here::make_here;
@@ -91,10 +92,7 @@ impl<D: Dataset> DataLoader<D> {
     pub fn verify(&self, batches: u64) -> Result<Verified, Box<LoadError>> {
         let inner = &*self.inner;
         if inner.is_copy() {
-            return Err(not_made(
-                0,
-                "the loader belongs to the process from which this one was forked".into(),
-            ));
+            return Err(not_made(0, FORKED.into()));
         }
         let order = inner.plan.epoch(0);
         let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };
@@ -104,8 +102,8 @@ impl<D: Dataset> DataLoader<D> {
                 let place = failure.place.filter(|_| exact).and_then(|place| (place as usize).checked_sub(1));
                 let item = place.and_then(|place| items.get(place)).copied();
                 let what = item.and_then(|item| caught(|| inner.dataset.describe(item.index)).flatten());
-                let (worker, attempt) = (failure.worker, failure.attempts);
-                Box::new(LoadError { item, what, worker, attempt, ..*not_made(number, failure.source) })
+                let (worker, attempts) = (failure.worker, failure.attempts);
+                Box::new(LoadError { item, what, worker, attempts, ..*not_made(number, failure.source) })
             };
             let planned = Raise::catch(|| order.batch(number)).map_err(|panic| raised(*panic));
             let planned = planned.and_then(|planned| planned.map_err(|why| Box::new(why) as Source));
@@ -132,7 +130,7 @@ impl<D: Dataset> DataLoader<D> {
 
 pub(crate) fn not_made(batch: u64, source: Source) -> Box<LoadError> {
     let (item, shard, what, worker) = (None, None, None, None);
-    Box::new(LoadError { epoch: 0, batch, item, shard, what, worker, attempt: 1, source })
+    Box::new(LoadError { epoch: 0, batch, item, shard, what, worker, attempts: 1, source })
 }
 
 fn twice<D: Dataset>(inner: &Inner<Indexed<D>>, items: &[Item]) -> Result<[Made<D::Batch>; 2], Box<Failure>> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::error::no_such_rank;
 use super::{
     BatchSampler, Batching, IndexSampler, Inner, Plan, PlanError, Sampler, Shuffle, Uneven,
     permutation::Alias, state,
@@ -58,7 +59,7 @@ impl PlanBuilder {
     }
 
     /// Samples of a batch over all ranks, in place of `batch_size · world`: what stays the same when `world` changes.
-    pub fn global_batch(mut self, samples: u64) -> Self {
+    pub fn global_batch_size(mut self, samples: u64) -> Self {
         self.global = Some(samples);
         self
     }
@@ -140,31 +141,35 @@ impl PlanBuilder {
     /// is known that each epoch has draws that can't be divided.
     pub fn build(self) -> Result<Plan, PlanError> {
         if self.world == 0 || self.rank >= self.world {
-            return Err(setting(
-                "distributed",
-                format!("rank {} of {} ranks is none", self.rank, self.world),
-            ));
+            return Err(setting("distributed", no_such_rank(self.rank, self.world)));
         }
         if !mp_core::mutant!("plan.build.conflicts-accepted") {
-            self.has_no_conflict()?;
+            self.check_conflicts()?;
         }
         let world = u64::from(self.world);
         let size = self.batch_size.unwrap_or(1);
+        let too_many = |size| {
+            let reason = format!("{size} samples on each of {world} ranks: 1 to 2⁴⁰ in all are possible");
+            setting("batch_size", reason)
+        };
         let global = match self.global {
             Some(global) => global,
-            None => size.checked_mul(world).ok_or_else(|| setting("batch_size", "too large"))?,
+            None => size.checked_mul(world).ok_or_else(|| too_many(size))?,
         };
         if global == 0 || global % world != 0 || global >> 40 != 0 {
-            let (name, reason) = match self.global {
-                Some(_) => {
-                    ("global_batch", format!("{global} samples are not 1 to 2⁴⁰ in {world} equal parts"))
-                }
-                None => ("batch_size", format!("{size} samples on each of {world} ranks are not 1 to 2⁴⁰")),
-            };
-            return Err(setting(name, reason));
+            return Err(match self.global {
+                Some(_) => setting(
+                    "global_batch_size",
+                    format!(
+                        "{global} samples: a multiple of the number of ranks ({world}) from 1 to 2⁴⁰ is possible"
+                    ),
+                ),
+                None => too_many(size),
+            });
         }
         if self.len >> 48 != 0 || usize::try_from(self.len).is_err() {
-            return Err(setting("len", "too many samples"));
+            let reason = format!("it has {} samples; at most 2⁴⁸ − 1 are possible", self.len);
+            return Err(setting("dataset", reason));
         }
         let sampler = self.own_sampler.map(Sampler::Custom).or(self.sampler).unwrap_or_default();
         let batching = self.own_batching.map(Batching::Custom).or(self.batching);
@@ -193,7 +198,10 @@ impl PlanBuilder {
                     return Err(setting("sampler", reason));
                 }
                 if let Some(i) = weights.iter().position(|w| !w.is_finite() || *w < 0.0) {
-                    return Err(setting("sampler", format!("weight {i} is {}", weights[i])));
+                    return Err(setting(
+                        "sampler",
+                        format!("weight {i} is {}: weights are finite, and 0 or more", weights[i]),
+                    ));
                 }
                 let positive = weights.iter().filter(|w| **w > 0.0).count() as u64;
                 if positive == 0 {
@@ -250,7 +258,7 @@ impl PlanBuilder {
         inner.template = state::template(&inner);
         let plan = Plan { inner: Arc::new(inner) };
         if plan.inner.uneven == Uneven::Error {
-            plan.epoch(0).is_divided()?;
+            plan.epoch(0).check_divided()?;
         }
         Ok(plan)
     }

@@ -7,10 +7,10 @@ use super::{Batching, PlanBuilder, PlanError, Sampler};
 
 impl PlanBuilder {
     /// An error that names both, if a setting has no meaning beside another.
-    pub(super) fn has_no_conflict(&self) -> Result<(), PlanError> {
+    pub(super) fn check_conflicts(&self) -> Result<(), PlanError> {
         let is_set = [
             ("batch_size", self.batch_size.is_some()),
-            ("global_batch", self.global.is_some()),
+            ("global_batch_size", self.global.is_some()),
             ("drop_last", self.drop_last),
             ("shuffle", self.shuffle == Some(true)),
             ("shuffle_by", self.by.is_some()),
@@ -28,7 +28,7 @@ impl PlanBuilder {
             other.map_or(Ok(()), |other| Err(refused(other)))
         };
         if self.global.is_some() {
-            excludes("global_batch", &["batch_size"], "says already how large batches are")?;
+            excludes("global_batch_size", &["batch_size"], "says already how large batches are")?;
         }
         if self.own_batching.is_some() {
             excludes("batch_sampler", &["batching"], "says already how draws become batches")?;
@@ -39,7 +39,7 @@ impl PlanBuilder {
             _ => self.own_batching.as_ref(),
         };
         if let Some(sampler) = own {
-            let sizes = ["batch_size", "global_batch", "drop_last"];
+            let sizes = ["batch_size", "global_batch_size", "drop_last"];
             excludes(batching, &sizes, "makes batches itself, of any size")?;
             let order = ["shuffle", "shuffle_by", "sampler", "index_sampler"];
             excludes(batching, &order, "makes batches itself, in any order")?;
@@ -52,7 +52,7 @@ impl PlanBuilder {
             }
         }
         if let Some(Batching::MaxTokens { .. }) = self.batching {
-            let sizes = ["batch_size", "global_batch", "drop_last"];
+            let sizes = ["batch_size", "global_batch_size", "drop_last"];
             excludes("batching", &sizes, "makes batches of as many samples as `MaxTokens` says")?;
         }
         if self.own_sampler.is_some() {

@@ -15,7 +15,7 @@ pub struct PlannedBatch {
     pub number: u64,
     /// Its samples.
     pub items: Vec<Item>,
-    /// How many of them, from the front, are not there only to make ranks equal.
+    /// How many of them count, from the first on: the others are padding, so that each rank has equally many.
     pub valid: usize,
 }
 
@@ -60,7 +60,7 @@ impl EpochOrder {
 
     /// Where a consumer is that takes batch `next` next: as [`Plan::state`](super::Plan::state), and with
     /// [`MaxTokens`](Batching::MaxTokens), if batches up to there were asked for, with the window in which that batch is, so that
-    /// [going on](super::Plan::go_on) there costs no look at those before.
+    /// [going on](super::Plan::resume) there costs no look at those before.
     pub fn state(&self, next: u64) -> PlanState {
         self.inner.plan.state(self.inner.epoch, next).in_window(self.window(next))
     }
@@ -102,7 +102,7 @@ impl EpochOrder {
     }
 
     /// With `Uneven::Error`: an error if it is known that this epoch, and each other, can't be divided.
-    pub(super) fn is_divided(&self) -> Result<(), PlanError> {
+    pub(super) fn check_divided(&self) -> Result<(), PlanError> {
         let order = &*self.inner;
         let plan = &*order.plan;
         let (world, draws) = (u64::from(plan.world), order.told.unwrap_or_default());

@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+/// What is wrong with a rank that is not among the ranks.
+pub(crate) fn no_such_rank(rank: u32, world: u32) -> String {
+    format!("rank {rank} with {world} ranks: a rank is below their number")
+}
+
 /// Why a plan can't be made, an order can't go on, or a state isn't of this plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -18,7 +23,10 @@ pub enum PlanError {
     /// A state is of another plan.
     #[allow(missing_docs)]
     StateDiffers { what: &'static str, state: String, plan: String },
-    /// A state is not as it was made: its check word does not fit what else is in it.
+    /// A state names a place that no loader can have reached.
+    #[allow(missing_docs)]
+    StateImpossible { what: &'static str },
+    /// A state is not as it was made: its checksum does not match what else is in it.
     StateChanged,
     /// This process is a copy (`fork`) of the one that has made the order, in which another thread was at it just then.
     Forked,
@@ -34,14 +42,17 @@ impl fmt::Display for PlanError {
             ),
             Self::Uneven { epoch, batch, left, world } => write!(
                 f,
-                "batch {batch} of epoch {epoch}: {left} left can't be divided evenly among {world} ranks; choose Uneven::Pad or Uneven::Drop"
+                "batch {batch} of epoch {epoch}: the last {left} can't be divided evenly among {world} ranks; choose Uneven::Pad or Uneven::Drop"
             ),
             Self::StateChanged => f.write_str(
-                "the state is not as it was made: its check word does not fit what else is in it, so it was changed, or is incomplete",
+                "the state was changed, or is incomplete: its checksum does not match what else is in it",
             ),
             Self::Forked => f.write_str(
-                "the order belongs to the process from which this one was forked, of which another thread was at it; make it anew from the plan",
+                "this process was forked while another thread used this order: make a new one with `Plan::epoch`",
             ),
+            Self::StateImpossible { what } => {
+                write!(f, "the state names a place that no loader can have reached ({what}): no loader made it")
+            }
             Self::StateDiffers { what, state, plan } => {
                 write!(f, "the state is of another plan: {what} is {state} in the state, {plan} in the plan")
             }

@@ -4,7 +4,8 @@ use mp_core::mutex::MutexGuard;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, permutation::shuffle, philox::Purpose, philox::epoch_key,
+    Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, permutation::shuffle, philox::Purpose,
+    philox::epoch_key,
 };
 use crate::own_lock::OwnLock;
 

@@ -8,7 +8,7 @@
 //! let last = order.batch(2)?.unwrap();
 //! assert_eq!(last.items.len(), 2);
 //! // Another process, after a restart, goes on with batch 1.
-//! let (epoch, next) = plan.position(&plan.state(0, 1))?;
+//! let (epoch, next) = plan.next_batch(&plan.state(0, 1))?;
 //! assert_eq!(plan.epoch(epoch).batch(next)?, order.batch(1)?);
 //! # Ok::<(), mp_data::plan::PlanError>(())
 //! ```
@@ -30,11 +30,12 @@ use serde::{Deserialize, Serialize};
 pub use builder::PlanBuilder;
 pub use epoch::{EpochOrder, PlannedBatch};
 pub use error::PlanError;
+pub(crate) use error::no_such_rank;
 pub(crate) use length_windows::WindowPlace;
 pub use philox::SampleRng;
 pub use sampler::{BatchSampler, Batching, IndexSampler, Sampler, Shuffle, Uneven};
 pub use state::PlanState;
-pub(crate) use state::{check_word, same};
+pub(crate) use state::{checksum, same};
 
 pub(crate) use permutation::shuffle;
 pub(crate) use philox::{Purpose, epoch_key, mix};
@@ -44,7 +45,7 @@ pub(crate) use philox::{Purpose, epoch_key, mix};
 pub struct Item {
     /// Which sample of the dataset.
     pub index: usize,
-    /// The how-manyth draw of the epoch it is, over all ranks. What is random about a sample depends on this, on the seed, and on the
+    /// The number of this draw in the epoch, from 0, over all ranks, over all ranks. What is random about a sample depends on this, on the seed, and on the
     /// epoch.
     pub position: u64,
 }

@@ -16,7 +16,7 @@ pub(crate) fn fisher_yates(n: u32, seed: u64, epoch: u64) -> Vec<u32> {
 pub(crate) fn shuffle<T>(list: &mut [T], key: u64) {
     let mut rng = SampleRng::keyed(key);
     for i in (1..list.len()).rev() {
-        list.swap(i, rng.range(i as u64 + 1) as usize);
+        list.swap(i, rng.below(i as u64 + 1) as usize);
     }
 }
 

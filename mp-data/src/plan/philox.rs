@@ -60,7 +60,7 @@ pub(crate) fn pair(key: u64, at: u64) -> (u64, u64) {
 /// # use mp_data::plan::SampleRng;
 /// let (mut one, mut same) = (SampleRng::new(17, 0, 5), SampleRng::new(17, 0, 5));
 /// assert_eq!(one.next_u64(), same.next_u64());
-/// assert!(one.range(10) < 10);
+/// assert!(one.below(10) < 10);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleRng {
@@ -117,7 +117,7 @@ impl SampleRng {
     }
 
     /// A number below `end`, each equally often; 0 if `end` is 0.
-    pub fn range(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         if end == 0 {
             return 0;
         }

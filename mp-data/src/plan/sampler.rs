@@ -1,4 +1,4 @@
-//! Which index is drawn at which position.
+//! Which index is drawn at which position. What samplers of the user answer is checked in `epoch.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,6 +54,7 @@ pub enum Shuffle {
 }
 
 /// What the ranks do with what can't be divided evenly among them.
+// Saved in states, by name and by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Uneven {
     /// Repeat draws from the epoch's beginning; `PlannedBatch::valid` says how many are not repeated.

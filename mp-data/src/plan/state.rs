@@ -32,7 +32,7 @@ pub struct PlanState {
 }
 
 impl PlanState {
-    /// With the check word that fits what it has.
+    /// With the checksum of what it has.
     #[doc(hidden)]
     #[must_use]
     pub fn sealed(self) -> Self {
@@ -60,18 +60,18 @@ impl PlanState {
         let hashes = [*weights, *lengths, *subset, place.map(|place| place[0]), place.map(|place| place[1])];
         let hashes =
             hashes.into_iter().flat_map(|hash| [u64::from(hash.is_some()), hash.unwrap_or_default()]);
-        check_word(texts.chain(numbers).chain(hashes))
+        checksum(texts.chain(numbers).chain(hashes))
     }
 
     /// Whether it is as it was made.
-    fn is_whole(&self) -> Result<(), PlanError> {
+    fn check_whole(&self) -> Result<(), PlanError> {
         if self.check == self.content() || mp_core::mutant!("plan.state.check-ignored") {
             return Ok(());
         }
         Err(PlanError::StateChanged)
     }
 
-    /// Its check word.
+    /// Its checksum.
     pub(crate) fn check(&self) -> u64 {
         self.check
     }
@@ -97,12 +97,8 @@ impl PlanState {
     }
 }
 
-/// A number that tells that these words are not as they were, unless they were made to seem so.
-pub(crate) fn check_word(words: impl Iterator<Item = u64>) -> u64 {
-    hash(words)
-}
-
-fn hash(words: impl Iterator<Item = u64>) -> u64 {
+/// Tells accidental changes of these words, and no deliberate ones.
+pub(crate) fn checksum(words: impl Iterator<Item = u64>) -> u64 {
     let (sum, count) =
         words.fold((0, 0u64), |(sum, count), word| (mix(mix(word).wrapping_add(sum)), count + 1));
     mix(sum ^ count)
@@ -132,17 +128,17 @@ pub(super) fn template(plan: &super::Inner) -> PlanState {
         drop_last: plan.drop_last,
         uneven: plan.uneven,
         weights: match &plan.sampler {
-            Sampler::Weighted { weights, .. } => Some(hash(weights.iter().map(|w| w.to_bits()))),
+            Sampler::Weighted { weights, .. } => Some(checksum(weights.iter().map(|w| w.to_bits()))),
             _ => None,
         },
         lengths: match &plan.batching {
             Some(Batching::BucketByLength { lengths, .. } | Batching::MaxTokens { lengths, .. }) => {
-                Some(hash(lengths.iter().map(|&l| u64::from(l))))
+                Some(checksum(lengths.iter().map(|&l| u64::from(l))))
             }
             _ => None,
         },
         subset: match &plan.sampler {
-            Sampler::Subset(indices) => Some(hash(indices.iter().copied())),
+            Sampler::Subset(indices) => Some(checksum(indices.iter().copied())),
             _ => None,
         },
         window: None,
@@ -184,15 +180,15 @@ impl Plan {
     /// let order = plan.epoch(2);
     /// let batch = order.batch(900)?;
     /// let state = order.state(900);
-    /// let (order, next) = plan.go_on(&state)?; // in another process
+    /// let (order, next) = plan.resume(&state)?; // in another process
     /// assert_eq!((next, order.batch(next)?), (900, batch));
     /// # Ok::<(), mp_data::plan::PlanError>(())
     /// ```
     ///
     /// # Errors
-    /// As of [`position`](Self::position).
-    pub fn go_on(&self, state: &PlanState) -> Result<(EpochOrder, u64), PlanError> {
-        let (epoch, next) = self.position(state)?;
+    /// As of [`next_batch`](Self::next_batch).
+    pub fn resume(&self, state: &PlanState) -> Result<(EpochOrder, u64), PlanError> {
+        let (epoch, next) = self.next_batch(state)?;
         let order = self.epoch(epoch);
         order.begins(state.window);
         Ok((order, next))
@@ -203,7 +199,7 @@ impl Plan {
     /// # Errors
     /// `StateDiffers` names the first thing in which the state's plan isn't this one; `StateChanged` says that it was changed. Another `world` and batch size may go on if the
     /// global batch is the same and batches are not made in windows or by the user.
-    pub fn position(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
+    pub fn next_batch(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         let plan = &self.inner.template;
         same("format", &state.format, &plan.format)?;
         same("order", &state.order, &plan.order)?;
@@ -211,7 +207,7 @@ impl Plan {
         same("rng", &state.rng, &plan.rng)?;
         same("seed", &state.seed, &plan.seed)?;
         same("len", &state.len, &plan.len)?;
-        self.sizes_are_the_same(state)?;
+        self.check_sizes(state)?;
         same("drop_last", &state.drop_last, &plan.drop_last)?;
         if !mp_core::mutant!("plan.state.uneven-ignored") {
             same("uneven", &state.uneven, &plan.uneven)?;
@@ -221,27 +217,27 @@ impl Plan {
             same("hash of the lengths", &state.lengths, &plan.lengths)?;
         }
         same("hash of the subset", &state.subset, &plan.subset)?;
-        state.is_whole()?;
+        state.check_whole()?;
         Ok((state.epoch, state.next))
     }
 
-    /// As [`position`](Self::position), but the dataset may have changed since, and with it weights, lengths, subset and sampler: the
+    /// As [`next_batch`](Self::next_batch), but the dataset may have changed since, and with it weights, lengths, subset and sampler: the
     /// batches from the next one on are those of the new order. What was given before may come again in it, or never.
     ///
     /// # Errors
     /// `StateDiffers`: the state's global batch is another one, or, where that has to be the same, the number of ranks. `StateChanged`: it is
     /// not as it was made.
-    pub fn position_in_changed(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
+    pub fn next_batch_in_changed(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         same("format", &state.format, &self.inner.template.format)?;
-        self.sizes_are_the_same(state)?;
-        state.is_whole()?;
+        self.check_sizes(state)?;
+        state.check_whole()?;
         Ok((state.epoch, state.next))
     }
 
-    fn sizes_are_the_same(&self, state: &PlanState) -> Result<(), PlanError> {
+    fn check_sizes(&self, state: &PlanState) -> Result<(), PlanError> {
         let plan = &self.inner.template;
         let global = match self.inner.global_is_set {
-            true => "global_batch",
+            true => "global_batch_size",
             false => "the global batch (`batch_size` times the number of ranks)",
         };
         match &self.inner.batching {

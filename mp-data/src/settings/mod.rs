@@ -16,11 +16,11 @@ use crate::{Affinity, BuildError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
-    /// The trainer gets the error in its place, and may go on with the next.
+    /// The iterator gives the error in the place of the batch, and goes on with the next one: `?` in the loop ends the training.
     #[default]
-    Stop,
-    /// It is made without the sample at which it failed; [`Info::skipped`](crate::Info::skipped) names that. If it isn't known which it
-    /// was, as `Stop`.
+    Report,
+    /// It is made without the sample at which it failed; [`BatchInfo::skipped`](crate::BatchInfo::skipped) names that. If it isn't known which it
+    /// was, as `Report`.
     SkipSample,
     /// It is left out; [`Batches::left_out`](crate::Batches::left_out) has the error.
     SkipBatch,
@@ -66,7 +66,7 @@ impl Settings {
             in_order: true,
             timeout: None,
             retries: 2,
-            on_error: OnError::Stop,
+            on_error: OnError::Report,
             method: None,
             most_tasks: 0,
             may_have_changed: false,
@@ -76,7 +76,7 @@ impl Settings {
     }
 
     /// Whether processes can have the name.
-    pub(crate) fn is_named(&self) -> Result<(), BuildError> {
+    pub(crate) fn check_name(&self) -> Result<(), BuildError> {
         if !self.name.is_empty() && !self.name.chars().any(char::is_control) {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use super::order::StreamPlan;
 use crate::BuildError;
 use crate::settings::{Settings, settings};
 
-/// How a [`StreamLoader`] is made: by [`DataLoader::streaming`](crate::DataLoader::streaming). Without settings: batches of one sample, of
+/// How a [`StreamLoader`] is made: by [`StreamLoader::builder`](crate::StreamLoader::builder). Without settings: batches of one sample, of
 /// up to 16 lanes, made by the caller.
 #[must_use = "options do nothing until `build` is called"]
 pub struct StreamLoaderBuilder<D> {
@@ -50,7 +50,7 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
         self
     }
 
-    /// How many rows of shards are read side by side; 16 without this, or as many as this rank has shards, if these are fewer. Batches
+    /// How many lanes the shards are dealt to, which are read side by side; 16 without this, or as many as this rank has shards, if these are fewer. Batches
     /// come from the lanes in turn. The order depends on it, and it bounds how many workers have work at the same time: so it is
     /// never made from the number of workers, and a state goes on with the lanes with which it began.
     pub fn lanes(mut self, lanes: u64) -> Self {
@@ -79,7 +79,7 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
         self
     }
 
-    /// Which of how many ranks this is: each has the shards whose number leaves the rank when divided by `world`. With unequal shards,
+    /// Which of how many ranks this is: shard i is of rank i mod `world`. With unequal shards,
     /// ranks have unequal numbers of batches: see [`steps`](Self::steps).
     #[doc(alias = "split_dataset_by_node")]
     pub fn distributed(mut self, rank: u32, world: u32) -> Self {
@@ -101,7 +101,7 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
     /// # Errors
     /// A setting can't be met, or contradicts another; there are fewer shards than ranks, the dataset can't be encoded, or a process can't be started.
     pub fn build(mut self) -> Result<StreamLoader<D>, BuildError> {
-        self.settings.is_named()?;
+        self.settings.check_name()?;
         self.plan.window = self.window.unwrap_or_default();
         self.plan.shuffle = self.shuffle.unwrap_or(self.window.is_some());
         if self.plan.window > 0 && !self.plan.shuffle {

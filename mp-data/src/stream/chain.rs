@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::dataset::{IterableDataset, Position, SampleOf, ShardReader};
+use super::dataset::{IterableDataset, SampleOf, ShardPosition, ShardReader};
 use crate::dataset::samples::Samples;
 use crate::{AnyResult, Context, WorkerInfo};
 
@@ -24,27 +24,27 @@ impl<A: IterableDataset, B> Chain<A, B> {
 
 /// The reader of a [`Chain`].
 #[derive(Clone, Debug)]
-pub enum Either<A, B> {
+pub enum ChainReader<A, B> {
     /// Of a shard of the first dataset.
     First(A),
     /// Of a shard of the second.
     Second(B),
 }
 
-impl<A: ShardReader, B: ShardReader<Sample = A::Sample>> ShardReader for Either<A, B> {
+impl<A: ShardReader, B: ShardReader<Sample = A::Sample>> ShardReader for ChainReader<A, B> {
     type Sample = A::Sample;
 
     fn read(&mut self) -> AnyResult<Option<A::Sample>> {
         match self {
-            Either::First(reader) => reader.read(),
-            Either::Second(reader) => reader.read(),
+            ChainReader::First(reader) => reader.read(),
+            ChainReader::Second(reader) => reader.read(),
         }
     }
 
     fn token(&self) -> Option<u64> {
         match self {
-            Either::First(reader) => reader.token(),
-            Either::Second(reader) => reader.token(),
+            ChainReader::First(reader) => reader.token(),
+            ChainReader::Second(reader) => reader.token(),
         }
     }
 }
@@ -56,16 +56,16 @@ where
     B::Reader: ShardReader<Sample = SampleOf<A>>,
 {
     type Batch = A::Batch;
-    type Reader = Either<A::Reader, B::Reader>;
+    type Reader = ChainReader<A::Reader, B::Reader>;
 
     fn shards(&self) -> usize {
         self.between + self.second.shards()
     }
 
-    fn open(&mut self, shard: usize, at: Position) -> AnyResult<Self::Reader> {
+    fn open(&mut self, shard: usize, at: ShardPosition) -> AnyResult<Self::Reader> {
         match shard.checked_sub(self.between) {
-            None => self.first.open(shard, at).map(Either::First),
-            Some(shard) => self.second.open(shard, at).map(Either::Second),
+            None => self.first.open(shard, at).map(ChainReader::First),
+            Some(shard) => self.second.open(shard, at).map(ChainReader::Second),
         }
     }
 

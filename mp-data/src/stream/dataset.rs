@@ -15,7 +15,7 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// Samples that are read one after the other, from shards: files, ranges, partitions. It is sent to each worker once.
 ///
 /// ```
-/// use mp_data::{AnyResult, Context, DataLoader, IterableDataset, Position, SampleOf, Samples, ShardReader, Tensor};
+/// use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, SampleOf, Samples, ShardReader, Tensor};
 /// use serde::{Deserialize, Serialize};
 ///
 /// /// Each shard counts up from a number.
@@ -47,7 +47,7 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 ///         self.0.len()
 ///     }
 ///
-///     fn open(&mut self, shard: usize, at: Position) -> AnyResult<Counting> {
+///     fn open(&mut self, shard: usize, at: ShardPosition) -> AnyResult<Counting> {
 ///         let range = self.0[shard].clone();
 ///         Ok(Counting { next: at.token.unwrap_or(range.start), end: range.end })
 ///     }
@@ -61,7 +61,7 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// }
 ///
 /// let ranges = Ranges(vec![0..100, 100..150, 150..153]);
-/// let loader = DataLoader::streaming(ranges).batch_size(8).shuffle_window(32).seed(17).num_workers(2).build()?;
+/// let loader = StreamLoader::builder(ranges).batch_size(8).shuffle_window(32).seed(17).num_workers(2).build()?;
 /// let mut sum = 0.0;
 /// for batch in loader.epoch(0) {
 ///     let batch = batch?.into_inner();
@@ -99,7 +99,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// # Errors
     /// Whatever a shard can't be opened for.
     #[doc(alias = "__iter__")]
-    fn open(&mut self, shard: usize, at: Position) -> AnyResult<Self::Reader>;
+    fn open(&mut self, shard: usize, at: ShardPosition) -> AnyResult<Self::Reader>;
 
     /// Makes a batch of these samples, in this order.
     ///
@@ -141,7 +141,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
 
 /// Where in a shard a reader is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Position {
+pub struct ShardPosition {
     /// The number of the sample that comes next.
     pub sample: u64,
     /// What [`ShardReader::token`] said when it came next.

@@ -16,7 +16,7 @@ use crate::plan::PlanError;
 use crate::trainer::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
 use crate::worker::lane::{After, Lane};
 use crate::worker::{Made, Orders};
-use crate::{AnyResult, Info, Item};
+use crate::{AnyResult, BatchInfo, Item};
 
 /// Datasets of shards.
 pub(crate) struct Streamed<D>(PhantomData<fn() -> D>);
@@ -230,7 +230,7 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         goes_on
     }
 
-    fn fill_in(part: &mut Part, info: &mut Info) {
+    fn fill_in(part: &mut Part, info: &mut BatchInfo) {
         info.items = std::mem::take(&mut part.items);
         info.shards = std::mem::take(&mut part.shards);
         info.valid = info.items.len();

@@ -4,8 +4,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::builder::StreamLoaderBuilder;
 use super::dataset::IterableDataset;
 use super::kind::{Cursor, Place, Streamed};
@@ -16,40 +14,16 @@ use crate::settings::{Settings, asked};
 use crate::trainer::faces::{of_batches, of_loaders};
 use crate::trainer::inner::Inner;
 use crate::trainer::window::Window;
-use crate::{AnyResult, BuildError, Context, DataLoader, Dataset, Item, LoadError, Loaded, Other};
-
-/// The parameter of [`DataLoader::streaming`]; it has no values.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[doc(hidden)]
-pub enum NoDataset {}
-
-impl Dataset for NoDataset {
-    type Batch = Other<()>;
-
-    fn len(&self) -> usize {
-        match *self {}
-    }
-
-    fn fetch(&mut self, _: &[Item], _: &mut Context<Other<()>>) -> AnyResult<Other<()>> {
-        match *self {}
-    }
-}
-
-impl DataLoader<NoDataset> {
-    /// A loader of this dataset of shards, to be set up. Example: at [`IterableDataset`].
-    pub fn streaming<D: IterableDataset>(dataset: D) -> StreamLoaderBuilder<D> {
-        StreamLoaderBuilder::new(dataset)
-    }
-}
+use crate::{BuildError, LoadError, Loaded};
 
 /// Makes batches of shards that are read from front to back, in worker processes, in shared memory, in an order that is a function of
 /// a seed and an epoch.
 ///
 /// Example: at [`IterableDataset`], with what is lost when something fails. All else is as of a [`DataLoader`].
 ///
-/// Each *lane* is a row of this rank's shards, one after the other; batches come from the lanes in turn, and lanes that have ended are
+/// Each *lane* is a sequence of this rank's shards, read one after the other; batches come from the lanes in turn, and lanes that have ended are
 /// left out. A lane has one worker at a time, as a rule the same one, which has its shard open. A batch's
-/// [number](crate::Info::number) is its round, times the lanes, plus its lane: so those of ended lanes are missing.
+/// [number](crate::BatchInfo::number) is its round, times the lanes, plus its lane: so those of ended lanes are missing.
 pub struct StreamLoader<D: IterableDataset> {
     pub(super) inner: Arc<Inner<Streamed<D>>>,
     /// As it was before the dataset was known.
@@ -68,6 +42,11 @@ impl<D: IterableDataset> fmt::Debug for StreamLoader<D> {
 }
 
 impl<D: IterableDataset> StreamLoader<D> {
+    /// A loader of this dataset of shards, to be set up. Example: at [`IterableDataset`].
+    pub fn builder(dataset: D) -> StreamLoaderBuilder<D> {
+        StreamLoaderBuilder::new(dataset)
+    }
+
     pub(super) fn start(dataset: Arc<D>, plan: StreamPlan, settings: Settings) -> Result<Self, BuildError> {
         let order = plan.clone().for_shards(asked("dataset", || dataset.shards())?)?;
         Ok(StreamLoader { inner: Inner::start(dataset, order, settings)?, plan })
@@ -79,7 +58,7 @@ impl<D: IterableDataset> StreamLoader<D> {
     }
 
     /// The batches of several epochs, one after the other: workers begin with the next epoch while the trainer has the last batches of
-    /// the one before. [`Info::epoch`](crate::Info::epoch) says where one ends. An epoch without any batch is the last.
+    /// the one before. [`BatchInfo::epoch`](crate::BatchInfo::epoch) says where one ends. An epoch without any batch is the last.
     pub fn epochs(&self, epochs: Range<u64>) -> StreamBatches<D> {
         let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
         StreamBatches::new(&self.inner, Place::start(self.inner.plan.lanes, epochs.start), last)
@@ -89,7 +68,7 @@ impl<D: IterableDataset> StreamLoader<D> {
     /// workers. Lanes, ranks and all else that the order is made from have to be what they were.
     ///
     /// # Errors
-    /// The state is of another order: the error names what differs. Or it was changed since it was made: it has a check word.
+    /// The state is of another order: the error names what differs. Or it was changed since it was made: it has a checksum.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &StreamState) -> Result<StreamBatches<D>, PlanError> {
         Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, Some(state.epoch())))
@@ -125,7 +104,8 @@ impl<D: IterableDataset> StreamLoader<D> {
 
 /// The batches of an epoch of a stream, or of several: an iterator of [`Loaded`] batches. Made by [`StreamLoader::epoch`].
 ///
-/// Dropped before its end, it cancels what has not begun, and what runs is not waited for.
+/// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it gives nothing more. A batch that
+/// is waited for longer than 10 s is reported, as by [`Batches`](crate::Batches).
 pub struct StreamBatches<D: IterableDataset>(Window<Streamed<D>>);
 
 impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
@@ -145,7 +125,7 @@ impl<D: IterableDataset> StreamBatches<D> {
         StreamState::new(&self.0.inner().plan, place)
     }
 
-    /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a batch counts as given.
+    /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a batch counts as given, but for one after which nothing more comes, since no worker can live.
     #[must_use]
     #[doc(alias = "state_dict")]
     pub fn state(&self) -> StreamState {
@@ -162,6 +142,8 @@ impl<D: IterableDataset> StreamBatches<D> {
 
     of_batches!();
 }
+
+impl<D: IterableDataset> std::iter::FusedIterator for StreamBatches<D> {}
 
 impl<D: IterableDataset> Iterator for StreamBatches<D> {
     type Item = Result<Loaded<D::Batch>, LoadError>;

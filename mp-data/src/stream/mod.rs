@@ -12,7 +12,7 @@ mod verify;
 mod worker;
 
 pub use builder::StreamLoaderBuilder;
-pub use chain::Chain;
-pub use dataset::{IterableDataset, Position, SampleOf, ShardReader};
-pub use loader::{NoDataset, StreamBatches, StreamLoader};
+pub use chain::{Chain, ChainReader};
+pub use dataset::{IterableDataset, SampleOf, ShardPosition, ShardReader};
+pub use loader::{StreamBatches, StreamLoader};
 pub use state::StreamState;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::BuildError;
 use crate::dataset::moment::{MOST_SAMPLES, MOST_SHARDS};
-use crate::plan::{Purpose, epoch_key, mix, shuffle};
+use crate::plan::{Purpose, epoch_key, mix, no_such_rank, shuffle};
 
 /// The order of a stream: a function of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl StreamPlan {
         let no = |setting, reason| Err(BuildError::Setting { setting, reason });
         let (rank, world) = (self.rank, self.world);
         if rank >= world {
-            return no("distributed", format!("rank {rank} of {world}"));
+            return no("distributed", no_such_rank(rank, world));
         }
         if shards < world as usize {
             return no(

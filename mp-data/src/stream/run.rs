@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::error::Error;
 
-use super::dataset::{IterableDataset, Position, SampleOf, ShardReader};
+use super::dataset::{IterableDataset, SampleOf, ShardPosition, ShardReader};
 use super::order::StreamPlan;
 use crate::dataset::context::Context;
 use crate::dataset::moment::{MOST_SAMPLES, Moment, position};
@@ -216,7 +216,7 @@ impl<D: IterableDataset> Run<D> {
     fn open(&self, shard: usize, dataset: &mut D) -> AnyResult<D::Reader> {
         let LaneAt { sample, token, .. } = self.now;
         if token.is_some() {
-            let reader = dataset.open(shard, Position { sample, token })?;
+            let reader = dataset.open(shard, ShardPosition { sample, token })?;
             let says = reader.token();
             if says != token {
                 return Err(format!(
@@ -227,7 +227,7 @@ impl<D: IterableDataset> Run<D> {
             }
             return Ok(reader);
         }
-        let mut reader = dataset.open(shard, Position::default())?;
+        let mut reader = dataset.open(shard, ShardPosition::default())?;
         for before in 0..sample {
             // A sample that can't be read is one.
             if let Ok(None) = reader.read() {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::Place;
 use super::order::StreamPlan;
-use crate::plan::{PlanError, check_word, same};
+use crate::plan::{PlanError, checksum, same};
 use crate::worker::lane::{Lane, MOST_ROUNDS};
 
 /// The names of what is in a state, and of what the order is made by.
@@ -35,7 +35,7 @@ impl StreamState {
         StreamState { format, plan, epoch, pass, first, batches, lanes, check: 0 }.sealed()
     }
 
-    /// With the check word that fits what it has.
+    /// With the checksum of what it has.
     #[doc(hidden)]
     #[must_use]
     pub fn sealed(self) -> Self {
@@ -45,7 +45,7 @@ impl StreamState {
     fn content(&self) -> u64 {
         let StreamState { format, plan, epoch, pass, first, batches, lanes, check: _ } = self;
         let plan = plan.words().into_iter().chain([*epoch, *pass, *first, *batches]);
-        check_word(format.bytes().map(u64::from).chain(plan).chain(lanes.iter().flat_map(Lane::words)))
+        checksum(format.bytes().map(u64::from).chain(plan).chain(lanes.iter().flat_map(Lane::words)))
     }
 
     /// The epoch that it is in.
@@ -84,8 +84,7 @@ impl StreamState {
         if counts.into_iter().any(|count| count >= MOST_ROUNDS)
             || !(lanes.iter().all(fits) || mp_core::mutant!("stream.state.place-not-checked"))
         {
-            let (state, plan) = ("a place that can't be".into(), format!("{} shards", plan.shards));
-            return Err(PlanError::StateDiffers { what: "lanes", state, plan });
+            return Err(PlanError::StateImpossible { what: "where its lanes are" });
         }
         let (epoch, pass, first, batches) = (*epoch, *pass, *first, *batches);
         Ok(Place { epoch, pass, first, batches, lanes: lanes.clone() })

@@ -9,6 +9,7 @@ use super::kind::{Cursor, Part, Place, Streamed};
 use super::loader::StreamLoader;
 use super::worker::{StreamTask, StreamWorker};
 use crate::error::failure::Failure;
+use crate::error::text::FORKED;
 use crate::indexed::verify::{POISON, difference, name_of, not_made};
 use crate::trainer::inner::{Inner, Workers};
 use crate::trainer::kind::{Kind, Planned};
@@ -23,7 +24,7 @@ impl<D: IterableDataset> StreamLoader<D> {
     /// encoded alone ([`Other`](crate::Other) with tensors) is not compared.
     ///
     /// ```
-    /// # use mp_data::{AnyResult, Context, DataLoader, IterableDataset, Position, Samples};
+    /// # use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, Samples};
     /// # use mp_tensor::Tensor;
     /// # #[derive(serde::Serialize, serde::Deserialize)]
     /// # struct Hundreds;
@@ -32,14 +33,14 @@ impl<D: IterableDataset> StreamLoader<D> {
     /// #     type Batch = Tensor<u64>;
     /// #     type Reader = Hundred;
     /// #     fn shards(&self) -> usize { 3 }
-    /// #     fn open(&mut self, shard: usize, _: Position) -> AnyResult<Hundred> {
+    /// #     fn open(&mut self, shard: usize, _: ShardPosition) -> AnyResult<Hundred> {
     /// #         Ok((100 * shard as u64..100 * (shard as u64 + 1)).map(Ok as fn(u64) -> AnyResult<u64>))
     /// #     }
     /// #     fn fetch(&mut self, samples: Samples<u64>, cx: &mut Context<Tensor<u64>>) -> AnyResult<Tensor<u64>> {
     /// #         cx.rows_from(samples, &[], |number, _, row| { row[0] = number; Ok(()) })
     /// #     }
     /// # }
-    /// let loader = DataLoader::streaming(Hundreds).batch_size(8).num_workers(1).build()?;
+    /// let loader = StreamLoader::builder(Hundreds).batch_size(8).num_workers(1).build()?;
     /// let verified = loader.verify(20)?;
     /// assert!(verified.is_same(), "{verified}");
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
@@ -50,10 +51,7 @@ impl<D: IterableDataset> StreamLoader<D> {
     pub fn verify(&self, batches: u64) -> Result<Verified, Box<LoadError>> {
         let inner = &*self.inner;
         if inner.is_copy() {
-            return Err(not_made(
-                0,
-                "the loader belongs to the process from which this one was forked".into(),
-            ));
+            return Err(not_made(0, FORKED.into()));
         }
         let plan = &inner.plan;
         let mut cursor = Cursor::new(plan, Place::start(plan.lanes, 0));
@@ -70,13 +68,13 @@ impl<D: IterableDataset> StreamLoader<D> {
                 let at = at.and_then(|note| Streamed::<D>::failed(&Part::default(), note));
                 let what = at.and_then(|at| Streamed::<D>::describe(&inner.dataset, &at));
                 let (item, shard) = (at.map(|at| at.item), at.and_then(|at| at.shard));
-                let (worker, attempt) = (failure.worker, failure.attempts);
+                let (worker, attempts) = (failure.worker, failure.attempts);
                 Box::new(LoadError {
                     item,
                     shard,
                     what,
                     worker,
-                    attempt,
+                    attempts,
                     ..*not_made(number, failure.source)
                 })
             };

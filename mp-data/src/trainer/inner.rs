@@ -34,7 +34,7 @@ pub(crate) struct Inner<K: Kind> {
     pub(crate) settings: Settings,
     pub(crate) workers: Workers<K>,
     meter: Mutex<Meter>,
-    /// Held by none: which process this is.
+    /// Never locked: it remembers which process made the loader.
     made_by: OwnLock<()>,
 }
 
@@ -153,7 +153,7 @@ fn check(settings: &Settings) -> Result<(), BuildError> {
         return refused("prefetch_factor", reason);
     }
     if timeout.is_some_and(|time| time.is_zero()) {
-        let reason = "no batch is made in no time; without a time-out, leave it out";
+        let reason = "it is zero; leave it out to wait without a limit";
         return refused("timeout", reason.into());
     }
     Ok(())

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::failure::Source;
 use crate::worker::{Made, Maker, Orders};
-use crate::{AnyResult, Batch, Info, Item, LoadError, Loaded, Skipped};
+use crate::{AnyResult, Batch, BatchInfo, Item, LoadError, Loaded, Skipped};
 
 /// Of how many batches that were given the state is known, and of how many that were left out the error.
 pub(crate) const HISTORY: usize = 1024;
@@ -167,7 +167,7 @@ pub(crate) trait Kind: Sized + 'static {
     fn lane(part: &Self::Part) -> Option<u64>;
     /// A batch was made, or it turned out that there is none; whether its lane has others.
     fn arrived(cursor: &mut Self::Cursor, part: &mut Self::Part, made: &mut Made<Self::Batch>) -> bool;
-    fn fill_in(part: &mut Self::Part, info: &mut Info);
+    fn fill_in(part: &mut Self::Part, info: &mut BatchInfo);
     fn failed(part: &Self::Part, note: u64) -> Option<Failed>;
     fn describe(dataset: &Self::Dataset, failed: &Failed) -> Option<String>;
     fn without(
@@ -193,7 +193,7 @@ pub(crate) trait Kind: Sized + 'static {
         false
     }
     /// A batch that was made is to be made again; false if it can't be.
-    fn take_back(_: &mut Self::Part, _: &mut Info) -> bool {
+    fn take_back(_: &mut Self::Part, _: &mut BatchInfo) -> bool {
         false
     }
     /// How many are still to be given, at most, if that is known.

@@ -222,7 +222,7 @@ impl fmt::Display for LoaderMetrics {
             {
                 write!(
                     f,
-                    "the trainer waited {waited:.0} % of the time, and {} of {} workers can't begin: mend that first",
+                    "the trainer waited {waited:.0} % of the time, and {} of {} workers can't begin: repair that first",
                     self.failed_starts.len(),
                     self.workers
                 )

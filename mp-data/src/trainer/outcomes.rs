@@ -11,7 +11,7 @@ use crate::settings::OnError;
 use crate::trainer::kind::{At, Failed, HISTORY, Kind, Slot, Without, skipped};
 use crate::trainer::window::{Broken, Window};
 use crate::worker::Made;
-use crate::{Batch, Info, LoadError, Loaded};
+use crate::{Batch, BatchInfo, LoadError, Loaded};
 
 impl<K: Kind> Window<K> {
     pub(crate) fn came(&mut self, ticket: usize, made: Result<Made<K::Batch>, Failure>) {
@@ -42,7 +42,7 @@ impl<K: Kind> Window<K> {
             Some(batch) => {
                 let took = Duration::from_nanos(made.nanos);
                 self.inner.meter().made(took, Duration::from_nanos(made.began), batch.bytes());
-                let mut info = Info {
+                let mut info = BatchInfo {
                     epoch: slot.epoch,
                     number: slot.number,
                     items: Vec::new(),
@@ -143,7 +143,7 @@ impl<K: Kind> Window<K> {
         let how = match (on_error, at) {
             (OnError::SkipSample, Some(at)) => {
                 match K::without(&self.inner.plan, &mut self.cursor, &mut slot.part, &at) {
-                    Without::Impossible => OnError::Stop,
+                    Without::Impossible => OnError::Report,
                     without => {
                         let text = caught(|| error.to_string());
                         let why = text.unwrap_or_else(|| "an error whose text can't be made".into());
@@ -157,7 +157,7 @@ impl<K: Kind> Window<K> {
                     }
                 }
             }
-            (OnError::SkipSample, None) => OnError::Stop,
+            (OnError::SkipSample, None) => OnError::Report,
             (how, _) => how,
         };
         K::lost(&self.inner.plan, &mut self.cursor, &mut slot.part, at.as_ref());
@@ -178,7 +178,7 @@ impl<K: Kind> Window<K> {
             shard: at.and_then(|at| at.shard),
             what: at.and_then(|at| self.described(&at)),
             worker: failure.worker,
-            attempt: slot.attempts.max(failure.attempts.min(1)),
+            attempts: slot.attempts.max(failure.attempts.min(1)),
             source: failure.source,
         }
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use mp_pool::Stream;
 
 use crate::error::failure::Failure;
+use crate::error::text::FORKED;
 use crate::trainer::inner::{Inner, Workers};
 use crate::trainer::kind::{At, Kind, Slot};
 use crate::trainer::reports::Reports;
@@ -84,10 +85,8 @@ impl<K: Kind> Window<K> {
             Some(slot) => (slot.epoch, slot.number),
             None => K::next(&self.cursor),
         };
-        let source =
-            "the loader belongs to the process from which this one was forked; make another one here".into();
         let (item, shard, what, worker) = (None, None, None, None);
-        Some(Err(LoadError { epoch, batch, item, shard, what, worker, attempt: 0, source }))
+        Some(Err(LoadError { epoch, batch, item, shard, what, worker, attempts: 0, source: FORKED.into() }))
     }
 
     pub(crate) fn inner(&self) -> &Inner<K> {
@@ -190,9 +189,7 @@ impl<K: Kind> Window<K> {
         };
         match outcome {
             Some((ticket, result)) => self.came(ticket.number(), result.map_err(Failure::from)),
-            None => self.breaks(Failure::fatal(
-                "the loader's workers belong to the process from which this one was forked",
-            )),
+            None => self.breaks(Failure::fatal(FORKED)),
         }
         true
     }

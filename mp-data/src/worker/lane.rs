@@ -15,6 +15,8 @@ pub(crate) const MOST_ROUNDS: u64 = 1 << 40;
 
 /// A place in the row of a lane's samples: in the window that is read from a place of a shard on, behind the first `done` of its samples, in
 /// their order; and how many of those that come next are not given.
+///
+/// Saved in states: names and order of what it has are part of their format, and a change needs a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LaneAt {
     /// The number of the shard in the lane.
@@ -59,6 +61,8 @@ impl LaneAt {
 }
 
 /// A lane, and how far it is.
+///
+/// Saved in states: names and order of what it has are part of their format, and a change needs a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lane {
     pub(crate) at: LaneAt,

@@ -1,6 +1,6 @@
 //! Batches that count how many bytes of them are on their way.
 
-use mp_data::{AnyResult, Context, Dataset, Item, IterableDataset, Position, Samples};
+use mp_data::{AnyResult, Context, Dataset, Item, IterableDataset, Samples, ShardPosition};
 use mp_tensor::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ impl IterableDataset for InShards {
         self.1
     }
 
-    fn open(&mut self, shard: usize, _: Position) -> AnyResult<Self::Reader> {
+    fn open(&mut self, shard: usize, _: ShardPosition) -> AnyResult<Self::Reader> {
         let samples = (shard..self.0.sizes.len()).step_by(self.1);
         Ok(samples.map(Ok).collect::<Vec<_>>().into_iter())
     }

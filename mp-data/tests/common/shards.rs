@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mp_data::{
-    AnyResult, Context, DataLoader, IterableDataset, LoadError, Loaded, Position, SampleOf, Samples,
-    ShardReader, StreamBatches, StreamLoaderBuilder,
+    AnyResult, Context, IterableDataset, LoadError, Loaded, SampleOf, Samples, ShardPosition, ShardReader,
+    StreamBatches, StreamLoader, StreamLoaderBuilder,
 };
 use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
@@ -108,7 +108,7 @@ impl IterableDataset for Shards {
         self.sizes.len()
     }
 
-    fn open(&mut self, shard: usize, at: Position) -> AnyResult<Reader> {
+    fn open(&mut self, shard: usize, at: ShardPosition) -> AnyResult<Reader> {
         self.opened.fetch_add(0, 1);
         self.faults.happen(When::Open, shard, at.sample)?;
         assert_eq!(at.token.is_some(), self.tokens && at.sample > 0, "{at:?}");
@@ -151,7 +151,7 @@ pub fn streaming(sizes: &[u64], workers: usize) -> StreamLoaderBuilder<Shards> {
 }
 
 pub fn streaming_of(shards: Shards, workers: usize) -> StreamLoaderBuilder<Shards> {
-    DataLoader::streaming(shards).batch_size(4).seed(17).num_workers(workers)
+    StreamLoader::builder(shards).batch_size(4).seed(17).num_workers(workers)
 }
 
 /// The next batch, which has to come.

@@ -55,7 +55,7 @@ fn an_error_or_panic_of_a_sample_names_it_and_the_epoch_goes_on() {
                         text.contains(said) && text.starts_with(&format!("batch {} of epoch 0", error.batch)),
                         "{text}"
                     );
-                    assert_eq!((error.worker.is_some(), error.attempt), (workers > 0, 1));
+                    assert_eq!((error.worker.is_some(), error.attempts), (workers > 0, 1));
                     numbers.push(error.batch);
                 }
             }
@@ -135,7 +135,7 @@ fn a_sample_that_kills_each_time_is_named() {
                 Err(error) => {
                     seen += 1;
                     assert_eq!((error.batch, error.item.unwrap().index), (3, bad), "{error}");
-                    assert_eq!(error.attempt, retries as usize + 1, "{error}");
+                    assert_eq!(error.attempts, retries as usize + 1, "{error}");
                     assert!(matches!(error.task(), Some(TaskError::WorkerLost(_))));
                     assert!(error.to_string().contains("SIGKILL"), "{error}");
                 }

@@ -159,7 +159,7 @@ fn an_error_that_wraps_missing_memory_is_tried_again_alone() {
         let (made, errors) = outcomes(&loader, 0);
         assert_eq!((made, errors.len()), (vec![0, 2], 1));
         let text = errors[0].to_string();
-        assert!(errors[0].attempt == 2 && text.contains("out of shared memory"), "{text}");
+        assert!(errors[0].attempts == 2 && text.contains("out of shared memory"), "{text}");
         assert!(text.contains("this process holds "), "what the trainer keeps is in it: {text}");
     }
 }
@@ -449,8 +449,11 @@ fn settings_that_can_not_be_met_are_refused_by_name() {
     // In words that the program has.
     let said = |builder: DataLoaderBuilder<Numbers>| builder.build().unwrap_err().to_string();
     let of = || by_themselves(40, Wrong::Nothing, 0);
-    assert!(said(of().batch_size(0)).ends_with("0 samples on each of 1 ranks are not 1 to 2⁴⁰"));
-    assert!(said(of().global_batch(7).distributed(0, 2)).contains("`global_batch`: 7 samples are not"));
+    assert!(said(of().batch_size(0)).ends_with("0 samples on each of 1 ranks: 1 to 2⁴⁰ in all are possible"));
+    assert!(
+        said(of().global_batch_size(7).distributed(0, 2))
+            .contains("`global_batch_size`: 7 samples: a multiple")
+    );
     let refused = |builder: DataLoaderBuilder<Numbers>| match builder.build().unwrap_err() {
         BuildError::Setting { setting, .. } => setting,
         BuildError::Plan(PlanError::Setting { setting, .. }) => setting,
@@ -554,7 +557,7 @@ fn a_dataset_that_panics_when_it_is_sent_received_or_dropped_is_an_error() {
 #[test]
 fn states_of_batches_out_of_order_are_of_their_rank() {
     let of = |rank, world, samples: Samples| {
-        bare(samples, 2).shuffle(true).global_batch(4).distributed(rank, world).in_order(false)
+        bare(samples, 2).shuffle(true).global_batch_size(4).distributed(rank, world).in_order(false)
     };
     // Batch 0 comes last.
     let plan = of(1, 2, Samples::new(40)).build().unwrap().plan().clone();

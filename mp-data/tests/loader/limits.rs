@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mp_data::plan::{Batching, IndexSampler, PlanError};
-use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, LoadError, Loaded, LoaderState, Other};
+use mp_data::{
+    AnyResult, Context, DataLoader, Dataset, Item, LoadError, Loaded, LoaderState, Other, StreamLoader,
+};
 use mp_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -158,7 +160,7 @@ fn run(measured: &Measured, budget: Option<usize>, kept: bool, streamed: bool) -
     };
     let mut count = 0;
     if streamed {
-        let builder = DataLoader::streaming(InShards(measured.clone(), 12)).num_workers(2).prefetch_factor(8);
+        let builder = StreamLoader::builder(InShards(measured.clone(), 12)).num_workers(2).prefetch_factor(8);
         let builder = budget.into_iter().fold(builder, |builder, bytes| builder.memory_budget(bytes));
         let loader = builder.build().unwrap();
         let mut batches = loader.epoch(0);

@@ -143,7 +143,7 @@ fn a_resume_of_a_resume_of_a_resume_is_the_same_epoch() {
         let mut random = Random(1000 + round);
         let (len, seed) = (random.below(150) as usize, random.below(u64::MAX));
         let build = |rank, world, workers| {
-            let builder = bare(Samples::new(len), workers).shuffle(true).seed(seed).global_batch(12);
+            let builder = bare(Samples::new(len), workers).shuffle(true).seed(seed).global_batch_size(12);
             builder.distributed(rank, world).build().unwrap()
         };
         // Each global batch as one rank has it.

@@ -101,7 +101,7 @@ fn a_value_that_is_not_written_is_an_error_of_its_sample() {
     for (workers, threads) in [(0, 1), (1, 1), (1, 2)] {
         let loader =
             |how| loader(Forgets, workers).threads_per_worker(threads).on_error(how).build().unwrap();
-        let stops = loader(OnError::Stop);
+        let stops = loader(OnError::Report);
         let mut batches = stops.epoch(0);
         assert!(next(&mut batches).unwrap().is_ok());
         let error = next(&mut batches).unwrap().unwrap_err();

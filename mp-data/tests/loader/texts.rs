@@ -151,7 +151,8 @@ fn the_alternate_form_of_an_error_says_all() {
 fn workers_that_cannot_begin_say_why() {
     let error = long(false, 1);
     let text = error.to_string();
-    let begin = "batch 0 of epoch 0: the loader has no workers left: 5 starts have failed, the last so: worker 0 (pid ";
+    let begin =
+        "batch 0 of epoch 0: the loader has no workers left: 5 starts failed; the last error: worker 0 (pid ";
     assert!(text.starts_with(begin) && text.ends_with("): there is no GPU"), "{text}");
     assert!(is_of_a_loader(&error), "{error:?}");
 }

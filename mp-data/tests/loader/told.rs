@@ -1,7 +1,7 @@
 //! What is known before the first batch: how many come, what the loader is called, of which kind a state is.
 
 use mp_data::plan::{Batching, IndexSampler};
-use mp_data::{BuildError, DataLoader, LoaderState, OnError, StreamState};
+use mp_data::{BuildError, LoaderState, OnError, StreamLoader, StreamState};
 
 use crate::common::shards::Shards;
 use crate::common::{Fault, Samples, all, bare, builder, next};
@@ -12,7 +12,7 @@ fn the_state_of_the_other_kind_of_loader_is_refused_and_named() {
     let text = serde_json::to_string(&loader.epoch(0).state()).unwrap();
     let error = serde_json::from_str::<StreamState>(&text).unwrap_err().to_string();
     assert!(error.contains("the state of a `StreamLoader` begins"), "{error}");
-    let stream = DataLoader::streaming(Shards::new(&[8])).build().unwrap();
+    let stream = StreamLoader::builder(Shards::new(&[8])).build().unwrap();
     let text = serde_json::to_string(&stream.epoch(0).state()).unwrap();
     let error = serde_json::from_str::<LoaderState>(&text).unwrap_err().to_string();
     assert!(error.contains("the state of a `DataLoader` begins"), "{error}");
@@ -23,7 +23,7 @@ fn a_name_that_processes_can_not_have_is_refused() {
     for name in ["", "a\nb", "a\0b"] {
         let error = builder(8, 1).name(name).build().unwrap_err();
         assert!(matches!(error, BuildError::Setting { setting: "name", .. }), "{error}");
-        let error = DataLoader::streaming(Shards::new(&[8])).name(name).build().unwrap_err();
+        let error = StreamLoader::builder(Shards::new(&[8])).name(name).build().unwrap_err();
         assert!(matches!(error, BuildError::Setting { setting: "name", .. }), "{error}");
     }
 }

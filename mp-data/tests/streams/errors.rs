@@ -57,11 +57,11 @@ fn an_error_names_shard_and_sample_and_costs_its_batch_alone() {
             }
             let shards = || Shards::new(&SIZES).with((when, 4, 1), fault, -1);
             let of = |how| streaming_of(shards(), workers).lanes(3).retries(1).on_error(how);
-            let (errors, rest) = with_errors(of(OnError::Stop));
+            let (errors, rest) = with_errors(of(OnError::Report));
             let [error] = &errors[..] else { panic!("{errors:?}") };
             assert_eq!((error.shard, error.item.map(|item| item.index)), (Some(4), Some(1)), "{error}");
             assert_eq!((error.epoch, error.batch), (0, 1));
-            assert_eq!(error.attempt, if fault == Fault::Kill { 2 } else { 1 }, "{error}");
+            assert_eq!(error.attempts, if fault == Fault::Kill { 2 } else { 1 }, "{error}");
             let text = error.to_string();
             assert!(text.starts_with("batch 1 of epoch 0, sample 1 of shard 4 (shard-4.tar)"), "{text}");
             let others: Vec<_> = expected.iter().filter(|batch| batch.1 != 1).cloned().collect();
@@ -99,7 +99,7 @@ fn a_shard_that_cannot_be_opened_or_read_any_further_is_left_out() {
                     loader.timeout(Duration::from_millis(if fault == Fault::Hang { 1000 } else { 60_000 }))
                 };
                 let what = format!("{workers} {when:?} {fault:?} {window}");
-                let (errors, rest) = with_errors(of(OnError::Stop));
+                let (errors, rest) = with_errors(of(OnError::Report));
                 let [error] = &errors[..] else { panic!("{what}: {errors:?}") };
                 assert_eq!(error.shard, Some(2), "{what}: {error}");
                 assert_eq!(error.item.map(|item| item.index as u64), Some(sample), "{what}: {error}");
@@ -157,7 +157,7 @@ fn bad_settings_states_and_tokens_are_errors_that_say_what_is_wrong() {
     };
     assert!(said(streaming(&[], 0)).contains("distributed: the dataset has 0 shards"));
     assert!(said(streaming(&[1, 2], 0).distributed(0, 3)).contains("fewer than there are ranks (3)"));
-    assert!(said(streaming(&[1, 2], 0).distributed(3, 2)).contains("rank 3 of 2"));
+    assert!(said(streaming(&[1, 2], 0).distributed(3, 2)).contains("rank 3 with 2 ranks"));
     assert!(said(streaming(&[1], 0).batch_size(0)).contains("batch_size"));
     assert!(said(streaming(&[1], 0).lanes(0)).contains("lanes"));
     assert!(said(streaming(&[1], 1001)).contains("num_workers"));
@@ -196,7 +196,7 @@ fn bad_settings_states_and_tokens_are_errors_that_say_what_is_wrong() {
         assert!(error.contains(what), "{error}");
     };
     says(&change("stream/1", "stream/2").unwrap(), "format");
-    // To what could be; then to what can't, with a check word that fits.
+    // To what could be; then to what can't, with a checksum that fits.
     for (from, to) in [
         ("\"place\":0", "\"place\":1"),
         ("\"sample\":0", "\"sample\":1"),
@@ -211,7 +211,7 @@ fn bad_settings_states_and_tokens_are_errors_that_say_what_is_wrong() {
         ("\"first\":0", "\"first\":1"),
         ("\"batches\":5", "\"batches\":4"),
     ] {
-        says(&change(from, to).unwrap(), "check word");
+        says(&change(from, to).unwrap(), "checksum");
     }
     for (from, to) in [
         ("\"place\":0", "\"place\":99"),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use mp_data::{
-    AnyResult, Batch, Context, DataLoader, Dataset, FrozenStrings, Item, IterableDataset, Other, Position,
-    Ragged, Samples, ShardReader, StreamLoader, StreamState, Strings,
+    AnyResult, Batch, Context, DataLoader, Dataset, FrozenStrings, Item, IterableDataset, Other, Ragged,
+    Samples, ShardPosition, ShardReader, StreamLoader, StreamState, Strings,
 };
 use mp_spawn::Process;
 use mp_tensor::Tensor;
@@ -28,8 +28,8 @@ impl IterableDataset for Counting {
         self.0.len()
     }
 
-    fn open(&mut self, shard: usize, at: Position) -> AnyResult<Numbers> {
-        assert_eq!(at, Position::default());
+    fn open(&mut self, shard: usize, at: ShardPosition) -> AnyResult<Numbers> {
+        assert_eq!(at, ShardPosition::default());
         let (from, to) = self.0[shard];
         Ok(Box::new((from..to).map(Ok)))
     }
@@ -52,7 +52,7 @@ fn test_iterable_style_dataset() {
     // torch's first: one worker, batches of 7 of 20. Its batches are the same.
     let of = |sizes: &[(i64, i64)], drop, workers| {
         let counting = Counting(sizes.to_vec());
-        DataLoader::streaming(counting).batch_size(7).drop_last(drop).num_workers(workers).build().unwrap()
+        StreamLoader::builder(counting).batch_size(7).drop_last(drop).num_workers(workers).build().unwrap()
     };
     for workers in [0, 1] {
         let batches = numbers(&of(&[(0, 20)], false, workers));
@@ -89,7 +89,7 @@ fn test_chain_iterable_style_dataset() {
     for workers in [0, 2] {
         let chain = Counting(vec![(0, 3), (3, 9)]).chain(Counting(vec![(9, 16)]));
         let loader =
-            DataLoader::streaming(chain).batch_size(4).lanes(1).num_workers(workers).build().unwrap();
+            StreamLoader::builder(chain).batch_size(4).lanes(1).num_workers(workers).build().unwrap();
         assert_eq!(numbers(&loader).concat(), (0..16).collect::<Vec<_>>());
     }
 }
@@ -133,7 +133,7 @@ fn verify_finds_readers_that_are_elsewhere_when_they_are_opened_in_the_middle() 
         assert!(found.is_same() && found.batches == 14, "{found}");
     }
     for workers in [0, 1] {
-        let loader = DataLoader::streaming(Late).batch_size(3).num_workers(workers).build().unwrap();
+        let loader = StreamLoader::builder(Late).batch_size(3).num_workers(workers).build().unwrap();
         let found = loader.verify(2).unwrap();
         let text = found.to_string();
         assert_eq!(found.differences.len(), 1, "{text}");
@@ -171,7 +171,7 @@ impl IterableDataset for Late {
         1
     }
 
-    fn open(&mut self, _: usize, at: Position) -> AnyResult<LateReader> {
+    fn open(&mut self, _: usize, at: ShardPosition) -> AnyResult<LateReader> {
         let token = at.token.unwrap_or(0);
         Ok(LateReader { token, next: token as i64 + i64::from(token > 0) })
     }

@@ -97,7 +97,7 @@ fn a_window_of_several_shards_gives_what_of_it_can_be_read_and_nothing_twice() {
             streaming_of(shards, 0).batch_size(3).lanes(1).shuffle_window(10).on_error(how)
         };
         let mut before = Given::default();
-        let (state, _) = before.take(of(Shards::new(&SIZES), OnError::Stop), None, 1);
+        let (state, _) = before.take(of(Shards::new(&SIZES), OnError::Report), None, 1);
         assert_eq!(before.places.len(), 3);
         for (when, shard, sample) in [
             (When::Open, 0, 0),
@@ -106,7 +106,7 @@ fn a_window_of_several_shards_gives_what_of_it_can_be_read_and_nothing_twice() {
             (When::Read, 1, 1),
             (When::Read, 1, 4),
         ] {
-            for how in [OnError::SkipSample, OnError::SkipBatch, OnError::Stop] {
+            for how in [OnError::SkipSample, OnError::SkipBatch, OnError::Report] {
                 let what = format!("{when:?} {shard} {sample} {how:?} {tokens}");
                 let shards = Shards::new(&SIZES).with((when, shard, sample), Fault::Panic, -1);
                 let mut given = Given { places: before.places.clone(), ..Given::default() };
@@ -137,7 +137,7 @@ fn a_lost_batch_costs_no_sample_of_a_shard_that_can_be_read() {
         let bad = || Shards::new(&SIZES).with((When::Row, 0, 1), Fault::Error, -1);
         let mut state = None;
         while given.lost == 0 {
-            state = Some(given.take(of(bad(), OnError::Stop), state.as_ref(), 1).0);
+            state = Some(given.take(of(bad(), OnError::Report), state.as_ref(), 1).0);
         }
         let shorter = Shards::new(&SIZES).with((When::Read, 0, 3), Fault::Panic, -1);
         given.take(of(shorter, OnError::SkipSample), state.as_ref(), u64::MAX);
@@ -151,7 +151,7 @@ fn a_row_that_fails_costs_one_batch_in_a_window_of_which_samples_are_missing() {
     const SIZES: [u64; 2] = [16, 24];
     let of = |shards| {
         let loader = streaming_of(shards, 0).batch_size(4).lanes(1).retries(0);
-        loader.shuffle_window(16).on_error(OnError::Stop)
+        loader.shuffle_window(16).on_error(OnError::Report)
     };
     let mut tried = 0;
     for (cut, bad) in (1..16).flat_map(|cut| (0..cut).map(move |bad| (cut, bad))) {
@@ -195,7 +195,7 @@ fn whatever_fails_whenever_it_is_read_no_sample_comes_twice_and_what_is_missing_
     for round in 0..400 {
         let sizes: Vec<u64> = (0..2 + random.below(5)).map(|_| random.below(9)).collect();
         let (batch, lanes, window) = (1 + random.below(4), 1 + random.below(2), random.below(14));
-        let how = [OnError::SkipSample, OnError::SkipBatch, OnError::Stop][random.below(3) as usize];
+        let how = [OnError::SkipSample, OnError::SkipBatch, OnError::Report][random.below(3) as usize];
         let (tokens, in_order) = (random.below(2) == 0, random.below(3) > 0);
         let workers = usize::from(round % 20 == 0);
         let what = format!("round {round}: {sizes:?}, {batch} {lanes} {window} {how:?} {tokens} {in_order}");

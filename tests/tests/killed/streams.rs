@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use mp::AnyResult;
 use mp::data::{
-    Context, DataLoader, IterableDataset, Loaded, Position, SampleOf, Samples, ShardReader, StreamBatches,
-    StreamLoaderBuilder, WorkerInfo,
+    Context, IterableDataset, Loaded, SampleOf, Samples, ShardPosition, ShardReader, StreamBatches,
+    StreamLoader, StreamLoaderBuilder, WorkerInfo,
 };
 use mp::{FrozenTensor, Queue, Tensor};
 use mp_core::inject;
@@ -68,7 +68,7 @@ impl IterableDataset for Shards {
         Ok(())
     }
 
-    fn open(&mut self, shard: usize, at: Position) -> AnyResult<Reader> {
+    fn open(&mut self, shard: usize, at: ShardPosition) -> AnyResult<Reader> {
         self.plot.is(When::Open(shard, false));
         let reader = Reader { plot: self.plot.clone(), shard, next: at.token.map_or(0, |token| token / 10) };
         self.plot.is(When::Open(shard, true));
@@ -97,7 +97,7 @@ pub(crate) fn builder(
     let values: Vec<u64> = (0..40).map(|i| i * 7).collect();
     let values = Tensor::from_slice(&values, [40]).unwrap().freeze();
     let shards = Shards { plot: Plot::new(when, at, signal), values };
-    let builder = DataLoader::streaming(shards).batch_size(SIZE).lanes(2).seed(7).num_workers(workers);
+    let builder = StreamLoader::builder(shards).batch_size(SIZE).lanes(2).seed(7).num_workers(workers);
     let builder = if window > 0 { builder.shuffle_window(window) } else { builder };
     builder.retries(1000)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mp::data::plan::SampleRng;
 use mp::data::{
-    Context, DataLoader, IterableDataset, Loaded, Position, SampleOf, Samples, ShardReader, StreamLoader,
+    Context, IterableDataset, Loaded, SampleOf, Samples, ShardPosition, ShardReader, StreamLoader,
 };
 use mp::{AnyResult, Tensor};
 use serde::{Deserialize, Serialize};
@@ -67,7 +67,7 @@ impl IterableDataset for Shards {
         self.sizes.len()
     }
 
-    fn open(&mut self, shard: usize, at: Position) -> AnyResult<Reader> {
+    fn open(&mut self, shard: usize, at: ShardPosition) -> AnyResult<Reader> {
         Ok(Reader { shard, next: at.token.unwrap_or(0), end: self.sizes[shard] })
     }
 
@@ -161,7 +161,7 @@ impl Worker {
         let sizes: Vec<u64> = (0..4 + self.random.below(4)).map(|_| self.random.below(20)).collect();
         let window = self.random.pick(&[0, 0, 7]);
         let shards = Shards { sizes: sizes.clone(), len: self.random.pick(&[1, 30, 3000]) };
-        let loader: StreamLoader<Shards> = DataLoader::streaming(shards)
+        let loader: StreamLoader<Shards> = StreamLoader::builder(shards)
             .batch_size(BATCH)
             .lanes(self.random.pick(&[1, 3]))
             .shuffle_window(window)
