@@ -13,5 +13,6 @@ mod limits;
 mod processes;
 mod property;
 mod rows;
+mod saved_states;
 mod texts;
 mod told;

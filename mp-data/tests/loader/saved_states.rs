@@ -1,0 +1,51 @@
+//! States that an earlier build has saved: they are files of users, and every later build has to read them, and go on from there.
+//!
+//! The files are never written anew. A state with another content has another format number, and another file.
+
+use mp_data::plan::Batching;
+use mp_data::{LoaderState, StreamState};
+
+use crate::common::shards::{Shards, all_of, next_of, streamed, streaming_of};
+use crate::common::{Samples, all, bare};
+
+fn saved<S: serde::de::DeserializeOwned + serde::Serialize>(text: &str) -> S {
+    let state = serde_json::from_str(text).unwrap();
+    // Nothing of it is lost on the way.
+    let again: serde_json::Value = serde_json::to_value(&state).unwrap();
+    assert_eq!(again, serde_json::from_str::<serde_json::Value>(text).unwrap());
+    state
+}
+
+/// Batches out of order, by number of tokens: all that a state can have.
+#[test]
+fn of_a_dataset_with_indices() {
+    let lengths = (0..60).map(|i| 1 + i % 7).collect();
+    let batching = Batching::MaxTokens { lengths, tokens: 20, window: 15 };
+    let loader = bare(Samples::new(60), 0).shuffle(true).seed(17).batching(batching).build().unwrap();
+    let state: LoaderState = saved(include_str!("../golden/state-1.json"));
+    assert_eq!((state.epoch(), state.next(), state.beyond()), (3, 6, &[8][..]));
+    let mut rest = all(loader.resume(&state).unwrap());
+    let mut whole = all(loader.epoch(3));
+    rest.sort();
+    whole.retain(|batch| batch.1 >= 6 && batch.1 != 8);
+    assert_eq!(rest, whole);
+}
+
+/// How many samples the shards of that dataset have.
+const SIZES: [u64; 4] = [7, 5, 0, 9];
+
+/// In the middle of a window, with a shard that ends early, and one that is read again in the next pass.
+#[test]
+fn of_a_stream() {
+    let of = |shards| streaming_of(shards, 0).lanes(2).shuffle_window(6).shuffle(true).steps(9);
+    let state: StreamState = saved(include_str!("../golden/stream-state-1.json"));
+    assert_eq!((state.epoch(), state.batches()), (2, 4));
+    // The shard that ended early is whole by now: the state has where it ended.
+    let loader = of(Shards::new(&SIZES)).build().unwrap();
+    let mut rest = loader.resume(&state).unwrap();
+    let first = next_of(&mut rest).unwrap().unwrap();
+    assert_eq!(streamed(&first).2, [3, 3, 2, 2605830795342248552]);
+    assert_eq!(all_of(rest).iter().map(|batch| batch.1).collect::<Vec<_>>(), [6, 7, 8, 9]);
+    // Not of another plan.
+    assert!(of(Shards::new(&SIZES[1..])).build().unwrap().resume(&state).is_err());
+}
