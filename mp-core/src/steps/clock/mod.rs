@@ -27,7 +27,7 @@
 //! a host tells finished ticks from others. Any number of processes do this at once, and none of them owns the row meanwhile:
 //! each change is a swap of what it has read. Within an epoch no value of **done** comes twice, but by a late write of the
 //! dead owner's device, which is overwritten again; and the numbers of a later epoch are other ones. So what a process does
-//! that was stopped in between fails. (A tick that a dead one's device writes late, between two of these accesses, may be complete for
+//! that was stopped in between fails. (A tick that a dead owner's device writes late, between two of these accesses, may be complete for
 //! the process that looks then, and died for those that look later. It is done, and none relies on it.)
 //!
 //! # What a death leaves
