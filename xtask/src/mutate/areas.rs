@@ -345,6 +345,9 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("locker.unread.", &[("mp-tests/descriptors", "unread::")]),
+    ("locker.ke", &[("mp-core/killed_objects", "")]),
+    ("clock.", &[("mp-core/lib", "steps::clock"), ("mp-models/models", "clocks::")]),
+    ("arena.exclusive-object.", &[("mp-core/handles", "")]),
     ("locker.parcel.", &[("mp-core/lib", "fuzz::")]),
     (
         "locker.",

@@ -1,0 +1,189 @@
+//! Clocks: numbers that streams of devices count up, and that any process and any device can wait for.
+//!
+//! A clock is a row of eight words. Its owner *submits* ticks: it asks its stream to write the next number to **done** when the
+//! work before it is done, and then stores the number to **submitted**, before any other process learns of it. When an owner
+//! gives a clock up, another one may have it, in a new *epoch*, whose numbers are above all that were before. So **done** only
+//! grows, and a wait for an old tick is over at once.
+//!
+//! # Words of a clock, and which process may change them
+//! | word | states | changed by |
+//! |---|---|---|
+//! | state | `FREE(e)` | a claimer → `CLAIMING(me, e)` |
+//! |  | `LEFT(m, e)` | a claimer that has found `done = submitted` → `CLAIMING(me, e)` |
+//! |  | `DEAD(e)` | a claimer → `CLAIMING(me, e, died)` |
+//! |  | `CLAIMING(m, e)` | `m` → `LIVE(m, e + 1)`; if `m` is dead, any process → `FREE(e)`, or `DEAD(e)` if it had died |
+//! |  | `LIVE(m, e)` | `m` → `FREE(e)` if `done = submitted`, else → `LEFT(m, e)` |
+//! |  | `LIVE(m, e)`, `LEFT(m, e)` | if `m` is dead, any process → `ENDING(m, e)` |
+//! |  | `ENDING(m, e)` | any process → `DEAD(e)` |
+//! | done |  | the device; the claimer, to the base of the new epoch; in `ENDING` and `DEAD` any process, to the end of all ticks |
+//! | submitted |  | the owner; the claimer |
+//! | died at |  | in `ENDING`, any process: to what is done, never back |
+//! | endings |  | the claimer: the bit of the epoch that has ended, whether all of it was done |
+//! | process, start |  | the claimer |
+//! | when |  | in `ENDING`, any process. A hint: which of the dead is the longest dead |
+//!
+//! **Ending.** Devices of other processes wait for ticks of a dead owner, and can't be told that they will never come. So
+//! **done** becomes more than any tick ([`END_OF_TICKS`]); what was done really is written down before, in **died at**, by which
+//! a host tells finished ticks from others. Any number of processes do this at once, and none of them owns the row meanwhile:
+//! each change is a swap of what it has read. Within an epoch no value of **done** comes twice, but by a late write of the
+//! dead owner's device, which is overwritten again; and the numbers of a later epoch are other ones. So what a process does
+//! that was stopped in between fails. (A tick that a dead owner's device writes late, between two of these accesses, may be complete for
+//! the process that looks then, and died for those that look later. It is done, and none relies on it.)
+//!
+//! # What a death leaves
+//! | killed | left | who clears it |
+//! |---|---|---|
+//! | before it has `CLAIMING` | nothing | |
+//! | in `CLAIMING` | a row that is no owner's | any process → as it was before; **done** and **submitted** may be those of the next epoch, which is above all ticks |
+//! | a tick given to the device, `submitted` not stored | a tick that no process knows of | as all of its ticks: done, it is above `submitted` |
+//! | `submitted` stored, not told | the same | the same |
+//! | between ticks | `LIVE(dead)` | any process → `ENDING` |
+//! | while it gave the clock up | `LIVE(dead)` or `LEFT(dead)`, or `FREE` | the same |
+//! | anywhere in `ENDING` | `ENDING`, **died at** and **done** as they were or as they are to be | any other process |
+//!
+//! A clock of a dead owner is never free at once, also if all that was submitted is done: the owner may have died between an order to
+//! its stream and storing `submitted`. It is claimed again when it has been dead for some time.
+//!
+//! **Looking** at a tick reads what it needs between two equal looks at the state. Of the present epoch it compares with
+//! **done**, or with **died at** once that is at the end of all ticks; of one before that, it knows how it ended: well, if its owner didn't die before `first_died`, or its bit in
+//! **endings** says so (of the last 63); else as far as **died at** says, if that is its own.
+
+mod claim;
+mod end;
+mod look;
+
+pub use claim::{ClaimClock, GiveUpClock};
+pub use end::EndClock;
+pub use look::{LookAtTick, TickLook};
+
+use crate::mem::Word;
+#[cfg(doc)]
+use crate::words::END_OF_TICKS;
+
+/// Where the words of a clock are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ClockAt(pub Word);
+
+impl ClockAt {
+    /// Words of a row.
+    pub const WORDS: u64 = 8;
+
+    /// What the device has written.
+    pub const fn done(self) -> Word {
+        self.0
+    }
+    /// The last tick that was submitted.
+    pub const fn submitted(self) -> Word {
+        self.0.plus(1)
+    }
+    /// The state word.
+    pub const fn state(self) -> Word {
+        self.0.plus(2)
+    }
+    /// What was done when an owner died last.
+    pub const fn died_at(self) -> Word {
+        self.0.plus(3)
+    }
+    /// For each epoch, by its low six bits, whether it ended with all done.
+    pub const fn endings(self) -> Word {
+        self.0.plus(4)
+    }
+    /// The owner's process id.
+    pub const fn process(self) -> Word {
+        self.0.plus(5)
+    }
+    /// When that process began; 0: not known.
+    pub const fn start(self) -> Word {
+        self.0.plus(6)
+    }
+    /// When the owner was found dead, in milliseconds.
+    pub const fn when(self) -> Word {
+        self.0.plus(7)
+    }
+}
+
+const fn ending_bit(epoch: u16) -> u64 {
+    1 << (epoch % 64)
+}
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use super::*;
+    use crate::mem::{HeapMem, Mem, run};
+    use crate::words::{ClockPhase, ClockState, END_OF_TICKS, Member, Tick};
+
+    const CLOCK: ClockAt = ClockAt(Word::at(0));
+
+    fn tick(epoch: u16, count: u64) -> Tick {
+        Tick::new(0, Tick::base(epoch) + count)
+    }
+
+    fn claim(m: &HeapMem) -> Option<u16> {
+        run(ClaimClock::new(CLOCK, Member::new(1, 1), (7, 7), true), m)
+    }
+
+    /// The next owner submits two ticks, of which `done` are done, and gives the clock up or dies.
+    fn epoch(m: &HeapMem, done: u64, dies: bool) -> u16 {
+        let epoch = claim(m).unwrap();
+        m.store(CLOCK.submitted(), tick(epoch, 2).value());
+        m.store(CLOCK.done(), tick(epoch, done).value());
+        if dies {
+            assert!(run(EndClock::new(CLOCK, Some(Member::new(1, 1)), 1), m));
+        } else {
+            assert!(run(GiveUpClock::new(CLOCK, tick(epoch, 2).value()), m));
+        }
+        epoch
+    }
+
+    fn look(m: &HeapMem, tick: Tick) -> TickLook {
+        run(LookAtTick::new(CLOCK, tick), m)
+    }
+
+    #[test]
+    fn old_ticks_are_what_they_were() {
+        let m = HeapMem::new(8);
+        let [well, died] = [false, true];
+        let ends = [(2, well), (1, died), (2, well), (2, died), (1, died), (2, well)];
+        for (i, &(done, dies)) in ends.iter().enumerate() {
+            assert_eq!(epoch(&m, done, dies), i as u16 + 1);
+        }
+        let second = |epoch| look(&m, tick(epoch, 2));
+        assert_eq!(second(1), TickLook::Complete, "before any owner died");
+        assert_eq!(second(2), TickLook::Died(None));
+        assert_eq!(second(3), TickLook::Complete, "given up after one had died");
+        assert_eq!(second(4), TickLook::Complete, "its owner died when all was done");
+        assert_eq!((look(&m, tick(5, 1)), second(5)), (TickLook::Complete, TickLook::Died(None)));
+        assert_eq!(second(6), TickLook::Complete);
+        assert_eq!(look(&m, tick(6, 3)), TickLook::Forged);
+        assert_eq!((look(&m, tick(7, 1)), look(&m, tick(0, 1))), (TickLook::Forged, TickLook::Forged));
+        // So long ago that nothing is known, but that no owner had died.
+        (0..70).for_each(|_| _ = epoch(&m, 2, well));
+        assert_eq!(
+            (second(1), second(3), second(14)),
+            (TickLook::Complete, TickLook::Died(None), TickLook::Complete)
+        );
+    }
+
+    /// What a claimer wrote that died is above all ticks, and the next claimer's as well.
+    #[test]
+    fn a_dead_clock_whose_claimer_died_stays_as_that_left_it() {
+        let m = HeapMem::new(8);
+        epoch(&m, 1, true);
+        m.store(CLOCK.done(), Tick::base(2));
+        assert!(run(EndClock::new(CLOCK, None, 2), &m));
+        assert_eq!(m.load(CLOCK.done()), Tick::base(2));
+        // A late write is another thing.
+        m.store(CLOCK.done(), tick(1, 2).value());
+        assert!(run(EndClock::new(CLOCK, None, 2), &m));
+        assert_eq!((m.load(CLOCK.done()), look(&m, tick(1, 2))), (END_OF_TICKS, TickLook::Died(Some(7))));
+    }
+
+    #[test]
+    fn a_clock_has_a_last_owner() {
+        let m = HeapMem::new(8);
+        let last = ClockState { phase: ClockPhase::Free, epoch: u16::MAX - 1, first_died: 0 };
+        m.store(CLOCK.state(), last.pack());
+        assert_eq!(epoch(&m, 2, false), u16::MAX);
+        assert_eq!(claim(&m), None);
+    }
+}
