@@ -38,6 +38,8 @@ pub(crate) struct Window<K: Kind> {
     pub(crate) broken: Broken,
     /// Up to when the trainer's time is counted; `None` before it has asked for a batch.
     counted: Option<Instant>,
+    /// How long it has waited since then without being given one.
+    in_vain: Duration,
 }
 
 /// Whether batches can still be made.
@@ -66,6 +68,7 @@ impl<K: Kind> Window<K> {
             left_out: Vec::new(),
             broken: Broken::Not,
             counted: None,
+            in_vain: Duration::ZERO,
             inner,
         };
         if !window.inner.is_copy() {
@@ -143,7 +146,10 @@ impl<K: Kind> Window<K> {
             self.fill();
             if let Some(batch) = self.give() {
                 let ready = self.slots.iter().filter(|slot| slot.is_done()).count();
-                self.inner.meter().got((since, Instant::now()), &mut counted, (ready, self.slots.len()));
+                let mut meter = self.inner.meter();
+                meter.waited += std::mem::take(&mut self.in_vain);
+                meter.got((since, Instant::now()), &mut counted, (ready, self.slots.len()));
+                drop(meter);
                 self.counted = Some(counted);
                 return Ok(Some(batch));
             }
@@ -165,6 +171,7 @@ impl<K: Kind> Window<K> {
                 continue;
             }
             if !self.wait(until, &mut reports) {
+                self.in_vain += since.elapsed();
                 return Err(self.not_ready());
             }
         }

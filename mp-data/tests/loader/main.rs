@@ -10,6 +10,7 @@ mod edges;
 mod freed;
 mod late;
 mod limits;
+mod metrics;
 mod processes;
 mod property;
 mod rows;
