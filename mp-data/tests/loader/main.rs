@@ -14,5 +14,6 @@ mod metrics;
 mod processes;
 mod property;
 mod rows;
+mod states;
 mod texts;
 mod told;
