@@ -138,7 +138,9 @@ impl<K: Kind> Window<K> {
         let since = Instant::now();
         let mut reports = Reports::from(since);
         let mut counted = *self.counted.get_or_insert(since);
-        self.take_all();
+        if !mp_core::mutant!("loader.outcomes.not-taken") {
+            self.take_all();
+        }
         loop {
             if matches!(self.broken, Broken::Told) {
                 return Ok(None);
@@ -171,7 +173,9 @@ impl<K: Kind> Window<K> {
                 continue;
             }
             if !self.wait(until, &mut reports) {
-                self.in_vain += since.elapsed();
+                if !mp_core::mutant!("loader.metrics.waits-in-vain-not-counted") {
+                    self.in_vain += since.elapsed();
+                }
                 return Err(self.not_ready());
             }
         }
@@ -235,14 +239,17 @@ impl<K: Kind> Window<K> {
             let mut slot = self.slots.remove(i)?;
             K::given(&mut self.cursor, &mut slot, self.slots.front());
             self.send_held();
-            self.fill();
+            if !mp_core::mutant!("loader.give.not-filled") {
+                self.fill();
+            }
             let At::Ready(result) = slot.at else {
                 let mut meter = self.inner.meter();
                 meter.skipped_batches += 1;
                 meter.skipped_samples += slot.skipped.len() as u64;
                 continue;
             };
-            if self.history.len() >= K::history(&self.inner.plan) {
+            if self.history.len() >= K::history(&self.inner.plan) && !mp_core::mutant!("loader.history.grows")
+            {
                 self.history.pop_front();
             }
             self.history.push_back((slot.number, self.place()));
