@@ -4,7 +4,7 @@ mod common;
 
 use common::{alive, eventually, next};
 use mp_core::{Arena, ArenaOptions};
-use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Other};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, OnError, Other};
 use mp_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,7 @@ impl Dataset for Large {
 fn a_batch_for_which_there_is_no_memory_is_tried_again_and_then_an_error() {
     Arena::configure(ArenaOptions::new().size(64 << 20)).unwrap();
     too_little_to_make_what_is_prefetched();
+    what_is_given_up_lacks_what_it_lacked();
     too_little_to_send_what_was_made();
     dropped_in_the_middle_of_an_epoch();
 }
@@ -93,6 +94,50 @@ fn too_little_to_make_what_is_prefetched() {
         numbers.push(batch.info.number);
     }
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
+}
+
+/// Rows of a mebibyte. The first batch is begun when others have this much of the memory; each other one has a sample that can't be made.
+#[derive(Serialize, Deserialize)]
+struct Lacking(u64);
+
+impl Dataset for Lacking {
+    type Batch = Tensor<u8>;
+
+    fn len(&self) -> usize {
+        96
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Tensor<u8>>) -> AnyResult<Tensor<u8>> {
+        if items[0].index == 0 && self.0 > 0 {
+            eventually("others have it", || {
+                Arena::current().is_ok_and(|arena| arena.memory_stats().allocated >= self.0)
+            });
+            self.0 = 0;
+        }
+        cx.rows(items, &[ROW], |item, _, row| {
+            if item.index >= 16 && item.index % 16 == 4 {
+                return Err("it is bad".into());
+            }
+            row.fill(item.index as u8);
+            Ok(())
+        })
+    }
+}
+
+/// A batch without a sample, which is made again for want of memory, tells that it lacks it.
+fn what_is_given_up_lacks_what_it_lacked() {
+    let builder = DataLoader::builder(Lacking(44 << 20)).batch_size(16).num_workers(2).prefetch_factor(4);
+    let loader = builder.on_error(OnError::SkipSample).build().unwrap();
+    let mut batches = loader.epoch(0);
+    for number in 0..6 {
+        let batch = next(&mut batches).unwrap().unwrap();
+        let lacks: Vec<usize> = batch.info.skipped.iter().map(|skipped| skipped.item.index).collect();
+        assert_eq!(batch.info.number, number);
+        assert_eq!(lacks, if number == 0 { vec![] } else { vec![16 * number as usize + 4] });
+        assert_eq!((batch.len() / ROW, batch.info.valid), (16 - lacks.len(), 16 - lacks.len()));
+    }
+    assert!(next(&mut batches).is_none());
+    assert_eq!(loader.metrics().skipped_samples, 5);
 }
 
 /// Of this many bytes, which are encoded. The first is sent when others have the memory.

@@ -259,6 +259,13 @@ fn test_batch_sampler() {
     assert_eq!(indices(&of(0), 0), [0, 1, 4, 5, 8, 9]);
     assert_eq!(indices(&of(1), 0), [2, 3, 6, 7]);
     assert_eq!(of(1).epoch(0).batch(2).unwrap().unwrap().valid, 0);
+    // What can be divided is not left out, up to the last group.
+    let dropped = |rank, world| {
+        let plan = Plan::builder(10).batch_sampler(Pairs(rank, world)).distributed(rank, world);
+        indices(&plan.uneven(Uneven::Drop).build().unwrap(), 0)
+    };
+    assert_eq!((dropped(0, 2), dropped(1, 2)), (vec![0, 1, 4, 5], vec![2, 3, 6, 7]));
+    assert_eq!((dropped(0, 5), dropped(4, 5)), (vec![0, 1], vec![8, 9]));
 }
 
 #[test]
@@ -280,6 +287,19 @@ fn a_state_of_another_plan_is_refused() {
     assert!(refused(seeded(3).batching(bucket([1, 2, 4]))));
     assert!(refused(seeded(3).batching(bucket([1, 2, 3])).uneven(Uneven::Drop)));
     assert!(refused(seeded(3).batching(bucket([1, 2, 3])).seed(1)));
+    let subset = |indices: [u64; 3]| plan(seeded(9).sampler(Sampler::Subset(Arc::new(indices))));
+    let state = subset([1, 2, 3]).state(0, 0);
+    assert!(subset([1, 2, 3]).next_batch(&state).is_ok());
+    let error = subset([1, 2, 4]).next_batch(&state).unwrap_err();
+    assert!(matches!(error, PlanError::StateDiffers { what: "hash of the subset", .. }), "{error}");
+}
+
+#[test]
+fn a_subset_has_indices_of_the_dataset_alone() {
+    let of = |index| seeded(9).sampler(Sampler::Subset(Arc::new([0, index]))).build();
+    assert_eq!(indices(&of(8).unwrap(), 0), [0, 8]);
+    let error = of(9).unwrap_err().to_string();
+    assert!(error.contains("the subset has index 9 of 9 samples"), "{error}");
 }
 
 #[test]

@@ -168,7 +168,9 @@ impl<B> Context<B> {
                 self.note(self.note_of(n, item));
                 function(item, &mut self.rng(item), row)?;
             }
-            self.note(0);
+            if !mp_core::mutant!("loader.note.stays-behind-rows") {
+                self.note(0);
+            }
             return Ok(());
         }
         let (work, failed) = (Mutex::new(work), Mutex::new(None::<(usize, u64, Failed)>));
@@ -190,7 +192,8 @@ impl<B> Context<B> {
                 };
                 // Rows are taken in order: of those that fail, the first has been taken when any has failed.
                 let mut failed = lock(&failed);
-                if failed.as_ref().is_none_or(|(before, ..)| n < *before) {
+                let is_first = failed.as_ref().is_none_or(|(before, ..)| n < *before);
+                if is_first || mp_core::mutant!("loader.threads.last-error") {
                     *failed = Some((n, note, how));
                 }
             }

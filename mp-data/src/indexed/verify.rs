@@ -166,7 +166,9 @@ pub(crate) fn difference<B: Batch>(items: &[Item], first: &B, second: &B) -> Opt
         let Some(column) = one.iter().zip(&other).position(|(one, other)| one != other) else { continue };
         let (one, other) = (&one[column], &other[column]);
         let mut differing = one.iter().zip(other).filter(|(one, other)| one != other);
-        let not_written = one.len() == other.len()
+        let same_length =
+            one.len() == other.len() || mp_core::mutant!("loader.verify.other-length-is-not-written");
+        let not_written = same_length
             && differing.all(|(one, other)| [*one, *other] == POISON)
             && !mp_core::mutant!("loader.verify.not-written-unseen");
         return Some((row, column, not_written));

@@ -216,7 +216,11 @@ impl Order {
         if k > whole || rows == 0 {
             return Ok(None);
         }
-        if k == whole && plan.uneven == Uneven::Error && rows * world != draws % plan.global {
+        if k == whole
+            && plan.uneven == Uneven::Error
+            && rows * world != draws % plan.global
+            && !mp_core::mutant!("plan.uneven.error-swallowed")
+        {
             return Err(self.uneven(k, draws % plan.global));
         }
         let first = k * plan.global + rank * rows;
@@ -243,7 +247,7 @@ impl Order {
                     Uneven::Error => return Err(self.uneven(k, all % world)),
                     Uneven::Pad => {}
                 }
-                repeated = number >= all;
+                repeated = number >= all && !mp_core::mutant!("plan.users.padding-counts");
                 number %= all;
             }
         }

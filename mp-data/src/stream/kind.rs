@@ -44,7 +44,8 @@ impl Place {
         if (epoch, pass) == (self.epoch, self.pass) {
             return None;
         }
-        let batches = if epoch == self.epoch { self.batches } else { 0 };
+        let goes_on = epoch == self.epoch || mp_core::mutant!("stream.epochs.count-goes-on");
+        let batches = if goes_on { self.batches } else { 0 };
         Some(Place { epoch, pass, first, batches, lanes: Lane::all(self.lanes.len() as u64, first) })
     }
 }
@@ -149,9 +150,13 @@ impl<D: IterableDataset> Kind for Streamed<D> {
             let here = || window.iter().filter(|slot| slot.epoch == epoch);
             let enough = plan.steps.is_some_and(|steps| {
                 let given = if cursor.given.epoch == epoch { cursor.given.batches } else { 0 };
-                given + here().filter(|slot| !slot.is_left_out()).count() as u64 >= steps
+                let counts = |slot: &&Slot<Self>| {
+                    !slot.is_left_out() || mp_core::mutant!("stream.steps.left-out-on-the-way-counts")
+                };
+                given + here().filter(counts).count() as u64 >= steps
             });
-            if enough && here().any(Slot::is_open) {
+            if enough && here().any(Slot::is_open) && !mp_core::mutant!("stream.plan.end-before-it-is-known")
+            {
                 return Planned::NotYet;
             }
             let going_on = cursor.now.lanes.iter().filter(|lane| !lane.ended);
@@ -253,7 +258,8 @@ impl<D: IterableDataset> Kind for Streamed<D> {
             let is_other = cursor.cut(plan, part, failed);
             return if is_other { Without::Again } else { Without::Impossible };
         }
-        if part.skip.len() as u64 >= plan.batch_size || part.skip.contains(&failed.item.position) {
+        let again = part.skip.len() as u64 >= plan.batch_size || part.skip.contains(&failed.item.position);
+        if again && !mp_core::mutant!("stream.skip.without-limit") {
             return Without::Impossible;
         }
         part.skip.push(failed.item.position);
@@ -283,7 +289,8 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         // An error that ends all is in the place of a batch that was neither made nor given up: it does not count as given.
         let Some(after) = slot.part.after.take() else { return };
         cursor.given.lanes[slot.part.lane] = after;
-        cursor.given.batches += u64::from(!slot.is_left_out());
+        let counts = !slot.is_left_out() || mp_core::mutant!("stream.steps.left-out-counts");
+        cursor.given.batches += u64::from(counts);
     }
 
     fn next(cursor: &Cursor) -> (u64, u64) {

@@ -73,13 +73,16 @@ impl<D: IterableDataset> StreamWorker<D> {
     /// The lane of a task, open where the task begins if this worker has it so.
     fn lane(&mut self, task: &StreamTask) -> Run<D> {
         let [epoch, pass, lane] = task.of();
-        self.open.retain(|(of, ..)| of[..2] == [epoch, pass]);
+        if !mp_core::mutant!("stream.open.of-another-pass") {
+            self.open.retain(|(of, ..)| of[..2] == [epoch, pass]);
+        }
         let is_its = |(of, at, _): &([u64; 3], LaneAt, Run<D>)| {
             of[2] == lane && (*at == task.at || mp_core::mutant!("stream.open.wherever-it-is"))
         };
         let found = self.open.iter().position(is_its).map(|i| self.open.remove(i).2);
         self.open.retain(|(of, ..)| of[2] != lane);
-        found.filter(|_| !task.opens).unwrap_or_else(|| Run::new(&task.at))
+        let opens = task.opens && !mp_core::mutant!("stream.verify.goes-on-twice");
+        found.filter(|_| !opens).unwrap_or_else(|| Run::new(&task.at))
     }
 
     /// Keeps a lane open, but no more of them than twice this worker's part: another worker may have a lane by now.
@@ -141,7 +144,7 @@ impl<D: IterableDataset> Maker for StreamWorker<D> {
         };
         made.began = self.began;
         if made.no_memory.is_none() {
-            if !after.ended {
+            if !after.ended && !mp_core::mutant!("stream.open.not-kept") {
                 self.keep(task, after.at.clone(), run);
             }
             made.after = Some(after);

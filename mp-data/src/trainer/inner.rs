@@ -85,7 +85,8 @@ impl<K: Kind> Inner<K> {
             let orders = orders::<K>(&dataset, &plan, &settings);
             let pool = builder.try_state(begin::<K>, orders).build()?;
             // What several threads were at when they died, one makes again: another task.
-            let times = if threads > 1 { 0 } else { settings.retries };
+            let by_one = threads > 1 && !mp_core::mutant!("loader.threads.tried-again-by-the-pool");
+            let times = if by_one { 0 } else { settings.retries };
             let times = if mp_core::mutant!("loader.retry.without-limit") { u32::MAX } else { times };
             let again =
                 |error: &TaskError| matches!(error, TaskError::WorkerLost(_) | TaskError::TimedOut { .. });

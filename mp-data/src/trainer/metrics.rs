@@ -130,7 +130,7 @@ pub struct LoaderMetrics {
     /// How long the trainer was iterating: of each iterator, from when it was first asked for a batch to when it last gave one. What is between
     /// two epochs, such as a validation, is not in it.
     pub elapsed: Duration,
-    /// How long it waited in all.
+    /// How long it waited in all. What it waited in `next_timeout` without being given a batch is counted with the next one.
     pub waited: Duration,
     /// How long workers were making batches, all taken together.
     pub busy: Duration,

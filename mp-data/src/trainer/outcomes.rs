@@ -83,7 +83,7 @@ impl<K: Kind> Window<K> {
     fn follow(&mut self, lane: Option<u64>, goes_on: bool) {
         let waits = |slot: &Slot<K>| matches!(slot.at, At::Waits) && K::lane(&slot.part) == lane;
         if !goes_on {
-            self.slots.retain(|slot| !waits(slot));
+            self.slots.retain(|slot| !waits(slot) || mp_core::mutant!("stream.lane.waits-behind-its-end"));
         } else if let Some(i) = self.slots.iter().position(waits) {
             self.send(i);
         }
@@ -110,7 +110,7 @@ impl<K: Kind> Window<K> {
         }
         let Some(first) = self.slots.iter().position(Slot::is_held) else { return };
         if !self.slots[first].alone && !gives_up {
-            self.slots[first].alone = true;
+            self.slots[first].alone = !mp_core::mutant!("loader.memory.alone-without-limit");
             self.send(first);
             return;
         }
@@ -136,7 +136,7 @@ impl<K: Kind> Window<K> {
             self.send(i);
             return;
         }
-        let exact = !(failure.lost && slot.threads > 1);
+        let exact = !(failure.lost && slot.threads > 1) || mp_core::mutant!("loader.threads.death-names-any");
         let at = failure.place.filter(|_| exact).and_then(|note| K::failed(&slot.part, note));
         let error = self.error(&self.slots[i], at, failure);
         let slot = &mut self.slots[i];
@@ -191,7 +191,7 @@ impl<K: Kind> Window<K> {
     pub(crate) fn leave_out(&mut self, i: usize) {
         let At::Ready(result) = std::mem::replace(&mut self.slots[i].at, At::LeftOut) else { return };
         let Err(error) = *result else { return };
-        if self.left_out.len() == HISTORY {
+        if self.left_out.len() == HISTORY && !mp_core::mutant!("loader.left-out.grows") {
             self.left_out.remove(0);
         }
         self.left_out.push(error);

@@ -30,7 +30,9 @@ impl<K: Kind> Window<K> {
                     let error = self.error(&slot, None, failure);
                     slot.at = At::Ready(Box::new(Err(error)));
                     self.slots.push_back(slot);
-                    if self.inner.settings.on_error == OnError::SkipBatch {
+                    if self.inner.settings.on_error == OnError::SkipBatch
+                        && !mp_core::mutant!("loader.plan.error-not-left-out")
+                    {
                         self.leave_out(self.slots.len() - 1);
                     }
                 }
@@ -56,7 +58,8 @@ impl<K: Kind> Window<K> {
         let Some(budget) = settings.budget else { return true };
         // Before the first is there, nothing is known of their size.
         let most = self.inner.meter().most_bytes;
-        most.is_some_and(|most| most.saturating_mul(under_way + 1) <= budget)
+        let next = usize::from(!mp_core::mutant!("loader.budget.without-the-next"));
+        most.is_some_and(|most| most.saturating_mul(under_way + next) <= budget)
     }
 
     pub(crate) fn send_held(&mut self) {

@@ -39,6 +39,8 @@ pub(crate) struct Window<K: Kind> {
     pub(crate) broken: Broken,
     /// Up to when the trainer's time is counted; `None` before it has asked for a batch.
     counted: Option<Instant>,
+    /// How long it has waited since then without being given one.
+    in_vain: Duration,
 }
 
 /// Whether batches can still be made.
@@ -67,6 +69,7 @@ impl<K: Kind> Window<K> {
             left_out: Vec::new(),
             broken: Broken::Not,
             counted: None,
+            in_vain: Duration::ZERO,
             inner,
         };
         if !window.inner.is_copy() {
@@ -134,7 +137,9 @@ impl<K: Kind> Window<K> {
         let since = Instant::now();
         let mut reports = Reports::from(since);
         let mut counted = *self.counted.get_or_insert(since);
-        self.take_all();
+        if !mp_core::mutant!("loader.outcomes.not-taken") {
+            self.take_all();
+        }
         loop {
             if matches!(self.broken, Broken::Told) {
                 return Ok(None);
@@ -142,7 +147,10 @@ impl<K: Kind> Window<K> {
             self.fill();
             if let Some(batch) = self.give() {
                 let ready = self.slots.iter().filter(|slot| slot.is_done()).count();
-                self.inner.meter().got((since, Instant::now()), &mut counted, (ready, self.slots.len()));
+                let mut meter = self.inner.meter();
+                meter.waited += std::mem::take(&mut self.in_vain);
+                meter.got((since, Instant::now()), &mut counted, (ready, self.slots.len()));
+                drop(meter);
                 self.counted = Some(counted);
                 return Ok(Some(batch));
             }
@@ -164,6 +172,9 @@ impl<K: Kind> Window<K> {
                 continue;
             }
             if !self.wait(until, &mut reports) {
+                if !mp_core::mutant!("loader.metrics.waits-in-vain-not-counted") {
+                    self.in_vain += since.elapsed();
+                }
                 return Err(self.not_ready());
             }
         }
@@ -225,14 +236,17 @@ impl<K: Kind> Window<K> {
             let mut slot = self.slots.remove(i)?;
             K::given(&mut self.cursor, &mut slot, self.slots.front());
             self.send_held();
-            self.fill();
+            if !mp_core::mutant!("loader.give.not-filled") {
+                self.fill();
+            }
             let At::Ready(result) = slot.at else {
                 let mut meter = self.inner.meter();
                 meter.skipped_batches += 1;
                 meter.skipped_samples += slot.skipped.len() as u64;
                 continue;
             };
-            if self.history.len() >= K::history(&self.inner.plan) {
+            if self.history.len() >= K::history(&self.inner.plan) && !mp_core::mutant!("loader.history.grows")
+            {
                 self.history.pop_front();
             }
             self.history.push_back((slot.number, self.place()));

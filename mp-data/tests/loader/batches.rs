@@ -100,6 +100,19 @@ fn samples_and_batches_can_be_left_out() {
     }
 }
 
+/// Rows that are there to make ranks equal stay those, whichever sample is left out.
+#[test]
+fn how_many_rows_count_is_told_without_those_that_are_left_out() {
+    // Of rank 1 of 2, the samples 3 and 4, and 0 once more.
+    for (bad, left, valid) in [(0, [3, 4], 2), (4, [3, 0], 1), (3, [4, 0], 1)] {
+        let samples = Samples::new(5).with(bad, Fault::Error, -1);
+        let loader = builder_of(samples, 0).shuffle(false).distributed(1, 2);
+        let loader = loader.on_error(OnError::SkipSample).build().unwrap();
+        let batch = next(&mut loader.epoch(0)).unwrap().unwrap();
+        assert_eq!((&batch.info.indices()[..], batch.info.valid), (&left[..], valid), "without {bad}");
+    }
+}
+
 #[test]
 fn a_batch_whose_worker_dies_is_made_again() {
     let expected = expected(40, 0);
@@ -143,6 +156,12 @@ fn a_sample_that_kills_each_time_is_named() {
         }
         assert_eq!(seen, 1);
     }
+    // Of several threads any may have died: it isn't said of one of them, and with no attempt left no thread makes it alone.
+    let bad = expected[3].2[2];
+    let loader = builder_of(Samples::new(23).with(bad, Fault::Kill, -1), 1).threads_per_worker(3).retries(0);
+    let loader = loader.build().unwrap();
+    let error = loader.epoch(0).find_map(Result::err).unwrap();
+    assert_eq!((error.batch, error.item), (3, None), "{error}");
 }
 
 #[test]
@@ -153,6 +172,8 @@ fn a_worker_that_takes_too_long_is_killed_and_its_batch_made_again() {
     let loader = hang(1).timeout(Duration::from_secs(2)).build().unwrap();
     assert_eq!(all(loader.epoch(0)), expected);
     assert_eq!(loader.metrics().restarts, 1);
+    let loader = hang(1).threads_per_worker(2).timeout(Duration::from_secs(2)).build().unwrap();
+    assert_eq!(all(loader.epoch(0)), expected);
     let loader = hang(-1).timeout(Duration::from_secs(2)).retries(0).build().unwrap();
     let mut batches = loader.epoch(0);
     assert_eq!(bytes(&next(&mut batches).unwrap().unwrap()), expected[0]);
@@ -289,7 +310,8 @@ impl Dataset for Careless {
             if self.kind == 1 && item.index == 9 {
                 numbers[1] = std::process::id();
             }
-            let end = if self.kind == 2 && item.index == 13 { 2 } else { 3 };
+            let end =
+                if (self.kind, item.index) == (2, 13) || (self.kind, item.index) == (3, 19) { 2 } else { 3 };
             bytes[..end].fill(7);
             Ok(())
         })
@@ -320,6 +342,16 @@ fn verify_finds_what_differs_and_what_is_not_written() {
             (13, 1, true),
             "{found}"
         );
+        // The last of all.
+        let found = verify(3, workers);
+        let [difference] = &found.differences[..] else { panic!("{found}") };
+        assert_eq!((difference.batch, difference.item.index), (2, 19), "{found}");
+    }
+    for workers in [0, 1] {
+        let loader = DataLoader::builder(Careless { kind: 0 }).batch_size(8).num_workers(workers);
+        let found = loader.build().unwrap().verify(10).unwrap();
+        assert_eq!(found.by_one_worker, 3, "{found}");
+        assert!(found.to_string().contains("3 were made by one worker both times"), "{found}");
     }
     let found = verify(1, 2);
     let difference = &found.differences[0];

@@ -13,7 +13,7 @@ use mp_data::{
 use mp_tensor::Tensor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::common::{DEADLINE, Fault, Samples, all, bare, builder, bytes, next};
+use crate::common::{DEADLINE, all, builder, next};
 
 /// What a dataset does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -552,47 +552,6 @@ fn a_dataset_that_panics_when_it_is_sent_received_or_dropped_is_an_error() {
         assert!(errors[0].to_string().contains("sample 1"), "{}", errors[0]);
         caught(|| drop(loader));
     }
-}
-
-#[test]
-fn states_of_batches_out_of_order_are_of_their_rank() {
-    let of = |rank, world, samples: Samples| {
-        bare(samples, 2).shuffle(true).global_batch_size(4).distributed(rank, world).in_order(false)
-    };
-    // Batch 0 comes last.
-    let plan = of(1, 2, Samples::new(40)).build().unwrap().plan().clone();
-    let first = plan.epoch(0).batch(0).unwrap().unwrap().items[0].index;
-    let loader = of(1, 2, Samples::new(40).with(first, Fault::Hang, 1)).build().unwrap();
-    let mut batches = loader.epoch(0);
-    assert_eq!(bytes(&next(&mut batches).unwrap().unwrap()).1, 1);
-    let state = batches.state();
-    assert_eq!((state.next(), state.beyond()), (0, &[1][..]));
-    let resume = |rank, world| of(rank, world, Samples::new(40)).build().unwrap().resume(&state);
-    assert_eq!(all(resume(1, 2).unwrap()).len(), 9);
-    let said = |rank, world| resume(rank, world).unwrap_err().to_string();
-    for (text, what, numbers) in [
-        (said(0, 2), ": rank (", " is 1 in the state, 0 in the plan"),
-        (said(0, 1), ": world (", " is 2 in the state, 1 in the plan"),
-    ] {
-        assert!(text.contains(what) && text.contains("out of order") && text.ends_with(numbers), "{text}");
-    }
-}
-
-#[test]
-fn a_state_of_another_dataset_is_refused_unless_that_is_allowed() {
-    let of = |len| builder(len, 1);
-    let mut batches = of(40).build().unwrap().epoch(1);
-    (0..3).for_each(|_| drop(next(&mut batches).unwrap().unwrap()));
-    let state = batches.state();
-    let error = of(60).build().unwrap().resume(&state).unwrap_err();
-    assert!(error.to_string().contains("len is 40 in the state, 60 in the plan"), "{error}");
-    let grown = of(60).allow_changed_dataset(true).build().unwrap();
-    assert_eq!(all(grown.resume(&state).unwrap()), all(grown.epoch(1))[3..]);
-    let error = of(60).allow_changed_dataset(true).batch_size(5).build().unwrap().resume(&state).unwrap_err();
-    assert!(
-        error.to_string().contains("`batch_size`") && !error.to_string().contains("global_batch"),
-        "{error}"
-    );
 }
 
 /// The loader of a dataset that asks it for batches.

@@ -8,7 +8,7 @@ use mp_data::plan::{Batching, IndexSampler, PlanError};
 use mp_data::{
     AnyResult, Context, DataLoader, Dataset, Item, LoadError, Loaded, LoaderState, Other, StreamLoader,
 };
-use mp_tensor::Tensor;
+use mp_tensor::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::common::measured::{InShards, Measured};
@@ -83,6 +83,7 @@ fn what_was_given_before_a_state_is_not_given_again_after_it() {
         let state: LoaderState = serde_json::from_value(state).unwrap();
         assert!(matches!(loader.resume(&state), Err(PlanError::StateChanged)));
         let batches = loader.resume(&state.sealed()).unwrap();
+        assert_eq!(batches.size_hint(), (3, Some(3)));
         assert_eq!(all(batches).iter().map(|batch| batch.1).collect::<Vec<_>>(), [0, 3, 5]);
     }
 }
@@ -249,4 +250,40 @@ fn epochs_without_an_end_of_a_sampler_that_draws_nothing_are_an_error() {
     assert!(error.to_string().contains("epochs in a row have no batch"), "{error}");
     assert!(next(&mut batches).is_none());
     assert!(next(&mut loader.epochs(0..3)).is_none(), "some are empty, and that is all");
+}
+
+/// The first sample does not come, each other one takes a while.
+#[derive(Serialize, Deserialize)]
+struct Slow(SharedTensor<i64>);
+
+impl Dataset for Slow {
+    type Batch = Tensor<i64>;
+
+    fn len(&self) -> usize {
+        64
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        match items[0].index {
+            0 => Fault::Hang.happens("the first one")?,
+            _ => std::thread::sleep(Duration::from_millis(20)), // sleep: it is slow
+        }
+        cx.rows(items, &[], |_, _, row| {
+            row[0] = self.0.fetch_add(0, 1);
+            Ok(())
+        })
+    }
+}
+
+/// Batches that come meanwhile are not the one that is waited for.
+#[test]
+fn a_wait_with_a_time_ends_then_whatever_comes_meanwhile() {
+    let made = Tensor::zeros([1]).unwrap().share();
+    let slow = Slow(made.clone());
+    let loader = DataLoader::builder(slow).num_workers(2).prefetch_factor(32).build().unwrap();
+    let mut batches = loader.epoch(0);
+    eventually("others come", || made.load(0) > 0);
+    assert!(batches.next_timeout(Duration::from_millis(50)).is_err());
+    let others = made.load(0);
+    assert!(others < 63, "it has waited until nothing came any more");
 }

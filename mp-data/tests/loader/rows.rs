@@ -1,13 +1,15 @@
 //! Rows that are missing: each column of a batch has one for each sample.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use mp_data::{
     AnyResult, Batch, Context, DataLoader, DataLoaderBuilder, Dataset, Item, LoadError, OnError, Other,
-    Ragged, Strings,
+    Ragged, Strings, Whole,
 };
 use mp_tensor::{SharedTensor, Tensor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-use crate::common::next;
+use crate::common::{eventually, next};
 
 #[derive(Batch)]
 struct Named {
@@ -117,9 +119,167 @@ fn a_value_that_is_not_written_is_an_error_of_its_sample() {
     }
 }
 
+/// The two rows of a batch fail, each when the other one has begun; of each second batch the second row is the first to do so.
+#[derive(Default, Serialize, Deserialize)]
+struct BothFail {
+    #[serde(skip)]
+    begun: AtomicUsize,
+    #[serde(skip)]
+    ended: AtomicUsize,
+}
+
+impl Dataset for BothFail {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        400
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        (self.begun, self.ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let quicker = items[items[0].index / 2 % 2];
+        cx.rows(items, &[], |item, _, _| {
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            eventually("both have begun", || self.begun.load(Ordering::SeqCst) == 2);
+            if item != quicker {
+                eventually("the other one fails", || self.ended.load(Ordering::SeqCst) == 1);
+            }
+            self.ended.fetch_add(1, Ordering::SeqCst);
+            Err(format!("sample {} is bad", item.index).into())
+        })
+    }
+}
+
+#[test]
+fn of_two_rows_that_fail_at_once_the_first_is_told() {
+    let loader =
+        DataLoader::builder(BothFail::default()).batch_size(2).threads_per_worker(2).build().unwrap();
+    let mut batches = loader.epoch(0);
+    for number in 0..200 {
+        let error = next(&mut batches).unwrap().unwrap_err();
+        assert_eq!(error.item.map(|item| item.index), Some(2 * number), "{error}");
+        assert!(error.to_string().contains(&format!("sample {} is bad", 2 * number)), "{error}");
+    }
+}
+
+/// Writes all rows, and fails then.
+#[derive(Serialize, Deserialize)]
+struct FailsBehindRows;
+
+impl Dataset for FailsBehindRows {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        8
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[], |item, _, row| {
+            row[0] = item.index as u64;
+            Ok(())
+        })?;
+        Err("they don't go together".into())
+    }
+}
+
+#[test]
+fn what_fails_behind_the_rows_fails_at_no_sample() {
+    for (workers, threads) in [(0, 1), (1, 1), (1, 2)] {
+        for how in [OnError::Report, OnError::SkipSample] {
+            let loader = loader(FailsBehindRows, workers).threads_per_worker(threads).on_error(how);
+            let loader = loader.build().unwrap();
+            let mut batches = loader.epoch(0);
+            for number in 0..2 {
+                let error = next(&mut batches).unwrap().unwrap_err();
+                assert_eq!((error.batch, error.item), (number, None), "{how:?} {workers}: {error}");
+            }
+            assert!(next(&mut batches).is_none());
+        }
+    }
+}
+
+/// A number that can't be encoded if it is 5.
+#[derive(Deserialize)]
+struct Odd(u64);
+
+impl Serialize for Odd {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            5 => Err(serde::ser::Error::custom("five has no form")),
+            number => serializer.serialize_u64(number),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Odds;
+
+impl Dataset for Odds {
+    type Batch = Other<Odd>;
+
+    fn len(&self) -> usize {
+        8
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        Ok(cx.map(items, |item, _| Ok(Odd(item.index as u64)))?.into())
+    }
+}
+
+#[test]
+fn a_batch_that_can_not_be_sent_is_an_error_in_its_place_and_the_epoch_goes_on() {
+    let loader = DataLoader::builder(Odds).batch_size(2).num_workers(1).build().unwrap();
+    let mut batches = loader.epoch(0);
+    for number in 0..4 {
+        match next(&mut batches).expect("there are four") {
+            Ok(batch) => assert_eq!((batch.info.number, batch[0].0), (number, 2 * number)),
+            Err(error) => {
+                assert_eq!((error.batch, number), (2, 2), "{error}");
+                assert!(format!("{error:#}").contains("five has no form"), "{error:#}");
+            }
+        }
+    }
+    assert!(next(&mut batches).is_none());
+    assert_eq!(loader.metrics().failed, 1);
+}
+
 #[test]
 fn a_difference_is_told_by_the_field_of_its_column() {
     let differs = Less { counts: Some(Tensor::zeros([1]).unwrap().share()), ..Less::of([0; 4]) };
     let found = loader(differs, 1).build().unwrap().verify(1).unwrap();
     assert!(found.to_string().contains("sample 0: column `number` is not the same twice"), "{found}");
+}
+
+/// One column of the batch as a whole, of more numbers than it has samples, and one of rows of any length.
+#[derive(Serialize, Deserialize)]
+struct Anew {
+    whole: bool,
+    /// How many batches were made.
+    counts: SharedTensor<i64>,
+}
+
+impl Dataset for Anew {
+    type Batch = (Whole<Tensor<u8>>, Ragged<u8>);
+
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn fetch(&mut self, _: &[Item], _: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        let count = self.counts.fetch_add(0, 1);
+        let (last, more) = if self.whole { (count as u8, 0) } else { (0, count as usize) };
+        let rows = [vec![1; 1], vec![1; 2], vec![1; 3 + more], vec![1; 4]];
+        Ok((Whole(Tensor::from_slice(&[0, 0, 0, 0, 0, 0, last], [7])?), Ragged::from_rows(&rows)?))
+    }
+}
+
+#[test]
+fn numbers_behind_those_of_the_rows_and_lengths_of_rows_are_compared() {
+    for (whole, row, column) in [(true, 3, 0), (false, 2, 1)] {
+        let counts = Tensor::zeros([1]).unwrap().share();
+        let found = loader(Anew { whole, counts }, 1).build().unwrap().verify(1).unwrap();
+        let [difference] = &found.differences[..] else { panic!("{found}") };
+        assert_eq!((difference.item.index, difference.column), (row, column), "{found}");
+        assert!(!difference.not_written, "{found}");
+    }
 }

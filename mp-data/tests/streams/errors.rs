@@ -3,13 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mp_data::{BuildError, OnError, StreamLoaderBuilder, StreamState};
+use mp_data::{
+    AnyResult, BuildError, Context, Item, IterableDataset, OnError, Samples, ShardPosition, StreamLoader,
+    StreamLoaderBuilder, StreamState,
+};
 use mp_pool::TaskError;
+use mp_tensor::Tensor;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
-use crate::common::Fault;
 use crate::common::shards::{
     Shards, Streamed, When, all_of, next_of, places, streamed, streaming, streaming_of,
 };
+use crate::common::{Fault, eventually, signal, threads_are};
 use crate::{SIZES, shuffled};
 
 #[test]
@@ -147,6 +153,83 @@ fn what_is_left_out_is_told() {
     drop((batches, loader));
     let loader = streaming(&[6, 6], 0).lanes(1).build().unwrap();
     assert_eq!(places(&all_of(loader.resume(&state).unwrap())), [(1, 2), (1, 3), (1, 4), (1, 5)]);
+}
+
+/// Neither while it is known of a batch that it is left out and those before it aren't given, nor later.
+#[test]
+fn with_steps_a_batch_that_is_left_out_is_none_of_them() {
+    // Of each pass, the last of four batches; at first lane 0 stands still, and lane 1 is at its end.
+    let shards = Shards::new(&[8, 8]).with((When::Row, 1, 5), Fault::Error, -1);
+    let shards = shards.with((When::Row, 0, 0), Fault::Stop, 1);
+    let loader = streaming_of(shards, 2).steps(4).on_error(OnError::SkipBatch).build().unwrap();
+    let mut batches = loader.epoch(0);
+    eventually("it is left out", || {
+        assert!(batches.next_timeout(Duration::from_millis(5)).is_err());
+        !batches.left_out().is_empty()
+    });
+    let stopped = loader.pids().into_iter().find(|pid| threads_are(*pid, 'T')).expect("it stands still");
+    signal(stopped, Signal::CONT);
+    let mut states = vec![batches.state()];
+    while let Some(batch) = next_of(&mut batches) {
+        drop(batch.unwrap());
+        states.push(batches.state());
+    }
+    assert_eq!(states.iter().map(StreamState::batches).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    // Wherever it is resumed: as many.
+    for (given, state) in states.iter().enumerate() {
+        assert_eq!(all_of(loader.resume(state).unwrap()).len(), 4 - given);
+    }
+    // Of the two passes that it takes, two batches are left out.
+    let loader = streaming_of(Shards::new(&[8, 8]).with((When::Row, 1, 5), Fault::Error, -1), 0);
+    let loader = loader.steps(6).on_error(OnError::SkipBatch).build().unwrap();
+    let given: Vec<u64> = all_of(loader.epochs(0..2)).iter().map(|batch| batch.0).collect();
+    assert_eq!(given, [[0; 6], [1; 6]].concat());
+}
+
+/// Fails, and says that it was at the first sample of all.
+#[derive(Serialize, Deserialize)]
+struct SaysTheFirst;
+
+impl IterableDataset for SaysTheFirst {
+    type Batch = Tensor<u64>;
+    type Reader = std::vec::IntoIter<AnyResult<u64>>;
+
+    fn shards(&self) -> usize {
+        1
+    }
+
+    fn open(&mut self, _: usize, _: ShardPosition) -> AnyResult<Self::Reader> {
+        Ok((0..8).map(Ok).collect::<Vec<_>>().into_iter())
+    }
+
+    fn fetch(&mut self, _: Samples<u64>, cx: &mut Context<Tensor<u64>>) -> AnyResult<Tensor<u64>> {
+        cx.begin(Item { index: 0, position: 0 });
+        Err("it is bad".into())
+    }
+}
+
+/// It is left out once.
+#[test]
+fn a_batch_that_fails_without_its_sample_as_well_is_an_error() {
+    let loader = StreamLoader::builder(SaysTheFirst).batch_size(4).num_workers(1);
+    let loader = loader.on_error(OnError::SkipSample).build().unwrap();
+    let mut batches = loader.epoch(0);
+    for number in 0..2 {
+        let error = next_of(&mut batches).unwrap().unwrap_err();
+        assert_eq!((error.batch, error.item.map(|item| item.index)), (number, Some(0)), "{error}");
+    }
+    assert!(next_of(&mut batches).is_none());
+}
+
+/// `drop_last` leaves out what the end of a lane has made short.
+#[test]
+fn a_batch_that_lacks_a_sample_is_not_a_short_last_one() {
+    for workers in [0, 1] {
+        let shards = Shards::new(&[10]).with((When::Row, 0, 1), Fault::Error, -1);
+        let loader = streaming_of(shards, workers).drop_last(true).on_error(OnError::SkipSample);
+        let given = places(&all_of(loader.build().unwrap().epoch(0)));
+        assert_eq!(given, [0, 2, 3, 4, 5, 6, 7].map(|sample| (0, sample)));
+    }
 }
 
 #[test]

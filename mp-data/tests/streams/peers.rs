@@ -133,17 +133,23 @@ fn verify_finds_readers_that_are_elsewhere_when_they_are_opened_in_the_middle() 
         assert!(found.is_same() && found.batches == 14, "{found}");
     }
     for workers in [0, 1] {
-        let loader = StreamLoader::builder(Late).batch_size(3).num_workers(workers).build().unwrap();
-        let found = loader.verify(2).unwrap();
+        let of = |late| StreamLoader::builder(late).batch_size(3).num_workers(workers).build().unwrap();
+        let found = of(Late { ends: false }).verify(2).unwrap();
         let text = found.to_string();
         assert_eq!(found.differences.len(), 1, "{text}");
         assert!(text.contains("batch 1, sample 3 of shard 0: column 0 is not the same twice"), "{text}");
+        // Opened there, it has no samples: then there is no second batch.
+        let found = of(Late { ends: true }).verify(2).unwrap();
+        let [difference] = &found.differences[..] else { panic!("{found}") };
+        assert_eq!((difference.batch, difference.shard, difference.item.index), (1, Some(0), 3), "{found}");
     }
 }
 
-/// A shard whose readers leave out a sample when they are opened in the middle, and don't say so.
+/// A shard whose readers leave out a sample when they are opened in the middle, or all that are left, and don't say so.
 #[derive(Serialize, Deserialize)]
-struct Late;
+struct Late {
+    ends: bool,
+}
 
 struct LateReader {
     token: u64,
@@ -173,7 +179,8 @@ impl IterableDataset for Late {
 
     fn open(&mut self, _: usize, at: ShardPosition) -> AnyResult<LateReader> {
         let token = at.token.unwrap_or(0);
-        Ok(LateReader { token, next: token as i64 + i64::from(token > 0) })
+        let over = if self.ends { 70 } else { 1 };
+        Ok(LateReader { token, next: token as i64 + if token > 0 { over } else { 0 } })
     }
 
     fn fetch(&mut self, samples: Samples<i64>, cx: &mut Context<Tensor<i64>>) -> AnyResult<Tensor<i64>> {

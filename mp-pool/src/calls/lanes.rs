@@ -106,7 +106,9 @@ impl<A> Waiting<A> {
         if self.workers.len() >= MOST_LANES && !self.workers.contains_key(&lane) {
             self.workers.clear();
             let heads = std::mem::take(&mut self.heads);
-            self.heads.insert(None, heads.into_values().flatten().collect());
+            if !mp_core::mutant!("pool.lane.heads-forgotten") {
+                self.heads.insert(None, heads.into_values().flatten().collect());
+            }
         }
         self.change(Some(lane), |waiting| waiting.workers.insert(lane, worker));
     }
