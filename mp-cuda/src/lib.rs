@@ -31,10 +31,14 @@ mod device;
 #[doc(hidden)]
 pub mod driver;
 mod error;
+mod event;
+mod exit;
+mod order;
 mod stream;
 mod uuid;
 
 pub use device::{Attributes, Device};
 pub use error::{Error, Result};
+pub use event::Event;
 pub use stream::Stream;
 pub use uuid::Uuid;
