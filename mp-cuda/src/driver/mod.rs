@@ -5,5 +5,6 @@ pub mod api;
 pub(crate) mod calls;
 pub(crate) mod context;
 pub(crate) mod load;
+pub(crate) mod virtual_memory;
 
 pub(crate) use load::Driver;
