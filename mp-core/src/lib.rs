@@ -55,6 +55,13 @@ compile_error!(
 mod arena;
 #[cfg(feature = "authkey")]
 mod authkey;
+/// Clocks of streams: how far the work of a device has come, for every process to see.
+pub mod clocks {
+    #[doc(inline)]
+    pub use crate::arena::clocks::{Clock, Clocks, TickState};
+    #[doc(inline)]
+    pub use crate::words::Tick;
+}
 mod error;
 #[doc(hidden)]
 pub mod foreign;
@@ -116,7 +123,7 @@ pub use process::user_code;
 pub use shared_memory::SharedMemory;
 pub use storage::Storage;
 pub use storage::weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
-pub use structure::Structure;
+pub use structure::{Holders, Structure};
 #[cfg(feature = "inject")]
 pub use sys::inject;
 #[doc(hidden)]

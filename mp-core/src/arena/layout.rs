@@ -7,6 +7,7 @@
 //! 12 KiB     extents      64 bytes each: the files with names; then, 64 bytes each, the seats of threads that spin
 //! 16 KiB     directories  of extents, 256 bytes each
 //! …          compartments 8 bytes each: which block has this compartment of the locker
+//! …          clocks       64 bytes each: what streams of devices count
 //! …          members      8 KiB each: its identity; its record of an update; its threads' waits, wait notes and lanes
 //! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
@@ -28,16 +29,17 @@ use crate::arena::waiting::waits::table as waits;
 use crate::error::{Error, Result};
 use crate::mem::{Column, Mem, Word};
 use crate::steps::UpdateAt;
+use crate::steps::clock::ClockAt;
 use crate::steps::wait_note::WaitNotesAt;
-use crate::words::Member;
+use crate::words::{Member, Tick};
 
 /// The first eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Counts changes of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 7;
+pub(crate) const VERSION: u64 = 8;
 
 /// The oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 7;
+const OLDEST_READER: u64 = 8;
 
 /// Threads of a member that may be in the middle of something at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -113,12 +115,20 @@ pub(crate) mod control {
     pub(crate) const LOCKER: u64 = 4096 + 1536;
     /// A word for each compartment of the locker; pages are reserved with the first that needs them.
     pub(crate) const COMPARTMENTS: u64 = PATHS + 8192;
+    /// Clocks below this may have had an owner: `clocks`.
+    pub(crate) const CLOCKS_USED: u64 = 4096 + 1664;
+    /// The clocks, in pages of their own, which devices reach; reserved with the first that needs them, and never given back.
+    pub(crate) const CLOCKS: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;
     /// Where the tables begin.
-    pub(crate) const END: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;
+    pub(crate) const END: u64 = CLOCKS + super::CLOCK * super::CLOCKS as u64;
 }
 
 /// How many messages with descriptors can be on their way at once.
 pub(crate) const COMPARTMENTS: u64 = 1 << 13;
+/// How many clocks there are, and the bytes of each.
+pub(crate) const CLOCKS: u32 = 1 << Tick::CLOCK_BITS;
+pub(crate) const CLOCK: u64 = 8 * ClockAt::WORDS;
+const _: () = assert!(control::CLOCKS.is_multiple_of(PAGE));
 /// How many files with names an arena can have.
 pub(crate) const EXTENTS: u32 = 32;
 /// Bytes of a row of the table of extents, and of its directory's.
@@ -234,7 +244,7 @@ impl Layout {
         self.size + self.slot() * u64::from(EXTENTS)
     }
 
-    fn fields(&self) -> [(&'static str, u64); 16] {
+    fn fields(&self) -> [(&'static str, u64); 17] {
         [
             ("layout version", VERSION),
             ("byte order mark", u64::from_ne_bytes(*b"12345678")),
@@ -252,6 +262,7 @@ impl Layout {
             ("data", self.data_at),
             ("addresses of a file with a name", self.slot()),
             ("groups of envelopes", self.groups_at | 8 << 48),
+            ("clocks", control::CLOCKS | CLOCK << 48),
         ]
     }
 

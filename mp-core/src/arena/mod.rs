@@ -5,6 +5,7 @@
 //! as well, behind it in the same range of addresses (`extent`).
 
 pub(crate) mod alloc;
+pub(crate) mod clocks;
 mod contracts;
 #[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
 pub(crate) mod fuzz;

@@ -41,6 +41,7 @@
 //! swaps the state only if the version is the same: a seat that moved behind its back has counted it up.
 
 mod claim;
+pub mod clock;
 #[cfg(test)]
 mod crafted;
 mod cursor;

@@ -6,7 +6,7 @@
 //! | 1 | fingerprint of its name | its maker |
 //! | 2 | how many words follow | its maker |
 //! | 3 – 6 | a name for people, 32 bytes; zeros: none | its maker; any holder later |
-//! | 7 | zero | its maker |
+//! | 7 | which descriptor it keeps in the locker: see `messages::object_descriptors`; zero: none | its maker; a holder later |
 //!
 //! The block is of kind [`Object`](Kind::Object) from its first moment, which only this crate makes. So a header that is
 //! found in one was written here, and what follows it is reached in no other way.
@@ -66,7 +66,7 @@ impl Header {
         let arena = hold.arena();
         arena.me()?;
         let wrong = |why: &str| Error::Malformed(format!("the attachment is no {name}: {why}"));
-        if hold.is_nowhere() || arena.kind_of(hold.block()) != Kind::Object {
+        if hold.is_nowhere() || !arena.kind_of(hold.block()).is_object() {
             return Err(wrong("it is no structure at all"));
         }
         let base = Self::base(hold);

@@ -2,6 +2,10 @@
 
 mod bytes;
 mod header;
+mod holders;
+mod moving;
+
+pub use holders::Holders;
 
 use serde::de::Error as _;
 use serde::ser::Error as _;

@@ -21,11 +21,19 @@ pub enum Kind {
     Object = 5,
     /// Descriptors that a message has in the locker: they are closed first.
     Descriptors = 6,
+    /// An [`Object`](Self::Object) that keeps a descriptor in the locker: it is closed first. Its bits are those of an object, and
+    /// one more.
+    Keeper = 7,
     /// Elements that any process may write: never [`Data`](Self::Data) again as long as the block lives.
     Shared = 8,
 }
 
 impl Kind {
+    /// Whether it is a structure that this layer made.
+    pub const fn is_object(self) -> bool {
+        matches!(self, Self::Object | Self::Keeper)
+    }
+
     /// A look in a table: done several times for every allocation.
     #[inline]
     const fn from_bits(b: u64) -> Self {
@@ -38,6 +46,7 @@ impl Kind {
                 Kind::Frozen,
                 Kind::Object,
                 Kind::Descriptors,
+                Kind::Keeper,
                 Kind::Shared,
             ];
             let mut i = 0;

@@ -9,6 +9,8 @@
 //! | [`Group`] (of 64 envelopes) | state 2 (`ABSENT`, `EMPTYING`, `IN USE`, `FILLING`), member 24, base of the sequences 38 |
 //! | [`Place`] (of a queued envelope) | slot index 32, ring's block 32 |
 //! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `SWEEPING`), visits 30 or sweeper 24, epoch 32 |
+//! | [`Tick`] | value 52 (count 36, epoch 16), clock 12 |
+//! | [`ClockState`] | phase 3 (`FREE`, `LIVE`, `LEFT`, `ENDING`, `DEAD`, `CLAIMING`), member 24, epoch 16, first epoch that a death ended 16 |
 //! | [`Visiting`] (of a member) | one visits 1, first slot 31, last slot 32 |
 //! | [`Slot`](slot::Slot) (of a permit, a reader, a waiter at a condition) | state 2, member 24, sequence 16, thread 22 |
 //! | [`WaitMark`] (of a thread's wait note) | state 2 (`FREE`, `WRITING`, `WAITING`), thread 22, sequence 40 |
@@ -21,6 +23,7 @@
 
 mod attach;
 mod block_state;
+mod clock;
 mod current;
 mod dtype;
 mod group;
@@ -36,6 +39,7 @@ use serde::{Deserialize, Serialize};
 
 pub use attach::{Access, Attach, Grant};
 pub use block_state::{BlockState, Kind, Life};
+pub use clock::{ClockPhase, ClockState, END_OF_TICKS, Tick};
 pub use current::Current;
 pub use dtype::DType;
 pub use group::Group;

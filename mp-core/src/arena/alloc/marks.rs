@@ -11,10 +11,15 @@ impl Arena {
         self.generation(hold.block()) << 24 | (u64::from(hold.block()) + 1)
     }
 
+    /// Which block a mark names.
+    pub(in crate::arena) fn marked(mark: u64) -> Option<BlockId> {
+        (mark & 0xff_ffff).checked_sub(1).map(|block| block as BlockId)
+    }
+
     /// Whether a marked block still has a holder: a process, or a message on its way. Once it has none, it
     /// never has one again. A killed holder counts until another process has released what it held.
     pub fn lives(&self, mark: u64) -> bool {
-        let Some(block) = (mark & 0xff_ffff).checked_sub(1).map(|b| b as BlockId) else { return false };
+        let Some(block) = Self::marked(mark) else { return false };
         if !self.block_exists(block) {
             return false;
         }

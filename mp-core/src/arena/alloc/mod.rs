@@ -310,7 +310,7 @@ impl Arena {
     /// Messages in a ring may hold rings: they go into a list, so that the stack does not grow with their
     /// depth.
     pub(crate) fn finish_free(&self, block: BlockId, state: BlockState) {
-        if state.kind == Kind::Descriptors
+        if matches!(state.kind, Kind::Descriptors | Kind::Keeper)
             && !mutant!("arena.free.descriptors-not-closed")
             && !self.close_descriptors(block, state)
         {

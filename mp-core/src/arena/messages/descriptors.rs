@@ -79,7 +79,9 @@ impl Parking {
         arena.close_what_was_left();
         arena.locker()?;
         let hold = arena.alloc_kind(16, Kind::Descriptors)?;
-        let i = arena.take_compartment(&hold)?;
+        let words = Word::at(hold.memory().0);
+        (0..2).for_each(|i| arena.map().store(words.plus(i), 0));
+        let i = arena.take_compartment(hold.block(), words)?;
         let (into, _) = arena.open_compartment(i)?;
         Ok(Self { hold, into, count: 0 })
     }
@@ -116,7 +118,7 @@ impl Parking {
 }
 
 /// A packet by its number, which is its place; `cut` is an error.
-fn look(socket: &OwnedFd, place: u64) -> Result<Packet> {
+pub(in crate::arena) fn look(socket: &OwnedFd, place: u64) -> Result<Packet> {
     for _ in 0..TRIES {
         match packets::peek(socket, Some(place)) {
             Ok(packet) if packet.number == place || mutant!("locker.look.number-not-compared") => {
@@ -139,11 +141,12 @@ impl Arena {
         self.map().load(PAIRS).min(COMPARTMENTS / 2)
     }
 
-    /// Takes a free compartment for a block that was just allocated.
-    fn take_compartment(&self, hold: &Hold) -> Result<u64> {
-        let (map, mine) = (self.map(), Word::at(hold.memory().0));
-        map.store(mine.plus(1), 0);
-        map.store(mine, 0);
+    /// Takes a free compartment for a block that this process holds and whose word `mine` says that it has none. Only one caller gets one
+    /// for a block.
+    pub(in crate::arena) fn take_compartment(&self, block: BlockId, mine: Word) -> Result<u64> {
+        let map = self.map();
+        let has_one = |_| Error::InvalidArgument("this object keeps a descriptor already".into());
+        let mut said = 0;
         loop {
             let pairs = self.pairs();
             let hint = map.load_relaxed(HINT).min(2 * pairs);
@@ -154,9 +157,10 @@ impl Arena {
                 // Ahead: the process that frees the block looks there, and whether the compartment names the block.
                 let ahead = !mutant!("locker.take.not-ahead");
                 if ahead {
-                    map.store(mine, i + 1);
+                    map.cas(mine, said, i + 1).map_err(has_one)?;
+                    said = i + 1;
                 }
-                if map.cas(compartment(i), 0, name_of(hold.block())).is_ok() {
+                if map.cas(compartment(i), 0, name_of(block)).is_ok() {
                     if !ahead {
                         map.store(mine, i + 1);
                     }
@@ -164,7 +168,8 @@ impl Arena {
                     return Ok(i);
                 }
             }
-            map.store(mine, 0);
+            map.cas(mine, said, 0).map_err(has_one)?;
+            said = 0;
             self.add_pair(pairs)?;
         }
     }
@@ -225,7 +230,7 @@ impl Arena {
     }
 
     /// Both ends of a compartment: into it, and out of it.
-    fn open_compartment(&self, i: u64) -> Result<(OwnedFd, OwnedFd)> {
+    pub(in crate::arena) fn open_compartment(&self, i: u64) -> Result<(OwnedFd, OwnedFd)> {
         let mut files = look(self.locker()?, 1 + i / 2)?.files.into_iter();
         match (files.next(), files.next()) {
             (Some(one), Some(other)) if i.is_multiple_of(2) => Ok((one, other)),
@@ -235,8 +240,8 @@ impl Arena {
     }
 
     /// The compartment that a block has.
-    fn compartment_of(&self, block: BlockId) -> Option<u64> {
-        let i = self.map().load(Word::at(self.data_of(block).0)).checked_sub(1)?;
+    pub(in crate::arena) fn compartment_of(&self, block: BlockId) -> Option<u64> {
+        let i = (self.map().load(self.compartment_word(block)?) & u64::from(u32::MAX)).checked_sub(1)?;
         let has = i < 2 * self.pairs() && self.map().load(compartment(i)) == name_of(block);
         (has || mutant!("locker.empty.name-not-compared")).then_some(i).filter(|i| *i < COMPARTMENTS)
     }
@@ -267,7 +272,7 @@ impl Arena {
         false
     }
 
-    fn empty_compartment(&self, block: BlockId) -> Result<()> {
+    pub(in crate::arena) fn empty_compartment(&self, block: BlockId) -> Result<()> {
         let Some(i) = self.compartment_of(block) else { return Ok(()) };
         let (_, out) = self.open_compartment(i)?;
         while !mutant!("locker.empty.descriptors-kept") && packets::discard(&out) {}

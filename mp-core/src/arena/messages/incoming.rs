@@ -202,8 +202,8 @@ impl Arrived {
         let hold = given.hold.take().ok_or_else(|| wrong("was taken already"))?;
         // It was moved here by the only tensor that had access to it, so that it is not asked what else keeps
         // its memory.
-        if !hold.was_never_opened() {
-            return Err(wrong("is exclusive, and its memory was frozen or shared"));
+        if !hold.arena().may_be_exclusive(&hold, grant) {
+            return Err(wrong("is exclusive, and its memory was frozen or shared, or is for something else"));
         }
         Ok(hold)
     }

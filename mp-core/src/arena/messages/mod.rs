@@ -2,18 +2,20 @@
 //!
 //! A message is written to an [`Outgoing`](outgoing::Outgoing), which `pack` (or `broadcast`, for several) turns into an
 //! [`Envelope`](envelope::Envelope); `lease` is one that its consumer has for a while, and [`Incoming`](incoming::Incoming) is
-//! what comes out. `idle` keeps envelopes for a thread's next messages, `groups` gives their memory back. `promise` hands one
+//! what comes out. `descriptors` are in messages, `object_descriptors` stay with an object; `exclusive_objects` move. `idle` keeps envelopes for a thread's next messages, `groups` gives their memory back. `promise` hands one
 //! to a process without a queue.
 
 pub(in crate::arena) mod broadcast;
 pub(in crate::arena) mod bytes;
 pub(in crate::arena) mod descriptors;
 pub(in crate::arena) mod envelope;
+pub(in crate::arena) mod exclusive_objects;
 pub(in crate::arena) mod groups;
 pub(in crate::arena) mod idle;
 pub(in crate::arena) mod in_flight;
 pub(in crate::arena) mod incoming;
 pub(in crate::arena) mod lease;
+pub(in crate::arena) mod object_descriptors;
 pub(in crate::arena) mod outgoing;
 pub(in crate::arena) mod pack;
 pub(in crate::arena) mod promise;

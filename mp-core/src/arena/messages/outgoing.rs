@@ -230,7 +230,11 @@ impl Attached {
     }
 
     /// Where a block is among the attachments; else where the index has room for it.
-    fn place(&self, hold: &Hold, grant: Grant) -> Result<std::result::Result<u32, usize>> {
+    pub(in crate::arena) fn place(
+        &self,
+        hold: &Hold,
+        grant: Grant,
+    ) -> Result<std::result::Result<u32, usize>> {
         if hold.is_nowhere() {
             let why = "this tensor was sent already: what is left of it in the value that it was in is empty";
             return Err(Error::Unsendable(why.into()));
@@ -257,7 +261,7 @@ impl Attached {
     }
 
     /// Attaches something that is not attached yet; its number.
-    fn add(&mut self, hold: Hold, grant: Grant, free: usize) -> u32 {
+    pub(in crate::arena) fn add(&mut self, hold: Hold, grant: Grant, free: usize) -> u32 {
         let i = self.list.len();
         self.list.push(AttachRequest { hold, grant });
         let room = 2 * i < self.index.len();

@@ -27,6 +27,7 @@ use crate::mem::{Mem, Word, run};
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::steps::{INLINE_SEATS, PAGE_HEADER, Plan, Release, Released, link_of, page_next};
+use crate::sync::shared::{AtomicU64, Ordering};
 use crate::sys::memory;
 use crate::words::{
     BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Presence, Seat, Tenancy,
@@ -44,6 +45,20 @@ pub(in crate::arena) static RINGS: PerProcess<OnceLock<&'static dyn RingLayer>> 
 
 /// What this process looks at before it sweeps: what it has promised to processes that are no members yet.
 static PROMISES: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+/// What this process calls when members were swept, and how many had been when it last looked.
+static ON_DEATHS: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static DEATHS_SEEN: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
+
+/// Calls the hook, in one thread of this process, if there were deaths since it was called last.
+fn tell_of_deaths(deaths: u64) {
+    if DEATHS_SEEN.load(Ordering::Relaxed) != deaths
+        && DEATHS_SEEN.swap(deaths, Ordering::Relaxed) != deaths
+        && let Some(hook) = ON_DEATHS.get()
+    {
+        hook();
+    }
+}
 
 /// A process has one word to say which members it visits: so its threads do it one after another.
 static VISITS: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
@@ -129,6 +144,14 @@ impl Arena {
         if let Some(look) = PROMISES.get() {
             look();
         }
+        let swept = self.sweep_members(me);
+        self.end_clocks();
+        tell_of_deaths(self.deaths());
+        Ok(swept)
+    }
+
+    /// As [`sweep`](Self::sweep), of what dead members have in memory.
+    fn sweep_members(&self, me: Member) -> usize {
         let dead: Vec<Dead> = self
             .used_slots()
             .filter(|(_, t)| t.presence != Presence::Free)
@@ -141,7 +164,7 @@ impl Arena {
             .map(|(member, epoch)| Dead { member, pid: self.pid_of(member), epoch })
             .collect();
         if dead.is_empty() {
-            return Ok(0);
+            return 0;
         }
         let _visits = VISITS.lock();
         let mut swept = 0;
@@ -154,7 +177,21 @@ impl Arena {
             }
             std::thread::yield_now();
         }
-        Ok(swept)
+        swept
+    }
+
+    /// How many members were swept since the arena was made.
+    fn deaths(&self) -> u64 {
+        self.map().load(Word::at(control::DEATHS))
+    }
+
+    /// Has this process call `hook` when it sees that members were swept since it last looked: whoever swept them. It looks in
+    /// each [`sweep`](Self::sweep), and so do waits of all kinds. For caches of what only dead members kept.
+    ///
+    /// The hook is called by the thread that looked, which holds no lock of this crate then, and waits until it returns. One hook
+    /// can be set, by the first call; in a copy of this process, by its first call.
+    pub fn on_deaths(hook: fn()) {
+        _ = ON_DEATHS.set(hook);
     }
 
     /// As [`sweep`](Self::sweep), unless a member has looked within the last 100 ms: so that a thousand
@@ -165,6 +202,7 @@ impl Arena {
     pub fn sweep_if_due(&self) -> Result<usize> {
         let me = self.me()?;
         self.hold_extents();
+        tell_of_deaths(self.deaths());
         let (at, now) = (Word::at(control::LOOKED), memory::monotonic_ms());
         let last = self.map().load(at);
         let due = now.saturating_sub(last) >= POLL_INTERVAL.as_millis() as u64;
@@ -363,7 +401,7 @@ impl Arena {
 
     /// Calls `f` with each member that holds a block, and with `None` for each message and block that does; dead members as in
     /// [`other_holders`](Self::other_holders).
-    pub(in crate::arena) fn each_holder(&self, block: BlockId, mut f: impl FnMut(Option<Member>)) {
+    pub(crate) fn each_holder(&self, block: BlockId, mut f: impl FnMut(Option<Member>)) {
         self.each_seat(block, |word| match Seat::unpack(self.map().load(word)) {
             Seat::Free => {}
             Seat::Member(m) if self.has_left(m, block) => {}

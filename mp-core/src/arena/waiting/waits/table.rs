@@ -265,7 +265,7 @@ impl Arena {
         let base = Word::at(at);
         let offset = match self.kind_of(block) {
             _ if len < 64 => return None,
-            crate::words::Kind::Object if self.map().load(base) == STRUCTURE => STRUCTURE_NAME,
+            kind if kind.is_object() && self.map().load(base) == STRUCTURE => STRUCTURE_NAME,
             crate::words::Kind::Ring if len >= 1024 => RING_NAME,
             _ => return None,
         };

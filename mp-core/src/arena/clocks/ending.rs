@@ -1,0 +1,55 @@
+//! What becomes of the clocks of dead members.
+//!
+//! Devices wait for their ticks, and are released by a store that any process may make, once the device of the dead one writes no
+//! more. That is so when its process is gone: the kernel has closed its files then, the driver's among them. Its locks in the
+//! arena's file, by which others learn that it is dead, may be gone earlier, since descriptors are closed in the order of their
+//! numbers. So the process is asked for itself, by its pidfd; and a clock of a dead member is looked at in every sweep, also
+//! when the member was swept long ago, until its process is gone.
+//!
+//! A device may write late all the same. So a sweep looks at dead clocks, too, and releases their waiters again.
+
+use std::os::fd::AsFd;
+
+use crate::arena::Arena;
+use crate::arena::clocks::clock_at;
+use crate::mem::{Mem, run};
+use crate::steps::clock::{ClockAt, EndClock};
+use crate::sys::peer::{self, Life};
+use crate::sys::{memory, readiness};
+use crate::words::{ClockPhase, ClockState, Member};
+
+impl Arena {
+    /// Ends the clocks of members whose processes are gone.
+    pub(in crate::arena) fn end_clocks(&self) {
+        for clock in (0..self.clocks_used()).map(clock_at) {
+            let state = ClockState::unpack(self.map().load(clock.state()));
+            let member = match state.phase {
+                ClockPhase::Free => continue,
+                ClockPhase::Dead => None,
+                _ => state.member().filter(|member| self.is_known_dead(*member)),
+            };
+            let gone = member.is_some_and(|member| self.is_gone(clock, state, member));
+            if state.phase == ClockPhase::Dead || gone {
+                run(EndClock::new(clock, member, memory::monotonic_ms()), self.map());
+            }
+        }
+    }
+
+    /// Whether the process that has a clock, and that is dead as a member, is gone. A claimer's process may not be noted yet; it
+    /// has no device that writes there.
+    fn is_gone(&self, clock: ClockAt, state: ClockState, _: Member) -> bool {
+        if matches!(state.phase, ClockPhase::Claiming { .. }) {
+            return true;
+        }
+        let (pid, start) = (self.map().load(clock.process()) as u32, self.map().load(clock.start()));
+        match peer::life(pid) {
+            Life::Ended => true,
+            // No kernel to ask: the locks say that it is dead.
+            Life::Unknown => true,
+            Life::Lives(process) => {
+                let another = || memory::start_time_of(pid).is_some_and(|now| start != 0 && now != start);
+                readiness::is_ready(process.as_fd(), false) || another()
+            }
+        }
+    }
+}

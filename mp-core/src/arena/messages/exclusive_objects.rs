@@ -1,0 +1,56 @@
+//! Objects that move with their message: one process has them at a time, as it has an exclusive tensor.
+
+use crate::arena::messages::{Arrived, Attached};
+use crate::arena::{Arena, Hold};
+use crate::error::{Error, Result};
+use crate::words::{Access, Grant};
+
+/// As what they are attached: exclusive, and of no element type.
+const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
+
+impl Attached {
+    /// Moves the handle of an object here that this process alone holds, by this handle: its number. What is left holds nothing,
+    /// until it is [taken back](crate::message::Returned::take).
+    ///
+    /// # Errors
+    /// [`Error::Unsendable`] if it is no object, or other handles, processes or messages have it (that of a process that died, until it
+    /// is swept); [`Error::LimitExceeded`] when there are too many attachments; [`Error::Forked`]. Then the handle stays.
+    pub fn attach_object_exclusive(&mut self, hold: &mut Hold) -> Result<u32> {
+        let place = self.place(hold, EXCLUSIVE)?;
+        let arena = hold.arena();
+        let refused = |why: &str| Err(Error::Unsendable(format!("an object can't move in a message: {why}")));
+        if !arena.kind_of(hold.block()).is_object() {
+            return refused("it is memory for something else");
+        }
+        let others = arena.other_holders(hold);
+        if (hold.count() != 1 || others != 0) && !mutant!("arena.exclusive-object.holders-ignored") {
+            return refused(&format!(
+                "this process has {} handles, where one is needed, and {others} other processes or messages hold it, too; send it \
+                 as one that is shared, or drop the others",
+                hold.count()
+            ));
+        }
+        place.or_else(|free| Ok(self.add(hold.take(), EXCLUSIVE, free)))
+    }
+}
+
+impl Arrived {
+    /// The handle of an object that was [moved](Attached::attach_object_exclusive) into the message under this number, once.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when there is no such attachment, it is another thing, or was taken already.
+    pub fn take_object_exclusive(&mut self, attachment: u32) -> Result<Hold> {
+        self.take(attachment, EXCLUSIVE)
+    }
+}
+
+impl Arena {
+    /// Whether a block is what an exclusive attachment of this grant has to be.
+    pub(in crate::arena) fn may_be_exclusive(&self, hold: &Hold, grant: Grant) -> bool {
+        if grant == EXCLUSIVE {
+            !hold.is_nowhere() && self.kind_of(hold.block()).is_object()
+        } else {
+            hold.was_never_opened()
+        }
+    }
+}

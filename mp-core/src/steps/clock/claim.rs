@@ -1,0 +1,144 @@
+//! A clock gets an owner, and is given up by it.
+
+use super::{ClockAt, ending_bit};
+use crate::mem::{Mem, Steps};
+use crate::words::{ClockPhase, ClockState, Member, Tick};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Look,
+    LeftSubmitted(ClockState),
+    LeftDone(ClockState, u64),
+    Swap(ClockState),
+    LoadEndings(ClockState),
+    StoreEndings(ClockState, u64),
+    Process(ClockState),
+    Start(ClockState),
+    Submitted(ClockState),
+    Done(ClockState),
+    Live(ClockState),
+}
+
+/// Claims a clock that is free, or one that was left with all done, or a dead one. Ends with the epoch that begins, or `None` if it is
+/// none of these (any more).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ClaimClock {
+    at: ClockAt,
+    me: Member,
+    process: (u32, u64),
+    dead: bool,
+    pc: Pc,
+}
+
+impl ClaimClock {
+    /// For `me`, which is the process of this number that began then. `dead`: a dead clock will do.
+    pub fn new(at: ClockAt, me: Member, process: (u32, u64), dead: bool) -> Self {
+        Self { at, me, process, dead, pc: Pc::Look }
+    }
+}
+
+impl Steps for ClaimClock {
+    type Out = Option<u16>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
+        let at = self.at;
+        self.pc = match self.pc {
+            Pc::Look => {
+                let state = ClockState::unpack(m.load(at.state()));
+                match state.phase {
+                    // No number is left for one more owner.
+                    _ if state.epoch == u16::MAX => return Some(None),
+                    ClockPhase::Free => Pc::Swap(state),
+                    ClockPhase::Left(_) => Pc::LeftSubmitted(state),
+                    ClockPhase::Dead if self.dead => Pc::Swap(state),
+                    _ => return Some(None),
+                }
+            }
+            Pc::LeftSubmitted(state) => Pc::LeftDone(state, m.load(at.submitted())),
+            Pc::LeftDone(state, submitted) => {
+                if m.load(at.done()) != submitted && !mutant!("clock.claim.left-with-work") {
+                    return Some(None);
+                }
+                Pc::Swap(state)
+            }
+            Pc::Swap(state) => {
+                let died = state.phase == ClockPhase::Dead && !mutant!("clock.claim.death-forgotten");
+                let mine = state.with(ClockPhase::Claiming { by: self.me, died });
+                if m.cas(at.state(), state.pack(), mine.pack()).is_err() {
+                    return Some(None);
+                }
+                Pc::LoadEndings(mine)
+            }
+            Pc::LoadEndings(mine) => Pc::StoreEndings(mine, m.load(at.endings())),
+            Pc::StoreEndings(mine, endings) => {
+                let bit = ending_bit(mine.epoch);
+                let well = matches!(mine.phase, ClockPhase::Claiming { died: false, .. });
+                let endings = if well { endings | bit } else { endings & !bit };
+                if !mutant!("clock.claim.ending-not-noted") {
+                    m.store(at.endings(), endings);
+                }
+                Pc::Process(mine)
+            }
+            Pc::Process(mine) => {
+                m.store(at.process(), u64::from(self.process.0));
+                Pc::Start(mine)
+            }
+            Pc::Start(mine) => {
+                m.store(at.start(), self.process.1);
+                Pc::Submitted(mine)
+            }
+            Pc::Submitted(mine) => {
+                m.store(at.submitted(), Tick::base(mine.epoch + 1));
+                Pc::Done(mine)
+            }
+            Pc::Done(mine) => {
+                if !mutant!("clock.claim.done-kept") {
+                    m.store(at.done(), Tick::base(mine.epoch + 1));
+                }
+                Pc::Live(mine)
+            }
+            Pc::Live(mine) => {
+                let epoch = mine.epoch + 1;
+                m.store(at.state(), ClockState { phase: ClockPhase::Live(self.me), epoch, ..mine }.pack());
+                return Some(Some(epoch));
+            }
+        };
+        None
+    }
+}
+
+/// Gives a clock up, which is the caller's in this epoch, and to which it submits nothing more. Ends with whether it is free, and not
+/// only left.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GiveUpClock {
+    at: ClockAt,
+    submitted: u64,
+    pc: Option<(ClockState, Option<bool>)>,
+}
+
+impl GiveUpClock {
+    /// `submitted`: the last tick that the owner submitted.
+    pub fn new(at: ClockAt, submitted: u64) -> Self {
+        Self { at, submitted, pc: None }
+    }
+}
+
+impl Steps for GiveUpClock {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        match self.pc {
+            None => self.pc = Some((ClockState::unpack(m.load(self.at.state())), None)),
+            Some((state, None)) => {
+                let done = m.load(self.at.done()) == self.submitted || mutant!("clock.give-up.not-done");
+                self.pc = Some((state, Some(done)));
+            }
+            Some((state, Some(done))) => {
+                let ClockPhase::Live(me) = state.phase else { return Some(false) };
+                let next = state.with(if done { ClockPhase::Free } else { ClockPhase::Left(me) });
+                return Some(m.cas(self.at.state(), state.pack(), next.pack()).is_ok() && done);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,156 @@
+//! A clock whose owner is dead comes to its end.
+
+use super::ClockAt;
+use crate::mem::{Mem, Steps};
+use crate::words::{ClockPhase, ClockState, END_OF_TICKS, Member, Tick};
+
+/// What became of a clock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Ended {
+    /// It is not that member's, or not any more.
+    Other,
+    /// All that was submitted was done: it may be claimed again.
+    Free,
+    /// It is dead.
+    Dead,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Look,
+    Begin(ClockState),
+    Back(ClockState, ClockPhase),
+    DiedAt(ClockState),
+    Done(ClockState, u64),
+    Submitted(ClockState, u64, u64),
+    Free(ClockState),
+    Raise(ClockState, u64, u64),
+    Release(ClockState, u64),
+    When(ClockState),
+    Dead(ClockState),
+    // Of a dead clock: whether a late write of its device has turned it back.
+    Again(ClockState),
+    ReleaseAgain(u64),
+}
+
+/// Ends a clock of a member that is dead, and whose device writes no more; or makes sure that a dead clock is at the end of all ticks.
+/// Any number of processes do it at once, each as often as it likes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EndClock {
+    at: ClockAt,
+    member: Option<Member>,
+    now: u64,
+    pc: Pc,
+}
+
+impl EndClock {
+    /// If it is this member's. `now`: in milliseconds.
+    pub fn new(at: ClockAt, member: Option<Member>, now: u64) -> Self {
+        Self { at, member, now, pc: Pc::Look }
+    }
+}
+
+impl Steps for EndClock {
+    type Out = Ended;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Ended> {
+        let at = self.at;
+        self.pc = match self.pc {
+            Pc::Look => {
+                let state = ClockState::unpack(m.load(at.state()));
+                match state.phase {
+                    ClockPhase::Dead => Pc::Again(state),
+                    _ if state.member().is_none() || state.member() != self.member => {
+                        return Some(Ended::Other);
+                    }
+                    ClockPhase::Claiming { died: true, .. } => Pc::Back(state, ClockPhase::Dead),
+                    ClockPhase::Claiming { died: false, .. } => Pc::Back(state, ClockPhase::Free),
+                    ClockPhase::Ending(_) => Pc::DiedAt(state),
+                    _ => Pc::Begin(state),
+                }
+            }
+            // What a claimer has written is above all ticks of the epoch that has ended: it may stay.
+            Pc::Back(state, phase) => {
+                _ = m.cas(at.state(), state.pack(), state.with(phase).pack());
+                Pc::Look
+            }
+            // From here on no process claims it.
+            Pc::Begin(state) => {
+                let Some(member) = state.member() else { return Some(Ended::Other) };
+                let ending = state.with(ClockPhase::Ending(member));
+                match m.cas(at.state(), state.pack(), ending.pack()) {
+                    Ok(()) => Pc::DiedAt(ending),
+                    Err(_) => Pc::Look,
+                }
+            }
+            Pc::DiedAt(state) => Pc::Done(state, m.load(at.died_at())),
+            Pc::Done(state, died) => match m.load(at.done()) {
+                END_OF_TICKS => Pc::When(state),
+                done if Tick::epoch_of(died) == state.epoch => self.raise(state, died, done),
+                done => Pc::Submitted(state, died, done),
+            },
+            Pc::Submitted(state, died, done) => {
+                if m.load(at.submitted()) == done && !mutant!("clock.end.done-taken-for-dead") {
+                    Pc::Free(state)
+                } else {
+                    self.raise(state, died, done)
+                }
+            }
+            Pc::Free(state) => {
+                let free = state.with(ClockPhase::Free);
+                match m.cas(at.state(), state.pack(), free.pack()) {
+                    Ok(()) => return Some(Ended::Free),
+                    Err(_) => Pc::Look,
+                }
+            }
+            Pc::Raise(state, died, done) => match m.cas(at.died_at(), died, done) {
+                Ok(()) => Pc::Release(state, done),
+                Err(_) => Pc::Look,
+            },
+            Pc::Release(state, done) => {
+                let end = if mutant!("clock.end.unsigned") { u64::MAX } else { END_OF_TICKS };
+                match m.cas(at.done(), done, end) {
+                    Ok(()) => Pc::When(state),
+                    Err(_) => Pc::Look,
+                }
+            }
+            Pc::When(state) => {
+                m.store_relaxed(at.when(), self.now);
+                Pc::Dead(state)
+            }
+            Pc::Dead(state) => {
+                let first_died = if state.first_died == 0 { state.epoch } else { state.first_died };
+                let dead = ClockState { phase: ClockPhase::Dead, first_died, ..state };
+                match m.cas(at.state(), state.pack(), dead.pack()) {
+                    Ok(()) => return Some(Ended::Dead),
+                    Err(_) => Pc::Look,
+                }
+            }
+            Pc::Again(state) => {
+                let done = m.load(at.done());
+                // A claimer that died had begun the next epoch, and so may one that lives by now.
+                let next = Tick::epoch_of(done) > state.epoch && !mutant!("clock.again.next-epoch-ended");
+                if next || done == END_OF_TICKS || mutant!("clock.again.late-write-kept") {
+                    return Some(Ended::Dead);
+                }
+                Pc::ReleaseAgain(done)
+            }
+            Pc::ReleaseAgain(done) => {
+                _ = m.cas(at.done(), done, END_OF_TICKS);
+                return Some(Ended::Dead);
+            }
+        };
+        None
+    }
+}
+
+impl EndClock {
+    /// What is done is written down before it can't be read any more.
+    fn raise(&self, state: ClockState, died: u64, done: u64) -> Pc {
+        if died < done && !mutant!("clock.end.died-at-not-written") {
+            Pc::Raise(state, died, done)
+        } else {
+            Pc::Release(state, done)
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Whether a tick is done.
+
+use super::{ClockAt, ending_bit};
+use crate::mem::{Mem, Steps};
+use crate::words::{ClockPhase, ClockState, END_OF_TICKS, Tick};
+
+/// What a tick is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TickLook {
+    /// What was submitted before it is done.
+    Complete,
+    /// It was submitted, and will be done, or its owner dies before.
+    Pending,
+    /// Its owner died before it was done. The process id of it, if the clock has no later owner.
+    Died(Option<u32>),
+    /// No owner has submitted it.
+    Forged,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Look,
+    Submitted(ClockState),
+    Done(ClockState),
+    DiedAt(ClockState),
+    Process(ClockState),
+    OldEndings(ClockState),
+    OldDiedAt(ClockState),
+    Again(ClockState, TickLook),
+}
+
+/// Looks whether a tick of a clock is done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LookAtTick {
+    at: ClockAt,
+    tick: Tick,
+    pc: Pc,
+}
+
+impl LookAtTick {
+    /// `at`: where the tick's clock is.
+    pub fn new(at: ClockAt, tick: Tick) -> Self {
+        Self { at, tick, pc: Pc::Look }
+    }
+
+    fn of_an_epoch_before(&self, state: ClockState) -> Result<Pc, TickLook> {
+        let (epoch, died) = (self.tick.epoch(), state.first_died);
+        match state.epoch - epoch {
+            _ if died == 0 || epoch < died => Err(TickLook::Complete),
+            1..64 => Ok(Pc::OldEndings(state)),
+            _ => Err(TickLook::Died(None)),
+        }
+    }
+}
+
+impl Steps for LookAtTick {
+    type Out = TickLook;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<TickLook> {
+        let (at, tick) = (self.at, self.tick);
+        self.pc = match self.pc {
+            Pc::Look => {
+                let state = ClockState::unpack(m.load(at.state()));
+                match state.phase {
+                    _ if tick.count() == 0 || tick.epoch() == 0 => return Some(TickLook::Forged),
+                    _ if tick.epoch() > state.epoch => return Some(TickLook::Forged),
+                    _ if tick.epoch() < state.epoch => match self.of_an_epoch_before(state) {
+                        Ok(next) => next,
+                        Err(known) => return Some(known),
+                    },
+                    _ => Pc::Submitted(state),
+                }
+            }
+            Pc::Submitted(state) => {
+                let submitted = m.load(at.submitted());
+                match state.phase {
+                    _ if tick.value() > submitted && !mutant!("clock.look.forged-believed") => {
+                        Pc::Again(state, TickLook::Forged)
+                    }
+                    ClockPhase::Free | ClockPhase::Claiming { died: false, .. } => {
+                        Pc::Again(state, TickLook::Complete)
+                    }
+                    ClockPhase::Dead | ClockPhase::Claiming { died: true, .. } => Pc::DiedAt(state),
+                    ClockPhase::Live(_) | ClockPhase::Left(_) | ClockPhase::Ending(_) => Pc::Done(state),
+                }
+            }
+            Pc::Done(state) => match m.load(at.done()) {
+                END_OF_TICKS if !mutant!("clock.look.end-taken-for-done") => Pc::DiedAt(state),
+                done if done >= tick.value() => Pc::Again(state, TickLook::Complete),
+                _ => Pc::Again(state, TickLook::Pending),
+            },
+            Pc::DiedAt(state) => {
+                let died_at = m.load(at.died_at());
+                match state.phase {
+                    _ if tick.value() <= died_at => Pc::Again(state, TickLook::Complete),
+                    // Claimed again: the process is the next owner's.
+                    ClockPhase::Claiming { .. } => Pc::Again(state, TickLook::Died(None)),
+                    ClockPhase::Dead => Pc::Process(state),
+                    // Other processes may find that more of it is done.
+                    _ => Pc::Again(state, TickLook::Pending),
+                }
+            }
+            Pc::Process(state) => {
+                let pid = Some(m.load(at.process()) as u32).filter(|pid| *pid != 0);
+                Pc::Again(state, TickLook::Died(pid))
+            }
+            Pc::OldEndings(state) => {
+                if m.load(at.endings()) & ending_bit(tick.epoch()) != 0 {
+                    Pc::Again(state, TickLook::Complete)
+                } else {
+                    Pc::OldDiedAt(state)
+                }
+            }
+            Pc::OldDiedAt(state) => {
+                let died_at = m.load(at.died_at());
+                let done = Tick::epoch_of(died_at) == tick.epoch() && tick.value() <= died_at;
+                Pc::Again(state, if done { TickLook::Complete } else { TickLook::Died(None) })
+            }
+            Pc::Again(state, found) => {
+                if m.load(at.state()) == state.pack() || mutant!("clock.look.second-look-away") {
+                    return Some(found);
+                }
+                Pc::Look
+            }
+        };
+        None
+    }
+}

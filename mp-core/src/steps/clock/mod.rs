@@ -1,0 +1,103 @@
+//! Clocks: numbers that streams of devices count up, and that any process and any device can wait for.
+//!
+//! A clock is a row of eight words. Its owner *submits* ticks: it asks its stream to write the next number to **done** when the
+//! work before it is done, and then stores the number to **submitted**, before any other process learns of it. When an owner
+//! gives a clock up, another one may have it, in a new *epoch*, whose numbers are above all that were before. So **done** only
+//! grows, and a wait for an old tick is over at once.
+//!
+//! # Words of a clock, and which process may change them
+//! | word | states | changed by |
+//! |---|---|---|
+//! | state | `FREE(e)` | a claimer → `CLAIMING(me, e)` |
+//! |  | `LEFT(m, e)` | a claimer that has found `done = submitted` → `CLAIMING(me, e)` |
+//! |  | `DEAD(e)` | a claimer → `CLAIMING(me, e, died)` |
+//! |  | `CLAIMING(m, e)` | `m` → `LIVE(m, e + 1)`; if `m` is dead, any process → `FREE(e)`, or `DEAD(e)` if it had died |
+//! |  | `LIVE(m, e)` | `m` → `FREE(e)` if `done = submitted`, else → `LEFT(m, e)` |
+//! |  | `LIVE(m, e)`, `LEFT(m, e)` | if `m` is dead, any process → `ENDING(m, e)` |
+//! |  | `ENDING(m, e)` | any process: → `FREE(e)` if all that was submitted is done, else → `DEAD(e)` |
+//! | done |  | the device; the claimer, to the base of the new epoch; in `ENDING` and `DEAD` any process, to the end of all ticks |
+//! | submitted |  | the owner; the claimer |
+//! | died at |  | in `ENDING`, any process: to what is done, never back |
+//! | endings |  | the claimer: the bit of the epoch that has ended, whether all of it was done |
+//! | process, start |  | the claimer |
+//! | when |  | in `ENDING`, any process. A hint: which of the dead is the longest dead |
+//!
+//! **Ending.** Devices of other processes wait for ticks of the dead one, and can't be told that they will never come. So
+//! **done** becomes more than any tick ([`END_OF_TICKS`]); what was done really is written down before, in **died at**, by which
+//! a host tells finished ticks from others. Any number of processes do this at once, and none of them owns the row meanwhile:
+//! each change is a swap of what it has read. Within an epoch no value of **done** comes twice, but by a late write of the
+//! dead one's device, which is overwritten again; and the numbers of a later epoch are other ones. So what a process does
+//! that was stopped in between fails.
+//!
+//! # What a death leaves
+//! | killed | left | who clears it |
+//! |---|---|---|
+//! | before it has `CLAIMING` | nothing | |
+//! | in `CLAIMING` | a row that is no owner's | any process → as it was before; **done** and **submitted** may be those of the next epoch, which is above all ticks |
+//! | a tick given to the device, `submitted` not stored | a tick that no process knows of | as all of its ticks: done, it is above `submitted` |
+//! | `submitted` stored, not told | the same | the same |
+//! | between ticks | `LIVE(dead)` | any process → `ENDING` |
+//! | while it gave the clock up | `LIVE(dead)` or `LEFT(dead)`, or `FREE` | the same |
+//! | anywhere in `ENDING` | `ENDING`, **died at** and **done** as they were or as they are to be | any other process |
+//!
+//! **Looking** at a tick reads what it needs between two equal looks at the state. Of the present epoch it compares with
+//! **done**; of one before that, it knows how it ended: well, if its owner didn't die before `first_died`, or its bit in
+//! **endings** says so (of the last 63); else as far as **died at** says, if that is its own.
+
+mod claim;
+mod end;
+mod look;
+
+pub use claim::{ClaimClock, GiveUpClock};
+pub use end::{EndClock, Ended};
+pub use look::{LookAtTick, TickLook};
+
+use crate::mem::Word;
+#[cfg(doc)]
+use crate::words::END_OF_TICKS;
+
+/// Where the words of a clock are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ClockAt(pub Word);
+
+impl ClockAt {
+    /// Words of a row.
+    pub const WORDS: u64 = 8;
+
+    /// What the device has written.
+    pub const fn done(self) -> Word {
+        self.0
+    }
+    /// The last tick that was submitted.
+    pub const fn submitted(self) -> Word {
+        self.0.plus(1)
+    }
+    /// The state word.
+    pub const fn state(self) -> Word {
+        self.0.plus(2)
+    }
+    /// What was done when an owner died last.
+    pub const fn died_at(self) -> Word {
+        self.0.plus(3)
+    }
+    /// For each epoch, by its low six bits, whether it ended with all done.
+    pub const fn endings(self) -> Word {
+        self.0.plus(4)
+    }
+    /// The owner's process id.
+    pub const fn process(self) -> Word {
+        self.0.plus(5)
+    }
+    /// When that process began; 0: not known.
+    pub const fn start(self) -> Word {
+        self.0.plus(6)
+    }
+    /// When the owner was found dead, in milliseconds.
+    pub const fn when(self) -> Word {
+        self.0.plus(7)
+    }
+}
+
+const fn ending_bit(epoch: u16) -> u64 {
+    1 << (epoch % 64)
+}

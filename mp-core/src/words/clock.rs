@@ -1,0 +1,221 @@
+//! The words of a clock, and the ticks that it tells.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Member, bits};
+
+/// A point in the work of one stream: a clock, and a number that the clock reaches when the work is done.
+///
+/// ```
+/// use mp_core::Arena;
+/// use mp_core::clocks::{Clock, Tick, TickState};
+///
+/// let arena = Arena::current()?;
+/// let mut clock = Clock::claim(arena)?;
+/// let tick = clock.next()?;
+/// clock.submitted(tick)?; // a stream has been asked to write it when its work is done
+/// let received = Tick::from_raw(tick.raw()).unwrap(); // it is one word, in a message or in the arena
+/// assert_eq!(arena.clocks().state(received), TickState::Pending);
+/// clock.complete(tick)?;
+/// assert_eq!(arena.clocks().state(received), TickState::Complete);
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// Ticks of one clock are ordered as its work is; those of different clocks are not.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Tick(u64);
+
+impl Tick {
+    /// How many bits a clock's index takes.
+    pub const CLOCK_BITS: u32 = 12;
+    const VALUE_BITS: u32 = u64::BITS - Self::CLOCK_BITS;
+    const COUNT_BITS: u32 = 36;
+    /// The most ticks that an owner of a clock has.
+    pub const MOST: u64 = (1 << Self::COUNT_BITS) - 1;
+
+    /// The tick of a clock with this value.
+    pub const fn new(clock: u32, value: u64) -> Self {
+        Self((clock as u64) << Self::VALUE_BITS | bits(value, 0, Self::VALUE_BITS))
+    }
+
+    /// The first value of an epoch, which is no tick's: what a clock says when its owner has submitted nothing.
+    pub const fn base(epoch: u16) -> u64 {
+        (epoch as u64) << Self::COUNT_BITS
+    }
+
+    /// The epoch of a value.
+    pub const fn epoch_of(value: u64) -> u16 {
+        bits(value, Self::COUNT_BITS, 16) as u16
+    }
+
+    /// From a word; `None` for 0, which is no tick.
+    pub const fn from_raw(word: u64) -> Option<Self> {
+        if word == 0 { None } else { Some(Self(word)) }
+    }
+
+    /// As a word, never 0 of a tick that a clock has told.
+    #[must_use]
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// Which clock.
+    #[must_use]
+    pub const fn clock(self) -> u32 {
+        (self.0 >> Self::VALUE_BITS) as u32
+    }
+
+    /// What the clock says once it has reached the tick: what its stream writes, and what other streams wait for.
+    #[must_use]
+    pub const fn value(self) -> u64 {
+        bits(self.0, 0, Self::VALUE_BITS)
+    }
+
+    /// Which owner of the clock, counted from 1.
+    #[must_use]
+    pub const fn epoch(self) -> u16 {
+        Self::epoch_of(self.value())
+    }
+
+    /// How many ticks its owner had submitted, this one included.
+    #[must_use]
+    pub const fn count(self) -> u64 {
+        bits(self.0, 0, Self::COUNT_BITS)
+    }
+}
+
+impl PartialOrd for Tick {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        (self.clock() == other.clock()).then(|| self.value().cmp(&other.value()))
+    }
+}
+
+impl fmt::Debug for Tick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tick {}.{} of clock {}", self.epoch(), self.count(), self.clock())
+    }
+}
+
+/// What a clock says when its owner is dead: more than every tick. Devices compare by the sign of a difference, so it is not
+/// the largest number without a sign.
+pub const END_OF_TICKS: u64 = i64::MAX as u64;
+
+/// Where a clock is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ClockPhase {
+    /// May be claimed; all ticks of its epoch are done.
+    Free,
+    /// A member's, whose stream ticks it.
+    Live(Member),
+    /// A member gave it up, and its last ticks may not be done.
+    Left(Member),
+    /// This member is dead: how far its work had come is being written down.
+    Ending(Member),
+    /// Its owner died. What was not done then never will be.
+    Dead,
+    /// A member begins the next epoch. The present one has ended; `died`: as that of a dead owner.
+    Claiming {
+        /// Which member.
+        by: Member,
+        /// Whether the epoch before ended with its owner's death.
+        died: bool,
+    },
+}
+
+/// The state word of a clock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ClockState {
+    /// Where it is in its life.
+    pub phase: ClockPhase,
+    /// Which owner it has, or had last, counted from 1. 0: it never had one.
+    pub epoch: u16,
+    /// The first epoch that ended with its owner's death; 0: none.
+    pub first_died: u16,
+}
+
+const EPOCH_AT: u32 = 3 + Member::BITS;
+const FIRST_DIED_AT: u32 = EPOCH_AT + 16;
+
+impl ClockState {
+    /// As a word. Zero, which every word of a new arena is, is a clock that never had an owner.
+    pub const fn pack(self) -> u64 {
+        let (phase, member) = match self.phase {
+            ClockPhase::Free => (0, 0),
+            ClockPhase::Live(m) => (1, m.raw()),
+            ClockPhase::Left(m) => (2, m.raw()),
+            ClockPhase::Ending(m) => (3, m.raw()),
+            ClockPhase::Dead => (4, 0),
+            ClockPhase::Claiming { by, died: false } => (5, by.raw()),
+            ClockPhase::Claiming { by, died: true } => (6, by.raw()),
+        };
+        phase | member << 3 | (self.epoch as u64) << EPOCH_AT | (self.first_died as u64) << FIRST_DIED_AT
+    }
+
+    /// From a word.
+    pub const fn unpack(w: u64) -> Self {
+        let member = Member::from_raw(w >> 3);
+        let phase = match w & 7 {
+            0 => ClockPhase::Free,
+            1 => ClockPhase::Live(member),
+            2 => ClockPhase::Left(member),
+            3 => ClockPhase::Ending(member),
+            4 => ClockPhase::Dead,
+            n => ClockPhase::Claiming { by: member, died: n != 5 },
+        };
+        Self { phase, epoch: bits(w, EPOCH_AT, 16) as u16, first_died: bits(w, FIRST_DIED_AT, 16) as u16 }
+    }
+
+    /// The same clock, later in its life.
+    #[must_use]
+    pub const fn with(self, phase: ClockPhase) -> Self {
+        Self { phase, ..self }
+    }
+
+    /// The member whose death would change it.
+    pub const fn member(self) -> Option<Member> {
+        match self.phase {
+            ClockPhase::Live(m)
+            | ClockPhase::Left(m)
+            | ClockPhase::Ending(m)
+            | ClockPhase::Claiming { by: m, .. } => Some(m),
+            ClockPhase::Free | ClockPhase::Dead => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_fields() {
+        let m = Member::new(4095, 4094);
+        let claiming = [false, true].map(|died| ClockPhase::Claiming { by: m, died });
+        let phases = [ClockPhase::Free, ClockPhase::Live(m), ClockPhase::Left(m), ClockPhase::Ending(m)];
+        for phase in phases.into_iter().chain([ClockPhase::Dead]).chain(claiming) {
+            for (epoch, first_died) in [(u16::MAX, 0), (1, u16::MAX), (0, 0)] {
+                let state = ClockState { phase, epoch, first_died };
+                assert_eq!(ClockState::unpack(state.pack()), state);
+            }
+        }
+        assert_eq!(ClockState::unpack(0), ClockState { phase: ClockPhase::Free, epoch: 0, first_died: 0 });
+        let tick = Tick::new(4095, Tick::base(u16::MAX) + Tick::MOST);
+        assert_eq!((tick.clock(), tick.epoch(), tick.count()), (4095, u16::MAX, Tick::MOST));
+        assert_eq!(Tick::from_raw(tick.raw()), Some(tick));
+        assert_eq!(Tick::from_raw(0), None);
+    }
+
+    #[test]
+    fn ticks_of_one_clock_have_an_order() {
+        let at = |clock, epoch, count| Tick::new(clock, Tick::base(epoch) + count);
+        assert!(at(3, 1, 2) < at(3, 1, 3) && at(3, 1, 9) < at(3, 2, 1));
+        assert_eq!(at(3, 1, 2).partial_cmp(&at(4, 1, 3)), None);
+        // As a device compares.
+        let past = |done: u64, tick: Tick| done.wrapping_sub(tick.value()).cast_signed() >= 0;
+        assert!(past(END_OF_TICKS, at(0, u16::MAX, Tick::MOST)) && !past(u64::MAX, at(0, 1, 1)));
+        assert_eq!(format!("{:?}", at(3, 1, 2)), "tick 1.2 of clock 3");
+    }
+}
