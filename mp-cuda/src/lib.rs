@@ -31,10 +31,15 @@ mod device;
 #[doc(hidden)]
 pub mod driver;
 mod error;
+mod exit;
+#[doc(hidden)]
+pub mod memory;
 mod stream;
 mod uuid;
 
 pub use device::{Attributes, Device};
 pub use error::{Error, Result};
+pub use memory::collect::{empty_cache, ipc_collect};
+pub use memory::stats::{MemoryStats, memory_stats};
 pub use stream::Stream;
 pub use uuid::Uuid;
