@@ -17,8 +17,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | the call: it fails again however often it is repeated | [`InvalidDevice`](Self::InvalidDevice), [`UnknownDevice`](Self::UnknownDevice), [`OtherContext`](Self::OtherContext) |
 /// | this process: another one works | [`Forked`](Self::Forked), [`DeviceLost`](Self::DeviceLost) |
 /// | what is used up; later it may work | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory), [`TooManyStreams`](Self::TooManyStreams), [`Capturing`](Self::Capturing) |
-/// | this device can't do it | [`Unsupported`](Self::Unsupported) |
-/// | another process is gone, or wrote what no correct one writes | [`ProducerDied`](Self::ProducerDied), [`Malformed`](Self::Malformed) |
+/// | this device can't do it | [`Unsupported`](Self::Unsupported), [`PeerAccess`](Self::PeerAccess) |
+/// | another process is gone, or wrote what no correct one writes | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |
 /// | shapes, messages, the arena | [`Core`](Self::Core) |
 /// | anything else that the driver refuses | [`Driver`](Self::Driver) |
 #[derive(Debug)]
@@ -70,12 +70,26 @@ pub enum Error {
     /// This process was forked from one that had initialised the driver. The driver was not called. Start processes by
     /// `spawn`, or before the first use of a GPU.
     Forked,
-    /// The device has less free memory than was asked for.
+    /// The device has less free memory than was asked for, also after all was given back to it that no process uses.
     OutOfDeviceMemory {
         /// Bytes that were asked for.
         asked: u64,
-        /// Bytes that were free.
+        /// Bytes that are free.
         free: u64,
+        /// Bytes that this process has of it, most of them in tensors that some process has.
+        ours: u64,
+        /// Bytes of them in which a process died that could write to them: they are used no more, and free when the last tensor in
+        /// them is dropped.
+        retired: u64,
+    },
+    /// The descriptor by which memory of another process is opened is lost, and with it the memory for all that have not opened it yet.
+    Gone,
+    /// A device can't reach the memory of another one: copy it there, by a tensor's `to_device`.
+    PeerAccess {
+        /// The device that was to reach it.
+        from: Uuid,
+        /// The device that has it.
+        to: Uuid,
     },
     /// A kernel failed, or the device is gone: the driver answers each call of this process by this code from now on. What was on
     /// the device is lost to this process; start another one.
@@ -203,9 +217,23 @@ impl fmt::Display for Error {
                 "this process was forked from one that had initialised the CUDA driver, which can't be used in the copy: start \
                  processes by `spawn`, or before the first use of a GPU",
             ),
-            Self::OutOfDeviceMemory { asked, free } => write!(
+            Self::OutOfDeviceMemory { asked, free, ours, retired } => {
+                write!(
+                    f,
+                    "the device has {free} bytes left, and {asked} were asked for: free tensors, or use another device (this process \
+                     has {ours} bytes of it"
+                )?;
+                if *retired > 0 {
+                    write!(f, ", of which {retired} are used no more, since a process died that could write to them")?;
+                }
+                f.write_str(")")
+            }
+            Self::Gone => f.write_str(
+                "the descriptor by which this device memory is opened is lost: have its sender make the tensor again",
+            ),
+            Self::PeerAccess { from, to } => write!(
                 f,
-                "the device has {free} bytes left, and {asked} were asked for: free tensors, empty the cache, or use another device"
+                "the device {from} can't reach memory of the device {to} (see `nvidia-smi topo -p2p r`): copy the tensor by `to_device`"
             ),
             Self::DeviceLost { call, code } => {
                 write!(f, "{call}: {} ({code}): ", name(*code, || None))?;
