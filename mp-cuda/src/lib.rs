@@ -37,6 +37,7 @@ mod exit;
 pub mod memory;
 mod order;
 mod stream;
+mod tensor;
 mod uuid;
 
 pub use device::{Attributes, Device};
@@ -44,5 +45,10 @@ pub use error::{Error, Result};
 pub use event::Event;
 pub use memory::collect::{empty_cache, ipc_collect};
 pub use memory::stats::{MemoryStats, memory_stats};
+pub use mp_tensor::{Element, Exclusive, Frozen, MAX_RANK, Shared};
 pub use stream::Stream;
+pub use tensor::{
+    AnyCudaTensor, CudaAliased, CudaDowncastError, CudaMode, CudaStorageId, CudaTensor, FrozenCudaTensor,
+    Lent, LentMut, SharedCudaTensor,
+};
 pub use uuid::Uuid;
