@@ -10,10 +10,10 @@ use mp_core::mutex::{Mutex, MutexGuard};
 use super::object::{Mode, PieceObject, Row};
 use super::slab::Slab;
 use super::uses::{self, Uses};
-use super::{here, pool};
+use super::{collect, here, pool};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::exit;
+use crate::exit::{self, Part};
 use crate::stream::Stream;
 use crate::uuid::Uuid;
 
@@ -46,7 +46,7 @@ impl Piece {
     /// # Errors
     /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory); what the driver refuses; those of the arena.
     pub fn allocate(device: &Device, bytes: u64, stream: &Stream) -> Result<Self> {
-        exit::watch();
+        exit::watch(Part::Memory, collect::leave);
         loop {
             let cut = pool::cut(device, bytes)?;
             let piece = Self::arrived(&cut.slab, cut.object);
@@ -103,7 +103,7 @@ impl Piece {
         let slab = self.0.slab();
         let (base, is_new) = slab.open(device)?;
         if is_new {
-            exit::watch();
+            exit::watch(Part::Memory, collect::leave);
             here::opened(slab);
         }
         Ok(base + u64::from(self.0.unit) * slab.object().unit())
