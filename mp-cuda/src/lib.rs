@@ -31,14 +31,17 @@ mod device;
 #[doc(hidden)]
 pub mod driver;
 mod error;
+mod event;
 mod exit;
 #[doc(hidden)]
 pub mod memory;
+mod order;
 mod stream;
 mod uuid;
 
 pub use device::{Attributes, Device};
 pub use error::{Error, Result};
+pub use event::Event;
 pub use memory::collect::{empty_cache, ipc_collect};
 pub use memory::stats::{MemoryStats, memory_stats};
 pub use stream::Stream;

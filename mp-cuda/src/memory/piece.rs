@@ -9,7 +9,7 @@ use mp_core::mutex::{Mutex, MutexGuard};
 
 use super::object::{Mode, PieceObject, Row};
 use super::slab::Slab;
-use super::uses::{self, Uses};
+use super::uses::Uses;
 use super::{collect, here, pool};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -50,7 +50,9 @@ impl Piece {
         loop {
             let cut = pool::cut(device, bytes)?;
             let piece = Self::arrived(&cut.slab, cut.object);
-            match cut.ticks.into_iter().try_for_each(|tick| uses::wait(stream, tick)) {
+            // Whichever stream is the first to use it.
+            piece.uses().arrived(&cut.ticks);
+            match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for(tick).map(drop)) {
                 Ok(()) => return Ok(piece),
                 // Its process died in this moment: the slab is retired, and nothing more is cut out of it.
                 Err(Error::ProducerDied { .. }) => drop(piece),

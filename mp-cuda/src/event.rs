@@ -1,0 +1,220 @@
+//! Events: points in the work of a stream that any process may wait for.
+//!
+//! | word | what | written by |
+//! |---|---|---|
+//! | 0 | the tick that was recorded last; 0: none | any holder of the event, after the driver has accepted that tick |
+//!
+//! A process that is killed between the two leaves the tick before, and one more in its clock, which no other process knows of.
+//!
+//! # Safety
+//! Unsafe, because it reaches a word of the arena; sound, because that is the word of a structure of this name, which is used for
+//! nothing else, and is held by the event.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use mp_core::clocks::Tick;
+use mp_core::mem::Mem;
+use mp_core::waits::{Call, Subject};
+use mp_core::{AdaptiveSpin, Blocking, Structure, Wait, block_on};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{Error, Result};
+use crate::order::clock;
+use crate::stream::{Stream, ended};
+
+const NAME: &str = "mp_cuda::Event";
+const WHAT: &str = "an Event";
+const TICK: u64 = 0;
+const WORDS: u64 = 1;
+
+/// The shortest and the longest sleep between two looks at a word that a device will write.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+/// A point in the work of a stream, which streams and hosts of all processes may wait for.
+///
+/// ```no_run
+/// use mp_cuda::{Device, Event, Stream};
+///
+/// let device = Device::new(0)?;
+/// let (stream, other) = (Stream::new(&device)?, Stream::new(&device)?);
+/// let done = Event::new()?;
+/// assert!(done.query()?); // it was never recorded
+/// // … work for `stream` …
+/// done.record(&stream)?;
+/// done.wait(&other)?; // `other` goes on after that work; this thread doesn't wait
+/// // … work for `other` …
+/// done.synchronize()?; // this thread waits
+/// # Ok::<(), mp_cuda::Error>(())
+/// ```
+///
+/// A clone is the same event. Inside of a message it is an ordinary serde value; any process that has it may record it, and wait for
+/// what was recorded. To make, send and receive one, and to ask whether it is complete, takes no GPU and no call of the driver.
+///
+/// What [`wait`](Self::wait) and [`synchronize`](Self::synchronize) mean is decided when they are called: what was recorded last,
+/// then. A record that comes later changes nothing for them, and nothing waits for one that is yet to come. So send a message
+/// after `record`, and wait after that message has come.
+///
+/// There is no time between two events, as `elapsed_time` of torch gives: neither have CUDA's events that several processes share.
+///
+/// # When a process dies
+/// If what was recorded is complete, it stays so. If not, streams that wait for it go on, and hosts that wait get
+/// [`Error::ProducerDied`], as does each later question, until the event is recorded again.
+#[derive(Clone)]
+#[doc(alias("torch.cuda.Event", "cuEventCreate", "cuIpcGetEventHandle", "cuIpcOpenEventHandle"))]
+pub struct Event(Structure);
+
+impl Event {
+    /// An event that was never recorded, which is as one that is complete.
+    ///
+    /// # Errors
+    /// [`mp_core::Error::OutOfMemory`], [`mp_core::Error::ArenaFull`] or [`mp_core::Error::Forked`].
+    pub fn new() -> Result<Self> {
+        Ok(Self(Structure::new(NAME, WORDS)?))
+    }
+
+    /// Records all work that `stream` was given before. It doesn't block.
+    ///
+    /// # Errors
+    /// [`Error::Capturing`], [`Error::TooManyStreams`]; what the driver refuses. Then it is as it was.
+    #[doc(alias = "cuEventRecord")]
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        self.0.arena().me()?;
+        let tick = stream.tick()?;
+        // SAFETY: this structure's own word.
+        unsafe { self.0.arena().words() }.store(self.0.word(TICK), tick.raw());
+        Ok(())
+    }
+
+    /// What was recorded last.
+    fn last(&self) -> Result<Option<Tick>> {
+        self.0.arena().me()?;
+        // SAFETY: nothing is changed; the word is this structure's own.
+        Ok(Tick::from_raw(unsafe { self.0.arena().words() }.load(self.0.word(TICK))))
+    }
+
+    /// Has `stream`, whose process and device may be any, wait until what was recorded is complete, before it runs what it is given
+    /// from now on. It doesn't block the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::ProducerDied`] if what was recorded never will be complete; [`Error::Capturing`]; what the driver refuses.
+    #[doc(alias = "cuStreamWaitEvent")]
+    pub fn wait(&self, stream: &Stream) -> Result<()> {
+        match self.last()? {
+            Some(tick) => stream.wait_for(tick).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether what was recorded is complete; also true if nothing was. It doesn't block, and calls no driver.
+    ///
+    /// # Errors
+    /// [`Error::ProducerDied`] if it never will be.
+    #[doc(alias = "cuEventQuery")]
+    pub fn query(&self) -> Result<bool> {
+        self.last()?.map_or(Ok(true), clock::is_complete)
+    }
+
+    /// Waits until what was recorded is complete. It blocks the thread for as long as that takes.
+    ///
+    /// # Errors
+    /// [`Error::ProducerDied`] if it never will be; [`mp_core::Error::Interrupted`].
+    #[doc(alias = "cuEventSynchronize")]
+    pub fn synchronize(&self) -> Result<()> {
+        self.within(Wait::Forever).map(drop)
+    }
+
+    /// Waits until what was recorded is complete, at most `timeout`; whether it is.
+    ///
+    /// # Errors
+    /// As [`synchronize`](Self::synchronize).
+    pub fn synchronize_timeout(&self, timeout: Duration) -> Result<bool> {
+        self.within(Wait::at_most(timeout))
+    }
+
+    fn within(&self, wait: Wait) -> Result<bool> {
+        let Some(tick) = self.last()? else { return Ok(true) };
+        if clock::is_complete(tick)? {
+            return Ok(true);
+        }
+        if wait == Wait::Forever
+            && let Some(stream) = ended::stream_of(tick)
+        {
+            // The driver's own wait, which is the quickest. That waits for later work of the stream, too.
+            stream.synchronize()?;
+        }
+        let mut waiter = Waiter { event: self, tick, pause: PAUSES.0 };
+        block_on(&mut waiter, &AdaptiveSpin::none(), wait).unwrap_or(Ok(false))
+    }
+}
+
+/// A thread that waits for a tick: it looks again and again, since a device's write wakes no thread.
+struct Waiter<'a> {
+    event: &'a Event,
+    tick: Tick,
+    pause: Duration,
+}
+
+impl Blocking for Waiter<'_> {
+    type Found = Result<bool>;
+
+    fn attempt(&mut self) -> Option<Result<bool>> {
+        match clock::is_complete(self.tick) {
+            Ok(false) => None,
+            found => Some(found),
+        }
+    }
+
+    fn on_interval(&mut self, _: Instant, _: bool) -> Option<Result<bool>> {
+        // Who died is found by a sweep, which releases those that wait.
+        self.event.0.arena().sweep_if_due().err().map(|error| Err(error.into()))
+    }
+
+    fn interrupted(&mut self) -> Option<Result<bool>> {
+        Some(Err(Error::Core(mp_core::Error::Interrupted)))
+    }
+
+    fn announce(&mut self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn sleep(&mut self, _: u64, _: Instant) -> bool {
+        // sleep: a device's write wakes no thread.
+        std::thread::sleep(self.pause);
+        self.pause = (self.pause * 2).min(PAUSES.1);
+        false
+    }
+
+    fn subject(&self) -> Subject {
+        let hold = self.event.0.hold();
+        Subject::block(Call::Other, hold.arena(), hold.block())
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.query() {
+            Ok(complete) => {
+                write!(f, "Event({:?}, {})", self.0.hold(), if complete { "complete" } else { "pending" })
+            }
+            Err(_) => write!(f, "Event({:?})", self.0.hold()),
+        }
+    }
+}
+
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        self.0.send(WHAT, s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let structure = Structure::receive(WHAT, NAME, d)?;
+        if structure.len() < WORDS {
+            return Err(serde::de::Error::custom("an event without a word arrived"));
+        }
+        Ok(Self(structure))
+    }
+}
