@@ -25,7 +25,7 @@ use super::pool;
 #[allow(clippy::must_use_candidate)]
 pub fn ipc_collect() -> u64 {
     pool::look();
-    here::give_up(Which::Unused)
+    here::give_up(Which::All)
 }
 
 /// Gives memory back to the driver in which no process has a tensor. It does what [`ipc_collect`] does, and gives back what this
@@ -46,11 +46,11 @@ pub fn ipc_collect() -> u64 {
 #[doc(alias = "torch.cuda.empty_cache")]
 #[allow(clippy::must_use_candidate)]
 pub fn empty_cache() -> u64 {
-    here::give_up(Which::Unused) + pool::release()
+    here::give_up(Which::All) + pool::release()
 }
 
 /// The process ends: gives back what none of its tensors uses. Other processes have mappings of their own.
 pub(crate) fn leave() {
-    here::give_up(Which::Unused);
+    here::give_up(Which::All);
     pool::leave();
 }

@@ -1,7 +1,8 @@
 //! Which slabs and pieces this process has: a slab that arrives twice is mapped once, a piece that arrives twice is one piece.
 //!
 //! A slab is here as long as a piece of it is, and, once it is mapped, until it is [given up](give_up): mapping and unmapping wait for the
-//! device, so they are on the way of no message.
+//! device, so they are on the way of no message. The slab of a maker that is dead is given up with the last piece of it, or, if there is
+//! none, by the thread that learns of the death.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -31,6 +32,8 @@ struct Entry {
     slab: Arc<Slab>,
     /// How many slabs had been opened when something of this one last came or was opened.
     used: u64,
+    /// Its maker is dead, and cuts no more pieces out of it.
+    is_orphan: bool,
 }
 
 impl Entry {
@@ -38,19 +41,21 @@ impl Entry {
     fn is_alone(&self) -> bool {
         Arc::strong_count(&self.slab) == 1
     }
+
+    /// Whether it is kept for pieces to come.
+    fn stays(&self) -> bool {
+        self.slab.is_mapped() && !(self.is_orphan && self.slab.is_idle())
+    }
 }
 
 static HERE: PerProcess<Mutex<Option<Table>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// Which slabs are to be given up.
+/// Which slabs are to be given up, of those of which nothing is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
-    /// All of which nothing is used.
-    Unused,
-    /// Those of them of which nothing was for long.
+    All,
+    /// Those of which nothing was used for long, or whose maker is dead.
     Stale,
-    /// Those of them whose maker is dead.
-    OfTheDead,
 }
 
 /// A slab that this process has made.
@@ -58,7 +63,7 @@ pub(crate) fn add(slab: &Arc<Slab>) {
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
     let used = table.openings;
-    table.slabs.insert(slab.object().mark(), Entry { slab: Arc::clone(slab), used });
+    table.slabs.insert(slab.object().mark(), Entry { slab: Arc::clone(slab), used, is_orphan: false });
 }
 
 /// A slab that arrived: the one that is here, if it is.
@@ -67,7 +72,11 @@ pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
     let table = here.get_or_insert_default();
     let used = table.openings;
     let entry = table.slabs.entry(object.mark());
-    let entry = entry.or_insert_with(|| Entry { slab: Arc::new(Slab::arrived(object)), used });
+    let entry = entry.or_insert_with(|| Entry {
+        slab: Arc::new(Slab::arrived(object)),
+        used,
+        is_orphan: false,
+    });
     entry.used = used;
     Arc::clone(&entry.slab)
 }
@@ -99,7 +108,7 @@ pub(crate) fn forget(mark: u64, slab: Arc<Slab>) {
         let key = slab.object().mark();
         drop(slab);
         match table.slabs.get(&key) {
-            Some(entry) if entry.is_alone() && !entry.slab.is_mapped() => table.slabs.remove(&key),
+            Some(entry) if entry.is_alone() && !entry.stays() => table.slabs.remove(&key),
             _ => None,
         }
     };
@@ -116,6 +125,21 @@ pub(crate) fn opened(slab: &Slab) {
         table.slabs.entry(slab.object().mark()).and_modify(|entry| entry.used = used);
     }
     give_up(Which::Stale);
+    Arena::on_deaths(deaths);
+}
+
+/// Members were swept. The thread that calls this may have come here out of any wait, also one that it makes with the table's lock held:
+/// then the next one that opens a slab, or learns of a death, does it.
+fn deaths() {
+    let Some(arena) = Arena::get() else { return };
+    if let Some(mut here) = HERE.try_lock() {
+        for entry in here.iter_mut().flat_map(|table| table.slabs.values_mut()) {
+            entry.is_orphan |= arena.is_dead(entry.slab.maker().0);
+        }
+    } else {
+        return;
+    }
+    give_up(Which::Stale);
 }
 
 /// Gives up slabs of other processes, of which nothing is used here; how many bytes were mapped. It waits for no lock that a thread
@@ -128,11 +152,7 @@ pub(crate) fn give_up(which: Which) -> u64 {
         let is_gone = |entry: &Entry| {
             !entry.slab.object().is_mine()
                 && entry.is_alone()
-                && match which {
-                    Which::Unused => true,
-                    Which::Stale => entry.used + STALE < openings,
-                    Which::OfTheDead => Arena::get().is_some_and(|arena| arena.is_dead(entry.slab.maker().0)),
-                }
+                && (which == Which::All || entry.is_orphan || entry.used + STALE < openings)
                 && entry.slab.is_idle()
         };
         let gone: Vec<u64> =

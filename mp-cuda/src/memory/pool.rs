@@ -138,7 +138,7 @@ impl Pool {
         };
         let mut made = Slab::make(&self.device, size, unit);
         if made.as_ref().is_err_and(is_out_of_memory) {
-            here::give_up(Which::Unused);
+            here::give_up(Which::All);
             self.release(|_| true);
             made = Slab::make(&self.device, size, unit);
         }
@@ -184,9 +184,9 @@ impl Pool {
 impl Own {
     fn cut(&mut self, bytes: u64) -> Result<Option<Cut>> {
         let slab = self.slab.object();
-        // A slab of one unit is for what needs more than half of it.
-        let too_small = slab.units() == 1 && bytes <= slab.bytes() / 2;
-        if self.given.is_retired() || bytes > slab.bytes() || too_small {
+        // A slab of one unit is for what needs more than half of it, others are for what doesn't.
+        let is_large = bytes > slab.bytes() / 2;
+        if self.given.is_retired() || bytes > slab.bytes() || is_large != (slab.units() == 1) {
             return Ok(None);
         }
         let Some(units) = self.ranges.take(slab.units_of(bytes)) else { return Ok(None) };
