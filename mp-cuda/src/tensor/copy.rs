@@ -87,7 +87,7 @@ fn write<T: Pod, M: CudaMode>(raw: &Raw<M>, from: &[T], stream: &Stream) -> Resu
         copied?;
         from = rest;
     }
-    stream.synchronize()
+    used.synchronize()
 }
 
 /// Copies elements to the host.
@@ -113,7 +113,7 @@ fn read<T: Pod, M: CudaMode>(raw: &Raw<M>, to: &mut [T], stream: &Stream) -> Res
         copied?;
         to = rest;
     }
-    stream.synchronize()
+    used.synchronize()
 }
 
 /// The bytes of a piece that a view spans.

@@ -10,7 +10,7 @@ use mp_tensor::parts::{Grad, View, row_major};
 use super::CudaStorageId;
 use super::mode::CudaMode;
 use crate::error::Result;
-use crate::memory::uses::Access;
+use crate::memory::uses::{Access, Begun};
 use crate::memory::{Mode, Piece};
 use crate::stream::Stream;
 use crate::uuid::Uuid;
@@ -55,12 +55,12 @@ impl<M: CudaMode> Raw<M> {
         let access = Access { writes, shared: M::MODE == Mode::Shared };
         let stream = stream.clone();
         let Some(piece) = self.piece.as_ref().filter(|_| self.view.len() > 0) else {
-            return Ok(Used { piece: None, stream, access, address: 0 });
+            return Ok(Used { piece: None, stream, access, address: 0, begun: None, ran: false });
         };
         let base = piece.open(stream.device())?;
-        piece.uses().begin(&stream, access, &piece.row())?;
+        let begun = piece.uses().begin(&stream, access, &piece.row())?;
         let address = base + (self.view.offset() * element) as u64;
-        Ok(Used { piece: Some(piece), stream, access, address })
+        Ok(Used { piece: Some(piece), stream, access, address, begun, ran: false })
     }
 }
 
@@ -97,12 +97,23 @@ pub(super) struct Used<'a> {
     access: Access,
     /// Of the first element; 0 without elements.
     pub(super) address: u64,
+    begun: Begun,
+    ran: bool,
+}
+
+impl Used<'_> {
+    /// Waits until the stream has run what it was given; then the use is over.
+    pub(super) fn synchronize(mut self) -> Result<()> {
+        self.stream.synchronize()?;
+        self.ran = true;
+        Ok(())
+    }
 }
 
 impl Drop for Used<'_> {
     fn drop(&mut self) {
         if let Some(piece) = self.piece {
-            piece.uses().end(&self.stream, self.access);
+            piece.uses().end(&self.stream, self.access, self.begun.filter(|_| self.ran));
         }
     }
 }
