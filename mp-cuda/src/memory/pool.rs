@@ -5,7 +5,7 @@
 //! | in the slabs that there are | what came back is looked for |
 //! | still | a slab is made: an eighth of all that the process has, from 32 MiB to 2 GiB; a piece above half of that has one of its own |
 //! | on the device | slabs of others of which nothing is used are unmapped, own ones without pieces given back; then again |
-//! | still | a slab for this piece alone is made |
+//! | still | a slab of twice its size is made, or one for this piece alone |
 //! | still | an error with figures |
 
 use std::ops::Range;
@@ -77,6 +77,7 @@ pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
     let at = match pools.iter().position(|pool| pool.device == *device) {
         Some(at) => at,
         None => {
+            can_share(device)?;
             pools.push(Pool { device: device.clone(), slabs: Vec::new() });
             pools.len() - 1
         }
@@ -132,23 +133,19 @@ impl Pool {
         let granularity = Memory::granularity(&self.device)?;
         let too_many = || Error::OutOfDeviceMemory { asked: bytes, free: 0, ours: 0, retired: 0 };
         let alone = bytes.checked_next_multiple_of(granularity).ok_or_else(too_many)?;
-        let (size, unit) = match pooled(self.reserved(), granularity) {
-            (size, unit) if bytes <= size / 2 => (size, unit),
-            _ => (alone, alone),
+        let wanted = sizes(bytes, alone, self.reserved(), granularity);
+        let device = self.device.clone();
+        let make = |size: &u64| match Slab::make(&device, *size, unit_of(*size, bytes)) {
+            Err(error) if is_out_of_memory(&error) => None,
+            made => Some(made),
         };
-        let mut made = Slab::make(&self.device, size, unit);
-        if made.as_ref().is_err_and(is_out_of_memory) {
+        let mut made = wanted.first().and_then(make);
+        if made.is_none() {
             here::give_up(Which::All);
             self.release(|_| true);
-            made = Slab::make(&self.device, size, unit);
+            made = wanted.iter().find_map(make);
         }
-        if made.as_ref().is_err_and(is_out_of_memory) && size > alone {
-            made = Slab::make(&self.device, alone, alone);
-        }
-        let slab = match made {
-            Err(error) if is_out_of_memory(&error) => return Err(self.out_of_memory(bytes)),
-            made => Arc::new(made?),
-        };
+        let slab = Arc::new(made.unwrap_or_else(|| Err(self.out_of_memory(bytes)))?);
         here::add(&slab);
         let ranges = Ranges::new(slab.object().units());
         self.slabs.push(Own { slab, ranges, given: Given::default() });
@@ -212,12 +209,35 @@ impl Own {
     }
 }
 
-/// The size of a slab for many pieces, and of its unit, of a process that has reserved this much.
-fn pooled(reserved: u64, granularity: u64) -> (u64, u64) {
-    let size = (reserved / 8).next_power_of_two().clamp(SMALLEST, LARGEST).next_multiple_of(granularity);
-    // As many units as rows at most; a granularity is a power of two, or the slab has a shorter last unit too few.
-    let unit = (size / MOST_UNITS).next_power_of_two().max(UNIT);
-    (size, unit)
+/// Whether memory of a device can be shared by descriptors at all.
+fn can_share(device: &Device) -> Result<()> {
+    let attributes = device.attributes()?;
+    let what = match (attributes.virtual_memory, attributes.memory_by_descriptor) {
+        (true, true) => return Ok(()),
+        (false, _) => "it, or its driver, has no virtual memory management (attribute 102)",
+        (true, false) => "it, or its driver, exports no memory as a descriptor (attribute 103)",
+    };
+    Err(Error::Unsupported { what, device: device.uuid() })
+}
+
+/// The sizes of slabs that will do for this many bytes, the best first, of a process that has reserved this much: one for many pieces, a
+/// smaller one, and one for this piece alone.
+fn sizes(bytes: u64, alone: u64, reserved: u64, granularity: u64) -> Vec<u64> {
+    let many = (reserved / 8).next_power_of_two().clamp(SMALLEST, LARGEST).next_multiple_of(granularity);
+    if bytes > many / 2 {
+        return vec![alone];
+    }
+    let mut sizes = vec![many, (2 * bytes).next_multiple_of(granularity)];
+    // Two are the same where the piece is small beside the unit of the driver.
+    if bytes > alone / 2 {
+        sizes.push(alone);
+    }
+    sizes
+}
+
+/// The unit of a slab that is made for so many bytes: all of it, if they need more than half; else it has no more units than rows.
+fn unit_of(size: u64, bytes: u64) -> u64 {
+    if bytes > size / 2 { size } else { (size / MOST_UNITS).next_power_of_two().max(UNIT) }
 }
 
 fn is_out_of_memory(error: &Error) -> bool {
@@ -261,14 +281,28 @@ pub(crate) fn figures(device: Uuid) -> Figures {
 mod tests {
     use super::*;
 
+    const MIB: u64 = 1 << 20;
+
     #[test]
     fn slabs_grow_with_what_there_is() {
-        let mib = 1 << 20;
         for (reserved, size, unit) in
             [(0, 32, 512), (300, 64, 1024), (4096, 512, 8192), (1 << 20, 2048, 32 << 10)]
         {
-            assert_eq!(pooled(reserved * mib, 2 * mib), (size * mib, unit), "{reserved} MiB");
-            assert!(size * mib / unit <= MOST_UNITS);
+            assert_eq!(sizes(1000, 2 * MIB, reserved * MIB, 2 * MIB)[0], size * MIB, "{reserved} MiB");
+            assert_eq!(unit_of(size * MIB, 1000), unit);
+            assert!(size * MIB / unit <= MOST_UNITS);
         }
+    }
+
+    /// A slab of one unit is for a piece of more than half of it, others for smaller ones: else what was made isn't cut.
+    #[test]
+    fn what_is_made_for_a_piece_has_room_for_it() {
+        let of = |mib: u64| sizes(mib * MIB, (mib * MIB).next_multiple_of(2 * MIB), 0, 2 * MIB);
+        assert_eq!(sizes(1000, 2 * MIB, 0, 2 * MIB), [32 * MIB, 2 * MIB]);
+        assert_eq!(of(1), [32 * MIB, 2 * MIB]);
+        assert_eq!(of(10), [32 * MIB, 20 * MIB, 10 * MIB]);
+        assert_eq!(of(16), [32 * MIB, 32 * MIB, 16 * MIB]);
+        assert_eq!(of(17), [18 * MIB]);
+        assert_eq!((unit_of(18 * MIB, 17 * MIB), unit_of(2 * MIB, 1000)), (18 * MIB, 512));
     }
 }
