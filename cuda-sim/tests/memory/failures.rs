@@ -89,7 +89,10 @@ fn a_device_is_full() {
     other.ok(Do::Allocate(1, 30 * MIB));
     let refused = maker.fails(Do::Allocate(2, 40 * MIB));
     let figures = format!("{} bytes left, and {} were asked for", 20 * MIB, 40 * MIB);
-    assert!(refused.contains(&figures) && refused.contains(&format!("has {} bytes of it", 30 * MIB)), "{refused}");
+    assert!(
+        refused.contains(&figures) && refused.contains(&format!("has {} bytes of it", 30 * MIB)),
+        "{refused}"
+    );
     // There is no room for a slab of 32 MiB, and there is for this piece alone.
     maker.ok(Do::Allocate(2, 1000));
     assert_eq!(maker.stats()[0], 32 * MIB);

@@ -72,11 +72,8 @@ pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
     let table = here.get_or_insert_default();
     let used = table.openings;
     let entry = table.slabs.entry(object.mark());
-    let entry = entry.or_insert_with(|| Entry {
-        slab: Arc::new(Slab::arrived(object)),
-        used,
-        is_orphan: false,
-    });
+    let entry =
+        entry.or_insert_with(|| Entry { slab: Arc::new(Slab::arrived(object)), used, is_orphan: false });
     entry.used = used;
     Arc::clone(&entry.slab)
 }

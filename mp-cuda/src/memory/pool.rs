@@ -11,6 +11,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use mp_core::Arena;
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
@@ -72,6 +73,8 @@ pub(crate) struct Figures {
 
 /// Cuts a piece of this many bytes, at least one.
 pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
+    // Not in a copy of this process, where a thread may have had the lock that isn't there.
+    Arena::current()?;
     let bytes = bytes.max(1);
     let mut pools = POOLS.lock();
     let at = match pools.iter().position(|pool| pool.device == *device) {
@@ -94,7 +97,7 @@ pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
         return Ok(cut);
     }
     pool.grow(bytes)?;
-    pool.cut(bytes)?.ok_or_else(|| pool.out_of_memory(bytes))
+    pool.cut(bytes)?.ok_or_else(|| out_of_memory(device, bytes, pool.figures()))
 }
 
 impl Pool {
@@ -131,7 +134,7 @@ impl Pool {
     /// Makes a slab with room for this many bytes.
     fn grow(&mut self, bytes: u64) -> Result<()> {
         let granularity = Memory::granularity(&self.device)?;
-        let too_many = || Error::OutOfDeviceMemory { asked: bytes, free: 0, ours: 0, retired: 0 };
+        let too_many = || out_of_memory(&self.device, bytes, self.figures());
         let alone = bytes.checked_next_multiple_of(granularity).ok_or_else(too_many)?;
         let wanted = sizes(bytes, alone, self.reserved(), granularity);
         let device = self.device.clone();
@@ -145,21 +148,11 @@ impl Pool {
             self.release(|_| true);
             made = wanted.iter().find_map(make);
         }
-        let slab = Arc::new(made.unwrap_or_else(|| Err(self.out_of_memory(bytes)))?);
+        let slab = Arc::new(made.unwrap_or_else(|| Err(out_of_memory(&self.device, bytes, self.figures())))?);
         here::add(&slab);
         let ranges = Ranges::new(slab.object().units());
         self.slabs.push(Own { slab, ranges, given: Given::default() });
         Ok(())
-    }
-
-    fn out_of_memory(&self, asked: u64) -> Error {
-        let Figures { reserved, retired, .. } = self.figures();
-        Error::OutOfDeviceMemory {
-            asked,
-            free: self.device.free_memory().unwrap_or(0),
-            ours: reserved,
-            retired,
-        }
     }
 
     fn figures(&self) -> Figures {
@@ -240,8 +233,18 @@ fn unit_of(size: u64, bytes: u64) -> u64 {
     if bytes > size / 2 { size } else { (size / MOST_UNITS).next_power_of_two().max(UNIT) }
 }
 
-fn is_out_of_memory(error: &Error) -> bool {
+pub(crate) fn is_out_of_memory(error: &Error) -> bool {
     matches!(error, Error::Driver { code: codes::OUT_OF_MEMORY, .. })
+}
+
+fn out_of_memory(device: &Device, asked: u64, figures: Figures) -> Error {
+    let Figures { reserved, retired, .. } = figures;
+    Error::OutOfDeviceMemory { asked, free: device.free_memory().unwrap_or(0), ours: reserved, retired }
+}
+
+/// An error of a device that has no memory left, with figures; any other one as it is.
+pub(crate) fn with_figures(error: Error, device: &Device, asked: u64) -> Error {
+    if is_out_of_memory(&error) { out_of_memory(device, asked, figures(device.uuid())) } else { error }
 }
 
 /// Looks for what came back to all slabs of this process.

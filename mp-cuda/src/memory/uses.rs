@@ -146,7 +146,14 @@ impl Uses {
             None => {
                 let none = Access { writes: false, shared: access.shared };
                 let stream = stream.clone();
-                noted.streams.push(Use { stream, access: none, waited: Vec::new(), told: None, untold: false, open: 0 });
+                noted.streams.push(Use {
+                    stream,
+                    access: none,
+                    waited: Vec::new(),
+                    told: None,
+                    untold: false,
+                    open: 0,
+                });
                 noted.streams.len() - 1
             }
         };
@@ -241,7 +248,8 @@ impl Noted {
 }
 
 /// The streams of this process that wait for uses, and do nothing else: one a device.
-static RELEASE: PerProcess<Mutex<Vec<Stream>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static RELEASE: PerProcess<Mutex<Vec<Stream>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// The stream of this device, waiting for these ticks.
 fn release_of(device: &Device, ticks: &[Tick]) -> Result<Stream> {
