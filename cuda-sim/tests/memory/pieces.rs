@@ -215,3 +215,34 @@ fn a_device_that_is_not_seen_is_told() {
     assert!(refused.contains("UnknownDevice") && refused.contains("CUDA_VISIBLE_DEVICES"), "{refused}");
     nothing_found(&session);
 }
+
+/// A process that opens many slabs, and keeps pieces of none, has few of them mapped, and no descriptor of any.
+#[test]
+fn slabs_of_which_nothing_is_used_are_unmapped() {
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    let (mut most, mut files) = (0, Vec::new());
+    for _ in 0..100 {
+        // Of a slab of its own, which goes with it.
+        maker.ok(Do::Allocate(1, 17 * MIB));
+        maker.ok(Do::Freeze(1));
+        other.ok(Do::Keep(1, maker.give(1, true)));
+        other.ok(Do::Open(1, 0));
+        other.ok(Do::Drop(1));
+        maker.ok(Do::Drop(1));
+        maker.ok(Do::Empty);
+        most = most.max(other.stats()[5]);
+        files.push(other.ok(Do::Files));
+    }
+    assert_eq!(most, 65);
+    assert!(
+        files.iter().all(|open| *open == files[0]),
+        "descriptors are closed after they were imported: {files:?}"
+    );
+    assert_eq!(other.ok(Do::Collect), 65 * 18 * MIB);
+    until(&session, "bytes", 0);
+    maker.leave();
+    other.leave();
+    nothing_found(&session);
+}

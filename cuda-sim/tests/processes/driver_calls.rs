@@ -40,6 +40,7 @@ fn sends((tensors, step): Args) -> Outcome {
     }
     step.wait_timeout(DEADLINE)?;
     step.wait_timeout(DEADLINE)?;
+    step.wait_timeout(DEADLINE)?;
     stays();
     Ok(())
 }
@@ -49,6 +50,7 @@ fn receives((tensors, step): Args) -> Outcome {
     for _ in 0..WARM {
         assert_eq!(taken(&tensors).to_vec(&stream)?, [1.0; 100]);
     }
+    step.wait_timeout(DEADLINE)?;
     step.wait_timeout(DEADLINE)?;
     step.wait_timeout(DEADLINE)?;
     step.wait_timeout(DEADLINE)?;
@@ -72,6 +74,7 @@ fn a_send_and_a_receive_take_two_calls_each() {
     step.wait_timeout(DEADLINE).unwrap();
     step.wait_timeout(DEADLINE).unwrap();
     let sent = stat(&session, "calls");
+    step.wait_timeout(DEADLINE).unwrap();
     step.wait_timeout(DEADLINE).unwrap();
     let received = stat(&session, "calls");
     // The last look is a call itself.

@@ -1,5 +1,7 @@
 //! Giving device memory back that no process uses.
 
+use mp_core::Arena;
+
 use super::here::{self, Which};
 use super::pool;
 
@@ -13,7 +15,8 @@ use super::pool;
 /// ```
 ///
 /// A program needn't call it: each allocation looks for what came back. It is for a process that allocates no more and that keeps
-/// memory of others mapped, so that they can't give it back to the driver. It returns how many bytes were unmapped.
+/// memory of others mapped, so that they can't give it back to the driver. It returns how many bytes were unmapped; in a copy of this
+/// process by `fork` none.
 ///
 /// # Blocking
 /// Unmapping waits for what runs on the device.
@@ -24,6 +27,9 @@ use super::pool;
 #[doc(alias = "torch.cuda.ipc_collect")]
 #[allow(clippy::must_use_candidate)]
 pub fn ipc_collect() -> u64 {
+    if Arena::get().is_none() {
+        return 0;
+    }
     pool::look();
     here::give_up(Which::All)
 }
@@ -46,11 +52,17 @@ pub fn ipc_collect() -> u64 {
 #[doc(alias = "torch.cuda.empty_cache")]
 #[allow(clippy::must_use_candidate)]
 pub fn empty_cache() -> u64 {
+    if Arena::get().is_none() {
+        return 0;
+    }
     here::give_up(Which::All) + pool::release()
 }
 
 /// The process ends: gives back what none of its tensors uses. Other processes have mappings of their own.
 pub(crate) fn leave() {
+    if Arena::get().is_none() {
+        return;
+    }
     here::give_up(Which::All);
     pool::leave();
 }

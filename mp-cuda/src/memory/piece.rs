@@ -100,10 +100,17 @@ impl Piece {
     ///
     /// # Errors
     /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see the device that it is on; [`PeerAccess`](Error::PeerAccess)
-    /// if that is another one, whose memory this device can't reach; [`Gone`](Error::Gone); what the driver refuses.
+    /// if that is another one, whose memory this device can't reach; [`Gone`](Error::Gone);
+    /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory), also after all was given back that is unused; what the driver refuses.
     pub fn open(&self, device: &Device) -> Result<u64> {
         let slab = self.0.slab();
-        let (base, is_new) = slab.open(device)?;
+        let (base, is_new) = match slab.open(device) {
+            Err(error) if pool::is_out_of_memory(&error) => {
+                collect::empty_cache();
+                slab.open(device).map_err(|error| pool::with_figures(error, device, slab.object().bytes()))?
+            }
+            opened => opened?,
+        };
         if is_new {
             exit::watch(Part::Memory, collect::leave);
             here::opened(slab);

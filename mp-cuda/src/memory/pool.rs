@@ -5,12 +5,13 @@
 //! | in the slabs that there are | what came back is looked for |
 //! | still | a slab is made: an eighth of all that the process has, from 32 MiB to 2 GiB; a piece above half of that has one of its own |
 //! | on the device | slabs of others of which nothing is used are unmapped, own ones without pieces given back; then again |
-//! | still | a slab for this piece alone is made |
+//! | still | a slab of twice its size is made, or one for this piece alone |
 //! | still | an error with figures |
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use mp_core::Arena;
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
@@ -72,11 +73,14 @@ pub(crate) struct Figures {
 
 /// Cuts a piece of this many bytes, at least one.
 pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
+    // Not in a copy of this process, where a thread may have had the lock that isn't there.
+    Arena::current()?;
     let bytes = bytes.max(1);
     let mut pools = POOLS.lock();
     let at = match pools.iter().position(|pool| pool.device == *device) {
         Some(at) => at,
         None => {
+            can_share(device)?;
             pools.push(Pool { device: device.clone(), slabs: Vec::new() });
             pools.len() - 1
         }
@@ -93,7 +97,7 @@ pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
         return Ok(cut);
     }
     pool.grow(bytes)?;
-    pool.cut(bytes)?.ok_or_else(|| pool.out_of_memory(bytes))
+    pool.cut(bytes)?.ok_or_else(|| out_of_memory(device, bytes, pool.figures()))
 }
 
 impl Pool {
@@ -130,39 +134,25 @@ impl Pool {
     /// Makes a slab with room for this many bytes.
     fn grow(&mut self, bytes: u64) -> Result<()> {
         let granularity = Memory::granularity(&self.device)?;
-        let too_many = || Error::OutOfDeviceMemory { asked: bytes, free: 0, ours: 0, retired: 0 };
+        let too_many = || out_of_memory(&self.device, bytes, self.figures());
         let alone = bytes.checked_next_multiple_of(granularity).ok_or_else(too_many)?;
-        let (size, unit) = match pooled(self.reserved(), granularity) {
-            (size, unit) if bytes <= size / 2 => (size, unit),
-            _ => (alone, alone),
+        let wanted = sizes(bytes, alone, self.reserved(), granularity);
+        let device = self.device.clone();
+        let make = |size: &u64| match Slab::make(&device, *size, unit_of(*size, bytes)) {
+            Err(error) if is_out_of_memory(&error) => None,
+            made => Some(made),
         };
-        let mut made = Slab::make(&self.device, size, unit);
-        if made.as_ref().is_err_and(is_out_of_memory) {
+        let mut made = wanted.first().and_then(make);
+        if made.is_none() {
             here::give_up(Which::All);
             self.release(|_| true);
-            made = Slab::make(&self.device, size, unit);
+            made = wanted.iter().find_map(make);
         }
-        if made.as_ref().is_err_and(is_out_of_memory) && size > alone {
-            made = Slab::make(&self.device, alone, alone);
-        }
-        let slab = match made {
-            Err(error) if is_out_of_memory(&error) => return Err(self.out_of_memory(bytes)),
-            made => Arc::new(made?),
-        };
+        let slab = Arc::new(made.unwrap_or_else(|| Err(out_of_memory(&self.device, bytes, self.figures())))?);
         here::add(&slab);
         let ranges = Ranges::new(slab.object().units());
         self.slabs.push(Own { slab, ranges, given: Given::default() });
         Ok(())
-    }
-
-    fn out_of_memory(&self, asked: u64) -> Error {
-        let Figures { reserved, retired, .. } = self.figures();
-        Error::OutOfDeviceMemory {
-            asked,
-            free: self.device.free_memory().unwrap_or(0),
-            ours: reserved,
-            retired,
-        }
     }
 
     fn figures(&self) -> Figures {
@@ -212,16 +202,49 @@ impl Own {
     }
 }
 
-/// The size of a slab for many pieces, and of its unit, of a process that has reserved this much.
-fn pooled(reserved: u64, granularity: u64) -> (u64, u64) {
-    let size = (reserved / 8).next_power_of_two().clamp(SMALLEST, LARGEST).next_multiple_of(granularity);
-    // As many units as rows at most; a granularity is a power of two, or the slab has a shorter last unit too few.
-    let unit = (size / MOST_UNITS).next_power_of_two().max(UNIT);
-    (size, unit)
+/// Whether memory of a device can be shared by descriptors at all.
+fn can_share(device: &Device) -> Result<()> {
+    let attributes = device.attributes()?;
+    let what = match (attributes.virtual_memory, attributes.memory_by_descriptor) {
+        (true, true) => return Ok(()),
+        (false, _) => "it, or its driver, has no virtual memory management (attribute 102)",
+        (true, false) => "it, or its driver, exports no memory as a descriptor (attribute 103)",
+    };
+    Err(Error::Unsupported { what, device: device.uuid() })
 }
 
-fn is_out_of_memory(error: &Error) -> bool {
+/// The sizes of slabs that will do for this many bytes, the best first, of a process that has reserved this much: one for many pieces, a
+/// smaller one, and one for this piece alone.
+fn sizes(bytes: u64, alone: u64, reserved: u64, granularity: u64) -> Vec<u64> {
+    let many = (reserved / 8).next_power_of_two().clamp(SMALLEST, LARGEST).next_multiple_of(granularity);
+    if bytes > many / 2 {
+        return vec![alone];
+    }
+    let mut sizes = vec![many, (2 * bytes).next_multiple_of(granularity)];
+    // Two are the same where the piece is small beside the unit of the driver.
+    if bytes > alone / 2 {
+        sizes.push(alone);
+    }
+    sizes
+}
+
+/// The unit of a slab that is made for so many bytes: all of it, if they need more than half; else it has no more units than rows.
+fn unit_of(size: u64, bytes: u64) -> u64 {
+    if bytes > size / 2 { size } else { (size / MOST_UNITS).next_power_of_two().max(UNIT) }
+}
+
+pub(crate) fn is_out_of_memory(error: &Error) -> bool {
     matches!(error, Error::Driver { code: codes::OUT_OF_MEMORY, .. })
+}
+
+fn out_of_memory(device: &Device, asked: u64, figures: Figures) -> Error {
+    let Figures { reserved, retired, .. } = figures;
+    Error::OutOfDeviceMemory { asked, free: device.free_memory().unwrap_or(0), ours: reserved, retired }
+}
+
+/// An error of a device that has no memory left, with figures; any other one as it is.
+pub(crate) fn with_figures(error: Error, device: &Device, asked: u64) -> Error {
+    if is_out_of_memory(&error) { out_of_memory(device, asked, figures(device.uuid())) } else { error }
 }
 
 /// Looks for what came back to all slabs of this process.
@@ -261,14 +284,28 @@ pub(crate) fn figures(device: Uuid) -> Figures {
 mod tests {
     use super::*;
 
+    const MIB: u64 = 1 << 20;
+
     #[test]
     fn slabs_grow_with_what_there_is() {
-        let mib = 1 << 20;
         for (reserved, size, unit) in
             [(0, 32, 512), (300, 64, 1024), (4096, 512, 8192), (1 << 20, 2048, 32 << 10)]
         {
-            assert_eq!(pooled(reserved * mib, 2 * mib), (size * mib, unit), "{reserved} MiB");
-            assert!(size * mib / unit <= MOST_UNITS);
+            assert_eq!(sizes(1000, 2 * MIB, reserved * MIB, 2 * MIB)[0], size * MIB, "{reserved} MiB");
+            assert_eq!(unit_of(size * MIB, 1000), unit);
+            assert!(size * MIB / unit <= MOST_UNITS);
         }
+    }
+
+    /// A slab of one unit is for a piece of more than half of it, others for smaller ones: else what was made isn't cut.
+    #[test]
+    fn what_is_made_for_a_piece_has_room_for_it() {
+        let of = |mib: u64| sizes(mib * MIB, (mib * MIB).next_multiple_of(2 * MIB), 0, 2 * MIB);
+        assert_eq!(sizes(1000, 2 * MIB, 0, 2 * MIB), [32 * MIB, 2 * MIB]);
+        assert_eq!(of(1), [32 * MIB, 2 * MIB]);
+        assert_eq!(of(10), [32 * MIB, 20 * MIB, 10 * MIB]);
+        assert_eq!(of(16), [32 * MIB, 32 * MIB, 16 * MIB]);
+        assert_eq!(of(17), [18 * MIB]);
+        assert_eq!((unit_of(18 * MIB, 17 * MIB), unit_of(2 * MIB, 1000)), (18 * MIB, 512));
     }
 }

@@ -1,5 +1,7 @@
 //! How much device memory this process has, and of what kind.
 
+use mp_core::Arena;
+
 use super::{here, pool};
 use crate::device::Device;
 
@@ -26,7 +28,8 @@ pub struct MemoryStats {
     pub mapped: u64,
 }
 
-/// How much memory of a device this process has. What came back from other processes is looked for first.
+/// How much memory of a device this process has: none in a copy of it by `fork`. What came back from other processes is looked for
+/// first.
 ///
 /// ```no_run
 /// use mp_cuda::{Device, memory_stats};
@@ -40,6 +43,9 @@ pub struct MemoryStats {
 #[doc(alias = "torch.cuda.memory_stats")]
 #[must_use]
 pub fn memory_stats(device: &Device) -> MemoryStats {
+    if Arena::get().is_none() {
+        return MemoryStats::default();
+    }
     pool::look();
     let figures = pool::figures(device.uuid());
     let (mapped_slabs, mapped) = here::mapped();
