@@ -5,9 +5,7 @@ use mp_cuda::{CudaTensor, Error, Event, SharedCudaTensor};
 use mp_harness::DEADLINE;
 use mp_queue::Queue;
 
-use crate::support::{
-    Outcome, join, kernels, nothing_is_left, run, session, setup, stays, stream, taken, with_gpu,
-};
+use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stays, stream, taken, with_gpu};
 
 const LEN: usize = 1 << 12;
 
@@ -84,21 +82,6 @@ fn each_call_fails_once_and_is_told() {
         }
     }
     assert!(told >= CALLS.len(), "{told}");
-    nothing_is_left(&session);
-}
-
-fn has_no_words((): ()) -> Outcome {
-    let stream = stream();
-    let error = Event::new()?.record(&stream).unwrap_err();
-    assert!(matches!(error, Error::Driver { .. } | Error::Unsupported { .. }), "{error}");
-    stream.synchronize()?;
-    Ok(())
-}
-
-#[test]
-fn a_device_without_memory_operations_is_an_error() {
-    let session = setup().set("PROFILE", "no-memops").start().unwrap();
-    run(&session, has_no_words, ());
     nothing_is_left(&session);
 }
 
