@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use mp_core::inject;
 use mp_core::message::{Codec, Incoming, Lent, Message, Outgoing, Returned, scope};
 use mp_core::words::{Access, Grant};
 use mp_cuda::driver::api::{Api, Handle};
@@ -124,6 +125,8 @@ pub(crate) enum Do {
     Files,
     /// Whether two are one piece.
     Same(u32, u32),
+    /// All of these, and is killed at its change of this number in the arena meanwhile.
+    Armed(u64, Vec<Do>),
 }
 
 /// What came of it: a number or the error; and a parcel.
@@ -136,7 +139,7 @@ pub(crate) struct Answer {
 
 type Asked = Queue<Do>;
 type Answers = Queue<Answer>;
-type Moves = Queue<Moved>;
+pub(crate) type Moves = Queue<Moved>;
 
 /// The test's side of an agent.
 pub(crate) struct Agent {
@@ -295,6 +298,12 @@ impl Worker {
                 answer.numbers = [[stats.reserved, stats.allocated, stats.retired], numbers].concat();
             }
             Do::Files => return Ok(mp_harness::open_files() as u64),
+            Do::Armed(at, script) => {
+                inject::arm_at_change(at, 9);
+                let done = script.into_iter().try_for_each(|what| self.does(what, answer).map(drop));
+                inject::arm_at_change(u64::MAX, 0);
+                done?;
+            }
             Do::Same(one, other) => return Ok(u64::from(self.piece(one).0.is(&self.piece(other).0))),
         }
         Ok(0)
@@ -362,6 +371,22 @@ impl Gpu {
         assert!(read.iter().all(|byte| *byte == first), "not all bytes are {first}");
         Ok(u64::from(first))
     }
+}
+
+/// Tests of one program run at once, in one arena. Some count what is in that, so these run one by one.
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Waits until so many compartments of the locker are in use.
+#[track_caller]
+pub(crate) fn locker_is(used: u64) {
+    let arena = mp_core::Arena::current().unwrap();
+    mp_harness::eventually("the locker is as it was", || {
+        arena.sweep().unwrap();
+        arena.compartments_in_use() == used
+    });
 }
 
 /// A number of the session's statistics.
