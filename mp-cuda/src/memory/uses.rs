@@ -59,7 +59,12 @@ struct Use {
     untold: bool,
     /// How many uses have not ended.
     open: usize,
+    /// How many have begun.
+    begun: u64,
 }
+
+/// A use that has begun: its number, if no other use of its stream was open then.
+pub(crate) type Begun = Option<u64>;
 
 /// Adds a tick to a list of the last tick of each clock.
 fn note(list: &mut Vec<Tick>, tick: Tick) {
@@ -131,13 +136,12 @@ impl Uses {
         ticks.iter().for_each(|tick| note(&mut noted.before, *tick));
     }
 
-    /// Begins a use: the stream waits for all that has to run before it.
+    /// Begins a use: the stream waits for all that has to run before it. What [`end`](Self::end) is to be told.
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will run; what a stream refuses. Then no use has begun.
-    pub(crate) fn begin(&self, stream: &Stream, access: Access, row: &Row) -> Result<()> {
+    pub(crate) fn begin(&self, stream: &Stream, access: Access, row: &Row) -> Result<Begun> {
         let mut noted = self.0.lock();
-        // Before those that are over are forgotten: what never will run isn't over.
         let noted = &mut *noted;
         noted.forget_what_is_over();
         let mine = |one: &Use| one.stream == *stream && one.access.shared == access.shared;
@@ -153,6 +157,7 @@ impl Uses {
                     told: None,
                     untold: false,
                     open: 0,
+                    begun: 0,
                 });
                 noted.streams.len() - 1
             }
@@ -173,15 +178,20 @@ impl Uses {
         this.access.writes |= access.writes;
         this.untold = true;
         this.open += 1;
-        Ok(())
+        this.begun += 1;
+        Ok((this.open == 1).then_some(this.begun))
     }
 
-    /// Ends a use that was begun.
-    pub(crate) fn end(&self, stream: &Stream, access: Access) {
+    /// Ends a use that was begun. If all is given that [`begin`](Self::begin) said, the host has seen that the stream has run it: then no
+    /// use is left of it, unless another one was there meanwhile, whose work may have come after that.
+    pub(crate) fn end(&self, stream: &Stream, access: Access, ran: Begun) {
         let mut noted = self.0.lock();
         let mine = |one: &&mut Use| one.stream == *stream && one.access.shared == access.shared;
         if let Some(one) = noted.streams.iter_mut().find(mine) {
             one.open = one.open.saturating_sub(1);
+            if ran == Some(one.begun) {
+                (one.untold, one.told) = (false, None);
+            }
         }
     }
 
