@@ -92,7 +92,7 @@ fn core(error: mp_cuda::Error) -> mp_core::Error {
 /// What an agent does. Pieces have numbers, each agent its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Do {
-    /// Makes a piece of so many bytes, on a device.
+    /// Makes a piece of this many bytes, on a device.
     Allocate(u32, u64),
     /// Fills it with a byte; waits until that is done.
     Fill(u32, u8),
@@ -379,7 +379,7 @@ pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Waits until so many compartments of the locker are in use.
+/// Waits until this many compartments of the locker are in use.
 #[track_caller]
 pub(crate) fn locker_is(used: u64) {
     let arena = mp_core::Arena::current().unwrap();

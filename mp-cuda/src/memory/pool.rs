@@ -21,9 +21,9 @@ use super::given::Given;
 use super::here::{self, Which};
 use super::object::PieceObject;
 use super::slab::Slab;
+use super::virtual_memory::Memory;
 use crate::codes;
 use crate::device::Device;
-use crate::driver::virtual_memory::Memory;
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
@@ -115,7 +115,7 @@ impl Pool {
         for own in &mut self.slabs {
             own.given.look_at_all(own.slab.object(), &mut own.ranges);
         }
-        // The driver has no use for what nobody may be given.
+        // What is cut no more is of no use here.
         self.release(|own| own.given.is_retired());
     }
 
@@ -228,7 +228,7 @@ fn sizes(bytes: u64, alone: u64, reserved: u64, granularity: u64) -> Vec<u64> {
     sizes
 }
 
-/// The unit of a slab that is made for so many bytes: all of it, if they need more than half; else it has no more units than rows.
+/// The unit of a slab that is made for this many bytes: all of it, if they need more than half; else it has no more units than rows.
 fn unit_of(size: u64, bytes: u64) -> u64 {
     if bytes > size / 2 { size } else { (size / MOST_UNITS).next_power_of_two().max(UNIT) }
 }

@@ -15,8 +15,8 @@ use mp_core::words::Member;
 
 use super::object::SlabObject;
 use super::ticks;
+use super::virtual_memory::{Mapped, Memory};
 use crate::device::Device;
-use crate::driver::virtual_memory::{Mapped, Memory};
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
