@@ -123,6 +123,8 @@ pub(crate) enum Do {
     Stats,
     /// Open descriptors of the process.
     Files,
+    /// What a copy of the process, by `fork`, gets when it asks for memory; it drops its piece, and what it has mapped.
+    Copied(u32),
     /// Whether two are one piece.
     Same(u32, u32),
     /// All of these, and is killed at its change of this number in the arena meanwhile.
@@ -304,6 +306,12 @@ impl Worker {
                 inject::arm_at_change(u64::MAX, 0);
                 done?;
             }
+            Do::Copied(piece) => {
+                let (piece, _) = self.pieces.remove(&piece).ok_or("no such piece")?;
+                let said = copied(&self.gpu()?.device.clone(), &self.gpu()?.stream.clone(), &piece)?;
+                self.pieces.insert(0, (piece, Mode::Exclusive));
+                return Err(said.into());
+            }
             Do::Same(one, other) => return Ok(u64::from(self.piece(one).0.is(&self.piece(other).0))),
         }
         Ok(0)
@@ -324,6 +332,34 @@ impl Worker {
             self.gpu = Some(Gpu::new()?);
         }
         Ok(self.gpu.as_ref().unwrap())
+    }
+}
+
+/// What a copy of this process says.
+fn copied(device: &Device, stream: &Stream, piece: &Piece) -> Any<String> {
+    let (reading, mut writing) = std::io::pipe()?;
+    // SAFETY: one thread of this process does anything; the copy writes to a pipe and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            let (made, opened) = (Piece::allocate(device, 100, stream), piece.open(device));
+            let collected = mp_cuda::ipc_collect() + mp_cuda::empty_cache();
+            let stats = mp_cuda::memory_stats(device);
+            // SAFETY: the value is forgotten by the copy's end, as its original has it still.
+            drop(unsafe { std::ptr::read(piece) });
+            _ = std::io::Write::write_fmt(
+                &mut writing,
+                format_args!("{made:?} {opened:?} {collected} {stats:?}"),
+            );
+            // SAFETY: it ends the copy.
+            unsafe { libc::_exit(0) }
+        }
+        copy => {
+            drop(writing);
+            let said = std::io::read_to_string(reading)?;
+            let copy = rustix::process::Pid::from_raw(copy).ok_or("no process")?;
+            rustix::process::waitpid(Some(copy), rustix::process::WaitOptions::empty())?;
+            Ok(said)
+        }
     }
 }
 

@@ -150,3 +150,21 @@ fn a_size_that_no_device_has() {
     agent.leave();
     nothing_found(&session);
 }
+
+/// It gets errors and zeros, and gives nothing back that is its original's.
+#[test]
+fn a_copy_of_a_process_has_no_memory_of_a_device() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let agent = Agent::new(&session, &moves);
+    agent.ok(Do::Allocate(1, 1000));
+    agent.ok(Do::Fill(1, 4));
+    let said = agent.fails(Do::Copied(1));
+    assert!(said.contains("Err(Forked) Err(Forked) 0 MemoryStats { reserved: 0"), "{said}");
+    assert_eq!(agent.ok(Do::Read(0)), 4);
+    assert_eq!(agent.stats(), [32 * MIB, 1024, 0, 1, 1, 0]);
+    agent.leave();
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}

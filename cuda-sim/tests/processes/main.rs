@@ -4,6 +4,7 @@ mod driver_calls;
 mod ends;
 mod events;
 mod kills;
+mod late;
 mod modes;
 mod order;
 mod support;

@@ -11,7 +11,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mp_core::Arena;
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
@@ -24,6 +23,7 @@ use super::slab::Slab;
 use super::virtual_memory::Memory;
 use crate::codes;
 use crate::device::Device;
+use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
@@ -74,7 +74,7 @@ pub(crate) struct Figures {
 /// Cuts a piece of this many bytes, at least one.
 pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
     // Not in a copy of this process, where a thread may have had the lock that isn't there.
-    Arena::current()?;
+    Driver::get()?;
     let bytes = bytes.max(1);
     let mut pools = POOLS.lock();
     let at = match pools.iter().position(|pool| pool.device == *device) {
