@@ -102,3 +102,35 @@ fn handles_that_were_copied_have_no_memory() {
 fn arena_of(storage: &Storage) -> Arena {
     storage.hold().arena()
 }
+
+/// Whoever else has it could reach it, too.
+#[test]
+fn an_object_moves_only_if_no_other_handle_or_message_has_it() {
+    let mut object = Structure::new("test", 1).unwrap();
+    let refused = |object: &mut Structure| {
+        let refused = object.lend(Outgoing::default().attached());
+        assert!(matches!(refused, Err(Error::Unsendable(_))), "{refused:?}");
+        assert_eq!(object.len(), 1);
+    };
+    let clone = object.clone();
+    refused(&mut object);
+    drop(clone);
+    let mut shared = Outgoing::default();
+    let number = shared.attached().attach_object(object.hold()).unwrap();
+    let envelope = arena().pack(&mut shared, 0).unwrap();
+    refused(&mut object);
+    let mut message = Incoming::default();
+    envelope.open(&mut message).unwrap();
+    assert!(message.arrived().take_object_exclusive(number).is_err(), "it was sent as a shared one");
+    drop(message);
+    let mut memory = Storage::new(arena(), 8, 8).unwrap().hold().clone();
+    assert!(Outgoing::default().attached().attach_object_exclusive(&mut memory).is_err());
+    let mut out = Outgoing::default();
+    let number = object.lend(out.attached()).unwrap();
+    assert!(matches!(object.lend(Outgoing::default().attached()), Err(Error::Unsendable(_))), "it is gone");
+    let mut message = out.into_incoming();
+    assert!(message.arrived().take_object(number).is_err(), "it was sent as an exclusive one");
+    assert!(message.arrived().take(number, EXCLUSIVE).is_err(), "it is no tensor");
+    let hold = message.arrived().take_object_exclusive(number).unwrap();
+    assert_eq!(Structure::open(hold, "test").unwrap().len(), 1);
+}

@@ -7,6 +7,7 @@ use std::io::{PipeReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mp_core::clocks::{Clock, Tick, TickState};
@@ -307,4 +308,21 @@ fn an_owner_of_an_object_is_killed_at_every_access() {
         assert!(!arena.lives(mark), "killed at access {at}");
         killed
     });
+}
+
+/// A process that waits learns that there was a death, whoever swept the dead one.
+#[test]
+fn a_hook_is_called_after_deaths() {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    Arena::on_deaths(|| _ = CALLS.fetch_add(1, Ordering::SeqCst));
+    arena.sweep().unwrap();
+    let before = CALLS.load(Ordering::SeqCst);
+    arena.sweep().unwrap();
+    assert_eq!(CALLS.load(Ordering::SeqCst), before, "no process has died");
+    let (_, killed) = start("tick", 1, Signal::KILL, None).end();
+    assert!(killed);
+    swept("it is swept", || arena.members().len() == 1);
+    assert_eq!(CALLS.load(Ordering::SeqCst), before + 1);
 }

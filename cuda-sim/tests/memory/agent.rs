@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use mp_core::inject;
 use mp_core::message::{Codec, Incoming, Lent, Message, Outgoing, Returned, scope};
 use mp_core::words::{Access, Grant};
 use mp_cuda::driver::api::{Api, Handle};
@@ -91,7 +92,7 @@ fn core(error: mp_cuda::Error) -> mp_core::Error {
 /// What an agent does. Pieces have numbers, each agent its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Do {
-    /// Makes a piece of so many bytes, on a device.
+    /// Makes a piece of this many bytes, on a device.
     Allocate(u32, u64),
     /// Fills it with a byte; waits until that is done.
     Fill(u32, u8),
@@ -122,8 +123,12 @@ pub(crate) enum Do {
     Stats,
     /// Open descriptors of the process.
     Files,
+    /// What a copy of the process, by `fork`, gets when it asks for memory; it drops its piece, and what it has mapped.
+    Copied(u32),
     /// Whether two are one piece.
     Same(u32, u32),
+    /// All of these, and is killed at its change of this number in the arena meanwhile.
+    Armed(u64, Vec<Do>),
 }
 
 /// What came of it: a number or the error; and a parcel.
@@ -136,7 +141,7 @@ pub(crate) struct Answer {
 
 type Asked = Queue<Do>;
 type Answers = Queue<Answer>;
-type Moves = Queue<Moved>;
+pub(crate) type Moves = Queue<Moved>;
 
 /// The test's side of an agent.
 pub(crate) struct Agent {
@@ -295,6 +300,18 @@ impl Worker {
                 answer.numbers = [[stats.reserved, stats.allocated, stats.retired], numbers].concat();
             }
             Do::Files => return Ok(mp_harness::open_files() as u64),
+            Do::Armed(at, script) => {
+                inject::arm_at_change(at, 9);
+                let done = script.into_iter().try_for_each(|what| self.does(what, answer).map(drop));
+                inject::arm_at_change(u64::MAX, 0);
+                done?;
+            }
+            Do::Copied(piece) => {
+                let (piece, _) = self.pieces.remove(&piece).ok_or("no such piece")?;
+                let said = copied(&self.gpu()?.device.clone(), &self.gpu()?.stream.clone(), &piece)?;
+                self.pieces.insert(0, (piece, Mode::Exclusive));
+                return Err(said.into());
+            }
             Do::Same(one, other) => return Ok(u64::from(self.piece(one).0.is(&self.piece(other).0))),
         }
         Ok(0)
@@ -315,6 +332,34 @@ impl Worker {
             self.gpu = Some(Gpu::new()?);
         }
         Ok(self.gpu.as_ref().unwrap())
+    }
+}
+
+/// What a copy of this process says.
+fn copied(device: &Device, stream: &Stream, piece: &Piece) -> Any<String> {
+    let (reading, mut writing) = std::io::pipe()?;
+    // SAFETY: one thread of this process does anything; the copy writes to a pipe and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            let (made, opened) = (Piece::allocate(device, 100, stream), piece.open(device));
+            let collected = mp_cuda::ipc_collect() + mp_cuda::empty_cache();
+            let stats = mp_cuda::memory_stats(device);
+            // SAFETY: the value is forgotten by the copy's end, as its original has it still.
+            drop(unsafe { std::ptr::read(piece) });
+            _ = std::io::Write::write_fmt(
+                &mut writing,
+                format_args!("{made:?} {opened:?} {collected} {stats:?}"),
+            );
+            // SAFETY: it ends the copy.
+            unsafe { libc::_exit(0) }
+        }
+        copy => {
+            drop(writing);
+            let said = std::io::read_to_string(reading)?;
+            let copy = rustix::process::Pid::from_raw(copy).ok_or("no process")?;
+            rustix::process::waitpid(Some(copy), rustix::process::WaitOptions::empty())?;
+            Ok(said)
+        }
     }
 }
 
@@ -362,6 +407,22 @@ impl Gpu {
         assert!(read.iter().all(|byte| *byte == first), "not all bytes are {first}");
         Ok(u64::from(first))
     }
+}
+
+/// Tests of one program run at once, in one arena. Some count what is in that, so these run one by one.
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Waits until this many compartments of the locker are in use.
+#[track_caller]
+pub(crate) fn locker_is(used: u64) {
+    let arena = mp_core::Arena::current().unwrap();
+    mp_harness::eventually("the locker is as it was", || {
+        arena.sweep().unwrap();
+        arena.compartments_in_use() == used
+    });
 }
 
 /// A number of the session's statistics.

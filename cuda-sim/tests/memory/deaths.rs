@@ -1,36 +1,28 @@
 //! What processes leave that are killed, or stopped, while they have pieces.
 
 use mp_core::Arena;
+use mp_cuda_sim::session::Session;
 use mp_harness::signal;
 use mp_spawn::ExitStatus;
 use rustix::process::Signal;
 
-use crate::agent::{Agent, Do, moves, nothing_found, setup, until};
+use crate::agent::{Agent, Do, alone, locker_is, moves, nothing_found, setup, until};
 
 const MIB: u64 = 1 << 20;
 
 /// Nothing is left of it: neither memory of the device, nor a descriptor in the arena's locker.
 #[track_caller]
-fn nothing_is_left(session: &mp_cuda_sim::session::Session, before: u64) {
+fn nothing_is_left(session: &Session, before: u64) {
     until(session, "processes", 0);
     until(session, "bytes", 0);
-    let arena = Arena::current().unwrap();
-    mp_harness::eventually("the locker is as it was", || {
-        arena.sweep().unwrap();
-        arena.compartments_in_use() == before
-    });
+    locker_is(before);
     nothing_found(session);
-}
-
-/// Tests of one process may run at once: they share the arena, so each that counts runs alone.
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Others have its memory as it was, open it for the first time, and give it back with the last piece.
 #[test]
 fn a_maker_is_killed_while_others_have_its_pieces() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let maker = Agent::new(&session, &moves);
@@ -55,9 +47,10 @@ fn a_maker_is_killed_while_others_have_its_pieces() {
     nothing_found(&session);
 }
 
-/// Whoever only reads may die freely: what it had is used again.
+/// A process that only reads may die freely: what it had is used again.
 #[test]
 fn a_reader_is_killed() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let (maker, reader) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
@@ -80,6 +73,7 @@ fn a_reader_is_killed() {
 /// Its device may write still: the slab is used no more, and goes with its last piece.
 #[test]
 fn a_writer_is_killed() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let (maker, writer) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
@@ -110,6 +104,7 @@ fn a_writer_is_killed() {
 /// It is not dead: nothing of it is taken, and no other process waits for it.
 #[test]
 fn a_maker_is_stopped() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));

@@ -1,6 +1,6 @@
 //! A driver that refuses, and a device that is full.
 
-use crate::agent::{Agent, Do, moves, nothing_found, setup, stat, until};
+use crate::agent::{Agent, Do, alone, moves, nothing_found, setup, stat, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -42,6 +42,7 @@ const CALLS: [&str; 7] = [
 /// Each failure is an error that names its call, what was begun is taken back, and the next attempt succeeds.
 #[test]
 fn each_call_fails_and_nothing_is_left() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let maker = Agent::new(&session, &moves);
@@ -82,6 +83,7 @@ fn each_call_fails_and_nothing_is_left() {
 /// The error has figures; what is dropped, by whichever process, is free again.
 #[test]
 fn a_device_is_full() {
+    let _alone = alone();
     let session = setup().set("MEMORY", 80 * MIB).start().unwrap();
     let moves = moves();
     let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
@@ -123,6 +125,7 @@ fn a_device_is_full() {
 /// A device without memory apart from its addresses says what it lacks.
 #[test]
 fn a_device_can_not_share() {
+    let _alone = alone();
     let session = setup().set("PROFILE", "no-vmm").start().unwrap();
     let moves = moves();
     let agent = Agent::new(&session, &moves);
@@ -135,6 +138,7 @@ fn a_device_can_not_share() {
 /// More bytes than there are addresses.
 #[test]
 fn a_size_that_no_device_has() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let agent = Agent::new(&session, &moves);
@@ -144,5 +148,23 @@ fn a_size_that_no_device_has() {
     }
     agent.ok(Do::Allocate(1, 0));
     agent.leave();
+    nothing_found(&session);
+}
+
+/// It gets errors and zeros, and gives nothing back that is its original's.
+#[test]
+fn a_copy_of_a_process_has_no_memory_of_a_device() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let agent = Agent::new(&session, &moves);
+    agent.ok(Do::Allocate(1, 1000));
+    agent.ok(Do::Fill(1, 4));
+    let said = agent.fails(Do::Copied(1));
+    assert!(said.contains("Err(Forked) Err(Forked) 0 MemoryStats { reserved: 0"), "{said}");
+    assert_eq!(agent.ok(Do::Read(0)), 4);
+    assert_eq!(agent.stats(), [32 * MIB, 1024, 0, 1, 1, 0]);
+    agent.leave();
+    until(&session, "bytes", 0);
     nothing_found(&session);
 }

@@ -3,13 +3,14 @@
 use mp_cuda::memory::Mode;
 use mp_queue::Queue;
 
-use crate::agent::{Agent, Do, Parcel, moves, nothing_found, setup, stat, until};
+use crate::agent::{Agent, Do, Parcel, alone, moves, nothing_found, setup, stat, until};
 
 const MIB: u64 = 1 << 20;
 
 /// The maker drops it, and ends; the other process has it as it was.
 #[test]
 fn dropped_by_the_maker_kept_by_the_receiver() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
@@ -36,6 +37,7 @@ fn dropped_by_the_maker_kept_by_the_receiver() {
 /// And its units are free again when the other process has dropped it.
 #[test]
 fn what_others_have_dropped_is_used_again() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
@@ -60,6 +62,7 @@ fn what_others_have_dropped_is_used_again() {
 /// It is opened once, however often it arrives, and the descriptor is closed.
 #[test]
 fn received_twice_is_one() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
@@ -95,6 +98,7 @@ fn received_twice_is_one() {
 /// It goes from process to process, and back into the one that made it, which has its own mapping.
 #[test]
 fn moved_from_process_to_process() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let agents = [(); 3].map(|()| Agent::new(&session, &moves));
@@ -123,6 +127,7 @@ fn moved_from_process_to_process() {
 /// This process has no driver.
 #[test]
 fn a_message_that_does_not_leave_gives_it_back() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let agent = Agent::new(&session, &moves);
@@ -152,6 +157,7 @@ fn a_message_that_does_not_leave_gives_it_back() {
 /// Nothing of it is believed.
 #[test]
 fn a_piece_that_is_not_what_its_message_says_is_refused() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let agent = Agent::new(&session, &moves);
@@ -176,6 +182,7 @@ fn a_piece_that_is_not_what_its_message_says_is_refused() {
 /// A tensor that needs more than half a slab has one of its own; small ones share one, whichever device asks.
 #[test]
 fn slabs_are_shared_by_small_pieces() {
+    let _alone = alone();
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     let moves = moves();
     let agent = Agent::new(&session, &moves);
@@ -204,6 +211,7 @@ fn slabs_are_shared_by_small_pieces() {
 /// A process that sees another device only doesn't take that for the one of the piece.
 #[test]
 fn a_device_that_is_not_seen_is_told() {
+    let _alone = alone();
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     let moves = moves();
     let maker = Agent::new(&session, &moves);
@@ -219,6 +227,7 @@ fn a_device_that_is_not_seen_is_told() {
 /// A process that opens many slabs, and keeps pieces of none, has few of them mapped, and no descriptor of any.
 #[test]
 fn slabs_of_which_nothing_is_used_are_unmapped() {
+    let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
     let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));

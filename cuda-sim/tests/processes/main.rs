@@ -5,6 +5,7 @@ mod ends;
 mod events;
 mod failures;
 mod kills;
+mod late;
 mod modes;
 mod order;
 mod support;

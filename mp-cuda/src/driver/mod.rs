@@ -7,6 +7,5 @@ pub(crate) mod context;
 pub(crate) mod copies;
 pub(crate) mod load;
 pub(crate) mod stream_words;
-pub(crate) mod virtual_memory;
 
 pub(crate) use load::Driver;

@@ -15,7 +15,7 @@ use super::object::SlabObject;
 use super::piece::Inner;
 use super::slab::Slab;
 
-/// After so many further openings a slab of which nothing is used is unmapped.
+/// After this many further openings a slab of which nothing is used is unmapped.
 const STALE: u64 = 64;
 
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 //! | `message.rs` | its way into a message and out of it |
 //! | `object.rs` | the words that all processes see |
 //! | `here.rs` | which slabs and pieces this process has |
-//! | `slab.rs` | a slab: made, or opened by its descriptor |
+//! | `slab.rs`, `virtual_memory.rs` | a slab: made, or opened by its descriptor; the calls of the driver for that |
 //! | `pool.rs`, `cut.rs`, `given.rs` | own slabs: from which one a piece is cut, which units are free, what came back |
 //! | `uses.rs`, `ticks.rs` | what streams did with a piece, and whether that has run |
 //! | `collect.rs`, `stats.rs` | giving back what is unused; figures |
@@ -27,6 +27,7 @@ mod slab;
 pub(crate) mod stats;
 mod ticks;
 pub(crate) mod uses;
+mod virtual_memory;
 
 pub use message::Attachments;
 pub use object::{Mode, Row};

@@ -134,7 +134,7 @@ impl SlabObject {
         u32::try_from(self.bytes / self.unit).unwrap_or(u32::MAX)
     }
 
-    /// How many units so many bytes take.
+    /// How many units this many bytes take.
     pub(crate) fn units_of(&self, bytes: u64) -> u32 {
         u32::try_from(bytes.div_ceil(self.unit).max(1)).unwrap_or(u32::MAX)
     }

@@ -101,8 +101,13 @@ impl Piece {
     /// # Errors
     /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see the device that it is on; [`PeerAccess`](Error::PeerAccess)
     /// if that is another one, whose memory this device can't reach; [`Gone`](Error::Gone);
-    /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory), also after all was given back that is unused; what the driver refuses.
+    /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory), also after all was given back that is unused; what the driver refuses;
+    /// [`Forked`](Error::Forked) in a copy of the process.
     pub fn open(&self, device: &Device) -> Result<u64> {
+        // A copy of the process has the address, and nothing there.
+        if Arena::get().is_none() {
+            return Err(Error::Forked);
+        }
         let slab = self.0.slab();
         let (base, is_new) = match slab.open(device) {
             Err(error) if pool::is_out_of_memory(&error) => {

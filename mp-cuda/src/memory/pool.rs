@@ -11,7 +11,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mp_core::Arena;
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
@@ -21,9 +20,10 @@ use super::given::Given;
 use super::here::{self, Which};
 use super::object::PieceObject;
 use super::slab::Slab;
+use super::virtual_memory::Memory;
 use crate::codes;
 use crate::device::Device;
-use crate::driver::virtual_memory::Memory;
+use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
@@ -74,7 +74,7 @@ pub(crate) struct Figures {
 /// Cuts a piece of this many bytes, at least one.
 pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
     // Not in a copy of this process, where a thread may have had the lock that isn't there.
-    Arena::current()?;
+    Driver::get()?;
     let bytes = bytes.max(1);
     let mut pools = POOLS.lock();
     let at = match pools.iter().position(|pool| pool.device == *device) {
@@ -115,7 +115,7 @@ impl Pool {
         for own in &mut self.slabs {
             own.given.look_at_all(own.slab.object(), &mut own.ranges);
         }
-        // The driver has no use for what nobody may be given.
+        // What is cut no more is of no use here.
         self.release(|own| own.given.is_retired());
     }
 
@@ -228,7 +228,7 @@ fn sizes(bytes: u64, alone: u64, reserved: u64, granularity: u64) -> Vec<u64> {
     sizes
 }
 
-/// The unit of a slab that is made for so many bytes: all of it, if they need more than half; else it has no more units than rows.
+/// The unit of a slab that is made for this many bytes: all of it, if they need more than half; else it has no more units than rows.
 fn unit_of(size: u64, bytes: u64) -> u64 {
     if bytes > size / 2 { size } else { (size / MOST_UNITS).next_power_of_two().max(UNIT) }
 }

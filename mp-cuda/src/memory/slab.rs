@@ -15,8 +15,8 @@ use mp_core::words::Member;
 
 use super::object::SlabObject;
 use super::ticks;
+use super::virtual_memory::{Mapped, Memory};
 use crate::device::Device;
-use crate::driver::virtual_memory::{Mapped, Memory};
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
@@ -41,11 +41,11 @@ impl Slab {
     /// Makes one, which other processes can open from now on.
     ///
     /// A process that is killed in the middle leaves an object, which is swept, and with it what is kept of the descriptor; and memory,
-    /// which is the driver's again.
+    /// which is the driver's again. The driver is asked first: it is what refuses.
     pub(crate) fn make(device: &Device, bytes: u64, unit: u64) -> Result<Self> {
-        let object = SlabObject::new(device.uuid(), bytes, unit)?;
         let memory = Memory::create(device, bytes)?;
         let mapped = memory.map(device)?;
+        let object = SlabObject::new(device.uuid(), bytes, unit)?;
         object.keep(memory.export()?)?;
         let here = Here { mapped: Some(mapped), devices: vec![device.uuid()], uses: Vec::new() };
         Ok(Self { object, here: Mutex::new(here) })

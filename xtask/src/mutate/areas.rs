@@ -345,6 +345,13 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("locker.unread.", &[("mp-tests/descriptors", "unread::")]),
+    ("locker.keep.", &[("mp-core/killed_objects", "")]),
+    ("locker.kept.", &[("mp-core/killed_objects", "")]),
+    (
+        "clock.",
+        &[("mp-models/models", "clocks::"), ("mp-core/loom_clocks", ""), ("mp-core/killed_objects", "")],
+    ),
+    ("arena.exclusive-object.", &[("mp-core/handles", "")]),
     ("locker.parcel.", &[("mp-core/lib", "fuzz::")]),
     (
         "locker.",

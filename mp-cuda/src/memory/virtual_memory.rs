@@ -21,10 +21,10 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use super::Driver;
-use super::api::{AccessDesc, AllocationProp, Location};
-use super::context::Bound;
 use crate::device::Device;
+use crate::driver::Driver;
+use crate::driver::api::{AccessDesc, AllocationProp, Location};
+use crate::driver::context::Bound;
 use crate::error::Result;
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
