@@ -121,9 +121,14 @@ pub struct Session {
 
 impl Session {
     /// What a client has in its environment: the folder of the library, and the engine's socket.
+    #[must_use]
+    pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
+        [("LD_LIBRARY_PATH", self.folder.join("lib")), ("MP_CUDA_SIM", self.folder.join("engine"))]
+    }
+
+    /// Gives a command what a client [has](Self::environment).
     pub fn prepare(&self, client: &mut Command) {
-        client.env("LD_LIBRARY_PATH", self.folder.join("lib"));
-        client.env("MP_CUDA_SIM", self.folder.join("engine"));
+        client.envs(self.environment());
     }
 
     fn ask(&self, call: Call) -> io::Result<Value> {

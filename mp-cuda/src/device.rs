@@ -173,6 +173,11 @@ impl Device {
         })
     }
 
+    /// The driver's number of it, in this process.
+    pub(crate) fn number(&self) -> c_int {
+        self.0.number
+    }
+
     /// The driver, with this device's context current on this thread.
     pub(crate) fn bind(&self) -> Result<Bound<'_>> {
         self.0.primary.bind()

@@ -16,7 +16,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | this machine: something has to be installed or set | [`NoDriver`](Self::NoDriver), [`Stub`](Self::Stub), [`OldDriver`](Self::OldDriver), [`Symbol`](Self::Symbol), [`NoDevice`](Self::NoDevice) |
 /// | the call: it fails again however often it is repeated | [`InvalidDevice`](Self::InvalidDevice), [`UnknownDevice`](Self::UnknownDevice), [`OtherContext`](Self::OtherContext) |
 /// | this process: another one works | [`Forked`](Self::Forked), [`DeviceLost`](Self::DeviceLost) |
-/// | what is used up; later it may work | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory) |
+/// | what is used up; later it may work | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory), [`TooManyStreams`](Self::TooManyStreams), [`Capturing`](Self::Capturing) |
+/// | this device can't do it | [`Unsupported`](Self::Unsupported), [`PeerAccess`](Self::PeerAccess) |
+/// | another process is gone, or wrote what no correct one writes | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |
+/// | shapes, messages, the arena | [`Core`](Self::Core) |
 /// | anything else that the driver refuses | [`Driver`](Self::Driver) |
 #[derive(Debug)]
 #[non_exhaustive]
@@ -67,12 +70,26 @@ pub enum Error {
     /// This process was forked from one that had initialised the driver. The driver was not called. Start processes by
     /// `spawn`, or before the first use of a GPU.
     Forked,
-    /// The device has less free memory than was asked for.
+    /// The device has less free memory than was asked for, also after all was given back to it that no process uses.
     OutOfDeviceMemory {
         /// Bytes that were asked for.
         asked: u64,
-        /// Bytes that were free.
+        /// Bytes that are free.
         free: u64,
+        /// Bytes that this process has of it, most of them in tensors that some process has.
+        ours: u64,
+        /// Bytes of them in which a process died that could write to them: they are used no more, and free when the last tensor in
+        /// them is dropped.
+        retired: u64,
+    },
+    /// The descriptor by which memory of another process is opened is lost, and with it the memory for all that have not opened it yet.
+    Gone,
+    /// A device can't reach the memory of another one: copy it there, by a tensor's `to_device`.
+    PeerAccess {
+        /// The device that was to reach it.
+        from: Uuid,
+        /// The device that has it.
+        to: Uuid,
     },
     /// A kernel failed, or the device is gone: the driver answers each call of this process by this code from now on. What was on
     /// the device is lost to this process; start another one.
@@ -93,6 +110,34 @@ pub enum Error {
         /// What to do about it, where there is something.
         help: Option<&'static str>,
     },
+    /// The process that was to make the data is gone, and the work that makes them never ran: they are whatever was there before. Have
+    /// another process make them again.
+    ProducerDied {
+        /// The process, if it is known.
+        pid: Option<u32>,
+    },
+    /// The stream's work is being captured into a graph, which would repeat the order of this one time whenever it is launched: end the
+    /// capture first.
+    Capturing,
+    /// Too many streams, of all processes, take part in the order between processes: drop some.
+    TooManyStreams,
+    /// The device, or its driver, lacks something that memory and order between processes need.
+    Unsupported {
+        /// What it can't do.
+        what: &'static str,
+        /// The device.
+        device: Uuid,
+    },
+    /// Bytes of a message, or words in shared memory, that no correct process has written.
+    Malformed(String),
+    /// What is not the device's: the arena, shapes, messages.
+    Core(mp_core::Error),
+}
+
+impl From<mp_core::Error> for Error {
+    fn from(error: mp_core::Error) -> Self {
+        Self::Core(error)
+    }
 }
 
 impl Error {
@@ -172,9 +217,23 @@ impl fmt::Display for Error {
                 "this process was forked from one that had initialised the CUDA driver, which can't be used in the copy: start \
                  processes by `spawn`, or before the first use of a GPU",
             ),
-            Self::OutOfDeviceMemory { asked, free } => write!(
+            Self::OutOfDeviceMemory { asked, free, ours, retired } => {
+                write!(
+                    f,
+                    "the device has {free} bytes left, and {asked} were asked for: free tensors, or use another device (this process \
+                     has {ours} bytes of it"
+                )?;
+                if *retired > 0 {
+                    write!(f, ", of which {retired} are used no more, since a process died that could write to them")?;
+                }
+                f.write_str(")")
+            }
+            Self::Gone => f.write_str(
+                "the descriptor by which this device memory is opened is lost: have its sender make the tensor again",
+            ),
+            Self::PeerAccess { from, to } => write!(
                 f,
-                "the device has {free} bytes left, and {asked} were asked for: free tensors, empty the cache, or use another device"
+                "the device {from} can't reach memory of the device {to} (see `nvidia-smi topo -p2p r`): copy the tensor by `to_device`"
             ),
             Self::DeviceLost { call, code } => {
                 write!(f, "{call}: {} ({code}): ", name(*code, || None))?;
@@ -185,11 +244,32 @@ impl fmt::Display for Error {
                 write!(f, "{call}: {name} ({code})")?;
                 help.map_or(Ok(()), |help| write!(f, ": {help}"))
             }
+            Self::ProducerDied { pid } => {
+                f.write_str("the process ")?;
+                pid.map_or(Ok(()), |pid| write!(f, "{pid} "))?;
+                f.write_str("that was to make these data is gone, and they were never made: have another process make them")
+            }
+            Self::Capturing => f.write_str(
+                "the stream is being captured into a graph, which can't order processes: end the capture, or use another stream",
+            ),
+            Self::TooManyStreams => f.write_str(
+                "no clock is left for a further stream of the processes that share memory: drop streams that are not used any more",
+            ),
+            Self::Unsupported { what, device } => write!(f, "the device {device} can't be shared between processes: {what}"),
+            Self::Malformed(why) => f.write_str(why),
+            Self::Core(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Core(error) => error.source(),
+            _ => None,
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

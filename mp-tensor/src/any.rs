@@ -10,7 +10,7 @@ use crate::dispatch;
 use crate::element::Element;
 use crate::tensor::Tensor;
 use crate::tensor::display::Show;
-use crate::tensor::methods::{aliasing_methods, raw_methods, shape_methods, view_methods};
+use crate::{aliasing_methods, grad_methods, shape_methods, view_methods};
 use crate::tensor::mode::{Aliased, Exclusive, Frozen, Mode, Sendable, Shared};
 use crate::tensor::raw::Raw;
 use crate::view::View;
@@ -93,7 +93,13 @@ impl<M: Aliased> Clone for AnyTensor<M> {
 
 impl<M: Mode> AnyTensor<M> {
     shape_methods!(raw.view);
-    raw_methods!();
+    grad_methods!();
+
+    /// The memory that it is a view of.
+    #[doc(alias = "untyped_storage")]
+    pub fn storage(&self) -> &mp_core::Storage {
+        self.raw.storage()
+    }
 
     /// The type of its elements.
     pub fn dtype(&self) -> DType {

@@ -64,6 +64,15 @@ pub use tensor::{
 };
 pub use view::MAX_RANK;
 
+/// What tensors of other memory are made of, in crates above this one.
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::view::recent::{nothing, row_major};
+    pub use crate::view::{View, count};
+    pub use crate::wire::grad::Grad;
+    pub use crate::wire::handle::{Handle, What};
+}
+
 /// The program of the README, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::any::AnyTensor;
 use crate::element::Element;
 use crate::tensor::Tensor;
-use crate::tensor::methods::{aliasing_methods, shape_methods, view_methods};
+use crate::{aliasing_methods, shape_methods, view_methods};
 use crate::tensor::mode::{Exclusive, Mode};
 use crate::view::{View, Wire};
 use mp_core::DType;

@@ -129,12 +129,19 @@ pub(crate) fn ask(call: Call) -> Result<(Value, Option<OwnedFd>), u32> {
 /// Asks the engine, with a descriptor beside the question.
 pub(crate) fn ask_with(call: Call, file: Option<BorrowedFd<'_>>) -> Result<(Value, Option<OwnedFd>), u32> {
     let process = known(|known| known.process)?;
+    let attached = || -> Result<OwnedFd, u32> {
+        let socket = open().map_err(|_| codes::UNKNOWN)?;
+        exchange(socket.as_fd(), Call::Attach { process }, None)?;
+        Ok(socket)
+    };
+    if CALLS.try_with(|_| ()).is_err() {
+        // The thread's variables are gone: these are callbacks of the process's end, which may call the driver still.
+        return exchange(attached()?.as_fd(), call, file);
+    }
     let with = |calls: &RefCell<Option<(u64, OwnedFd)>>| {
         let mut calls = calls.borrow_mut();
         if calls.as_ref().is_none_or(|(of, _)| *of != process) {
-            let socket = open().map_err(|_| codes::UNKNOWN)?;
-            exchange(socket.as_fd(), Call::Attach { process }, None)?;
-            *calls = Some((process, socket));
+            *calls = Some((process, attached()?));
         }
         let Some((_, socket)) = &*calls else { return Err(codes::UNKNOWN) };
         exchange(socket.as_fd(), call, file)

@@ -6,6 +6,7 @@ mod host;
 mod inject;
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 
 pub(crate) use connection::{ask, ask_with, begin, devices, init, note, with_registered};
 pub(crate) use host::{Pinned, descriptor, file_of, pin};
@@ -13,8 +14,9 @@ pub(crate) use host::{Pinned, descriptor, file_of, pin};
 use crate::codes;
 
 thread_local! {
-    /// Contexts of this thread, the current one last.
-    static CONTEXTS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// Contexts of this thread, the current one last. They are not dropped with it, so that callbacks of the process's end, which
+    /// come after that, have them still.
+    static CONTEXTS: RefCell<ManuallyDrop<Vec<u64>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// The context that is current on this thread; 0: none.

@@ -4,6 +4,8 @@
 pub mod api;
 pub(crate) mod calls;
 pub(crate) mod context;
+pub(crate) mod copies;
 pub(crate) mod load;
+pub(crate) mod stream_words;
 
 pub(crate) use load::Driver;

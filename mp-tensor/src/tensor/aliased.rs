@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::element::Element;
 use crate::tensor::Tensor;
-use crate::tensor::methods::{aliasing_methods, view_methods};
+use crate::{aliasing_methods, view_methods};
 use crate::tensor::mode::{Aliased, Sendable};
 use crate::tensor::raw::Raw;
 use crate::view::View;

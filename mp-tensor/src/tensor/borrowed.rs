@@ -2,7 +2,7 @@
 
 use crate::element::Element;
 use crate::tensor::Tensor;
-use crate::tensor::methods::view_methods;
+use crate::view_methods;
 use crate::tensor::mode::BorrowedMut;
 use crate::view::View;
 use mp_core::Result;

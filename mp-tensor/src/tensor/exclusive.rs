@@ -1,7 +1,7 @@
 //! The tensor with one owner: where tensors come from, and what becomes of them.
 
 use crate::element::Element;
-use crate::tensor::methods::view_methods;
+use crate::view_methods;
 use crate::tensor::mode::{Exclusive, Frozen, Mode, Shared};
 use crate::tensor::raw::Raw;
 use crate::view::recent;

@@ -1,6 +1,9 @@
-//! Methods that several tensor types have, written once: about shape, and views.
+//! Methods that several tensor types have, written once: about shape, views and gradients. Those of tensors of other memory, in crates
+//! above, are these, too.
 
 /// The methods about shape; `$view` is where the view is.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! shape_methods {
     ($($view:ident).+) => {
         /// How many entries each dimension has.
@@ -52,15 +55,11 @@ macro_rules! shape_methods {
     };
 }
 
-/// The methods about memory and gradients of types that have a `raw`.
-macro_rules! raw_methods {
+/// The methods about gradients of types that have a `raw` with a `grad`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! grad_methods {
     () => {
-        /// The memory that it is a view of.
-        #[doc(alias = "untyped_storage")]
-        pub fn storage(&self) -> &mp_core::Storage {
-            self.raw.storage()
-        }
-
         /// Whether it is in the memory that processes share: yes, as all tensors are.
         pub fn is_shared(&self) -> bool {
             true
@@ -96,6 +95,8 @@ macro_rules! raw_methods {
 }
 
 /// One view method, by reference or by value.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! view_method {
     (by_ref, $(#[$doc:meta])* $name:ident ($($arg:ident: $t:ty),*), $view:expr) => {
         $(#[$doc])*
@@ -113,15 +114,17 @@ macro_rules! view_method {
 
 /// Views in which no element appears twice. `by_ref`: another handle to the same storage; `by_value`: the same tensor,
 /// seen otherwise. The type has a function `viewed`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! view_methods {
     ($by:ident) => {
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// `len` entries of dimension `dim` from `start` on.
             ///
             /// # Errors
             /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there are not that many.
             narrow(dim: usize, start: usize, len: usize), |v| v.narrow(dim, start, len));
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// Every `step`-th entry of a range of dimension `dim`: `x[1:7:2]` is `x.slice(0, 1..7, 2)`.
             ///
             /// # Errors
@@ -129,32 +132,32 @@ macro_rules! view_methods {
             /// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) when the step is not greater than
             /// zero.
             slice(dim: usize, range: impl std::ops::RangeBounds<usize>, step: isize), |v| v.slice(dim, range, step));
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// One entry of dimension `dim`, which disappears.
             ///
             /// # Errors
             /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such entry.
             select(dim: usize, index: usize), |v| v.select(dim, index));
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// Two dimensions exchanged.
             ///
             /// # Errors
             /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such dimension.
             #[doc(alias = "swapaxes")]
             transpose(a: usize, b: usize), |v| v.transpose(a, b));
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// The transposed matrix; with fewer than two dimensions, the tensor as it is.
             ///
             /// # Errors
             /// [`Error::Shape`](mp_core::Error::Shape) with more than two dimensions.
             t(), |v| v.t());
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// The dimensions in another order.
             ///
             /// # Errors
             /// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) when `order` doesn't name each dimension once.
             permute(order: &[usize]), |v| v.permute(order));
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// Another shape for the same elements in the same order, without copying any: wherever strides can say it, also
             /// of tensors that are not contiguous.
             ///
@@ -163,33 +166,33 @@ macro_rules! view_methods {
             /// shape.
             #[doc(alias = "view")]
             reshape(shape: impl AsRef<[usize]>), |v| v.reshape(shape.as_ref()));
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// A range of dimensions as one: `..` for all.
             ///
             /// # Errors
             /// [`Error::Shape`](mp_core::Error::Shape) as [`reshape`](Self::reshape).
             #[doc(alias = "ravel")]
             flatten(dims: impl std::ops::RangeBounds<usize>), |v| v.flatten(dims));
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// Without the dimensions of one entry.
             ///
             /// # Errors
             /// None.
             squeeze(), |v| v.squeeze());
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// Without dimension `dim`, if that has one entry; else as it is.
             ///
             /// # Errors
             /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such dimension.
             squeeze_dim(dim: usize), |v| v.squeeze_dim(dim));
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// With a further dimension of one entry, which becomes dimension `dim`.
             ///
             /// # Errors
             /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when `dim` is too large, or there are
             /// [`MAX_RANK`](crate::MAX_RANK) dimensions already.
             unsqueeze(dim: usize), |v| v.unsqueeze(dim));
-        $crate::tensor::methods::view_method!($by,
+        $crate::view_method!($by,
             /// The elements whose index of dimension `b` is that of dimension `a` plus `offset`; they become the last
             /// dimension.
             ///
@@ -200,6 +203,8 @@ macro_rules! view_methods {
 }
 
 /// Views that may overlap, and several at once: for tensors of which there may be several.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! aliasing_methods {
     () => {
         /// Dimensions of one entry repeated, and new ones in front, up to `shape`; no element is copied, their stride is
@@ -258,5 +263,3 @@ macro_rules! aliasing_methods {
         }
     };
 }
-
-pub(crate) use {aliasing_methods, raw_methods, shape_methods, view_method, view_methods};

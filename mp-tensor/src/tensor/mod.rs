@@ -29,7 +29,7 @@ pub use typed_storage::{FrozenStorage, TypedStorage};
 
 use crate::element::Element;
 use crate::storage::StorageElements;
-use crate::tensor::methods::{raw_methods, shape_methods};
+use crate::{grad_methods, shape_methods};
 use crate::tensor::raw::Raw;
 
 /// A tensor in shared memory with one owner among all processes, which may write; in other [modes](Mode)
@@ -109,7 +109,13 @@ pub type TensorViewMut<'a, T> = Tensor<T, BorrowedMut<'a>>;
 
 impl<T: Element, M: Mode> Tensor<T, M> {
     shape_methods!(raw.view);
-    raw_methods!();
+    grad_methods!();
+
+    /// The memory that it is a view of.
+    #[doc(alias = "untyped_storage")]
+    pub fn storage(&self) -> &mp_core::Storage {
+        self.raw.storage()
+    }
 
     /// Of parts that go together, see [`Raw`].
     pub(crate) fn of(raw: Raw<M>) -> Self {

@@ -19,7 +19,7 @@ const MAX_LEN: usize = isize::MAX as usize / 8;
 
 /// Offset, shape and strides, all counted in elements.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View {
+pub struct View {
     pub(crate) offset: usize,
     pub(crate) shape: Dims<usize>,
     pub(crate) strides: Dims<isize>,
@@ -57,7 +57,10 @@ pub(crate) fn too_many<T>(why: String) -> Result<T> {
 }
 
 /// How many elements a shape has.
-pub(crate) fn count(shape: &[usize]) -> Result<usize> {
+///
+/// # Errors
+/// When they are more than a tensor may have.
+pub fn count(shape: &[usize]) -> Result<usize> {
     let empty = shape.contains(&0);
     let n = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d)).or(empty.then_some(0));
     match n {
@@ -84,12 +87,12 @@ impl View {
         Self { offset: 0, shape: Dims::one(0), strides: Dims::one(1), len: 0, straight: 0, row_major: true };
 
     /// A row-major view of everything.
-    pub(crate) fn contiguous(shape: &[usize]) -> Result<Self> {
+    pub fn contiguous(shape: &[usize]) -> Result<Self> {
         Self::row_major(0, shape)
     }
 
     /// A row-major view from an element on.
-    pub(crate) fn row_major(offset: usize, shape: &[usize]) -> Result<Self> {
+    pub fn row_major(offset: usize, shape: &[usize]) -> Result<Self> {
         let shape = Dims::from_slice(shape)?;
         let len = count(&shape)?;
         Ok(Self { offset, shape, strides: row_major(&shape), len, straight: len, row_major: true })
@@ -118,27 +121,32 @@ impl View {
         Ok(())
     }
 
-    pub(crate) fn shape(&self) -> &[usize] {
+    /// How many entries each dimension has.
+    pub fn shape(&self) -> &[usize] {
         &self.shape
     }
-    pub(crate) fn strides(&self) -> &[isize] {
+    /// How many elements apart two neighbours are, along each dimension.
+    pub fn strides(&self) -> &[isize] {
         &self.strides
     }
+    /// Which element the first one is.
     #[inline]
-    pub(crate) fn offset(&self) -> usize {
+    pub fn offset(&self) -> usize {
         self.offset
     }
+    /// How many elements it has.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
     }
-    pub(crate) fn rank(&self) -> usize {
+    /// How many dimensions it has.
+    pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
     /// Whether the elements lie one after the other in row-major order.
     #[inline]
-    pub(crate) fn is_contiguous(&self) -> bool {
+    pub fn is_contiguous(&self) -> bool {
         self.straight == self.len
     }
 
@@ -154,7 +162,7 @@ impl View {
 
     /// Behind the last element; `None` if that is beyond all memory.
     #[inline]
-    pub(crate) fn end(&self) -> Option<usize> {
+    pub fn end(&self) -> Option<usize> {
         if self.is_contiguous() { self.offset.checked_add(self.len) } else { self.end_of_strided() }
     }
 
@@ -170,7 +178,7 @@ impl View {
     }
 
     /// Whether all of it lies within `elements`.
-    pub(crate) fn fits(&self, elements: usize) -> bool {
+    pub fn fits(&self, elements: usize) -> bool {
         self.end().is_some_and(|end| end <= elements)
     }
 
@@ -178,7 +186,7 @@ impl View {
     ///
     /// Each stride has to reach beyond all that the smaller ones reach. That holds for whatever views of a row-major tensor
     /// there are without [`expand`](Self::expand), [`unfold`](Self::unfold) and [`as_strided`](Self::as_strided).
-    pub(crate) fn is_injective(&self) -> bool {
+    pub fn is_injective(&self) -> bool {
         if self.len < 2 || self.is_contiguous() {
             return true;
         }
@@ -223,7 +231,7 @@ impl View {
 
     /// Where the `i`-th element in row-major order is; `i` is less than `len`.
     #[inline]
-    pub(crate) fn nth(&self, i: usize) -> usize {
+    pub fn nth(&self, i: usize) -> usize {
         self.straight(i).unwrap_or_else(|| self.nth_apart(i))
     }
 
@@ -238,7 +246,7 @@ impl View {
     }
 
     /// Where its elements are, in row-major order.
-    pub(crate) fn positions(&self) -> Positions {
+    pub fn positions(&self) -> Positions {
         let mut view = *self;
         if self.is_contiguous() {
             // One dimension instead of many.
@@ -280,13 +288,13 @@ impl View {
     /// # Errors
     /// [`Error::OutOfBounds`] when some of it lies outside of a storage of `elements` elements.
     #[inline]
-    pub(crate) fn within(&self, elements: usize) -> Result<()> {
+    pub fn within(&self, elements: usize) -> Result<()> {
         if self.fits(elements) { Ok(()) } else { Err(self.beyond(elements)) }
     }
 
     /// Why it can't be a view of a storage with that many elements.
     #[cold]
-    pub(crate) fn beyond(&self, elements: usize) -> Error {
+    pub fn beyond(&self, elements: usize) -> Error {
         let Self { offset, shape, strides, .. } = self;
         Error::OutOfBounds(format!(
             "offset {offset}, shape {shape:?} and strides {strides:?} lie outside of a storage of {elements} elements"
@@ -316,7 +324,7 @@ impl View {
 
 /// The positions of a view's elements, in row-major order.
 #[derive(Debug)]
-pub(crate) struct Positions {
+pub struct Positions {
     view: View,
     at: usize,
     left: usize,

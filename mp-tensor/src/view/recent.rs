@@ -25,7 +25,7 @@ pub(crate) fn same(offset: usize, shape: impl ExactSizeIterator<Item = usize>) -
 
 /// A view of nothing.
 #[inline]
-pub(crate) fn nothing() -> Arc<View> {
+pub fn nothing() -> Arc<View> {
     NOTHING.try_with(Clone::clone).unwrap_or_else(|_| Arc::new(View::NONE))
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn nothing() -> Arc<View> {
 /// # Errors
 /// [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) for a shape that is too large, or has too many dimensions.
 #[inline]
-pub(crate) fn row_major(offset: usize, shape: &[usize]) -> Result<Arc<View>> {
+pub fn row_major(offset: usize, shape: &[usize]) -> Result<Arc<View>> {
     match same(offset, shape.iter().copied()) {
         Some(view) => Ok(view),
         None => another(offset, shape),

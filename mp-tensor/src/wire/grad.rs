@@ -7,7 +7,7 @@ use mp_core::{Error, Result};
 ///
 /// As the bits of a word, for the reason that [`Grant`](mp_core::words::Grant) has.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Grad(u64);
+pub struct Grad(u64);
 
 const REQUIRES: u64 = 1;
 const RESULT: u64 = 2;
@@ -24,29 +24,35 @@ impl std::fmt::Debug for Grad {
 impl Grad {
     /// What is left in a tensor that was moved into a message under this mark: by that it finds what was its own, if the message
     /// stays.
-    pub(crate) fn lent(mark: u64) -> Self {
+    pub fn lent(mark: u64) -> Self {
         Self(mark << MARK | LENT)
     }
 
     /// Under which mark it was moved into a message.
-    pub(crate) fn lent_as(self) -> Option<u64> {
+    pub fn lent_as(self) -> Option<u64> {
         (self.0 & LENT != 0).then_some(self.0 >> MARK)
     }
 
-    pub(crate) fn requires(self) -> bool {
+    /// Whether gradients are wanted.
+    pub fn requires(self) -> bool {
         self.0 & REQUIRES != 0
     }
 
-    pub(crate) fn is_leaf(self) -> bool {
+    /// Whether it is no result of what has a gradient.
+    pub fn is_leaf(self) -> bool {
         self.0 & (REQUIRES | RESULT) != REQUIRES | RESULT
     }
 
     /// Of a view of it, or of what was computed of it.
-    pub(crate) fn derived(self) -> Self {
+    pub fn derived(self) -> Self {
         if self.requires() { Self(REQUIRES | RESULT) } else { Self(0) }
     }
 
-    pub(crate) fn set(&mut self, requires: bool, dtype: DType) -> Result<()> {
+    /// Says whether gradients are wanted.
+    ///
+    /// # Errors
+    /// For a type that has none, and for what is no leaf.
+    pub fn set(&mut self, requires: bool, dtype: DType) -> Result<()> {
         if requires && !dtype.is_floating_point() && !dtype.is_complex() {
             return Err(Error::Unsupported(format!(
                 "a tensor of {dtype} can't require gradients; floating-point and complex ones can"
@@ -60,26 +66,31 @@ impl Grad {
         Ok(())
     }
 
-    pub(crate) fn set_result(&mut self) {
+    /// Says that it is a result of what has a gradient.
+    pub fn set_result(&mut self) {
         self.0 |= RESULT;
     }
 
+    /// As it leaves: whether gradients are wanted.
+    ///
     /// # Errors
     /// When the tensor has a history, which can't travel.
-    pub(crate) fn to_wire(self) -> Result<bool> {
+    pub fn to_wire(self) -> Result<bool> {
         if self.is_leaf() { Ok(self.requires()) } else { Err(Error::NonLeaf) }
     }
 
     /// As bits, to be kept elsewhere for a while.
-    pub(crate) fn bits(self) -> u64 {
+    pub fn bits(self) -> u64 {
         self.0
     }
 
-    pub(crate) fn from_bits(bits: u64) -> Self {
+    /// What [`bits`](Self::bits) gave.
+    pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    pub(crate) fn from_wire(requires: bool) -> Self {
+    /// As it arrives.
+    pub fn from_wire(requires: bool) -> Self {
         Self(requires.into())
     }
 }

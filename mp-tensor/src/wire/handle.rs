@@ -39,33 +39,38 @@ pub(crate) const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK + 1);
 
 /// A tensor as it travels: `Handle<&View>` leaves, `Handle` arrives. The view need not lie within the storage.
 #[derive(Clone, Debug)]
-pub(crate) struct Handle<V = Arc<View>> {
-    pub(crate) what: What,
-    pub(crate) view: V,
+pub struct Handle<V = Arc<View>> {
+    /// Which attachment, and of which type.
+    pub what: What,
+    /// Which elements.
+    pub view: V,
     /// How many bytes the storage has; `None` if it ends where the view does.
-    pub(crate) storage: Option<NonZero<u64>>,
+    pub storage: Option<NonZero<u64>>,
 }
 
 /// Which attachment, which element type, and whether gradients are wanted; as the bits of a word, for the reason that
 /// [`Grant`](mp_core::words::Grant) has.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct What(u64);
+pub struct What(u64);
 
 impl What {
+    /// Of these.
     #[inline]
-    pub(crate) fn new(attachment: u32, dtype: u8, requires: bool) -> Self {
+    pub fn new(attachment: u32, dtype: u8, requires: bool) -> Self {
         Self(u64::from(attachment) | u64::from(dtype) << 32 | u64::from(requires) << 40)
     }
+    /// Its number among the attachments.
     #[inline]
-    pub(crate) fn attachment(self) -> u32 {
+    pub fn attachment(self) -> u32 {
         self.0 as u32
     }
     #[inline]
     fn dtype(self) -> u8 {
         (self.0 >> 32) as u8
     }
+    /// Whether gradients are wanted.
     #[inline]
-    pub(crate) fn requires(self) -> bool {
+    pub fn requires(self) -> bool {
         self.0 >> 40 != 0
     }
 }
@@ -113,7 +118,7 @@ impl Handle<&View> {
 impl Handle {
     /// The element type that it says it has.
     #[inline]
-    pub(crate) fn dtype(&self) -> Result<DType> {
+    pub fn dtype(&self) -> Result<DType> {
         DType::from_code(self.what.dtype()).ok_or_else(|| unknown(self.what.dtype()))
     }
 

@@ -1,6 +1,9 @@
 //! Objects that move with their message: one process has them at a time, as it has an exclusive tensor.
 
-use crate::arena::messages::{Arrived, Attached};
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::arena::messages::{Arrived, Attached, Lent, Returned};
 use crate::arena::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::words::{Access, Grant};
@@ -31,6 +34,20 @@ impl Attached {
             ));
         }
         place.or_else(|free| Ok(self.add(hold.take(), EXCLUSIVE, free)))
+    }
+
+    /// Notes what a value whose object was [moved](Self::attach_object_exclusive) here under this number needs to be as it was: beside
+    /// the object, and a few bits. Returns the mark, of 61 bits, by which the value takes it [back](Returned::take_object).
+    pub fn lends_object(&mut self, attachment: u32, beside: Arc<dyn Any + Send + Sync>, note: u64) -> u64 {
+        self.lends(Lent { attachment, grant: EXCLUSIVE, bytes: 0, beside, note })
+    }
+}
+
+impl Returned {
+    /// The object that was [lent](Attached::lends_object) under this mark, if it was not taken yet, and what was noted of it. `None` for
+    /// the mark of another message.
+    pub fn take_object(&mut self, mark: u64) -> Option<(Hold, &Lent)> {
+        self.take(mark, EXCLUSIVE)
     }
 }
 

@@ -57,7 +57,7 @@ impl View {
     }
 
     /// `len` entries of a dimension, from `start` on.
-    pub(crate) fn narrow(mut self, dim: usize, start: usize, len: usize) -> Result<Self> {
+    pub fn narrow(mut self, dim: usize, start: usize, len: usize) -> Result<Self> {
         self.cut(dim, start, len)?;
         self.noted()
     }
@@ -77,7 +77,7 @@ impl View {
     }
 
     /// Every `step`-th entry of a range of a dimension.
-    pub(crate) fn slice(self, dim: usize, range: impl RangeBounds<usize>, step: isize) -> Result<Self> {
+    pub fn slice(self, dim: usize, range: impl RangeBounds<usize>, step: isize) -> Result<Self> {
         let n = self.dim(dim)?;
         let Ok(step) = usize::try_from(step) else {
             return invalid(format!("step {step}: it must be greater than zero; copy to reverse a tensor"));
@@ -97,7 +97,7 @@ impl View {
     }
 
     /// One entry of a dimension, which disappears.
-    pub(crate) fn select(self, dim: usize, index: usize) -> Result<Self> {
+    pub fn select(self, dim: usize, index: usize) -> Result<Self> {
         let n = self.dim(dim)?;
         if index >= n {
             return outside(format!("entry {index} of dimension {dim}, which has {n}"));
@@ -110,7 +110,7 @@ impl View {
     }
 
     /// Two dimensions exchanged.
-    pub(crate) fn transpose(mut self, a: usize, b: usize) -> Result<Self> {
+    pub fn transpose(mut self, a: usize, b: usize) -> Result<Self> {
         self.dim(a)?;
         self.dim(b)?;
         self.shape.swap(a, b);
@@ -119,7 +119,7 @@ impl View {
     }
 
     /// The transposed matrix; a vector or a scalar stays as it is.
-    pub(crate) fn t(self) -> Result<Self> {
+    pub fn t(self) -> Result<Self> {
         match self.rank() {
             0 | 1 => Ok(self),
             2 => self.transpose(0, 1),
@@ -128,7 +128,7 @@ impl View {
     }
 
     /// Dimensions in another order.
-    pub(crate) fn permute(self, order: &[usize]) -> Result<Self> {
+    pub fn permute(self, order: &[usize]) -> Result<Self> {
         let mut seen = 0_u32;
         order.iter().filter(|d| **d < self.rank()).for_each(|d| seen |= 1 << d);
         if order.len() != self.rank() || seen.count_ones() as usize != self.rank() {
@@ -143,7 +143,7 @@ impl View {
     }
 
     /// Another shape for the same elements in the same order, if strides can say it.
-    pub(crate) fn reshape(self, shape: &[usize]) -> Result<Self> {
+    pub fn reshape(self, shape: &[usize]) -> Result<Self> {
         let v = Self::contiguous(shape)?;
         if v.len() != self.len() {
             return misfit(format!(
@@ -194,7 +194,7 @@ impl View {
     }
 
     /// A range of dimensions as one.
-    pub(crate) fn flatten(self, dims: impl RangeBounds<usize>) -> Result<Self> {
+    pub fn flatten(self, dims: impl RangeBounds<usize>) -> Result<Self> {
         let (start, end) = ends(&dims, self.rank(), "dimensions from")?;
         let mut shape = Dims::from_slice(&self.shape()[..start])?;
         let joined = self.shape()[start..end].iter().try_fold(1_usize, |n, &d| n.checked_mul(d));
@@ -210,7 +210,7 @@ impl View {
     }
 
     /// Without dimensions of one entry.
-    pub(crate) fn squeeze(mut self) -> Result<Self> {
+    pub fn squeeze(mut self) -> Result<Self> {
         for d in (0..self.rank()).rev() {
             if self.shape[d] == 1 {
                 self.shape.remove(d);
@@ -221,7 +221,7 @@ impl View {
     }
 
     /// Without this dimension, if it has one entry.
-    pub(crate) fn squeeze_dim(mut self, dim: usize) -> Result<Self> {
+    pub fn squeeze_dim(mut self, dim: usize) -> Result<Self> {
         if self.dim(dim)? == 1 {
             self.shape.remove(dim);
             self.strides.remove(dim);
@@ -230,7 +230,7 @@ impl View {
     }
 
     /// With a further dimension of one entry.
-    pub(crate) fn unsqueeze(mut self, dim: usize) -> Result<Self> {
+    pub fn unsqueeze(mut self, dim: usize) -> Result<Self> {
         if dim > self.rank() {
             return outside(format!("a new dimension {dim} of a tensor with {} of them", self.rank()));
         }
@@ -242,7 +242,7 @@ impl View {
     }
 
     /// Dimensions of one entry repeated, and new ones in front.
-    pub(crate) fn expand(self, shape: &[usize]) -> Result<Self> {
+    pub fn expand(self, shape: &[usize]) -> Result<Self> {
         let more = shape.len().checked_sub(self.rank());
         let fits = |more: usize| self.shape.iter().zip(&shape[more..]).all(|(&n, &to)| n == to || n == 1);
         let Some(more) = more.filter(|more| fits(*more)) else {
@@ -259,7 +259,7 @@ impl View {
     }
 
     /// Windows of `size` entries, `step` apart, of a dimension; they become a further dimension, the last one.
-    pub(crate) fn unfold(mut self, dim: usize, size: usize, step: usize) -> Result<Self> {
+    pub fn unfold(mut self, dim: usize, size: usize, step: usize) -> Result<Self> {
         let n = self.dim(dim)?;
         if step == 0 {
             return invalid(format!("windows of dimension {dim} with step 0: it must be greater than zero"));
@@ -282,7 +282,7 @@ impl View {
     }
 
     /// The elements whose indices of two dimensions differ by `offset`, as the last dimension.
-    pub(crate) fn diagonal(self, offset: isize, a: usize, b: usize) -> Result<Self> {
+    pub fn diagonal(self, offset: isize, a: usize, b: usize) -> Result<Self> {
         if a == b {
             return invalid(format!("a diagonal of dimension {a} with itself"));
         }
@@ -308,7 +308,7 @@ impl View {
     }
 
     /// Cut into `chunks` of equal length along a dimension; the last one may be shorter.
-    pub(crate) fn chunk(self, chunks: usize, dim: usize) -> Result<Vec<Self>> {
+    pub fn chunk(self, chunks: usize, dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
         if chunks == 0 {
             return invalid(format!("no chunks along dimension {dim}"));
@@ -317,7 +317,7 @@ impl View {
     }
 
     /// Cut into pieces of `size` entries along a dimension; the last one may be shorter.
-    pub(crate) fn split(self, size: usize, dim: usize) -> Result<Vec<Self>> {
+    pub fn split(self, size: usize, dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
         if size == 0 {
             return invalid(format!("pieces of no entries along dimension {dim}"));
@@ -327,7 +327,7 @@ impl View {
     }
 
     /// Cut into pieces of these sizes along a dimension.
-    pub(crate) fn split_sizes(self, sizes: &[usize], dim: usize) -> Result<Vec<Self>> {
+    pub fn split_sizes(self, sizes: &[usize], dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
         let sum = sizes.iter().try_fold(0_usize, |sum, &size| sum.checked_add(size));
         if sum != Some(n) {
@@ -343,13 +343,13 @@ impl View {
     }
 
     /// Each entry of a dimension.
-    pub(crate) fn unbind(self, dim: usize) -> Result<Vec<Self>> {
+    pub fn unbind(self, dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
         pieces(n, (0..n).map(|i| self.select(dim, i)))
     }
 
     /// Any shape and strides within a storage of `elements` elements.
-    pub(crate) fn as_strided(
+    pub fn as_strided(
         self,
         shape: &[usize],
         strides: &[isize],

@@ -3,19 +3,28 @@
 //! # Safety
 //! Unsafe, because streams are objects of the driver, and users may give one of theirs; sound, because
 //! - a stream that was made here is destroyed when its last owner drops it, and reached by owners alone;
-//! - of a user's stream the user vouches for as much, and gives what keeps it alive.
+//! - of a user's stream the user vouches for as much, and gives what keeps it alive;
+//! - a stream's clock is its own as long as either lives.
 #![allow(unsafe_code)]
+
+pub(crate) mod ended;
 
 use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
+use mp_core::clocks::Tick;
+
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::api::Handle;
 use crate::driver::context;
 use crate::error::Result;
+use crate::order::{self, StreamClock};
+
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
 
 /// A stream of a device: work that runs in the order in which it was given to it, while the host goes on.
 ///
@@ -29,9 +38,13 @@ use crate::error::Result;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// A clone is the same stream; with the last one it is destroyed. Work that it still has runs on.
+/// A clone is the same stream, and a tensor that was used on a stream keeps a clone until that use is told to another process or over.
+/// With the last clone the stream is destroyed. Work that it still has runs on.
 ///
-/// If this process is killed, what the stream has not run yet is lost.
+/// # When a process ends
+/// A process that ends by itself waits until its streams have run what other processes may wait for, at most 5 seconds. If it is
+/// killed, what its streams have not run yet is lost, and said to be by
+/// [`ProducerDied`](crate::Error::ProducerDied) where another process needs it.
 #[doc(alias = "torch.cuda.Stream")]
 #[derive(Clone)]
 pub struct Stream(Arc<Inner>);
@@ -40,6 +53,7 @@ struct Inner {
     device: Device,
     stream: Handle,
     owned: Owned,
+    clock: StreamClock,
 }
 
 /// What destroys the stream.
@@ -58,8 +72,9 @@ impl Stream {
     /// What the driver refuses; [`Forked`](crate::Error::Forked) in a copy of the process that made the device.
     #[doc(alias = "cuStreamCreate")]
     pub fn new(device: &Device) -> Result<Self> {
+        ended::sweep();
         let stream = device.bind()?.stream_create()?;
-        Ok(Self(Arc::new(Inner { device: device.clone(), stream, owned: Owned::Here })))
+        Ok(Self::of(device.clone(), stream, Owned::Here))
     }
 
     /// A stream of another library (`CUcontext` and `CUstream`), which is used, and not destroyed. A null `stream` is the context's
@@ -67,7 +82,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`OtherContext`](crate::Error::OtherContext) if the context is not its device's primary one, or the stream is of
-    /// another context; what the driver refuses.
+    /// another context; [`mp_core::Error::InvalidArgument`] for `CU_STREAM_PER_THREAD`, which is another stream in each thread; what the
+    /// driver refuses.
     ///
     /// # Safety
     /// Context and stream are alive until `keep_alive` is dropped, which is when the last clone of the returned value is.
@@ -77,6 +93,10 @@ impl Stream {
         stream: *mut c_void,
         keep_alive: impl Any + Send + Sync,
     ) -> Result<Self> {
+        if stream.addr() == PER_THREAD {
+            let why = "the per-thread default stream is another one in each thread, and can't be given as one: make a stream";
+            return Err(mp_core::Error::InvalidArgument(why.into()).into());
+        }
         let driver = Driver::get()?;
         // SAFETY: the caller vouches for the context.
         let (primary, number) = unsafe { context::primary_of(driver, Handle(context)) }?;
@@ -89,8 +109,11 @@ impl Stream {
                 return Err(crate::Error::OtherContext);
             }
         }
-        let owned = Owned::Elsewhere { _keep_alive: Box::new(keep_alive) };
-        Ok(Self(Arc::new(Inner { device, stream, owned })))
+        Ok(Self::of(device, stream, Owned::Elsewhere { _keep_alive: Box::new(keep_alive) }))
+    }
+
+    fn of(device: Device, stream: Handle, owned: Owned) -> Self {
+        Self(Arc::new(Inner { device, stream, owned, clock: StreamClock::default() }))
     }
 
     /// The device whose work it has.
@@ -134,15 +157,56 @@ impl Stream {
         // SAFETY: the stream is alive as long as `self`.
         unsafe { self.0.device.bind()?.stream_is_capturing(self.0.stream) }
     }
+
+    /// A tick that is complete when all work has run that was given to it before. Any process may be told.
+    ///
+    /// # Errors
+    /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); what the driver refuses.
+    pub(crate) fn tick(&self) -> Result<Tick> {
+        let Inner { device, stream, clock, .. } = &*self.0;
+        let first = !clock.is_claimed();
+        // SAFETY: the stream is alive as long as `self`, and the clock its own.
+        let tick = unsafe { clock.tick(device, *stream) }?;
+        if first {
+            ended::ticks(self);
+        }
+        Ok(tick)
+    }
+
+    /// Has it wait for a tick, whichever process made that, before it runs what it is given from now on; whether it has to.
+    ///
+    /// # Errors
+    /// [`ProducerDied`](crate::Error::ProducerDied) if the work before the tick is lost; [`Capturing`](crate::Error::Capturing); what
+    /// the driver refuses.
+    pub(crate) fn wait_for(&self, tick: Tick) -> Result<bool> {
+        // SAFETY: the stream is alive as long as `self`.
+        unsafe { order::clock::wait(&self.0.device, self.0.stream, tick) }
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.0.stream
+    }
 }
+
+/// The same stream of the same device.
+impl PartialEq for Stream {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.stream == other.0.stream && self.0.device == other.0.device
+    }
+}
+
+impl Eq for Stream {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
         // In a copy of the process that made it, there is nothing to destroy.
-        if let (Owned::Here, Some(_), Ok(bound)) = (&self.owned, Driver::loaded(), self.device.bind()) {
-            // SAFETY: it was made here, and its last owner is gone. A failure is one of a lost device, which has no streams.
-            _ = unsafe { bound.stream_destroy(self.stream) };
+        if Driver::loaded().is_none() {
+            return;
         }
+        let stream = matches!(self.owned, Owned::Here).then_some(self.stream);
+        let clock = std::mem::take(&mut self.clock);
+        let ended = ended::Ended { device: self.device.clone(), stream, clock };
+        ended::add(ended);
     }
 }
 

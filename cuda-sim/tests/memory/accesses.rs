@@ -1,0 +1,97 @@
+//! Processes that are killed at each change that they make in the arena, while they make, send, receive and drop pieces.
+
+use mp_cuda_sim::session::{Session, Setup};
+
+use crate::agent::{Agent, Do, Moves, alone, locker_is, moves, nothing_found, setup, until};
+
+/// Runs `round` for each change of a script, from this one on, until the script ends without reaching it. After each all is as it was
+/// before.
+fn for_each_change(setup: &Setup, first: u64, round: impl Fn(&Session, u64) -> bool) {
+    let _alone = alone();
+    let session = setup.start().unwrap();
+    let before = mp_core::Arena::current().unwrap().compartments_in_use();
+    let mut at = first;
+    while round(&session, at) {
+        until(&session, "processes", 0);
+        until(&session, "bytes", 0);
+        locker_is(before);
+        at += 1;
+        assert!(at < first + 1000, "the script has no end");
+    }
+    assert!(at > first + 10, "the script has {at} changes");
+    nothing_found(&session);
+}
+
+/// Drops a piece that was left in the queue.
+fn drain(moves: &Moves) {
+    while let Ok(Some(moved)) = moves.try_get() {
+        drop(moved);
+    }
+}
+
+/// Its memory is the maker's again, or goes with its slab, if the process could write when it died.
+#[test]
+fn a_process_is_killed_that_got_a_piece() {
+    for_each_change(&setup(), 1, |session, at| {
+        let moves = moves();
+        let (maker, other) = (Agent::new(session, &moves), Agent::new(session, &moves));
+        maker.ok(Do::Allocate(1, 1000));
+        maker.ok(Do::Fill(1, 1));
+        maker.ok(Do::Move(1));
+        let script = [Do::TakeMoved(1), Do::Begin(1), Do::Fill(1, 2), Do::End(1), Do::Move(1)];
+        let killed = other.attempt(Do::Armed(at, script.to_vec())).is_none();
+        if killed {
+            drop(other);
+            drain(&moves);
+        } else {
+            maker.ok(Do::TakeMoved(1));
+            assert_eq!(maker.ok(Do::Read(1)), 2);
+            maker.ok(Do::Drop(1));
+            other.leave();
+        }
+        mp_harness::eventually("the piece has no holder", || maker.stats()[4] == 0);
+        maker.ok(Do::Allocate(2, 1000));
+        maker.ok(Do::Fill(2, 3));
+        assert_eq!(maker.ok(Do::Read(2)), 3);
+        maker.ok(Do::Drop(2));
+        maker.ok(Do::Empty);
+        assert_eq!(maker.stats(), [0; 6], "change {at}");
+        maker.leave();
+        killed
+    });
+}
+
+#[test]
+fn a_maker_is_killed() {
+    for_each_change(&setup(), 1, |session, at| {
+        let moves = moves();
+        let maker = Agent::new(session, &moves);
+        maker.ok(Do::Allocate(1, 1000));
+        let script =
+            [Do::Allocate(2, 1000), Do::Drop(1), Do::Move(2), Do::TakeMoved(3), Do::Drop(3), Do::Empty];
+        let killed = maker.attempt(Do::Armed(at, script.to_vec())).is_none();
+        if killed {
+            drop(maker);
+            drain(&moves);
+        } else {
+            maker.leave();
+        }
+        killed
+    });
+}
+
+/// A device with little memory has small slabs: most changes are of the 8,192 words of its rows.
+#[test]
+fn a_maker_is_killed_that_makes_a_slab() {
+    for_each_change(&setup().set("MEMORY", 2 << 20), 8190, |session, at| {
+        let maker = Agent::new(session, &moves());
+        let killed =
+            maker.attempt(Do::Armed(at, vec![Do::Allocate(1, 1000), Do::Drop(1), Do::Empty])).is_none();
+        if killed {
+            drop(maker);
+        } else {
+            maker.leave();
+        }
+        killed
+    });
+}

@@ -1,0 +1,444 @@
+//! Processes with a device that do what a test tells them, one thing after another.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use mp_core::inject;
+use mp_core::message::{Codec, Incoming, Lent, Message, Outgoing, Returned, scope};
+use mp_core::words::{Access, Grant};
+use mp_cuda::driver::api::{Api, Handle};
+use mp_cuda::memory::{Attachments, Mode, Piece};
+use mp_cuda::{Device, Stream};
+use mp_cuda_sim::session::{Finding, Session, Setup};
+use mp_harness::DEADLINE;
+use mp_queue::{GetError, Queue};
+use mp_spawn::Process;
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The files that cargo has built.
+pub(crate) fn setup() -> Setup {
+    let engine = Path::new(env!("CARGO_BIN_EXE_mp-cuda-sim-engine"));
+    let library = engine.parent().unwrap().join("deps/libmp_cuda_sim.so");
+    assert!(library.exists(), "{} is not built", library.display());
+    Setup::new(engine, &library)
+}
+
+/// A piece that several processes have, in a message.
+#[derive(Clone, Debug)]
+pub(crate) struct Parcel(pub(crate) Piece, pub(crate) Mode);
+
+impl Serialize for Parcel {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let attach = |out: &mut _| self.0.attach(out).map_err(core);
+        let attachments = scope::outgoing("a piece", attach).map_err(S::Error::custom)?;
+        (attachments, self.1 == Mode::Frozen).serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Parcel {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let (attachments, frozen) = <(Attachments, bool)>::deserialize(d)?;
+        let mode = if frozen { Mode::Frozen } else { Mode::Shared };
+        let take = |arrived: &mut _| Piece::take(arrived, attachments, mode).map_err(core);
+        Ok(Self(scope::incoming("a piece", take).map_err(D::Error::custom)?, mode))
+    }
+}
+
+/// A piece that moves. After a put that failed it is as it was.
+#[derive(Debug)]
+pub(crate) struct Moved(pub(crate) Piece, u64);
+
+impl Moved {
+    pub(crate) fn new(piece: Piece) -> Self {
+        Self(piece, 0)
+    }
+}
+
+/// As what objects that move are attached.
+const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
+
+impl Message for Moved {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        let attachments = self.0.lend(out.attached()).map_err(core)?;
+        let beside = std::sync::Arc::new(());
+        let lent = Lent { attachment: attachments.piece(), grant: EXCLUSIVE, bytes: 0, beside, note: 0 };
+        self.1 = out.attached().lends(lent);
+        C::write(out, &attachments)
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        if let Some((hold, _)) = back.take(self.1, EXCLUSIVE) {
+            self.0.take_back(hold).unwrap();
+        }
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        let attachments = C::read(inc)?;
+        Ok(Self::new(Piece::take(inc.arrived(), attachments, Mode::Exclusive).map_err(core)?))
+    }
+}
+
+fn core(error: mp_cuda::Error) -> mp_core::Error {
+    match error {
+        mp_cuda::Error::Core(error) => error,
+        other => mp_core::Error::Malformed(other.to_string()),
+    }
+}
+
+/// What an agent does. Pieces have numbers, each agent its own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Do {
+    /// Makes a piece of this many bytes, on a device.
+    Allocate(u32, u64),
+    /// Fills it with a byte; waits until that is done.
+    Fill(u32, u8),
+    /// The byte that it is full of.
+    Read(u32),
+    /// Its address for a device.
+    Open(u32, u32),
+    /// Which memory it is.
+    Id(u32),
+    Freeze(u32),
+    Share(u32),
+    /// Returns it as a parcel; the test passes it on.
+    Give(u32, bool),
+    /// Keeps the parcel that comes along.
+    Keep(u32, Parcel),
+    /// Moves it into the queue of moved pieces.
+    Move(u32),
+    /// Takes one out of it.
+    TakeMoved(u32),
+    Drop(u32),
+    /// Begins a use with write access.
+    Begin(u32),
+    /// Ends it.
+    End(u32),
+    Collect,
+    Empty,
+    /// Of the first device: reserved, allocated, retired, slabs, pieces, mapped slabs.
+    Stats,
+    /// Open descriptors of the process.
+    Files,
+    /// What a copy of the process, by `fork`, gets when it asks for memory; it drops its piece, and what it has mapped.
+    Copied(u32),
+    /// Whether two are one piece.
+    Same(u32, u32),
+    /// All of these, and is killed at its change of this number in the arena meanwhile.
+    Armed(u64, Vec<Do>),
+}
+
+/// What came of it: a number or the error; and a parcel.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) number: Result<u64, String>,
+    numbers: Vec<u64>,
+    parcel: Option<Parcel>,
+}
+
+type Asked = Queue<Do>;
+type Answers = Queue<Answer>;
+pub(crate) type Moves = Queue<Moved>;
+
+/// The test's side of an agent.
+pub(crate) struct Agent {
+    pub(crate) process: Process<()>,
+    asked: Asked,
+    answers: Answers,
+}
+
+impl Agent {
+    pub(crate) fn new(session: &Session, moves: &Moves) -> Self {
+        Self::with(session, moves, &[])
+    }
+
+    pub(crate) fn with(session: &Session, moves: &Moves, env: &[(&str, &str)]) -> Self {
+        let (asked, answers) = (Asked::bounded(4).unwrap(), Answers::bounded(4).unwrap());
+        let mut builder = Process::builder().daemon(true).env_remove("CUDA_VISIBLE_DEVICES");
+        for (name, value) in session.environment() {
+            builder = builder.env(name, value);
+        }
+        for (name, value) in env {
+            builder = builder.env(name, value);
+        }
+        let process = builder.spawn(work, (asked.clone(), answers.clone(), moves.clone())).unwrap();
+        Self { process, asked, answers }
+    }
+
+    /// Has it done; `None` if that ended the agent.
+    #[track_caller]
+    pub(crate) fn attempt(&self, what: Do) -> Option<Answer> {
+        self.asked.put_timeout(what.clone(), DEADLINE).unwrap();
+        let begin = std::time::Instant::now();
+        loop {
+            match self.answers.get_timeout(Duration::from_millis(20)) {
+                Ok(answer) => return answer,
+                Err(GetError::Empty) if begin.elapsed() < DEADLINE => {}
+                Err(GetError::Deserted { .. }) => return None,
+                Err(error) => panic!("{what:?}: {error}"),
+            }
+            if !self.process.is_alive() {
+                // What it said before it died.
+                return self.answers.try_get().ok().flatten();
+            }
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn ok(&self, what: Do) -> u64 {
+        let answer = self.attempt(what.clone()).unwrap_or_else(|| panic!("{what:?} ended the agent"));
+        answer.number.unwrap_or_else(|error| panic!("{what:?}: {error}"))
+    }
+
+    #[track_caller]
+    pub(crate) fn fails(&self, what: Do) -> String {
+        let answer = self.attempt(what.clone()).unwrap_or_else(|| panic!("{what:?} ended the agent"));
+        answer.number.map(|number| panic!("{what:?}: {number}")).unwrap_err()
+    }
+
+    /// A parcel of one of its pieces.
+    #[track_caller]
+    pub(crate) fn give(&self, piece: u32, frozen: bool) -> Parcel {
+        let answer = self.attempt(Do::Give(piece, frozen)).unwrap();
+        answer.number.unwrap();
+        answer.parcel.unwrap()
+    }
+
+    /// Reserved, allocated, retired, slabs, pieces, mapped slabs.
+    #[track_caller]
+    pub(crate) fn stats(&self) -> [u64; 6] {
+        self.attempt(Do::Stats).unwrap().numbers.try_into().unwrap()
+    }
+
+    /// Ends it by SIGKILL, and has its death seen.
+    pub(crate) fn kill(self) {
+        self.process.kill().unwrap();
+        assert!(self.process.wait_timeout(DEADLINE));
+    }
+
+    /// Ends it as a program ends by itself.
+    #[track_caller]
+    pub(crate) fn leave(self) {
+        self.asked.close();
+        assert!(self.process.wait_timeout(DEADLINE), "still there");
+        self.process.join().unwrap();
+    }
+}
+
+/// A queue of pieces that move.
+pub(crate) fn moves() -> Moves {
+    Moves::bounded(8).unwrap()
+}
+
+/// The process.
+fn work((asked, answers, moves): (Asked, Answers, Moves)) -> Result<(), String> {
+    let mut worker = Worker { pieces: HashMap::new(), moves, gpu: None };
+    while let Some(what) = asked.get().map_err(|error| error.to_string())? {
+        let mut answer = Answer { number: Ok(0), numbers: Vec::new(), parcel: None };
+        answer.number = worker.does(what, &mut answer).map_err(|error| format!("{error:?} | {error}"));
+        answers.put(answer).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+struct Worker {
+    pieces: HashMap<u32, (Piece, Mode)>,
+    moves: Moves,
+    gpu: Option<Gpu>,
+}
+
+type Any<T> = Result<T, Box<dyn std::error::Error>>;
+
+impl Worker {
+    fn does(&mut self, what: Do, answer: &mut Answer) -> Any<u64> {
+        match what {
+            Do::Allocate(piece, bytes) => {
+                let gpu = self.gpu()?;
+                let made = Piece::allocate(&gpu.device, bytes, &gpu.stream)?;
+                self.pieces.insert(piece, (made, Mode::Exclusive));
+            }
+            Do::Fill(piece, byte) => {
+                let (piece, _) = self.piece(piece);
+                let gpu = self.gpu()?;
+                gpu.fill(piece.open(&gpu.device)?, byte, piece.bytes())?;
+            }
+            Do::Read(piece) => {
+                let (piece, _) = self.piece(piece);
+                let gpu = self.gpu()?;
+                return gpu.read(piece.open(&gpu.device)?, piece.bytes());
+            }
+            Do::Open(piece, device) => {
+                return Ok(self.piece(piece).0.open(&Device::new(device)?)?);
+            }
+            Do::Id(piece) => return Ok(self.piece(piece).0.id()),
+            Do::Freeze(piece) => self.open_to_others(piece, Mode::Frozen),
+            Do::Share(piece) => self.open_to_others(piece, Mode::Shared),
+            Do::Give(piece, frozen) => {
+                let mode = if frozen { Mode::Frozen } else { Mode::Shared };
+                answer.parcel = Some(Parcel(self.piece(piece).0, mode));
+            }
+            Do::Keep(piece, Parcel(kept, mode)) => _ = self.pieces.insert(piece, (kept, mode)),
+            Do::Move(piece) => {
+                let (piece, _) = self.pieces.remove(&piece).ok_or("no such piece")?;
+                self.moves.put(Moved::new(piece)).map_err(|error| error.to_string())?;
+            }
+            Do::TakeMoved(piece) => {
+                let Moved(taken, _) = self.moves.get_timeout(DEADLINE)?.ok_or("closed")?;
+                self.pieces.insert(piece, (taken, Mode::Exclusive));
+            }
+            Do::Drop(piece) => _ = self.pieces.remove(&piece).ok_or("no such piece")?,
+            Do::Begin(piece) => self.piece(piece).0.row().begin_use(),
+            Do::End(piece) => self.piece(piece).0.row().end_use(),
+            Do::Collect => return Ok(mp_cuda::ipc_collect()),
+            Do::Empty => return Ok(mp_cuda::empty_cache()),
+            Do::Stats => {
+                let stats = mp_cuda::memory_stats(&self.gpu()?.device);
+                let numbers = [stats.slabs, stats.pieces, stats.mapped_slabs].map(|number| number as u64);
+                answer.numbers = [[stats.reserved, stats.allocated, stats.retired], numbers].concat();
+            }
+            Do::Files => return Ok(mp_harness::open_files() as u64),
+            Do::Armed(at, script) => {
+                inject::arm_at_change(at, 9);
+                let done = script.into_iter().try_for_each(|what| self.does(what, answer).map(drop));
+                inject::arm_at_change(u64::MAX, 0);
+                done?;
+            }
+            Do::Copied(piece) => {
+                let (piece, _) = self.pieces.remove(&piece).ok_or("no such piece")?;
+                let said = copied(&self.gpu()?.device.clone(), &self.gpu()?.stream.clone(), &piece)?;
+                self.pieces.insert(0, (piece, Mode::Exclusive));
+                return Err(said.into());
+            }
+            Do::Same(one, other) => return Ok(u64::from(self.piece(one).0.is(&self.piece(other).0))),
+        }
+        Ok(0)
+    }
+
+    fn piece(&self, piece: u32) -> (Piece, Mode) {
+        self.pieces[&piece].clone()
+    }
+
+    fn open_to_others(&mut self, piece: u32, mode: Mode) {
+        let (opened, now) = self.pieces.get_mut(&piece).unwrap();
+        assert!(opened.open_to_others(mode));
+        *now = mode;
+    }
+
+    fn gpu(&mut self) -> Any<&Gpu> {
+        if self.gpu.is_none() {
+            self.gpu = Some(Gpu::new()?);
+        }
+        Ok(self.gpu.as_ref().unwrap())
+    }
+}
+
+/// What a copy of this process says.
+fn copied(device: &Device, stream: &Stream, piece: &Piece) -> Any<String> {
+    let (reading, mut writing) = std::io::pipe()?;
+    // SAFETY: one thread of this process does anything; the copy writes to a pipe and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            let (made, opened) = (Piece::allocate(device, 100, stream), piece.open(device));
+            let collected = mp_cuda::ipc_collect() + mp_cuda::empty_cache();
+            let stats = mp_cuda::memory_stats(device);
+            // SAFETY: the value is forgotten by the copy's end, as its original has it still.
+            drop(unsafe { std::ptr::read(piece) });
+            _ = std::io::Write::write_fmt(
+                &mut writing,
+                format_args!("{made:?} {opened:?} {collected} {stats:?}"),
+            );
+            // SAFETY: it ends the copy.
+            unsafe { libc::_exit(0) }
+        }
+        copy => {
+            drop(writing);
+            let said = std::io::read_to_string(reading)?;
+            let copy = rustix::process::Pid::from_raw(copy).ok_or("no process")?;
+            rustix::process::waitpid(Some(copy), rustix::process::WaitOptions::empty())?;
+            Ok(said)
+        }
+    }
+}
+
+/// The device, and the driver's calls that `mp-cuda` doesn't make for pieces.
+struct Gpu {
+    device: Device,
+    stream: Stream,
+    api: Api,
+}
+
+fn check(code: u32) -> Any<()> {
+    if code == 0 { Ok(()) } else { Err(format!("the driver said {code}").into()) }
+}
+
+impl Gpu {
+    fn new() -> Any<Self> {
+        let device = Device::new(0)?;
+        let stream = Stream::new(&device)?;
+        // SAFETY: the session's library has the driver's functions.
+        let library = unsafe { libloading::Library::new("libcuda.so.1") }?;
+        // SAFETY: likewise.
+        let api = unsafe { Api::load(&library) }?;
+        std::mem::forget(library);
+        let mut context = Handle::NULL;
+        // SAFETY: it writes to a variable of this function.
+        check(unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) })?;
+        // SAFETY: the context is retained.
+        check(unsafe { (api.cuCtxSetCurrent)(context) })?;
+        Ok(Self { device, stream, api })
+    }
+
+    fn fill(&self, at: u64, byte: u8, bytes: u64) -> Any<()> {
+        let stream = Handle(self.stream.as_raw());
+        // SAFETY: the memory is the piece's, the stream alive.
+        check(unsafe { (self.api.cuMemsetD8Async)(at, byte, usize::try_from(bytes)?, stream) })?;
+        Ok(self.stream.synchronize()?)
+    }
+
+    fn read(&self, at: u64, bytes: u64) -> Any<u64> {
+        let mut read = vec![0_u8; usize::try_from(bytes)?];
+        let to = read.as_mut_ptr().cast();
+        // SAFETY: it writes as many bytes as there are.
+        check(unsafe { (self.api.cuMemcpyDtoH_v2)(to, at, read.len()) })?;
+        let first = read[0];
+        assert!(read.iter().all(|byte| *byte == first), "not all bytes are {first}");
+        Ok(u64::from(first))
+    }
+}
+
+/// Tests of one program run at once, in one arena. Some count what is in that, so these run one by one.
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Waits until this many compartments of the locker are in use.
+#[track_caller]
+pub(crate) fn locker_is(used: u64) {
+    let arena = mp_core::Arena::current().unwrap();
+    mp_harness::eventually("the locker is as it was", || {
+        arena.sweep().unwrap();
+        arena.compartments_in_use() == used
+    });
+}
+
+/// A number of the session's statistics.
+pub(crate) fn stat(session: &Session, name: &str) -> u64 {
+    let stats = session.stats().unwrap();
+    let value = &stats[name];
+    value.as_u64().or_else(|| value[0].as_u64()).unwrap()
+}
+
+/// Waits until a number of the session's statistics is this one.
+#[track_caller]
+pub(crate) fn until(session: &Session, name: &str, wanted: u64) {
+    mp_harness::eventually(&format!("{name} is {wanted}"), || stat(session, name) == wanted);
+}
+
+#[track_caller]
+pub(crate) fn nothing_found(session: &Session) {
+    assert_eq!(session.findings().unwrap(), [] as [Finding; 0]);
+}

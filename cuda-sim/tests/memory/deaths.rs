@@ -1,0 +1,226 @@
+//! What processes leave that are killed, or stopped, while they have pieces.
+
+use mp_core::Arena;
+use mp_cuda_sim::session::Session;
+use mp_harness::signal;
+use mp_spawn::ExitStatus;
+use rustix::process::Signal;
+
+use crate::agent::{Agent, Do, alone, locker_is, moves, nothing_found, setup, until};
+
+const MIB: u64 = 1 << 20;
+
+/// Nothing is left of it: neither memory of the device, nor a descriptor in the arena's locker.
+#[track_caller]
+fn nothing_is_left(session: &Session, before: u64) {
+    until(session, "processes", 0);
+    until(session, "bytes", 0);
+    locker_is(before);
+    nothing_found(session);
+}
+
+/// Others have its memory as it was, open it for the first time, and give it back with the last piece.
+#[test]
+fn a_maker_is_killed_while_others_have_its_pieces() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let maker = Agent::new(&session, &moves);
+    let others = [(); 2].map(|()| Agent::new(&session, &moves));
+    maker.ok(Do::Allocate(1, 1000));
+    maker.ok(Do::Fill(1, 5));
+    maker.ok(Do::Freeze(1));
+    let parcel = maker.give(1, true);
+    others[0].ok(Do::Keep(1, parcel.clone()));
+    assert_eq!(others[0].ok(Do::Read(1)), 5);
+    maker.kill();
+    others[1].ok(Do::Keep(1, parcel));
+    assert_eq!(others[1].ok(Do::Read(1)), 5);
+    others[0].ok(Do::Drop(1));
+    assert_eq!(others[1].ok(Do::Read(1)), 5);
+    assert_eq!(others[1].stats()[5], 1);
+    others[1].ok(Do::Drop(1));
+    // Its maker is dead: it goes with the last piece, or when the death is learnt of.
+    until(&session, "bytes", 0);
+    assert_eq!(others.each_ref().map(|other| other.stats()[5]), [0, 0]);
+    others.into_iter().for_each(Agent::leave);
+    nothing_found(&session);
+}
+
+/// A process that only reads may die freely: what it had is used again.
+#[test]
+fn a_reader_is_killed() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, reader) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    maker.ok(Do::Allocate(1, 4 * MIB));
+    let at = maker.ok(Do::Open(1, 0));
+    maker.ok(Do::Fill(1, 1));
+    maker.ok(Do::Freeze(1));
+    reader.ok(Do::Keep(1, maker.give(1, true)));
+    assert_eq!(reader.ok(Do::Read(1)), 1);
+    maker.ok(Do::Drop(1));
+    reader.kill();
+    assert_eq!(maker.stats()[1..5], [0, 0, 1, 0]);
+    maker.ok(Do::Allocate(2, 4 * MIB));
+    assert_eq!(maker.ok(Do::Open(2, 0)), at);
+    maker.leave();
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}
+
+/// Its device may write still: the slab is used no more, and goes with its last piece.
+#[test]
+fn a_writer_is_killed() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, writer) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    for piece in 1..=2 {
+        maker.ok(Do::Allocate(piece, 4 * MIB));
+        maker.ok(Do::Fill(piece, 9));
+    }
+    maker.ok(Do::Share(1));
+    writer.ok(Do::Keep(1, maker.give(1, false)));
+    maker.ok(Do::Drop(1));
+    // Begun and ended, and begun again.
+    for what in [Do::Begin(1), Do::End(1), Do::Begin(1)] {
+        writer.ok(what);
+    }
+    writer.kill();
+    assert_eq!(maker.stats(), [32 * MIB, 8 * MIB, 32 * MIB, 1, 1, 0]);
+    // Other pieces in it are what they were; new ones come from another slab.
+    assert_eq!(maker.ok(Do::Read(2)), 9);
+    maker.ok(Do::Allocate(3, 4 * MIB));
+    assert_eq!(maker.stats(), [64 * MIB, 12 * MIB, 32 * MIB, 2, 2, 0]);
+    maker.ok(Do::Drop(2));
+    assert_eq!(maker.stats(), [32 * MIB, 4 * MIB, 0, 1, 1, 0]);
+    maker.leave();
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}
+
+/// It is not dead: nothing of it is taken, and no other process waits for it.
+#[test]
+fn a_maker_is_stopped() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    maker.ok(Do::Allocate(1, 1000));
+    maker.ok(Do::Fill(1, 5));
+    maker.ok(Do::Freeze(1));
+    let parcel = maker.give(1, true);
+    signal(maker.process.pid(), Signal::STOP);
+    other.ok(Do::Keep(1, parcel));
+    assert_eq!(other.ok(Do::Read(1)), 5);
+    other.ok(Do::Allocate(2, 1000));
+    other.ok(Do::Fill(2, 6));
+    other.ok(Do::Drop(1));
+    other.ok(Do::Collect);
+    signal(maker.process.pid(), Signal::CONT);
+    assert_eq!(maker.ok(Do::Read(1)), 5);
+    maker.leave();
+    other.leave();
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}
+
+/// What makes, exports and gives back a slab, and what opens one of another process.
+const MAKERS: [&str; 8] = [
+    "cuMemCreate",
+    "cuMemExportToShareableHandle",
+    "cuMemAddressReserve",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemRelease",
+    "cuMemUnmap",
+    "cuMemAddressFree",
+];
+const OPENERS: [&str; 7] = [
+    "cuMemImportFromShareableHandle",
+    "cuMemAddressReserve",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemRelease",
+    "cuMemUnmap",
+    "cuMemAddressFree",
+];
+
+/// Runs a script until it ends the agent; whether it did.
+fn until_killed(agent: &Agent, script: &[Do]) -> bool {
+    script.iter().any(|what| match agent.attempt(what.clone()) {
+        None => true,
+        Some(answer) => {
+            answer.number.unwrap();
+            false
+        }
+    })
+}
+
+fn killed(agent: Agent) {
+    assert!(agent.process.wait_timeout(mp_harness::DEADLINE));
+    let ended = agent.process.exit();
+    assert!(matches!(ended, Some(ExitStatus::Signal { .. })), "{ended:?}");
+}
+
+#[test]
+fn a_maker_is_killed_at_each_call_of_the_driver() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let before = Arena::current().unwrap().compartments_in_use();
+    for call in MAKERS {
+        for when in ["before", "after"] {
+            let moves = moves();
+            let rule = format!("kill={call}:1:{when}");
+            let maker = Agent::with(&session, &moves, &[("MP_CUDA_SIM_INJECT", &rule)]);
+            let other = Agent::new(&session, &moves);
+            let mut ended = until_killed(&maker, &[Do::Allocate(1, 1000)]);
+            if !ended {
+                maker.ok(Do::Fill(1, 5));
+                maker.ok(Do::Freeze(1));
+                other.ok(Do::Keep(1, maker.give(1, true)));
+                assert_eq!(other.ok(Do::Read(1)), 5);
+                other.ok(Do::Drop(1));
+                ended = until_killed(&maker, &[Do::Drop(1), Do::Empty]);
+            }
+            assert!(ended, "{rule}");
+            killed(maker);
+            // Other processes go on.
+            other.ok(Do::Allocate(2, 1000));
+            other.ok(Do::Fill(2, 6));
+            other.leave();
+            nothing_is_left(&session, before);
+        }
+    }
+}
+
+#[test]
+fn a_process_is_killed_at_each_call_that_opens_a_piece() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let before = Arena::current().unwrap().compartments_in_use();
+    for call in OPENERS {
+        for when in ["before", "after"] {
+            let moves = moves();
+            let rule = format!("kill={call}:1:{when}");
+            let maker = Agent::new(&session, &moves);
+            let other = Agent::with(&session, &moves, &[("MP_CUDA_SIM_INJECT", &rule)]);
+            maker.ok(Do::Allocate(1, 1000));
+            maker.ok(Do::Fill(1, 5));
+            let at = maker.ok(Do::Open(1, 0));
+            maker.ok(Do::Freeze(1));
+            other.ok(Do::Keep(1, maker.give(1, true)));
+            maker.ok(Do::Drop(1));
+            assert!(until_killed(&other, &[Do::Open(1, 0), Do::Drop(1), Do::Collect]), "{rule}");
+            killed(other);
+            // It had read access: the units are free again.
+            assert_eq!(maker.stats()[1..5], [0, 0, 1, 0], "{rule}");
+            maker.ok(Do::Allocate(2, 1000));
+            assert_eq!(maker.ok(Do::Open(2, 0)), at, "{rule}");
+            maker.leave();
+            nothing_is_left(&session, before);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! A driver that refuses, and a device that is full.
+
+use crate::agent::{Agent, Do, alone, moves, nothing_found, setup, stat, until};
+
+const MIB: u64 = 1 << 20;
+
+/// All that a process does with pieces of its own and of another process; which of them failed.
+fn all(agent: &Agent, maker: &Agent) -> Vec<String> {
+    let mut errors = Vec::new();
+    maker.ok(Do::Allocate(1, 1000));
+    maker.ok(Do::Fill(1, 5));
+    maker.ok(Do::Freeze(1));
+    agent.ok(Do::Keep(1, maker.give(1, true)));
+    let mut attempt = |what| match agent.attempt(what).expect("it lives").number {
+        Ok(number) => Some(number),
+        Err(error) => {
+            errors.push(error);
+            None
+        }
+    };
+    for _ in 0..2 {
+        if let Some(byte) = attempt(Do::Read(1)) {
+            assert_eq!(byte, 5);
+        }
+        if attempt(Do::Allocate(2, 1000)).is_some() && attempt(Do::Fill(2, 6)).is_some() {
+            assert_eq!(attempt(Do::Read(2)), Some(6));
+        }
+    }
+    errors
+}
+
+const CALLS: [&str; 7] = [
+    "cuMemGetAllocationGranularity",
+    "cuMemCreate",
+    "cuMemExportToShareableHandle",
+    "cuMemImportFromShareableHandle",
+    "cuMemAddressReserve",
+    "cuMemMap",
+    "cuMemSetAccess",
+];
+
+/// Each failure is an error that names its call, what was begun is taken back, and the next attempt succeeds.
+#[test]
+fn each_call_fails_and_nothing_is_left() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let maker = Agent::new(&session, &moves);
+    for (code, name) in [("2", "OUT_OF_MEMORY"), ("304", "OPERATING_SYSTEM"), ("4321", "4321")] {
+        for call in CALLS {
+            let mut number = 1;
+            loop {
+                let rule = format!("fail={call}:{number}:{code}");
+                let agent = Agent::with(&session, &moves, &[("MP_CUDA_SIM_INJECT", &rule)]);
+                let errors = all(&agent, &maker);
+                // Of the device's memory one failure is none: what is unused is given back, and it is tried again.
+                let retried = code == "2" && call != "cuMemGetAllocationGranularity";
+                assert!(errors.len() <= 1, "{rule}: {errors:?}");
+                if let Some(error) = errors.first() {
+                    assert!(error.contains(call), "{rule}: {error}");
+                    assert!(error.contains(name), "{rule}: {error}");
+                }
+                let failed = !errors.is_empty();
+                agent.ok(Do::Drop(1));
+                agent.attempt(Do::Drop(2)).unwrap();
+                agent.ok(Do::Empty);
+                assert_eq!(agent.stats(), [0; 6], "{rule}");
+                agent.leave();
+                maker.ok(Do::Drop(1));
+                maker.ok(Do::Empty);
+                assert_eq!(stat(&session, "bytes"), 0, "{rule}");
+                nothing_found(&session);
+                if !failed && (!retried || number > 1) {
+                    assert!(number > 1, "{rule}: no such call was made");
+                    break;
+                }
+                number += 1;
+            }
+        }
+    }
+}
+
+/// The error has figures; what is dropped, by whichever process, is free again.
+#[test]
+fn a_device_is_full() {
+    let _alone = alone();
+    let session = setup().set("MEMORY", 80 * MIB).start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    maker.ok(Do::Allocate(1, 30 * MIB));
+    other.ok(Do::Allocate(1, 30 * MIB));
+    let refused = maker.fails(Do::Allocate(2, 40 * MIB));
+    let figures = format!("{} bytes left, and {} were asked for", 20 * MIB, 40 * MIB);
+    assert!(
+        refused.contains(&figures) && refused.contains(&format!("has {} bytes of it", 30 * MIB)),
+        "{refused}"
+    );
+    // There is no room for a slab of 32 MiB, and there is for this piece alone.
+    maker.ok(Do::Allocate(2, 1000));
+    assert_eq!(maker.stats()[0], 32 * MIB);
+    maker.ok(Do::Drop(2));
+    assert!(maker.fails(Do::Allocate(2, 40 * MIB)).contains("OutOfDeviceMemory"));
+    assert_eq!(maker.stats()[0], 30 * MIB, "the other one was given back");
+    // Its own slabs without pieces are given back for it.
+    maker.ok(Do::Drop(1));
+    maker.ok(Do::Allocate(2, 40 * MIB));
+    assert_eq!(maker.stats()[0], 40 * MIB);
+    // And what it has mapped of others.
+    other.ok(Do::Freeze(1));
+    maker.ok(Do::Keep(3, other.give(1, true)));
+    maker.ok(Do::Open(3, 0));
+    maker.ok(Do::Drop(3));
+    other.ok(Do::Drop(1));
+    other.ok(Do::Empty);
+    assert_eq!(stat(&session, "bytes"), 70 * MIB, "the other process has it mapped");
+    maker.ok(Do::Drop(2));
+    maker.ok(Do::Allocate(4, 75 * MIB));
+    assert_eq!(stat(&session, "bytes"), 76 * MIB);
+    maker.leave();
+    other.leave();
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}
+
+/// A device without memory apart from its addresses says what it lacks.
+#[test]
+fn a_device_can_not_share() {
+    let _alone = alone();
+    let session = setup().set("PROFILE", "no-vmm").start().unwrap();
+    let moves = moves();
+    let agent = Agent::new(&session, &moves);
+    let refused = agent.fails(Do::Allocate(1, 1000));
+    assert!(refused.contains("Unsupported") && refused.contains("virtual memory"), "{refused}");
+    agent.leave();
+    nothing_found(&session);
+}
+
+/// More bytes than there are addresses.
+#[test]
+fn a_size_that_no_device_has() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let agent = Agent::new(&session, &moves);
+    for bytes in [u64::MAX, u64::MAX / 2, 1 << 50] {
+        let refused = agent.fails(Do::Allocate(1, bytes));
+        assert!(refused.contains("OutOfDeviceMemory"), "{refused}");
+    }
+    agent.ok(Do::Allocate(1, 0));
+    agent.leave();
+    nothing_found(&session);
+}
+
+/// It gets errors and zeros, and gives nothing back that is its original's.
+#[test]
+fn a_copy_of_a_process_has_no_memory_of_a_device() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let agent = Agent::new(&session, &moves);
+    agent.ok(Do::Allocate(1, 1000));
+    agent.ok(Do::Fill(1, 4));
+    let said = agent.fails(Do::Copied(1));
+    assert!(said.contains("Err(Forked) Err(Forked) 0 MemoryStats { reserved: 0"), "{said}");
+    assert_eq!(agent.ok(Do::Read(0)), 4);
+    assert_eq!(agent.stats(), [32 * MIB, 1024, 0, 1, 1, 0]);
+    agent.leave();
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}

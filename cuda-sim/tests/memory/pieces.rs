@@ -1,0 +1,257 @@
+//! Pieces that are made, sent, opened, dropped and found again.
+
+use mp_cuda::memory::Mode;
+use mp_queue::Queue;
+
+use crate::agent::{Agent, Do, Parcel, alone, moves, nothing_found, setup, stat, until};
+
+const MIB: u64 = 1 << 20;
+
+/// The maker drops it, and ends; the other process has it as it was.
+#[test]
+fn dropped_by_the_maker_kept_by_the_receiver() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    maker.ok(Do::Allocate(1, 1000));
+    maker.ok(Do::Fill(1, 7));
+    maker.ok(Do::Freeze(1));
+    other.ok(Do::Keep(1, maker.give(1, true)));
+    maker.ok(Do::Drop(1));
+    assert_eq!(other.ok(Do::Read(1)), 7);
+    assert_eq!(maker.stats(), [32 * MIB, 1024, 0, 1, 1, 0]);
+    maker.leave();
+    assert_eq!(other.ok(Do::Read(1)), 7);
+    other.ok(Do::Drop(1));
+    // Its maker is gone, and nothing of it is here.
+    mp_core::Arena::current().unwrap().sweep().unwrap();
+    other.ok(Do::Collect);
+    until(&session, "bytes", 0);
+    assert_eq!(other.stats(), [0; 6]);
+    other.leave();
+    until(&session, "processes", 0);
+    nothing_found(&session);
+}
+
+/// And its units are free again when the other process has dropped it.
+#[test]
+fn what_others_have_dropped_is_used_again() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    maker.ok(Do::Allocate(1, 4 * MIB));
+    let at = maker.ok(Do::Open(1, 0));
+    maker.ok(Do::Share(1));
+    other.ok(Do::Keep(1, maker.give(1, false)));
+    maker.ok(Do::Drop(1));
+    maker.ok(Do::Allocate(2, 4 * MIB));
+    assert_ne!(maker.ok(Do::Open(2, 0)), at, "the other process has it still");
+    other.ok(Do::Drop(1));
+    maker.ok(Do::Drop(2));
+    maker.ok(Do::Allocate(3, 4 * MIB));
+    assert_eq!(maker.ok(Do::Open(3, 0)), at);
+    assert_eq!(maker.stats(), [32 * MIB, 4 * MIB, 0, 1, 1, 0]);
+    maker.ok(Do::Drop(3));
+    assert_eq!(maker.ok(Do::Empty), 32 * MIB);
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}
+
+/// It is opened once, however often it arrives, and the descriptor is closed.
+#[test]
+fn received_twice_is_one() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    for piece in 1..=2 {
+        maker.ok(Do::Allocate(piece, 1000));
+        maker.ok(Do::Freeze(piece));
+    }
+    let parcels = [maker.give(1, true), maker.give(1, true), maker.give(2, true)];
+    assert!(parcels[0].0.is(&parcels[1].0) && !parcels[0].0.is(&parcels[2].0), "here, too");
+    for (i, parcel) in (1..).zip(parcels) {
+        other.ok(Do::Keep(i, parcel));
+    }
+    assert_eq!((other.ok(Do::Same(1, 2)), other.ok(Do::Same(1, 3))), (1, 0));
+    assert_eq!(other.ok(Do::Id(1)), maker.ok(Do::Id(1)));
+    let first = other.ok(Do::Open(1, 0));
+    let files = other.ok(Do::Files);
+    assert_eq!([2, 3].map(|piece| other.ok(Do::Open(piece, 0))), [first, first + 1024]);
+    // The test makes a device each time, and asks for statistics: to open is no call.
+    let more = |count| {
+        let before = stat(&session, "calls");
+        (0..count).for_each(|_| _ = other.ok(Do::Open(1, 0)));
+        stat(&session, "calls") - before
+    };
+    assert_eq!(more(2) - more(1), more(3) - more(2));
+    assert_eq!(other.ok(Do::Files), files);
+    assert_eq!(other.stats()[5], 1);
+    maker.leave();
+    other.leave();
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}
+
+/// It goes from process to process, and back into the one that made it, which has its own mapping.
+#[test]
+fn moved_from_process_to_process() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let agents = [(); 3].map(|()| Agent::new(&session, &moves));
+    agents[0].ok(Do::Allocate(1, 100_000));
+    let at = agents[0].ok(Do::Open(1, 0));
+    for round in 0..3 {
+        for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+            let byte = 16 * round + from as u8;
+            agents[from].ok(Do::Fill(1, byte));
+            agents[from].ok(Do::Move(1));
+            assert!(agents[from].fails(Do::Drop(1)).contains("no such piece"));
+            agents[to].ok(Do::TakeMoved(1));
+            assert_eq!(agents[to].ok(Do::Read(1)), u64::from(byte));
+        }
+    }
+    assert_eq!(agents[0].ok(Do::Open(1, 0)), at);
+    // What is not there any more holds nothing.
+    assert_eq!(agents[0].stats()[4], 1);
+    agents[0].ok(Do::Drop(1));
+    assert_eq!(agents[0].stats()[4], 0);
+    agents.into_iter().for_each(Agent::leave);
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}
+
+/// This process has no driver.
+#[test]
+fn a_message_that_does_not_leave_gives_it_back() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let agent = Agent::new(&session, &moves);
+    agent.ok(Do::Allocate(1, 100));
+    agent.ok(Do::Fill(1, 3));
+    agent.ok(Do::Move(1));
+    let moved = moves.get_timeout(mp_harness::DEADLINE).unwrap().unwrap();
+    let full = Queue::bounded(1).unwrap();
+    full.put(moved).unwrap();
+    let moved = full.get().unwrap().unwrap();
+    let id = moved.0.id();
+    let closed = Queue::bounded(1).unwrap();
+    closed.close();
+    let moved = closed.put(moved).unwrap_err().into_value();
+    assert_eq!(moved.0.id(), id);
+    let clone = moved.0.clone();
+    let refused = full.put(moved).unwrap_err();
+    assert!(refused.to_string().contains("otherwise"), "{refused}");
+    drop(clone);
+    moves.put(refused.into_value()).unwrap();
+    agent.ok(Do::TakeMoved(2));
+    assert_eq!(agent.ok(Do::Read(2)), 3);
+    agent.leave();
+    nothing_found(&session);
+}
+
+/// Nothing of it is believed.
+#[test]
+fn a_piece_that_is_not_what_its_message_says_is_refused() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let agent = Agent::new(&session, &moves);
+    agent.ok(Do::Allocate(1, 100));
+    agent.ok(Do::Share(1));
+    let Parcel(piece, mode) = agent.give(1, false);
+    assert_eq!(mode, Mode::Shared);
+    let queue = Queue::bounded(1).unwrap();
+    queue.put(Parcel(piece.clone(), Mode::Frozen)).unwrap();
+    let refused = queue.get().unwrap_err().to_string();
+    assert!(refused.contains("has mode 2, and arrived as Frozen"), "{refused}");
+    assert!(!piece.open_to_others(Mode::Frozen), "once, and for good");
+    // Without a driver, it can be passed on, and not opened.
+    queue.put(Parcel(piece.clone(), Mode::Shared)).unwrap();
+    let Parcel(same, _) = queue.get().unwrap().unwrap();
+    assert!(same.is(&piece) && piece.bytes() == 100 && !piece.is_mine());
+    assert!(matches!(mp_cuda::Device::new(0), Err(mp_cuda::Error::NoDriver { .. })));
+    agent.leave();
+    nothing_found(&session);
+}
+
+/// A tensor that needs more than half a slab has one of its own; small ones share one, whichever device asks.
+#[test]
+fn slabs_are_shared_by_small_pieces() {
+    let _alone = alone();
+    let session = setup().set("PROFILE", "two-gpus").start().unwrap();
+    let moves = moves();
+    let agent = Agent::new(&session, &moves);
+    for piece in 0..100 {
+        agent.ok(Do::Allocate(piece, 100));
+    }
+    assert_eq!(agent.stats(), [32 * MIB, 51_200, 0, 1, 100, 0]);
+    agent.ok(Do::Allocate(200, 17 * MIB));
+    agent.ok(Do::Allocate(201, 3 * MIB));
+    assert_eq!(agent.stats(), [50 * MIB, 51_200 + 21 * MIB, 0, 2, 102, 0]);
+    // Units of a slab for small ones, all of one for a large one.
+    (0..100).for_each(|piece| _ = agent.ok(Do::Drop(piece)));
+    agent.ok(Do::Drop(200));
+    agent.ok(Do::Allocate(202, 18 * MIB));
+    assert_eq!(agent.stats(), [50 * MIB, 21 * MIB, 0, 2, 2, 0], "its slab was free again");
+    // Another device reaches it, where there is a way.
+    assert_eq!(agent.ok(Do::Open(201, 1)), agent.ok(Do::Open(201, 0)));
+    agent.ok(Do::Drop(201));
+    agent.ok(Do::Drop(202));
+    assert_eq!(agent.ok(Do::Empty), 50 * MIB);
+    assert_eq!(stat(&session, "bytes"), 0);
+    agent.leave();
+    nothing_found(&session);
+}
+
+/// A process that sees another device only doesn't take that for the one of the piece.
+#[test]
+fn a_device_that_is_not_seen_is_told() {
+    let _alone = alone();
+    let session = setup().set("PROFILE", "two-gpus").start().unwrap();
+    let moves = moves();
+    let maker = Agent::new(&session, &moves);
+    let other = Agent::with(&session, &moves, &[("CUDA_VISIBLE_DEVICES", "1")]);
+    maker.ok(Do::Allocate(1, 100));
+    maker.ok(Do::Freeze(1));
+    other.ok(Do::Keep(1, maker.give(1, true)));
+    let refused = other.fails(Do::Open(1, 0));
+    assert!(refused.contains("UnknownDevice") && refused.contains("CUDA_VISIBLE_DEVICES"), "{refused}");
+    nothing_found(&session);
+}
+
+/// A process that opens many slabs, and keeps pieces of none, has few of them mapped, and no descriptor of any.
+#[test]
+fn slabs_of_which_nothing_is_used_are_unmapped() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    let (mut most, mut files) = (0, Vec::new());
+    for _ in 0..100 {
+        // Of a slab of its own, which goes with it.
+        maker.ok(Do::Allocate(1, 17 * MIB));
+        maker.ok(Do::Freeze(1));
+        other.ok(Do::Keep(1, maker.give(1, true)));
+        other.ok(Do::Open(1, 0));
+        other.ok(Do::Drop(1));
+        maker.ok(Do::Drop(1));
+        maker.ok(Do::Empty);
+        most = most.max(other.stats()[5]);
+        files.push(other.ok(Do::Files));
+    }
+    assert_eq!(most, 65);
+    assert!(
+        files.iter().all(|open| *open == files[0]),
+        "descriptors are closed after they were imported: {files:?}"
+    );
+    assert_eq!(other.ok(Do::Collect), 65 * 18 * MIB);
+    until(&session, "bytes", 0);
+    maker.leave();
+    other.leave();
+    nothing_found(&session);
+}

@@ -1,0 +1,98 @@
+//! How many calls of the driver a send and a receive take, when memory is open and streams have their clocks.
+
+use std::time::Duration;
+
+use mp_cuda::{CudaTensor, Event};
+use mp_harness::DEADLINE;
+use mp_queue::Queue;
+use mp_sync::Barrier;
+
+use crate::support::{Outcome, kernels, nothing_found, session, stat, stays, stream, taken, with_gpu};
+
+const WARM: usize = 3;
+const ROUNDS: u64 = 10;
+
+type Args = (Queue<CudaTensor<f32>>, Barrier);
+
+fn sends((tensors, step): Args) -> Outcome {
+    let stream = stream();
+    let made = |n: usize| -> Outcome<Vec<_>> {
+        let make = |_| -> Outcome<_> {
+            let mut t = CudaTensor::<f32>::empty([100], &stream)?;
+            let on = t.on_mut(&stream)?;
+            kernels().fill(&stream, on.ptr(), on.len(), 1.0);
+            drop(on);
+            Ok(t)
+        };
+        (0..n).map(make).collect()
+    };
+    for t in made(WARM)? {
+        tensors.put(t).unwrap();
+    }
+    // So that each receiver finds a tick that has not come.
+    kernels().spin(&stream, Duration::from_secs(3600));
+    let all = made(ROUNDS as usize)?;
+    step.wait_timeout(DEADLINE)?;
+    // Counted.
+    step.wait_timeout(DEADLINE)?;
+    for t in all {
+        tensors.put(t).unwrap();
+    }
+    step.wait_timeout(DEADLINE)?;
+    step.wait_timeout(DEADLINE)?;
+    step.wait_timeout(DEADLINE)?;
+    stays();
+    Ok(())
+}
+
+fn receives((tensors, step): Args) -> Outcome {
+    let stream = stream();
+    // Its clock is made once.
+    Event::new()?.record(&stream)?;
+    for _ in 0..WARM {
+        assert_eq!(taken(&tensors).to_vec(&stream)?, [1.0; 100]);
+    }
+    step.wait_timeout(DEADLINE)?;
+    step.wait_timeout(DEADLINE)?;
+    step.wait_timeout(DEADLINE)?;
+    step.wait_timeout(DEADLINE)?;
+    let mut all: Vec<_> = (0..ROUNDS).map(|_| taken(&tensors)).collect();
+    for t in &mut all {
+        drop(t.on_mut(&stream)?);
+    }
+    step.wait_timeout(DEADLINE)?;
+    stays();
+    Ok(())
+}
+
+#[test]
+fn a_send_and_a_receive_take_two_calls_each() {
+    let session = session();
+    let (tensors, step) = (Queue::unbounded().unwrap(), Barrier::new(3).unwrap());
+    let sender = with_gpu(&session).spawn(sends, (tensors.clone(), step.clone())).unwrap();
+    let receiver = with_gpu(&session).spawn(receives, (tensors, step.clone())).unwrap();
+    step.wait_timeout(DEADLINE).unwrap();
+    let before = stat(&session, "calls");
+    step.wait_timeout(DEADLINE).unwrap();
+    step.wait_timeout(DEADLINE).unwrap();
+    let sent = stat(&session, "calls");
+    step.wait_timeout(DEADLINE).unwrap();
+    step.wait_timeout(DEADLINE).unwrap();
+    let received = stat(&session, "calls");
+    // The last look is a call itself.
+    let (sends, receives) = (sent - before, received - sent);
+    assert!(sends <= 2 * ROUNDS + 2 && sends >= ROUNDS, "{sends} calls for {ROUNDS} sends");
+    assert!(receives <= 2 * ROUNDS + 2 && receives >= ROUNDS, "{receives} calls for {ROUNDS} receives");
+    for process in [sender, receiver] {
+        process.kill().unwrap();
+        assert!(process.wait_timeout(DEADLINE));
+    }
+    nothing_found(&session);
+}
+
+#[test]
+fn looks_are_counted() {
+    let session = session();
+    let calls = [0, 1, 2].map(|_| stat(&session, "calls"));
+    assert!(calls[2] - calls[1] <= 2, "{calls:?}");
+}

@@ -1,0 +1,153 @@
+//! Processes that end, or are killed, with tensors of theirs elsewhere.
+
+use std::time::Duration;
+
+use mp_cuda::{CudaTensor, Error, FrozenCudaTensor, memory_stats};
+use mp_harness::{DEADLINE, eventually};
+use mp_queue::Queue;
+
+use crate::support::{
+    Outcome, join, kernels, nothing_found, nothing_is_left, run, session, stat, stays, stream, taken,
+    with_gpu, without_gpu,
+};
+
+const LEN: usize = 1 << 16;
+
+fn makes_slowly((): ()) -> Outcome<CudaTensor<f32>> {
+    let stream = stream();
+    let mut t = CudaTensor::<f32>::zeros([LEN], &stream)?;
+    let on = t.on_mut(&stream)?;
+    kernels().spin(&stream, Duration::from_millis(100));
+    kernels().fill(&stream, on.ptr(), on.len(), 3.0);
+    drop(on);
+    Ok(t)
+}
+
+fn reads(t: CudaTensor<f32>) -> Outcome {
+    assert_eq!(t.to_vec(&stream())?, [3.0; LEN]);
+    Ok(())
+}
+
+fn passes_on(t: CudaTensor<f32>) -> Outcome<CudaTensor<f32>> {
+    assert!(mp_cuda::Device::new(0).is_err(), "there is no device here");
+    Ok(t)
+}
+
+#[test]
+fn the_producer_ends_first_and_a_process_without_a_gpu_passes_it_on() {
+    let session = session();
+    let t = run(&session, makes_slowly, ());
+    let t = join(without_gpu().spawn(passes_on, t).unwrap());
+    run(&session, reads, t);
+    nothing_is_left(&session);
+}
+
+fn makes_and_stays(out: Queue<CudaTensor<f32>>) -> Outcome {
+    let t = makes_slowly(())?;
+    let stream = stream();
+    // The work is done when it is sent.
+    assert_eq!(t.to_vec(&stream)?, [3.0; LEN]);
+    out.put(t).unwrap();
+    stays();
+    Ok(())
+}
+
+#[test]
+fn the_producer_is_killed_after_its_work_was_done() {
+    let session = session();
+    let queue = Queue::unbounded().unwrap();
+    let producer = with_gpu(&session).spawn(makes_and_stays, queue.clone()).unwrap();
+    let t = taken(&queue);
+    producer.kill().unwrap();
+    assert!(producer.wait_timeout(DEADLINE));
+    run(&session, reads, t);
+    eventually("all memory is free", || stat(&session, "bytes") == 0);
+    nothing_found(&session);
+}
+
+fn makes_for_ever(out: Queue<CudaTensor<f32>>) -> Outcome {
+    let stream = stream();
+    let mut t = CudaTensor::<f32>::zeros([LEN], &stream)?;
+    let on = t.on_mut(&stream)?;
+    kernels().spin(&stream, Duration::from_secs(3600));
+    kernels().fill(&stream, on.ptr(), on.len(), 3.0);
+    drop(on);
+    out.put(t).unwrap();
+    stays();
+    Ok(())
+}
+
+fn is_told(from: CudaTensor<f32>) -> Outcome {
+    let stream = stream();
+    let error = from.on(&stream).unwrap_err();
+    assert!(matches!(error, Error::ProducerDied { pid: Some(_) }), "{error}");
+    // Others are as they were.
+    assert_eq!(CudaTensor::<f32>::full([4], 1.0, &stream)?.to_vec(&stream)?, [1.0; 4]);
+    Ok(())
+}
+
+#[test]
+fn the_producer_is_killed_before_its_work_was_done() {
+    let session = session();
+    let queue = Queue::unbounded().unwrap();
+    let producer = with_gpu(&session).spawn(makes_for_ever, queue.clone()).unwrap();
+    let t = taken(&queue);
+    producer.kill().unwrap();
+    assert!(producer.wait_timeout(DEADLINE));
+    run(&session, is_told, t);
+    eventually("all memory is free", || stat(&session, "bytes") == 0);
+    nothing_found(&session);
+}
+
+fn reads_and_stays((t, ready): (FrozenCudaTensor<f32>, Queue<()>)) -> Outcome {
+    let stream = stream();
+    assert_eq!(t.to_vec(&stream)?, [7.0; LEN]);
+    let on = t.on(&stream)?;
+    kernels().spin(&stream, Duration::from_secs(3600));
+    let mut sink = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let to = sink.on_mut(&stream)?;
+    kernels().multiply(&stream, to.ptr(), on.ptr(), on.len(), 1.0);
+    drop((to, on));
+    ready.put(()).unwrap();
+    stays();
+    Ok(())
+}
+
+fn broadcasts((out, go): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let stream = stream();
+    let t = CudaTensor::<f32>::full([LEN], 7.0, &stream)?.freeze();
+    for _ in 0..4 {
+        out.put(t.clone()).unwrap();
+    }
+    taken(&go);
+    assert_eq!(t.to_vec(&stream)?, [7.0; LEN]);
+    drop(t);
+    // The memory comes back although its readers were killed: what they would have read harms no other process.
+    let before = memory_stats(stream.device()).reserved;
+    for i in 0..200 {
+        let t = CudaTensor::<f32>::full([LEN], i as f32, &stream)?;
+        assert_eq!(t.narrow(0, 0, 2)?.to_vec(&stream)?, [i as f32; 2]);
+    }
+    assert_eq!(memory_stats(stream.device()).reserved, before);
+    Ok(())
+}
+
+#[test]
+fn each_of_some_receivers_is_killed() {
+    let session = session();
+    let (tensors, ready, go) =
+        (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let maker = with_gpu(&session).spawn(broadcasts, (tensors.clone(), go.clone())).unwrap();
+    let receivers: Vec<_> = (0..4)
+        .map(|_| with_gpu(&session).spawn(reads_and_stays, (taken(&tensors), ready.clone())).unwrap())
+        .collect();
+    receivers.iter().for_each(|_| taken(&ready));
+    for receiver in &receivers {
+        receiver.kill().unwrap();
+        assert!(receiver.wait_timeout(DEADLINE));
+    }
+    go.put(()).unwrap();
+    join(maker);
+    eventually("all memory is free", || stat(&session, "bytes") == 0);
+    nothing_found(&session);
+}

@@ -1,0 +1,215 @@
+//! Events between processes: the scenarios of PyTorch's tests of them, and deaths.
+
+use std::time::Duration;
+
+use mp_cuda::{Device, Error, Event, Stream};
+use mp_harness::DEADLINE;
+use mp_queue::Queue;
+use mp_spawn::Process;
+
+use crate::support::{
+    Outcome, join, kernels, nothing_found, nothing_is_left, run, session, setup, stat, stays, stream, taken,
+    with_gpu, without_gpu,
+};
+
+/// How long a kernel of these tests takes: long enough to be looked at before it ends.
+const SLOW: Duration = Duration::from_millis(300);
+
+fn recorded((): ()) -> Outcome {
+    let (stream, other) = (stream(), stream());
+    let event = Event::new()?;
+    assert!(event.query()?, "never recorded: complete");
+    event.wait(&other)?;
+    event.synchronize()?;
+    kernels().spin(&stream, SLOW);
+    event.record(&stream)?;
+    assert!(!event.query()?);
+    event.wait(&other)?;
+    assert!(!other.is_complete()?);
+    event.synchronize()?;
+    assert!(event.query()? && stream.is_complete()?);
+    other.synchronize()?;
+    Ok(())
+}
+
+#[test]
+fn an_event_in_one_process() {
+    let session = session();
+    run(&session, recorded, ());
+    nothing_is_left(&session);
+}
+
+fn records((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
+    let (stream, event) = (stream(), Event::new()?);
+    kernels().spin(&stream, SLOW);
+    event.record(&stream)?;
+    events.put(event).unwrap();
+    taken(&go);
+    Ok(())
+}
+
+fn waits((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
+    let event = taken(&events);
+    let stream = stream();
+    assert!(!event.query()?, "its kernel takes longer");
+    event.wait(&stream)?;
+    assert!(!stream.is_complete()?);
+    event.synchronize()?;
+    assert!(event.query()?);
+    stream.synchronize()?;
+    go.put(()).unwrap();
+    Ok(())
+}
+
+#[test]
+fn recorded_by_one_process_and_waited_for_by_another() {
+    let session = session();
+    let queues = || (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let (events, go) = queues();
+    let one = with_gpu(&session).spawn(records, (events.clone(), go.clone())).unwrap();
+    let other = with_gpu(&session).spawn(waits, (events, go)).unwrap();
+    join(one);
+    join(other);
+    nothing_is_left(&session);
+}
+
+fn records_again((events, back): (Queue<Event>, Queue<()>)) -> Outcome {
+    let event = taken(&events);
+    assert!(event.query()?, "what its maker recorded is complete");
+    let stream = stream();
+    kernels().spin(&stream, SLOW);
+    event.record(&stream)?;
+    back.put(()).unwrap();
+    event.synchronize()?;
+    Ok(())
+}
+
+fn makes((events, back): (Queue<Event>, Queue<()>)) -> Outcome {
+    let (stream, event) = (stream(), Event::new()?);
+    event.record(&stream)?;
+    event.synchronize()?;
+    events.put(event.clone()).unwrap();
+    taken(&back);
+    assert!(!event.query()?, "the other process's kernel takes longer");
+    event.wait(&stream)?;
+    stream.synchronize()?;
+    assert!(event.query()?);
+    Ok(())
+}
+
+#[test]
+fn recorded_anew_by_the_process_that_received_it() {
+    let session = session();
+    let (events, back) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let maker = with_gpu(&session).spawn(makes, (events.clone(), back.clone())).unwrap();
+    let other = with_gpu(&session).spawn(records_again, (events, back)).unwrap();
+    join(maker);
+    join(other);
+    nothing_is_left(&session);
+}
+
+fn second_device((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
+    let event = taken(&events);
+    let stream = Stream::new(&Device::new(1)?)?;
+    event.wait(&stream)?;
+    stream.synchronize()?;
+    assert!(event.query()?);
+    go.put(()).unwrap();
+    Ok(())
+}
+
+#[test]
+fn recorded_on_one_device_and_waited_for_on_another() {
+    let session = setup().set("PROFILE", "two-gpus").start().unwrap();
+    let (events, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let one = with_gpu(&session).spawn(records, (events.clone(), go.clone())).unwrap();
+    let other = with_gpu(&session).spawn(second_device, (events, go)).unwrap();
+    join(one);
+    join(other);
+    nothing_is_left(&session);
+}
+
+fn looks(event: Event) -> Outcome<bool> {
+    assert!(Device::new(0).is_err(), "there is no device here");
+    assert!(event.synchronize_timeout(DEADLINE)?);
+    Ok(event.query()?)
+}
+
+fn records_and_leaves((): ()) -> Outcome<Event> {
+    let (stream, event) = (stream(), Event::new()?);
+    kernels().spin(&stream, SLOW);
+    event.record(&stream)?;
+    Ok(event)
+}
+
+#[test]
+fn a_process_without_a_device_waits_for_one_that_has_ended() {
+    let session = session();
+    // The process that recorded it ends at once: it waits for its kernel first.
+    let event = run(&session, records_and_leaves, ());
+    assert!(event.query().unwrap());
+    assert!(join(without_gpu().spawn(looks, event).unwrap()));
+    nothing_is_left(&session);
+}
+
+fn records_for_ever(events: Queue<Event>) -> Outcome {
+    let (stream, event) = (stream(), Event::new()?);
+    kernels().spin(&stream, Duration::from_secs(3600));
+    event.record(&stream)?;
+    events.put(event).unwrap();
+    stays();
+    Ok(())
+}
+
+fn is_released((event, ready): (Event, Queue<()>)) -> Outcome {
+    let stream = stream();
+    event.wait(&stream)?;
+    ready.put(()).unwrap();
+    // Its stream waits for a process that is killed meanwhile; a host that waits sweeps, and that releases the stream.
+    let error = event.synchronize().unwrap_err();
+    assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
+    stream.synchronize()?;
+    let again = event.wait(&stream).unwrap_err();
+    assert!(matches!(again, Error::ProducerDied { .. }), "{again}");
+    event.record(&stream)?;
+    event.synchronize()?;
+    assert!(event.query()?, "recorded anew");
+    Ok(())
+}
+
+#[test]
+fn what_a_killed_process_recorded_never_completes_and_its_waiters_are_released() {
+    let session = session();
+    let (events, ready) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let maker: Process = with_gpu(&session).spawn(records_for_ever, events.clone()).unwrap();
+    let event: Event = taken(&events);
+    assert!(!event.query().unwrap());
+    let waiter = with_gpu(&session).spawn(is_released, (event.clone(), ready.clone())).unwrap();
+    taken(&ready);
+    maker.kill().unwrap();
+    assert!(maker.wait_timeout(DEADLINE));
+    join(waiter);
+    assert!(event.query().unwrap(), "the other process's record counts");
+    mp_harness::eventually("all processes are gone", || stat(&session, "processes") == 0);
+    nothing_found(&session);
+}
+
+fn many(count: usize) -> Outcome {
+    let stream = stream();
+    let events = (0..count).map(|_| Event::new()).collect::<Result<Vec<_>, _>>()?;
+    for event in &events {
+        event.record(&stream)?;
+    }
+    stream.synchronize()?;
+    for event in &events {
+        assert!(event.query()?);
+    }
+    Ok(())
+}
+
+#[test]
+fn ten_thousand_events_are_alive_at_once() {
+    let session = session();
+    run(&session, many, 10_000);
+    nothing_is_left(&session);
+}

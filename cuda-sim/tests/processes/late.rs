@@ -1,0 +1,108 @@
+//! Work that is on its way when its tensor is dropped: what its memory is used for meanwhile, and if it never ends.
+
+use std::time::Duration;
+
+use mp_core::Arena;
+use mp_cuda::{CudaTensor, Device, FrozenCudaTensor, empty_cache, ipc_collect, memory_stats};
+use mp_queue::Queue;
+
+use crate::support::{
+    Outcome, join, kernels, nothing_is_left, run, session, setup, stays, stream, taken, with_gpu,
+};
+
+const LEN: usize = 1 << 16;
+const SLOW: Duration = Duration::from_millis(200);
+/// Longer than a test lasts.
+const ENDLESS: Duration = Duration::from_secs(600);
+const SLAB: u64 = 32 << 20;
+
+fn drops_and_stays((tensors, dropped): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, mut t) = (stream(), taken(&tensors));
+    let on = t.on_mut(&stream)?;
+    kernels().spin(&stream, ENDLESS);
+    kernels().fill(&stream, on.ptr(), on.len(), 7.0);
+    drop(on);
+    drop(t);
+    dropped.put(()).unwrap();
+    stays();
+    Ok(())
+}
+
+fn makes_another((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, device) = (stream(), Device::new(0)?);
+    let kept = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
+    tensors.put(CudaTensor::full([LEN], 1.0, &stream)?).unwrap();
+    taken(&killed);
+    mp_harness::eventually("the slab is retired", || {
+        Arena::current().unwrap().sweep().unwrap();
+        memory_stats(&device).retired == SLAB
+    });
+    let others: Vec<_> =
+        (0..3).map(|_| CudaTensor::<f32>::full([LEN], 2.0, &stream)).collect::<Result<_, _>>()?;
+    assert_eq!(memory_stats(&device).slabs, 2, "nothing is cut out of the first one");
+    assert_eq!(kept.to_vec(&stream)?, [1.0; LEN]);
+    for other in &others {
+        assert_eq!(other.to_vec(&stream)?, [2.0; LEN]);
+    }
+    drop(kept);
+    assert_eq!(memory_stats(&device).retired, 0, "it goes with its last tensor");
+    Ok(())
+}
+
+/// Its kernel may write for as long as the driver takes to end it: the slab is used no more.
+#[test]
+fn a_process_is_killed_that_dropped_a_tensor_before_its_work_was_done() {
+    for late in [0, 100] {
+        let session = setup().set("LATE_MS", late).start().unwrap();
+        let (tensors, dropped, killed) =
+            (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let maker = with_gpu(&session).spawn(makes_another, (tensors.clone(), killed.clone())).unwrap();
+        let other = with_gpu(&session).spawn(drops_and_stays, (tensors, dropped.clone())).unwrap();
+        taken(&dropped);
+        other.kill().unwrap();
+        assert!(other.wait_timeout(mp_harness::DEADLINE));
+        killed.put(()).unwrap();
+        join(maker);
+        nothing_is_left(&session);
+    }
+}
+
+fn collects_too_early((tensors, done): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    let mut sink = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let (on, to) = (t.on(&stream)?, sink.on_mut(&stream)?);
+    kernels().spin(&stream, SLOW);
+    kernels().multiply(&stream, to.ptr(), on.ptr(), on.len(), 2.0);
+    drop((on, to));
+    drop(t);
+    assert_eq!(ipc_collect(), 0, "a kernel reads there");
+    assert_eq!(sink.to_vec(&stream)?, [6.0; LEN]);
+    assert_eq!(ipc_collect(), SLAB);
+    let on = sink.on_mut(&stream)?;
+    kernels().spin(&stream, SLOW);
+    kernels().fill(&stream, on.ptr(), on.len(), 1.0);
+    drop(on);
+    drop(sink);
+    assert_eq!(empty_cache(), 0, "a kernel writes there");
+    stream.synchronize()?;
+    assert_eq!(empty_cache(), SLAB);
+    done.put(()).unwrap();
+    Ok(())
+}
+
+fn makes_one((tensors, done): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    tensors.put(CudaTensor::<f32>::full([LEN], 3.0, &stream())?.freeze()).unwrap();
+    taken(&done);
+    Ok(())
+}
+
+/// What is unmapped under a running kernel is a fault.
+#[test]
+fn memory_stays_mapped_as_long_as_a_stream_reaches_it() {
+    let session = session();
+    let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let maker = with_gpu(&session).spawn(makes_one, (tensors.clone(), done.clone())).unwrap();
+    run(&session, collects_too_early, (tensors, done));
+    join(maker);
+    nothing_is_left(&session);
+}

@@ -1,0 +1,12 @@
+//! Tensors and events between processes, by `mp-cuda` on the simulated driver.
+
+mod driver_calls;
+mod ends;
+mod events;
+mod failures;
+mod kills;
+mod late;
+mod modes;
+mod order;
+mod support;
+mod torch;

@@ -1,0 +1,157 @@
+//! What each mode allows, views and copies, and what is refused.
+
+use mp_core::message::{Incoming, Message, Outgoing};
+use mp_cuda::{AnyCudaTensor, CudaTensor, Frozen, FrozenCudaTensor, Shared, SharedCudaTensor};
+use mp_queue::{PutError, Queue};
+use mp_reduce::MessagePack;
+use mp_spawn::Process;
+
+use crate::support::{Outcome, join, nothing_is_left, run, session, stream, taken, with_gpu};
+
+fn copies((): ()) -> Outcome {
+    let (stream, other) = (stream(), stream());
+    let values: Vec<f32> = (0..24).map(|x| x as f32).collect();
+    let t = CudaTensor::from_slice(&values, [4, 6], &stream)?.freeze();
+    assert_eq!(t.to_vec(&other)?, values);
+    let part = t.slice(1, 1..5, 2)?.t()?;
+    let expected = [1.0, 7.0, 13.0, 19.0, 3.0, 9.0, 15.0, 21.0];
+    assert_eq!((part.shape(), part.to_vec(&stream)?), ([2, 4].as_slice(), expected.to_vec()));
+    // On the device, strided on both sides.
+    let whole = CudaTensor::<f32>::zeros([4, 6], &stream)?.share();
+    whole.slice(1, 0..6, 3)?.t()?.copy_from(&part, &other)?;
+    let seen = whole.to_vec(&other)?;
+    assert_eq!((seen[0], seen[3], seen[6], seen[9]), (1.0, 3.0, 7.0, 9.0));
+    assert_eq!(seen.iter().filter(|x| **x == 0.0).count(), 16);
+    // Rows of one memory, which don't overlap; and those that do.
+    whole.select(0, 0)?.copy_from(&whole.select(0, 1)?, &other)?;
+    assert_eq!(whole.select(0, 0)?.to_vec(&other)?, [7.0, 0.0, 0.0, 9.0, 0.0, 0.0]);
+    let error = whole.narrow(0, 0, 2)?.copy_from(&whole.narrow(0, 1, 2)?, &other).unwrap_err();
+    assert!(error.to_string().contains("overlaps"), "{error}");
+    let error = whole.copy_from(&part, &other).unwrap_err();
+    assert!(error.to_string().contains("shape"), "{error}");
+    // Of types of each size, filled and copied.
+    let mut long = CudaTensor::<i64>::full([5], -7, &stream)?;
+    long.fill(1 << 40, &stream)?;
+    assert_eq!(long.to_vec(&stream)?, [1 << 40; 5]);
+    let ints = CudaTensor::<i32>::full([3], 0x0102_0304, &stream)?;
+    let copy = ints.to_device(&other)?;
+    assert_eq!(copy.to_vec(&other)?, [0x0102_0304; 3]);
+    assert_eq!(copy.to_host(&other)?.as_slice()?, [0x0102_0304; 3]);
+    assert_ne!(copy.storage(), ints.storage());
+    let mut bytes = CudaTensor::<u8>::zeros([7], &stream)?;
+    bytes.write_from(&[1, 2, 3, 4, 5, 6, 7], &stream)?;
+    assert_eq!(bytes.narrow(0, 2, 3)?.to_vec(&stream)?, [3, 4, 5]);
+    assert!(CudaTensor::from_slice(&[1_u8], [2], &stream).is_err());
+    Ok(())
+}
+
+#[test]
+fn views_and_copies() {
+    let session = session();
+    run(&session, copies, ());
+    nothing_is_left(&session);
+}
+
+fn moves((): ()) -> Outcome {
+    let (stream, queue) = (stream(), Queue::bounded(1)?);
+    queue.put(CudaTensor::<f32>::full([1000], 1.0, &stream)?).unwrap();
+    let second = CudaTensor::<f32>::full([10, 100], 2.0, &stream)?;
+    let id = second.storage();
+    // What finds no room comes back as it was.
+    let back = match queue.try_put(second) {
+        Err(PutError::Full(back)) => back,
+        other => return Err(format!("{other:?}").into()),
+    };
+    assert_eq!((back.storage(), back.shape()), (id, [10, 100].as_slice()));
+    assert_eq!(back.to_vec(&stream)?, [2.0; 1000]);
+    let first = taken(&queue);
+    assert_eq!(first.to_vec(&stream)?, [1.0; 1000]);
+    queue.put(back).unwrap();
+    let back = taken(&queue);
+    assert_eq!((back.storage(), back.to_vec(&stream)?), (id, vec![2.0; 1000]));
+    Ok(())
+}
+
+#[test]
+fn an_exclusive_tensor_moves_and_comes_back_from_a_full_queue() {
+    let session = session();
+    run(&session, moves, ());
+    nothing_is_left(&session);
+}
+
+/// A value as it is read as another type.
+fn read_as<A: Message, B: Message>(mut value: A) -> mp_core::Result<B> {
+    let mut out = Outgoing::default();
+    value.encode::<MessagePack>(&mut out)?;
+    drop(value);
+    let mut inc: Incoming = out.into_incoming();
+    B::decode::<MessagePack>(&mut inc)
+}
+
+fn misread((): ()) -> Outcome {
+    let stream = stream();
+    let made = || CudaTensor::<f32>::zeros([8], &stream);
+    let frozen = || Ok::<_, mp_cuda::Error>(AnyCudaTensor::from(made()?.freeze()));
+    assert!(read_as::<_, AnyCudaTensor<Frozen>>(frozen()?).is_ok());
+    assert!(read_as::<_, AnyCudaTensor<Shared>>(frozen()?).is_err(), "a frozen tensor is written by none");
+    assert!(read_as::<_, AnyCudaTensor>(frozen()?).is_err());
+    assert!(read_as::<_, FrozenCudaTensor<f32>>(made()?.share()).is_err());
+    assert!(read_as::<_, SharedCudaTensor<f32>>(made()?).is_err());
+    assert!(read_as::<_, FrozenCudaTensor<i32>>(made()?.freeze()).is_err(), "another type of elements");
+    let t = read_as::<_, CudaTensor<f32>>(made()?)?;
+    assert_eq!(t.to_vec(&stream)?, [0.0; 8]);
+    Ok(())
+}
+
+#[test]
+fn what_is_read_in_another_mode_than_it_was_sent_in_is_refused() {
+    let session = session();
+    run(&session, misread, ());
+    nothing_is_left(&session);
+}
+
+fn broadcasts(queues: Vec<Queue<FrozenCudaTensor<f32>>>) -> Outcome {
+    let stream = stream();
+    let weights = CudaTensor::<f32>::full([100, 100], 0.25, &stream)?.freeze();
+    for queue in &queues {
+        queue.put(weights.clone()).unwrap();
+    }
+    Ok(())
+}
+
+fn reads_weights(from: Queue<FrozenCudaTensor<f32>>) -> Outcome<f64> {
+    let (stream, weights) = (stream(), taken(&from));
+    Ok(weights.to_vec(&stream)?.iter().map(|x| f64::from(*x)).sum())
+}
+
+#[test]
+fn frozen_weights_go_to_several_processes_and_stay_when_their_maker_ends() {
+    let session = session();
+    let queues: Vec<Queue<FrozenCudaTensor<f32>>> = (0..4).map(|_| Queue::unbounded().unwrap()).collect();
+    run(&session, broadcasts, queues.clone());
+    let readers: Vec<Process<f64>> =
+        queues.into_iter().map(|queue| with_gpu(&session).spawn(reads_weights, queue).unwrap()).collect();
+    assert!(readers.into_iter().all(|reader| join(reader) == 2500.0));
+    nothing_is_left(&session);
+}
+
+fn uses_two_devices((): ()) -> Outcome<FrozenCudaTensor<f32>> {
+    let stream = stream();
+    Ok(CudaTensor::<f32>::full([64], 4.0, &stream)?.freeze())
+}
+
+fn reads_on_the_other(t: FrozenCudaTensor<f32>) -> Outcome {
+    let other = mp_cuda::Stream::new(&mp_cuda::Device::new(1)?)?;
+    assert_eq!(t.to_vec(&other)?, [4.0; 64]);
+    let copy = t.to_device(&other)?;
+    assert_eq!((copy.device(), copy.to_vec(&other)?), (Some(other.device().uuid()), vec![4.0; 64]));
+    Ok(())
+}
+
+#[test]
+fn a_tensor_is_read_and_copied_by_another_device() {
+    let session = crate::support::setup().set("PROFILE", "two-gpus").start().unwrap();
+    let t = run(&session, uses_two_devices, ());
+    run(&session, reads_on_the_other, t);
+    nothing_is_left(&session);
+}

@@ -1,0 +1,199 @@
+//! What waits for what: kernels of several streams and processes, with tensors between them. A wait that is missing is found by
+//! the values, or by the simulator as a race.
+
+use std::time::Duration;
+
+use mp_cuda::{CudaTensor, Device, FrozenCudaTensor, Order, SharedCudaTensor, order};
+use mp_cuda_sim::session::Session;
+use mp_queue::Queue;
+
+use crate::support::{Outcome, join, kernels, nothing_is_left, run, setup, stream, taken, with_gpu};
+
+const SLOW: Duration = Duration::from_millis(100);
+const LEN: usize = 1 << 16;
+
+fn sends_again((tensors, seen): (Queue<SharedCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, other) = (stream(), stream());
+    let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.share();
+    tensors.put(t.clone()).unwrap();
+    taken(&seen);
+    let on = t.on_mut(&other)?;
+    kernels().spin(&other, SLOW);
+    kernels().fill(&other, on.ptr(), on.len(), 2.0);
+    drop(on);
+    // At once, while the kernel spins.
+    tensors.put(t).unwrap();
+    taken(&seen);
+    Ok(())
+}
+
+fn receives_again((tensors, seen): (Queue<SharedCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let stream = stream();
+    let first = taken(&tensors);
+    assert_eq!(first.to_vec(&stream)?, [1.0; LEN]);
+    seen.put(()).unwrap();
+    let second = taken(&tensors);
+    assert_eq!(first.storage(), second.storage());
+    assert_eq!(second.to_vec(&stream)?, [2.0; LEN], "it is here already, and waited for all the same");
+    seen.put(()).unwrap();
+    Ok(())
+}
+
+/// Sessions with both ways of order.
+fn both() -> [Session; 2] {
+    ["h100", "no-memops"].map(|profile| setup().set("PROFILE", profile).start().unwrap())
+}
+
+fn which((): ()) -> Outcome<bool> {
+    Ok(order(&Device::new(0)?)? == Order::Clocks)
+}
+
+#[test]
+fn a_device_says_how_its_streams_are_ordered() {
+    assert_eq!(both().map(|session| run(&session, which, ())), [true, false]);
+}
+
+#[test]
+fn sent_again_behind_a_slow_kernel_on_another_stream() {
+    both().iter().for_each(sent_again);
+}
+
+fn sent_again(session: &Session) {
+    let (tensors, seen) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let one = with_gpu(session).spawn(sends_again, (tensors.clone(), seen.clone())).unwrap();
+    let other = with_gpu(session).spawn(receives_again, (tensors, seen)).unwrap();
+    join(one);
+    join(other);
+    nothing_is_left(session);
+}
+
+fn doubles((from, to): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outcome {
+    let streams = [stream(), stream()];
+    for i in 0..20 {
+        let (mut t, stream) = (taken(&from), &streams[i % 2]);
+        let on = t.on_mut(stream)?;
+        kernels().multiply(stream, on.ptr(), on.ptr(), on.len(), 2.0);
+        drop(on);
+        to.put(t).unwrap();
+    }
+    Ok(())
+}
+
+fn plays((there, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outcome {
+    let (stream, other) = (stream(), stream());
+    let mut t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
+    for _ in 0..20 {
+        let on = t.on_mut(&stream)?;
+        kernels().multiply(&stream, on.ptr(), on.ptr(), on.len(), 0.5);
+        drop(on);
+        there.put(t).unwrap();
+        t = taken(&back);
+    }
+    assert_eq!(t.to_vec(&other)?, [1.0; LEN]);
+    Ok(())
+}
+
+#[test]
+fn there_and_back_twenty_times_without_a_host_that_waits() {
+    for seed in 1..=3 {
+        let session = setup().set("SEED", seed).start().unwrap();
+        let (there, back) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let one = with_gpu(&session).spawn(plays, (there.clone(), back.clone())).unwrap();
+        let other = with_gpu(&session).spawn(doubles, (there, back)).unwrap();
+        join(one);
+        join(other);
+        nothing_is_left(&session);
+    }
+}
+
+fn on_streams_of_one_process((): ()) -> Outcome {
+    let (a, b, c) = (stream(), stream(), stream());
+    let mut t = CudaTensor::<f32>::zeros([LEN], &a)?;
+    for (i, stream) in [&a, &b, &c, &a, &c, &b].into_iter().enumerate() {
+        let on = t.on_mut(stream)?;
+        kernels().spin(stream, Duration::from_millis(5));
+        kernels().fill(stream, on.ptr(), on.len(), i as f32);
+        drop(on);
+        if i == 3 {
+            // Readers, at the same time; the next writer waits for both.
+            let mut sink = CudaTensor::<f32>::empty([2, LEN], &b)?;
+            for (row, stream) in [&b, &c].into_iter().enumerate() {
+                let on = t.on(stream)?;
+                let to = sink.on_mut(stream)?;
+                let at = to.ptr() + (row * LEN * size_of::<f32>()) as u64;
+                kernels().multiply(stream, at, on.ptr(), on.len(), 1.0);
+            }
+            assert_eq!(sink.to_vec(&a)?, [3.0; 2 * LEN]);
+        }
+    }
+    assert_eq!(t.to_vec(&a)?, [5.0; LEN]);
+    // What was made on one stream is shared, and used on another.
+    let mut t = CudaTensor::<f32>::zeros([LEN], &a)?;
+    let on = t.on_mut(&a)?;
+    kernels().spin(&a, SLOW);
+    kernels().fill(&a, on.ptr(), on.len(), 9.0);
+    drop(on);
+    let t = t.share();
+    assert_eq!(t.to_vec(&b)?, [9.0; LEN]);
+    Ok(())
+}
+
+#[test]
+fn streams_of_one_process_wait_for_each_other() {
+    for session in both() {
+        run(&session, on_streams_of_one_process, ());
+        nothing_is_left(&session);
+    }
+}
+
+fn makes_anew((tensors, used): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, other) = (stream(), stream());
+    for i in 0..30 {
+        // The memory of the one before, whose readers' kernels may not have run.
+        let t = CudaTensor::<f32>::full([LEN], i as f32, if i % 2 == 0 { &stream } else { &other })?.freeze();
+        tensors.put(t.clone()).unwrap();
+        tensors.put(t).unwrap();
+        taken(&used);
+        taken(&used);
+    }
+    Ok(())
+}
+
+fn reads_late((tensors, used): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let streams = [stream(), stream()];
+    let mut sinks = Vec::new();
+    for _ in 0..30 {
+        let t = taken(&tensors);
+        for stream in &streams {
+            let mut sink = CudaTensor::<f32>::empty([LEN], stream)?;
+            let on = t.on(stream)?;
+            kernels().spin(stream, Duration::from_millis(2));
+            let to = sink.on_mut(stream)?;
+            kernels().multiply(stream, to.ptr(), on.ptr(), on.len(), 1.0);
+            drop((to, on));
+            sinks.push(sink);
+        }
+        drop(t);
+        used.put(()).unwrap();
+    }
+    for sink in &sinks {
+        let values = sink.to_vec(&streams[0])?;
+        assert!(values.iter().all(|x| *x == values[0]), "{:?}", &values[..4]);
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_is_used_again_after_the_last_of_its_readers() {
+    both().iter().for_each(used_again);
+}
+
+fn used_again(session: &Session) {
+    let (tensors, used) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let maker = with_gpu(session).spawn(makes_anew, (tensors.clone(), used.clone())).unwrap();
+    let readers =
+        [0, 1].map(|_| with_gpu(session).spawn(reads_late, (tensors.clone(), used.clone())).unwrap());
+    join(maker);
+    readers.into_iter().for_each(join);
+    nothing_is_left(session);
+}

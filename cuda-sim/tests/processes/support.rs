@@ -1,0 +1,162 @@
+//! Sessions, processes that use their driver, and the kernels that these launch.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_void};
+use std::path::Path;
+use std::ptr;
+use std::sync::OnceLock;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use mp_core::message::{IntoOutcome, Message};
+use mp_cuda::driver::api::{Api, Handle};
+use mp_cuda::{Device, Stream};
+use mp_cuda_sim::session::{Finding, Session, Setup};
+use mp_harness::DEADLINE;
+use mp_queue::Queue;
+use mp_spawn::{Process, ProcessBuilder, StartMethod};
+
+/// What a function returns that runs in a process of its own.
+pub(crate) type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// The files that cargo has built.
+pub(crate) fn setup() -> Setup {
+    let engine = Path::new(env!("CARGO_BIN_EXE_mp-cuda-sim-engine"));
+    // What was built for the tests is in `deps`; beside the engine is what `cargo build` has put there, which may be older.
+    let library = engine.parent().unwrap().join("deps/libmp_cuda_sim.so");
+    assert!(library.exists(), "{} is not built", library.display());
+    Setup::new(engine, &library)
+}
+
+pub(crate) fn session() -> Session {
+    setup().start().unwrap()
+}
+
+/// A process with a GPU, to be started.
+pub(crate) fn with_gpu(session: &Session) -> ProcessBuilder {
+    let builder = Process::builder().start_method(StartMethod::Spawn);
+    session.environment().into_iter().fold(builder, |builder, (name, value)| builder.env(name, value))
+}
+
+/// A process without one.
+pub(crate) fn without_gpu() -> ProcessBuilder {
+    let builder = Process::builder().start_method(StartMethod::Spawn);
+    builder.env("LD_LIBRARY_PATH", "").env_remove("MP_CUDA_SIM")
+}
+
+/// Waits for the end of a process, and for what its function returned.
+#[track_caller]
+pub(crate) fn join<T: Message>(process: Process<T>) -> T {
+    assert!(process.wait_timeout(DEADLINE), "still running after {DEADLINE:?}");
+    process.join().unwrap()
+}
+
+/// Runs a function in a process with a GPU.
+#[track_caller]
+pub(crate) fn run<F, A, R>(session: &Session, function: F, args: A) -> R::Value
+where
+    F: Fn(A) -> R + Send + Sync + Copy + 'static,
+    A: Message,
+    R: IntoOutcome,
+    R::Value: Message,
+{
+    join(with_gpu(session).spawn(function, args).unwrap())
+}
+
+/// The first device's stream, of a process that has one.
+pub(crate) fn stream() -> Stream {
+    Stream::new(&Device::new(0).unwrap()).unwrap()
+}
+
+/// What is in a queue, or will be before the deadline.
+#[track_caller]
+pub(crate) fn taken<T: Message>(queue: &Queue<T>) -> T {
+    queue.get_timeout(DEADLINE).expect("a message by the deadline").expect("the queue is open")
+}
+
+/// Is there until another process ends it.
+pub(crate) fn stays() {
+    std::thread::sleep(2 * DEADLINE); // sleep: its work is to be there
+}
+
+/// A number of the session's statistics; of one that each device has, the first one's.
+pub(crate) fn stat(session: &Session, name: &str) -> u64 {
+    let stats = session.stats().unwrap();
+    let value = &stats[name];
+    value.as_u64().or_else(|| value[0].as_u64()).unwrap()
+}
+
+/// Nothing was found that a correct program doesn't do, and all memory is free again.
+#[track_caller]
+pub(crate) fn nothing_is_left(session: &Session) {
+    mp_harness::eventually("all memory is free", || {
+        stat(session, "bytes") == 0 && stat(session, "processes") == 0
+    });
+    nothing_found(session);
+}
+
+#[track_caller]
+pub(crate) fn nothing_found(session: &Session) {
+    assert_eq!(session.findings().unwrap(), [] as [Finding; 0]);
+}
+
+/// The driver as a user's program has it, with the simulator's kernels.
+pub(crate) struct Kernels {
+    api: Api,
+    module: Handle,
+}
+
+/// Those of this process.
+pub(crate) fn kernels() -> &'static Kernels {
+    static KERNELS: OnceLock<Kernels> = OnceLock::new();
+    KERNELS.get_or_init(Kernels::load)
+}
+
+impl Kernels {
+    fn load() -> Self {
+        // SAFETY: the library that mp-cuda has loaded.
+        let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }.unwrap();
+        let library: libloading::Library = library.into();
+        // SAFETY: its functions have the types of the driver's.
+        let api = unsafe { Api::load(&library) }.unwrap();
+        std::mem::forget(library);
+        let mut context = Handle::NULL;
+        // SAFETY: a context for the life of the process.
+        assert_eq!(unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) }, 0);
+        let mut kernels = Self { api, module: Handle::NULL };
+        // SAFETY: the context was retained above.
+        assert_eq!(unsafe { (kernels.api.cuCtxSetCurrent)(context) }, 0);
+        let image = mp_cuda_sim::KERNELS.as_ptr().cast();
+        // SAFETY: the image ends with 0.
+        assert_eq!(unsafe { (kernels.api.cuModuleLoadData)(&raw mut kernels.module, image) }, 0);
+        kernels
+    }
+
+    fn launch(&self, stream: &Stream, name: &str, arguments: &mut [u64]) {
+        let mut function = Handle::NULL;
+        let name = CString::new(name).unwrap();
+        // SAFETY: the module is loaded, and the name ends with 0.
+        let code = unsafe { (self.api.cuModuleGetFunction)(&raw mut function, self.module, name.as_ptr()) };
+        assert_eq!(code, 0, "{name:?}");
+        let mut all: Vec<*mut c_void> = arguments.iter_mut().map(|one| ptr::from_mut(one).cast()).collect();
+        let (launch, arguments) = (self.api.cuLaunchKernel, all.as_mut_ptr());
+        let stream = Handle(stream.as_raw());
+        // SAFETY: as many arguments as the kernel has; the addresses in them are lent by the caller.
+        let code = unsafe { launch(function, 4, 1, 1, 64, 1, 1, 0, stream, arguments, ptr::null_mut()) };
+        assert_eq!(code, 0);
+    }
+
+    /// `to = value`, of `n` floats.
+    pub(crate) fn fill(&self, stream: &Stream, to: u64, n: usize, value: f32) {
+        self.launch(stream, "fill_f32", &mut [to, n as u64, u64::from(value.to_bits())]);
+    }
+
+    /// `to = a * factor`.
+    pub(crate) fn multiply(&self, stream: &Stream, to: u64, a: u64, n: usize, factor: f32) {
+        self.launch(stream, "mul_f32", &mut [to, a, n as u64, u64::from(factor.to_bits())]);
+    }
+
+    /// Keeps a stream busy.
+    pub(crate) fn spin(&self, stream: &Stream, time: std::time::Duration) {
+        self.launch(stream, "spin_ns", &mut [u64::try_from(time.as_nanos()).unwrap()]);
+    }
+}

@@ -1,0 +1,68 @@
+//! Giving device memory back that no process uses.
+
+use mp_core::Arena;
+
+use super::here::{self, Which};
+use super::pool;
+
+/// Finds memory again that other processes have dropped, and unmaps memory of others that this process has dropped.
+///
+/// ```no_run
+/// # fn main() {
+/// // … tensors of other processes came, and were dropped …
+/// mp_cuda::ipc_collect();
+/// # }
+/// ```
+///
+/// A program needn't call it: each allocation looks for what came back. It is for a process that allocates no more and that keeps
+/// memory of others mapped, so that they can't give it back to the driver. It returns how many bytes were unmapped; in a copy of this
+/// process by `fork` none.
+///
+/// # Blocking
+/// Unmapping waits for what runs on the device.
+///
+/// # When a process dies
+/// What it held is found, as what others have dropped. Slabs in which it could write are used no more:
+/// [`memory_stats`](crate::memory_stats) says how much that is.
+#[doc(alias = "torch.cuda.ipc_collect")]
+#[allow(clippy::must_use_candidate)]
+pub fn ipc_collect() -> u64 {
+    if Arena::get().is_none() {
+        return 0;
+    }
+    pool::look();
+    here::give_up(Which::All)
+}
+
+/// Gives memory back to the driver in which no process has a tensor. It does what [`ipc_collect`] does, and gives back what this
+/// process keeps for tensors to come; how many bytes both were.
+///
+/// ```no_run
+/// # fn main() {
+/// // … a large model was dropped …
+/// println!("{} bytes are free for other programs", mp_cuda::empty_cache());
+/// # }
+/// ```
+///
+/// A slab stays as long as one tensor in it has a holder, or a stream may reach it: work that was given to streams before the tensor was
+/// dropped keeps it, too.
+///
+/// # Blocking
+/// Unmapping waits for what runs on the device.
+#[doc(alias = "torch.cuda.empty_cache")]
+#[allow(clippy::must_use_candidate)]
+pub fn empty_cache() -> u64 {
+    if Arena::get().is_none() {
+        return 0;
+    }
+    here::give_up(Which::All) + pool::release()
+}
+
+/// The process ends: gives back what none of its tensors uses. Other processes have mappings of their own.
+pub(crate) fn leave() {
+    if Arena::get().is_none() {
+        return;
+    }
+    here::give_up(Which::All);
+    pool::leave();
+}

@@ -1,0 +1,118 @@
+//! What a slab's maker has given away, and what came back: from words of the arena alone, so it doesn't matter which process dropped a
+//! piece, or died with it.
+//!
+//! | a piece has no holder, and | its range |
+//! |---|---|
+//! | its last use has run | is free |
+//! | its last use is on its way | is free for a stream that waits for it |
+//! | its last use is of a stream whose process is dead, and never finished | stays out: the slab is *retired* |
+//! | a process died while it could write to it | stays out: the slab is retired |
+//!
+//! From a retired slab no piece is cut any more, since what a dead process has left on the device may write to it yet. It is given back to
+//! the driver when its last piece is gone.
+
+use std::ops::Range;
+
+use mp_core::clocks::Tick;
+
+use super::cut::Ranges;
+use super::object::SlabObject;
+use super::ticks::{self, State};
+
+/// A piece that was given away: the mark of its object, and its units.
+#[derive(Debug)]
+struct Out {
+    mark: u64,
+    units: Range<u32>,
+}
+
+/// Units that are free for streams that wait for a tick.
+#[derive(Debug)]
+struct Cooling {
+    units: Range<u32>,
+    tick: Tick,
+}
+
+/// What one slab has given away.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    out: Vec<Out>,
+    /// The next one to look at.
+    next: usize,
+    cooling: Vec<Cooling>,
+    retired: bool,
+}
+
+impl Given {
+    /// Notes a piece that was cut, before any other process knows it.
+    pub(crate) fn give(&mut self, mark: u64, units: Range<u32>) {
+        self.out.push(Out { mark, units });
+    }
+
+    /// Looks at this many of the pieces that are out, and gives what came back to `ranges`.
+    pub(crate) fn look(&mut self, slab: &SlabObject, ranges: &mut Ranges, most: usize) {
+        for _ in 0..most.min(self.out.len()) {
+            if self.next >= self.out.len() {
+                self.next = 0;
+            }
+            if !ticks::is_gone(self.out[self.next].mark) {
+                self.next += 1;
+                continue;
+            }
+            let Out { units, .. } = self.out.swap_remove(self.next);
+            let row = slab.row(units.start);
+            let last = row.last_use();
+            match ticks::state(last) {
+                State::Never => self.retired = true,
+                _ if !row.is_returned() => self.retired = true,
+                State::Complete => ranges.give(units),
+                State::Pending => {
+                    ranges.give(units.clone());
+                    self.cooling.extend(Tick::from_raw(last).map(|tick| Cooling { units, tick }));
+                }
+            }
+        }
+    }
+
+    /// As [`look`](Self::look) at all of them, and at what was on its way before.
+    pub(crate) fn look_at_all(&mut self, slab: &SlabObject, ranges: &mut Ranges) {
+        self.next = 0;
+        self.look(slab, ranges, usize::MAX);
+        self.cool();
+    }
+
+    /// Forgets ticks that have come.
+    fn cool(&mut self) {
+        let retired = &mut self.retired;
+        self.cooling.retain(|one| match ticks::state(one.tick.raw()) {
+            State::Complete => false,
+            State::Pending => true,
+            State::Never => {
+                *retired = true;
+                false
+            }
+        });
+    }
+
+    /// The ticks for which a stream has to wait that gets these units. Afterwards the slab may be retired: then they are not to be had.
+    pub(crate) fn ticks_of(&mut self, units: &Range<u32>) -> Vec<Tick> {
+        self.cool();
+        let touch = |one: &&Cooling| one.units.start < units.end && units.start < one.units.end;
+        self.cooling.iter().filter(touch).map(|one| one.tick).collect()
+    }
+
+    /// Whether no piece is to be cut any more.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    /// How many pieces are out.
+    pub(crate) fn out(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether no process has a piece, and no stream reaches one: the slab may be given back to the driver.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.out.is_empty() && self.cooling.is_empty()
+    }
+}

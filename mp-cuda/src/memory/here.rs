@@ -1,0 +1,180 @@
+//! Which slabs and pieces this process has: a slab that arrives twice is mapped once, a piece that arrives twice is one piece.
+//!
+//! A slab is here as long as a piece of it is, and, once it is mapped, until it is [given up](give_up): mapping and unmapping wait for the
+//! device, so they are on the way of no message. The slab of a maker that is dead is given up with the last piece of it, or, if there is
+//! none, by the thread that learns of the death.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use mp_core::Arena;
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::Mutex;
+
+use super::object::SlabObject;
+use super::piece::Inner;
+use super::slab::Slab;
+
+/// After this many further openings a slab of which nothing is used is unmapped.
+const STALE: u64 = 64;
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By the marks of their objects.
+    slabs: HashMap<u64, Entry>,
+    pieces: HashMap<u64, Weak<Inner>>,
+    /// How many slabs were opened.
+    openings: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    slab: Arc<Slab>,
+    /// How many slabs had been opened when something of this one last came or was opened.
+    used: u64,
+    /// Its maker is dead, and cuts no more pieces out of it.
+    is_orphan: bool,
+}
+
+impl Entry {
+    /// Whether nothing but the table has it. Under the table's lock that stays so: who gets it, gets it from the table.
+    fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.slab) == 1
+    }
+
+    /// Whether it is kept for pieces to come.
+    fn stays(&self) -> bool {
+        self.slab.is_mapped() && !(self.is_orphan && self.slab.is_idle())
+    }
+}
+
+static HERE: PerProcess<Mutex<Option<Table>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+
+/// Which slabs are to be given up, of those of which nothing is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Which {
+    All,
+    /// Those of which nothing was used for long, or whose maker is dead.
+    Stale,
+}
+
+/// A slab that this process has made.
+pub(crate) fn add(slab: &Arc<Slab>) {
+    let mut here = HERE.lock();
+    let table = here.get_or_insert_default();
+    let used = table.openings;
+    table.slabs.insert(slab.object().mark(), Entry { slab: Arc::clone(slab), used, is_orphan: false });
+}
+
+/// A slab that arrived: the one that is here, if it is.
+pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
+    let mut here = HERE.lock();
+    let table = here.get_or_insert_default();
+    let used = table.openings;
+    let entry = table.slabs.entry(object.mark());
+    let entry =
+        entry.or_insert_with(|| Entry { slab: Arc::new(Slab::arrived(object)), used, is_orphan: false });
+    entry.used = used;
+    Arc::clone(&entry.slab)
+}
+
+/// The piece whose object has this mark, if this process has it; else it has the one that `make` makes.
+pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> {
+    // Dropped after the lock, which its drop takes if it is the last.
+    let known;
+    let mut here = HERE.lock();
+    let table = here.get_or_insert_default();
+    known = table.pieces.get(&mark).and_then(Weak::upgrade);
+    if let Some(known) = known.as_ref().filter(|known| !known.is_lent()) {
+        return Arc::clone(known);
+    }
+    let new = make();
+    table.pieces.insert(mark, Arc::downgrade(&new));
+    new
+}
+
+/// A piece is dropped: it is known no more, and so is its slab, if nothing else of it is here.
+pub(crate) fn forget(mark: u64, slab: Arc<Slab>) {
+    let gone = {
+        let mut here = HERE.lock();
+        let Some(table) = here.as_mut() else { return };
+        // Another one may have arrived meanwhile.
+        if table.pieces.get(&mark).is_some_and(|one| one.strong_count() == 0) {
+            table.pieces.remove(&mark);
+        }
+        let key = slab.object().mark();
+        drop(slab);
+        match table.slabs.get(&key) {
+            Some(entry) if entry.is_alone() && !entry.stays() => table.slabs.remove(&key),
+            _ => None,
+        }
+    };
+    drop(gone);
+}
+
+/// Notes that a slab was opened, and gives up what is stale.
+pub(crate) fn opened(slab: &Slab) {
+    {
+        let mut here = HERE.lock();
+        let table = here.get_or_insert_default();
+        table.openings += 1;
+        let used = table.openings;
+        table.slabs.entry(slab.object().mark()).and_modify(|entry| entry.used = used);
+    }
+    give_up(Which::Stale);
+    Arena::on_deaths(deaths);
+}
+
+/// Members were swept. The thread that calls this may have come here out of any wait, also one that it makes with the table's lock held:
+/// then the next one that opens a slab, or learns of a death, does it.
+fn deaths() {
+    let Some(arena) = Arena::get() else { return };
+    if let Some(mut here) = HERE.try_lock() {
+        for entry in here.iter_mut().flat_map(|table| table.slabs.values_mut()) {
+            entry.is_orphan |= arena.is_dead(entry.slab.maker().0);
+        }
+    } else {
+        return;
+    }
+    give_up(Which::Stale);
+}
+
+/// Gives up slabs of other processes, of which nothing is used here; how many bytes were mapped. It waits for no lock that a thread
+/// holds while it calls the driver.
+pub(crate) fn give_up(which: Which) -> u64 {
+    let gone: Vec<Entry> = {
+        let mut here = HERE.lock();
+        let Some(table) = here.as_mut() else { return 0 };
+        let openings = table.openings;
+        let is_gone = |entry: &Entry| {
+            !entry.slab.object().is_mine()
+                && entry.is_alone()
+                && (which == Which::All || entry.is_orphan || entry.used + STALE < openings)
+                && entry.slab.is_idle()
+        };
+        let gone: Vec<u64> =
+            table.slabs.iter().filter(|(_, entry)| is_gone(entry)).map(|(id, _)| *id).collect();
+        gone.iter().filter_map(|id| table.slabs.remove(id)).collect()
+    };
+    gone.iter().map(|entry| entry.slab.object().bytes()).sum()
+}
+
+/// Forgets a slab that this process has made, if it has no piece of it: then whether it did.
+pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
+    let mut here = HERE.lock();
+    let Some(table) = here.as_mut() else { return true };
+    // The table's, and the caller's.
+    if Arc::strong_count(slab) > 2 {
+        return false;
+    }
+    table.slabs.remove(&slab.object().mark());
+    true
+}
+
+/// How many slabs of other processes are mapped here, and their bytes.
+pub(crate) fn mapped() -> (usize, u64) {
+    let here = HERE.lock();
+    let slabs = here.iter().flat_map(|table| table.slabs.values()).map(|entry| &entry.slab);
+    let mapped = slabs.filter(|slab| !slab.object().is_mine() && slab.is_mapped());
+    mapped.fold((0, 0), |(count, bytes), slab| (count + 1, bytes + slab.object().bytes()))
+}

@@ -1,0 +1,184 @@
+//! Pieces in messages. A message has the object of a piece and that of its slab, so a message on its way keeps both. It calls no
+//! driver, and a process without a device can pass it on.
+
+use mp_core::Hold;
+use mp_core::message::{Arrived, Attached};
+use serde::{Deserialize, Serialize};
+
+use super::object::{Mode, PieceObject, SlabObject};
+use super::{Piece, here};
+use crate::error::Result;
+
+/// The numbers of a piece's attachments in a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attachments {
+    slab: u32,
+    piece: u32,
+}
+
+impl Attachments {
+    /// That of the piece: of one that was [moved](Piece::lend), the one to be noted to get it back.
+    pub fn piece(self) -> u32 {
+        self.piece
+    }
+}
+
+impl Piece {
+    /// Attaches a piece that others may have as well.
+    ///
+    /// # Errors
+    /// As [`Attached::attach_object`]; `Unsendable` if it was moved into a message.
+    pub fn attach(&self, out: &mut Attached) -> Result<Attachments> {
+        let slab = out.attach_object(self.slab().object().hold())?;
+        let object = self.object();
+        let piece = out.attach_object(object.as_ref().ok_or_else(moved)?.hold())?;
+        Ok(Attachments { slab, piece })
+    }
+
+    /// Moves a piece into a message that no other process, and no other clone, has. What is left holds nothing, and its drop does
+    /// nothing to the memory.
+    ///
+    /// # Errors
+    /// As [`Attached::attach_object_exclusive`]; `Unsendable` if there are clones, or it was moved before. Then it stays.
+    pub fn lend(&self, out: &mut Attached) -> Result<Attachments> {
+        if !self.is_only() {
+            let why = "an exclusive tensor of device memory that is used in this process otherwise can't be sent: share or freeze it";
+            return Err(mp_core::Error::Unsendable(why.into()).into());
+        }
+        let slab = out.attach_object(self.slab().object().hold())?;
+        let mut object = self.object();
+        let piece = out.attach_object_exclusive(object.as_mut().ok_or_else(moved)?.hold_mut())?;
+        *object = None;
+        Ok(Attachments { slab, piece })
+    }
+
+    /// Takes back what was [moved](Self::lend) into a message that did not leave.
+    ///
+    /// # Errors
+    /// `Malformed` if it is another object.
+    pub fn take_back(&self, hold: Hold) -> Result<()> {
+        let object = PieceObject::open(hold, self.slab().object(), Mode::Exclusive)?;
+        if object.mark() != self.id() {
+            return Err(crate::Error::Malformed(
+                "another piece of device memory came back than was sent".into(),
+            ));
+        }
+        *self.object() = Some(object);
+        Ok(())
+    }
+
+    /// Takes a piece out of a message that it was attached to in this mode: the one that this process has, if it has it.
+    ///
+    /// # Errors
+    /// `Malformed` if these are other things, or don't fit together.
+    pub fn take(arrived: &mut Arrived, attachments: Attachments, mode: Mode) -> Result<Self> {
+        let slab = SlabObject::open(arrived.take_object(attachments.slab)?)?;
+        let hold = match mode {
+            Mode::Exclusive => arrived.take_object_exclusive(attachments.piece)?,
+            Mode::Frozen | Mode::Shared => arrived.take_object(attachments.piece)?,
+        };
+        let object = PieceObject::open(hold, &slab, mode)?;
+        Ok(Self::arrived(&here::slab(slab), object))
+    }
+}
+
+fn moved() -> mp_core::Error {
+    mp_core::Error::Unsendable("this tensor was sent already: what is left of it is empty".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mp_core::message::{Incoming, Outgoing};
+
+    use super::*;
+    use crate::Uuid;
+    use crate::memory::slab::Slab;
+
+    /// A slab as it arrives, of which no driver is asked.
+    fn slab() -> Arc<Slab> {
+        Arc::new(Slab::arrived(SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap()))
+    }
+
+    fn piece(slab: &Arc<Slab>, unit: u32, bytes: u64) -> Piece {
+        Piece::arrived(slab, PieceObject::new(slab.object(), unit, bytes).unwrap())
+    }
+
+    fn sent(piece: &Piece) -> (Incoming, Attachments) {
+        let mut out = Outgoing::default();
+        let attachments = piece.attach(out.attached()).unwrap();
+        (out.into_incoming(), attachments)
+    }
+
+    #[track_caller]
+    fn refused(inc: &mut Incoming, attachments: Attachments, mode: Mode, why: &str) {
+        let error = Piece::take(inc.arrived(), attachments, mode).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+
+    #[test]
+    fn a_piece_arrives_as_what_it_was_sent() {
+        let (slab, other) = (slab(), slab());
+        let one = piece(&slab, 3, 5000);
+        assert!(one.open_to_others(Mode::Shared));
+        let (mut inc, attachments) = sent(&one);
+        let same = Piece::take(inc.arrived(), attachments, Mode::Shared).unwrap();
+        assert!(same.is(&one) && same.bytes() == 5000 && same.uuid() == Uuid([7; 16]) && same.is_mine());
+        refused(&mut inc, attachments, Mode::Frozen, "has mode 2, and arrived as Frozen");
+        refused(&mut inc, attachments, Mode::Exclusive, "was sent as");
+        let swapped = Attachments { slab: attachments.piece, piece: attachments.slab };
+        refused(&mut inc, swapped, Mode::Shared, "no mp_cuda::Slab");
+        let missing = Attachments { slab: 0, piece: 9 };
+        refused(&mut inc, missing, Mode::Shared, "does not exist");
+        // Of another slab.
+        let mut out = Outgoing::default();
+        let slab = out.attached().attach_object(other.object().hold()).unwrap();
+        let mixed = Attachments { slab, piece: one.attach(out.attached()).unwrap().piece };
+        refused(&mut out.into_incoming(), mixed, Mode::Shared, "another slab than its own");
+    }
+
+    /// No process cuts such pieces; what a message names is looked at all the same.
+    #[test]
+    fn a_piece_that_is_not_in_its_slab_is_refused() {
+        let slab = slab();
+        let take = |unit, bytes| {
+            let object = PieceObject::new(slab.object(), unit, bytes).unwrap();
+            assert!(object.open_to_others(Mode::Frozen));
+            let mut out = Outgoing::default();
+            let [slab, piece] =
+                [slab.object().hold(), object.hold()].map(|hold| out.attached().attach_object(hold).unwrap());
+            Piece::take(out.into_incoming().arrived(), Attachments { slab, piece }, Mode::Frozen)
+        };
+        for (unit, bytes) in
+            [(1023, 1025), (1024, 1), (u32::MAX, 1), (0, u64::MAX), (0, (1 << 20) + 1), (0, 0)]
+        {
+            let error = take(unit, bytes).unwrap_err().to_string();
+            assert!(error.contains("from unit"), "{error}");
+        }
+        assert!(take(1023, 1024).is_ok() && take(0, 1 << 20).is_ok(), "up to the last byte");
+    }
+
+    #[test]
+    fn a_piece_moves_once() {
+        let slab = slab();
+        let one = piece(&slab, 0, 100);
+        let clone = one.clone();
+        let mut out = Outgoing::default();
+        assert!(one.lend(out.attached()).unwrap_err().to_string().contains("otherwise"));
+        drop(clone);
+        let attachments = one.lend(out.attached()).unwrap();
+        assert!(one.lend(out.attached()).is_err() && one.attach(out.attached()).is_err());
+        let mut inc = out.into_incoming();
+        let moved = Piece::take(inc.arrived(), attachments, Mode::Exclusive).unwrap();
+        // What is left of the first is another piece, and its drop is none of this one's.
+        assert!(!moved.is(&one) && moved.id() == one.id());
+        drop(one);
+        assert!(Piece::take(inc.arrived(), attachments, Mode::Exclusive).is_err(), "it was taken");
+        let arena = mp_core::Arena::current().unwrap();
+        let id = moved.id();
+        assert!(arena.lives(id));
+        drop((moved, inc));
+        assert!(!arena.lives(id));
+    }
+}

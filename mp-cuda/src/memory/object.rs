@@ -1,0 +1,322 @@
+//! What the processes know of memory on devices: an object for each slab, one for each piece of it, and a row for each unit of a slab.
+//!
+//! | object of a slab: words | what | written by |
+//! |---|---|---|
+//! | 0 | the number by which its pieces name it, drawn at random | its maker, before any other process knows it |
+//! | 1, 2 | the identity of the device | its maker |
+//! | 3, 4 | bytes of the slab, and of a unit | its maker |
+//! | 5, 6 | the process that made it: member, process id | its maker |
+//! | 7 | zero | its maker |
+//! | 8 + 2*u* | *last use* of the piece that begins at unit *u*: a tick, or 0 | its holders, one swap each; its maker, before it is sent |
+//! | 9 + 2*u* | *uses* of that piece with write access: begun (32 bits), ended (32 bits) | its holders, one change each; its maker, before |
+//!
+//! | object of a piece: words | what | written by |
+//! |---|---|---|
+//! | 0 | the number of its slab | its maker, before any other process knows it |
+//! | 1 | the unit at which it begins | its maker |
+//! | 2 | its bytes | its maker |
+//! | 3 | its mode: 0 exclusive, 1 frozen, 2 shared | the process that has it exclusively, once, from 0 |
+//!
+//! The seats of a piece's object are the holders of the piece. What its maker has to know afterwards is in the row: the maker holds the
+//! slab's object, so it can read that when the piece's object is long something else.
+//!
+//! # Safety
+//! Unsafe, because the words could be of another structure; sound, because the structures here are opened by names of this crate, whose
+//! words are used for nothing else, and live as long as the handles in these values.
+#![allow(unsafe_code)]
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use mp_core::mem::{Mem, Word};
+use mp_core::words::Member;
+use mp_core::{Arena, Hold, Structure};
+use std::os::fd::OwnedFd;
+
+use crate::error::{Error, Result};
+use crate::uuid::Uuid;
+
+const SLAB: &str = "mp_cuda::Slab";
+const PIECE: &str = "mp_cuda::Piece";
+
+/// The first row's first word, and the words of a row.
+const ROWS: u64 = 8;
+const ROW: u64 = 2;
+/// The words of a piece's object.
+const PIECE_WORDS: u64 = 4;
+
+const BEGUN: u64 = 1 << 32;
+
+/// All words of the arena.
+fn words(arena: Arena) -> &'static (impl Mem + use<>) {
+    // SAFETY: only words of this module's structures are changed, as the tables above say.
+    unsafe { arena.words() }
+}
+
+/// A slab: memory of a device that one process cuts up.
+#[derive(Clone, Debug)]
+pub(crate) struct SlabObject {
+    structure: Structure,
+    tag: u64,
+    uuid: Uuid,
+    bytes: u64,
+    unit: u64,
+    maker: (Member, u32),
+}
+
+impl SlabObject {
+    /// Of a slab that this process is about to make. A unit divides the bytes.
+    pub(crate) fn new(uuid: Uuid, bytes: u64, unit: u64) -> Result<Self> {
+        let structure = Structure::new(SLAB, ROWS + ROW * (bytes / unit))?;
+        let arena = structure.arena();
+        let maker = (arena.me()?, std::process::id());
+        let tag = RandomState::new().build_hasher().finish();
+        let [low, high] = halves(uuid);
+        let said = [tag, low, high, bytes, unit, maker.0.raw(), u64::from(maker.1)];
+        for (i, word) in (0..).zip(said) {
+            words(arena).store_relaxed(structure.word(i), word);
+        }
+        Ok(Self { structure, tag, uuid, bytes, unit, maker })
+    }
+
+    /// Of a slab that arrived: what it says is looked at once, and kept.
+    pub(crate) fn open(hold: Hold) -> Result<Self> {
+        let structure = Structure::open(hold, SLAB)?;
+        if structure.len() < ROWS {
+            return Err(Error::Malformed(format!("a slab's object of {} words arrived", structure.len())));
+        }
+        let arena = structure.arena();
+        let [tag, low, high, bytes, unit, member, pid] =
+            [0, 1, 2, 3, 4, 5, 6].map(|i| words(arena).load(structure.word(i)));
+        let rows = (structure.len() - ROWS) / ROW;
+        if unit == 0 || bytes == 0 || bytes % unit != 0 || bytes / unit > rows {
+            return Err(Error::Malformed(format!(
+                "a slab of {bytes} bytes arrived, in units of {unit}, with {rows} rows"
+            )));
+        }
+        let maker = (Member::from_raw(member), u32::try_from(pid).unwrap_or(0));
+        Ok(Self { structure, tag, uuid: whole([low, high]), bytes, unit, maker })
+    }
+
+    pub(crate) fn hold(&self) -> &Hold {
+        self.structure.hold()
+    }
+
+    /// Which object it is, among all that there ever were.
+    pub(crate) fn mark(&self) -> u64 {
+        self.structure.arena().mark(self.structure.hold())
+    }
+
+    /// Keeps a descriptor, by which other processes open the slab, for as long as a process or a message has this object.
+    pub(crate) fn keep(&self, file: OwnedFd) -> Result<()> {
+        Ok(self.structure.keep_descriptor(file)?)
+    }
+
+    /// A copy of the descriptor that it keeps.
+    pub(crate) fn kept(&self) -> Result<Option<OwnedFd>> {
+        Ok(self.structure.arena().kept_descriptor(self.mark())?)
+    }
+
+    /// The device that it is on.
+    pub(crate) fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of a unit.
+    pub(crate) fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    pub(crate) fn units(&self) -> u32 {
+        u32::try_from(self.bytes / self.unit).unwrap_or(u32::MAX)
+    }
+
+    /// How many units this many bytes take.
+    pub(crate) fn units_of(&self, bytes: u64) -> u32 {
+        u32::try_from(bytes.div_ceil(self.unit).max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// The process that made it.
+    pub(crate) fn maker(&self) -> (Member, u32) {
+        self.maker
+    }
+
+    /// Whether this process made it.
+    pub(crate) fn is_mine(&self) -> bool {
+        self.structure.arena().me().is_ok_and(|me| me == self.maker.0) && std::process::id() == self.maker.1
+    }
+
+    /// The row of the piece that begins at this unit; it is there if there is such a unit.
+    pub(crate) fn row(&self, unit: u32) -> Row {
+        let first = self.structure.word(ROWS + ROW * u64::from(unit));
+        Row { arena: self.structure.arena(), first }
+    }
+}
+
+/// The words of a piece that outlive its object. Its holders have a slab's object, or its pieces, alive meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    arena: Arena,
+    first: Word,
+}
+
+impl Row {
+    /// The last use of the piece, by whichever process.
+    pub fn last_use(&self) -> u64 {
+        if self.is_here() { words(self.arena).load(self.first) } else { 0 }
+    }
+
+    /// Makes `new` the last use, if it still is `old`; what it is otherwise.
+    pub fn join_last_use(&self, old: u64, new: u64) -> Result<(), u64> {
+        if self.is_here() { words(self.arena).cas(self.first, old, new) } else { Ok(()) }
+    }
+
+    /// Says that this process may write to the piece from now on: before anything of it does.
+    pub fn begin_use(&self) {
+        if self.is_here() {
+            words(self.arena).add(self.first.plus(1), BEGUN);
+        }
+    }
+
+    /// Says that all that this process has written is behind the last use: after that was joined.
+    pub fn end_use(&self) {
+        if !self.is_here() {
+            return;
+        }
+        let (words, at) = (words(self.arena), self.first.plus(1));
+        let mut now = words.load(at);
+        // No carry into the other half: it counts modulo 2^32.
+        while let Err(found) = words.cas(at, now, (now & !(BEGUN - 1)) | ((now + 1) & (BEGUN - 1))) {
+            now = found;
+        }
+    }
+
+    /// Whether each use with write access was ended: of a piece without holders, that none of them died in the middle of one.
+    pub(crate) fn is_returned(&self) -> bool {
+        let now = words(self.arena).load(self.first.plus(1));
+        now / BEGUN == now % BEGUN
+    }
+
+    /// For a piece that begins here now, and that no other process knows.
+    pub(crate) fn begin(&self) {
+        words(self.arena).store(self.first, 0);
+        words(self.arena).store(self.first.plus(1), 0);
+    }
+
+    /// In a copy of the process there is no row.
+    fn is_here(&self) -> bool {
+        self.arena.me().is_ok()
+    }
+}
+
+/// What holders of a piece may do with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum Mode {
+    /// One owner, which moves it.
+    Exclusive = 0,
+    /// All may read it, and none writes it.
+    Frozen = 1,
+    /// All may read and write it.
+    Shared = 2,
+}
+
+/// A piece of a slab.
+#[derive(Debug)]
+pub(crate) struct PieceObject {
+    /// The one handle that a process has.
+    hold: Hold,
+    mode: Word,
+    unit: u32,
+    bytes: u64,
+}
+
+impl PieceObject {
+    /// Of a piece that this process has just cut.
+    pub(crate) fn new(slab: &SlabObject, unit: u32, bytes: u64) -> Result<Self> {
+        let structure = Structure::new(PIECE, PIECE_WORDS)?;
+        for (i, word) in (0..).zip([slab.tag, u64::from(unit), bytes, Mode::Exclusive as u64]) {
+            words(structure.arena()).store_relaxed(structure.word(i), word);
+        }
+        Ok(Self::of(&structure, unit, bytes))
+    }
+
+    /// Of a piece that arrived with its slab: it lies within that, and has this mode.
+    pub(crate) fn open(hold: Hold, slab: &SlabObject, mode: Mode) -> Result<Self> {
+        let structure = Structure::open(hold, PIECE)?;
+        if structure.len() != PIECE_WORDS {
+            return Err(Error::Malformed(format!("a piece's object of {} words arrived", structure.len())));
+        }
+        let arena = structure.arena();
+        let [tag, unit, bytes, found] = [0, 1, 2, 3].map(|i| words(arena).load(structure.word(i)));
+        if tag != slab.tag {
+            return Err(Error::Malformed(
+                "a piece of device memory arrived with another slab than its own".into(),
+            ));
+        }
+        let inside = unit
+            .checked_mul(slab.unit)
+            .and_then(|at| at.checked_add(bytes))
+            .is_some_and(|end| bytes > 0 && end <= slab.bytes);
+        let (true, Ok(unit)) = (inside, u32::try_from(unit)) else {
+            return Err(Error::Malformed(format!(
+                "{bytes} bytes of device memory arrived, from unit {unit} of a slab that has {}",
+                slab.units()
+            )));
+        };
+        if found != mode as u64 {
+            return Err(Error::Malformed(format!(
+                "a piece of device memory has mode {found}, and arrived as {mode:?}"
+            )));
+        }
+        Ok(Self::of(&structure, unit, bytes))
+    }
+
+    fn of(structure: &Structure, unit: u32, bytes: u64) -> Self {
+        Self { hold: structure.hold().clone(), mode: structure.word(3), unit, bytes }
+    }
+
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// The handle, to be moved into a message.
+    pub(crate) fn hold_mut(&mut self) -> &mut Hold {
+        &mut self.hold
+    }
+
+    /// Which object it is, among all that there ever were.
+    pub(crate) fn mark(&self) -> u64 {
+        self.hold.arena().mark(&self.hold)
+    }
+
+    /// The unit at which it begins.
+    pub(crate) fn unit(&self) -> u32 {
+        self.unit
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Opens it to others, for good: whether it was exclusive before, or had that mode.
+    pub(crate) fn open_to_others(&self, mode: Mode) -> bool {
+        let set = words(self.hold.arena()).cas(self.mode, Mode::Exclusive as u64, mode as u64);
+        set.map_or_else(|found| found == mode as u64, |()| true)
+    }
+}
+
+fn halves(uuid: Uuid) -> [u64; 2] {
+    let (low, high) = uuid.0.split_at(8);
+    [low, high].map(|half| half.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)))
+}
+
+fn whole(halves: [u64; 2]) -> Uuid {
+    let mut uuid = [0; 16];
+    let bytes = halves.into_iter().flat_map(u64::to_le_bytes);
+    uuid.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+    Uuid(uuid)
+}

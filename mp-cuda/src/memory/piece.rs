@@ -1,0 +1,216 @@
+//! A piece of device memory, as this process has it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use mp_core::Arena;
+use mp_core::clocks::Tick;
+use mp_core::mutex::{Mutex, MutexGuard};
+
+use super::object::{Mode, PieceObject, Row};
+use super::slab::Slab;
+use super::uses::Uses;
+use super::{collect, here, pool};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::exit::{self, Part};
+use crate::stream::Stream;
+use crate::uuid::Uuid;
+
+/// A piece of device memory: what a tensor is a view of. A clone is the same piece, and so is one that arrives again.
+///
+/// It is held by this process until the last clone is dropped, or [moved](super::message) into a message.
+#[derive(Clone)]
+pub struct Piece(Arc<Inner>);
+
+/// What the clones of a piece have in common.
+pub(crate) struct Inner {
+    /// `None` while it is dropped.
+    slab: Option<Arc<Slab>>,
+    /// The mark of its object.
+    id: u64,
+    unit: u32,
+    bytes: u64,
+    /// What holds it; `None` if that was moved into a message.
+    object: Mutex<Option<PieceObject>>,
+    /// What streams of this process did with it.
+    uses: Uses,
+}
+
+impl Piece {
+    /// Memory for this many bytes on a device; what is in it is not said. Work that is given to the stream from now on runs after what
+    /// other processes, and other streams, did with it before.
+    ///
+    /// It calls the driver if a slab has to be made, and then waits for the device.
+    ///
+    /// # Errors
+    /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory); what the driver refuses; those of the arena.
+    pub fn allocate(device: &Device, bytes: u64, stream: &Stream) -> Result<Self> {
+        exit::watch(Part::Memory, collect::leave);
+        loop {
+            let cut = pool::cut(device, bytes)?;
+            let piece = Self::arrived(&cut.slab, cut.object);
+            // Whichever stream is the first to use it.
+            piece.uses().arrived(&cut.ticks);
+            match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for(tick).map(drop)) {
+                Ok(()) => return Ok(piece),
+                // Its process died in this moment: the slab is retired, and nothing more is cut out of it.
+                Err(Error::ProducerDied { .. }) => drop(piece),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// One that this process has now, if it has not another one of the same memory already.
+    pub(super) fn arrived(slab: &Arc<Slab>, object: PieceObject) -> Self {
+        Self(here::piece(object.mark(), || Inner::new(slab, object)))
+    }
+
+    /// The device that it is on, whether this process sees that or not.
+    pub fn uuid(&self) -> Uuid {
+        self.0.slab().object().uuid()
+    }
+
+    /// How many bytes were asked for.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+
+    /// Which memory it is, in all processes: no two that are alive have the same number.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Whether this process has made it.
+    pub fn is_mine(&self) -> bool {
+        self.0.slab().object().is_mine()
+    }
+
+    /// The process that has made it.
+    pub fn maker(&self) -> u32 {
+        self.0.slab().maker().1
+    }
+
+    /// Whether it is the same memory.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Where it begins, for work of this device. The first time for each slab, the driver is called, which waits for the device.
+    ///
+    /// # Errors
+    /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see the device that it is on; [`PeerAccess`](Error::PeerAccess)
+    /// if that is another one, whose memory this device can't reach; [`Gone`](Error::Gone);
+    /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory), also after all was given back that is unused; what the driver refuses;
+    /// [`Forked`](Error::Forked) in a copy of the process.
+    pub fn open(&self, device: &Device) -> Result<u64> {
+        // A copy of the process has the address, and nothing there.
+        if Arena::get().is_none() {
+            return Err(Error::Forked);
+        }
+        let slab = self.0.slab();
+        let (base, is_new) = match slab.open(device) {
+            Err(error) if pool::is_out_of_memory(&error) => {
+                collect::empty_cache();
+                slab.open(device).map_err(|error| pool::with_figures(error, device, slab.object().bytes()))?
+            }
+            opened => opened?,
+        };
+        if is_new {
+            exit::watch(Part::Memory, collect::leave);
+            here::opened(slab);
+        }
+        Ok(base + u64::from(self.0.unit) * slab.object().unit())
+    }
+
+    /// Opens it to others, for good; whether it was exclusive before, or was opened like this.
+    pub fn open_to_others(&self, mode: Mode) -> bool {
+        self.0.object.lock().as_ref().is_some_and(|object| object.open_to_others(mode))
+    }
+
+    /// Words of it that outlive its last holder.
+    pub fn row(&self) -> Row {
+        self.0.row()
+    }
+
+    /// What streams of this process did with it.
+    pub(crate) fn uses(&self) -> &Uses {
+        &self.0.uses
+    }
+
+    /// Notes the last ticks of streams of this process that used it, when it was moved into a message: until they have come, its
+    /// slab stays mapped.
+    pub(crate) fn note_uses(&self, ticks: &[Tick]) {
+        self.0.slab().note_uses(ticks);
+    }
+
+    pub(super) fn slab(&self) -> &Arc<Slab> {
+        self.0.slab()
+    }
+
+    /// Whether there is no clone of it.
+    pub(super) fn is_only(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    /// What holds it, for a message; `None` in it: it was moved into one.
+    pub(super) fn object(&self) -> MutexGuard<'_, Option<PieceObject>> {
+        self.0.object.lock()
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slab = self.0.slab();
+        f.debug_struct("Piece")
+            .field("device", &slab.object().uuid())
+            .field("bytes", &self.0.bytes)
+            .field("maker", &slab.maker().1)
+            .field("mapped", &slab.is_mapped())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn new(slab: &Arc<Slab>, object: PieceObject) -> Arc<Self> {
+        Arc::new(Self {
+            slab: Some(Arc::clone(slab)),
+            id: object.mark(),
+            unit: object.unit(),
+            bytes: object.bytes(),
+            object: Mutex::new(Some(object)),
+            uses: Uses::default(),
+        })
+    }
+
+    fn slab(&self) -> &Arc<Slab> {
+        self.slab.as_ref().expect("it is taken by its drop")
+    }
+
+    fn row(&self) -> Row {
+        self.slab().object().row(self.unit)
+    }
+
+    /// Whether it was moved into a message.
+    pub(super) fn is_lent(&self) -> bool {
+        self.object.lock().is_none()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some(slab) = self.slab.take() else { return };
+        // A copy of the process has no seat to give up.
+        if Arena::get().is_none() {
+            return;
+        }
+        let object = self.object.lock().take();
+        if object.is_some() {
+            let used = self.uses.leave(&slab.object().row(self.unit));
+            slab.note_uses(&used);
+        }
+        // After its words: who finds it gone reads them.
+        drop(object);
+        here::forget(self.id, slab);
+    }
+}

@@ -1,0 +1,311 @@
+//! The slabs that this process has made on a device, and cuts pieces out of.
+//!
+//! | there is no room | done, in this order |
+//! |---|---|
+//! | in the slabs that there are | what came back is looked for |
+//! | still | a slab is made: an eighth of all that the process has, from 32 MiB to 2 GiB; a piece above half of that has one of its own |
+//! | on the device | slabs of others of which nothing is used are unmapped, own ones without pieces given back; then again |
+//! | still | a slab of twice its size is made, or one for this piece alone |
+//! | still | an error with figures |
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use mp_core::clocks::Tick;
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::Mutex;
+
+use super::cut::Ranges;
+use super::given::Given;
+use super::here::{self, Which};
+use super::object::PieceObject;
+use super::slab::Slab;
+use super::virtual_memory::Memory;
+use crate::codes;
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::uuid::Uuid;
+
+/// Slabs out of which many pieces are cut: the smallest and the largest.
+const SMALLEST: u64 = 32 << 20;
+const LARGEST: u64 = 2 << 30;
+/// The smallest unit, and the most units that a slab has.
+const UNIT: u64 = 512;
+const MOST_UNITS: u64 = 1 << 16;
+/// How many pieces that are out are looked at for each that is cut, so that the list stays as long as what is alive.
+const FEW: usize = 4;
+
+/// A slab that this process cuts up.
+#[derive(Debug)]
+struct Own {
+    slab: Arc<Slab>,
+    ranges: Ranges,
+    given: Given,
+}
+
+/// Those of a device.
+#[derive(Debug)]
+struct Pool {
+    device: Device,
+    slabs: Vec<Own>,
+}
+
+static POOLS: PerProcess<Mutex<Vec<Pool>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+
+/// What was cut, and the ticks for which its first stream has to wait.
+#[derive(Debug)]
+pub(crate) struct Cut {
+    pub(crate) slab: Arc<Slab>,
+    pub(crate) object: PieceObject,
+    pub(crate) ticks: Vec<Tick>,
+}
+
+/// How much there is of a device in this process's slabs, in bytes but for the numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) reserved: u64,
+    pub(crate) given: u64,
+    pub(crate) retired: u64,
+    pub(crate) slabs: usize,
+    pub(crate) pieces: usize,
+}
+
+/// Cuts a piece of this many bytes, at least one.
+pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
+    // Not in a copy of this process, where a thread may have had the lock that isn't there.
+    Driver::get()?;
+    let bytes = bytes.max(1);
+    let mut pools = POOLS.lock();
+    let at = match pools.iter().position(|pool| pool.device == *device) {
+        Some(at) => at,
+        None => {
+            can_share(device)?;
+            pools.push(Pool { device: device.clone(), slabs: Vec::new() });
+            pools.len() - 1
+        }
+    };
+    let pool = &mut pools[at];
+    for own in &mut pool.slabs {
+        own.given.look(own.slab.object(), &mut own.ranges, FEW);
+    }
+    if let Some(cut) = pool.cut(bytes)? {
+        return Ok(cut);
+    }
+    pool.look_at_all();
+    if let Some(cut) = pool.cut(bytes)? {
+        return Ok(cut);
+    }
+    pool.grow(bytes)?;
+    pool.cut(bytes)?.ok_or_else(|| out_of_memory(device, bytes, pool.figures()))
+}
+
+impl Pool {
+    /// Cuts a piece out of the first slab that has room; `None` if none has.
+    fn cut(&mut self, bytes: u64) -> Result<Option<Cut>> {
+        for own in &mut self.slabs {
+            if let Some(cut) = own.cut(bytes)? {
+                return Ok(Some(cut));
+            }
+        }
+        Ok(None)
+    }
+
+    fn look_at_all(&mut self) {
+        for own in &mut self.slabs {
+            own.given.look_at_all(own.slab.object(), &mut own.ranges);
+        }
+        // What is cut no more is of no use here.
+        self.release(|own| own.given.is_retired());
+    }
+
+    /// Gives slabs back of which no process has a piece; how many bytes.
+    fn release(&mut self, which: impl Fn(&Own) -> bool) -> u64 {
+        let goes = |own: &mut Own| {
+            own.given.is_idle() && which(own) && own.slab.is_idle() && here::remove(&own.slab)
+        };
+        self.slabs.extract_if(.., goes).map(|own| own.slab.object().bytes()).sum()
+    }
+
+    fn reserved(&self) -> u64 {
+        self.slabs.iter().map(|own| own.slab.object().bytes()).sum()
+    }
+
+    /// Makes a slab with room for this many bytes.
+    fn grow(&mut self, bytes: u64) -> Result<()> {
+        let granularity = Memory::granularity(&self.device)?;
+        let too_many = || out_of_memory(&self.device, bytes, self.figures());
+        let alone = bytes.checked_next_multiple_of(granularity).ok_or_else(too_many)?;
+        let wanted = sizes(bytes, alone, self.reserved(), granularity);
+        let device = self.device.clone();
+        let make = |size: &u64| match Slab::make(&device, *size, unit_of(*size, bytes)) {
+            Err(error) if is_out_of_memory(&error) => None,
+            made => Some(made),
+        };
+        let mut made = wanted.first().and_then(make);
+        if made.is_none() {
+            here::give_up(Which::All);
+            self.release(|_| true);
+            made = wanted.iter().find_map(make);
+        }
+        let slab = Arc::new(made.unwrap_or_else(|| Err(out_of_memory(&self.device, bytes, self.figures())))?);
+        here::add(&slab);
+        let ranges = Ranges::new(slab.object().units());
+        self.slabs.push(Own { slab, ranges, given: Given::default() });
+        Ok(())
+    }
+
+    fn figures(&self) -> Figures {
+        let mut all = Figures::default();
+        for own in &self.slabs {
+            let (bytes, unit) = (own.slab.object().bytes(), own.slab.object().unit());
+            all.reserved += bytes;
+            all.slabs += 1;
+            all.pieces += own.given.out();
+            all.given += bytes - u64::from(own.ranges.free()) * unit;
+            if own.given.is_retired() {
+                all.retired += bytes;
+            }
+        }
+        all
+    }
+}
+
+impl Own {
+    fn cut(&mut self, bytes: u64) -> Result<Option<Cut>> {
+        let slab = self.slab.object();
+        // A slab of one unit is for what needs more than half of it, others are for what doesn't.
+        let is_large = bytes > slab.bytes() / 2;
+        if self.given.is_retired() || bytes > slab.bytes() || is_large != (slab.units() == 1) {
+            return Ok(None);
+        }
+        let Some(units) = self.ranges.take(slab.units_of(bytes)) else { return Ok(None) };
+        let ticks = self.given.ticks_of(&units);
+        if self.given.is_retired() {
+            return Ok(None);
+        }
+        match self.give(units.clone(), bytes) {
+            Ok(object) => Ok(Some(Cut { slab: Arc::clone(&self.slab), object, ticks })),
+            Err(error) => {
+                self.ranges.give(units);
+                Err(error)
+            }
+        }
+    }
+
+    fn give(&mut self, units: Range<u32>, bytes: u64) -> Result<PieceObject> {
+        let slab = self.slab.object();
+        slab.row(units.start).begin();
+        let object = PieceObject::new(slab, units.start, bytes)?;
+        self.given.give(object.mark(), units);
+        Ok(object)
+    }
+}
+
+/// Whether memory of a device can be shared by descriptors at all.
+fn can_share(device: &Device) -> Result<()> {
+    let attributes = device.attributes()?;
+    let what = match (attributes.virtual_memory, attributes.memory_by_descriptor) {
+        (true, true) => return Ok(()),
+        (false, _) => "it, or its driver, has no virtual memory management (attribute 102)",
+        (true, false) => "it, or its driver, exports no memory as a descriptor (attribute 103)",
+    };
+    Err(Error::Unsupported { what, device: device.uuid() })
+}
+
+/// The sizes of slabs that will do for this many bytes, the best first, of a process that has reserved this much: one for many pieces, a
+/// smaller one, and one for this piece alone.
+fn sizes(bytes: u64, alone: u64, reserved: u64, granularity: u64) -> Vec<u64> {
+    let many = (reserved / 8).next_power_of_two().clamp(SMALLEST, LARGEST).next_multiple_of(granularity);
+    if bytes > many / 2 {
+        return vec![alone];
+    }
+    let mut sizes = vec![many, (2 * bytes).next_multiple_of(granularity)];
+    // Two are the same where the piece is small beside the unit of the driver.
+    if bytes > alone / 2 {
+        sizes.push(alone);
+    }
+    sizes
+}
+
+/// The unit of a slab that is made for this many bytes: all of it, if they need more than half; else it has no more units than rows.
+fn unit_of(size: u64, bytes: u64) -> u64 {
+    if bytes > size / 2 { size } else { (size / MOST_UNITS).next_power_of_two().max(UNIT) }
+}
+
+pub(crate) fn is_out_of_memory(error: &Error) -> bool {
+    matches!(error, Error::Driver { code: codes::OUT_OF_MEMORY, .. })
+}
+
+fn out_of_memory(device: &Device, asked: u64, figures: Figures) -> Error {
+    let Figures { reserved, retired, .. } = figures;
+    Error::OutOfDeviceMemory { asked, free: device.free_memory().unwrap_or(0), ours: reserved, retired }
+}
+
+/// An error of a device that has no memory left, with figures; any other one as it is.
+pub(crate) fn with_figures(error: Error, device: &Device, asked: u64) -> Error {
+    if is_out_of_memory(&error) { out_of_memory(device, asked, figures(device.uuid())) } else { error }
+}
+
+/// Looks for what came back to all slabs of this process.
+pub(crate) fn look() {
+    POOLS.lock().iter_mut().for_each(Pool::look_at_all);
+}
+
+/// Gives own slabs back of which no process has a piece; how many bytes.
+pub(crate) fn release() -> u64 {
+    let mut pools = POOLS.lock();
+    let bytes = pools
+        .iter_mut()
+        .map(|pool| {
+            pool.look_at_all();
+            pool.release(|_| true)
+        })
+        .sum();
+    pools.retain(|pool| !pool.slabs.is_empty());
+    bytes
+}
+
+/// Forgets own slabs of which this process has no piece, whichever process has: it ends.
+pub(crate) fn leave() {
+    let mut pools = POOLS.lock();
+    for pool in pools.iter_mut() {
+        pool.slabs.retain(|own| !(own.slab.is_idle() && here::remove(&own.slab)));
+    }
+}
+
+/// How much there is of a device.
+pub(crate) fn figures(device: Uuid) -> Figures {
+    let pools = POOLS.lock();
+    pools.iter().find(|pool| pool.device.uuid() == device).map_or_else(Figures::default, Pool::figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn slabs_grow_with_what_there_is() {
+        for (reserved, size, unit) in
+            [(0, 32, 512), (300, 64, 1024), (4096, 512, 8192), (1 << 20, 2048, 32 << 10)]
+        {
+            assert_eq!(sizes(1000, 2 * MIB, reserved * MIB, 2 * MIB)[0], size * MIB, "{reserved} MiB");
+            assert_eq!(unit_of(size * MIB, 1000), unit);
+            assert!(size * MIB / unit <= MOST_UNITS);
+        }
+    }
+
+    /// A slab of one unit is for a piece of more than half of it, others for smaller ones: else what was made isn't cut.
+    #[test]
+    fn what_is_made_for_a_piece_has_room_for_it() {
+        let of = |mib: u64| sizes(mib * MIB, (mib * MIB).next_multiple_of(2 * MIB), 0, 2 * MIB);
+        assert_eq!(sizes(1000, 2 * MIB, 0, 2 * MIB), [32 * MIB, 2 * MIB]);
+        assert_eq!(of(1), [32 * MIB, 2 * MIB]);
+        assert_eq!(of(10), [32 * MIB, 20 * MIB, 10 * MIB]);
+        assert_eq!(of(16), [32 * MIB, 32 * MIB, 16 * MIB]);
+        assert_eq!(of(17), [18 * MIB]);
+        assert_eq!((unit_of(18 * MIB, 17 * MIB), unit_of(2 * MIB, 1000)), (18 * MIB, 512));
+    }
+}

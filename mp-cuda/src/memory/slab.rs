@@ -1,0 +1,128 @@
+//! A slab in this process: its object, and where it is mapped, if it is.
+//!
+//! | made by | is mapped |
+//! |---|---|
+//! | this process | when it is made; it is never imported here |
+//! | another one | when a piece of it is first opened: its descriptor is looked up, imported, and closed |
+//!
+//! A slab is mapped whole: all processes of a program trust each other with the bytes beside a piece.
+
+use std::os::fd::AsFd;
+
+use mp_core::clocks::Tick;
+use mp_core::mutex::Mutex;
+use mp_core::words::Member;
+
+use super::object::SlabObject;
+use super::ticks;
+use super::virtual_memory::{Mapped, Memory};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::uuid::Uuid;
+
+/// A slab of which this process has something: a piece, or its mapping. Dropped, it is unmapped.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    object: SlabObject,
+    here: Mutex<Here>,
+}
+
+#[derive(Debug, Default)]
+struct Here {
+    mapped: Option<Mapped>,
+    /// The devices that may reach it there.
+    devices: Vec<Uuid>,
+    /// What streams of this process did last with pieces that it has no more: while one of these ticks is on its way, a stream may
+    /// reach the mapping.
+    uses: Vec<Tick>,
+}
+
+impl Slab {
+    /// Makes one, which other processes can open from now on.
+    ///
+    /// A process that is killed in the middle leaves an object, which is swept, and with it what is kept of the descriptor; and memory,
+    /// which is the driver's again. The driver is asked first: it is what refuses.
+    pub(crate) fn make(device: &Device, bytes: u64, unit: u64) -> Result<Self> {
+        let memory = Memory::create(device, bytes)?;
+        let mapped = memory.map(device)?;
+        let object = SlabObject::new(device.uuid(), bytes, unit)?;
+        object.keep(memory.export()?)?;
+        let here = Here { mapped: Some(mapped), devices: vec![device.uuid()], uses: Vec::new() };
+        Ok(Self { object, here: Mutex::new(here) })
+    }
+
+    /// One that arrived.
+    pub(crate) fn arrived(object: SlabObject) -> Self {
+        Self { object, here: Mutex::default() }
+    }
+
+    pub(crate) fn object(&self) -> &SlabObject {
+        &self.object
+    }
+
+    /// Where it begins, for a device that may reach it then; it is mapped, if it was not. Whether it was not.
+    pub(crate) fn open(&self, by: &Device) -> Result<(u64, bool)> {
+        let mut here = self.here.lock();
+        if let Some(mapped) = &here.mapped {
+            let address = mapped.address();
+            if !here.devices.contains(&by.uuid()) {
+                self.reaches(by)?;
+                mapped.allow(by)?;
+                here.devices.push(by.uuid());
+            }
+            return Ok((address, false));
+        }
+        let mapped = self.import(by)?;
+        let address = mapped.address();
+        here.mapped = Some(mapped);
+        here.devices = vec![by.uuid()];
+        Ok((address, true))
+    }
+
+    fn import(&self, by: &Device) -> Result<Mapped> {
+        self.reaches(by)?;
+        let file = self.object.kept()?.ok_or(Error::Gone)?;
+        let memory = Memory::import(by, file.as_fd(), self.object.bytes())?;
+        memory.map(by)
+    }
+
+    /// Whether a device can reach the memory of the one that this is on, and this process sees both.
+    fn reaches(&self, by: &Device) -> Result<()> {
+        if by.uuid() == self.object.uuid() {
+            return Ok(());
+        }
+        let owner = Device::by_uuid(self.object.uuid())?;
+        if by.can_access(&owner)? {
+            Ok(())
+        } else {
+            Err(Error::PeerAccess { from: by.uuid(), to: owner.uuid() })
+        }
+    }
+
+    /// Whether it is mapped in this process.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.here.lock().mapped.is_some()
+    }
+
+    /// Notes what streams of this process did last with a piece that it has no more.
+    pub(crate) fn note_uses(&self, used: &[Tick]) {
+        if used.is_empty() {
+            return;
+        }
+        let mut here = self.here.lock();
+        here.uses.extend(used);
+        ticks::keep_pending(&mut here.uses);
+    }
+
+    /// Whether no stream of this process can reach it, if it has no piece of it: then it may be unmapped.
+    pub(crate) fn is_idle(&self) -> bool {
+        let mut here = self.here.lock();
+        ticks::keep_pending(&mut here.uses);
+        here.uses.is_empty()
+    }
+
+    /// The process that made it.
+    pub(crate) fn maker(&self) -> (Member, u32) {
+        self.object.maker()
+    }
+}

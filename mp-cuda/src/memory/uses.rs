@@ -1,0 +1,286 @@
+//! How streams of this process use a piece of memory, from its arrival to its last drop here.
+//!
+//! A use is noted when it begins, since the work that a stream is given meanwhile isn't seen here. It is *told* by a tick of its stream:
+//! when another stream of this process has to run after it, when the piece is sent, and when it is dropped. So a stream makes no tick
+//! for each kernel, but one for each time that the order matters to another.
+//!
+//! | what a use waits for | exclusive, frozen | shared |
+//! |---|---|---|
+//! | what the messages said that brought the piece | yes | yes |
+//! | uses of other streams of this process, from before it was shared | if one of the two writes | if one of the two writes |
+//! | uses of other streams of this process, since then | – | no: their order is the program's own |
+//!
+//! At the last drop in a process all its uses are joined into the row's *last use*, for which the maker's next owner waits: by a swap if
+//! one stream used the piece and has waited for the last use that is there, else by a stream of this process that waits for all of
+//! them ([`release_of`]). So no stream of a user waits for another's work at a drop, and no host.
+
+use mp_core::clocks::Tick;
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::Mutex;
+
+use super::object::Row;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::order::clock::is_complete;
+use crate::stream::Stream;
+
+/// What a use may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Access {
+    pub(crate) writes: bool,
+    /// The piece is shared: others use it at the same time, and mean to.
+    pub(crate) shared: bool,
+}
+
+/// The uses of a piece.
+#[derive(Debug, Default)]
+pub(crate) struct Uses(Mutex<Noted>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    /// What streams of other processes do with it: the last tick of each, as messages said. Those that are complete are left out.
+    before: Vec<Tick>,
+    streams: Vec<Use>,
+    /// Whether the row was told that this process writes.
+    writes: bool,
+}
+
+/// What one stream does with it.
+#[derive(Debug)]
+struct Use {
+    stream: Stream,
+    /// Access that was borrowed, of all uses since the last tick that was complete.
+    access: Access,
+    /// What the stream has waited for: the last tick of each clock.
+    waited: Vec<Tick>,
+    /// A tick behind some of the uses.
+    told: Option<Tick>,
+    /// Whether there may be work behind `told`.
+    untold: bool,
+    /// How many uses have not ended.
+    open: usize,
+    /// How many have begun.
+    begun: u64,
+}
+
+/// A use that has begun: its number, if no other use of its stream was open then.
+pub(crate) type Begun = Option<u64>;
+
+/// Adds a tick to a list of the last tick of each clock.
+fn note(list: &mut Vec<Tick>, tick: Tick) {
+    match list.iter_mut().find(|one| one.clock() == tick.clock()) {
+        Some(one) if *one < tick => *one = tick,
+        Some(_) => {}
+        None => list.push(tick),
+    }
+}
+
+/// Whether a list has this tick, or a later one of its clock.
+fn has(list: &[Tick], tick: Tick) -> bool {
+    list.iter().any(|one| *one >= tick)
+}
+
+/// Whether a tick's work has run. What is lost has not.
+fn is_over(tick: Tick) -> bool {
+    is_complete(tick).unwrap_or(false)
+}
+
+impl Use {
+    /// A tick behind all that the stream was given up to now; none if it has no use.
+    fn tell(&mut self) -> Result<Option<Tick>> {
+        if self.untold {
+            self.told = Some(self.stream.tick()?);
+            self.untold = self.open > 0;
+        }
+        Ok(self.told)
+    }
+
+    /// Whether it needs no more attention: all its work has run.
+    fn is_over(&self) -> bool {
+        self.open == 0 && !self.untold && self.told.is_none_or(is_over)
+    }
+
+    /// Has the stream wait for a tick, if it didn't already.
+    fn wait_for(&mut self, tick: Tick) -> Result<()> {
+        if !has(&self.waited, tick) {
+            self.stream.wait_for(tick)?;
+            note(&mut self.waited, tick);
+        }
+        Ok(())
+    }
+}
+
+impl Noted {
+    fn forget_what_is_over(&mut self) {
+        self.before.retain(|tick| !is_over(*tick));
+        self.streams.retain(|one| !one.is_over());
+        self.streams.iter_mut().for_each(|one| one.waited.retain(|tick| !is_over(*tick)));
+    }
+
+    /// Ticks of the uses that have not run, which are told now.
+    fn tell(&mut self, which: impl Fn(Access) -> bool) -> Result<Vec<Tick>> {
+        let mut ticks = Vec::new();
+        for one in self.streams.iter_mut().filter(|one| which(one.access)) {
+            if let Some(tick) = one.tell()?.filter(|tick| !is_over(*tick)) {
+                note(&mut ticks, tick);
+            }
+        }
+        Ok(ticks)
+    }
+}
+
+impl Uses {
+    /// Notes what a message said that brought the piece.
+    pub(crate) fn arrived(&self, ticks: &[Tick]) {
+        let mut noted = self.0.lock();
+        ticks.iter().for_each(|tick| note(&mut noted.before, *tick));
+    }
+
+    /// Begins a use: the stream waits for all that has to run before it. What [`end`](Self::end) is to be told.
+    ///
+    /// # Errors
+    /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will run; what a stream refuses. Then no use has begun.
+    pub(crate) fn begin(&self, stream: &Stream, access: Access, row: &Row) -> Result<Begun> {
+        let mut noted = self.0.lock();
+        let noted = &mut *noted;
+        noted.forget_what_is_over();
+        let mine = |one: &Use| one.stream == *stream && one.access.shared == access.shared;
+        let at = match noted.streams.iter().position(mine) {
+            Some(at) => at,
+            None => {
+                let none = Access { writes: false, shared: access.shared };
+                let stream = stream.clone();
+                noted.streams.push(Use {
+                    stream,
+                    access: none,
+                    waited: Vec::new(),
+                    told: None,
+                    untold: false,
+                    open: 0,
+                    begun: 0,
+                });
+                noted.streams.len() - 1
+            }
+        };
+        let mut to_wait = noted.before.clone();
+        for one in noted.streams.iter_mut().filter(|one| one.stream != *stream) {
+            let unordered = one.access.shared || !(one.access.writes || access.writes);
+            if !unordered && let Some(tick) = one.tell()? {
+                to_wait.push(tick);
+            }
+        }
+        let this = &mut noted.streams[at];
+        for tick in to_wait {
+            let waited = this.wait_for(tick);
+            if matches!(waited, Err(Error::ProducerDied { .. })) && access.shared {
+                // It is told once: what others write to it from now on counts again.
+                noted.before.retain(|one| *one != tick);
+            }
+            waited?;
+        }
+        if access.writes && !noted.writes {
+            row.begin_use();
+            noted.writes = true;
+        }
+        this.access.writes |= access.writes;
+        this.untold = true;
+        this.open += 1;
+        this.begun += 1;
+        Ok((this.open == 1).then_some(this.begun))
+    }
+
+    /// Ends a use that was begun. If all is given that [`begin`](Self::begin) said, the host has seen that the stream has run it: then no
+    /// use is left of it, unless another one was there meanwhile, whose work may have come after that.
+    pub(crate) fn end(&self, stream: &Stream, access: Access, ran: Begun) {
+        let mut noted = self.0.lock();
+        let mine = |one: &&mut Use| one.stream == *stream && one.access.shared == access.shared;
+        if let Some(one) = noted.streams.iter_mut().find(mine) {
+            one.open = one.open.saturating_sub(1);
+            if ran == Some(one.begun) {
+                (one.untold, one.told) = (false, None);
+            }
+        }
+    }
+
+    /// What a message has to say that takes the piece along: what its receivers' streams have to wait for. If there are `others` that
+    /// have it at the same time, that is what was written.
+    ///
+    /// # Errors
+    /// What a stream refuses.
+    pub(crate) fn tell(&self, others: bool) -> Result<Vec<Tick>> {
+        let mut noted = self.0.lock();
+        noted.forget_what_is_over();
+        let mut ticks = noted.before.clone();
+        let mine = noted.tell(|access| access.writes || !others)?;
+        mine.into_iter().for_each(|tick| note(&mut ticks, tick));
+        Ok(ticks)
+    }
+
+    /// The piece leaves this process, or has no holder here any more: its uses become the row's last use. What can't be told is left:
+    /// then the row says that a use with write access never ended. The ticks behind the uses.
+    pub(crate) fn leave(&self, row: &Row) -> Vec<Tick> {
+        let mut noted = self.0.lock();
+        if noted.join(row).is_ok() && std::mem::take(&mut noted.writes) {
+            row.end_use();
+        }
+        // What a stream of this process has to wait for, if the piece comes back.
+        let told: Vec<Tick> = noted.streams.drain(..).filter_map(|one| one.told).collect();
+        told.iter().for_each(|tick| note(&mut noted.before, *tick));
+        told
+    }
+}
+
+impl Noted {
+    fn join(&mut self, row: &Row) -> Result<()> {
+        self.forget_what_is_over();
+        let ticks = self.tell(|_| true)?;
+        let of = |tick: &Tick| self.streams.iter().find(|one| one.told == Some(*tick));
+        let Some(one) = ticks.first().and_then(of) else { return Ok(()) };
+        let mut release = None;
+        loop {
+            let raw = row.last_use();
+            let last = Tick::from_raw(raw);
+            // Work of a dead process, which may still run: that is what the maker has to find.
+            if last.is_some_and(|tick| is_complete(tick).is_err()) {
+                return Ok(());
+            }
+            let follows = ticks.len() == 1 && last.is_none_or(|tick| is_over(tick) || has(&one.waited, tick));
+            let joined = if follows {
+                ticks[0]
+            } else {
+                let stream = match &release {
+                    Some(stream) => stream,
+                    None => release.insert(release_of(one.stream.device(), &ticks)?),
+                };
+                if let Some(tick) = last {
+                    stream.wait_for(tick)?;
+                }
+                stream.tick()?
+            };
+            if row.join_last_use(raw, joined.raw()).is_ok() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The streams of this process that wait for uses, and do nothing else: one a device.
+static RELEASE: PerProcess<Mutex<Vec<Stream>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+
+/// The stream of this device, waiting for these ticks.
+fn release_of(device: &Device, ticks: &[Tick]) -> Result<Stream> {
+    let stream = release(device)?;
+    ticks.iter().try_for_each(|tick| stream.wait_for(*tick).map(drop))?;
+    Ok(stream)
+}
+
+fn release(device: &Device) -> Result<Stream> {
+    let mut streams = RELEASE.lock();
+    if let Some(stream) = streams.iter().find(|stream| stream.device() == device) {
+        return Ok(stream.clone());
+    }
+    let stream = Stream::new(device)?;
+    streams.push(stream.clone());
+    Ok(stream)
+}

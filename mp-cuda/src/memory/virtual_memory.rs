@@ -1,0 +1,179 @@
+//! Memory of a device apart from its addresses: made, exported as a descriptor, imported, mapped. Each object of the driver is a
+//! value here, which gives it back when it is dropped.
+//!
+//! | value | is | dropped |
+//! |---|---|---|
+//! | [`Memory`] | a reference to physical memory of a device | `cuMemRelease` |
+//! | [`Mapped`] | such memory at an address of this process, with nothing else at it | `cuMemUnmap`, `cuMemAddressFree` |
+//!
+//! The memory itself lives as long as a reference, a mapping or a descriptor of it, in whichever process; so a [`Memory`] is needed only
+//! until it is mapped and exported.
+//!
+//! # Safety
+//! Unsafe, because the driver's functions are; sound, because
+//! - what a call writes to is a variable of the function that makes it, of the type that the call writes;
+//! - handles and addresses are kept in private fields, come from the driver, and are given back once, by a drop;
+//! - a copy of the process gives nothing back: nothing of the driver is its own;
+//! - addresses of a device are none of this process: no host instruction reaches them.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::driver::api::{AccessDesc, AllocationProp, Location};
+use crate::driver::context::Bound;
+use crate::error::Result;
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const BY_DESCRIPTOR: c_int = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const READ_AND_WRITE: c_int = 3;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const ON_DEVICE: c_int = 1;
+/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
+const MINIMUM: c_int = 0;
+
+/// Calls a function that not every driver has.
+macro_rules! call {
+    ($driver:ident.$name:ident($($argument:expr),* $(,)?)) => {{
+        let function = $driver.optional(stringify!($name), $driver.api.$name)?;
+        // SAFETY: what it writes to are variables of the caller, of the types that it writes; handles and addresses are the driver's.
+        let code = unsafe { function($($argument),*) };
+        $driver.check(stringify!($name), code)
+    }};
+}
+
+/// A number of bytes as the driver takes it: more than the address space has is an error of the driver.
+fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// A reference to physical memory of a device.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    device: Device,
+    handle: u64,
+    bytes: u64,
+}
+
+impl Memory {
+    /// The unit in which memory of a device is made: a size is a multiple of it.
+    pub(crate) fn granularity(device: &Device) -> Result<u64> {
+        let driver = device.bind()?;
+        let prop = AllocationProp::shareable(device.number());
+        let mut unit = 0_usize;
+        call!(driver.cuMemGetAllocationGranularity(&raw mut unit, &raw const prop, MINIMUM))?;
+        Ok(unit.max(1) as u64)
+    }
+
+    /// New memory of a device, that can be exported. Nothing is written to it.
+    pub(crate) fn create(device: &Device, bytes: u64) -> Result<Self> {
+        let driver = device.bind()?;
+        let prop = AllocationProp::shareable(device.number());
+        let mut handle = 0;
+        call!(driver.cuMemCreate(&raw mut handle, size(bytes), &raw const prop, 0))?;
+        Ok(Self { device: device.clone(), handle, bytes })
+    }
+
+    /// A descriptor, by which other processes import it. It keeps the memory.
+    pub(crate) fn export(&self) -> Result<OwnedFd> {
+        let driver = self.device.bind()?;
+        let mut file: c_int = -1;
+        let to = (&raw mut file).cast::<c_void>();
+        call!(driver.cuMemExportToShareableHandle(to, self.handle, BY_DESCRIPTOR, 0))?;
+        // SAFETY: the driver opened it for its caller, which is this function alone.
+        Ok(unsafe { OwnedFd::from_raw_fd(file) })
+    }
+
+    /// The memory behind a descriptor of another process. The descriptor stays the caller's.
+    pub(crate) fn import(device: &Device, file: BorrowedFd<'_>, bytes: u64) -> Result<Self> {
+        let driver = device.bind()?;
+        let mut handle = 0;
+        // The number itself, in the place of an address.
+        let number = usize::try_from(file.as_raw_fd()).unwrap_or(usize::MAX);
+        let from = ptr::without_provenance_mut::<c_void>(number);
+        call!(driver.cuMemImportFromShareableHandle(&raw mut handle, from, BY_DESCRIPTOR))?;
+        Ok(Self { device: device.clone(), handle, bytes })
+    }
+
+    /// Maps all of it, where this device may read and write it.
+    pub(crate) fn map(&self, by: &Device) -> Result<Mapped> {
+        let driver = by.bind()?;
+        let addresses = Addresses::reserve(by, self.bytes)?;
+        call!(driver.cuMemMap(addresses.at, size(self.bytes), 0, self.handle, 0))?;
+        let mapped = Mapped { addresses };
+        mapped.allow(by)?;
+        Ok(mapped)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        give_back(&self.device, |driver| call!(driver.cuMemRelease(self.handle)));
+    }
+}
+
+/// Addresses that nothing else gets.
+#[derive(Debug)]
+struct Addresses {
+    device: Device,
+    at: u64,
+    bytes: u64,
+}
+
+impl Addresses {
+    fn reserve(device: &Device, bytes: u64) -> Result<Self> {
+        let driver = device.bind()?;
+        let mut at = 0;
+        call!(driver.cuMemAddressReserve(&raw mut at, size(bytes), 0, 0, 0))?;
+        Ok(Self { device: device.clone(), at, bytes })
+    }
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        give_back(&self.device, |driver| call!(driver.cuMemAddressFree(self.at, size(self.bytes))));
+    }
+}
+
+/// Memory at addresses of this process, which ends with this value: what still runs on it reaches nothing then.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    addresses: Addresses,
+}
+
+impl Mapped {
+    /// Where it begins, for devices.
+    pub(crate) fn address(&self) -> u64 {
+        self.addresses.at
+    }
+
+    /// Lets one more device read and write it.
+    pub(crate) fn allow(&self, device: &Device) -> Result<()> {
+        let driver = device.bind()?;
+        let location = Location { kind: ON_DEVICE, id: device.number() };
+        let access = AccessDesc { location, flags: READ_AND_WRITE };
+        let Addresses { at, bytes, .. } = self.addresses;
+        call!(driver.cuMemSetAccess(at, size(bytes), &raw const access, 1))
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let Addresses { device, at, bytes } = &self.addresses;
+        give_back(device, |driver| call!(driver.cuMemUnmap(*at, size(*bytes))));
+    }
+}
+
+/// Makes a call that gives something back, unless this is a copy of the process that has it. A failure is that of a device or a driver
+/// that is gone, and its objects with it.
+fn give_back(device: &Device, call: impl FnOnce(&Bound<'_>) -> Result<()>) {
+    if Driver::loaded().is_some()
+        && let Ok(bound) = device.bind()
+    {
+        _ = call(&bound);
+    }
+}

@@ -1,0 +1,310 @@
+//! Copies: from and to the host, on devices, and filling.
+//!
+//! A view that isn't contiguous is copied run by run: elements that lie one after the other on both sides are one copy.
+//!
+//! # Safety
+//! Unsafe, because the driver is given addresses; sound, because
+//! - those of devices are of a use that lasts as long as the copy is given to its stream, and the view's elements lie within its piece;
+//! - those of the host are a slice of as many elements, all of whose bit patterns are values, and the stream has run the copy when the
+//!   call returns.
+#![allow(unsafe_code)]
+
+use mp_core::bytemuck::{self, Pod};
+use mp_core::{Error as CoreError, Result as CoreResult};
+use mp_tensor::parts::View;
+use mp_tensor::{Element, Exclusive, Shared, Tensor};
+
+use super::CudaTensor;
+use super::mode::CudaMode;
+use super::raw::{Raw, Used};
+use crate::error::Result;
+use crate::memory::Piece;
+use crate::stream::Stream;
+
+/// Elements that lie one after the other: from which element on, counted from the view's offset, and how many.
+type Run = (usize, usize);
+
+/// The runs of a view, in row-major order.
+fn runs(view: &View) -> Vec<Run> {
+    let first = view.offset();
+    if view.is_contiguous() {
+        return if view.len() == 0 { Vec::new() } else { vec![(0, view.len())] };
+    }
+    let mut runs: Vec<Run> = Vec::new();
+    for at in view.positions().map(|at| at - first) {
+        match runs.last_mut() {
+            Some((start, len)) if *start + *len == at => *len += 1,
+            _ => runs.push((at, 1)),
+        }
+    }
+    runs
+}
+
+/// The runs of two views of equal length, cut where either of them is.
+fn common(one: &View, other: &View) -> Vec<(usize, usize, usize)> {
+    let (mut one, mut other) = (runs(one).into_iter(), runs(other).into_iter());
+    let (mut a, mut b) = (one.next(), other.next());
+    let mut all = Vec::new();
+    while let (Some((x, m)), Some((y, n))) = (a, b) {
+        let len = m.min(n);
+        all.push((x, y, len));
+        a = if m == len { one.next() } else { Some((x + len, m - len)) };
+        b = if n == len { other.next() } else { Some((y + len, n - len)) };
+    }
+    all
+}
+
+fn other_shape(asked: &[usize], found: usize) -> CoreError {
+    CoreError::Shape(format!("{found} elements for a tensor of shape {asked:?}"))
+}
+
+/// Where an element is, counted from the view's offset.
+fn at<T>(used: &Used<'_>, index: usize) -> u64 {
+    used.address + (index * size_of::<T>()) as u64
+}
+
+/// Copies elements to where they are on a device.
+fn write<T: Pod, M: CudaMode>(raw: &Raw<M>, from: &[T], stream: &Stream) -> Result<()> {
+    if from.len() != raw.view.len() {
+        return Err(other_shape(raw.view.shape(), from.len()).into());
+    }
+    if from.is_empty() {
+        return Ok(());
+    }
+    let used = raw.lend(size_of::<T>(), stream, true)?;
+    let bound = stream.device().bind()?;
+    let mut from = from;
+    for (start, len) in runs(&raw.view) {
+        let (here, rest) = from.split_at(len);
+        // SAFETY: the run lies within the piece, which this use may write; the stream is waited for below.
+        let copied = unsafe {
+            bound.copy_to_device(at::<T>(&used, start), bytemuck::cast_slice(here), stream.handle())
+        };
+        if copied.is_err() {
+            // Of the runs before, some may be on their way.
+            stream.synchronize()?;
+        }
+        copied?;
+        from = rest;
+    }
+    used.synchronize()
+}
+
+/// Copies elements to the host.
+fn read<T: Pod, M: CudaMode>(raw: &Raw<M>, to: &mut [T], stream: &Stream) -> Result<()> {
+    if to.len() != raw.view.len() {
+        return Err(other_shape(raw.view.shape(), to.len()).into());
+    }
+    if to.is_empty() {
+        return Ok(());
+    }
+    let used = raw.lend(size_of::<T>(), stream, false)?;
+    let bound = stream.device().bind()?;
+    let mut to = to;
+    for (start, len) in runs(&raw.view) {
+        let (here, rest) = to.split_at_mut(len);
+        // SAFETY: the run lies within the piece, which this use may read; the stream is waited for below.
+        let copied = unsafe {
+            bound.copy_to_host(bytemuck::cast_slice_mut(here), at::<T>(&used, start), stream.handle())
+        };
+        if copied.is_err() {
+            stream.synchronize()?;
+        }
+        copied?;
+        to = rest;
+    }
+    used.synchronize()
+}
+
+/// The bytes of a piece that a view spans.
+fn span<M: CudaMode>(raw: &Raw<M>, element: usize) -> std::ops::Range<usize> {
+    raw.view.offset() * element..raw.view.end().unwrap_or(0) * element
+}
+
+/// Copies elements on devices.
+fn copy<T: Pod, M: CudaMode, N: CudaMode>(to: &Raw<M>, from: &Raw<N>, stream: &Stream) -> Result<()> {
+    if to.view.shape() != from.view.shape() {
+        let (to, from) = (to.view.shape(), from.view.shape());
+        return Err(
+            CoreError::Shape(format!("a tensor of shape {from:?} copied to one of shape {to:?}")).into()
+        );
+    }
+    if to.view.len() == 0 {
+        return Ok(());
+    }
+    let (a, b) = (span(to, size_of::<T>()), span(from, size_of::<T>()));
+    let same = to.piece.as_ref().map(Piece::id) == from.piece.as_ref().map(Piece::id);
+    if same && a.start < b.end && b.start < a.end {
+        let why = "a tensor copied to another view of the same memory, which overlaps it: copy it by to_device() first";
+        return Err(CoreError::InvalidArgument(why.into()).into());
+    }
+    let source = from.lend(size_of::<T>(), stream, false)?;
+    let target = to.lend(size_of::<T>(), stream, true)?;
+    let bound = stream.device().bind()?;
+    for (x, y, len) in common(&to.view, &from.view) {
+        let bytes = len * size_of::<T>();
+        // SAFETY: both runs lie within their pieces, which these uses may write and read; they don't overlap, as was looked at.
+        unsafe { bound.copy_on_device(at::<T>(&target, x), at::<T>(&source, y), bytes, stream.handle()) }?;
+    }
+    Ok(())
+}
+
+/// Fills with one value.
+fn fill<T: Element, M: CudaMode>(raw: &Raw<M>, value: T, stream: &Stream) -> Result<()> {
+    let bytes = bytemuck::bytes_of(&value);
+    let word = <[u8; 4]>::try_from(bytes).map(u32::from_ne_bytes);
+    let same = bytes.iter().all(|byte| *byte == bytes[0]);
+    if !same && word.is_err() {
+        // The driver has no pattern of this size.
+        return write(raw, &vec![value; raw.view.len()], stream);
+    }
+    let used = raw.lend(size_of::<T>(), stream, true)?;
+    let bound = stream.device().bind()?;
+    for (start, len) in runs(&raw.view) {
+        let to = at::<T>(&used, start);
+        match word {
+            // SAFETY: the run lies within the piece, which this use may write, and begins at an element of four bytes.
+            Ok(word) if !same => unsafe { bound.fill_words(to, word, len, stream.handle()) }?,
+            // SAFETY: the run lies within the piece, which this use may write.
+            _ => unsafe { bound.fill_bytes(to, bytes[0], len * size_of::<T>(), stream.handle()) }?,
+        }
+    }
+    Ok(())
+}
+
+impl<T: Element> CudaTensor<T, Exclusive> {
+    /// A tensor of one value, on the stream's device. It doesn't wait for the stream, if elements have 1 or 4 bytes, or all bytes of the
+    /// value are the same.
+    ///
+    /// # Errors
+    /// As [`empty`](Self::empty).
+    pub fn full(shape: impl AsRef<[usize]>, value: T, stream: &Stream) -> Result<Self> {
+        let t = Self::empty(shape, stream)?;
+        fill(&t.raw, value, stream)?;
+        Ok(t)
+    }
+
+    /// A tensor of zeros, on the stream's device. It doesn't wait for the stream.
+    ///
+    /// # Errors
+    /// As [`empty`](Self::empty).
+    pub fn zeros(shape: impl AsRef<[usize]>, stream: &Stream) -> Result<Self> {
+        Self::full(shape, T::zeroed(), stream)
+    }
+
+    /// A copy of `data`, in row-major order, on the stream's device. It waits until the stream has made the copy.
+    ///
+    /// # Errors
+    /// As [`empty`](Self::empty), and [`mp_core::Error::Shape`] when `shape` has another number of elements.
+    #[doc(alias = "cuda")]
+    pub fn from_slice(data: &[T], shape: impl AsRef<[usize]>, stream: &Stream) -> Result<Self> {
+        let shape = shape.as_ref();
+        if mp_tensor::parts::count(shape)? != data.len() {
+            return Err(other_shape(shape, data.len()).into());
+        }
+        let t = Self::empty(shape, stream)?;
+        write(&t.raw, data, stream)?;
+        Ok(t)
+    }
+}
+
+macro_rules! writes {
+    ($mode:ty, $($mutable:tt)*) => {
+        impl<T: Element> CudaTensor<T, $mode> {
+            /// Fills it with one value, in the order of `stream`.
+            ///
+            /// # Errors
+            /// As [`on`](Self::on).
+            #[doc(alias = "fill_")]
+            pub fn fill($($mutable)* self, value: T, stream: &Stream) -> Result<()> {
+                fill(&self.raw, value, stream)
+            }
+
+            /// Copies `data` into it, in row-major order. It waits until the stream has made the copy.
+            ///
+            /// # Errors
+            /// As [`on`](Self::on), and [`mp_core::Error::Shape`] when it has another number of elements.
+            pub fn write_from($($mutable)* self, data: &[T], stream: &Stream) -> Result<()> {
+                write(&self.raw, data, stream)
+            }
+
+            /// Copies another tensor of its shape into it, on the device, in the order of `stream`.
+            ///
+            /// # Errors
+            /// As [`on`](Self::on), of either of them; [`mp_core::Error::Shape`] for another shape, and
+            /// [`mp_core::Error::InvalidArgument`] for a view of the same memory that overlaps it.
+            #[doc(alias = "copy_")]
+            pub fn copy_from<M: CudaMode>($($mutable)* self, from: &CudaTensor<T, M>, stream: &Stream) -> Result<()> {
+                copy::<T, _, _>(&self.raw, &from.raw, stream)
+            }
+        }
+    };
+}
+writes!(Exclusive, &mut);
+writes!(Shared, &);
+
+impl<T: Element, M: CudaMode> CudaTensor<T, M> {
+    /// Its elements, in row-major order. It waits until the stream has made the copy.
+    ///
+    /// # Errors
+    /// As [`on`](Self::on).
+    #[doc(alias("tolist", "cpu"))]
+    pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>> {
+        let mut all = vec![T::zeroed(); self.len()];
+        read(&self.raw, &mut all, stream)?;
+        Ok(all)
+    }
+
+    /// Copies its elements to `to`, in row-major order. It waits until the stream has made the copy.
+    ///
+    /// # Errors
+    /// As [`on`](Self::on), and [`mp_core::Error::Shape`] when `to` has another number of elements.
+    pub fn read_into(&self, to: &mut [T], stream: &Stream) -> Result<()> {
+        read(&self.raw, to, stream)
+    }
+
+    /// A copy of it in the memory that processes share, on the host. It waits until the stream has made the copy.
+    ///
+    /// # Errors
+    /// As [`on`](Self::on), and those of [`Tensor::empty`].
+    #[doc(alias = "cpu")]
+    pub fn to_host(&self, stream: &Stream) -> Result<Tensor<T>> {
+        let mut t = Tensor::<T>::empty(self.shape())?;
+        read(&self.raw, slice(&mut t)?, stream)?;
+        Ok(t)
+    }
+
+    /// A copy of it, contiguous, in memory of the stream's device, which may be another one: then that has to reach the memory of this one.
+    /// It doesn't wait for the stream.
+    ///
+    /// # Errors
+    /// As [`on`](Self::on) and [`empty`](CudaTensor::empty).
+    #[doc(alias("to", "clone", "contiguous"))]
+    pub fn to_device(&self, stream: &Stream) -> Result<CudaTensor<T>> {
+        let t = CudaTensor::<T>::empty(self.shape(), stream)?;
+        copy::<T, _, _>(&t.raw, &self.raw, stream)?;
+        Ok(t)
+    }
+}
+
+fn slice<T: Element>(t: &mut Tensor<T>) -> CoreResult<&mut [T]> {
+    t.as_mut_slice()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_in_a_row_is_one_copy() {
+        let whole = View::contiguous(&[3, 4]).unwrap();
+        assert_eq!(runs(&whole), [(0, 12)]);
+        assert_eq!(runs(&whole.narrow(1, 1, 2).unwrap()), [(0, 2), (4, 2), (8, 2)]);
+        assert_eq!(runs(&whole.narrow(0, 1, 0).unwrap()), []);
+        assert_eq!(runs(&whole.select(1, 3).unwrap()), [(0, 1), (4, 1), (8, 1)]);
+        let rows = View::contiguous(&[3, 2]).unwrap();
+        assert_eq!(common(&rows, &whole.narrow(1, 1, 2).unwrap()), [(0, 0, 2), (2, 4, 2), (4, 8, 2)]);
+        let column = View::contiguous(&[2, 3]).unwrap().t().unwrap();
+        assert_eq!(common(&column, &rows).len(), 6);
+    }
+}

@@ -1,0 +1,203 @@
+//! Tensors in messages: the view, what receivers' streams have to wait for, and the attached piece. Nothing here opens memory of a device.
+//!
+//! A message has, one after the other, what a tensor on the host writes, too ([`Handle`], of which the number of the attachment is
+//! not used), the attachments of the piece, and ticks.
+
+use std::sync::Arc;
+
+use mp_core::clocks::Tick;
+use mp_core::message::{Arrived, Attached, Codec, Incoming, Message, Outgoing, Returned, scope};
+use mp_core::{DType, Error as CoreError, Result as CoreResult};
+use mp_tensor::parts::{Grad, Handle, View, What, nothing};
+use mp_tensor::{Element, Exclusive};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::mode::{CudaAliased, CudaMode};
+use super::raw::Raw;
+use super::{AnyCudaTensor, CudaTensor};
+use crate::error::Error;
+use crate::memory::{Attachments, Mode, Piece};
+use crate::order::clock;
+
+/// The most ticks of one tensor: a stream each.
+const MOST_TICKS: usize = 4096;
+
+/// A tensor as it travels.
+#[derive(Serialize)]
+struct Leaving<'a>(Handle<&'a View>, Option<Attachments>, Vec<Tick>);
+
+/// As it arrives.
+#[derive(Deserialize)]
+struct Arriving(Handle, Option<Attachments>, Vec<Tick>);
+
+/// What an exclusive tensor was, and is again if its message does not leave.
+struct Before {
+    piece: Piece,
+    view: Arc<View>,
+}
+
+fn unsendable(error: Error) -> CoreError {
+    match error {
+        Error::Core(error) => error,
+        other => CoreError::Unsendable(other.to_string()),
+    }
+}
+
+fn malformed(error: Error) -> CoreError {
+    match error {
+        Error::Core(error) => error,
+        other => CoreError::Malformed(other.to_string()),
+    }
+}
+
+impl<M: CudaMode> Raw<M> {
+    fn handle(&self, dtype: DType) -> CoreResult<Handle<&View>> {
+        let requires = self.grad.to_wire()?;
+        Ok(Handle { what: What::new(0, dtype.code(), requires), view: &self.view, storage: None })
+    }
+
+    /// Takes it out of a message, checked.
+    fn receive(
+        arrived: &mut Arrived,
+        Arriving(handle, attachments, ticks): Arriving,
+        dtype: DType,
+    ) -> CoreResult<Self> {
+        let found = handle.dtype()?;
+        if found != dtype {
+            return Err(CoreError::DType { expected: dtype, found });
+        }
+        let Handle { what, view, .. } = handle;
+        if M::MODE == Mode::Exclusive && !view.is_injective() {
+            let why = format!(
+                "an exclusive tensor whose elements overlap: shape {:?}, strides {:?}",
+                view.shape(),
+                view.strides()
+            );
+            return Err(CoreError::Malformed(why));
+        }
+        let grad = Grad::from_wire(what.requires());
+        let Some(attachments) = attachments else {
+            return if view.len() == 0 { Ok(Self::of(None, view, grad)) } else { Err(view.beyond(0)) };
+        };
+        if ticks.len() > MOST_TICKS {
+            return Err(CoreError::Malformed(format!("a tensor with {} ticks", ticks.len())));
+        }
+        for tick in &ticks {
+            // What its process has not finished, and never will, is told when a stream is to use it.
+            if let Err(error @ Error::Malformed(_)) = clock::is_complete(*tick) {
+                return Err(malformed(error));
+            }
+        }
+        let piece = Piece::take(arrived, attachments, M::MODE).map_err(malformed)?;
+        let elements = usize::try_from(piece.bytes()).unwrap_or(usize::MAX) / dtype.size();
+        view.within(elements)?;
+        piece.uses().arrived(&ticks);
+        Ok(Self::of(Some(piece), view, grad))
+    }
+}
+
+impl<M: CudaAliased> Raw<M> {
+    /// Attaches it to a message.
+    fn send(&self, out: &mut Attached, dtype: DType) -> CoreResult<Leaving<'_>> {
+        let handle = self.handle(dtype)?;
+        let Some(piece) = &self.piece else { return Ok(Leaving(handle, None, Vec::new())) };
+        let ticks = piece.uses().tell(true).map_err(unsendable)?;
+        let attachments = piece.attach(out).map_err(unsendable)?;
+        Ok(Leaving(handle, Some(attachments), ticks))
+    }
+}
+
+impl Raw<Exclusive> {
+    /// Moves it into a message; what is left is an empty tensor.
+    fn move_into<C: Codec>(&mut self, out: &mut Outgoing, dtype: DType) -> CoreResult<()> {
+        let handle = self.handle(dtype)?;
+        let Some(piece) = &self.piece else { return C::write(out, &Leaving(handle, None, Vec::new())) };
+        let ticks = piece.uses().tell(false).map_err(unsendable)?;
+        let attachments = piece.lend(out.attached()).map_err(unsendable)?;
+        // From here on it is the message's, whatever happens: another process may have it before this returns to its caller.
+        let used = piece.uses().leave(&piece.row());
+        piece.note_uses(&used);
+        let written = C::write(out, &Leaving(handle, Some(attachments), ticks));
+        let Some(piece) = self.piece.take() else { return written };
+        let view = std::mem::replace(&mut self.view, nothing());
+        let note = self.grad.bits();
+        let mark = out.attached().lends_object(attachments.piece(), Arc::new(Before { piece, view }), note);
+        self.grad = Grad::lent(mark);
+        written
+    }
+
+    /// Takes back what it lent, if it did.
+    fn take_back(&mut self, back: &mut Returned) {
+        let Some(mark) = self.grad.lent_as() else { return };
+        let Some((hold, lent)) = back.take_object(mark) else { return };
+        let Ok(before) = Arc::clone(&lent.beside).downcast::<Before>() else { return };
+        if before.piece.take_back(hold).is_ok() {
+            *self =
+                Self::of(Some(before.piece.clone()), Arc::clone(&before.view), Grad::from_bits(lent.note));
+        }
+    }
+}
+
+impl<T: Element> Message for CudaTensor<T, Exclusive> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> CoreResult<()> {
+        self.raw.move_into::<C>(out, T::DTYPE)
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        self.raw.take_back(back);
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> CoreResult<Self> {
+        let arriving = C::read::<Arriving>(inc)?;
+        Ok(Self::of(Raw::receive(inc.arrived(), arriving, T::DTYPE)?))
+    }
+}
+
+impl Message for AnyCudaTensor<Exclusive> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> CoreResult<()> {
+        self.raw.move_into::<C>(out, self.dtype)
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        self.raw.take_back(back);
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> CoreResult<Self> {
+        let arriving = C::read::<Arriving>(inc)?;
+        let dtype = arriving.0.dtype()?;
+        Ok(Self { raw: Raw::receive(inc.arrived(), arriving, dtype)?, dtype })
+    }
+}
+
+impl<T: Element, M: CudaAliased> Serialize for CudaTensor<T, M> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        scope::outgoing(M::WHAT, |out| self.raw.send(out, T::DTYPE)).map_err(S::Error::custom)?.serialize(s)
+    }
+}
+
+impl<'de, T: Element, M: CudaAliased> Deserialize<'de> for CudaTensor<T, M> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let arriving = Arriving::deserialize(d)?;
+        scope::incoming(M::WHAT, |arrived| Ok(Self::of(Raw::receive(arrived, arriving, T::DTYPE)?)))
+            .map_err(D::Error::custom)
+    }
+}
+
+impl<M: CudaAliased> Serialize for AnyCudaTensor<M> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        scope::outgoing(M::WHAT, |out| self.raw.send(out, self.dtype)).map_err(S::Error::custom)?.serialize(s)
+    }
+}
+
+impl<'de, M: CudaAliased> Deserialize<'de> for AnyCudaTensor<M> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let arriving = Arriving::deserialize(d)?;
+        let receive = |arrived: &mut Arrived| {
+            let dtype = arriving.0.dtype()?;
+            Ok(Self { raw: Raw::receive(arrived, arriving, dtype)?, dtype })
+        };
+        scope::incoming(M::WHAT, receive).map_err(D::Error::custom)
+    }
+}

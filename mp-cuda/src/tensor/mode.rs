@@ -1,0 +1,60 @@
+//! Which access to a tensor's memory is allowed, as types: the modes of tensors in shared memory, for those on devices.
+
+use mp_tensor::{Exclusive, Frozen, Shared};
+
+pub(crate) mod sealed {
+    use crate::memory;
+
+    /// What a mode is to this crate.
+    pub trait Mode {
+        /// As what its pieces are opened and attached to messages.
+        #[doc(hidden)]
+        const MODE: memory::Mode;
+        /// What a tensor of this mode is called.
+        #[doc(hidden)]
+        const NAME: &'static str;
+        /// What an error calls it.
+        #[doc(hidden)]
+        const WHAT: &'static str;
+    }
+}
+
+/// Which access to a tensor's memory is allowed, and to how many handles.
+///
+/// | mode | the tensor | read on streams | written on streams | handles |
+/// |---|---|---|---|---|
+/// | [`Exclusive`] | [`CudaTensor`](crate::CudaTensor) | yes | yes | one among all processes |
+/// | [`Frozen`] | [`FrozenCudaTensor`](crate::FrozenCudaTensor) | yes | never again | any number |
+/// | [`Shared`] | [`SharedCudaTensor`](crate::SharedCudaTensor) | yes | yes | any number |
+#[diagnostic::on_unimplemented(
+    message = "there is no tensor of mode {Self} on a device",
+    note = "the modes are `Exclusive`, `Frozen` and `Shared`"
+)]
+pub trait CudaMode: sealed::Mode + Send + Sync + 'static {}
+
+/// Modes in which several tensors may be views of the same elements, and which travel as clones.
+#[diagnostic::on_unimplemented(
+    message = "there is one {Self} tensor of its memory, not several",
+    note = "freeze() or share() it, or copy it by to_device()"
+)]
+pub trait CudaAliased: CudaMode {}
+
+macro_rules! modes {
+    ($($mode:ident, $name:literal, $what:literal;)*) => {$(
+        impl sealed::Mode for $mode {
+            const MODE: crate::memory::Mode = crate::memory::Mode::$mode;
+            const NAME: &'static str = $name;
+            const WHAT: &'static str = $what;
+        }
+        impl CudaMode for $mode {}
+    )*};
+}
+
+modes! {
+    Exclusive, "CudaTensor", "a CudaTensor";
+    Frozen, "FrozenCudaTensor", "a FrozenCudaTensor";
+    Shared, "SharedCudaTensor", "a SharedCudaTensor";
+}
+
+impl CudaAliased for Frozen {}
+impl CudaAliased for Shared {}
