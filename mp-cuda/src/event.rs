@@ -12,25 +12,21 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mp_core::clocks::Tick;
 use mp_core::mem::Mem;
-use mp_core::waits::{Call, Subject};
-use mp_core::{AdaptiveSpin, Blocking, Structure, Wait, block_on};
+use mp_core::{Structure, Wait};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::error::{Error, Result};
-use crate::order::clock;
+use crate::error::Result;
+use crate::order::{clock, host};
 use crate::stream::{Stream, ended};
 
 const NAME: &str = "mp_cuda::Event";
 const WHAT: &str = "an Event";
 const TICK: u64 = 0;
 const WORDS: u64 = 1;
-
-/// The shortest and the longest sleep between two looks at a word that a device will write.
-const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 /// A point in the work of a stream, which streams and hosts of all processes may wait for.
 ///
@@ -60,7 +56,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_
 ///
 /// # When a process dies
 /// If what was recorded is complete, it stays so. If not, streams that wait for it go on, and hosts that wait get
-/// [`Error::ProducerDied`], as does each later question, until the event is recorded again.
+/// [`ProducerDied`](crate::Error::ProducerDied), as does each later question, until the event is recorded again.
 #[derive(Clone)]
 #[doc(alias("torch.cuda.Event", "cuEventCreate", "cuIpcGetEventHandle", "cuIpcOpenEventHandle"))]
 pub struct Event(Structure);
@@ -77,7 +73,7 @@ impl Event {
     /// Records all work that `stream` was given before. It doesn't block.
     ///
     /// # Errors
-    /// [`Error::Capturing`], [`Error::TooManyStreams`]; what the driver refuses. Then it is as it was.
+    /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); what the driver refuses. Then it is as it was.
     #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.0.arena().me()?;
@@ -98,7 +94,7 @@ impl Event {
     /// from now on. It doesn't block the calling thread.
     ///
     /// # Errors
-    /// [`Error::ProducerDied`] if what was recorded never will be complete; [`Error::Capturing`]; what the driver refuses.
+    /// [`ProducerDied`](crate::Error::ProducerDied) if what was recorded never will be complete; [`Capturing`](crate::Error::Capturing); what the driver refuses.
     #[doc(alias = "cuStreamWaitEvent")]
     pub fn wait(&self, stream: &Stream) -> Result<()> {
         match self.last()? {
@@ -110,7 +106,7 @@ impl Event {
     /// Whether what was recorded is complete; also true if nothing was. It doesn't block, and calls no driver.
     ///
     /// # Errors
-    /// [`Error::ProducerDied`] if it never will be.
+    /// [`ProducerDied`](crate::Error::ProducerDied) if it never will be.
     #[doc(alias = "cuEventQuery")]
     pub fn query(&self) -> Result<bool> {
         self.last()?.map_or(Ok(true), clock::is_complete)
@@ -119,7 +115,7 @@ impl Event {
     /// Waits until what was recorded is complete. It blocks the thread for as long as that takes.
     ///
     /// # Errors
-    /// [`Error::ProducerDied`] if it never will be; [`mp_core::Error::Interrupted`].
+    /// [`ProducerDied`](crate::Error::ProducerDied) if it never will be; [`mp_core::Error::Interrupted`].
     #[doc(alias = "cuEventSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
         self.within(Wait::Forever).map(drop)
@@ -144,51 +140,7 @@ impl Event {
             // The driver's own wait, which is the quickest. That waits for later work of the stream, too.
             stream.synchronize()?;
         }
-        let mut waiter = Waiter { event: self, tick, pause: PAUSES.0 };
-        block_on(&mut waiter, &AdaptiveSpin::none(), wait).unwrap_or(Ok(false))
-    }
-}
-
-/// A thread that waits for a tick: it looks again and again, since a device's write wakes no thread.
-struct Waiter<'a> {
-    event: &'a Event,
-    tick: Tick,
-    pause: Duration,
-}
-
-impl Blocking for Waiter<'_> {
-    type Found = Result<bool>;
-
-    fn attempt(&mut self) -> Option<Result<bool>> {
-        match clock::is_complete(self.tick) {
-            Ok(false) => None,
-            found => Some(found),
-        }
-    }
-
-    fn on_interval(&mut self, _: Instant, _: bool) -> Option<Result<bool>> {
-        // Who died is found by a sweep, which releases those that wait.
-        self.event.0.arena().sweep_if_due().err().map(|error| Err(error.into()))
-    }
-
-    fn interrupted(&mut self) -> Option<Result<bool>> {
-        Some(Err(Error::Core(mp_core::Error::Interrupted)))
-    }
-
-    fn announce(&mut self) -> Option<u64> {
-        Some(0)
-    }
-
-    fn sleep(&mut self, _: u64, _: Instant) -> bool {
-        // sleep: a device's write wakes no thread.
-        std::thread::sleep(self.pause);
-        self.pause = (self.pause * 2).min(PAUSES.1);
-        false
-    }
-
-    fn subject(&self) -> Subject {
-        let hold = self.event.0.hold();
-        Subject::block(Call::Other, hold.arena(), hold.block())
+        host::wait(tick, wait)
     }
 }
 

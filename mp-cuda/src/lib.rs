@@ -59,6 +59,7 @@ pub use event::Event;
 pub use memory::collect::{empty_cache, ipc_collect};
 pub use memory::stats::{MemoryStats, memory_stats};
 pub use mp_tensor::{Element, Exclusive, Frozen, MAX_RANK, Shared};
+pub use order::{Order, order};
 pub use stream::Stream;
 pub use tensor::{
     AnyCudaTensor, CudaAliased, CudaDowncastError, CudaMode, CudaStorageId, CudaTensor, FrozenCudaTensor,

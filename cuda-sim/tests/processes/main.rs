@@ -3,6 +3,7 @@
 mod driver_calls;
 mod ends;
 mod events;
+mod failures;
 mod kills;
 mod late;
 mod modes;

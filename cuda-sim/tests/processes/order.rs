@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use mp_cuda::{CudaTensor, FrozenCudaTensor, SharedCudaTensor};
+use mp_cuda::{CudaTensor, Device, FrozenCudaTensor, Order, SharedCudaTensor, order};
+use mp_cuda_sim::session::Session;
 use mp_queue::Queue;
 
-use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, setup, stream, taken, with_gpu};
+use crate::support::{Outcome, join, kernels, nothing_is_left, run, setup, stream, taken, with_gpu};
 
 const SLOW: Duration = Duration::from_millis(100);
 const LEN: usize = 1 << 16;
@@ -38,15 +39,32 @@ fn receives_again((tensors, seen): (Queue<SharedCudaTensor<f32>>, Queue<()>)) ->
     Ok(())
 }
 
+/// Sessions with both ways of order.
+fn both() -> [Session; 2] {
+    ["h100", "no-memops"].map(|profile| setup().set("PROFILE", profile).start().unwrap())
+}
+
+fn which((): ()) -> Outcome<bool> {
+    Ok(order(&Device::new(0)?)? == Order::Clocks)
+}
+
+#[test]
+fn a_device_says_how_its_streams_are_ordered() {
+    assert_eq!(both().map(|session| run(&session, which, ())), [true, false]);
+}
+
 #[test]
 fn sent_again_behind_a_slow_kernel_on_another_stream() {
-    let session = session();
+    both().iter().for_each(sent_again);
+}
+
+fn sent_again(session: &Session) {
     let (tensors, seen) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-    let one = with_gpu(&session).spawn(sends_again, (tensors.clone(), seen.clone())).unwrap();
-    let other = with_gpu(&session).spawn(receives_again, (tensors, seen)).unwrap();
+    let one = with_gpu(session).spawn(sends_again, (tensors.clone(), seen.clone())).unwrap();
+    let other = with_gpu(session).spawn(receives_again, (tensors, seen)).unwrap();
     join(one);
     join(other);
-    nothing_is_left(&session);
+    nothing_is_left(session);
 }
 
 fn doubles((from, to): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outcome {
@@ -122,9 +140,10 @@ fn on_streams_of_one_process((): ()) -> Outcome {
 
 #[test]
 fn streams_of_one_process_wait_for_each_other() {
-    let session = session();
-    run(&session, on_streams_of_one_process, ());
-    nothing_is_left(&session);
+    for session in both() {
+        run(&session, on_streams_of_one_process, ());
+        nothing_is_left(&session);
+    }
 }
 
 fn makes_anew((tensors, used): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
@@ -166,12 +185,15 @@ fn reads_late((tensors, used): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Out
 
 #[test]
 fn memory_is_used_again_after_the_last_of_its_readers() {
-    let session = session();
+    both().iter().for_each(used_again);
+}
+
+fn used_again(session: &Session) {
     let (tensors, used) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-    let maker = with_gpu(&session).spawn(makes_anew, (tensors.clone(), used.clone())).unwrap();
+    let maker = with_gpu(session).spawn(makes_anew, (tensors.clone(), used.clone())).unwrap();
     let readers =
-        [0, 1].map(|_| with_gpu(&session).spawn(reads_late, (tensors.clone(), used.clone())).unwrap());
+        [0, 1].map(|_| with_gpu(session).spawn(reads_late, (tensors.clone(), used.clone())).unwrap());
     join(maker);
     readers.into_iter().for_each(join);
-    nothing_is_left(&session);
+    nothing_is_left(session);
 }

@@ -250,6 +250,10 @@ impl Actor for Process {
             },
             (pc, role) => unreachable!("{pc:?} of {role:?}"),
         };
+        let (state, done) = (ClockState::unpack(m.peek(CLOCK.state())), m.peek(CLOCK.done()));
+        if matches!(state.phase, ClockPhase::Live(_)) && !ghost.late {
+            assert_eq!(Tick::epoch_of(done), state.epoch, "{state:?} says {done:#x}");
+        }
         false
     }
 }

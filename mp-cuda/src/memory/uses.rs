@@ -20,7 +20,7 @@ use mp_core::mutex::Mutex;
 
 use super::object::Row;
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::order::clock::is_complete;
 use crate::stream::Stream;
 
@@ -170,7 +170,14 @@ impl Uses {
             }
         }
         let this = &mut noted.streams[at];
-        to_wait.into_iter().try_for_each(|tick| this.wait_for(tick))?;
+        for tick in to_wait {
+            let waited = this.wait_for(tick);
+            if matches!(waited, Err(Error::ProducerDied { .. })) && access.shared {
+                // It is told once: what others write to it from now on counts again.
+                noted.before.retain(|one| *one != tick);
+            }
+            waited?;
+        }
         if access.writes && !noted.writes {
             row.begin_use();
             noted.writes = true;

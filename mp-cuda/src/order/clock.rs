@@ -6,15 +6,15 @@
 //! - callers vouch that the stream is alive.
 #![allow(unsafe_code)]
 
-use mp_core::Arena;
 use mp_core::clocks::{Clock, Tick, TickState};
 use mp_core::mutex::Mutex;
+use mp_core::{Arena, Wait};
 
 use crate::device::Device;
 use crate::driver::api::Handle;
 use crate::driver::context::Bound;
 use crate::error::{Error, Result};
-use crate::order::table;
+use crate::order::{host, table};
 
 /// The clock of one stream, claimed when that first ticks.
 #[derive(Debug, Default)]
@@ -23,8 +23,8 @@ pub(crate) struct StreamClock(Mutex<Option<Row>>);
 #[derive(Debug)]
 struct Row {
     clock: Clock,
-    /// Where the stream's device reaches the word.
-    word: u64,
+    /// Where the stream's device reaches the word, if it does.
+    word: Option<u64>,
 }
 
 impl StreamClock {
@@ -86,8 +86,15 @@ impl Row {
 
     fn tick(&mut self, bound: &Bound<'_>, stream: Handle) -> Result<Tick> {
         let tick = self.clock.next()?;
+        let Some(word) = self.word else {
+            // SAFETY: the stream is alive, say the callers.
+            unsafe { bound.stream_synchronize(stream) }?;
+            self.clock.submitted(tick)?;
+            self.clock.complete(tick)?;
+            return Ok(tick);
+        };
         // SAFETY: the stream is alive, say the callers; the word is one of the registered table, and this clock's.
-        unsafe { bound.stream_write(stream, self.word, tick.value()) }?;
+        unsafe { bound.stream_write(stream, word, tick.value()) }?;
         self.clock.submitted(tick)?;
         Ok(tick)
     }
@@ -117,7 +124,11 @@ pub(crate) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
     if is_complete(tick)? {
         return Ok(false);
     }
-    let word = table::word_of(device, tick)?;
+    let Some(word) = table::word_of(device, tick)? else {
+        // The tick is another device's.
+        host::wait(tick, Wait::Forever)?;
+        return Ok(false);
+    };
     let bound = device.bind()?;
     // SAFETY: the caller's.
     if unsafe { bound.stream_is_capturing(stream) }? {

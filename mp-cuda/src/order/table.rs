@@ -22,49 +22,56 @@ use crate::exit::{self, Part};
 /// How long the first tick of a device may take, which nothing is before.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// What is registered: where each device reaches it. A device is kept, and with it the context for which that holds.
-static REGISTERED: PerProcess<Mutex<Vec<(Device, u64)>>> =
+/// Where each device reaches the table; `None` of one that can't. A device is kept, and with it the context for which that holds.
+static REGISTERED: PerProcess<Mutex<Vec<(Device, Option<u64>)>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// Where `device` reaches the word that a tick is written to.
+/// Where `device` reaches the word that a tick is written to; `None` if its streams neither write words nor wait for them, as old ones.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if the device's streams can't reach it; what the driver refuses.
-pub(crate) fn word_of(device: &Device, tick: Tick) -> Result<u64> {
-    Ok(base(device)? + offset(Arena::current()?, tick))
+/// [`Error::Unsupported`] if they are said to and don't; what the driver refuses.
+pub(crate) fn word_of(device: &Device, tick: Tick) -> Result<Option<u64>> {
+    let offset = offset(Arena::current()?, tick);
+    Ok(base(device)?.map(|base| base + offset))
 }
 
 fn offset(arena: Arena, tick: Tick) -> u64 {
     arena.clocks().done_offset(tick.clock()) as u64
 }
 
-fn base(device: &Device) -> Result<u64> {
+/// Where `device` reaches the table.
+pub(super) fn base(device: &Device) -> Result<Option<u64>> {
     let mut registered = REGISTERED.lock();
     if let Some((_, base)) = registered.iter().find(|(one, _)| one == device) {
         return Ok(*base);
     }
-    let at = address(Arena::current()?)?;
-    let bound = device.bind()?;
-    if registered.is_empty() {
-        // SAFETY: it is mapped until this process ends.
-        unsafe { bound.host_register(at, Clocks::BYTES) }?;
-    }
-    let base = bound.host_device_address(at)?;
-    drop(bound);
-    let works = probe(device, base);
-    if registered.is_empty() && !matches!(works, Ok(true)) {
-        // SAFETY: no stream of this process has been given an address in it but the one of the probe, which is gone.
-        unsafe { device.bind()?.host_unregister(at) }?;
-    }
-    if !works? {
-        return Err(Error::Unsupported {
-            what: "its streams write no words of the host's memory",
-            device: device.uuid(),
-        });
-    }
+    let attributes = device.attributes()?;
+    let base = if attributes.memory_operations && attributes.host_registration {
+        let is_first = registered.iter().all(|(_, base)| base.is_none());
+        Some(register(device, is_first)?)
+    } else {
+        None
+    };
     registered.push((device.clone(), base));
     exit::watch(Part::Clocks, leave);
     Ok(base)
+}
+
+/// Lets a device reach the table, the first of its process or another one.
+fn register(device: &Device, is_first: bool) -> Result<u64> {
+    let at = address(Arena::current()?)?;
+    if is_first {
+        // SAFETY: it is mapped until this process ends.
+        unsafe { device.bind()?.host_register(at, Clocks::BYTES) }?;
+    }
+    let reached = device.bind()?.host_device_address(at);
+    let works = reached.and_then(|base| Ok(probe(device, base)?.then_some(base)));
+    if is_first && !matches!(works, Ok(Some(_))) {
+        // SAFETY: no stream of this process has been given an address in it but the one of the probe, which is gone.
+        unsafe { device.bind()?.host_unregister(at) }?;
+    }
+    let what = "its streams write no words of the host's memory, although it says that they do";
+    works?.ok_or_else(|| Error::Unsupported { what, device: device.uuid() })
 }
 
 /// Whether what a stream of the device writes into the table is seen here.
@@ -100,7 +107,7 @@ fn probe(device: &Device, base: u64) -> Result<bool> {
 /// Takes the table from the devices of this process, which is about to end.
 fn leave() {
     let registered = std::mem::take(&mut *REGISTERED.lock());
-    let Some((device, _)) = registered.first() else { return };
+    let Some((device, _)) = registered.iter().find(|(_, base)| base.is_some()) else { return };
     if let (Ok(bound), Ok(at)) = (device.bind(), Arena::current().map_err(Error::from).and_then(address)) {
         // SAFETY: the streams of this crate have run what they had, or never will.
         _ = unsafe { bound.host_unregister(at) };

@@ -19,7 +19,7 @@ use crate::exit::{self, Part};
 use crate::order::StreamClock;
 
 /// How long a process that ends by itself waits for what others may wait for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// A stream without an owner.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ pub(crate) fn stream_of(tick: Tick) -> Option<Stream> {
 
 /// Waits until all ticks that this process has told are complete, for a while: it is about to end.
 fn leave() {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + LIMIT;
     let mut pause = Duration::from_micros(50);
     while (owned_have_work() || ENDED.lock().iter().any(Ended::has_work)) && Instant::now() < until {
         // sleep: a device's write wakes no thread.

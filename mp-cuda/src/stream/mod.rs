@@ -23,6 +23,9 @@ use crate::driver::context;
 use crate::error::Result;
 use crate::order::{self, StreamClock};
 
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
+
 /// A stream of a device: work that runs in the order in which it was given to it, while the host goes on.
 ///
 /// ```no_run
@@ -79,7 +82,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`OtherContext`](crate::Error::OtherContext) if the context is not its device's primary one, or the stream is of
-    /// another context; what the driver refuses.
+    /// another context; [`mp_core::Error::InvalidArgument`] for `CU_STREAM_PER_THREAD`, which is another stream in each thread; what the
+    /// driver refuses.
     ///
     /// # Safety
     /// Context and stream are alive until `keep_alive` is dropped, which is when the last clone of the returned value is.
@@ -89,6 +93,10 @@ impl Stream {
         stream: *mut c_void,
         keep_alive: impl Any + Send + Sync,
     ) -> Result<Self> {
+        if stream.addr() == PER_THREAD {
+            let why = "the per-thread default stream is another one in each thread, and can't be given as one: make a stream";
+            return Err(mp_core::Error::InvalidArgument(why.into()).into());
+        }
         let driver = Driver::get()?;
         // SAFETY: the caller vouches for the context.
         let (primary, number) = unsafe { context::primary_of(driver, Handle(context)) }?;

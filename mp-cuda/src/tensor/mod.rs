@@ -86,9 +86,12 @@ pub type FrozenCudaTensor<T> = CudaTensor<T, Frozen>;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// What was written before it was sent is seen by whoever receives it. Which of later writes is seen, and when, the processes
+/// What was written before it was sent is seen by its receivers. Which of later writes is seen, and when, the processes
 /// arrange themselves, by messages or an [`Event`](crate::Event); so do several streams of one process. Without that, what is read is some of what was
 /// written, element by element, or torn within an element: devices promise no more.
+///
+/// If a process is killed that was to write what was sent, the next [`on`](CudaTensor::on) or `on_mut` of each receiver says so
+/// ([`ProducerDied`](crate::Error::ProducerDied)), and those after it go on with what is there.
 pub type SharedCudaTensor<T> = CudaTensor<T, Shared>;
 
 /// Which piece of device memory a tensor is a view of: the same in all processes, and of no other piece ever after.

@@ -349,7 +349,12 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ("locker.kept.", &[("mp-core/killed_objects", "")]),
     (
         "clock.",
-        &[("mp-models/models", "clocks::"), ("mp-core/loom_clocks", ""), ("mp-core/killed_objects", "")],
+        &[
+            ("mp-core/lib", "steps::clock"),
+            ("mp-models/models", "clocks::"),
+            ("mp-core/loom_clocks", ""),
+            ("mp-core/killed_objects", ""),
+        ],
     ),
     ("arena.exclusive-object.", &[("mp-core/handles", "")]),
     ("locker.parcel.", &[("mp-core/lib", "fuzz::")]),

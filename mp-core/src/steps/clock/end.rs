@@ -73,6 +73,10 @@ impl Steps for EndClock {
             Pc::DiedAt(state) => Pc::Done(state, m.load(at.died_at())),
             Pc::Done(state, died) => match m.load(at.done()) {
                 END_OF_TICKS => Pc::When(state),
+                // Others have ended it, and it has another owner.
+                done if Tick::epoch_of(done) > state.epoch && !mutant!("clock.end.next-epoch-ended") => {
+                    Pc::Look
+                }
                 // What is done is written down before it can't be read any more.
                 done if died < done && !mutant!("clock.end.died-at-not-written") => {
                     Pc::Raise(state, died, done)

@@ -105,3 +105,85 @@ impl ClockAt {
 const fn ending_bit(epoch: u16) -> u64 {
     1 << (epoch % 64)
 }
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use super::*;
+    use crate::mem::{HeapMem, Mem, run};
+    use crate::words::{ClockPhase, ClockState, END_OF_TICKS, Member, Tick};
+
+    const CLOCK: ClockAt = ClockAt(Word::at(0));
+
+    fn tick(epoch: u16, count: u64) -> Tick {
+        Tick::new(0, Tick::base(epoch) + count)
+    }
+
+    fn claim(m: &HeapMem) -> Option<u16> {
+        run(ClaimClock::new(CLOCK, Member::new(1, 1), (7, 7), true), m)
+    }
+
+    /// The next owner submits two ticks, of which so many are done, and gives the clock up or dies.
+    fn epoch(m: &HeapMem, done: u64, dies: bool) -> u16 {
+        let epoch = claim(m).unwrap();
+        m.store(CLOCK.submitted(), tick(epoch, 2).value());
+        m.store(CLOCK.done(), tick(epoch, done).value());
+        if dies {
+            assert!(run(EndClock::new(CLOCK, Some(Member::new(1, 1)), 1), m));
+        } else {
+            assert!(run(GiveUpClock::new(CLOCK, tick(epoch, 2).value()), m));
+        }
+        epoch
+    }
+
+    fn look(m: &HeapMem, tick: Tick) -> TickLook {
+        run(LookAtTick::new(CLOCK, tick), m)
+    }
+
+    #[test]
+    fn old_ticks_are_what_they_were() {
+        let m = HeapMem::new(8);
+        let [well, died] = [false, true];
+        let ends = [(2, well), (1, died), (2, well), (2, died), (1, died), (2, well)];
+        for (i, &(done, dies)) in ends.iter().enumerate() {
+            assert_eq!(epoch(&m, done, dies), i as u16 + 1);
+        }
+        let second = |epoch| look(&m, tick(epoch, 2));
+        assert_eq!(second(1), TickLook::Complete, "before any owner died");
+        assert_eq!(second(2), TickLook::Died(None));
+        assert_eq!(second(3), TickLook::Complete, "given up after one had died");
+        assert_eq!(second(4), TickLook::Complete, "its owner died when all was done");
+        assert_eq!((look(&m, tick(5, 1)), second(5)), (TickLook::Complete, TickLook::Died(None)));
+        assert_eq!(second(6), TickLook::Complete);
+        assert_eq!(look(&m, tick(6, 3)), TickLook::Forged);
+        assert_eq!((look(&m, tick(7, 1)), look(&m, tick(0, 1))), (TickLook::Forged, TickLook::Forged));
+        // So long ago that nothing is known, but that no owner had died.
+        (0..70).for_each(|_| _ = epoch(&m, 2, well));
+        assert_eq!(
+            (second(1), second(3), second(14)),
+            (TickLook::Complete, TickLook::Died(None), TickLook::Complete)
+        );
+    }
+
+    /// What a claimer wrote that died is above all ticks, and the next claimer's as well.
+    #[test]
+    fn a_dead_clock_whose_claimer_died_stays_as_that_left_it() {
+        let m = HeapMem::new(8);
+        epoch(&m, 1, true);
+        m.store(CLOCK.done(), Tick::base(2));
+        assert!(run(EndClock::new(CLOCK, None, 2), &m));
+        assert_eq!(m.load(CLOCK.done()), Tick::base(2));
+        // A late write is another thing.
+        m.store(CLOCK.done(), tick(1, 2).value());
+        assert!(run(EndClock::new(CLOCK, None, 2), &m));
+        assert_eq!((m.load(CLOCK.done()), look(&m, tick(1, 2))), (END_OF_TICKS, TickLook::Died(Some(7))));
+    }
+
+    #[test]
+    fn a_clock_has_a_last_owner() {
+        let m = HeapMem::new(8);
+        let last = ClockState { phase: ClockPhase::Free, epoch: u16::MAX - 1, first_died: 0 };
+        m.store(CLOCK.state(), last.pack());
+        assert_eq!(epoch(&m, 2, false), u16::MAX);
+        assert_eq!(claim(&m), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! A driver that refuses: each failure is an error with the name of the call, a message that can't be sent gives its tensor back, and
+//! what is tried again succeeds.
+
+use mp_cuda::{CudaTensor, Error, Event, SharedCudaTensor};
+use mp_harness::DEADLINE;
+use mp_queue::Queue;
+
+use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stays, stream, taken, with_gpu};
+
+const LEN: usize = 1 << 12;
+
+/// Tries until it succeeds; the errors before.
+fn attempts<T>(errors: &mut Vec<String>, mut what: impl FnMut() -> mp_cuda::Result<T>) -> T {
+    loop {
+        match what() {
+            Ok(value) => return value,
+            Err(error) => errors.push(error.to_string()),
+        }
+        assert!(errors.len() < 10, "{errors:?}");
+    }
+}
+
+fn sends_and_receives((): ()) -> Outcome<Vec<String>> {
+    let (stream, other) = (stream(), stream());
+    let (mut errors, queue) = (Vec::new(), Queue::unbounded()?);
+    let mut x = attempts(&mut errors, || CudaTensor::<f32>::zeros([LEN], &stream));
+    let on = attempts(&mut errors, || x.on_mut(&stream).map(|on| on.ptr()));
+    kernels().fill(&stream, on, LEN, 1.0);
+    let mut leaving = Some(x);
+    while let Some(x) = leaving.take() {
+        if let Err(error) = queue.put(x) {
+            errors.push(error.to_string());
+            let back = error.into_value();
+            assert_eq!(back.shape(), [LEN]);
+            leaving = Some(back);
+        }
+    }
+    let x = taken(&queue);
+    assert_eq!(attempts(&mut errors, || x.to_vec(&other)), [1.0; LEN]);
+    let event = Event::new()?;
+    attempts(&mut errors, || event.record(&other));
+    attempts(&mut errors, || event.wait(&stream));
+    let copy = attempts(&mut errors, || x.to_device(&stream));
+    drop(x);
+    let copy = copy.share();
+    attempts(&mut errors, || copy.fill(2.0, &other));
+    assert_eq!(attempts(&mut errors, || copy.to_vec(&other)), [2.0; LEN]);
+    Ok(errors)
+}
+
+const CALLS: [&str; 9] = [
+    "cuMemHostRegister_v2",
+    "cuMemHostGetDevicePointer_v2",
+    "cuStreamIsCapturing",
+    "cuStreamWriteValue64_v2",
+    "cuStreamWaitValue64_v2",
+    "cuMemsetD8Async",
+    "cuMemsetD32Async",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
+];
+
+#[test]
+fn each_call_fails_once_and_is_told() {
+    let session = session();
+    let mut told = 0;
+    for call in CALLS {
+        for number in 1.. {
+            let rule = format!("fail={call}:{number}:4321");
+            let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", &rule).spawn(sends_and_receives, ());
+            let errors = join(process.unwrap());
+            assert!(errors.len() <= 1, "{rule}: {errors:?}");
+            assert!(
+                errors.iter().all(|error| error.contains(call) && error.contains("4321")),
+                "{rule}: {errors:?}"
+            );
+            told += errors.len();
+            // One that failed at a drop is told to no caller: its memory is used no more, and goes with the process.
+            if errors.is_empty() {
+                break;
+            }
+        }
+    }
+    assert!(told >= CALLS.len(), "{told}");
+    nothing_is_left(&session);
+}
+
+fn loses_its_device(out: Queue<SharedCudaTensor<f32>>) -> Outcome {
+    let stream = stream();
+    let t = CudaTensor::<f32>::zeros([LEN], &stream)?.share();
+    out.put(t.clone()).unwrap();
+    // A kernel that writes where there is nothing.
+    kernels().fill(&stream, 64, LEN, 1.0);
+    let error = stream.synchronize().unwrap_err();
+    assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
+    let error = t.to_vec(&stream).unwrap_err();
+    assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
+    drop(t);
+    stays();
+    Ok(())
+}
+
+fn goes_on(t: SharedCudaTensor<f32>) -> Outcome {
+    let stream = stream();
+    match t.to_vec(&stream) {
+        Ok(values) => assert_eq!(values, [0.0; LEN]),
+        Err(error) => {
+            assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
+            // It is told once.
+            t.fill(3.0, &stream)?;
+            assert_eq!(t.to_vec(&stream)?, [3.0; LEN]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_that_loses_its_device_keeps_no_other_one_from_going_on() {
+    let session = session();
+    let queue = Queue::unbounded().unwrap();
+    let lost = with_gpu(&session).spawn(loses_its_device, queue.clone()).unwrap();
+    let t = taken(&queue);
+    run(&session, goes_on, t);
+    lost.kill().unwrap();
+    assert!(lost.wait_timeout(DEADLINE));
+    let kinds: Vec<String> = session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, ["fault"]);
+}
