@@ -127,8 +127,8 @@ pub(crate) enum Do {
     Copied(u32),
     /// Whether two are one piece.
     Same(u32, u32),
-    /// All of these, and is killed at its change of this number in the arena meanwhile.
-    Armed(u64, Vec<Do>),
+    /// All of these, and gets this signal at its change of this number in the arena meanwhile.
+    Armed(u64, i32, Vec<Do>),
 }
 
 /// What came of it: a number or the error; and a parcel.
@@ -171,7 +171,28 @@ impl Agent {
     /// Has it done; `None` if that ended the agent.
     #[track_caller]
     pub(crate) fn attempt(&self, what: Do) -> Option<Answer> {
-        self.asked.put_timeout(what.clone(), DEADLINE).unwrap();
+        self.begin(what.clone());
+        self.end(&what)
+    }
+
+    /// Has it begun.
+    pub(crate) fn begin(&self, what: Do) {
+        self.asked.put_timeout(what, DEADLINE).unwrap();
+    }
+
+    /// Whether it stops before it has done what was begun.
+    pub(crate) fn stops(&self) -> bool {
+        let mut done = false;
+        mp_harness::eventually("it stops or answers", || {
+            done = !self.answers.is_empty();
+            done || mp_harness::threads_are(self.process.pid(), 'T')
+        });
+        !done
+    }
+
+    /// The answer to what was begun; `None` if that ended the agent.
+    #[track_caller]
+    pub(crate) fn end(&self, what: &Do) -> Option<Answer> {
         let begin = std::time::Instant::now();
         loop {
             match self.answers.get_timeout(Duration::from_millis(20)) {
@@ -300,8 +321,8 @@ impl Worker {
                 answer.numbers = [[stats.reserved, stats.allocated, stats.retired], numbers].concat();
             }
             Do::Files => return Ok(mp_harness::open_files() as u64),
-            Do::Armed(at, script) => {
-                inject::arm_at_change(at, 9);
+            Do::Armed(at, signal, script) => {
+                inject::arm_at_change(at, signal);
                 let done = script.into_iter().try_for_each(|what| self.does(what, answer).map(drop));
                 inject::arm_at_change(u64::MAX, 0);
                 done?;
