@@ -14,7 +14,7 @@ use mp_cuda::{Device, Stream};
 use mp_cuda_sim::session::{Finding, Session, Setup};
 use mp_harness::DEADLINE;
 use mp_queue::{GetError, Queue};
-use mp_spawn::Process;
+use mp_spawn::{Process, ProcessBuilder};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -157,13 +157,8 @@ impl Agent {
 
     pub(crate) fn with(session: &Session, moves: &Moves, env: &[(&str, &str)]) -> Self {
         let (asked, answers) = (Asked::bounded(4).unwrap(), Answers::bounded(4).unwrap());
-        let mut builder = Process::builder().daemon(true).env_remove("CUDA_VISIBLE_DEVICES");
-        for (name, value) in session.environment() {
-            builder = builder.env(name, value);
-        }
-        for (name, value) in env {
-            builder = builder.env(name, value);
-        }
+        let builder = process(session).daemon(true);
+        let builder = env.iter().fold(builder, |builder, (name, value)| builder.env(name, value));
         let process = builder.spawn(work, (asked.clone(), answers.clone(), moves.clone())).unwrap();
         Self { process, asked, answers }
     }
@@ -247,6 +242,12 @@ impl Agent {
         assert!(self.process.wait_timeout(DEADLINE), "still there");
         self.process.join().unwrap();
     }
+}
+
+/// A process with the devices of a session, to be started.
+pub(crate) fn process(session: &Session) -> ProcessBuilder {
+    let builder = Process::builder().env_remove("CUDA_VISIBLE_DEVICES");
+    session.environment().into_iter().fold(builder, |builder, (name, value)| builder.env(name, value))
 }
 
 /// A queue of pieces that move.
