@@ -103,7 +103,7 @@ fn arena_of(storage: &Storage) -> Arena {
     storage.hold().arena()
 }
 
-/// Whoever else has it could reach it, too.
+/// Another holder could reach it, too.
 #[test]
 fn an_object_moves_only_if_no_other_handle_or_message_has_it() {
     let mut object = Structure::new("test", 1).unwrap();

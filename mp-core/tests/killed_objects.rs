@@ -310,7 +310,7 @@ fn an_owner_of_an_object_is_killed_at_every_access() {
     });
 }
 
-/// A process that waits learns that there was a death, whoever swept the dead one.
+/// A process that waits learns that there was a death, whichever process swept the dead member.
 #[test]
 fn a_hook_is_called_after_deaths() {
     static CALLS: AtomicU32 = AtomicU32::new(0);

@@ -207,7 +207,7 @@ impl Actor for Process {
             (Pc::Next, Role::Looker(0)) => return true,
             (Pc::Next, Role::Looker(n)) => {
                 let told = ghost.told.keys().copied().collect::<Vec<_>>();
-                // The newest and the oldest, in turn; and one that nobody has told.
+                // The newest and the oldest, in turn; and one that was not told.
                 let pick = if n % 2 == 0 { told.last() } else { told.first() };
                 let value = pick.copied().unwrap_or(Tick::base(1) + 1);
                 self.role = Role::Looker(n - 1);

@@ -345,17 +345,8 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("locker.unread.", &[("mp-tests/descriptors", "unread::")]),
-    ("locker.keep.", &[("mp-core/killed_objects", "")]),
-    ("locker.kept.", &[("mp-core/killed_objects", "")]),
-    (
-        "clock.",
-        &[
-            ("mp-core/lib", "steps::clock"),
-            ("mp-models/models", "clocks::"),
-            ("mp-core/loom_clocks", ""),
-            ("mp-core/killed_objects", ""),
-        ],
-    ),
+    ("locker.ke", &[("mp-core/killed_objects", "")]),
+    ("clock.", &[("mp-core/lib", "steps::clock"), ("mp-models/models", "clocks::")]),
     ("arena.exclusive-object.", &[("mp-core/handles", "")]),
     ("locker.parcel.", &[("mp-core/lib", "fuzz::")]),
     (

@@ -1,6 +1,6 @@
 //! What becomes of the clocks of dead members.
 //!
-//! Devices wait for their ticks, and are released by a store that any process may make, once the device of the dead one writes no
+//! Devices wait for their ticks, and are released by a store that any process may make, once the device of the dead owner writes no
 //! more. That is so when its process is gone: the kernel has closed its files then, the driver's among them. Its locks in the
 //! arena's file, by which others learn that it is dead, may be gone earlier, since descriptors are closed in the order of their
 //! numbers. So the process is asked for itself, by its pidfd; and a clock of a dead member is looked at in every sweep, also

@@ -15,7 +15,7 @@ use crate::steps::clock::{ClaimClock, ClockAt, EndClock, GiveUpClock};
 use crate::sys::memory;
 use crate::words::{ClockPhase, ClockState, Tick};
 
-/// How long a clock's owner has been dead before it gets another one. The device of the dead one may write late, for some
+/// How long a clock's owner has been dead before it gets another one. The device of the dead owner may write late, for some
 /// milliseconds; this is much more.
 const REST_MS: u64 = 1000;
 
@@ -86,7 +86,7 @@ impl Clock {
         if let Some(clock) = (0..first).find_map(|index| claim(index, false)) {
             return Ok(clock);
         }
-        let dead = arena.clocks_of_the_dead(memory::monotonic_ms().saturating_sub(REST_MS));
+        let dead = arena.clocks_of_dead_owners(memory::monotonic_ms().saturating_sub(REST_MS));
         dead.into_iter().find_map(|index| claim(index, true)).ok_or(Error::ArenaFull {
             what: "clocks of streams (give up streams, or end processes that have many)",
             asked: 1,
@@ -209,7 +209,7 @@ impl Arena {
     }
 
     /// The clocks of owners that were dead at that time, those of the longest dead first.
-    fn clocks_of_the_dead(&self, since: u64) -> Vec<u32> {
+    fn clocks_of_dead_owners(&self, since: u64) -> Vec<u32> {
         let died = |&index: &u32| {
             let state = ClockState::unpack(self.map().load(clock_at(index).state()));
             state.phase == ClockPhase::Dead

@@ -23,7 +23,7 @@ pub enum TickState {
         /// Its process id, if that is known still.
         pid: Option<u32>,
     },
-    /// No owner of the clock has submitted it: who waits for it would wait for ever.
+    /// No owner of the clock has submitted it: a process that waits for it would wait for ever.
     Forged,
 }
 

@@ -11,7 +11,7 @@
 //! | its word names a compartment (ahead) | the same: the compartment's word does not name the block | the same, which leaves the compartment alone |
 //! | the compartment's word names the block | the same, and an empty compartment | the same, which clears the compartment's word |
 //! | descriptor sent into it | the same, and a descriptor that no process finds | the same, which takes it out |
-//! | its word says that it is there | an object with its descriptor, whoever of its holders is gone | the last of them, or the sweep |
+//! | its word says that it is there | an object with its descriptor, whichever of its holders is gone | the last of them, or the sweep |
 //!
 //! A member that looks need not hold the object. It asks before and after whether the object [lives](Arena::lives): while it does, its
 //! compartment is its own, so what was found in between is its descriptor.

@@ -185,7 +185,7 @@ impl Arena {
         self.map().load(Word::at(control::DEATHS))
     }
 
-    /// Has this process call `hook` when it sees that members were swept since it last looked: whoever swept them. It looks in
+    /// Has this process call `hook` when it sees that members were swept since it last looked, by whichever process. It looks in
     /// each [`sweep`](Self::sweep), and so do waits of all kinds. For caches of what only dead members kept.
     ///
     /// The hook is called by the thread that looked, which holds no lock of this crate then, and waits until it returns. One hook

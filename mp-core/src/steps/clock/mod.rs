@@ -22,12 +22,12 @@
 //! | process, start |  | the claimer |
 //! | when |  | in `ENDING`, any process. A hint: which of the dead is the longest dead |
 //!
-//! **Ending.** Devices of other processes wait for ticks of the dead one, and can't be told that they will never come. So
+//! **Ending.** Devices of other processes wait for ticks of a dead owner, and can't be told that they will never come. So
 //! **done** becomes more than any tick ([`END_OF_TICKS`]); what was done really is written down before, in **died at**, by which
 //! a host tells finished ticks from others. Any number of processes do this at once, and none of them owns the row meanwhile:
 //! each change is a swap of what it has read. Within an epoch no value of **done** comes twice, but by a late write of the
-//! dead one's device, which is overwritten again; and the numbers of a later epoch are other ones. So what a process does
-//! that was stopped in between fails. (A tick that a dead one's device writes late, between two of these accesses, may be complete for
+//! dead owner's device, which is overwritten again; and the numbers of a later epoch are other ones. So what a process does
+//! that was stopped in between fails. (A tick that a dead owner's device writes late, between two of these accesses, may be complete for
 //! the process that looks then, and died for those that look later. It is done, and none relies on it.)
 //!
 //! # What a death leaves
@@ -122,7 +122,7 @@ mod tests {
         run(ClaimClock::new(CLOCK, Member::new(1, 1), (7, 7), true), m)
     }
 
-    /// The next owner submits two ticks, of which so many are done, and gives the clock up or dies.
+    /// The next owner submits two ticks, of which `done` are done, and gives the clock up or dies.
     fn epoch(m: &HeapMem, done: u64, dies: bool) -> u16 {
         let epoch = claim(m).unwrap();
         m.store(CLOCK.submitted(), tick(epoch, 2).value());
