@@ -89,7 +89,8 @@ export! {
 
     fn cuDeviceCanAccessPeer(can: Out<'_, c_int>, number: c_int, peer: c_int) {
         let (one, other) = (checked(number)?, checked(peer)?);
-        put(can, c_int::from(one != other))
+        let apart = device(peer, |device| device.attribute(DeviceInfo::APART))? != 0;
+        put(can, c_int::from(one != other && !apart))
     }
 
     fn cuDevicePrimaryCtxRetain(context: Out<'_, u64>, number_seen: c_int) {

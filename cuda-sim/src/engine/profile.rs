@@ -78,13 +78,17 @@ fn devices(profile: &str, bytes: u64) -> Result<Vec<DeviceInfo>, String> {
     match profile {
         "h100" | "mig" => {}
         "two-gpus" => count = 2,
+        "apart" => {
+            count = 2;
+            set(&[(DeviceInfo::APART, 1)]);
+        }
         // Before 64-bit memory operations were always there.
         "old" => set(&[(75, 7), (122, 0), (123, 0), (1000, 11), (1001, 40)]),
         "no-memops" => set(&[(122, 0), (123, 0)]),
         "no-vmm" => set(&[(102, 0), (103, 0)]),
         other => {
             return Err(format!(
-                "MP_CUDA_SIM_PROFILE is h100, two-gpus, old, mig, no-memops or no-vmm, and not {other:?}"
+                "MP_CUDA_SIM_PROFILE is h100, two-gpus, apart, old, mig, no-memops or no-vmm, and not {other:?}"
             ));
         }
     }
@@ -101,6 +105,9 @@ fn devices(profile: &str, bytes: u64) -> Result<Vec<DeviceInfo>, String> {
 }
 
 impl DeviceInfo {
+    /// Of the simulator: 1 if no other device reaches its memory.
+    pub(crate) const APART: i32 = 1002;
+
     pub(crate) fn attribute(&self, number: i32) -> i32 {
         self.attributes.iter().find(|(one, _)| *one == number).map_or(0, |(_, value)| *value)
     }

@@ -1,8 +1,13 @@
-//! Processes that are killed at each change that they make in the arena, while they make, send, receive and drop pieces.
+//! Processes that are killed, or stopped, at each change that they make in the arena, while they make, send, receive and drop pieces.
 
 use mp_cuda_sim::session::{Session, Setup};
+use rustix::process::Signal;
 
 use crate::agent::{Agent, Do, Moves, alone, locker_is, moves, nothing_found, setup, until};
+
+/// SIGKILL and SIGSTOP.
+const KILL: i32 = 9;
+const STOP: i32 = 19;
 
 /// Runs `round` for each change of a script, from this one on, until the script ends without reaching it. After each all is as it was
 /// before.
@@ -39,7 +44,7 @@ fn a_process_is_killed_that_got_a_piece() {
         maker.ok(Do::Fill(1, 1));
         maker.ok(Do::Move(1));
         let script = [Do::TakeMoved(1), Do::Begin(1), Do::Fill(1, 2), Do::End(1), Do::Move(1)];
-        let killed = other.attempt(Do::Armed(at, script.to_vec())).is_none();
+        let killed = other.attempt(Do::Armed(at, KILL, script.to_vec())).is_none();
         if killed {
             drop(other);
             drain(&moves);
@@ -69,7 +74,7 @@ fn a_maker_is_killed() {
         maker.ok(Do::Allocate(1, 1000));
         let script =
             [Do::Allocate(2, 1000), Do::Drop(1), Do::Move(2), Do::TakeMoved(3), Do::Drop(3), Do::Empty];
-        let killed = maker.attempt(Do::Armed(at, script.to_vec())).is_none();
+        let killed = maker.attempt(Do::Armed(at, KILL, script.to_vec())).is_none();
         if killed {
             drop(maker);
             drain(&moves);
@@ -86,12 +91,47 @@ fn a_maker_is_killed_that_makes_a_slab() {
     for_each_change(&setup().set("MEMORY", 2 << 20), 8190, |session, at| {
         let maker = Agent::new(session, &moves());
         let killed =
-            maker.attempt(Do::Armed(at, vec![Do::Allocate(1, 1000), Do::Drop(1), Do::Empty])).is_none();
+            maker.attempt(Do::Armed(at, KILL, vec![Do::Allocate(1, 1000), Do::Drop(1), Do::Empty])).is_none();
         if killed {
             drop(maker);
         } else {
             maker.leave();
         }
         killed
+    });
+}
+
+/// No other process waits for it, wherever it is stopped; then it goes on.
+#[test]
+fn a_process_is_stopped_that_got_a_piece() {
+    for_each_change(&setup(), 1, |session, at| {
+        let moves = moves();
+        let [maker, other, third] = [(); 3].map(|()| Agent::new(session, &moves));
+        maker.ok(Do::Allocate(1, 1000));
+        maker.ok(Do::Fill(1, 1));
+        maker.ok(Do::Move(1));
+        let script = [Do::TakeMoved(1), Do::Begin(1), Do::Fill(1, 2), Do::End(1), Do::Drop(1)];
+        let script = Do::Armed(at, STOP, script.to_vec());
+        other.begin(script.clone());
+        let stopped = other.stops();
+        for agent in [&maker, &third] {
+            agent.ok(Do::Allocate(2, 1000));
+            agent.ok(Do::Fill(2, 3));
+        }
+        maker.ok(Do::Freeze(2));
+        third.ok(Do::Keep(3, maker.give(2, true)));
+        assert_eq!(third.ok(Do::Read(3)), 3);
+        for piece in [2, 3] {
+            third.ok(Do::Drop(piece));
+        }
+        third.ok(Do::Empty);
+        maker.ok(Do::Drop(2));
+        if stopped {
+            mp_harness::signal(other.process.pid(), Signal::CONT);
+        }
+        other.end(&script).unwrap().number.unwrap();
+        assert_eq!(maker.stats()[1..], [0, 0, 1, 0, 0], "change {at}");
+        [maker, other, third].into_iter().for_each(Agent::leave);
+        stopped
     });
 }

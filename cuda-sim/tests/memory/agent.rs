@@ -14,7 +14,7 @@ use mp_cuda::{Device, Stream};
 use mp_cuda_sim::session::{Finding, Session, Setup};
 use mp_harness::DEADLINE;
 use mp_queue::{GetError, Queue};
-use mp_spawn::Process;
+use mp_spawn::{Process, ProcessBuilder};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -127,8 +127,8 @@ pub(crate) enum Do {
     Copied(u32),
     /// Whether two are one piece.
     Same(u32, u32),
-    /// All of these, and is killed at its change of this number in the arena meanwhile.
-    Armed(u64, Vec<Do>),
+    /// All of these, and gets this signal at its change of this number in the arena meanwhile.
+    Armed(u64, i32, Vec<Do>),
 }
 
 /// What came of it: a number or the error; and a parcel.
@@ -157,13 +157,8 @@ impl Agent {
 
     pub(crate) fn with(session: &Session, moves: &Moves, env: &[(&str, &str)]) -> Self {
         let (asked, answers) = (Asked::bounded(4).unwrap(), Answers::bounded(4).unwrap());
-        let mut builder = Process::builder().daemon(true).env_remove("CUDA_VISIBLE_DEVICES");
-        for (name, value) in session.environment() {
-            builder = builder.env(name, value);
-        }
-        for (name, value) in env {
-            builder = builder.env(name, value);
-        }
+        let builder = process(session).daemon(true);
+        let builder = env.iter().fold(builder, |builder, (name, value)| builder.env(name, value));
         let process = builder.spawn(work, (asked.clone(), answers.clone(), moves.clone())).unwrap();
         Self { process, asked, answers }
     }
@@ -171,7 +166,28 @@ impl Agent {
     /// Has it done; `None` if that ended the agent.
     #[track_caller]
     pub(crate) fn attempt(&self, what: Do) -> Option<Answer> {
-        self.asked.put_timeout(what.clone(), DEADLINE).unwrap();
+        self.begin(what.clone());
+        self.end(&what)
+    }
+
+    /// Has it begun.
+    pub(crate) fn begin(&self, what: Do) {
+        self.asked.put_timeout(what, DEADLINE).unwrap();
+    }
+
+    /// Whether it stops before it has done what was begun.
+    pub(crate) fn stops(&self) -> bool {
+        let mut done = false;
+        mp_harness::eventually("it stops or answers", || {
+            done = !self.answers.is_empty();
+            done || mp_harness::threads_are(self.process.pid(), 'T')
+        });
+        !done
+    }
+
+    /// The answer to what was begun; `None` if that ended the agent.
+    #[track_caller]
+    pub(crate) fn end(&self, what: &Do) -> Option<Answer> {
         let begin = std::time::Instant::now();
         loop {
             match self.answers.get_timeout(Duration::from_millis(20)) {
@@ -226,6 +242,12 @@ impl Agent {
         assert!(self.process.wait_timeout(DEADLINE), "still there");
         self.process.join().unwrap();
     }
+}
+
+/// A process with the devices of a session, to be started.
+pub(crate) fn process(session: &Session) -> ProcessBuilder {
+    let builder = Process::builder().env_remove("CUDA_VISIBLE_DEVICES");
+    session.environment().into_iter().fold(builder, |builder, (name, value)| builder.env(name, value))
 }
 
 /// A queue of pieces that move.
@@ -300,8 +322,8 @@ impl Worker {
                 answer.numbers = [[stats.reserved, stats.allocated, stats.retired], numbers].concat();
             }
             Do::Files => return Ok(mp_harness::open_files() as u64),
-            Do::Armed(at, script) => {
-                inject::arm_at_change(at, 9);
+            Do::Armed(at, signal, script) => {
+                inject::arm_at_change(at, signal);
                 let done = script.into_iter().try_for_each(|what| self.does(what, answer).map(drop));
                 inject::arm_at_change(u64::MAX, 0);
                 done?;

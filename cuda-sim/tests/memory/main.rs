@@ -6,3 +6,4 @@ mod agent;
 mod deaths;
 mod failures;
 mod pieces;
+mod threads;

@@ -255,3 +255,29 @@ fn slabs_of_which_nothing_is_used_are_unmapped() {
     other.leave();
     nothing_found(&session);
 }
+
+/// Neither its own mapping nor that of another process is lent to a device that can't reach the memory.
+#[test]
+fn devices_that_do_not_reach_each_other() {
+    let _alone = alone();
+    let session = setup().set("PROFILE", "apart").start().unwrap();
+    let moves = moves();
+    let maker = Agent::new(&session, &moves);
+    // The other one begins with the second device, and sees both.
+    let other = Agent::with(&session, &moves, &[("CUDA_VISIBLE_DEVICES", "1,0")]);
+    maker.ok(Do::Allocate(1, 100));
+    maker.ok(Do::Fill(1, 8));
+    maker.ok(Do::Freeze(1));
+    other.ok(Do::Keep(1, maker.give(1, true)));
+    for (agent, device) in [(&maker, 1), (&other, 0)] {
+        let refused = agent.fails(Do::Open(1, device));
+        assert!(refused.contains("PeerAccess") && refused.contains("to_device"), "{refused}");
+    }
+    // By its own device each process reaches it.
+    other.ok(Do::Open(1, 1));
+    assert_eq!(maker.ok(Do::Read(1)), 8);
+    maker.leave();
+    other.leave();
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}

@@ -8,10 +8,8 @@ use super::pool;
 /// Finds memory again that other processes have dropped, and unmaps memory of others that this process has dropped.
 ///
 /// ```no_run
-/// # fn main() {
 /// // … tensors of other processes came, and were dropped …
-/// mp_cuda::ipc_collect();
-/// # }
+/// println!("{} bytes of other processes were unmapped", mp_cuda::ipc_collect());
 /// ```
 ///
 /// A program needn't call it: each allocation looks for what came back. It is for a process that allocates no more and that keeps
@@ -38,10 +36,8 @@ pub fn ipc_collect() -> u64 {
 /// process keeps for tensors to come; how many bytes both were.
 ///
 /// ```no_run
-/// # fn main() {
 /// // … a large model was dropped …
 /// println!("{} bytes are free for other programs", mp_cuda::empty_cache());
-/// # }
 /// ```
 ///
 /// A slab stays as long as one tensor in it has a holder, or a stream may reach it: work that was given to streams before the tensor was

@@ -111,8 +111,9 @@ impl Given {
         self.out.len()
     }
 
-    /// Whether no process has a piece, and no stream reaches one: the slab may be given back to the driver.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.out.is_empty() && self.cooling.is_empty()
+    /// Whether no process has a piece: the slab may be given back to the driver, once no stream of this process reaches it. Streams of
+    /// others have mappings of their own.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.out.is_empty()
     }
 }

@@ -122,7 +122,7 @@ impl Pool {
     /// Gives slabs back of which no process has a piece; how many bytes.
     fn release(&mut self, which: impl Fn(&Own) -> bool) -> u64 {
         let goes = |own: &mut Own| {
-            own.given.is_idle() && which(own) && own.slab.is_idle() && here::remove(&own.slab)
+            own.given.is_empty() && which(own) && own.slab.is_idle() && here::remove(&own.slab)
         };
         self.slabs.extract_if(.., goes).map(|own| own.slab.object().bytes()).sum()
     }

@@ -16,6 +16,7 @@ use mp_core::words::Member;
 use super::object::SlabObject;
 use super::ticks;
 use super::virtual_memory::{Mapped, Memory};
+use crate::codes;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
@@ -67,7 +68,7 @@ impl Slab {
             let address = mapped.address();
             if !here.devices.contains(&by.uuid()) {
                 self.reaches(by)?;
-                mapped.allow(by)?;
+                mapped.allow(by).map_err(|error| self.refused(by, error))?;
                 here.devices.push(by.uuid());
             }
             return Ok((address, false));
@@ -83,7 +84,17 @@ impl Slab {
         self.reaches(by)?;
         let file = self.object.kept()?.ok_or(Error::Gone)?;
         let memory = Memory::import(by, file.as_fd(), self.object.bytes())?;
-        memory.map(by)
+        memory.map(by).map_err(|error| self.refused(by, error))
+    }
+
+    /// What a driver says that took the devices for neighbours before (another part of a GPU, a virtual one).
+    fn refused(&self, by: &Device, error: Error) -> Error {
+        match error {
+            Error::Driver { code: codes::PEER_ACCESS_UNSUPPORTED, .. } => {
+                Error::PeerAccess { from: by.uuid(), to: self.object.uuid() }
+            }
+            error => error,
+        }
     }
 
     /// Whether a device can reach the memory of the one that this is on, and this process sees both.

@@ -7,7 +7,7 @@ use crate::codes;
 use crate::engine::calls::{Asked, Called, Outcome, done, number};
 use crate::engine::memory::{GRANULARITY, Kind, Mapping, Target};
 use crate::engine::{Engine, Export};
-use crate::wire::{Call, Value};
+use crate::wire::{Call, DeviceInfo, Value};
 
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
 const VIRTUAL_MEMORY: i32 = 102;
@@ -82,8 +82,17 @@ impl Engine {
             }
             Call::SetAccess { address, size, device, flags } => {
                 let process = self.process(asked.process)?;
-                let index = process.device(device).ok_or(codes::INVALID_DEVICE)?.index;
+                let by = process.device(device).ok_or(codes::INVALID_DEVICE)?;
+                let (index, apart) = (by.index, by.attribute(DeviceInfo::APART) != 0);
                 let starts = process.addresses.exactly(address, size).ok_or(codes::INVALID_VALUE)?;
+                let is_anothers =
+                    |start| match process.addresses.mapped.get(start).map(|mapping| &mapping.target) {
+                        Some(Target::Device(memory)) => memory.device != index,
+                        _ => false,
+                    };
+                if apart && starts.iter().any(is_anothers) {
+                    return Err(codes::PEER_ACCESS_UNSUPPORTED);
+                }
                 if !matches!(flags, 0 | 1 | 3) {
                     return Err(codes::INVALID_VALUE);
                 }
