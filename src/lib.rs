@@ -126,7 +126,7 @@
 //! `spawn`, `queue`, `sync`, `pool`, `manager` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`].
 //! `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying.
 //! `futures`: queues as `Stream` and `Sink`. `authkey` (default): a secret that two programs prove to each other, and
-//! one that each family of processes has. `data`: a data loader. `log`: events for the `log` crate, and a logger that prints them. `tokio`: see below. `cuda`: GPUs and streams by the CUDA driver, and no tensors on them yet.
+//! one that each family of processes has. `data`: a data loader. `log`: events for the `log` crate, and a logger that prints them. `tokio`: see below. `cuda`: tensors and events on CUDA devices.
 //!
 //! Futures work on any runtime, and need none. With the feature `tokio`, those that are polled within a tokio runtime
 //! and wait for a descriptor (connections over sockets, listeners, [`wait_async`](wait::wait_async) for processes and

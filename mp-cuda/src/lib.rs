@@ -1,15 +1,28 @@
-//! GPUs by the CUDA driver, for processes that share what is on them.
+//! Tensors and events on CUDA devices, for processes that share them.
 //!
 //! ```no_run
-//! use mp_cuda::{Device, Stream};
+//! use mp_cuda::{CudaTensor, Device, Stream};
 //!
-//! let device = Device::new(0)?;
-//! println!("{} ({}), {} bytes", device.name()?, device.uuid(), device.total_memory()?);
-//! let stream = Stream::new(&device)?;
-//! // … work of yours, by `stream.as_raw()` …
-//! stream.synchronize()?;
+//! # fn put(_: CudaTensor<f32>) {}
+//! let stream = Stream::new(&Device::new(0)?)?;
+//! let mut x = CudaTensor::<f32>::zeros([1000, 1000], &stream)?;
+//! let on = x.on_mut(&stream)?;
+//! // … kernels of yours for `stream.as_raw()`, with `on.ptr()` and `on.len()` …
+//! drop(on);
+//! put(x); // into a queue: it moves to another process, whose stream waits for those kernels, on the device
 //! # Ok::<(), mp_cuda::Error>(())
 //! ```
+//!
+//! | type | is |
+//! |---|---|
+//! | [`Device`], [`Stream`] | a GPU, known by its [`Uuid`]; a queue of its work, this library's or another one's |
+//! | [`CudaTensor`], [`FrozenCudaTensor`], [`SharedCudaTensor`] | a tensor that moves; that any process reads and none writes; that any process reads and writes |
+//! | [`AnyCudaTensor`] | one whose element type is a value |
+//! | [`Lent`], [`LentMut`] | a tensor on a stream: its address, as long as the stream is given work with it |
+//! | [`Event`] | a point in the work of a stream, which any process may wait for |
+//!
+//! Tensors are in memory of this library's own, which lives as long as any process or message holds it, whichever process has made it. No host waits for a
+//! device when tensors are sent, received or dropped.
 //!
 //! The driver's library is looked for at the first call, so a program that is built with this crate runs everywhere. Without a driver or
 //! a device each call returns an [`Error`] that says what to install:
@@ -21,7 +34,7 @@
 //! }
 //! ```
 //!
-//! So far there are devices and streams; tensors and events between processes are built upon them. Nothing here needs CUDA to build.
+//! Nothing here needs CUDA to build.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

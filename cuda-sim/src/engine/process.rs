@@ -1,8 +1,11 @@
 //! What the engine knows of one client process.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::engine::memory::{Addresses, Allocation};
 use crate::engine::streams::Event;
@@ -39,10 +42,12 @@ pub(crate) struct Process {
     pub(crate) said_bye: bool,
     /// It is gone; its work runs on until then.
     pub(crate) gone_at: Option<Instant>,
+    /// The connection that ends with it.
+    life: OwnedFd,
 }
 
 impl Process {
-    pub(crate) fn new(number: u64, pid: u32, devices: Vec<DeviceInfo>) -> Self {
+    pub(crate) fn new(number: u64, pid: u32, devices: Vec<DeviceInfo>, life: OwnedFd) -> Self {
         Self {
             pid,
             devices,
@@ -55,7 +60,14 @@ impl Process {
             registered: BTreeMap::new(),
             said_bye: false,
             gone_at: None,
+            life,
         }
+    }
+
+    /// Whether it is gone, be it that its connections were not looked at since. What another process does after its death comes later.
+    pub(crate) fn is_gone(&self) -> bool {
+        let mut life = [PollFd::new(&self.life, PollFlags::empty())];
+        self.gone_at.is_some() || poll(&mut life, Some(&Timespec::default())).is_ok_and(|gone| gone > 0)
     }
 
     /// The device of a number among those that this process sees.

@@ -142,7 +142,11 @@ impl Engine {
             Step::WaitEvent(record) => record.done.borrow().is_some(),
             Step::WaitForEver => false,
             Step::Wait { address, value, flags, .. } => match self.word(stream.process, *address) {
-                Some((target, offset)) => is_met(Self::load(&target, offset).0, *value, *flags),
+                // A process that has found its death may write the word, so that others go on: its own streams are gone then.
+                Some((target, offset)) => {
+                    is_met(Self::load(&target, offset).0, *value, *flags)
+                        && self.processes.get(&stream.process).is_some_and(|process| !process.is_gone())
+                }
                 // It is no word any more, which is told when it is looked at.
                 None => true,
             },

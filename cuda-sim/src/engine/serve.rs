@@ -146,9 +146,10 @@ fn serve(engine: &mut Engine, connection: &mut Connection) -> bool {
     let answer = match (&request.call, connection.process) {
         (Call::Hello { pid, visible: wanted }, None) => {
             let devices = visible(&engine.config.devices, wanted.as_deref());
+            let Ok(life) = connection.socket.try_clone() else { return false };
             engine.next += 1;
             let process = engine.next;
-            engine.processes.insert(process, Process::new(process, *pid, devices.clone()));
+            engine.processes.insert(process, Process::new(process, *pid, devices.clone(), life));
             (connection.process, connection.is_life) = (Some(process), true);
             Ok(Outcome::Now(Value::Hello { process, devices }, None))
         }

@@ -4,6 +4,7 @@ mod cudarc;
 mod driver_calls;
 mod ends;
 mod events;
+mod kills;
 mod modes;
 mod order;
 mod support;

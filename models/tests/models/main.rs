@@ -5,6 +5,7 @@ mod bytes;
 mod chain;
 mod channel;
 mod chunks;
+mod clocks;
 mod condition;
 mod deadlock;
 mod digest;

@@ -115,8 +115,9 @@ pub(crate) mod control {
     pub(crate) const LOCKER: u64 = 4096 + 1536;
     /// A word for each compartment of the locker; pages are reserved with the first that needs them.
     pub(crate) const COMPARTMENTS: u64 = PATHS + 8192;
-    /// Clocks below this may have had an owner: `clocks`.
+    /// Clocks below this may have had an owner; then a hint, from which clock on one may be free: `clocks`.
     pub(crate) const CLOCKS_USED: u64 = 4096 + 1664;
+    pub(crate) const CLOCKS_HINT: u64 = CLOCKS_USED + 8;
     /// The clocks, in pages of their own, which devices reach; reserved with the first that needs them, and never given back.
     pub(crate) const CLOCKS: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;
     /// Where the tables begin.

@@ -16,19 +16,27 @@ use crate::mem::{Mem, run};
 use crate::steps::clock::{ClockAt, EndClock};
 use crate::sys::peer::{self, Life};
 use crate::sys::{memory, readiness};
-use crate::words::{ClockPhase, ClockState, Member};
+use crate::words::{ClockPhase, ClockState};
 
 impl Arena {
     /// Ends the clocks of members whose processes are gone.
     pub(in crate::arena) fn end_clocks(&self) {
-        for clock in (0..self.clocks_used()).map(clock_at) {
+        for index in 0..self.clocks_used() {
+            let clock = clock_at(index);
             let state = ClockState::unpack(self.map().load(clock.state()));
             let member = match state.phase {
-                ClockPhase::Free => continue,
+                ClockPhase::Free => {
+                    self.hint_clock(index);
+                    continue;
+                }
                 ClockPhase::Dead => None,
                 _ => state.member().filter(|member| self.is_known_dead(*member)),
             };
-            let gone = member.is_some_and(|member| self.is_gone(clock, state, member));
+            let done = || self.map().load(clock.done()) == self.map().load(clock.submitted());
+            if matches!(state.phase, ClockPhase::Left(_)) && member.is_none() && done() {
+                self.hint_clock(index);
+            }
+            let gone = member.is_some() && self.is_gone(clock, state);
             if state.phase == ClockPhase::Dead || gone {
                 run(EndClock::new(clock, member, memory::monotonic_ms()), self.map());
             }
@@ -37,7 +45,7 @@ impl Arena {
 
     /// Whether the process that has a clock, and that is dead as a member, is gone. A claimer's process may not be noted yet; it
     /// has no device that writes there.
-    fn is_gone(&self, clock: ClockAt, state: ClockState, _: Member) -> bool {
+    fn is_gone(&self, clock: ClockAt, state: ClockState) -> bool {
         if matches!(state.phase, ClockPhase::Claiming { .. }) {
             return true;
         }

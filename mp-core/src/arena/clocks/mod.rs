@@ -71,15 +71,20 @@ impl Clock {
             let epoch = run(ClaimClock::new(clock_at(index), me, process, dead), arena.map())?;
             Some(Self { arena, index, submitted: Tick::base(epoch) })
         };
-        let used = arena.clocks_used();
-        if let Some(clock) = (0..used).find_map(|index| claim(index, false)) {
-            return Ok(clock);
-        }
-        for index in used..CLOCKS {
-            arena.use_clock(index)?;
+        let (used, hint) = (arena.clocks_used(), Word::at(control::CLOCKS_HINT));
+        let first = arena.map().load_relaxed(hint).min(used.into()) as u32;
+        for index in first..CLOCKS {
+            if index >= used {
+                arena.use_clock(index)?;
+            }
             if let Some(clock) = claim(index, false) {
+                arena.map().store_relaxed(hint, u64::from(index) + 1);
                 return Ok(clock);
             }
+        }
+        // Those that no hint tells of.
+        if let Some(clock) = (0..first).find_map(|index| claim(index, false)) {
+            return Ok(clock);
         }
         let dead = arena.clocks_of_the_dead(memory::monotonic_ms().saturating_sub(REST_MS));
         dead.into_iter().find_map(|index| claim(index, true)).ok_or(Error::ArenaFull {
@@ -165,8 +170,10 @@ impl Clock {
 
 impl Drop for Clock {
     fn drop(&mut self) {
-        if self.arena.is_here() {
-            run(GiveUpClock::new(clock_at(self.index), self.submitted), self.arena.map());
+        if self.arena.is_here()
+            && run(GiveUpClock::new(clock_at(self.index), self.submitted), self.arena.map())
+        {
+            self.arena.hint_clock(self.index);
         }
     }
 }
@@ -180,6 +187,14 @@ impl Arena {
     /// Clocks below this may have had an owner.
     fn clocks_used(&self) -> u32 {
         self.map().load(Word::at(control::CLOCKS_USED)).min(CLOCKS.into()) as u32
+    }
+
+    /// Notes that a clock is free. Killed before it, a process leaves that to the next sweep.
+    fn hint_clock(&self, index: u32) {
+        let hint = Word::at(control::CLOCKS_HINT);
+        if self.map().load_relaxed(hint) > index.into() {
+            self.map().store_relaxed(hint, index.into());
+        }
     }
 
     /// Makes sure that there is memory behind a clock, and that others look at it.

@@ -8,7 +8,7 @@ use crate::arena::layout::{CLOCK, CLOCKS, control};
 use crate::error::Result;
 use crate::mem::{Mem, run};
 use crate::steps::clock::{ClockAt, LookAtTick, TickLook};
-use crate::words::Tick;
+use crate::words::{ClockState, Tick};
 
 /// What a tick is, as far as the process that looks can tell.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -107,6 +107,17 @@ impl Clocks {
     #[must_use]
     pub fn done(&self, clock: u32) -> u64 {
         self.word(clock, ClockAt::done)
+    }
+
+    /// How many clocks have an owner, those of dead ones included that were not swept yet. Others can be claimed: at once, or when their
+    /// owner has been dead for a second.
+    #[must_use]
+    pub fn owned(&self) -> u32 {
+        if !self.0.is_here() {
+            return 0;
+        }
+        let state = |clock| ClockState::unpack(self.0.map().load(clock_at(clock).state()));
+        (0..self.0.clocks_used()).filter(|&clock| state(clock).member().is_some()).count() as u32
     }
 
     fn word(&self, clock: u32, which: fn(ClockAt) -> crate::mem::Word) -> u64 {

@@ -10,8 +10,10 @@ enum Pc {
     LeftSubmitted(ClockState),
     LeftDone(ClockState, u64),
     Swap(ClockState),
-    LoadEndings(ClockState),
-    StoreEndings(ClockState, u64),
+    EndedAt(ClockState),
+    EndedWell(ClockState, u64),
+    LoadEndings(ClockState, bool),
+    StoreEndings(ClockState, bool, u64),
     Process(ClockState),
     Start(ClockState),
     Submitted(ClockState),
@@ -67,12 +69,14 @@ impl Steps for ClaimClock {
                 if m.cas(at.state(), state.pack(), mine.pack()).is_err() {
                     return Some(None);
                 }
-                Pc::LoadEndings(mine)
+                if died { Pc::EndedAt(mine) } else { Pc::LoadEndings(mine, true) }
             }
-            Pc::LoadEndings(mine) => Pc::StoreEndings(mine, m.load(at.endings())),
-            Pc::StoreEndings(mine, endings) => {
+            // All that any process has learnt of was done, perhaps. (If a claimer died here, nothing is known of that.)
+            Pc::EndedAt(mine) => Pc::EndedWell(mine, m.load(at.died_at())),
+            Pc::EndedWell(mine, died_at) => Pc::LoadEndings(mine, m.load(at.submitted()) <= died_at),
+            Pc::LoadEndings(mine, well) => Pc::StoreEndings(mine, well, m.load(at.endings())),
+            Pc::StoreEndings(mine, well, endings) => {
                 let bit = ending_bit(mine.epoch);
-                let well = matches!(mine.phase, ClockPhase::Claiming { died: false, .. });
                 let endings = if well { endings | bit } else { endings & !bit };
                 if !mutant!("clock.claim.ending-not-noted") {
                     m.store(at.endings(), endings);

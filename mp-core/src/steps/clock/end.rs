@@ -4,17 +4,6 @@ use super::ClockAt;
 use crate::mem::{Mem, Steps};
 use crate::words::{ClockPhase, ClockState, END_OF_TICKS, Member, Tick};
 
-/// What became of a clock.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Ended {
-    /// It is not that member's, or not any more.
-    Other,
-    /// All that was submitted was done: it may be claimed again.
-    Free,
-    /// It is dead.
-    Dead,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Look,
@@ -22,8 +11,6 @@ enum Pc {
     Back(ClockState, ClockPhase),
     DiedAt(ClockState),
     Done(ClockState, u64),
-    Submitted(ClockState, u64, u64),
-    Free(ClockState),
     Raise(ClockState, u64, u64),
     Release(ClockState, u64),
     When(ClockState),
@@ -51,9 +38,9 @@ impl EndClock {
 }
 
 impl Steps for EndClock {
-    type Out = Ended;
+    type Out = bool;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Ended> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let at = self.at;
         self.pc = match self.pc {
             Pc::Look => {
@@ -61,7 +48,7 @@ impl Steps for EndClock {
                 match state.phase {
                     ClockPhase::Dead => Pc::Again(state),
                     _ if state.member().is_none() || state.member() != self.member => {
-                        return Some(Ended::Other);
+                        return Some(false);
                     }
                     ClockPhase::Claiming { died: true, .. } => Pc::Back(state, ClockPhase::Dead),
                     ClockPhase::Claiming { died: false, .. } => Pc::Back(state, ClockPhase::Free),
@@ -76,7 +63,7 @@ impl Steps for EndClock {
             }
             // From here on no process claims it.
             Pc::Begin(state) => {
-                let Some(member) = state.member() else { return Some(Ended::Other) };
+                let Some(member) = state.member() else { return Some(false) };
                 let ending = state.with(ClockPhase::Ending(member));
                 match m.cas(at.state(), state.pack(), ending.pack()) {
                     Ok(()) => Pc::DiedAt(ending),
@@ -86,23 +73,12 @@ impl Steps for EndClock {
             Pc::DiedAt(state) => Pc::Done(state, m.load(at.died_at())),
             Pc::Done(state, died) => match m.load(at.done()) {
                 END_OF_TICKS => Pc::When(state),
-                done if Tick::epoch_of(died) == state.epoch => self.raise(state, died, done),
-                done => Pc::Submitted(state, died, done),
+                // What is done is written down before it can't be read any more.
+                done if died < done && !mutant!("clock.end.died-at-not-written") => {
+                    Pc::Raise(state, died, done)
+                }
+                done => Pc::Release(state, done),
             },
-            Pc::Submitted(state, died, done) => {
-                if m.load(at.submitted()) == done && !mutant!("clock.end.done-taken-for-dead") {
-                    Pc::Free(state)
-                } else {
-                    self.raise(state, died, done)
-                }
-            }
-            Pc::Free(state) => {
-                let free = state.with(ClockPhase::Free);
-                match m.cas(at.state(), state.pack(), free.pack()) {
-                    Ok(()) => return Some(Ended::Free),
-                    Err(_) => Pc::Look,
-                }
-            }
             Pc::Raise(state, died, done) => match m.cas(at.died_at(), died, done) {
                 Ok(()) => Pc::Release(state, done),
                 Err(_) => Pc::Look,
@@ -122,7 +98,7 @@ impl Steps for EndClock {
                 let first_died = if state.first_died == 0 { state.epoch } else { state.first_died };
                 let dead = ClockState { phase: ClockPhase::Dead, first_died, ..state };
                 match m.cas(at.state(), state.pack(), dead.pack()) {
-                    Ok(()) => return Some(Ended::Dead),
+                    Ok(()) => return Some(true),
                     Err(_) => Pc::Look,
                 }
             }
@@ -131,26 +107,15 @@ impl Steps for EndClock {
                 // A claimer that died had begun the next epoch, and so may one that lives by now.
                 let next = Tick::epoch_of(done) > state.epoch && !mutant!("clock.again.next-epoch-ended");
                 if next || done == END_OF_TICKS || mutant!("clock.again.late-write-kept") {
-                    return Some(Ended::Dead);
+                    return Some(true);
                 }
                 Pc::ReleaseAgain(done)
             }
             Pc::ReleaseAgain(done) => {
                 _ = m.cas(at.done(), done, END_OF_TICKS);
-                return Some(Ended::Dead);
+                return Some(true);
             }
         };
         None
-    }
-}
-
-impl EndClock {
-    /// What is done is written down before it can't be read any more.
-    fn raise(&self, state: ClockState, died: u64, done: u64) -> Pc {
-        if died < done && !mutant!("clock.end.died-at-not-written") {
-            Pc::Raise(state, died, done)
-        } else {
-            Pc::Release(state, done)
-        }
     }
 }

@@ -14,7 +14,7 @@
 //! |  | `CLAIMING(m, e)` | `m` → `LIVE(m, e + 1)`; if `m` is dead, any process → `FREE(e)`, or `DEAD(e)` if it had died |
 //! |  | `LIVE(m, e)` | `m` → `FREE(e)` if `done = submitted`, else → `LEFT(m, e)` |
 //! |  | `LIVE(m, e)`, `LEFT(m, e)` | if `m` is dead, any process → `ENDING(m, e)` |
-//! |  | `ENDING(m, e)` | any process: → `FREE(e)` if all that was submitted is done, else → `DEAD(e)` |
+//! |  | `ENDING(m, e)` | any process → `DEAD(e)` |
 //! | done |  | the device; the claimer, to the base of the new epoch; in `ENDING` and `DEAD` any process, to the end of all ticks |
 //! | submitted |  | the owner; the claimer |
 //! | died at |  | in `ENDING`, any process: to what is done, never back |
@@ -27,7 +27,8 @@
 //! a host tells finished ticks from others. Any number of processes do this at once, and none of them owns the row meanwhile:
 //! each change is a swap of what it has read. Within an epoch no value of **done** comes twice, but by a late write of the
 //! dead one's device, which is overwritten again; and the numbers of a later epoch are other ones. So what a process does
-//! that was stopped in between fails.
+//! that was stopped in between fails. (A tick that a dead one's device writes late, between two of these accesses, may be complete for
+//! the process that looks then, and died for those that look later. It is done, and none relies on it.)
 //!
 //! # What a death leaves
 //! | killed | left | who clears it |
@@ -40,8 +41,11 @@
 //! | while it gave the clock up | `LIVE(dead)` or `LEFT(dead)`, or `FREE` | the same |
 //! | anywhere in `ENDING` | `ENDING`, **died at** and **done** as they were or as they are to be | any other process |
 //!
+//! A clock of a dead owner is never free at once, also if all that was submitted is done: the owner may have died between an order to
+//! its stream and storing `submitted`. It is claimed again when it has been dead for some time.
+//!
 //! **Looking** at a tick reads what it needs between two equal looks at the state. Of the present epoch it compares with
-//! **done**; of one before that, it knows how it ended: well, if its owner didn't die before `first_died`, or its bit in
+//! **done**, or with **died at** once that is at the end of all ticks; of one before that, it knows how it ended: well, if its owner didn't die before `first_died`, or its bit in
 //! **endings** says so (of the last 63); else as far as **died at** says, if that is its own.
 
 mod claim;
@@ -49,7 +53,7 @@ mod end;
 mod look;
 
 pub use claim::{ClaimClock, GiveUpClock};
-pub use end::{EndClock, Ended};
+pub use end::EndClock;
 pub use look::{LookAtTick, TickLook};
 
 use crate::mem::Word;

@@ -1,0 +1,198 @@
+//! A process is killed before and after each call of the driver, while it sends tensors, or receives them. What others have of it is
+//! whole, or said to be lost; they go on, and nothing is left.
+
+use mp_cuda::{CudaTensor, Error, Event, FrozenCudaTensor};
+use mp_harness::{DEADLINE, eventually};
+use mp_queue::Queue;
+use mp_spawn::{ExitStatus, Process};
+
+use crate::support::{Outcome, join, kernels, nothing_found, run, session, stat, stream, taken, with_gpu};
+
+const LEN: usize = 1 << 14;
+
+/// All that these processes call, but for what only asks.
+const CALLS: [&str; 20] = [
+    "cuDevicePrimaryCtxRetain",
+    "cuMemHostRegister_v2",
+    "cuMemHostGetDevicePointer_v2",
+    "cuMemHostUnregister",
+    "cuStreamCreate",
+    "cuStreamIsCapturing",
+    "cuStreamWriteValue64_v2",
+    "cuStreamWaitValue64_v2",
+    "cuStreamSynchronize",
+    "cuStreamDestroy_v2",
+    "cuMemsetD8Async",
+    "cuLaunchKernel",
+    "cuMemCreate",
+    "cuMemExportToShareableHandle",
+    "cuMemImportFromShareableHandle",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuMemcpyDtoHAsync_v2",
+];
+
+/// Starts a process once for each call of the driver that it makes, to be killed there; with the rule for messages.
+fn each_call(mut killed: impl FnMut(&str)) {
+    for call in CALLS {
+        for when in ["before", "after"] {
+            killed(&format!("kill={call}:NUMBER:{when}"));
+        }
+    }
+}
+
+/// Whether a process was killed by its rule; otherwise it has ended well.
+fn was_killed(process: &Process, rule: &str) -> bool {
+    assert!(process.wait_timeout(DEADLINE), "{rule}: still running");
+    match process.exit() {
+        Some(ExitStatus::Signal { .. }) => true,
+        Some(ExitStatus::Code(0)) => false,
+        other => panic!("{rule}: {other:?}"),
+    }
+}
+
+/// Its values are all the same, or it is said to be lost.
+fn is_whole_or_lost(t: mp_cuda::Result<Vec<f32>>) -> bool {
+    match t {
+        Ok(values) => {
+            assert!(values.iter().all(|x| *x == values[0]), "{:?}", &values[..8]);
+            true
+        }
+        Err(Error::ProducerDied { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+type Sent = (FrozenCudaTensor<f32>, Option<Event>);
+
+fn sends(out: Queue<Sent>) -> Outcome {
+    let (stream, other) = (stream(), stream());
+    let made = |value: f32| -> Outcome<_> {
+        let mut t = CudaTensor::<f32>::zeros([LEN], &stream)?;
+        let on = t.on_mut(&other)?;
+        kernels().fill(&other, on.ptr(), on.len(), value);
+        drop(on);
+        Ok(t.freeze())
+    };
+    out.put((made(1.0)?, None)).unwrap();
+    let (t, done) = (made(2.0)?, Event::new()?);
+    done.record(&other)?;
+    done.wait(&stream)?;
+    out.put((t, Some(done))).unwrap();
+    Ok(())
+}
+
+fn reads(all: Vec<Sent>) -> Outcome {
+    let stream = stream();
+    let mut whole = 0;
+    for (t, event) in &all {
+        if let Some(event) = event
+            && let Err(error) = event.wait(&stream)
+        {
+            assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
+        }
+        whole += usize::from(is_whole_or_lost(t.to_vec(&stream)));
+    }
+    assert!(whole <= all.len());
+    Ok(())
+}
+
+#[test]
+fn a_sender_is_killed_at_each_call_of_the_driver() {
+    let session = session();
+    let mut kills = 0;
+    each_call(|rule| {
+        for number in 1.. {
+            let rule = rule.replace("NUMBER", &number.to_string());
+            let queue = Queue::unbounded().unwrap();
+            let sender =
+                with_gpu(&session).env("MP_CUDA_SIM_INJECT", &rule).spawn(sends, queue.clone()).unwrap();
+            let killed = was_killed(&sender, &rule);
+            let mut all = Vec::new();
+            while let Ok(Some(one)) = queue.try_get() {
+                all.push(one);
+            }
+            assert!(killed || all.len() == 2, "{rule}");
+            if !all.is_empty() {
+                run(&session, reads, all);
+            }
+            eventually("all memory is free", || stat(&session, "bytes") == 0);
+            assert_eq!(session.findings().unwrap(), [], "{rule}");
+            kills += usize::from(killed);
+            if !killed {
+                break;
+            }
+        }
+    });
+    assert!(kills > 40, "{kills}");
+}
+
+type Tensors = (Queue<CudaTensor<f32>>, Queue<FrozenCudaTensor<f32>>);
+
+fn receives(((moved, frozen), back): (Tensors, Queue<CudaTensor<f32>>)) -> Outcome {
+    let stream = stream();
+    let (mut x, weights) = (taken(&moved), taken(&frozen));
+    let on = x.on_mut(&stream)?;
+    let weights = weights.on(&stream)?;
+    kernels().multiply(&stream, on.ptr(), weights.ptr(), on.len(), 3.0);
+    drop((on, weights));
+    back.put(x).unwrap();
+    Ok(())
+}
+
+fn makes(((moved, frozen), back, gone): (Tensors, Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let stream = stream();
+    let mut x = CudaTensor::<f32>::zeros([LEN], &stream)?;
+    let on = x.on_mut(&stream)?;
+    kernels().fill(&stream, on.ptr(), on.len(), 1.0);
+    drop(on);
+    moved.put(x).unwrap();
+    let weights = CudaTensor::<f32>::full([LEN], 2.0, &stream)?.freeze();
+    frozen.put(weights.clone()).unwrap();
+    taken(&gone);
+    if let Ok(Some(x)) = back.try_get() {
+        is_whole_or_lost(x.to_vec(&stream));
+    }
+    // What the other one has not taken.
+    drop((moved.try_get(), frozen.try_get()));
+    assert_eq!(weights.to_vec(&stream)?, [2.0; LEN]);
+    drop(weights);
+    for i in 0..4_u8 {
+        let t = CudaTensor::<f32>::full([LEN], f32::from(i), &stream)?;
+        assert_eq!(t.to_vec(&stream)?, [f32::from(i); LEN]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_receiver_is_killed_at_each_call_of_the_driver() {
+    let session = session();
+    let mut kills = 0;
+    each_call(|rule| {
+        for number in 1.. {
+            let rule = rule.replace("NUMBER", &number.to_string());
+            let tensors: Tensors = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+            let (back, gone) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+            let maker =
+                with_gpu(&session).spawn(makes, (tensors.clone(), back.clone(), gone.clone())).unwrap();
+            let receiver = with_gpu(&session)
+                .env("MP_CUDA_SIM_INJECT", &rule)
+                .spawn(receives, (tensors.clone(), back.clone()))
+                .unwrap();
+            let killed = was_killed(&receiver, &rule);
+            gone.put(()).unwrap();
+            join(maker);
+            drop((tensors, back));
+            eventually("all memory is free", || stat(&session, "bytes") == 0);
+            assert_eq!(session.findings().unwrap(), [], "{rule}");
+            kills += usize::from(killed);
+            if !killed {
+                break;
+            }
+        }
+    });
+    assert!(kills > 30, "{kills}");
+    nothing_found(&session);
+}

@@ -1,0 +1,357 @@
+//! Clocks of streams, exhaustively: owners claim, tick and give up, their devices write when they come to it, other processes look and
+//! clean up, and any process is killed or stopped at any shared access. The steps are the ones that run in processes.
+//!
+//! A device writes what its owner has ordered, in that order. When its owner is killed it goes on for as long as it likes, and then
+//! writes no more; other processes see that, as they see that a process is gone. Where it says so, one last write comes even later.
+
+use std::collections::BTreeMap;
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::clock::{ClaimClock, ClockAt, EndClock, GiveUpClock, LookAtTick, TickLook};
+use mp_core::words::{ClockPhase, ClockState, Tick};
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::members::{actor_of, is_killed, member};
+use mp_models::random::at_random;
+
+const CLOCK: ClockAt = ClockAt(Word::at(0));
+
+/// A mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// Other processes learn of a tick before it is submitted.
+    ToldTooEarly,
+    /// A clock is ended while its device writes.
+    EndedUnderDevice,
+    /// Dead clocks are not looked at again.
+    LateWriteKept,
+    /// A clock is free when its owner gives it up.
+    FreeWithWork,
+    /// A dead owner's clock is free again.
+    DeadIsFree,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Role {
+    /// Has the clock for some ticks. A dead one will do; it tries so often.
+    Owner { ticks: u8, tries: u8 },
+    /// Writes for this owner; and once more when that is gone.
+    Device { owner: usize, late: bool },
+    /// Looks at what it learns of, so often.
+    Looker(u8),
+    /// Ends clocks of the dead, until there is nothing more to do.
+    Sweeper,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Next,
+    Claim(ClaimClock),
+    Order(u64),
+    Submit(u64),
+    GiveUp(GiveUpClock),
+    Free,
+    Write(u64),
+    /// Whether it was told, and whether it was known what becomes of it, when the look began.
+    Look(Tick, LookAtTick, [bool; 2]),
+    End(EndClock),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    role: Role,
+    bug: Bug,
+    pc: Pc,
+    last: u64,
+    /// Devices write when they are taken for gone.
+    late: bool,
+}
+
+/// What no process knows as a whole.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
+struct Ghost {
+    /// What owners have ordered and devices have not written yet: owner, value.
+    orders: Vec<(usize, u64)>,
+    /// Ticks that other processes learn of, and whose they are.
+    told: BTreeMap<u64, usize>,
+    done: Vec<u64>,
+    /// What was said of a tick, and will be for ever.
+    verdicts: BTreeMap<u64, TickLook>,
+    /// A device wrote when its owner was gone.
+    late: bool,
+    /// Whose the clock is.
+    owners: Vec<usize>,
+}
+
+impl Process {
+    fn new(role: Role, bug: Bug, late: bool) -> Self {
+        Self { role, bug, pc: Pc::Next, last: 0, late }
+    }
+}
+
+impl Process {
+    fn judge(
+        &self,
+        tick: Tick,
+        found: TickLook,
+        [was_told, known]: [bool; 2],
+        ghost: &mut Ghost,
+        fates: &[Fate],
+    ) {
+        let value = tick.value();
+        let owner = ghost.told.get(&value).copied();
+        if owner.is_none() {
+            // Of an epoch that has ended it may be called anything that is no reason to wait.
+            assert_ne!(found, TickLook::Pending, "{tick:?} is waited for, and was not told");
+        }
+        if !was_told {
+            return;
+        }
+        match found {
+            TickLook::Complete => assert!(ghost.done.contains(&value), "{tick:?} is called complete"),
+            TickLook::Died(_) => {
+                let owner = owner.expect("it was told");
+                assert_eq!(fates[owner], Fate::Killed, "{tick:?} died, and its owner lives");
+                assert!(ghost.late || !ghost.done.contains(&value), "{tick:?} died, and is done");
+            }
+            TickLook::Forged => panic!("{tick:?} is called forged"),
+            TickLook::Pending => assert!(!known, "{tick:?} is pending again"),
+        }
+        if matches!(found, TickLook::Complete | TickLook::Died(_)) {
+            let of = |look| std::mem::discriminant(&look);
+            let before = *ghost.verdicts.entry(value).or_insert(found);
+            // What was written late one process may have seen.
+            let late = ghost.late && before == TickLook::Complete;
+            assert!(late || of(before) == of(found), "{tick:?} was {before:?}, and is {found:?}");
+        }
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let mine = member(me);
+        self.pc = match (self.pc, self.role) {
+            (Pc::Next, Role::Owner { tries: 0, .. }) => return true,
+            (Pc::Next, Role::Owner { .. }) => {
+                Pc::Claim(ClaimClock::new(CLOCK, mine, (me as u32 + 1, 7), true))
+            }
+            (Pc::Claim(mut steps), Role::Owner { ticks, tries }) => match steps.step(m) {
+                None => Pc::Claim(steps),
+                Some(None) => {
+                    self.role = Role::Owner { ticks, tries: tries - 1 };
+                    Pc::Next
+                }
+                Some(Some(epoch)) => {
+                    let running = |&a: &usize| fates[a] == Fate::Running;
+                    assert!(!ghost.owners.iter().any(running), "two have one clock");
+                    ghost.owners.push(me);
+                    self.last = Tick::base(epoch);
+                    Pc::Order(self.last + 1)
+                }
+            },
+            // Its stream takes the order: no shared access.
+            (Pc::Order(value), Role::Owner { .. }) => {
+                ghost.orders.push((me, value));
+                if self.bug == Bug::ToldTooEarly {
+                    ghost.told.insert(value, me);
+                }
+                Pc::Submit(value)
+            }
+            (Pc::Submit(value), Role::Owner { ticks, .. }) => {
+                m.store(CLOCK.submitted(), value);
+                ghost.told.insert(value, me);
+                self.last = value;
+                if Tick::new(0, value).count() < ticks.into() {
+                    Pc::Order(value + 1)
+                } else if self.bug == Bug::FreeWithWork {
+                    Pc::Free
+                } else {
+                    Pc::GiveUp(GiveUpClock::new(CLOCK, value))
+                }
+            }
+            (Pc::Free, Role::Owner { .. }) => {
+                let state = ClockState::unpack(m.peek(CLOCK.state()));
+                m.store(CLOCK.state(), state.with(ClockPhase::Free).pack());
+                ghost.owners.retain(|a| *a != me);
+                return true;
+            }
+            (Pc::GiveUp(mut steps), Role::Owner { .. }) => match steps.step(m) {
+                None => Pc::GiveUp(steps),
+                Some(_) => {
+                    ghost.owners.retain(|a| *a != me);
+                    return true;
+                }
+            },
+            (Pc::Next, Role::Device { owner, late }) => {
+                let next = ghost.orders.iter().position(|(a, _)| *a == owner);
+                match (next, fates[owner]) {
+                    // Torn down, after any number of its steps.
+                    (_, Fate::Killed) if !late => return true,
+                    (Some(next), _) => Pc::Write(ghost.orders[next].1),
+                    (None, Fate::Running) => Pc::Next,
+                    (None, _) => return true,
+                }
+            }
+            (Pc::Write(value), Role::Device { owner, .. }) => {
+                m.store(CLOCK.done(), value);
+                ghost.orders.retain(|order| *order != (owner, value));
+                ghost.done.push(value);
+                ghost.late |= self.late && fates[owner] == Fate::Killed;
+                if ghost.late {
+                    return true;
+                }
+                Pc::Next
+            }
+            (Pc::Next, Role::Looker(0)) => return true,
+            (Pc::Next, Role::Looker(n)) => {
+                let told = ghost.told.keys().copied().collect::<Vec<_>>();
+                // The newest and the oldest, in turn; and one that nobody has told.
+                let pick = if n % 2 == 0 { told.last() } else { told.first() };
+                let value = pick.copied().unwrap_or(Tick::base(1) + 1);
+                self.role = Role::Looker(n - 1);
+                let tick = Tick::new(0, value);
+                let before = [ghost.told.contains_key(&value), ghost.verdicts.contains_key(&value)];
+                Pc::Look(tick, LookAtTick::new(CLOCK, tick), before)
+            }
+            (Pc::Look(tick, mut steps, before), _) => match steps.step(m) {
+                None => Pc::Look(tick, steps, before),
+                Some(found) => {
+                    self.judge(tick, found, before, ghost, fates);
+                    Pc::Next
+                }
+            },
+            (Pc::Next, Role::Sweeper) => {
+                let state = ClockState::unpack(m.peek(CLOCK.state()));
+                // Actors are owners, each with its device behind it.
+                let dead = state.member().filter(|p| {
+                    let claiming = matches!(state.phase, ClockPhase::Claiming { .. });
+                    let not_asked = claiming || self.late || self.bug == Bug::EndedUnderDevice;
+                    is_killed(fates, *p) && (not_asked || fates[actor_of(*p) + 1].gone())
+                });
+                let again = state.phase == ClockPhase::Dead && self.bug != Bug::LateWriteKept;
+                let late = again && Tick::epoch_of(m.peek(CLOCK.done())) <= state.epoch;
+                if dead.is_some() || late {
+                    Pc::End(EndClock::new(CLOCK, dead, 1))
+                } else {
+                    return fates[..me].iter().all(|fate| fate.gone());
+                }
+            }
+            (Pc::End(mut steps), _) => match steps.step(m) {
+                None => Pc::End(steps),
+                Some(dead) => {
+                    if dead && self.bug == Bug::DeadIsFree {
+                        let state = ClockState::unpack(m.peek(CLOCK.state()));
+                        m.poke(CLOCK.state(), state.with(ClockPhase::Free).pack());
+                    }
+                    Pc::Next
+                }
+            },
+            (pc, role) => unreachable!("{pc:?} of {role:?}"),
+        };
+        false
+    }
+}
+
+const fn owner(ticks: u8) -> Role {
+    Role::Owner { ticks, tries: 1 }
+}
+
+/// Owners, each with its device; then the others; at the end a sweeper.
+fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u32), bug: Bug) {
+    let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i, late }]);
+    let roles = pairs.chain(others.iter().copied()).chain([Role::Sweeper]);
+    let actors = roles.map(|role| Process::new(role, bug, late)).collect();
+    let world = World::new(Memory::new(8), actors, Ghost::default());
+    let devices: Vec<usize> = (0..owners.len()).map(|i| 2 * i + 1).collect();
+    let end = |w: &World<Process>| {
+        if w.fates.last() != Some(&Fate::Ended) {
+            return;
+        }
+        let state = ClockState::unpack(w.memory.peek(CLOCK.state()));
+        if let Some(p) = state.member() {
+            let a = actor_of(p);
+            let lives = w.fates[a] != Fate::Killed || w.fates[a + 1] == Fate::Stopped;
+            assert!(lives, "{state:?} is a dead process's");
+        }
+        // No device waits for what will never come.
+        let done = w.memory.peek(CLOCK.done());
+        for (&value, &a) in &w.ghost.told {
+            let reached = done.wrapping_sub(value).cast_signed() >= 0;
+            let still =
+                w.fates[a] == Fate::Stopped || w.fates[a + 1] != Fate::Ended || w.fates[a] == Fate::Ended;
+            let pending = w.ghost.orders.contains(&(a, value));
+            assert!(reached || (still && pending), "a device waits for {value:#x}, at {done:#x}");
+        }
+    };
+    // A device is no process: it is killed with its owner.
+    let wedged = move |w: &World<Process>| {
+        w.count(0..w.fates.len(), Fate::Stopped) == 0 && devices.iter().all(|d| w.fates[*d] != Fate::Killed)
+    };
+    world.explore(kills, stops, end, wedged);
+}
+
+#[test]
+fn an_owner_is_killed_at_every_step() {
+    explore(&[owner(2)], &[Role::Looker(2)], false, (1, 0), Bug::None);
+}
+
+#[test]
+fn sweepers_are_killed_and_stopped_too() {
+    explore(&[owner(1)], &[Role::Looker(1), Role::Sweeper], false, (2, 0), Bug::None);
+    explore(&[owner(1)], &[Role::Looker(1), Role::Sweeper], false, (1, 1), Bug::None);
+}
+
+#[test]
+fn a_clock_has_one_owner_after_the_other() {
+    explore(&[owner(1), owner(1)], &[Role::Looker(2)], false, (1, 0), Bug::None);
+}
+
+#[test]
+fn a_dead_clock_gets_another_owner() {
+    explore(&[owner(1), owner(1)], &[Role::Sweeper], false, (2, 0), Bug::None);
+}
+
+#[test]
+fn a_device_writes_late() {
+    explore(&[owner(2)], &[Role::Looker(2)], true, (1, 0), Bug::None);
+}
+
+#[test]
+fn random_owners() {
+    at_random(|| {
+        let owners = [Role::Owner { ticks: 3, tries: 4 }; 3];
+        explore(&owners, &[Role::Looker(6), Role::Looker(5), Role::Sweeper], false, (3, 1), Bug::None);
+    });
+}
+
+#[test]
+#[should_panic(expected = "is called forged")]
+fn a_tick_is_told_after_it_is_submitted() {
+    explore(&[owner(1)], &[Role::Looker(1)], false, (0, 0), Bug::ToldTooEarly);
+}
+
+#[test]
+#[should_panic(expected = "died, and is done")]
+fn a_clock_is_ended_when_its_device_is_gone() {
+    explore(&[owner(2)], &[Role::Looker(2), Role::Sweeper], false, (1, 0), Bug::EndedUnderDevice);
+}
+
+#[test]
+#[should_panic(expected = "a device waits")]
+fn a_late_write_is_written_over() {
+    explore(&[owner(2)], &[], true, (1, 0), Bug::LateWriteKept);
+}
+
+#[test]
+#[should_panic(expected = "is called complete")]
+fn a_clock_with_work_is_not_free() {
+    explore(&[owner(1)], &[Role::Looker(1)], false, (0, 0), Bug::FreeWithWork);
+}
+
+#[test]
+#[should_panic(expected = "is called complete")]
+fn a_dead_clock_is_not_free() {
+    explore(&[owner(1)], &[Role::Looker(1)], false, (1, 0), Bug::DeadIsFree);
+}

@@ -1,0 +1,310 @@
+//! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n: while they claim clocks, tick and give
+//! them up; while they have an object keep a descriptor; while they have an object that moved to them.
+#![cfg(all(feature = "inject", not(mp_loom)))]
+#![allow(unsafe_code)]
+
+use std::io::{PipeReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use mp_core::clocks::{Clock, Tick, TickState};
+use mp_core::message::{Incoming, Outgoing};
+use mp_core::{Arena, Promise, Structure, Ticket, inject};
+use mp_harness::{eventually, signal, threads_are};
+use rustix::process::Signal;
+
+const WHAT: &str = "MP_CORE_KILLED";
+const NAME: &str = "test::Object";
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Says something to the test, in a line that it finds. No shared access.
+fn tell(what: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\ntold {what}").and_then(|()| out.flush()).unwrap();
+}
+
+fn told(tick: Tick, done: bool) {
+    tell(&format!("{} {}", tick.raw(), u8::from(done)));
+}
+
+/// Has clocks: one whose work is done, one with work left, one whose device is lost.
+fn tick(arena: Arena) -> Outcome {
+    let next = |clock: &mut Clock, done: bool| -> Outcome {
+        let tick = clock.next()?;
+        clock.submitted(tick)?;
+        told(tick, false);
+        if done {
+            clock.complete(tick)?;
+            told(tick, true);
+        }
+        Ok(())
+    };
+    let mut clocks = [Clock::claim(arena)?, Clock::claim(arena)?, Clock::claim(arena)?];
+    for clock in &mut clocks {
+        next(clock, true)?;
+    }
+    let [done, mut left, mut lost] = clocks;
+    drop(done);
+    next(&mut left, false)?;
+    next(&mut lost, false)?;
+    drop(left);
+    lost.declare_dead();
+    let mut again = Clock::claim(arena)?;
+    next(&mut again, true)?;
+    next(&mut again, false)?;
+    Ok(())
+}
+
+fn object(mut message: Incoming, number: u32, exclusive: bool) -> mp_core::Result<Structure> {
+    let arrived = message.arrived();
+    let hold =
+        if exclusive { arrived.take_object_exclusive(number)? } else { arrived.take_object(number)? };
+    Structure::open(hold, NAME)
+}
+
+/// The object that the test has sent.
+fn received(arena: Arena, ticket: &str, exclusive: bool) -> mp_core::Result<Structure> {
+    let ticket: Vec<u8> = ticket.split(',').map(|byte| byte.parse().unwrap()).collect();
+    // SAFETY: the test has given it to this process alone, and takes it back only.
+    let envelope = unsafe { Ticket::from_bytes(&ticket).unwrap().claim(arena) }?;
+    let mut message = Incoming::default();
+    envelope.open(&mut message)?;
+    object(message, 0, exclusive)
+}
+
+/// Has an object keep this process's standard error.
+fn keep(arena: Arena, ticket: &str) -> Outcome {
+    let object = received(arena, ticket, false)?;
+    object.keep_descriptor(std::io::stderr())?;
+    tell("kept");
+    drop(arena.kept_descriptor(object.mark())?.ok_or("it keeps nothing")?);
+    // And one that no other process has.
+    let own = Structure::new(NAME, 1)?;
+    own.keep_descriptor(std::io::stderr())?;
+    drop(own);
+    Ok(())
+}
+
+/// Has an object that is this process's alone, moves it into a message and takes it back.
+fn own(arena: Arena, ticket: &str) -> Outcome {
+    let mut object = received(arena, ticket, true)?;
+    let mut message = Outgoing::default();
+    let number = object.lend(message.attached())?;
+    let envelope = arena.pack(&mut message, 0)?;
+    let mut message = Incoming::default();
+    envelope.open(&mut message)?;
+    drop(self::object(message, number, true)?);
+    Ok(())
+}
+
+/// Not a test: what the others start.
+#[test]
+fn helper() {
+    let Ok(what) = std::env::var(WHAT) else { return };
+    let [what, at, signal, ticket] = what.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let parcel: OwnedFd = rustix::io::dup(std::io::stdin()).unwrap();
+    // SAFETY: the test's arena, sent by it.
+    let arena = unsafe { Arena::attach(parcel) }.unwrap();
+    inject::arm(at.parse().unwrap(), signal.parse().unwrap());
+    let done = match what {
+        "tick" => tick(arena),
+        "keep" => keep(arena, ticket),
+        "own" => own(arena, ticket),
+        other => panic!("{other}"),
+    };
+    inject::arm(u64::MAX, 0);
+    // Without what a process does that ends by itself: nothing that it has is given up.
+    std::process::exit(if done.is_ok() { 0 } else { 3 });
+}
+
+/// One test at a time: they count what is left in the arena.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Process {
+    child: Child,
+    /// The other end of its standard error.
+    kept: PipeReader,
+}
+
+fn start(what: &str, at: u64, signal: Signal, ticket: Option<Ticket>) -> Process {
+    let ticket =
+        ticket.map_or_else(String::new, |ticket| ticket.to_bytes().map(|byte| byte.to_string()).join(","));
+    let (kept, writer) = std::io::pipe().unwrap();
+    rustix::fs::fcntl_setfl(&kept, rustix::fs::OFlags::NONBLOCK).unwrap();
+    // SAFETY: it goes to a child that attaches it.
+    let parcel = unsafe { Arena::current().unwrap().fd() }.unwrap().try_clone_to_owned().unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["helper", "--exact", "--nocapture"])
+        .env(WHAT, format!("{what} {at} {} {ticket}", signal.as_raw()))
+        .stdin(parcel)
+        .stdout(Stdio::piped())
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    Process { child, kept }
+}
+
+impl Process {
+    /// What it has told, and whether it was killed.
+    fn end(&mut self) -> (Vec<String>, bool) {
+        let mut text = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        let status = self.child.wait().unwrap();
+        let killed = status.signal() == Some(Signal::KILL.as_raw());
+        assert!(killed || status.code() == Some(0), "{status:?}: {text}");
+        let lines = text.lines().filter_map(|line| line.split_once("told ")).map(|(_, what)| what.to_owned());
+        (lines.collect(), killed)
+    }
+
+    /// Whether no process, and no object, has its standard error any more.
+    fn nothing_is_kept(&mut self) -> bool {
+        let mut text = Vec::new();
+        matches!(self.kept.read_to_end(&mut text), Ok(_))
+    }
+}
+
+/// A round for each access, until a process comes to its end.
+fn for_every_access(least: u64, mut round: impl FnMut(u64) -> bool) {
+    let every = std::env::var("MP_EVERY").map_or(1, |n| n.parse().expect("a number in MP_EVERY"));
+    let end = (1..3000).step_by(every).find(|&at| !round(at)).expect("a script of 3000 accesses");
+    assert!(end > least, "the script ended after {end} accesses");
+    println!("{end} accesses");
+}
+
+fn swept(what: &str, mut so: impl FnMut() -> bool) {
+    eventually(what, || {
+        Arena::current().unwrap().sweep().unwrap();
+        so()
+    });
+}
+
+fn check_ticks(told: &[String], pid: u32, at: u64) {
+    let clocks = Arena::current().unwrap().clocks();
+    let ticks: Vec<(Tick, bool)> = told
+        .iter()
+        .map(|line| {
+            let (raw, done) = line.split_once(' ').unwrap();
+            (Tick::from_raw(raw.parse().unwrap()).unwrap(), done == "1")
+        })
+        .collect();
+    for &(tick, _) in &ticks {
+        let done = ticks.contains(&(tick, true));
+        let state = clocks.state(tick);
+        let died = matches!(state, TickState::Died { pid: named } if named.is_none_or(|named| named == pid));
+        assert!(
+            state == TickState::Complete || (died && !done),
+            "{tick:?} is {state:?}, killed at access {at}, which has told {told:?}"
+        );
+        // A device that waits for it is released.
+        let reached = clocks.done(tick.clock()).wrapping_sub(tick.value()).cast_signed() >= 0;
+        assert!(reached, "a device waits for {tick:?}, killed at access {at}");
+    }
+}
+
+#[test]
+fn an_owner_of_clocks_is_killed_at_every_access() {
+    let _alone = alone();
+    let clocks = Arena::current().unwrap().clocks();
+    for_every_access(60, |at| {
+        let mut process = start("tick", at, Signal::KILL, None);
+        let (told, killed) = process.end();
+        swept("its clocks end", || clocks.owned() == 0);
+        check_ticks(&told, process.child.id(), at);
+        assert!(killed || told.len() == 11, "{told:?}");
+        killed
+    });
+}
+
+/// Its clocks are its own until it is killed, and others have theirs.
+#[test]
+fn others_go_on_beside_an_owner_that_is_stopped_at_any_access() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    for_every_access(60, |at| {
+        let mut process = start("tick", at, Signal::STOP, None);
+        let pid = process.child.id();
+        let mut ended = false;
+        eventually("it stops or ends", || {
+            ended = process.child.try_wait().unwrap().is_some();
+            ended || threads_are(pid, 'T')
+        });
+        let mut mine = Clock::claim(arena).unwrap();
+        for _ in 0..2 {
+            let tick = mine.next().unwrap();
+            mine.submitted(tick).unwrap();
+            arena.sweep().unwrap();
+            assert_eq!(arena.clocks().state(tick), TickState::Pending, "stopped at access {at}");
+            mine.complete(tick).unwrap();
+            assert_eq!(arena.clocks().state(tick), TickState::Complete, "stopped at access {at}");
+        }
+        drop(mine);
+        if !ended {
+            signal(pid, Signal::KILL);
+        }
+        let (told, _) = process.end();
+        swept("its clocks end", || arena.clocks().owned() == 0);
+        check_ticks(&told, pid, at);
+        !ended
+    });
+}
+
+/// An object of this process in a message for a process that is started next.
+fn promised(object: &mut Structure, exclusive: bool) -> Promise {
+    let mut message = Outgoing::default();
+    if exclusive {
+        object.lend(message.attached()).unwrap();
+    } else {
+        message.attached().attach_object(object.hold()).unwrap();
+    }
+    Promise::new(Arena::current().unwrap().pack(&mut message, 0).unwrap())
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_having_an_object_keep_a_descriptor() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    for_every_access(60, |at| {
+        let mut object = Structure::new(NAME, 1).unwrap();
+        let promise = promised(&mut object, false);
+        let mut process = start("keep", at, Signal::KILL, Some(promise.ticket()));
+        let (told, killed) = process.end();
+        swept("it is swept", || arena.members().len() == 1);
+        // The process is gone, and what it has left here is found any number of times.
+        for _ in 0..3 {
+            match arena.kept_descriptor(object.mark()).unwrap() {
+                Some(kept) => std::fs::File::from(kept).write_all(b"x").unwrap(),
+                None => assert!(told.is_empty() && killed, "{told:?} was kept, killed at access {at}"),
+            }
+        }
+        let mark = object.mark();
+        drop(promise);
+        drop(object);
+        assert!(arena.kept_descriptor(mark).unwrap().is_none());
+        eventually("nothing is kept", || process.nothing_is_kept());
+        assert_eq!((arena.descriptors_in_locker().unwrap(), arena.compartments_in_use()), (0, 0), "at {at}");
+        killed
+    });
+}
+
+#[test]
+fn an_owner_of_an_object_is_killed_at_every_access() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    for_every_access(30, |at| {
+        let mut object = Structure::new(NAME, 1).unwrap();
+        let mark = object.mark();
+        let promise = promised(&mut object, true);
+        assert!(object.is_empty() && object.hold().is_nowhere() && arena.lives(mark));
+        let (_, killed) = start("own", at, Signal::KILL, Some(promise.ticket())).end();
+        swept("it is swept", || arena.members().len() == 1);
+        drop(promise);
+        assert!(!arena.lives(mark), "killed at access {at}");
+        killed
+    });
+}

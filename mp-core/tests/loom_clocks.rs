@@ -1,0 +1,140 @@
+//! Clocks of streams under loom: every interleaving that the memory model allows.
+//!
+//! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-core --test loom_clocks`
+#![cfg(mp_loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use mp_core::mem::{HeapMem, Mem, Word, run};
+use mp_core::steps::clock::{ClaimClock, ClockAt, EndClock, GiveUpClock, LookAtTick, TickLook};
+use mp_core::words::{ClockPhase, ClockState, END_OF_TICKS, Member, Tick};
+
+const CLOCK: ClockAt = ClockAt(Word::at(0));
+const TOLD: Word = Word::at(64);
+
+fn claim(m: &HeapMem, me: u32) -> Option<u16> {
+    run(ClaimClock::new(CLOCK, Member::new(me, 1), (me + 1, 1), true), m)
+}
+
+fn tick(epoch: u16, count: u64) -> Tick {
+    Tick::new(0, Tick::base(epoch) + count)
+}
+
+fn look(m: &HeapMem, tick: Tick) -> TickLook {
+    run(LookAtTick::new(CLOCK, tick), m)
+}
+
+/// A clock of member 0, for whose first tick its stream has come, and not for the second one.
+fn half_done() -> HeapMem {
+    let m = HeapMem::new(9);
+    assert_eq!(claim(&m, 0), Some(1));
+    m.store(CLOCK.submitted(), tick(1, 2).value());
+    m.store(CLOCK.done(), tick(1, 1).value());
+    m
+}
+
+/// Who learns of a tick finds that it was submitted; and that it is done, if the device has said so before.
+#[test]
+fn loom_a_tick_is_told() {
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(9));
+        assert_eq!(claim(&m, 0), Some(1));
+        let owner = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                m.store(CLOCK.submitted(), tick(1, 1).value());
+                m.store(CLOCK.done(), tick(1, 1).value());
+                m.store(TOLD, 1);
+            })
+        };
+        if m.load(TOLD) == 1 {
+            assert_eq!(look(&m, tick(1, 1)), TickLook::Complete);
+        }
+        owner.join().unwrap();
+    });
+}
+
+/// Of two that claim a clock, one has it.
+#[test]
+fn loom_one_owner() {
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(9));
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || claim(&m, 1))
+        };
+        let mine = claim(&m, 0);
+        let theirs = other.join().unwrap();
+        assert!(mine.is_some() != theirs.is_some(), "{mine:?}, {theirs:?}");
+        assert_eq!(m.load(CLOCK.done()), Tick::base(1));
+    });
+}
+
+/// While a clock gets its next owner, an old tick stays what it was.
+#[test]
+fn loom_an_old_tick_stays() {
+    for died in [false, true] {
+        loom::model(move || {
+            let m = half_done();
+            if died {
+                assert!(run(EndClock::new(CLOCK, Some(Member::new(0, 1)), 1), &m));
+            } else {
+                m.store(CLOCK.done(), tick(1, 2).value());
+                assert!(run(GiveUpClock::new(CLOCK, tick(1, 2).value()), &m));
+            }
+            let m = Arc::new(m);
+            let next = {
+                let m = Arc::clone(&m);
+                thread::spawn(move || {
+                    assert_eq!(claim(&m, 1), Some(2));
+                    m.store(CLOCK.submitted(), tick(2, 1).value());
+                })
+            };
+            let found = look(&m, tick(1, 2));
+            assert!(
+                matches!((found, died), (TickLook::Complete, false) | (TickLook::Died(_), true)),
+                "{found:?}"
+            );
+            next.join().unwrap();
+        });
+    }
+}
+
+fn end(m: &HeapMem) -> bool {
+    run(EndClock::new(CLOCK, Some(Member::new(0, 1)), 1), m)
+}
+
+/// Two end a clock of a dead owner.
+#[test]
+fn loom_two_end_a_clock() {
+    loom::model(|| {
+        let m = Arc::new(half_done());
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || assert!(end(&m)))
+        };
+        assert!(end(&m));
+        other.join().unwrap();
+        assert_eq!((m.load(CLOCK.done()), m.load(CLOCK.died_at())), (END_OF_TICKS, tick(1, 1).value()));
+        assert_eq!(ClockState::unpack(m.load(CLOCK.state())).phase, ClockPhase::Dead);
+    });
+}
+
+/// While a clock comes to its end, a tick that is done stays so, and one that isn't is never called done.
+#[test]
+fn loom_a_look_beside_the_end() {
+    for count in [1, 2] {
+        loom::model(move || {
+            let m = Arc::new(half_done());
+            let other = {
+                let m = Arc::clone(&m);
+                thread::spawn(move || assert!(end(&m)))
+            };
+            match (count, look(&m, tick(1, count))) {
+                (1, TickLook::Complete) | (2, TickLook::Pending | TickLook::Died(Some(1))) => {}
+                found => panic!("{found:?}"),
+            }
+            other.join().unwrap();
+        });
+    }
+}
