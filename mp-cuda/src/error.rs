@@ -19,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | what is used up; later it may work | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory), [`TooManyStreams`](Self::TooManyStreams), [`Capturing`](Self::Capturing) |
 /// | this device can't do it | [`Unsupported`](Self::Unsupported), [`PeerAccess`](Self::PeerAccess) |
 /// | another process is gone, or wrote what no correct one writes | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |
-/// | shapes, messages, the arena | [`Core`](Self::Core) |
+/// | shapes, messages, the arena | [`Core`](Self::Core), [`NotContiguous`](Self::NotContiguous) |
 /// | anything else that the driver refuses | [`Driver`](Self::Driver) |
 #[derive(Debug)]
 #[non_exhaustive]
@@ -127,6 +127,11 @@ pub enum Error {
         what: &'static str,
         /// The device.
         device: Uuid,
+    },
+    /// The elements of a view do not lie one after the other, as the caller needs them: copy them first (`to_device`).
+    NotContiguous {
+        /// The shape of the view.
+        shape: Vec<usize>,
     },
     /// Bytes of a message, or words in shared memory, that no correct process has written.
     Malformed(String),
@@ -256,6 +261,11 @@ impl fmt::Display for Error {
                 "no clock is left for a further stream of the processes that share memory: drop streams that are not used any more",
             ),
             Self::Unsupported { what, device } => write!(f, "the device {device} can't be shared between processes: {what}"),
+            Self::NotContiguous { shape } => write!(
+                f,
+                "the elements of this view of shape {shape:?} do not lie one after the other in its order: copy them first, by \
+                 to_device()"
+            ),
             Self::Malformed(why) => f.write_str(why),
             Self::Core(error) => error.fmt(f),
         }

@@ -61,6 +61,9 @@ pub use memory::stats::{MemoryStats, memory_stats};
 pub use mp_tensor::{Element, Exclusive, Frozen, MAX_RANK, Shared};
 pub use order::{Order, order};
 pub use stream::Stream;
+#[cfg(feature = "cudarc")]
+#[cfg_attr(docsrs, doc(cfg(feature = "cudarc")))]
+pub use tensor::cudarc::{CudarcLent, CudarcLentMut, CudarcStream};
 pub use tensor::{
     AnyCudaTensor, CudaAliased, CudaDowncastError, CudaMode, CudaStorageId, CudaTensor, FrozenCudaTensor,
     Lent, LentMut, SharedCudaTensor,

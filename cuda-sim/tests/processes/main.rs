@@ -1,5 +1,6 @@
 //! Tensors and events between processes, by `mp-cuda` on the simulated driver.
 
+mod cudarc;
 mod driver_calls;
 mod ends;
 mod events;

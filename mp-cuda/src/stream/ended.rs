@@ -5,6 +5,7 @@
 //! Unsafe, because it destroys streams; sound, because each is one that was made here, whose last owner is gone.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -22,12 +23,13 @@ use crate::order::StreamClock;
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// A stream without an owner.
-#[derive(Debug)]
 pub(super) struct Ended {
     pub(super) device: Device,
     /// What is to be destroyed: nothing of a user's.
     pub(super) stream: Option<Handle>,
     pub(super) clock: StreamClock,
+    /// What keeps a user's stream alive: until its clock stands still.
+    pub(super) _keep_alive: Option<Box<dyn Any + Send + Sync>>,
 }
 
 static ENDED: PerProcess<Mutex<Vec<Ended>>> =

@@ -61,7 +61,7 @@ enum Owned {
     Here,
     /// What a user gave with a stream, kept as long as that is used.
     Elsewhere {
-        _keep_alive: Box<dyn Any + Send + Sync>,
+        keep_alive: Box<dyn Any + Send + Sync>,
     },
 }
 
@@ -86,7 +86,8 @@ impl Stream {
     /// driver refuses.
     ///
     /// # Safety
-    /// Context and stream are alive until `keep_alive` is dropped, which is when the last clone of the returned value is.
+    /// Context and stream are alive until `keep_alive` is dropped. It is when the last clone of the returned value is gone and what other
+    /// processes wait for has run: at once, or, in whichever thread, when another stream is made, or the process ends.
     #[doc(alias = "torch.cuda.ExternalStream")]
     pub unsafe fn from_raw(
         context: *mut c_void,
@@ -109,7 +110,7 @@ impl Stream {
                 return Err(crate::Error::OtherContext);
             }
         }
-        Ok(Self::of(device, stream, Owned::Elsewhere { _keep_alive: Box::new(keep_alive) }))
+        Ok(Self::of(device, stream, Owned::Elsewhere { keep_alive: Box::new(keep_alive) }))
     }
 
     fn of(device: Device, stream: Handle, owned: Owned) -> Self {
@@ -203,10 +204,12 @@ impl Drop for Inner {
         if Driver::loaded().is_none() {
             return;
         }
-        let stream = matches!(self.owned, Owned::Here).then_some(self.stream);
+        let (stream, keep_alive) = match std::mem::replace(&mut self.owned, Owned::Here) {
+            Owned::Here => (Some(self.stream), None),
+            Owned::Elsewhere { keep_alive } => (None, Some(keep_alive)),
+        };
         let clock = std::mem::take(&mut self.clock);
-        let ended = ended::Ended { device: self.device.clone(), stream, clock };
-        ended::add(ended);
+        ended::add(ended::Ended { device: self.device.clone(), stream, clock, _keep_alive: keep_alive });
     }
 }
 

@@ -3,6 +3,8 @@
 mod aliased;
 mod any;
 mod copy;
+#[cfg(feature = "cudarc")]
+pub(crate) mod cudarc;
 mod exclusive;
 mod lend;
 mod message;

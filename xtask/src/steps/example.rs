@@ -7,8 +7,11 @@ use crate::session::{Outcome, Session};
 
 /// Arguments with which an example is short, and words that its last line has to have. The others run without
 /// arguments.
-const SHORT: [(&str, &[&str], &str); 7] = [
+const SHORT: [(&str, &[&str], &str); 10] = [
     ("ctrl_c", &["--press"], "nothing lost"),
+    ("cuda_broadcast", &[], "3 processes read"),
+    ("cuda_event", &[], "20 turns of two processes"),
+    ("cuda_pipeline", &[], "through three processes"),
     ("hogwild", &["--workers", "2", "--epochs", "3"], "test accuracy"),
     ("invited", &[], "328350"),
     ("million_tensors", &["20000"], ""),
@@ -20,6 +23,10 @@ const SHORT: [(&str, &[&str], &str); 7] = [
 /// The example that is run several times, and has to end with the same weights each time.
 const DATA_LOADER: &str = "data_loader";
 
+/// Examples whose names begin so need a GPU: they run on the simulated one.
+const CUDA: &str = "cuda_";
+const SIMULATOR: &str = "mp-cuda-sim";
+
 /// The packages with examples, and the folders that they are in.
 const PACKAGES: [(&str, &str); 2] = [("multiproc", "examples"), ("mp-queue", "mp-queue/examples")];
 /// Built along: with it, the libraries are those that the step `test` has.
@@ -30,6 +37,8 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     let mut build = session.cargo(&["build", "--quiet", "--examples", "-p", LIBRARIES]);
     PACKAGES.iter().for_each(|(package, _)| _ = build.args(["-p", package]));
     session.run(&mut build);
+    session
+        .run(&mut session.cargo(&["build", "--quiet", "-p", SIMULATOR, "--lib", "--bins", "-p", LIBRARIES]));
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     for (_, folder) in PACKAGES {
         let names = match names(Path::new(folder)) {
@@ -43,7 +52,15 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
                 continue;
             }
             let (_, args, words) = SHORT.into_iter().find(|(n, ..)| n == name).unwrap_or(("", &[], ""));
-            let ran = session.run(Command::new(target.join("debug/examples").join(name)).args(args));
+            let program = target.join("debug/examples").join(name);
+            let mut command = match name.starts_with(CUDA) {
+                true => Command::new(target.join("debug").join(format!("{SIMULATOR}-run"))),
+                false => Command::new(&program),
+            };
+            if name.starts_with(CUDA) {
+                command.arg(&program);
+            }
+            let ran = session.run(command.args(args));
             if ran.ok && !ran.last_line.contains(words) {
                 session
                     .fail(format!("the last line of {name} must say `{words}`; it says `{}`", ran.last_line));

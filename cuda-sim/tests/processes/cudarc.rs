@@ -1,0 +1,116 @@
+//! cudarc's streams, copies and kernels with tensors that processes share.
+//!
+//! # Safety
+//! Unsafe, because launching a kernel is; sound, because each is given the arguments that it has.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use mp_cuda::{CudaTensor, CudarcStream, Error};
+use mp_queue::Queue;
+use mp_spawn::Process;
+
+use crate::support::{Outcome, join, nothing_is_left, run, session, taken, with_gpu};
+
+const LAUNCH: LaunchConfig = LaunchConfig { grid_dim: (4, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
+
+fn kernel(context: &Arc<CudaContext>, name: &str) -> Outcome<CudaFunction> {
+    let image = mp_cuda_sim::KERNELS.trim_end_matches('\0').to_owned();
+    Ok(context.load_module(Ptx::from_src(image))?.load_function(name)?)
+}
+
+fn a_stream() -> Outcome<(Arc<CudaContext>, CudarcStream)> {
+    let context = CudaContext::new(0)?;
+    let stream = CudarcStream::new(&context.new_stream()?)?;
+    Ok((context, stream))
+}
+
+fn copies((): ()) -> Outcome {
+    let (context, stream) = a_stream()?;
+    let s = stream.cudarc();
+    let mut x = CudaTensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0], [2, 2], &stream)?;
+    {
+        let on = x.on_cudarc(&stream)?;
+        assert_eq!((on.shape(), on.ptr() != 0), ([2, 2].as_slice(), true));
+        assert_eq!(s.clone_dtoh(&on)?, [1.0, 2.0, 3.0, 4.0]);
+        let own = s.clone_dtod(&on)?;
+        assert_eq!(s.clone_dtoh(&own)?, [1.0, 2.0, 3.0, 4.0]);
+    }
+    let mut on = x.on_cudarc_mut(&stream)?;
+    s.memcpy_htod(&[5.0_f32, 6.0, 7.0, 8.0], &mut on)?;
+    // Of a stream that is not the tensor's: this thread waits for both.
+    let other = context.new_stream()?;
+    assert_eq!(other.clone_dtoh(&on)?, [5.0, 6.0, 7.0, 8.0]);
+    other.memset_zeros(&mut on)?;
+    drop(on);
+    assert_eq!(x.to_vec(&stream)?, [0.0; 4]);
+    // cudarc knows no strides.
+    let x = x.freeze();
+    let column = x.select(1, 0)?;
+    assert!(matches!(column.on_cudarc(&stream), Err(Error::NotContiguous { shape }) if shape == [2]));
+    assert_eq!(column.to_device(&stream)?.on_cudarc(&stream)?.len(), 2);
+    // None at all, and the context's default stream.
+    let stream = CudarcStream::new(&context.default_stream())?;
+    let none = CudaTensor::<f32>::zeros([0], &stream)?;
+    assert_eq!(none.on_cudarc(&stream)?.ptr(), 0);
+    context.check_err()?;
+    Ok(())
+}
+
+#[test]
+fn copies_of_cudarc_take_tensors() {
+    let session = session();
+    run(&session, copies, ());
+    nothing_is_left(&session);
+}
+
+fn doubles((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outcome {
+    let (context, stream) = a_stream()?;
+    let mul = kernel(&context, "mul_f32")?;
+    let x = taken(&queue);
+    let mut y = CudaTensor::<f32>::empty(x.shape(), &stream)?;
+    let (n, factor) = (x.len() as u64, 2.0_f32);
+    {
+        let from = x.on_cudarc(&stream)?;
+        let mut to = y.on_cudarc_mut(&stream)?;
+        let mut launch = stream.cudarc().launch_builder(&mul);
+        launch.arg(&mut to).arg(&from).arg(&n).arg(&factor);
+        // SAFETY: the kernel's parameters are these.
+        unsafe { launch.launch(LAUNCH) }?;
+    }
+    back.put(y).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+/// Of another process, whose kernel is not done when its result arrives.
+fn asks((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outcome<Vec<f32>> {
+    let (context, stream) = a_stream()?;
+    let spin = kernel(&context, "spin_ns")?;
+    let mut x = CudaTensor::<f32>::zeros([1000], &stream)?;
+    {
+        let nanos = Duration::from_millis(30).as_nanos() as u64;
+        let mut on = x.on_cudarc_mut(&stream)?;
+        let mut launch = stream.cudarc().launch_builder(&spin);
+        launch.arg(&nanos);
+        // SAFETY: the kernel's parameter is this.
+        unsafe { launch.launch(LAUNCH) }?;
+        stream.cudarc().memcpy_htod(&[3.0_f32; 1000], &mut on)?;
+    }
+    queue.put(x).map_err(|error| error.to_string())?;
+    let y = taken(&back);
+    let values = stream.cudarc().clone_dtoh(&y.on_cudarc(&stream)?)?;
+    Ok(values)
+}
+
+#[test]
+fn kernels_of_cudarc_run_behind_those_of_another_process() {
+    let session = session();
+    let (queue, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+    let worker: Process<()> = with_gpu(&session).spawn(doubles, (queue.clone(), back.clone())).unwrap();
+    assert_eq!(run(&session, asks, (queue, back)), [6.0; 1000]);
+    join(worker);
+    nothing_is_left(&session);
+}

@@ -1,0 +1,55 @@
+//! What the examples with a GPU have in common: a stream of cudarc, and a few kernels.
+//!
+//! # Safety
+//! Unsafe, because launching a kernel is; sound, because each gets the arguments that it has, of tensors that have as many elements.
+#![allow(unsafe_code, dead_code)]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaModule, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use mp::AnyResult;
+use mp::cuda::{CudarcLent, CudarcLentMut, CudarcStream};
+
+/// Whatever the size: the kernels go through all elements by themselves.
+const GRID: LaunchConfig = LaunchConfig { grid_dim: (64, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
+
+/// A process's stream of the first GPU, and its kernels.
+pub(crate) struct Gpu {
+    pub(crate) stream: CudarcStream,
+    kernels: Arc<CudaModule>,
+}
+
+impl Gpu {
+    pub(crate) fn new() -> AnyResult<Self> {
+        let context = CudaContext::new(0)?;
+        let kernels = context.load_module(Ptx::from_src(include_str!("../../cuda-sim/src/kernels.ptx")))?;
+        Ok(Self { stream: CudarcStream::new(&context.new_stream()?)?, kernels })
+    }
+
+    /// `to[i] = from[i] * factor`, when the stream comes to it.
+    pub(crate) fn multiply(
+        &self,
+        to: &mut CudarcLentMut<'_, f32>,
+        from: &CudarcLent<'_, f32>,
+        factor: f32,
+    ) -> AnyResult<()> {
+        let (kernel, n) = (self.kernels.load_function("mul_f32")?, to.len().min(from.len()) as u64);
+        let mut launch = self.stream.cudarc().launch_builder(&kernel);
+        launch.arg(to).arg(from).arg(&n).arg(&factor);
+        // SAFETY: these are its parameters, and both tensors have `n` elements.
+        unsafe { launch.launch(GRID) }?;
+        Ok(())
+    }
+}
+
+/// The first GPU's name; without one, why there is none, which is printed.
+pub(crate) fn gpu_or_skipped() -> Option<String> {
+    match mp::cuda::Device::new(0).and_then(|device| device.name()) {
+        Ok(name) => Some(name),
+        Err(error) => {
+            println!("SKIPPED: {error}");
+            None
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Two processes change one tensor on a GPU in turns. An event says when it is whose: recorded by the one on its stream, waited for by
+//! the other on its own, so that no host waits until the end.
+//!
+//! `cargo run --release --features cuda --example cuda_event`
+
+mod cuda;
+
+use mp::cuda::{CudaTensor, Event, SharedCudaTensor};
+use mp::{AnyResult, Queue};
+use serde::{Deserialize, Serialize};
+
+use cuda::Gpu;
+
+const TURNS: usize = 10;
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Game {
+    values: SharedCudaTensor<f32>,
+    /// Whose turn it is next: each is recorded behind a turn, and told by a message.
+    turns: [Queue<Event>; 2],
+}
+
+/// Takes each second turn: waits for the one before it, doubles all values, records that.
+fn play(gpu: &Gpu, game: &Game, who: usize) -> AnyResult<()> {
+    for _ in 0..TURNS {
+        let before = game.turns[who].get()?.ok_or("the other process has left")?;
+        before.wait(&gpu.stream)?; // on the device: this thread goes on
+        let from = game.values.on_cudarc(&gpu.stream)?;
+        gpu.multiply(&mut game.values.on_cudarc_mut(&gpu.stream)?, &from, 2.0)?;
+        drop(from);
+        let done = Event::new()?;
+        done.record(&gpu.stream)?;
+        game.turns[1 - who].put(done)?;
+    }
+    Ok(())
+}
+
+fn other(game: Game) -> AnyResult<()> {
+    play(&Gpu::new()?, &game, 1)
+}
+
+fn main() -> AnyResult<()> {
+    let Some(name) = cuda::gpu_or_skipped() else { return Ok(()) };
+    let gpu = Gpu::new()?;
+    let values = CudaTensor::full([1000], 1.0_f32, &gpu.stream)?.share();
+    let game = Game { values, turns: [Queue::unbounded()?, Queue::unbounded()?] };
+    let process = mp::Process::builder().spawn(other, game.clone())?;
+    // Never recorded, an event is complete: the first turn waits for nothing.
+    game.turns[0].put(Event::new()?)?;
+    play(&gpu, &game, 0)?;
+    // The last turn is the other process's: here a host waits, for the first time.
+    let last = game.turns[0].get()?.ok_or("the other process has left")?;
+    last.synchronize()?;
+    let values = game.values.to_vec(&gpu.stream)?;
+    process.join()?;
+    let expected = 2.0_f32.powi(2 * TURNS as i32);
+    assert!(values.iter().all(|value| *value == expected));
+    println!("{name}: {} turns of two processes, each value is {expected}", 2 * TURNS);
+    Ok(())
+}

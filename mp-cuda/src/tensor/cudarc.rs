@@ -1,0 +1,228 @@
+//! cudarc: its streams, and tensors on them as arguments of its copies and kernels.
+//!
+//! # Safety
+//! Unsafe, because a raw stream is taken from cudarc, and kernels are given addresses; sound, because
+//! - the stream and its context are cudarc's, and kept by the `Arc` that goes along;
+//! - an argument is the address in a borrowed value, which the launch borrows as long.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, DriverError, LaunchArgs, PushKernelArg, SyncOnDrop, sys,
+};
+use mp_tensor::{Element, Exclusive, Shared};
+
+use super::{CudaMode, CudaTensor, Lent, LentMut};
+use crate::error::{Error, Result};
+use crate::stream::Stream;
+
+/// A stream of cudarc, on which tensors are taken for cudarc's copies and kernels. It derefs to a [`Stream`], for all else.
+///
+/// ```no_run
+/// use cudarc::driver::CudaContext;
+/// use mp_cuda::{CudaTensor, CudarcStream};
+///
+/// let context = CudaContext::new(0)?;
+/// let stream = CudarcStream::new(&context.new_stream()?)?;
+/// let mut x = CudaTensor::from_slice(&[1.0_f32, 2.0, 3.0], [3], &stream)?;
+///
+/// let mut on = x.on_cudarc_mut(&stream)?;
+/// stream.cudarc().memset_zeros(&mut on)?; // or `stream.cudarc().launch_builder(&kernel).arg(&on)`
+/// drop(on); // whoever gets `x` now waits for that, on the device
+/// let on = x.on_cudarc(&stream)?;
+/// assert_eq!(stream.cudarc().clone_dtoh(&on)?, [0.0; 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Make one for each stream and keep it: each that is used has a clock of its own in shared memory. A clone is the same one.
+///
+/// If this process is killed, what the stream has not run yet is lost, and said to be where another process needs it: see
+/// [`Stream`].
+#[derive(Clone)]
+pub struct CudarcStream {
+    stream: Stream,
+    cudarc: Arc<CudaStream>,
+}
+
+impl CudarcStream {
+    /// Of this stream, which may be its context's default one.
+    ///
+    /// # Errors
+    /// [`OtherContext`](Error::OtherContext) if cudarc's context is not its device's primary one: those of
+    /// `CudaContext::new` are. What the driver refuses.
+    pub fn new(stream: &Arc<CudaStream>) -> Result<Self> {
+        let context = stream.context().cu_ctx().cast();
+        let keep_alive = Arc::clone(stream);
+        // SAFETY: context and stream are cudarc's, and alive as long as the `Arc` that is given along.
+        let ours = unsafe { Stream::from_raw(context, stream.cu_stream().cast(), keep_alive) }?;
+        Ok(Self { stream: ours, cudarc: Arc::clone(stream) })
+    }
+
+    /// The same stream, as cudarc's.
+    #[must_use]
+    pub fn cudarc(&self) -> &Arc<CudaStream> {
+        &self.cudarc
+    }
+}
+
+impl Deref for CudarcStream {
+    type Target = Stream;
+
+    fn deref(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl fmt::Debug for CudarcStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.stream, f)
+    }
+}
+
+impl<T: Element, M: CudaMode> CudaTensor<T, M> {
+    /// Takes it on a stream of cudarc, for work that reads it: see [`on`](Self::on).
+    ///
+    /// # Errors
+    /// [`NotContiguous`](Error::NotContiguous) if its elements do not lie one after the other in their order, as cudarc takes them;
+    /// those of [`on`](Self::on).
+    pub fn on_cudarc<'a>(&'a self, stream: &'a CudarcStream) -> Result<CudarcLent<'a, T>> {
+        contiguous(self.is_contiguous(), self.shape())?;
+        let lent = self.on(stream)?;
+        Ok(CudarcLent { address: lent.ptr(), lent, stream: &stream.cudarc, elements: PhantomData })
+    }
+}
+
+impl<T: Element> CudaTensor<T, Exclusive> {
+    /// Takes it on a stream of cudarc, for work that reads and writes it: see [`on_mut`](Self::on_mut).
+    ///
+    /// # Errors
+    /// Those of [`on_cudarc`](Self::on_cudarc).
+    pub fn on_cudarc_mut<'a>(&'a mut self, stream: &'a CudarcStream) -> Result<CudarcLentMut<'a, T>> {
+        contiguous(self.is_contiguous(), self.shape())?;
+        let lent = self.on_mut(stream)?;
+        Ok(CudarcLentMut { address: lent.ptr(), lent, stream: &stream.cudarc, elements: PhantomData })
+    }
+}
+
+impl<T: Element> CudaTensor<T, Shared> {
+    /// Takes it on a stream of cudarc, for work that reads and writes it: see [`on_mut`](Self::on_mut).
+    ///
+    /// # Errors
+    /// Those of [`on_cudarc`](Self::on_cudarc).
+    pub fn on_cudarc_mut<'a>(&'a self, stream: &'a CudarcStream) -> Result<CudarcLentMut<'a, T>> {
+        contiguous(self.is_contiguous(), self.shape())?;
+        let lent = self.on_mut(stream)?;
+        Ok(CudarcLentMut { address: lent.ptr(), lent, stream: &stream.cudarc, elements: PhantomData })
+    }
+}
+
+fn contiguous(is: bool, shape: &[usize]) -> Result<()> {
+    if is { Ok(()) } else { Err(Error::NotContiguous { shape: shape.to_vec() }) }
+}
+
+/// What cudarc gets of a failure of ours.
+fn as_cudarc(error: &Error) -> DriverError {
+    DriverError(match error {
+        Error::DeviceLost { .. } => sys::CUresult::CUDA_ERROR_LAUNCH_FAILED,
+        Error::OtherContext => sys::CUresult::CUDA_ERROR_INVALID_CONTEXT,
+        _ => sys::CUresult::CUDA_ERROR_UNKNOWN,
+    })
+}
+
+macro_rules! cudarc_lent {
+    ($(#[$doc:meta])* $name:ident of $lent:ident) => {
+        $(#[$doc])*
+        #[must_use = "the use ends when it is dropped"]
+        pub struct $name<'a, T: Element> {
+            /// A copy of what `lent` has: kernels are given where it lies.
+            address: u64,
+            lent: $lent<'a, T>,
+            stream: &'a Arc<CudaStream>,
+            elements: PhantomData<T>,
+        }
+
+        impl<'a, T: Element> Deref for $name<'a, T> {
+            type Target = $lent<'a, T>;
+
+            fn deref(&self) -> &$lent<'a, T> {
+                &self.lent
+            }
+        }
+
+        impl<T: Element> $name<'_, T> {
+            /// The address for work of this stream. For another one, both streams are waited for by this thread: that one may begin when all
+            /// before it has run, and has run when this use can end.
+            fn address_for<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+                if stream == &**self.stream {
+                    return (self.address, SyncOnDrop::Record(None));
+                }
+                if let Err(error) = self.lent.stream().synchronize() {
+                    stream.context().record_err::<()>(Err(as_cudarc(&error)));
+                }
+                (self.address, SyncOnDrop::Sync(Some(stream)))
+            }
+        }
+
+        impl<T: Element> DeviceSlice<T> for $name<'_, T> {
+            fn len(&self) -> usize {
+                self.lent.len()
+            }
+
+            fn stream(&self) -> &Arc<CudaStream> {
+                self.stream
+            }
+        }
+
+        impl<T: Element> DevicePtr<T> for $name<'_, T> {
+            fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
+                self.address_for(stream)
+            }
+        }
+
+        impl<T: Element> fmt::Debug for $name<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.lent, f)
+            }
+        }
+    };
+}
+
+cudarc_lent! {
+    /// A tensor on a stream of cudarc, to read: what [`on_cudarc`](CudaTensor::on_cudarc) gives.
+    ///
+    /// It is a `DevicePtr` for cudarc's copies, and an argument for its kernels, in which it is the address of the first element. Work of
+    /// another stream than its own is ordered by having this thread wait for both; give kernels to its own stream only.
+    CudarcLent of Lent
+}
+
+cudarc_lent! {
+    /// A tensor on a stream of cudarc, to read and write: what [`on_cudarc_mut`](CudaTensor::on_cudarc_mut) gives. See [`CudarcLent`]; it
+    /// is a `DevicePtrMut`, too.
+    CudarcLentMut of LentMut
+}
+
+impl<T: Element> DevicePtrMut<T> for CudarcLentMut<'_, T> {
+    fn device_ptr_mut<'s>(&'s mut self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
+        self.address_for(stream)
+    }
+}
+
+// SAFETY: what is pushed is where a number lies that is borrowed as long as the arguments.
+unsafe impl<'a, 'b: 'a, T: Element> PushKernelArg<&'b CudarcLent<'_, T>> for LaunchArgs<'a> {
+    #[inline(always)]
+    fn arg(&mut self, lent: &'b CudarcLent<'_, T>) -> &mut Self {
+        self.arg(&lent.address)
+    }
+}
+
+// SAFETY: likewise.
+unsafe impl<'a, 'b: 'a, T: Element> PushKernelArg<&'b mut CudarcLentMut<'_, T>> for LaunchArgs<'a> {
+    #[inline(always)]
+    fn arg(&mut self, lent: &'b mut CudarcLentMut<'_, T>) -> &mut Self {
+        self.arg(&lent.address)
+    }
+}
