@@ -23,8 +23,9 @@ use crate::exit::{self, Part};
 const PROBE: Duration = Duration::from_secs(1);
 
 /// Where each device reaches the table; `None` of one that can't. A device is kept, and with it the context for which that holds.
-static REGISTERED: PerProcess<Mutex<Vec<(Device, Option<u64>)>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+type Registered = Mutex<Vec<(Device, Option<u64>)>>;
+
+static REGISTERED: PerProcess<Registered> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// Where `device` reaches the word that a tick is written to; `None` if its streams neither write words nor wait for them, as old ones.
 ///

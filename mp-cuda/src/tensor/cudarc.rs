@@ -32,7 +32,7 @@ use crate::stream::Stream;
 ///
 /// let mut on = x.on_cudarc_mut(&stream)?;
 /// stream.cudarc().memset_zeros(&mut on)?; // or `stream.cudarc().launch_builder(&kernel).arg(&on)`
-/// drop(on); // whoever gets `x` now waits for that, on the device
+/// drop(on); // the next owner's stream waits for that, on the device
 /// let on = x.on_cudarc(&stream)?;
 /// assert_eq!(stream.cudarc().clone_dtoh(&on)?, [0.0; 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
