@@ -5,7 +5,7 @@ use std::time::Duration;
 use mp_core::message::{Incoming, Message, Outgoing};
 use mp_cuda::{AnyCudaTensor, CudaTensor, Frozen, FrozenCudaTensor, Shared, SharedCudaTensor};
 use mp_queue::{PutError, Queue};
-use mp_reduce::MessagePack;
+use mp_reduce::{Bundle, MessagePack};
 use mp_spawn::Process;
 
 use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stream, taken, with_gpu};
@@ -246,5 +246,30 @@ fn by_threads((): ()) -> Outcome {
 fn threads_of_one_process_use_and_send_tensors_at_once() {
     let session = session();
     run(&session, by_threads, ());
+    nothing_is_left(&session);
+}
+
+type Mixed = Bundle<(u32, Bundle<Vec<CudaTensor<f32>>>, Option<SharedCudaTensor<i64>>)>;
+
+fn makes_a_bundle((): ()) -> Outcome<Mixed> {
+    let stream = stream();
+    let all = (0..3_u8).map(|i| CudaTensor::full([4], f32::from(i), &stream)).collect::<Result<_, _>>()?;
+    Ok(Bundle((7, Bundle(all), Some(CudaTensor::full([2], 9, &stream)?.share()))))
+}
+
+fn reads_a_bundle(Bundle((number, Bundle(all), shared)): Mixed) -> Outcome {
+    let stream = stream();
+    for (t, value) in all.iter().zip(0_u8..) {
+        assert_eq!(t.to_vec(&stream)?, [f32::from(value); 4]);
+    }
+    assert_eq!((number, all.len(), shared.ok_or("none")?.to_vec(&stream)?), (7, 3, vec![9, 9]));
+    Ok(())
+}
+
+#[test]
+fn several_in_one_message_beside_other_values() {
+    let session = session();
+    let bundle = run(&session, makes_a_bundle, ());
+    run(&session, reads_a_bundle, bundle);
     nothing_is_left(&session);
 }

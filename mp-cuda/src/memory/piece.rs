@@ -19,7 +19,7 @@ use crate::uuid::Uuid;
 
 /// A piece of device memory: what a tensor is a view of. A clone is the same piece, and so is one that arrives again.
 ///
-/// It is held by this process until the last clone is dropped, or [moved](super::message) into a message.
+/// It is held by this process until the last clone is dropped, or [moved](Self::lend) into a message.
 #[derive(Clone)]
 pub struct Piece(Arc<Inner>);
 
