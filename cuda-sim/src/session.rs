@@ -69,6 +69,12 @@ impl Setup {
     /// # Errors
     /// What the system refuses; an engine that doesn't begin.
     pub fn start(&self) -> io::Result<Session> {
+        if std::env::var_os(AS_IT_IS).is_some() {
+            if !self.settings.is_empty() || !self.hidden.is_empty() {
+                return Err(io::Error::other(format!("only the simulator has settings, and {AS_IT_IS} is set")));
+            }
+            return Ok(Session { engine: None, folder: PathBuf::new() });
+        }
         // Sessions of one program, which are of no other process.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("mp-cuda-sim-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -88,7 +94,7 @@ impl Setup {
         let output = engine.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
-        let session = Session { engine, folder };
+        let session = Session { engine: Some(engine), folder };
         if line == "ready\n" { Ok(session) } else { Err(io::Error::other("the engine didn't begin")) }
     }
 
@@ -112,10 +118,14 @@ impl Setup {
     }
 }
 
+/// The variable by which a test program runs on the driver that it finds, of a GPU or of a session around it, and starts none.
+pub const AS_IT_IS: &str = "MP_CUDA_AS_IT_IS";
+
 /// An engine that runs. Dropped, it ends with all that it has.
 #[derive(Debug)]
 pub struct Session {
-    engine: Child,
+    /// `None` with [`AS_IT_IS`]: then there are no figures and no findings.
+    engine: Option<Child>,
     folder: PathBuf,
 }
 
@@ -123,6 +133,10 @@ impl Session {
     /// What a client has in its environment: the folder of the library, and the engine's socket.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
+        if self.engine.is_none() {
+            let own = |name| (name, PathBuf::from(std::env::var_os(name).unwrap_or_default()));
+            return ["LD_LIBRARY_PATH", "MP_CUDA_SIM"].map(own);
+        }
         [("LD_LIBRARY_PATH", self.folder.join("lib")), ("MP_CUDA_SIM", self.folder.join("engine"))]
     }
 
@@ -145,6 +159,10 @@ impl Session {
     /// # Errors
     /// The engine is gone.
     pub fn stats(&self) -> io::Result<Json> {
+        if self.engine.is_none() {
+            let none = ["bytes", "processes", "leaving", "streams", "queued", "exports", "calls", "findings"];
+            return Ok(none.into_iter().map(|name| (name.to_owned(), Json::from(0))).collect());
+        }
         match self.ask(Call::Stats)? {
             Value::Text(text) => serde_json::from_str(&text).map_err(io::Error::other),
             _ => Err(io::Error::other("no answer")),
@@ -164,6 +182,9 @@ impl Session {
     /// # Errors
     /// The file can't be read.
     pub fn findings(&self) -> io::Result<Vec<Finding>> {
+        if self.engine.is_none() {
+            return Ok(Vec::new());
+        }
         let text = std::fs::read_to_string(self.folder.join("findings"))?;
         let read = |line: &str| {
             let json: Json = serde_json::from_str(line).map_err(io::Error::other)?;
@@ -177,18 +198,19 @@ impl Session {
     /// The engine's process.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.engine.id()
+        self.engine.as_ref().map_or(0, Child::id)
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        drop(self.engine.stdin.take());
+        let Some(engine) = &mut self.engine else { return };
+        drop(engine.stdin.take());
         let until = Instant::now() + LIMIT;
-        while matches!(self.engine.try_wait(), Ok(None)) {
+        while matches!(engine.try_wait(), Ok(None)) {
             if Instant::now() >= until {
-                _ = self.engine.kill();
-                _ = self.engine.wait();
+                _ = engine.kill();
+                _ = engine.wait();
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));

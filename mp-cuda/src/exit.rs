@@ -25,6 +25,7 @@ pub(crate) enum Part {
 
 const PARTS: usize = 3;
 
+/// What is to be done, for each part.
 type Parts = [OnceLock<fn()>; PARTS];
 
 static WHAT: PerProcess<Parts> = PerProcess::new([const { [const { OnceLock::new() }; PARTS] }; GENERATIONS]);

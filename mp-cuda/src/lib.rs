@@ -66,6 +66,6 @@ pub use stream::Stream;
 pub use tensor::cudarc::{CudarcLent, CudarcLentMut, CudarcStream};
 pub use tensor::{
     AnyCudaTensor, CudaAliased, CudaDowncastError, CudaMode, CudaStorageId, CudaTensor, FrozenCudaTensor,
-    Lent, LentMut, SharedCudaTensor,
+    Lent, LentMut, SharedCudaTensor, WeakCudaTensor,
 };
 pub use uuid::Uuid;

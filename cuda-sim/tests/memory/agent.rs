@@ -123,6 +123,8 @@ pub(crate) enum Do {
     Stats,
     /// Open descriptors of the process.
     Files,
+    /// It may open this many descriptors more; all that it could, if there is no number.
+    Limit(Option<u64>),
     /// What a copy of the process, by `fork`, gets when it asks for memory; it drops its piece, and what it has mapped.
     Copied(u32),
     /// Whether two are one piece.
@@ -321,6 +323,12 @@ impl Worker {
                 let numbers = [stats.slabs, stats.pieces, stats.mapped_slabs].map(|number| number as u64);
                 answer.numbers = [[stats.reserved, stats.allocated, stats.retired], numbers].concat();
             }
+            Do::Limit(more) => {
+                use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+                let maximum = getrlimit(Resource::Nofile).maximum;
+                let current = more.map_or(maximum, |more| Some(lowest_free() + more));
+                setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
+            }
             Do::Files => return Ok(mp_harness::open_files() as u64),
             Do::Armed(at, signal, script) => {
                 inject::arm_at_change(at, signal);
@@ -355,6 +363,12 @@ impl Worker {
         }
         Ok(self.gpu.as_ref().unwrap())
     }
+}
+
+/// The number that the next descriptor would have.
+fn lowest_free() -> u64 {
+    let (one, _other) = std::io::pipe().expect("two descriptors");
+    u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&one)).expect("a number")
 }
 
 /// What a copy of this process says.

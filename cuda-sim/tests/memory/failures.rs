@@ -168,3 +168,28 @@ fn a_copy_of_a_process_has_no_memory_of_a_device() {
     until(&session, "bytes", 0);
     nothing_found(&session);
 }
+
+/// It can be opened when there are some again.
+#[test]
+fn a_process_has_no_descriptor_to_spare() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    maker.ok(Do::Allocate(1, 1000));
+    maker.ok(Do::Fill(1, 5));
+    maker.ok(Do::Freeze(1));
+    other.ok(Do::Keep(1, maker.give(1, true)));
+    other.ok(Do::Stats);
+    for more in 0..2 {
+        other.ok(Do::Limit(Some(more)));
+        let refused = other.fails(Do::Open(1, 0));
+        assert!(refused.contains("RLIMIT_NOFILE, `ulimit -n`"), "{more}: {refused}");
+        other.ok(Do::Limit(None));
+    }
+    assert_eq!(other.ok(Do::Read(1)), 5);
+    maker.leave();
+    other.leave();
+    until(&session, "bytes", 0);
+    nothing_found(&session);
+}

@@ -33,7 +33,8 @@ const LARGEST: u64 = 2 << 30;
 /// The smallest unit, and the most units that a slab has.
 const UNIT: u64 = 512;
 const MOST_UNITS: u64 = 1 << 16;
-/// How many pieces that are out are looked at for each that is cut, so that the list stays as long as what is alive.
+/// How many pieces that are out, of one slab after the other, are looked at for each that is cut: so the lists stay as long as what is
+/// alive.
 const FEW: usize = 4;
 
 /// A slab that this process cuts up.
@@ -49,6 +50,8 @@ struct Own {
 struct Pool {
     device: Device,
     slabs: Vec<Own>,
+    /// The slab of which a few pieces are looked at next.
+    next: usize,
 }
 
 static POOLS: PerProcess<Mutex<Vec<Pool>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
@@ -81,14 +84,12 @@ pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
         Some(at) => at,
         None => {
             can_share(device)?;
-            pools.push(Pool { device: device.clone(), slabs: Vec::new() });
+            pools.push(Pool { device: device.clone(), slabs: Vec::new(), next: 0 });
             pools.len() - 1
         }
     };
     let pool = &mut pools[at];
-    for own in &mut pool.slabs {
-        own.given.look(own.slab.object(), &mut own.ranges, FEW);
-    }
+    pool.look_at_few();
     if let Some(cut) = pool.cut(bytes)? {
         return Ok(cut);
     }
@@ -109,6 +110,13 @@ impl Pool {
             }
         }
         Ok(None)
+    }
+
+    fn look_at_few(&mut self) {
+        self.next = if self.next + 1 < self.slabs.len() { self.next + 1 } else { 0 };
+        if let Some(own) = self.slabs.get_mut(self.next) {
+            own.given.look(own.slab.object(), &mut own.ranges, FEW);
+        }
     }
 
     fn look_at_all(&mut self) {

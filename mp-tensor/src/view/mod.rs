@@ -140,7 +140,6 @@ impl View {
         self.len
     }
     /// Whether it has none.
-    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
