@@ -25,8 +25,10 @@ pub(crate) enum Part {
 
 const PARTS: usize = 3;
 
-static WHAT: PerProcess<[OnceLock<fn()>; PARTS]> =
-    PerProcess::new([const { [const { OnceLock::new() }; PARTS] }; GENERATIONS]);
+/// What is to be done, for each part.
+type Parts = [OnceLock<fn()>; PARTS];
+
+static WHAT: PerProcess<Parts> = PerProcess::new([const { [const { OnceLock::new() }; PARTS] }; GENERATIONS]);
 
 /// Has a part of the end be done. The driver was initialised.
 pub(crate) fn watch(part: Part, what: fn()) {

@@ -63,6 +63,6 @@ pub use order::{Order, order};
 pub use stream::Stream;
 pub use tensor::{
     AnyCudaTensor, CudaAliased, CudaDowncastError, CudaMode, CudaStorageId, CudaTensor, FrozenCudaTensor,
-    Lent, LentMut, SharedCudaTensor,
+    Lent, LentMut, SharedCudaTensor, WeakCudaTensor,
 };
 pub use uuid::Uuid;

@@ -8,9 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::any::AnyTensor;
 use crate::element::Element;
 use crate::tensor::Tensor;
-use crate::{aliasing_methods, shape_methods, view_methods};
 use crate::tensor::mode::{Exclusive, Mode};
 use crate::view::{View, Wire};
+use crate::{aliasing_methods, shape_methods, view_methods};
 use mp_core::DType;
 use mp_core::{Error, Result};
 

@@ -151,3 +151,24 @@ fn each_of_some_receivers_is_killed() {
     eventually("all memory is free", || stat(&session, "bytes") == 0);
     nothing_found(&session);
 }
+
+fn makes_slowly_for(out: Queue<CudaTensor<f32>>) -> Outcome {
+    out.put(makes_slowly(())?).unwrap();
+    stays();
+    Ok(())
+}
+
+#[test]
+fn a_stopped_producer_keeps_no_other_process_from_reading() {
+    let session = session();
+    let queue = Queue::unbounded().unwrap();
+    let producer = with_gpu(&session).spawn(makes_slowly_for, queue.clone()).unwrap();
+    let t = taken(&queue);
+    // Its kernel runs on without it.
+    mp_harness::signal(producer.pid(), rustix::process::Signal::STOP);
+    run(&session, reads, t);
+    producer.kill().unwrap();
+    assert!(producer.wait_timeout(DEADLINE));
+    eventually("all memory is free", || stat(&session, "bytes") == 0);
+    nothing_found(&session);
+}

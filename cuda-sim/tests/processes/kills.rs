@@ -2,11 +2,14 @@
 //! whole, or said to be lost; they go on, and nothing is left.
 
 use mp_cuda::{CudaTensor, Error, Event, FrozenCudaTensor};
+use mp_cuda_sim::session::Session;
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 use mp_spawn::{ExitStatus, Process};
 
-use crate::support::{Outcome, join, kernels, nothing_found, run, session, stat, stream, taken, with_gpu};
+use crate::support::{
+    Outcome, join, kernels, nothing_found, run, session, setup, stat, stream, taken, with_gpu,
+};
 
 const LEN: usize = 1 << 14;
 
@@ -101,14 +104,23 @@ fn reads(all: Vec<Sent>) -> Outcome {
 
 #[test]
 fn a_sender_is_killed_at_each_call_of_the_driver() {
-    let session = session();
+    sender_is_killed(&session());
+}
+
+/// Its work runs on for a while, and vanishes then.
+#[test]
+fn a_sender_is_killed_whose_work_ends_late() {
+    sender_is_killed(&setup().set("LATE_MS", 20).set("SEED", 11).start().unwrap());
+}
+
+fn sender_is_killed(session: &Session) {
     let mut kills = 0;
     each_call(|rule| {
         for number in 1.. {
             let rule = rule.replace("NUMBER", &number.to_string());
             let queue = Queue::unbounded().unwrap();
             let sender =
-                with_gpu(&session).env("MP_CUDA_SIM_INJECT", &rule).spawn(sends, queue.clone()).unwrap();
+                with_gpu(session).env("MP_CUDA_SIM_INJECT", &rule).spawn(sends, queue.clone()).unwrap();
             let killed = was_killed(&sender, &rule);
             let mut all = Vec::new();
             while let Ok(Some(one)) = queue.try_get() {
@@ -116,9 +128,9 @@ fn a_sender_is_killed_at_each_call_of_the_driver() {
             }
             assert!(killed || all.len() == 2, "{rule}");
             if !all.is_empty() {
-                run(&session, reads, all);
+                run(session, reads, all);
             }
-            eventually("all memory is free", || stat(&session, "bytes") == 0);
+            eventually("all memory is free", || stat(session, "bytes") == 0);
             assert_eq!(session.findings().unwrap(), [], "{rule}");
             kills += usize::from(killed);
             if !killed {
@@ -168,7 +180,15 @@ fn makes(((moved, frozen), back, gone): (Tensors, Queue<CudaTensor<f32>>, Queue<
 
 #[test]
 fn a_receiver_is_killed_at_each_call_of_the_driver() {
-    let session = session();
+    receiver_is_killed(&session());
+}
+
+#[test]
+fn a_receiver_is_killed_whose_work_ends_late() {
+    receiver_is_killed(&setup().set("LATE_MS", 20).set("SEED", 12).start().unwrap());
+}
+
+fn receiver_is_killed(session: &Session) {
     let mut kills = 0;
     each_call(|rule| {
         for number in 1.. {
@@ -176,8 +196,8 @@ fn a_receiver_is_killed_at_each_call_of_the_driver() {
             let tensors: Tensors = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
             let (back, gone) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
             let maker =
-                with_gpu(&session).spawn(makes, (tensors.clone(), back.clone(), gone.clone())).unwrap();
-            let receiver = with_gpu(&session)
+                with_gpu(session).spawn(makes, (tensors.clone(), back.clone(), gone.clone())).unwrap();
+            let receiver = with_gpu(session)
                 .env("MP_CUDA_SIM_INJECT", &rule)
                 .spawn(receives, (tensors.clone(), back.clone()))
                 .unwrap();
@@ -185,7 +205,7 @@ fn a_receiver_is_killed_at_each_call_of_the_driver() {
             gone.put(()).unwrap();
             join(maker);
             drop((tensors, back));
-            eventually("all memory is free", || stat(&session, "bytes") == 0);
+            eventually("all memory is free", || stat(session, "bytes") == 0);
             assert_eq!(session.findings().unwrap(), [], "{rule}");
             kills += usize::from(killed);
             if !killed {
@@ -194,5 +214,5 @@ fn a_receiver_is_killed_at_each_call_of_the_driver() {
         }
     });
     assert!(kills > 30, "{kills}");
-    nothing_found(&session);
+    nothing_found(session);
 }

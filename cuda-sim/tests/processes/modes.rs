@@ -1,12 +1,14 @@
 //! What each mode allows, views and copies, and what is refused.
 
+use std::time::Duration;
+
 use mp_core::message::{Incoming, Message, Outgoing};
 use mp_cuda::{AnyCudaTensor, CudaTensor, Frozen, FrozenCudaTensor, Shared, SharedCudaTensor};
 use mp_queue::{PutError, Queue};
-use mp_reduce::MessagePack;
+use mp_reduce::{Bundle, MessagePack};
 use mp_spawn::Process;
 
-use crate::support::{Outcome, join, nothing_is_left, run, session, stream, taken, with_gpu};
+use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stream, taken, with_gpu};
 
 fn copies((): ()) -> Outcome {
     let (stream, other) = (stream(), stream());
@@ -153,5 +155,121 @@ fn a_tensor_is_read_and_copied_by_another_device() {
     let session = crate::support::setup().set("PROFILE", "two-gpus").start().unwrap();
     let t = run(&session, uses_two_devices, ());
     run(&session, reads_on_the_other, t);
+    nothing_is_left(&session);
+}
+
+fn weakly((): ()) -> Outcome {
+    let stream = stream();
+    let t = CudaTensor::<f32>::full([6], 1.0, &stream)?.freeze();
+    let part = t.narrow(0, 2, 3)?.downgrade();
+    assert!(!part.expired());
+    assert_eq!(part.upgrade().map(|part| (part.len(), part.storage())), Some((3, t.storage())));
+    drop(t);
+    assert!(part.expired() && part.upgrade().is_none());
+    Ok(())
+}
+
+#[test]
+fn a_weak_reference_keeps_no_memory() {
+    let session = session();
+    run(&session, weakly, ());
+    nothing_is_left(&session);
+}
+
+fn crafted((): ()) -> Outcome {
+    let stream = stream();
+    let mut t = CudaTensor::<f32>::zeros([4, 4], &stream)?;
+    let on = t.on_mut(&stream)?;
+    kernels().spin(&stream, Duration::from_millis(500));
+    kernels().fill(&stream, on.ptr(), on.len(), 1.0);
+    drop(on);
+    let t = t.freeze();
+    let written = || -> Outcome<Outgoing> {
+        let mut out = Outgoing::default();
+        t.clone().encode::<MessagePack>(&mut out)?;
+        Ok(out)
+    };
+    let read = |out: Outgoing| FrozenCudaTensor::<f32>::decode::<MessagePack>(&mut out.into_incoming());
+    assert!(read(written()?).is_ok());
+    // The last bytes are those of the tick: this one was never made.
+    let mut future = written()?;
+    *future.bytes().last_mut().unwrap() += 1;
+    let error = read(future).unwrap_err().to_string();
+    assert!(error.contains("no tick that a stream has made"), "{error}");
+    for at in 0..written()?.bytes().len() {
+        for with in [0, 1, 0x7F, 0xFF] {
+            let mut other = written()?;
+            // When the kernel has run, there is no tick any more.
+            other.bytes().get_mut(at).into_iter().for_each(|byte| *byte ^= with);
+            // Whatever is read lies within the memory that is attached.
+            if let Ok(t) = read(other) {
+                assert!(t.len() <= 16 && t.to_vec(&stream).is_ok(), "{t:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn bytes_that_no_process_has_written_are_errors_or_lie_within_their_memory() {
+    let session = session();
+    run(&session, crafted, ());
+    nothing_is_left(&session);
+}
+
+fn by_threads((): ()) -> Outcome {
+    let main = stream();
+    let t = CudaTensor::<f32>::full([1 << 12], 2.0, &main)?.freeze();
+    let queue = Queue::unbounded()?;
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            let (t, queue) = (t.clone(), queue.clone());
+            threads.spawn(move || {
+                let stream = stream();
+                for _ in 0..20 {
+                    let mut sink = CudaTensor::<f32>::empty([1 << 12], &stream).unwrap();
+                    let (on, to) = (t.on(&stream).unwrap(), sink.on_mut(&stream).unwrap());
+                    kernels().multiply(&stream, to.ptr(), on.ptr(), on.len(), 0.5);
+                    drop((on, to));
+                    queue.put(sink).unwrap();
+                }
+            });
+        }
+    });
+    for _ in 0..80 {
+        assert_eq!(taken(&queue).to_vec(&main)?, [1.0; 1 << 12]);
+    }
+    Ok(())
+}
+
+#[test]
+fn threads_of_one_process_use_and_send_tensors_at_once() {
+    let session = session();
+    run(&session, by_threads, ());
+    nothing_is_left(&session);
+}
+
+type Mixed = Bundle<(u32, Bundle<Vec<CudaTensor<f32>>>, Option<SharedCudaTensor<i64>>)>;
+
+fn makes_a_bundle((): ()) -> Outcome<Mixed> {
+    let stream = stream();
+    let all = (0..3_u8).map(|i| CudaTensor::full([4], f32::from(i), &stream)).collect::<Result<_, _>>()?;
+    Ok(Bundle((7, Bundle(all), Some(CudaTensor::full([2], 9, &stream)?.share()))))
+}
+
+fn reads_a_bundle(Bundle((number, Bundle(all), shared)): Mixed) -> Outcome {
+    let stream = stream();
+    for (t, value) in all.iter().zip(0_u8..) {
+        assert_eq!(t.to_vec(&stream)?, [f32::from(value); 4]);
+    }
+    assert_eq!((number, all.len(), shared.ok_or("none")?.to_vec(&stream)?), (7, 3, vec![9, 9]));
+    Ok(())
+}
+
+#[test]
+fn several_in_one_message_beside_other_values() {
+    let session = session();
+    let bundle = run(&session, makes_a_bundle, ());
+    run(&session, reads_a_bundle, bundle);
     nothing_is_left(&session);
 }

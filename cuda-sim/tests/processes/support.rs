@@ -102,6 +102,7 @@ pub(crate) fn nothing_found(session: &Session) {
 /// The driver as a user's program has it, with the simulator's kernels.
 pub(crate) struct Kernels {
     api: Api,
+    context: Handle,
     module: Handle,
 }
 
@@ -122,7 +123,7 @@ impl Kernels {
         let mut context = Handle::NULL;
         // SAFETY: a context for the life of the process.
         assert_eq!(unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) }, 0);
-        let mut kernels = Self { api, module: Handle::NULL };
+        let mut kernels = Self { api, context, module: Handle::NULL };
         // SAFETY: the context was retained above.
         assert_eq!(unsafe { (kernels.api.cuCtxSetCurrent)(context) }, 0);
         let image = mp_cuda_sim::KERNELS.as_ptr().cast();
@@ -132,6 +133,9 @@ impl Kernels {
     }
 
     fn launch(&self, stream: &Stream, name: &str, arguments: &mut [u64]) {
+        // A thread has none at first.
+        // SAFETY: the context is kept for the life of the process.
+        assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
         let mut function = Handle::NULL;
         let name = CString::new(name).unwrap();
         // SAFETY: the module is loaded, and the name ends with 0.

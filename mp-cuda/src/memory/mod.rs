@@ -32,3 +32,4 @@ mod virtual_memory;
 pub use message::Attachments;
 pub use object::{Mode, Row};
 pub use piece::Piece;
+pub(crate) use piece::WeakPiece;

@@ -1,7 +1,7 @@
 //! A piece of device memory, as this process has it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use mp_core::Arena;
 use mp_core::clocks::Tick;
@@ -19,9 +19,20 @@ use crate::uuid::Uuid;
 
 /// A piece of device memory: what a tensor is a view of. A clone is the same piece, and so is one that arrives again.
 ///
-/// It is held by this process until the last clone is dropped, or [moved](super::message) into a message.
+/// It is held by this process until the last clone is dropped, or [moved](Self::lend) into a message.
 #[derive(Clone)]
 pub struct Piece(Arc<Inner>);
+
+/// A piece that may have no holder in this process any more.
+#[derive(Clone)]
+pub(crate) struct WeakPiece(Weak<Inner>);
+
+impl WeakPiece {
+    /// The piece, if this process has it still, and has not moved it into a message.
+    pub(crate) fn upgrade(&self) -> Option<Piece> {
+        self.0.upgrade().filter(|inner| !inner.is_lent()).map(Piece)
+    }
+}
 
 /// What the clones of a piece have in common.
 pub(crate) struct Inner {
@@ -89,6 +100,11 @@ impl Piece {
     /// The process that has made it.
     pub fn maker(&self) -> u32 {
         self.0.slab().maker().1
+    }
+
+    /// The piece, without holding it.
+    pub(crate) fn downgrade(&self) -> WeakPiece {
+        WeakPiece(Arc::downgrade(&self.0))
     }
 
     /// Whether it is the same memory.

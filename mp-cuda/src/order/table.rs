@@ -22,8 +22,10 @@ use crate::exit::{self, Part};
 /// How long the first tick of a device may take, which nothing is before.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// Where each device reaches the table; `None` of one that can't. A device is kept, and with it the context for which that holds.
-static REGISTERED: PerProcess<Mutex<Vec<(Device, Option<u64>)>>> =
+/// A device, and where it reaches the table, if it can. The device is kept, and with it the context for which that holds.
+type Reached = (Device, Option<u64>);
+
+static REGISTERED: PerProcess<Mutex<Vec<Reached>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// Where `device` reaches the word that a tick is written to; `None` if its streams neither write words nor wait for them, as old ones.

@@ -28,7 +28,7 @@ type Run = (usize, usize);
 fn runs(view: &View) -> Vec<Run> {
     let first = view.offset();
     if view.is_contiguous() {
-        return if view.len() == 0 { Vec::new() } else { vec![(0, view.len())] };
+        return if view.is_empty() { Vec::new() } else { vec![(0, view.len())] };
     }
     let mut runs: Vec<Run> = Vec::new();
     for at in view.positions().map(|at| at - first) {
@@ -129,7 +129,7 @@ fn copy<T: Pod, M: CudaMode, N: CudaMode>(to: &Raw<M>, from: &Raw<N>, stream: &S
             CoreError::Shape(format!("a tensor of shape {from:?} copied to one of shape {to:?}")).into()
         );
     }
-    if to.view.len() == 0 {
+    if to.view.is_empty() {
         return Ok(());
     }
     let (a, b) = (span(to, size_of::<T>()), span(from, size_of::<T>()));

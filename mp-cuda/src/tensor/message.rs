@@ -79,7 +79,7 @@ impl<M: CudaMode> Raw<M> {
         }
         let grad = Grad::from_wire(what.requires());
         let Some(attachments) = attachments else {
-            return if view.len() == 0 { Ok(Self::of(None, view, grad)) } else { Err(view.beyond(0)) };
+            return if view.is_empty() { Ok(Self::of(None, view, grad)) } else { Err(view.beyond(0)) };
         };
         if ticks.len() > MOST_TICKS {
             return Err(CoreError::Malformed(format!("a tensor with {} ticks", ticks.len())));

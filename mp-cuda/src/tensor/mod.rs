@@ -8,6 +8,7 @@ mod lend;
 mod message;
 pub(crate) mod mode;
 pub(crate) mod raw;
+mod weak;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,6 +19,7 @@ pub use mode::{CudaAliased, CudaMode};
 use mp_core::DType;
 use mp_core::message::PlainOutcome;
 use mp_tensor::{Element, Exclusive, Frozen, Shared, grad_methods, shape_methods};
+pub use weak::WeakCudaTensor;
 
 use crate::error::Result;
 use crate::stream::Stream;

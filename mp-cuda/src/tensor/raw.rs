@@ -54,7 +54,7 @@ impl<M: CudaMode> Raw<M> {
     pub(super) fn lend(&self, element: usize, stream: &Stream, writes: bool) -> Result<Used<'_>> {
         let access = Access { writes, shared: M::MODE == Mode::Shared };
         let stream = stream.clone();
-        let Some(piece) = self.piece.as_ref().filter(|_| self.view.len() > 0) else {
+        let Some(piece) = self.piece.as_ref().filter(|_| !self.view.is_empty()) else {
             return Ok(Used { piece: None, stream, access, address: 0, begun: None, ran: false });
         };
         let base = piece.open(stream.device())?;

@@ -6,11 +6,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::element::Element;
 use crate::tensor::Tensor;
-use crate::{aliasing_methods, view_methods};
 use crate::tensor::mode::{Aliased, Sendable};
 use crate::tensor::raw::Raw;
 use crate::view::View;
 use crate::wire::handle::Handle;
+use crate::{aliasing_methods, view_methods};
 use mp_core::Result;
 use mp_core::message::scope;
 

@@ -2,9 +2,9 @@
 
 use crate::element::Element;
 use crate::tensor::Tensor;
-use crate::view_methods;
 use crate::tensor::mode::BorrowedMut;
 use crate::view::View;
+use crate::view_methods;
 use mp_core::Result;
 
 /// Views, by value: each is of the elements that this one had.

@@ -99,7 +99,7 @@ impl Show<'_> {
             return f.write_str("(not in this forked process)");
         }
         let mut texts = Vec::new();
-        if self.view.len() > 0 {
+        if !self.view.is_empty() {
             self.texts(0, self.view.offset(), elide, &mut texts);
         }
         let width = texts.iter().map(|t| t.chars().count()).max().unwrap_or(0);

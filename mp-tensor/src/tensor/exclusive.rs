@@ -1,11 +1,11 @@
 //! The tensor with one owner: where tensors come from, and what becomes of them.
 
 use crate::element::Element;
-use crate::view_methods;
 use crate::tensor::mode::{Exclusive, Frozen, Mode, Shared};
 use crate::tensor::raw::Raw;
 use crate::view::recent;
 use crate::view::{View, count};
+use crate::view_methods;
 use crate::wire::handle::Handle;
 use crate::{FrozenTensor, SharedTensor, Tensor};
 use mp_core::Storage;

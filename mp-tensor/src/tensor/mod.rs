@@ -29,8 +29,8 @@ pub use typed_storage::{FrozenStorage, TypedStorage};
 
 use crate::element::Element;
 use crate::storage::StorageElements;
-use crate::{grad_methods, shape_methods};
 use crate::tensor::raw::Raw;
+use crate::{grad_methods, shape_methods};
 
 /// A tensor in shared memory with one owner among all processes, which may write; in other [modes](Mode)
 /// there are [`FrozenTensor`], [`SharedTensor`], [`TensorView`] and [`TensorViewMut`].

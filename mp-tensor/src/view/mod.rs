@@ -139,6 +139,10 @@ impl View {
     pub fn len(&self) -> usize {
         self.len
     }
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
     /// How many dimensions it has.
     pub fn rank(&self) -> usize {
         self.shape.len()

@@ -1,0 +1,76 @@
+//! References that don't keep memory alive.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use mp_tensor::Element;
+use mp_tensor::parts::{Grad, View};
+
+use super::CudaTensor;
+use super::mode::CudaAliased;
+use super::raw::Raw;
+use crate::memory::WeakPiece;
+
+/// A tensor that its memory isn't kept for: what [`downgrade`](CudaTensor::downgrade) gives.
+///
+/// ```no_run
+/// use mp_cuda::{CudaTensor, Device, Stream};
+///
+/// let stream = Stream::new(&Device::new(0)?)?;
+/// let weights = CudaTensor::<f32>::zeros([1000], &stream)?.freeze();
+/// let weak = weights.downgrade();
+/// assert_eq!(weak.upgrade().map(|t| t.storage()), Some(weights.storage()));
+/// drop(weights);
+/// assert!(weak.expired()); // of this process: others may have it
+/// # Ok::<(), mp_cuda::Error>(())
+/// ```
+#[doc(alias = "StorageWeakRef")]
+pub struct WeakCudaTensor<T: Element, M: CudaAliased> {
+    /// None of a tensor without elements.
+    piece: Option<WeakPiece>,
+    view: Arc<View>,
+    grad: Grad,
+    kind: PhantomData<(T, M)>,
+}
+
+impl<T: Element, M: CudaAliased> WeakCudaTensor<T, M> {
+    /// The tensor, if this process has a handle to its memory still.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<CudaTensor<T, M>> {
+        let piece = match &self.piece {
+            Some(piece) => Some(piece.upgrade()?),
+            None => None,
+        };
+        Some(CudaTensor::of(Raw::of(piece, Arc::clone(&self.view), self.grad)))
+    }
+
+    /// Whether this process has no handle to its memory any more. Others may have one.
+    #[must_use]
+    pub fn expired(&self) -> bool {
+        self.piece.as_ref().is_some_and(|piece| piece.upgrade().is_none())
+    }
+}
+
+impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
+    /// A reference to it that doesn't keep its memory.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakCudaTensor<T, M> {
+        let Raw { piece, view, grad, .. } = &self.raw;
+        let piece = piece.as_ref().map(crate::memory::Piece::downgrade);
+        WeakCudaTensor { piece, view: Arc::clone(view), grad: *grad, kind: PhantomData }
+    }
+}
+
+impl<T: Element, M: CudaAliased> Clone for WeakCudaTensor<T, M> {
+    fn clone(&self) -> Self {
+        let Self { piece, view, grad, .. } = self;
+        Self { piece: piece.clone(), view: Arc::clone(view), grad: *grad, kind: PhantomData }
+    }
+}
+
+impl<T: Element, M: CudaAliased> fmt::Debug for WeakCudaTensor<T, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakCudaTensor").field("expired", &self.expired()).finish_non_exhaustive()
+    }
+}
