@@ -74,31 +74,33 @@ fn a_reader_is_killed() {
 #[test]
 fn a_writer_is_killed() {
     let _alone = alone();
-    let session = setup().start().unwrap();
-    let moves = moves();
-    let (maker, writer) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
-    for piece in 1..=2 {
-        maker.ok(Do::Allocate(piece, 4 * MIB));
-        maker.ok(Do::Fill(piece, 9));
+    // In its first use, and in another one.
+    for script in [&[Do::Begin(1)][..], &[Do::Begin(1), Do::End(1), Do::Begin(1)]] {
+        let session = setup().start().unwrap();
+        let moves = moves();
+        let (maker, writer) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+        for piece in 1..=2 {
+            maker.ok(Do::Allocate(piece, 4 * MIB));
+            maker.ok(Do::Fill(piece, 9));
+        }
+        maker.ok(Do::Share(1));
+        writer.ok(Do::Keep(1, maker.give(1, false)));
+        maker.ok(Do::Drop(1));
+        for what in script {
+            writer.ok(what.clone());
+        }
+        writer.kill();
+        assert_eq!(maker.stats(), [32 * MIB, 8 * MIB, 32 * MIB, 1, 1, 0]);
+        // Other pieces in it are what they were; new ones come from another slab.
+        assert_eq!(maker.ok(Do::Read(2)), 9);
+        maker.ok(Do::Allocate(3, 4 * MIB));
+        assert_eq!(maker.stats(), [64 * MIB, 12 * MIB, 32 * MIB, 2, 2, 0]);
+        maker.ok(Do::Drop(2));
+        assert_eq!(maker.stats(), [32 * MIB, 4 * MIB, 0, 1, 1, 0]);
+        maker.leave();
+        until(&session, "bytes", 0);
+        nothing_found(&session);
     }
-    maker.ok(Do::Share(1));
-    writer.ok(Do::Keep(1, maker.give(1, false)));
-    maker.ok(Do::Drop(1));
-    // Begun and ended, and begun again.
-    for what in [Do::Begin(1), Do::End(1), Do::Begin(1)] {
-        writer.ok(what);
-    }
-    writer.kill();
-    assert_eq!(maker.stats(), [32 * MIB, 8 * MIB, 32 * MIB, 1, 1, 0]);
-    // Other pieces in it are what they were; new ones come from another slab.
-    assert_eq!(maker.ok(Do::Read(2)), 9);
-    maker.ok(Do::Allocate(3, 4 * MIB));
-    assert_eq!(maker.stats(), [64 * MIB, 12 * MIB, 32 * MIB, 2, 2, 0]);
-    maker.ok(Do::Drop(2));
-    assert_eq!(maker.stats(), [32 * MIB, 4 * MIB, 0, 1, 1, 0]);
-    maker.leave();
-    until(&session, "bytes", 0);
-    nothing_found(&session);
 }
 
 /// It is not dead: nothing of it is taken, and no other process waits for it.

@@ -48,7 +48,9 @@ fn what_others_have_dropped_is_used_again() {
     maker.ok(Do::Drop(1));
     maker.ok(Do::Allocate(2, 4 * MIB));
     assert_ne!(maker.ok(Do::Open(2, 0)), at, "the other process has it still");
-    other.ok(Do::Drop(1));
+    for what in [Do::Begin(1), Do::Fill(1, 4), Do::End(1), Do::Drop(1)] {
+        other.ok(what);
+    }
     maker.ok(Do::Drop(2));
     maker.ok(Do::Allocate(3, 4 * MIB));
     assert_eq!(maker.ok(Do::Open(3, 0)), at);

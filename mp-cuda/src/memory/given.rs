@@ -14,6 +14,7 @@
 use std::ops::Range;
 
 use mp_core::clocks::Tick;
+use mp_core::mutant;
 
 use super::cut::Ranges;
 use super::object::SlabObject;
@@ -63,9 +64,9 @@ impl Given {
             let row = slab.row(units.start);
             let last = row.last_use();
             match ticks::state(last) {
-                State::Never => self.retired = true,
-                _ if !row.is_returned() => self.retired = true,
-                State::Complete => ranges.give(units),
+                State::Never if !mutant!("cuda.given.dead-use-ignored") => self.retired = true,
+                _ if !row.is_returned() && !mutant!("cuda.given.open-use-ignored") => self.retired = true,
+                State::Complete | State::Never => ranges.give(units),
                 State::Pending => {
                     ranges.give(units.clone());
                     self.cooling.extend(Tick::from_raw(last).map(|tick| Cooling { units, tick }));
@@ -98,12 +99,15 @@ impl Given {
     pub(crate) fn ticks_of(&mut self, units: &Range<u32>) -> Vec<Tick> {
         self.cool();
         let touch = |one: &&Cooling| one.units.start < units.end && units.start < one.units.end;
+        if mutant!("cuda.given.ticks-not-waited") {
+            return Vec::new();
+        }
         self.cooling.iter().filter(touch).map(|one| one.tick).collect()
     }
 
     /// Whether no piece is to be cut any more.
     pub(crate) fn is_retired(&self) -> bool {
-        self.retired
+        self.retired && !mutant!("cuda.given.retired-cut")
     }
 
     /// How many pieces are out.

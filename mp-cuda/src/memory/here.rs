@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
+use mp_core::{Arena, mutant};
 
 use super::object::SlabObject;
 use super::piece::Inner;
@@ -85,7 +85,8 @@ pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> 
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
     known = table.pieces.get(&mark).and_then(Weak::upgrade);
-    if let Some(known) = known.as_ref().filter(|known| !known.is_lent()) {
+    if let Some(known) = known.as_ref().filter(|known| !known.is_lent() && !mutant!("cuda.here.twice-is-two"))
+    {
         return Arc::clone(known);
     }
     let new = make();
@@ -105,7 +106,9 @@ pub(crate) fn forget(mark: u64, slab: Arc<Slab>) {
         let key = slab.object().mark();
         drop(slab);
         match table.slabs.get(&key) {
-            Some(entry) if entry.is_alone() && !entry.stays() => table.slabs.remove(&key),
+            Some(entry) if entry.is_alone() && !entry.stays() && !mutant!("cuda.here.unmapped-kept") => {
+                table.slabs.remove(&key)
+            }
             _ => None,
         }
     };
@@ -131,7 +134,7 @@ fn deaths() {
     let Some(arena) = Arena::get() else { return };
     if let Some(mut here) = HERE.try_lock() {
         for entry in here.iter_mut().flat_map(|table| table.slabs.values_mut()) {
-            entry.is_orphan |= arena.is_dead(entry.slab.maker().0);
+            entry.is_orphan |= arena.is_dead(entry.slab.maker().0) && !mutant!("cuda.here.orphan-kept");
         }
     } else {
         return;

@@ -29,7 +29,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use mp_core::mem::{Mem, Word};
 use mp_core::words::Member;
-use mp_core::{Arena, Hold, Structure};
+use mp_core::{Arena, Hold, Structure, mutant};
 use std::os::fd::OwnedFd;
 
 use crate::error::{Error, Result};
@@ -176,14 +176,14 @@ impl Row {
 
     /// Says that this process may write to the piece from now on: before anything of it does.
     pub fn begin_use(&self) {
-        if self.is_here() {
+        if self.is_here() && !mutant!("cuda.row.use-not-begun") {
             words(self.arena).add(self.first.plus(1), BEGUN);
         }
     }
 
     /// Says that all that this process has written is behind the last use: after that was joined.
     pub fn end_use(&self) {
-        if !self.is_here() {
+        if !self.is_here() || mutant!("cuda.row.use-not-ended") {
             return;
         }
         let (words, at) = (words(self.arena), self.first.plus(1));
@@ -252,7 +252,7 @@ impl PieceObject {
         }
         let arena = structure.arena();
         let [tag, unit, bytes, found] = [0, 1, 2, 3].map(|i| words(arena).load(structure.word(i)));
-        if tag != slab.tag {
+        if tag != slab.tag && !mutant!("cuda.piece.slab-not-compared") {
             return Err(Error::Malformed(
                 "a piece of device memory arrived with another slab than its own".into(),
             ));
@@ -260,14 +260,14 @@ impl PieceObject {
         let inside = unit
             .checked_mul(slab.unit)
             .and_then(|at| at.checked_add(bytes))
-            .is_some_and(|end| bytes > 0 && end <= slab.bytes);
+            .is_some_and(|end| bytes > 0 && end <= slab.bytes || mutant!("cuda.piece.range-not-compared"));
         let (true, Ok(unit)) = (inside, u32::try_from(unit)) else {
             return Err(Error::Malformed(format!(
                 "{bytes} bytes of device memory arrived, from unit {unit} of a slab that has {}",
                 slab.units()
             )));
         };
-        if found != mode as u64 {
+        if found != mode as u64 && !mutant!("cuda.piece.mode-not-compared") {
             return Err(Error::Malformed(format!(
                 "a piece of device memory has mode {found}, and arrived as {mode:?}"
             )));

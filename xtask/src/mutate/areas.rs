@@ -19,6 +19,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("loader.", &[("mp-data/loader", ""), ("mp-data/peers", ""), ("mp-data/memory", "")]),
     ("plan.", &[("mp-data/order", "")]),
+    ("cuda.", &[("mp-cuda/lib", "memory::"), ("mp-cuda-sim/memory", ""), ("mp-cuda-sim/processes", "")]),
     (
         "manager.",
         &[
