@@ -71,7 +71,9 @@ impl Setup {
     pub fn start(&self) -> io::Result<Session> {
         if std::env::var_os(AS_IT_IS).is_some() {
             if !self.settings.is_empty() || !self.hidden.is_empty() {
-                return Err(io::Error::other(format!("only the simulator has settings, and {AS_IT_IS} is set")));
+                return Err(io::Error::other(format!(
+                    "only the simulator has settings, and {AS_IT_IS} is set"
+                )));
             }
             return Ok(Session { engine: None, folder: PathBuf::new() });
         }

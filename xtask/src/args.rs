@@ -15,6 +15,12 @@ impl Args {
         self.0.len() < before
     }
 
+    /// Takes the first word that is no option.
+    pub(crate) fn word(&mut self) -> Option<String> {
+        let at = self.0.iter().position(|word| !word.starts_with("--"))?;
+        Some(self.0.remove(at))
+    }
+
     /// Takes `--name VALUE` or `--name=VALUE`.
     pub(crate) fn value(&mut self, name: &str) -> Result<Option<String>, String> {
         let Some(at) = self.0.iter().position(|w| w == name || w.starts_with(&format!("{name}="))) else {

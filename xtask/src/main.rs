@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod floors;
 mod fuzz;
+mod gpu_bundle;
 mod layers;
 mod leaks;
 mod libtest;
@@ -49,6 +50,7 @@ cargo xtask <task> [options]
              --jobs N     N at once
              --write      the page as it is now       --slower N  times as long as a test usually takes
   leaks    PROGRAM ARGUMENTS...: a test program, and what it leaves behind (as `cargo test` runs each)
+  gpu-bundle  DIR: programs and a script for a machine with a GPU, tried on the simulated one first
   api      writes docs/api.txt: every public path, which the step doc compares
   help     this page
 
@@ -85,6 +87,7 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
             steps::doc::write()
         }
         "fuzz" => fuzz::run(&mut args),
+        "gpu-bundle" => gpu_bundle::run(&mut args),
         "mutate" => mutate::run(&mut args),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

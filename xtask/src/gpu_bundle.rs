@@ -1,0 +1,75 @@
+//! `cargo xtask gpu-bundle DIR`: programs for a machine with a GPU that has no compiler, and a script that runs them there.
+//!
+//! What is in it is first run here on the simulator, by the same script, so that what fails over there is about the GPU.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::args::Args;
+use crate::session::Session;
+
+const SCRIPT: &str = include_str!("gpu_bundle.sh");
+const EXAMPLES: [&str; 3] = ["cuda_broadcast", "cuda_event", "cuda_pipeline"];
+const CONFORMANCE: &str = "cuda-sim/tests/conformance.txt";
+
+pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
+    let folder = args.word().ok_or("gpu-bundle needs a folder")?;
+    args.finish()?;
+    let folder = PathBuf::from(folder);
+    let bin = folder.join("bin");
+    fs::create_dir_all(&bin).map_err(|e| format!("{}: {e}", bin.display()))?;
+    let mut session = Session::new();
+    let strip = |session: &Session, words: &[&str]| {
+        let mut command = session.cargo(words);
+        command.env("CARGO_PROFILE_RELEASE_STRIP", "true");
+        command
+    };
+    let mut examples = strip(&session, &["build", "--release", "-p", "multiproc", "--features", "cuda"]);
+    EXAMPLES.iter().for_each(|name| _ = examples.args(["--example", name]));
+    let simulator =
+        ["build", "--release", "-p", "mp-cuda-sim", "--lib", "--bins", "--example", "conformance"];
+    let mut simulator = strip(&session, &simulator);
+    let built = session.run(&mut examples).ok && session.run(&mut simulator).ok;
+    if !built {
+        return Ok(false);
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let release = target.join("release");
+    for name in EXAMPLES.iter().chain(["conformance"].iter()) {
+        copy(&release.join("examples").join(name), &bin.join(name))?;
+    }
+    let test = [
+        "test",
+        "--release",
+        "-p",
+        "mp-cuda-sim",
+        "--test",
+        "processes",
+        "--no-run",
+        "--message-format=json",
+    ];
+    let test = strip(&session, &test).output().map_err(|e| format!("cargo test: {e}"))?;
+    let program = test_program(&String::from_utf8_lossy(&test.stdout)).ok_or("the tests were not built")?;
+    copy(Path::new(&program), &bin.join("cuda_tests"))?;
+    copy(Path::new(CONFORMANCE), &folder.join("conformance.txt"))?;
+    let script = folder.join("run.sh");
+    fs::write(&script, SCRIPT).map_err(|e| format!("{}: {e}", script.display()))?;
+    let runner =
+        fs::canonicalize(release.join("mp-cuda-sim-run")).map_err(|e| format!("the simulator: {e}"))?;
+    println!("{} is written; now it runs on the simulator", folder.display());
+    Ok(session.run(Command::new("sh").arg(&script).env("MP_RUNNER", runner)).ok)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    fs::copy(from, to).map(drop).map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
+}
+
+/// The last executable that cargo names.
+fn test_program(lines: &str) -> Option<String> {
+    let name =
+        |line: &str| serde_json::from_str::<Value>(line).ok()?["executable"].as_str().map(str::to_owned);
+    lines.lines().filter_map(name).next_back()
+}
