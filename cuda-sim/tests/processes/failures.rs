@@ -1,6 +1,8 @@
 //! A driver that refuses: each failure is an error with the name of the call, a message that can't be sent gives its tensor back, and
 //! what is tried again succeeds.
 
+use std::time::Duration;
+
 use mp_cuda::{CudaTensor, Error, Event, SharedCudaTensor};
 use mp_harness::DEADLINE;
 use mp_queue::Queue;
@@ -85,10 +87,18 @@ fn each_call_fails_once_and_is_told() {
     nothing_is_left(&session);
 }
 
-fn loses_its_device(out: Queue<SharedCudaTensor<f32>>) -> Outcome {
-    let stream = stream();
+type Sent = (SharedCudaTensor<f32>, SharedCudaTensor<f32>);
+
+fn loses_its_device((out, lost): (Queue<Sent>, Queue<()>)) -> Outcome {
+    let (stream, other) = (stream(), stream());
     let t = CudaTensor::<f32>::zeros([LEN], &stream)?.share();
-    out.put(t.clone()).unwrap();
+    // Its work never ends by itself.
+    let mut never = CudaTensor::<f32>::zeros([LEN], &other)?;
+    let on = never.on_mut(&other)?;
+    kernels().spin(&other, Duration::from_secs(3600));
+    kernels().fill(&other, on.ptr(), on.len(), 1.0);
+    drop(on);
+    out.put((t.clone(), never.share())).unwrap();
     // A kernel that writes where there is nothing.
     kernels().fill(&stream, 64, LEN, 1.0);
     let error = stream.synchronize().unwrap_err();
@@ -96,12 +106,16 @@ fn loses_its_device(out: Queue<SharedCudaTensor<f32>>) -> Outcome {
     let error = t.to_vec(&stream).unwrap_err();
     assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
     drop(t);
+    lost.put(()).unwrap();
     stays();
     Ok(())
 }
 
-fn goes_on(t: SharedCudaTensor<f32>) -> Outcome {
+fn goes_on((t, never): Sent) -> Outcome {
     let stream = stream();
+    // The process that was to write it lives, and can't.
+    let error = never.on(&stream).unwrap_err();
+    assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
     match t.to_vec(&stream) {
         Ok(values) => assert_eq!(values, [0.0; LEN]),
         Err(error) => {
@@ -117,10 +131,10 @@ fn goes_on(t: SharedCudaTensor<f32>) -> Outcome {
 #[test]
 fn a_process_that_loses_its_device_keeps_no_other_one_from_going_on() {
     let session = session();
-    let queue = Queue::unbounded().unwrap();
-    let lost = with_gpu(&session).spawn(loses_its_device, queue.clone()).unwrap();
-    let t = taken(&queue);
-    run(&session, goes_on, t);
+    let (queue, told) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let lost = with_gpu(&session).spawn(loses_its_device, (queue.clone(), told.clone())).unwrap();
+    taken(&told);
+    run(&session, goes_on, taken(&queue));
     lost.kill().unwrap();
     assert!(lost.wait_timeout(DEADLINE));
     let kinds: Vec<String> = session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();

@@ -51,7 +51,7 @@ struct Use {
     stream: Stream,
     /// Access that was borrowed, of all uses since the last tick that was complete.
     access: Access,
-    /// What the stream has waited for: the last tick of each clock.
+    /// What the stream has waited for: the last tick of each other one.
     waited: Vec<Tick>,
     /// A tick behind some of the uses.
     told: Option<Tick>,
@@ -66,18 +66,23 @@ struct Use {
 /// A use that has begun: its number, if no other use of its stream was open then.
 pub(crate) type Begun = Option<u64>;
 
-/// Adds a tick to a list of the last tick of each clock.
+/// Whether two ticks are of one stream: a clock's next owner has another epoch, and says nothing of work that was lost with the one before.
+fn are_of_one_stream(one: Tick, other: Tick) -> bool {
+    (one.clock(), one.epoch()) == (other.clock(), other.epoch())
+}
+
+/// Adds a tick to a list of the last tick of each stream.
 fn note(list: &mut Vec<Tick>, tick: Tick) {
-    match list.iter_mut().find(|one| one.clock() == tick.clock()) {
+    match list.iter_mut().find(|one| are_of_one_stream(**one, tick)) {
         Some(one) if *one < tick => *one = tick,
         Some(_) => {}
         None => list.push(tick),
     }
 }
 
-/// Whether a list has this tick, or a later one of its clock.
+/// Whether a list has this tick, or a later one of its stream.
 fn has(list: &[Tick], tick: Tick) -> bool {
-    list.iter().any(|one| *one >= tick)
+    list.iter().any(|one| are_of_one_stream(*one, tick) && *one >= tick)
 }
 
 /// Whether a tick's work has run. What is lost has not.
@@ -283,4 +288,22 @@ fn release(device: &Device) -> Result<Stream> {
     let stream = Stream::new(device)?;
     streams.push(stream.clone());
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_tick_of_each_stream_is_noted() {
+        let at = |clock, epoch, count| Tick::new(clock, Tick::base(epoch) + count);
+        let mut list = Vec::new();
+        for tick in [at(3, 1, 5), at(3, 1, 4), at(4, 1, 1), at(3, 1, 6), at(3, 2, 1)] {
+            note(&mut list, tick);
+        }
+        // That of the owner before is not forgotten for the next one's: it may have died.
+        assert_eq!(list, [at(3, 1, 6), at(4, 1, 1), at(3, 2, 1)]);
+        assert!(has(&list, at(3, 1, 5)) && has(&list, at(3, 2, 1)));
+        assert!(!has(&list, at(3, 1, 7)) && !has(&list, at(4, 2, 1)) && !has(&list[2..], at(3, 1, 6)));
+    }
 }

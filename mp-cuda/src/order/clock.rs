@@ -44,17 +44,21 @@ impl StreamClock {
         if unsafe { bound.stream_is_capturing(stream) }? {
             return Err(Error::Capturing);
         }
-        let mut mine = match row.take() {
-            Some(mine) => mine,
-            None => Row::claim(device)?,
-        };
-        let ticked = mine.tick(&bound, stream);
-        if matches!(ticked, Err(Error::DeviceLost { .. })) {
-            mine.clock.declare_dead();
-        } else {
-            *row = Some(mine);
+        // One that has no ticks left is given up: what is not done of it yet counts still.
+        if row.as_ref().is_none_or(|mine| mine.clock.next().is_err()) {
+            *row = Some(Row::claim(device)?);
         }
-        ticked
+        match &mut *row {
+            Some(mine) => mine.tick(&bound, stream),
+            None => Err(Error::TooManyStreams),
+        }
+    }
+
+    /// The device is lost to this process: what the stream has not run, it never will.
+    pub(crate) fn lost(&self) {
+        if let Some(row) = self.0.lock().take() {
+            row.clock.declare_dead();
+        }
     }
 
     /// Whether a tick was made whose work has not run yet.

@@ -86,6 +86,13 @@ pub(crate) fn stream_of(tick: Tick) -> Option<Stream> {
     alive.into_iter().find(|one| one.clock.index() == Some(tick.clock())).map(Stream)
 }
 
+/// A device is lost to this process: its streams run nothing any more, and other processes are told.
+pub(super) fn lost(device: &Device) {
+    let alive: Vec<_> = TICKING.lock().iter().filter_map(Weak::upgrade).collect();
+    alive.iter().filter(|one| one.device == *device).for_each(|one| one.clock.lost());
+    ENDED.lock().iter().filter(|one| one.device == *device).for_each(|one| one.clock.lost());
+}
+
 /// Waits until all ticks that this process has told are complete, for a while: it is about to end.
 fn leave() {
     let until = Instant::now() + LIMIT;

@@ -135,7 +135,7 @@ impl Stream {
     #[doc(alias = "torch.cuda.Stream.synchronize")]
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream is alive as long as `self`.
-        unsafe { self.0.device.bind()?.stream_synchronize(self.0.stream) }
+        self.noted(unsafe { self.0.device.bind()?.stream_synchronize(self.0.stream) })
     }
 
     /// Whether all work has run that was given to it before.
@@ -145,7 +145,16 @@ impl Stream {
     #[doc(alias = "torch.cuda.Stream.query")]
     pub fn is_complete(&self) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
-        unsafe { self.0.device.bind()?.stream_is_complete(self.0.stream) }
+        self.noted(unsafe { self.0.device.bind()?.stream_is_complete(self.0.stream) })
+    }
+
+    /// Tells other processes if a result says that the device is lost.
+    fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| {
+            if matches!(error, crate::Error::DeviceLost { .. }) {
+                ended::lost(&self.0.device);
+            }
+        })
     }
 
     /// Whether its work is being captured into a graph, in place of being run.
@@ -166,7 +175,7 @@ impl Stream {
         let Inner { device, stream, clock, .. } = &*self.0;
         let first = !clock.is_claimed();
         // SAFETY: the stream is alive as long as `self`, and the clock its own.
-        let tick = unsafe { clock.tick(device, *stream) }?;
+        let tick = self.noted(unsafe { clock.tick(device, *stream) })?;
         if first {
             ended::ticks(self);
         }
@@ -180,7 +189,7 @@ impl Stream {
     /// the driver refuses.
     pub(crate) fn wait_for(&self, tick: Tick) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
-        unsafe { order::clock::wait(&self.0.device, self.0.stream, tick) }
+        self.noted(unsafe { order::clock::wait(&self.0.device, self.0.stream, tick) })
     }
 
     pub(crate) fn handle(&self) -> Handle {
