@@ -166,7 +166,7 @@ impl Process {
     /// Whether no process, and no object, has its standard error any more.
     fn nothing_is_kept(&mut self) -> bool {
         let mut text = Vec::new();
-        matches!(self.kept.read_to_end(&mut text), Ok(_))
+        self.kept.read_to_end(&mut text).is_ok()
     }
 }
 

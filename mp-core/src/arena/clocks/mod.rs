@@ -62,7 +62,6 @@ impl Clock {
     ///
     /// # Errors
     /// [`Error::ArenaFull`] if all 4,096 have owners; [`Error::OutOfMemory`], [`Error::Forked`].
-    #[expect(clippy::missing_panics_doc, reason = "it can't")]
     pub fn claim(arena: Arena) -> Result<Self> {
         let me = arena.me()?;
         let pid = std::process::id();
