@@ -57,6 +57,7 @@ fn what_others_have_dropped_is_used_again() {
     assert_eq!(maker.stats(), [32 * MIB, 4 * MIB, 0, 1, 1, 0]);
     maker.ok(Do::Drop(3));
     assert_eq!(maker.ok(Do::Empty), 32 * MIB);
+    assert_eq!(other.ok(Do::Collect), 32 * MIB);
     until(&session, "bytes", 0);
     nothing_found(&session);
 }
