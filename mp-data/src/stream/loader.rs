@@ -19,7 +19,7 @@ use crate::{BuildError, LoadError, Loaded};
 /// Makes batches of shards that are read from front to back, in worker processes, in shared memory, in an order that is a function of
 /// a seed and an epoch.
 ///
-/// Example: at [`IterableDataset`], with what is lost when something fails. All else is as of a [`DataLoader`].
+/// Example: at [`IterableDataset`], with what is lost when something fails. All else is as of a [`DataLoader`](crate::DataLoader).
 ///
 /// Each *lane* is a sequence of this rank's shards, read one after the other; batches come from the lanes in turn, and lanes that have ended are
 /// left out. A lane has one worker at a time, as a rule the same one, which has its shard open. A batch's
