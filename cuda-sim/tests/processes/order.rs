@@ -7,7 +7,9 @@ use mp_cuda::{CudaTensor, Device, FrozenCudaTensor, Order, SharedCudaTensor, ord
 use mp_cuda_sim::session::Session;
 use mp_queue::Queue;
 
-use crate::support::{Outcome, join, kernels, nothing_is_left, run, setup, stream, taken, with_gpu};
+use crate::support::{
+    Outcome, join, kernels, nothing_is_left, run, session, setup, stat, stream, taken, with_gpu,
+};
 
 const SLOW: Duration = Duration::from_millis(100);
 const LEN: usize = 1 << 16;
@@ -196,4 +198,67 @@ fn used_again(session: &Session) {
     join(maker);
     readers.into_iter().for_each(join);
     nothing_is_left(session);
+}
+
+fn reads_then_shares((tensors, read): (Queue<SharedCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, other) = (stream(), stream());
+    let x = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
+    kernels().spin(&other, SLOW);
+    // It reads `x`, when the spinning has come to its end.
+    let copy = x.to_device(&other)?;
+    tensors.put(x.share()).unwrap();
+    taken(&read);
+    assert_eq!(copy.to_vec(&other)?, [1.0; LEN], "what was written later is not in it");
+    Ok(())
+}
+
+fn overwrites((tensors, read): (Queue<SharedCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let stream = stream();
+    let x = taken(&tensors);
+    let on = x.on_mut(&stream)?;
+    kernels().fill(&stream, on.ptr(), on.len(), 7.0);
+    drop(on);
+    stream.synchronize()?;
+    read.put(()).unwrap();
+    Ok(())
+}
+
+#[test]
+fn a_receiver_of_a_shared_tensor_writes_behind_what_its_sender_reads() {
+    for session in both() {
+        let (tensors, read) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let one = with_gpu(&session).spawn(reads_then_shares, (tensors.clone(), read.clone())).unwrap();
+        let other = with_gpu(&session).spawn(overwrites, (tensors, read)).unwrap();
+        join(other);
+        join(one);
+        nothing_is_left(&session);
+    }
+}
+
+fn reads_on_new_streams((begin, done): (Queue<()>, Queue<()>)) -> Outcome {
+    let first = stream();
+    let weights = CudaTensor::<f32>::full([LEN], 1.0, &first)?.freeze();
+    for _ in 0..50 {
+        let new = stream();
+        let on = weights.on(&new)?;
+        kernels().spin(&new, Duration::ZERO);
+        drop(on);
+        new.synchronize()?;
+    }
+    done.put(()).unwrap();
+    taken(&begin);
+    Ok(())
+}
+
+#[test]
+fn streams_that_have_read_frozen_memory_are_not_kept() {
+    let session = session();
+    let (begin, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let process = with_gpu(&session).spawn(reads_on_new_streams, (begin.clone(), done.clone())).unwrap();
+    taken(&done);
+    let streams = stat(&session, "streams");
+    assert!(streams < 12, "{streams} streams, of 51 that were made and dropped but one");
+    begin.put(()).unwrap();
+    join(process);
+    nothing_is_left(&session);
 }

@@ -16,6 +16,7 @@
 
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutant;
 use mp_core::mutex::Mutex;
 
 use super::object::Row;
@@ -85,6 +86,9 @@ fn has(list: &[Tick], tick: Tick) -> bool {
     list.iter().any(|one| are_of_one_stream(*one, tick) && *one >= tick)
 }
 
+/// How many streams with uses that no tick tells of are not asked whether they have run: to ask is a call of the driver.
+const NOT_ASKED: usize = 4;
+
 /// Whether a tick's work has run. What is lost has not.
 fn is_over(tick: Tick) -> bool {
     is_complete(tick).unwrap_or(false)
@@ -100,9 +104,14 @@ impl Use {
         Ok(self.told)
     }
 
-    /// Whether it needs no more attention: all its work has run.
-    fn is_over(&self) -> bool {
-        self.open == 0 && !self.untold && self.told.is_none_or(is_over)
+    /// Whether it needs no more attention: all its work has run. If that takes to `ask` the stream, it is known only then.
+    fn is_over(&self, ask: bool) -> bool {
+        self.open == 0 && if self.untold { ask && self.has_run() } else { self.told.is_none_or(is_over) }
+    }
+
+    /// Whether its stream has run all that it was given. A stream that is captured is not asked: that would end the capture.
+    fn has_run(&self) -> bool {
+        matches!(self.stream.is_capturing(), Ok(false)) && matches!(self.stream.is_complete(), Ok(true))
     }
 
     /// Has the stream wait for a tick, if it didn't already.
@@ -116,10 +125,18 @@ impl Use {
 }
 
 impl Noted {
-    fn forget_what_is_over(&mut self) {
+    /// The uses that are over: to be dropped when this is unlocked, since what keeps a user's stream alive is the user's, and may use
+    /// this piece when it is dropped.
+    ///
+    /// Reads of frozen memory are told at its last drop alone. So of many streams it is asked whether they have run, or each stream that
+    /// ever read it would be kept.
+    #[must_use]
+    fn forget_what_is_over(&mut self) -> Vec<Use> {
         self.before.retain(|tick| !is_over(*tick));
-        self.streams.retain(|one| !one.is_over());
+        let ask = self.streams.len() > NOT_ASKED && !mutant!("cuda.uses.not-asked");
+        let over = self.streams.extract_if(.., |one| one.is_over(ask)).collect();
         self.streams.iter_mut().for_each(|one| one.waited.retain(|tick| !is_over(*tick)));
+        over
     }
 
     /// Ticks of the uses that have not run, which are told now.
@@ -146,9 +163,10 @@ impl Uses {
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will run; what a stream refuses. Then no use has begun.
     pub(crate) fn begin(&self, stream: &Stream, access: Access, row: &Row) -> Result<Begun> {
+        let _over;
         let mut noted = self.0.lock();
         let noted = &mut *noted;
-        noted.forget_what_is_over();
+        _over = noted.forget_what_is_over();
         let mine = |one: &Use| one.stream == *stream && one.access.shared == access.shared;
         let at = match noted.streams.iter().position(mine) {
             Some(at) => at,
@@ -207,29 +225,37 @@ impl Uses {
         }
     }
 
-    /// What a message has to say that takes the piece along: what its receivers' streams have to wait for. If there are `others` that
-    /// have it at the same time, that is what was written.
+    /// What a message has to say that takes the piece along: what its receivers' streams have to wait for. If none of them will write, that is
+    /// what was written.
     ///
     /// # Errors
     /// What a stream refuses.
-    pub(crate) fn tell(&self, others: bool) -> Result<Vec<Tick>> {
+    pub(crate) fn tell(&self, frozen: bool) -> Result<Vec<Tick>> {
+        let _over;
         let mut noted = self.0.lock();
-        noted.forget_what_is_over();
+        _over = noted.forget_what_is_over();
         let mut ticks = noted.before.clone();
-        let mine = noted.tell(|access| access.writes || !others)?;
+        let mine = noted.tell(|access| access.writes || !frozen)?;
         mine.into_iter().for_each(|tick| note(&mut ticks, tick));
         Ok(ticks)
     }
 
-    /// The piece leaves this process, or has no holder here any more: its uses become the row's last use. What can't be told is left:
-    /// then the row says that a use with write access never ended. The ticks behind the uses.
+    /// The piece leaves this process, or has no holder here any more: its uses become the row's last use. If they can't be told, the
+    /// row says that a use never ended, also where all of them read: no memory is given away under work that no tick is behind. The
+    /// ticks behind the uses.
     pub(crate) fn leave(&self, row: &Row) -> Vec<Tick> {
+        let (_over, _left);
         let mut noted = self.0.lock();
-        if noted.join(row).is_ok() && std::mem::take(&mut noted.writes) {
-            row.end_use();
+        _over = noted.forget_what_is_over();
+        let (joined, writes) = (noted.join(row), std::mem::take(&mut noted.writes));
+        match (joined, writes) {
+            (Ok(()), true) => row.end_use(),
+            (Err(_), false) if !mutant!("cuda.uses.read-not-told") => row.begin_use(),
+            (Ok(()), false) | (Err(_), _) => {}
         }
         // What a stream of this process has to wait for, if the piece comes back.
-        let told: Vec<Tick> = noted.streams.drain(..).filter_map(|one| one.told).collect();
+        _left = std::mem::take(&mut noted.streams);
+        let told: Vec<Tick> = _left.iter().filter_map(|one| one.told).collect();
         told.iter().for_each(|tick| note(&mut noted.before, *tick));
         told
     }
@@ -237,7 +263,6 @@ impl Uses {
 
 impl Noted {
     fn join(&mut self, row: &Row) -> Result<()> {
-        self.forget_what_is_over();
         let ticks = self.tell(|_| true)?;
         let of = |tick: &Tick| self.streams.iter().find(|one| one.told == Some(*tick));
         let Some(one) = ticks.first().and_then(of) else { return Ok(()) };
@@ -281,13 +306,20 @@ fn release_of(device: &Device, ticks: &[Tick]) -> Result<Stream> {
 }
 
 fn release(device: &Device) -> Result<Stream> {
-    let mut streams = RELEASE.lock();
-    if let Some(stream) = streams.iter().find(|stream| stream.device() == device) {
-        return Ok(stream.clone());
+    let there = || RELEASE.lock().iter().find(|stream| stream.device() == device).cloned();
+    if let Some(stream) = there() {
+        return Ok(stream);
     }
+    // Not under the lock: a new stream ends others, with what users gave to keep them alive, which may come here.
     let stream = Stream::new(device)?;
-    streams.push(stream.clone());
-    Ok(stream)
+    let mut streams = RELEASE.lock();
+    match streams.iter().find(|stream| stream.device() == device) {
+        Some(there) => Ok(there.clone()),
+        None => {
+            streams.push(stream.clone());
+            Ok(stream)
+        }
+    }
 }
 
 #[cfg(test)]

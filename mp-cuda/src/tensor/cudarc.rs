@@ -162,6 +162,8 @@ macro_rules! cudarc_lent {
                 }
                 if let Err(error) = self.lent.stream().synchronize() {
                     stream.context().record_err::<()>(Err(as_cudarc(&error)));
+                    // No address, which the driver refuses: else the copy would run beside what this one could not wait for.
+                    return (0, SyncOnDrop::Record(None));
                 }
                 (self.address, SyncOnDrop::Sync(Some(stream)))
             }
@@ -195,7 +197,8 @@ cudarc_lent! {
     /// A tensor on a stream of cudarc, to read: what [`on_cudarc`](CudaTensor::on_cudarc) gives.
     ///
     /// It is a `DevicePtr` for cudarc's copies, and an argument for its kernels, in which it is the address of the first element. Work of
-    /// another stream than its own is ordered by having this thread wait for both; give kernels to its own stream only.
+    /// another stream than its own is ordered by having this thread wait for both; give kernels to its own stream only. Copies to another
+    /// device go by [`to_device`](CudaTensor::to_device): cudarc doesn't say here that another device's stream makes them.
     CudarcLent of Lent
 }
 

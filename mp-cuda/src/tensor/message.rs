@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mp_core::clocks::Tick;
 use mp_core::message::{Arrived, Attached, Codec, Incoming, Message, Outgoing, Returned, scope};
-use mp_core::{DType, Error as CoreError, Result as CoreResult};
+use mp_core::{DType, Error as CoreError, Result as CoreResult, mutant};
 use mp_tensor::parts::{Grad, Handle, View, What, nothing};
 use mp_tensor::{Element, Exclusive};
 use serde::de::Error as _;
@@ -103,7 +103,10 @@ impl<M: CudaAliased> Raw<M> {
     fn send(&self, out: &mut Attached, dtype: DType) -> CoreResult<Leaving<'_>> {
         let handle = self.handle(dtype)?;
         let Some(piece) = &self.piece else { return Ok(Leaving(handle, None, Vec::new())) };
-        let ticks = piece.uses().tell(true).map_err(unsendable)?;
+        let ticks = piece
+            .uses()
+            .tell(M::MODE == Mode::Frozen || mutant!("cuda.uses.reads-of-shared-not-told"))
+            .map_err(unsendable)?;
         let attachments = piece.attach(out).map_err(unsendable)?;
         Ok(Leaving(handle, Some(attachments), ticks))
     }
