@@ -190,7 +190,9 @@ impl Session {
             let pid = json["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
             Ok(Finding { kind: text("kind"), pid, text: text("text"), line: line.to_owned() })
         };
-        text.lines().map(read).collect()
+        // A line that the engine is writing has no end yet.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(read).collect()
     }
 
     /// The engine's process.

@@ -124,7 +124,7 @@ impl Dataset for Lacking {
     }
 }
 
-/// A batch without a sample, which is made again for want of memory, tells that it lacks it.
+/// A batch that lacks a sample, and is made again because it was out of memory, says which sample it lacks.
 fn what_is_given_up_lacks_what_it_lacked() {
     let builder = DataLoader::builder(Lacking(44 << 20)).batch_size(16).num_workers(2).prefetch_factor(4);
     let loader = builder.on_error(OnError::SkipSample).build().unwrap();

@@ -11,13 +11,15 @@ use mp_core::words::{Access, Grant};
 use mp_cuda::driver::api::{Api, Handle};
 use mp_cuda::memory::{Attachments, Mode, Piece};
 use mp_cuda::{Device, Stream};
-use mp_cuda_sim::session::{Finding, Session, Setup};
+use mp_cuda_sim::session::{Session, Setup};
 use mp_harness::DEADLINE;
 use mp_queue::{GetError, Queue};
 use mp_spawn::{Process, ProcessBuilder};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub(crate) use crate::common::{nothing_found, stat, until};
 
 /// The files that cargo has built.
 pub(crate) fn setup() -> Setup {
@@ -459,22 +461,4 @@ pub(crate) fn locker_is(used: u64) {
         arena.sweep().unwrap();
         arena.compartments_in_use() == used
     });
-}
-
-/// A number of the session's statistics.
-pub(crate) fn stat(session: &Session, name: &str) -> u64 {
-    let stats = session.stats().unwrap();
-    let value = &stats[name];
-    value.as_u64().or_else(|| value[0].as_u64()).unwrap()
-}
-
-/// Waits until a number of the session's statistics is this one.
-#[track_caller]
-pub(crate) fn until(session: &Session, name: &str, wanted: u64) {
-    mp_harness::eventually(&format!("{name} is {wanted}"), || stat(session, name) == wanted);
-}
-
-#[track_caller]
-pub(crate) fn nothing_found(session: &Session) {
-    assert_eq!(session.findings().unwrap(), [] as [Finding; 0]);
 }

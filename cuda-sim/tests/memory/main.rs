@@ -3,6 +3,8 @@
 
 mod accesses;
 mod agent;
+#[path = "../common/mod.rs"]
+mod common;
 mod deaths;
 mod failures;
 mod pieces;

@@ -1,5 +1,7 @@
 //! Tensors and events between processes, by `mp-cuda` on the simulated driver.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod cudarc;
 mod driver_calls;
 mod ends;

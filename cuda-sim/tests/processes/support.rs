@@ -10,10 +10,12 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mp_core::message::{IntoOutcome, Message};
 use mp_cuda::driver::api::{Api, Handle};
 use mp_cuda::{Device, Stream};
-use mp_cuda_sim::session::{Finding, Session, Setup};
+use mp_cuda_sim::session::{Session, Setup};
 use mp_harness::DEADLINE;
 use mp_queue::Queue;
 use mp_spawn::{Process, ProcessBuilder, StartMethod};
+
+pub(crate) use crate::common::{nothing_found, stat};
 
 /// What a function returns that runs in a process of its own.
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -76,14 +78,7 @@ pub(crate) fn taken<T: Message>(queue: &Queue<T>) -> T {
 
 /// Is there until another process ends it.
 pub(crate) fn stays() {
-    std::thread::sleep(2 * DEADLINE); // sleep: its work is to be there
-}
-
-/// A number of the session's statistics; of one that each device has, the first one's.
-pub(crate) fn stat(session: &Session, name: &str) -> u64 {
-    let stats = session.stats().unwrap();
-    let value = &stats[name];
-    value.as_u64().or_else(|| value[0].as_u64()).unwrap()
+    std::thread::park_timeout(2 * DEADLINE);
 }
 
 /// Nothing was found that a correct program doesn't do, and all memory is free again.
@@ -93,11 +88,6 @@ pub(crate) fn nothing_is_left(session: &Session) {
         stat(session, "bytes") == 0 && stat(session, "processes") == 0
     });
     nothing_found(session);
-}
-
-#[track_caller]
-pub(crate) fn nothing_found(session: &Session) {
-    assert_eq!(session.findings().unwrap(), [] as [Finding; 0]);
 }
 
 /// The driver as a user's program has it, with the simulator's kernels.

@@ -2,6 +2,8 @@
 //! the test says, call by call. And `mp-cuda`'s floor upon it.
 
 mod client;
+#[path = "../common/mod.rs"]
+mod common;
 mod conformance;
 mod deaths;
 mod findings;

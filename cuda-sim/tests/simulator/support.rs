@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::AtomicU64;
 
-use mp_cuda_sim::session::{Finding, Session, Setup};
+use mp_cuda_sim::session::{Session, Setup};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -17,6 +17,8 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+pub(crate) use crate::common::{nothing_found, stat, until};
 
 /// The unit of memory, and of the slabs of these tests.
 pub(crate) const UNIT: u64 = 2 << 20;
@@ -274,30 +276,12 @@ impl Drop for Client {
     }
 }
 
-/// A number of the session's statistics.
-pub(crate) fn stat(session: &Session, name: &str) -> u64 {
-    let stats = session.stats().unwrap();
-    let value = &stats[name];
-    value.as_u64().or_else(|| value[0].as_u64()).unwrap()
-}
-
-/// Waits until a number of the session's statistics is this one.
-#[track_caller]
-pub(crate) fn until(session: &Session, name: &str, wanted: u64) {
-    mp_harness::eventually(&format!("{name} is {wanted}"), || stat(session, name) == wanted);
-}
-
 /// The kinds of what was found, sorted.
 pub(crate) fn kinds(session: &Session) -> Vec<String> {
     let mut kinds: Vec<String> =
         session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
     kinds.sort();
     kinds
-}
-
-#[track_caller]
-pub(crate) fn nothing_found(session: &Session) {
-    assert_eq!(session.findings().unwrap(), [] as [Finding; 0]);
 }
 
 /// A file in memory.

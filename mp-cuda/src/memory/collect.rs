@@ -23,7 +23,10 @@ use super::pool;
 /// What it held is found, as what others have dropped. Slabs in which it could write are used no more:
 /// [`memory_stats`](crate::memory_stats) says how much that is.
 #[doc(alias = "torch.cuda.ipc_collect")]
-#[allow(clippy::must_use_candidate)]
+#[allow(
+    clippy::must_use_candidate,
+    reason = "it is called for what it does; the figure is for those that print it"
+)]
 pub fn ipc_collect() -> u64 {
     if Arena::get().is_none() {
         return 0;
@@ -46,7 +49,10 @@ pub fn ipc_collect() -> u64 {
 /// # Blocking
 /// Unmapping waits for what runs on the device.
 #[doc(alias = "torch.cuda.empty_cache")]
-#[allow(clippy::must_use_candidate)]
+#[allow(
+    clippy::must_use_candidate,
+    reason = "it is called for what it does; the figure is for those that print it"
+)]
 pub fn empty_cache() -> u64 {
     if Arena::get().is_none() {
         return 0;

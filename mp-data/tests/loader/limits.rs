@@ -266,7 +266,7 @@ impl Dataset for Slow {
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
         match items[0].index {
             0 => Fault::Hang.happens("the first one")?,
-            _ => std::thread::sleep(Duration::from_millis(20)), // sleep: it is slow
+            _ => std::thread::sleep(Duration::from_millis(20)), // sleep: that a sample takes time is what this is about
         }
         cx.rows(items, &[], |_, _, row| {
             row[0] = self.0.fetch_add(0, 1);

@@ -1,0 +1,23 @@
+//! What tests of sessions ask of one.
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+use mp_cuda_sim::session::{Finding, Session};
+
+/// A number of the session's statistics; of one that each device has, the first one's.
+pub(crate) fn stat(session: &Session, name: &str) -> u64 {
+    let stats = session.stats().unwrap();
+    let value = &stats[name];
+    value.as_u64().or_else(|| value[0].as_u64()).unwrap()
+}
+
+/// Waits until a number of the session's statistics is this one.
+#[track_caller]
+pub(crate) fn until(session: &Session, name: &str, wanted: u64) {
+    mp_harness::eventually(&format!("{name} is {wanted}"), || stat(session, name) == wanted);
+}
+
+/// Nothing was found that a correct program doesn't do.
+#[track_caller]
+pub(crate) fn nothing_found(session: &Session) {
+    assert_eq!(session.findings().unwrap(), [] as [Finding; 0]);
+}
