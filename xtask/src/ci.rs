@@ -7,6 +7,7 @@ use crate::libtest::Tally;
 use crate::report;
 use crate::session::{Outcome, Session};
 use crate::steps::{self, Step};
+use crate::took;
 
 struct Line {
     name: &'static str,
@@ -40,6 +41,9 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     println!("\n{}", summary(&lines));
     let mut total = Tally::default();
     lines.iter().for_each(|line| total.add(line.tally.clone()));
+    if !total.took.is_empty() {
+        println!("{}", took::table(&total.took));
+    }
     // Behind all else: of a long log the end is read first, and may be all that was kept.
     total.failures.iter().for_each(|failure| print!("{failure}"));
     if total.passed_again > 0 {

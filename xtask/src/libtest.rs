@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::took::Took;
+
 /// How many lines of a failed test are kept: its first ones, among which is the panic.
 const KEPT_LINES: usize = 30;
 
@@ -9,7 +11,7 @@ const KEPT_LINES: usize = 30;
 pub(crate) const PASSED_AGAIN: &str = "passed when run again by itself: ";
 
 /// Tests counted so far.
-#[derive(Clone, Default, Debug, PartialEq, Eq)]
+#[derive(Clone, Default, Debug, PartialEq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
@@ -19,6 +21,8 @@ pub(crate) struct Tally {
     /// Results seen: test programs that ran to their end.
     pub(crate) programs: u64,
     pub(crate) failures: Vec<Failure>,
+    /// How long test programs took.
+    pub(crate) took: Vec<Took>,
 }
 
 /// A failed test.
@@ -47,6 +51,7 @@ impl Tally {
         self.passed_again += other.passed_again;
         self.programs += other.programs;
         self.failures.extend(other.failures);
+        self.took.extend(other.took);
     }
 }
 
@@ -82,6 +87,8 @@ impl Counter {
                 self.tally.failed = self.tally.failed.saturating_sub(1);
                 self.tally.passed_again += 1;
             }
+        } else if let Some(took) = Took::read(&line) {
+            self.tally.took.push(took);
         } else if line.trim_end() == "failures:" {
             self.speaks = None;
         } else if let Some(counts) = line.trim_start().strip_prefix("test result: ") {
@@ -148,9 +155,11 @@ mod tests {
             "test a ... ok",
             "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
             "running 12 tests",
+            "took some 1.5 s, of processors 3.0 s",
             "test result: \x1b[31mFAILED\x1b[0m. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
         ]);
-        assert_eq!(tally, Tally { passed: 12, failed: 2, ignored: 1, programs: 2, ..Tally::default() });
+        let took = vec![Took { program: "some".to_owned(), wall: 1.5, processors: 3.0 }];
+        assert_eq!(tally, Tally { passed: 12, failed: 2, ignored: 1, programs: 2, took, ..Tally::default() });
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod report;
 mod session;
 mod steps;
 mod tidy;
+mod took;
 mod torture;
 
 use std::path::{Path, PathBuf};

@@ -28,6 +28,8 @@ pub(crate) use again::RUN_AGAIN;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, wait};
 
+use crate::took::Took;
+
 /// For how long tests are run again.
 const BLAME: Duration = Duration::from_secs(300);
 
@@ -78,10 +80,16 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
     }
     let mut command = Command::new(program);
     command.args(args);
+    let started = Instant::now();
     let (run, failed) = match std::env::var_os(RUN_AGAIN) {
         Some(_) => again::heard(command),
         None => (watched(&mut command), Vec::new()),
     };
+    // A step asks, which sets this.
+    if std::env::var_os("MP_XTASK").is_some() {
+        let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
+        println!("{}", Took::by_children(&name, started.elapsed()));
+    }
     match run {
         Ok(run) if !run.passed() && again::all_pass(program, &failed) => ExitCode::SUCCESS,
         Ok(run) if run.leaks.is_empty() => code(run.status),
