@@ -50,6 +50,14 @@ fn functions() -> &'static Functions {
     functions
 }
 
+/// Calls the driver, which has to succeed.
+macro_rules! call {
+    ($function:expr, $($argument:expr),*) => {{
+        // SAFETY: what is written are variables of the caller, of the types that the call writes; what is freed is used no more.
+        assert_eq!(unsafe { ($function)($($argument),*) }, 0, stringify!($function))
+    }};
+}
+
 /// How many were freed in this process.
 pub(crate) static FREED: AtomicUsize = AtomicUsize::new(0);
 
@@ -75,18 +83,14 @@ impl Allocated {
     pub(crate) fn new(by: By, bytes: usize) -> Self {
         let (f, mut address) = (functions(), 0_u64);
         let to = &raw mut address;
-        // SAFETY: it writes an address to a variable of this function.
-        let code = unsafe {
-            match by {
-                By::Legacy => (f.api.cuMemAlloc_v2)(to, bytes),
-                By::Shareable => map(&f.api, to, granular(bytes), 1),
-                By::Private => map(&f.api, to, granular(bytes), 0),
-                By::Pool => f.api.cuMemAllocAsync.unwrap()(to, bytes, Handle::NULL),
-                By::Managed => f.api.cuMemAllocManaged.unwrap()(to, bytes, 1),
-                By::Host => (f.api.cuMemHostAlloc)(to.cast(), bytes, 3),
-            }
-        };
-        assert_eq!(code, 0, "{by:?}");
+        match by {
+            By::Legacy => call!(f.api.cuMemAlloc_v2, to, bytes),
+            By::Shareable => address = map(&f.api, granular(bytes), 1),
+            By::Private => address = map(&f.api, granular(bytes), 0),
+            By::Pool => call!(f.api.cuMemAllocAsync.unwrap(), to, bytes, Handle::NULL),
+            By::Managed => call!(f.api.cuMemAllocManaged.unwrap(), to, bytes, 1),
+            By::Host => call!(f.api.cuMemHostAlloc, to.cast(), bytes, 3),
+        }
         Self { address, bytes, by }
     }
 
@@ -99,47 +103,39 @@ impl Allocated {
             unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()) };
             return self;
         }
-        // SAFETY: there are as many bytes on both sides.
-        let code = unsafe { (f.api.cuMemcpyHtoD_v2)(self.address, values.as_ptr().cast(), bytes) };
-        assert_eq!(code, 0);
+        call!(f.api.cuMemcpyHtoD_v2, self.address, values.as_ptr().cast(), bytes);
         self
     }
 }
 
 /// Memory at an address of its own.
-unsafe fn map(api: &Api, to: *mut u64, bytes: usize, handle_types: c_int) -> u32 {
-    let mut prop = AllocationProp::shareable(0);
-    prop.handle_types = handle_types;
+fn map(api: &Api, bytes: usize, handle_types: c_int) -> u64 {
+    let prop = AllocationProp { handle_types, ..AllocationProp::shareable(0) };
     let access = AccessDesc { location: Location { kind: 1, id: 0 }, flags: 3 };
-    let mut handle = 0;
-    // SAFETY: what is written are variables of this function, and the caller's.
-    unsafe {
-        api.cuMemCreate.unwrap()(&raw mut handle, bytes, &raw const prop, 0)
-            | api.cuMemAddressReserve.unwrap()(to, bytes, 0, 0, 0)
-            | api.cuMemMap.unwrap()(*to, bytes, 0, handle, 0)
-            | api.cuMemSetAccess.unwrap()(*to, bytes, &raw const access, 1)
-            | api.cuMemRelease.unwrap()(handle)
-    }
+    let (mut at, mut handle) = (0, 0);
+    call!(api.cuMemCreate.unwrap(), &raw mut handle, bytes, &raw const prop, 0);
+    call!(api.cuMemAddressReserve.unwrap(), &raw mut at, bytes, 0, 0, 0);
+    call!(api.cuMemMap.unwrap(), at, bytes, 0, handle, 0);
+    call!(api.cuMemSetAccess.unwrap(), at, bytes, &raw const access, 1);
+    call!(api.cuMemRelease.unwrap(), handle);
+    at
 }
 
 impl Drop for Allocated {
     fn drop(&mut self) {
-        let (f, at) = (functions(), self.address);
-        // SAFETY: it was allocated like this, and is used no more.
-        let code = unsafe {
-            match self.by {
-                By::Legacy | By::Managed => (f.api.cuMemFree_v2)(at),
-                By::Shareable | By::Private => {
-                    let bytes = granular(self.bytes);
-                    f.api.cuMemUnmap.unwrap()(at, bytes) | f.api.cuMemAddressFree.unwrap()(at, bytes)
-                }
-                By::Pool => f.api.cuMemFreeAsync.unwrap()(at, Handle::NULL),
-                By::Host => {
-                    (f.api.cuMemFreeHost)(std::ptr::with_exposed_provenance_mut(usize::try_from(at).unwrap()))
-                }
+        let (f, at, bytes) = (functions(), self.address, granular(self.bytes));
+        match self.by {
+            By::Legacy | By::Managed => call!(f.api.cuMemFree_v2, at),
+            By::Shareable | By::Private => {
+                call!(f.api.cuMemUnmap.unwrap(), at, bytes);
+                call!(f.api.cuMemAddressFree.unwrap(), at, bytes);
             }
-        };
-        assert_eq!(code, 0);
+            By::Pool => call!(f.api.cuMemFreeAsync.unwrap(), at, Handle::NULL),
+            By::Host => {
+                let at = std::ptr::with_exposed_provenance_mut(usize::try_from(at).unwrap());
+                call!(f.api.cuMemFreeHost, at);
+            }
+        }
         FREED.fetch_add(1, Ordering::SeqCst);
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use mp_core::Error as CoreError;
 use mp_cuda::{
     AnyCudaTensor, CudaTensor, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
-    DLPackVersion, DLTensor, Dlpack, DlpackUnversioned, Error, FrozenCudaTensor, How, memory_stats,
+    DLPackVersion, DLTensor, Dlpack, DlpackUnversioned, Error, Frozen, FrozenCudaTensor, How, Refused,
+    Stream, memory_stats,
 };
 use mp_harness::eventually;
 use mp_queue::Queue;
@@ -41,8 +42,10 @@ impl Consumer {
     }
 
     fn delete(self) {
+        // SAFETY: the structure is there until its deleter is called.
+        let deleter = unsafe { (*self.0).deleter }.unwrap();
         // SAFETY: once, and nothing is used afterwards.
-        unsafe { (*self.0).deleter.unwrap()(self.0) };
+        unsafe { deleter(self.0) };
     }
 }
 
@@ -170,11 +173,22 @@ fn deleted() -> usize {
     freed()
 }
 
+/// What comes of it, as a tensor of one owner.
+fn import(produced: Dlpack, stream: &Stream) -> Result<(AnyCudaTensor, How), Refused<Dlpack>> {
+    // SAFETY: what is true of it is true, the driver knows the rest, and no other work uses it.
+    unsafe { produced.import(stream) }
+}
+
+/// As one that none writes.
+fn import_frozen(produced: Dlpack, stream: &Stream) -> mp_cuda::Result<(AnyCudaTensor<Frozen>, How)> {
+    // SAFETY: likewise.
+    Ok(unsafe { produced.import_frozen(stream) }?)
+}
+
 fn imports((): ()) -> Outcome {
     let stream = stream();
     let all: Vec<f32> = (0..24).map(|x| x as f32).collect();
-    // SAFETY: here and below: what the producer says is true, and no other work uses it.
-    let (t, how) = unsafe { produced(By::Legacy, |_| {}).import(&stream) }?;
+    let (t, how) = import(produced(By::Legacy, |_| {}), &stream)?;
     assert_eq!((how, deleted()), (How::LegacyIpc, 0));
     let t = t.downcast::<f32>()?;
     assert_eq!((t.shape(), t.to_vec(&stream)?), ([4, 6].as_slice(), all.clone()));
@@ -183,24 +197,23 @@ fn imports((): ()) -> Outcome {
     // Null strides, an offset, and a view of it.
     let change = |m: &mut DLManagedTensorVersioned| {
         (m.dl_tensor.strides, m.dl_tensor.byte_offset) = (ptr::null_mut(), 24);
-        // SAFETY: there are two.
-        unsafe { *m.dl_tensor.shape = 3 };
+        rows(m, 3);
     };
-    let (t, how) = unsafe { produced(By::Shareable, change).import(&stream) }?;
+    let (t, how) = import(produced(By::Shareable, change), &stream)?;
     assert_eq!((how, t.shape()), (How::Exported, [3, 6].as_slice()));
     let t = t.downcast::<f32>()?.freeze();
     assert_eq!(t.to_vec(&stream)?, all[6..]);
     drop(t);
     // Of a pool: a copy, and the producer's goes at once.
-    let (t, how) = unsafe { produced(By::Pool, |_| {}).import(&stream) }?;
+    let (t, how) = import(produced(By::Pool, |_| {}), &stream)?;
     assert!(matches!(how, How::Copied { .. }) && deleted() == 3, "{how:?}");
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
     // What is not to be written is copied, or frozen.
     let read_only = |m: &mut DLManagedTensorVersioned| m.flags |= 1;
-    let (t, how) = unsafe { produced(By::Legacy, read_only).import(&stream) }?;
+    let (t, how) = import(produced(By::Legacy, read_only), &stream)?;
     assert!(matches!(how, How::Copied { .. }) && deleted() == 4, "{how:?}");
     drop(t);
-    let (t, how) = unsafe { produced(By::Legacy, read_only).import_frozen(&stream) }?;
+    let (t, how) = import_frozen(produced(By::Legacy, read_only), &stream)?;
     assert_eq!((how, deleted()), (How::LegacyIpc, 4));
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
     assert_eq!(deleted(), 5);
@@ -209,12 +222,13 @@ fn imports((): ()) -> Outcome {
         // SAFETY: there are two.
         unsafe { *m.dl_tensor.strides = 0 };
     };
-    let refused = unsafe { produced(By::Legacy, change).import(&stream) }.unwrap_err();
+    let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
     assert!(refused.to_string().contains("overlap"), "{refused}");
-    let (t, _) = unsafe { refused.value.import_frozen(&stream) }?;
+    let (t, _) = import_frozen(refused.value, &stream)?;
     assert_eq!(t.downcast::<f32>()?.select(0, 3)?.to_vec(&stream)?, all[..6]);
     // There and back: by this library's own structure.
     let own = CudaTensor::from_slice(&all, [4, 6], &stream)?;
+    // SAFETY: it is as this library has made it.
     let (t, how) = unsafe { DlpackUnversioned::export(own, &stream)?.import(&stream) }?;
     assert_eq!(how, How::Exported);
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
@@ -231,6 +245,12 @@ fn tensors_of_other_libraries_are_taken_in() {
 }
 
 type Change = fn(&mut DLManagedTensorVersioned);
+
+/// Says that there are so many rows.
+fn rows(managed: &mut DLManagedTensorVersioned, rows: i64) {
+    // SAFETY: there are two numbers.
+    unsafe { *managed.dl_tensor.shape = rows };
+}
 
 /// What a wrong producer may say, and what is said of it.
 const WRONG: [(Change, &str); 17] = [
@@ -249,16 +269,14 @@ const WRONG: [(Change, &str); 17] = [
     (|m| m.dl_tensor.shape = ptr::null_mut(), "null pointer"),
     (|m| m.dl_tensor.byte_offset = u64::MAX, "beyond all memory"),
     (|m| m.dl_tensor.data = ptr::null_mut(), "does not know the address"),
-    // SAFETY: here and below: there are two numbers.
-    (|m| unsafe { *m.dl_tensor.shape = -4 }, "a negative size"),
-    (|m| unsafe { *m.dl_tensor.shape = i64::MAX }, "elements"),
+    (|m| rows(m, -4), "a negative size"),
+    (|m| rows(m, i64::MAX), "elements"),
 ];
 
 fn wrong((): ()) -> Outcome {
     let stream = stream();
     for (change, said) in WRONG {
-        // SAFETY: what is wrong in it is found before it is used.
-        let refused = unsafe { produced(By::Legacy, change).import(&stream) };
+        let refused = import(produced(By::Legacy, change), &stream);
         let refused = refused.map(|(t, _)| panic!("{said}: {t:?}")).unwrap_err();
         assert!(refused.error.to_string().contains(said), "{said}: {refused}");
         assert!(matches!(refused.error, Error::Core(_) | Error::NotShareable { .. }), "{said}: {refused:?}");
@@ -272,15 +290,12 @@ fn wrong((): ()) -> Outcome {
             // SAFETY: there are two numbers.
             unsafe { m.dl_tensor.strides.cast::<[i64; 2]>().write(strides) };
         };
-        // SAFETY: likewise.
-        let refused = unsafe { produced(By::Legacy, change).import(&stream) }.unwrap_err();
+        let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
         assert!(matches!(refused.error, Error::Core(_)), "{strides:?}: {refused:?}");
     }
     // One more row than there is.
-    // SAFETY: there are two numbers.
-    let change = |m: &mut DLManagedTensorVersioned| unsafe { *m.dl_tensor.shape = 5 };
-    // SAFETY: the driver says how much there is.
-    let refused = unsafe { produced(By::Legacy, change).import(&stream) }.unwrap_err();
+    let change = |m: &mut DLManagedTensorVersioned| rows(m, 5);
+    let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
     assert!(refused.to_string().contains("more than the allocation has"), "{refused}");
     // SAFETY: a null pointer is none.
     assert!(unsafe { Dlpack::from_raw(ptr::null_mut()) }.is_none());

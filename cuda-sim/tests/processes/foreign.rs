@@ -196,24 +196,70 @@ fn the_owner_is_dropped_when_no_process_has_the_memory() {
     }
 }
 
-type Moved = Queue<CudaTensor<f32>>;
-
-fn moves((by, out, told): (By, Moved, Queue<()>)) -> Outcome {
+/// Two parts of an allocation, whose contents a kernel is still to make.
+fn parts((by, out): (By, Frozen)) -> Outcome {
     let stream = stream();
-    out.put(shared(by, 1.0, &stream).0).unwrap();
-    // The receiver has dropped it, and has a kernel on its way that writes there.
-    taken(&told);
-    ipc_collect();
-    assert_eq!(freed(), 0);
-    taken(&told);
-    eventually("the owner is dropped", || {
+    let whole = std::sync::Arc::new(Allocated::new(by, 8 * LEN).filled(&[0.0; 2 * LEN]));
+    for i in 0..2 {
+        let at = whole.address + (4 * LEN * i) as u64;
+        kernels().spin(&stream, Duration::from_millis(50));
+        kernels().fill(&stream, at, LEN, 7.0);
+        let foreign = ForeignMemory::new(at, [LEN]).never_copied();
+        // SAFETY: as many floats are there until the last owner is dropped; the stream writes them.
+        let (t, _) = unsafe { foreign.share::<f32, _>(std::sync::Arc::clone(&whole), &stream) }?;
+        out.put(t.freeze()).unwrap();
+    }
+    drop(whole);
+    eventually("the owners are dropped", || {
         ipc_collect();
         freed() == 1
     });
     Ok(())
 }
 
-fn writes((from, told): (Moved, Queue<()>)) -> Outcome {
+fn reads_parts(from: Frozen) -> Outcome {
+    let (stream, parts) = (stream(), [taken(&from), taken(&from)]);
+    for part in &parts {
+        assert_eq!(part.to_vec(&stream)?, [7.0; LEN]);
+    }
+    assert_eq!(memory_stats(stream.device()).mapped_slabs, 1, "opened once");
+    Ok(())
+}
+
+#[test]
+fn parts_of_an_allocation_are_opened_once_and_read_when_they_are_made() {
+    for by in [By::Legacy, By::Shareable] {
+        let session = session();
+        let out = Queue::unbounded().unwrap();
+        let reader = with_gpu(&session).spawn(reads_parts, out.clone()).unwrap();
+        run(&session, parts, (by, out));
+        join(reader);
+        nothing_is_left(&session);
+    }
+}
+
+type Moved = Queue<CudaTensor<f32>>;
+
+fn moves((by, out, told, seen): (By, Moved, Queue<()>, Queue<()>)) -> Outcome {
+    let stream = stream();
+    out.put(shared(by, 1.0, &stream).0).unwrap();
+    // The receiver has dropped it, and has a kernel on its way that writes there; then that has run, and it is mapped there still.
+    for _ in 0..2 {
+        taken(&told);
+        ipc_collect();
+        assert_eq!((freed(), memory_stats(stream.device()).foreign_owners), (0, 1));
+        seen.put(()).unwrap();
+    }
+    taken(&told);
+    eventually("the owner is dropped", || {
+        ipc_collect();
+        freed() == 1
+    });
+    seen.put(()).unwrap();
+    Ok(())
+}
+
+fn writes((from, told, seen): (Moved, Queue<()>, Queue<()>)) -> Outcome {
     let stream = stream();
     let mut t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
@@ -223,20 +269,26 @@ fn writes((from, told): (Moved, Queue<()>)) -> Outcome {
     drop(on);
     drop(t);
     told.put(()).unwrap();
+    taken(&seen);
     stream.synchronize()?;
+    told.put(()).unwrap();
+    taken(&seen);
     // What it dropped under work, it unmaps when it looks.
     ipc_collect();
     told.put(()).unwrap();
+    taken(&seen);
     Ok(())
 }
 
 #[test]
-fn the_owner_stays_until_a_receivers_stream_has_run() {
+fn the_owner_stays_until_a_receivers_stream_has_run_and_it_is_unmapped_there() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
-        let (out, told) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-        let receiver = with_gpu(&session).spawn(writes, (out.clone(), told.clone())).unwrap();
-        run(&session, moves, (by, out, told));
+        let (out, told, seen) =
+            (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let args = (out.clone(), told.clone(), seen.clone());
+        let receiver = with_gpu(&session).spawn(writes, args).unwrap();
+        run(&session, moves, (by, out, told, seen));
         join(receiver);
         nothing_is_left(&session);
     }

@@ -17,7 +17,7 @@ fn made(name: &'static str, len: u64, words: &[u64]) -> Structure {
     let structure = Structure::new(name, len).unwrap();
     // SAFETY: only words of this structure are changed.
     let arena = unsafe { structure.arena().words() };
-    for (i, word) in (0..).zip(words) {
+    for (i, word) in (0..len).zip(words) {
         arena.store(structure.word(i), *word);
     }
     structure

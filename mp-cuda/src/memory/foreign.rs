@@ -8,6 +8,8 @@
 //!
 //! Pools are not exported: what imports a pointer twice unmaps it with the first free, and an importer has to free before its exporter.
 
+use mp_core::mutant;
+
 use super::kept::{self, Range};
 use super::piece::Piece;
 use super::virtual_memory::Memory;
@@ -110,7 +112,10 @@ fn by_descriptor(bound: &Bound<'_>, at: u64, bytes: u64) -> Result<Way> {
 /// How far behind a range's beginning bytes begin that lie within it.
 fn inside(base: u64, size: u64, at: u64, bytes: u64) -> Option<u64> {
     let begins = at.checked_sub(base)?;
-    begins.checked_add(bytes).filter(|end| *end <= size).map(|_| begins)
+    begins
+        .checked_add(bytes)
+        .filter(|end| *end <= size || mutant!("cuda.foreign.end-not-compared"))
+        .map(|_| begins)
 }
 
 fn invalid(why: String) -> Error {

@@ -44,7 +44,7 @@ impl Entry {
 
     /// Whether it is kept for pieces to come.
     fn stays(&self) -> bool {
-        self.slab.is_mapped() && !((self.is_orphan || self.slab.object().is_foreign()) && self.slab.is_idle())
+        self.slab.is_mapped() && !(self.is_orphan && self.slab.is_idle())
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn give_up(which: Which) -> u64 {
                 && entry.is_alone()
                 && (which == Which::All
                     || entry.is_orphan
-                    || entry.slab.object().is_foreign()
+                    || entry.slab.object().is_foreign() && !mutant!("cuda.here.foreign-kept")
                     || entry.used + STALE < openings)
                 && entry.slab.is_idle()
         };

@@ -89,7 +89,8 @@ pub(super) fn share(
     look_at(|kept| kept.some(FEW));
     let mut kept = KEPT.lock();
     let all = &mut kept.get_or_insert_default().all;
-    let free = |one: &Allocation| if one.is(device, range) { one.free_row() } else { None };
+    let same = |one: &Allocation| one.is(device, range) && !mutant!("cuda.kept.opened-twice");
+    let free = |one: &Allocation| if same(one) { one.free_row() } else { None };
     let known = all.iter().enumerate().find_map(|(at, one)| Some((at, free(one)?)));
     let (slab, row) = match known {
         Some((at, row)) => (Arc::clone(&all[at].slab), row),
@@ -234,7 +235,9 @@ impl Share {
         }
         let row = slab.row(self.row);
         let last = ticks::state(row.last_use());
-        self.is_retired = last == State::Never || !row.is_returned();
-        last == State::Complete && !self.is_retired
+        self.is_retired =
+            (last == State::Never || !row.is_returned()) && !mutant!("cuda.kept.dead-writer-released");
+        let has_run = last != State::Pending || mutant!("cuda.kept.released-under-work");
+        has_run && !self.is_retired
     }
 }

@@ -349,7 +349,9 @@ impl PieceObject {
         let inside = end.is_some_and(|end| bytes > 0 && end <= slab.bytes)
             && (slab.is_foreign() || row.checked_mul(slab.unit) == Some(begins))
             || mutant!("cuda.piece.range-not-compared");
-        let row = u32::try_from(row).ok().filter(|row| *row < slab.rows());
+        let row = u32::try_from(row)
+            .ok()
+            .filter(|row| *row < slab.rows() || mutant!("cuda.piece.row-not-compared"));
         let (true, Some(row)) = (inside, row) else {
             return Err(Error::Malformed(format!(
                 "{bytes} bytes of device memory arrived, from byte {begins} of a slab that has {}",

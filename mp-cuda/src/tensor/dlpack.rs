@@ -13,7 +13,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use mp_core::{DType, Error as CoreError};
+use mp_core::{DType, Error as CoreError, mutant};
 use mp_tensor::{Element, Frozen};
 
 use super::foreign::{ForeignMemory, How, Refused};
@@ -141,7 +141,7 @@ impl Managed for DLManagedTensorVersioned {
 
     fn said(&self) -> Result<(u64, &DLTensor)> {
         let DLPackVersion { major, minor } = self.version;
-        if major != VERSION.major {
+        if major != VERSION.major && !mutant!("cuda.dlpack.version-not-compared") {
             return unsupported(format!("DLPack {major}.{minor}: version {} is known here", VERSION.major));
         }
         Ok((self.flags, &self.dl_tensor))
@@ -251,7 +251,11 @@ fn export<D: Managed, M: CudaMode>(
         byte_offset: 0,
     };
     let context = Box::into_raw(exported).cast();
-    let managed = Box::new(D::around(tensor, context, if writes { 0 } else { READ_ONLY }));
+    let managed = Box::new(D::around(
+        tensor,
+        context,
+        if writes || mutant!("cuda.dlpack.read-only-not-said") { 0 } else { READ_ONLY },
+    ));
     Ok(NonNull::from(Box::leak(managed)))
 }
 
@@ -470,7 +474,14 @@ fn asked<D: Managed>(managed: &D, stream: &Stream, writes: bool) -> Result<(DTyp
         memory = memory.strides(strides);
     }
     // What a tensor of one owner would write to, and may not.
-    Ok((dtype, if writes && flags & READ_ONLY != 0 { memory.always_copied() } else { memory }))
+    Ok((
+        dtype,
+        if writes && flags & READ_ONLY != 0 && !mutant!("cuda.dlpack.read-only-written") {
+            memory.always_copied()
+        } else {
+            memory
+        },
+    ))
 }
 
 fn dtype_of(DLDataType { code, bits, lanes }: DLDataType) -> Result<DType> {

@@ -9,7 +9,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use mp_core::{DType, Error as CoreError};
+use mp_core::{DType, Error as CoreError, mutant};
 use mp_tensor::parts::{Grad, View};
 use mp_tensor::{Element, Exclusive};
 
@@ -223,8 +223,10 @@ impl ForeignMemory {
                 let piece = Piece::foreign(stream.device(), range, begins, bytes as u64)?;
                 // What the stream was given before made the contents.
                 let access = Access { writes: true, shared: false };
-                let begun = piece.uses().begin(stream, access, &piece.row())?;
-                piece.uses().end(stream, access, begun.filter(|_| false));
+                if !mutant!("cuda.foreign.contents-not-awaited") {
+                    piece.uses().begin(stream, access, &piece.row())?;
+                    piece.uses().end(stream, access, None);
+                }
                 Ok((Raw::of(Some(piece), Arc::new(view), Grad::default()), how))
             }
         }
