@@ -154,12 +154,15 @@ impl SlabObject {
 
     /// The legacy handle, of memory that has one.
     pub(crate) fn handle(&self) -> Option<IpcHandle> {
+        if self.kind != Kind::Legacy {
+            return None;
+        }
         let arena = self.structure.arena();
         let mut handle = [0; 64];
         for (i, to) in (HEAD..).zip(handle.chunks_exact_mut(8)) {
             to.copy_from_slice(&words(arena).load(self.structure.word(i)).to_le_bytes());
         }
-        (self.kind == Kind::Legacy).then_some(IpcHandle(handle))
+        Some(IpcHandle(handle))
     }
 
     /// Whether no other process, and no message, holds it: if no piece of it has a holder any more, that stays so.
