@@ -246,7 +246,7 @@ fn tensors_of_other_libraries_are_taken_in() {
 
 type Change = fn(&mut DLManagedTensorVersioned);
 
-/// Says that there are so many rows.
+/// Says that there is another number of rows.
 fn rows(managed: &mut DLManagedTensorVersioned, rows: i64) {
     // SAFETY: there are two numbers.
     unsafe { *managed.dl_tensor.shape = rows };

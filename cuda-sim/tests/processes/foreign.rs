@@ -304,7 +304,7 @@ fn hands_out((by, out): (By, Frozen)) -> Outcome {
     Ok(())
 }
 
-fn reads_of_the_dead((by, from, read, dead): (By, Frozen, Queue<()>, Queue<()>)) -> Outcome {
+fn reads_after_the_exporters_death((by, from, read, dead): (By, Frozen, Queue<()>, Queue<()>)) -> Outcome {
     let stream = stream();
     let (opened, other) = (taken(&from), taken(&from));
     assert_eq!(opened.to_vec(&stream)?, [5.0; LEN]);
@@ -336,7 +336,7 @@ fn the_exporter_is_killed() {
             (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
         let exporter = with_gpu(&session).spawn(hands_out, (by, out.clone())).unwrap();
         let args = (by, out, read.clone(), dead.clone());
-        let reader = with_gpu(&session).spawn(reads_of_the_dead, args).unwrap();
+        let reader = with_gpu(&session).spawn(reads_after_the_exporters_death, args).unwrap();
         taken(&read);
         exporter.kill().unwrap();
         assert!(exporter.wait_timeout(DEADLINE));

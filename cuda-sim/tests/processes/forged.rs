@@ -34,7 +34,7 @@ fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
 }
 
 const MIB: u64 = 1 << 20;
-/// Kinds of slabs, and the words of one that has so many rows.
+/// Kinds of slabs, and the words of one with 16 rows, or 512.
 const OWN: u64 = 0;
 const EXPORTED: u64 = 1;
 const LEGACY: u64 = 2;

@@ -326,7 +326,7 @@ impl PieceObject {
         Self::at(slab, unit, u64::from(unit) * slab.unit, bytes)
     }
 
-    /// Of a piece that has this row, and begins so many bytes behind the slab's beginning.
+    /// Of a piece that has this row, and begins at this byte of the slab.
     pub(crate) fn at(slab: &SlabObject, row: u32, begins: u64, bytes: u64) -> Result<Self> {
         let structure = Structure::new(PIECE, PIECE_WORDS)?;
         for (i, word) in (0..).zip([slab.tag, u64::from(row), bytes, Mode::Exclusive as u64, begins]) {

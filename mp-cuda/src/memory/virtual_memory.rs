@@ -99,7 +99,7 @@ impl Memory {
         Ok(Self { device: device.clone(), handle, bytes })
     }
 
-    /// The memory that is mapped at an address of this process, from its beginning on: so many bytes are.
+    /// The memory that is mapped at an address of this process, from its beginning on, and how many bytes of it are.
     pub(crate) fn mapped_at(device: &Device, address: u64, bytes: u64) -> Result<Self> {
         let driver = device.bind()?;
         let mut handle = 0;

@@ -356,7 +356,7 @@ macro_rules! capsule {
             }
 
             fn imported(self, stream: &Stream, writes: bool) -> Result<(AnyCudaTensor, How), Refused<Self>> {
-                // SAFETY: whoever made this value vouches for the structure.
+                // SAFETY: the caller that made this value vouches for the structure.
                 let managed = unsafe { self.0.as_ref() };
                 let (dtype, memory) = match asked(managed, stream, writes) {
                     Ok(asked) => asked,

@@ -121,7 +121,7 @@ impl ForeignMemory {
         }
     }
 
-    /// Elements that lie so many elements apart, along each dimension. There are no negative strides.
+    /// Elements that lie this number of elements apart, along each dimension. There are no negative strides.
     #[must_use]
     pub fn strides(mut self, strides: impl AsRef<[isize]>) -> Self {
         self.strides = Some(strides.as_ref().to_vec());

@@ -102,7 +102,7 @@ pub(super) struct Used<'a> {
 }
 
 impl Used<'_> {
-    /// Leaves it open: whoever has the piece ends it. Whether there is one.
+    /// Leaves it open: the value that has the piece ends it. Whether there is one.
     #[cfg(feature = "dlpack")]
     pub(super) fn into_open(mut self) -> bool {
         self.piece.take().is_some()
