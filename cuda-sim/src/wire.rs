@@ -127,11 +127,23 @@ pub(crate) enum Call {
         handle: u64,
     },
 
+    /// `managed`: of `cuMemAllocManaged`.
     Alloc {
         size: u64,
+        managed: bool,
     },
     Free {
         address: u64,
+    },
+    /// Of the device's pool, whose memory no other process opens.
+    AllocAsync {
+        size: u64,
+        stream: u64,
+    },
+    /// When the stream has run what it was given before.
+    FreeAsync {
+        address: u64,
+        stream: u64,
     },
     AddressRange {
         address: u64,

@@ -5,12 +5,14 @@ pub const SUCCESS: u32 = 0;
 /// A result that says "not yet": it is no failure.
 pub const NOT_READY: u32 = 600;
 
+pub(crate) const INVALID_VALUE: u32 = 1;
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
 pub(crate) const NOT_INITIALIZED: u32 = 3;
 pub(crate) const STUB_LIBRARY: u32 = 34;
 pub(crate) const NO_DEVICE: u32 = 100;
 pub(crate) const PEER_ACCESS_UNSUPPORTED: u32 = 217;
 pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
+pub(crate) const NOT_SUPPORTED: u32 = 801;
 
 /// All results that the driver's documentation names, at version 12.8.
 const NAMES: &[(u32, &str)] = &[

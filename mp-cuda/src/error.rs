@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | the call: it fails again however often it is repeated | [`InvalidDevice`](Self::InvalidDevice), [`UnknownDevice`](Self::UnknownDevice), [`OtherContext`](Self::OtherContext) |
 /// | this process: another one works | [`Forked`](Self::Forked), [`DeviceLost`](Self::DeviceLost) |
 /// | what is used up; later it may work | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory), [`TooManyStreams`](Self::TooManyStreams), [`Capturing`](Self::Capturing) |
-/// | this device can't do it | [`Unsupported`](Self::Unsupported), [`PeerAccess`](Self::PeerAccess) |
+/// | this device can't do it | [`Unsupported`](Self::Unsupported), [`PeerAccess`](Self::PeerAccess), [`NotShareable`](Self::NotShareable) |
 /// | another process is gone, or wrote what no correct one writes | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |
 /// | shapes, messages, the arena | [`Core`](Self::Core), [`NotContiguous`](Self::NotContiguous) |
 /// | anything else that the driver refuses | [`Driver`](Self::Driver) |
@@ -110,8 +110,9 @@ pub enum Error {
         /// What to do about it, where there is something.
         help: Option<&'static str>,
     },
-    /// The process that was to make the data is gone, and the work that makes them never ran: they are whatever was there before. Have
-    /// another process make them again.
+    /// The process that was to make the data is gone, and the work that makes them never ran: they are whatever was there before. Or it has
+    /// taken them along, as [memory of another library](crate::ForeignMemory) that is opened by a legacy handle. Have another process make
+    /// them again.
     ProducerDied {
         /// The process, if it is known.
         pid: Option<u32>,
@@ -127,6 +128,11 @@ pub enum Error {
         what: &'static str,
         /// The device.
         device: Uuid,
+    },
+    /// Memory of another library can't be opened by other processes.
+    NotShareable {
+        /// Why.
+        why: &'static str,
     },
     /// The elements of a view do not lie one after the other, as the caller needs them: copy them first (`to_device`).
     NotContiguous {
@@ -252,7 +258,7 @@ impl fmt::Display for Error {
             Self::ProducerDied { pid } => {
                 f.write_str("the process ")?;
                 pid.map_or(Ok(()), |pid| write!(f, "{pid} "))?;
-                f.write_str("that was to make these data is gone, and they were never made: have another process make them")
+                f.write_str("that was to make these data, or had them, is gone, and so are they: have another process make them")
             }
             Self::Capturing => f.write_str(
                 "the stream is being captured into a graph, which can't order processes: end the capture, or use another stream",
@@ -261,6 +267,10 @@ impl fmt::Display for Error {
                 "no clock is left for a further stream of the processes that share memory: drop streams that are not used any more",
             ),
             Self::Unsupported { what, device } => write!(f, "the device {device} can't be shared between processes: {what}"),
+            Self::NotShareable { why } => write!(
+                f,
+                "the memory can't be opened by other processes: {why}; copy it, or allocate it by `CudaTensor::empty`"
+            ),
             Self::NotContiguous { shape } => write!(
                 f,
                 "the elements of this view of shape {shape:?} do not lie one after the other in its order: copy them first, by \

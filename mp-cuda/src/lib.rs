@@ -19,6 +19,7 @@
 //! | [`CudaTensor`], [`FrozenCudaTensor`], [`SharedCudaTensor`] | a tensor that moves; that any process reads and none writes; that any process reads and writes |
 //! | [`AnyCudaTensor`] | one whose element type is a value |
 //! | [`Lent`], [`LentMut`] | a tensor on a stream: its address, as long as the stream is given work with it |
+//! | [`ForeignMemory`] | memory that another library has allocated, to be a tensor |
 //! | [`Event`] | a point in the work of a stream, which any process may wait for |
 //!
 //! Tensors are in memory of this library's own, which lives as long as any process or message holds it, whichever process has made it. No host waits for a
@@ -64,8 +65,14 @@ pub use stream::Stream;
 #[cfg(feature = "cudarc")]
 #[cfg_attr(docsrs, doc(cfg(feature = "cudarc")))]
 pub use tensor::cudarc::{CudarcLent, CudarcLentMut, CudarcStream};
+#[cfg(feature = "dlpack")]
+#[cfg_attr(docsrs, doc(cfg(feature = "dlpack")))]
+pub use tensor::dlpack::{
+    DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, Dlpack,
+    DlpackUnversioned,
+};
 pub use tensor::{
-    AnyCudaTensor, CudaAliased, CudaDowncastError, CudaMode, CudaStorageId, CudaTensor, FrozenCudaTensor,
-    Lent, LentMut, SharedCudaTensor, WeakCudaTensor,
+    AnyCudaTensor, CudaAliased, CudaDowncastError, CudaMode, CudaStorageId, CudaTensor, ForeignMemory,
+    FrozenCudaTensor, How, Lent, LentMut, Refused, SharedCudaTensor, WeakCudaTensor,
 };
 pub use uuid::Uuid;

@@ -147,8 +147,8 @@ export! {
         let value = number(ask(Call::PointerAttribute { attribute, address })?)?;
         // Those that are numbers of 32 bits, truths, or addresses.
         match attribute {
-            2 | 8 | 9 | 14 => to.write(&value.to_le_bytes()[..4]),
-            10 | 13 => to.write(&value.to_le_bytes()[..4]),
+            2 | 9 | 14 => to.write(&value.to_le_bytes()[..4]),
+            8 | 10 | 13 => to.write(&value.to_le_bytes()[..1]),
             _ => to.write(&value.to_le_bytes()),
         }
     }

@@ -136,12 +136,29 @@ export! {
 
     fn cuMemAlloc_v2(to: Out<'_, u64>, size: usize) {
         let to = to.ok_or(codes::INVALID_VALUE)?;
-        to.write(number(ask(Call::Alloc { size: size as u64 })?)?);
+        to.write(number(ask(Call::Alloc { size: size as u64, managed: false })?)?);
         Ok(())
     }
 
     fn cuMemFree_v2(address: u64) {
         ask(Call::Free { address }).map(|_| ())
+    }
+
+    fn cuMemAllocManaged(to: Out<'_, u64>, size: usize, flags: u32) {
+        // `CU_MEM_ATTACH_GLOBAL` or `…_HOST`.
+        let to = to.filter(|_| matches!(flags, 1 | 2)).ok_or(codes::INVALID_VALUE)?;
+        to.write(number(ask(Call::Alloc { size: size as u64, managed: true })?)?);
+        Ok(())
+    }
+
+    fn cuMemAllocAsync(to: Out<'_, u64>, size: usize, stream: u64) {
+        let to = to.ok_or(codes::INVALID_VALUE)?;
+        to.write(number(ask(Call::AllocAsync { size: size as u64, stream })?)?);
+        Ok(())
+    }
+
+    fn cuMemFreeAsync(address: u64, stream: u64) {
+        ask(Call::FreeAsync { address, stream }).map(|_| ())
     }
 
     fn cuMemGetAddressRange_v2(base: Out<'_, u64>, size: Out<'_, usize>, address: u64) {

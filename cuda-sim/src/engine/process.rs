@@ -90,9 +90,11 @@ impl Process {
             }
         };
         say(self.handles.len(), "handles of memory");
-        say(self.addresses.mapped.len() - self.registered.len(), "mappings");
+        // What a stream was told to free is gone, be it that the stream was not waited for.
+        let freeing = self.addresses.freeing.len();
+        say(self.addresses.mapped.len() - self.registered.len() - freeing, "mappings");
         say(self.addresses.reserved.len(), "reserved ranges");
-        say(self.addresses.pieces.len(), "pieces of cuMemAlloc");
+        say(self.addresses.pieces.len() - freeing, "pieces of cuMemAlloc");
         say(self.events.len(), "events");
         say(self.registered.len(), "registered ranges");
         left

@@ -51,14 +51,16 @@ impl Config {
 }
 
 /// The attributes that are not 0, of the newest device; names in NVIDIA's manual, `CU_DEVICE_ATTRIBUTE_…`.
-const H100: [(i32, i32); 12] = [
+const H100: [(i32, i32); 14] = [
     (1, 1024),  // MAX_THREADS_PER_BLOCK
     (16, 132),  // MULTIPROCESSOR_COUNT
     (41, 1),    // UNIFIED_ADDRESSING
     (75, 9),    // COMPUTE_CAPABILITY_MAJOR
+    (83, 1),    // MANAGED_MEMORY
     (99, 1),    // HOST_REGISTER_SUPPORTED
     (102, 1),   // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     (103, 1),   // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+    (115, 1),   // MEMORY_POOLS_SUPPORTED
     (122, 1),   // CAN_USE_64_BIT_STREAM_MEM_OPS
     (123, 1),   // CAN_USE_STREAM_WAIT_VALUE_NOR
     (125, 1),   // IPC_EVENT_SUPPORTED

@@ -138,7 +138,7 @@ impl Engine {
         }
         match &first.step {
             Step::Work { work, progress, .. } => work.is_ready(progress),
-            Step::Record(_) | Step::Write { .. } => true,
+            Step::Record(_) | Step::Write { .. } | Step::Free(_) => true,
             Step::WaitEvent(record) => record.done.borrow().is_some(),
             Step::WaitForEver => false,
             Step::Wait { address, value, flags, .. } => match self.word(stream.process, *address) {
@@ -231,6 +231,7 @@ impl Engine {
                 }
             }
             Step::WaitForEver => {}
+            Step::Free(address) => self.free(process, *address),
             Step::Write { address, value } => result = self.write_word(number, process, *address, *value),
             Step::Wait { address, .. } => result = self.end_wait(number, process, *address),
             Step::Work { work, progress, noted } => {

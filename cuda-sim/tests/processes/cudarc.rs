@@ -67,6 +67,57 @@ fn copies_of_cudarc_take_tensors() {
     nothing_is_left(&session);
 }
 
+fn slices((): ()) -> Outcome {
+    let (context, stream) = a_stream()?;
+    let other = context.new_stream()?;
+    let slice = other.clone_htod(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+    let x = CudaTensor::from_cudarc(&slice, [2, 3], &stream)?;
+    drop(slice);
+    assert_eq!((x.shape(), x.to_vec(&stream)?.len()), ([2, 3].as_slice(), 6));
+    let x = x.freeze();
+    let back = x.t()?.to_cudarc(&stream)?;
+    assert_eq!(stream.cudarc().clone_dtoh(&back)?, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    assert_eq!(stream.cudarc().clone_dtoh(&x.to_cudarc(&stream)?)?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let part = CudaTensor::from_cudarc(&back.slice(2..4), [2], &stream)?;
+    assert_eq!(part.to_vec(&stream)?, [2.0, 5.0]);
+    let refused = CudaTensor::from_cudarc(&back, [7], &stream).unwrap_err();
+    assert!(refused.to_string().contains("6 elements for a tensor of shape [7]"), "{refused}");
+    drop((x, part, back));
+    context.synchronize()?;
+    context.check_err()?;
+    Ok(())
+}
+
+#[test]
+fn slices_of_cudarc_become_tensors_and_tensors_slices() {
+    let session = session();
+    run(&session, slices, ());
+    nothing_is_left(&session);
+}
+
+fn copies_on_another_stream((): ()) -> Outcome<String> {
+    let (context, stream) = a_stream()?;
+    let other = context.new_stream()?;
+    let x = CudaTensor::from_slice(&[1.0_f32; 4], [4], &stream)?;
+    let on = x.on_cudarc(&stream)?;
+    let copied = other.clone_dtoh(&on);
+    assert!(copied.is_err() && context.check_err().is_err());
+    // The next one finds the stream as it should be.
+    assert_eq!(other.clone_dtoh(&on)?, [1.0; 4]);
+    Ok(format!("{:?}", copied.unwrap_err()))
+}
+
+/// A stream that can't be waited for gives no address, which the driver refuses: nothing is copied out of order.
+#[test]
+fn a_copy_that_can_not_be_ordered_is_refused() {
+    let session = session();
+    let rule = "fail=cuStreamSynchronize:2:304";
+    let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(copies_on_another_stream, ());
+    let said = join(process.unwrap());
+    assert!(said.contains("INVALID_VALUE"), "{said}");
+    nothing_is_left(&session);
+}
+
 fn doubles((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outcome {
     let (context, stream) = a_stream()?;
     let mul = kernel(&context, "mul_f32")?;

@@ -1,12 +1,17 @@
 //! Tensors and events between processes, by `mp-cuda` on the simulated driver.
 
+mod allocations;
 #[path = "../common/mod.rs"]
 mod common;
 mod cudarc;
+mod dlpack;
 mod driver_calls;
 mod ends;
 mod events;
 mod failures;
+mod foreign;
+mod foreign_kills;
+mod forged;
 mod kills;
 mod late;
 mod modes;

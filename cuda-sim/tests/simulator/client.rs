@@ -133,6 +133,9 @@ impl Client {
                 optional!(me.cuMemRetainAllocationHandle(&raw mut out, pointer(a(0))))
             }
             "cuMemAlloc" => driver!(me.cuMemAlloc_v2(&raw mut out, size(0))),
+            "cuMemAllocManaged" => optional!(me.cuMemAllocManaged(&raw mut out, size(0), 1)),
+            "cuMemAllocAsync" => optional!(me.cuMemAllocAsync(&raw mut out, size(0), handle(a(1)))),
+            "cuMemFreeAsync" => optional!(me.cuMemFreeAsync(a(0), handle(a(1)))),
             "cuMemFree" => driver!(me.cuMemFree_v2(a(0))),
             "cuMemGetAddressRange" => {
                 driver!(me.cuMemGetAddressRange_v2(&raw mut out, (&raw mut other).cast(), a(0)))

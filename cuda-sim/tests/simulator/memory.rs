@@ -155,6 +155,50 @@ fn a_handle_of_legacy_memory_gives_all_of_its_two_megabytes() {
     assert_eq!(b.call("cuIpcOpenMemHandle", &[], &handle).code, codes::INVALID_HANDLE);
 }
 
+/// And opens by the address of the piece that it was made of.
+#[test]
+fn a_handle_names_a_piece_of_its_block() {
+    let session = setup().start().unwrap();
+    let (a, b) = (Client::new(&session), Client::new(&session));
+    let (one, two) = (a.ok("cuMemAlloc", &[1000]), a.ok("cuMemAlloc", &[1000]));
+    a.call("cuMemcpyHtoD", &[two], &[7; 1000]);
+    let handle = a.call("cuIpcGetMemHandle", &[two], &[]).bytes;
+    let there = b.call("cuIpcOpenMemHandle", &[], &handle).number;
+    assert_eq!(b.call("cuMemcpyDtoH", &[there, 1000], &[]).bytes, [7; 1000]);
+    b.ok("cuIpcCloseMemHandle", &[there]);
+    a.ok("cuMemFree", &[one]);
+    a.ok("cuMemFree", &[two]);
+    nothing_found(&session);
+}
+
+#[test]
+fn pools_and_managed_memory_have_no_handles() {
+    let session = setup().start().unwrap();
+    let a = Client::new(&session);
+    let stream = a.stream();
+    let (pool, managed) = (a.ok("cuMemAllocAsync", &[100, stream]), a.ok("cuMemAllocManaged", &[100]));
+    let attribute = |number: u64, at: u64| a.ok("cuPointerGetAttribute", &[number, at]);
+    assert_eq!(
+        [pool, managed].map(|at| [8, 10, 14].map(|number| attribute(number, at))),
+        [[0; 3], [1, 0, 0]]
+    );
+    assert_eq!([pool, managed].map(|at| attribute(17, at) != 0), [true, false]);
+    for at in [pool, managed] {
+        assert_eq!(a.call("cuIpcGetMemHandle", &[at], &[]).code, codes::INVALID_VALUE);
+    }
+    assert_eq!(a.code("cuMemFreeAsync", &[managed, stream]), codes::INVALID_VALUE);
+    // Freed at its turn, and not before.
+    a.call("cuMemcpyHtoD", &[pool], &[7; 100]);
+    a.ok("cuMemFreeAsync", &[pool, stream]);
+    assert_eq!(a.code("cuMemFreeAsync", &[pool, stream]), codes::INVALID_VALUE, "twice");
+    a.ok("cuStreamSynchronize", &[stream]);
+    assert_eq!(stat(&session, "bytes"), UNIT);
+    assert_eq!(a.code("cuMemFree", &[pool]), codes::INVALID_VALUE);
+    a.ok("cuMemFree", &[managed]);
+    assert_eq!(stat(&session, "bytes"), 0);
+    nothing_found(&session);
+}
+
 #[test]
 fn pointers_say_what_they_are() {
     let session = setup().start().unwrap();
@@ -166,6 +210,7 @@ fn pointers_say_what_they_are() {
     assert_eq!([mapped, legacy, device, host].map(|at| attribute(2, at).number), [2, 2, 1, 1]);
     assert_eq!([mapped, legacy].map(|at| attribute(10, at).number), [0, 1], "legacy handles");
     assert_eq!([mapped, legacy].map(|at| attribute(14, at).number), [1, 0], "descriptors");
+    assert_eq!((attribute(18, mapped + 5).number, attribute(19, mapped + 5).number), (UNIT, mapped));
     assert_eq!((attribute(11, legacy + 5).number, attribute(12, legacy + 5).number), (legacy, 100));
     assert_eq!(attribute(3, host + 8).number, device + 8);
     assert_eq!(attribute(2, 4096).code, codes::INVALID_VALUE);

@@ -157,6 +157,9 @@ table! {
 
     required fn cuMemAlloc_v2(address: *mut u64, size: usize);
     required fn cuMemFree_v2(address: u64);
+    optional fn cuMemAllocManaged(address: *mut u64, size: usize, flags: c_uint);
+    optional fn cuMemAllocAsync(address: *mut u64, size: usize, stream: Handle);
+    optional fn cuMemFreeAsync(address: u64, stream: Handle);
     required fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64);
     required fn cuIpcGetMemHandle(handle: *mut IpcHandle, address: u64);
     required fn cuIpcOpenMemHandle_v2(address: *mut u64, handle: IpcHandle, flags: c_uint);

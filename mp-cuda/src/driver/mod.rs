@@ -6,6 +6,7 @@ pub(crate) mod calls;
 pub(crate) mod context;
 pub(crate) mod copies;
 pub(crate) mod load;
+pub(crate) mod pointers;
 pub(crate) mod stream_words;
 
 pub(crate) use load::Driver;

@@ -3,7 +3,7 @@
 use mp_core::Arena;
 
 use super::here::{self, Which};
-use super::pool;
+use super::{kept, pool};
 
 /// Finds memory again that other processes have dropped, and unmaps memory of others that this process has dropped.
 ///
@@ -13,7 +13,8 @@ use super::pool;
 /// ```
 ///
 /// A program needn't call it: each allocation looks for what came back. It is for a process that allocates no more and that keeps
-/// memory of others mapped, so that they can't give it back to the driver. It returns how many bytes were unmapped; in a copy of this
+/// memory of others mapped, so that they can't give it back to the driver; and for one that [shared memory of another
+/// library](crate::ForeignMemory), whose owner is dropped then if no process has it any more. It returns how many bytes were unmapped; in a copy of this
 /// process by `fork` none.
 ///
 /// # Blocking
@@ -32,7 +33,9 @@ pub fn ipc_collect() -> u64 {
         return 0;
     }
     pool::look();
-    here::give_up(Which::All)
+    let unmapped = here::give_up(Which::All);
+    kept::look();
+    unmapped
 }
 
 /// Gives memory back to the driver in which no process has a tensor. It does what [`ipc_collect`] does, and gives back what this
@@ -57,7 +60,9 @@ pub fn empty_cache() -> u64 {
     if Arena::get().is_none() {
         return 0;
     }
-    here::give_up(Which::All) + pool::release()
+    let given_back = here::give_up(Which::All) + pool::release();
+    kept::look();
+    given_back
 }
 
 /// The process ends: gives back what none of its tensors uses. Other processes have mappings of their own.

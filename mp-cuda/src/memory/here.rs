@@ -54,7 +54,7 @@ static HERE: PerProcess<Mutex<Option<Table>>> = PerProcess::new([const { Mutex::
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
     All,
-    /// Those of which nothing was used for long, or whose maker is dead.
+    /// Those of which nothing was used for long, whose maker is dead, or for whose end the owner of another library's memory waits.
     Stale,
 }
 
@@ -152,7 +152,10 @@ pub(crate) fn give_up(which: Which) -> u64 {
         let is_gone = |entry: &Entry| {
             !entry.slab.object().is_mine()
                 && entry.is_alone()
-                && (which == Which::All || entry.is_orphan || entry.used + STALE < openings)
+                && (which == Which::All
+                    || entry.is_orphan
+                    || entry.slab.object().is_foreign() && !mutant!("cuda.here.foreign-kept")
+                    || entry.used + STALE < openings)
                 && entry.slab.is_idle()
         };
         let gone: Vec<u64> =

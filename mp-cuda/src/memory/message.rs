@@ -154,7 +154,7 @@ mod tests {
             [(1023, 1025), (1024, 1), (u32::MAX, 1), (0, u64::MAX), (0, (1 << 20) + 1), (0, 0)]
         {
             let error = take(unit, bytes).unwrap_err().to_string();
-            assert!(error.contains("from unit"), "{error}");
+            assert!(error.contains("from byte"), "{error}");
         }
         assert!(take(1023, 1024).is_ok() && take(0, 1 << 20).is_ok(), "up to the last byte");
     }

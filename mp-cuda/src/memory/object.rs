@@ -1,21 +1,26 @@
-//! What the processes know of memory on devices: an object for each slab, one for each piece of it, and a row for each unit of a slab.
+//! What the processes know of memory on devices: an object for each slab, one for each piece of it, and rows of a slab.
 //!
 //! | object of a slab: words | what | written by |
 //! |---|---|---|
 //! | 0 | the number by which its pieces name it, drawn at random | its maker, before any other process knows it |
 //! | 1, 2 | the identity of the device | its maker |
-//! | 3, 4 | bytes of the slab, and of a unit | its maker |
+//! | 3, 4 | bytes of the slab, and of a unit; of memory of another library its bytes and 1 | its maker |
 //! | 5, 6 | the process that made it: member, process id | its maker |
-//! | 7 | zero | its maker |
-//! | 8 + 2*u* | *last use* of the piece that begins at unit *u*: a tick, or 0 | its holders, one swap each; its maker, before it is sent |
-//! | 9 + 2*u* | *uses* of that piece with write access: begun (32 bits), ended (32 bits) | its holders, one change each; its maker, before |
+//! | 7 | its [kind](Kind) | its maker |
+//! | 8 to 15 | of memory of another library alone: its legacy handle, if it has one | its maker |
+//! | first + 2*r* | *last use* of the piece that has row *r*: a tick, or 0 | its holders, one swap each; its maker, before it is sent |
+//! | first + 2*r* + 1 | *uses* of that piece with write access: begun (32 bits), ended (32 bits) | its holders, one change each; its maker, before |
+//!
+//! The first row begins at word 8, of memory of another library at word 16. A slab that is cut up has a row for each unit, the row of a piece
+//! is that of its first one. Pieces of memory of another library may begin anywhere, and overlap: each has a row that is free.
 //!
 //! | object of a piece: words | what | written by |
 //! |---|---|---|
 //! | 0 | the number of its slab | its maker, before any other process knows it |
-//! | 1 | the unit at which it begins | its maker |
+//! | 1 | its row | its maker |
 //! | 2 | its bytes | its maker |
 //! | 3 | its mode: 0 exclusive, 1 frozen, 2 shared | the process that has it exclusively, once, from 0 |
+//! | 4 | where it begins in the slab, in bytes | its maker |
 //!
 //! The seats of a piece's object are the holders of the piece. What its maker has to know afterwards is in the row: the maker holds the
 //! slab's object, so it can read that when the piece's object is long something else.
@@ -32,17 +37,21 @@ use mp_core::words::Member;
 use mp_core::{Arena, Hold, Structure, mutant};
 use std::os::fd::OwnedFd;
 
+use crate::driver::api::IpcHandle;
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
 const SLAB: &str = "mp_cuda::Slab";
 const PIECE: &str = "mp_cuda::Piece";
 
-/// The first row's first word, and the words of a row.
-const ROWS: u64 = 8;
+/// The words before all rows, those of a legacy handle, and those of a row.
+const HEAD: u64 = 8;
+const HANDLE: u64 = 8;
 const ROW: u64 = 2;
 /// The words of a piece's object.
-const PIECE_WORDS: u64 = 4;
+const PIECE_WORDS: u64 = 5;
+/// How many pieces of one memory of another library can be out at a time.
+pub(crate) const FOREIGN_ROWS: u32 = 512;
 
 const BEGUN: u64 = 1 << 32;
 
@@ -52,7 +61,30 @@ fn words(arena: Arena) -> &'static (impl Mem + use<>) {
     unsafe { arena.words() }
 }
 
-/// A slab: memory of a device that one process cuts up.
+/// Whose memory a slab is, and how other processes open it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub(crate) enum Kind {
+    /// Its maker's, which cuts it up: by its descriptor.
+    Own = 0,
+    /// Another library's: by a descriptor.
+    Exported = 1,
+    /// Another library's: by its legacy handle, as long as its maker lives.
+    Legacy = 2,
+}
+
+impl Kind {
+    fn from_word(word: u64) -> Option<Self> {
+        [Self::Own, Self::Exported, Self::Legacy].into_iter().find(|kind| *kind as u64 == word)
+    }
+
+    /// The first row's first word.
+    fn first_row(self) -> u64 {
+        if self == Self::Own { HEAD } else { HEAD + HANDLE }
+    }
+}
+
+/// A slab: memory of a device of which one process gives pieces away.
 #[derive(Clone, Debug)]
 pub(crate) struct SlabObject {
     structure: Structure,
@@ -61,40 +93,88 @@ pub(crate) struct SlabObject {
     bytes: u64,
     unit: u64,
     maker: (Member, u32),
+    kind: Kind,
 }
 
 impl SlabObject {
     /// Of a slab that this process is about to make. A unit divides the bytes.
     pub(crate) fn new(uuid: Uuid, bytes: u64, unit: u64) -> Result<Self> {
-        let structure = Structure::new(SLAB, ROWS + ROW * (bytes / unit))?;
+        Self::of(uuid, bytes, unit, Kind::Own, bytes / unit)
+    }
+
+    /// Of memory of another library, which other processes open by this handle, or by the descriptor that is [kept](Self::keep).
+    pub(crate) fn foreign(uuid: Uuid, bytes: u64, handle: Option<IpcHandle>) -> Result<Self> {
+        let kind = if handle.is_some() { Kind::Legacy } else { Kind::Exported };
+        let object = Self::of(uuid, bytes, 1, kind, u64::from(FOREIGN_ROWS))?;
+        for (i, word) in (HEAD..).zip(handle.iter().flat_map(|handle| handle.0.chunks_exact(8))) {
+            let word = word.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+            words(object.structure.arena()).store_relaxed(object.structure.word(i), word);
+        }
+        Ok(object)
+    }
+
+    fn of(uuid: Uuid, bytes: u64, unit: u64, kind: Kind, rows: u64) -> Result<Self> {
+        let structure = Structure::new(SLAB, kind.first_row() + ROW * rows)?;
         let arena = structure.arena();
         let maker = (arena.me()?, std::process::id());
         let tag = RandomState::new().build_hasher().finish();
         let [low, high] = halves(uuid);
-        let said = [tag, low, high, bytes, unit, maker.0.raw(), u64::from(maker.1)];
+        let said = [tag, low, high, bytes, unit, maker.0.raw(), u64::from(maker.1), kind as u64];
         for (i, word) in (0..).zip(said) {
             words(arena).store_relaxed(structure.word(i), word);
         }
-        Ok(Self { structure, tag, uuid, bytes, unit, maker })
+        Ok(Self { structure, tag, uuid, bytes, unit, maker, kind })
     }
 
     /// Of a slab that arrived: what it says is looked at once, and kept.
     pub(crate) fn open(hold: Hold) -> Result<Self> {
         let structure = Structure::open(hold, SLAB)?;
-        if structure.len() < ROWS {
+        if structure.len() < HEAD {
             return Err(Error::Malformed(format!("a slab's object of {} words arrived", structure.len())));
         }
         let arena = structure.arena();
-        let [tag, low, high, bytes, unit, member, pid] =
-            [0, 1, 2, 3, 4, 5, 6].map(|i| words(arena).load(structure.word(i)));
-        let rows = (structure.len() - ROWS) / ROW;
-        if unit == 0 || bytes == 0 || bytes % unit != 0 || bytes / unit > rows {
+        let [tag, low, high, bytes, unit, member, pid, kind] =
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|i| words(arena).load(structure.word(i)));
+        let Some(kind) = Kind::from_word(kind) else {
+            return Err(Error::Malformed(format!("a slab of kind {kind} arrived, and there is none")));
+        };
+        let rows = structure.len().saturating_sub(kind.first_row()) / ROW;
+        let fits = match kind {
+            Kind::Own => unit > 0 && bytes.is_multiple_of(unit) && bytes / unit <= rows,
+            Kind::Exported | Kind::Legacy => unit == 1 && rows >= u64::from(FOREIGN_ROWS),
+        };
+        if bytes == 0 || !fits {
             return Err(Error::Malformed(format!(
                 "a slab of {bytes} bytes arrived, in units of {unit}, with {rows} rows"
             )));
         }
         let maker = (Member::from_raw(member), u32::try_from(pid).unwrap_or(0));
-        Ok(Self { structure, tag, uuid: whole([low, high]), bytes, unit, maker })
+        Ok(Self { structure, tag, uuid: whole([low, high]), bytes, unit, maker, kind })
+    }
+
+    /// The legacy handle, of memory that has one.
+    pub(crate) fn handle(&self) -> Option<IpcHandle> {
+        if self.kind != Kind::Legacy {
+            return None;
+        }
+        let arena = self.structure.arena();
+        let mut handle = [0; 64];
+        for (i, to) in (HEAD..).zip(handle.chunks_exact_mut(8)) {
+            to.copy_from_slice(&words(arena).load(self.structure.word(i)).to_le_bytes());
+        }
+        Some(IpcHandle(handle))
+    }
+
+    /// Whether no other process, and no message, holds it: if no piece of it has a holder any more, that stays so.
+    pub(crate) fn is_only_mine(&self) -> bool {
+        let holders = self.structure.holders();
+        let me = self.structure.arena().me().ok();
+        holders.messages == 0 && holders.processes.iter().all(|(member, _)| Some(*member) == me)
+    }
+
+    /// Whether it is memory of another library.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.kind != Kind::Own
     }
 
     pub(crate) fn hold(&self) -> &Hold {
@@ -149,10 +229,15 @@ impl SlabObject {
         self.structure.arena().me().is_ok_and(|me| me == self.maker.0) && std::process::id() == self.maker.1
     }
 
-    /// The row of the piece that begins at this unit; it is there if there is such a unit.
-    pub(crate) fn row(&self, unit: u32) -> Row {
-        let first = self.structure.word(ROWS + ROW * u64::from(unit));
+    /// The row of this number, which is there if a piece has it.
+    pub(crate) fn row(&self, row: u32) -> Row {
+        let first = self.structure.word(self.kind.first_row() + ROW * u64::from(row));
         Row { arena: self.structure.arena(), first }
+    }
+
+    /// How many pieces it can have at a time.
+    fn rows(&self) -> u32 {
+        if self.is_foreign() { FOREIGN_ROWS } else { self.units() }
     }
 }
 
@@ -230,18 +315,24 @@ pub(crate) struct PieceObject {
     /// The one handle that a process has.
     hold: Hold,
     mode: Word,
-    unit: u32,
+    row: u32,
+    begins: u64,
     bytes: u64,
 }
 
 impl PieceObject {
-    /// Of a piece that this process has just cut.
+    /// Of a piece that this process has just cut, from this unit on.
     pub(crate) fn new(slab: &SlabObject, unit: u32, bytes: u64) -> Result<Self> {
+        Self::at(slab, unit, u64::from(unit) * slab.unit, bytes)
+    }
+
+    /// Of a piece that has this row, and begins at this byte of the slab.
+    pub(crate) fn at(slab: &SlabObject, row: u32, begins: u64, bytes: u64) -> Result<Self> {
         let structure = Structure::new(PIECE, PIECE_WORDS)?;
-        for (i, word) in (0..).zip([slab.tag, u64::from(unit), bytes, Mode::Exclusive as u64]) {
+        for (i, word) in (0..).zip([slab.tag, u64::from(row), bytes, Mode::Exclusive as u64, begins]) {
             words(structure.arena()).store_relaxed(structure.word(i), word);
         }
-        Ok(Self::of(&structure, unit, bytes))
+        Ok(Self::of(&structure, row, begins, bytes))
     }
 
     /// Of a piece that arrived with its slab: it lies within that, and has this mode.
@@ -251,20 +342,23 @@ impl PieceObject {
             return Err(Error::Malformed(format!("a piece's object of {} words arrived", structure.len())));
         }
         let arena = structure.arena();
-        let [tag, unit, bytes, found] = [0, 1, 2, 3].map(|i| words(arena).load(structure.word(i)));
+        let [tag, row, bytes, found, begins] = [0, 1, 2, 3, 4].map(|i| words(arena).load(structure.word(i)));
         if tag != slab.tag && !mutant!("cuda.piece.slab-not-compared") {
             return Err(Error::Malformed(
                 "a piece of device memory arrived with another slab than its own".into(),
             ));
         }
-        let inside = unit
-            .checked_mul(slab.unit)
-            .and_then(|at| at.checked_add(bytes))
-            .is_some_and(|end| bytes > 0 && end <= slab.bytes || mutant!("cuda.piece.range-not-compared"));
-        let (true, Ok(unit)) = (inside, u32::try_from(unit)) else {
+        let end = begins.checked_add(bytes);
+        let inside = end.is_some_and(|end| bytes > 0 && end <= slab.bytes)
+            && (slab.is_foreign() || row.checked_mul(slab.unit) == Some(begins))
+            || mutant!("cuda.piece.range-not-compared");
+        let row = u32::try_from(row)
+            .ok()
+            .filter(|row| *row < slab.rows() || mutant!("cuda.piece.row-not-compared"));
+        let (true, Some(row)) = (inside, row) else {
             return Err(Error::Malformed(format!(
-                "{bytes} bytes of device memory arrived, from unit {unit} of a slab that has {}",
-                slab.units()
+                "{bytes} bytes of device memory arrived, from byte {begins} of a slab that has {}",
+                slab.bytes
             )));
         };
         if found != mode as u64 && !mutant!("cuda.piece.mode-not-compared") {
@@ -272,11 +366,11 @@ impl PieceObject {
                 "a piece of device memory has mode {found}, and arrived as {mode:?}"
             )));
         }
-        Ok(Self::of(&structure, unit, bytes))
+        Ok(Self::of(&structure, row, begins, bytes))
     }
 
-    fn of(structure: &Structure, unit: u32, bytes: u64) -> Self {
-        Self { hold: structure.hold().clone(), mode: structure.word(3), unit, bytes }
+    fn of(structure: &Structure, row: u32, begins: u64, bytes: u64) -> Self {
+        Self { hold: structure.hold().clone(), mode: structure.word(3), row, begins, bytes }
     }
 
     pub(crate) fn hold(&self) -> &Hold {
@@ -293,9 +387,14 @@ impl PieceObject {
         self.hold.arena().mark(&self.hold)
     }
 
-    /// The unit at which it begins.
-    pub(crate) fn unit(&self) -> u32 {
-        self.unit
+    /// The number of its row in the slab.
+    pub(crate) fn row(&self) -> u32 {
+        self.row
+    }
+
+    /// How many bytes behind its slab's beginning it begins.
+    pub(crate) fn begins(&self) -> u64 {
+        self.begins
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -10,7 +10,7 @@ use mp_core::mutex::{Mutex, MutexGuard};
 use super::object::{Mode, PieceObject, Row};
 use super::slab::Slab;
 use super::uses::Uses;
-use super::{collect, here, pool};
+use super::{collect, here, kept, pool};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::exit::{self, Part};
@@ -40,7 +40,9 @@ pub(crate) struct Inner {
     slab: Option<Arc<Slab>>,
     /// The mark of its object.
     id: u64,
-    unit: u32,
+    row: u32,
+    /// How many bytes behind its slab's beginning it begins.
+    begins: u64,
     bytes: u64,
     /// What holds it; `None` if that was moved into a message.
     object: Mutex<Option<PieceObject>>,
@@ -136,7 +138,7 @@ impl Piece {
             exit::watch(Part::Memory, collect::leave);
             here::opened(slab);
         }
-        Ok(base + u64::from(self.0.unit) * slab.object().unit())
+        Ok(base + self.0.begins)
     }
 
     /// Opens it to others, for good; whether it was exclusive before, or was opened like this.
@@ -192,7 +194,8 @@ impl Inner {
         Arc::new(Self {
             slab: Some(Arc::clone(slab)),
             id: object.mark(),
-            unit: object.unit(),
+            row: object.row(),
+            begins: object.begins(),
             bytes: object.bytes(),
             object: Mutex::new(Some(object)),
             uses: Uses::default(),
@@ -204,7 +207,7 @@ impl Inner {
     }
 
     fn row(&self) -> Row {
-        self.slab().object().row(self.unit)
+        self.slab().object().row(self.row)
     }
 
     /// Whether it was moved into a message.
@@ -222,11 +225,15 @@ impl Drop for Inner {
         }
         let object = self.object.lock().take();
         if object.is_some() {
-            let used = self.uses.leave(&slab.object().row(self.unit));
+            let used = self.uses.leave(&slab.object().row(self.row));
             slab.note_uses(&used);
         }
         // After its words: who finds it gone reads them.
         drop(object);
+        let foreign = slab.object().is_foreign().then(|| slab.object().mark());
         here::forget(self.id, slab);
+        if let Some(slab) = foreign {
+            kept::dropped(slab);
+        }
     }
 }

@@ -4,29 +4,34 @@
 //! |---|---|
 //! | this process | when it is made; it is never imported here |
 //! | another one | when a piece of it is first opened: its descriptor is looked up, imported, and closed |
+//! | this process, of another library | by that library, which keeps it |
+//! | another one, of another library | likewise, or opened by its legacy handle; until its last piece here is gone |
 //!
 //! A slab is mapped whole: all processes of a program trust each other with the bytes beside a piece.
 
 use std::os::fd::AsFd;
 
 use mp_core::clocks::Tick;
-use mp_core::mutant;
 use mp_core::mutex::Mutex;
 use mp_core::words::Member;
+use mp_core::{Arena, mutant};
 
+use super::legacy::Opened;
 use super::object::SlabObject;
 use super::ticks;
 use super::virtual_memory::{Mapped, Memory};
 use crate::codes;
 use crate::device::Device;
+use crate::driver::api::IpcHandle;
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
 /// A slab of which this process has something: a piece, or its mapping. Dropped, it is unmapped.
 #[derive(Debug)]
 pub(crate) struct Slab {
-    object: SlabObject,
+    /// Before the object, and so dropped before it: its maker knows by the object's holders who has it mapped.
     here: Mutex<Here>,
+    object: SlabObject,
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +39,10 @@ struct Here {
     mapped: Option<Mapped>,
     /// The devices that may reach it there.
     devices: Vec<Uuid>,
+    /// Where it begins, for each device that has opened it by its handle.
+    opened: Vec<Opened>,
+    /// Where it begins, if a library of this process has it.
+    lent: Option<u64>,
     /// What streams of this process did last with pieces that it has no more: while one of these ticks is on its way, a stream may
     /// reach the mapping.
     uses: Vec<Tick>,
@@ -49,8 +58,13 @@ impl Slab {
         let mapped = memory.map(device)?;
         let object = SlabObject::new(device.uuid(), bytes, unit)?;
         object.keep(memory.export()?)?;
-        let here = Here { mapped: Some(mapped), devices: vec![device.uuid()], uses: Vec::new() };
+        let here = Here { mapped: Some(mapped), devices: vec![device.uuid()], ..Here::default() };
         Ok(Self { object, here: Mutex::new(here) })
+    }
+
+    /// Of memory that another library of this process has at this address.
+    pub(crate) fn lent(object: SlabObject, base: u64) -> Self {
+        Self { object, here: Mutex::new(Here { lent: Some(base), ..Here::default() }) }
     }
 
     /// One that arrived.
@@ -65,6 +79,13 @@ impl Slab {
     /// Where it begins, for a device that may reach it then; it is mapped, if it was not. Whether it was not.
     pub(crate) fn open(&self, by: &Device) -> Result<(u64, bool)> {
         let mut here = self.here.lock();
+        if let Some(base) = here.lent {
+            let own = by.uuid() == self.object.uuid();
+            return if own { Ok((base, false)) } else { Err(self.no_access(by)) };
+        }
+        if let Some(handle) = self.object.handle() {
+            return self.open_legacy(&mut here, by, handle);
+        }
         if let Some(mapped) = &here.mapped {
             let address = mapped.address();
             if !here.devices.contains(&by.uuid()) {
@@ -81,6 +102,30 @@ impl Slab {
         Ok((address, true))
     }
 
+    /// Opens it by its handle, once for each device. It is gone with its maker, whether it is open or not.
+    fn open_legacy(&self, here: &mut Here, by: &Device, handle: IpcHandle) -> Result<(u64, bool)> {
+        let (maker, pid) = self.object.maker();
+        let is_dead = || Arena::current().map(|arena| arena.is_dead(maker));
+        let died = Error::ProducerDied { pid: Some(pid).filter(|pid| *pid != 0) };
+        if is_dead()? && !mutant!("cuda.slab.dead-maker-opened") {
+            return Err(died);
+        }
+        if let Some(opened) = here.opened.iter().find(|opened| opened.device() == by) {
+            return Ok((opened.address(), false));
+        }
+        self.reaches(by)?;
+        match Opened::new(by, handle) {
+            Ok(opened) => {
+                let address = opened.address();
+                here.opened.push(opened);
+                Ok((address, true))
+            }
+            // It died meanwhile.
+            Err(_) if is_dead()? => Err(died),
+            Err(error) => Err(self.refused(by, error)),
+        }
+    }
+
     fn import(&self, by: &Device) -> Result<Mapped> {
         self.reaches(by)?;
         let file = self.object.kept()?.ok_or(Error::Gone)?;
@@ -91,11 +136,13 @@ impl Slab {
     /// What a driver says that took the devices for neighbours before (another part of a GPU, a virtual one).
     fn refused(&self, by: &Device, error: Error) -> Error {
         match error {
-            Error::Driver { code: codes::PEER_ACCESS_UNSUPPORTED, .. } => {
-                Error::PeerAccess { from: by.uuid(), to: self.object.uuid() }
-            }
+            Error::Driver { code: codes::PEER_ACCESS_UNSUPPORTED, .. } => self.no_access(by),
             error => error,
         }
+    }
+
+    fn no_access(&self, by: &Device) -> Error {
+        Error::PeerAccess { from: by.uuid(), to: self.object.uuid() }
     }
 
     /// Whether a device can reach the memory of the one that this is on, and this process sees both.
@@ -104,16 +151,13 @@ impl Slab {
             return Ok(());
         }
         let owner = Device::by_uuid(self.object.uuid())?;
-        if by.can_access(&owner)? {
-            Ok(())
-        } else {
-            Err(Error::PeerAccess { from: by.uuid(), to: owner.uuid() })
-        }
+        if by.can_access(&owner)? { Ok(()) } else { Err(self.no_access(by)) }
     }
 
     /// Whether it is mapped in this process.
     pub(crate) fn is_mapped(&self) -> bool {
-        self.here.lock().mapped.is_some()
+        let here = self.here.lock();
+        here.mapped.is_some() || !here.opened.is_empty()
     }
 
     /// Notes what streams of this process did last with a piece that it has no more.

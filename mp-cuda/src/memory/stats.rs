@@ -2,7 +2,7 @@
 
 use mp_core::Arena;
 
-use super::{here, pool};
+use super::{here, kept, pool};
 use crate::device::Device;
 
 /// How much device memory this process has. [`memory_stats`] returns it.
@@ -26,10 +26,16 @@ pub struct MemoryStats {
     pub mapped_slabs: usize,
     /// Their bytes.
     pub mapped: u64,
+    /// How many owners of [memory of other libraries](crate::ForeignMemory) are kept for tensors that some process has.
+    pub foreign_owners: usize,
+    /// Bytes of these tensors.
+    pub foreign: u64,
+    /// Bytes of them whose owners are kept until this process ends, because a process died that could write to them.
+    pub foreign_retired: u64,
 }
 
 /// How much memory of a device this process has: none in a copy of it by `fork`. What came back from other processes is looked for
-/// first.
+/// first, and owners of memory of other libraries that no process has any more are dropped.
 ///
 /// ```no_run
 /// use mp_cuda::{Device, memory_stats};
@@ -47,7 +53,8 @@ pub fn memory_stats(device: &Device) -> MemoryStats {
         return MemoryStats::default();
     }
     pool::look();
-    let figures = pool::figures(device.uuid());
+    kept::look();
+    let (figures, foreign) = (pool::figures(device.uuid()), kept::figures(device.uuid()));
     let (mapped_slabs, mapped) = here::mapped();
     MemoryStats {
         reserved: figures.reserved,
@@ -57,5 +64,8 @@ pub fn memory_stats(device: &Device) -> MemoryStats {
         pieces: figures.pieces,
         mapped_slabs,
         mapped,
+        foreign_owners: foreign.owners,
+        foreign: foreign.bytes,
+        foreign_retired: foreign.retired,
     }
 }

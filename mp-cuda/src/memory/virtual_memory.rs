@@ -99,6 +99,15 @@ impl Memory {
         Ok(Self { device: device.clone(), handle, bytes })
     }
 
+    /// The memory that is mapped at an address of this process, from its beginning on, and how many bytes of it are.
+    pub(crate) fn mapped_at(device: &Device, address: u64, bytes: u64) -> Result<Self> {
+        let driver = device.bind()?;
+        let mut handle = 0;
+        let at = ptr::without_provenance_mut::<c_void>(size(address));
+        call!(driver.cuMemRetainAllocationHandle(&raw mut handle, at))?;
+        Ok(Self { device: device.clone(), handle, bytes })
+    }
+
     /// Maps all of it, where this device may read and write it.
     pub(crate) fn map(&self, by: &Device) -> Result<Mapped> {
         let driver = by.bind()?;
@@ -170,7 +179,7 @@ impl Drop for Mapped {
 
 /// Makes a call that gives something back, unless this is a copy of the process that has it. A failure is that of a device or a driver
 /// that is gone, and its objects with it.
-fn give_back(device: &Device, call: impl FnOnce(&Bound<'_>) -> Result<()>) {
+pub(super) fn give_back(device: &Device, call: impl FnOnce(&Bound<'_>) -> Result<()>) {
     if Driver::loaded().is_some()
         && let Ok(bound) = device.bind()
     {

@@ -12,7 +12,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::{
-    CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, DriverError, LaunchArgs, PushKernelArg, SyncOnDrop, sys,
+    CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice, DriverError, LaunchArgs,
+    PushKernelArg, SyncOnDrop, sys,
 };
 use mp_tensor::{Element, Exclusive, Shared};
 
@@ -118,6 +119,70 @@ impl<T: Element> CudaTensor<T, Shared> {
         let lent = self.on_mut(stream)?;
         Ok(CudarcLentMut { address: lent.ptr(), lent, stream: &stream.cudarc, elements: PhantomData })
     }
+}
+
+impl<T: Element> CudaTensor<T, Exclusive> {
+    /// A copy of memory of cudarc (a `CudaSlice`, a view of one, a tensor of candle), which the stream makes; the host doesn't wait for it.
+    /// cudarc's memory is of a pool, which no other process opens, so there is no other way than a copy.
+    ///
+    /// ```no_run
+    /// use cudarc::driver::CudaContext;
+    /// use mp_cuda::{CudaTensor, CudarcStream};
+    ///
+    /// let context = CudaContext::new(0)?;
+    /// let stream = CudarcStream::new(&context.new_stream()?)?;
+    /// let slice = stream.cudarc().clone_htod(&[1.0_f32, 2.0, 3.0, 4.0])?;
+    /// let x = CudaTensor::from_cudarc(&slice, [2, 2], &stream)?; // to be put into a queue
+    /// let back = x.to_cudarc(&stream)?;
+    /// assert_eq!(stream.cudarc().clone_dtoh(&back)?, [1.0, 2.0, 3.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`mp_core::Error::Shape`] for another number of elements; those of [`empty`](CudaTensor::empty); what the driver refuses.
+    pub fn from_cudarc(
+        from: &impl DevicePtr<T>,
+        shape: impl AsRef<[usize]>,
+        stream: &CudarcStream,
+    ) -> Result<Self> {
+        let mut t = Self::empty(shape, stream)?;
+        if t.len() != from.len() {
+            let why = format!("{} elements for a tensor of shape {:?}", from.len(), t.shape());
+            return Err(mp_core::Error::Shape(why).into());
+        }
+        if !t.is_empty() {
+            let mut on = t.on_cudarc_mut(stream)?;
+            stream
+                .cudarc
+                .memcpy_dtod(from, &mut on)
+                .map_err(|error| of_cudarc("cuMemcpyDtoDAsync_v2", error))?;
+        }
+        Ok(t)
+    }
+}
+
+impl<T: Element + DeviceRepr, M: CudaMode> CudaTensor<T, M> {
+    /// A copy in memory of cudarc, contiguous, which the stream makes; the host doesn't wait for it. What needs to own a `CudaSlice` gets
+    /// one so: candle's `CudaStorage::wrap_cuda_slice`.
+    ///
+    /// # Errors
+    /// Those of [`on`](CudaTensor::on), and of [`to_device`](CudaTensor::to_device) for a view that isn't contiguous; what the driver
+    /// refuses.
+    pub fn to_cudarc(&self, stream: &CudarcStream) -> Result<CudaSlice<T>> {
+        let copied = |t: CudarcLent<'_, T>| {
+            let made = if t.is_empty() { stream.cudarc.null() } else { stream.cudarc.clone_dtod(&t) };
+            made.map_err(|error| of_cudarc("cuMemAllocAsync", error))
+        };
+        if self.is_contiguous() {
+            return copied(self.on_cudarc(stream)?);
+        }
+        copied(self.to_device(stream)?.on_cudarc(stream)?)
+    }
+}
+
+/// A failure of cudarc's, in a call of this kind.
+fn of_cudarc(call: &'static str, DriverError(code): DriverError) -> Error {
+    Error::driver(call, code as u32, || None)
 }
 
 fn contiguous(is: bool, shape: &[usize]) -> Result<()> {

@@ -5,7 +5,10 @@ mod any;
 mod copy;
 #[cfg(feature = "cudarc")]
 pub(crate) mod cudarc;
+#[cfg(feature = "dlpack")]
+pub(crate) mod dlpack;
 mod exclusive;
+pub(crate) mod foreign;
 mod lend;
 mod message;
 pub(crate) mod mode;
@@ -16,6 +19,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 pub use any::{AnyCudaTensor, CudaDowncastError};
+pub use foreign::{ForeignMemory, How, Refused};
 pub use lend::{Lent, LentMut};
 pub use mode::{CudaAliased, CudaMode};
 use mp_core::DType;

@@ -102,6 +102,12 @@ pub(super) struct Used<'a> {
 }
 
 impl Used<'_> {
+    /// Leaves it open: the value that has the piece ends it. Whether there is one.
+    #[cfg(feature = "dlpack")]
+    pub(super) fn into_open(mut self) -> bool {
+        self.piece.take().is_some()
+    }
+
     /// Waits until the stream has run what it was given; then the use is over.
     pub(super) fn synchronize(mut self) -> Result<()> {
         self.stream.synchronize()?;

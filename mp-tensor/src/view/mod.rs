@@ -312,13 +312,12 @@ impl View {
         Ok(view)
     }
 
-    /// As [`from_wire`](Self::from_wire), from what a user says.
-    pub(crate) fn from_parts(
-        offset: usize,
-        shape: &[usize],
-        strides: &[isize],
-        elements: usize,
-    ) -> Result<Self> {
+    /// A view that a user describes, checked against the storage it is of. There are no negative strides.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of strides than of dimensions, [`Error::Unsupported`] for negative ones,
+    /// [`Error::OutOfBounds`] if it lies outside of `elements`, [`Error::LimitExceeded`] for too many dimensions or elements.
+    pub fn from_parts(offset: usize, shape: &[usize], strides: &[isize], elements: usize) -> Result<Self> {
         if strides.len() != shape.len() {
             return misfit(format!("{} strides for {} dimensions", strides.len(), shape.len()));
         }

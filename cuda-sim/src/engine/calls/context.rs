@@ -117,12 +117,13 @@ impl Engine {
             .addresses
             .mapped
             .values()
-            .filter(|m| matches!(m.kind, Kind::Legacy | Kind::Opened(_)) && of_device(&m.target))
+            .filter(|m| (m.kind.has_pieces() || matches!(m.kind, Kind::Opened(_))) && of_device(&m.target))
             .map(|m| (m.start, m.size))
             .collect();
         for (start, size) in legacy {
             owner.addresses.mapped.remove(&start);
             owner.addresses.pieces.retain(|at, _| !(start..start + size).contains(at));
+            owner.addresses.freeing.retain(|at| !(start..start + size).contains(at));
         }
         self.streams.retain(|_, stream| {
             let ends = stream.process == process && stream.context == context;

@@ -220,7 +220,9 @@ impl Engine {
             }
             3 => at,
             4 => registered.map(|_| address).ok_or(codes::INVALID_VALUE)?,
-            8 | 17 => 0,
+            8 => u64::from(mapping.kind == Kind::Managed),
+            // The one pool that there is.
+            17 => u64::from(mapping.kind == Kind::Pool),
             9 => device.unwrap_or(0) as u64,
             10 => u64::from(mapping.kind == Kind::Legacy),
             11 => start,
@@ -230,6 +232,8 @@ impl Engine {
                 Target::Device(memory) => u64::from(memory.handle_types.cast_unsigned()),
                 Target::Host(_) => 0,
             },
+            18 => mapping.size,
+            19 => mapping.start,
             _ => return Err(codes::INVALID_VALUE),
         })
     }

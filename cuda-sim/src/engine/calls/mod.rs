@@ -97,6 +97,8 @@ impl Engine {
             | Call::IpcOpenEvent { .. }) => self.order_call(&asked, call),
             call @ (Call::Alloc { .. }
             | Call::Free { .. }
+            | Call::AllocAsync { .. }
+            | Call::FreeAsync { .. }
             | Call::AddressRange { .. }
             | Call::IpcGetMem { .. }
             | Call::IpcOpenMem { .. }

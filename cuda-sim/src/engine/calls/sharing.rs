@@ -1,4 +1,5 @@
-//! Memory of `cuMemAlloc`, and its handles for other processes: a handle gives the 2 MiB in which a small piece lies, all of them.
+//! Memory of `cuMemAlloc`, and its handles for other processes: a handle gives the 2 MiB in which a small piece lies, all of them, by the
+//! address of the piece. And memory of the device's pool, and managed memory, which have no handles.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -7,7 +8,8 @@ use crate::codes;
 use crate::engine::Engine;
 use crate::engine::calls::{Asked, Called, Outcome, Then, done, number};
 use crate::engine::memory::{GRANULARITY, Kind, Mapping, Target};
-use crate::wire::{Call, Value};
+use crate::engine::streams::Step;
+use crate::wire::{Call, DeviceInfo, Value};
 
 /// The alignment of pieces.
 const UNIT: u64 = 512;
@@ -16,10 +18,21 @@ const MAGIC: &[u8; 8] = b"mpcusim\0";
 
 /// A handle's 64 bytes.
 pub(in crate::engine) fn handle(id: u64) -> Vec<u8> {
+    handle_from(id, 0)
+}
+
+/// Of memory from an offset on.
+fn handle_from(id: u64, offset: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(id.to_le_bytes());
+    bytes.extend(offset.to_le_bytes());
     bytes.resize(64, 0);
     bytes
+}
+
+/// From where on.
+fn offset(handle: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(handle.get(16..24)?.try_into().ok()?))
 }
 
 /// What a handle names.
@@ -32,7 +45,24 @@ impl Engine {
     pub(in crate::engine) fn sharing_call(&mut self, asked: &Asked, call: Call) -> Called {
         let device = self.context(asked)?.device;
         match call {
-            Call::Alloc { size } => self.alloc(asked, device, size),
+            Call::Alloc { size, managed: false } => self.alloc(asked, device, size),
+            Call::Alloc { size, managed: true } => self.alloc_whole(asked, device, size, Kind::Managed),
+            Call::AllocAsync { size, stream } => {
+                // There at once: the pool has it, and nothing else had it before.
+                self.stream(asked, stream)?;
+                self.alloc_whole(asked, device, size, Kind::Pool)
+            }
+            Call::FreeAsync { address, stream } => {
+                let stream = self.stream(asked, stream)?;
+                let addresses = &mut self.process(asked.process)?.addresses;
+                let is_pool = addresses.mapping(address).is_some_and(|mapping| mapping.kind == Kind::Pool);
+                if !is_pool || !addresses.pieces.contains_key(&address) || !addresses.freeing.insert(address)
+                {
+                    return Err(codes::INVALID_VALUE);
+                }
+                self.enqueue(asked, stream, "cuMemFreeAsync", Step::Free(address))?;
+                done()
+            }
             Call::Free { address } => {
                 if address == 0 {
                     return done();
@@ -56,15 +86,18 @@ impl Engine {
                 let Some(Target::Device(memory)) = mapping.map(|mapping| mapping.target.clone()) else {
                     return Err(codes::INVALID_VALUE);
                 };
+                let start = mapping.map_or(0, |mapping| mapping.start);
+                let piece = addresses.pieces.range(start..=address).next_back().map_or(start, |(at, _)| *at);
                 self.shared_memory.insert(memory.id, (asked.process, Rc::downgrade(&memory)));
-                Ok(Outcome::Now(Value::Bytes(handle(memory.id)), None))
+                Ok(Outcome::Now(Value::Bytes(handle_from(memory.id, piece - start)), None))
             }
             Call::IpcOpenMem { handle } => self.open(asked, device, &handle),
             Call::IpcCloseMem { address } => {
                 let addresses = &mut self.process(asked.process)?.addresses;
-                let mapping = addresses.mapped.get_mut(&address).ok_or(codes::INVALID_VALUE)?;
+                let start = addresses.mapping(address).ok_or(codes::INVALID_VALUE)?.start;
+                let mapping = addresses.mapped.get_mut(&start).ok_or(codes::INVALID_VALUE)?;
                 match &mut mapping.kind {
-                    Kind::Opened(1) => _ = addresses.mapped.remove(&address),
+                    Kind::Opened(1) => _ = addresses.mapped.remove(&start),
                     Kind::Opened(times) => *times -= 1,
                     _ => return Err(codes::INVALID_VALUE),
                 }
@@ -98,13 +131,19 @@ impl Engine {
             addresses.pieces.insert(at, size);
             return number(at);
         }
-        let whole = size.checked_next_multiple_of(GRANULARITY).ok_or(codes::OUT_OF_MEMORY)?;
+        self.alloc_whole(asked, device, size, Kind::Legacy)
+    }
+
+    /// Memory of its own for one piece.
+    fn alloc_whole(&mut self, asked: &Asked, device: u32, size: u64, kind: Kind) -> Called {
+        let whole = size.checked_next_multiple_of(GRANULARITY).filter(|_| size > 0);
+        let whole = whole.ok_or(if size == 0 { codes::INVALID_VALUE } else { codes::OUT_OF_MEMORY })?;
         let memory = self.allocate(device, whole, 0).ok_or(codes::OUT_OF_MEMORY)?;
         let addresses = &mut self.process(asked.process)?.addresses;
         let start = addresses.take(whole, 0).ok_or(codes::OUT_OF_MEMORY)?;
         let access = BTreeMap::from([(device, 3)]);
         let target = Target::Device(memory);
-        addresses.mapped.insert(start, Mapping { start, size: whole, target, access, kind: Kind::Legacy });
+        addresses.mapped.insert(start, Mapping { start, size: whole, target, access, kind });
         addresses.pieces.insert(start, size);
         number(start)
     }
@@ -113,6 +152,7 @@ impl Engine {
     pub(in crate::engine) fn free(&mut self, process: u64, address: u64) {
         let Some(owner) = self.processes.get_mut(&process) else { return };
         owner.addresses.pieces.remove(&address);
+        owner.addresses.freeing.remove(&address);
         let Some(mapping) = owner.addresses.mapping(address).cloned() else { return };
         let pieces = owner.addresses.pieces.range(mapping.start..mapping.start + mapping.size);
         if pieces.count() == 0 {
@@ -142,27 +182,33 @@ impl Engine {
 
     fn open(&mut self, asked: &Asked, device: u32, bytes: &[u8]) -> Called {
         let id = named(bytes).ok_or(codes::INVALID_HANDLE)?;
+        let offset = offset(bytes).ok_or(codes::INVALID_HANDLE)?;
         let (owner, memory) = self.shared_memory.get(&id).ok_or(codes::INVALID_HANDLE)?;
         if *owner == asked.process {
             return Err(codes::INVALID_CONTEXT);
         }
         let memory = memory.upgrade().ok_or(codes::INVALID_HANDLE)?;
+        let by = self.process(asked.process)?.devices.iter().find(|one| one.index == device);
+        if memory.device != device && by.is_some_and(|by| by.attribute(DeviceInfo::APART) != 0) {
+            return Err(codes::PEER_ACCESS_UNSUPPORTED);
+        }
         let addresses = &mut self.process(asked.process)?.addresses;
         let is_it = |m: &&mut Mapping| {
             matches!(m.kind, Kind::Opened(_))
+                && m.access.contains_key(&device)
                 && matches!(&m.target, Target::Device(one) if Rc::ptr_eq(one, &memory))
         };
         if let Some(mapping) = addresses.mapped.values_mut().find(is_it) {
             if let Kind::Opened(times) = &mut mapping.kind {
                 *times += 1;
             }
-            return number(mapping.start);
+            return number(mapping.start + offset);
         }
         let size = memory.size;
         let start = addresses.take(size, 0).ok_or(codes::OUT_OF_MEMORY)?;
         let access = BTreeMap::from([(device, 3)]);
         let target = Target::Device(memory);
         addresses.mapped.insert(start, Mapping { start, size, target, access, kind: Kind::Opened(1) });
-        number(start)
+        number(start + offset)
     }
 }

@@ -6,7 +6,7 @@
 pub(in crate::engine) mod host;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::engine::memory::host::HostMemory;
@@ -55,10 +55,21 @@ pub(crate) enum Kind {
     Mapped,
     /// 2 MiB or more in which `cuMemAlloc` has its pieces.
     Legacy,
+    /// `cuMemAllocAsync`: of a pool.
+    Pool,
+    /// `cuMemAllocManaged`.
+    Managed,
     /// `cuIpcOpenMemHandle`, opened this often.
     Opened(u32),
     /// `cuMemHostRegister`.
     Registered,
+}
+
+impl Kind {
+    /// Whether programs have pieces of it, of sizes that they asked for.
+    pub(crate) fn has_pieces(self) -> bool {
+        matches!(self, Self::Legacy | Self::Pool | Self::Managed)
+    }
 }
 
 /// The addresses of one process.
@@ -68,8 +79,10 @@ pub(crate) struct Addresses {
     end: u64,
     pub(crate) reserved: BTreeMap<u64, u64>,
     pub(crate) mapped: BTreeMap<u64, Mapping>,
-    /// What `cuMemAlloc` gave out: addresses and sizes.
+    /// What `cuMemAlloc` and the like gave out: addresses and sizes.
     pub(crate) pieces: BTreeMap<u64, u64>,
+    /// Pieces of which a stream has been told that they are freed at its turn.
+    pub(crate) freeing: BTreeSet<u64>,
     /// What the tests' hook calls a piece.
     pub(crate) declared: BTreeMap<u64, u64>,
     /// Where accesses that nothing orders are meant.
@@ -96,6 +109,7 @@ impl Addresses {
             reserved: BTreeMap::new(),
             mapped: BTreeMap::new(),
             pieces: BTreeMap::new(),
+            freeing: BTreeSet::new(),
             declared: BTreeMap::new(),
             shared: BTreeMap::new(),
         }
@@ -139,9 +153,9 @@ impl Addresses {
 
     /// Whether a range leaves the piece in which it begins, or touches bytes between pieces of a mapping that has some.
     pub(crate) fn leaves_its_piece(&self, address: u64, bytes: u64, mapping: &Mapping) -> bool {
-        let pieces = if mapping.kind == Kind::Legacy { &self.pieces } else { &self.declared };
+        let pieces = if mapping.kind.has_pieces() { &self.pieces } else { &self.declared };
         let end = mapping.start + mapping.size;
-        if mapping.kind != Kind::Legacy && pieces.range(mapping.start..end).next().is_none() {
+        if !mapping.kind.has_pieces() && pieces.range(mapping.start..end).next().is_none() {
             return false;
         }
         let piece = pieces.range(mapping.start..=address).next_back();

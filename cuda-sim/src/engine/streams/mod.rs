@@ -53,6 +53,8 @@ pub(crate) enum Step {
     WaitEvent(Rc<Record>),
     /// Of an imported event whose exporter is over.
     WaitForEver,
+    /// A piece of a pool goes.
+    Free(u64),
     Write {
         address: u64,
         value: u64,

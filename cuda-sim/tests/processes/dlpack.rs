@@ -1,0 +1,313 @@
+//! Tensors for other libraries by DLPack, which a consumer takes as C does: by the structure's fields, and its deleter.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mp_core::Error as CoreError;
+use mp_cuda::{
+    AnyCudaTensor, CudaTensor, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
+    DLPackVersion, DLTensor, Dlpack, DlpackUnversioned, Error, Frozen, FrozenCudaTensor, How, Refused,
+    Stream, memory_stats,
+};
+use mp_harness::eventually;
+use mp_queue::Queue;
+
+use crate::allocations::{Allocated, By, freed};
+use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stream, taken, with_gpu};
+
+const LEN: usize = 1 << 12;
+
+/// A C library that has got a tensor: it multiplies it by two on its stream, as its `extern "C"` functions would.
+struct Consumer(*mut DLManagedTensorVersioned);
+
+// SAFETY: DLPack's structures go from thread to thread.
+unsafe impl Send for Consumer {}
+
+impl Consumer {
+    fn said(&self) -> (DLPackVersion, u64, DLDevice, DLDataType, Vec<i64>, Vec<i64>, u64) {
+        // SAFETY: the structure is the consumer's, until it calls the deleter.
+        let DLManagedTensorVersioned { version, flags, dl_tensor: t, .. } = unsafe { &*self.0 };
+        let rank = usize::try_from(t.ndim).unwrap();
+        // SAFETY: as long as there are dimensions.
+        let of = |at: *mut i64| unsafe { std::slice::from_raw_parts(at, rank) }.to_vec();
+        (*version, *flags, t.device, t.dtype, of(t.shape), of(t.strides), t.byte_offset)
+    }
+
+    fn data(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { (*self.0).dl_tensor.data }.addr() as u64
+    }
+
+    fn delete(self) {
+        // SAFETY: the structure is there until its deleter is called.
+        let deleter = unsafe { (*self.0).deleter }.unwrap();
+        // SAFETY: once, and nothing is used afterwards.
+        unsafe { deleter(self.0) };
+    }
+}
+
+fn exports(out: Queue<FrozenCudaTensor<f32>>) -> Outcome {
+    let (stream, other) = (stream(), stream());
+    // Exclusive, a view, on a stream that is gone when the deleter is called, by another thread.
+    let mut t = CudaTensor::<f32>::full([8, LEN], 3.0, &stream)?;
+    let id = t.storage();
+    let address = t.on_mut(&stream)?.ptr();
+    let t = t.t()?;
+    let export = Consumer(Dlpack::export(t, &other)?.into_raw());
+    let (version, flags, device, dtype, shape, strides, offset) = export.said();
+    assert_eq!((version.major, flags, offset), (1, 0, 0));
+    assert_eq!(device, DLDevice { device_type: 2, device_id: 0 });
+    assert_eq!(dtype, DLDataType { code: 2, bits: 32, lanes: 1 });
+    assert_eq!((shape, strides), (vec![LEN as i64, 8], vec![1, LEN as i64]));
+    assert_eq!(export.data(), address);
+    kernels().multiply(&other, export.data(), export.data(), 8 * LEN, 2.0);
+    drop(other);
+    std::thread::spawn(move || export.delete()).join().unwrap();
+    eventually("it is free", || memory_stats(stream.device()).pieces == 0);
+    // Shared and frozen: what the consumer did before its deleter is seen by others.
+    let shared = CudaTensor::<f32>::full([LEN], 3.0, &stream)?.share();
+    let consumer = self::stream();
+    let export = Consumer(Dlpack::export_any(AnyCudaTensor::from(shared.clone()), &consumer)?.into_raw());
+    assert_eq!(export.said().1, 0);
+    kernels().spin(&consumer, Duration::from_millis(20));
+    kernels().multiply(&consumer, export.data(), export.data(), LEN, 2.0);
+    export.delete();
+    let (copy, _) = (shared.to_device(&consumer)?, drop(shared));
+    let frozen = copy.freeze();
+    assert_ne!(frozen.storage(), id);
+    let export = Consumer(Dlpack::export(frozen.narrow(0, 5, 7)?, &consumer)?.into_raw());
+    assert_eq!((export.said().1, export.said().4), (1, vec![7]), "read-only");
+    out.put(frozen).unwrap();
+    export.delete();
+    // What can't be said.
+    let refused = DlpackUnversioned::export(CudaTensor::<f32>::zeros([3], &stream)?.freeze(), &stream);
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused.error, Error::Core(CoreError::Unsupported(_))), "{refused}");
+    assert_eq!(refused.value.to_vec(&stream)?, [0.0; 3]);
+    let mut leaf = CudaTensor::<f32>::zeros([3], &stream)?;
+    leaf.set_requires_grad(true)?;
+    let refused = Dlpack::export(leaf, &stream).unwrap_err();
+    assert!(refused.error.to_string().contains("gradients") && refused.value.len() == 3);
+    // No elements, and no dimensions.
+    let none = Consumer(Dlpack::export(CudaTensor::<f32>::zeros([0, 2], &stream)?, &stream)?.into_raw());
+    assert_eq!((none.data(), none.said().4), (0, vec![0, 2]));
+    none.delete();
+    let scalar =
+        Consumer(Dlpack::export(CudaTensor::<f32>::zeros([0_usize; 0], &stream)?, &stream)?.into_raw());
+    assert_eq!(scalar.said().4, [0_i64; 0]);
+    scalar.delete();
+    // Dropped by this process, without a consumer.
+    drop(Dlpack::export(CudaTensor::<f32>::zeros([3], &stream)?, &stream)?);
+    drop(DlpackUnversioned::export(CudaTensor::<f32>::zeros([3], &stream)?, &stream)?);
+    Ok(())
+}
+
+fn reads(from: Queue<FrozenCudaTensor<f32>>) -> Outcome {
+    let t = taken(&from);
+    assert_eq!(t.to_vec(&stream())?, [6.0; LEN]);
+    Ok(())
+}
+
+#[test]
+fn a_consumer_gets_tensors_of_each_mode() {
+    let session = session();
+    let out = Queue::unbounded().unwrap();
+    let reader = with_gpu(&session).spawn(reads, out.clone()).unwrap();
+    run(&session, exports, out);
+    join(reader);
+    nothing_is_left(&session);
+}
+
+/// How many deleters of the producer were called.
+static DELETED: AtomicUsize = AtomicUsize::new(0);
+
+/// What a producer's structure lives on.
+struct Produced {
+    _memory: Allocated,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+}
+
+unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
+    // SAFETY: made by `produced`, and deleted once.
+    let managed = unsafe { Box::from_raw(managed) };
+    // SAFETY: likewise.
+    drop(unsafe { Box::from_raw(managed.manager_ctx.cast::<Produced>()) });
+    DELETED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// A matrix of 4 by 6 floats of another library, which counts from 0; what it says of it is changed by `change`.
+fn produced(by: By, change: impl FnOnce(&mut DLManagedTensorVersioned)) -> Dlpack {
+    let values: Vec<f32> = (0..24).map(|x| x as f32).collect();
+    let memory = Allocated::new(by, 96).filled(&values);
+    let data: *mut c_void = ptr::without_provenance_mut(usize::try_from(memory.address).unwrap());
+    let mut context = Box::new(Produced { _memory: memory, shape: vec![4, 6], strides: vec![6, 1] });
+    let dl_tensor = DLTensor {
+        data,
+        device: DLDevice { device_type: 2, device_id: 0 },
+        ndim: 2,
+        dtype: DLDataType { code: 2, bits: 32, lanes: 1 },
+        shape: context.shape.as_mut_ptr(),
+        strides: context.strides.as_mut_ptr(),
+        byte_offset: 0,
+    };
+    let version = DLPackVersion { major: 1, minor: 3 };
+    let manager_ctx = Box::into_raw(context).cast();
+    let mut managed = Box::new(DLManagedTensorVersioned {
+        version,
+        manager_ctx,
+        deleter: Some(delete),
+        flags: 0,
+        dl_tensor,
+    });
+    change(&mut managed);
+    // SAFETY: the structure is as the header says, but for what a test changes.
+    unsafe { Dlpack::from_raw(Box::into_raw(managed)) }.unwrap()
+}
+
+fn deleted() -> usize {
+    assert_eq!(DELETED.load(Ordering::SeqCst), freed());
+    freed()
+}
+
+/// What comes of it, as a tensor of one owner.
+fn import(produced: Dlpack, stream: &Stream) -> Result<(AnyCudaTensor, How), Refused<Dlpack>> {
+    // SAFETY: what is true of it is true, the driver knows the rest, and no other work uses it.
+    unsafe { produced.import(stream) }
+}
+
+/// As one that none writes.
+fn import_frozen(produced: Dlpack, stream: &Stream) -> mp_cuda::Result<(AnyCudaTensor<Frozen>, How)> {
+    // SAFETY: likewise.
+    Ok(unsafe { produced.import_frozen(stream) }?)
+}
+
+fn imports((): ()) -> Outcome {
+    let stream = stream();
+    let all: Vec<f32> = (0..24).map(|x| x as f32).collect();
+    let (t, how) = import(produced(By::Legacy, |_| {}), &stream)?;
+    assert_eq!((how, deleted()), (How::LegacyIpc, 0));
+    let t = t.downcast::<f32>()?;
+    assert_eq!((t.shape(), t.to_vec(&stream)?), ([4, 6].as_slice(), all.clone()));
+    drop(t);
+    assert_eq!(deleted(), 1);
+    // Null strides, an offset, and a view of it.
+    let change = |m: &mut DLManagedTensorVersioned| {
+        (m.dl_tensor.strides, m.dl_tensor.byte_offset) = (ptr::null_mut(), 24);
+        rows(m, 3);
+    };
+    let (t, how) = import(produced(By::Shareable, change), &stream)?;
+    assert_eq!((how, t.shape()), (How::Exported, [3, 6].as_slice()));
+    let t = t.downcast::<f32>()?.freeze();
+    assert_eq!(t.to_vec(&stream)?, all[6..]);
+    drop(t);
+    // Of a pool: a copy, and the producer's goes at once.
+    let (t, how) = import(produced(By::Pool, |_| {}), &stream)?;
+    assert!(matches!(how, How::Copied { .. }) && deleted() == 3, "{how:?}");
+    assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
+    // What is not to be written is copied, or frozen.
+    let read_only = |m: &mut DLManagedTensorVersioned| m.flags |= 1;
+    let (t, how) = import(produced(By::Legacy, read_only), &stream)?;
+    assert!(matches!(how, How::Copied { .. }) && deleted() == 4, "{how:?}");
+    drop(t);
+    let (t, how) = import_frozen(produced(By::Legacy, read_only), &stream)?;
+    assert_eq!((how, deleted()), (How::LegacyIpc, 4));
+    assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
+    assert_eq!(deleted(), 5);
+    // Rows that are the same one, which none writes.
+    let change = |m: &mut DLManagedTensorVersioned| {
+        // SAFETY: there are two.
+        unsafe { *m.dl_tensor.strides = 0 };
+    };
+    let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
+    assert!(refused.to_string().contains("overlap"), "{refused}");
+    let (t, _) = import_frozen(refused.value, &stream)?;
+    assert_eq!(t.downcast::<f32>()?.select(0, 3)?.to_vec(&stream)?, all[..6]);
+    // There and back: by this library's own structure.
+    let own = CudaTensor::from_slice(&all, [4, 6], &stream)?;
+    // SAFETY: it is as this library has made it.
+    let (t, how) = unsafe { DlpackUnversioned::export(own, &stream)?.import(&stream) }?;
+    assert_eq!(how, How::Exported);
+    assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
+    eventually("nothing is kept", || memory_stats(stream.device()).foreign_owners == 0);
+    assert_eq!(memory_stats(stream.device()).pieces, 0);
+    Ok(())
+}
+
+#[test]
+fn tensors_of_other_libraries_are_taken_in() {
+    let session = session();
+    run(&session, imports, ());
+    nothing_is_left(&session);
+}
+
+type Change = fn(&mut DLManagedTensorVersioned);
+
+/// Says that there is another number of rows.
+fn rows(managed: &mut DLManagedTensorVersioned, rows: i64) {
+    // SAFETY: there are two numbers.
+    unsafe { *managed.dl_tensor.shape = rows };
+}
+
+/// What a wrong producer may say, and what is said of it.
+const WRONG: [(Change, &str); 17] = [
+    (|m| m.version.major = 2, "DLPack 2.3"),
+    (|m| m.version.major = 0, "DLPack 0.3"),
+    (|m| m.dl_tensor.device.device_type = 1, "device type 1"),
+    (|m| m.dl_tensor.device.device_type = -1, "device type -1"),
+    (|m| m.dl_tensor.device.device_id = 1, "of device 1"),
+    (|m| m.dl_tensor.dtype.lanes = 4, "4 lanes"),
+    (|m| m.dl_tensor.dtype.lanes = 0, "0 lanes"),
+    (|m| m.dl_tensor.dtype.bits = 4, "with 4 bits"),
+    (|m| m.dl_tensor.dtype.code = 3, "type 3"),
+    (|m| m.flags = 4, "less than a byte"),
+    (|m| m.dl_tensor.ndim = -1, "-1 dimensions"),
+    (|m| m.dl_tensor.ndim = i32::MAX, "dimensions: there may be"),
+    (|m| m.dl_tensor.shape = ptr::null_mut(), "null pointer"),
+    (|m| m.dl_tensor.byte_offset = u64::MAX, "beyond all memory"),
+    (|m| m.dl_tensor.data = ptr::null_mut(), "does not know the address"),
+    (|m| rows(m, -4), "a negative size"),
+    (|m| rows(m, i64::MAX), "elements"),
+];
+
+fn wrong((): ()) -> Outcome {
+    let stream = stream();
+    for (change, said) in WRONG {
+        let refused = import(produced(By::Legacy, change), &stream);
+        let refused = refused.map(|(t, _)| panic!("{said}: {t:?}")).unwrap_err();
+        assert!(refused.error.to_string().contains(said), "{said}: {refused}");
+        assert!(matches!(refused.error, Error::Core(_) | Error::NotShareable { .. }), "{said}: {refused:?}");
+        let before = deleted();
+        // Its deleter is the caller's to call still.
+        drop(refused.value);
+        assert_eq!(deleted(), before + 1, "{said}");
+    }
+    for strides in [[-6, 1], [i64::MAX, 1], [i64::MIN, 1], [6, i64::MAX / 2]] {
+        let change = |m: &mut DLManagedTensorVersioned| {
+            // SAFETY: there are two numbers.
+            unsafe { m.dl_tensor.strides.cast::<[i64; 2]>().write(strides) };
+        };
+        let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
+        assert!(matches!(refused.error, Error::Core(_)), "{strides:?}: {refused:?}");
+    }
+    // One more row than there is.
+    let change = |m: &mut DLManagedTensorVersioned| rows(m, 5);
+    let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
+    assert!(refused.to_string().contains("more than the allocation has"), "{refused}");
+    // SAFETY: a null pointer is none.
+    assert!(unsafe { Dlpack::from_raw(ptr::null_mut()) }.is_none());
+    // SAFETY: likewise.
+    assert!(unsafe { DlpackUnversioned::from_raw(ptr::null_mut::<DLManagedTensor>()) }.is_none());
+    assert_eq!(memory_stats(stream.device()).foreign_owners, 0);
+    Ok(())
+}
+
+#[test]
+fn what_is_wrong_in_a_structure_is_found_and_it_comes_back() {
+    let session = session();
+    run(&session, wrong, ());
+    nothing_is_left(&session);
+}

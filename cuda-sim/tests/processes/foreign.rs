@@ -1,0 +1,597 @@
+//! Memory that another library has allocated, as tensors that processes share.
+#![allow(unsafe_code)]
+
+use std::time::Duration;
+
+use mp_core::Error as CoreError;
+use mp_cuda::{
+    CudaTensor, Device, Error, ForeignMemory, FrozenCudaTensor, How, Stream, ipc_collect, memory_stats,
+};
+use mp_harness::{DEADLINE, eventually};
+use mp_queue::Queue;
+
+use crate::allocations::{Allocated, By, freed};
+use crate::support::{
+    Outcome, join, kernels, nothing_is_left, run, session, setup, stays, stream, taken, with_gpu, without_gpu,
+};
+
+const LEN: usize = 1 << 12;
+
+/// Memory of this kind, full of one value, as a tensor.
+fn shared(by: By, value: f32, stream: &Stream) -> (CudaTensor<f32>, How) {
+    let memory = Allocated::new(by, 4 * LEN).filled(&[value; LEN]);
+    let foreign = ForeignMemory::new(memory.address, [LEN]);
+    // SAFETY: as many floats are there until it is dropped, and nothing else uses them.
+    unsafe { foreign.share(memory, stream) }.unwrap()
+}
+
+fn each_kind((): ()) -> Outcome {
+    let stream = stream();
+    for (i, by) in
+        [By::Legacy, By::Shareable, By::Private, By::Pool, By::Managed, By::Host].into_iter().enumerate()
+    {
+        let (mut t, how) = shared(by, 3.0, &stream);
+        let copied = matches!(how, How::Copied { .. });
+        let expected = match by {
+            By::Legacy => how == How::LegacyIpc,
+            By::Shareable => how == How::Exported,
+            _ => copied,
+        };
+        assert!(expected, "{by:?}: {how:?}");
+        assert_eq!(freed(), i + usize::from(copied), "{by:?}: what was copied is free");
+        let stats = memory_stats(stream.device());
+        let kept = if copied { (0, 0) } else { (1, 4 * LEN as u64) };
+        assert_eq!((stats.foreign_owners, stats.foreign, stats.foreign_retired), (kept.0, kept.1, 0));
+        assert_eq!(t.to_vec(&stream)?, [3.0; LEN], "{by:?}");
+        t.fill(4.0, &stream)?;
+        let on = t.on_mut(&stream)?;
+        kernels().multiply(&stream, on.ptr(), on.ptr(), LEN, 2.0);
+        drop(on);
+        assert_eq!(t.to_vec(&stream)?, [8.0; LEN], "{by:?}");
+        drop(t);
+        assert_eq!(freed(), i + 1, "{by:?}");
+        assert_eq!(memory_stats(stream.device()).foreign_owners, 0);
+    }
+    // Not before a stream has run what it was given.
+    let (t, _) = shared(By::Legacy, 1.0, &stream);
+    let on = t.on(&stream)?;
+    kernels().spin(&stream, Duration::from_millis(30));
+    drop(on);
+    let before = freed();
+    drop(t);
+    assert_eq!((freed(), memory_stats(stream.device()).foreign_owners), (before, 1));
+    stream.synchronize()?;
+    assert_eq!(memory_stats(stream.device()).foreign_owners, 0);
+    assert_eq!(freed(), before + 1);
+    Ok(())
+}
+
+#[test]
+fn each_kind_of_memory_is_shared_or_copied() {
+    let session = session();
+    run(&session, each_kind, ());
+    nothing_is_left(&session);
+}
+
+fn refusals((): ()) -> Outcome {
+    let stream = stream();
+    let memory = Allocated::new(By::Legacy, 4 * LEN).filled(&[1.0; LEN]);
+    let at = memory.address;
+    let mut owner = Some(memory);
+    let mut refused = |foreign: ForeignMemory| {
+        // SAFETY: it is memory of this process, or refused.
+        let result = unsafe { foreign.share::<f32, _>(owner.take().unwrap(), &stream) };
+        let refused = result.map(|(t, how)| panic!("{t:?} {how:?}")).unwrap_err();
+        owner = Some(refused.value);
+        refused.error
+    };
+    let text = refused(ForeignMemory::new(at, [LEN + 1])).to_string();
+    assert!(text.contains("more than the allocation has there"), "{text}");
+    let invalid = |error| matches!(error, Error::Core(CoreError::InvalidArgument(_)));
+    assert!(invalid(refused(ForeignMemory::new(at + 4, [LEN]))));
+    assert!(invalid(refused(ForeignMemory::new(at + 2, [2]))), "not aligned");
+    assert!(invalid(refused(ForeignMemory::new(at, [4, 4]).strides([0, 1]))), "elements overlap");
+    let error = refused(ForeignMemory::new(at, [4]).strides([-1]));
+    assert!(matches!(error, Error::Core(CoreError::Unsupported(_))), "{error}");
+    let error = refused(ForeignMemory::new(at, [4, 4]).strides([4]));
+    assert!(matches!(error, Error::Core(CoreError::Shape(_))), "{error}");
+    let error = refused(ForeignMemory::new(at, [usize::MAX, 2]));
+    assert!(matches!(error, Error::Core(_)), "{error}");
+    let error = refused(ForeignMemory::new(at, [2, 2]).strides([isize::MAX, 1]));
+    assert!(matches!(error, Error::Core(_)), "{error}");
+    for nothing in [0, 64, 0x7000_0000_0000] {
+        let error = refused(ForeignMemory::new(nothing, [4]));
+        assert!(matches!(error, Error::NotShareable { .. }), "{nothing}: {error}");
+    }
+    assert_eq!(freed(), 0, "each time it came back");
+    // Memory that would have to be copied.
+    for by in [By::Private, By::Pool, By::Managed, By::Host] {
+        let memory = Allocated::new(by, 4 * LEN);
+        let foreign = ForeignMemory::new(memory.address, [LEN]).never_copied();
+        // SAFETY: as many floats are there.
+        let refused = unsafe { foreign.share::<f32, _>(memory, &stream) }.unwrap_err();
+        assert!(matches!(refused.error, Error::NotShareable { .. }), "{by:?}: {refused}");
+    }
+    // Columns of a matrix, from its second row on.
+    let memory = owner.take().unwrap().filled(&(0..LEN).map(|x| x as f32).collect::<Vec<f32>>());
+    let foreign = ForeignMemory::new(at + 4 * 8, [8, 3]).strides([1, 8]).never_copied();
+    // SAFETY: as many floats are there.
+    let (t, _) = unsafe { foreign.share_any("float32".parse()?, memory, &stream) }?;
+    let t = t.downcast::<f32>()?.freeze();
+    assert_eq!(t.select(0, 1)?.to_vec(&stream)?, [9.0, 17.0, 25.0]);
+    drop(t);
+    // Nothing at all.
+    let before = freed();
+    // SAFETY: no element is there.
+    let none = unsafe { ForeignMemory::new(0, [0, 3]).share::<f32, _>((), &stream) }?;
+    assert!(none.0.is_empty() && freed() == before);
+    Ok(())
+}
+
+#[test]
+fn what_is_no_memory_of_that_size_is_refused_and_its_owner_comes_back() {
+    let session = session();
+    run(&session, refusals, ());
+    nothing_is_left(&session);
+}
+
+/// Frozen tensors of one allocation, and what comes back of them.
+type Frozen = Queue<FrozenCudaTensor<f32>>;
+
+fn exports((by, out, back, dropped): (By, Frozen, Frozen, Queue<()>)) -> Outcome {
+    let stream = stream();
+    let (t, how) = shared(by, 5.0, &stream);
+    assert!(!matches!(how, How::Copied { .. }));
+    let t = t.freeze();
+    let id = t.storage();
+    for _ in 0..2 {
+        out.put(t.clone()).unwrap();
+    }
+    drop(t);
+    // It comes back by a process that has no GPU, and is read at the address that its library gave it.
+    let t = taken(&back);
+    assert_eq!((t.storage(), t.to_vec(&stream)?, freed()), (id, vec![5.0; LEN], 0));
+    drop(t);
+    assert_eq!((freed(), memory_stats(stream.device()).foreign_owners), (0, 1), "the reader has it");
+    dropped.put(()).unwrap();
+    eventually("the owner is dropped", || {
+        ipc_collect();
+        freed() == 1
+    });
+    assert_eq!(memory_stats(stream.device()).foreign, 0);
+    Ok(())
+}
+
+fn relays((from, to): (Frozen, Frozen)) -> Outcome {
+    to.put(taken(&from)).unwrap();
+    Ok(())
+}
+
+fn reads((from, read, dropped): (Frozen, Queue<()>, Queue<()>)) -> Outcome {
+    let stream = stream();
+    let t = taken(&from);
+    assert_eq!(t.to_vec(&stream)?, [5.0; LEN]);
+    let stats = memory_stats(stream.device());
+    assert_eq!((stats.mapped_slabs, stats.foreign_owners), (1, 0));
+    read.put(()).unwrap();
+    taken(&dropped);
+    drop(t);
+    assert_eq!(memory_stats(stream.device()).mapped_slabs, 0, "unmapped with its last piece");
+    Ok(())
+}
+
+#[test]
+fn the_owner_is_dropped_when_no_process_has_the_memory() {
+    for by in [By::Legacy, By::Shareable] {
+        let session = session();
+        let (out, back): (Frozen, Frozen) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let (read, dropped) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let exporter =
+            with_gpu(&session).spawn(exports, (by, out.clone(), back.clone(), dropped.clone())).unwrap();
+        let reader = with_gpu(&session).spawn(reads, (out.clone(), read.clone(), dropped)).unwrap();
+        taken(&read);
+        let relay = without_gpu().spawn(relays, (out, back)).unwrap();
+        [exporter, reader, relay].into_iter().for_each(join);
+        nothing_is_left(&session);
+    }
+}
+
+/// Two parts of an allocation, whose contents a kernel is still to make.
+fn parts((by, out): (By, Frozen)) -> Outcome {
+    let stream = stream();
+    let whole = std::sync::Arc::new(Allocated::new(by, 8 * LEN).filled(&[0.0; 2 * LEN]));
+    for i in 0..2 {
+        let at = whole.address + (4 * LEN * i) as u64;
+        kernels().spin(&stream, Duration::from_millis(50));
+        kernels().fill(&stream, at, LEN, 7.0);
+        let foreign = ForeignMemory::new(at, [LEN]).never_copied();
+        // SAFETY: as many floats are there until the last owner is dropped; the stream writes them.
+        let (t, _) = unsafe { foreign.share::<f32, _>(std::sync::Arc::clone(&whole), &stream) }?;
+        out.put(t.freeze()).unwrap();
+    }
+    drop(whole);
+    eventually("the owners are dropped", || {
+        ipc_collect();
+        freed() == 1
+    });
+    Ok(())
+}
+
+fn reads_parts(from: Frozen) -> Outcome {
+    let (stream, parts) = (stream(), [taken(&from), taken(&from)]);
+    for part in &parts {
+        assert_eq!(part.to_vec(&stream)?, [7.0; LEN]);
+    }
+    assert_eq!(memory_stats(stream.device()).mapped_slabs, 1, "opened once");
+    Ok(())
+}
+
+#[test]
+fn parts_of_an_allocation_are_opened_once_and_read_when_they_are_made() {
+    for by in [By::Legacy, By::Shareable] {
+        let session = session();
+        let out = Queue::unbounded().unwrap();
+        let reader = with_gpu(&session).spawn(reads_parts, out.clone()).unwrap();
+        run(&session, parts, (by, out));
+        join(reader);
+        nothing_is_left(&session);
+    }
+}
+
+type Moved = Queue<CudaTensor<f32>>;
+
+fn moves((by, out, told, seen): (By, Moved, Queue<()>, Queue<()>)) -> Outcome {
+    let stream = stream();
+    out.put(shared(by, 1.0, &stream).0).unwrap();
+    // The receiver has dropped it, and has a kernel on its way that writes there; then that has run, and it is mapped there still.
+    for _ in 0..2 {
+        taken(&told);
+        ipc_collect();
+        assert_eq!((freed(), memory_stats(stream.device()).foreign_owners), (0, 1));
+        seen.put(()).unwrap();
+    }
+    taken(&told);
+    eventually("the owner is dropped", || {
+        ipc_collect();
+        freed() == 1
+    });
+    seen.put(()).unwrap();
+    Ok(())
+}
+
+fn writes((from, told, seen): (Moved, Queue<()>, Queue<()>)) -> Outcome {
+    let stream = stream();
+    let mut t = taken(&from);
+    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
+    let on = t.on_mut(&stream)?;
+    kernels().spin(&stream, Duration::from_millis(100));
+    kernels().fill(&stream, on.ptr(), LEN, 2.0);
+    drop(on);
+    drop(t);
+    told.put(()).unwrap();
+    taken(&seen);
+    stream.synchronize()?;
+    told.put(()).unwrap();
+    taken(&seen);
+    // What it dropped under work, it unmaps when it looks.
+    ipc_collect();
+    told.put(()).unwrap();
+    taken(&seen);
+    Ok(())
+}
+
+#[test]
+fn the_owner_stays_until_a_receivers_stream_has_run_and_it_is_unmapped_there() {
+    for by in [By::Legacy, By::Shareable] {
+        let session = session();
+        let (out, told, seen) =
+            (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let args = (out.clone(), told.clone(), seen.clone());
+        let receiver = with_gpu(&session).spawn(writes, args).unwrap();
+        run(&session, moves, (by, out, told, seen));
+        join(receiver);
+        nothing_is_left(&session);
+    }
+}
+
+/// Hands out two tensors and stays; `told` says when they are out.
+fn hands_out((by, out): (By, Frozen)) -> Outcome {
+    let stream = stream();
+    for value in [5.0, 6.0] {
+        out.put(shared(by, value, &stream).0.freeze()).unwrap();
+    }
+    stays();
+    Ok(())
+}
+
+fn reads_after_the_exporters_death((by, from, read, dead): (By, Frozen, Queue<()>, Queue<()>)) -> Outcome {
+    let stream = stream();
+    let (opened, other) = (taken(&from), taken(&from));
+    assert_eq!(opened.to_vec(&stream)?, [5.0; LEN]);
+    read.put(()).unwrap();
+    taken(&dead);
+    if by == By::Shareable {
+        assert_eq!(opened.to_vec(&stream)?, [5.0; LEN]);
+        assert_eq!(other.to_vec(&stream)?, [6.0; LEN]);
+        return Ok(());
+    }
+    for _ in 0..2 {
+        for t in [&opened, &other] {
+            let results =
+                [t.on(&stream).map(drop), t.to_vec(&stream).map(drop), t.to_device(&stream).map(drop)];
+            for result in results {
+                assert!(matches!(result, Err(Error::ProducerDied { pid: Some(_) })), "{result:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Memory by descriptors outlives its maker, memory by legacy handles doesn't, and says so.
+#[test]
+fn the_exporter_is_killed() {
+    for by in [By::Legacy, By::Shareable] {
+        let session = session();
+        let (out, read, dead) =
+            (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let exporter = with_gpu(&session).spawn(hands_out, (by, out.clone())).unwrap();
+        let args = (by, out, read.clone(), dead.clone());
+        let reader = with_gpu(&session).spawn(reads_after_the_exporters_death, args).unwrap();
+        taken(&read);
+        exporter.kill().unwrap();
+        assert!(exporter.wait_timeout(DEADLINE));
+        dead.put(()).unwrap();
+        join(reader);
+        eventually("all memory is free", || crate::support::stat(&session, "bytes") == 0);
+        let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();
+        // What a process finds in memory whose maker is gone is undefined; it is not looked at, as the error says.
+        let expected: &[&str] = if by == By::Legacy { &["freed-while-open"] } else { &[] };
+        assert_eq!(kinds, expected);
+    }
+}
+
+fn waits_for_a_death((by, write, out, dead): (By, bool, Moved, Queue<()>)) -> Outcome {
+    let stream = stream();
+    out.put(shared(by, 1.0, &stream).0).unwrap();
+    taken(&dead);
+    let look = || memory_stats(stream.device());
+    eventually("its death is noticed", || {
+        _ = mp_core::Arena::current().unwrap().sweep_if_due();
+        let stats = look();
+        if write { stats.foreign_retired > 0 } else { stats.foreign_owners == 0 }
+    });
+    // What may be written late is not given back; what is only read is.
+    assert_eq!(freed(), usize::from(!write));
+    let (t, _) = shared(by, 2.0, &stream);
+    assert_eq!(t.to_vec(&stream)?, [2.0; LEN]);
+    drop(t);
+    assert_eq!((freed(), look().foreign_owners), (1 + usize::from(!write), usize::from(write)));
+    Ok(())
+}
+
+fn has_it((write, from, there): (bool, Moved, Queue<()>)) -> Outcome {
+    let stream = stream();
+    let mut t = taken(&from);
+    if write {
+        let on = t.on_mut(&stream)?;
+        kernels().fill(&stream, on.ptr(), LEN, 3.0);
+        drop(on);
+        stream.synchronize()?;
+    } else {
+        t.to_vec(&stream)?;
+    }
+    there.put(()).unwrap();
+    stays();
+    Ok(())
+}
+
+#[test]
+fn a_receiver_is_killed() {
+    for (by, write) in
+        [(By::Legacy, false), (By::Legacy, true), (By::Shareable, false), (By::Shareable, true)]
+    {
+        let session = session();
+        let (out, there, dead) =
+            (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let exporter =
+            with_gpu(&session).spawn(waits_for_a_death, (by, write, out.clone(), dead.clone())).unwrap();
+        let receiver = with_gpu(&session).spawn(has_it, (write, out, there.clone())).unwrap();
+        taken(&there);
+        receiver.kill().unwrap();
+        assert!(receiver.wait_timeout(DEADLINE));
+        dead.put(()).unwrap();
+        join(exporter);
+        eventually("all memory is free", || crate::support::stat(&session, "bytes") == 0);
+        let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();
+        // It keeps what it may not give back, to its end.
+        let expected: &[&str] = if write { &["left"] } else { &[] };
+        assert_eq!(kinds, expected, "{by:?} {write}");
+    }
+}
+
+/// Panics when it is dropped, with a value that panics when it is dropped.
+struct Angry(Allocated);
+
+struct AngryStill;
+
+impl Drop for AngryStill {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "the value of a panic is dropped");
+    }
+}
+
+impl Drop for Angry {
+    fn drop(&mut self) {
+        assert!(self.0.address != 0);
+        std::panic::panic_any(AngryStill);
+    }
+}
+
+fn owners((): ()) -> Outcome {
+    let stream = stream();
+    std::panic::set_hook(Box::new(|_| {}));
+    let memory = Allocated::new(By::Legacy, 4 * LEN);
+    let foreign = ForeignMemory::new(memory.address, [LEN]);
+    // SAFETY: as many floats are there until it is dropped.
+    let (t, _) = unsafe { foreign.share::<f32, _>(Angry(memory), &stream) }?;
+    drop(t);
+    // The tick that is behind its use has to come.
+    stream.synchronize()?;
+    assert_eq!(memory_stats(stream.device()).foreign_owners, 0);
+    assert_eq!(freed(), 1, "what it had is dropped all the same");
+    // An owner that shares and drops others, by the same functions.
+    let inner = shared(By::Shareable, 1.0, &stream).0;
+    let memory = Allocated::new(By::Legacy, 4 * LEN).filled(&[2.0; LEN]);
+    let foreign = ForeignMemory::new(memory.address, [LEN]);
+    // SAFETY: as many floats are there until it is dropped.
+    let (t, _) = unsafe { foreign.share::<f32, _>((memory, inner), &stream) }?;
+    assert_eq!(memory_stats(stream.device()).foreign_owners, 2);
+    drop(t);
+    eventually("both are dropped", || memory_stats(stream.device()).foreign_owners == 0);
+    assert_eq!(freed(), 3);
+    Ok(())
+}
+
+#[test]
+fn an_owner_may_panic_and_may_have_tensors_itself() {
+    let session = session();
+    run(&session, owners, ());
+    nothing_is_left(&session);
+}
+
+const MANY: usize = 600;
+
+/// Pieces of one allocation, as those of an allocator, more than there are rows; and allocations, one after the other.
+fn streams_of_tensors((by, out): (By, Moved)) -> Outcome {
+    let (stream, mut most) = (stream(), 0);
+    let whole = std::sync::Arc::new(Allocated::new(by, 4 * LEN * 16));
+    for i in 0..MANY {
+        let at = whole.address + 4 * (LEN * (i % 16)) as u64;
+        let mut t = if i % 4 > 0 {
+            // SAFETY: as many floats are there until the last owner is dropped; the next one waits for the one before.
+            unsafe { ForeignMemory::new(at, [16]).share::<f32, _>(std::sync::Arc::clone(&whole), &stream) }?.0
+        } else {
+            shared(by, 0.0, &stream).0
+        };
+        t.fill(i as f32, &stream)?;
+        out.put(t).unwrap();
+        most = most.max(memory_stats(stream.device()).foreign_owners);
+    }
+    assert!(most < 60, "{most} are kept at a time");
+    drop(whole);
+    eventually("all owners are dropped", || {
+        ipc_collect();
+        memory_stats(stream.device()).foreign_owners == 0
+    });
+    assert_eq!(freed(), MANY.div_ceil(4) + 1);
+    Ok(())
+}
+
+fn drains(from: Moved) -> Outcome {
+    let stream = stream();
+    for i in 0..MANY {
+        let t = taken(&from);
+        assert_eq!(t.to_vec(&stream)?[15], i as f32);
+    }
+    ipc_collect();
+    Ok(())
+}
+
+#[test]
+fn what_is_kept_is_what_is_in_use() {
+    for by in [By::Legacy, By::Shareable] {
+        let session = session();
+        let out = Queue::bounded(8).unwrap();
+        let receiver = with_gpu(&session).spawn(drains, out.clone()).unwrap();
+        run(&session, streams_of_tensors, (by, out));
+        join(receiver);
+        nothing_is_left(&session);
+    }
+}
+
+fn many_at_once((): ()) -> Outcome {
+    let stream = stream();
+    let whole = std::sync::Arc::new(Allocated::new(By::Legacy, 4 * LEN));
+    let mut all = Vec::new();
+    for i in 0..1100_u64 {
+        let foreign = ForeignMemory::new(whole.address + 4 * i, [1]);
+        // SAFETY: a float is there.
+        all.push(unsafe { foreign.share::<f32, _>(std::sync::Arc::clone(&whole), &stream) }?.0);
+        all[usize::try_from(i)?].fill(i as f32, &stream)?;
+    }
+    for (i, t) in all.iter().enumerate().rev() {
+        assert_eq!(t.to_vec(&stream)?, [i as f32]);
+    }
+    assert_eq!(memory_stats(stream.device()).foreign_owners, 1100);
+    drop(whole);
+    all.truncate(3);
+    assert_eq!((freed(), memory_stats(stream.device()).foreign_owners), (0, 3));
+    drop(all);
+    assert_eq!((freed(), memory_stats(stream.device()).foreign_owners), (1, 0));
+    Ok(())
+}
+
+#[test]
+fn an_allocation_has_more_pieces_than_rows() {
+    let session = session();
+    run(&session, many_at_once, ());
+    nothing_is_left(&session);
+}
+
+fn on_the_other((by, from): (By, Frozen)) -> Outcome {
+    let other = Stream::new(&Device::new(1)?)?;
+    let error = taken(&from).on(&other).map(drop).unwrap_err();
+    assert!(matches!(error, Error::PeerAccess { .. }), "{by:?}: {error}");
+    // Memory of a device is of its own streams.
+    let memory = Allocated::new(by, 4 * LEN);
+    let foreign = ForeignMemory::new(memory.address, [LEN]);
+    // SAFETY: as many floats are there.
+    let refused = unsafe { foreign.share::<f32, _>(memory, &other) }.unwrap_err();
+    assert!(matches!(refused.error, Error::Core(CoreError::InvalidArgument(_))), "{by:?}: {refused}");
+    Ok(())
+}
+
+fn hands_one_out((by, out): (By, Frozen)) -> Outcome {
+    let (stream, other) = (stream(), Stream::new(&Device::new(1)?)?);
+    let t = shared(by, 5.0, &stream).0.freeze();
+    assert!(matches!(t.on(&other), Err(Error::PeerAccess { .. })));
+    out.put(t).unwrap();
+    eventually("the owner is dropped", || {
+        ipc_collect();
+        freed() == 1
+    });
+    Ok(())
+}
+
+#[test]
+fn devices_that_do_not_reach_each_other_say_so() {
+    for by in [By::Legacy, By::Shareable] {
+        let session = setup().set("PROFILE", "apart").start().unwrap();
+        let out = Queue::unbounded().unwrap();
+        let other = with_gpu(&session).spawn(on_the_other, (by, out.clone())).unwrap();
+        run(&session, hands_one_out, (by, out));
+        join(other);
+        nothing_is_left(&session);
+    }
+}
+
+fn reads_on_both(from: Frozen) -> Outcome {
+    let (stream, other) = (stream(), Stream::new(&Device::new(1)?)?);
+    let t = taken(&from);
+    assert_eq!(t.to_vec(&other)?, [5.0; LEN]);
+    assert_eq!(t.to_vec(&stream)?, [5.0; LEN]);
+    assert_eq!(t.to_device(&other)?.to_vec(&other)?, [5.0; LEN]);
+    Ok(())
+}
+
+#[test]
+fn devices_that_reach_each_other_read_it() {
+    for by in [By::Legacy, By::Shareable] {
+        let session = setup().set("PROFILE", "two-gpus").start().unwrap();
+        let out = Queue::unbounded().unwrap();
+        let other = with_gpu(&session).spawn(reads_on_both, out.clone()).unwrap();
+        run(&session, hands_one_out, (by, out));
+        join(other);
+        nothing_is_left(&session);
+    }
+}

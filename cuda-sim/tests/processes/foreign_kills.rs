@@ -1,0 +1,240 @@
+//! A process is killed before and after each call of the driver by which it shares memory of another library, or opens that of another
+//! process. And each of these calls fails.
+#![allow(unsafe_code)]
+
+use mp_cuda::{CudaTensor, Error, ForeignMemory, LentMut, ipc_collect};
+use mp_cuda_sim::session::Session;
+use mp_harness::{DEADLINE, eventually};
+use mp_queue::Queue;
+use mp_spawn::{ExitStatus, Process};
+
+use crate::allocations::{Allocated, By, freed};
+use crate::support::{Outcome, join, kernels, nothing_found, run, session, stat, stream, taken, with_gpu};
+
+const LEN: usize = 1 << 10;
+
+type Moved = Queue<CudaTensor<f32>>;
+
+/// Shares a tensor; when it is back, or its receiver is dead, the owner is free again, or never, if that may have written.
+fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
+    let stream = stream();
+    let memory = Allocated::new(by, 4 * LEN).filled(&[1.0; LEN]);
+    let foreign = ForeignMemory::new(memory.address, [LEN]).never_copied();
+    // SAFETY: as many floats are there until it is dropped, and nothing else uses them.
+    let (t, _) = unsafe { foreign.share::<f32, _>(memory, &stream) }?;
+    out.put(t).unwrap();
+    taken(&gone);
+    if let Ok(Some(t)) = back.try_get() {
+        let read = t.to_vec(&stream);
+        assert!(matches!(&read, Ok(_) | Err(Error::ProducerDied { .. })), "{read:?}");
+    }
+    drop(out.try_get());
+    let stats = || mp_cuda::memory_stats(stream.device());
+    eventually("it is free, or can never be", || {
+        _ = mp_core::Arena::current().unwrap().sweep_if_due();
+        ipc_collect();
+        let stats = stats();
+        stats.foreign_owners == 0 || stats.foreign_retired == 4 * LEN as u64
+    });
+    assert_eq!(freed() + stats().foreign_owners, 1);
+    // It shares another one all the same.
+    let memory = Allocated::new(by, 4 * LEN).filled(&[2.0; LEN]);
+    let foreign = ForeignMemory::new(memory.address, [LEN]).never_copied();
+    // SAFETY: as above.
+    let (t, _) = unsafe { foreign.share::<f32, _>(memory, &stream) }?;
+    assert_eq!(t.to_vec(&stream)?, [2.0; LEN]);
+    Ok(())
+}
+
+/// Reads it, writes to it, and gives it back.
+fn opens((by, from, back): (By, Moved, Moved)) -> Outcome {
+    let stream = stream();
+    let Ok(Some(mut t)) = from.try_get() else { return Ok(()) };
+    let died = |error: &Error| matches!(error, Error::ProducerDied { .. });
+    let multiply = |on: LentMut<'_, f32>| kernels().multiply(&stream, on.ptr(), on.ptr(), LEN, 3.0);
+    let written = t.on_mut(&stream).map(multiply);
+    match written {
+        Ok(()) => {
+            // Its maker may be killed by its rule now.
+            let read = t.to_vec(&stream);
+            assert!(
+                read.as_ref().is_ok_and(|all| *all == [3.0; LEN]) || read.as_ref().is_err_and(died),
+                "{read:?}"
+            );
+        }
+        Err(error) => assert!(died(&error) && by == By::Legacy, "{error}"),
+    }
+    back.put(t).unwrap();
+    ipc_collect();
+    Ok(())
+}
+
+fn was_killed(process: &Process, rule: &str) -> bool {
+    assert!(process.wait_timeout(DEADLINE), "{rule}: still running");
+    match process.exit() {
+        Some(ExitStatus::Signal { .. }) => true,
+        Some(ExitStatus::Code(0)) => false,
+        other => panic!("{rule}: {other:?}"),
+    }
+}
+
+/// All that exporting calls, and all that opening does.
+const EXPORTS: [&str; 6] = [
+    "cuPointerGetAttribute",
+    "cuMemGetAddressRange_v2",
+    "cuIpcGetMemHandle",
+    "cuMemRetainAllocationHandle",
+    "cuMemExportToShareableHandle",
+    "cuMemFree_v2",
+];
+const OPENS: [&str; 9] = [
+    "cuIpcOpenMemHandle_v2",
+    "cuIpcCloseMemHandle",
+    "cuMemImportFromShareableHandle",
+    "cuMemAddressReserve",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemRelease",
+    "cuMemUnmap",
+    "cuMemAddressFree",
+];
+
+/// Runs it with each rule, until a rule kills no process; how many were killed.
+fn each_kill(calls: &[&str], mut killed: impl FnMut(&str) -> bool) -> usize {
+    let mut kills = 0;
+    for call in calls {
+        for when in ["before", "after"] {
+            let all = (1..).take_while(|number| killed(&format!("kill={call}:{number}:{when}"))).count();
+            kills += all;
+        }
+    }
+    kills
+}
+
+/// Nothing was found but what can't be otherwise: a process that is killed frees what others have opened, and what a dead writer may
+/// still write is given back by no process.
+fn only(session: &Session, expected: &[&str]) {
+    eventually("all memory is free", || stat(session, "bytes") == 0);
+    let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();
+    assert!(kinds.iter().all(|kind| expected.contains(&kind.as_str())), "{kinds:?}");
+}
+
+#[test]
+fn an_exporter_is_killed_at_each_call_of_the_driver() {
+    for by in [By::Legacy, By::Shareable] {
+        let session = session();
+        let kills = each_kill(&EXPORTS, |rule| {
+            let (out, back, gone): (Moved, Moved, _) =
+                (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+            let args = (by, out.clone(), back.clone(), gone.clone());
+            let exporter = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(exports, args).unwrap();
+            // It is killed before it has sent the tensor, or when it is told that it is back.
+            eventually("it sends or is killed", || !out.is_empty() || !exporter.is_alive());
+            run(&session, opens, (by, out.clone(), back.clone()));
+            gone.put(()).unwrap();
+            let killed = was_killed(&exporter, rule);
+            drop((out, back));
+            eventually("all memory is free", || stat(&session, "bytes") == 0);
+            killed
+        });
+        assert!(kills >= 12, "{kills}");
+        only(&session, if by == By::Legacy { &["freed-while-open"] } else { &[] });
+    }
+}
+
+#[test]
+fn an_opener_is_killed_at_each_call_of_the_driver() {
+    for by in [By::Legacy, By::Shareable] {
+        let session = session();
+        let kills = each_kill(&OPENS, |rule| {
+            let (out, back, gone): (Moved, Moved, _) =
+                (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+            let args = (by, out.clone(), back.clone(), gone.clone());
+            let exporter = with_gpu(&session).spawn(exports, args).unwrap();
+            eventually("it sends", || !out.is_empty());
+            let args = (by, out.clone(), back.clone());
+            let opener = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(opens, args).unwrap();
+            let killed = was_killed(&opener, rule);
+            gone.put(()).unwrap();
+            join(exporter);
+            drop((out, back));
+            eventually("all memory is free", || stat(&session, "bytes") == 0);
+            killed
+        });
+        assert!(kills >= 4, "{kills}");
+        only(&session, &["left"]);
+    }
+}
+
+/// Shares memory and reads it in another process; which calls failed.
+fn attempts((by, out, there): (By, Moved, Queue<()>)) -> Outcome<Vec<String>> {
+    let (stream, mut errors) = (stream(), Vec::new());
+    let mut memory = Some(Allocated::new(by, 4 * LEN).filled(&[1.0; LEN]));
+    while let Some(owner) = memory.take() {
+        let foreign = ForeignMemory::new(owner.address, [LEN]).never_copied();
+        // SAFETY: as many floats are there until it is dropped, and nothing else uses them.
+        match unsafe { foreign.share::<f32, _>(owner, &stream) } {
+            Ok((t, _)) => out.put(t).unwrap(),
+            Err(refused) => {
+                errors.push(refused.error.to_string());
+                memory = Some(refused.value);
+            }
+        }
+        assert!(errors.len() < 3, "{errors:?}");
+    }
+    taken(&there);
+    eventually("it is free", || {
+        ipc_collect();
+        freed() == 1
+    });
+    Ok(errors)
+}
+
+fn reads((from, there): (Moved, Queue<()>)) -> Outcome<Vec<String>> {
+    let (stream, t, mut errors) = (stream(), taken(&from), Vec::new());
+    loop {
+        match t.to_vec(&stream) {
+            Ok(all) => break assert_eq!(all, [1.0; LEN]),
+            Err(error) => errors.push(error.to_string()),
+        }
+        assert!(errors.len() < 3, "{errors:?}");
+    }
+    drop(t);
+    there.put(()).unwrap();
+    Ok(errors)
+}
+
+#[test]
+fn each_call_fails_once_and_is_told() {
+    let session = session();
+    for (by, call, code) in [
+        (By::Legacy, "cuPointerGetAttribute", 4321),
+        (By::Legacy, "cuMemGetAddressRange_v2", 4321),
+        (By::Legacy, "cuIpcGetMemHandle", 4321),
+        (By::Legacy, "cuIpcOpenMemHandle_v2", 4321),
+        (By::Legacy, "cuIpcOpenMemHandle_v2", 304),
+        (By::Shareable, "cuPointerGetAttribute", 4321),
+        (By::Shareable, "cuMemRetainAllocationHandle", 4321),
+        (By::Shareable, "cuMemExportToShareableHandle", 4321),
+        (By::Shareable, "cuMemImportFromShareableHandle", 4321),
+    ] {
+        let mut told = 0;
+        for number in 1.. {
+            let rule = format!("fail={call}:{number}:{code}");
+            let (out, there) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+            let start = || with_gpu(&session).env("MP_CUDA_SIM_INJECT", &rule);
+            let reader = start().spawn(reads, (out.clone(), there.clone())).unwrap();
+            let sender = start().spawn(attempts, (by, out, there)).unwrap();
+            let errors = [join(sender), join(reader)].concat();
+            assert!(errors.len() <= 1, "{rule}: {errors:?}");
+            assert!(errors.iter().all(|error| error.contains(call)), "{rule}: {errors:?}");
+            told += errors.len();
+            if errors.is_empty() {
+                break;
+            }
+        }
+        assert!(told > 0, "{by:?} {call}: no such call was made");
+    }
+    nothing_found(&session);
+    eventually("all memory is free", || stat(&session, "bytes") == 0);
+}

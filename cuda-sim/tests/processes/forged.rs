@@ -1,0 +1,113 @@
+//! Objects of slabs and pieces that no correct process writes, as a process gets them: what doesn't fit is refused when it arrives, what
+//! leads nowhere when it is opened.
+#![allow(unsafe_code)]
+
+use mp_core::Structure;
+use mp_core::mem::Mem;
+use mp_core::message::Outgoing;
+use mp_cuda::memory::{Attachments, Mode, Piece};
+use mp_cuda::{Device, Error};
+use serde::Deserialize;
+use serde::de::value::{Error as Wrong, SeqDeserializer};
+
+use crate::support::{Outcome, nothing_is_left, run, session};
+
+/// A structure with these words, and zeros behind them.
+fn made(name: &'static str, len: u64, words: &[u64]) -> Structure {
+    let structure = Structure::new(name, len).unwrap();
+    // SAFETY: only words of this structure are changed.
+    let arena = unsafe { structure.arena().words() };
+    for (i, word) in (0..len).zip(words) {
+        arena.store(structure.word(i), *word);
+    }
+    structure
+}
+
+/// What a process makes of a slab and a piece that arrive.
+fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
+    let (slab, piece) = (made("mp_cuda::Slab", len, slab), made("mp_cuda::Piece", 5, piece));
+    let mut out = Outgoing::default();
+    let numbers = [&slab, &piece].map(|one| out.attached().attach_object(one.hold()).unwrap());
+    let attachments = SeqDeserializer::<_, Wrong>::new(numbers.into_iter());
+    let attachments = Attachments::deserialize(attachments).unwrap();
+    Piece::take(out.into_incoming().arrived(), attachments, Mode::Frozen)
+}
+
+const MIB: u64 = 1 << 20;
+/// Kinds of slabs, and the words of one with 16 rows, or 512.
+const OWN: u64 = 0;
+const EXPORTED: u64 = 1;
+const LEGACY: u64 = 2;
+const FOREIGN: u64 = 16 + 2 * 512;
+
+fn forged((): ()) -> Outcome {
+    let device = Device::new(0)?;
+    let halves = |at: usize| u64::from_le_bytes(device.uuid().0[at..at + 8].try_into().unwrap());
+    let (low, high) = (halves(0), halves(8));
+    let me = mp_core::Arena::current()?.me()?.raw();
+    let slab = |bytes, unit, kind| [7, low, high, bytes, unit, me, u64::from(std::process::id()), kind];
+    let piece = |row, bytes, begins| [7, row, bytes, 1, begins];
+    let own = 8 + 2 * 16;
+    // Slabs.
+    for (slab, len, why) in [
+        (slab(16 * MIB, MIB, OWN), 7, "a slab's object of 7 words"),
+        (slab(16 * MIB, 0, OWN), own, "in units of 0"),
+        (slab(16 * MIB + 1, MIB, OWN), own, "in units of"),
+        (slab(17 * MIB, MIB, OWN), own, "with 16 rows"),
+        (slab(0, MIB, OWN), own, "a slab of 0 bytes"),
+        (slab(MIB, 1, 3), FOREIGN, "a slab of kind 3"),
+        (slab(MIB, 1, u64::MAX), FOREIGN, "a slab of kind"),
+        (slab(MIB, 2, EXPORTED), FOREIGN, "in units of 2"),
+        (slab(MIB, 1, LEGACY), FOREIGN - 2, "with 511 rows"),
+        (slab(MIB, 1, LEGACY), 8, "with 0 rows"),
+        (slab(0, 1, EXPORTED), FOREIGN, "a slab of 0 bytes"),
+    ] {
+        let error = taken(&slab, len, &piece(0, 100, 0)).unwrap_err();
+        assert!(matches!(&error, Error::Malformed(text) if text.contains(why)), "{why}: {error}");
+    }
+    // Pieces of good slabs.
+    let foreign = slab(MIB, 1, LEGACY);
+    for (kind, len, piece) in [
+        (foreign, FOREIGN, piece(0, MIB + 1, 0)),
+        (foreign, FOREIGN, piece(0, 1, MIB)),
+        (foreign, FOREIGN, piece(0, 0, 0)),
+        (foreign, FOREIGN, piece(0, u64::MAX, 2)),
+        (foreign, FOREIGN, piece(512, 1, 0)),
+        (foreign, FOREIGN, piece(1 << 32, 1, 0)),
+        (slab(16 * MIB, MIB, OWN), own, piece(1, 1, 0)),
+        (slab(16 * MIB, MIB, OWN), own, piece(0, 1, MIB)),
+        (slab(16 * MIB, MIB, OWN), own, piece(16, 1, 16 * MIB)),
+        (slab(16 * MIB, MIB, OWN), own, piece(u64::MAX, 1, 0)),
+    ] {
+        let error = taken(&kind, len, &piece).unwrap_err();
+        assert!(matches!(&error, Error::Malformed(text) if text.contains("from byte")), "{piece:?}: {error}");
+    }
+    assert!(taken(&foreign, FOREIGN, &piece(511, 1, MIB - 1)).is_ok(), "the last byte, the last row");
+    // What a slab says can't be opened: its descriptor is kept nowhere, its handle is none, its maker is none.
+    for kind in [OWN, EXPORTED] {
+        let (unit, len) = if kind == OWN { (MIB, own) } else { (1, FOREIGN) };
+        let lost = taken(&slab(16 * MIB, unit, kind), len, &piece(0, 100, 0))?;
+        let error = lost.open(&device).unwrap_err();
+        assert!(matches!(error, Error::Gone), "{error}");
+    }
+    let no_handle = taken(&foreign, FOREIGN, &piece(0, 100, 0))?;
+    let error = no_handle.open(&device).unwrap_err();
+    assert!(matches!(&error, Error::Driver { call: "cuIpcOpenMemHandle_v2", .. }), "{error}");
+    let mut orphan = foreign;
+    orphan[5] = u64::MAX;
+    let error = taken(&orphan, FOREIGN, &piece(0, 100, 0))?.open(&device).unwrap_err();
+    assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
+    // Of a device that is none.
+    let mut elsewhere = foreign;
+    elsewhere[1] = 1;
+    let error = taken(&elsewhere, FOREIGN, &piece(0, 100, 0))?.open(&device).unwrap_err();
+    assert!(matches!(error, Error::UnknownDevice { .. }), "{error}");
+    Ok(())
+}
+
+#[test]
+fn words_that_no_process_writes_are_refused() {
+    let session = session();
+    run(&session, forged, ());
+    nothing_is_left(&session);
+}

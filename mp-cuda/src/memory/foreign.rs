@@ -1,0 +1,156 @@
+//! Memory that another library of this process has allocated: whether other processes can open it, and how.
+//!
+//! | the driver says of an address | it is shared |
+//! |---|---|
+//! | capable of legacy handles (`cuMemAlloc`) | by its handle and an offset, as long as this process lives |
+//! | mapped by `cuMemMap`, made for descriptors | by a descriptor, as own memory |
+//! | of a pool (`cuMemAllocAsync`), managed, of the host, made for no handle, in several mappings | by a copy |
+//!
+//! Pools are not exported: what imports a pointer twice unmaps it with the first free, and an importer has to free before its exporter.
+
+use mp_core::mutant;
+
+use super::kept::{self, Range};
+use super::piece::Piece;
+use super::virtual_memory::Memory;
+use crate::codes;
+use crate::device::Device;
+use crate::driver::context::Bound;
+use crate::driver::pointers::Attribute;
+use crate::error::{Error, Result};
+use crate::exit::{self, Part};
+use crate::memory::collect;
+
+/// How memory can be shared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// As it is: from this byte of a range on, which other processes open.
+    Open { range: Range, begins: u64 },
+    /// By a copy, for which it has this address; and why.
+    Copy { from: u64, why: &'static str },
+}
+
+impl Way {
+    /// Whether it is opened by a legacy handle.
+    pub(crate) fn is_legacy(&self) -> bool {
+        matches!(self, Self::Open { range, .. } if range.handle.is_some())
+    }
+}
+
+/// `CU_MEMORYTYPE_DEVICE`.
+const ON_DEVICE: u64 = 2;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const BY_DESCRIPTOR: u64 = 1;
+
+/// How bytes at an address can be shared that a device is to reach.
+pub(crate) fn way(device: &Device, at: u64, bytes: u64) -> Result<Way> {
+    let bound = device.bind()?;
+    let ask = |attribute| Ok::<_, Error>(bound.pointer(attribute, at)?.unwrap_or(0));
+    let Some(kind) = bound.pointer(Attribute::MemoryType, at)? else {
+        let why = "the driver does not know the address: it is pageable memory of the host, of which `from_slice` makes a tensor, or of \
+                   another process";
+        return Err(Error::NotShareable { why });
+    };
+    let why = if kind & 0xffff_ffff != ON_DEVICE {
+        Some("it is memory of the host")
+    } else if ask(Attribute::IsManaged)? & 1 != 0 {
+        Some("it is managed memory, which the driver moves")
+    } else if ask(Attribute::Pool)? != 0 {
+        Some("it is of a memory pool (cuMemAllocAsync), as all memory of cudarc is")
+    } else {
+        None
+    };
+    if let Some(why) = why {
+        let from = bound.pointer(Attribute::DevicePointer, at)?.unwrap_or(at);
+        return Ok(Way::Copy { from, why });
+    }
+    let number = ask(Attribute::Ordinal)?;
+    if u64::from(device.number().unsigned_abs()) != number & 0xffff_ffff {
+        return Err(invalid(format!(
+            "the memory at {at:#x} is of device {number}, and the stream of device {}: give a stream of its own device",
+            device.number()
+        )));
+    }
+    if ask(Attribute::IsLegacyCapable)? & 1 != 0 {
+        by_handle(&bound, at, bytes)
+    } else {
+        by_descriptor(&bound, at, bytes)
+    }
+}
+
+fn by_handle(bound: &Bound<'_>, at: u64, bytes: u64) -> Result<Way> {
+    let (base, size) = bound.address_range(at)?;
+    let Some(begins) = inside(base, size, at, bytes) else {
+        return Err(invalid(format!(
+            "{bytes} bytes from {at:#x} on are more than the allocation has there: {size} from {base:#x} on"
+        )));
+    };
+    match bound.ipc_handle(base) {
+        Ok(handle) => Ok(Way::Open { range: Range { base, bytes: size, handle: Some(handle) }, begins }),
+        Err(Error::Driver { code: codes::NOT_SUPPORTED, .. }) => {
+            Ok(Way::Copy { from: at, why: "the device's driver gives no handles of memory" })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn by_descriptor(bound: &Bound<'_>, at: u64, bytes: u64) -> Result<Way> {
+    let ask = |attribute| Ok::<_, Error>(bound.pointer(attribute, at)?.unwrap_or(0));
+    if ask(Attribute::HandleTypes)? & BY_DESCRIPTOR == 0 {
+        return Ok(Way::Copy { from: at, why: "it was made without a handle for other processes" });
+    }
+    let (base, size) = (ask(Attribute::MappingBase)?, ask(Attribute::MappingSize)?);
+    Ok(match inside(base, size, at, bytes) {
+        Some(begins) => Way::Open { range: Range { base, bytes: size, handle: None }, begins },
+        None => Way::Copy {
+            from: at,
+            why: "it lies in several mappings, of which each is apart in another process",
+        },
+    })
+}
+
+/// How far behind a range's beginning bytes begin that lie within it.
+fn inside(base: u64, size: u64, at: u64, bytes: u64) -> Option<u64> {
+    let begins = at.checked_sub(base)?;
+    begins
+        .checked_add(bytes)
+        .filter(|end| *end <= size || mutant!("cuda.foreign.end-not-compared"))
+        .map(|_| begins)
+}
+
+fn invalid(why: String) -> Error {
+    mp_core::Error::InvalidArgument(why).into()
+}
+
+impl Piece {
+    /// A piece of another library's memory, which other processes open as it is. Nothing [keeps](Self::keep) it yet.
+    pub(crate) fn foreign(device: &Device, range: Range, begins: u64, bytes: u64) -> Result<Self> {
+        exit::watch(Part::Memory, collect::leave);
+        let (slab, object) = kept::share(device.uuid(), range, begins, bytes, |slab| {
+            if range.handle.is_none() {
+                slab.keep(Memory::mapped_at(device, range.base, range.bytes)?.export()?)?;
+            }
+            Ok(())
+        })?;
+        Ok(Self::arrived(&slab, object))
+    }
+
+    /// Gives it what is dropped when no process has it any more.
+    pub(crate) fn keep(&self, owner: impl std::any::Any + Send) {
+        kept::keep(self.id(), owner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_inside_of_a_range_or_not() {
+        assert_eq!(inside(100, 50, 100, 50), Some(0));
+        assert_eq!(inside(100, 50, 149, 1), Some(49));
+        for (at, bytes) in [(99, 1), (100, 51), (149, 2), (150, 1), (u64::MAX, 2), (120, u64::MAX)] {
+            assert_eq!(inside(100, 50, at, bytes), None, "{at} {bytes}");
+        }
+    }
+}

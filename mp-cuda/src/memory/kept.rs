@@ -1,0 +1,243 @@
+//! What keeps memory of other libraries, for as long as a process has a piece of it.
+//!
+//! Each piece has an *owner*: any value, whose drop gives the memory back to the library that it is of. This process looks for pieces that
+//! have no holder any more, as for its own, in words of the arena; so it doesn't matter which process dropped the piece, or died with it.
+//!
+//! | a piece has no holder, and | its owner |
+//! |---|---|
+//! | its last use has run | is dropped |
+//! | likewise, it is the last one of its memory, and another process has that mapped | stays until it is unmapped there |
+//! | its last use is on its way | stays until that has run |
+//! | its last use is of a dead process, and never finished; or a process died while it could write to it | stays until this process ends |
+//!
+//! Owners are dropped without a lock, by the thread that looked. Receivers unmap the memory with the last piece that they have of it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutant;
+use mp_core::mutex::Mutex;
+
+use super::here::{self, Which};
+use super::object::{FOREIGN_ROWS, PieceObject, SlabObject};
+use super::slab::Slab;
+use super::ticks::{self, State};
+use crate::driver::api::IpcHandle;
+use crate::error::Result;
+use crate::uuid::Uuid;
+
+/// What is dropped when no process has a piece any more.
+type Owner = Box<dyn Any + Send>;
+
+/// A piece that was given away.
+struct Share {
+    mark: u64,
+    row: u32,
+    bytes: u64,
+    owner: Option<Owner>,
+    /// It has no holder, and may be written all the same.
+    is_retired: bool,
+}
+
+/// Memory that a library of this process allocated at once.
+struct Allocation {
+    slab: Arc<Slab>,
+    base: u64,
+    handle: Option<IpcHandle>,
+    shares: Vec<Share>,
+}
+
+/// What there is, and which of it is looked at next.
+#[derive(Default)]
+struct Kept {
+    all: Vec<Allocation>,
+    next: usize,
+}
+
+static KEPT: PerProcess<Mutex<Option<Kept>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+
+/// How many allocations are looked at for each piece that is shared, so that there are as many as are in use.
+const FEW: usize = 8;
+
+/// How much of a device is kept for other processes, in bytes but for the number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) owners: usize,
+    pub(crate) bytes: u64,
+    pub(crate) retired: u64,
+}
+
+/// Memory to be shared: where it begins here, how many bytes it has, and its handle, if it is not exported as a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) base: u64,
+    pub(crate) bytes: u64,
+    pub(crate) handle: Option<IpcHandle>,
+}
+
+/// A piece of such memory, from a byte of it on. `keep` has the memory be opened by others, if that was not done before. The owner
+/// is [given](keep) afterwards.
+pub(super) fn share(
+    device: Uuid,
+    range: Range,
+    begins: u64,
+    bytes: u64,
+    export: impl FnOnce(&SlabObject) -> Result<()>,
+) -> Result<(Arc<Slab>, PieceObject)> {
+    look_at(|kept| kept.some(FEW));
+    let mut kept = KEPT.lock();
+    let all = &mut kept.get_or_insert_default().all;
+    let same = |one: &Allocation| one.is(device, range) && !mutant!("cuda.kept.opened-twice");
+    let free = |one: &Allocation| if same(one) { one.free_row() } else { None };
+    let known = all.iter().enumerate().find_map(|(at, one)| Some((at, free(one)?)));
+    let (slab, row) = match known {
+        Some((at, row)) => (Arc::clone(&all[at].slab), row),
+        None => {
+            let object = SlabObject::foreign(device, range.bytes, range.handle)?;
+            export(&object)?;
+            (Arc::new(Slab::lent(object, range.base)), 0)
+        }
+    };
+    slab.object().row(row).begin();
+    let object = PieceObject::at(slab.object(), row, begins, bytes)?;
+    let share = Share { mark: object.mark(), row, bytes, owner: None, is_retired: false };
+    match known {
+        Some((at, _)) => all[at].shares.push(share),
+        None => {
+            here::add(&slab);
+            let slab = Arc::clone(&slab);
+            all.push(Allocation { slab, base: range.base, handle: range.handle, shares: vec![share] });
+        }
+    }
+    Ok((slab, object))
+}
+
+/// Gives a piece, by its mark, what is dropped when no process has it any more. The caller has it.
+pub(super) fn keep(mark: u64, owner: impl Any + Send) {
+    let mut kept = KEPT.lock();
+    let shares = kept.iter_mut().flat_map(|kept| &mut kept.all).flat_map(|one| &mut one.shares);
+    if let Some(share) = shares.into_iter().find(|share| share.mark == mark) {
+        share.owner = Some(Box::new(owner));
+    }
+}
+
+/// A piece of such memory was dropped here: whether this process has shared it, or has opened it.
+pub(super) fn dropped(slab: u64) {
+    here::give_up(Which::Stale);
+    look_at(|kept| kept.of(slab));
+}
+
+/// Looks at all that this process has shared.
+pub(super) fn look() {
+    look_at(|kept| kept.some(usize::MAX));
+}
+
+/// How much of a device there is.
+pub(super) fn figures(device: Uuid) -> Figures {
+    let kept = KEPT.lock();
+    let mut all = Figures::default();
+    let of_device = kept.iter().flat_map(|kept| &kept.all).filter(|one| one.slab.object().uuid() == device);
+    for share in of_device.flat_map(|one| &one.shares) {
+        all.owners += 1;
+        all.bytes += share.bytes;
+        all.retired += if share.is_retired { share.bytes } else { 0 };
+    }
+    all
+}
+
+/// Takes owners out, and drops them when nothing is locked: what they do is the user's.
+fn look_at(take: impl FnOnce(&mut Kept) -> Vec<Share>) {
+    let gone = KEPT.lock().as_mut().map(take).unwrap_or_default();
+    for share in gone {
+        // A panic of one owner is its own, and not that of the thread which happened to look.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(share.owner))) {
+            // To drop it might panic again.
+            std::mem::forget(panic);
+        }
+    }
+}
+
+impl Kept {
+    /// Looks at some, one after the other.
+    fn some(&mut self, most: usize) -> Vec<Share> {
+        let mut gone = Vec::new();
+        for _ in 0..most.min(self.all.len()) {
+            self.next = if self.next < self.all.len() { self.next } else { 0 };
+            let Some(one) = self.all.get_mut(self.next) else { break };
+            gone.extend(one.released());
+            if !self.forget_if_unused(self.next) {
+                self.next += 1;
+            }
+        }
+        gone
+    }
+
+    /// Looks at the one that has this slab.
+    fn of(&mut self, slab: u64) -> Vec<Share> {
+        let Some(at) = self.all.iter().position(|one| one.slab.object().mark() == slab) else {
+            return Vec::new();
+        };
+        let gone = self.all[at].released();
+        self.forget_if_unused(at);
+        gone
+    }
+
+    fn forget_if_unused(&mut self, at: usize) -> bool {
+        let is_unused = self.all[at].shares.is_empty();
+        if is_unused {
+            let one = self.all.swap_remove(at);
+            here::remove(&one.slab);
+        }
+        is_unused
+    }
+}
+
+impl Allocation {
+    fn is(&self, device: Uuid, range: Range) -> bool {
+        let Range { base, bytes, handle } = range;
+        let object = self.slab.object();
+        (self.base, object.bytes(), object.uuid()) == (base, bytes, device)
+            && self.handle.map(|handle| handle.0) == handle.map(|handle| handle.0)
+    }
+
+    fn free_row(&self) -> Option<u32> {
+        let mut rows: Vec<u32> = self.shares.iter().map(|share| share.row).collect();
+        rows.sort_unstable();
+        let first = (0_u32..).zip(rows).find(|(row, taken)| row != taken).map(|(row, _)| row);
+        let next = u32::try_from(self.shares.len()).unwrap_or(FOREIGN_ROWS);
+        Some(first.unwrap_or(next)).filter(|row| *row < FOREIGN_ROWS)
+    }
+
+    /// Takes out what no process has any more.
+    fn released(&mut self) -> Vec<Share> {
+        let object = self.slab.object();
+        let mut back: Vec<bool> = Vec::with_capacity(self.shares.len());
+        for share in &mut self.shares {
+            back.push(share.is_back(object));
+        }
+        // The owner of the last piece may free the memory, which must not be while another process has it mapped.
+        if back.iter().all(|is| *is) && !object.is_only_mine() && !mutant!("cuda.kept.mapped-elsewhere") {
+            back.pop();
+            back.push(false);
+        }
+        let mut back = back.into_iter();
+        self.shares.extract_if(.., |_| back.next().unwrap_or(false)).collect()
+    }
+}
+
+impl Share {
+    /// Whether no process has it, nor writes to it, any more.
+    fn is_back(&mut self, slab: &SlabObject) -> bool {
+        if self.is_retired || !ticks::is_gone(self.mark) {
+            return false;
+        }
+        let row = slab.row(self.row);
+        let last = ticks::state(row.last_use());
+        self.is_retired =
+            (last == State::Never || !row.is_returned()) && !mutant!("cuda.kept.dead-writer-released");
+        let has_run = last != State::Pending || mutant!("cuda.kept.released-under-work");
+        has_run && !self.is_retired
+    }
+}

@@ -1,0 +1,511 @@
+//! Tensors for other libraries of this process, and theirs for this one, by [DLPack](https://dmlc.github.io/dlpack/latest/c_api.html).
+//!
+//! # Safety
+//! Unsafe, because a structure of C goes from one library to another; sound, because
+//! - the structures are laid out as the header has them, and what is made here lives in one box until its deleter is called, which is once;
+//! - of what comes, the version is looked at before anything else, each number is checked before it is used, and no pointer but those to
+//!   shape and strides is followed, of which the producer says how long they are;
+//! - a deleter is called once: by the drop of the one value that has the structure.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use mp_core::{DType, Error as CoreError, mutant};
+use mp_tensor::{Element, Frozen};
+
+use super::foreign::{ForeignMemory, How, Refused};
+use super::mode::CudaMode;
+use super::raw::Raw;
+use super::{AnyCudaTensor, CudaTensor};
+use crate::error::Result;
+use crate::memory::uses::Access;
+use crate::memory::{Mode, Piece};
+use crate::stream::Stream;
+
+/// `DLDevice`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "as the header has it")]
+pub struct DLDevice {
+    pub device_type: i32,
+    pub device_id: i32,
+}
+
+/// `DLDataType`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "as the header has it")]
+pub struct DLDataType {
+    pub code: u8,
+    pub bits: u8,
+    pub lanes: u16,
+}
+
+/// `DLTensor`: strides are counted in elements, and may be null if the elements lie in row-major order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "as the header has it")]
+pub struct DLTensor {
+    pub data: *mut c_void,
+    pub device: DLDevice,
+    pub ndim: i32,
+    pub dtype: DLDataType,
+    pub shape: *mut i64,
+    pub strides: *mut i64,
+    pub byte_offset: u64,
+}
+
+/// `DLManagedTensor`, of before version 1: what a capsule named `dltensor` points to.
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs, reason = "as the header has it")]
+pub struct DLManagedTensor {
+    pub dl_tensor: DLTensor,
+    pub manager_ctx: *mut c_void,
+    pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
+}
+
+/// `DLPackVersion`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "as the header has it")]
+pub struct DLPackVersion {
+    pub major: u32,
+    pub minor: u32,
+}
+
+/// `DLManagedTensorVersioned`: what a capsule named `dltensor_versioned` points to.
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs, reason = "as the header has it")]
+pub struct DLManagedTensorVersioned {
+    pub version: DLPackVersion,
+    pub manager_ctx: *mut c_void,
+    pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+    pub flags: u64,
+    pub dl_tensor: DLTensor,
+}
+
+/// The version whose structures these are. Another minor one has the same, and perhaps more flags and types.
+const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
+const READ_ONLY: u64 = 1;
+/// Elements of less than a byte take one each.
+const SUBBYTE_PADDED: u64 = 4;
+/// `kDLCUDA`, `kDLCUDAHost`, `kDLCUDAManaged`.
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+const CUDA_MANAGED: i32 = 13;
+
+/// Types of elements: `DLDataTypeCode` and bits.
+const TYPES: &[(DType, u8, u8)] = &[
+    (DType::I8, 0, 8),
+    (DType::I16, 0, 16),
+    (DType::I32, 0, 32),
+    (DType::I64, 0, 64),
+    (DType::U8, 1, 8),
+    (DType::U16, 1, 16),
+    (DType::U32, 1, 32),
+    (DType::U64, 1, 64),
+    (DType::F16, 2, 16),
+    (DType::F32, 2, 32),
+    (DType::F64, 2, 64),
+    (DType::BF16, 4, 16),
+    (DType::Complex64, 5, 64),
+    (DType::Complex128, 5, 128),
+    (DType::Bool, 6, 8),
+    (DType::F8E4M3FN, 10, 8),
+    (DType::F8E4M3FNUZ, 11, 8),
+    (DType::F8E5M2, 12, 8),
+    (DType::F8E5M2FNUZ, 13, 8),
+    (DType::F8E8M0FNU, 14, 8),
+];
+
+/// The two structures, which say the same in another order.
+trait Managed: Sized {
+    /// The structure around a tensor; `READ_ONLY` or 0.
+    fn around(tensor: DLTensor, context: *mut c_void, flags: u64) -> Self;
+    /// Its version, flags and tensor. Of another version than ours nothing but the deleter is where it was.
+    fn said(&self) -> Result<(u64, &DLTensor)>;
+    /// What its owner has to call, once, with its address.
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
+    fn context(&self) -> *mut c_void;
+}
+
+impl Managed for DLManagedTensorVersioned {
+    fn around(dl_tensor: DLTensor, manager_ctx: *mut c_void, flags: u64) -> Self {
+        Self { version: VERSION, manager_ctx, deleter: Some(delete::<Self>), flags, dl_tensor }
+    }
+
+    fn said(&self) -> Result<(u64, &DLTensor)> {
+        let DLPackVersion { major, minor } = self.version;
+        if major != VERSION.major && !mutant!("cuda.dlpack.version-not-compared") {
+            return unsupported(format!("DLPack {major}.{minor}: version {} is known here", VERSION.major));
+        }
+        Ok((self.flags, &self.dl_tensor))
+    }
+
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)> {
+        self.deleter
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.manager_ctx
+    }
+}
+
+impl Managed for DLManagedTensor {
+    fn around(dl_tensor: DLTensor, manager_ctx: *mut c_void, _: u64) -> Self {
+        Self { dl_tensor, manager_ctx, deleter: Some(delete::<Self>) }
+    }
+
+    fn said(&self) -> Result<(u64, &DLTensor)> {
+        Ok((0, &self.dl_tensor))
+    }
+
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)> {
+        self.deleter
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.manager_ctx
+    }
+}
+
+/// What an exported tensor lives on: the piece, in use by a stream, and the numbers to which the structure points.
+struct Exported {
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    used: Option<(Piece, Stream, Access)>,
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        if let Some((piece, stream, access)) = &self.used {
+            piece.uses().end(stream, *access, None);
+        }
+    }
+}
+
+/// The deleter of what is exported here.
+unsafe extern "C" fn delete<D: Managed>(managed: *mut D) {
+    if managed.is_null() {
+        return;
+    }
+    // SAFETY: it was made by `export`, as a box, and its consumer calls its deleter once.
+    let managed = unsafe { Box::from_raw(managed) };
+    // SAFETY: likewise; its context is the box of what it lives on.
+    let exported = unsafe { Box::from_raw(managed.context().cast::<Exported>()) };
+    // A panic must not leave a C callback, and its value may panic again.
+    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(exported))) {
+        std::mem::forget(panic);
+    }
+}
+
+fn unsupported<T>(why: String) -> Result<T> {
+    Err(CoreError::Unsupported(why).into())
+}
+
+fn invalid<T>(why: String) -> Result<T> {
+    Err(CoreError::InvalidArgument(why).into())
+}
+
+fn export<D: Managed, M: CudaMode>(
+    raw: Raw<M>,
+    dtype: DType,
+    stream: &Stream,
+) -> Result<NonNull<D>, Refused<Raw<M>>> {
+    let refused = |error, value| Err(Refused { value, error });
+    let Some((_, code, bits)) = TYPES.iter().find(|(one, ..)| *one == dtype) else {
+        let error = CoreError::Unsupported(format!("DLPack has no type for {dtype}")).into();
+        return refused(error, raw);
+    };
+    if raw.grad.requires() {
+        let why = "a tensor that requires gradients has none of them in another library: export it detached";
+        return refused(CoreError::InvalidArgument(why.into()).into(), raw);
+    }
+    let writes = M::MODE != Mode::Frozen;
+    let lent = raw.lend(dtype.size(), stream, writes).map(|used| (used.address, used.into_open()));
+    let (address, begun) = match lent {
+        Ok(lent) => lent,
+        Err(error) => return refused(error, raw),
+    };
+    let long = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let shape: Vec<i64> = raw.view.shape().iter().map(|n| long(*n)).collect();
+    let strides: Vec<i64> = raw.view.strides().iter().map(|n| *n as i64).collect();
+    let used = raw
+        .piece
+        .filter(|_| begun)
+        .map(|piece| (piece, stream.clone(), Access { writes, shared: M::MODE == Mode::Shared }));
+    let mut exported = Box::new(Exported { shape, strides, used });
+    let tensor = DLTensor {
+        // An address of the device, which no host follows.
+        data: std::ptr::without_provenance_mut(usize::try_from(address).unwrap_or(0)),
+        device: DLDevice { device_type: CUDA, device_id: stream.device().number() },
+        ndim: i32::try_from(exported.shape.len()).unwrap_or(0),
+        dtype: DLDataType { code: *code, bits: *bits, lanes: 1 },
+        shape: exported.shape.as_mut_ptr(),
+        strides: exported.strides.as_mut_ptr(),
+        byte_offset: 0,
+    };
+    let context = Box::into_raw(exported).cast();
+    let managed = Box::new(D::around(
+        tensor,
+        context,
+        if writes || mutant!("cuda.dlpack.read-only-not-said") { 0 } else { READ_ONLY },
+    ));
+    Ok(NonNull::from(Box::leak(managed)))
+}
+
+/// A tensor of a device for other libraries of this process, or of one of them: the structure that DLPack's capsules have. Dropped, it
+/// calls the deleter.
+///
+/// ```no_run
+/// use mp_cuda::{CudaTensor, Device, Dlpack, Stream};
+///
+/// let stream = Stream::new(&Device::new(0)?)?;
+/// let weights = CudaTensor::from_slice(&[1.0_f32, 2.0, 3.0], [3], &stream)?.freeze();
+/// let capsule = Dlpack::export(weights.clone(), &stream)?.into_raw(); // for torch, cupy or jax, on this stream
+/// // … the other library has it, and calls its deleter …
+/// # let theirs = capsule;
+/// // SAFETY: a library gave it, whose elements no other work uses.
+/// let (tensor, how) = unsafe { Dlpack::from_raw(theirs).unwrap().import(&stream) }?;
+/// println!("{tensor:?}: {how:?}");
+/// # Ok::<(), mp_cuda::Error>(())
+/// ```
+///
+/// In Python it is the capsule `dltensor_versioned` of a `__dlpack__(stream=…)`, whose stream is the one that is given here: work of another
+/// one has to be ordered by its library. The tensor is in use by that stream from [`export`](Self::export) to the deleter; what other
+/// processes or streams do with it afterwards waits for what the stream was given until then. The deleter may be called by any thread.
+#[doc(alias("__dlpack__", "from_dlpack", "to_dlpack"))]
+pub struct Dlpack(NonNull<DLManagedTensorVersioned>);
+
+/// As [`Dlpack`], in the structure of before version 1, which says nothing of memory that is not to be written: what a capsule named
+/// `dltensor` has.
+///
+/// ```no_run
+/// use mp_cuda::{CudaTensor, Device, DlpackUnversioned, Stream};
+///
+/// let stream = Stream::new(&Device::new(0)?)?;
+/// let x = CudaTensor::<f32>::zeros([3], &stream)?;
+/// let capsule = DlpackUnversioned::export(x, &stream)?.into_raw();
+/// # drop(unsafe { DlpackUnversioned::from_raw(capsule) });
+/// # Ok::<(), mp_cuda::Error>(())
+/// ```
+pub struct DlpackUnversioned(NonNull<DLManagedTensor>);
+
+macro_rules! capsule {
+    ($name:ident, $managed:ident) => {
+        // SAFETY: the one value that has the structure; DLPack lets deleters be called by any thread.
+        unsafe impl Send for $name {}
+        // SAFETY: a shared one gives its address, and nothing that changes it.
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            /// Takes what another library gives; `None` of a null pointer.
+            ///
+            /// # Safety
+            /// It points to such a structure, whose deleter is called by no other code; shape and strides are as long as it says, and the
+            /// elements are there until then.
+            #[must_use]
+            pub unsafe fn from_raw(managed: *mut $managed) -> Option<Self> {
+                NonNull::new(managed).map(Self)
+            }
+
+            /// The structure, for another library, which calls its deleter once.
+            #[must_use = "without a consumer the tensor is never given back"]
+            pub fn into_raw(self) -> *mut $managed {
+                ManuallyDrop::new(self).0.as_ptr()
+            }
+
+            /// The structure.
+            #[must_use]
+            pub fn as_raw(&self) -> *const $managed {
+                self.0.as_ptr()
+            }
+
+            /// Makes it a tensor that processes share, with one owner, whose contents are there when the stream has run what it was given.
+            /// The deleter is called when no process has it any more; of a copy at once. What may not be written is copied.
+            ///
+            /// # Errors
+            /// [`mp_core::Error::Unsupported`] for another major version, another device than CUDA's, a type of elements that there is
+            /// none for, several lanes, or negative strides; [`mp_core::Error::InvalidArgument`] for sizes that are negative, pointers that
+            /// are null, or another device than the stream's; those of [`ForeignMemory::share`]. It comes back then, and its deleter
+            /// was not called.
+            ///
+            /// # Safety
+            /// As [`ForeignMemory::share`]: what it says is true, and no other work uses the elements until the deleter is called.
+            pub unsafe fn import(self, stream: &Stream) -> Result<(AnyCudaTensor, How), Refused<Self>> {
+                self.imported(stream, true)
+            }
+
+            /// As [`import`](Self::import), of elements that no process writes: also of what its library may not have written.
+            ///
+            /// # Errors
+            /// As [`import`](Self::import).
+            ///
+            /// # Safety
+            /// What it says is true, and no work writes to the elements until the deleter is called.
+            pub unsafe fn import_frozen(
+                self,
+                stream: &Stream,
+            ) -> Result<(AnyCudaTensor<Frozen>, How), Refused<Self>> {
+                self.imported(stream, false).map(|(tensor, how)| (tensor.freeze(), how))
+            }
+
+            fn imported(self, stream: &Stream, writes: bool) -> Result<(AnyCudaTensor, How), Refused<Self>> {
+                // SAFETY: the caller that made this value vouches for the structure.
+                let managed = unsafe { self.0.as_ref() };
+                let (dtype, memory) = match asked(managed, stream, writes) {
+                    Ok(asked) => asked,
+                    Err(error) => return Err(Refused { value: self, error }),
+                };
+                let (raw, how) = memory.shared(dtype, self, stream, writes)?;
+                Ok((AnyCudaTensor { raw, dtype }, how))
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: the structure is this value's, and alive until its deleter is called, which is here.
+                if let Some(deleter) = unsafe { self.0.as_ref() }.deleter() {
+                    // SAFETY: likewise; nothing uses it afterwards.
+                    unsafe { deleter(self.0.as_ptr()) };
+                }
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_tuple(stringify!($name)).field(&self.0).finish()
+            }
+        }
+    };
+}
+
+capsule!(Dlpack, DLManagedTensorVersioned);
+capsule!(DlpackUnversioned, DLManagedTensor);
+
+impl Dlpack {
+    /// A tensor of any mode, for work of this stream, which waits for what others did with it. A frozen one is flagged as read-only. To
+    /// keep a frozen or shared one, give a clone.
+    ///
+    /// # Errors
+    /// Those of [`CudaTensor::on`]; [`mp_core::Error::InvalidArgument`] if it requires gradients. The tensor comes back.
+    pub fn export<T: Element, M: CudaMode>(
+        tensor: CudaTensor<T, M>,
+        stream: &Stream,
+    ) -> Result<Self, Refused<CudaTensor<T, M>>> {
+        let back =
+            |refused: Refused<Raw<M>>| Refused { value: CudaTensor::of(refused.value), error: refused.error };
+        export(tensor.raw, T::DTYPE, stream).map(Self).map_err(back)
+    }
+
+    /// As [`export`](Self::export), of elements whose type is a value.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export).
+    pub fn export_any<M: CudaMode>(
+        tensor: AnyCudaTensor<M>,
+        stream: &Stream,
+    ) -> Result<Self, Refused<AnyCudaTensor<M>>> {
+        let dtype = tensor.dtype;
+        let back = |refused: Refused<Raw<M>>| Refused {
+            value: AnyCudaTensor { raw: refused.value, dtype },
+            error: refused.error,
+        };
+        export(tensor.raw, dtype, stream).map(Self).map_err(back)
+    }
+}
+
+impl DlpackUnversioned {
+    /// As [`Dlpack::export`]. A frozen tensor is refused: a consumer might write to it.
+    ///
+    /// # Errors
+    /// As [`Dlpack::export`]; [`mp_core::Error::Unsupported`] of a frozen tensor.
+    pub fn export<T: Element, M: CudaMode>(
+        tensor: CudaTensor<T, M>,
+        stream: &Stream,
+    ) -> Result<Self, Refused<CudaTensor<T, M>>> {
+        if M::MODE == Mode::Frozen {
+            let why = "a frozen tensor can't be exported without a version, which can't say that it is not to be written";
+            return Err(Refused { value: tensor, error: CoreError::Unsupported(why.into()).into() });
+        }
+        let back =
+            |refused: Refused<Raw<M>>| Refused { value: CudaTensor::of(refused.value), error: refused.error };
+        export(tensor.raw, T::DTYPE, stream).map(Self).map_err(back)
+    }
+}
+
+/// What a structure describes, checked.
+fn asked<D: Managed>(managed: &D, stream: &Stream, writes: bool) -> Result<(DType, ForeignMemory)> {
+    let (flags, tensor) = managed.said()?;
+    if flags & SUBBYTE_PADDED != 0 {
+        return unsupported("elements of less than a byte".into());
+    }
+    let dtype = dtype_of(tensor.dtype)?;
+    let DLDevice { device_type, device_id } = tensor.device;
+    if ![CUDA, CUDA_HOST, CUDA_MANAGED].contains(&device_type) {
+        return unsupported(format!("a tensor of DLPack's device type {device_type}: it is none of CUDA's"));
+    }
+    let own = stream.device().number();
+    if device_type == CUDA && device_id != own {
+        return invalid(format!("a tensor of device {device_id}, and a stream of device {own}"));
+    }
+    let Ok(rank) = usize::try_from(tensor.ndim) else {
+        return invalid(format!("a tensor of {} dimensions", tensor.ndim));
+    };
+    let shape = numbers(tensor.shape, rank)?.unwrap_or_default();
+    if shape.len() != rank {
+        return invalid(format!("a tensor of {rank} dimensions, and a null pointer for their sizes"));
+    }
+    let sizes: Vec<usize> = shape.iter().filter_map(|n| usize::try_from(*n).ok()).collect();
+    if sizes.len() != rank {
+        return invalid(format!("a tensor of shape {shape:?}: a negative size"));
+    }
+    let Some(address) = (tensor.data.addr() as u64).checked_add(tensor.byte_offset) else {
+        return invalid(format!("an offset of {} bytes, which is beyond all memory", tensor.byte_offset));
+    };
+    let mut memory = ForeignMemory::new(address, sizes);
+    if let Some(strides) = numbers(tensor.strides, rank)? {
+        let strides: Vec<isize> = strides.iter().filter_map(|n| isize::try_from(*n).ok()).collect();
+        memory = memory.strides(strides);
+    }
+    // What a tensor of one owner would write to, and may not.
+    Ok((
+        dtype,
+        if writes && flags & READ_ONLY != 0 && !mutant!("cuda.dlpack.read-only-written") {
+            memory.always_copied()
+        } else {
+            memory
+        },
+    ))
+}
+
+fn dtype_of(DLDataType { code, bits, lanes }: DLDataType) -> Result<DType> {
+    if lanes != 1 {
+        return unsupported(format!("elements of {lanes} lanes"));
+    }
+    match TYPES.iter().find(|(_, one, size)| (*one, *size) == (code, bits)) {
+        Some((dtype, ..)) => Ok(*dtype),
+        None => unsupported(format!("elements of DLPack's type {code} with {bits} bits")),
+    }
+}
+
+/// As many numbers as there are dimensions; none of a null pointer. More dimensions than tensors have are not read.
+fn numbers(at: *mut i64, rank: usize) -> Result<Option<Vec<i64>>> {
+    if rank > mp_tensor::MAX_RANK {
+        return Err(CoreError::LimitExceeded(format!(
+            "{rank} dimensions: there may be {}",
+            mp_tensor::MAX_RANK
+        ))
+        .into());
+    }
+    if at.is_null() {
+        return Ok((rank == 0).then(Vec::new));
+    }
+    // SAFETY: not null, and as long as the structure says, for which its producer vouches.
+    Ok(Some(unsafe { std::slice::from_raw_parts(at, rank) }.to_vec()))
+}
