@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::indexed::kind::{Cursor, Indexed, Place};
 use crate::indexed::state::LoaderState;
-use crate::trainer::faces::of_batches;
 use crate::trainer::inner::Inner;
-use crate::trainer::window::{Broken, Window};
+use crate::trainer::prefetch::{Broken, Window};
+use crate::trainer::shared_methods::of_batches;
 use crate::{Dataset, LoadError, Loaded, OnError};
 
 /// The batches of an epoch, or of several: an iterator of [`Loaded`] batches. Made by [`DataLoader::epoch`](crate::DataLoader::epoch).

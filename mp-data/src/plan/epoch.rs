@@ -4,9 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use mp_core::user_code::caught;
 
-use super::length_windows::{WindowPlace, Windows};
+use super::bucketing::{WindowPlace, Windows};
 use super::{Batching, Inner, Item, PlanError, PlanState, Sampler, Shuffle, Uneven, permutation};
-use crate::own_lock::OwnLock;
+use crate::fork_safe_lock::OwnLock;
 
 /// A batch, before it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]

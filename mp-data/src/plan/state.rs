@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::length_windows::WindowPlace;
+use super::bucketing::WindowPlace;
 use super::{Batching, EpochOrder, Plan, PlanError, Sampler, Uneven, philox::mix};
 
 /// A place in a plan: which batch is next, and what the order is made from. A few hundred bytes in any format of serde.

@@ -11,9 +11,9 @@ use super::order::StreamPlan;
 use super::state::StreamState;
 use crate::plan::PlanError;
 use crate::settings::{Settings, asked};
-use crate::trainer::faces::{of_batches, of_loaders};
 use crate::trainer::inner::Inner;
-use crate::trainer::window::Window;
+use crate::trainer::prefetch::Window;
+use crate::trainer::shared_methods::{of_batches, of_loaders};
 use crate::{BuildError, LoadError, Loaded};
 
 /// Makes batches of shards that are read from front to back, in worker processes, in shared memory, in an order that is a function of

@@ -14,8 +14,8 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::dataset::IterableDataset;
+use super::open_lane::{Reading, Run};
 use super::order::StreamPlan;
-use super::run::{Reading, Run};
 use crate::AnyResult;
 use crate::batch::rows::check;
 use crate::dataset::context::Context;

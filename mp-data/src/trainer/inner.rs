@@ -6,7 +6,7 @@ use mp_core::mutex::{Mutex, MutexGuard};
 use mp_pool::{Call, Pool, StatePool, TaskError};
 use mp_spawn::{Interrupt, ProcessBuilder};
 
-use crate::own_lock::OwnLock;
+use crate::fork_safe_lock::OwnLock;
 use crate::settings::Settings;
 use crate::trainer::kind::Kind;
 use crate::trainer::metrics::{LoaderMetrics, Meter};
@@ -65,7 +65,7 @@ impl<K: Kind> Inner<K> {
             let threads = settings.threads;
             let processors = settings.affinity.processors()?;
             #[cfg(feature = "log")]
-            crate::worker::large::warn_if_large(&Sent(Arc::clone(&dataset)));
+            crate::worker::dataset_size::warn_if_large(&Sent(Arc::clone(&dataset)));
             let mut builder = Pool::builder()
                 .processes(settings.num_workers)
                 .name(settings.name.as_str())

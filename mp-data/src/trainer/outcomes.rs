@@ -9,7 +9,7 @@ use crate::error::failure::Failure;
 use crate::error::text::{NoneLeft, without_its_batch};
 use crate::settings::OnError;
 use crate::trainer::kind::{At, Failed, HISTORY, Kind, Slot, Without, skipped};
-use crate::trainer::window::{Broken, Window};
+use crate::trainer::prefetch::{Broken, Window};
 use crate::worker::Made;
 use crate::{Batch, BatchInfo, LoadError, Loaded};
 

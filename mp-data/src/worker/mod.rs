@@ -7,11 +7,11 @@
 //! | when the reply is not put | as before | as before |
 //! | after that | nothing | is the trainer's |
 
+#[cfg(feature = "log")]
+pub(crate) mod dataset_size;
 pub(crate) mod freed;
 pub(crate) mod here;
 pub(crate) mod lane;
-#[cfg(feature = "log")]
-pub(crate) mod large;
 
 use std::sync::Arc;
 use std::time::Instant;

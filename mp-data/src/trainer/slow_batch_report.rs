@@ -8,7 +8,7 @@ use mp_pool::RunningTask;
 use crate::NotReady;
 use crate::trainer::inner::Workers;
 use crate::trainer::kind::{At, Kind, Slot};
-use crate::trainer::window::Window;
+use crate::trainer::prefetch::Window;
 
 impl<K: Kind> Window<K> {
     fn front(&self) -> Option<&Slot<K>> {

@@ -3,7 +3,7 @@
 use crate::error::failure::Failure;
 use crate::settings::OnError;
 use crate::trainer::kind::{At, Kind, Planned, Slot};
-use crate::trainer::window::Window;
+use crate::trainer::prefetch::Window;
 
 impl<K: Kind> Window<K> {
     /// Plans and sends as many batches as may be on their way.

@@ -7,7 +7,7 @@ use super::{
     Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, permutation::shuffle, philox::Purpose,
     philox::epoch_key,
 };
-use crate::own_lock::OwnLock;
+use crate::fork_safe_lock::OwnLock;
 
 /// What is known of an epoch's windows. Those of `BucketByLength` have equally many batches, so any is made at once. Of `MaxTokens` only
 /// those before it tell where a batch is: going to batch k costs the cutting of the windows from the last one on of which it is known

@@ -3,7 +3,7 @@
 //! A batch is a [`Slot`] of the window from its planning until it is given; its states are in a table there. The window is in the order
 //! of the plan. The state of a trainer is the first slot, and what was given behind it. So what is prefetched is no part of it.
 //!
-//! What comes of the batches that were sent: `outcomes.rs`. What is sent, and when: `sending.rs`.
+//! What comes of the batches that were sent: `outcomes.rs`. What is sent, and when: `dispatch.rs`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
