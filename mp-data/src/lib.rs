@@ -14,8 +14,8 @@
 mod batch;
 mod dataset;
 mod error;
-mod fork_safe_lock;
 mod indexed;
+mod per_copy;
 pub mod plan;
 mod settings;
 mod stream;

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use bucketing::WindowPlace;
+pub(crate) use bucketing::WindowStart;
 pub use builder::PlanBuilder;
 pub use epoch::{EpochOrder, PlannedBatch};
 pub use error::PlanError;

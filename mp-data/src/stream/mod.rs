@@ -4,6 +4,7 @@ mod builder;
 mod chain;
 mod dataset;
 mod kind;
+mod lane;
 mod loader;
 mod open_lane;
 mod order;

@@ -7,7 +7,7 @@
 //! | `prefetch.rs` | the batches on their way: waiting for them, and giving them |
 //! | `dispatch.rs` | which are planned and sent, and when |
 //! | `outcomes.rs` | what comes of them: batches, errors, no memory |
-//! | `slow_batch_report.rs`, `reports.rs` | what is said of one that does not come |
+//! | `slow_batch_report.rs` | what is said of one that does not come |
 //! | `shared_methods.rs` | what loaders of both kinds offer, and their iterators |
 //! | `metrics.rs` | how it is doing |
 
@@ -17,6 +17,5 @@ pub(crate) mod kind;
 pub(crate) mod metrics;
 mod outcomes;
 pub(crate) mod prefetch;
-mod reports;
 pub(crate) mod shared_methods;
 mod slow_batch_report;
