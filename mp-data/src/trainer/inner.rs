@@ -8,10 +8,10 @@ use mp_spawn::{Interrupt, ProcessBuilder};
 
 use crate::per_copy::PerCopy;
 use crate::settings::Settings;
-use crate::trainer::kind::Kind;
+use crate::trainer::kind::{Kind, MadeOf};
 use crate::trainer::metrics::{LoaderMetrics, Meter};
 use crate::worker::here::Here;
-use crate::worker::{Made, Orders, Sent, make};
+use crate::worker::{Orders, Sent, make};
 use crate::{AnyResult, BuildError};
 
 /// What libraries read once, how many threads they begin.
@@ -22,7 +22,7 @@ const THREADS: [&str; 4] =
 pub(crate) enum Workers<K: Kind> {
     Pool {
         pool: StatePool<K::Worker>,
-        call: Call<K::Task, Made<K::Batch, K::After>>,
+        call: Call<K::Task, MadeOf<K>>,
     },
     /// The caller.
     Here(Here<K::Worker>),

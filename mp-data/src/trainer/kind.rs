@@ -139,6 +139,9 @@ impl<K: Kind> Slot<K> {
     }
 }
 
+/// What comes back for a task of a loader.
+pub(crate) type MadeOf<K> = Made<<K as Kind>::Batch, <K as Kind>::After>;
+
 /// Which batches there are, and what a worker has to know to make one.
 pub(crate) trait Kind: Sized + 'static {
     type Dataset: Serialize + DeserializeOwned + Send + Sync + 'static;

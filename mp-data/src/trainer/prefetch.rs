@@ -14,9 +14,8 @@ use mp_pool::Stream;
 use crate::error::failure::Failure;
 use crate::error::text::FORKED;
 use crate::trainer::inner::{Inner, Workers};
-use crate::trainer::kind::{At, Kind, Slot};
+use crate::trainer::kind::{At, Kind, MadeOf, Slot};
 use crate::trainer::slow_batch_report::ReportTimes;
-use crate::worker::Made;
 use crate::{Batch, LoadError, Loaded, NotReady};
 
 /// What an iterator of batches gives: a batch, an error in its place, or the end.
@@ -26,7 +25,7 @@ pub type Next<B> = Option<Result<Loaded<B>, LoadError>>;
 pub(crate) struct Prefetch<K: Kind> {
     pub(crate) inner: Arc<Inner<K>>,
     /// `None` without workers.
-    pub(crate) stream: Option<Stream<K::Task, Made<K::Batch, K::After>>>,
+    pub(crate) stream: Option<Stream<K::Task, MadeOf<K>>>,
     pub(crate) cursor: K::Cursor,
     /// The last epoch that is planned.
     pub(crate) last: u64,
