@@ -126,7 +126,7 @@ fn descriptors(wanted: &Wanted, found: &mut String) {
 fn memory(found: &mut String) {
     let Some(arena) = Arena::get().filter(|_| GARBAGE.get().is_none()) else { return };
     _ = arena.sweep();
-    // A process that has never used a queue can't tell what the dead had in theirs.
+    // A program that is not linked with the layer of queues can't tell what the dead had in theirs.
     if arena.leaves_some_to_others() {
         return;
     }

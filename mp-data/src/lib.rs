@@ -15,7 +15,7 @@ mod batch;
 mod dataset;
 mod error;
 mod indexed;
-mod own_lock;
+mod per_copy;
 pub mod plan;
 mod settings;
 mod stream;
@@ -51,7 +51,7 @@ pub use stream::{
     StreamLoaderBuilder, StreamState,
 };
 pub use trainer::metrics::LoaderMetrics;
-pub use trainer::window::Next;
+pub use trainer::prefetch::Next;
 
 /// A result with any error: what functions of a dataset return.
 pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = Result<T, E>;

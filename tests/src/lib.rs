@@ -116,8 +116,6 @@ pub fn alone() -> MutexGuard<'static, ()> {
 /// As [`alone`], and no process of the tests before is left: for a test program whose tests are all alone.
 pub fn settled() -> MutexGuard<'static, ()> {
     let alone = alone();
-    // Only a process that has used a queue can release what dead ones had in theirs.
-    drop(Queue::<u8>::bounded(1).unwrap());
     let arena = Arena::current().unwrap();
     eventually("those of the test before are gone", || {
         arena.sweep().unwrap();

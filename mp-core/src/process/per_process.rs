@@ -89,8 +89,17 @@ impl<T> SetOnce<T> {
     /// What it is, if it was set.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
-        // SAFETY: null, or a value that was leaked before the pointer to it was published, which this load sees.
+        // SAFETY: null, or a value of the program, or one that was leaked before the pointer to it was published, which this load sees.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// As [`set`](Self::set), to a value of the program: it allocates nothing, and so can be called before `main`.
+    pub fn set_static(&self, value: &'static T) {
+        let new = ptr::from_ref(value).cast_mut();
+        if self.get().is_some() {
+            return;
+        }
+        _ = self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Sets it, unless it is set, and returns what it is.
@@ -103,7 +112,7 @@ impl<T> SetOnce<T> {
             Err(old) => {
                 // SAFETY: made just now, and not published.
                 drop(unsafe { Box::from_raw(new) });
-                // SAFETY: leaked before it was published, which the failed exchange has seen.
+                // SAFETY: a value of the program, or leaked before it was published, which the failed exchange has seen.
                 unsafe { &*old }
             }
         }
@@ -129,6 +138,15 @@ mod tests {
         });
         let first = *SET.get().unwrap();
         assert!((1..=8).contains(&first) && all.iter().all(|seen| *seen == first));
+    }
+
+    #[test]
+    fn what_is_set_to_a_value_of_the_program_stays() {
+        static VALUES: [u32; 2] = [7, 8];
+        static SET: SetOnce<u32> = SetOnce::new();
+        SET.set_static(&VALUES[0]);
+        SET.set_static(&VALUES[1]);
+        assert_eq!((SET.get(), SET.set(9)), (Some(&7), &7));
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl<B> Context<B> {
     }
 
     /// The note of what it is at, or was at when it failed; 0 if that is not known.
-    pub(crate) fn place(&self) -> u64 {
+    pub(crate) fn noted(&self) -> u64 {
         self.at.load(Ordering::Relaxed)
     }
 
@@ -109,7 +109,7 @@ impl<B> Context<B> {
         mp_pool::note(note);
     }
 
-    /// The note of the `n`-th of `items`: its place among those of the task, from 1.
+    /// The note of the `n`-th of `items`: its number among those of the task, from 1.
     fn note_of(&self, n: usize, item: Item) -> u64 {
         if self.in_stream {
             return Moment::Row.note(item.position);
@@ -117,7 +117,7 @@ impl<B> Context<B> {
         if self.items.get(n) == Some(&item) {
             return n as u64 + 1;
         }
-        self.items.iter().position(|one| *one == item).map_or(0, |place| place as u64 + 1)
+        self.items.iter().position(|one| *one == item).map_or(0, |n| n as u64 + 1)
     }
 
     /// As [`map`](Self::map), for the samples of a stream.

@@ -13,10 +13,10 @@ pub(crate) const SOURCES: usize = 64;
 /// Why a batch was not made.
 pub(crate) struct Failure {
     /// At which of its items, from 1.
-    pub(crate) place: Option<u64>,
+    pub(crate) note: Option<u64>,
     pub(crate) worker: Option<usize>,
     pub(crate) attempts: usize,
-    /// Its worker died, or took too long: with several threads, the place is that of any of them.
+    /// Its worker died, or took too long: with several threads, the note is that of any of them.
     pub(crate) lost: bool,
     /// No other batch will be made either.
     pub(crate) fatal: bool,
@@ -29,15 +29,7 @@ impl Failure {
     /// Of `fetch`, or of the loader itself.
     pub(crate) fn of(source: impl Into<Source>) -> Failure {
         let source = source.into();
-        Failure {
-            place: None,
-            worker: None,
-            attempts: 1,
-            lost: false,
-            fatal: false,
-            no_memory: false,
-            source,
-        }
+        Failure { note: None, worker: None, attempts: 1, lost: false, fatal: false, no_memory: false, source }
     }
 
     /// After which there is nothing to wait for.
@@ -45,8 +37,8 @@ impl Failure {
         Failure { fatal: true, ..Failure::of(source) }
     }
 
-    pub(crate) fn at(self, place: u64) -> Failure {
-        Failure { place: Some(place), ..self }
+    pub(crate) fn at(self, note: u64) -> Failure {
+        Failure { note: Some(note), ..self }
     }
 }
 
@@ -58,7 +50,7 @@ pub(crate) fn raised(panic: Raise) -> Source {
 
 impl From<TaskError> for Failure {
     fn from(error: TaskError) -> Self {
-        let (place, worker, lost, fatal) = match &error {
+        let (note, worker, lost, fatal) = match &error {
             TaskError::Raised(raised) => (raised.note, raised.who.rank, false, false),
             TaskError::WorkerLost(lost) => (lost.note, Some(lost.worker), true, false),
             TaskError::TimedOut { note, worker, .. } => {
@@ -71,7 +63,7 @@ impl From<TaskError> for Failure {
             _ => (None, None, false, true),
         };
         let (attempts, no_memory) = (error.attempts().count().max(1), is_out_of_memory(&error));
-        Failure { place, worker, attempts, lost, fatal, no_memory, source: Box::new(error) }
+        Failure { note, worker, attempts, lost, fatal, no_memory, source: Box::new(error) }
     }
 }
 

@@ -26,14 +26,14 @@ impl fmt::Display for NoneLeft {
 impl Error for NoneLeft {}
 
 /// The batch, and its epoch.
-fn place(epoch: u64, batch: u64) -> String {
+fn named(epoch: u64, batch: u64) -> String {
     format!("batch {batch} of epoch {epoch}")
 }
 
 /// What was said of a batch, without its name: where that is said already.
 pub(crate) fn without_its_batch(text: &str, epoch: u64, batch: u64) -> &str {
     let rest =
-        text.strip_prefix(&place(epoch, batch)).filter(|_| !mp_core::mutant!("loader.error.named-twice"));
+        text.strip_prefix(&named(epoch, batch)).filter(|_| !mp_core::mutant!("loader.error.named-twice"));
     rest.and_then(|rest| rest.strip_prefix(", ").or(rest.strip_prefix(": "))).unwrap_or(text)
 }
 
@@ -112,7 +112,7 @@ fn of_broken(broken: &Broken, full: bool) -> String {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LoadError { epoch, batch, item, shard, what, worker, attempts, source } = self;
-        f.write_str(&place(*epoch, *batch))?;
+        f.write_str(&named(*epoch, *batch))?;
         if source.is::<NoneLeft>() {
             // Each of its samples is named there.
             return write!(f, ": {source}");

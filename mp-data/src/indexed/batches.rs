@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use crate::indexed::kind::{Cursor, Indexed, Place};
 use crate::indexed::state::LoaderState;
-use crate::trainer::faces::of_batches;
 use crate::trainer::inner::Inner;
-use crate::trainer::window::{Broken, Window};
+use crate::trainer::prefetch::{Broken, Prefetch};
+use crate::trainer::shared_methods::of_batches;
 use crate::{Dataset, LoadError, Loaded, OnError};
 
 /// The batches of an epoch, or of several: an iterator of [`Loaded`] batches. Made by [`DataLoader::epoch`](crate::DataLoader::epoch).
 ///
 /// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it gives nothing more.
 ///
-/// A batch that is waited for longer than 10 s is told of on the standard error, with the worker that has it, its process and the
+/// A batch that is waited for longer than 10 s, in one call or in several that return without it, is told of on the standard error, with the worker that has it, its process and the
 /// sample (and to the logger, with the feature `log`); again after 20 s, and so on. `MP_STALL=off` in the environment turns that off.
-pub struct Batches<D: Dataset>(Window<Indexed<D>>);
+pub struct Batches<D: Dataset>(Prefetch<Indexed<D>>);
 
 impl<D: Dataset> fmt::Debug for Batches<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,7 +28,7 @@ impl<D: Dataset> fmt::Debug for Batches<D> {
 impl<D: Dataset> Batches<D> {
     /// From there on, to the end of epoch `last`; none if that is `None`.
     pub(crate) fn new(inner: Arc<Inner<Indexed<D>>>, from: Cursor, last: Option<u64>) -> Self {
-        Batches(Window::new(inner, from, last))
+        Batches(Prefetch::new(inner, from, last))
     }
 
     fn made(&self, place: Place) -> LoaderState {
@@ -67,7 +67,7 @@ impl<D: Dataset> Batches<D> {
     /// How many are still to come at most, if no code of the user's says how many there are: as many, but for those that are left out, and
     /// unless no worker can live.
     fn left(&self) -> Option<usize> {
-        let Window { cursor, slots, over, broken, last, .. } = &self.0;
+        let Prefetch { cursor, slots, over, broken, last, .. } = &self.0;
         let Cursor { order, next: (epoch, next), given } = cursor;
         // More draws are an error in the place of the first batch.
         let is_known = order.is_the_same_length() && order.samples() >> 48 == 0;

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 /// An epoch, and the number of a batch in it.
-pub(crate) type Place = (u64, u64);
+pub(crate) type Numbered = (u64, u64);
 
 /// The batches that were given before those that are on their way.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
-    beyond: BTreeSet<Place>,
+    beyond: BTreeSet<Numbered>,
 }
 
 impl Given {
@@ -18,30 +18,30 @@ impl Given {
         Given { beyond }
     }
 
-    pub(crate) fn has(&self, place: Place) -> bool {
-        self.beyond.contains(&place)
+    pub(crate) fn has(&self, batch: Numbered) -> bool {
+        self.beyond.contains(&batch)
     }
 
     /// The first batch from this one on that was not given.
-    pub(crate) fn first_from(&self, mut place: Place) -> Place {
-        while self.has(place)
-            && let Some(next) = place.1.checked_add(1)
+    pub(crate) fn first_from(&self, mut batch: Numbered) -> Numbered {
+        while self.has(batch)
+            && let Some(next) = batch.1.checked_add(1)
         {
-            place.1 = next;
+            batch.1 = next;
         }
-        place
+        batch
     }
 
     /// The numbers behind this one that were given.
-    pub(crate) fn beyond(&self, (epoch, next): Place) -> Vec<u64> {
+    pub(crate) fn beyond(&self, (epoch, next): Numbered) -> Vec<u64> {
         self.beyond.range((epoch, next)..=(epoch, u64::MAX)).map(|given| given.1).collect()
     }
 
     /// A batch was given, or left out. `first` is the first one that is on its way, or planned next. Returns the first one that was not
     /// given.
-    pub(crate) fn add(&mut self, place: Place, first: Place) -> Place {
-        if place > first || !self.beyond.is_empty() {
-            self.beyond.insert(place);
+    pub(crate) fn add(&mut self, batch: Numbered, first: Numbered) -> Numbered {
+        if batch > first || !self.beyond.is_empty() {
+            self.beyond.insert(batch);
         }
         let next = self.first_from(first);
         if !self.beyond.is_empty() {

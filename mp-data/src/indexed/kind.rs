@@ -8,7 +8,7 @@ use mp_spawn::Raise;
 
 use crate::error::failure::{Source, raised};
 use crate::indexed::given::Given;
-use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowPlace};
+use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowStart};
 use crate::trainer::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
 use crate::worker::{Made, Orders, Task, Worker};
 use crate::{AnyResult, BatchInfo, Dataset, Item};
@@ -81,7 +81,7 @@ const MOST_EMPTY: u32 = 1000;
 pub(crate) struct Part {
     items: Vec<Item>,
     valid: usize,
-    window: Option<WindowPlace>,
+    window: Option<WindowStart>,
 }
 
 /// The first batch that was not given, and those behind it that were; and in which window of the order it is, where that matters.
@@ -89,7 +89,7 @@ pub(crate) struct Part {
 pub(crate) struct Place {
     pub(crate) next: (u64, u64),
     pub(crate) beyond: Vec<u64>,
-    pub(crate) window: Option<WindowPlace>,
+    pub(crate) window: Option<WindowStart>,
 }
 
 impl<D: Dataset> Kind for Indexed<D> {
@@ -99,6 +99,7 @@ impl<D: Dataset> Kind for Indexed<D> {
     type Sent = ();
     type Worker = Worker<D>;
     type Task = Task;
+    type After = ();
     type Cursor = Cursor;
     type Part = Part;
     type Place = Place;
@@ -155,7 +156,7 @@ impl<D: Dataset> Kind for Indexed<D> {
         None
     }
 
-    fn arrived(_: &mut Cursor, _: &mut Part, _: &mut Made<D::Batch>) -> bool {
+    fn arrived(_: &mut Cursor, _: &mut Part, _: &mut Made<D::Batch, ()>) -> bool {
         true
     }
 
@@ -165,8 +166,8 @@ impl<D: Dataset> Kind for Indexed<D> {
     }
 
     fn failed(part: &Part, note: u64) -> Option<Failed> {
-        let place = usize::try_from(note).ok()?.checked_sub(1)?;
-        let item = *part.items.get(place)?;
+        let nth = usize::try_from(note).ok()?.checked_sub(1)?;
+        let item = *part.items.get(nth)?;
         Some(Failed { item, shard: None, reading: false })
     }
 
@@ -175,19 +176,15 @@ impl<D: Dataset> Kind for Indexed<D> {
     }
 
     fn without(_: &Plan, _: &mut Cursor, part: &mut Part, failed: &Failed) -> Without {
-        let Some(place) = part.items.iter().position(|item| *item == failed.item) else {
+        let Some(nth) = part.items.iter().position(|item| *item == failed.item) else {
             return Without::Impossible;
         };
-        part.items.remove(place);
-        part.valid -= usize::from(place < part.valid);
+        part.items.remove(nth);
+        part.valid -= usize::from(nth < part.valid);
         if part.items.is_empty() { Without::Empty } else { Without::Again }
     }
 
     fn lost(_: &Plan, _: &mut Cursor, _: &mut Part, _: Option<&Failed>) {}
-
-    fn may_give(_: &Plan, _: &Cursor, _: &Slot<Self>, _: usize) -> bool {
-        true
-    }
 
     fn given(cursor: &mut Cursor, slot: &mut Slot<Self>, front: Option<&Slot<Self>>) {
         let first = front.map_or(cursor.next, |slot| (slot.epoch, slot.number));

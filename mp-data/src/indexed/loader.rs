@@ -11,8 +11,8 @@ use crate::indexed::kind::{Cursor, Indexed};
 use crate::indexed::state::{FORMAT, LoaderState};
 use crate::plan::{Plan, PlanError, same};
 use crate::settings::{PlanSettings, Settings};
-use crate::trainer::faces::of_loaders;
 use crate::trainer::inner::Inner;
+use crate::trainer::shared_methods::of_loaders;
 use crate::{BuildError, Dataset};
 
 /// Makes batches of a dataset in worker processes, in shared memory, in an order that is a function of a seed and an epoch.

@@ -99,8 +99,8 @@ impl<D: Dataset> DataLoader<D> {
         for number in 0..batches {
             let failed = |failure: Failure, items: &[Item]| {
                 let exact = !(failure.lost && inner.settings.threads > 1);
-                let place = failure.place.filter(|_| exact).and_then(|place| (place as usize).checked_sub(1));
-                let item = place.and_then(|place| items.get(place)).copied();
+                let nth = failure.note.filter(|_| exact).and_then(|note| (note as usize).checked_sub(1));
+                let item = nth.and_then(|nth| items.get(nth)).copied();
                 let what = item.and_then(|item| caught(|| inner.dataset.describe(item.index)).flatten());
                 let (worker, attempts) = (failure.worker, failure.attempts);
                 Box::new(LoadError { item, what, worker, attempts, ..*not_made(number, failure.source) })
@@ -133,7 +133,10 @@ pub(crate) fn not_made(batch: u64, source: Source) -> Box<LoadError> {
     Box::new(LoadError { epoch: 0, batch, item, shard, what, worker, attempts: 1, source })
 }
 
-fn twice<D: Dataset>(inner: &Inner<Indexed<D>>, items: &[Item]) -> Result<[Made<D::Batch>; 2], Box<Failure>> {
+fn twice<D: Dataset>(
+    inner: &Inner<Indexed<D>>,
+    items: &[Item],
+) -> Result<[Made<D::Batch, ()>; 2], Box<Failure>> {
     let threads = inner.settings.threads;
     let [first, second] = POISON.map(|poison| Task::new(0, threads, Some(poison), items));
     match &inner.workers {

@@ -4,9 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use mp_core::user_code::caught;
 
-use super::length_windows::{WindowPlace, Windows};
+use super::bucketing::{WindowStart, Windows};
 use super::{Batching, Inner, Item, PlanError, PlanState, Sampler, Shuffle, Uneven, permutation};
-use crate::own_lock::OwnLock;
+use crate::per_copy::PerCopy;
 
 /// A batch, before it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +31,7 @@ pub(super) struct Order {
     pub(super) epoch: u64,
     /// How many draws there are; `None` if the user's sampler panicked when it was asked: it is asked again.
     pub(super) told: Option<u64>,
-    table: OnceLock<Vec<u32>>,
-    /// Held by the thread that makes the table.
-    making: OwnLock<()>,
+    table: PerCopy<OnceLock<Vec<u32>>>,
     windows: Windows,
 }
 
@@ -44,8 +42,8 @@ impl EpochOrder {
         } else {
             caught(|| plan.draws(epoch))
         };
-        let (table, making, windows) = (OnceLock::new(), OwnLock::default(), Windows::default());
-        Self { inner: Arc::new(Order { plan, epoch, told, table, making, windows }) }
+        let (table, windows) = (PerCopy::default(), Windows::default());
+        Self { inner: Arc::new(Order { plan, epoch, told, table, windows }) }
     }
 
     /// Which epoch.
@@ -66,12 +64,12 @@ impl EpochOrder {
     }
 
     /// Where the window begins that has this batch, if that is known and not told by its number.
-    pub(crate) fn window(&self, batch: u64) -> Option<WindowPlace> {
-        self.inner.windows.place(&self.inner, batch)
+    pub(crate) fn window(&self, batch: u64) -> Option<WindowStart> {
+        self.inner.windows.start(&self.inner, batch)
     }
 
     /// A state has told where a window begins.
-    pub(crate) fn begins(&self, window: Option<WindowPlace>) {
+    pub(crate) fn begins(&self, window: Option<WindowStart>) {
         window.into_iter().for_each(|window| self.inner.windows.begins(&self.inner, window));
     }
 
@@ -147,13 +145,12 @@ impl Order {
     }
 
     /// A list of all indices, made at its first use.
-    fn table(&self, make: impl FnOnce() -> Vec<u32>) -> Result<&[u32], PlanError> {
-        if let Some(table) = self.table.get() {
-            return Ok(table);
+    fn table(&self, make: impl FnOnce() -> Vec<u32>) -> &[u32] {
+        // A copy of the process has what was made before.
+        match self.table.of_maker().get() {
+            Some(table) => table,
+            None => self.table.own().get_or_init(make),
         }
-        // Of a copy of the process, a thread of the original may have been at it, for ever.
-        let _making = self.making.lock().ok_or(PlanError::Forked)?;
-        Ok(self.table.get_or_init(make))
     }
 
     /// How many rows each rank has in a last global batch that isn't whole.
@@ -176,7 +173,7 @@ impl Order {
             None => Ok(position),
             Some(Shuffle::Feistel) => Ok(permutation::feistel(self.draws(), position, seed, epoch)),
             Some(_) => {
-                let table = self.table(|| permutation::fisher_yates(self.draws() as u32, seed, epoch))?;
+                let table = self.table(|| permutation::fisher_yates(self.draws() as u32, seed, epoch));
                 Ok(u64::from(table[position as usize]))
             }
         };
@@ -188,7 +185,7 @@ impl Order {
                 Some(alias) => alias.draw(position, seed, epoch),
                 None => {
                     let make = || permutation::without_replacement(weights, *draws, seed, epoch);
-                    u64::from(self.table(make)?[position as usize])
+                    u64::from(self.table(make)[position as usize])
                 }
             },
             Sampler::Custom(sampler) => sampler.index(epoch, position),

@@ -28,8 +28,6 @@ pub enum PlanError {
     StateImpossible { what: &'static str },
     /// A state is not as it was made: its checksum does not match what else is in it.
     StateChanged,
-    /// This process is a copy (`fork`) of the one that has made the order, in which another thread was at it just then.
-    Forked,
 }
 
 impl fmt::Display for PlanError {
@@ -47,11 +45,11 @@ impl fmt::Display for PlanError {
             Self::StateChanged => f.write_str(
                 "the state was changed, or is incomplete: its checksum does not match what else is in it",
             ),
-            Self::Forked => f.write_str(
-                "this process was forked while another thread used this order: make a new one with `Plan::epoch`",
-            ),
             Self::StateImpossible { what } => {
-                write!(f, "the state names a place that no loader can have reached ({what}): no loader made it")
+                write!(
+                    f,
+                    "the state names a place that no loader can have reached ({what}): no loader made it"
+                )
             }
             Self::StateDiffers { what, state, plan } => {
                 write!(f, "the state is of another plan: {what} is {state} in the state, {plan} in the plan")

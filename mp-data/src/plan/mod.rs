@@ -13,11 +13,11 @@
 //! # Ok::<(), mp_data::plan::PlanError>(())
 //! ```
 
+mod bucketing;
 mod builder;
 mod conflicts;
 mod epoch;
 mod error;
-mod length_windows;
 mod permutation;
 mod philox;
 mod sampler;
@@ -27,11 +27,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use bucketing::WindowStart;
 pub use builder::PlanBuilder;
 pub use epoch::{EpochOrder, PlannedBatch};
 pub use error::PlanError;
 pub(crate) use error::no_such_rank;
-pub(crate) use length_windows::WindowPlace;
 pub use philox::SampleRng;
 pub use sampler::{BatchSampler, Batching, IndexSampler, Sampler, Shuffle, Uneven};
 pub use state::PlanState;

@@ -4,6 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 
 /// How positions become indices.
+///
+/// ```
+/// use mp_data::plan::{Plan, Sampler};
+///
+/// let weights: Vec<f64> = (0..100).map(|i| if i < 10 { 9.0 } else { 1.0 }).collect();
+/// let sampler = Sampler::Weighted { weights: weights.into(), draws: 500, replacement: true };
+/// let plan = Plan::builder(100).sampler(sampler).batch_size(50).distributed(0, 2).build()?;
+/// assert_eq!(plan.epoch(0).batches(), Some(5)); // of this rank: the draws are of all ranks together
+/// # Ok::<(), mp_data::plan::PlanError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Sampler {
@@ -14,9 +24,9 @@ pub enum Sampler {
     /// Each sample once, in an order of the epoch's own.
     #[doc(alias = "RandomSampler")]
     Random,
-    /// This many draws, each from all samples.
+    /// This many draws over all ranks, each from all samples.
     WithReplacement(u64),
-    /// Draws by weight, one weight a sample.
+    /// This many draws over all ranks by weight, one weight a sample.
     #[doc(alias = "WeightedRandomSampler")]
     #[allow(missing_docs)]
     Weighted { weights: Arc<[f64]>, draws: u64, replacement: bool },

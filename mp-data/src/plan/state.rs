@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::length_windows::WindowPlace;
+use super::bucketing::WindowStart;
 use super::{Batching, EpochOrder, Plan, PlanError, Sampler, Uneven, philox::mix};
 
 /// A place in a plan: which batch is next, and what the order is made from. A few hundred bytes in any format of serde.
@@ -26,7 +26,7 @@ pub struct PlanState {
     subset: Option<u64>,
     /// The window that has the next batch, or one before it, where only the windows before tell that.
     #[serde(default)]
-    window: Option<WindowPlace>,
+    window: Option<WindowStart>,
     /// Made of all else.
     check: u64,
 }
@@ -56,8 +56,8 @@ impl PlanState {
             u64::from(*world),
             flags,
         ];
-        let place = window.map(|place| [place.number, place.before]);
-        let hashes = [*weights, *lengths, *subset, place.map(|place| place[0]), place.map(|place| place[1])];
+        let start = window.map(|start| [start.number, start.before]);
+        let hashes = [*weights, *lengths, *subset, start.map(|start| start[0]), start.map(|start| start[1])];
         let hashes =
             hashes.into_iter().flat_map(|hash| [u64::from(hash.is_some()), hash.unwrap_or_default()]);
         checksum(texts.chain(numbers).chain(hashes))
@@ -87,7 +87,7 @@ impl PlanState {
     }
 
     /// With where the window begins in which the next batch is.
-    pub(crate) fn in_window(self, window: Option<WindowPlace>) -> Self {
+    pub(crate) fn in_window(self, window: Option<WindowStart>) -> Self {
         PlanState { window, ..self }.sealed()
     }
 

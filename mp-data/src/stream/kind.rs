@@ -9,12 +9,12 @@ use std::marker::PhantomData;
 use mp_core::user_code::caught;
 
 use super::dataset::IterableDataset;
+use super::lane::{After, Lane};
 use super::order::StreamPlan;
 use super::worker::{StreamTask, StreamWorker};
 use crate::dataset::moment::{Moment, position};
 use crate::plan::PlanError;
 use crate::trainer::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
-use crate::worker::lane::{After, Lane};
 use crate::worker::{Made, Orders};
 use crate::{AnyResult, BatchInfo, Item};
 
@@ -98,10 +98,10 @@ impl Cursor {
     /// That shard can't be read any further.
     fn cut(&mut self, plan: &StreamPlan, part: &Part, failed: &Failed) -> bool {
         let lane = &mut self.now.lanes[part.lane];
-        let shard = |place: &u64| plan.shard(&self.order, part.lane as u64, *place);
-        let mut places = (lane.at.place..).take_while(|place| shard(place).is_some());
-        let place = places.find(|place| shard(place) == failed.shard);
-        place.is_some_and(|place| lane.at.cut(place, failed.item.index as u64))
+        let shard = |nth: &u64| plan.shard(&self.order, part.lane as u64, *nth);
+        let mut left = (lane.at.shard_in_lane..).take_while(|nth| shard(nth).is_some());
+        let cut = left.find(|nth| shard(nth) == failed.shard);
+        cut.is_some_and(|nth| lane.at.cut(nth, failed.item.index as u64))
     }
 }
 
@@ -126,6 +126,7 @@ impl<D: IterableDataset> Kind for Streamed<D> {
     type Sent = StreamPlan;
     type Worker = StreamWorker<D>;
     type Task = StreamTask;
+    type After = After;
     type Cursor = Cursor;
     type Part = Part;
     type Place = Place;
@@ -210,15 +211,15 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         Some(part.lane as u64)
     }
 
-    fn arrived(cursor: &mut Cursor, part: &mut Part, made: &mut Made<D::Batch>) -> bool {
+    fn arrived(cursor: &mut Cursor, part: &mut Part, made: &mut Made<D::Batch, After>) -> bool {
         if let Some(after) = made.after.take() {
             (part.items, part.shards) = after.items();
             let After { at, ended, .. } = after;
             if mp_core::mutant!("stream.place.of-another-reply") {
-                // As if places were told by the order in which batches come.
+                // As if where a lane is were told by the order in which batches come.
                 let all = cursor.now.lanes.len();
                 let other = &mut cursor.now.lanes[(part.lane + 1) % all].at;
-                (other.place, other.sample, other.done) = (at.place, at.sample, at.done);
+                (other.shard_in_lane, other.sample, other.done) = (at.shard_in_lane, at.sample, at.done);
             }
             let lane = cursor.lane(part);
             (lane.at, lane.ended) = (at, ended);
@@ -275,11 +276,6 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         }
         lane.round = part.round + 1;
         part.after = Some(lane.clone());
-    }
-
-    fn may_give(plan: &StreamPlan, cursor: &Cursor, slot: &Slot<Self>, ahead: usize) -> bool {
-        let given = if cursor.given.epoch == slot.epoch { cursor.given.batches } else { 0 };
-        plan.steps.is_none_or(|steps| given + (ahead as u64) < steps)
     }
 
     fn given(cursor: &mut Cursor, slot: &mut Slot<Self>, _: Option<&Slot<Self>>) {

@@ -11,9 +11,9 @@ use super::order::StreamPlan;
 use super::state::StreamState;
 use crate::plan::PlanError;
 use crate::settings::{Settings, asked};
-use crate::trainer::faces::{of_batches, of_loaders};
 use crate::trainer::inner::Inner;
-use crate::trainer::window::Window;
+use crate::trainer::prefetch::Prefetch;
+use crate::trainer::shared_methods::{of_batches, of_loaders};
 use crate::{BuildError, LoadError, Loaded};
 
 /// Makes batches of shards that are read from front to back, in worker processes, in shared memory, in an order that is a function of
@@ -106,7 +106,7 @@ impl<D: IterableDataset> StreamLoader<D> {
 ///
 /// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it gives nothing more. A batch that
 /// is waited for longer than 10 s is reported, as by [`Batches`](crate::Batches).
-pub struct StreamBatches<D: IterableDataset>(Window<Streamed<D>>);
+pub struct StreamBatches<D: IterableDataset>(Prefetch<Streamed<D>>);
 
 impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -118,7 +118,7 @@ impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
 impl<D: IterableDataset> StreamBatches<D> {
     fn new(inner: &Arc<Inner<Streamed<D>>>, place: Place, last: Option<u64>) -> Self {
         let cursor = Cursor::new(&inner.plan, place);
-        StreamBatches(Window::new(Arc::clone(inner), cursor, last))
+        StreamBatches(Prefetch::new(Arc::clone(inner), cursor, last))
     }
 
     fn made(&self, place: Place) -> StreamState {

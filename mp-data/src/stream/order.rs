@@ -98,9 +98,9 @@ impl StreamPlan {
         shards
     }
 
-    /// The shard at a place of a lane.
-    pub(crate) fn shard(&self, order: &[u32], lane: u64, place: u64) -> Option<usize> {
-        let at = place.checked_mul(self.lanes)?.checked_add(lane)?;
+    /// One of the shards of a lane.
+    pub(crate) fn shard(&self, order: &[u32], lane: u64, shard_in_lane: u64) -> Option<usize> {
+        let at = shard_in_lane.checked_mul(self.lanes)?.checked_add(lane)?;
         order.get(usize::try_from(at).ok()?).map(|shard| *shard as usize)
     }
 

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::kind::Place;
+use super::lane::{Lane, MOST_ROUNDS};
 use super::order::StreamPlan;
 use crate::plan::{PlanError, checksum, same};
-use crate::worker::lane::{Lane, MOST_ROUNDS};
 
 /// The names of what is in a state, and of what the order is made by.
 const FORMAT: &str = "stream/1";

@@ -6,6 +6,7 @@ use mp_core::user_code::caught;
 
 use super::dataset::IterableDataset;
 use super::kind::{Cursor, Part, Place, Streamed};
+use super::lane::After;
 use super::loader::StreamLoader;
 use super::worker::{StreamTask, StreamWorker};
 use crate::error::failure::Failure;
@@ -64,7 +65,7 @@ impl<D: IterableDataset> StreamLoader<D> {
         {
             let error = |failure: Failure| {
                 let exact = !(failure.lost && inner.settings.threads > 1);
-                let at = failure.place.filter(|_| exact);
+                let at = failure.note.filter(|_| exact);
                 let at = at.and_then(|note| Streamed::<D>::failed(&Part::default(), note));
                 let what = at.and_then(|at| Streamed::<D>::describe(&inner.dataset, &at));
                 let (item, shard) = (at.map(|at| at.item), at.and_then(|at| at.shard));
@@ -86,7 +87,7 @@ impl<D: IterableDataset> StreamLoader<D> {
             if let Some(why) = first.no_memory.as_ref().or(second.no_memory.as_ref()) {
                 return Err(error(Failure::of(why.clone())));
             }
-            let of = |made: &Made<D::Batch>| made.after.as_ref().map(|after| after.items());
+            let of = |made: &Made<D::Batch, After>| made.after.as_ref().map(|after| after.items());
             let ((items, shards), (others, _)) =
                 (of(&first).unwrap_or_default(), of(&second).unwrap_or_default());
             // Other samples, or fewer; else other bytes.
@@ -115,14 +116,14 @@ fn goes_on<D: IterableDataset>(
     worker: &mut Option<StreamWorker<D>>,
     inner: &Inner<Streamed<D>>,
     task: &StreamTask,
-) -> Result<Made<D::Batch>, Failure> {
+) -> Result<Made<D::Batch, After>, Failure> {
     make_here(worker, || StreamWorker::begin(inner.orders()), task)
 }
 
 fn opens<D: IterableDataset>(
     inner: &Inner<Streamed<D>>,
     task: StreamTask,
-) -> Result<Made<D::Batch>, Failure> {
+) -> Result<Made<D::Batch, After>, Failure> {
     match &inner.workers {
         Workers::Pool { call, .. } => call.apply_async(task).get().map_err(Failure::from),
         Workers::Here(_) => goes_on(&mut None, inner, &task),

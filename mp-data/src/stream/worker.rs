@@ -3,9 +3,9 @@
 //! | moment | the worker is killed | its lane |
 //! |---|---|---|
 //! | before it takes the task | the task goes to another worker, unread | goes on there |
-//! | in `open`, while it reads, while it writes rows | the batch's memory is freed | is opened again by another worker, at the same place: the same samples |
+//! | in `open`, while it reads, while it writes rows | the batch's memory is freed | is opened again by another worker, where the task begins: the same samples |
 //! | when the reply is not put | as before | as before |
-//! | after that | nothing | the reply had the batch and the lane's new place, both |
+//! | after that | nothing | the reply had the batch and where the lane is behind it, both |
 //!
 //! The readers that it has open are a cache: one is used if it is exactly where the task begins.
 
@@ -14,15 +14,15 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::dataset::IterableDataset;
+use super::lane::{After, LaneAt};
+use super::open_lane::{OpenLane, Reading};
 use super::order::StreamPlan;
-use super::run::{Reading, Run};
 use crate::AnyResult;
 use crate::batch::rows::check;
 use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
 use crate::dataset::samples::Samples;
-use crate::worker::lane::{After, LaneAt};
 use crate::worker::{Made, Maker, Orders, fill, nanos_since};
 
 /// A batch that is to be made.
@@ -57,7 +57,7 @@ pub(crate) struct StreamWorker<D: IterableDataset> {
     /// The shards of an epoch and pass, in order.
     order: ((u64, u64), Vec<u32>),
     /// The lanes that are open, the one that was used last at the end: of which epoch, pass and lane, and where they are.
-    open: Vec<([u64; 3], LaneAt, Run<D>)>,
+    open: Vec<([u64; 3], LaneAt, OpenLane<D>)>,
 }
 
 impl<D: IterableDataset> StreamWorker<D> {
@@ -71,22 +71,22 @@ impl<D: IterableDataset> StreamWorker<D> {
     }
 
     /// The lane of a task, open where the task begins if this worker has it so.
-    fn lane(&mut self, task: &StreamTask) -> Run<D> {
+    fn lane(&mut self, task: &StreamTask) -> OpenLane<D> {
         let [epoch, pass, lane] = task.of();
         if !mp_core::mutant!("stream.open.of-another-pass") {
             self.open.retain(|(of, ..)| of[..2] == [epoch, pass]);
         }
-        let is_its = |(of, at, _): &([u64; 3], LaneAt, Run<D>)| {
+        let is_its = |(of, at, _): &([u64; 3], LaneAt, OpenLane<D>)| {
             of[2] == lane && (*at == task.at || mp_core::mutant!("stream.open.wherever-it-is"))
         };
         let found = self.open.iter().position(is_its).map(|i| self.open.remove(i).2);
         self.open.retain(|(of, ..)| of[2] != lane);
         let opens = task.opens && !mp_core::mutant!("stream.verify.goes-on-twice");
-        found.filter(|_| !opens).unwrap_or_else(|| Run::new(&task.at))
+        found.filter(|_| !opens).unwrap_or_else(|| OpenLane::new(&task.at))
     }
 
     /// Keeps a lane open, but no more of them than twice this worker's part: another worker may have a lane by now.
-    fn keep(&mut self, task: &StreamTask, at: LaneAt, run: Run<D>) {
+    fn keep(&mut self, task: &StreamTask, at: LaneAt, run: OpenLane<D>) {
         let most = 2 * self.plan.lanes.div_ceil(self.info.num_workers.max(1) as u64);
         if self.open.len() as u64 >= most.max(2) {
             self.open.remove(0);
@@ -98,6 +98,7 @@ impl<D: IterableDataset> StreamWorker<D> {
 impl<D: IterableDataset> Maker for StreamWorker<D> {
     type Batch = D::Batch;
     type Task = StreamTask;
+    type After = After;
 
     fn context(&self, task: &StreamTask) -> Context<D::Batch> {
         let seed = self.plan.pass_seed(task.pass);
@@ -105,7 +106,7 @@ impl<D: IterableDataset> Maker for StreamWorker<D> {
             .of_stream()
     }
 
-    fn make(&mut self, task: &StreamTask, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch>> {
+    fn make(&mut self, task: &StreamTask, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch, After>> {
         let start = Instant::now();
         let mut run = self.lane(task);
         if self.order.0 != (task.epoch, task.pass) {

@@ -6,12 +6,12 @@ use mp_core::mutex::{Mutex, MutexGuard};
 use mp_pool::{Call, Pool, StatePool, TaskError};
 use mp_spawn::{Interrupt, ProcessBuilder};
 
-use crate::own_lock::OwnLock;
+use crate::per_copy::PerCopy;
 use crate::settings::Settings;
-use crate::trainer::kind::Kind;
+use crate::trainer::kind::{Kind, MadeOf};
 use crate::trainer::metrics::{LoaderMetrics, Meter};
 use crate::worker::here::Here;
-use crate::worker::{Made, Orders, Sent, make};
+use crate::worker::{Orders, Sent, make};
 use crate::{AnyResult, BuildError};
 
 /// What libraries read once, how many threads they begin.
@@ -22,7 +22,7 @@ const THREADS: [&str; 4] =
 pub(crate) enum Workers<K: Kind> {
     Pool {
         pool: StatePool<K::Worker>,
-        call: Call<K::Task, Made<K::Batch>>,
+        call: Call<K::Task, MadeOf<K>>,
     },
     /// The caller.
     Here(Here<K::Worker>),
@@ -34,8 +34,8 @@ pub(crate) struct Inner<K: Kind> {
     pub(crate) settings: Settings,
     pub(crate) workers: Workers<K>,
     meter: Mutex<Meter>,
-    /// Never locked: it remembers which process made the loader.
-    made_by: OwnLock<()>,
+    /// Which process made the loader.
+    made_by: PerCopy<()>,
 }
 
 fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
@@ -65,7 +65,7 @@ impl<K: Kind> Inner<K> {
             let threads = settings.threads;
             let processors = settings.affinity.processors()?;
             #[cfg(feature = "log")]
-            crate::worker::large::warn_if_large(&Sent(Arc::clone(&dataset)));
+            crate::worker::dataset_size::warn_if_large(&Sent(Arc::clone(&dataset)));
             let mut builder = Pool::builder()
                 .processes(settings.num_workers)
                 .name(settings.name.as_str())
@@ -96,7 +96,7 @@ impl<K: Kind> Inner<K> {
             }
             Workers::Pool { pool, call }
         };
-        let (meter, made_by) = (Mutex::new(Meter::new()), OwnLock::default());
+        let (meter, made_by) = (Mutex::new(Meter::new()), PerCopy::default());
         Ok(Arc::new(Inner { dataset, plan, settings, workers, meter, made_by }))
     }
 

@@ -139,6 +139,9 @@ impl<K: Kind> Slot<K> {
     }
 }
 
+/// What comes back for a task of a loader.
+pub(crate) type MadeOf<K> = Made<<K as Kind>::Batch, <K as Kind>::After>;
+
 /// Which batches there are, and what a worker has to know to make one.
 pub(crate) trait Kind: Sized + 'static {
     type Dataset: Serialize + DeserializeOwned + Send + Sync + 'static;
@@ -146,8 +149,10 @@ pub(crate) trait Kind: Sized + 'static {
     type Plan: Send + Sync;
     /// Of the plan, what workers need.
     type Sent: Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
-    type Worker: Maker<Batch = Self::Batch, Task = Self::Task>;
+    type Worker: Maker<Batch = Self::Batch, Task = Self::Task, After = Self::After>;
     type Task: Message + Send;
+    /// What comes with a batch of what is behind it.
+    type After: Serialize + DeserializeOwned + Send + 'static;
     /// What is planned, what came, and what was given.
     type Cursor;
     /// What one batch is of.
@@ -168,7 +173,11 @@ pub(crate) trait Kind: Sized + 'static {
     /// The lane of a batch: each of its batches begins where the one before ends.
     fn lane(part: &Self::Part) -> Option<u64>;
     /// A batch was made, or it turned out that there is none; whether its lane has others.
-    fn arrived(cursor: &mut Self::Cursor, part: &mut Self::Part, made: &mut Made<Self::Batch>) -> bool;
+    fn arrived(
+        cursor: &mut Self::Cursor,
+        part: &mut Self::Part,
+        made: &mut Made<Self::Batch, Self::After>,
+    ) -> bool;
     fn fill_in(part: &mut Self::Part, info: &mut BatchInfo);
     fn failed(part: &Self::Part, note: u64) -> Option<Failed>;
     fn describe(dataset: &Self::Dataset, failed: &Failed) -> Option<String>;
@@ -180,8 +189,6 @@ pub(crate) trait Kind: Sized + 'static {
     ) -> Without;
     /// A batch can't be made: its lane goes on behind it.
     fn lost(plan: &Self::Plan, cursor: &mut Self::Cursor, part: &mut Self::Part, failed: Option<&Failed>);
-    /// Whether that slot of the window may be given, if nothing else is against it.
-    fn may_give(plan: &Self::Plan, cursor: &Self::Cursor, slot: &Slot<Self>, ahead: usize) -> bool;
     /// A batch is given, an error in its place, or neither.
     fn given(cursor: &mut Self::Cursor, slot: &mut Slot<Self>, front: Option<&Slot<Self>>);
     /// The epoch and the number of the batch that is planned next.

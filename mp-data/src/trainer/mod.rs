@@ -4,19 +4,18 @@
 //! |---|---|
 //! | `inner.rs` | what a loader and its iterators share: plan, dataset, workers |
 //! | `kind.rs` | what the two kinds of datasets say of their batches, and the states of a batch on its way |
-//! | `window.rs` | the batches on their way: waiting for them, and giving them |
-//! | `sending.rs` | which are planned and sent, and when |
+//! | `prefetch.rs` | the batches on their way: waiting for them, and giving them |
+//! | `dispatch.rs` | which are planned and sent, and when |
 //! | `outcomes.rs` | what comes of them: batches, errors, no memory |
-//! | `late.rs`, `reports.rs` | what is said of one that does not come |
-//! | `faces.rs` | what loaders of both kinds offer, and their iterators |
+//! | `slow_batch_report.rs` | what is said of one that does not come |
+//! | `shared_methods.rs` | what loaders of both kinds offer, and their iterators |
 //! | `metrics.rs` | how it is doing |
 
-pub(crate) mod faces;
+mod dispatch;
 pub(crate) mod inner;
 pub(crate) mod kind;
-mod late;
 pub(crate) mod metrics;
 mod outcomes;
-mod reports;
-mod sending;
-pub(crate) mod window;
+pub(crate) mod prefetch;
+pub(crate) mod shared_methods;
+mod slow_batch_report;

@@ -8,13 +8,13 @@ use mp_core::user_code::caught;
 use crate::error::failure::Failure;
 use crate::error::text::{NoneLeft, without_its_batch};
 use crate::settings::OnError;
-use crate::trainer::kind::{At, Failed, HISTORY, Kind, Slot, Without, skipped};
-use crate::trainer::window::{Broken, Window};
+use crate::trainer::kind::{At, Failed, HISTORY, Kind, MadeOf, Slot, Without, skipped};
+use crate::trainer::prefetch::{Broken, Prefetch};
 use crate::worker::Made;
 use crate::{Batch, BatchInfo, LoadError, Loaded};
 
-impl<K: Kind> Window<K> {
-    pub(crate) fn came(&mut self, ticket: usize, made: Result<Made<K::Batch>, Failure>) {
+impl<K: Kind> Prefetch<K> {
+    pub(crate) fn came(&mut self, ticket: usize, made: Result<MadeOf<K>, Failure>) {
         let is_it = |slot: &Slot<_>| matches!(slot.at, At::Sent(sent) if sent == ticket);
         let Some(i) = self.slots.iter().position(is_it) else { return };
         match made {
@@ -34,7 +34,7 @@ impl<K: Kind> Window<K> {
     }
 
     /// A batch was made, or it turned out that there is none.
-    fn arrived(&mut self, i: usize, mut made: Made<K::Batch>) {
+    fn arrived(&mut self, i: usize, mut made: MadeOf<K>) {
         let slot = &mut self.slots[i];
         let goes_on = K::arrived(&mut self.cursor, &mut slot.part, &mut made);
         let lane = K::lane(&slot.part);
@@ -137,7 +137,7 @@ impl<K: Kind> Window<K> {
             return;
         }
         let exact = !(failure.lost && slot.threads > 1) || mp_core::mutant!("loader.threads.death-names-any");
-        let at = failure.place.filter(|_| exact).and_then(|note| K::failed(&slot.part, note));
+        let at = failure.note.filter(|_| exact).and_then(|note| K::failed(&slot.part, note));
         let error = self.error(&self.slots[i], at, failure);
         let slot = &mut self.slots[i];
         let how = match (on_error, at) {

@@ -53,7 +53,7 @@ impl<W: Maker> Here<W> {
         &self,
         begin: impl FnOnce() -> AnyResult<W>,
         task: &W::Task,
-    ) -> Result<Made<W::Batch>, Failure> {
+    ) -> Result<Made<W::Batch, W::After>, Failure> {
         let Some(_making) = Making::with(self) else {
             return Err(Failure::of(
                 "the dataset asks for a batch of the loader that is making one with it: a loader without workers makes one at \
@@ -69,7 +69,7 @@ pub(crate) fn make_here<W: Maker>(
     worker: &mut Option<W>,
     begin: impl FnOnce() -> AnyResult<W>,
     task: &W::Task,
-) -> Result<Made<W::Batch>, Failure> {
+) -> Result<Made<W::Batch, W::After>, Failure> {
     let mut mine = match worker.take() {
         Some(mine) => mine,
         None => match Raise::catch(begin) {
@@ -82,12 +82,12 @@ pub(crate) fn make_here<W: Maker>(
     match Raise::catch(|| mine.make(task, &mut cx)) {
         Ok(made) => {
             *worker = Some(mine);
-            made.map_err(|error| Failure::of(error).at(cx.place()))
+            made.map_err(|error| Failure::of(error).at(cx.noted()))
         }
         Err(panic) => {
             // What the panic left of the dataset is not used again.
             drop_caught(mine);
-            Err(Failure::of(raised(*panic)).at(cx.place()))
+            Err(Failure::of(raised(*panic)).at(cx.noted()))
         }
     }
 }

@@ -7,11 +7,10 @@
 //! | when the reply is not put | as before | as before |
 //! | after that | nothing | is the trainer's |
 
+#[cfg(feature = "log")]
+pub(crate) mod dataset_size;
 pub(crate) mod freed;
 pub(crate) mod here;
-pub(crate) mod lane;
-#[cfg(feature = "log")]
-pub(crate) mod large;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +24,6 @@ use crate::batch::rows::check;
 use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
 use crate::error::failure::is_out_of_memory;
-use crate::worker::lane::After;
 use crate::{AnyResult, Batch, Dataset, Item};
 
 /// A dataset on its way to workers: encoded once, decoded by each.
@@ -102,13 +100,19 @@ impl<D: Serialize + DeserializeOwned + 'static, P> Orders<D, P> {
 pub(crate) trait Maker: Sized + 'static {
     type Batch: Batch;
     type Task;
+    /// What is said beside a batch of what comes next.
+    type After: Serialize + DeserializeOwned + Send + 'static;
 
     fn context(&self, task: &Self::Task) -> Context<Self::Batch>;
-    fn make(&mut self, task: &Self::Task, cx: &mut Context<Self::Batch>) -> AnyResult<Made<Self::Batch>>;
+    fn make(
+        &mut self,
+        task: &Self::Task,
+        cx: &mut Context<Self::Batch>,
+    ) -> AnyResult<Made<Self::Batch, Self::After>>;
 }
 
 /// The function of the tasks.
-pub(crate) fn make<W: Maker>(worker: &mut W, task: W::Task) -> AnyResult<Made<W::Batch>> {
+pub(crate) fn make<W: Maker>(worker: &mut W, task: W::Task) -> AnyResult<Made<W::Batch, W::After>> {
     let mut cx = worker.context(&task);
     worker.make(&task, &mut cx)
 }
@@ -146,6 +150,7 @@ pub(crate) fn fill(poison: Option<u8>) -> Fill {
 impl<D: Dataset> Maker for Worker<D> {
     type Batch = D::Batch;
     type Task = Task;
+    type After = ();
 
     fn context(&self, task: &Task) -> Context<D::Batch> {
         let mut seed = self.info.seed;
@@ -155,7 +160,7 @@ impl<D: Dataset> Maker for Worker<D> {
         Context::new(self.info, (seed, task.epoch), task.items(), task.threads as usize, fill(task.poison))
     }
 
-    fn make(&mut self, task: &Task, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch>> {
+    fn make(&mut self, task: &Task, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch, ()>> {
         let start = Instant::now();
         let items = task.items();
         let fetched = self.dataset.fetch(&items, cx).and_then(|batch| check(batch, items.len()));
@@ -191,7 +196,7 @@ impl Task {
 }
 
 /// A batch that was made.
-pub(crate) struct Made<B> {
+pub(crate) struct Made<B, A> {
     /// `None` if there was no memory for it.
     pub(crate) batch: Option<B>,
     /// What was said of that.
@@ -202,10 +207,10 @@ pub(crate) struct Made<B> {
     /// How long its worker took to begin.
     pub(crate) began: u64,
     /// Of streams: its samples, and where its lane is behind them.
-    pub(crate) after: Option<After>,
+    pub(crate) after: Option<A>,
 }
 
-impl<B> Made<B> {
+impl<B, A> Made<B, A> {
     /// What `fetch` has given since `start`.
     pub(crate) fn of(fetched: AnyResult<B>, info: &WorkerInfo, start: Instant) -> AnyResult<Self> {
         let (batch, no_memory) = match fetched {
@@ -222,7 +227,7 @@ impl<B> Made<B> {
     }
 }
 
-impl<B: Batch> Message for Made<B> {
+impl<B: Batch, A: Serialize + DeserializeOwned + Send + 'static> Message for Made<B, A> {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         let _level = Level::enter()?;
         let Made { batch, no_memory, worker, pid, nanos, began, after } = &*self;

@@ -4,17 +4,17 @@ mod affinity;
 mod batches;
 #[path = "../common/mod.rs"]
 mod common;
-mod copies;
 mod edges;
+mod forks;
 #[cfg(target_env = "gnu")]
 mod freed;
-mod late;
 mod limits;
 mod metrics;
+mod names_and_lengths;
 mod processes;
 mod property;
 mod rows;
 mod saved_states;
+mod slow_batches;
 mod states;
 mod texts;
-mod told;

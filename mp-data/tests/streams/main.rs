@@ -5,7 +5,7 @@
 mod common;
 mod errors;
 mod order;
-mod peers;
+mod torch_names;
 mod windows;
 
 use common::shards::{Shards, streaming};

@@ -17,7 +17,7 @@ use crate::error::{GetError, PutError};
 use crate::raw::handles::{Able, DesertedWhen, For, Handle, Handles};
 use crate::raw::header::{Made, Size};
 use crate::raw::memory::kept::slots_for;
-use crate::raw::memory::{RingMemory, Rings};
+use crate::raw::memory::{LAYER, RingMemory};
 use crate::raw::pace::Pace;
 use crate::raw::payload::Payload;
 use crate::raw::waiting::{Alone, At};
@@ -125,7 +125,7 @@ impl Raw {
     /// This process's arena, if rings can be in it.
     fn arena_for_rings() -> Result<Arena, Error> {
         let arena = Arena::current()?;
-        arena.set_ring_layer(&Rings)?;
+        arena.set_ring_layer(&LAYER)?;
         if !Content::can_name(arena.most_messages()) {
             let why = format!("an arena for {} messages is too large for queues", arena.most_messages());
             return Err(mp_core::Error::LimitExceeded(why).into());
@@ -152,7 +152,7 @@ impl Raw {
 
     /// The queue in a block that arrived in a message; as a handle that counts, if it is able to do something.
     pub(crate) fn open(hold: Hold, able: Option<Able>) -> Result<Self, Error> {
-        hold.arena().set_ring_layer(&Rings)?;
+        hold.arena().set_ring_layer(&LAYER)?;
         let memory = RingMemory::open(hold.arena(), hold.block())
             .ok_or_else(|| mp_core::Error::Malformed("the attachment is no queue".into()))?;
         Ok(Self::of(hold, memory, able))

@@ -6,7 +6,7 @@ use mp::queue::broadcast::{self, Receiver, RecvError, Sender};
 use mp::{FrozenTensor, PutError, Queue, SpawnOptions, Tensor, select, start_processes};
 use mp_tests::kill::killed;
 use mp_tests::task::woken_by;
-use mp_tests::{DEADLINE, Outcome, join, one_process, signal};
+use mp_tests::{DEADLINE, Outcome, alone, join, one_process, signal};
 use rustix::process::Signal;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -54,6 +54,7 @@ fn through(capacity: usize, missed: u64) -> Vec<Vec<u64>> {
 
 #[test]
 fn each_receiver_gets_each_message_in_the_same_order() {
+    let _alone = alone();
     let all = through(2 * EACH as usize, 0);
     assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
     let mut sorted = all[0].clone();
@@ -63,6 +64,7 @@ fn each_receiver_gets_each_message_in_the_same_order() {
 
 #[test]
 fn what_a_receiver_misses_is_counted() {
+    let _alone = alone();
     for one in through(4, 2 * EACH) {
         for rank in 0..2 {
             let of_one = one.iter().filter(|&&n| n / EACH == rank);
@@ -73,6 +75,7 @@ fn what_a_receiver_misses_is_counted() {
 
 #[test]
 fn a_receiver_that_lags_goes_on_with_the_oldest() {
+    let _alone = alone();
     let (sender, receiver) = broadcast::channel(4).unwrap();
     for round in 0..200_u32 {
         (0..10).for_each(|n| sender.send(round * 10 + n).unwrap());
@@ -98,6 +101,7 @@ fn stay(_: usize, receiver: Receiver<u32>) -> Outcome {
 
 #[test]
 fn a_sender_without_receivers_gets_its_message_back() {
+    let _alone = alone();
     let (sender, receiver) = broadcast::channel(2).unwrap();
     let context = one_process(stay, receiver);
     sender.send(1).unwrap();
@@ -130,6 +134,7 @@ async fn a_message_ends_a_future() {
 
 #[test]
 fn a_copy_is_at_the_same_place_and_a_new_receiver_at_the_end() {
+    let _alone = alone();
     let (sender, receiver) = broadcast::channel(3).unwrap();
     assert_eq!(sender.capacity(), 3);
     (1..=3_u32).for_each(|n| sender.send(n).unwrap());
@@ -151,6 +156,7 @@ fn a_copy_is_at_the_same_place_and_a_new_receiver_at_the_end() {
 
 #[test]
 fn what_is_kept_and_missed_is_as_many_as_was_said() {
+    let _alone = alone();
     for capacity in [1, 2, 3, 5, 100] {
         let (sender, receiver) = broadcast::channel(capacity as usize).unwrap();
         let end = 3 * capacity + 1;
@@ -187,6 +193,7 @@ impl<'de> Deserialize<'de> for Picky {
 
 #[test]
 fn a_message_that_can_not_be_decoded_is_skipped() {
+    let _alone = alone();
     let (sender, receiver) = broadcast::channel(8).unwrap();
     (0..3).for_each(|n| sender.send(Picky(n)).unwrap());
     let other = receiver.clone();
@@ -200,6 +207,7 @@ fn a_message_that_can_not_be_decoded_is_skipped() {
 
 #[test]
 fn a_future_ends_when_the_senders_are_gone() {
+    let _alone = alone();
     let (sender, receiver) = broadcast::channel::<u32>(1).unwrap();
     assert_eq!(woken_by(receiver.recv_async(), || sender.send(1).unwrap()).unwrap(), 1);
     let other = sender.clone();

@@ -8,7 +8,7 @@ use mp::queue::watch::{self, Receiver, Sender};
 use mp::{FrozenTensor, GetError, PutError, Queue, SpawnOptions, Tensor, select, start_processes};
 use mp_tests::kill::killed;
 use mp_tests::task::woken_by;
-use mp_tests::{DEADLINE, Outcome, join, one_process, signal};
+use mp_tests::{DEADLINE, Outcome, alone, join, one_process, signal};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -39,6 +39,7 @@ fn look(_: usize, receiver: Receiver<Weights>) -> mp::AnyResult<u64> {
 
 #[test]
 fn readers_in_several_processes_see_whole_values_and_the_last_one() {
+    let _alone = alone();
     let (sender, receiver) = watch::channel(weights(0)).unwrap();
     let context = start_processes(look, receiver, SpawnOptions::nprocs(3)).unwrap();
     (1..=LAST).for_each(|n| sender.send(weights(n)).unwrap());
@@ -58,6 +59,7 @@ fn count(_: usize, sender: Sender<Vec<u32>>) -> Outcome {
 
 #[test]
 fn a_change_by_one_of_several_senders_is_one_step() {
+    let _alone = alone();
     let (sender, receiver) = watch::channel(vec![0_u32]).unwrap();
     let context = start_processes(count, sender, SpawnOptions::nprocs(3)).unwrap();
     let end = receiver.wait_for_timeout(DEADLINE, |counts| counts[0] == 600);
@@ -74,6 +76,7 @@ fn send_and_stay(_: usize, sender: Sender<String>) -> Outcome {
 
 #[test]
 fn a_killed_sender_leaves_the_last_value() {
+    let _alone = alone();
     let (sender, receiver) = watch::channel("first".to_string()).unwrap();
     let context = one_process(send_and_stay, sender);
     receiver.wait_changed_timeout(DEADLINE).unwrap();
@@ -93,6 +96,7 @@ fn read_and_stay(_: usize, receiver: Receiver<String>) -> Outcome {
 
 #[test]
 fn a_sender_is_told_when_the_last_reader_is_killed() {
+    let _alone = alone();
     let (sender, receiver) = watch::channel("for you".to_string()).unwrap();
     let context = one_process(read_and_stay, receiver);
     assert!(!sender.wait_closed_timeout(Duration::from_millis(10)).unwrap());
@@ -108,6 +112,7 @@ fn a_sender_is_told_when_the_last_reader_is_killed() {
 
 #[test]
 fn a_value_stays_as_long_as_it_is_held_and_is_decoded_once() {
+    let _alone = alone();
     let (sender, receiver) = watch::channel(weights(0)).unwrap();
     let other = receiver.clone();
     let (first, again) = (receiver.borrow().unwrap(), receiver.borrow().unwrap());
@@ -142,6 +147,7 @@ async fn a_change_ends_a_future() {
 /// What counts as seen is each receiver's own, and goes with it into a message.
 #[test]
 fn each_receiver_has_seen_what_it_has_seen() {
+    let _alone = alone();
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     let copy = receiver.clone();
     assert!(!copy.has_changed().unwrap(), "a copy has seen what its original has seen");
@@ -171,6 +177,7 @@ fn each_receiver_has_seen_what_it_has_seen() {
 
 #[test]
 fn a_change_or_a_predicate_that_panics_changes_nothing() {
+    let _alone = alone();
     let (sender, receiver) = watch::channel(vec![1]).unwrap();
     let change = || {
         sender.send_if_modified(|list| {
@@ -189,6 +196,7 @@ fn a_change_or_a_predicate_that_panics_changes_nothing() {
 
 #[test]
 fn a_future_and_a_wait_end_when_the_other_side_is_gone() {
+    let _alone = alone();
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     woken_by(receiver.changed(), || sender.send(1).unwrap()).unwrap();
     // The change before was seen.
@@ -222,6 +230,7 @@ impl Serialize for Meanwhile {
 /// Another sender is faster: between the look at the newest value and the one that replaces it.
 #[test]
 fn what_is_replaced_was_the_newest_until_then_and_what_is_not_modified_stays() {
+    let _alone = alone();
     let (sender, receiver) = watch::channel(Meanwhile(1)).unwrap();
     let before = |number| {
         let other = sender.clone();

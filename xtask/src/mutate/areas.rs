@@ -17,7 +17,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-queue/loom_chain", ""),
         ],
     ),
-    ("loader.", &[("mp-data/loader", ""), ("mp-data/peers", ""), ("mp-data/memory", "")]),
+    ("loader.", &[("mp-data/loader", ""), ("mp-data/torch_names", ""), ("mp-data/memory", "")]),
     ("plan.", &[("mp-data/order", "")]),
     ("cuda.", &[("mp-cuda/lib", "memory::"), ("mp-cuda-sim/memory", ""), ("mp-cuda-sim/processes", "")]),
     (

@@ -328,7 +328,7 @@ impl Arena {
         let next = |i: usize| RINGS_TO_FREE.with(|list| list.borrow().get(i).copied());
         let mut i = 0;
         while let Some((arena, block, state)) = next(i) {
-            // Without the ring layer its messages can't be released: it stays claimed until another process
+            // In a program without the ring layer its messages can't be released: it stays claimed until another process
             // sweeps this one.
             if mutant!("arena.free.ring-not-drained") || arena.finalize_ring(block) {
                 arena.free_claimed(block, state);

@@ -40,7 +40,7 @@ const PID: u64 = 1;
 const VISITING: u64 = 2;
 const RECOVERED: u64 = 3;
 const LANES_USED: u64 = 4;
-pub(in crate::arena) const USES: u64 = 5;
+pub(in crate::arena) const KNOWS_RINGS: u64 = 5;
 const LANES_EVER: u64 = 6;
 
 /// The word that says that visitors have recovered for a dead tenant: epoch 32, whether 1, the excepted ring
@@ -88,8 +88,8 @@ impl Arena {
                 presence: Presence::Live,
                 epoch: before.epoch.wrapping_add(u32::from(!mutant!("member.join.epoch-not-counted"))),
             };
-            for (word, v) in [(PID, u64::from(std::process::id())), (LANES_USED, 0), (USES, 0), (VISITING, 0)]
-            {
+            let (pid, knows_rings) = (u64::from(std::process::id()), u64::from(Self::knows_rings()));
+            for (word, v) in [(PID, pid), (LANES_USED, 0), (KNOWS_RINGS, knows_rings), (VISITING, 0)] {
                 self.map().store(self.layout().member(slot, word), v);
             }
             // Its last tenant may have died while it made an update.
@@ -289,12 +289,14 @@ impl Arena {
         }
     }
 
-    /// Notes that this process uses rings, so that only processes that know rings sweep it.
+    /// Notes that this process knows rings, so that only processes that know them sweep it: it may die while it drains one, or has a
+    /// message of one.
     pub(crate) fn note_rings(&self, me: Member) {
-        self.map().store(self.layout().member(me.slot(), USES), 1);
+        self.map().store(self.layout().member(me.slot(), KNOWS_RINGS), 1);
     }
 
-    pub(crate) fn uses_rings(&self, m: Member) -> bool {
-        self.map().load(self.layout().member(m.slot(), USES)) != 0 && !mutant!("member.rings.not-noted")
+    pub(crate) fn knew_rings(&self, m: Member) -> bool {
+        self.map().load(self.layout().member(m.slot(), KNOWS_RINGS)) != 0
+            && !mutant!("member.rings.not-noted")
     }
 }

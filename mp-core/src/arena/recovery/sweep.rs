@@ -25,7 +25,7 @@ use crate::arena::{Arena, Hold, POLL_INTERVAL, RingLayer};
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
 use crate::process::mutex::Mutex;
-use crate::process::{GENERATIONS, PerProcess};
+use crate::process::{GENERATIONS, PerProcess, SetOnce};
 use crate::steps::{INLINE_SEATS, PAGE_HEADER, Plan, Release, Released, link_of, page_next};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::sys::memory;
@@ -40,8 +40,9 @@ const MOST_PAGES: u32 = 1 << 16;
 /// comes back a little later.
 const ATTEMPTS: u32 = 4;
 
-pub(in crate::arena) static RINGS: PerProcess<OnceLock<&'static dyn RingLayer>> =
-    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+/// The layer that knows rings, in a program that is linked with it.
+// fork: code, which a copy has as well.
+pub(in crate::arena) static RINGS: SetOnce<&'static dyn RingLayer> = SetOnce::new();
 
 /// What this process looks at before it sweeps: what it has promised to processes that are no members yet.
 static PROMISES: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
@@ -86,14 +87,27 @@ pub(in crate::arena) struct Dead {
 }
 
 impl Arena {
-    /// Sets the ring layer, before the process uses its first ring.
+    /// Registers the ring layer, before this process joins an arena: so it can release what other processes had in queues, also if
+    /// it uses none itself. The layer that is registered first stays.
+    pub fn register_ring_layer(rings: &'static &'static dyn RingLayer) {
+        RINGS.set_static(rings);
+    }
+
+    /// As [`register_ring_layer`](Self::register_ring_layer), by a process that is a member already, before it uses its first ring:
+    /// where no function ran before `main`.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
-    pub fn set_ring_layer(&self, rings: &'static dyn RingLayer) -> Result<()> {
+    pub fn set_ring_layer(&self, rings: &'static &'static dyn RingLayer) -> Result<()> {
+        // Before it can meet one.
         self.note_rings(self.me()?);
-        _ = RINGS.set(rings);
+        Self::register_ring_layer(rings);
         Ok(())
+    }
+
+    /// Whether this process has a ring layer.
+    pub(in crate::arena) fn knows_rings() -> bool {
+        RINGS.get().is_some()
     }
 
     /// Has each sweep of this process begin with this.
@@ -137,6 +151,9 @@ impl Arena {
     /// [`sweep_if_due`](Self::sweep_if_due), and parents call this when a child has ended, so that programs
     /// rarely need to call it.
     ///
+    /// A process whose program is not linked with the layer of queues (`mp-queue`) leaves dead members whose program was to members
+    /// that can tell what lies in queues: their memory is free when one of those sweeps.
+    ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn sweep(&self) -> Result<usize> {
@@ -157,9 +174,9 @@ impl Arena {
             .filter(|(_, t)| t.presence != Presence::Free)
             .map(|(slot, t)| (Member::new(slot, t.epoch), t.epoch))
             .filter(|&(member, _)| member != me && self.is_dead(member))
-            // A process without a ring layer leaves members that used rings to others.
+            // A process without a ring layer leaves members that had one to others.
             .filter(|&(member, _)| {
-                !self.uses_rings(member) || RINGS.get().is_some() || mutant!("sweep.rings-not-known")
+                !self.knew_rings(member) || Self::knows_rings() || mutant!("sweep.rings-not-known")
             })
             .map(|(member, epoch)| Dead { member, pid: self.pid_of(member), epoch })
             .collect();
@@ -219,7 +236,7 @@ impl Arena {
         let (Ok(me), None) = (self.me(), RINGS.get()) else { return false };
         let members = self.used_slots().filter(|(_, t)| t.presence != Presence::Free);
         let mut others = members.map(|(slot, t)| Member::new(slot, t.epoch)).filter(|&member| member != me);
-        others.any(|member| self.uses_rings(member) && self.is_dead(member))
+        others.any(|member| self.knew_rings(member) && self.is_dead(member))
     }
 
     /// Becomes the sweeper of a member whose sweeper is dead.

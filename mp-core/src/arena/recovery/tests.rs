@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::arena::layout::{SLAB_BLOCKS, control, envelope as field};
 use crate::arena::messages::Outgoing;
 use crate::arena::messages::envelope::Meta;
-use crate::arena::recovery::membership::USES;
+use crate::arena::recovery::membership::KNOWS_RINGS;
 use crate::arena::recovery::sweep::Dead;
 use crate::arena::{Arena, Hold};
 use crate::mem::{Mem, Word};
@@ -266,7 +266,7 @@ fn a_member_that_used_queues_is_left_to_processes_that_know_them() {
     kill(arena, dead);
     arena.sweep().unwrap();
     assert!(matches!(presence(arena, dead), Presence::Dead(0)));
-    arena.map().store(arena.layout().member(dead.member.slot(), USES), 0);
+    arena.map().store(arena.layout().member(dead.member.slot(), KNOWS_RINGS), 0);
     arena.sweep().unwrap();
     assert_eq!(presence(arena, dead), Presence::Free);
 }

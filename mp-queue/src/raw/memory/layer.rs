@@ -1,6 +1,7 @@
 //! # Safety
-//! What the arena's sweep needs of rings. Unsafe, because the sweep relies on the answers; sound, because an
-//! envelope is given to a dead member only by [`Settle`], and named as a ring's only if its own words say so.
+//! What the arena's sweep needs of rings, and a function that registers it before `main`. Unsafe, because the sweep relies on the
+//! answers, and the C library calls that function; sound, because an envelope is given to a dead member only by [`Settle`], and
+//! named as a ring's only if its own words say so, and the function takes nothing, unwinds nowhere and stays where it is.
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run};
@@ -73,7 +74,28 @@ fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
 
 /// This crate, to the arena.
 #[derive(Debug)]
-pub(crate) struct Rings;
+struct Rings;
+
+/// What is registered.
+// fork: it never changes.
+pub(crate) static LAYER: &dyn RingLayer = &Rings;
+
+/// Registers the layer before `main`, and so before this process joins an arena: it may be the only one that is left to release what
+/// others had in their queues, and use none itself. No function of this crate need be called for that.
+#[cfg(not(any(mp_loom, miri)))]
+mod at_load {
+    #[used]
+    // SAFETY: a C library calls what is in this section, with arguments that a C function may leave aside or with none; the static
+    // has the size and the alignment of an entry.
+    #[unsafe(link_section = ".init_array")]
+    // fork: code, which never changes.
+    static ENTRY: extern "C" fn() = register;
+
+    /// Sets a pointer: it allocates nothing, makes no system call and can't panic.
+    extern "C" fn register() {
+        mp_core::Arena::register_ring_layer(&super::LAYER);
+    }
+}
 
 // SAFETY: `Settle` gives away what is `QUEUED`, in no slot, and intended by no live thread; draining and
 // noting a death change only the words of the ring that is passed; `contents` asks each envelope where it is.

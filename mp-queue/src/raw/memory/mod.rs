@@ -25,7 +25,7 @@ pub(crate) mod kept;
 mod layer;
 mod leases;
 
-pub(crate) use layer::Rings;
+pub(crate) use layer::LAYER;
 
 /// A queue's words, and the arena they are in.
 #[derive(Clone, Copy, Debug)]

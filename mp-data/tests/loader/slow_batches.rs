@@ -116,6 +116,17 @@ fn a_batch_that_does_not_come_is_told_of_with_worker_process_and_sample() {
     signal(pid, Signal::CONT);
     assert_eq!(waits.join().unwrap().0, 1);
 
+    // A trainer that asks again and again, each time for a moment: that is one wait.
+    let samples = Samples::new(12).with(2, Fault::Stop, 1);
+    let loader = builder_of(samples, 1).shuffle(false).build().unwrap();
+    let mut batches = loader.epoch(7);
+    eventually("it is told of", || {
+        batches.next_timeout(Duration::from_millis(20)).unwrap_err();
+        said("mp: batch 0 of epoch 7 has been waited for").is_some()
+    });
+    signal(loader.pids()[0], Signal::CONT);
+    assert!(next(&mut batches).unwrap().is_ok());
+
     // A worker that has not begun.
     let loader = builder(8, 1).build().unwrap();
     let pid = loader.pids()[0];

@@ -3,7 +3,7 @@
 //! A batch is a [`Slot`] of the window from its planning until it is given; its states are in a table there. The window is in the order
 //! of the plan. The state of a trainer is the first slot, and what was given behind it. So what is prefetched is no part of it.
 //!
-//! What comes of the batches that were sent: `outcomes.rs`. What is sent, and when: `sending.rs`.
+//! What comes of the batches that were sent: `outcomes.rs`. What is sent, and when: `dispatch.rs`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,19 +14,18 @@ use mp_pool::Stream;
 use crate::error::failure::Failure;
 use crate::error::text::FORKED;
 use crate::trainer::inner::{Inner, Workers};
-use crate::trainer::kind::{At, Kind, Slot};
-use crate::trainer::reports::Reports;
-use crate::worker::Made;
+use crate::trainer::kind::{At, Kind, MadeOf, Slot};
+use crate::trainer::slow_batch_report::ReportTimes;
 use crate::{Batch, LoadError, Loaded, NotReady};
 
 /// What an iterator of batches gives: a batch, an error in its place, or the end.
 pub type Next<B> = Option<Result<Loaded<B>, LoadError>>;
 
 /// The batches of an epoch, or of several.
-pub(crate) struct Window<K: Kind> {
+pub(crate) struct Prefetch<K: Kind> {
     pub(crate) inner: Arc<Inner<K>>,
     /// `None` without workers.
-    pub(crate) stream: Option<Stream<K::Task, Made<K::Batch>>>,
+    pub(crate) stream: Option<Stream<K::Task, MadeOf<K>>>,
     pub(crate) cursor: K::Cursor,
     /// The last epoch that is planned.
     pub(crate) last: u64,
@@ -41,6 +40,8 @@ pub(crate) struct Window<K: Kind> {
     counted: Option<Instant>,
     /// How long it has waited since then without being given one.
     in_vain: Duration,
+    /// When its wait is reported, if the calls since it was given one have not been answered: they are one wait.
+    unanswered: Option<ReportTimes>,
 }
 
 /// Whether batches can still be made.
@@ -52,14 +53,14 @@ pub(crate) enum Broken {
     Told,
 }
 
-impl<K: Kind> Window<K> {
+impl<K: Kind> Prefetch<K> {
     /// From the cursor on to the end of epoch `last`; none if that is `None`.
     pub(crate) fn new(inner: Arc<Inner<K>>, cursor: K::Cursor, last: Option<u64>) -> Self {
         let stream = match &inner.workers {
             Workers::Pool { call, .. } if !inner.is_copy() => Some(call.stream()),
             _ => None,
         };
-        let mut window = Window {
+        let mut window = Prefetch {
             stream,
             cursor,
             last: last.unwrap_or(0),
@@ -70,6 +71,7 @@ impl<K: Kind> Window<K> {
             broken: Broken::Not,
             counted: None,
             in_vain: Duration::ZERO,
+            unanswered: None,
             inner,
         };
         if !window.inner.is_copy() {
@@ -135,7 +137,7 @@ impl<K: Kind> Window<K> {
             return Ok(self.of_a_copy());
         }
         let since = Instant::now();
-        let mut reports = Reports::from(since);
+        let mut reports = self.unanswered.take().unwrap_or_else(|| ReportTimes::from(since));
         let mut counted = *self.counted.get_or_insert(since);
         if !mp_core::mutant!("loader.outcomes.not-taken") {
             self.take_all();
@@ -175,13 +177,14 @@ impl<K: Kind> Window<K> {
                 if !mp_core::mutant!("loader.metrics.waits-in-vain-not-counted") {
                     self.in_vain += since.elapsed();
                 }
+                self.unanswered = Some(reports);
                 return Err(self.not_ready());
             }
         }
     }
 
     /// Waits for an outcome; false if that takes too long.
-    fn wait(&mut self, until: Option<Instant>, reports: &mut Reports) -> bool {
+    fn wait(&mut self, until: Option<Instant>, reports: &mut ReportTimes) -> bool {
         let Some(stream) = &self.stream else {
             self.make_here();
             return true;
@@ -191,10 +194,9 @@ impl<K: Kind> Window<K> {
             None => stream.next(),
             Some(soon) => match stream.next_timeout(soon.saturating_duration_since(Instant::now())) {
                 Ok(outcome) => outcome,
-                Err(_) if until.is_some_and(|until| until <= Instant::now()) => return false,
                 Err(_) => {
-                    reports.if_due(|waited| self.late(waited));
-                    return true;
+                    reports.if_due(|waited| self.report(waited));
+                    return until.is_none_or(|until| until > Instant::now());
                 }
             },
         };
@@ -224,15 +226,15 @@ impl<K: Kind> Window<K> {
     /// The next batch that may be given, if there is one.
     fn give(&mut self) -> Next<K::Batch> {
         loop {
-            let Inner { plan, settings, .. } = &*self.inner;
+            let settings = &self.inner.settings;
             let turn = self.slots.front().map(|slot| (slot.epoch, slot.turn))?;
-            let may = |(ahead, slot): (usize, &Slot<K>)| {
+            let may = |slot: &Slot<K>| {
                 let of_it =
                     (slot.epoch, slot.turn) == turn || mp_core::mutant!("loader.give.next-epoch-first");
-                of_it && slot.is_done() && K::may_give(plan, &self.cursor, slot, ahead)
+                of_it && slot.is_done()
             };
             let ahead = if settings.in_order { 1 } else { self.slots.len() };
-            let i = self.slots.iter().enumerate().take(ahead).position(may)?;
+            let i = self.slots.iter().take(ahead).position(may)?;
             let mut slot = self.slots.remove(i)?;
             K::given(&mut self.cursor, &mut slot, self.slots.front());
             self.send_held();

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::error::Error;
 
 use super::dataset::{IterableDataset, SampleOf, ShardPosition, ShardReader};
+use super::lane::LaneAt;
 use super::order::StreamPlan;
 use crate::dataset::context::Context;
 use crate::dataset::moment::{MOST_SAMPLES, Moment, position};
-use crate::worker::lane::LaneAt;
 use crate::{AnyResult, Item};
 
 /// A sample, or why it can't be read.
@@ -28,7 +28,7 @@ pub(crate) struct Reading<'a, D: IterableDataset> {
     pub(crate) lane: u64,
 }
 
-pub(crate) struct Run<D: IterableDataset> {
+pub(crate) struct OpenLane<D: IterableDataset> {
     reader: Option<D::Reader>,
     /// Where the reader is; or where one is to be opened.
     now: LaneAt,
@@ -40,16 +40,16 @@ pub(crate) struct Run<D: IterableDataset> {
     is_last: bool,
 }
 
-impl<D: IterableDataset> Run<D> {
+impl<D: IterableDataset> OpenLane<D> {
     pub(crate) fn new(at: &LaneAt) -> Self {
         let window = VecDeque::new();
-        Run { reader: None, now: at.clone(), begins: at.clone(), window, is_last: false }
+        OpenLane { reader: None, now: at.clone(), begins: at.clone(), window, is_last: false }
     }
 
     /// Where it is, and whether it is at its end.
     pub(crate) fn at(&self) -> (LaneAt, bool) {
         let mut at = if self.window.is_empty() { self.now() } else { self.begins.clone() };
-        at.cuts.retain(|cut| cut.0 >= at.place);
+        at.cuts.retain(|cut| cut.0 >= at.shard_in_lane);
         (at, self.window.is_empty() && self.is_last)
     }
 
@@ -107,7 +107,7 @@ impl<D: IterableDataset> Run<D> {
         }
     }
 
-    /// Reads the next window: the one of which the place tells, or one that begins there.
+    /// Reads the next window: the one that was begun before, or one that begins here.
     fn fill(&mut self, reading: &mut Reading<'_, D>) -> AnyResult<()> {
         let plan = reading.plan;
         let told = std::mem::take(&mut self.now.window);
@@ -134,24 +134,24 @@ impl<D: IterableDataset> Run<D> {
     ) -> AnyResult<(u64, Vec<(u64, u64)>)> {
         let (mut first, mut ends) = (0, Vec::<(u64, u64)>::new());
         while (window.len() as u64) < reading.plan.read_at_once() {
-            let LaneAt { place, sample, .. } = self.now;
-            let Some(shard) = reading.plan.shard(reading.order, reading.lane, place) else {
+            let LaneAt { shard_in_lane, sample, .. } = self.now;
+            let Some(shard) = reading.plan.shard(reading.order, reading.lane, shard_in_lane) else {
                 self.is_last = true;
                 break;
             };
-            if self.now.end_of(place) <= sample {
-                self.begin_shard(place + 1);
+            if self.now.end_of(shard_in_lane) <= sample {
+                self.begin_shard(shard_in_lane + 1);
                 continue;
             }
             if window.is_empty() {
                 first = position(shard, sample);
             }
             match self.read(shard, reading)? {
-                None => self.begin_shard(place + 1),
+                None => self.begin_shard(shard_in_lane + 1),
                 read => {
                     window.push(read);
-                    ends.pop_if(|end| end.0 == place);
-                    ends.push((place, self.now.sample));
+                    ends.pop_if(|end| end.0 == shard_in_lane);
+                    ends.push((shard_in_lane, self.now.sample));
                 }
             }
         }
@@ -166,15 +166,17 @@ impl<D: IterableDataset> Run<D> {
         window: &mut Vec<Option<Read<SampleOf<D>>>>,
     ) -> AnyResult<u64> {
         let mut first = None;
-        for &(place, end) in samples {
-            if place != self.now.place {
-                self.begin_shard(place);
+        for &(shard_in_lane, end) in samples {
+            if shard_in_lane != self.now.shard_in_lane {
+                self.begin_shard(shard_in_lane);
             }
-            let shard =
-                reading.plan.shard(reading.order, reading.lane, place).ok_or("there is no such shard")?;
+            let shard = reading
+                .plan
+                .shard(reading.order, reading.lane, shard_in_lane)
+                .ok_or("there is no such shard")?;
             first.get_or_insert(position(shard, self.now.sample));
             while self.now.sample < end {
-                if self.now.end_of(place) <= self.now.sample {
+                if self.now.end_of(shard_in_lane) <= self.now.sample {
                     window.extend((self.now.sample..end).map(|_| None));
                     (self.reader, self.now.sample, self.now.token) = (None, end, None);
                     break;
@@ -207,12 +209,12 @@ impl<D: IterableDataset> Run<D> {
         Ok(Some(Read { item, shard, sample }))
     }
 
-    fn begin_shard(&mut self, place: u64) {
+    fn begin_shard(&mut self, shard_in_lane: u64) {
         self.reader = None;
-        (self.now.place, self.now.sample, self.now.token) = (place, 0, None);
+        (self.now.shard_in_lane, self.now.sample, self.now.token) = (shard_in_lane, 0, None);
     }
 
-    /// A reader at the place where the lane is.
+    /// A reader where the lane is.
     fn open(&self, shard: usize, dataset: &mut D) -> AnyResult<D::Reader> {
         let LaneAt { sample, token, .. } = self.now;
         if token.is_some() {
@@ -220,8 +222,8 @@ impl<D: IterableDataset> Run<D> {
             let says = reader.token();
             if says != token && !mp_core::mutant!("stream.token.not-compared") {
                 return Err(format!(
-                    "the reader was opened at token {token:?}, sample {sample}, and says it is at {says:?}: a token has to lead to the place \
-                     at which it was asked for"
+                    "the reader was opened at token {token:?}, sample {sample}, and says it is at {says:?}: a token has to lead to where it \
+                     was asked for"
                 )
                 .into());
             }

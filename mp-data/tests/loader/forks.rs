@@ -96,3 +96,16 @@ fn a_copy_of_the_process_gets_an_error_at_once_whatever_its_original_was_at() {
     let expected = order.batch(3).unwrap();
     assert!(in_a_copy(|| order.batch(3).unwrap() == expected && plan.epoch(0).batch(3).unwrap() == expected));
 }
+
+#[test]
+fn threads_of_a_copy_make_an_order_that_its_original_has_not_made_yet() {
+    // As many samples as take longer to shuffle than a thread to begin.
+    let plan = Plan::builder(1 << 22).batch_size(10).shuffle(true).build().unwrap();
+    let (order, expected) = (plan.epoch(0), plan.epoch(0).batch(3).unwrap());
+    assert!(in_a_copy(|| {
+        std::thread::scope(|threads| {
+            let batches: Vec<_> = (0..4).map(|_| threads.spawn(|| order.batch(3))).collect();
+            batches.into_iter().all(|batch| batch.join().unwrap().is_ok_and(|batch| batch == expected))
+        })
+    }));
+}

@@ -13,39 +13,40 @@ use crate::dataset::moment::MOST_SAMPLES;
 /// No lane has as many batches: rounds are counted and multiplied.
 pub(crate) const MOST_ROUNDS: u64 = 1 << 40;
 
-/// A place in the row of a lane's samples: in the window that is read from a place of a shard on, behind the first `done` of its samples, in
-/// their order; and how many of those that come next are not given.
+/// Where in the row of its samples a lane is: in the window that is read from a sample of a shard on, behind the first `done` of its
+/// samples, in their order; and how many of those that come next are not given.
 ///
 /// Saved in states: names and order of what it has are part of their format, and a change needs a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LaneAt {
-    /// The number of the shard in the lane.
-    pub(crate) place: u64,
+    /// Which of the lane's shards it is in. In states it is called `place`, as their format has it.
+    #[serde(rename = "place")]
+    pub(crate) shard_in_lane: u64,
     pub(crate) sample: u64,
     pub(crate) token: Option<u64>,
     pub(crate) done: u64,
     /// How many samples are of batches that are lost: those that come next, of all that can be read.
     pub(crate) lost: u64,
-    /// Of which samples the window is, if some of them were given: up to which one of each shard, by its place in the lane. So it is the same
-    /// window when it is read again, and what can't be read any more is missing at its place.
+    /// Of which samples the window is, if some of them were given: up to which one of each shard, by its number in the lane. So it is the same
+    /// window when it is read again, and what can't be read any more is missing where it was.
     pub(crate) window: Vec<(u64, u64)>,
-    /// Shards that can't be read any further: their places in the lane, and the first sample that is left out.
+    /// Shards that can't be read any further: their numbers in the lane, and the first sample that is left out.
     pub(crate) cuts: Vec<(u64, u64)>,
 }
 
 impl LaneAt {
-    /// Where the shard at this place ends, if it is before its end.
-    pub(crate) fn end_of(&self, place: u64) -> u64 {
-        let cut = self.cuts.iter().find(|cut| cut.0 == place);
+    /// Where this shard of the lane ends, if it is before its end.
+    pub(crate) fn end_of(&self, shard_in_lane: u64) -> u64 {
+        let cut = self.cuts.iter().find(|cut| cut.0 == shard_in_lane);
         cut.map_or(u64::MAX, |cut| cut.1)
     }
 
-    /// From now on the shard at `place` ends before `sample`; false if it did already.
+    /// From now on this shard of the lane ends before `sample`; false if it did already.
     ///
     /// With that other samples come next, and those of lost batches are not known any more. None of them was given: they are tried once
-    /// more, so that no sample of another shard is passed over in their place.
-    pub(crate) fn cut(&mut self, place: u64, sample: u64) -> bool {
-        if self.end_of(place) <= sample {
+    /// more, so that no sample of another shard is passed over instead.
+    pub(crate) fn cut(&mut self, shard_in_lane: u64, sample: u64) -> bool {
+        if self.end_of(shard_in_lane) <= sample {
             return false;
         }
         if mp_core::mutant!("stream.window.made-anew-by-a-cut") {
@@ -54,8 +55,8 @@ impl LaneAt {
         if !mp_core::mutant!("stream.lost.passed-after-a-cut") {
             self.lost = 0;
         }
-        self.cuts.retain(|cut| cut.0 != place);
-        self.cuts.push((place, sample));
+        self.cuts.retain(|cut| cut.0 != shard_in_lane);
+        self.cuts.push((shard_in_lane, sample));
         true
     }
 }
@@ -72,12 +73,13 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Whether it is a place, of a plan with this number of shards and windows of this number of samples, that a lane can have come to since round
+    /// Whether a lane can have come there, of a plan with this number of shards and windows of this number of samples, since round
     /// `first`, with `batch_size` samples in each.
     pub(crate) fn can_be(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
-        let Lane { at: LaneAt { place, sample, done, lost, window: ends, cuts, .. }, round, .. } = self;
+        let Lane { at: LaneAt { shard_in_lane, sample, done, lost, window: ends, cuts, .. }, round, .. } =
+            self;
         let most = u128::from(round.saturating_sub(first)) * u128::from(batch_size) + u128::from(window);
-        let mut before = (*place, *sample);
+        let mut before = (*shard_in_lane, *sample);
         // Behind each other, and of no more samples than a window has.
         let counts = ends.iter().map(|&(shard, end)| {
             let from = if shard == before.0 { before.1 } else { 0 };
@@ -86,7 +88,7 @@ impl Lane {
             goes_on.then(|| end - from)
         });
         let samples = counts.sum::<Option<u64>>();
-        *place <= shards
+        *shard_in_lane <= shards
             && *sample < MOST_SAMPLES
             && u128::from(*done) + u128::from(*lost) <= most
             && samples.is_some_and(|samples| samples <= window)
@@ -96,14 +98,18 @@ impl Lane {
 
     /// All of it, as numbers.
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
-        let Lane { at: LaneAt { place, sample, token, done, lost, window, cuts }, round, ended } = self;
+        let Lane { at: LaneAt { shard_in_lane, sample, token, done, lost, window, cuts }, round, ended } =
+            self;
         let token = [u64::from(token.is_some()), token.unwrap_or_default()];
         let pairs = |list: &'_ Vec<(u64, u64)>| {
             let pairs = list.iter().flat_map(|pair| [pair.0, pair.1]);
             std::iter::once(list.len() as u64).chain(pairs).collect::<Vec<_>>()
         };
         let lists = pairs(window).into_iter().chain(pairs(cuts));
-        [*place, *sample, *done, *lost, *round, u64::from(*ended)].into_iter().chain(token).chain(lists)
+        [*shard_in_lane, *sample, *done, *lost, *round, u64::from(*ended)]
+            .into_iter()
+            .chain(token)
+            .chain(lists)
     }
 
     /// Lanes at the beginning of a pass.

@@ -3,9 +3,9 @@
 use crate::error::failure::Failure;
 use crate::settings::OnError;
 use crate::trainer::kind::{At, Kind, Planned, Slot};
-use crate::trainer::window::Window;
+use crate::trainer::prefetch::Prefetch;
 
-impl<K: Kind> Window<K> {
+impl<K: Kind> Prefetch<K> {
     /// Plans and sends as many batches as may be on their way.
     pub(crate) fn fill(&mut self) {
         let threads = self.inner.settings.threads;

@@ -1,19 +1,19 @@
 //! Batches of samples of like lengths, which are made in windows of the order.
 
-use mp_core::mutex::MutexGuard;
+use mp_core::mutex::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::{
     Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, permutation::shuffle, philox::Purpose,
     philox::epoch_key,
 };
-use crate::own_lock::OwnLock;
+use crate::per_copy::PerCopy;
 
 /// What is known of an epoch's windows. Those of `BucketByLength` have equally many batches, so any is made at once. Of `MaxTokens` only
 /// those before it tell where a batch is: going to batch k costs the cutting of the windows from the last one on of which it is known
-/// where it begins. That is told by states ([`WindowPlace`]).
+/// where it begins. That is told by states ([`WindowStart`]).
 #[derive(Debug, Default)]
-pub(super) struct Windows(OwnLock<Known>);
+pub(super) struct Windows(PerCopy<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -25,33 +25,33 @@ struct Known {
     window: Option<Window>,
 }
 
-/// Where a window begins whose place only those before it tell: part of a state.
+/// Where a window begins, which only those before it tell: part of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WindowPlace {
+pub(crate) struct WindowStart {
     pub(super) number: u64,
     /// How many batches are in those before it, over all ranks. What of them could not be dealt to all ranks is dealt with it.
     pub(super) before: u64,
 }
 
-impl WindowPlace {
-    const START: WindowPlace = WindowPlace { number: 0, before: 0 };
+impl WindowStart {
+    const START: WindowStart = WindowStart { number: 0, before: 0 };
 }
 
 impl Known {
     /// The last window, of those of which it is known, that begins at group `k` of `world` batches or before it.
-    fn last_before(&self, k: u64, world: u64) -> WindowPlace {
+    fn last_before(&self, k: u64, world: u64) -> WindowStart {
         let behind = self.before.partition_point(|before| before / world <= k);
-        let Some(i) = behind.checked_sub(1) else { return WindowPlace::START };
-        WindowPlace { number: self.first + i as u64, before: self.before[i] }
+        let Some(i) = behind.checked_sub(1) else { return WindowStart::START };
+        WindowStart { number: self.first + i as u64, before: self.before[i] }
     }
 
     /// That window begins there: remembered if it is the next one, or nothing is.
-    fn begins(&mut self, place: WindowPlace) {
+    fn begins(&mut self, start: WindowStart) {
         if self.before.is_empty() {
-            self.first = place.number;
+            self.first = start.number;
         }
-        if place.number == self.first + self.before.len() as u64 {
-            self.before.push(place.before);
+        if start.number == self.first + self.before.len() as u64 {
+            self.before.push(start.before);
         }
     }
 
@@ -63,7 +63,7 @@ impl Known {
 
 #[derive(Debug)]
 struct Window {
-    place: WindowPlace,
+    start: WindowStart,
     batches: Vec<Vec<Item>>,
     /// What could not be dealt to all ranks, for the next window.
     left: Vec<Vec<Item>>,
@@ -73,42 +73,42 @@ struct Window {
 impl Window {
     /// The first group of `world` batches in it.
     fn group(&self, world: u64) -> u64 {
-        self.place.before / world
+        self.start.before / world
     }
 
     /// Where the next one begins.
-    fn next(&self, world: u64) -> WindowPlace {
+    fn next(&self, world: u64) -> WindowStart {
         let batches = self.batches.len() + self.left.len();
-        WindowPlace { number: self.place.number + 1, before: self.group(world) * world + batches as u64 }
+        WindowStart { number: self.start.number + 1, before: self.group(world) * world + batches as u64 }
     }
 }
 
 impl Windows {
-    /// What is known; `None` in a copy of the process that was made while a thread of the original was at it: nothing is known then.
-    fn known(&self) -> Option<MutexGuard<'_, Known>> {
-        self.0.lock()
+    /// What is known: in a copy of the process nothing, at first.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.own().lock()
     }
 
     /// Remembers where a window begins.
-    fn note(&self, place: WindowPlace) {
-        self.known().iter_mut().for_each(|known| known.begins(place));
+    fn note(&self, start: WindowStart) {
+        self.known().begins(start);
     }
 
     /// As a state says. What can't be is not believed: then all windows are cut.
-    pub(super) fn begins(&self, order: &Order, place: WindowPlace) {
+    pub(super) fn begins(&self, order: &Order, start: WindowStart) {
         let Some(Batching::MaxTokens { window, .. }) = &order.plan.batching else { return };
-        let draws = place.number.checked_mul(*window);
+        let draws = start.number.checked_mul(*window);
         let all = order.told.unwrap_or(0);
-        let can_be = draws.is_some_and(|draws| draws < all && place.before <= draws);
+        let can_be = draws.is_some_and(|draws| draws < all && start.before <= draws);
         if can_be && !mp_core::mutant!("plan.window.place-not-told") {
-            self.note(place);
+            self.note(start);
         }
     }
 
     /// Where the window begins that has batch `k`, or one before it; `None` if that costs nothing to find.
-    pub(super) fn place(&self, order: &Order, k: u64) -> Option<WindowPlace> {
+    pub(super) fn start(&self, order: &Order, k: u64) -> Option<WindowStart> {
         let Some(Batching::MaxTokens { .. }) = &order.plan.batching else { return None };
-        Some(self.known()?.last_before(k, u64::from(order.plan.world))).filter(|place| place.number > 0)
+        Some(self.known().last_before(k, u64::from(order.plan.world))).filter(|start| start.number > 0)
     }
 
     pub(super) fn batch(&self, order: &Order, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
@@ -118,15 +118,15 @@ impl Windows {
             return Ok(None);
         }
         // Taken out: a sampler of the user's runs below, and may ask for batches of this order itself.
-        let kept = self.known().and_then(|mut known| known.window.take());
+        let kept = self.known().window.take();
         let window = if let Some(Batching::BucketByLength { window: groups, .. }) = &plan.batching {
             let number = k / groups;
             if number.saturating_mul(groups * plan.global) >= order.draws() {
                 return Ok(None);
             }
             match kept {
-                Some(window) if window.place.number == number => window,
-                _ => cut(order, WindowPlace { number, before: number * groups * world }, Vec::new(), k)?,
+                Some(window) if window.start.number == number => window,
+                _ => cut(order, WindowStart { number, before: number * groups * world }, Vec::new(), k)?,
             }
         } else {
             self.find(order, kept, k)?
@@ -146,9 +146,7 @@ impl Windows {
         } else {
             None
         };
-        if let Some(mut known) = self.known() {
-            known.window = Some(window);
-        }
+        self.known().window = Some(window);
         Ok(found.map(|(items, repeated)| PlannedBatch {
             number: k,
             valid: if repeated { 0 } else { items.len() },
@@ -159,25 +157,26 @@ impl Windows {
     /// The window of `MaxTokens` with batch `k` of each rank.
     fn find(&self, order: &Order, kept: Option<Window>, k: u64) -> Result<Window, PlanError> {
         let world = u64::from(order.plan.world);
-        let place = self.known().map_or(WindowPlace::START, |mut known| {
+        let start = {
+            let mut known = self.known();
             if known.before.first().is_some_and(|before| before / world > k) {
-                // It goes back, to before the place that a state has told.
+                // It goes back, to before where a state has told.
                 known.forget();
             }
             known.last_before(k, world)
-        });
+        };
         let mut window = match kept {
-            Some(window) if window.place == place => window,
-            _ => match left_before(order, place, k)? {
-                Some(left) => cut(order, place, left, k)?,
+            Some(window) if window.start == start => window,
+            _ => match left_before(order, start, k)? {
+                Some(left) => cut(order, start, left, k)?,
                 None => {
                     // A state has told what can't be.
-                    self.known().iter_mut().for_each(|known| known.forget());
-                    cut(order, WindowPlace::START, Vec::new(), k)?
+                    self.known().forget();
+                    cut(order, WindowStart::START, Vec::new(), k)?
                 }
             },
         };
-        self.note(window.place);
+        self.note(window.start);
         while !window.last && window.next(world).before / world <= k {
             let next = window.next(world);
             let left = if mp_core::mutant!("plan.window.leftover-lost") { Vec::new() } else { window.left };
@@ -189,10 +188,10 @@ impl Windows {
 }
 
 /// The batches that windows before this one have left to it; `None` if those windows have fewer.
-fn left_before(order: &Order, place: WindowPlace, k: u64) -> Result<Option<Vec<Vec<Item>>>, PlanError> {
-    let wanted = (place.before % u64::from(order.plan.world)) as usize;
+fn left_before(order: &Order, start: WindowStart, k: u64) -> Result<Option<Vec<Vec<Item>>>, PlanError> {
+    let wanted = (start.before % u64::from(order.plan.world)) as usize;
     let mut left = Vec::new();
-    for number in (0..place.number).rev() {
+    for number in (0..start.number).rev() {
         if left.len() >= wanted {
             break;
         }
@@ -207,11 +206,11 @@ fn left_before(order: &Order, place: WindowPlace, k: u64) -> Result<Option<Vec<V
     Ok((left.len() == wanted).then_some(left))
 }
 
-fn cut(order: &Order, place: WindowPlace, mut before: Vec<Vec<Item>>, k: u64) -> Result<Window, PlanError> {
-    let (mut batches, last) = batches_of(order, place.number, k)?;
+fn cut(order: &Order, start: WindowStart, mut before: Vec<Vec<Item>>, k: u64) -> Result<Window, PlanError> {
+    let (mut batches, last) = batches_of(order, start.number, k)?;
     before.append(&mut batches);
     let left = before.split_off(before.len() - before.len() % order.plan.world as usize);
-    Ok(Window { place, batches: before, left, last })
+    Ok(Window { start, batches: before, left, last })
 }
 
 /// The batches of a window, permuted, and whether it is the last.

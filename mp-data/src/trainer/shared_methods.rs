@@ -24,7 +24,7 @@ macro_rules! of_loaders {
 }
 pub(crate) use of_loaders;
 
-/// Of an iterator of batches, around a [`Window`](crate::trainer::window::Window).
+/// Of an iterator of batches, around a [`Prefetch`](crate::trainer::prefetch::Prefetch).
 macro_rules! of_batches {
     () => {
         /// The errors of batches that were [left out](crate::OnError::SkipBatch), the last 1024.

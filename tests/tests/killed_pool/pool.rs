@@ -1,9 +1,5 @@
-//! A pool whose workers die at every access to shared memory, and one in a forked copy; data loaders and a manager likewise.
+//! A pool whose workers die at every access to shared memory, and one in a forked copy.
 #![allow(unsafe_code)]
-
-mod loader;
-mod manager;
-mod streams;
 
 #[cfg(feature = "file_system")]
 use std::path::PathBuf;

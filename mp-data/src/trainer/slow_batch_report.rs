@@ -1,6 +1,6 @@
-//! What is said of a batch that does not come.
+//! What is said of a batch that does not come, and when.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mp_core::waits;
 use mp_pool::RunningTask;
@@ -8,9 +8,9 @@ use mp_pool::RunningTask;
 use crate::NotReady;
 use crate::trainer::inner::Workers;
 use crate::trainer::kind::{At, Kind, Slot};
-use crate::trainer::window::Window;
+use crate::trainer::prefetch::Prefetch;
 
-impl<K: Kind> Window<K> {
+impl<K: Kind> Prefetch<K> {
     fn front(&self) -> Option<&Slot<K>> {
         self.slots.iter().find(|slot| !slot.is_done())
     }
@@ -53,8 +53,8 @@ impl<K: Kind> Window<K> {
         line + &format!(", for {running_for:.1?}")
     }
 
-    /// Tells that a batch has been waited for so long.
-    pub(crate) fn late(&self, waited: Duration) {
+    /// Says that a batch has been waited for so long, and what the workers are at.
+    pub(crate) fn report(&self, waited: Duration) {
         let Some(slot) = self.front() else { return };
         let mut text =
             format!("mp: batch {} of epoch {} has been waited for {waited:.1?}\n", slot.number, slot.epoch);
@@ -67,4 +67,30 @@ impl<K: Kind> Window<K> {
 
 fn stopped(pid: u32) -> &'static str {
     if waits::is_stopped(pid) { ", stopped by a signal or a debugger" } else { "" }
+}
+
+/// When a wait is reported next.
+pub(crate) struct ReportTimes {
+    since: Instant,
+    until: Option<Instant>,
+}
+
+impl ReportTimes {
+    pub(crate) fn from(since: Instant) -> ReportTimes {
+        ReportTimes { since, until: waits::reported_after().and_then(|after| since.checked_add(after)) }
+    }
+
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// If it is time: reports the wait; the next time is when it has lasted twice as long.
+    pub(crate) fn if_due(&mut self, tell: impl FnOnce(Duration)) {
+        let now = Instant::now();
+        if self.until.is_some_and(|until| until <= now) {
+            let waited = now.saturating_duration_since(self.since);
+            tell(waited);
+            self.until = now.checked_add(waited);
+        }
+    }
 }
