@@ -1,5 +1,7 @@
 //! Tensors and events between processes, by `mp-cuda` on the simulated driver.
 
+mod capture;
+mod chosen;
 #[path = "../common/mod.rs"]
 mod common;
 mod cudarc;
@@ -11,5 +13,6 @@ mod kills;
 mod late;
 mod modes;
 mod order;
+mod streams;
 mod support;
 mod torch;
