@@ -191,7 +191,7 @@ pub(crate) enum Call {
         data: u64,
     },
     /// Of that thread: it has called the function that it was given last, and asks for the next one.
-    HostCall,
+    NextFunction,
     WriteValue {
         stream: u64,
         address: u64,

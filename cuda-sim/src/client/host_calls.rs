@@ -27,7 +27,7 @@ pub(crate) fn begin() {
 
 /// Until the session is over.
 fn call_all() {
-    while let Ok((Value::Pair(function, data), _)) = ask(Call::HostCall) {
+    while let Ok((Value::Pair(function, data), _)) = ask(Call::NextFunction) {
         let (Ok(function), Ok(data)) = (usize::try_from(function), usize::try_from(data)) else { return };
         let function = ptr::with_exposed_provenance::<c_void>(function);
         // SAFETY: an address that `address` has given.

@@ -101,7 +101,7 @@ fn devices(profile: &str, bytes: u64) -> Result<Vec<DeviceInfo>, String> {
         uuid[15] = b'0' + u8::try_from(index).unwrap_or(0);
         // Devices that are otherwise are others: a family of processes has one order for the streams of each.
         let is_mig = profile.split(',').any(|part| part == "mig");
-        let lacks = |attribute| attributes.iter().any(|one| *one == (attribute, 0));
+        let lacks = |attribute| attributes.contains(&(attribute, 0));
         uuid[11] = match () {
             () if is_mig => b'm',
             () if lacks(125) => b'h',

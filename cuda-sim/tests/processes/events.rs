@@ -8,8 +8,8 @@ use mp_queue::Queue;
 use mp_spawn::Process;
 
 use crate::support::{
-    Outcome, hosts_wait, join, kernels, nothing_found, nothing_is_left, on_the_device, profile, run, setup,
-    stat, stays, stream, taken, under, under_each_order, with_gpu, without_gpu,
+    Outcome, hosts_wait, join, kernels, nothing_is_left, on_the_device, profile, run, setup, stat, stays,
+    stream, taken, under, under_each_order, with_gpu, without_gpu,
 };
 
 /// How long a kernel of these tests takes: long enough to be looked at before it ends.

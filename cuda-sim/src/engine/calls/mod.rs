@@ -93,7 +93,7 @@ impl Engine {
             | Call::GraphDestroy { .. }) => self.capture_call(&asked, &call),
             call @ (Call::StreamWaitEvent { .. }
             | Call::LaunchHost { .. }
-            | Call::HostCall
+            | Call::NextFunction
             | Call::WriteValue { .. }
             | Call::WaitValue { .. }
             | Call::EventCreate { .. }

@@ -117,7 +117,7 @@ impl Engine {
                 self.enqueue(asked, stream, "cuLaunchHostFunc", Step::Host(call))?;
                 done()
             }
-            Call::HostCall => {
+            Call::NextFunction => {
                 if let Some(over) = self.process(asked.process)?.host_call.take() {
                     over.turn.set(Turn::Over);
                 }
