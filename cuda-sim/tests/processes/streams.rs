@@ -284,6 +284,6 @@ fn alone_the_end_looks_after_deaths() {
 }
 
 #[test]
-fn the_end_of_a_process_looks_after_those_for_whom_its_streams_wait() {
+fn the_end_of_a_process_looks_after_deaths_that_its_streams_wait_for() {
     alone("streams::alone_the_end_looks_after_deaths");
 }
