@@ -183,6 +183,27 @@ pub(crate) enum Call {
     StreamContext {
         stream: u64,
     },
+    BeginCapture {
+        stream: u64,
+        mode: u32,
+    },
+    EndCapture {
+        stream: u64,
+    },
+    IsCapturing {
+        stream: u64,
+    },
+    GraphDestroy {
+        graph: u64,
+    },
+    /// A function of the client, to be called by a thread of it in the stream's turn.
+    LaunchHost {
+        stream: u64,
+        function: u64,
+        data: u64,
+    },
+    /// Of that thread: it has called the function that it was given last, and asks for the next one.
+    NextFunction,
     WriteValue {
         stream: u64,
         address: u64,

@@ -58,7 +58,7 @@ mod authkey;
 /// Clocks of streams: how far the work of a device has come, for every process to see.
 pub mod clocks {
     #[doc(inline)]
-    pub use crate::arena::clocks::{Clock, Clocks, TickState};
+    pub use crate::arena::clocks::{Clock, Clocks, EventHandle, TickState};
     #[doc(inline)]
     pub use crate::words::Tick;
 }

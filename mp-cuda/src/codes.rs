@@ -11,6 +11,8 @@ pub(crate) const NOT_INITIALIZED: u32 = 3;
 pub(crate) const STUB_LIBRARY: u32 = 34;
 pub(crate) const NO_DEVICE: u32 = 100;
 pub(crate) const PEER_ACCESS_UNSUPPORTED: u32 = 217;
+pub(crate) const NOT_PERMITTED: u32 = 800;
+pub(crate) const NOT_SUPPORTED: u32 = 801;
 pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 

@@ -77,6 +77,7 @@ impl Event {
     #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.0.arena().me()?;
+        ended::sweep_some();
         let tick = stream.tick()?;
         // SAFETY: this structure's own word.
         unsafe { self.0.arena().words() }.store(self.0.word(TICK), tick.raw());
@@ -131,15 +132,6 @@ impl Event {
 
     fn within(&self, wait: Wait) -> Result<bool> {
         let Some(tick) = self.last()? else { return Ok(true) };
-        if clock::is_complete(tick)? {
-            return Ok(true);
-        }
-        if wait == Wait::Forever
-            && let Some(stream) = ended::stream_of(tick)
-        {
-            // The driver's own wait, which is the quickest. That waits for later work of the stream, too.
-            stream.synchronize()?;
-        }
         host::wait(tick, wait)
     }
 }

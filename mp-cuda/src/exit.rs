@@ -17,13 +17,15 @@ use crate::driver::Driver;
 pub(crate) enum Part {
     /// Streams run what others may wait for.
     Streams,
+    /// Events that other processes may have opened are destroyed.
+    Events,
     /// The table of clocks is taken from the devices.
     Clocks,
     /// Memory is unmapped.
     Memory,
 }
 
-const PARTS: usize = 3;
+const PARTS: usize = 4;
 
 /// What is to be done, for each part.
 type Parts = [OnceLock<fn()>; PARTS];

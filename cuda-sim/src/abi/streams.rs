@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use super::{Out, export, number, put};
 use crate::client::ask;
+use crate::client::host_calls::{self, HostFunction};
 use crate::codes;
 use crate::wire::{Call, Value};
 
@@ -49,8 +50,23 @@ export! {
     }
 
     fn cuStreamIsCapturing(stream: u64, status: Out<'_, c_int>) {
-        ask(Call::StreamContext { stream })?;
-        put(status, 0)
+        let found = number(ask(Call::IsCapturing { stream })?)?;
+        put(status, c_int::try_from(found).map_err(|_| codes::UNKNOWN)?)
+    }
+
+    fn cuStreamBeginCapture_v2(stream: u64, mode: u32) {
+        ask(Call::BeginCapture { stream, mode }).map(|_| ())
+    }
+
+    fn cuStreamEndCapture(stream: u64, graph: Out<'_, u64>) {
+        let graph = graph.ok_or(codes::INVALID_VALUE)?;
+        graph.write(0);
+        graph.write(number(ask(Call::EndCapture { stream })?)?);
+        Ok(())
+    }
+
+    fn cuGraphDestroy(graph: u64) {
+        ask(Call::GraphDestroy { graph }).map(|_| ())
     }
 
     fn cuStreamGetCtx(stream: u64, context: Out<'_, u64>) {
@@ -71,6 +87,12 @@ export! {
 
     fn cuStreamWaitValue64_v2(stream: u64, address: u64, value: u64, flags: u32) {
         ask(Call::WaitValue { stream, address, value, flags }).map(|_| ())
+    }
+
+    fn cuLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: u64) {
+        let function = function.ok_or(codes::INVALID_VALUE)?;
+        host_calls::begin();
+        ask(Call::LaunchHost { stream, function: host_calls::address(function), data }).map(|_| ())
     }
 
     fn cuEventCreate(event: Out<'_, u64>, flags: u32) {

@@ -3,6 +3,7 @@
 
 mod connection;
 mod host;
+pub(crate) mod host_calls;
 mod inject;
 
 use std::cell::RefCell;

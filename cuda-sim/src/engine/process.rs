@@ -1,6 +1,6 @@
 //! What the engine knows of one client process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::engine::memory::{Addresses, Allocation};
-use crate::engine::streams::Event;
+use crate::engine::streams::{Event, HostCall};
 use crate::wire::DeviceInfo;
 
 /// A primary context.
@@ -32,12 +32,17 @@ pub(crate) struct Process {
     /// Handles of memory; the same memory may have several.
     pub(crate) handles: BTreeMap<u64, Rc<Allocation>>,
     pub(crate) events: BTreeMap<u64, Event>,
+    /// Graphs that were captured.
+    pub(crate) graphs: BTreeSet<u64>,
     /// Modules, each with its functions: names, sizes of parameters.
     pub(crate) modules: BTreeMap<u64, Vec<(String, Vec<u32>)>>,
     /// Functions: module, name.
     pub(crate) functions: BTreeMap<u64, (u64, String)>,
     /// Registered ranges: the host's address, bytes, the device's address.
     pub(crate) registered: BTreeMap<u64, (u64, u64)>,
+    /// Functions of its own that it is to call, and the one that it calls.
+    pub(crate) host_calls: VecDeque<Rc<HostCall>>,
+    pub(crate) host_call: Option<Rc<HostCall>>,
     /// It ended by itself, having said so.
     pub(crate) said_bye: bool,
     /// It is gone; its work runs on until then.
@@ -55,9 +60,12 @@ impl Process {
             addresses: Addresses::of_process(number),
             handles: BTreeMap::new(),
             events: BTreeMap::new(),
+            graphs: BTreeSet::new(),
             modules: BTreeMap::new(),
             functions: BTreeMap::new(),
             registered: BTreeMap::new(),
+            host_calls: VecDeque::new(),
+            host_call: None,
             said_bye: false,
             gone_at: None,
             life,
@@ -95,7 +103,9 @@ impl Process {
         say(self.addresses.mapped.len() - self.registered.len() - freeing, "mappings");
         say(self.addresses.reserved.len(), "reserved ranges");
         say(self.addresses.pieces.len() - freeing, "pieces of cuMemAlloc");
-        say(self.events.len(), "events");
+        // One of another process is not to be touched if that is gone, which can not be known in time.
+        say(self.events.values().filter(|event| !event.imported).count(), "events");
+        say(self.graphs.len(), "graphs");
         say(self.registered.len(), "registered ranges");
         left
     }

@@ -77,29 +77,42 @@ fn devices(profile: &str, bytes: u64) -> Result<Vec<DeviceInfo>, String> {
             attributes.push((*attribute, *value));
         }
     };
-    match profile {
-        "h100" | "mig" => {}
-        "two-gpus" => count = 2,
-        "apart" => {
-            count = 2;
-            set(&[(DeviceInfo::APART, 1)]);
-        }
-        // Before 64-bit memory operations were always there.
-        "old" => set(&[(75, 7), (122, 0), (123, 0), (1000, 11), (1001, 40)]),
-        "no-memops" => set(&[(122, 0), (123, 0)]),
-        "no-vmm" => set(&[(102, 0), (103, 0)]),
-        other => {
-            return Err(format!(
-                "MP_CUDA_SIM_PROFILE is h100, two-gpus, apart, old, mig, no-memops or no-vmm, and not {other:?}"
-            ));
+    for part in profile.split(',') {
+        match part {
+            "h100" | "mig" => {}
+            "two-gpus" => count = 2,
+            "apart" => {
+                count = 2;
+                set(&[(DeviceInfo::APART, 1)]);
+            }
+            // Before 64-bit memory operations were always there.
+            "old" => set(&[(75, 7), (122, 0), (123, 0), (1000, 11), (1001, 40)]),
+            "no-memops" => set(&[(122, 0), (123, 0)]),
+            "no-events" => set(&[(125, 0)]),
+            "no-vmm" => set(&[(102, 0), (103, 0)]),
+            other => {
+                return Err(format!(
+                    "MP_CUDA_SIM_PROFILE is some of h100, two-gpus, apart, old, mig, no-memops, no-events and no-vmm, apart by commas, and \
+                     not {other:?}"
+                ));
+            }
         }
     }
     let device = |index: u32| {
         let mut uuid = *b"mp-cuda-sim gpu0";
         uuid[15] = b'0' + u8::try_from(index).unwrap_or(0);
-        let (name, bytes) = match profile {
-            "mig" => ("NVIDIA H100 MIG 1g.10gb (simulated)", bytes / 8),
-            _ => ("NVIDIA H100 (simulated)", bytes),
+        // Devices that are otherwise are others: a family of processes has one order for the streams of each.
+        let is_mig = profile.split(',').any(|part| part == "mig");
+        let lacks = |attribute| attributes.contains(&(attribute, 0));
+        uuid[11] = match () {
+            () if is_mig => b'm',
+            () if lacks(125) => b'h',
+            () if lacks(122) => b'e',
+            () => b' ',
+        };
+        let (name, bytes) = match is_mig {
+            true => ("NVIDIA H100 MIG 1g.10gb (simulated)", bytes / 8),
+            false => ("NVIDIA H100 (simulated)", bytes),
         };
         DeviceInfo { name: name.to_owned(), uuid, bytes, attributes: attributes.clone(), index }
     };

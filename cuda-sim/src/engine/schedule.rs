@@ -12,7 +12,7 @@ use crate::engine::memory::{Mapping, Target, Unreachable};
 use crate::engine::process::Process;
 use crate::engine::races::shadow;
 use crate::engine::streams::work::{Access, Fault, Reach};
-use crate::engine::streams::{Operation, Record, Step, is_met};
+use crate::engine::streams::{Operation, Record, Step, Turn, is_met};
 
 /// What a host waits for.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub(crate) enum Goal {
     /// This many operations of each of these streams.
     Streams(Vec<(u64, u64)>),
     Record(Rc<Record>),
+    /// A function is to be called by a thread of this process.
+    HostCall(u64),
 }
 
 /// The memory of one process, as a stream reaches it.
@@ -89,6 +91,9 @@ impl Engine {
         match goal {
             Goal::Streams(streams) => streams.iter().all(|(stream, number)| self.has_done(*stream, *number)),
             Goal::Record(record) => record.done.borrow().is_some(),
+            Goal::HostCall(process) => {
+                self.processes.get(process).is_none_or(|process| !process.host_calls.is_empty())
+            }
         }
     }
 
@@ -105,6 +110,7 @@ impl Engine {
                     host.join(clock);
                 }
             }
+            Goal::HostCall(_) => {}
         }
     }
 
@@ -139,6 +145,7 @@ impl Engine {
         match &first.step {
             Step::Work { work, progress, .. } => work.is_ready(progress),
             Step::Record(_) | Step::Write { .. } | Step::Free(_) => true,
+            Step::Host(call) => call.turn.get() != Turn::Begun,
             Step::WaitEvent(record) => record.done.borrow().is_some(),
             Step::WaitForEver => false,
             Step::Wait { address, value, flags, .. } => match self.word(stream.process, *address) {
@@ -158,6 +165,7 @@ impl Engine {
         let mut open: Vec<u64> = match goal {
             Goal::Streams(streams) => streams.iter().map(|(stream, _)| *stream).collect(),
             Goal::Record(record) => vec![record.by.get().0],
+            Goal::HostCall(_) => Vec::new(),
         };
         let (mut needed, mut any) = (BTreeSet::new(), false);
         while let Some(number) = open.pop() {
@@ -232,6 +240,17 @@ impl Engine {
             }
             Step::WaitForEver => {}
             Step::Free(address) => self.free(process, *address),
+            Step::Host(call) => {
+                done = call.turn.get() == Turn::Over;
+                if !done {
+                    call.turn.set(Turn::Begun);
+                    // The function sees what was done before, and so does what a process does that learns of it.
+                    self.published.join(&stream.clock);
+                    if let Some(owner) = self.processes.get_mut(&process) {
+                        owner.host_calls.push_back(Rc::clone(call));
+                    }
+                }
+            }
             Step::Write { address, value } => result = self.write_word(number, process, *address, *value),
             Step::Wait { address, .. } => result = self.end_wait(number, process, *address),
             Step::Work { work, progress, noted } => {

@@ -133,7 +133,8 @@ fn wait(
 /// How long nothing has to be done, if no call comes.
 fn idle_time(engine: &Engine, connections: &BTreeMap<u64, Connection>) -> Option<Duration> {
     let end = engine.next_end().map(|at| at.saturating_duration_since(Instant::now()));
-    let waited_for = connections.values().any(|connection| connection.waiting.is_some());
+    let waits = |waiting: &Waiting| !matches!(waiting.goal, Goal::HostCall(_));
+    let waited_for = connections.values().any(|connection| connection.waiting.as_ref().is_some_and(waits));
     let due = engine.streams.values().filter_map(|stream| stream.queue.front()).map(|first| first.since);
     let due = due.min().map(|since| engine.config.lazy.saturating_sub(since.elapsed()));
     let work = if waited_for { Some(LOOK) } else { due.map(|due| due.max(LOOK)) };
@@ -218,6 +219,17 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
             (Some(code), _) => Err(code),
             (None, Then::Nothing) => Ok(Outcome::Now(Value::None, None)),
             (None, Then::Answer(answer)) => bytes(&answer.borrow()),
+            (None, Then::HostCall) => {
+                let owner = connection.process.and_then(|process| engine.processes.get_mut(&process));
+                match owner.and_then(|owner| Some((owner.host_calls.pop_front()?, owner))) {
+                    Some((call, owner)) => {
+                        let pair = Value::Pair(call.function, call.data);
+                        owner.host_call = Some(call);
+                        Ok(Outcome::Now(pair, None))
+                    }
+                    None => Err(codes::DEINITIALIZED),
+                }
+            }
             (None, Then::Free(address)) => {
                 engine.free(connection.process.unwrap_or(0), address);
                 Ok(Outcome::Now(Value::None, None))

@@ -7,8 +7,8 @@ use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
 use crate::support::{
-    Outcome, join, kernels, nothing_found, nothing_is_left, run, session, stat, stays, stream, taken,
-    with_gpu, without_gpu,
+    Outcome, join, kernels, nothing_found, nothing_is_left, on_the_device, run, stat, stays, stream, taken,
+    under, under_each_order, with_gpu, without_gpu,
 };
 
 const LEN: usize = 1 << 16;
@@ -33,13 +33,14 @@ fn passes_on(t: CudaTensor<f32>) -> Outcome<CudaTensor<f32>> {
     Ok(t)
 }
 
-#[test]
-fn the_producer_ends_first_and_a_process_without_a_gpu_passes_it_on() {
-    let session = session();
+under_each_order! {
+fn the_producer_ends_first_and_a_process_without_a_gpu_passes_it_on(order: Order) {
+    let session = under(order);
     let t = run(&session, makes_slowly, ());
     let t = join(without_gpu().spawn(passes_on, t).unwrap());
     run(&session, reads, t);
     nothing_is_left(&session);
+}
 }
 
 fn makes_and_stays(out: Queue<CudaTensor<f32>>) -> Outcome {
@@ -52,9 +53,9 @@ fn makes_and_stays(out: Queue<CudaTensor<f32>>) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn the_producer_is_killed_after_its_work_was_done() {
-    let session = session();
+under_each_order! {
+fn the_producer_is_killed_after_its_work_was_done(order: Order) {
+    let session = under(order);
     let queue = Queue::unbounded().unwrap();
     let producer = with_gpu(&session).spawn(makes_and_stays, queue.clone()).unwrap();
     let t = taken(&queue);
@@ -63,6 +64,7 @@ fn the_producer_is_killed_after_its_work_was_done() {
     run(&session, reads, t);
     eventually("all memory is free", || stat(&session, "bytes") == 0);
     nothing_found(&session);
+}
 }
 
 fn makes_for_ever(out: Queue<CudaTensor<f32>>) -> Outcome {
@@ -86,9 +88,9 @@ fn is_told(from: CudaTensor<f32>) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn the_producer_is_killed_before_its_work_was_done() {
-    let session = session();
+on_the_device! {
+fn the_producer_is_killed_before_its_work_was_done(order: Order) {
+    let session = under(order);
     let queue = Queue::unbounded().unwrap();
     let producer = with_gpu(&session).spawn(makes_for_ever, queue.clone()).unwrap();
     let t = taken(&queue);
@@ -97,6 +99,7 @@ fn the_producer_is_killed_before_its_work_was_done() {
     run(&session, is_told, t);
     eventually("all memory is free", || stat(&session, "bytes") == 0);
     nothing_found(&session);
+}
 }
 
 fn reads_and_stays((t, ready): (FrozenCudaTensor<f32>, Queue<()>)) -> Outcome {
@@ -132,9 +135,9 @@ fn broadcasts((out, go): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn each_of_some_receivers_is_killed() {
-    let session = session();
+on_the_device! {
+fn each_of_some_receivers_is_killed(order: Order) {
+    let session = under(order);
     let (tensors, ready, go) =
         (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(broadcasts, (tensors.clone(), go.clone())).unwrap();
@@ -151,6 +154,7 @@ fn each_of_some_receivers_is_killed() {
     eventually("all memory is free", || stat(&session, "bytes") == 0);
     nothing_found(&session);
 }
+}
 
 fn makes_slowly_for(out: Queue<CudaTensor<f32>>) -> Outcome {
     out.put(makes_slowly(())?).unwrap();
@@ -158,9 +162,9 @@ fn makes_slowly_for(out: Queue<CudaTensor<f32>>) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn a_stopped_producer_keeps_no_other_process_from_reading() {
-    let session = session();
+under_each_order! {
+fn a_stopped_producer_keeps_no_other_process_from_reading(order: Order) {
+    let session = under(order);
     let queue = Queue::unbounded().unwrap();
     let producer = with_gpu(&session).spawn(makes_slowly_for, queue.clone()).unwrap();
     let t = taken(&queue);
@@ -171,4 +175,5 @@ fn a_stopped_producer_keeps_no_other_process_from_reading() {
     assert!(producer.wait_timeout(DEADLINE));
     eventually("all memory is free", || stat(&session, "bytes") == 0);
     nothing_found(&session);
+}
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use mp_cuda::{Device, Error, Event, Stream};
+use mp_cuda::{Device, Error, Event, Order, Stream, order};
 use mp_harness::DEADLINE;
 use mp_queue::Queue;
 use mp_spawn::Process;
 
 use crate::support::{
-    Outcome, join, kernels, nothing_found, nothing_is_left, run, session, setup, stat, stays, stream, taken,
-    with_gpu, without_gpu,
+    Outcome, hosts_wait, join, kernels, nothing_is_left, on_the_device, profile, run, setup, stat, stays,
+    stream, taken, under, under_each_order, with_gpu, without_gpu,
 };
 
 /// How long a kernel of these tests takes: long enough to be looked at before it ends.
@@ -23,20 +23,38 @@ fn recorded((): ()) -> Outcome {
     event.synchronize()?;
     kernels().spin(&stream, SLOW);
     event.record(&stream)?;
-    assert!(!event.query()?);
+    assert_eq!(event.query()?, hosts_wait());
     event.wait(&other)?;
-    assert!(!other.is_complete()?);
+    assert_eq!(other.is_complete()?, hosts_wait());
     event.synchronize()?;
     assert!(event.query()? && stream.is_complete()?);
     other.synchronize()?;
     Ok(())
 }
 
-#[test]
-fn an_event_in_one_process() {
-    let session = session();
+under_each_order! {
+fn an_event_in_one_process(order: Order) {
+    let session = under(order);
     run(&session, recorded, ());
     nothing_is_left(&session);
+}
+}
+
+fn records_before_later_work((): ()) -> Outcome {
+    let (stream, event) = (stream(), Event::new()?);
+    event.record(&stream)?;
+    kernels().spin(&stream, SLOW * 5);
+    event.synchronize()?;
+    assert!(!stream.is_complete()?, "what the stream was given later is not waited for");
+    Ok(())
+}
+
+under_each_order! {
+fn a_host_waits_for_an_event_and_not_for_what_comes_after_it(order: Order) {
+    let session = under(order);
+    run(&session, records_before_later_work, ());
+    nothing_is_left(&session);
+}
 }
 
 fn records((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
@@ -51,9 +69,9 @@ fn records((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
 fn waits((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
     let event = taken(&events);
     let stream = stream();
-    assert!(!event.query()?, "its kernel takes longer");
+    assert_eq!(event.query()?, hosts_wait(), "its kernel takes longer");
     event.wait(&stream)?;
-    assert!(!stream.is_complete()?);
+    assert_eq!(stream.is_complete()?, hosts_wait());
     event.synchronize()?;
     assert!(event.query()?);
     stream.synchronize()?;
@@ -61,9 +79,9 @@ fn waits((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn recorded_by_one_process_and_waited_for_by_another() {
-    let session = session();
+under_each_order! {
+fn recorded_by_one_process_and_waited_for_by_another(order: Order) {
+    let session = under(order);
     let queues = || (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let (events, go) = queues();
     let one = with_gpu(&session).spawn(records, (events.clone(), go.clone())).unwrap();
@@ -71,6 +89,7 @@ fn recorded_by_one_process_and_waited_for_by_another() {
     join(one);
     join(other);
     nothing_is_left(&session);
+}
 }
 
 fn records_again((events, back): (Queue<Event>, Queue<()>)) -> Outcome {
@@ -90,22 +109,23 @@ fn makes((events, back): (Queue<Event>, Queue<()>)) -> Outcome {
     event.synchronize()?;
     events.put(event.clone()).unwrap();
     taken(&back);
-    assert!(!event.query()?, "the other process's kernel takes longer");
+    assert_eq!(event.query()?, hosts_wait(), "the other process's kernel takes longer");
     event.wait(&stream)?;
     stream.synchronize()?;
     assert!(event.query()?);
     Ok(())
 }
 
-#[test]
-fn recorded_anew_by_the_process_that_received_it() {
-    let session = session();
+under_each_order! {
+fn recorded_anew_by_the_process_that_received_it(order: Order) {
+    let session = under(order);
     let (events, back) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes, (events.clone(), back.clone())).unwrap();
     let other = with_gpu(&session).spawn(records_again, (events, back)).unwrap();
     join(maker);
     join(other);
     nothing_is_left(&session);
+}
 }
 
 fn second_device((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
@@ -118,15 +138,16 @@ fn second_device((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn recorded_on_one_device_and_waited_for_on_another() {
-    let session = setup().set("PROFILE", "two-gpus").start().unwrap();
+under_each_order! {
+fn recorded_on_one_device_and_waited_for_on_another(order: Order) {
+    let session = setup().set("PROFILE", format!("two-gpus,{}", profile(order))).start().unwrap();
     let (events, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let one = with_gpu(&session).spawn(records, (events.clone(), go.clone())).unwrap();
     let other = with_gpu(&session).spawn(second_device, (events, go)).unwrap();
     join(one);
     join(other);
     nothing_is_left(&session);
+}
 }
 
 fn looks(event: Event) -> Outcome<bool> {
@@ -142,14 +163,15 @@ fn records_and_leaves((): ()) -> Outcome<Event> {
     Ok(event)
 }
 
-#[test]
-fn a_process_without_a_device_waits_for_one_that_has_ended() {
-    let session = session();
+under_each_order! {
+fn a_process_without_a_device_waits_for_one_that_has_ended(order: Order) {
+    let session = under(order);
     // The process that recorded it ends at once: it waits for its kernel first.
     let event = run(&session, records_and_leaves, ());
     assert!(event.query().unwrap());
     assert!(join(without_gpu().spawn(looks, event).unwrap()));
     nothing_is_left(&session);
+}
 }
 
 fn records_for_ever(events: Queue<Event>) -> Outcome {
@@ -168,18 +190,23 @@ fn is_released((event, ready): (Event, Queue<()>)) -> Outcome {
     // Its stream waits for a process that is killed meanwhile; a host that waits sweeps, and that releases the stream.
     let error = event.synchronize().unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
-    stream.synchronize()?;
+    match stream.synchronize() {
+        // By its own stream, with CUDA's events: none can release it.
+        Err(Error::ProducerDied { .. }) if order(stream.device())? == Order::IpcEvents => {}
+        released => released?,
+    }
     let again = event.wait(&stream).unwrap_err();
     assert!(matches!(again, Error::ProducerDied { .. }), "{again}");
-    event.record(&stream)?;
+    let another = self::stream();
+    event.record(&another)?;
     event.synchronize()?;
     assert!(event.query()?, "recorded anew");
     Ok(())
 }
 
-#[test]
-fn what_a_killed_process_recorded_never_completes_and_its_waiters_are_released() {
-    let session = session();
+on_the_device! {
+fn what_a_killed_process_recorded_never_completes_and_its_waiters_are_released(order: Order) {
+    let session = under(order);
     let (events, ready) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker: Process = with_gpu(&session).spawn(records_for_ever, events.clone()).unwrap();
     let event: Event = taken(&events);
@@ -191,7 +218,11 @@ fn what_a_killed_process_recorded_never_completes_and_its_waiters_are_released()
     join(waiter);
     assert!(event.query().unwrap(), "the other process's record counts");
     mp_harness::eventually("all processes are gone", || stat(&session, "processes") == 0);
-    nothing_found(&session);
+    // A stream that waits for a killed process for ever is dropped as it is.
+    let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
+    let wanted = if order == Order::IpcEvents { &["destroyed-with-work"][..] } else { &[] };
+    assert_eq!(kinds, wanted);
+}
 }
 
 fn many(count: usize) -> Outcome {
@@ -207,9 +238,10 @@ fn many(count: usize) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn ten_thousand_events_are_alive_at_once() {
-    let session = session();
+under_each_order! {
+fn ten_thousand_events_are_alive_at_once(order: Order) {
+    let session = under(order);
     run(&session, many, 10_000);
     nothing_is_left(&session);
+}
 }

@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
-use mp_cuda::{CudaTensor, Error, Event, SharedCudaTensor};
+use mp_cuda::{CudaTensor, Error, Event, Order, SharedCudaTensor};
 use mp_harness::DEADLINE;
 use mp_queue::Queue;
 
-use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stays, stream, taken, with_gpu};
+use crate::support::{
+    Outcome, join, kernels, nothing_is_left, run, session, stays, stream, taken, under, under_each_order,
+    with_gpu,
+};
 
 const LEN: usize = 1 << 12;
 
@@ -50,23 +53,39 @@ fn sends_and_receives((): ()) -> Outcome<Vec<String>> {
     Ok(errors)
 }
 
-const CALLS: [&str; 9] = [
-    "cuMemHostRegister_v2",
-    "cuMemHostGetDevicePointer_v2",
+/// Those of all orders.
+const CALLS: [&str; 5] = [
     "cuStreamIsCapturing",
-    "cuStreamWriteValue64_v2",
-    "cuStreamWaitValue64_v2",
     "cuMemsetD8Async",
     "cuMemsetD32Async",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoDAsync_v2",
 ];
 
-#[test]
-fn each_call_fails_once_and_is_told() {
-    let session = session();
-    let mut told = 0;
-    for call in CALLS {
+fn calls_of(order: Order) -> &'static [&'static str] {
+    match order {
+        Order::Clocks => &[
+            "cuMemHostRegister_v2",
+            "cuMemHostGetDevicePointer_v2",
+            "cuStreamWriteValue64_v2",
+            "cuStreamWaitValue64_v2",
+        ],
+        Order::IpcEvents => &[
+            "cuEventCreate",
+            "cuIpcGetEventHandle",
+            "cuEventRecord",
+            "cuLaunchHostFunc",
+            "cuStreamWaitEvent",
+        ],
+        _ => &["cuStreamSynchronize"],
+    }
+}
+
+under_each_order! {
+fn each_call_fails_once_and_is_told(order: Order) {
+    let session = under(order);
+    let (mut told, calls) = (0, [&CALLS, calls_of(order)].concat());
+    for call in &calls {
         for number in 1.. {
             let rule = format!("fail={call}:{number}:4321");
             let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", &rule).spawn(sends_and_receives, ());
@@ -83,8 +102,9 @@ fn each_call_fails_once_and_is_told() {
             }
         }
     }
-    assert!(told >= CALLS.len(), "{told}");
+    assert!(told >= calls.len(), "{told}");
     nothing_is_left(&session);
+}
 }
 
 type Sent = (SharedCudaTensor<f32>, SharedCudaTensor<f32>);

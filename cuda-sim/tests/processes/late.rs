@@ -7,7 +7,8 @@ use mp_cuda::{CudaTensor, Device, FrozenCudaTensor, empty_cache, ipc_collect, me
 use mp_queue::Queue;
 
 use crate::support::{
-    Outcome, join, kernels, nothing_is_left, run, session, setup, stays, stream, taken, with_gpu,
+    Outcome, join, kernels, nothing_is_left, on_the_device, profile, run, setup, stays, stream, taken, under,
+    with_gpu,
 };
 
 const LEN: usize = 1 << 16;
@@ -49,11 +50,11 @@ fn makes_another((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outc
     Ok(())
 }
 
+on_the_device! {
 /// Its kernel may write for as long as the driver takes to end it: the slab is used no more.
-#[test]
-fn a_process_is_killed_that_dropped_a_tensor_before_its_work_was_done() {
+fn a_process_is_killed_that_dropped_a_tensor_before_its_work_was_done(order: Order) {
     for late in [0, 100] {
-        let session = setup().set("LATE_MS", late).start().unwrap();
+        let session = setup().set("PROFILE", profile(order)).set("LATE_MS", late).start().unwrap();
         let (tensors, dropped, killed) =
             (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
         let maker = with_gpu(&session).spawn(makes_another, (tensors.clone(), killed.clone())).unwrap();
@@ -65,6 +66,7 @@ fn a_process_is_killed_that_dropped_a_tensor_before_its_work_was_done() {
         join(maker);
         nothing_is_left(&session);
     }
+}
 }
 
 fn collects_too_early((tensors, done): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
@@ -96,13 +98,14 @@ fn makes_one((tensors, done): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outc
     Ok(())
 }
 
+on_the_device! {
 /// What is unmapped under a running kernel is a fault.
-#[test]
-fn memory_stays_mapped_as_long_as_a_stream_reaches_it() {
-    let session = session();
+fn memory_stays_mapped_as_long_as_a_stream_reaches_it(order: Order) {
+    let session = under(order);
     let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes_one, (tensors.clone(), done.clone())).unwrap();
     run(&session, collects_too_early, (tensors, done));
     join(maker);
     nothing_is_left(&session);
+}
 }

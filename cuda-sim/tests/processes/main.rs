@@ -1,6 +1,8 @@
 //! Tensors and events between processes, by `mp-cuda` on the simulated driver.
 
 mod allocations;
+mod capture;
+mod chosen;
 #[path = "../common/mod.rs"]
 mod common;
 mod cudarc;
@@ -16,5 +18,6 @@ mod kills;
 mod late;
 mod modes;
 mod order;
+mod streams;
 mod support;
 mod torch;

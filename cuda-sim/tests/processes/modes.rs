@@ -8,7 +8,10 @@ use mp_queue::{PutError, Queue};
 use mp_reduce::{Bundle, MessagePack};
 use mp_spawn::Process;
 
-use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stream, taken, with_gpu};
+use crate::support::{
+    Outcome, join, kernels, nothing_is_left, on_the_device, profile, run, stream, taken, under,
+    under_each_order, with_gpu,
+};
 
 fn copies((): ()) -> Outcome {
     let (stream, other) = (stream(), stream());
@@ -47,11 +50,12 @@ fn copies((): ()) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn views_and_copies() {
-    let session = session();
+under_each_order! {
+fn views_and_copies(order: Order) {
+    let session = under(order);
     run(&session, copies, ());
     nothing_is_left(&session);
+}
 }
 
 fn moves((): ()) -> Outcome {
@@ -74,11 +78,12 @@ fn moves((): ()) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn an_exclusive_tensor_moves_and_comes_back_from_a_full_queue() {
-    let session = session();
+under_each_order! {
+fn an_exclusive_tensor_moves_and_comes_back_from_a_full_queue(order: Order) {
+    let session = under(order);
     run(&session, moves, ());
     nothing_is_left(&session);
+}
 }
 
 /// A value as it is read as another type.
@@ -105,11 +110,12 @@ fn misread((): ()) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn what_is_read_in_another_mode_than_it_was_sent_in_is_refused() {
-    let session = session();
+under_each_order! {
+fn what_is_read_in_another_mode_than_it_was_sent_in_is_refused(order: Order) {
+    let session = under(order);
     run(&session, misread, ());
     nothing_is_left(&session);
+}
 }
 
 fn broadcasts(queues: Vec<Queue<FrozenCudaTensor<f32>>>) -> Outcome {
@@ -126,15 +132,16 @@ fn reads_weights(from: Queue<FrozenCudaTensor<f32>>) -> Outcome<f64> {
     Ok(weights.to_vec(&stream)?.iter().map(|x| f64::from(*x)).sum())
 }
 
-#[test]
-fn frozen_weights_go_to_several_processes_and_stay_when_their_maker_ends() {
-    let session = session();
+under_each_order! {
+fn frozen_weights_go_to_several_processes_and_stay_when_their_maker_ends(order: Order) {
+    let session = under(order);
     let queues: Vec<Queue<FrozenCudaTensor<f32>>> = (0..4).map(|_| Queue::unbounded().unwrap()).collect();
     run(&session, broadcasts, queues.clone());
     let readers: Vec<Process<f64>> =
         queues.into_iter().map(|queue| with_gpu(&session).spawn(reads_weights, queue).unwrap()).collect();
     assert!(readers.into_iter().all(|reader| join(reader) == 2500.0));
     nothing_is_left(&session);
+}
 }
 
 fn uses_two_devices((): ()) -> Outcome<FrozenCudaTensor<f32>> {
@@ -150,12 +157,13 @@ fn reads_on_the_other(t: FrozenCudaTensor<f32>) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn a_tensor_is_read_and_copied_by_another_device() {
-    let session = crate::support::setup().set("PROFILE", "two-gpus").start().unwrap();
+under_each_order! {
+fn a_tensor_is_read_and_copied_by_another_device(order: Order) {
+    let session = crate::support::setup().set("PROFILE", format!("two-gpus,{}", profile(order))).start().unwrap();
     let t = run(&session, uses_two_devices, ());
     run(&session, reads_on_the_other, t);
     nothing_is_left(&session);
+}
 }
 
 fn weakly((): ()) -> Outcome {
@@ -169,11 +177,12 @@ fn weakly((): ()) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn a_weak_reference_keeps_no_memory() {
-    let session = session();
+under_each_order! {
+fn a_weak_reference_keeps_no_memory(order: Order) {
+    let session = under(order);
     run(&session, weakly, ());
     nothing_is_left(&session);
+}
 }
 
 fn crafted((): ()) -> Outcome {
@@ -210,11 +219,12 @@ fn crafted((): ()) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn bytes_that_no_process_has_written_are_errors_or_lie_within_their_memory() {
-    let session = session();
+on_the_device! {
+fn bytes_that_no_process_has_written_are_errors_or_lie_within_their_memory(order: Order) {
+    let session = under(order);
     run(&session, crafted, ());
     nothing_is_left(&session);
+}
 }
 
 fn by_threads((): ()) -> Outcome {
@@ -242,11 +252,12 @@ fn by_threads((): ()) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn threads_of_one_process_use_and_send_tensors_at_once() {
-    let session = session();
+under_each_order! {
+fn threads_of_one_process_use_and_send_tensors_at_once(order: Order) {
+    let session = under(order);
     run(&session, by_threads, ());
     nothing_is_left(&session);
+}
 }
 
 type Mixed = Bundle<(u32, Bundle<Vec<CudaTensor<f32>>>, Option<SharedCudaTensor<i64>>)>;
@@ -266,10 +277,11 @@ fn reads_a_bundle(Bundle((number, Bundle(all), shared)): Mixed) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn several_in_one_message_beside_other_values() {
-    let session = session();
+under_each_order! {
+fn several_in_one_message_beside_other_values(order: Order) {
+    let session = under(order);
     let bundle = run(&session, makes_a_bundle, ());
     run(&session, reads_a_bundle, bundle);
     nothing_is_left(&session);
+}
 }

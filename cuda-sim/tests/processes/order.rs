@@ -8,7 +8,8 @@ use mp_cuda_sim::session::Session;
 use mp_queue::Queue;
 
 use crate::support::{
-    Outcome, join, kernels, nothing_is_left, run, session, setup, stat, stream, taken, with_gpu,
+    Outcome, join, kernels, nothing_is_left, profile, run, session, setup, stat, stream, taken, under,
+    with_gpu,
 };
 
 const SLOW: Duration = Duration::from_millis(100);
@@ -41,23 +42,25 @@ fn receives_again((tensors, seen): (Queue<SharedCudaTensor<f32>>, Queue<()>)) ->
     Ok(())
 }
 
-/// Sessions with both ways of order.
-fn both() -> [Session; 2] {
-    ["h100", "no-memops"].map(|profile| setup().set("PROFILE", profile).start().unwrap())
+const ALL: [Order; 3] = [Order::Clocks, Order::IpcEvents, Order::Host];
+
+/// Sessions with each order.
+fn all() -> [Session; 3] {
+    ALL.map(under)
 }
 
-fn which((): ()) -> Outcome<bool> {
-    Ok(order(&Device::new(0)?)? == Order::Clocks)
+fn which((): ()) -> Outcome<String> {
+    Ok(format!("{:?}", order(&Device::new(0)?)?))
 }
 
 #[test]
 fn a_device_says_how_its_streams_are_ordered() {
-    assert_eq!(both().map(|session| run(&session, which, ())), [true, false]);
+    assert_eq!(all().map(|session| run(&session, which, ())), ALL.map(|order| format!("{order:?}")));
 }
 
 #[test]
 fn sent_again_behind_a_slow_kernel_on_another_stream() {
-    both().iter().for_each(sent_again);
+    all().iter().for_each(sent_again);
 }
 
 fn sent_again(session: &Session) {
@@ -96,9 +99,9 @@ fn plays((there, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Out
 }
 
 #[test]
-fn there_and_back_twenty_times_without_a_host_that_waits() {
-    for seed in 1..=3 {
-        let session = setup().set("SEED", seed).start().unwrap();
+fn there_and_back_twenty_times() {
+    for (order, seed) in ALL.into_iter().flat_map(|order| [(order, 1), (order, 2)]) {
+        let session = setup().set("PROFILE", profile(order)).set("SEED", seed).start().unwrap();
         let (there, back) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
         let one = with_gpu(&session).spawn(plays, (there.clone(), back.clone())).unwrap();
         let other = with_gpu(&session).spawn(doubles, (there, back)).unwrap();
@@ -142,7 +145,7 @@ fn on_streams_of_one_process((): ()) -> Outcome {
 
 #[test]
 fn streams_of_one_process_wait_for_each_other() {
-    for session in both() {
+    for session in all() {
         run(&session, on_streams_of_one_process, ());
         nothing_is_left(&session);
     }
@@ -187,7 +190,7 @@ fn reads_late((tensors, used): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Out
 
 #[test]
 fn memory_is_used_again_after_the_last_of_its_readers() {
-    both().iter().for_each(used_again);
+    all().iter().for_each(used_again);
 }
 
 fn used_again(session: &Session) {
@@ -225,7 +228,7 @@ fn overwrites((tensors, read): (Queue<SharedCudaTensor<f32>>, Queue<()>)) -> Out
 
 #[test]
 fn a_receiver_of_a_shared_tensor_writes_behind_what_its_sender_reads() {
-    for session in both() {
+    for session in all() {
         let (tensors, read) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
         let one = with_gpu(&session).spawn(reads_then_shares, (tensors.clone(), read.clone())).unwrap();
         let other = with_gpu(&session).spawn(overwrites, (tensors, read)).unwrap();

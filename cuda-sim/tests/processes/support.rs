@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mp_core::message::{IntoOutcome, Message};
 use mp_cuda::driver::api::{Api, Handle};
-use mp_cuda::{Device, Stream};
+use mp_cuda::{Device, Order, Stream, order};
 use mp_cuda_sim::session::{Session, Setup};
 use mp_harness::DEADLINE;
 use mp_queue::Queue;
@@ -33,6 +33,77 @@ pub(crate) fn setup() -> Setup {
 pub(crate) fn session() -> Session {
     setup().start().unwrap()
 }
+
+/// What devices are like whose streams have this order.
+pub(crate) fn profile(order: Order) -> &'static str {
+    match order {
+        Order::Clocks => "h100",
+        Order::IpcEvents => "no-memops",
+        Order::Host => "no-memops,no-events",
+        other => unreachable!("{other:?}"),
+    }
+}
+
+/// A session with such a device.
+pub(crate) fn under(order: Order) -> Session {
+    setup().set("PROFILE", profile(order)).start().unwrap()
+}
+
+/// Whether hosts wait where streams do with other orders.
+pub(crate) fn hosts_wait() -> bool {
+    order(&Device::new(0).unwrap()).unwrap() == Order::Host
+}
+
+/// Tests that hold whichever order the streams of a device have.
+macro_rules! under_each_order {
+    ($(#[doc = $doc:literal])* fn $name:ident($order:ident: Order) $body:block) => {
+        $(#[doc = $doc])*
+        mod $name {
+            use super::*;
+
+            fn scenario($order: mp_cuda::Order) $body
+
+            #[test]
+            fn clocks() {
+                scenario(mp_cuda::Order::Clocks);
+            }
+
+            #[test]
+            fn ipc_events() {
+                scenario(mp_cuda::Order::IpcEvents);
+            }
+
+            #[test]
+            fn hosts() {
+                scenario(mp_cuda::Order::Host);
+            }
+        }
+    };
+}
+pub(crate) use under_each_order;
+
+/// Tests of work that is pending when other processes are told of it, which there is none of if hosts wait.
+macro_rules! on_the_device {
+    ($(#[doc = $doc:literal])* fn $name:ident($order:ident: Order) $body:block) => {
+        $(#[doc = $doc])*
+        mod $name {
+            use super::*;
+
+            fn scenario($order: mp_cuda::Order) $body
+
+            #[test]
+            fn clocks() {
+                scenario(mp_cuda::Order::Clocks);
+            }
+
+            #[test]
+            fn ipc_events() {
+                scenario(mp_cuda::Order::IpcEvents);
+            }
+        }
+    };
+}
+pub(crate) use on_the_device;
 
 /// A process with a GPU, to be started.
 pub(crate) fn with_gpu(session: &Session) -> ProcessBuilder {

@@ -11,7 +11,8 @@ use mp_queue::Queue;
 use mp_tensor::{bf16, dispatch};
 
 use crate::support::{
-    Outcome, join, kernels, nothing_is_left, run, session, setup, stat, stream, taken, with_gpu,
+    Outcome, join, kernels, nothing_is_left, profile, run, setup, stat, stream, taken, under,
+    under_each_order, with_gpu,
 };
 
 fn fills((tensors, done): (Queue<Vec<SharedCudaTensor<f32>>>, Queue<()>)) -> Outcome {
@@ -43,16 +44,17 @@ fn sees_what_is_filled((tensors, done): (Queue<Vec<SharedCudaTensor<f32>>>, Queu
     Ok(())
 }
 
+under_each_order! {
 /// `test_cuda_simple`.
-#[test]
-fn simple() {
-    let session = session();
+fn simple(order: Order) {
+    let session = under(order);
     let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(sees_what_is_filled, (tensors.clone(), done.clone())).unwrap();
     let other = with_gpu(&session).spawn(fills, (tensors, done)).unwrap();
     join(maker);
     join(other);
     nothing_is_left(&session);
+}
 }
 
 fn makes_and_drops((tensors, go): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
@@ -75,16 +77,17 @@ fn keeps((tensors, go): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
     Ok(())
 }
 
+under_each_order! {
 /// `test_cuda_memory_allocation`.
-#[test]
-fn dropped_by_the_sender_kept_by_the_receiver() {
-    let session = session();
+fn dropped_by_the_sender_kept_by_the_receiver(order: Order) {
+    let session = under(order);
     let (tensors, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes_and_drops, (tensors.clone(), go.clone())).unwrap();
     let other = with_gpu(&session).spawn(keeps, (tensors, go)).unwrap();
     join(maker);
     join(other);
     nothing_is_left(&session);
+}
 }
 
 fn puts_ones((tensors, count): (Queue<CudaTensor<f32>>, usize)) -> Outcome {
@@ -103,10 +106,10 @@ fn takes_ones((tensors, count): (Queue<CudaTensor<f32>>, usize)) -> Outcome {
     Ok(())
 }
 
+under_each_order! {
 /// `test_cuda_ipc_deadlock`.
-#[test]
-fn a_full_queue_keeps_no_process_from_going_on() {
-    let session = session();
+fn a_full_queue_keeps_no_process_from_going_on(order: Order) {
+    let session = under(order);
     let tensors = Queue::bounded(1).unwrap();
     let puts = |n| with_gpu(&session).spawn(puts_ones, (tensors.clone(), n)).unwrap();
     let (one, another) = (puts(5), puts(5));
@@ -115,6 +118,7 @@ fn a_full_queue_keeps_no_process_from_going_on() {
     join(another);
     join(taker);
     nothing_is_left(&session);
+}
 }
 
 type Numbers = Queue<Option<SharedCudaTensor<f32>>>;
@@ -146,11 +150,11 @@ fn sums((from, count): (Numbers, usize)) -> Outcome<f64> {
     Ok(sum)
 }
 
+under_each_order! {
 /// `test_cuda_send_many`: through three processes, of which the middle one only passes on. They are more than there are clocks.
-#[test]
-fn send_many() {
+fn send_many(order: Order) {
     const COUNT: usize = 5000;
-    let session = session();
+    let session = under(order);
     let (one, two) = (Queue::bounded(16).unwrap(), Queue::bounded(16).unwrap());
     let maker = with_gpu(&session).spawn(sends_many, (one.clone(), COUNT)).unwrap();
     let relay = with_gpu(&session).spawn(relays, (one, two.clone())).unwrap();
@@ -164,6 +168,7 @@ fn send_many() {
     join(relay);
     join(maker);
     nothing_is_left(&session);
+}
 }
 
 fn small(out: Queue<Vec<CudaTensorOfAny>>) -> Outcome {
@@ -193,16 +198,17 @@ fn reads_small(from: Queue<Vec<CudaTensorOfAny>>) -> Outcome {
     Ok(())
 }
 
+under_each_order! {
 /// `test_cuda_small_tensors`.
-#[test]
-fn small_tensors_of_one_slab() {
-    let session = setup().set("PROFILE", "two-gpus").start().unwrap();
+fn small_tensors_of_one_slab(order: Order) {
+    let session = setup().set("PROFILE", format!("two-gpus,{}", profile(order))).start().unwrap();
     let queue = Queue::unbounded().unwrap();
     let maker = with_gpu(&session).spawn(small, queue.clone()).unwrap();
     let other = with_gpu(&session).spawn(reads_small, queue).unwrap();
     join(maker);
     join(other);
     nothing_is_left(&session);
+}
 }
 
 fn of_all_types((): ()) -> Outcome<Vec<AnyCudaTensor<Frozen>>> {
@@ -234,14 +240,15 @@ fn reads_all_types(all: Vec<AnyCudaTensor<Frozen>>) -> Outcome {
     Ok(())
 }
 
+under_each_order! {
 /// `test_mixed_types_cuda_sharing`.
-#[test]
-fn mixed_types_in_one_slab() {
-    let session = session();
+fn mixed_types_in_one_slab(order: Order) {
+    let session = under(order);
     // Through a process without a GPU: this one.
     let all = run(&session, of_all_types, ());
     run(&session, reads_all_types, all);
     nothing_is_left(&session);
+}
 }
 
 fn chunks((): ()) -> Outcome<Vec<FrozenCudaTensor<bf16>>> {
@@ -263,15 +270,16 @@ fn reads_chunks(chunks: Vec<FrozenCudaTensor<bf16>>) -> Outcome {
     Ok(())
 }
 
+under_each_order! {
 /// `test_rebuild_cuda_tensor`.
-#[test]
-fn chunks_arrive_as_views() {
-    let session = session();
+fn chunks_arrive_as_views(order: Order) {
+    let session = under(order);
     let chunks = run(&session, chunks, ());
     let ids: Vec<Option<CudaStorageId>> = chunks.iter().map(FrozenCudaTensor::storage).collect();
     assert!(ids[0].is_some() && ids.iter().all(|id| *id == ids[0]));
     run(&session, reads_chunks, chunks);
     nothing_is_left(&session);
+}
 }
 
 fn bytes((): ()) -> Outcome<AnyCudaTensor> {
@@ -284,13 +292,14 @@ fn reads_bytes(bytes: AnyCudaTensor) -> Outcome {
     Ok(())
 }
 
+under_each_order! {
 /// `test_rebuild_cuda_tensor`, of a bare storage.
-#[test]
-fn bytes_without_a_type() {
-    let session = session();
+fn bytes_without_a_type(order: Order) {
+    let session = under(order);
     let t = run(&session, bytes, ());
     run(&session, reads_bytes, t);
     nothing_is_left(&session);
+}
 }
 
 fn grads((): ()) -> Outcome<Vec<FrozenCudaTensor<f32>>> {
@@ -304,15 +313,16 @@ fn grads((): ()) -> Outcome<Vec<FrozenCudaTensor<f32>>> {
     Ok(vec![leaf, CudaTensor::<f32>::zeros([3], &stream)?.freeze()])
 }
 
+under_each_order! {
 /// `test_cuda_variable_sharing`, `test_non_leaf_variable_sharing`, `test_is_shared_cuda`.
-#[test]
-fn requires_grad_travels_and_what_is_no_leaf_is_refused() {
-    let session = session();
+fn requires_grad_travels_and_what_is_no_leaf_is_refused(order: Order) {
+    let session = under(order);
     let all = run(&session, grads, ());
     assert_eq!(all.iter().map(FrozenCudaTensor::requires_grad).collect::<Vec<_>>(), [true, false]);
     assert!(all.iter().all(|t| t.is_leaf() && t.is_shared()));
     drop(all);
     nothing_is_left(&session);
+}
 }
 
 fn empties((): ()) -> Outcome<(FrozenCudaTensor<f32>, SharedCudaTensor<i64>)> {
@@ -334,10 +344,10 @@ fn reads_empties((one, other): (FrozenCudaTensor<f32>, SharedCudaTensor<i64>)) -
     Ok(())
 }
 
+under_each_order! {
 /// `test_empty_tensor_sharing_cuda`.
-#[test]
-fn empty_tensors_call_no_driver() {
-    let session = session();
+fn empty_tensors_call_no_driver(order: Order) {
+    let session = under(order);
     let before = {
         run(&session, only_a_stream, ());
         stat(&session, "calls")
@@ -353,6 +363,7 @@ fn empty_tensors_call_no_driver() {
         "{before} {after_one} {after_two}"
     );
     nothing_is_left(&session);
+}
 }
 
 fn only_a_stream((): ()) -> Outcome {

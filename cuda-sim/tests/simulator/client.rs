@@ -215,6 +215,10 @@ impl Client {
                 let arguments = all.as_mut_ptr();
                 driver!(me.cuLaunchKernel(function, 4, 1, 1, 64, 1, 1, 0, stream, arguments, ptr::null_mut()))
             }
+            // The function stores 7 at this address.
+            "cuLaunchHostFunc" => {
+                optional!(me.cuLaunchHostFunc(handle(a(0)), store_seven, pointer(a(1))))
+            }
             "mp_sim_piece" | "mp_sim_shared" => {
                 // SAFETY: the simulator's hooks have this type.
                 let hook = unsafe { me.library.get::<extern "C" fn(u64, u64) -> u32>(asked.call.as_bytes()) };
@@ -266,6 +270,10 @@ impl Client {
         let file = exported.and_then(|_| self.files.last()).map(AsFd::as_fd);
         (Answer { code, number, other, bytes }, file)
     }
+}
+
+extern "C" fn store_seven(at: *mut c_void) {
+    crate::support::word(at.expose_provenance() as u64).store(7, std::sync::atomic::Ordering::SeqCst);
 }
 
 /// What a call returns in a copy of this process: at most 255.

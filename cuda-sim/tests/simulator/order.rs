@@ -104,6 +104,24 @@ fn an_event_is_bound_when_it_is_waited_for() {
 }
 
 #[test]
+fn a_function_of_the_process_is_called_in_its_stream_s_turn() {
+    let session = lazy();
+    let a = Client::new(&session);
+    let (host, device) = a.register(&file(4096), 4096);
+    let (one, two) = (a.stream(), a.stream());
+    a.ok("cuStreamWaitValue64", &[one, device, 1, 0]);
+    a.ok("cuLaunchHostFunc", &[one, host + 8]);
+    a.ok("cuStreamWriteValue64", &[one, device + 16, 1]);
+    a.ok("cuStreamSynchronize", &[two]);
+    assert_eq!((a.code("cuStreamQuery", &[one]), a.ok("load", &[host + 8])), (codes::NOT_READY, 0));
+    a.ok("store", &[host, 1]);
+    // It is done when the function has returned.
+    a.ok("cuStreamSynchronize", &[one]);
+    assert_eq!((a.ok("load", &[host + 8]), a.ok("load", &[host + 16])), (7, 1));
+    nothing_found(&session);
+}
+
+#[test]
 fn the_default_stream_waits_for_streams_that_do_not_forbid_it() {
     let session = lazy();
     let a = Client::new(&session);

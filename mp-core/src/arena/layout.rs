@@ -8,6 +8,8 @@
 //! 16 KiB     directories  of extents, 256 bytes each
 //! …          compartments 8 bytes each: which block has this compartment of the locker
 //! …          clocks       64 bytes each: what streams of devices count
+//! …          orders       8 bytes for each device: how its streams are ordered
+//! …          events       512 bytes for each clock: the events of a stream that can't write its clock
 //! …          members      8 KiB each: its identity; its record of an update; its threads' waits, wait notes and lanes
 //! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
@@ -36,10 +38,10 @@ use crate::words::{Member, Tick};
 /// The first eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Counts changes of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 8;
+pub(crate) const VERSION: u64 = 9;
 
 /// The oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 8;
+const OLDEST_READER: u64 = 9;
 
 /// Threads of a member that may be in the middle of something at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -120,8 +122,12 @@ pub(crate) mod control {
     pub(crate) const CLOCKS_HINT: u64 = CLOCKS_USED + 8;
     /// The clocks, in pages of their own, which devices reach; reserved with the first that needs them, and never given back.
     pub(crate) const CLOCKS: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;
+    /// A word for each device: how its streams are ordered; a page.
+    pub(crate) const ORDERS: u64 = CLOCKS + super::CLOCK * super::CLOCKS as u64;
+    /// For each clock, events that other processes open; pages are reserved with the first that needs them.
+    pub(crate) const EVENTS: u64 = ORDERS + super::PAGE;
     /// Where the tables begin.
-    pub(crate) const END: u64 = CLOCKS + super::CLOCK * super::CLOCKS as u64;
+    pub(crate) const END: u64 = EVENTS + super::EVENTS * super::CLOCKS as u64;
 }
 
 /// How many messages with descriptors can be on their way at once.
@@ -130,6 +136,10 @@ pub(crate) const COMPARTMENTS: u64 = 1 << 13;
 pub(crate) const CLOCKS: u32 = 1 << Tick::CLOCK_BITS;
 pub(crate) const CLOCK: u64 = 8 * ClockAt::WORDS;
 const _: () = assert!(control::CLOCKS.is_multiple_of(PAGE));
+/// How many devices the members of an arena may use.
+pub(crate) const ORDERS: u64 = PAGE / 8;
+/// Bytes for the events of a clock.
+pub(crate) const EVENTS: u64 = 512;
 /// How many files with names an arena can have.
 pub(crate) const EXTENTS: u32 = 32;
 /// Bytes of a row of the table of extents, and of its directory's.
@@ -245,7 +255,7 @@ impl Layout {
         self.size + self.slot() * u64::from(EXTENTS)
     }
 
-    fn fields(&self) -> [(&'static str, u64); 17] {
+    fn fields(&self) -> [(&'static str, u64); 18] {
         [
             ("layout version", VERSION),
             ("byte order mark", u64::from_ne_bytes(*b"12345678")),
@@ -264,6 +274,7 @@ impl Layout {
             ("addresses of a file with a name", self.slot()),
             ("groups of envelopes", self.groups_at | 8 << 48),
             ("clocks", control::CLOCKS | CLOCK << 48),
+            ("events of clocks", control::EVENTS | EVENTS << 48),
         ]
     }
 

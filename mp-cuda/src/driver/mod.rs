@@ -5,6 +5,7 @@ pub mod api;
 pub(crate) mod calls;
 pub(crate) mod context;
 pub(crate) mod copies;
+pub(crate) mod events;
 pub(crate) mod load;
 pub(crate) mod pointers;
 pub(crate) mod stream_words;

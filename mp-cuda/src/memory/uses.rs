@@ -109,9 +109,9 @@ impl Use {
         self.open == 0 && if self.untold { ask && self.has_run() } else { self.told.is_none_or(is_over) }
     }
 
-    /// Whether its stream has run all that it was given. A stream that is captured is not asked: that would end the capture.
+    /// Whether its stream has run all that it was given.
     fn has_run(&self) -> bool {
-        matches!(self.stream.is_capturing(), Ok(false)) && matches!(self.stream.is_complete(), Ok(true))
+        matches!(self.stream.has_run(), Ok(true))
     }
 
     /// Has the stream wait for a tick, if it didn't already.

@@ -14,6 +14,8 @@ use crate::device::Device;
 use crate::driver::api::Handle;
 use crate::driver::context::Bound;
 use crate::error::{Error, Result};
+use crate::order::chosen::{self, Way};
+use crate::order::events::{self, StreamEvents};
 use crate::order::{host, table};
 
 /// The clock of one stream, claimed when that first ticks.
@@ -23,8 +25,17 @@ pub(crate) struct StreamClock(Mutex<Option<Row>>);
 #[derive(Debug)]
 struct Row {
     clock: Clock,
-    /// Where the stream's device reaches the word, if it does.
-    word: Option<u64>,
+    ticks: Ticks,
+}
+
+/// How the stream says that it has come to a tick.
+#[derive(Debug)]
+enum Ticks {
+    /// It writes this word, as its device reaches it.
+    Word(u64),
+    Events(StreamEvents),
+    /// The host says so, when it has waited.
+    Host,
 }
 
 impl StreamClock {
@@ -61,9 +72,15 @@ impl StreamClock {
         }
     }
 
-    /// Whether a tick was made whose work has not run yet.
+    /// That of a stream which has it already, in the registered table.
+    pub(super) fn of(clock: Clock, word: u64) -> Self {
+        Self(Mutex::new(Some(Row { clock, ticks: Ticks::Word(word) })))
+    }
+
+    /// Whether a tick was made whose work has not run yet, or a thread makes one just now. It doesn't block.
     pub(crate) fn is_pending(&self) -> bool {
-        let last = self.0.lock().as_ref().and_then(|row| row.clock.last());
+        let Some(row) = self.0.try_lock() else { return true };
+        let last = row.as_ref().and_then(|row| row.clock.last());
         last.is_some_and(|tick| matches!(is_complete(tick), Ok(false)))
     }
 
@@ -72,34 +89,42 @@ impl StreamClock {
         self.0.lock().is_some()
     }
 
-    /// Its number in the table, if it ever ticked.
-    pub(crate) fn index(&self) -> Option<u32> {
-        self.0.lock().as_ref().map(|row| row.clock.index())
+    /// Whether it has made this tick. It doesn't block: of a clock that ticks just now it isn't known.
+    pub(crate) fn has_made(&self, tick: Tick) -> bool {
+        let row = self.0.try_lock();
+        let last = row.as_ref().and_then(|row| row.as_ref()?.clock.last());
+        last.is_some_and(|last| (last.clock(), last.epoch()) == (tick.clock(), tick.epoch()))
     }
 }
 
 impl Row {
     fn claim(device: &Device) -> Result<Self> {
-        let clock = Clock::claim(Arena::current()?).map_err(|error| match error {
+        let mut clock = Clock::claim(Arena::current()?).map_err(|error| match error {
             mp_core::Error::ArenaFull { .. } => Error::TooManyStreams,
             other => other.into(),
         })?;
-        let word = table::word_of(device, clock.next()?)?;
-        Ok(Self { clock, word })
+        let ticks = match chosen::way(device)? {
+            Way::Words(base) => Ticks::Word(base + table::offset(Arena::current()?, clock.next()?)),
+            Way::Events => Ticks::Events(StreamEvents::new(device, &mut clock)?),
+            Way::Hosts => Ticks::Host,
+        };
+        Ok(Self { clock, ticks })
     }
 
     fn tick(&mut self, bound: &Bound<'_>, stream: Handle) -> Result<Tick> {
         let tick = self.clock.next()?;
-        let Some(word) = self.word else {
+        match &self.ticks {
+            // SAFETY: the stream is alive, say the callers; the word is one of the registered table, and this clock's.
+            Ticks::Word(word) => unsafe { bound.stream_write(stream, *word, tick.value()) }?,
+            // SAFETY: the stream is alive, and this clock its own, say the callers.
+            Ticks::Events(events) => unsafe { events.tick(bound, stream, tick) }?,
             // SAFETY: the stream is alive, say the callers.
-            unsafe { bound.stream_synchronize(stream) }?;
-            self.clock.submitted(tick)?;
-            self.clock.complete(tick)?;
-            return Ok(tick);
-        };
-        // SAFETY: the stream is alive, say the callers; the word is one of the registered table, and this clock's.
-        unsafe { bound.stream_write(stream, word, tick.value()) }?;
+            Ticks::Host => unsafe { bound.stream_synchronize(stream) }?,
+        }
         self.clock.submitted(tick)?;
+        if matches!(self.ticks, Ticks::Host) {
+            self.clock.complete(tick)?;
+        }
         Ok(tick)
     }
 }
@@ -128,17 +153,29 @@ pub(crate) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
     if is_complete(tick)? {
         return Ok(false);
     }
-    let Some(word) = table::word_of(device, tick)? else {
-        // The tick is another device's.
-        host::wait(tick, Wait::Forever)?;
-        return Ok(false);
-    };
+    let way = chosen::way(device)?;
     let bound = device.bind()?;
     // SAFETY: the caller's.
-    if unsafe { bound.stream_is_capturing(stream) }? {
+    if !matches!(way, Way::Hosts) && unsafe { bound.stream_is_capturing(stream) }? {
         return Err(Error::Capturing);
     }
-    // SAFETY: the stream is the caller's; the word is one of the registered table.
-    unsafe { bound.stream_wait(stream, word, tick.value()) }?;
-    Ok(true)
+    match way {
+        Way::Words(base) => {
+            let word = base + table::offset(Arena::current()?, tick);
+            // SAFETY: the stream is the caller's; the word is one of the registered table.
+            unsafe { bound.stream_wait(stream, word, tick.value()) }?;
+            return Ok(true);
+        }
+        Way::Events => {
+            // SAFETY: the stream is the caller's, and was found not to be captured.
+            if let Some(waits) = unsafe { events::wait(device, stream, tick) }? {
+                return Ok(waits);
+            }
+        }
+        Way::Hosts => {}
+    }
+    // The tick is another device's, for which this one's streams can't wait.
+    drop(bound);
+    host::wait(tick, Wait::Forever)?;
+    Ok(false)
 }

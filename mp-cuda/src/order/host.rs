@@ -1,4 +1,4 @@
-//! A host that waits for a tick.
+//! A host that waits for what devices do.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,9 @@ use mp_core::{AdaptiveSpin, Arena, Blocking, Wait, block_on};
 
 use crate::error::{Error, Result};
 use crate::order::clock::is_complete;
+use crate::stream::ended;
 
-/// The shortest and the longest sleep between two looks at a word that a device will write.
+/// The shortest and the longest sleep between two looks at what a device does.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 /// Waits until a tick is complete; whether it is.
@@ -17,22 +18,40 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_
 /// # Errors
 /// As [`is_complete`]; [`mp_core::Error::Interrupted`].
 pub(crate) fn wait(tick: Tick, wait: Wait) -> Result<bool> {
-    let mut waiter = Waiter { arena: Arena::current()?, tick, pause: PAUSES.0 };
+    // That a device of this process is lost, the driver says.
+    let check = || ended::stream_of(tick).map_or(Ok(()), |stream| stream.has_run().map(drop));
+    until(|| is_complete(tick), check, &format!("{tick:?}"), wait)
+}
+
+/// Waits until `look` says so; whether it has. Meanwhile, now and then, this looks after the deaths of other processes, and `check` is
+/// asked.
+///
+/// # Errors
+/// Those of `look` and `check`; [`mp_core::Error::Interrupted`].
+pub(crate) fn until(
+    look: impl FnMut() -> Result<bool>,
+    check: impl FnMut() -> Result<()>,
+    what: &str,
+    wait: Wait,
+) -> Result<bool> {
+    let mut waiter = Waiter { arena: Arena::current()?, look, check, what, pause: PAUSES.0 };
     block_on(&mut waiter, &AdaptiveSpin::none(), wait).unwrap_or(Ok(false))
 }
 
 /// A thread that looks again and again, since a device's write wakes no thread.
-struct Waiter {
+struct Waiter<'a, L, C> {
     arena: Arena,
-    tick: Tick,
+    look: L,
+    check: C,
+    what: &'a str,
     pause: Duration,
 }
 
-impl Blocking for Waiter {
+impl<L: FnMut() -> Result<bool>, C: FnMut() -> Result<()>> Blocking for Waiter<'_, L, C> {
     type Found = Result<bool>;
 
     fn attempt(&mut self) -> Option<Result<bool>> {
-        match is_complete(self.tick) {
+        match (self.look)() {
             Ok(false) => None,
             found => Some(found),
         }
@@ -40,7 +59,8 @@ impl Blocking for Waiter {
 
     fn on_interval(&mut self, _: Instant, _: bool) -> Option<Result<bool>> {
         // A sweep finds deaths, and ends the clocks of processes that died.
-        self.arena.sweep_if_due().err().map(|error| Err(error.into()))
+        let swept = self.arena.sweep_if_due().map(drop).map_err(Error::from);
+        swept.and_then(|()| (self.check)()).err().map(Err)
     }
 
     fn interrupted(&mut self) -> Option<Result<bool>> {
@@ -59,6 +79,6 @@ impl Blocking for Waiter {
     }
 
     fn subject(&self) -> Subject {
-        Subject::other(Call::Other, On::Other, format!("a device's work, {:?}", self.tick))
+        Subject::other(Call::Other, On::Other, format!("a device's work, {}", self.what))
     }
 }

@@ -10,28 +10,38 @@
 //! - what waits for a process that is killed goes on when a sweep has found its death, since the host writes the end of all
 //!   ticks into its clocks. The work before such a tick may never have run: that is told as [`ProducerDied`](crate::Error::ProducerDied) to
 //!   hosts that ask.
-
 //!
-//! A device whose streams neither write words nor wait for them takes part by its hosts: a tick waits until the stream has run what it
-//! was given, and then the host writes the number itself ([`Order::Host`]).
+//! A device whose streams neither write words nor wait for them takes part by the driver's events ([`events`], [`Order::IpcEvents`]), or, if
+//! there are none, by its hosts: a tick waits until the stream has run what it was given, and then the host writes the number itself
+//! ([`Order::Host`]). Which of these it is, the first process decides that uses the device ([`chosen`]).
 
+mod chosen;
 pub(crate) mod clock;
+mod events;
 pub(crate) mod host;
-pub(crate) mod table;
+mod table;
 
 use crate::device::Device;
 use crate::error::Result;
 
 pub(crate) use clock::StreamClock;
 
-/// How streams of a device are ordered with those of other processes.
+/// How streams of a device are ordered with those of other processes: the first of these that the first process could take part in which
+/// used the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Order {
     /// On the device, by words that streams write and wait for. No host waits.
     Clocks,
-    /// By hosts: sending, recording and dropping wait until the stream has run what it was given. So it is on devices without 64-bit
-    /// memory operations of streams.
+    /// On the device, by CUDA's events between processes: where streams have no 64-bit memory operations, or the driver doesn't let them
+    /// reach the memory of processes. No host waits, but for streams of different devices, where one does.
+    ///
+    /// **If a process is killed**, streams that wait for its work are not released, as they are by [`Clocks`](Self::Clocks), and neither
+    /// is what waits for these: CUDA has no way to do that. Hosts are told by [`ProducerDied`](crate::Error::ProducerDied), also by
+    /// [`Stream::synchronize`](crate::Stream::synchronize); then make another stream. A work's end is told by its process, so a
+    /// process that is stopped is asked in vain until it goes on, while other processes' streams go on after its work.
+    IpcEvents,
+    /// By hosts: sending, recording and dropping wait until the stream has run what it was given. So it is on devices that can do neither.
     Host,
 }
 
@@ -47,7 +57,13 @@ pub enum Order {
 /// The first time that a process asks, or uses the device, it is tried, which takes some milliseconds.
 ///
 /// # Errors
-/// [`Unsupported`](crate::Error::Unsupported) if the device can't do what it says; what the driver refuses.
+/// [`Unsupported`](crate::Error::Unsupported) if the device can't do what it says, or can't take part here in the order that the first process
+/// has chosen; what the driver refuses.
 pub fn order(device: &Device) -> Result<Order> {
-    Ok(if table::base(device)?.is_some() { Order::Clocks } else { Order::Host })
+    chosen::order(device)
+}
+
+/// Whether a stream of this device that waits for a killed process goes on.
+pub(crate) fn releases(device: &Device) -> Result<bool> {
+    Ok(order(device)? != Order::IpcEvents)
 }

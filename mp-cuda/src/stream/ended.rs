@@ -9,6 +9,7 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use mp_core::Arena;
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
@@ -23,13 +24,13 @@ use crate::order::StreamClock;
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// A stream without an owner.
-pub(super) struct Ended {
-    pub(super) device: Device,
+pub(crate) struct Ended {
+    pub(crate) device: Device,
     /// What is to be destroyed: nothing of a user's.
-    pub(super) stream: Option<Handle>,
-    pub(super) clock: StreamClock,
+    pub(crate) stream: Option<Handle>,
+    pub(crate) clock: StreamClock,
     /// What keeps a user's stream alive: until its clock stands still.
-    pub(super) _keep_alive: Option<Box<dyn Any + Send + Sync>>,
+    pub(crate) keep_alive: Option<Box<dyn Any + Send + Sync>>,
 }
 
 static ENDED: PerProcess<Mutex<Vec<Ended>>> =
@@ -41,6 +42,7 @@ static TICKING: PerProcess<Mutex<Vec<Weak<Inner>>>> =
 
 impl Ended {
     fn has_work(&self) -> bool {
+        // Of a user's stream nothing is asked but its clock.
         if self.clock.is_pending() {
             return true;
         }
@@ -59,17 +61,40 @@ impl Drop for Ended {
     }
 }
 
+/// How many are looked at by a call that has something else to do: each takes a call of the driver.
+const AT_ONCE: usize = 4;
+
 /// Ends a stream now, or when it has run what it has.
-pub(super) fn add(ended: Ended) {
+pub(crate) fn add(ended: Ended) {
     if ended.clock.is_claimed() && ended.has_work() {
         ENDED.lock().push(ended);
+        exit::watch(Part::Streams, leave);
     }
 }
 
-/// Ends what has run all its work meanwhile.
+/// Ends what has run all its work meanwhile. What a user gave with a stream is dropped here, and may call anything.
 pub(super) fn sweep() {
-    let mut ended = ENDED.lock();
-    let done: Vec<Ended> = ended.extract_if(.., |one| !one.has_work()).collect();
+    end(usize::MAX, |_| true);
+}
+
+/// Looks at some of them, others each time. Not for callers that hold a lock which the drop of what a user gave may take.
+pub(crate) fn sweep_some() {
+    end(AT_ONCE, |_| true);
+}
+
+/// Ends those that have nothing of a user's.
+pub(super) fn sweep_ours() {
+    end(usize::MAX, |one| one.keep_alive.is_none());
+}
+
+fn end(at_most: usize, which: impl Fn(&Ended) -> bool) {
+    // Another thread is at it.
+    let Some(mut ended) = ENDED.try_lock() else { return };
+    let count = at_most.min(ended.len());
+    let looked: Vec<Ended> = ended.drain(..count).collect();
+    let (done, left): (Vec<_>, Vec<_>) = looked.into_iter().partition(|one| which(one) && !one.has_work());
+    // Behind the others, which are looked at next.
+    ended.extend(left);
     drop(ended);
     drop(done);
 }
@@ -85,7 +110,7 @@ pub(super) fn ticks(stream: &Stream) {
 /// The stream of this process whose tick it is, if that is alive.
 pub(crate) fn stream_of(tick: Tick) -> Option<Stream> {
     let alive: Vec<_> = TICKING.lock().iter().filter_map(Weak::upgrade).collect();
-    alive.into_iter().find(|one| one.clock.index() == Some(tick.clock())).map(Stream)
+    alive.into_iter().find(|one| one.clock.has_made(tick)).map(Stream)
 }
 
 /// A device is lost to this process: its streams run nothing any more, and other processes are told.
@@ -95,11 +120,14 @@ pub(super) fn lost(device: &Device) {
     ENDED.lock().iter().filter(|one| one.device == *device).for_each(|one| one.clock.lost());
 }
 
-/// Waits until all ticks that this process has told are complete, for a while: it is about to end.
+/// Waits until all ticks that this process has told are complete, for a while: it is about to end. No lock is waited for: a thread that
+/// has one may never give it up.
 fn leave() {
     let until = Instant::now() + LIMIT;
     let mut pause = Duration::from_micros(50);
-    while (owned_have_work() || ENDED.lock().iter().any(Ended::has_work)) && Instant::now() < until {
+    while !all_has_run() && Instant::now() < until {
+        // What they wait for may be a process's that has died.
+        _ = Arena::current().and_then(|arena| arena.sweep_if_due());
         // sleep: a device's write wakes no thread.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
@@ -107,8 +135,11 @@ fn leave() {
     sweep();
 }
 
-/// Whether a stream that has owners made a tick whose work has not run.
-fn owned_have_work() -> bool {
-    let alive: Vec<_> = TICKING.lock().iter().filter_map(Weak::upgrade).collect();
-    alive.iter().any(|one| one.clock.is_pending())
+/// Whether no stream of this process has work left that others may wait for. Also false if a thread keeps that from being seen.
+pub(crate) fn all_has_run() -> bool {
+    let Some(ticking) = TICKING.try_lock() else { return false };
+    let alive: Vec<_> = ticking.iter().filter_map(Weak::upgrade).collect();
+    drop(ticking);
+    !alive.iter().any(|one| one.clock.is_pending())
+        && ENDED.try_lock().is_some_and(|ended| !ended.iter().any(Ended::has_work))
 }

@@ -15,6 +15,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use mp_core::clocks::Tick;
+use mp_core::mutex::Mutex;
+use mp_core::{Arena, Wait};
 
 use crate::device::Device;
 use crate::driver::Driver;
@@ -54,6 +56,8 @@ struct Inner {
     stream: Handle,
     owned: Owned,
     clock: StreamClock,
+    /// Ticks that it was told to wait for, and that had not come when that was looked at last.
+    awaited: Mutex<Vec<Tick>>,
 }
 
 /// What destroys the stream.
@@ -87,7 +91,8 @@ impl Stream {
     ///
     /// # Safety
     /// Context and stream are alive until `keep_alive` is dropped. It is when the last clone of the returned value is gone and what other
-    /// processes wait for has run: at once, or, in whichever thread, when another stream is made, or the process ends.
+    /// processes wait for has run: at once, or, in whichever thread, when another stream is made, dropped or waited for, an event is recorded,
+    /// or the process ends.
     #[doc(alias = "torch.cuda.ExternalStream")]
     pub unsafe fn from_raw(
         context: *mut c_void,
@@ -114,7 +119,13 @@ impl Stream {
     }
 
     fn of(device: Device, stream: Handle, owned: Owned) -> Self {
-        Self(Arc::new(Inner { device, stream, owned, clock: StreamClock::default() }))
+        Self(Arc::new(Inner {
+            device,
+            stream,
+            owned,
+            clock: StreamClock::default(),
+            awaited: Mutex::default(),
+        }))
     }
 
     /// The device whose work it has.
@@ -131,10 +142,19 @@ impl Stream {
 
     /// Waits until all work has run that was given to it before. It blocks the thread for as long as that takes.
     ///
+    /// Where the stream waits for other processes, this looks after their deaths meanwhile. The driver's own `cuStreamSynchronize` doesn't:
+    /// a stream that waits for a killed process goes on when some process of the family has found the death.
+    ///
     /// # Errors
-    /// [`DeviceLost`](crate::Error::DeviceLost) if a kernel failed; what else the driver refuses.
+    /// [`DeviceLost`](crate::Error::DeviceLost) if a kernel failed; [`ProducerDied`](crate::Error::ProducerDied) if the stream waits for a process that was
+    /// killed, and can't be released ([`Order::IpcEvents`](crate::Order::IpcEvents)); [`mp_core::Error::Interrupted`]; what else the driver refuses.
     #[doc(alias = "torch.cuda.Stream.synchronize")]
     pub fn synchronize(&self) -> Result<()> {
+        ended::sweep_some();
+        if !self.still_awaited()?.is_empty() {
+            let look = || Ok(self.still_awaited()?.is_empty() || self.has_run_now()?);
+            order::host::until(look, || Ok(()), "what a stream was given", Wait::Forever)?;
+        }
         // SAFETY: the stream is alive as long as `self`.
         self.noted(unsafe { self.0.device.bind()?.stream_synchronize(self.0.stream) })
     }
@@ -145,8 +165,43 @@ impl Stream {
     /// As [`synchronize`](Self::synchronize).
     #[doc(alias = "torch.cuda.Stream.query")]
     pub fn is_complete(&self) -> Result<bool> {
+        if !self.still_awaited()?.is_empty() {
+            // For a caller that asks again and again, as for one that waits.
+            Arena::current()?.sweep_if_due()?;
+        }
+        self.has_run_now()
+    }
+
+    /// What it waits for that has not come.
+    ///
+    /// # Errors
+    /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will, and nothing releases it.
+    fn still_awaited(&self) -> Result<Vec<Tick>> {
+        let mut awaited = self.0.awaited.lock();
+        if awaited.is_empty() {
+            return Ok(Vec::new());
+        }
+        let releases = order::releases(&self.0.device)?;
+        awaited.retain(|tick| order::clock::is_complete(*tick).map_or(!releases, |complete| !complete));
+        awaited.iter().try_for_each(|tick| order::clock::is_complete(*tick).map(drop))?;
+        Ok(awaited.clone())
+    }
+
+    fn has_run_now(&self) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
         self.noted(unsafe { self.0.device.bind()?.stream_is_complete(self.0.stream) })
+    }
+
+    /// Whether all its work has run, as the driver says now: no other process is looked after. A stream that is being captured is not asked,
+    /// which would end the capture, and has not run.
+    ///
+    /// # Errors
+    /// As [`synchronize`](Self::synchronize).
+    pub(crate) fn has_run(&self) -> Result<bool> {
+        if self.is_capturing()? {
+            return Ok(false);
+        }
+        self.has_run_now()
     }
 
     /// Tells other processes if a result says that the device is lost.
@@ -176,7 +231,14 @@ impl Stream {
         let Inner { device, stream, clock, .. } = &*self.0;
         let first = !clock.is_claimed();
         // SAFETY: the stream is alive as long as `self`, and the clock its own.
-        let tick = self.noted(unsafe { clock.tick(device, *stream) })?;
+        let mut tick = unsafe { clock.tick(device, *stream) };
+        if matches!(tick, Err(crate::Error::TooManyStreams)) {
+            // Clocks of streams that have ended, and run all they had.
+            ended::sweep_ours();
+            // SAFETY: likewise.
+            tick = unsafe { clock.tick(device, *stream) };
+        }
+        let tick = self.noted(tick)?;
         if first {
             ended::ticks(self);
         }
@@ -190,7 +252,20 @@ impl Stream {
     /// the driver refuses.
     pub(crate) fn wait_for(&self, tick: Tick) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
-        self.noted(unsafe { order::clock::wait(&self.0.device, self.0.stream, tick) })
+        let waits = self.noted(unsafe { order::clock::wait(&self.0.device, self.0.stream, tick) })?;
+        if waits {
+            self.note_awaited(tick);
+        }
+        Ok(waits)
+    }
+
+    fn note_awaited(&self, tick: Tick) {
+        let mut awaited = self.0.awaited.lock();
+        // Of each stream the last one: work of one stream ends in its order.
+        awaited.retain(|one| {
+            one.partial_cmp(&tick).is_none() && matches!(order::clock::is_complete(*one), Ok(false))
+        });
+        awaited.push(tick);
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -218,7 +293,8 @@ impl Drop for Inner {
             Owned::Elsewhere { keep_alive } => (None, Some(keep_alive)),
         };
         let clock = std::mem::take(&mut self.clock);
-        ended::add(ended::Ended { device: self.device.clone(), stream, clock, _keep_alive: keep_alive });
+        ended::add(ended::Ended { device: self.device.clone(), stream, clock, keep_alive });
+        ended::sweep_some();
     }
 }
 

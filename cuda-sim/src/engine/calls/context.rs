@@ -51,6 +51,7 @@ impl Engine {
             Call::StreamDestroy { stream } => self.destroy_stream(asked, stream),
             Call::StreamQuery { stream } => {
                 let stream = self.stream(asked, stream)?;
+                self.not_in_capture(stream)?;
                 let goal = Goal::Streams(vec![(stream, self.streams[&stream].asked)]);
                 if !self.is_reached(&goal) {
                     return Err(codes::NOT_READY);
@@ -60,6 +61,7 @@ impl Engine {
             }
             Call::StreamSynchronize { stream } => {
                 let stream = self.stream(asked, stream)?;
+                self.not_in_capture(stream)?;
                 let goal = Goal::Streams(vec![(stream, self.streams[&stream].asked)]);
                 Ok(Outcome::Later(goal, Then::Nothing))
             }
@@ -156,6 +158,7 @@ impl Engine {
             clock: Clock::default(),
             actor: self.actors,
             destroyed: false,
+            capture: None,
         };
         self.streams.insert(handle, stream);
         handle

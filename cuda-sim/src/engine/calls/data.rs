@@ -157,6 +157,9 @@ impl Engine {
                 return Err(codes::INVALID_VALUE);
             }
         }
+        if wait {
+            self.not_in_capture(stream)?;
+        }
         let step = Step::Work { work, progress: Progress::default(), noted: false };
         let number = self.enqueue(asked, stream, call, step)?;
         if wait { Ok(Outcome::Later(Goal::Streams(vec![(stream, number)]), Then::Nothing)) } else { done() }

@@ -1,5 +1,6 @@
 //! Calls, each answered at once, or when what it waits for has happened.
 
+mod capture;
 mod context;
 mod data;
 mod order;
@@ -33,6 +34,8 @@ pub(in crate::engine) enum Then {
     Answer(Answer),
     /// A piece of `cuMemAlloc` goes.
     Free(u64),
+    /// The answer is the function that is to be called.
+    HostCall,
 }
 
 pub(in crate::engine) type Called = Result<Outcome, u32>;
@@ -84,7 +87,13 @@ impl Engine {
             | Call::StreamQuery { .. }
             | Call::StreamSynchronize { .. }
             | Call::StreamContext { .. }) => self.context_call(&asked, call),
+            call @ (Call::BeginCapture { .. }
+            | Call::EndCapture { .. }
+            | Call::IsCapturing { .. }
+            | Call::GraphDestroy { .. }) => self.capture_call(&asked, &call),
             call @ (Call::StreamWaitEvent { .. }
+            | Call::LaunchHost { .. }
+            | Call::NextFunction
             | Call::WriteValue { .. }
             | Call::WaitValue { .. }
             | Call::EventCreate { .. }
@@ -148,7 +157,7 @@ impl Engine {
         context.lost.map_or(Ok(handle), Err)
     }
 
-    /// Adds an operation to a stream; which one it is.
+    /// Adds an operation to a stream; which one it is. A stream that is being captured has it in its graph, and doesn't run it.
     pub(in crate::engine) fn enqueue(
         &mut self,
         asked: &Asked,
@@ -156,6 +165,9 @@ impl Engine {
         call: &str,
         step: Step,
     ) -> Result<u64, u32> {
+        if self.is_capturing(stream)? {
+            return Ok(self.streams[&stream].asked);
+        }
         let (is_default, blocking, context) = {
             let stream = self.streams.get(&stream).ok_or(codes::INVALID_HANDLE)?;
             (stream.is_default, stream.blocking, stream.context)

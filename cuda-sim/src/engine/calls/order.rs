@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::engine::calls::sharing::{handle, named};
 use crate::engine::calls::{Asked, Called, Outcome, Then, done, number};
 use crate::engine::schedule::Goal;
-use crate::engine::streams::{Event, EventCore, Record, Step};
+use crate::engine::streams::{Event, EventCore, HostCall, Record, Step, Turn};
 use crate::wire::{Call, Value};
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -30,6 +30,10 @@ impl Engine {
                 if event.context != self.streams[&stream].context {
                     return Err(codes::INVALID_HANDLE);
                 }
+                if self.is_capturing(stream)? {
+                    // A node of the graph: what was recorded before counts still.
+                    return done();
+                }
                 let record = Rc::new(Record::default());
                 let number =
                     self.enqueue(asked, stream, "cuEventRecord", Step::Record(Rc::clone(&record)))?;
@@ -40,6 +44,11 @@ impl Engine {
             Call::StreamWaitEvent { stream, event } => {
                 let stream = self.stream(asked, stream)?;
                 let event = self.event(asked, event)?;
+                if self.is_capturing(stream)? {
+                    // The event was recorded outside of the capture.
+                    self.spoil_capture(stream);
+                    return Err(codes::STREAM_CAPTURE_ISOLATION);
+                }
                 let step = if self.is_over(asked, &event) {
                     Step::WaitForEver
                 } else {
@@ -102,6 +111,18 @@ impl Engine {
                 Ok(Outcome::Now(Value::Bytes(handle(event.core.id)), None))
             }
             Call::IpcOpenEvent { handle } => self.open_event(asked, &handle),
+            Call::LaunchHost { stream, function, data } => {
+                let stream = self.stream(asked, stream)?;
+                let call = Rc::new(HostCall { function, data, turn: Cell::new(Turn::ToCome) });
+                self.enqueue(asked, stream, "cuLaunchHostFunc", Step::Host(call))?;
+                done()
+            }
+            Call::NextFunction => {
+                if let Some(over) = self.process(asked.process)?.host_call.take() {
+                    over.turn.set(Turn::Over);
+                }
+                Ok(Outcome::Later(Goal::HostCall(asked.process), Then::HostCall))
+            }
             Call::WriteValue { stream, address, value } => {
                 let stream = self.word_stream(asked, stream, address)?;
                 self.enqueue(asked, stream, "cuStreamWriteValue64", Step::Write { address, value })?;

@@ -41,6 +41,23 @@ pub(crate) struct Event {
     pub(crate) imported: bool,
 }
 
+/// A call of a function of the process, which a thread of that makes.
+#[derive(Debug)]
+pub(crate) struct HostCall {
+    pub(crate) function: u64,
+    pub(crate) data: u64,
+    pub(crate) turn: Cell<Turn>,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    ToCome,
+    /// It is the thread's turn.
+    Begun,
+    Over,
+}
+
 /// What a stream does at its turn.
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -55,6 +72,8 @@ pub(crate) enum Step {
     WaitForEver,
     /// A piece of a pool goes.
     Free(u64),
+    /// A function of the process's own is called.
+    Host(Rc<HostCall>),
     Write {
         address: u64,
         value: u64,
@@ -80,6 +99,14 @@ pub(crate) struct Operation {
     pub(crate) since: Instant,
 }
 
+/// A capture that has begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Capture {
+    Active,
+    /// A call that a capture doesn't allow has spoilt it.
+    Invalidated,
+}
+
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) process: u64,
@@ -97,6 +124,8 @@ pub(crate) struct Stream {
     pub(crate) actor: u32,
     /// No handle of it is left; it goes when its work is done.
     pub(crate) destroyed: bool,
+    /// What it is given becomes a graph, and isn't run.
+    pub(crate) capture: Option<Capture>,
 }
 
 /// Whether a wait for a value is over: flags are 0 for `GEQ`, which is cyclic, 1 `EQ`, 2 `AND`, 3 `NOR`.

@@ -55,9 +55,29 @@ impl Arena {
             // No kernel to ask: the locks say that it is dead.
             Life::Unknown => true,
             Life::Lives(process) => {
-                let another = || memory::start_time_of(pid).is_some_and(|now| start != 0 && now != start);
-                readiness::is_ready(process.as_fd(), false) || another()
+                readiness::is_ready(process.as_fd(), false)
+                    || !is_the_owner(start, memory::start_time_of(pid))
             }
         }
+    }
+}
+
+/// Whether the process that has the owner's number now is the owner, by when either began. If one of them isn't known (0, or none: no
+/// `/proc`), it is taken for another one: the locks have said that the owner is dead, and who waited for a number that is used again
+/// would wait as long as that process lives.
+fn is_the_owner(start: u64, now: Option<u64>) -> bool {
+    start != 0 && now == Some(start)
+}
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use super::is_the_owner;
+
+    #[test]
+    fn a_process_is_the_owner_only_if_it_began_when_that_did() {
+        assert!(is_the_owner(7, Some(7)));
+        assert!(!is_the_owner(7, Some(8)), "its number is used again");
+        assert!(!is_the_owner(0, Some(8)), "when the owner began was not known");
+        assert!(!is_the_owner(7, None) && !is_the_owner(0, None), "when this one began isn't");
     }
 }

@@ -1,10 +1,13 @@
 //! Clocks of the streams of devices: see [`steps::clock`](crate::steps::clock) for their words, and for what a death leaves.
 //!
-//! `mod.rs` is what an owner does, `table.rs` what all others see, `ending.rs` what becomes of the clocks of the dead.
+//! `mod.rs` is what an owner does, `table.rs` what all others see, `ending.rs` what becomes of the clocks of the dead, `orders.rs` how
+//! the streams of each device are ordered.
 
 mod ending;
+mod orders;
 mod table;
 
+pub use orders::EventHandle;
 pub use table::{Clocks, TickState};
 
 use crate::arena::Arena;

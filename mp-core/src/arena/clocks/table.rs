@@ -48,7 +48,7 @@ pub enum TickState {
 /// Its addresses stay what they are as long as the process lives, and its memory is never given back: it may be registered with
 /// a driver. (In a copy of the process by `fork` it isn't there.)
 #[derive(Clone, Copy, Debug)]
-pub struct Clocks(Arena);
+pub struct Clocks(pub(super) Arena);
 
 impl Arena {
     /// The clocks of the streams of all members.
@@ -80,8 +80,13 @@ impl Clocks {
         (clock_at(clock).done().offset() - control::CLOCKS) as usize
     }
 
-    /// What a tick is now. Once it is complete it stays so, and so does one that died, as long as no other owner of its clock
-    /// dies; a forged one may become a tick.
+    /// What a tick is now. A tick that died stays so; a forged one may become a tick. One that is complete stays so
+    ///
+    /// - if no owner of its clock has died until its own owner gave the clock up, always;
+    /// - else for the next 63 owners of the clock; and if its own owner died, as long as none of these dies. Then it is said to have died, which
+    ///   is on the safe side: what was done is done again, or its memory not used again.
+    ///
+    /// A dead owner's clock gets another owner only when all others have one.
     ///
     /// In a copy of the process by `fork`, it is forged.
     #[must_use]

@@ -1,0 +1,38 @@
+//! Functions of the program that a stream has called in its turn: by a thread of this library, as by one of the driver's.
+//!
+//! # Safety
+//! Unsafe, because it calls functions by their addresses; sound, because each is one that the program gave to `cuLaunchHostFunc` for
+//! this, in this very process.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Once;
+
+use super::ask;
+use crate::wire::{Call, Value};
+
+/// `CUhostFn`.
+pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
+
+pub(crate) fn address(function: HostFunction) -> u64 {
+    (function as *const c_void).expose_provenance() as u64
+}
+
+/// Has the thread begun.
+pub(crate) fn begin() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| _ = std::thread::Builder::new().name("cuda-host-calls".to_owned()).spawn(call_all));
+}
+
+/// Until the session is over.
+fn call_all() {
+    while let Ok((Value::Pair(function, data), _)) = ask(Call::NextFunction) {
+        let (Ok(function), Ok(data)) = (usize::try_from(function), usize::try_from(data)) else { return };
+        let function = ptr::with_exposed_provenance::<c_void>(function);
+        // SAFETY: an address that `address` has given.
+        let function = unsafe { std::mem::transmute::<*const c_void, HostFunction>(function) };
+        // SAFETY: the program gave it for this, with this argument.
+        unsafe { function(ptr::with_exposed_provenance_mut(data)) };
+    }
+}

@@ -1,0 +1,174 @@
+//! Streams that are captured into a graph: nothing that orders processes gets into it, and what was refused can be done afterwards.
+#![allow(unsafe_code)]
+
+use std::error::Error as _;
+use std::ffi::c_void;
+use std::ptr;
+use std::time::Duration;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use mp_cuda::{CudaTensor, Error, Event, Order, Stream, order};
+use mp_queue::Queue;
+
+use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stream, taken, under, with_gpu};
+
+const LEN: usize = 1 << 12;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: u32 = 2;
+const ILLEGAL_STATE: u32 = 401;
+const CAPTURE_UNSUPPORTED: u32 = 900;
+const CAPTURE_INVALIDATED: u32 = 901;
+
+/// The driver's functions of graphs, which the library under test doesn't call.
+struct Graphs(Library);
+
+type Object = *mut c_void;
+
+impl Graphs {
+    fn load() -> Self {
+        // SAFETY: the library that mp-cuda has loaded.
+        Self(unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }.unwrap())
+    }
+
+    fn begin(&self, stream: &Stream) -> u32 {
+        type Function = unsafe extern "C" fn(Object, u32) -> u32;
+        // SAFETY: the function has this type.
+        let function = unsafe { self.0.get::<Function>(b"cuStreamBeginCapture_v2") }.unwrap();
+        // SAFETY: the stream is alive.
+        unsafe { function(stream.as_raw(), RELAXED) }
+    }
+
+    /// Ends a capture; the graph is thrown away.
+    fn end(&self, stream: &Stream) -> u32 {
+        type End = unsafe extern "C" fn(Object, *mut Object) -> u32;
+        type Destroy = unsafe extern "C" fn(Object) -> u32;
+        // SAFETY: the functions have these types.
+        let end = unsafe { self.0.get::<End>(b"cuStreamEndCapture") }.unwrap();
+        // SAFETY: likewise.
+        let destroy = unsafe { self.0.get::<Destroy>(b"cuGraphDestroy") }.unwrap();
+        let mut graph = ptr::null_mut();
+        // SAFETY: the stream is alive; the graph is written to a variable of this function.
+        let code = unsafe { end(stream.as_raw(), &raw mut graph) };
+        if code == 0 {
+            // SAFETY: the graph was made by the call before.
+            assert_eq!(unsafe { destroy(graph) }, 0);
+        } else {
+            assert!(graph.is_null());
+        }
+        code
+    }
+}
+
+fn captured((): ()) -> Outcome {
+    let (stream, graphs) = (stream(), Graphs::load());
+    // Makes the context current on this thread.
+    kernels();
+    let x = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.share();
+    assert_eq!(x.to_vec(&stream)?, [1.0; LEN]);
+    assert_eq!(graphs.end(&stream), ILLEGAL_STATE, "no capture has begun");
+    assert!(!stream.is_capturing()?);
+    assert_eq!(graphs.begin(&stream), 0);
+    assert!(stream.is_capturing()?);
+    assert_eq!(graphs.begin(&stream), ILLEGAL_STATE);
+    let on = x.on_mut(&stream)?;
+    kernels().fill(&stream, on.ptr(), on.len(), 9.0);
+    drop(on);
+    assert_eq!(graphs.end(&stream), 0);
+    assert!(!stream.is_capturing()?);
+    assert_eq!(x.to_vec(&stream)?, [1.0; LEN], "what was captured hasn't run");
+    // To wait for a stream that is captured spoils the capture, and is said to.
+    assert_eq!(graphs.begin(&stream), 0);
+    let error = stream.synchronize().unwrap_err();
+    assert!(matches!(error, Error::Driver { code: CAPTURE_UNSUPPORTED, .. }), "{error}");
+    assert!(stream.is_capturing()?, "until it is ended");
+    assert_eq!(graphs.end(&stream), CAPTURE_INVALIDATED);
+    stream.synchronize()?;
+    Ok(())
+}
+
+#[test]
+fn what_a_stream_is_given_while_it_is_captured_does_not_run() {
+    let session = session();
+    run(&session, captured, ());
+    nothing_is_left(&session);
+}
+
+#[track_caller]
+fn is_refused<T>(result: mp_cuda::Result<T>) {
+    let error = result.map(drop).unwrap_err();
+    assert!(matches!(error, Error::Capturing), "{error}");
+}
+
+type Tensors = Queue<CudaTensor<f32>>;
+
+fn is_refused_and_sends((tensors, done): (Tensors, Queue<()>)) -> Outcome {
+    let (stream, other, graphs) = (stream(), stream(), Graphs::load());
+    let event = Event::new()?;
+    event.record(&stream)?;
+    event.synchronize()?;
+    let mut x = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let on = x.on_mut(&stream)?;
+    kernels().fill(&stream, on.ptr(), on.len(), 1.0);
+    drop(on);
+    // Written by another stream, whose kernel takes a while.
+    let mut y = CudaTensor::<f32>::empty([LEN], &other)?;
+    let on = y.on_mut(&other)?;
+    kernels().spin(&other, Duration::from_millis(300));
+    kernels().fill(&other, on.ptr(), on.len(), 2.0);
+    drop(on);
+    let pending = Event::new()?;
+    pending.record(&other)?;
+
+    assert_eq!(graphs.begin(&stream), 0);
+    is_refused(event.record(&stream));
+    assert!(event.query()?, "what was recorded before counts still");
+    if order(stream.device())? != Order::Host {
+        is_refused(pending.wait(&stream));
+        is_refused(y.on_mut(&stream));
+        is_refused(y.on(&stream));
+    } else {
+        // Hosts have waited: nothing is left to order.
+        pending.wait(&stream)?;
+    }
+    let error = tensors.put(x).unwrap_err();
+    assert!(error.to_string().contains("captured into a graph"), "{error}");
+    let source = error.source().map(ToString::to_string);
+    assert!(source.is_none_or(|source| source.contains("captured")), "{error:?}");
+    let x = error.into_value();
+    assert_eq!(x.shape(), [LEN]);
+    assert_eq!(graphs.end(&stream), 0, "no call has spoilt the user's capture");
+
+    // All of it is as it was, and can be done now.
+    event.record(&stream)?;
+    event.synchronize()?;
+    pending.wait(&stream)?;
+    tensors.put(x).unwrap();
+    let on = y.on_mut(&stream)?;
+    kernels().multiply(&stream, on.ptr(), on.ptr(), on.len(), 2.0);
+    drop(on);
+    tensors.put(y).unwrap();
+    taken(&done);
+    Ok(())
+}
+
+fn receives((tensors, done): (Tensors, Queue<()>)) -> Outcome {
+    let stream = stream();
+    assert_eq!(taken(&tensors).to_vec(&stream)?, [1.0; LEN]);
+    assert_eq!(taken(&tensors).to_vec(&stream)?, [4.0; LEN]);
+    done.put(()).unwrap();
+    Ok(())
+}
+
+/// In no order a captured stream may tick.
+#[test]
+fn a_captured_stream_orders_nothing_and_nothing_is_lost() {
+    for order in [Order::Clocks, Order::IpcEvents, Order::Host] {
+        let session = under(order);
+        let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let one = with_gpu(&session).spawn(is_refused_and_sends, (tensors.clone(), done.clone())).unwrap();
+        let other = with_gpu(&session).spawn(receives, (tensors, done)).unwrap();
+        join(one);
+        join(other);
+        nothing_is_left(&session);
+    }
+}

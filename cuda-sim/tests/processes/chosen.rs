@@ -1,0 +1,60 @@
+//! The order of a device's streams is chosen by the first process that uses it. Here are families in which others could not have chosen it.
+
+use mp_cuda::{Device, Event, Stream, order};
+use mp_cuda_sim::session::Session;
+
+use crate::support::{Outcome, join, nothing_found, run, setup, with_gpu};
+
+fn which((): ()) -> Outcome<String> {
+    Ok(format!("{:?}", order(&Device::new(0)?)?))
+}
+
+fn why_not((): ()) -> Outcome<String> {
+    let device = Device::new(0)?;
+    let (stream, event) = (Stream::new(&device)?, Event::new()?);
+    let error = event.record(&stream).unwrap_err();
+    assert!(event.query()?, "nothing was recorded");
+    // It is told anew each time.
+    assert_eq!(order(&device).unwrap_err().to_string(), error.to_string());
+    Ok(error.to_string())
+}
+
+#[test]
+fn where_the_table_can_t_be_registered_events_order_the_streams_of_all() {
+    let session = setup().set("PROFILE", "mig").start().unwrap();
+    let rule = "fail=cuMemHostRegister_v2:1:NOT_SUPPORTED";
+    let first = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(which, ()).unwrap();
+    assert_eq!(join(first), "IpcEvents");
+    assert_eq!(run(&session, which, ()), "IpcEvents", "this one could, and takes what was chosen");
+    nothing_found(&session);
+}
+
+fn refused(session: &Session, words: &[&str]) {
+    let why = run(session, why_not, ());
+    assert!(words.iter().all(|word| why.contains(word)), "{why}");
+    nothing_found(session);
+}
+
+#[test]
+fn a_process_that_can_t_take_part_says_what_it_lacks() {
+    let session = setup().start().unwrap();
+    assert_eq!(run(&session, which, ()), "Clocks");
+    for missing in ["cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2"] {
+        refused(&setup().hide(missing).start().unwrap(), &["words", "give all the same driver"]);
+    }
+    let without_words = || setup().set("PROFILE", "no-memops");
+    assert_eq!(run(&without_words().start().unwrap(), which, ()), "IpcEvents");
+    let words = ["events between processes", "give all the same driver"];
+    refused(&without_words().hide("cuLaunchHostFunc").start().unwrap(), &words);
+}
+
+#[test]
+fn a_process_whose_driver_refuses_the_table_that_others_have_says_so() {
+    let session = setup().start().unwrap();
+    assert_eq!(run(&session, which, ()), "Clocks");
+    let rule = "fail=cuMemHostRegister_v2:1:NOT_PERMITTED;fail=cuMemHostRegister_v2:2:NOT_PERMITTED";
+    let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(why_not, ());
+    let why = join(process.unwrap());
+    assert!(why.contains("doesn't let it reach them") && why.contains("ulimit -l"), "{why}");
+    nothing_found(&session);
+}

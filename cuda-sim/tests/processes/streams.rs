@@ -1,0 +1,289 @@
+//! Streams and their clocks: what becomes of them when their owners are gone, when a process ends, and when those die for which they wait.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use mp_core::clocks::Clock;
+use mp_core::{Arena, Error as CoreError};
+use mp_cuda::{CudaTensor, Device, Error, Event, Order, Stream};
+use mp_cuda_sim::session::Session;
+use mp_harness::eventually;
+use mp_queue::Queue;
+use mp_spawn::{Process, StartMethod};
+use rustix::process::Signal;
+
+use crate::support::{
+    Outcome, join, kernels, nothing_found, nothing_is_left, profile, run, session, setup, stat, stays,
+    stream, taken, with_gpu,
+};
+
+/// Long enough to be looked at before it ends.
+const SLOW: Duration = Duration::from_millis(200);
+const ENDLESS: Duration = Duration::from_secs(3600);
+
+/// A stream is dropped that has work which others may wait for, behind what a gate waits for.
+fn ends_with_work(gate: &Event) -> mp_cuda::Result<Event> {
+    let (stream, event) = (stream(), Event::new()?);
+    gate.wait(&stream)?;
+    event.record(&stream)?;
+    Ok(event)
+}
+
+/// It is complete after some time.
+fn gate() -> mp_cuda::Result<(Stream, Event)> {
+    let (stream, gate) = (stream(), Event::new()?);
+    kernels().spin(&stream, Duration::from_secs(2));
+    gate.record(&stream)?;
+    Ok((stream, gate))
+}
+
+const ENDED: u64 = 20;
+
+fn drops_streams((step, go): (Queue<()>, Queue<()>)) -> Outcome {
+    let (kept, gate) = gate()?;
+    let events = (0..ENDED).map(|_| ends_with_work(&gate)).collect::<Result<Vec<_>, _>>()?;
+    assert!(!gate.query()?, "they have work left");
+    for event in &events {
+        event.synchronize()?;
+    }
+    step.put(()).unwrap();
+    taken(&go);
+    // No stream is made.
+    for _ in 0..3 {
+        kept.synchronize()?;
+    }
+    step.put(()).unwrap();
+    taken(&go);
+    for _ in 0..3 {
+        events[0].record(&kept)?;
+    }
+    step.put(()).unwrap();
+    taken(&go);
+    Ok(())
+}
+
+#[test]
+fn streams_that_have_ended_go_without_another_one_being_made() {
+    let session = session();
+    let (step, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let process = with_gpu(&session).spawn(drops_streams, (step.clone(), go.clone())).unwrap();
+    let [all, some, none] = [(); 3].map(|()| {
+        taken(&step);
+        let streams = stat(&session, "streams");
+        go.put(()).unwrap();
+        streams
+    });
+    assert!(all - ENDED < some && some < all, "each call looks at some of them: {all}, {some}");
+    assert_eq!(none, all - ENDED);
+    join(process);
+    nothing_is_left(&session);
+}
+
+fn takes_all_clocks((): ()) -> Outcome {
+    let (other, queue) = (stream(), Queue::unbounded()?);
+    let x = CudaTensor::<f32>::full([4], 1.0, &other)?;
+    let (_kept, gate) = gate()?;
+    let event = ends_with_work(&gate)?;
+    let arena = Arena::current()?;
+    let mut all = Vec::new();
+    let full = loop {
+        match Clock::claim(arena) {
+            Ok(clock) => all.push(clock),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, CoreError::ArenaFull { .. }), "{full}");
+    let on = x.on(&other)?;
+    drop(on);
+    let error = queue.put(x).unwrap_err();
+    assert!(error.to_string().contains("streams"), "{error}");
+    event.synchronize()?;
+    // That of the stream which has ended is there now.
+    queue.put(error.into_value()).unwrap();
+    assert_eq!(taken(&queue).to_vec(&other)?, [1.0; 4]);
+    Ok(())
+}
+
+#[test]
+#[ignore = "it takes all clocks of its family: the next test runs it in one of its own"]
+fn alone_with_all_clocks() {
+    let session = session();
+    run(&session, takes_all_clocks, ());
+    nothing_is_left(&session);
+}
+
+#[test]
+fn when_clocks_are_short_those_of_ended_streams_are_taken() {
+    alone("streams::alone_with_all_clocks");
+}
+
+fn is_slow((): ()) -> Outcome<bool> {
+    let (stream, event) = (Stream::new(&Device::new(0)?)?, Event::new()?);
+    let error = event.record(&stream).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    Ok(event.query()?)
+}
+
+/// The first write of a device takes longer than it is waited for, and comes: the memory is there still.
+#[test]
+fn a_device_that_is_slow_at_first_writes_nowhere_else() {
+    let session = setup().set("LAZY_MS", 1500).start().unwrap();
+    assert!(run(&session, is_slow, ()), "nothing was recorded");
+    nothing_is_left(&session);
+}
+
+fn is_busy_for_ever((): ()) -> Outcome {
+    let (stream, event) = (stream(), Event::new()?);
+    event.record(&stream)?;
+    kernels().spin(&stream, ENDLESS);
+    let ticking = Queue::unbounded()?;
+    let begun = ticking.clone();
+    std::thread::spawn(move || {
+        begun.put(()).unwrap();
+        // The hosts keep the order: it waits for the stream, and has its clock meanwhile.
+        _ = event.record(&stream);
+    });
+    taken(&ticking);
+    // sleep: there is no sign of a thread that waits within the driver.
+    std::thread::sleep(SLOW);
+    Ok(())
+}
+
+#[test]
+fn a_process_ends_while_one_of_its_threads_waits_for_a_stream() {
+    let session = setup().set("PROFILE", profile(Order::Host)).start().unwrap();
+    run(&session, is_busy_for_ever, ());
+    eventually("it is gone", || stat(&session, "processes") == 0);
+    nothing_found(&session);
+}
+
+fn records_for_ever(events: Queue<Event>) -> Outcome {
+    let (stream, event) = (stream(), Event::new()?);
+    kernels().spin(&stream, ENDLESS);
+    event.record(&stream)?;
+    events.put(event).unwrap();
+    stays();
+    Ok(())
+}
+
+/// What is in no process's memory, so that no process of the family has to look at anything: a file.
+fn sign(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("mp-cuda-sim-{name}-{}", std::process::id()))
+}
+
+type Args = (Event, Queue<Event>, PathBuf);
+
+fn waits_for_the_device((event, ready, sign): Args) -> Outcome {
+    let stream = stream();
+    event.wait(&stream)?;
+    ready.put(event).unwrap();
+    stream.synchronize()?;
+    std::fs::write(sign, "released")?;
+    stays();
+    Ok(())
+}
+
+fn leaves_work_behind_a_wait((event, out, go): Args) -> Outcome {
+    let (stream, mine) = (stream(), Event::new()?);
+    event.wait(&stream)?;
+    mine.record(&stream)?;
+    out.put(mine).unwrap();
+    while !go.exists() {
+        // sleep: nothing of the library's, which would look after deaths.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Its callbacks of the end wait for its streams.
+    std::process::exit(0)
+}
+
+type Pair = (Queue<Event>, PathBuf, Queue<(u32, u32)>, bool);
+
+/// Starts a process whose event never comes, and one whose stream waits for that.
+fn has_both((out, sign, pids, waits): Pair) -> Outcome {
+    let child = || Process::builder().start_method(StartMethod::Spawn);
+    let events = Queue::unbounded()?;
+    let maker = child().spawn(records_for_ever, events.clone())?;
+    let args = (taken(&events), out, sign);
+    let other = if waits {
+        child().spawn(waits_for_the_device, args)?
+    } else {
+        child().spawn(leaves_work_behind_a_wait, args)?
+    };
+    pids.put((maker.pid(), other.pid())).unwrap();
+    stays();
+    Ok(())
+}
+
+/// Kills the process for which another one's stream waits. No other process of the family looks after deaths meanwhile, not even their
+/// parent, which is stopped. Ends with what the other one has put, and these two.
+fn one_dies(session: &Session, sign: PathBuf, waits: bool) -> (Event, Both) {
+    let (out, pids) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let parent = with_gpu(session).spawn(has_both, (out.clone(), sign, pids.clone(), waits)).unwrap();
+    let ((maker, other), event) = (taken(&pids), taken(&out));
+    mp_harness::signal(parent.pid(), Signal::STOP);
+    mp_harness::signal(maker, Signal::KILL);
+    (event, Both { parent, other })
+}
+
+/// Ends the two that are left.
+struct Both {
+    parent: Process,
+    other: u32,
+}
+
+impl Drop for Both {
+    fn drop(&mut self) {
+        mp_harness::signal(self.other, Signal::KILL);
+        _ = self.parent.kill();
+    }
+}
+
+/// In a family of its own, where no other test's processes look after deaths.
+#[track_caller]
+fn alone(test: &str) {
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    alone.args(["--exact", test, "--ignored", "--nocapture"]);
+    let mut alone = alone.spawn().unwrap();
+    let mut status = None;
+    eventually(test, || {
+        status = alone.try_wait().unwrap();
+        status.is_some()
+    });
+    assert!(status.unwrap().success());
+}
+
+#[test]
+#[ignore = "run by the next test, in a family of its own"]
+fn alone_a_waiter_looks_after_deaths() {
+    let (session, sign) = (session(), sign("released"));
+    let (_event, both) = one_dies(&session, sign.clone(), true);
+    eventually("the stream goes on", || sign.exists());
+    std::fs::remove_file(sign).unwrap();
+    drop(both);
+    nothing_found(&session);
+}
+
+#[test]
+fn a_stream_is_released_from_a_killed_process_by_the_one_that_waits_for_the_stream() {
+    alone("streams::alone_a_waiter_looks_after_deaths");
+}
+
+#[test]
+#[ignore = "run by the next test, in a family of its own"]
+fn alone_the_end_looks_after_deaths() {
+    let (session, go) = (session(), sign("ends"));
+    let (event, both) = one_dies(&session, go.clone(), false);
+    eventually("the killed one is gone", || stat(&session, "processes") == 1);
+    std::fs::write(&go, "go").unwrap();
+    eventually("the other one, too", || stat(&session, "processes") == 0);
+    std::fs::remove_file(go).unwrap();
+    assert!(event.query().unwrap(), "its stream had run before it ended");
+    drop(both);
+    nothing_found(&session);
+}
+
+#[test]
+fn the_end_of_a_process_looks_after_deaths_that_its_streams_wait_for() {
+    alone("streams::alone_the_end_looks_after_deaths");
+}

@@ -1,0 +1,237 @@
+//! How the streams of each device are ordered, and the events of streams that write no clocks themselves.
+//!
+//! | word | states | changed by | killed here |
+//! |---|---|---|---|
+//! | order of a device: `key 56, order 8` | 0 → what the first member writes that uses the device; that for ever | a member, by one swap of 0 | before: nothing; after: the order is chosen |
+//! | events of a clock: a device's key, 7 handles of 64 bytes | those of the clock's present owner | the owner, in its epoch, before it submits its first tick | some are written, and no tick names them |
+//!
+//! A reader of handles has a tick of the clock. It reads them and then looks whether the tick is pending still: if so, the clock's owner
+//! has not changed, and had written all of them before it submitted that tick.
+
+use std::os::fd::AsFd;
+
+use crate::arena::Arena;
+use crate::arena::clocks::{Clock, Clocks, TickState};
+use crate::arena::layout::{EVENTS, ORDERS, control};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word};
+use crate::sys::peer::{self, Life};
+use crate::sys::readiness;
+use crate::words::Tick;
+
+/// The name of an event in other processes, as its driver has given it.
+pub type EventHandle = [u8; 64];
+
+const KEY: u64 = u64::MAX >> 8;
+const HANDLE_WORDS: u64 = 8;
+const PAGE: u64 = 4096;
+
+/// The row of a clock's events: the device's key, then, from the eighth word on, the handles.
+fn row(clock: u32) -> Word {
+    Word::at(control::EVENTS + EVENTS * u64::from(clock % Clocks::COUNT))
+}
+
+impl Clocks {
+    /// How many events a clock has.
+    pub const EVENTS: usize = (EVENTS / 8 / HANDLE_WORDS) as usize - 1;
+
+    /// The order that was chosen for a device, if one was.
+    ///
+    /// ```
+    /// let clocks = mp_core::Arena::current()?.clocks();
+    /// assert_eq!(clocks.order(7)?, None);
+    /// assert_eq!(clocks.choose_order(7, 1)?, 1); // the first one
+    /// assert_eq!(clocks.choose_order(7, 2)?, 1); // others have the same
+    /// assert_eq!(clocks.order(7)?, Some(1));
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// `key`: what tells devices apart, of which the lower 56 bits count.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Forked`].
+    pub fn order(&self, key: u64) -> Result<Option<u8>> {
+        self.committed_orders()?;
+        let words = (0..ORDERS).map(|i| self.0.map().load(Word::at(control::ORDERS).plus(i)));
+        Ok(words.take_while(|word| *word != 0).find(|word| word >> 8 == key & KEY).map(|word| word as u8))
+    }
+
+    /// Chooses an order for a device, unless another member has; what was chosen. `order` is any number but 0.
+    ///
+    /// # Errors
+    /// [`Error::ArenaFull`] if the members of this arena have used 512 other devices; [`Error::OutOfMemory`], [`Error::Forked`].
+    pub fn choose_order(&self, key: u64, order: u8) -> Result<u8> {
+        self.committed_orders()?;
+        let mine = (key & KEY) << 8 | u64::from(order);
+        for i in 0..ORDERS {
+            let at = Word::at(control::ORDERS).plus(i);
+            if self.0.map().load(at) == 0 && self.0.map().cas(at, 0, mine).is_ok() {
+                return Ok(order);
+            }
+            let chosen = self.0.map().load(at);
+            if chosen >> 8 == key & KEY {
+                return Ok(chosen as u8);
+            }
+        }
+        Err(Error::ArenaFull { what: "devices", asked: 1, limit: ORDERS })
+    }
+
+    fn committed_orders(&self) -> Result<()> {
+        self.0.me()?;
+        self.0.commit_at(control::ORDERS, PAGE)
+    }
+
+    /// The event that a pending tick's owner has recorded behind the work before it, and in which it may record later ticks: none that is
+    /// earlier. `None` if the tick is not pending, or its owner has no events of this device.
+    ///
+    /// ```
+    /// use mp_core::clocks::{Clock, Clocks};
+    ///
+    /// let (arena, key) = (mp_core::Arena::current()?, 7);
+    /// let mut clock = Clock::claim(arena)?;
+    /// let names = std::array::from_fn(|i| [i as u8; 64]); // as the driver gives them
+    /// clock.has_events(key, &names)?;
+    /// let tick = clock.next()?;
+    /// clock.submitted(tick)?; // its stream has recorded the event of the tick
+    /// assert_eq!(arena.clocks().event(tick, key)?, Some(names[Clocks::event_of(tick)]));
+    /// arena.clocks().complete(tick);
+    /// assert_eq!(arena.clocks().event(tick, key)?, None); // there is nothing to wait for
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Forked`].
+    pub fn event(&self, tick: Tick, key: u64) -> Result<Option<EventHandle>> {
+        self.0.me()?;
+        commit_row(&self.0, tick.clock())?;
+        let (row, mut handle) = (row(tick.clock()), [0; 64]);
+        let of = self.0.map().load(row);
+        for (i, eight) in (0..).zip(handle.as_chunks_mut::<8>().0) {
+            let word = row.plus((Self::event_of(tick) as u64 + 1) * HANDLE_WORDS + i);
+            *eight = self.0.map().load(word).to_le_bytes();
+        }
+        let present = self.state(tick) == TickState::Pending;
+        Ok((present && of == key & KEY).then_some(handle))
+    }
+
+    /// Whether the process of a clock's owner is known to be gone, also if no sweep has found that yet. It takes some calls of the kernel.
+    #[must_use]
+    pub fn owner_is_gone(&self, clock: u32) -> bool {
+        if !self.0.is_here() {
+            return false;
+        }
+        match peer::life(self.0.map().load(super::clock_at(clock).process()) as u32) {
+            Life::Ended => true,
+            Life::Lives(process) => readiness::is_ready(process.as_fd(), false),
+            Life::Unknown => false,
+        }
+    }
+
+    /// Which of a clock's events is recorded for a tick: they are taken in turn.
+    #[must_use]
+    pub fn event_of(tick: Tick) -> usize {
+        (tick.count() % Self::EVENTS as u64) as usize
+    }
+
+    /// Says that a tick is complete, for a stream of this process that can't write it itself. Any thread may, in any order: an earlier one
+    /// that comes later changes nothing.
+    pub fn complete(&self, tick: Tick) {
+        if !self.0.is_here() || self.state(tick) == TickState::Complete {
+            return;
+        }
+        let done = super::clock_at(tick.clock()).done();
+        let mut found = self.0.map().load(done);
+        while found < tick.value() {
+            match self.0.map().cas(done, found, tick.value()) {
+                Ok(()) => return,
+                Err(now) => found = now,
+            }
+        }
+    }
+}
+
+impl Clock {
+    /// Writes down the events that are recorded for its ticks, of the device with this key, for other processes to open. Before the first
+    /// tick is submitted.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a tick was; [`Error::OutOfMemory`], [`Error::Forked`].
+    pub fn has_events(&mut self, key: u64, events: &[EventHandle; Clocks::EVENTS]) -> Result<()> {
+        self.arena.me()?;
+        if self.last().is_some() {
+            return Err(Error::InvalidArgument("a clock gets events before its first tick".into()));
+        }
+        commit_row(&self.arena, self.index)?;
+        let row = row(self.index);
+        self.arena.map().store(row, key & KEY);
+        for (i, handle) in (1..).zip(events) {
+            for (j, eight) in (0..).zip(handle.as_chunks::<8>().0) {
+                self.arena.map().store(row.plus(i * HANDLE_WORDS + j), u64::from_le_bytes(*eight));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn commit_row(arena: &Arena, clock: u32) -> Result<()> {
+    let at = row(clock).offset();
+    arena.commit_at(at - at % PAGE, PAGE)
+}
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_order_of_a_device_is_that_of_all() {
+        let clocks = Arena::current().unwrap().clocks();
+        let (one, other) = (0x51 << 60 | 7, 0x51 << 60 | 8);
+        let chosen = std::thread::scope(|threads| {
+            let choose = |order: u8| threads.spawn(move || (order, clocks.choose_order(one, order).unwrap()));
+            [1, 2, 3].map(choose).map(|thread| thread.join().unwrap())
+        });
+        let first = chosen[0].1;
+        assert!(chosen.iter().all(|(_, found)| *found == first), "{chosen:?}");
+        assert_eq!((clocks.order(one).unwrap(), clocks.order(other).unwrap()), (Some(first), None));
+        assert_eq!(clocks.choose_order(other, 9).unwrap(), 9);
+        assert_eq!((clocks.order(one).unwrap(), clocks.order(other).unwrap()), (Some(first), Some(9)));
+    }
+
+    #[test]
+    fn a_tick_names_the_event_of_its_turn_while_it_is_pending() {
+        let arena = Arena::current().unwrap();
+        let (clocks, mut clock) = (arena.clocks(), Clock::claim(arena).unwrap());
+        let names: [EventHandle; Clocks::EVENTS] = std::array::from_fn(|i| [i as u8 + 1; 64]);
+        clock.has_events(5, &names).unwrap();
+        let ticks: Vec<Tick> = (0..2 * Clocks::EVENTS)
+            .map(|_| {
+                let tick = clock.next().unwrap();
+                clock.submitted(tick).unwrap();
+                tick
+            })
+            .collect();
+        assert!(clock.has_events(5, &names).is_err(), "ticks name them already");
+        for (one, later) in ticks.iter().zip(&ticks[Clocks::EVENTS..]) {
+            let name = clocks.event(*one, 5).unwrap().unwrap();
+            assert_eq!(
+                (clocks.event(*later, 5).unwrap(), clocks.event(*one, 6).unwrap()),
+                (Some(name), None)
+            );
+        }
+        let turns: std::collections::HashSet<_> = ticks.iter().map(|tick| Clocks::event_of(*tick)).collect();
+        assert_eq!(turns.len(), Clocks::EVENTS);
+        clocks.complete(ticks[3]);
+        clocks.complete(ticks[1]);
+        assert_eq!(
+            clocks.state(ticks[3]),
+            TickState::Complete,
+            "an earlier one that comes later changes nothing"
+        );
+        assert_eq!(clocks.event(ticks[3], 5).unwrap(), None);
+        assert!(clocks.event(ticks[4], 5).unwrap().is_some());
+        clocks.complete(ticks[2 * Clocks::EVENTS - 1]);
+        drop(clock);
+        // The next owner's ticks don't name them, unless it has events.
+        assert_eq!(clocks.event(ticks[4], 5).unwrap(), None);
+    }
+}

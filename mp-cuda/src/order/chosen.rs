@@ -1,0 +1,131 @@
+//! Which order the streams of a device have: chosen by the first process that uses it, for all of the family.
+
+use mp_core::Arena;
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::Mutex;
+
+use crate::codes;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::order::{Order, table};
+
+/// What a stream of a device does to tick and to wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// It writes words of the table, which its device reaches there, and waits for them.
+    Words(u64),
+    /// It records events of the driver.
+    Events,
+    /// Hosts wait.
+    Hosts,
+}
+
+/// Devices, each with the way that it was found to have. The device is kept, and with it the context for which that holds.
+static KNOWN: PerProcess<Mutex<Vec<(Device, Way)>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+
+/// How a device is told from others in the arena: its identity, folded (FNV-1a).
+pub(super) fn key(device: &Device) -> u64 {
+    let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    device.uuid().0.iter().fold(0xcbf2_9ce4_8422_2325, fold)
+}
+
+impl Order {
+    /// As the arena has it.
+    fn number(self) -> u8 {
+        match self {
+            Self::Clocks => 1,
+            Self::IpcEvents => 2,
+            Self::Host => 3,
+        }
+    }
+
+    fn of_number(number: u8) -> Result<Self> {
+        let all = [Self::Clocks, Self::IpcEvents, Self::Host];
+        let known = all.into_iter().find(|order| order.number() == number);
+        known.ok_or_else(|| Error::Malformed(format!("{number} is no order of streams")))
+    }
+}
+
+/// What the streams of this device do.
+///
+/// # Errors
+/// [`Error::Unsupported`] if they can't take part in the order that was chosen; what the driver refuses.
+pub(super) fn way(device: &Device) -> Result<Way> {
+    let mut known = KNOWN.lock();
+    if let Some((_, way)) = known.iter().find(|(one, _)| one == device) {
+        return Ok(*way);
+    }
+    let clocks = Arena::current()?.clocks();
+    let way = match clocks.order(key(device))? {
+        Some(chosen) => take_part(device, Order::of_number(chosen)?)?,
+        None => {
+            let (order, way) = best(device)?;
+            match Order::of_number(clocks.choose_order(key(device), order.number())?)? {
+                chosen if chosen == order => way,
+                // Another process was quicker.
+                chosen => take_part(device, chosen)?,
+            }
+        }
+    };
+    known.push((device.clone(), way));
+    Ok(way)
+}
+
+/// The order that a device has, by what its streams do.
+pub(super) fn order(device: &Device) -> Result<Order> {
+    Ok(match way(device)? {
+        Way::Words(_) => Order::Clocks,
+        Way::Events => Order::IpcEvents,
+        Way::Hosts => Order::Host,
+    })
+}
+
+/// Whether the driver refuses to let a device reach the table, for good.
+fn is_refused(error: &Error) -> bool {
+    use codes::{NOT_PERMITTED, NOT_SUPPORTED};
+    matches!(error, Error::Driver { code: NOT_PERMITTED | NOT_SUPPORTED, .. })
+}
+
+/// The first order that a device can take part in.
+fn best(device: &Device) -> Result<(Order, Way)> {
+    if has_words(device)? {
+        match table::base(device) {
+            Ok(base) => return Ok((Order::Clocks, Way::Words(base))),
+            Err(error) if is_refused(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(if has_events(device)? { (Order::IpcEvents, Way::Events) } else { (Order::Host, Way::Hosts) })
+}
+
+fn take_part(device: &Device, order: Order) -> Result<Way> {
+    let unsupported = |what| Error::Unsupported { what, device: device.uuid() };
+    match order {
+        Order::Clocks if has_words(device)? => match table::base(device) {
+            Err(error) if is_refused(&error) => Err(unsupported(
+                "other processes order its streams by words that these write, and the driver doesn't let it reach them in this process: \
+                 give all processes the same rights and limits (`ulimit -l`)",
+            )),
+            base => base.map(Way::Words),
+        },
+        Order::Clocks => Err(unsupported(
+            "other processes order its streams by words that these write, which this process's driver can't: give all the same driver",
+        )),
+        Order::IpcEvents if has_events(device)? => Ok(Way::Events),
+        Order::IpcEvents => Err(unsupported(
+            "other processes order its streams by CUDA's events between processes, which this process's driver doesn't have: give all the \
+             same driver",
+        )),
+        Order::Host => Ok(Way::Hosts),
+    }
+}
+
+fn has_words(device: &Device) -> Result<bool> {
+    let attributes = device.attributes()?;
+    Ok(attributes.memory_operations && attributes.host_registration && device.bind()?.has_stream_words())
+}
+
+fn has_events(device: &Device) -> Result<bool> {
+    Ok(device.attributes()?.events_between_processes && device.bind()?.has_host_calls())
+}

@@ -1,0 +1,207 @@
+//! The order of devices whose streams don't write words: by events of the driver that other processes open.
+//!
+//! A stream that ticks has some events ([`Clocks::EVENTS`]), of which it takes one after another. To *tick* it records one, then has
+//! a function of this process called which says in the clock that the tick is done: so queries, last uses and the reuse of memory are what they
+//! are with words, in processes without a GPU, too. To *wait* is to open the event, once, and to have a stream wait for what was
+//! recorded in it last: that is the tick, or a later one of the same stream, which was submitted before this wait as well.
+//!
+//! | what | for how long |
+//! |---|---|
+//! | the events of a stream | until the process ends: when the stream has ended, another one of the process has them |
+//! | an event that was opened | until the process ends, which leaves it to the driver: one whose maker is gone must not be touched, and no process can know that in time |
+//!
+//! What waits on the device for a process that is killed is not released: no host can end such a wait. Hosts are told.
+//!
+//! # Safety
+//! Unsafe, because events are objects of the driver; sound, because
+//! - events that were made here are destroyed when the process ends, and those that were opened are not;
+//! - the function that streams call takes a number, and does one store.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use mp_core::Arena;
+use mp_core::clocks::{Clock, Clocks, Tick};
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::Mutex;
+
+use crate::device::Device;
+use crate::driver::api::Handle;
+use crate::driver::context::Bound;
+use crate::error::{Error, Result};
+use crate::exit::{self, Part};
+use crate::order::chosen::key;
+use crate::order::clock::is_complete;
+use crate::stream::ended;
+
+const EVENTS: usize = Clocks::EVENTS;
+
+/// The events of one stream at a time, and their names in other processes.
+#[derive(Debug)]
+struct Made {
+    device: Device,
+    events: [Handle; EVENTS],
+    names: [[u8; 64]; EVENTS],
+}
+
+#[derive(Debug)]
+struct Known {
+    /// Of clocks of this process that have owners.
+    own: Vec<(Tick, Arc<Made>)>,
+    /// Of streams that have ended.
+    free: Vec<Arc<Made>>,
+    /// Other processes', by their names and the device.
+    opened: BTreeMap<([u8; 64], [u8; 16]), Handle>,
+}
+
+static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(
+    [const { Mutex::new(Known { own: Vec::new(), free: Vec::new(), opened: BTreeMap::new() }) }; GENERATIONS],
+);
+
+/// The events of a clock of this process.
+#[derive(Debug)]
+pub(super) struct StreamEvents {
+    first: Tick,
+    made: Arc<Made>,
+}
+
+fn are_of_one_owner(one: Tick, other: Tick) -> bool {
+    (one.clock(), one.epoch()) == (other.clock(), other.epoch())
+}
+
+impl Made {
+    fn new(device: &Device) -> Result<Self> {
+        let bound = device.bind()?;
+        let mut made =
+            Self { device: device.clone(), events: [Handle::NULL; EVENTS], names: [[0; 64]; EVENTS] };
+        for i in 0..EVENTS {
+            match bound.event_create() {
+                Ok((event, name)) => (made.events[i], made.names[i]) = (event, name),
+                Err(error) => {
+                    made.destroy();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    /// The process ends, or no other one knows of them.
+    fn destroy(&self) {
+        let Ok(bound) = self.device.bind() else { return };
+        for event in self.events.into_iter().filter(|event| *event != Handle::NULL) {
+            // SAFETY: it was made here, and is used no more.
+            _ = unsafe { bound.event_destroy(event) };
+        }
+    }
+}
+
+impl StreamEvents {
+    /// Gives events to a clock that has no tick yet.
+    pub(super) fn new(device: &Device, clock: &mut Clock) -> Result<Self> {
+        exit::watch(Part::Events, leave);
+        let known = {
+            let mut known = KNOWN.lock();
+            let at = known.free.iter().position(|one| one.device == *device);
+            at.map(|at| known.free.swap_remove(at))
+        };
+        let made = match known {
+            Some(made) => made,
+            None => Arc::new(Made::new(device)?),
+        };
+        let first = clock.next()?;
+        // From here on they are given back by the drop.
+        let events = Self { first, made };
+        KNOWN.lock().own.push((first, Arc::clone(&events.made)));
+        clock.has_events(key(device), &events.made.names)?;
+        Ok(events)
+    }
+
+    /// Has the stream record an event and say that it has. The order is the driver's then.
+    ///
+    /// # Safety
+    /// The stream is alive, of the events' device, and the clock's own.
+    pub(super) unsafe fn tick(&self, bound: &Bound<'_>, stream: Handle, tick: Tick) -> Result<()> {
+        let event = self.made.events[Clocks::event_of(tick)];
+        // SAFETY: the stream is alive, say the callers; the event was made for its device, and is destroyed at the process's end.
+        unsafe { bound.event_record(event, stream) }?;
+        // SAFETY: the stream is alive, say the callers.
+        unsafe { bound.launch_host(stream, has_come, tick.raw()) }
+    }
+}
+
+impl Drop for StreamEvents {
+    fn drop(&mut self) {
+        let mut known = KNOWN.lock();
+        known.own.retain(|(tick, _)| !are_of_one_owner(*tick, self.first));
+        known.free.push(Arc::clone(&self.made));
+    }
+}
+
+/// What a stream calls when it has come to a tick, on a thread of the driver's.
+extern "C" fn has_come(tick: *mut c_void) {
+    if let (Some(tick), Ok(arena)) = (Tick::from_raw(tick.addr() as u64), Arena::current()) {
+        arena.clocks().complete(tick);
+    }
+}
+
+/// Has a stream wait for a pending tick; whether it has to, or `None` if there is no event that it can wait for.
+///
+/// # Errors
+/// As [`is_complete`]; what the driver refuses.
+///
+/// # Safety
+/// The stream is alive, of this device, and not being captured.
+pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result<Option<bool>> {
+    let mut known = KNOWN.lock();
+    let own =
+        known.own.iter().find(|(one, _)| are_of_one_owner(*one, tick)).map(|(_, made)| Arc::clone(made));
+    let event = match own {
+        Some(made) => made.events[Clocks::event_of(tick)],
+        None => {
+            let Some(name) = Arena::current()?.clocks().event(tick, key(device))? else {
+                return Ok(if is_complete(tick)? { Some(false) } else { None });
+            };
+            match known.open(device, name) {
+                Ok(event) => event,
+                // Its owner may have ended meanwhile.
+                Err(error) => return if is_complete(tick)? { Ok(Some(false)) } else { Err(error) },
+            }
+        }
+    };
+    // A sweep may find that later. What has ended by itself has left its ticks complete.
+    let is_gone = Arena::current()?.clocks().owner_is_gone(tick.clock());
+    if is_complete(tick)? {
+        return Ok(Some(false));
+    }
+    if is_gone {
+        return Err(Error::ProducerDied { pid: None });
+    }
+    // SAFETY: the stream is alive, say the callers; the event was made or opened here and is not destroyed under the lock.
+    unsafe { device.bind()?.stream_wait_event(stream, event) }?;
+    Ok(Some(true))
+}
+
+impl Known {
+    /// Another process's event, opened once.
+    fn open(&mut self, device: &Device, name: [u8; 64]) -> Result<Handle> {
+        match self.opened.entry((name, device.uuid().0)) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(place) => Ok(*place.insert(device.bind()?.event_open(name)?)),
+        }
+    }
+}
+
+/// Gives the events back that were made here, if no stream is to record one: the process is about to end.
+fn leave() {
+    if !ended::all_has_run() {
+        return;
+    }
+    let Some(mut known) = KNOWN.try_lock() else { return };
+    let (own, free) = (std::mem::take(&mut known.own), std::mem::take(&mut known.free));
+    drop(known);
+    own.iter().map(|(_, made)| made).chain(&free).for_each(|made| made.destroy());
+}
