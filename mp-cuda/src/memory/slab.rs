@@ -85,6 +85,9 @@ impl Slab {
         self.reaches(by)?;
         let file = self.object.kept()?.ok_or(Error::Gone)?;
         let memory = Memory::import(by, file.as_fd(), self.object.bytes())?;
+        if mutant!("cuda.slab.descriptor-kept") {
+            std::mem::forget(file);
+        }
         memory.map(by).map_err(|error| self.refused(by, error))
     }
 
