@@ -9,8 +9,8 @@ use crate::support::{Outcome, join, nothing_is_left, session, stat, stream, take
 
 const LEN: usize = 1 << 14;
 const COUNT: usize = 100_000;
-/// After these numbers of tensors it is looked how much there is.
-const MARKS: [usize; 3] = [1_000, 10_000, COUNT];
+/// After these numbers of tensors it is looked how much there is: at last while all processes are there.
+const MARKS: [usize; 3] = [1_000, 10_000, COUNT - 100];
 
 type Numbers = Queue<Option<SharedCudaTensor<f32>>>;
 
