@@ -14,7 +14,6 @@ pub(crate) const PEER_ACCESS_UNSUPPORTED: u32 = 217;
 pub(crate) const NOT_PERMITTED: u32 = 800;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
-pub(crate) const NOT_SUPPORTED: u32 = 801;
 
 /// All results that the driver's documentation names, at version 12.8.
 const NAMES: &[(u32, &str)] = &[

@@ -47,6 +47,9 @@ pub mod driver;
 mod error;
 mod event;
 mod exit;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 #[doc(hidden)]
 pub mod memory;
 mod order;

@@ -253,7 +253,7 @@ impl Engine {
             }
             Step::Write { address, value } => result = self.write_word(number, process, *address, *value),
             Step::Wait { address, .. } => result = self.end_wait(number, process, *address),
-            Step::Work { work, progress, noted } => {
+            Step::Work { work, progress, noted, meant } => {
                 if !*noted {
                     *noted = true;
                     let count = stream.clock.tick(stream.actor);
@@ -266,8 +266,9 @@ impl Engine {
                         actor: self.streams[&number].actor,
                         count,
                     });
-                    for access in work.accesses() {
-                        result = result.and(self.note(process, device, number, access, &by));
+                    for (access, meant) in work.accesses().into_iter().zip(meant) {
+                        let noted = self.note((process, device, number), access, *meant, &by);
+                        result = result.and(noted);
                     }
                 }
                 if result.is_ok() {
@@ -301,10 +302,9 @@ impl Engine {
     /// Notes an access before it happens, and tells what is wrong with it. An error is one that a GPU would notice as well.
     fn note(
         &mut self,
-        process: u64,
-        device: u32,
-        stream: u64,
+        (process, device, stream): (u64, u32, u64),
         access: Access,
+        meant: bool,
         by: &Rc<shadow::Operation>,
     ) -> Result<(), String> {
         let Access { address, bytes, writes } = access;
@@ -322,15 +322,6 @@ impl Engine {
         })?;
         let Target::Device(allocation) = mapping.target.clone() else { return Ok(()) };
         let offset = address - mapping.start;
-        let leaves = owner.addresses.leaves_its_piece(address, bytes, mapping);
-        let meant = owner.addresses.is_shared(address, bytes);
-        if leaves {
-            let text = format!(
-                "{} {verb} {bytes} bytes at {address:#x}, beyond the piece of memory that is there",
-                by.call
-            );
-            self.findings.add("out-of-bounds", by.pid, &text);
-        }
         let Some(clock) = self.streams.get(&stream).map(|stream| &stream.clock) else { return Ok(()) };
         let wrong = allocation.shadow.borrow_mut().access(offset, offset + bytes, writes, by, clock);
         if let Some((first, unwritten)) = wrong.unwritten {

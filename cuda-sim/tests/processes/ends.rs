@@ -7,8 +7,8 @@ use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
 use crate::support::{
-    Outcome, join, kernels, nothing_found, nothing_is_left, on_the_device, run, stat, stays, stream, taken,
-    under, under_each_order, with_gpu, without_gpu,
+    Outcome, join, kernels, nothing_found, nothing_is_left, on_the_device, run, session, setup, stat, stays,
+    stream, taken, under, under_each_order, with_gpu, without_gpu,
 };
 
 const LEN: usize = 1 << 16;
@@ -176,4 +176,48 @@ fn a_stopped_producer_keeps_no_other_process_from_reading(order: Order) {
     eventually("all memory is free", || stat(&session, "bytes") == 0);
     nothing_found(&session);
 }
+}
+
+fn waits_on_its_stream((tensors, ready): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    let on = t.on(&stream)?;
+    ready.put(()).unwrap();
+    stream.synchronize()?;
+    drop(on);
+    Ok(())
+}
+
+/// It waits in the driver, for a word that the dead process's stream would have written.
+#[test]
+fn a_stream_that_waits_for_a_killed_process_goes_on() {
+    let session = setup().set("STUCK_MS", 5_000).start().unwrap();
+    let (queue, ready) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let producer = with_gpu(&session).spawn(makes_for_ever, queue.clone()).unwrap();
+    let process = with_gpu(&session).spawn(waits_on_its_stream, (queue, ready.clone())).unwrap();
+    taken(&ready);
+    producer.kill().unwrap();
+    assert!(producer.wait_timeout(DEADLINE));
+    eventually("it goes on, or is stuck", || !process.is_alive() || stat(&session, "findings") > 0);
+    nothing_found(&session);
+    join(process);
+    nothing_is_left(&session);
+}
+
+fn makes_two((): ()) -> Outcome<Vec<FrozenCudaTensor<f32>>> {
+    let t = CudaTensor::<f32>::full([LEN], 3.0, &stream())?.freeze();
+    Ok(vec![t.clone(), t])
+}
+
+fn reads_one(t: FrozenCudaTensor<f32>) -> Outcome {
+    assert_eq!(t.to_vec(&stream())?, [3.0; LEN]);
+    Ok(())
+}
+
+#[test]
+fn one_process_after_the_other_opens_what_was_sent() {
+    let session = session();
+    for t in run(&session, makes_two, ()) {
+        run(&session, reads_one, t);
+    }
+    nothing_is_left(&session);
 }

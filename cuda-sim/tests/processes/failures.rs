@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use mp_cuda::{CudaTensor, Error, Event, Order, SharedCudaTensor};
-use mp_harness::DEADLINE;
+use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
 use crate::support::{
-    Outcome, join, kernels, nothing_is_left, run, session, stays, stream, taken, under, under_each_order,
-    with_gpu,
+    Outcome, join, kernels, nothing_found, nothing_is_left, run, session, setup, stat, stays, stream, taken,
+    under, under_each_order, with_gpu,
 };
 
 const LEN: usize = 1 << 12;
@@ -159,4 +159,40 @@ fn a_process_that_loses_its_device_keeps_no_other_one_from_going_on() {
     assert!(lost.wait_timeout(DEADLINE));
     let kinds: Vec<String> = session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, ["fault"]);
+}
+
+fn cannot_tell(out: Queue<CudaTensor<f32>>) -> Outcome<Option<String>> {
+    let stream = stream();
+    let mut t = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let on = t.on_mut(&stream)?;
+    kernels().fill(&stream, on.ptr(), on.len(), 1.0);
+    drop(on);
+    let refused = out.put(t).err();
+    let error = refused.as_ref().map(ToString::to_string);
+    // What came back is sent now.
+    refused.map_or(Ok(()), |error| out.put(error.into_value())).unwrap();
+    Ok(error)
+}
+
+fn reads_it(t: CudaTensor<f32>) -> Outcome {
+    assert_eq!(t.to_vec(&stream())?, [1.0; LEN]);
+    Ok(())
+}
+
+/// A stream that waits for it would wait for ever.
+#[test]
+fn a_tick_that_the_driver_refuses_is_told_to_no_process() {
+    let session = setup().set("STUCK_MS", 6_000).start().unwrap();
+    let queue = Queue::unbounded().unwrap();
+    // The first one is that of the table's registration.
+    let rule = "fail=cuStreamWriteValue64_v2:2:4321";
+    let sender =
+        with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(cannot_tell, queue.clone()).unwrap();
+    let reader = with_gpu(&session).spawn(reads_it, taken(&queue)).unwrap();
+    eventually("it is read, or waited for", || !reader.is_alive() || stat(&session, "findings") > 0);
+    nothing_found(&session);
+    join(reader);
+    let error = join(sender).expect("the driver refused a tick");
+    assert!(error.contains("cuStreamWriteValue64_v2") && error.contains("4321"), "{error}");
+    nothing_is_left(&session);
 }

@@ -7,8 +7,8 @@ use mp_cuda::{CudaTensor, Device, FrozenCudaTensor, empty_cache, ipc_collect, me
 use mp_queue::Queue;
 
 use crate::support::{
-    Outcome, join, kernels, nothing_is_left, on_the_device, profile, run, setup, stays, stream, taken, under,
-    with_gpu,
+    Outcome, join, kernels, nothing_is_left, on_the_device, profile, run, session, setup, stat, stays,
+    stream, taken, under, with_gpu,
 };
 
 const LEN: usize = 1 << 16;
@@ -108,4 +108,86 @@ fn memory_stays_mapped_as_long_as_a_stream_reaches_it(order: Order) {
     join(maker);
     nothing_is_left(&session);
 }
+}
+
+fn writes_and_stays((tensors, begun): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, mut t) = (stream(), taken(&tensors));
+    let on = t.on_mut(&stream)?;
+    for _ in 0..1000 {
+        kernels().fill(&stream, on.ptr(), on.len(), 7.0);
+        kernels().spin(&stream, Duration::from_millis(1));
+    }
+    begun.put(()).unwrap();
+    stays();
+    drop(on);
+    Ok(())
+}
+
+fn makes_what_is_written((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, device) = (stream(), Device::new(0)?);
+    let t = CudaTensor::<f32>::empty([LEN], &stream)?;
+    // It came to no work here: what a reader of the row knows of it is what the process said that has it now.
+    tensors.put(t).unwrap();
+    taken(&killed);
+    mp_harness::eventually("the writer has no seat", || {
+        Arena::current().unwrap().sweep().unwrap();
+        ipc_collect();
+        memory_stats(&device).pieces == 0
+    });
+    let other = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
+    // Late enough for a kernel of the dead process to be in its middle.
+    kernels().spin(&stream, SLOW);
+    assert_eq!(other.to_vec(&stream)?, [2.0; LEN]);
+    Ok(())
+}
+
+/// The driver takes a while to end what it had given to the device, and that writes meanwhile.
+#[test]
+fn memory_of_a_killed_writer_is_not_given_away() {
+    let session = setup().set("LATE_MS", 2_000).set("LAZY_MS", 0).start().unwrap();
+    let (tensors, begun, killed) =
+        (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let maker = with_gpu(&session).spawn(makes_what_is_written, (tensors.clone(), killed.clone())).unwrap();
+    let writer = with_gpu(&session).spawn(writes_and_stays, (tensors, begun.clone())).unwrap();
+    taken(&begun);
+    writer.kill().unwrap();
+    assert!(writer.wait_timeout(mp_harness::DEADLINE));
+    killed.put(()).unwrap();
+    let ended = maker.wait_timeout(mp_harness::DEADLINE);
+    nothing_is_left(&session);
+    assert!(ended);
+    join(maker);
+}
+
+fn opens_and_unmaps(
+    (tensors, unmapped, done): (Queue<FrozenCudaTensor<f32>>, Queue<()>, Queue<()>),
+) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    assert_eq!(t.to_vec(&stream)?, [3.0; LEN]);
+    drop(t);
+    ipc_collect();
+    unmapped.put(()).unwrap();
+    taken(&done);
+    Ok(())
+}
+
+fn makes_and_ends(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome {
+    tensors.put(CudaTensor::<f32>::full([LEN], 3.0, &stream())?.freeze()).unwrap();
+    Ok(())
+}
+
+/// Of memory whose maker is gone, and which was unmapped, a process that had it has nothing.
+#[test]
+fn what_was_opened_and_unmapped_keeps_no_memory() {
+    let session = session();
+    let (tensors, unmapped, done) =
+        (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    run(&session, makes_and_ends, tensors.clone());
+    let other =
+        with_gpu(&session).spawn(opens_and_unmaps, (tensors, unmapped.clone(), done.clone())).unwrap();
+    taken(&unmapped);
+    mp_harness::eventually("all memory is free", || stat(&session, "bytes") == 0);
+    done.put(()).unwrap();
+    join(other);
+    nothing_is_left(&session);
 }

@@ -9,7 +9,7 @@ use mp_queue::Queue;
 
 use crate::support::{
     Outcome, join, kernels, nothing_is_left, profile, run, session, setup, stat, stream, taken, under,
-    with_gpu,
+    under_each_order, with_gpu,
 };
 
 const SLOW: Duration = Duration::from_millis(100);
@@ -264,4 +264,41 @@ fn streams_that_have_read_frozen_memory_are_not_kept() {
     begin.put(()).unwrap();
     join(process);
     nothing_is_left(&session);
+}
+
+fn moves_slowly(tensors: Queue<CudaTensor<f32>>) -> Outcome {
+    let stream = stream();
+    let mut t = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let on = t.on_mut(&stream)?;
+    kernels().spin(&stream, SLOW);
+    kernels().fill(&stream, on.ptr(), on.len(), 4.0);
+    drop(on);
+    tensors.put(t).unwrap();
+    Ok(())
+}
+
+fn copies_at_once(tensors: Queue<CudaTensor<f32>>) -> Outcome {
+    let stream = stream();
+    let t = taken(&tensors);
+    let mut copy = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let (on, to) = (t.on(&stream)?, copy.on_mut(&stream)?);
+    kernels().multiply(&stream, to.ptr(), on.ptr(), on.len(), 1.0);
+    drop((on, to));
+    let values = copy.to_vec(&stream)?;
+    assert_eq!((values[0], values[LEN - 1]), (4.0, 4.0));
+    Ok(())
+}
+
+under_each_order! {
+fn what_is_moved_is_read_behind_the_work_of_its_sender(order: Order) {
+    let session = under(order);
+    let tensors = Queue::unbounded().unwrap();
+    let one = with_gpu(&session).spawn(moves_slowly, tensors.clone()).unwrap();
+    let other = with_gpu(&session).spawn(copies_at_once, tensors).unwrap();
+    let read = other.wait_timeout(mp_harness::DEADLINE);
+    join(one);
+    nothing_is_left(&session);
+    assert!(read);
+    join(other);
+}
 }

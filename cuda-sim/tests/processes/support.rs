@@ -117,6 +117,12 @@ pub(crate) fn without_gpu() -> ProcessBuilder {
     builder.env("LD_LIBRARY_PATH", "").env_remove("MP_CUDA_SIM")
 }
 
+/// This process, which has no GPU, may start copies of itself.
+pub(crate) fn allow_copies() {
+    // SAFETY: what a copy runs uses nothing that other threads of this process have but what its test is about.
+    unsafe { mp_spawn::allow_fork() };
+}
+
 /// Waits for the end of a process, and for what its function returned.
 #[track_caller]
 pub(crate) fn join<T: Message>(process: Process<T>) -> T {
@@ -209,6 +215,17 @@ impl Kernels {
         // SAFETY: as many arguments as the kernel has; the addresses in them are lent by the caller.
         let code = unsafe { launch(function, 4, 1, 1, 64, 1, 1, 0, stream, arguments, ptr::null_mut()) };
         assert_eq!(code, 0);
+    }
+
+    /// A stream of another library than `mp-cuda`, which keeps this for as long as it needs the stream.
+    pub(crate) fn stream_of_another(&self, keep_alive: impl std::any::Any + Send + Sync) -> Stream {
+        // SAFETY: the context is kept for the life of the process.
+        assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
+        let mut stream = Handle::NULL;
+        // SAFETY: it writes a handle to a variable of this function.
+        assert_eq!(unsafe { (self.api.cuStreamCreate)(&raw mut stream, 1) }, 0);
+        // SAFETY: context and stream live as long as the process.
+        unsafe { Stream::from_raw(self.context.0, stream.0, keep_alive) }.unwrap()
     }
 
     /// `to = value`, of `n` floats.

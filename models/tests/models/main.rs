@@ -22,6 +22,7 @@ mod random_queue;
 mod reuse;
 mod ring;
 mod rlock;
+mod rows;
 mod rwlock;
 mod seats;
 mod semaphore;

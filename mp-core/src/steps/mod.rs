@@ -50,6 +50,7 @@ pub mod lock;
 pub mod lock_cycle;
 mod page;
 mod release;
+pub mod row;
 mod take;
 mod update;
 mod visit;

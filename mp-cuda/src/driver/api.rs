@@ -81,13 +81,14 @@ pub struct IpcHandle(pub [u8; 64]);
 
 /// The table's type and how it is filled: `fn` for what each driver has to have, `optional fn` for what there may be.
 macro_rules! table {
-    ($($kind:ident fn $name:ident ( $($argument:ident : $type:ty),* $(,)? );)*) => {
+    ($($(#[$if:meta])* $kind:ident fn $name:ident ( $($argument:ident : $type:ty),* $(,)? );)*) => {
         /// The driver's functions, by the names of their symbols, which [NVIDIA's manual](https://docs.nvidia.com/cuda/cuda-driver-api/)
         /// explains. All are thread-safe.
         #[allow(non_snake_case)]
         #[derive(Debug)]
         pub struct Api {
             $(
+                $(#[$if])*
                 #[doc = concat!("`", stringify!($name), "`")]
                 pub $name: table!(@type $kind unsafe extern "C" fn($($argument: $type),*) -> u32),
             )*
@@ -101,6 +102,7 @@ macro_rules! table {
             pub unsafe fn load(library: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     $(
+                        $(#[$if])*
                         $name: {
                             // SAFETY: the caller vouches for the type.
                             let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
@@ -219,6 +221,11 @@ table! {
         arguments: *mut *mut c_void,
         extra: *mut *mut c_void,
     );
+
+    #[cfg(feature = "inject")]
+    optional fn mp_sim_piece(address: u64, bytes: u64);
+    #[cfg(feature = "inject")]
+    optional fn mp_sim_shared(address: u64, bytes: u64);
 }
 
 impl Api {

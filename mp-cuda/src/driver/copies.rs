@@ -67,4 +67,15 @@ impl Driver {
         // SAFETY: the caller's.
         self.check("cuMemsetD32Async", unsafe { (self.api.cuMemsetD32Async)(to, value, count, stream) })
     }
+
+    /// Tells a simulated driver what a range of memory is, so that it finds work that leaves it, and doesn't take for mistakes what may
+    /// overlap on purpose. No other driver has such functions.
+    #[cfg(feature = "inject")]
+    pub(crate) fn declare(&self, address: u64, bytes: u64, shared: bool) {
+        let hooks = [self.api.mp_sim_piece, self.api.mp_sim_shared.filter(|_| shared)];
+        for hook in hooks.into_iter().flatten() {
+            // SAFETY: the simulator's own; it notes two numbers.
+            unsafe { hook(address, bytes) };
+        }
+    }
 }

@@ -70,6 +70,7 @@ pub(crate) fn leave() {
     if Arena::get().is_none() {
         return;
     }
+    here::finish();
     here::give_up(Which::All);
     pool::leave();
 }

@@ -4,7 +4,8 @@
 //! | a piece has no holder, and | its range |
 //! |---|---|
 //! | its last use has run | is free |
-//! | its last use is on its way | is free for a stream that waits for it |
+//! | its last use is on its way | is free for a stream that waits for it, if it is work of one process |
+//! | the same, of several processes | stays out until it has run: one of them may die, and with it the wait for the work of another ends |
 //! | its last use is of a stream whose process is dead, and never finished | stays out: the slab is *retired* |
 //! | a process died while it could write to it | stays out: the slab is retired |
 //!
@@ -19,6 +20,7 @@ use mp_core::mutant;
 use super::cut::Ranges;
 use super::object::SlabObject;
 use super::ticks::{self, State};
+use mp_core::steps::row::Returned;
 
 /// A piece that was given away: the mark of its object, and its units.
 #[derive(Debug)]
@@ -56,16 +58,20 @@ impl Given {
             if self.next >= self.out.len() {
                 self.next = 0;
             }
-            if !ticks::is_gone(self.out[self.next].mark) {
+            let one = &self.out[self.next];
+            let back = ticks::is_gone(one.mark).then(|| slab.row(one.units.start).returned());
+            let back = back.map(|found| (found, ticks::state(found.last_use)));
+            let waits =
+                |(found, state): &(Returned, State)| found.whole && found.mixed && *state == State::Pending;
+            let Some((Returned { last_use: last, whole, .. }, state)) = back.filter(|back| !waits(back))
+            else {
                 self.next += 1;
                 continue;
-            }
+            };
             let Out { units, .. } = self.out.swap_remove(self.next);
-            let row = slab.row(units.start);
-            let last = row.last_use();
-            match ticks::state(last) {
+            match state {
                 State::Never if !mutant!("cuda.given.dead-use-ignored") => self.retired = true,
-                _ if !row.is_returned() && !mutant!("cuda.given.open-use-ignored") => self.retired = true,
+                _ if !whole => self.retired = true,
                 State::Complete | State::Never => ranges.give(units),
                 State::Pending => {
                     ranges.give(units.clone());

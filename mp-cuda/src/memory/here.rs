@@ -2,10 +2,12 @@
 //!
 //! A slab is here as long as a piece of it is, and, once it is mapped, until it is [given up](give_up): mapping and unmapping wait for the
 //! device, so they are on the way of no message. The slab of a maker that is dead is given up with the last piece of it, or, if there is
-//! none, by the thread that learns of the death.
+//! none, when this process learns of the death: by a thread of its own, since the one that learns of it may be all that sweeps, and what
+//! runs on the device may wait for that.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
@@ -132,24 +134,60 @@ pub(crate) fn opened(slab: &Slab) {
 /// then the next one that opens a slab, or learns of a death, does it.
 fn deaths() {
     let Some(arena) = Arena::get() else { return };
-    if let Some(mut here) = HERE.try_lock() {
-        for entry in here.iter_mut().flat_map(|table| table.slabs.values_mut()) {
-            entry.is_orphan |= arena.is_dead(entry.slab.maker().0) && !mutant!("cuda.here.orphan-kept");
-        }
-    } else {
-        return;
+    let Some(mut here) = HERE.try_lock() else { return };
+    let Some(table) = here.as_mut() else { return };
+    for entry in table.slabs.values_mut() {
+        entry.is_orphan |= arena.is_dead(entry.slab.maker().0) && !mutant!("cuda.here.orphan-kept");
     }
-    give_up(Which::Stale);
+    let gone = table.take_unused(Which::Stale);
+    drop(here);
+    if !gone.is_empty() {
+        unmap_beside(gone);
+    }
 }
 
-/// Gives up slabs of other processes, of which nothing is used here; how many bytes were mapped. It waits for no lock that a thread
-/// holds while it calls the driver.
-pub(crate) fn give_up(which: Which) -> u64 {
-    let gone: Vec<Entry> = {
-        let mut here = HERE.lock();
-        let Some(table) = here.as_mut() else { return 0 };
-        let openings = table.openings;
-        let is_gone = |entry: &Entry| {
+/// Threads that unmap.
+static UNMAPPING: PerProcess<Mutex<Vec<JoinHandle<()>>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+
+/// Unmaps slabs on a thread that is there for this alone: to unmap waits for all work of the device, and that may wait for a dead
+/// process's clock, which the calling thread may have to end.
+fn unmap_beside(gone: Vec<Entry>) {
+    if mutant!("cuda.here.unmapped-by-the-sweeper") {
+        return drop(gone);
+    }
+    let gone = Arc::new(Mutex::new(gone));
+    let theirs = Arc::clone(&gone);
+    let unmap = move || drop(std::mem::take(&mut *theirs.lock()));
+    match std::thread::Builder::new().name("mp-cuda-unmap".into()).spawn(unmap) {
+        Ok(thread) => {
+            let mut threads = UNMAPPING.lock();
+            threads.retain(|thread| !thread.is_finished());
+            threads.push(thread);
+        }
+        // No thread is to be had: they are unused, and go as others do.
+        Err(_) => {
+            let mut here = HERE.lock();
+            let table = here.get_or_insert_default();
+            for entry in gone.lock().drain(..) {
+                table.slabs.entry(entry.slab.object().mark()).or_insert(entry);
+            }
+        }
+    }
+}
+
+/// Waits until what is being unmapped is: the process ends.
+pub(crate) fn finish() {
+    for thread in std::mem::take(&mut *UNMAPPING.lock()) {
+        _ = thread.join();
+    }
+}
+
+impl Table {
+    /// Takes slabs of other processes out of which nothing is used here.
+    fn take_unused(&mut self, which: Which) -> Vec<Entry> {
+        let openings = self.openings;
+        let is_gone = |_: &u64, entry: &mut Entry| {
             !entry.slab.object().is_mine()
                 && entry.is_alone()
                 && (which == Which::All
@@ -158,10 +196,14 @@ pub(crate) fn give_up(which: Which) -> u64 {
                     || entry.used + STALE < openings)
                 && entry.slab.is_idle()
         };
-        let gone: Vec<u64> =
-            table.slabs.iter().filter(|(_, entry)| is_gone(entry)).map(|(id, _)| *id).collect();
-        gone.iter().filter_map(|id| table.slabs.remove(id)).collect()
-    };
+        self.slabs.extract_if(is_gone).map(|(_, entry)| entry).collect()
+    }
+}
+
+/// Gives up slabs of other processes, of which nothing is used here; how many bytes were mapped. It waits for no lock that a thread
+/// holds while it calls the driver.
+pub(crate) fn give_up(which: Which) -> u64 {
+    let gone = HERE.lock().as_mut().map_or_else(Vec::new, |table| table.take_unused(which));
     gone.iter().map(|entry| entry.slab.object().bytes()).sum()
 }
 

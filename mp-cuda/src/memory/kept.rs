@@ -233,10 +233,10 @@ impl Share {
         if self.is_retired || !ticks::is_gone(self.mark) {
             return false;
         }
-        let row = slab.row(self.row);
-        let last = ticks::state(row.last_use());
+        let found = slab.row(self.row).returned();
+        let last = ticks::state(found.last_use);
         self.is_retired =
-            (last == State::Never || !row.is_returned()) && !mutant!("cuda.kept.dead-writer-released");
+            (last == State::Never || !found.whole) && !mutant!("cuda.kept.dead-writer-released");
         let has_run = last != State::Pending || mutant!("cuda.kept.released-under-work");
         has_run && !self.is_retired
     }

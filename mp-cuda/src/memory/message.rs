@@ -29,6 +29,7 @@ impl Piece {
     /// # Errors
     /// As [`Attached::attach_object`]; `Unsendable` if it was moved into a message.
     pub fn attach(&self, out: &mut Attached) -> Result<Attachments> {
+        self.is_here()?;
         let slab = out.attach_object(self.slab().object().hold())?;
         let object = self.object();
         let piece = out.attach_object(object.as_ref().ok_or_else(moved)?.hold())?;
@@ -41,6 +42,7 @@ impl Piece {
     /// # Errors
     /// As [`Attached::attach_object_exclusive`]; `Unsendable` if there are clones, or it was moved before. Then it stays.
     pub fn lend(&self, out: &mut Attached) -> Result<Attachments> {
+        self.is_here()?;
         if !self.is_only() {
             let why = "an exclusive tensor of device memory that is used in this process otherwise can't be sent: share or freeze it";
             return Err(mp_core::Error::Unsendable(why.into()).into());
@@ -57,6 +59,7 @@ impl Piece {
     /// # Errors
     /// `Malformed` if it is another object.
     pub fn take_back(&self, hold: Hold) -> Result<()> {
+        self.is_here()?;
         let object = PieceObject::open(hold, self.slab().object(), Mode::Exclusive)?;
         if object.mark() != self.id() {
             return Err(crate::Error::Malformed(

@@ -9,7 +9,7 @@
 //! | 7 | its [kind](Kind) | its maker |
 //! | 8 to 15 | of memory of another library alone: its legacy handle, if it has one | its maker |
 //! | first + 2*r* | *last use* of the piece that has row *r*: a tick, or 0 | its holders, one swap each; its maker, before it is sent |
-//! | first + 2*r* + 1 | *uses* of that piece with write access: begun (32 bits), ended (32 bits) | its holders, one change each; its maker, before |
+//! | first + 2*r* + 1 | *uses* of that piece with write access: begun (32 bits), *mixed* (1 bit, see `mp_core::steps::row`), ended (31 bits) | its holders, one change each; its maker, before |
 //!
 //! The first row begins at word 8, of memory of another library at word 16. A slab that is cut up has a row for each unit, the row of a piece
 //! is that of its first one. Pieces of memory of another library may begin anywhere, and overlap: each has a row that is free.
@@ -32,7 +32,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use mp_core::mem::{Mem, Word};
+use mp_core::mem::{Mem, Word, run};
 use mp_core::words::Member;
 use mp_core::{Arena, Hold, Structure, mutant};
 use std::os::fd::OwnedFd;
@@ -40,6 +40,7 @@ use std::os::fd::OwnedFd;
 use crate::driver::api::IpcHandle;
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
+use mp_core::steps::row::{self, BeginPiece, EndUse, LookAtReturned, Returned, RowAt};
 
 const SLAB: &str = "mp_cuda::Slab";
 const PIECE: &str = "mp_cuda::Piece";
@@ -52,8 +53,6 @@ const ROW: u64 = 2;
 const PIECE_WORDS: u64 = 5;
 /// How many pieces of one memory of another library can be out at a time.
 pub(crate) const FOREIGN_ROWS: u32 = 512;
-
-const BEGUN: u64 = 1 << 32;
 
 /// All words of the arena.
 fn words(arena: Arena) -> &'static (impl Mem + use<>) {
@@ -224,6 +223,11 @@ impl SlabObject {
         self.maker
     }
 
+    /// Whether this process has it, and is no copy of the one that has.
+    pub(crate) fn is_here(&self) -> bool {
+        self.structure.arena().me().is_ok()
+    }
+
     /// Whether this process made it.
     pub(crate) fn is_mine(&self) -> bool {
         self.structure.arena().me().is_ok_and(|me| me == self.maker.0) && std::process::id() == self.maker.1
@@ -251,44 +255,47 @@ pub struct Row {
 impl Row {
     /// The last use of the piece, by whichever process.
     pub fn last_use(&self) -> u64 {
-        if self.is_here() { words(self.arena).load(self.first) } else { 0 }
+        if self.is_here() { words(self.arena).load(self.at().last_use()) } else { 0 }
     }
 
     /// Makes `new` the last use, if it still is `old`; what it is otherwise.
     pub fn join_last_use(&self, old: u64, new: u64) -> Result<(), u64> {
-        if self.is_here() { words(self.arena).cas(self.first, old, new) } else { Ok(()) }
+        if self.is_here() { words(self.arena).cas(self.at().last_use(), old, new) } else { Ok(()) }
     }
 
     /// Says that this process may write to the piece from now on: before anything of it does.
     pub fn begin_use(&self) {
-        if self.is_here() && !mutant!("cuda.row.use-not-begun") {
-            words(self.arena).add(self.first.plus(1), BEGUN);
+        if self.is_here() {
+            row::begin_use(self.at(), words(self.arena));
         }
     }
 
     /// Says that all that this process has written is behind the last use: after that was joined.
     pub fn end_use(&self) {
-        if !self.is_here() || mutant!("cuda.row.use-not-ended") {
-            return;
-        }
-        let (words, at) = (words(self.arena), self.first.plus(1));
-        let mut now = words.load(at);
-        // No carry into the other half: it counts modulo 2^32.
-        while let Err(found) = words.cas(at, now, (now & !(BEGUN - 1)) | ((now + 1) & (BEGUN - 1))) {
-            now = found;
+        if self.is_here() && !mutant!("cuda.row.use-not-ended") {
+            run(EndUse::new(self.at()), words(self.arena));
         }
     }
 
-    /// Whether each use with write access was ended: of a piece without holders, that none of them died in the middle of one.
-    pub(crate) fn is_returned(&self) -> bool {
-        let now = words(self.arena).load(self.first.plus(1));
-        now / BEGUN == now % BEGUN
+    /// Says that the last use is about to be behind work of several processes.
+    pub(crate) fn mix(&self) {
+        if self.is_here() {
+            row::mix(self.at(), words(self.arena));
+        }
+    }
+
+    /// Of a piece without holders: what they have left.
+    pub(crate) fn returned(&self) -> Returned {
+        run(LookAtReturned::new(self.at()), words(self.arena))
     }
 
     /// For a piece that begins here now, and that no other process knows.
     pub(crate) fn begin(&self) {
-        words(self.arena).store(self.first, 0);
-        words(self.arena).store(self.first.plus(1), 0);
+        run(BeginPiece::new(self.at()), words(self.arena));
+    }
+
+    fn at(&self) -> RowAt {
+        RowAt(self.first)
     }
 
     /// In a copy of the process there is no row.
@@ -399,6 +406,12 @@ impl PieceObject {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether it was opened to others that may write it.
+    #[cfg(feature = "inject")]
+    pub(crate) fn is_shared(&self) -> bool {
+        words(self.hold.arena()).load(self.mode) == Mode::Shared as u64
     }
 
     /// Opens it to others, for good: whether it was exclusive before, or had that mode.

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use mp_core::Arena;
 use mp_core::clocks::Tick;
+use mp_core::mutant;
 use mp_core::mutex::{Mutex, MutexGuard};
 
 use super::object::{Mode, PieceObject, Row};
@@ -30,7 +30,7 @@ pub(crate) struct WeakPiece(Weak<Inner>);
 impl WeakPiece {
     /// The piece, if this process has it still, and has not moved it into a message.
     pub(crate) fn upgrade(&self) -> Option<Piece> {
-        self.0.upgrade().filter(|inner| !inner.is_lent()).map(Piece)
+        self.0.upgrade().filter(|inner| inner.is_here() && !inner.is_lent()).map(Piece)
     }
 }
 
@@ -72,6 +72,14 @@ impl Piece {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// One of a slab of its own, in messages alone: no driver was asked for the memory, and none can be.
+    #[cfg(feature = "fuzz")]
+    pub(crate) fn without_driver(uuid: Uuid, bytes: u64) -> Result<Self> {
+        let slab = Arc::new(Slab::arrived(super::object::SlabObject::new(uuid, bytes, bytes)?));
+        let object = PieceObject::new(slab.object(), 0, bytes)?;
+        Ok(Self::arrived(&slab, object))
     }
 
     /// One that this process has now, if it has not another one of the same memory already.
@@ -123,9 +131,7 @@ impl Piece {
     /// [`Forked`](Error::Forked) in a copy of the process.
     pub fn open(&self, device: &Device) -> Result<u64> {
         // A copy of the process has the address, and nothing there.
-        if Arena::get().is_none() {
-            return Err(Error::Forked);
-        }
+        self.is_here()?;
         let slab = self.0.slab();
         let (base, is_new) = match slab.open(device) {
             Err(error) if pool::is_out_of_memory(&error) => {
@@ -138,12 +144,32 @@ impl Piece {
             exit::watch(Part::Memory, collect::leave);
             here::opened(slab);
         }
-        Ok(base + self.0.begins)
+        let address = base + self.0.begins;
+        #[cfg(feature = "inject")]
+        self.declare(address)?;
+        Ok(address)
+    }
+
+    /// Tells a simulated driver, if it is one, where the piece is.
+    #[cfg(feature = "inject")]
+    fn declare(&self, address: u64) -> Result<()> {
+        let shared = self.0.object.lock().as_ref().is_some_and(PieceObject::is_shared);
+        crate::driver::Driver::get()?.declare(address, self.0.bytes, shared);
+        Ok(())
+    }
+
+    /// Whether this process has it, and is no copy, by `fork`, of the one that has. In a copy no lock of a piece is taken: a thread of
+    /// the original may have had it, which isn't there.
+    ///
+    /// # Errors
+    /// [`Forked`](Error::Forked).
+    pub(crate) fn is_here(&self) -> Result<()> {
+        if self.0.is_here() { Ok(()) } else { Err(Error::Forked) }
     }
 
     /// Opens it to others, for good; whether it was exclusive before, or was opened like this.
     pub fn open_to_others(&self, mode: Mode) -> bool {
-        self.0.object.lock().as_ref().is_some_and(|object| object.open_to_others(mode))
+        self.0.is_here() && self.0.object.lock().as_ref().is_some_and(|object| object.open_to_others(mode))
     }
 
     /// Words of it that outlive its last holder.
@@ -167,7 +193,7 @@ impl Piece {
     }
 
     /// Whether there is no clone of it.
-    pub(super) fn is_only(&self) -> bool {
+    pub(crate) fn is_only(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
@@ -184,7 +210,7 @@ impl fmt::Debug for Piece {
             .field("device", &slab.object().uuid())
             .field("bytes", &self.0.bytes)
             .field("maker", &slab.maker().1)
-            .field("mapped", &slab.is_mapped())
+            .field("mapped", &(self.0.is_here() && slab.is_mapped()))
             .finish_non_exhaustive()
     }
 }
@@ -210,6 +236,12 @@ impl Inner {
         self.slab().object().row(self.row)
     }
 
+    /// Whether this is the process that has it.
+    fn is_here(&self) -> bool {
+        self.slab.as_ref().is_some_and(|slab| slab.object().is_here())
+            || mutant!("cuda.piece.copy-takes-locks")
+    }
+
     /// Whether it was moved into a message.
     pub(super) fn is_lent(&self) -> bool {
         self.object.lock().is_none()
@@ -218,11 +250,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(slab) = self.slab.take() else { return };
         // A copy of the process has no seat to give up.
-        if Arena::get().is_none() {
-            return;
-        }
+        let is_here = self.is_here();
+        let Some(slab) = self.slab.take().filter(|_| is_here) else { return };
         let object = self.object.lock().take();
         if object.is_some() {
             let used = self.uses.leave(&slab.object().row(self.row));

@@ -79,7 +79,9 @@ impl Slab {
     /// Where it begins, for a device that may reach it then; it is mapped, if it was not. Whether it was not.
     pub(crate) fn open(&self, by: &Device) -> Result<(u64, bool)> {
         let mut here = self.here.lock();
-        if let Some(base) = here.lent {
+        if let Some(base) = here.lent
+            && !mutant!("cuda.slab.own-handle-opened")
+        {
             let own = by.uuid() == self.object.uuid();
             return if own { Ok((base, false)) } else { Err(self.no_access(by)) };
         }
@@ -130,6 +132,9 @@ impl Slab {
         self.reaches(by)?;
         let file = self.object.kept()?.ok_or(Error::Gone)?;
         let memory = Memory::import(by, file.as_fd(), self.object.bytes())?;
+        if mutant!("cuda.slab.descriptor-kept") {
+            std::mem::forget(file);
+        }
         memory.map(by).map_err(|error| self.refused(by, error))
     }
 

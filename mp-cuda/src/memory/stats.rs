@@ -20,7 +20,7 @@ pub struct MemoryStats {
     pub retired: u64,
     /// How many slabs it has.
     pub slabs: usize,
-    /// How many tensors, of whichever process, are in them.
+    /// How many tensors, of whichever process, are in them, or were, and work of several processes with them has not run yet.
     pub pieces: usize,
     /// How many slabs of other processes it has mapped, of all devices.
     pub mapped_slabs: usize,

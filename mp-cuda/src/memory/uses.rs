@@ -24,6 +24,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::order::clock::is_complete;
 use crate::stream::Stream;
+use mp_core::steps::row::{Joining, joining};
 
 /// What a use may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -235,7 +236,8 @@ impl Uses {
         let mut noted = self.0.lock();
         _over = noted.forget_what_is_over();
         let mut ticks = noted.before.clone();
-        let mine = noted.tell(|access| access.writes || !frozen)?;
+        let sent_before = mutant!("cuda.uses.sent-before-told");
+        let mine = noted.tell(|access| (access.writes || !frozen) && !sent_before)?;
         mine.into_iter().for_each(|tick| note(&mut ticks, tick));
         Ok(ticks)
     }
@@ -270,13 +272,13 @@ impl Noted {
         loop {
             let raw = row.last_use();
             let last = Tick::from_raw(raw);
-            // Work of a dead process, which may still run: that is what the maker has to find.
-            if last.is_some_and(|tick| is_complete(tick).is_err()) {
-                return Ok(());
+            let how = joining(last, &ticks, |tick| is_complete(tick).ok(), |tick| has(&one.waited, tick));
+            let Joining::Swap { tick, mixes } = how else { return Ok(()) };
+            if mixes {
+                row.mix();
             }
-            let follows = ticks.len() == 1 && last.is_none_or(|tick| is_over(tick) || has(&one.waited, tick));
-            let joined = if follows {
-                ticks[0]
+            let joined = if let Some(tick) = tick {
+                tick
             } else {
                 let stream = match &release {
                     Some(stream) => stream,
@@ -310,8 +312,12 @@ fn release(device: &Device) -> Result<Stream> {
     if let Some(stream) = there() {
         return Ok(stream);
     }
-    // Not under the lock: a new stream ends others, with what users gave to keep them alive, which may come here.
-    let stream = Stream::new(device)?;
+    // The piece's lock is held.
+    let stream = if mutant!("cuda.uses.ended-under-locks") {
+        Stream::new(device)
+    } else {
+        Stream::beside_locks(device)
+    }?;
     let mut streams = RELEASE.lock();
     match streams.iter().find(|stream| stream.device() == device) {
         Some(there) => Ok(there.clone()),

@@ -77,6 +77,11 @@ impl Stream {
     #[doc(alias = "cuStreamCreate")]
     pub fn new(device: &Device) -> Result<Self> {
         ended::sweep();
+        Self::beside_locks(device)
+    }
+
+    /// A new stream, for a caller that has locks: no other one is ended, whose user's code would run then.
+    pub(crate) fn beside_locks(device: &Device) -> Result<Self> {
         let stream = device.bind()?.stream_create()?;
         Ok(Self::of(device.clone(), stream, Owned::Here))
     }
@@ -238,11 +243,12 @@ impl Stream {
             // SAFETY: likewise.
             tick = unsafe { clock.tick(device, *stream) };
         }
-        let tick = self.noted(tick)?;
-        if first {
+        let tick = self.noted(tick);
+        // Also if the driver refused it: the next one is not the first.
+        if first && clock.is_claimed() {
             ended::ticks(self);
         }
-        Ok(tick)
+        tick
     }
 
     /// Has it wait for a tick, whichever process made that, before it runs what it is given from now on; whether it has to.

@@ -32,7 +32,7 @@ use crate::uuid::Uuid;
 /// It travels as a typed one does; sender and receiver need not know the type.
 #[doc(alias = "torch.Tensor")]
 pub struct AnyCudaTensor<M: CudaMode = Exclusive> {
-    pub(super) raw: Raw<M>,
+    pub(crate) raw: Raw<M>,
     pub(super) dtype: DType,
 }
 

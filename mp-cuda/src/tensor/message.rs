@@ -86,14 +86,20 @@ impl<M: CudaMode> Raw<M> {
         }
         for tick in &ticks {
             // What its process has not finished, and never will, is told when a stream is to use it.
-            if let Err(error @ Error::Malformed(_)) = clock::is_complete(*tick) {
+            if let Err(error @ Error::Malformed(_)) = clock::is_complete(*tick)
+                && !mutant!("cuda.message.tick-not-looked-at")
+            {
                 return Err(malformed(error));
             }
         }
         let piece = Piece::take(arrived, attachments, M::MODE).map_err(malformed)?;
         let elements = usize::try_from(piece.bytes()).unwrap_or(usize::MAX) / dtype.size();
-        view.within(elements)?;
-        piece.uses().arrived(&ticks);
+        if !mutant!("cuda.message.view-not-compared") {
+            view.within(elements)?;
+        }
+        if piece.is_only() || !mutant!("cuda.message.second-not-waited") {
+            piece.uses().arrived(&ticks);
+        }
         Ok(Self::of(Some(piece), view, grad))
     }
 }
@@ -103,6 +109,7 @@ impl<M: CudaAliased> Raw<M> {
     fn send(&self, out: &mut Attached, dtype: DType) -> CoreResult<Leaving<'_>> {
         let handle = self.handle(dtype)?;
         let Some(piece) = &self.piece else { return Ok(Leaving(handle, None, Vec::new())) };
+        piece.is_here().map_err(unsendable)?;
         let ticks = piece
             .uses()
             .tell(M::MODE == Mode::Frozen || mutant!("cuda.uses.reads-of-shared-not-told"))
@@ -117,6 +124,7 @@ impl Raw<Exclusive> {
     fn move_into<C: Codec>(&mut self, out: &mut Outgoing, dtype: DType) -> CoreResult<()> {
         let handle = self.handle(dtype)?;
         let Some(piece) = &self.piece else { return C::write(out, &Leaving(handle, None, Vec::new())) };
+        piece.is_here().map_err(unsendable)?;
         let ticks = piece.uses().tell(false).map_err(unsendable)?;
         let attachments = piece.lend(out.attached()).map_err(unsendable)?;
         // From here on it is the message's, whatever happens: another process may have it before this returns to its caller.

@@ -32,7 +32,7 @@ impl<M: super::mode::CudaAliased> Clone for Raw<M> {
 
 impl<M: CudaMode> Raw<M> {
     /// Of parts that go together.
-    pub(super) fn of(piece: Option<Piece>, view: Arc<View>, grad: Grad) -> Self {
+    pub(crate) fn of(piece: Option<Piece>, view: Arc<View>, grad: Grad) -> Self {
         Self { piece, view, grad, mode: PhantomData }
     }
 

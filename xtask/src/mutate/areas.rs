@@ -19,6 +19,10 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ),
     ("loader.", &[("mp-data/loader", ""), ("mp-data/torch_names", ""), ("mp-data/memory", "")]),
     ("plan.", &[("mp-data/order", "")]),
+    (
+        "cuda.row.",
+        &[("mp-models/models", "rows::"), ("mp-core/loom_rows", ""), ("mp-cuda-sim/processes", "")],
+    ),
     ("cuda.", &[("mp-cuda/lib", "memory::"), ("mp-cuda-sim/memory", ""), ("mp-cuda-sim/processes", "")]),
     (
         "manager.",

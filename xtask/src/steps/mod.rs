@@ -98,6 +98,9 @@ const LONG_MODELS: [&str; 7] = [
     "update::three_processes_one_is_stopped",
 ];
 
+/// What is left after a hundred thousand tensors of a device: `ci --long` looks.
+const MANY: &str = "many::a_hundred_thousand_leave_what_a_thousand_leave";
+
 fn test(session: &mut Session) -> Outcome {
     // All targets but examples, which the step of that name builds, and those that the tests need.
     let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
@@ -130,6 +133,8 @@ fn every(session: &mut Session) -> Outcome {
     let mut models = session.cargo(&["test", "-p", "mp-models", "--test", "models", "--", "--exact"]);
     session.run(models.args(LONG_MODELS));
     session.run(&mut session.cargo(&["test", "-p", "mp-tests", "--test", "killed", "--test", "killed_pool"]));
+    let mut many = session.cargo(&["test", "-p", "mp-cuda-sim", "--test", "processes", "--", "--ignored"]);
+    session.run(many.args(["--exact", MANY]));
     session.outcome()
 }
 

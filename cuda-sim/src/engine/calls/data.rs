@@ -123,12 +123,7 @@ impl Engine {
                 self.work(asked, &name, stream, work, false)
             }
             Call::Piece { address, bytes } => {
-                let declared = &mut self.process(asked.process)?.addresses.declared;
-                if bytes == 0 {
-                    _ = declared.remove(&address)
-                } else {
-                    _ = declared.insert(address, bytes)
-                }
+                self.process(asked.process)?.addresses.declare(address, bytes);
                 done()
             }
             Call::Shared { address, bytes } => {
@@ -148,7 +143,8 @@ impl Engine {
     fn work(&mut self, asked: &Asked, call: &str, stream: u64, work: Work, wait: bool) -> Called {
         let stream = self.stream(asked, stream)?;
         let device = self.streams[&stream].device;
-        let addresses = &self.process(asked.process)?.addresses;
+        let process = self.process(asked.process)?;
+        let (pid, addresses) = (process.pid, &process.addresses);
         // What the driver can see when it is called: addresses of copies that lead nowhere. Those of kernels it finds out later.
         if matches!(work, Work::Copy { .. } | Work::Set { .. }) && call.starts_with("cu") {
             let wrong =
@@ -157,10 +153,22 @@ impl Engine {
                 return Err(codes::INVALID_VALUE);
             }
         }
+        let accesses = work.accesses();
+        let meant = accesses.iter().map(|one| addresses.is_shared(one.address, one.bytes)).collect();
+        let leaves =
+            |one: &work::Access| addresses.leaves_its_piece(one.address, one.bytes, device, one.writes);
+        let left: Vec<_> = accesses.into_iter().filter(leaves).collect();
         if wait {
             self.not_in_capture(stream)?;
         }
-        let step = Step::Work { work, progress: Progress::default(), noted: false };
+        for work::Access { address, bytes, writes } in left {
+            let verb = if writes { "writes" } else { "reads" };
+            let text = format!(
+                "{call} {verb} {bytes} bytes at {address:#x}, beyond the piece of memory that is there"
+            );
+            self.findings.add("out-of-bounds", pid, &text);
+        }
+        let step = Step::Work { work, progress: Progress::default(), noted: false, meant };
         let number = self.enqueue(asked, stream, call, step)?;
         if wait { Ok(Outcome::Later(Goal::Streams(vec![(stream, number)]), Then::Nothing)) } else { done() }
     }

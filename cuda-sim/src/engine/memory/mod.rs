@@ -151,8 +151,21 @@ impl Addresses {
         Ok(mapping)
     }
 
-    /// Whether a range leaves the piece in which it begins, or touches bytes between pieces of a mapping that has some.
-    pub(crate) fn leaves_its_piece(&self, address: u64, bytes: u64, mapping: &Mapping) -> bool {
+    /// What the tests' hook calls a piece: what it called one there before is none any more, nor shared. Of no bytes: that is all.
+    pub(crate) fn declare(&mut self, address: u64, bytes: u64) {
+        let end = address.saturating_add(bytes.max(1));
+        for list in [&mut self.declared, &mut self.shared] {
+            list.retain(|start, size| *start >= end || start.saturating_add(*size) <= address);
+        }
+        if bytes > 0 {
+            self.declared.insert(address, bytes);
+        }
+    }
+
+    /// Whether an access that a device can make leaves the piece in which it begins, or touches bytes between pieces of a mapping that
+    /// has some. It is asked when the work is: until that runs, the memory may have been cut up anew, for what runs after it.
+    pub(crate) fn leaves_its_piece(&self, address: u64, bytes: u64, device: u32, writes: bool) -> bool {
+        let Ok(mapping) = self.reach(address, bytes, device, writes) else { return false };
         let pieces = if mapping.kind.has_pieces() { &self.pieces } else { &self.declared };
         let end = mapping.start + mapping.size;
         if !mapping.kind.has_pieces() && pieces.range(mapping.start..end).next().is_none() {
@@ -222,6 +235,29 @@ mod tests {
         assert_eq!(addresses.exactly(4096, 8192), Some(vec![4096, 8192]));
         assert_eq!((addresses.exactly(4096, 100), addresses.exactly(4100, 4092)), (None, None));
         assert_eq!((addresses.overlaps(0, 4096), addresses.overlaps(0, 4097)), (false, true));
+    }
+
+    #[test]
+    fn memory_that_is_cut_anew_is_what_it_was_declared_last() {
+        let mut addresses = Addresses::of_process(1);
+        let mut both = mapping(4096, 4096);
+        both.access.insert(0, 3);
+        addresses.mapped.insert(4096, both);
+        let leaves = |addresses: &Addresses, at, bytes| addresses.leaves_its_piece(at, bytes, 0, true);
+        assert!(!leaves(&addresses, 4096, 4096), "nothing is declared");
+        addresses.declare(4096, 1000);
+        addresses.shared.insert(4096, 1000);
+        assert!(!leaves(&addresses, 4100, 996) && leaves(&addresses, 4100, 997));
+        assert!(leaves(&addresses, 5200, 1), "between pieces");
+        addresses.declare(4608, 300);
+        assert!(leaves(&addresses, 4096, 1), "the piece that was there is none any more");
+        assert!(!addresses.is_shared(4100, 1) && !leaves(&addresses, 4608, 300));
+        addresses.declare(4096, 512);
+        assert!(!leaves(&addresses, 4096, 512) && leaves(&addresses, 4096, 513));
+        assert!(!leaves(&addresses, 4608, 300), "its neighbour stays");
+        addresses.declare(4608, 0);
+        assert!(leaves(&addresses, 4608, 1));
+        assert!(!leaves(&addresses, 100, 1), "what can't be reached is a fault");
     }
 
     #[test]

@@ -65,6 +65,8 @@ pub(crate) enum Step {
         work: Work,
         progress: Progress,
         noted: bool,
+        /// Of each access, whether others at the same time are meant, as was declared when the work was asked for.
+        meant: Vec<bool>,
     },
     Record(Rc<Record>),
     WaitEvent(Rc<Record>),

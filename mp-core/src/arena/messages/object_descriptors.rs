@@ -97,6 +97,10 @@ impl Arena {
     fn look_at_kept(&self, block: BlockId) -> Result<Option<OwnedFd>> {
         let Some(i) = self.compartment_of(block) else { return Ok(None) };
         let (_, out) = self.open_compartment(i)?;
-        Ok(look(&out, 0)?.files.pop())
+        let found = look(&out, 0)?.files.pop();
+        if mutant!("locker.kept.taken-out") {
+            packets::discard(&out);
+        }
+        Ok(found)
     }
 }

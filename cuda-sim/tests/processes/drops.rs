@@ -1,0 +1,255 @@
+//! What happens when the last handle to memory is dropped: what of it runs where, and what a copy of the process has.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use mp_core::Arena;
+use mp_cuda::{CudaTensor, Device, Event, FrozenCudaTensor, SharedCudaTensor, memory_stats};
+use mp_harness::{DEADLINE, eventually};
+use mp_queue::Queue;
+use mp_spawn::{Process, StartMethod};
+
+use crate::support::{
+    Outcome, allow_copies, join, kernels, nothing_found, nothing_is_left, run, session, setup, stat, stays,
+    stream, taken, with_gpu, without_gpu,
+};
+
+const LEN: usize = 1 << 16;
+const SLAB: u64 = 32 << 20;
+const SLOW: Duration = Duration::from_millis(50);
+
+fn makes_and_stays(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome {
+    let t = CudaTensor::<f32>::full([LEN], 3.0, &stream())?.freeze();
+    tensors.put(t).unwrap();
+    stays();
+    Ok(())
+}
+
+fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bool>)) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    assert_eq!(t.to_vec(&stream)?, [3.0; LEN]);
+    drop(t);
+    answers.put(memory_stats(stream.device()).mapped_slabs == 1).unwrap();
+    eventually("the slab is given up", || {
+        // It learns of the death, as out of each wait.
+        Arena::current().unwrap().sweep().unwrap();
+        memory_stats(stream.device()).mapped_slabs == 0
+    });
+    answers.put(true).unwrap();
+    Ok(())
+}
+
+/// To unmap waits for all work of the device, and that may wait for a dead process's clock, which the thread that learns of the death may
+/// have to end.
+#[test]
+fn a_thread_that_learns_of_a_death_waits_for_no_device() {
+    let session = session();
+    let (tensors, answers) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let maker = with_gpu(&session).spawn(makes_and_stays, tensors.clone()).unwrap();
+    let other = with_gpu(&session)
+        .env("MP_CUDA_SIM_INJECT", "delay=cuMemUnmap:1:3000")
+        .spawn(learns_of_a_death, (tensors, answers.clone()))
+        .unwrap();
+    assert!(taken(&answers), "it is mapped, for pieces to come");
+    maker.kill().unwrap();
+    assert!(maker.wait_timeout(DEADLINE));
+    assert!(taken(&answers));
+    assert!(stat(&session, "bytes") > 0, "it went on while its memory was being unmapped");
+    // At its end it waits for that.
+    join(other);
+    nothing_is_left(&session);
+}
+
+/// A user's value that a stream keeps.
+struct Kept(Arc<AtomicBool>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn drops_a_tensor_of_two_streams((): ()) -> Outcome {
+    let (one, other, dropped) = (stream(), stream(), Arc::new(AtomicBool::new(false)));
+    let users = kernels().stream_of_another(Kept(Arc::clone(&dropped)));
+    kernels().spin(&users, SLOW);
+    let done = Event::new()?;
+    done.record(&users)?;
+    drop(users);
+    assert!(!dropped.load(Ordering::Relaxed), "its clock doesn't stand still yet");
+    done.synchronize()?;
+    let t = CudaTensor::<f32>::full([LEN], 1.0, &one)?.freeze();
+    for stream in [&one, &other] {
+        let on = t.on(stream)?;
+        kernels().spin(stream, SLOW);
+        drop(on);
+    }
+    // Another stream, the first of its kind in this process, waits for both.
+    drop(t);
+    assert!(!dropped.load(Ordering::Relaxed), "what is a user's is dropped under a tensor's lock");
+    drop(stream());
+    assert!(dropped.load(Ordering::Relaxed));
+    one.synchronize()?;
+    other.synchronize()?;
+    Ok(())
+}
+
+#[test]
+fn no_users_code_runs_under_the_lock_of_a_tensor() {
+    let session = session();
+    run(&session, drops_a_tensor_of_two_streams, ());
+    nothing_is_left(&session);
+}
+
+static INHERITED: OnceLock<SharedCudaTensor<f32>> = OnceLock::new();
+
+fn has_a_copy((): ()) -> Outcome<bool> {
+    let t = INHERITED.get().ok_or("it is inherited")?;
+    let refused = Queue::unbounded()?.put(t.clone()).is_err();
+    Ok(refused && t.downgrade().upgrade().is_none() && format!("{t:?}").contains("f32"))
+}
+
+fn copies_itself(tensors: Queue<SharedCudaTensor<f32>>) -> Outcome {
+    let t = INHERITED.get_or_init(|| taken(&tensors));
+    let (done, weak) = (AtomicBool::new(false), t.downgrade());
+    allow_copies();
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                // Each takes a lock of the tensor for a moment: so some thread has it nearly always.
+                while !done.load(Ordering::Relaxed) {
+                    assert!(weak.upgrade().is_some());
+                }
+            });
+        }
+        let copy = || Process::builder().start_method(StartMethod::Fork).spawn(has_a_copy, ()).ok();
+        let ends_well = |copy: Process<bool>| {
+            copy.wait_timeout(Duration::from_secs(10)) && copy.join().is_ok_and(|well| well)
+        };
+        let copies = (0..20).all(|_| copy().is_some_and(ends_well));
+        done.store(true, Ordering::Relaxed);
+        assert!(copies, "a copy waits for a thread that it doesn't have");
+    });
+    Ok(())
+}
+
+fn makes_shared((): ()) -> Outcome<SharedCudaTensor<f32>> {
+    Ok(CudaTensor::<f32>::full([LEN], 3.0, &stream())?.share())
+}
+
+/// A process that calls no driver may copy itself, at a moment when a thread of it has a tensor's lock.
+#[test]
+fn a_copy_of_a_process_takes_no_lock_of_its_tensors() {
+    let session = session();
+    let tensors = Queue::unbounded().unwrap();
+    tensors.put(run(&session, makes_shared, ())).unwrap();
+    join(without_gpu().spawn(copies_itself, tensors).unwrap());
+    nothing_is_left(&session);
+}
+
+fn makes_while_it_is_read((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, device) = (stream(), Device::new(0)?);
+    tensors.put(CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze()).unwrap();
+    taken(&dropped);
+    eventually("it has no holder", || memory_stats(&device).pieces == 0);
+    assert_eq!(memory_stats(&device).retired, 0, "it went with its last tensor");
+    let next = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
+    let stats = memory_stats(&device);
+    assert_eq!((stats.slabs, stats.reserved), (1, SLAB), "it is cut out of a new one");
+    assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
+    Ok(())
+}
+
+/// No tick is behind its work, so no stream can wait for that, and the memory is not given away.
+#[test]
+fn memory_of_a_reader_that_could_not_tell_is_not_given_away() {
+    let session = setup().set("LAZY_MS", 0).start().unwrap();
+    let (tensors, dropped) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let maker = with_gpu(&session).spawn(makes_while_it_is_read, (tensors.clone(), dropped.clone())).unwrap();
+    // The first one is that of the table's registration.
+    let reader = with_gpu(&session)
+        .env("MP_CUDA_SIM_INJECT", "fail=cuStreamWriteValue64_v2:2:4321")
+        .spawn(reads_slowly, (tensors, dropped))
+        .unwrap();
+    join(maker);
+    let read = reader.wait_timeout(DEADLINE);
+    nothing_found(&session);
+    assert!(read);
+    join(reader);
+    nothing_is_left(&session);
+}
+
+type Told = Queue<()>;
+
+fn reads_slowly((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Told)) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    let mut sink = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let (on, to) = (t.on(&stream)?, sink.on_mut(&stream)?);
+    kernels().spin(&stream, Duration::from_secs(2));
+    kernels().multiply(&stream, to.ptr(), on.ptr(), on.len(), 1.0);
+    drop((on, to));
+    drop(t);
+    dropped.put(()).unwrap();
+    assert_eq!(
+        sink.to_vec(&stream)?,
+        [1.0; LEN],
+        "what it had given to its stream when it dropped the tensor"
+    );
+    Ok(())
+}
+
+fn reads_and_stays((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Told)) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    let on = t.on(&stream)?;
+    kernels().spin(&stream, SLOW);
+    drop(on);
+    drop(t);
+    dropped.put(()).unwrap();
+    stays();
+    Ok(())
+}
+
+fn makes_two_of_one_memory((tensors, told): (Queue<FrozenCudaTensor<f32>>, [Told; 2])) -> Outcome {
+    let ([dropped, begun], stream) = (told, stream());
+    let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
+    // What it keeps is in the same slab, which stays.
+    let kept = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
+    tensors.put(t.clone()).unwrap();
+    tensors.put(t).unwrap();
+    taken(&dropped);
+    let mut next = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let on = next.on_mut(&stream)?;
+    kernels().fill(&stream, on.ptr(), on.len(), 2.0);
+    drop(on);
+    begun.put(()).unwrap();
+    assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
+    drop(kept);
+    Ok(())
+}
+
+/// A stream of the second reader waits for the work of both. When that process is killed, what waits for the stream goes on, and the first
+/// reader's work may not have run.
+#[test]
+fn memory_of_two_readers_is_not_given_away_when_one_of_them_is_killed() {
+    let session = session();
+    let tensors = Queue::unbounded().unwrap();
+    let [one_done, other_done, dropped, begun] = [(); 4].map(|()| Told::unbounded().unwrap());
+    let maker = with_gpu(&session)
+        .spawn(makes_two_of_one_memory, (tensors.clone(), [dropped.clone(), begun.clone()]))
+        .unwrap();
+    let one = with_gpu(&session).spawn(reads_slowly, (tensors.clone(), one_done.clone())).unwrap();
+    taken(&one_done);
+    let other = with_gpu(&session).spawn(reads_and_stays, (tensors, other_done.clone())).unwrap();
+    taken(&other_done);
+    dropped.put(()).unwrap();
+    taken(&begun);
+    other.kill().unwrap();
+    assert!(other.wait_timeout(DEADLINE));
+    join(maker);
+    let read = one.wait_timeout(DEADLINE);
+    nothing_found(&session);
+    assert!(read);
+    join(one);
+    nothing_is_left(&session);
+}

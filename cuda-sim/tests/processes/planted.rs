@@ -1,0 +1,203 @@
+//! The simulator finds what it is there for: mistakes in this crate's order, memory and descriptors, each switched on by name in all
+//! processes of a test that passes without it. The test has to fail, and to say what is in the list.
+
+use std::process::Command;
+
+/// A mistake, the test that finds it, and what that says.
+struct Planted {
+    mutation: &'static str,
+    test: &'static str,
+    says: &'static str,
+}
+
+const PLANTED: [Planted; 16] = [
+    // What is here already is waited for at its second receipt, too.
+    Planted {
+        mutation: "cuda.message.second-not-waited",
+        test: "order::sent_again_behind_a_slow_kernel_on_another_stream",
+        says: "it is here already, and waited for all the same",
+    },
+    // The end of a dead process's clock is before all ticks, for a comparison that is cyclic.
+    Planted {
+        mutation: "clock.end.unsigned",
+        test: "ends::a_stream_that_waits_for_a_killed_process_goes_on",
+        says: "\"stuck\"",
+    },
+    // A tick is told that the driver has refused.
+    Planted {
+        mutation: "cuda.clock.told-unaccepted",
+        test: "failures::a_tick_that_the_driver_refuses_is_told_to_no_process",
+        says: "Finding { kind",
+    },
+    // A message leaves before the tick behind its tensor's work.
+    Planted {
+        mutation: "cuda.uses.sent-before-told",
+        test: "order::what_is_moved_is_read_behind_the_work_of_its_sender::clocks",
+        says: "\"race\"",
+    },
+    // The last use that is in the row is forgotten for the next one.
+    Planted {
+        mutation: "cuda.uses.left-without-join",
+        test: "order::memory_is_used_again_after_the_last_of_its_readers",
+        says: "\"race\"",
+    },
+    // Memory that a dead process may write to yet is given away: it died in the middle of a use, or after it.
+    Planted {
+        mutation: "cuda.given.open-use-ignored",
+        test: "late::memory_of_a_killed_writer_is_not_given_away",
+        says: "\"race\"",
+    },
+    Planted {
+        mutation: "cuda.given.dead-use-ignored",
+        test: "late::a_process_is_killed_that_dropped_a_tensor_before_its_work_was_done::clocks",
+        says: "the slab is retired",
+    },
+    // A descriptor is kept after its import, and so the memory, when all else of it is gone.
+    Planted {
+        mutation: "cuda.slab.descriptor-kept",
+        test: "late::what_was_opened_and_unmapped_keeps_no_memory",
+        says: "all memory is free",
+    },
+    // A descriptor is taken out of the locker by the first process that opens the memory.
+    Planted {
+        mutation: "locker.kept.taken-out",
+        test: "ends::one_process_after_the_other_opens_what_was_sent",
+        says: "packet 0 of the locker of descriptors is missing",
+    },
+    // A process opens the handle of memory that is its own.
+    Planted {
+        mutation: "cuda.slab.own-handle-opened",
+        test: "foreign::each_kind_of_memory_is_shared_or_copied",
+        says: "cuIpcOpenMemHandle",
+    },
+    // The last use is not said to be behind work of several processes.
+    Planted {
+        mutation: "cuda.row.mixed-not-noted",
+        test: "drops::memory_of_two_readers_is_not_given_away_when_one_of_them_is_killed",
+        says: "\"race\"",
+    },
+    // Memory is given away under work that no tick is behind.
+    Planted {
+        mutation: "cuda.uses.read-not-told",
+        test: "drops::memory_of_a_reader_that_could_not_tell_is_not_given_away",
+        says: "\"race\"",
+    },
+    // The thread that learns of a death unmaps.
+    Planted {
+        mutation: "cuda.here.unmapped-by-the-sweeper",
+        test: "drops::a_thread_that_learns_of_a_death_waits_for_no_device",
+        says: "it went on while its memory was being unmapped",
+    },
+    // Streams of users end under a tensor's lock.
+    Planted {
+        mutation: "cuda.uses.ended-under-locks",
+        test: "drops::no_users_code_runs_under_the_lock_of_a_tensor",
+        says: "what is a user's is dropped under a tensor's lock",
+    },
+    // A copy of a process takes locks that a thread of its original has.
+    Planted {
+        mutation: "cuda.piece.copy-takes-locks",
+        test: "drops::a_copy_of_a_process_takes_no_lock_of_its_tensors",
+        says: "a copy waits for a thread that it doesn't have",
+    },
+    // A row's use with write access is not noted: the death of a writer leaves no trace.
+    Planted {
+        mutation: "cuda.row.use-not-begun",
+        test: "late::memory_of_a_killed_writer_is_not_given_away",
+        says: "\"race\"",
+    },
+];
+
+/// What a test of this program prints, with a mistake or without one; whether it passes.
+fn outcome(test: &str, mutation: &str) -> (bool, String) {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env("MP_MUTANT", mutation);
+    let output = command.output().expect("it starts");
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    (output.status.success(), text.concat())
+}
+
+fn is_found(mutation: &str) {
+    let all: Vec<_> = PLANTED.iter().filter(|planted| planted.mutation == mutation).collect();
+    let [planted] = all[..] else { panic!("{mutation} is {} times in the list", all.len()) };
+    let (passes, text) = outcome(planted.test, mutation);
+    assert!(text.contains("running 1 test"), "there is no {}: {text}", planted.test);
+    assert!(!passes, "{} doesn't find {mutation}", planted.test);
+    assert!(text.contains(planted.says), "{}: not a word of {:?}: {text}", planted.test, planted.says);
+}
+
+#[test]
+fn no_wait_at_a_second_receipt() {
+    is_found("cuda.message.second-not-waited");
+}
+
+#[test]
+fn an_end_of_clocks_that_is_before_all_ticks() {
+    is_found("clock.end.unsigned");
+}
+
+#[test]
+fn a_handle_of_ones_own() {
+    is_found("cuda.slab.own-handle-opened");
+}
+
+#[test]
+fn a_tick_that_the_driver_has_not_accepted() {
+    is_found("cuda.clock.told-unaccepted");
+}
+
+#[test]
+fn a_message_that_is_sent_before_its_tick() {
+    is_found("cuda.uses.sent-before-told");
+}
+
+#[test]
+fn a_last_use_that_forgets_the_one_before() {
+    is_found("cuda.uses.left-without-join");
+}
+
+#[test]
+fn memory_of_a_writer_that_died_is_used_again() {
+    is_found("cuda.given.open-use-ignored");
+    is_found("cuda.row.use-not-begun");
+}
+
+#[test]
+fn memory_whose_last_use_died_is_used_again() {
+    is_found("cuda.given.dead-use-ignored");
+}
+
+#[test]
+fn a_descriptor_that_is_kept_after_its_import() {
+    is_found("cuda.slab.descriptor-kept");
+}
+
+#[test]
+fn a_descriptor_that_is_taken_out_of_the_locker() {
+    is_found("locker.kept.taken-out");
+}
+
+#[test]
+fn a_last_use_of_several_processes_that_is_not_said_to_be() {
+    is_found("cuda.row.mixed-not-noted");
+}
+
+#[test]
+fn a_read_that_could_not_be_told() {
+    is_found("cuda.uses.read-not-told");
+}
+
+#[test]
+fn a_sweeper_that_unmaps() {
+    is_found("cuda.here.unmapped-by-the-sweeper");
+}
+
+#[test]
+fn users_code_under_locks() {
+    is_found("cuda.uses.ended-under-locks");
+}
+
+#[test]
+fn locks_in_a_copy() {
+    is_found("cuda.piece.copy-takes-locks");
+}

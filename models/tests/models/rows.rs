@@ -1,0 +1,453 @@
+//! Rows of slabs of device memory, exhaustively: holders of a piece give work to their streams, join it into the row's last use, and leave; the maker
+//! cuts the memory anew when no holder is left, for streams that wait; any process is killed or stopped at any shared access. The
+//! steps are the ones that run in processes.
+//!
+//! A device runs what its process has ordered: it runs on when that is killed, for as long as it likes, and then no more; other processes
+//! see that, as the model of clocks shows. What has to hold: no work in the new piece runs while work of the old one may, but for late
+//! reads of dead processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::row::{BeginPiece, EndUse, Joining, LookAtReturned, RowAt, begin_use, joining, mix};
+use mp_core::words::Tick;
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
+
+const ROW: RowAt = RowAt(Word::at(0));
+/// A bit for each holder.
+const SEATS: Word = Word::at(16);
+
+/// A mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// A holder gives up its seat before it joins what it did.
+    SeatFirst,
+    /// A holder says that its use has ended before it joins it.
+    EndedFirst,
+    /// What is there is overwritten by a tick that doesn't follow it.
+    NotFollowed,
+    /// Another process's join, between the look and the swap, is overwritten.
+    NotCompared,
+    /// That a last use is behind work of several processes is not said.
+    NotMixed,
+    /// The maker doesn't look at the uses.
+    UsesIgnored,
+    /// Streams that use the memory anew don't wait.
+    NotWaited,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Role {
+    /// The process that cuts the memory.
+    Maker,
+    /// Has the piece of this generation. `after`: its stream waits for what this one did, which it got the piece from.
+    Holder {
+        writes: bool,
+        generation: u8,
+        after: Option<usize>,
+    },
+    Device {
+        owner: usize,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Start,
+    Work,
+    Look,
+    Join(u64),
+    Mix {
+        old: u64,
+        new: u64,
+    },
+    Swap {
+        old: u64,
+        new: u64,
+    },
+    End(EndUse),
+    Leave,
+    /// Of the maker: it waits for the last holder.
+    Holders,
+    Sweep(u64),
+    Returned(LookAtReturned),
+    Cut(BeginPiece),
+    Give,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    role: Role,
+    bug: Bug,
+    pc: Pc,
+    /// Behind its work.
+    tick: u64,
+}
+
+/// What a stream has to do: to wait, to work, and to tick.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Op {
+    owner: usize,
+    tick: u64,
+    waits: Vec<u64>,
+    /// Of which generation it uses the memory, and whether it writes; a stream that only joins does not.
+    work: Option<(u8, bool)>,
+    done: bool,
+}
+
+/// What no process knows as a whole.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
+struct Ghost {
+    ops: Vec<Op>,
+    generation: u8,
+    retired: bool,
+    /// For what streams wait that use the memory of this generation.
+    cooling: Option<u64>,
+    /// How often all of it came back.
+    returned: u8,
+}
+
+/// Each holder has a clock for its stream, and one for that which joins.
+fn tick_of(holder: usize, joins: bool) -> u64 {
+    let clock = 2 * holder as u32 + u32::from(joins);
+    Tick::new(clock, Tick::base(1) + 1).raw()
+}
+
+impl Ghost {
+    fn op(&self, tick: u64) -> &Op {
+        self.ops.iter().find(|op| op.tick == tick).expect("a tick that was made")
+    }
+
+    /// Whether its work has run; `None` if it never will.
+    fn over(&self, tick: u64, fates: &[Fate], devices: usize) -> Option<bool> {
+        let op = self.op(tick);
+        // Holders begin behind the maker, and devices behind them, in the same order.
+        let is_lost = fates[op.owner] == Fate::Killed && fates[op.owner - 1 + devices].gone();
+        if op.done || !is_lost { Some(op.done) } else { None }
+    }
+
+    /// Work of a later generation begins: none of an earlier one may run.
+    fn judge(&self, generation: u8, fates: &[Fate], devices: usize) {
+        for op in &self.ops {
+            let Some((earlier, writes)) = op.work else { continue };
+            let harmless = fates[op.owner] == Fate::Killed && !writes;
+            if earlier < generation && !op.done && !harmless {
+                let lost = self.over(op.tick, fates, devices).is_none();
+                assert!(lost, "memory is used again under work of holder {}", op.owner);
+            }
+        }
+    }
+}
+
+fn devices(fates: &[Fate]) -> usize {
+    fates.len().div_ceil(2)
+}
+
+impl Process {
+    fn holder(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let Role::Holder { writes, generation, after } = self.role else { unreachable!() };
+        let over = |ghost: &Ghost, tick: u64| ghost.over(tick, fates, devices(fates));
+        self.pc = match self.pc {
+            // If it never gets the piece, it has nothing to do.
+            Pc::Start if ghost.generation < generation => {
+                return ghost.retired || fates[0].gone();
+            }
+            Pc::Start => {
+                let before = after.map(|other| tick_of(other, false));
+                if let (Some(tick), Some(other)) = (before, after) {
+                    let sent = ghost.ops.iter().any(|op| op.tick == tick);
+                    if !sent {
+                        // Its sender may be gone, and the message with it.
+                        self.pc = if fates[other].gone() { Pc::Leave } else { Pc::Start };
+                        return false;
+                    }
+                }
+                if writes {
+                    begin_use(ROW, m);
+                }
+                Pc::Work
+            }
+            // Its stream takes the work, and a tick: no shared access here.
+            Pc::Work => {
+                self.tick = tick_of(me, false);
+                let cooling = ghost.cooling.filter(|_| self.bug != Bug::NotWaited);
+                let before = after.map(|other| tick_of(other, false));
+                let waits = cooling.into_iter().chain(before).collect();
+                let work = Some((generation, writes));
+                ghost.ops.push(Op { owner: me, tick: self.tick, waits, work, done: false });
+                match self.bug {
+                    Bug::SeatFirst => Pc::Leave,
+                    Bug::EndedFirst if writes => Pc::End(EndUse::new(ROW)),
+                    _ => Pc::Look,
+                }
+            }
+            Pc::Look => Pc::Join(m.load(ROW.last_use())),
+            Pc::Join(old) => {
+                let waited = |tick: Tick| ghost.op(self.tick).waits.contains(&tick.raw());
+                let own = [Tick::from_raw(self.tick).expect("a tick")];
+                let found = Tick::from_raw(old);
+                let plan = joining(found, &own, |tick| over(ghost, tick.raw()), waited);
+                let Joining::Swap { tick, mixes } = plan else {
+                    self.pc = self.ends(writes);
+                    return false;
+                };
+                let new = match tick {
+                    Some(tick) => tick.raw(),
+                    None if self.bug == Bug::NotFollowed => self.tick,
+                    None => {
+                        let tick = tick_of(me, true);
+                        // Its stream joins once more, if another process was faster: its tick is then behind both.
+                        ghost.ops.retain(|op| op.tick != tick);
+                        let waits = vec![self.tick, old];
+                        ghost.ops.push(Op { owner: me, tick, waits, work: None, done: false });
+                        tick
+                    }
+                };
+                if mixes && self.bug != Bug::NotMixed { Pc::Mix { old, new } } else { Pc::Swap { old, new } }
+            }
+            Pc::Mix { old, new } => {
+                mix(ROW, m);
+                Pc::Swap { old, new }
+            }
+            Pc::Swap { new, .. } if self.bug == Bug::NotCompared => {
+                m.store(ROW.last_use(), new);
+                self.ends(writes)
+            }
+            Pc::Swap { old, new } => match m.cas(ROW.last_use(), old, new) {
+                Ok(()) => self.ends(writes),
+                Err(_) => Pc::Look,
+            },
+            Pc::End(mut steps) => match steps.step(m) {
+                None => Pc::End(steps),
+                Some(()) if self.bug == Bug::EndedFirst && m.peek(ROW.last_use()) == 0 => Pc::Look,
+                Some(()) => Pc::Leave,
+            },
+            Pc::Leave => {
+                m.and(SEATS, !(1 << me));
+                if self.bug == Bug::SeatFirst && self.tick != 0 {
+                    self.bug = Bug::None;
+                    Pc::Look
+                } else {
+                    return true;
+                }
+            }
+            pc => unreachable!("{pc:?} of a holder"),
+        };
+        false
+    }
+
+    fn ends(&self, writes: bool) -> Pc {
+        if writes && self.bug != Bug::EndedFirst { Pc::End(EndUse::new(ROW)) } else { Pc::Leave }
+    }
+
+    fn maker(&mut self, m: &Memory, fates: &[Fate], seats: &[u64], ghost: &mut Ghost) -> bool {
+        self.pc = match self.pc {
+            Pc::Start | Pc::Holders => {
+                let now = m.load(SEATS);
+                let dead = (1..devices(fates)).find(|a| now & 1 << a != 0 && fates[*a] == Fate::Killed);
+                match dead {
+                    _ if now == 0 => Pc::Returned(LookAtReturned::new(ROW)),
+                    Some(dead) => Pc::Sweep(1 << dead),
+                    None => Pc::Holders,
+                }
+            }
+            Pc::Sweep(seat) => {
+                m.and(SEATS, !seat);
+                Pc::Holders
+            }
+            Pc::Returned(mut steps) => match steps.step(m) {
+                None => Pc::Returned(steps),
+                Some(found) => {
+                    let last = found.last_use;
+                    let over = if last == 0 { Some(true) } else { ghost.over(last, fates, devices(fates)) };
+                    let whole = found.whole || self.bug == Bug::UsesIgnored;
+                    let Some(over) = over.filter(|_| whole) else {
+                        ghost.retired = true;
+                        return true;
+                    };
+                    if found.mixed && !over {
+                        self.pc = Pc::Holders;
+                        return false;
+                    }
+                    ghost.cooling = (!over).then_some(last);
+                    ghost.returned += 1;
+                    if usize::from(ghost.returned) == seats.len() {
+                        return true;
+                    }
+                    Pc::Cut(BeginPiece::new(ROW))
+                }
+            },
+            Pc::Cut(mut steps) => match steps.step(m) {
+                None => Pc::Cut(steps),
+                Some(()) => Pc::Give,
+            },
+            Pc::Give => {
+                m.store(SEATS, seats[usize::from(ghost.returned)]);
+                ghost.generation += 1;
+                Pc::Holders
+            }
+            pc => unreachable!("{pc:?} of the maker"),
+        };
+        false
+    }
+
+    /// Runs what is ready of what its process has ordered.
+    fn device(owner: usize, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let ready = |op: &Op| {
+            let met = |tick: &u64| ghost.over(*tick, fates, devices(fates)) != Some(false);
+            op.owner == owner && !op.done && op.waits.iter().all(met)
+        };
+        match ghost.ops.iter().position(ready) {
+            Some(next) => {
+                if let Some((generation, _)) = ghost.ops[next].work {
+                    ghost.judge(generation, fates, devices(fates));
+                }
+                ghost.ops[next].done = true;
+                false
+            }
+            // All that it will ever have; of a dead process what waits is torn down.
+            None => {
+                let waits = ghost.ops.iter().any(|op| op.owner == owner && !op.done);
+                fates[owner].gone() && (!waits || fates[owner] == Fate::Killed)
+            }
+        }
+    }
+}
+
+/// The seats of each generation.
+fn seats_of(actors: &[Role]) -> Vec<u64> {
+    let mut seats = vec![0; 2];
+    for (a, role) in actors.iter().enumerate() {
+        if let Role::Holder { generation, .. } = role {
+            seats[usize::from(*generation)] |= 1 << a;
+        }
+    }
+    seats
+}
+
+impl Actor for Actors {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        match self.process.role {
+            Role::Maker => self.process.maker(m, fates, &self.seats, ghost),
+            Role::Holder { .. } => self.process.holder(me, m, fates, ghost),
+            Role::Device { owner } => Process::device(owner, fates, ghost),
+        }
+    }
+}
+
+/// A process, and what its maker knows of the others.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Actors {
+    process: Process,
+    seats: Vec<u64>,
+}
+
+const fn holder(writes: bool, generation: u8) -> Role {
+    Role::Holder { writes, generation, after: None }
+}
+
+/// A maker, holders, and their devices.
+fn explore(holders: &[Role], (kills, stops): (u32, u32), bug: Bug) {
+    let processes: Vec<Role> = std::iter::once(Role::Maker).chain(holders.iter().copied()).collect();
+    let seats = seats_of(&processes);
+    let devices = (1..processes.len()).map(|owner| Role::Device { owner });
+    let roles = processes.iter().copied().chain(devices);
+    let actor =
+        |role| Actors { process: Process { role, bug, pc: Pc::Start, tick: 0 }, seats: seats.clone() };
+    let memory = Memory::new(3);
+    memory.poke(SEATS, seats[0]);
+    let world = World::new(memory, roles.map(actor).collect(), Ghost::default());
+    let first_device = processes.len();
+    let end = |w: &World<Actors>| {
+        let all = 0..w.fates.len();
+        let well = w.count(all.clone(), Fate::Killed) + w.count(all, Fate::Stopped) == 0;
+        if well {
+            assert!(!w.ghost.retired, "it is retired, and no process died");
+            assert_eq!(w.ghost.returned, 2, "it did not come back");
+        }
+    };
+    // A device is no process: it goes with its owner.
+    let wedged = move |w: &World<Actors>| {
+        let (all, devices) = (0..w.fates.len(), first_device..w.fates.len());
+        w.count(all, Fate::Stopped) == 0 && w.count(devices, Fate::Killed) == 0
+    };
+    world.explore(kills, stops, end, wedged);
+}
+
+const WRITERS: [Role; 3] = [holder(true, 0), holder(true, 0), holder(true, 1)];
+const READERS: [Role; 3] = [holder(false, 0), holder(false, 0), holder(true, 1)];
+const CHAIN: [Role; 3] =
+    [holder(true, 0), Role::Holder { writes: true, generation: 0, after: Some(1) }, holder(true, 1)];
+
+#[test]
+fn two_writers_leave_and_the_memory_is_used_again() {
+    explore(&WRITERS, (1, 0), Bug::None);
+}
+
+#[test]
+fn two_readers_leave_and_the_memory_is_used_again() {
+    explore(&READERS, (1, 0), Bug::None);
+}
+
+#[test]
+fn a_piece_moves_and_the_memory_is_used_again() {
+    explore(&CHAIN, (1, 0), Bug::None);
+}
+
+#[test]
+fn a_process_is_stopped_beside_one_that_is_killed() {
+    explore(&[holder(true, 0), holder(true, 1)], (1, 1), Bug::None);
+}
+
+#[test]
+fn random_holders() {
+    at_random(|| {
+        let holders = [holder(true, 0), holder(false, 0), holder(true, 0), holder(true, 1), holder(true, 1)];
+        explore(&holders, (2, 1), Bug::None);
+    });
+}
+
+#[test]
+#[should_panic(expected = "memory is used again under work")]
+fn a_seat_is_given_up_behind_the_join() {
+    explore(&WRITERS, (0, 0), Bug::SeatFirst);
+}
+
+#[test]
+#[should_panic(expected = "memory is used again under work")]
+fn a_use_ends_behind_the_join() {
+    explore(&[holder(true, 0), holder(true, 1)], (1, 0), Bug::EndedFirst);
+}
+
+#[test]
+#[should_panic(expected = "memory is used again under work")]
+fn a_last_use_follows_the_one_before() {
+    explore(&READERS, (0, 0), Bug::NotFollowed);
+}
+
+#[test]
+#[should_panic(expected = "memory is used again under work")]
+fn a_join_beside_another_one_is_made_again() {
+    explore(&READERS, (0, 0), Bug::NotCompared);
+}
+
+/// If the process dies whose stream waits for both, streams that wait for that go on.
+#[test]
+#[should_panic(expected = "memory is used again under work")]
+fn work_of_two_processes_is_waited_for_by_no_stream() {
+    explore(&READERS, (1, 0), Bug::NotMixed);
+}
+
+#[test]
+#[should_panic(expected = "memory is used again under work")]
+fn a_writer_that_died_is_seen() {
+    explore(&[holder(true, 0), holder(true, 1)], (1, 0), Bug::UsesIgnored);
+}
+
+#[test]
+#[should_panic(expected = "memory is used again under work")]
+fn streams_wait_for_the_last_use() {
+    explore(&[holder(true, 0), holder(true, 1)], (0, 0), Bug::NotWaited);
+}

@@ -1,0 +1,87 @@
+//! Rows of device memory under loom: every interleaving that the memory model allows, of two holders and a maker with three
+//! preemptions.
+//!
+//! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-core --test loom_rows`
+#![cfg(mp_loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use mp_core::mem::{HeapMem, Mem, Word, run};
+use mp_core::steps::row::{
+    BeginPiece, EndUse, Joining, LookAtReturned, Returned, RowAt, begin_use, joining, mix,
+};
+use mp_core::words::Tick;
+
+const ROW: RowAt = RowAt(Word::at(0));
+const SEATS: Word = Word::at(16);
+
+fn tick(holder: u32, joins: bool) -> Tick {
+    Tick::new(2 * holder + u32::from(joins), Tick::base(1) + 1)
+}
+
+/// A holder that may write leaves, with work that has not run.
+fn leaves(m: &HeapMem, holder: u32) {
+    begin_use(ROW, m);
+    loop {
+        let old = m.load(ROW.last_use());
+        let how = joining(Tick::from_raw(old), &[tick(holder, false)], |_| Some(false), |_| false);
+        let Joining::Swap { tick: own, mixes } = how else { unreachable!("no process is dead") };
+        if mixes {
+            mix(ROW, m);
+        }
+        let new = own.unwrap_or(tick(holder, true));
+        if m.cas(ROW.last_use(), old, new.raw()).is_ok() {
+            break;
+        }
+    }
+    run(EndUse::new(ROW), m);
+    m.and(SEATS, !(1 << holder));
+}
+
+fn held() -> Arc<HeapMem> {
+    let m = Arc::new(HeapMem::new(3));
+    m.store(SEATS, 0b11);
+    m
+}
+
+/// A maker that finds no holder finds all that they did: by its look at the seats alone.
+#[test]
+fn loom_what_two_holders_left() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
+        let m = held();
+        let holders = [0, 1].map(|holder| {
+            let m = Arc::clone(&m);
+            thread::spawn(move || leaves(&m, holder))
+        });
+        if m.load(SEATS) == 0 {
+            let Returned { last_use, whole, mixed } = run(LookAtReturned::new(ROW), &*m);
+            assert!(whole && mixed, "a use is not seen that had ended");
+            let last = Tick::from_raw(last_use).expect("a use");
+            assert!([0, 1].map(|holder| tick(holder, true)).contains(&last), "{last:?} is behind one alone");
+        }
+        holders.into_iter().for_each(|holder| holder.join().unwrap());
+    });
+}
+
+/// Uses that end at the same time are both counted.
+#[test]
+fn loom_two_uses_end() {
+    loom::model(|| {
+        let m = held();
+        let ends = |m: &HeapMem| {
+            begin_use(ROW, m);
+            run(EndUse::new(ROW), m);
+        };
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || ends(&m))
+        };
+        ends(&m);
+        other.join().unwrap();
+        assert!(run(LookAtReturned::new(ROW), &*m).whole);
+        run(BeginPiece::new(ROW), &*m);
+        assert_eq!((m.load(ROW.last_use()), m.load(ROW.uses())), (0, 0));
+    });
+}

@@ -1,0 +1,66 @@
+//! What `cargo xtask fuzz` needs of this crate: tensors and events as they are in messages, of memory that no driver was asked for,
+//! and what has to hold of what was read.
+
+use mp_core::Arena;
+use mp_core::clocks::{Clock, Tick};
+use mp_tensor::parts::{Grad, row_major};
+use mp_tensor::{Element, Exclusive};
+
+use crate::memory::Piece;
+use crate::order::clock;
+use crate::tensor::mode::CudaMode;
+use crate::tensor::raw::Raw;
+use crate::{AnyCudaTensor, CudaTensor, Result, Uuid};
+
+/// Bytes of the memory of each tensor.
+pub const BYTES: u64 = 4096;
+
+/// A tensor of one dimension, all of its memory, whose receivers have to wait for this tick.
+///
+/// # Errors
+/// Those of the arena.
+pub fn tensor<T: Element>(tick: Tick) -> Result<CudaTensor<T>> {
+    let piece = Piece::without_driver(Uuid([7; 16]), BYTES)?;
+    piece.uses().arrived(&[tick]);
+    let elements = BYTES as usize / size_of::<T>();
+    let view = row_major(0, &[elements])?;
+    Ok(CudaTensor::of(Raw::<Exclusive>::of(Some(piece), view, Grad::default())))
+}
+
+/// A clock, and a tick of it whose work is on its way.
+///
+/// # Errors
+/// Those of the arena.
+pub fn pending() -> Result<(Clock, Tick)> {
+    let mut clock = Clock::claim(Arena::current()?)?;
+    let tick = clock.next()?;
+    clock.submitted(tick)?;
+    Ok((clock, tick))
+}
+
+/// # Panics
+/// It reaches beyond its memory, or waits for what no stream has submitted.
+pub fn check<T: Element, M: CudaMode>(tensor: &CudaTensor<T, M>) {
+    checked(&tensor.raw, size_of::<T>());
+}
+
+/// # Panics
+/// As [`check`].
+pub fn check_any<M: CudaMode>(tensor: &AnyCudaTensor<M>) {
+    checked(&tensor.raw, tensor.dtype().size());
+}
+
+fn checked<M: CudaMode>(raw: &Raw<M>, element: usize) {
+    let Some(piece) = &raw.piece else {
+        assert!(raw.view.is_empty(), "elements without memory: {:?}", raw.view);
+        return;
+    };
+    let within = raw.view.within(piece.bytes() as usize / element);
+    assert!(within.is_ok(), "beyond its {} bytes: {:?}", piece.bytes(), raw.view);
+    for tick in piece.uses().tell(false).expect("no stream has a use") {
+        assert!(
+            !matches!(clock::is_complete(tick), Err(crate::Error::Malformed(_))),
+            "{tick:?} was never made"
+        );
+    }
+}
