@@ -20,7 +20,7 @@ use mp_core::{Structure, Wait};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Result;
-use crate::order::{clock, host};
+use crate::stream::order::{clock, host};
 use crate::stream::{Stream, ended};
 
 const NAME: &str = "mp_cuda::Event";

@@ -7,7 +7,7 @@ use mp_tensor::parts::{Grad, row_major};
 use mp_tensor::{Element, Exclusive};
 
 use crate::memory::Piece;
-use crate::order::clock;
+use crate::stream::order::clock;
 use crate::tensor::mode::CudaMode;
 use crate::tensor::raw::Raw;
 use crate::{AnyCudaTensor, CudaTensor, Result, Uuid};

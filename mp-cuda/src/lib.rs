@@ -52,7 +52,6 @@ mod exit;
 pub mod fuzz;
 #[doc(hidden)]
 pub mod memory;
-mod order;
 mod stream;
 mod tensor;
 mod uuid;
@@ -63,8 +62,8 @@ pub use event::Event;
 pub use memory::collect::{empty_cache, ipc_collect};
 pub use memory::stats::{MemoryStats, memory_stats};
 pub use mp_tensor::{Element, Exclusive, Frozen, MAX_RANK, Shared};
-pub use order::{Order, order};
 pub use stream::Stream;
+pub use stream::order::{Order, order};
 #[cfg(feature = "cudarc")]
 #[cfg_attr(docsrs, doc(cfg(feature = "cudarc")))]
 pub use tensor::cudarc::{CudarcLent, CudarcLentMut, CudarcStream};

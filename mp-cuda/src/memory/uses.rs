@@ -22,8 +22,8 @@ use mp_core::mutex::Mutex;
 use super::object::Row;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::order::clock::is_complete;
 use crate::stream::Stream;
+use crate::stream::order::clock::is_complete;
 use mp_core::steps::row::{Joining, joining};
 
 /// What a use may do.

@@ -18,7 +18,7 @@ use super::{Inner, Stream};
 use crate::device::Device;
 use crate::driver::api::Handle;
 use crate::exit::{self, Part};
-use crate::order::StreamClock;
+use crate::stream::order::StreamClock;
 
 /// How long a process that ends by itself waits for what others may wait for.
 const LIMIT: Duration = Duration::from_secs(5);

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod ended;
+pub(crate) mod order;
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -23,7 +24,7 @@ use crate::driver::Driver;
 use crate::driver::api::Handle;
 use crate::driver::context;
 use crate::error::Result;
-use crate::order::{self, StreamClock};
+use order::StreamClock;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;

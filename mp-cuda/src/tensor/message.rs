@@ -19,7 +19,7 @@ use super::raw::Raw;
 use super::{AnyCudaTensor, CudaTensor};
 use crate::error::Error;
 use crate::memory::{Attachments, Mode, Piece};
-use crate::order::clock;
+use crate::stream::order::clock;
 
 /// The most ticks of one tensor: a stream each.
 const MOST_TICKS: usize = 4096;

@@ -14,9 +14,9 @@ use crate::device::Device;
 use crate::driver::api::Handle;
 use crate::driver::context::Bound;
 use crate::error::{Error, Result};
-use crate::order::chosen::{self, Way};
-use crate::order::events::{self, StreamEvents};
-use crate::order::{host, table};
+use crate::stream::order::chosen::{self, Way};
+use crate::stream::order::events::{self, StreamEvents};
+use crate::stream::order::{host, table};
 
 /// The clock of one stream, claimed when that first ticks.
 #[derive(Debug, Default)]

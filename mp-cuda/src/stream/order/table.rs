@@ -18,8 +18,8 @@ use mp_core::mutex::Mutex;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::exit::{self, Part};
-use crate::order::StreamClock;
 use crate::stream::ended::{self, Ended};
+use crate::stream::order::StreamClock;
 
 /// How long the first tick of a device may take, which nothing is before.
 const PROBE: Duration = Duration::from_secs(1);

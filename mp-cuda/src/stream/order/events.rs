@@ -33,9 +33,9 @@ use crate::driver::api::Handle;
 use crate::driver::context::Bound;
 use crate::error::{Error, Result};
 use crate::exit::{self, Part};
-use crate::order::chosen::key;
-use crate::order::clock::is_complete;
 use crate::stream::ended;
+use crate::stream::order::chosen::key;
+use crate::stream::order::clock::is_complete;
 
 const EVENTS: usize = Clocks::EVENTS;
 

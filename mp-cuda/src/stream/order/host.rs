@@ -7,8 +7,8 @@ use mp_core::waits::{Call, On, Subject};
 use mp_core::{AdaptiveSpin, Arena, Blocking, Wait, block_on};
 
 use crate::error::{Error, Result};
-use crate::order::clock::is_complete;
 use crate::stream::ended;
+use crate::stream::order::clock::is_complete;
 
 /// The shortest and the longest sleep between two looks at what a device does.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));

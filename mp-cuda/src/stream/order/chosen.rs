@@ -7,7 +7,7 @@ use mp_core::mutex::Mutex;
 use crate::codes;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::order::{Order, table};
+use crate::stream::order::{Order, table};
 
 /// What a stream of a device does to tick and to wait.
 #[derive(Clone, Copy, Debug)]
