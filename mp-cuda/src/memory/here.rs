@@ -6,12 +6,13 @@
 //! runs on the device may wait for that.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
-use mp_core::{Arena, mutant};
+use mp_core::{Arena, Hold, mutant};
 
 use super::object::SlabObject;
 use super::piece::Inner;
@@ -20,11 +21,33 @@ use super::slab::Slab;
 /// After this many further openings a slab of which nothing is used is unmapped.
 const STALE: u64 = 64;
 
+/// By the marks of objects, of which no process chooses any: so they need no hash that is hard to meet.
+type ByMark<V> = HashMap<u64, V, BuildHasherDefault<MarkHasher>>;
+
+#[derive(Default)]
+struct MarkHasher(u64);
+
+impl Hasher for MarkHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, mark: u64) {
+        // The high bits depend on all; a table takes its place from the low ones, and its tags from the highest.
+        let mixed = (self.0 ^ mark).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 #[derive(Debug, Default)]
 struct Table {
     /// By the marks of their objects.
-    slabs: HashMap<u64, Entry>,
-    pieces: HashMap<u64, Weak<Inner>>,
+    slabs: ByMark<Entry>,
+    pieces: ByMark<Weak<Inner>>,
     /// How many slabs were opened.
     openings: u64,
 }
@@ -66,6 +89,16 @@ pub(crate) fn add(slab: &Arc<Slab>) {
     let table = here.get_or_insert_default();
     let used = table.openings;
     table.slabs.insert(slab.object().mark(), Entry { slab: Arc::clone(slab), used, is_orphan: false });
+}
+
+/// The slab of this object, if it is here.
+pub(crate) fn known(object: &Hold) -> Option<Arc<Slab>> {
+    let mark = object.arena().mark(object);
+    let mut here = HERE.lock();
+    let table = here.as_mut()?;
+    let entry = table.slabs.get_mut(&mark)?;
+    entry.used = table.openings;
+    Some(Arc::clone(&entry.slab))
 }
 
 /// A slab that arrived: the one that is here, if it is.

@@ -3,20 +3,33 @@
 
 use mp_core::Hold;
 use mp_core::message::{Arrived, Attached};
-use serde::{Deserialize, Serialize};
 
 use super::object::{Mode, PieceObject, SlabObject};
 use super::{Piece, here};
 use crate::error::Result;
 
 /// The numbers of a piece's attachments in a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attachments {
     slab: u32,
     piece: u32,
 }
 
 impl Attachments {
+    /// How many bytes they are in a message.
+    pub const BYTES: usize = 8;
+
+    /// As they are in a message.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        (u64::from(self.slab) | u64::from(self.piece) << 32).to_le_bytes()
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) wrote.
+    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let both = u64::from_le_bytes(bytes);
+        Self { slab: both as u32, piece: (both >> 32) as u32 }
+    }
+
     /// That of the piece: of one that was [moved](Piece::lend), the one to be noted to get it back.
     pub fn piece(self) -> u32 {
         self.piece
@@ -75,13 +88,18 @@ impl Piece {
     /// # Errors
     /// `Malformed` if these are other things, or don't fit together.
     pub fn take(arrived: &mut Arrived, attachments: Attachments, mode: Mode) -> Result<Self> {
-        let slab = SlabObject::open(arrived.take_object(attachments.slab)?)?;
+        let slab = arrived.take_object(attachments.slab)?;
+        // What this process has it has looked at.
+        let slab = match here::known(&slab) {
+            Some(known) => known,
+            None => here::slab(SlabObject::open(slab)?),
+        };
         let hold = match mode {
             Mode::Exclusive => arrived.take_object_exclusive(attachments.piece)?,
             Mode::Frozen | Mode::Shared => arrived.take_object(attachments.piece)?,
         };
-        let object = PieceObject::open(hold, &slab, mode)?;
-        Ok(Self::arrived(&here::slab(slab), object))
+        let object = PieceObject::open(hold, slab.object(), mode)?;
+        Ok(Self::arrived(&slab, object))
     }
 }
 

@@ -1,11 +1,10 @@
 //! Tensors in messages: the view, what receivers' streams have to wait for, and the attached piece. Nothing here opens memory of a device.
 //!
 //! A message has, one after the other, what a tensor on the host writes, too ([`Handle`], of which the number of the attachment is
-//! not used), the attachments of the piece, and ticks.
+//! not used), and the piece's attachments and ticks ([`Beside`]).
 
 use std::sync::Arc;
 
-use mp_core::clocks::Tick;
 use mp_core::message::{Arrived, Attached, Codec, Incoming, Message, Outgoing, Returned, scope};
 use mp_core::{DType, Error as CoreError, Result as CoreResult, mutant};
 use mp_tensor::parts::{Grad, Handle, View, What, nothing};
@@ -14,23 +13,21 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::beside::Beside;
 use super::mode::{CudaAliased, CudaMode};
 use super::raw::Raw;
 use super::{AnyCudaTensor, CudaTensor};
 use crate::error::Error;
-use crate::memory::{Attachments, Mode, Piece};
+use crate::memory::{Mode, Piece};
 use crate::stream::order::clock;
-
-/// The most ticks of one tensor: a stream each.
-const MOST_TICKS: usize = 4096;
 
 /// A tensor as it travels.
 #[derive(Serialize)]
-struct Leaving<'a>(Handle<&'a View>, Option<Attachments>, Vec<Tick>);
+struct Leaving<'a>(Handle<&'a View>, Beside);
 
 /// As it arrives.
 #[derive(Deserialize)]
-struct Arriving(Handle, Option<Attachments>, Vec<Tick>);
+struct Arriving(Handle, Beside);
 
 /// What an exclusive tensor was, and is again if its message does not leave.
 struct Before {
@@ -59,11 +56,7 @@ impl<M: CudaMode> Raw<M> {
     }
 
     /// Takes it out of a message, checked.
-    fn receive(
-        arrived: &mut Arrived,
-        Arriving(handle, attachments, ticks): Arriving,
-        dtype: DType,
-    ) -> CoreResult<Self> {
+    fn receive(arrived: &mut Arrived, Arriving(handle, beside): Arriving, dtype: DType) -> CoreResult<Self> {
         let found = handle.dtype()?;
         if found != dtype {
             return Err(CoreError::DType { expected: dtype, found });
@@ -78,12 +71,9 @@ impl<M: CudaMode> Raw<M> {
             return Err(CoreError::Malformed(why));
         }
         let grad = Grad::from_wire(what.requires());
-        let Some(attachments) = attachments else {
+        let Some((attachments, ticks)) = beside.0 else {
             return if view.is_empty() { Ok(Self::of(None, view, grad)) } else { Err(view.beyond(0)) };
         };
-        if ticks.len() > MOST_TICKS {
-            return Err(CoreError::Malformed(format!("a tensor with {} ticks", ticks.len())));
-        }
         for tick in &ticks {
             // What its process has not finished, and never will, is told when a stream is to use it.
             if let Err(error @ Error::Malformed(_)) = clock::is_complete(*tick)
@@ -108,14 +98,14 @@ impl<M: CudaAliased> Raw<M> {
     /// Attaches it to a message.
     fn send(&self, out: &mut Attached, dtype: DType) -> CoreResult<Leaving<'_>> {
         let handle = self.handle(dtype)?;
-        let Some(piece) = &self.piece else { return Ok(Leaving(handle, None, Vec::new())) };
+        let Some(piece) = &self.piece else { return Ok(Leaving(handle, Beside(None))) };
         piece.is_here().map_err(unsendable)?;
         let ticks = piece
             .uses()
             .tell(M::MODE == Mode::Frozen || mutant!("cuda.uses.reads-of-shared-not-told"))
             .map_err(unsendable)?;
         let attachments = piece.attach(out).map_err(unsendable)?;
-        Ok(Leaving(handle, Some(attachments), ticks))
+        Ok(Leaving(handle, Beside(Some((attachments, ticks)))))
     }
 }
 
@@ -123,14 +113,14 @@ impl Raw<Exclusive> {
     /// Moves it into a message; what is left is an empty tensor.
     fn move_into<C: Codec>(&mut self, out: &mut Outgoing, dtype: DType) -> CoreResult<()> {
         let handle = self.handle(dtype)?;
-        let Some(piece) = &self.piece else { return C::write(out, &Leaving(handle, None, Vec::new())) };
+        let Some(piece) = &self.piece else { return C::write(out, &Leaving(handle, Beside(None))) };
         piece.is_here().map_err(unsendable)?;
         let ticks = piece.uses().tell(false).map_err(unsendable)?;
         let attachments = piece.lend(out.attached()).map_err(unsendable)?;
         // From here on it is the message's, whatever happens: another process may have it before this returns to its caller.
         let used = piece.uses().leave(&piece.row());
         piece.note_uses(&used);
-        let written = C::write(out, &Leaving(handle, Some(attachments), ticks));
+        let written = C::write(out, &Leaving(handle, Beside(Some((attachments, ticks)))));
         let Some(piece) = self.piece.take() else { return written };
         let view = std::mem::replace(&mut self.view, nothing());
         let note = self.grad.bits();

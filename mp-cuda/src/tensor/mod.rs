@@ -2,6 +2,7 @@
 
 mod aliased;
 mod any;
+mod beside;
 mod copy;
 #[cfg(feature = "cudarc")]
 pub(crate) mod cudarc;
