@@ -19,10 +19,8 @@ pub fn targets() -> Vec<Target> {
 }
 
 /// Of what several crates write.
-const OF_SEVERAL: [Target; 2] = [
-    ("messages", messages::messages, messages::seeds),
-    ("devices", devices::devices, devices::seeds),
-];
+const OF_SEVERAL: [Target; 2] =
+    [("messages", messages::messages, messages::seeds), ("devices", devices::devices, devices::seeds)];
 
 /// The one of this name.
 pub fn target(name: &str) -> Option<Target> {
