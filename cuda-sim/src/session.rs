@@ -128,6 +128,12 @@ pub struct Session {
 }
 
 impl Session {
+    /// Whether there are figures and findings: not with [`AS_IT_IS`].
+    #[must_use]
+    pub fn has_figures(&self) -> bool {
+        self.engine.is_some()
+    }
+
     /// What a client has in its environment: the folder of the library, and the engine's socket.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, PathBuf); 2] {

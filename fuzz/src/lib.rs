@@ -1,5 +1,6 @@
-//! All targets: those of the crates, and messages with what is attached to them.
+//! All targets: those of the crates, and messages with what is attached to them, of hosts and of devices.
 
+mod devices;
 mod messages;
 
 use mp_harness::hostile::Target;
@@ -14,8 +15,12 @@ pub fn targets() -> Vec<Target> {
         mp_queue::fuzz::TARGETS,
         mp_sync::fuzz::TARGETS,
     ];
-    [&of_crates.concat()[..], &[("messages", messages::messages, messages::seeds)]].concat()
+    [&of_crates.concat()[..], &OF_SEVERAL].concat()
 }
+
+/// Of what several crates write.
+const OF_SEVERAL: [Target; 2] =
+    [("messages", messages::messages, messages::seeds), ("devices", devices::devices, devices::seeds)];
 
 /// The one of this name.
 pub fn target(name: &str) -> Option<Target> {
@@ -42,6 +47,8 @@ pub const PLANTED: &[(&str, &str)] = &[
     ("values", "codec.read.count-not-compared"),
     ("values", "codec.parts.count-not-compared"),
     ("messages", "arena.buffer.reads-not-counted"),
+    ("devices", "cuda.message.view-not-compared"),
+    ("devices", "cuda.message.tick-not-looked-at"),
     ("envelopes", "arena.envelope.bytes-off-by-one"),
     ("envelopes", "arena.envelope.version-ignored"),
     ("parcels", "locker.parcel.number-not-compared"),

@@ -60,7 +60,9 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let runner =
         fs::canonicalize(release.join("mp-cuda-sim-run")).map_err(|e| format!("the simulator: {e}"))?;
     println!("{} is written; now it runs on the simulator", folder.display());
-    Ok(session.run(Command::new("sh").arg(&script).env("MP_RUNNER", runner)).ok)
+    let mut rehearsal = Command::new("sh");
+    rehearsal.arg(&script).env("MP_RUNNER", runner).env("MP_CUDA_SIM_PROFILE", "two-gpus");
+    Ok(session.run(&mut rehearsal).ok)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), String> {

@@ -114,7 +114,8 @@ pub(crate) fn with_gpu(session: &Session) -> ProcessBuilder {
 /// A process without one.
 pub(crate) fn without_gpu() -> ProcessBuilder {
     let builder = Process::builder().start_method(StartMethod::Spawn);
-    builder.env("LD_LIBRARY_PATH", "").env_remove("MP_CUDA_SIM")
+    // The last one is for the driver of a real one, which is found without a path.
+    builder.env("LD_LIBRARY_PATH", "").env_remove("MP_CUDA_SIM").env("CUDA_VISIBLE_DEVICES", "-1")
 }
 
 /// This process, which has no GPU, may start copies of itself.
