@@ -42,7 +42,8 @@ pub(crate) fn long(session: &mut Session) -> Outcome {
 
 /// The step. The program is built on the libraries of the tests, with the assertions that those have.
 pub(crate) fn short(session: &mut Session) -> Outcome {
-    let mut build = session.cargo(&["build", "--quiet", "-p", "mp-torture", "-p", "mp-cuda-sim", "-p", "mp-tests"]);
+    let mut build =
+        session.cargo(&["build", "--quiet", "-p", "mp-torture", "-p", "mp-cuda-sim", "-p", "mp-tests"]);
     if session.run(&mut build).ok {
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
