@@ -1,4 +1,4 @@
-//! Processes that use queues, channels, pipes, sockets, locks, pools, futures and tensors of all sizes, while this program
+//! Processes that use queues, channels, pipes, sockets, locks, pools, futures, tensors of all sizes and a simulated GPU, while this program
 //! kills, stops and continues them at random, and replaces dead ones. It checks that no process hangs, that
 //! no message is torn or comes twice, that no more are lost than is promised (what a killed consumer was
 //! getting; none with acknowledgement), and that at the end nothing is left of any process. `cargo xtask
@@ -25,6 +25,7 @@ use mp::{Process, StartMethod, Tensor};
 use reporting::finding::Finding;
 use reporting::report::{Bar, Report};
 use rounds::folder::Folder;
+use rounds::group::Kind;
 
 /// How long a round torments.
 const ROUND: Duration = Duration::from_secs(2);
@@ -60,6 +61,14 @@ fn baseline(methods: &[StartMethod]) -> mp::AnyResult<InUse> {
 
 /// Whether nothing was found.
 fn run(args: &Args) -> Result<bool, Finding> {
+    if args.only.is_none_or(|only| only == Kind::Cuda)
+        && let Err(missing) = workloads::cuda::is_there()
+    {
+        if args.only.is_some() {
+            return Err(Finding::of(&missing));
+        }
+        println!("{missing}");
+    }
     rounds::copies::allow();
     let folder = Folder::new()?;
     set_sharing_directory(folder.path())?;

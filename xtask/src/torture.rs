@@ -12,6 +12,10 @@ const SHORT: &str = "15";
 const LONG: &str = "300";
 
 fn torture(session: &mut Session, words: &[String]) -> bool {
+    let mut simulator = session.cargo(&["build", "--quiet", "--release", "-p", "mp-cuda-sim"]);
+    if !session.run(&mut simulator).ok {
+        return false;
+    }
     let mut command = session.cargo(&["run", "--quiet", "--release", "-p", "mp-torture", "--"]);
     session.run(command.args(words)).ok
 }
@@ -38,7 +42,8 @@ pub(crate) fn long(session: &mut Session) -> Outcome {
 
 /// The step. The program is built on the libraries of the tests, with the assertions that those have.
 pub(crate) fn short(session: &mut Session) -> Outcome {
-    let mut build = session.cargo(&["build", "--quiet", "-p", "mp-torture", "-p", "mp-tests"]);
+    let mut build =
+        session.cargo(&["build", "--quiet", "-p", "mp-torture", "-p", "mp-cuda-sim", "-p", "mp-tests"]);
     if session.run(&mut build).ok {
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);

@@ -123,6 +123,7 @@ impl Crew {
         if let Some((name, value)) = &self.env {
             process = process.env(name, value);
         }
+        process = group.prepare(place.index, process);
         place.process = Some(process.spawn(work, post)?);
         (place.killed, place.stopped, place.quiet) = (false, None, Duration::ZERO);
         self.signals.started += 1;
@@ -159,9 +160,10 @@ impl Crew {
             if let Some(exit) = process.exit() {
                 let ours = place.killed
                     && matches!(exit, ExitStatus::Signal { signal, .. } if signal == mp::process::Signal::KILL);
+                let pid = process.pid();
                 let end = place.process.take().map_or(Ok(()), |process| process.join());
                 if ours {
-                    self.groups[place.group].killed(place.index);
+                    self.groups[place.group].killed(place.index, pid);
                 } else {
                     end.map_err(|e| Finding::of(&e))?;
                 }
@@ -274,8 +276,8 @@ impl Crew {
     }
 
     /// Looks, when all have ended, whether all is as was promised.
-    pub(crate) fn settle(&self) -> Result<Vec<(Kind, Account)>, Finding> {
-        let settle = |(g, group): (usize, &Group)| {
+    pub(crate) fn settle(&mut self) -> Result<Vec<(Kind, Account)>, Finding> {
+        let settle = |(g, group): (usize, &mut Group)| {
             let beats =
                 |(at, place): (usize, &Place)| if place.group == g { self.board.beats(at) } else { 0 };
             let mut account = group.settle()?;
@@ -284,7 +286,7 @@ impl Crew {
             }
             Ok((group.kind, account))
         };
-        self.groups.iter().enumerate().map(settle).collect()
+        self.groups.iter_mut().enumerate().map(settle).collect()
     }
 
     /// What each worker did last, and the state of the structures.

@@ -2,14 +2,17 @@
 
 use std::fmt;
 
+use mp::process::ProcessBuilder;
 use mp::queue::JoinableQueueError;
 use mp::{
-    Connection, JoinableQueue, Manager, Queue, QueueOptions, Receiver, Sender, bounded_channel, channel, pipe,
+    Connection, JoinableQueue, Manager, Queue, QueueOptions, Receiver, Sender, StartMethod, bounded_channel,
+    channel, pipe,
 };
 
 use crate::bookkeeping::ledger::{Account, Ledger};
 use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
+use crate::workloads::cuda::{self, Gpu};
 use crate::workloads::files::Cargo;
 use crate::workloads::leaving::Sides;
 use crate::workloads::loader::LOADERS;
@@ -41,10 +44,11 @@ pub(crate) enum Kind {
     Broadcast,
     Objects,
     Files,
+    Cuda,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 17] = [
+    pub(crate) const ALL: [Kind; 18] = [
         Kind::Bounded,
         Kind::Select,
         Kind::Acknowledged,
@@ -56,6 +60,7 @@ impl Kind {
         Kind::Growing,
         Kind::Futures,
         Kind::Channel,
+        Kind::Cuda,
         Kind::Pool,
         Kind::Joinable,
         Kind::Loader,
@@ -88,6 +93,7 @@ impl Kind {
             Kind::Broadcast => "broadcast",
             Kind::Objects => "objects of a manager",
             Kind::Files => "files in messages",
+            Kind::Cuda => "tensors and events of a GPU",
         }
     }
 }
@@ -115,6 +121,7 @@ enum Ends {
     /// The server ends with its manager, which no worker has.
     Objects(Manager, Objects),
     Files(Queue<Cargo>),
+    Gpu(Box<Gpu>),
 }
 
 /// One group.
@@ -167,6 +174,7 @@ impl Group {
                 Ends::Objects(manager, objects)
             }
             Kind::Files => Ends::Files(Queue::bounded(capacity)?),
+            Kind::Cuda => Ends::Gpu(Box::new(Gpu::new(random)?)),
         };
         let (producers, consumers) = match kind {
             Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects => (3, 0),
@@ -174,6 +182,7 @@ impl Group {
             Kind::Pool | Kind::Loader => (1, 0),
             Kind::Socket => (CLIENTS, 1),
             Kind::Futures => (2, 2),
+            Kind::Cuda => (cuda::PRODUCERS + cuda::RELAYS, cuda::CONSUMERS),
             _ => (1 + random.below(2) as usize, 1 + random.below(2) as usize),
         };
         let batch = if random.percent(40) { 1 + random.below(20) as usize } else { 1 };
@@ -189,6 +198,14 @@ impl Group {
     /// Whether one that is dead is replaced at once; if not, all together when all are.
     pub(crate) fn one_by_one(&self) -> bool {
         !matches!(self.kind, Kind::Pipe | Kind::Leaving)
+    }
+
+    /// How worker `i` is started, if not as all are: a copy doesn't read again what its environment says.
+    pub(crate) fn prepare(&self, i: usize, process: ProcessBuilder) -> ProcessBuilder {
+        match &self.ends {
+            Ends::Gpu(gpu) => gpu.prepare(i, process.start_method(StartMethod::Spawn)),
+            _ => process,
+        }
     }
 
     /// How many processes it has.
@@ -251,17 +268,25 @@ impl Group {
             Ends::Objects(_, objects) => Work::Objects(objects.clone()),
             Ends::Files(queue) if produces => Work::PutFiles(queue.clone()),
             Ends::Files(queue) => Work::GetFiles(queue.clone()),
+            Ends::Gpu(gpu) if i < cuda::PRODUCERS => Work::MakeOnGpu(gpu.ways()?),
+            Ends::Gpu(gpu) if produces => Work::Relay(gpu.ways()?, i > cuda::PRODUCERS),
+            Ends::Gpu(gpu) => Work::ConsumeOnGpu(gpu.ways()?),
         })
     }
 
-    /// Worker `i` was killed: what may be missing for it.
-    pub(crate) fn killed(&mut self, i: usize) {
+    /// Worker `i`, of this process, was killed: what may be missing for it.
+    pub(crate) fn killed(&mut self, i: usize, pid: u32) {
+        if let Ends::Gpu(gpu) = &mut self.ends {
+            gpu.killed(pid);
+        }
         self.allowed += match (self.kind, &self.ends) {
             (Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects | Kind::Loader, _) => 0,
             (Kind::Pipe, _) => 1 + IN_PIPE,
             // Of the listener, all connections.
             (Kind::Socket, _) => (1 + IN_PIPE) * if self.produces(i) { 1 } else { CLIENTS as u64 },
             (Kind::Pool, _) => IN_POOL,
+            // Of a relay, what it has in hand.
+            (Kind::Cuda, _) => u64::from(i >= cuda::PRODUCERS),
             _ if self.produces(i) => 0,
             (_, Ends::Sides(sides)) => sides.cost(),
             (Kind::Bounded | Kind::Growing, _) => self.batch as u64,
@@ -279,6 +304,7 @@ impl Group {
             Ends::Ways(ways) => ways.close(),
             Ends::Futures(queue) => _ = queue.close(),
             Ends::Files(queue) => _ = queue.close(),
+            Ends::Gpu(gpu) => gpu.close(),
             Ends::Service(service) => service.close()?,
             Ends::Pipe(..) | Ends::Sides(_) | Ends::Pool(_) | Ends::Loader(_) => {}
             Ends::Locks(_) | Ends::Watched(_) | Ends::ToAll(_) | Ends::Objects(..) => {}
@@ -287,8 +313,9 @@ impl Group {
     }
 
     /// Looks, when all workers have ended, whether all is as was promised.
-    pub(crate) fn settle(&self) -> mp::AnyResult<Account> {
-        match &self.ends {
+    pub(crate) fn settle(&mut self) -> mp::AnyResult<Account> {
+        match &mut self.ends {
+            Ends::Gpu(gpu) => gpu.settle(&self.ledger.account())?,
             Ends::Locks(locks) => locks.settle()?,
             Ends::Watched(watched) => watched.settle()?,
             Ends::Service(service) => service.settle()?,
@@ -351,6 +378,7 @@ impl fmt::Display for Group {
             Ends::ToAll(to_all) => write!(f, "{to_all:?}")?,
             Ends::Objects(manager, objects) => write!(f, "{manager:?}, {objects:?}")?,
             Ends::Files(queue) => write!(f, "{queue:?}")?,
+            Ends::Gpu(gpu) => write!(f, "{gpu:?}")?,
         }
         write!(f, "; {:?}, {} may be missing", self.ledger.account(), self.allowed)
     }

@@ -13,6 +13,7 @@ use crate::random::Random;
 use crate::reporting::finding::Finding;
 use crate::rounds::crew::{Crew, Signals};
 use crate::rounds::group::{Group, Kind};
+use crate::workloads::cuda;
 
 /// How a round ended.
 pub(crate) struct Ended {
@@ -24,9 +25,11 @@ pub(crate) struct Ended {
 
 /// Groups of that many workers together, or a few more.
 fn groups(args: &Args, random: &mut Random) -> mp::AnyResult<Vec<Group>> {
+    let simulator = cuda::is_there().is_ok();
     let mut groups = Vec::new();
     let first = random.below(Kind::ALL.len() as u64) as usize;
-    let wanted = |kind: &Kind| args.only.is_none_or(|only| only == *kind);
+    let wanted =
+        |kind: &Kind| args.only.is_none_or(|only| only == *kind) && (simulator || *kind != Kind::Cuda);
     let mut kinds = Kind::ALL.into_iter().cycle().skip(first).filter(wanted);
     let mut workers = 0;
     while workers < args.processes

@@ -1,5 +1,6 @@
 //! What the workers of a round do, a file for each thing that they use.
 
+pub(crate) mod cuda;
 pub(crate) mod files;
 pub(crate) mod futures;
 pub(crate) mod leaving;

@@ -13,6 +13,7 @@ use crate::bookkeeping::board::{Op, Row};
 use crate::bookkeeping::ledger::Ledger;
 use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
+use crate::workloads::cuda;
 use crate::workloads::files::Cargo;
 use crate::workloads::locks::Locks;
 use crate::workloads::newest::{ToAll, Watched};
@@ -57,6 +58,10 @@ pub(crate) enum Work {
     OwnLoader(bool),
     PutFiles(Queue<Cargo>),
     GetFiles(Queue<Cargo>),
+    MakeOnGpu(cuda::Ways),
+    /// Whether it has a GPU.
+    Relay(cuda::Ways, bool),
+    ConsumeOnGpu(cuda::Ways),
 }
 
 /// All that a worker is given.
@@ -128,6 +133,9 @@ impl Worker {
             Work::OwnLoader(copies) => self.own_loader(copies),
             Work::PutFiles(queue) => self.put_files(&queue),
             Work::GetFiles(queue) => self.get_files(&queue),
+            Work::MakeOnGpu(ways) => self.make_on_gpu(&ways),
+            Work::Relay(ways, gpu) => self.relay(&ways, gpu),
+            Work::ConsumeOnGpu(ways) => self.consume_on_gpu(&ways),
         }?;
         self.row.note(Op::End, 0);
         Ok(())

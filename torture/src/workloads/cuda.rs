@@ -1,0 +1,318 @@
+//! Tensors and events of a GPU, which is a simulated one: each group has a session of its own.
+//!
+//! | which dies | promised |
+//! |---|---|
+//! | a producer, a relay | a tensor whose work never ran is said to be lost; all others have the values that follow from their numbers |
+//! | a consumer | it costs the message that it was getting |
+//! | any | its memory is used again behind what it writes, which the simulator watches (what it reads harms no other process); at the end the device has no memory in use |
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mp::queue::broadcast::{self, RecvError};
+use mp::{Arena, Bundle, GetError, Message, PutError, Queue};
+use mp_cuda::{CudaTensor, Device, Error, Event, FrozenCudaTensor, Stream};
+use mp_cuda_sim::session::{Finding, Session, Setup};
+use serde::{Deserialize, Serialize};
+
+use crate::bookkeeping::board::Op;
+use crate::bookkeeping::ledger::Account;
+use crate::random::{Random, mix};
+use crate::rounds::crew::Clock;
+use crate::workloads::work::{LONG, Worker};
+
+/// Workers that put, that take and put again, and that take. The first relay has no GPU.
+pub(crate) const PRODUCERS: usize = 2;
+pub(crate) const RELAYS: usize = 2;
+pub(crate) const CONSUMERS: usize = 2;
+
+/// Not for something that another worker surely does.
+const SHORT: Duration = Duration::from_millis(5);
+/// The longest queues.
+const MOST: u64 = 8;
+
+/// A tensor, which moves or which all may read; an event may be behind the work that has made it.
+#[derive(Message)]
+pub(crate) struct Freight {
+    number: u64,
+    moved: Bundle<Option<CudaTensor<u32>>>,
+    frozen: Option<FrozenCudaTensor<u32>>,
+    done: Option<Event>,
+}
+
+/// What all consumers receive.
+type News = (u64, FrozenCudaTensor<u32>, Event);
+
+/// How messages go from one worker to the next.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ways {
+    made: Queue<Freight>,
+    relayed: Queue<Freight>,
+    news: broadcast::Sender<News>,
+    heard: broadcast::Receiver<News>,
+}
+
+/// A group's session, and what its workers share.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    session: Session,
+    /// Until the workers have ended: what lies in it is on the device.
+    ways: Option<Ways>,
+    killed: Vec<u32>,
+}
+
+/// The simulator's files, beside this program, or the one that is missing.
+fn files() -> Result<[PathBuf; 2], PathBuf> {
+    let this = std::env::current_exe().unwrap_or_default();
+    let folder = this.parent().unwrap_or(Path::new("."));
+    let mut files = ["mp-cuda-sim-engine", "libmp_cuda_sim.so"].map(|name| folder.join(name));
+    if !files[1].exists() {
+        // Where a build of the tests alone has it.
+        files[1] = folder.join("deps/libmp_cuda_sim.so");
+    }
+    files.iter().find(|file| !file.exists()).map_or(Ok(files.clone()), |file| Err(file.clone()))
+}
+
+/// Whether there is a simulator; if not, what to do for one.
+pub(crate) fn is_there() -> Result<(), String> {
+    let profile = if cfg!(debug_assertions) { "" } else { " --release" };
+    files().map(drop).map_err(|file| {
+        format!(
+            "cuda is left out: there is no {}; cargo build{profile} -p mp-cuda-sim makes it",
+            file.display()
+        )
+    })
+}
+
+impl Gpu {
+    pub(crate) fn new(random: &mut Random) -> mp::AnyResult<Self> {
+        let [engine, library] = files().map_err(|file| format!("{} is missing", file.display()))?;
+        let seed = random.below(1 << 32);
+        let late = random.pick(&[0, 1, 10]);
+        let session = Setup::new(&engine, &library).set("SEED", seed).set("LATE_MS", late).start()?;
+        let (news, heard) = broadcast::channel(random.pick(&[1, 4]))?;
+        let queue = |random: &mut Random| Queue::bounded(random.pick(&[1, 2, MOST as usize]));
+        let ways = Ways { made: queue(random)?, relayed: queue(random)?, news, heard };
+        Ok(Self { session, ways: Some(ways), killed: Vec::new() })
+    }
+
+    pub(crate) fn ways(&self) -> mp::AnyResult<Ways> {
+        Ok(self.ways.clone().ok_or("the workers have ended")?)
+    }
+
+    pub(crate) fn killed(&mut self, pid: u32) {
+        self.killed.push(pid);
+    }
+
+    pub(crate) fn close(&self) {
+        if let Some(ways) = &self.ways {
+            _ = (ways.made.close(), ways.relayed.close());
+        }
+    }
+
+    /// Gives worker `i` the session's driver.
+    pub(crate) fn prepare(
+        &self,
+        i: usize,
+        process: mp::process::ProcessBuilder,
+    ) -> mp::process::ProcessBuilder {
+        match i == PRODUCERS {
+            true => process.env("LD_LIBRARY_PATH", "").env_remove("MP_CUDA_SIM"),
+            false => {
+                self.session.environment().into_iter().fold(process, |p, (name, value)| p.env(name, value))
+            }
+        }
+    }
+
+    /// Whether it is a read of a killed worker, which runs on for a while: its memory is used again meanwhile, and no process gets what
+    /// it reads.
+    fn is_harmless(&self, found: &Finding) -> bool {
+        let earlier =
+            || found.text.strip_suffix(" read, and nothing orders the two")?.rsplit_once(' ')?.1.parse().ok();
+        let reader = if found.text.contains(" reads ") { Some(found.pid) } else { earlier() };
+        found.kind == "race" && reader.is_some_and(|pid| self.killed.contains(&pid))
+    }
+
+    fn stat(&self, name: &str) -> mp::AnyResult<u64> {
+        let stats = self.session.stats()?;
+        let value = &stats[name];
+        let number = value.as_u64().or_else(|| value.as_array()?.iter().map(|one| one.as_u64()).sum());
+        Ok(number.ok_or_else(|| format!("the simulator has no number of {name}"))?)
+    }
+
+    /// Looks, when all workers have ended, whether the simulator has anything left of them, and what it has found.
+    pub(crate) fn settle(&mut self, account: &Account) -> mp::AnyResult<()> {
+        // Behind each worker that dies: what lay in the queues, and what all others had in hand.
+        let allowed = self.killed.len() as u64 * (2 * MOST + 8);
+        if account.lost > allowed {
+            return Err(format!("lost: the data of {} tensors, where {allowed} may be", account.lost).into());
+        }
+        self.ways = None;
+        let mut clock = Clock::new();
+        loop {
+            Arena::current()?.sweep()?;
+            let left = (self.stat("bytes")?, self.stat("processes")?);
+            if left == (0, 0) {
+                break;
+            }
+            if clock.passed().as_secs() >= 10 {
+                let (bytes, processes) = left;
+                return Err(format!("leaked: {bytes} bytes on the device, {processes} processes").into());
+            }
+            clock.tick();
+        }
+        match self.session.findings()?.iter().find(|found| !self.is_harmless(found)) {
+            Some(found) => Err(format!("torn: the simulator found {}: {}", found.kind, found.line).into()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn value(number: u64) -> u32 {
+    mix(number) as u32
+}
+
+impl Worker {
+    fn stream(&self) -> mp::AnyResult<Stream> {
+        Ok(Stream::new(&Device::new(0)?)?)
+    }
+
+    fn filled(&mut self, number: u64, stream: &Stream) -> mp::AnyResult<CudaTensor<u32>> {
+        let len = self.random.pick(&[1, 100, 3000, 70_000]);
+        let mut tensor = CudaTensor::zeros([len], stream)?;
+        tensor.fill(value(number), stream)?;
+        Ok(tensor)
+    }
+
+    /// What `read` says of a message is what has to be in it, or it is said to be lost; whether it is there.
+    fn whole(&self, number: u64, read: mp_cuda::Result<Vec<u32>>) -> mp::AnyResult<bool> {
+        match read {
+            Ok(values) => match values.iter().position(|found| *found != value(number)) {
+                None => Ok(true),
+                Some(at) => Err(format!(
+                    "torn: element {at} of {} of message {number} is {:#x} instead of {:#x}",
+                    values.len(),
+                    values[at],
+                    value(number)
+                )
+                .into()),
+            },
+            Err(Error::ProducerDied { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The work of the stream goes on behind the event, if its process lives.
+    fn behind(&mut self, event: &Event, stream: &Stream) -> mp::AnyResult<()> {
+        let waited = if self.random.percent(70) { event.wait(stream) } else { event.synchronize() };
+        match waited {
+            Ok(()) | Err(Error::ProducerDied { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes tensors, and now and then tells all consumers of one.
+    pub(crate) fn make_on_gpu(&mut self, ways: &Ways) -> mp::AnyResult<()> {
+        let streams = [self.stream()?, self.stream()?];
+        let mut told = 0;
+        while !self.row.over() {
+            let stream = &streams[self.random.below(2) as usize];
+            if self.random.percent(20) {
+                told += 1;
+                self.row.note(Op::Send, told);
+                let tensor = self.filled(told, stream)?.freeze();
+                let event = Event::new()?;
+                event.record(stream)?;
+                ways.news.send((told, tensor, event)).map_err(PutError::forget)?;
+                continue;
+            }
+            let Some(number) = self.ledger.begin() else { return Ok(()) };
+            self.row.note(Op::Put, number);
+            let tensor = self.filled(number, stream)?;
+            let done = if self.random.percent(30) { Some(Event::new()?) } else { None };
+            done.iter().try_for_each(|event| event.record(stream))?;
+            let (moved, frozen) = match self.random.percent(50) {
+                true => (Bundle(Some(tensor)), None),
+                false => (Bundle(None), Some(tensor.freeze())),
+            };
+            self.was_put(number, ways.made.put_timeout(Freight { number, moved, frozen, done }, LONG))?;
+        }
+        Ok(())
+    }
+
+    /// Takes and puts again, some as a copy; without a GPU, just so.
+    pub(crate) fn relay(&mut self, ways: &Ways, gpu: bool) -> mp::AnyResult<()> {
+        let stream = if gpu { Some(self.stream()?) } else { None };
+        while !self.row.over() {
+            self.row.note(Op::Get, ways.made.len() as u64);
+            let mut freight = match ways.made.get_timeout(SHORT) {
+                Ok(Some(freight)) => freight,
+                Ok(None) => return Ok(()),
+                Err(GetError::Empty) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if let Some(stream) = &stream
+                && let Some(tensor) = &freight.moved.0
+                && self.random.percent(50)
+            {
+                let mut copy = CudaTensor::zeros(tensor.shape(), stream)?;
+                match copy.copy_from(tensor, stream) {
+                    Ok(()) => freight.moved = Bundle(Some(copy)),
+                    // Its consumer is told the same.
+                    Err(Error::ProducerDied { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            self.row.note(Op::Put, freight.number);
+            ways.relayed.put_timeout(freight, LONG).map_err(PutError::forget)?;
+        }
+        Ok(())
+    }
+
+    /// Takes from producers and relays, and hears what all are told, until nothing more comes.
+    pub(crate) fn consume_on_gpu(&mut self, ways: &Ways) -> mp::AnyResult<()> {
+        let stream = self.stream()?;
+        let heard = ways.heard.resubscribe()?;
+        let mut open = [true, true];
+        while open != [false, false] {
+            self.hear(&heard, &stream)?;
+            for (queue, open) in [&ways.relayed, &ways.made].into_iter().zip(&mut open) {
+                self.row.note(Op::Get, queue.len() as u64);
+                match queue.get_timeout(SHORT) {
+                    Ok(Some(freight)) => self.take(freight, &stream)?,
+                    Ok(None) => *open = false,
+                    Err(GetError::Empty) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, freight: Freight, stream: &Stream) -> mp::AnyResult<()> {
+        let Freight { number, moved, frozen, done } = freight;
+        self.ledger.got(number, true)?;
+        self.row.note(Op::Read, number);
+        if let Some(event) = &done {
+            self.behind(event, stream)?;
+        }
+        for read in moved.0.iter().map(|t| t.to_vec(stream)).chain(frozen.iter().map(|t| t.to_vec(stream))) {
+            if !self.whole(number, read)? {
+                self.ledger.lost(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, heard: &broadcast::Receiver<News>, stream: &Stream) -> mp::AnyResult<()> {
+        match heard.recv_timeout(Duration::ZERO) {
+            Ok((number, tensor, event)) => {
+                self.row.note(Op::Receive, number);
+                self.behind(&event, stream)?;
+                self.whole(number, tensor.to_vec(stream)).map(drop)
+            }
+            Err(RecvError::Lagged(_) | RecvError::Empty) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
