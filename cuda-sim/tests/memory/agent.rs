@@ -37,15 +37,16 @@ impl Serialize for Parcel {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let attach = |out: &mut _| self.0.attach(out).map_err(core);
         let attachments = scope::outgoing("a piece", attach).map_err(S::Error::custom)?;
-        (attachments, self.1 == Mode::Frozen).serialize(s)
+        (attachments.to_bytes(), self.1 == Mode::Frozen).serialize(s)
     }
 }
 
 impl<'de> Deserialize<'de> for Parcel {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (attachments, frozen) = <(Attachments, bool)>::deserialize(d)?;
+        let (attachments, frozen) = <([u8; Attachments::BYTES], bool)>::deserialize(d)?;
         let mode = if frozen { Mode::Frozen } else { Mode::Shared };
-        let take = |arrived: &mut _| Piece::take(arrived, attachments, mode).map_err(core);
+        let take =
+            |arrived: &mut _| Piece::take(arrived, Attachments::from_bytes(attachments), mode).map_err(core);
         Ok(Self(scope::incoming("a piece", take).map_err(D::Error::custom)?, mode))
     }
 }
@@ -69,7 +70,7 @@ impl Message for Moved {
         let beside = std::sync::Arc::new(());
         let lent = Lent { attachment: attachments.piece(), grant: EXCLUSIVE, bytes: 0, beside, note: 0 };
         self.1 = out.attached().lends(lent);
-        C::write(out, &attachments)
+        C::write(out, &attachments.to_bytes())
     }
 
     fn take_back(&mut self, back: &mut Returned) {
@@ -79,7 +80,7 @@ impl Message for Moved {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
-        let attachments = C::read(inc)?;
+        let attachments = Attachments::from_bytes(C::read(inc)?);
         Ok(Self::new(Piece::take(inc.arrived(), attachments, Mode::Exclusive).map_err(core)?))
     }
 }
