@@ -7,8 +7,6 @@ use mp_core::mem::Mem;
 use mp_core::message::Outgoing;
 use mp_cuda::memory::{Attachments, Mode, Piece};
 use mp_cuda::{Device, Error};
-use serde::Deserialize;
-use serde::de::value::{Error as Wrong, SeqDeserializer};
 
 use crate::support::{Outcome, nothing_is_left, run, session};
 
@@ -28,8 +26,8 @@ fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
     let (slab, piece) = (made("mp_cuda::Slab", len, slab), made("mp_cuda::Piece", 5, piece));
     let mut out = Outgoing::default();
     let numbers = [&slab, &piece].map(|one| out.attached().attach_object(one.hold()).unwrap());
-    let attachments = SeqDeserializer::<_, Wrong>::new(numbers.into_iter());
-    let attachments = Attachments::deserialize(attachments).unwrap();
+    let numbers = u64::from(numbers[0]) | u64::from(numbers[1]) << 32;
+    let attachments = Attachments::from_bytes(numbers.to_le_bytes());
     Piece::take(out.into_incoming().arrived(), attachments, Mode::Frozen)
 }
 
