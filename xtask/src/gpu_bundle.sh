@@ -17,7 +17,7 @@ machine() {
     uname -srm
     ldd --version 2>&1 | head -n 1
     echo "descriptors: $(ulimit -n); ptrace_scope: $(cat /proc/sys/kernel/yama/ptrace_scope 2>&1)"
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>&1 || echo "no nvidia-smi"
+    timeout 30 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>&1 || echo "no nvidia-smi"
 }
 
 # What the driver answers where the manual leaves it open, beside the simulator.
@@ -48,7 +48,7 @@ tests() {
     if [ -n "$MP_RUNNER" ]; then
         # What they leave behind on purpose, the simulator would report.
         set -- "$@" --skip foreign::the_exporter_is_killed --skip foreign::a_receiver_is_killed
-    elif [ "$(nvidia-smi -L 2>&1 | grep -c '^GPU ')" -lt 2 ]; then
+    elif [ "$(timeout 30 nvidia-smi -L 2>&1 | grep -c '^GPU ')" -lt 2 ]; then
         echo "SKIPPED: what needs two GPUs"
         set -- "$@" --skip small_tensors_of_one_slab --skip recorded_on_one_device --skip by_another_device \
             --skip devices_that_reach_each_other

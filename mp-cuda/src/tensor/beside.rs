@@ -14,7 +14,7 @@ use crate::memory::Attachments;
 
 /// The most ticks of one tensor: a stream each.
 const MOST_TICKS: usize = 4096;
-/// So many are written without memory of their own.
+/// Up to this number they are written without an allocation.
 const FEW_TICKS: usize = 6;
 
 /// The attachments of a tensor's memory, and the ticks behind the work that its receivers wait for.
