@@ -138,16 +138,29 @@ pub(crate) fn forget(mark: u64, slab: Arc<Slab>) {
         if table.pieces.get(&mark).is_some_and(|one| one.strong_count() == 0) {
             table.pieces.remove(&mark);
         }
+        table.without(slab)
+    };
+    drop(gone);
+}
+
+/// What was to be a piece of this slab is none.
+pub(crate) fn no_piece_of(slab: Arc<Slab>) {
+    let gone = HERE.lock().as_mut().and_then(|table| table.without(slab));
+    drop(gone);
+}
+
+impl Table {
+    /// A slab is used no more by the caller: its entry, to be dropped without the lock, if nothing else of it is here.
+    fn without(&mut self, slab: Arc<Slab>) -> Option<Entry> {
         let key = slab.object().mark();
         drop(slab);
-        match table.slabs.get(&key) {
+        match self.slabs.get(&key) {
             Some(entry) if entry.is_alone() && !entry.stays() && !mutant!("cuda.here.unmapped-kept") => {
-                table.slabs.remove(&key)
+                self.slabs.remove(&key)
             }
             _ => None,
         }
-    };
-    drop(gone);
+    }
 }
 
 /// Notes that a slab was opened, and gives up what is stale.

@@ -95,11 +95,16 @@ impl Piece {
             None => here::slab(SlabObject::open(slab)?),
         };
         let hold = match mode {
-            Mode::Exclusive => arrived.take_object_exclusive(attachments.piece)?,
-            Mode::Frozen | Mode::Shared => arrived.take_object(attachments.piece)?,
+            Mode::Exclusive => arrived.take_object_exclusive(attachments.piece),
+            Mode::Frozen | Mode::Shared => arrived.take_object(attachments.piece),
         };
-        let object = PieceObject::open(hold, slab.object(), mode)?;
-        Ok(Self::arrived(&slab, object))
+        match hold.map_err(Into::into).and_then(|hold| PieceObject::open(hold, slab.object(), mode)) {
+            Ok(object) => Ok(Self::arrived(&slab, object)),
+            Err(error) => {
+                here::no_piece_of(slab);
+                Err(error)
+            }
+        }
     }
 }
 
