@@ -15,6 +15,8 @@ use mp_tests::scratch::{Scratch, files_in};
 use mp_tests::{DEADLINE, alone, eventually, join, one_process};
 use rustix::process::Signal as Sent;
 
+use crate::{loader, streams};
+
 fn got<T, S: ResultKind<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError> {
     match result.get_timeout(DEADLINE) {
         Ok(value) => value,
