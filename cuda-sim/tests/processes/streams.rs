@@ -243,7 +243,8 @@ impl Drop for Both {
 #[track_caller]
 fn alone(test: &str) {
     let mut alone = Command::new(std::env::current_exe().unwrap());
-    alone.args(["--exact", test, "--ignored", "--nocapture"]);
+    // What it says is to the standard error, lest its result be counted as another test's.
+    alone.args(["--exact", test, "--ignored", "--nocapture"]).stdout(std::io::stderr());
     let mut alone = alone.spawn().unwrap();
     let mut status = None;
     eventually(test, || {
