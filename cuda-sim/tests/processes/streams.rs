@@ -189,10 +189,8 @@ fn leaves_work_behind_a_wait((event, out, go): Args) -> Outcome {
     event.wait(&stream)?;
     mine.record(&stream)?;
     out.put(mine).unwrap();
-    while !go.exists() {
-        // sleep: nothing of the library's, which would look after deaths.
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    // Not by the library's waits, which would look after deaths.
+    eventually("it may end", || go.exists());
     // Its callbacks of the end wait for its streams.
     std::process::exit(0)
 }

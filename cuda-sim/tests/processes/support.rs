@@ -54,53 +54,36 @@ pub(crate) fn hosts_wait() -> bool {
     order(&Device::new(0).unwrap()).unwrap() == Order::Host
 }
 
-/// Tests that hold whichever order the streams of a device have.
-macro_rules! under_each_order {
-    ($(#[doc = $doc:literal])* fn $name:ident($order:ident: Order) $body:block) => {
+/// A test for each of these orders of streams.
+macro_rules! under_orders {
+    ([$($test:ident: $which:ident),*] $(#[doc = $doc:literal])* fn $name:ident($order:ident: Order) $body:block) => {
         $(#[doc = $doc])*
         mod $name {
             use super::*;
 
             fn scenario($order: mp_cuda::Order) $body
 
-            #[test]
-            fn clocks() {
-                scenario(mp_cuda::Order::Clocks);
-            }
-
-            #[test]
-            fn ipc_events() {
-                scenario(mp_cuda::Order::IpcEvents);
-            }
-
-            #[test]
-            fn hosts() {
-                scenario(mp_cuda::Order::Host);
-            }
+            $(#[test]
+            fn $test() {
+                scenario(mp_cuda::Order::$which);
+            })*
         }
+    };
+}
+pub(crate) use under_orders;
+
+/// Tests that hold whichever order the streams of a device have.
+macro_rules! under_each_order {
+    ($($scenario:tt)*) => {
+        $crate::support::under_orders! { [clocks: Clocks, ipc_events: IpcEvents, hosts: Host] $($scenario)* }
     };
 }
 pub(crate) use under_each_order;
 
 /// Tests of work that is pending when other processes are told of it, which there is none of if hosts wait.
 macro_rules! on_the_device {
-    ($(#[doc = $doc:literal])* fn $name:ident($order:ident: Order) $body:block) => {
-        $(#[doc = $doc])*
-        mod $name {
-            use super::*;
-
-            fn scenario($order: mp_cuda::Order) $body
-
-            #[test]
-            fn clocks() {
-                scenario(mp_cuda::Order::Clocks);
-            }
-
-            #[test]
-            fn ipc_events() {
-                scenario(mp_cuda::Order::IpcEvents);
-            }
-        }
+    ($($scenario:tt)*) => {
+        $crate::support::under_orders! { [clocks: Clocks, ipc_events: IpcEvents] $($scenario)* }
     };
 }
 pub(crate) use on_the_device;
