@@ -2,8 +2,9 @@
 
 use mp_core::Arena;
 
+use super::foreign::kept;
 use super::here::{self, Which};
-use super::{kept, pool};
+use super::own::pool;
 
 /// Finds memory again that other processes have dropped, and unmaps memory of others that this process has dropped.
 ///

@@ -7,8 +7,8 @@
 //! | `object.rs` | the words that all processes see |
 //! | `here.rs` | which slabs and pieces this process has |
 //! | `slab.rs`, `virtual_memory.rs` | a slab: made, or opened by its descriptor; the calls of the driver for that |
-//! | `pool.rs`, `cut.rs`, `given.rs` | own slabs: from which one a piece is cut, which units are free, what came back |
-//! | `foreign.rs`, `kept.rs`, `legacy.rs` | memory of other libraries: how it can be shared, what keeps it, opened by a handle |
+//! | `own/` | own slabs: from which one a piece is cut, which units are free, what came back |
+//! | `foreign/` | memory of other libraries: how it can be shared, what keeps it, opened by a handle |
 //! | `uses.rs`, `ticks.rs` | what streams did with a piece, and whether that has run |
 //! | `collect.rs`, `stats.rs` | giving back what is unused; figures |
 //!
@@ -17,16 +17,13 @@
 //! Its process-wide locks are taken in the order `pool`, `kept`, `here`, a slab's, a piece's.
 
 pub(crate) mod collect;
-mod cut;
 pub(crate) mod foreign;
-mod given;
 mod here;
-pub(crate) mod kept;
-mod legacy;
+
 mod message;
 mod object;
+mod own;
 mod piece;
-mod pool;
 mod slab;
 pub(crate) mod stats;
 mod ticks;

@@ -7,10 +7,12 @@ use mp_core::clocks::Tick;
 use mp_core::mutant;
 use mp_core::mutex::{Mutex, MutexGuard};
 
+use super::foreign::kept;
 use super::object::{Mode, PieceObject, Row};
+use super::own::pool;
 use super::slab::Slab;
 use super::uses::Uses;
-use super::{collect, here, kept, pool};
+use super::{collect, here};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::exit::{self, Part};

@@ -16,7 +16,7 @@ use mp_core::mutex::Mutex;
 use mp_core::words::Member;
 use mp_core::{Arena, mutant};
 
-use super::legacy::Opened;
+use super::foreign::legacy::Opened;
 use super::object::SlabObject;
 use super::ticks;
 use super::virtual_memory::{Mapped, Memory};

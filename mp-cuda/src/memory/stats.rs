@@ -2,7 +2,9 @@
 
 use mp_core::Arena;
 
-use super::{here, kept, pool};
+use super::foreign::kept;
+use super::here;
+use super::own::pool;
 use crate::device::Device;
 
 /// How much device memory this process has. [`memory_stats`] returns it.

@@ -20,12 +20,12 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutant;
 use mp_core::mutex::Mutex;
 
-use super::here::{self, Which};
-use super::object::{FOREIGN_ROWS, PieceObject, SlabObject};
-use super::slab::Slab;
-use super::ticks::{self, State};
 use crate::driver::api::IpcHandle;
 use crate::error::Result;
+use crate::memory::here::{self, Which};
+use crate::memory::object::{FOREIGN_ROWS, PieceObject, SlabObject};
+use crate::memory::slab::Slab;
+use crate::memory::ticks::{self, State};
 use crate::uuid::Uuid;
 
 /// What is dropped when no process has a piece any more.
@@ -79,7 +79,7 @@ pub(crate) struct Range {
 
 /// A piece of such memory, from a byte of it on. `keep` has the memory be opened by others, if that was not done before. The owner
 /// is [given](keep) afterwards.
-pub(super) fn share(
+pub(in crate::memory) fn share(
     device: Uuid,
     range: Range,
     begins: u64,
@@ -115,7 +115,7 @@ pub(super) fn share(
 }
 
 /// Gives a piece, by its mark, what is dropped when no process has it any more. The caller has it.
-pub(super) fn keep(mark: u64, owner: impl Any + Send) {
+pub(in crate::memory) fn keep(mark: u64, owner: impl Any + Send) {
     let mut kept = KEPT.lock();
     let shares = kept.iter_mut().flat_map(|kept| &mut kept.all).flat_map(|one| &mut one.shares);
     if let Some(share) = shares.into_iter().find(|share| share.mark == mark) {
@@ -124,18 +124,18 @@ pub(super) fn keep(mark: u64, owner: impl Any + Send) {
 }
 
 /// A piece of such memory was dropped here: whether this process has shared it, or has opened it.
-pub(super) fn dropped(slab: u64) {
+pub(in crate::memory) fn dropped(slab: u64) {
     here::give_up(Which::Stale);
     look_at(|kept| kept.of(slab));
 }
 
 /// Looks at all that this process has shared.
-pub(super) fn look() {
+pub(in crate::memory) fn look() {
     look_at(|kept| kept.some(usize::MAX));
 }
 
 /// How much of a device there is.
-pub(super) fn figures(device: Uuid) -> Figures {
+pub(in crate::memory) fn figures(device: Uuid) -> Figures {
     let kept = KEPT.lock();
     let mut all = Figures::default();
     let of_device = kept.iter().flat_map(|kept| &kept.all).filter(|one| one.slab.object().uuid() == device);

@@ -18,8 +18,8 @@ use mp_core::clocks::Tick;
 use mp_core::mutant;
 
 use super::cut::Ranges;
-use super::object::SlabObject;
-use super::ticks::{self, State};
+use crate::memory::object::SlabObject;
+use crate::memory::ticks::{self, State};
 use mp_core::steps::row::Returned;
 
 /// A piece that was given away: the mark of its object, and its units.

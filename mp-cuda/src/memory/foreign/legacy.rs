@@ -7,10 +7,10 @@
 
 use mp_core::mutant;
 
-use super::virtual_memory::give_back;
 use crate::device::Device;
 use crate::driver::api::IpcHandle;
 use crate::error::Result;
+use crate::memory::virtual_memory::give_back;
 
 /// Memory of another process, at an address that one device of this one reaches, until this is dropped.
 #[derive(Debug)]

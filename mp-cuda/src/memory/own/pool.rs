@@ -18,14 +18,14 @@ use mp_core::mutex::Mutex;
 
 use super::cut::Ranges;
 use super::given::Given;
-use super::here::{self, Which};
-use super::object::PieceObject;
-use super::slab::Slab;
-use super::virtual_memory::Memory;
 use crate::codes;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
+use crate::memory::here::{self, Which};
+use crate::memory::object::PieceObject;
+use crate::memory::slab::Slab;
+use crate::memory::virtual_memory::Memory;
 use crate::uuid::Uuid;
 
 /// Slabs out of which many pieces are cut: the smallest and the largest.

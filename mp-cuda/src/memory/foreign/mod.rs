@@ -8,11 +8,11 @@
 //!
 //! Pools are not exported: what imports a pointer twice unmaps it with the first free, and an importer has to free before its exporter.
 
+pub(super) mod kept;
+pub(super) mod legacy;
+
 use mp_core::mutant;
 
-use super::kept::{self, Range};
-use super::piece::Piece;
-use super::virtual_memory::Memory;
 use crate::codes;
 use crate::device::Device;
 use crate::driver::context::Bound;
@@ -20,6 +20,9 @@ use crate::driver::pointers::Attribute;
 use crate::error::{Error, Result};
 use crate::exit::{self, Part};
 use crate::memory::collect;
+use crate::memory::piece::Piece;
+use crate::memory::virtual_memory::Memory;
+use kept::Range;
 
 /// How memory can be shared.
 #[derive(Clone, Copy, Debug)]
