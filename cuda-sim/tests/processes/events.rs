@@ -192,6 +192,11 @@ fn is_released((event, ready): (Event, Queue<()>)) -> Outcome {
     // Its stream waits for a process that is killed meanwhile; a host that waits sweeps, and that releases the stream.
     let error = event.synchronize().unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
+    // What it is told to wait for later doesn't hide that.
+    let (other, soon) = (self::stream(), Event::new()?);
+    kernels().spin(&other, SLOW);
+    soon.record(&other)?;
+    soon.wait(&stream)?;
     match stream.synchronize() {
         // By its own stream, with CUDA's events: none can release it.
         Err(Error::ProducerDied { .. }) if order(stream.device())? == Order::IpcEvents => {}

@@ -268,9 +268,9 @@ impl Stream {
 
     fn note_awaited(&self, tick: Tick) {
         let mut awaited = self.0.awaited.lock();
-        // Of each stream the last one: work of one stream ends in its order.
+        // Of each stream the last one: work of one stream ends in its order. One that never will be complete may hold it for ever.
         awaited.retain(|one| {
-            one.partial_cmp(&tick).is_none() && matches!(order::clock::is_complete(*one), Ok(false))
+            one.partial_cmp(&tick).is_none() && !matches!(order::clock::is_complete(*one), Ok(true))
         });
         awaited.push(tick);
     }
