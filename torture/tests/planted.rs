@@ -119,7 +119,7 @@ fn a_file_that_stays_behind_its_message_is_found() {
 
 #[test]
 fn a_file_that_is_anothers_is_found() {
-    is_found("locker.look.number-not-compared", Where::Workers, &["Torn: ", "Failed: "]);
+    is_found("locker.look.number-not-compared", Where::Workers, &["Torn: "]);
 }
 
 /// In the server, which is no worker.
@@ -165,4 +165,10 @@ fn a_reader_of_a_stream_that_is_used_wherever_it_is_is_found() {
 fn a_place_of_a_lane_that_is_taken_from_the_wrong_reply_is_found() {
     // A shard is not the same any more, says the loader itself.
     is_found_in("loader", "stream.place.of-another-reply", Where::Workers, &["Torn: ", "Lost: ", "Failed: "]);
+}
+
+/// The simulated GPU sees who writes to memory: `cargo build -p mp-cuda-sim` makes it.
+#[test]
+fn memory_of_a_gpu_that_a_killed_writer_may_write_to_yet_is_found() {
+    is_found_in("cuda", "cuda.given.open-use-ignored", Where::Workers, &["Torn: "]);
 }

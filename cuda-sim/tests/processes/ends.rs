@@ -79,6 +79,61 @@ fn makes_for_ever(out: Queue<CudaTensor<f32>>) -> Outcome {
     Ok(())
 }
 
+type Derived = (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>, Queue<()>);
+
+fn copies_what_is_not_there_yet((tensors, copies, killed): Derived) -> Outcome {
+    let (stream, from) = (stream(), taken(&tensors));
+    let copy = || -> Outcome<_> {
+        let mut copy = CudaTensor::<f32>::empty([LEN], &stream)?;
+        copy.copy_from(&from, &stream)?;
+        Ok(copy)
+    };
+    let (sent, kept) = (copy()?, copy()?);
+    copies.put(sent).unwrap();
+    taken(&killed);
+    for lost in [&kept, &from] {
+        let error = lost.to_vec(&stream).unwrap_err();
+        assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
+    }
+    drop((kept, from));
+    // What the stream is given from now on is behind nothing of that.
+    let next = CudaTensor::<f32>::full([LEN], 5.0, &stream)?;
+    assert_eq!(next.to_vec(&stream)?, [5.0; LEN]);
+    copies.put(next).unwrap();
+    Ok(())
+}
+
+fn reads_a_lost_and_a_whole_one(copies: Queue<CudaTensor<f32>>) -> Outcome {
+    let stream = stream();
+    let error = taken(&copies).to_vec(&stream).unwrap_err();
+    assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
+    assert_eq!(taken(&copies).to_vec(&stream)?, [5.0; LEN]);
+    Ok(())
+}
+
+/// The copy's stream goes on when the producer is dead, and copies what is there: its process and its receiver are told.
+#[test]
+fn a_copy_of_what_a_killed_producer_never_made_is_lost_as_well() {
+    let session = session();
+    let queue = || Queue::unbounded().unwrap();
+    let (tensors, copies, killed) = (queue(), queue(), Queue::unbounded().unwrap());
+    let producer = with_gpu(&session).spawn(makes_for_ever, tensors.clone()).unwrap();
+    let relay = with_gpu(&session)
+        .spawn(copies_what_is_not_there_yet, (tensors, copies.clone(), killed.clone()))
+        .unwrap();
+    eventually("a copy is sent", || copies.len() > 0 || !relay.is_alive());
+    producer.kill().unwrap();
+    assert!(producer.wait_timeout(DEADLINE));
+    killed.put(()).unwrap();
+    run(&session, reads_a_lost_and_a_whole_one, copies);
+    join(relay);
+    eventually("all memory is free", || stat(&session, "bytes") == 0);
+    // That the copy reads what was not finished is what the simulator sees, too.
+    let unordered = |text: &str| text.contains("cuMemcpyDtoD") && text.contains(" reads ");
+    let findings = session.findings().unwrap();
+    assert!(findings.iter().all(|found| found.kind == "race" && unordered(&found.text)), "{findings:?}");
+}
+
 fn is_told(from: CudaTensor<f32>) -> Outcome {
     let stream = stream();
     let error = from.on(&stream).unwrap_err();

@@ -66,8 +66,8 @@ impl Piece {
             let cut = pool::cut(device, bytes)?;
             let piece = Self::arrived(&cut.slab, cut.object);
             // Whichever stream is the first to use it.
-            piece.uses().arrived(&cut.ticks);
-            match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for(tick).map(drop)) {
+            piece.uses().begins_behind(&cut.ticks);
+            match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for_room(tick).map(drop)) {
                 Ok(()) => return Ok(piece),
                 // Its process died in this moment: the slab is retired, and nothing more is cut out of it.
                 Err(Error::ProducerDied { .. }) => drop(piece),

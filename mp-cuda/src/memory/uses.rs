@@ -42,6 +42,8 @@ pub(crate) struct Uses(Mutex<Noted>);
 struct Noted {
     /// What streams of other processes do with it: the last tick of each, as messages said. Those that are complete are left out.
     before: Vec<Tick>,
+    /// What was done before in the same memory: streams that use it wait for that. If it never runs, nothing is lost here.
+    room: Vec<Tick>,
     streams: Vec<Use>,
     /// Whether the row was told that this process writes.
     writes: bool,
@@ -117,9 +119,24 @@ impl Use {
 
     /// Has the stream wait for a tick, if it didn't already.
     fn wait_for(&mut self, tick: Tick) -> Result<()> {
-        if !has(&self.waited, tick) {
-            self.stream.wait_for(tick)?;
-            note(&mut self.waited, tick);
+        if has(&self.waited, tick) {
+            // Its process may have died meanwhile.
+            return is_complete(tick).map(drop);
+        }
+        self.stream.wait_for(tick)?;
+        note(&mut self.waited, tick);
+        Ok(())
+    }
+
+    /// As [`wait_for`](Self::wait_for), for what only has to be out of the way.
+    fn wait_for_room(&mut self, tick: Tick) -> Result<()> {
+        if has(&self.waited, tick) {
+            return Ok(());
+        }
+        match self.stream.wait_for_room(tick) {
+            Ok(_) => note(&mut self.waited, tick),
+            Err(Error::ProducerDied { .. }) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -134,6 +151,7 @@ impl Noted {
     #[must_use]
     fn forget_what_is_over(&mut self) -> Vec<Use> {
         self.before.retain(|tick| !is_over(*tick));
+        self.room.retain(|tick| matches!(is_complete(*tick), Ok(false)));
         let ask = self.streams.len() > NOT_ASKED && !mutant!("cuda.uses.not-asked");
         let over = self.streams.extract_if(.., |one| one.is_over(ask)).collect();
         self.streams.iter_mut().for_each(|one| one.waited.retain(|tick| !is_over(*tick)));
@@ -159,11 +177,21 @@ impl Uses {
         ticks.iter().for_each(|tick| note(&mut noted.before, *tick));
     }
 
+    /// Notes what the piece's memory was used for before it was cut.
+    pub(crate) fn begins_behind(&self, ticks: &[Tick]) {
+        self.0.lock().room.extend_from_slice(ticks);
+    }
+
     /// Begins a use: the stream waits for all that has to run before it. What [`end`](Self::end) is to be told.
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will run; what a stream refuses. Then no use has begun.
     pub(crate) fn begin(&self, stream: &Stream, access: Access, row: &Row) -> Result<Begun> {
+        stream.use_begins();
+        self.begin_on(stream, access, row).inspect_err(|_| drop(stream.use_ends()))
+    }
+
+    fn begin_on(&self, stream: &Stream, access: Access, row: &Row) -> Result<Begun> {
         let _over;
         let mut noted = self.0.lock();
         let noted = &mut *noted;
@@ -194,6 +222,9 @@ impl Uses {
             }
         }
         let this = &mut noted.streams[at];
+        for tick in &noted.room {
+            this.wait_for_room(*tick)?;
+        }
         for tick in to_wait {
             let waited = this.wait_for(tick);
             if matches!(waited, Err(Error::ProducerDied { .. })) && access.shared {
@@ -215,8 +246,15 @@ impl Uses {
 
     /// Ends a use that was begun. If all is given that [`begin`](Self::begin) said, the host has seen that the stream has run it: then no
     /// use is left of it, unless another one was there meanwhile, whose work may have come after that.
+    ///
+    /// What it wrote is lost if the stream was released from a wait for a process that died: so that is to be waited for as what a
+    /// message said, here and by receivers.
     pub(crate) fn end(&self, stream: &Stream, access: Access, ran: Begun) {
+        let behind = stream.use_ends();
         let mut noted = self.0.lock();
+        if access.writes && !mutant!("cuda.uses.not-behind-what-was-awaited") {
+            behind.into_iter().for_each(|tick| note(&mut noted.before, tick));
+        }
         let mine = |one: &&mut Use| one.stream == *stream && one.access.shared == access.shared;
         if let Some(one) = noted.streams.iter_mut().find(mine) {
             one.open = one.open.saturating_sub(1);
@@ -224,6 +262,15 @@ impl Uses {
                 (one.untold, one.told) = (false, None);
             }
         }
+    }
+
+    /// Whether all has run that was written before by others, and by streams behind them: for a host that has waited for a stream.
+    ///
+    /// # Errors
+    /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will.
+    pub(crate) fn is_whole(&self) -> Result<()> {
+        let before = self.0.lock().before.clone();
+        before.into_iter().try_for_each(|tick| is_complete(tick).map(drop))
     }
 
     /// What a message has to say that takes the piece along: what its receivers' streams have to wait for. If none of them will write, that is
@@ -238,7 +285,9 @@ impl Uses {
         let mut ticks = noted.before.clone();
         let sent_before = mutant!("cuda.uses.sent-before-told");
         let mine = noted.tell(|access| (access.writes || !frozen) && !sent_before)?;
-        mine.into_iter().for_each(|tick| note(&mut ticks, tick));
+        // If no stream of this process wrote it, a receiver's may be the first.
+        let room = if mine.is_empty() { &noted.room[..] } else { &[] };
+        mine.iter().chain(room).for_each(|tick| note(&mut ticks, *tick));
         Ok(ticks)
     }
 

@@ -57,8 +57,39 @@ struct Inner {
     stream: Handle,
     owned: Owned,
     clock: StreamClock,
-    /// Ticks that it was told to wait for, and that had not come when that was looked at last.
-    awaited: Mutex<Vec<Tick>>,
+    awaited: Mutex<Awaited>,
+}
+
+/// What a stream was told to wait for, and which of its work may be behind that.
+#[derive(Debug, Default)]
+struct Awaited {
+    /// Those that had not come when that was looked at last; also of processes that died, until the stream has run what it had then.
+    ticks: Vec<Tick>,
+    /// Of these, the ticks of work whose results the stream may use; not of work that only had to be out of the way.
+    sources: Vec<Tick>,
+    /// How many uses of pieces of memory have begun, and not ended.
+    uses: usize,
+}
+
+impl Awaited {
+    /// Leaves those that have come.
+    fn look(&mut self) {
+        let is_open = |tick: &Tick| !matches!(order::clock::is_complete(*tick), Ok(true));
+        self.ticks.retain(is_open);
+        self.sources.retain(is_open);
+    }
+
+    /// Of each other stream the last one is noted: work of one stream ends in its order. One that never will be complete stays: it may
+    /// hold this stream for ever, and what that did behind it is lost.
+    fn note(&mut self, tick: Tick, is_source: bool) {
+        self.look();
+        self.ticks.retain(|one| one.partial_cmp(&tick).is_none());
+        self.ticks.push(tick);
+        if is_source {
+            self.sources.retain(|one| one.partial_cmp(&tick).is_none());
+            self.sources.push(tick);
+        }
+    }
 }
 
 /// What destroys the stream.
@@ -157,8 +188,8 @@ impl Stream {
     #[doc(alias = "torch.cuda.Stream.synchronize")]
     pub fn synchronize(&self) -> Result<()> {
         ended::sweep_some();
-        if !self.still_awaited()?.is_empty() {
-            let look = || Ok(self.still_awaited()?.is_empty() || self.has_run_now()?);
+        if self.waits()? {
+            let look = || Ok(!self.waits()? || self.has_run_now()?);
             order::host::until(look, || Ok(()), "what a stream was given", Wait::Forever)?;
         }
         // SAFETY: the stream is alive as long as `self`.
@@ -171,26 +202,51 @@ impl Stream {
     /// As [`synchronize`](Self::synchronize).
     #[doc(alias = "torch.cuda.Stream.query")]
     pub fn is_complete(&self) -> Result<bool> {
-        if !self.still_awaited()?.is_empty() {
+        if self.waits()? {
             // For a caller that asks again and again, as for one that waits.
             Arena::current()?.sweep_if_due()?;
         }
         self.has_run_now()
     }
 
-    /// What it waits for that has not come.
+    /// Whether it waits for what has not come.
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will, and nothing releases it.
-    fn still_awaited(&self) -> Result<Vec<Tick>> {
+    fn waits(&self) -> Result<bool> {
         let mut awaited = self.0.awaited.lock();
-        if awaited.is_empty() {
-            return Ok(Vec::new());
+        awaited.look();
+        if awaited.ticks.is_empty() {
+            return Ok(false);
         }
         let releases = order::releases(&self.0.device)?;
-        awaited.retain(|tick| order::clock::is_complete(*tick).map_or(!releases, |complete| !complete));
-        awaited.iter().try_for_each(|tick| order::clock::is_complete(*tick).map(drop))?;
-        Ok(awaited.clone())
+        let pending = |tick: &Tick| match order::clock::is_complete(*tick) {
+            Ok(complete) => Ok(!complete),
+            Err(_) if releases => Ok(false),
+            Err(error) => Err(error),
+        };
+        awaited.ticks.iter().try_fold(false, |waits, tick| Ok(pending(tick)? || waits))
+    }
+
+    /// A use of a piece of memory begins: before the stream is told what to wait for.
+    pub(crate) fn use_begins(&self) {
+        let mut awaited = self.0.awaited.lock();
+        let died = |tick: &Tick| order::clock::is_complete(*tick).is_err();
+        // What it is given from now on is behind none of that, if it has run all.
+        awaited.look();
+        if awaited.uses == 0 && awaited.ticks.iter().any(died) && matches!(self.has_run(), Ok(true)) {
+            awaited.ticks.retain(|tick| !died(tick));
+            awaited.sources.retain(|tick| !died(tick));
+        }
+        awaited.uses += 1;
+    }
+
+    /// A use ends: what its work was behind that has not come, or never will.
+    pub(crate) fn use_ends(&self) -> Vec<Tick> {
+        let mut awaited = self.0.awaited.lock();
+        awaited.uses = awaited.uses.saturating_sub(1);
+        awaited.look();
+        awaited.sources.clone()
     }
 
     fn has_run_now(&self) -> Result<bool> {
@@ -258,21 +314,25 @@ impl Stream {
     /// [`ProducerDied`](crate::Error::ProducerDied) if the work before the tick is lost; [`Capturing`](crate::Error::Capturing); what
     /// the driver refuses.
     pub(crate) fn wait_for(&self, tick: Tick) -> Result<bool> {
+        self.wait(tick, true)
+    }
+
+    /// As [`wait_for`](Self::wait_for), for work of which the stream uses no result: that only has to be out of its way. If that never runs,
+    /// nothing of this stream's is lost.
+    ///
+    /// # Errors
+    /// As [`wait_for`](Self::wait_for).
+    pub(crate) fn wait_for_room(&self, tick: Tick) -> Result<bool> {
+        self.wait(tick, false)
+    }
+
+    fn wait(&self, tick: Tick, is_source: bool) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
         let waits = self.noted(unsafe { order::clock::wait(&self.0.device, self.0.stream, tick) })?;
         if waits {
-            self.note_awaited(tick);
+            self.0.awaited.lock().note(tick, is_source);
         }
         Ok(waits)
-    }
-
-    fn note_awaited(&self, tick: Tick) {
-        let mut awaited = self.0.awaited.lock();
-        // Of each stream the last one: work of one stream ends in its order. One that never will be complete may hold it for ever.
-        awaited.retain(|one| {
-            one.partial_cmp(&tick).is_none() && !matches!(order::clock::is_complete(*one), Ok(true))
-        });
-        awaited.push(tick);
     }
 
     pub(crate) fn handle(&self) -> Handle {

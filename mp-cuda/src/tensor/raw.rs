@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use mp_core::DType;
+use mp_core::{DType, mutant};
 use mp_tensor::Exclusive;
 use mp_tensor::parts::{Grad, View, row_major};
 
@@ -112,7 +112,13 @@ impl Used<'_> {
     pub(super) fn synchronize(mut self) -> Result<()> {
         self.stream.synchronize()?;
         self.ran = true;
-        Ok(())
+        // The stream may have been released from a wait for a process that died.
+        match self.piece {
+            Some(piece) if !self.access.shared && !mutant!("cuda.uses.read-though-lost") => {
+                piece.uses().is_whole()
+            }
+            _ => Ok(()),
+        }
     }
 }
 

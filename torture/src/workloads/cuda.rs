@@ -124,13 +124,14 @@ impl Gpu {
         }
     }
 
-    /// Whether it is a read of a killed worker, which runs on for a while: its memory is used again meanwhile, and no process gets what
-    /// it reads.
+    /// Whether it is a read, and one of the two workers was killed. What a killed reader reads no process gets; and a stream that
+    /// waited for a killed writer was released: what it made of that is lost, which is for the values to show.
     fn is_harmless(&self, found: &Finding) -> bool {
-        let earlier =
-            || found.text.strip_suffix(" read, and nothing orders the two")?.rsplit_once(' ')?.1.parse().ok();
-        let reader = if found.text.contains(" reads ") { Some(found.pid) } else { earlier() };
-        found.kind == "race" && reader.is_some_and(|pid| self.killed.contains(&pid))
+        let reads =
+            found.text.contains(" reads ") || found.text.ends_with(" read, and nothing orders the two");
+        let pids = found.text.split("of process ").skip(1);
+        let mut pids = pids.filter_map(|rest| rest.split(' ').next()?.parse::<u32>().ok());
+        found.kind == "race" && reads && pids.any(|pid| self.killed.contains(&pid))
     }
 
     fn stat(&self, name: &str) -> mp::AnyResult<u64> {
@@ -240,7 +241,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes and puts again, some as a copy; without a GPU, just so.
+    /// Takes and puts again, some as a copy or written anew; without a GPU, just so.
     pub(crate) fn relay(&mut self, ways: &Ways, gpu: bool) -> mp::AnyResult<()> {
         let stream = if gpu { Some(self.stream()?) } else { None };
         while !self.row.over() {
@@ -251,15 +252,10 @@ impl Worker {
                 Err(GetError::Empty) => continue,
                 Err(error) => return Err(error.into()),
             };
-            if let Some(stream) = &stream
-                && let Some(tensor) = &freight.moved.0
-                && self.random.percent(50)
-            {
-                let mut copy = CudaTensor::zeros(tensor.shape(), stream)?;
-                match copy.copy_from(tensor, stream) {
-                    Ok(()) => freight.moved = Bundle(Some(copy)),
+            if let Some(stream) = &stream {
+                match self.handled(&mut freight, stream) {
                     // Its consumer is told the same.
-                    Err(Error::ProducerDied { .. }) => {}
+                    Ok(()) | Err(Error::ProducerDied { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -267,6 +263,21 @@ impl Worker {
             ways.relayed.put_timeout(freight, LONG).map_err(PutError::forget)?;
         }
         Ok(())
+    }
+
+    /// Has the stream copy what moves, or write it anew where it is.
+    fn handled(&mut self, freight: &mut Freight, stream: &Stream) -> mp_cuda::Result<()> {
+        let Some(tensor) = &mut freight.moved.0 else { return Ok(()) };
+        match self.random.below(3) {
+            0 => {
+                let mut copy = CudaTensor::zeros(tensor.shape(), stream)?;
+                copy.copy_from(tensor, stream)?;
+                *tensor = copy;
+                Ok(())
+            }
+            1 => tensor.fill(value(freight.number), stream),
+            _ => Ok(()),
+        }
     }
 
     /// Takes from producers and relays, and hears what all are told, until nothing more comes.
