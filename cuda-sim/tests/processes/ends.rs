@@ -134,6 +134,30 @@ fn a_copy_of_what_a_killed_producer_never_made_is_lost_as_well() {
     assert!(findings.iter().all(|found| found.kind == "race" && unordered(&found.text)), "{findings:?}");
 }
 
+fn reads_what_never_comes(from: CudaTensor<f32>) -> Outcome {
+    let error = from.to_vec(&stream()).unwrap_err();
+    assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
+    Ok(())
+}
+
+/// The stream that copies to the host goes on when the producer is dead.
+#[test]
+fn a_host_that_reads_when_the_producer_is_killed_gets_no_values() {
+    let session = session();
+    let tensors = Queue::unbounded().unwrap();
+    let producer = with_gpu(&session).spawn(makes_for_ever, tensors.clone()).unwrap();
+    let t = taken(&tensors);
+    let before = stat(&session, "queued");
+    let reader = with_gpu(&session).spawn(reads_what_never_comes, t).unwrap();
+    eventually("it waits, and has a copy to make", || {
+        stat(&session, "queued") >= before + 2 || !reader.is_alive()
+    });
+    producer.kill().unwrap();
+    assert!(producer.wait_timeout(DEADLINE));
+    join(reader);
+    eventually("all memory is free", || stat(&session, "bytes") == 0);
+}
+
 fn is_told(from: CudaTensor<f32>) -> Outcome {
     let stream = stream();
     let error = from.on(&stream).unwrap_err();
