@@ -121,7 +121,7 @@ fn a_copy_of_what_a_killed_producer_never_made_is_lost_as_well() {
     let relay = with_gpu(&session)
         .spawn(copies_what_is_not_there_yet, (tensors, copies.clone(), killed.clone()))
         .unwrap();
-    eventually("a copy is sent", || copies.len() > 0 || !relay.is_alive());
+    eventually("a copy is sent", || !copies.is_empty() || !relay.is_alive());
     producer.kill().unwrap();
     assert!(producer.wait_timeout(DEADLINE));
     killed.put(()).unwrap();
