@@ -4,6 +4,7 @@
 mod deaths;
 mod names;
 mod namespaces;
+mod pools;
 
 use mp::Tensor;
 use mp_core::inject;

@@ -1,8 +1,6 @@
 //! A pool whose workers die at every access to shared memory, and one in a forked copy.
 #![allow(unsafe_code)]
 
-#[cfg(feature = "file_system")]
-use std::path::PathBuf;
 use std::time::Duration;
 
 use mp::pool::{MapResult, PoolError, ResultKind};
@@ -10,9 +8,7 @@ use mp::process::{ExitStatus, Signal};
 use mp::{AsyncResult, FrozenTensor, Pool, TaskError, Tensor};
 use mp_core::inject;
 use mp_tests::kill::for_every_access;
-#[cfg(feature = "file_system")]
-use mp_tests::scratch::{Scratch, files_in};
-use mp_tests::{DEADLINE, alone, eventually, join, one_process};
+use mp_tests::{DEADLINE, alone, eventually, one_process};
 use rustix::process::Signal as Sent;
 
 use crate::{loader, streams};
@@ -98,27 +94,6 @@ fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
             }
         }
     }
-}
-
-#[test]
-#[cfg(feature = "file_system")]
-fn tensors_in_files_travel_through_a_pool() {
-    fn worker(_: usize, directory: PathBuf) -> mp::AnyResult<()> {
-        files_in(&directory);
-        let pool = Pool::new(2)?;
-        let twice = |mut tensor: Tensor<u64>| {
-            tensor.as_mut_slice()?.iter_mut().for_each(|v| *v *= 2);
-            Ok::<_, mp::Error>(tensor)
-        };
-        let tensors = (0..10).map(|i| Tensor::full([1000], i)).collect::<Result<Vec<_>, _>>()?;
-        for (i, tensor) in (0..).zip(pool.map(twice, tensors)?) {
-            assert!(tensor.iter().all(|v| v == 2 * i));
-        }
-        Ok(pool.join()?)
-    }
-    let _alone = alone();
-    let scratch = Scratch::new("pool");
-    join(&one_process(worker, scratch.0.clone())).unwrap();
 }
 
 #[test]
