@@ -282,7 +282,9 @@ impl Parking {
 
     #[cold]
     fn wake(&self, counted: u64, n: u32) {
+        let began = Instant::now();
         if futex::wake(self.futex(), n) != 0 {
+            COST.measured_call(began.elapsed());
             woke_another();
         } else if run(TakeBack::new(self.word, counted), self.arena.map()) {
             futex::wake(self.futex(), i32::MAX as u32);

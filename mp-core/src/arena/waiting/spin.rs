@@ -1,9 +1,9 @@
 //! How long to look before sleeping.
 //!
-//! Sleeping costs a wake-up: from the moment at which another process begins it to the moment at which the sleeper runs. So a
-//! thread looks for as long as a wake-up takes, and sleeps then: whatever the wait turns out to be, it takes no more than
-//! twice the time of the better choice (Karlin et al., *Competitive randomized algorithms for non-uniform problems*, 1990).
-//! Where that never pays, it looks for less, down to [`LEAST`].
+//! Sleeping costs a wake-up: from the moment at which another process begins it to the moment at which the sleeper runs, and the
+//! system call that the other process makes meanwhile. So a thread looks for as long as both take, and sleeps then: whatever the
+//! wait turns out to be, it costs no more than twice the better choice (Karlin et al., *Competitive randomized algorithms for
+//! non-uniform problems*, 1990). Where that never pays, it looks for less, down to [`LEAST`].
 //!
 //! # Two sides that both sleep
 //! Where two processes answer each other, and each sleeps while the other works, a sleep takes two wake-ups: that of the other
@@ -14,8 +14,8 @@
 //!
 //! # What a wake-up costs
 //! is measured where it happens, since it differs by ten times between machines and with what they do: a process
-//! that wakes a sleeper notes the time in the parking word (`parking`), and the sleeper subtracts. [`COST`] follows these
-//! figures, each process's own.
+//! that wakes a sleeper notes the time in the parking word (`parking`), and the sleeper subtracts; and the process that wakes one
+//! takes the time of its system call, which on a virtual machine is a third of it all. [`COST`] follows these figures, each process's own.
 //!
 //! # No more spinning threads than processors
 //! A thread that is about to look for longer than [`LEAST`] takes the *seat* of the processor that it runs on: one word of the
@@ -59,7 +59,7 @@ use crate::words::Member;
 pub enum Spin {
     /// It sleeps at once.
     Never,
-    /// It looks for as long as a wake-up takes on this machine, as measured while the program runs, and less where that has not
+    /// It looks for as long as a wake-up costs on this machine, as measured while the program runs, and less where that has not
     /// paid: down to half a microsecond. At most as many threads look at once as there are processors.
     #[default]
     Adaptive,
@@ -342,9 +342,14 @@ impl Arena {
     }
 }
 
-/// What a wake-up takes, in nanoseconds.
+/// What a wake-up costs, in nanoseconds.
 #[derive(Debug)]
-pub(crate) struct Cost(AtomicU32);
+pub(crate) struct Cost {
+    /// Until the sleeper runs.
+    wake_up: AtomicU32,
+    /// The system call of the process that wakes it.
+    call: AtomicU32,
+}
 
 /// As this process has measured it.
 // fork: a copy is on the same machine; it goes on from there.
@@ -358,23 +363,34 @@ impl Cost {
     const MOST: u32 = 200_000;
 
     const fn new() -> Self {
-        Self(AtomicU32::new(Self::FIRST))
+        Self { wake_up: AtomicU32::new(Self::FIRST), call: AtomicU32::new(0) }
     }
 
+    /// Both together. Of the call no more than the wake-up takes: where it takes longer, the sleeper ran on its caller's processor.
     fn now(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        let wake_up = self.wake_up.load(Ordering::Relaxed);
+        wake_up + self.call.load(Ordering::Relaxed).min(wake_up)
     }
 
-    /// A wake-up has taken this long.
+    /// A sleeper that was woken has run after this long.
     pub(crate) fn measured(&self, nanos: u32) {
-        let before = self.now();
-        // Quicker down than up: of the time that a busy machine adds, spinning would avoid nothing.
-        let after = if nanos < before {
-            before - (before - nanos) / 8
-        } else {
-            before.saturating_add((nanos.min(Self::MOST).saturating_sub(before)) / 16)
-        };
-        self.0.store(after.clamp(Self::LEAST, Self::MOST), Ordering::Relaxed);
+        let after = follows(self.wake_up.load(Ordering::Relaxed), nanos);
+        self.wake_up.store(after.clamp(Self::LEAST, Self::MOST), Ordering::Relaxed);
+    }
+
+    /// The system call that woke a sleeper has taken this long.
+    pub(crate) fn measured_call(&self, took: Duration) {
+        let after = follows(self.call.load(Ordering::Relaxed), nanos(took));
+        self.call.store(after, Ordering::Relaxed);
+    }
+}
+
+/// Quicker down than up: of the time that a busy machine adds, spinning would avoid nothing.
+fn follows(before: u32, measured: u32) -> u32 {
+    if measured < before {
+        before - (before - measured) / 8
+    } else {
+        before + measured.min(Cost::MOST).saturating_sub(before) / 16
     }
 }
 
@@ -394,6 +410,18 @@ mod tests {
         assert!((150_000..=Cost::MOST).contains(&cost.now()), "{}", cost.now());
         (0..1000).for_each(|_| cost.measured(0));
         assert!((Cost::LEAST..5_100).contains(&cost.now()), "{}", cost.now());
+    }
+
+    #[test]
+    fn the_system_call_of_the_waker_is_a_part_of_the_cost() {
+        let cost = Cost::new();
+        let call = |micros| (0..200).for_each(|_| cost.measured_call(Duration::from_micros(micros)));
+        call(20);
+        assert!((69_000..=70_000).contains(&cost.now()), "{}", cost.now());
+        call(2);
+        assert!((52_000..52_100).contains(&cost.now()), "{}", cost.now());
+        call(10_000_000);
+        assert_eq!(cost.now(), 2 * Cost::FIRST, "no more than the wake-up itself");
     }
 
     /// Two processes that answer each other, on a clock of their own: how many of 50 answers are waited for asleep.
