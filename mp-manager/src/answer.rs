@@ -8,9 +8,11 @@ use mp_reduce::MessagePack;
 use mp_spawn::Raise;
 
 /// What is left of a message when its head is read, or what is to be written behind that.
+///
+/// A small value: it moves from hand to hand several times in each call.
 pub(crate) enum Body {
-    Out(Outgoing),
-    In(Incoming),
+    Out(Box<Outgoing>),
+    In(Box<Incoming>),
     /// Bytes to which nothing is attached, sent or received.
     Short(Short),
 }
@@ -38,17 +40,17 @@ impl Short {
 
 thread_local! {
     /// The buffers of this thread's last short message, for the next one.
-    static SPARE: Cell<Option<Outgoing>> = const { Cell::new(None) };
+    static SPARE: Cell<Option<Box<Outgoing>>> = const { Cell::new(None) };
 }
 
 /// A message to be written, which becomes a [`Body`].
-pub(crate) fn blank() -> Outgoing {
+pub(crate) fn blank() -> Box<Outgoing> {
     SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()
 }
 
 impl Body {
     /// What was written into a [`blank`].
-    pub(crate) fn of(mut out: Outgoing) -> Body {
+    pub(crate) fn of(mut out: Box<Outgoing>) -> Body {
         let Some(short) = out.plain().and_then(Short::new) else { return Body::Out(out) };
         if out.reuse() {
             _ = SPARE.try_with(|spare| spare.set(Some(out)));
@@ -63,7 +65,7 @@ impl Body {
 
     pub(crate) fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
-            Body::Out(body) => out.append(std::mem::take(body)),
+            Body::Out(body) => out.append(std::mem::take(&mut **body)),
             Body::Short(short) => {
                 out.bytes().extend_from_slice(short.rest());
                 Ok(())
@@ -73,13 +75,13 @@ impl Body {
     }
 
     pub(crate) fn rest(inc: &mut Incoming) -> Body {
-        Body::In(std::mem::take(inc))
+        Body::In(Box::new(std::mem::take(inc)))
     }
 
     #[cfg(feature = "authkey")]
     pub(crate) fn into_incoming(self) -> Incoming {
         match self {
-            Body::In(inc) => inc,
+            Body::In(inc) => *inc,
             Body::Out(out) => out.into_incoming(),
             Body::Short(short) => Incoming::from_plain(short.rest().to_vec()),
         }

@@ -84,7 +84,7 @@ impl Caller {
     pub(crate) fn new(object: &Sender<Request>, server: u32) -> Result<Caller, CallError> {
         let (sender, answers) = bounded_channel(1)?;
         let caller = Caller { answers, number: Number::new()?, codes: Vec::new() };
-        send(object, Request::Hello { caller: caller.number(), answers: sender }, server)?;
+        send(object, Request::Hello { caller: caller.number(), answers: Box::new(sender) }, server)?;
         Ok(caller)
     }
 

@@ -125,14 +125,14 @@ pub(crate) enum Stays {
 }
 
 /// A closure with what it captures.
-enum Captured<'a, A, R> {
+enum Captured<'a, A: 'static, R: 'static> {
     /// That of each call.
     Kept(&'a Closure<A, R>),
     /// That of one call, which drops it.
     Own(Apart<Closure<A, R>>),
 }
 
-impl<A, R> Captured<'_, A, R> {
+impl<A: 'static, R: 'static> Captured<'_, A, R> {
     fn get(&self) -> Option<&Closure<A, R>> {
         match self {
             Captured::Kept(closure) => Some(closure),
@@ -147,6 +147,11 @@ pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
     args: &mut A,
 ) -> mp_core::Result<Body> {
     let mut out = blank();
+    if closure.captures_nothing() {
+        out.bytes().push(0);
+        args.encode::<MessagePack>(&mut out)?;
+        return Ok(Body::of(out));
+    }
     scope::with_outgoing(&mut out, |bytes| {
         let captures = closure.captures()?;
         match u8::try_from(captures.len()) {
@@ -165,8 +170,8 @@ pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
 
 /// Writes the arguments of a call by themselves, for another program, which has none of this one's memory.
 #[cfg(feature = "authkey")]
-pub(crate) fn write_args<A: Message>(args: &mut A) -> mp_core::Result<Outgoing> {
-    let mut out = Outgoing::in_band();
+pub(crate) fn write_args<A: Message>(args: &mut A) -> mp_core::Result<Box<Outgoing>> {
+    let mut out = Box::new(Outgoing::in_band());
     args.encode::<MessagePack>(&mut out)?;
     if out.plain().is_none() {
         return Err(mp_core::Error::Unsendable(
@@ -201,7 +206,7 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
     let mut out = match stays {
         Stays::Here => blank(),
         #[cfg(feature = "authkey")]
-        Stays::Nowhere => Outgoing::in_band(),
+        Stays::Nowhere => Box::new(Outgoing::in_band()),
     };
     let mut reached = Reached::Nothing;
     // Out here it is dropped by itself, whatever panics.

@@ -65,8 +65,11 @@ pub(crate) struct Link {
     /// The number of the object in the server.
     pub(crate) object: u64,
     /// Callers that have nothing to do.
-    idle: Mutex<Vec<Caller>>,
+    idle: Mutex<Vec<Idle>>,
 }
+
+/// A caller that has nothing to do: each call takes it and gives it back, so it is moved as a pointer.
+struct Idle(Box<Caller>);
 
 /// A proxy, as it travels.
 #[derive(Serialize, Deserialize)]
@@ -324,7 +327,9 @@ impl Link {
         let request = Request::Make { caller: caller.number(), maker: Late::Out(maker) };
         send(&requests, request, server)?;
         match answer(&requests, &caller, server, None, &call, gone)? {
-            Answer::Made { object } => Ok(Link { requests, server, object, idle: Mutex::new(vec![caller]) }),
+            Answer::Made { object } => {
+                Ok(Link { requests, server, object, idle: Mutex::new(vec![Idle(Box::new(caller))]) })
+            }
             other => Err(refused(other, server, call)),
         }
     }
@@ -353,13 +358,13 @@ impl Link {
         let idle = self.idle.lock().pop();
         let mut caller = match idle {
             Some(caller) => caller,
-            None => Caller::new(&self.requests, self.server)?,
+            None => Idle(Box::new(Caller::new(&self.requests, self.server)?)),
         };
-        let request = request(self, &mut caller)?;
-        let _waits = ring::wait_for(self.server, self.object, caller.number(), call)?;
+        let request = request(self, &mut caller.0)?;
+        let _waits = ring::wait_for(self.server, self.object, caller.0.number(), call)?;
         send(&self.requests, request, self.server)?;
         // Without an answer it is dropped: none that comes later is taken for that to another call.
-        let answer = answer(&self.requests, &caller, self.server, timeout, call, gone);
+        let answer = answer(&self.requests, &caller.0, self.server, timeout, call, gone);
         if answer.is_ok() || mp_core::mutant!("manager.caller.kept-after-time-out") {
             self.idle.lock().push(caller);
         }

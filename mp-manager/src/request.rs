@@ -59,7 +59,7 @@ impl<R: 'static> Late<R> {
 /// What a caller asks an object for.
 pub(crate) enum Request {
     /// From now on this caller gets its answers here.
-    Hello { caller: u32, answers: Sender<Answer> },
+    Hello { caller: u32, answers: Box<Sender<Answer>> },
     /// To make the object.
     Make { caller: u32, maker: Late<MakeObject> },
     /// To know this code, of this caller, by this number.

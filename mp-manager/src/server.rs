@@ -185,7 +185,7 @@ fn refuse(requests: &Receiver<Request>, error: &io::Error) {
     // It has sent both requests, or is dead.
     while let Ok(request) = requests.recv_timeout(LOOK) {
         match request {
-            Request::Hello { answers: sender, .. } => answers = Some(sender),
+            Request::Hello { answers: sender, .. } => answers = Some(*sender),
             Request::Make { .. } => break,
             _ => {}
         }
@@ -257,7 +257,7 @@ impl Seat {
             Request::Hello { caller, answers } => {
                 // The others may have ended meanwhile.
                 self.callers.retain(|_, known| !known.answers.is_disconnected());
-                self.callers.insert(caller, Known { answers, codes: Vec::new() });
+                self.callers.insert(caller, Known { answers: *answers, codes: Vec::new() });
             }
             Request::Make { caller, maker } => {
                 if self.slot.is_none_or(|slot| is_of(caller, slot))

@@ -316,7 +316,7 @@ impl Called {
             });
         };
         let received = || mp_core::Error::Malformed("arguments with attachments came over a socket".into());
-        let body = args.into_outgoing().ok_or_else(received)?;
+        let body = args.into_outgoing().map(Box::new).ok_or_else(received)?;
         // A registered type stays where it is, and so do its methods.
         let id = std::ptr::from_ref(method).addr();
         let gone =
@@ -367,6 +367,6 @@ fn unlike(what: &str) -> CallError {
 }
 
 /// What nothing is attached to.
-fn plain(value: Incoming) -> Option<Outgoing> {
-    value.into_outgoing().filter(|out| out.plain().is_some())
+fn plain(value: Incoming) -> Option<Box<Outgoing>> {
+    value.into_outgoing().filter(|out| out.plain().is_some()).map(Box::new)
 }

@@ -99,7 +99,7 @@ pub(crate) struct Framed<H> {
 impl<H> Framed<H> {
     /// One that nothing follows.
     pub(crate) fn bare(head: H) -> Self {
-        Framed { head, body: Body::Out(Outgoing::default()) }
+        Framed { head, body: Body::Out(Box::default()) }
     }
 }
 

@@ -40,7 +40,32 @@ use crate::protocol::function::{self, Desc, FunctionRef, instance};
 ///
 /// Where it runs: [`ProcessBuilder::spawn_closure`](crate::ProcessBuilder::spawn_closure) and
 /// [`start_closure`](crate::start_closure), or anywhere by [`call`](Self::call).
-pub struct Closure<A, R>(Arc<dyn Call<A, R>>);
+pub struct Closure<A: 'static, R: 'static>(Held<A, R>);
+
+/// Where it is.
+enum Held<A: 'static, R: 'static> {
+    /// It captures nothing: a constant of the program.
+    Constant(&'static dyn Call<A, R>),
+    Shared(Arc<dyn Call<A, R>>),
+}
+
+impl<A: 'static, R: 'static> Held<A, R> {
+    fn get(&self) -> &dyn Call<A, R> {
+        match self {
+            Held::Constant(constant) => *constant,
+            Held::Shared(shared) => &**shared,
+        }
+    }
+}
+
+impl<A: 'static, R: 'static> Clone for Held<A, R> {
+    fn clone(&self) -> Self {
+        match self {
+            Held::Constant(constant) => Held::Constant(*constant),
+            Held::Shared(shared) => Held::Shared(Arc::clone(shared)),
+        }
+    }
+}
 
 /// A closure with its types forgotten, but for arguments and result.
 trait Call<A, R>: Send + Sync {
@@ -50,6 +75,8 @@ trait Call<A, R>: Send + Sync {
     where
         A: 'static,
         R: 'static;
+    /// Whether it captures nothing.
+    fn captures_nothing(&self) -> bool;
     /// What it captures, encoded.
     fn captures(&self) -> mp_core::Result<Vec<u8>>;
     fn name(&self) -> &'static str;
@@ -73,13 +100,9 @@ where
 {
     const DESC: &'static Desc<Rebuild<A, R>> =
         &Desc::new::<Self>(std::any::type_name::<F>, |bytes| match C::nothing() {
-            Some(nothing) if bytes.is_empty() => Ok(Self::closure(nothing)),
-            _ => Ok(Self::closure(mp_reduce::from_part(bytes)?)),
+            Some(nothing) if bytes.is_empty() => Ok(nothing.into_closure::<F, A, R>()),
+            _ => Ok(mp_reduce::from_part::<C>(bytes)?.into_closure::<F, A, R>()),
         });
-
-    fn closure(captures: C) -> Closure<A, R> {
-        Closure(Arc::new(Self { captures, types: PhantomData }))
-    }
 }
 
 impl<F, C, A, R> Call<A, R> for Captured<F, C, A, R>
@@ -95,6 +118,10 @@ where
 
     fn code(&self) -> &'static Desc<Rebuild<A, R>> {
         Self::DESC
+    }
+
+    fn captures_nothing(&self) -> bool {
+        C::nothing().is_some()
     }
 
     fn captures(&self) -> mp_core::Result<Vec<u8>> {
@@ -128,11 +155,26 @@ pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn nothing() -> Option<Self> {
         None
     }
+
+    /// The closure of this code that has captured it.
+    fn into_closure<F, A: 'static, R: 'static>(self) -> Closure<A, R>
+    where
+        F: Fn(&Self, A) -> R + Copy + Send + 'static,
+    {
+        Closure(Held::Shared(Arc::new(Captured::<F, Self, A, R> { captures: self, types: PhantomData })))
+    }
 }
 
 impl Captures for () {
     fn nothing() -> Option<()> {
         Some(())
+    }
+
+    fn into_closure<F, A: 'static, R: 'static>(self) -> Closure<A, R>
+    where
+        F: Fn(&(), A) -> R + Copy + Send + 'static,
+    {
+        Closure(Held::Constant(const { &Captured::<F, (), A, R> { captures: (), types: PhantomData } }))
     }
 }
 
@@ -155,7 +197,7 @@ impl<A: 'static, R: 'static> Closure<A, R> {
         const { function::assert_no_captures::<F>() };
         // Only its type is needed, which says which code it is.
         let _ = code;
-        Captured::<F, C, A, R>::closure(captures)
+        captures.into_closure::<F, A, R>()
     }
 
     /// Of a function, or a closure that captures nothing: so functions can be sent as values, too.
@@ -192,13 +234,13 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     /// assert_eq!(add.call((1, 2)), 6);
     /// ```
     pub fn call(&self, args: A) -> R {
-        self.0.call(args)
+        self.0.get().call(args)
     }
 
     /// Its code without what it captures: sent once, it makes closures of what [`captures`](Self::captures) writes, call by call.
     #[doc(hidden)]
     pub fn code(&self) -> Code<A, R> {
-        Code(self.0.code())
+        Code(self.0.get().code())
     }
 
     /// What it captures, encoded within the message that is being written. No bytes, and only then, if it captures nothing.
@@ -207,13 +249,19 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     /// When its `Serialize` refuses.
     #[doc(hidden)]
     pub fn captures(&self) -> mp_core::Result<Vec<u8>> {
-        self.0.captures()
+        self.0.get().captures()
+    }
+
+    /// Whether it captures nothing.
+    #[doc(hidden)]
+    pub fn captures_nothing(&self) -> bool {
+        self.0.get().captures_nothing()
     }
 
     /// The name that the compiler gives its code.
     #[doc(hidden)]
     pub fn name(&self) -> &'static str {
-        self.0.name()
+        self.0.get().name()
     }
 }
 
@@ -273,23 +321,23 @@ fn resolve<A: 'static, R: 'static>(code: &FunctionRef) -> Result<&'static Desc<R
         .map_err(|why| format!("the closure `{}` can't be used here: {why}", code.name))
 }
 
-impl<A, R> Clone for Closure<A, R> {
+impl<A: 'static, R: 'static> Clone for Closure<A, R> {
     fn clone(&self) -> Self {
-        Closure(Arc::clone(&self.0))
+        Closure(self.0.clone())
     }
 }
 
-impl<A, R> fmt::Debug for Closure<A, R> {
+impl<A: 'static, R: 'static> fmt::Debug for Closure<A, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Closure({})", self.0.name())
+        write!(f, "Closure({})", self.0.get().name())
     }
 }
 
 impl<A: 'static, R: 'static> Serialize for Closure<A, R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let code = reference(self.0.code()).map_err(S::Error::custom)?;
+        let code = reference(self.0.get().code()).map_err(S::Error::custom)?;
         // Within the same message: what is attached to one is attached to the other.
-        let captures = self.0.captures().map_err(S::Error::custom)?;
+        let captures = self.0.get().captures().map_err(S::Error::custom)?;
         (code, Bytes(captures)).serialize(serializer)
     }
 }
@@ -302,7 +350,7 @@ impl<'de, A: 'static, R: 'static> Deserialize<'de> for Closure<A, R> {
     }
 }
 
-impl<A, R> PlainOutcome for Closure<A, R> {}
+impl<A: 'static, R: 'static> PlainOutcome for Closure<A, R> {}
 
 /// Bytes as a format's own bytes, where it has such.
 struct Bytes(Vec<u8>);

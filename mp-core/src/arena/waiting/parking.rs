@@ -33,7 +33,7 @@ use crate::arena::layout::control;
 use crate::arena::waiting::block_on::{LivenessTimer, Wait};
 use crate::arena::waiting::giving_up::{self, LastGone};
 use crate::arena::waiting::slept;
-use crate::arena::waiting::spin::{COST, woke_another};
+use crate::arena::waiting::spin::COST;
 use crate::arena::{Arena, Hold};
 use crate::mem::{Mem, Steps, Word, run};
 use crate::sync::shared::AtomicU32;
@@ -285,7 +285,6 @@ impl Parking {
         let began = Instant::now();
         if futex::wake(self.futex(), n) != 0 {
             COST.measured_call(began.elapsed());
-            woke_another();
         } else if run(TakeBack::new(self.word, counted), self.arena.map()) {
             futex::wake(self.futex(), i32::MAX as u32);
         }

@@ -4,13 +4,13 @@
 //! system call that the other process makes meanwhile. So a thread looks for as long as both take, and sleeps then: whatever the
 //! wait turns out to be, it costs no more than twice the better choice (Karlin et al., *Competitive randomized algorithms for
 //! non-uniform problems*, 1990). Where that never pays, it looks for less, down to [`LEAST`].
+//! Where it sleeps, and would have found what it waited for in twice that time, it looks for up to twice as long from then on: for such
+//! a wait, that is within twice of the better choice, too.
 //!
 //! # Two sides that both sleep
-//! Where two processes answer each other, and each sleeps while the other works, a sleep takes two wake-ups: that of the other
-//! side, which has to be woken for its answer, and one's own. Each side by itself is right to sleep then, and both together never
-//! get out of it. So a thread notes that it woke another one ([`woke_another`]), and sleeps of up to three wake-ups after that say
-//! that it should look for longer: for up to two, which is what an answer takes whose sender sleeps still. One such answer that is
-//! found by looking, and no side sleeps any more.
+//! Where two processes answer each other, and each sleeps while the other works, an answer comes a wake-up later: that of the side
+//! which sends it. Each side by itself is right to sleep then, and both together would never get out of it. To look for twice as long
+//! finds an answer whose sender sleeps still. One such answer that is found by looking, and no side sleeps any more.
 //!
 //! # What a wake-up costs
 //! is measured where it happens, since it differs by ten times between machines and with what they do: a process
@@ -30,7 +30,6 @@
 //!
 //! Nothing but time depends on a seat.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
@@ -215,11 +214,10 @@ impl AdaptiveSpin {
     /// Called after a sleep that began at `since`. If what ended it came so soon that a little more patience would have avoided
     /// it, there is more.
     pub fn slept(&self, since: Instant) {
-        let woke = WOKE.take();
         let nanos = self.nanos.load(Ordering::Relaxed);
         if self.kind == Spin::Adaptive && nanos != 0 {
             let slept = u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX);
-            if let Some(more) = after_a_sleep(nanos, slept, COST.now(), woke) {
+            if let Some(more) = after_a_sleep(nanos, slept, COST.now()) {
                 self.nanos.store(more, Ordering::Relaxed);
             }
         }
@@ -236,23 +234,13 @@ fn after_nothing(nanos: u32) -> u32 {
     (nanos / 2).max(LEAST)
 }
 
-/// How long to look after a sleep of this length, behind a look of `nanos`, if it should be longer than that. `woke`: this thread had
-/// woken another one, which may be the one that was waited for.
-fn after_a_sleep(nanos: u32, slept: u32, cost: u32, woke: bool) -> Option<u32> {
+/// How long to look after a sleep of this length, if it should be longer than `nanos`, which is half of the look before the sleep.
+fn after_a_sleep(nanos: u32, slept: u32, cost: u32) -> Option<u32> {
+    let most = if mutant!("spin.no-longer-than-one") { cost } else { 2 * cost };
     // The wake-up itself is part of the sleep.
-    let (most, short) =
-        if woke && !mutant!("spin.both-sleep-on") { (2 * cost, 3 * cost) } else { (cost, 2 * cost) };
-    (nanos < most && slept < short).then(|| (nanos * 4).min(most))
-}
-
-thread_local! {
-    /// Whether this thread has woken another one since it slept last.
-    static WOKE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// This thread has woken another one.
-pub(in crate::arena) fn woke_another() {
-    _ = WOKE.try_with(|woke| woke.set(true));
+    let waited = (2 * nanos + slept).saturating_sub(cost);
+    (nanos < most && (waited < 2 * cost || mutant!("spin.long-waits-looked-for")))
+        .then(|| (nanos * 4).min(most))
 }
 
 /// A thread that looks.
@@ -425,7 +413,7 @@ mod tests {
     }
 
     /// Two processes that answer each other, on a clock of their own: how many of 50 answers are waited for asleep.
-    fn sleeps_of_two_sides(cost: u32, work: u32, woke: bool) -> usize {
+    fn sleeps_of_two_sides(cost: u32, work: u32) -> usize {
         // Both have learnt that looking does not pay.
         let mut patience = [LEAST; 2];
         let mut other_sleeps = true;
@@ -439,7 +427,7 @@ mod tests {
                 // From the end of its look until it runs again.
                 let slept = answered - *mine + cost;
                 *mine = after_nothing(*mine);
-                *mine = after_a_sleep(*mine, slept, cost, woke).unwrap_or(*mine);
+                *mine = after_a_sleep(*mine, slept, cost).unwrap_or(*mine);
             } else if *mine < cost {
                 *mine = after_a_find(*mine, cost);
             }
@@ -450,35 +438,56 @@ mod tests {
     #[test]
     fn two_sides_that_both_sleep_get_out_of_it() {
         for cost in [5_000, 25_000, 50_000, 200_000] {
-            for work in [300, 1_000, cost / 4, cost / 2] {
-                let sleeps = sleeps_of_two_sides(cost, work, true);
+            for work in [300, 1_000, cost / 4, cost / 2, cost * 3 / 4] {
+                let sleeps = sleeps_of_two_sides(cost, work);
                 assert!(sleeps < 20, "{sleeps} sleeps, wake-ups of {cost} ns, work of {work}");
             }
-            assert_eq!(sleeps_of_two_sides(cost, 300, false), 50, "not where a thread wakes no other one");
+            let sleeps = sleeps_of_two_sides(cost, 3 * cost);
+            assert_eq!(
+                sleeps, 50,
+                "to look for an answer that takes three wake-ups costs more than to sleep"
+            );
+        }
+    }
+
+    /// How long a thread looks in the end, whose waits all take this long.
+    fn settles(cost: u32, wait: u32) -> u32 {
+        let mut patience = cost;
+        for _ in 0..100 {
+            if wait <= patience {
+                patience = patience.max(after_a_find(patience, cost).min(cost));
+            } else {
+                let slept = wait - patience + cost;
+                patience = after_nothing(patience);
+                patience = after_a_sleep(patience, slept, cost).unwrap_or(patience);
+            }
+        }
+        patience
+    }
+
+    #[test]
+    fn it_looks_for_twice_as_long_as_a_wake_up_costs_where_that_finds_something_and_for_little_where_it_does_not()
+     {
+        let cost = 20_000;
+        for wait in [1_000, cost, cost * 3 / 2, cost * 19 / 10] {
+            assert!(settles(cost, wait) >= wait, "waits of {wait} ns are found");
+        }
+        for wait in [cost * 21 / 10, 3 * cost, 100 * cost] {
+            assert_eq!(settles(cost, wait), LEAST, "waits of {wait} ns are slept through");
         }
     }
 
     #[test]
-    fn a_sleep_tells_a_side_that_woke_the_other_from_one_that_did_not() {
-        let (cost, slept) = (20_000, 50_000);
-        assert_eq!(after_a_sleep(LEAST, slept, cost, false), None);
-        assert_eq!(after_a_sleep(LEAST, slept, cost, true), Some(4 * LEAST));
-        assert_eq!(
-            after_a_sleep(LEAST, 3 * cost, cost, true),
-            None,
-            "nothing that it does would have avoided that"
-        );
-        assert_eq!(
-            after_a_sleep(2 * cost, slept, cost, true),
-            None,
-            "it looks for no longer than two wake-ups"
-        );
-        WOKE.set(false);
+    fn a_short_sleep_makes_a_thread_look_for_longer() {
         let patience = AdaptiveSpin { nanos: AtomicU32::new(LEAST), kind: Spin::Adaptive };
-        woke_another();
         patience.slept(Instant::now());
-        assert!(!WOKE.get(), "it counts for one sleep");
         assert_eq!(patience.nanos.load(Ordering::Relaxed), 4 * LEAST);
+        let set = AdaptiveSpin {
+            nanos: AtomicU32::new(LEAST),
+            kind: Spin::For(Duration::from_nanos(LEAST.into())),
+        };
+        set.slept(Instant::now());
+        assert_eq!(set.nanos.load(Ordering::Relaxed), LEAST, "not where the time was set");
     }
 
     #[test]
