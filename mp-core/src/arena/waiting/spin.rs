@@ -270,6 +270,9 @@ impl Looking {
                 // Another thread looks on this processor: that this one does not says nothing about what would have paid.
                 Err(Taken) => return false,
             }
+        } else if self.seat.is_some() {
+            // A thread that has work goes first: it may be the one that is waited for.
+            std::thread::yield_now();
         }
         true
     }
