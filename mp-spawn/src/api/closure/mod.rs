@@ -5,18 +5,24 @@
 //! verified as the function of a process is; the first are serde values. Put together, they are a [`Closure`], whose type
 //! names only arguments and result.
 
+mod bytes;
+mod code;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use mp_core::message::PlainOutcome;
-use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::api::lent::Lent;
 use crate::bounds::CapturesNothing;
 use crate::protocol::function::{self, Desc, FunctionRef, instance};
+use bytes::Bytes;
+pub use code::Code;
+use code::{reference, resolve};
 
 /// A closure that can be sent: as an argument, in a message, as a result. It is called with `A` and returns `R`.
 ///
@@ -265,62 +271,6 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     }
 }
 
-/// The code of a [`Closure`], a constant of the program. It travels as a reference that is verified when it is read.
-#[doc(hidden)]
-pub struct Code<A: 'static, R: 'static>(&'static Desc<Rebuild<A, R>>);
-
-impl<A: 'static, R: 'static> Code<A, R> {
-    /// Tells it from all other code of this process.
-    pub fn id(self) -> usize {
-        std::ptr::from_ref(self.0).addr()
-    }
-
-    /// The closure that has captured this.
-    ///
-    /// # Errors
-    /// When these are not the bytes that [`Closure::captures`] wrote, or a captured value's `Deserialize` refuses.
-    pub fn capturing(self, captures: &[u8]) -> mp_core::Result<Closure<A, R>> {
-        (self.0.entry)(captures)
-    }
-}
-
-impl<A: 'static, R: 'static> Clone for Code<A, R> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<A: 'static, R: 'static> Copy for Code<A, R> {}
-
-impl<A: 'static, R: 'static> fmt::Debug for Code<A, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Code({:?})", self.0)
-    }
-}
-
-impl<A: 'static, R: 'static> Serialize for Code<A, R> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        reference(self.0).map_err(S::Error::custom)?.serialize(serializer)
-    }
-}
-
-impl<'de, A: 'static, R: 'static> Deserialize<'de> for Code<A, R> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        resolve(&FunctionRef::deserialize(deserializer)?).map(Code).map_err(D::Error::custom)
-    }
-}
-
-fn reference<A: 'static, R: 'static>(
-    code: &'static Desc<Rebuild<A, R>>,
-) -> Result<FunctionRef, &'static str> {
-    code.reference().ok_or("this program's build can't be identified: link it with a build-id")
-}
-
-fn resolve<A: 'static, R: 'static>(code: &FunctionRef) -> Result<&'static Desc<Rebuild<A, R>>, String> {
-    function::resolve::<Rebuild<A, R>>(code)
-        .map_err(|why| format!("the closure `{}` can't be used here: {why}", code.name))
-}
-
 impl<A: 'static, R: 'static> Clone for Closure<A, R> {
     fn clone(&self) -> Self {
         Closure(self.0.clone())
@@ -351,43 +301,6 @@ impl<'de, A: 'static, R: 'static> Deserialize<'de> for Closure<A, R> {
 }
 
 impl<A: 'static, R: 'static> PlainOutcome for Closure<A, R> {}
-
-/// Bytes as a format's own bytes, where it has such.
-struct Bytes(Vec<u8>);
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Bytes;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Bytes, E> {
-                Ok(Bytes(bytes.to_vec()))
-            }
-
-            fn visit_seq<S: SeqAccess<'de>>(self, mut bytes: S) -> Result<Bytes, S::Error> {
-                let mut all = Vec::new();
-                while let Some(byte) = bytes.next_element()? {
-                    all.push(byte);
-                }
-                Ok(Bytes(all))
-            }
-        }
-
-        deserializer.deserialize_byte_buf(Reader)
-    }
-}
 
 /// A closure that can be sent, whose first argument is a state that its process keeps from call to call: `&mut S`. It is made by
 /// [`closure!`](crate::closure!), and called by what has such a state: a pool's worker (`StatePool::task_closure`).
