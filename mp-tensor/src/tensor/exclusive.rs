@@ -69,6 +69,7 @@ impl<T: Element> Tensor<T, Exclusive> {
     /// # Errors
     /// As [`Tensor::empty`], and [`Error::Shape`] when `shape` has another number of elements.
     #[doc(alias = "share_memory_")]
+    #[doc(alias = "from_vec")]
     pub fn from_slice(data: &[T], shape: impl AsRef<[usize]>) -> Result<Self> {
         let shape = shape.as_ref();
         let wanted = count(shape)?;
