@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::args::Args;
 use crate::session::{Outcome, Session};
+use crate::steps;
 
 /// How long the short form takes, in seconds.
 const SHORT: &str = "15";
@@ -40,11 +41,9 @@ pub(crate) fn long(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The step. The program is built on the libraries of the tests, with the assertions that those have.
+/// The step. The program is the one that the step `test` has built, with the assertions that tests have.
 pub(crate) fn short(session: &mut Session) -> Outcome {
-    let mut build =
-        session.cargo(&["build", "--quiet", "-p", "mp-torture", "-p", "mp-cuda-sim", "-p", "mp-tests"]);
-    if session.run(&mut build).ok {
+    if session.run(&mut steps::programs(session)).ok {
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
         session.run(Command::new(target.join("debug/mp-torture")).args(["--seconds", SHORT]));

@@ -12,7 +12,7 @@ use crate::layers::{self, FACADE, LAYERS, Package};
 use crate::session::{Outcome, Session};
 
 /// The sharing strategies, one of which has to be enough: first the one that processes use by default.
-pub(super) const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
+const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
 /// Crates whose unit tests are run with each of them alone: what lies in shared memory.
 const UNITS: [&str; 3] = ["mp-core", "mp-tensor", "mp-sync"];
 /// Tests that are run with each of them alone.
@@ -84,8 +84,20 @@ fn one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command
     with_one_strategy(command, strategy).args(["--no-default-features", "--features", strategy])
 }
 
+/// Those that the step `test` runs with the second strategy, in programs of the whole workspace: with `-p`, the libraries would have
+/// other features, and all be compiled once more. `run-program` leaves out the rest.
+pub(super) fn second_strategy(session: &Session) -> Command {
+    let mut command = session.cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
+    let tests = || BOTH.iter().chain(&NAMES).copied();
+    command.args(tests().flat_map(|test| ["--test", test]));
+    let programs: Vec<_> =
+        UNITS.iter().map(|name| name.replace('-', "_")).chain(tests().map(str::to_owned)).collect();
+    command.env("MP_STRATEGY", STRATEGIES[1]).env("MP_ONLY", programs.join(" "));
+    command
+}
+
 /// The unit tests and tests that are for one strategy alone.
-pub(super) fn with_one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command {
+fn with_one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command {
     let names = if strategy == STRATEGIES[1] { NAMES.as_slice() } else { &[] };
     command.args(UNITS.iter().chain(&["mp-tests"]).flat_map(|package| ["-p", package])).arg("--lib");
     command.args(BOTH.iter().chain(names).flat_map(|test| ["--test", test]))

@@ -27,20 +27,12 @@ const DATA_LOADER: &str = "data_loader";
 const CUDA: &str = "cuda_";
 const SIMULATOR: &str = "mp-cuda-sim";
 
-/// The packages with examples, and the folders that they are in.
-const PACKAGES: [(&str, &str); 2] = [("multiproc", "examples"), ("mp-queue", "mp-queue/examples")];
-/// Built along: with it, the libraries are those that the step `test` has.
-const LIBRARIES: &str = "mp-tests";
-
+/// The folders with examples that are run.
+const FOLDERS: [&str; 2] = ["examples", "mp-queue/examples"];
 pub(crate) fn run(session: &mut Session) -> Outcome {
-    // All at once, on all processors.
-    let mut build = session.cargo(&["build", "--quiet", "--examples", "-p", LIBRARIES]);
-    PACKAGES.iter().for_each(|(package, _)| _ = build.args(["-p", package]));
-    session.run(&mut build);
-    session
-        .run(&mut session.cargo(&["build", "--quiet", "-p", SIMULATOR, "--lib", "--bins", "-p", LIBRARIES]));
+    session.run(&mut super::programs(session));
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    for (_, folder) in PACKAGES {
+    for folder in FOLDERS {
         let names = match names(Path::new(folder)) {
             Ok(names) if !names.is_empty() => names,
             Ok(_) => return Outcome::Failed(format!("there is no example in {folder}")),

@@ -8,6 +8,8 @@ mod fixed;
 mod loom;
 mod package;
 
+use std::process::Command;
+
 use crate::session::{Outcome, Session};
 use crate::{layers, tidy};
 
@@ -80,8 +82,8 @@ fn fmt(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Test programs that run beside all others, in two streams: one computes, and the other one waits, mostly for a thousand processes
-/// one by one.
+/// Test programs that two streams begin with, beside a third one that has all others: one computes, and the other one waits, mostly for
+/// a thousand processes one by one. Then they take of the others what no stream has begun.
 const BESIDE: [&[&str]; 2] = [&["models", "compile_fail"], &["killed", "killed_pool", "leaks", "programs"]];
 
 /// A process is killed at every n-th access of a script only; at each one in `ci --long`.
@@ -116,16 +118,28 @@ fn test(session: &mut Session) -> Outcome {
     computing.args(LONG_MODELS.iter().flat_map(|name| ["--skip", name]));
     waiting.env("MP_EVERY", EVERY);
     // And some with the other sharing strategy alone.
-    let strategy = alone::STRATEGIES[1];
-    let mut second = session.cargo(&["test", "--no-fail-fast"]);
-    alone::with_one_strategy(&mut second, strategy).env("MP_STRATEGY", strategy);
-    session.beside(&mut [computing], |session| {
-        session.beside(&mut [waiting, second], |session| {
-            // `run-program` leaves these out.
-            session.run(session.cargo(&all).env("MP_BESIDE", BESIDE.concat().join(" ")));
-        });
+    let second = alone::second_strategy(session);
+    let claims = std::env::temp_dir().join(format!("mp-ci-{}", std::process::id()));
+    if let Err(e) = std::fs::create_dir(&claims) {
+        return Outcome::Failed(format!("{}: {e}", claims.display()));
+    }
+    // `run-program` leaves out those of the streams, and what another run of these has begun.
+    let [mut others, aside, aside_too] = [(); 3].map(|()| {
+        let mut others = session.cargo(&all);
+        others.env("MP_BESIDE", BESIDE.concat().join(" ")).env("MP_CLAIMS", &claims);
+        others
     });
+    session.beside(&mut [computing, aside], |session| {
+        session.beside(&mut [waiting, second, aside_too], |session| _ = session.run(&mut others));
+    });
+    _ = std::fs::remove_dir_all(&claims);
     session.outcome()
+}
+
+/// Builds the programs of all packages, and the examples: all at once, on all processors. On the libraries that the step `test` has, since
+/// these are what the whole workspace asks for: with `-p`, or without the examples, they would have fewer features, and be compiled anew.
+pub(crate) fn programs(session: &Session) -> Command {
+    session.cargo(&["build", "--quiet", "--workspace", "--bins", "--examples"])
 }
 
 /// The step of `ci --long`: what the step `test` leaves out.
