@@ -24,14 +24,15 @@ use std::cell::{Cell, OnceCell};
 
 use bytemuck::Pod;
 use mp_core::message::{Buffer, scope};
-use serde::Deserialize;
-use serde::de::Visitor;
+use serde::de::{DeserializeOwned, Visitor};
 
 use super::error::Bad;
 pub(super) use brought_in::brought_in;
 pub(super) use element::{Number, Row, visitor_of};
-use same::Lifeless;
-pub(super) use same::{id, into_same};
+pub(super) use same::id;
+#[cfg(feature = "bytes")]
+pub(super) use same::into_same;
+use same::{Lifeless, Place};
 
 /// Rows of fewer bytes are written element by element: small numbers take less room so.
 pub(super) const ROW: usize = 256;
@@ -133,11 +134,15 @@ macro_rules! plain {
             None
         }
 
-        /// All of a row at once, if `V` is how a `Vec` of such numbers is read.
-        #[inline]
-        pub(super) fn whole<'de, V: Visitor<'de>>(kind: Plain, bytes: &[u8]) -> Option<V::Value> {
+        /// Puts all of a row at once there, if a visitor of this id is how a `Vec` of such numbers is read.
+        fn fill(kind: Plain, bytes: &[u8], visitor: TypeId, place: Place<'_>) {
             match kind {
-                $(Plain::$kind => all_as::<$first, V>(bytes)$(.or_else(|| all_as::<$also, V>(bytes)))?,)*
+                $(Plain::$kind => {
+                    $(if place.is_for::<Vec<$also>>() {
+                        return fill_with::<$also>(bytes, visitor, place);
+                    })?
+                    fill_with::<$first>(bytes, visitor, place);
+                })*
             }
         }
     };
@@ -177,14 +182,17 @@ fn elements<T: ?Sized, P: Lifeless>(value: &T) -> Option<&[P]> {
     same::referred::<T, Vec<P>>(value).map(Vec::as_slice).or_else(|| same::slice::<T, P>(value))
 }
 
+/// All of a row at once, if `V` is how a `Vec` of such numbers is read.
 #[inline]
-fn all_as<'de, P, V>(bytes: &[u8]) -> Option<V::Value>
-where
-    P: Pod + Lifeless + Deserialize<'de>,
-    V: Visitor<'de>,
-{
-    if visitor_of::<Vec<P>>() != Some(id::<V>()) || id::<V::Value>() != TypeId::of::<Vec<P>>() {
-        return None;
+pub(super) fn whole<'de, V: Visitor<'de>>(kind: Plain, bytes: &[u8]) -> Option<V::Value> {
+    let mut all = None;
+    fill(kind, bytes, id::<V>(), Place::new(&mut all));
+    all
+}
+
+fn fill_with<P: Pod + Lifeless + DeserializeOwned>(bytes: &[u8], visitor: TypeId, place: Place<'_>) {
+    if visitor_of::<Vec<P>>() != Some(visitor) || !place.is_for::<Vec<P>>() {
+        return;
     }
     let (elements, _) = bytes.split_at(bytes.len() - bytes.len() % size_of::<P>());
     // Zeros of the kernel's, where there are many.
@@ -192,7 +200,7 @@ where
     let to = bytemuck::cast_slice_mut(&mut all);
     mp_core::will_fill(to);
     to.copy_from_slice(elements);
-    into_same(all)
+    place.put(all);
 }
 
 /// What comes before the bytes of a row that stay among those of its message.

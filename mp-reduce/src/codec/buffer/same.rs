@@ -4,12 +4,16 @@
 //! - that happens only where both types have one id ([`id`]), which is the same for types that differ in lifetimes and in nothing
 //!   else;
 //! - the type that is asked for has no lifetimes ([`Lifeless`]), so that the other one is that very type;
-//! - a reference that comes out lives no longer than the borrow that it was found through.
+//! - a reference that comes out lives no longer than the borrow that it was found through;
+//! - a [`Place`] borrows what it fills, and nothing else can be used as one.
 #![allow(unsafe_code)]
 
 use std::any::TypeId;
 use std::marker::PhantomData;
-use std::mem::{ManuallyDrop, transmute, transmute_copy};
+use std::mem::transmute;
+#[cfg(any(test, feature = "bytes"))]
+use std::mem::{ManuallyDrop, transmute_copy};
+use std::ptr::NonNull;
 
 /// A type without lifetimes.
 ///
@@ -93,7 +97,39 @@ pub(super) fn slice<A: ?Sized, B: Lifeless>(value: &A) -> Option<&[B]> {
     Some(*reference)
 }
 
+/// Where a value of any type is put: what fills it needs no code of its own for each type that there is.
+pub(super) struct Place<'p> {
+    /// That of the type.
+    id: TypeId,
+    to: NonNull<()>,
+    empty: PhantomData<&'p mut ()>,
+}
+
+impl<'p> Place<'p> {
+    #[inline]
+    pub(super) fn new<B>(to: &'p mut Option<B>) -> Self {
+        Self { id: id::<B>(), to: NonNull::from(to).cast(), empty: PhantomData }
+    }
+
+    /// Whether it is for values of this type.
+    #[inline]
+    pub(super) fn is_for<A: Lifeless>(&self) -> bool {
+        self.id == TypeId::of::<A>()
+    }
+
+    /// Puts the value there, if it is for values of its type.
+    pub(super) fn put<A: Lifeless>(self, value: A) {
+        if self.is_for::<A>() {
+            // SAFETY: it is an `Option` that `new` has borrowed for as long as this place is there, and nothing else uses. Its values
+            // have the same id as `A`, which has no lifetimes: they are `A`s.
+            let to = unsafe { self.to.cast::<Option<A>>().as_mut() };
+            *to = Some(value);
+        }
+    }
+}
+
 /// `value` as a `B`, if it is one.
+#[cfg(any(test, feature = "bytes"))]
 #[inline]
 pub(in crate::codec) fn into_same<A: Lifeless, B>(value: A) -> Option<B> {
     if id::<B>() != TypeId::of::<A>() {
@@ -114,6 +150,9 @@ mod tests {
         assert_eq!(slice::<_, u16>(&row.as_slice()), Some(&[1, 2][..]));
         assert_eq!(referred::<_, Vec<u16>>(&&row), Some(&row));
         assert_eq!(as_same::<_, u16>(&row[1]), Some(&2));
+        let mut there = None;
+        Place::new::<Vec<u16>>(&mut there).put(row.clone());
+        assert_eq!(there, Some(row.clone()));
         assert_eq!(into_same::<Vec<u16>, Vec<u16>>(row.clone()), Some(row.clone()));
     }
 
@@ -124,6 +163,9 @@ mod tests {
         assert_eq!(slice::<_, u16>(&row), None);
         assert_eq!(referred::<_, Vec<u16>>(&row), None);
         assert_eq!(as_same::<[u16], u16>(&row), None);
+        let mut there = None;
+        Place::new::<Vec<i16>>(&mut there).put(row.clone());
+        assert_eq!(there, None);
         assert_eq!(into_same::<Vec<u16>, Vec<i16>>(row), None);
     }
 }

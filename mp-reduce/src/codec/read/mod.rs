@@ -11,17 +11,19 @@
 //! thread's stack.
 
 mod ask;
+mod extension;
 mod parts;
 
 use std::cell::Cell;
 
 use mp_core::message::{Buffer, level};
 use serde::de::value::SeqDeserializer;
-use serde::de::{Deserializer, Error as _, Visitor};
+use serde::de::{Error as _, Visitor};
 
 use super::buffer::{self, Kept, Plain, Row, What};
 use super::error::{Bad, too_deep, too_short};
 use super::first;
+use extension::Extension;
 use parts::{Map, Sequence};
 
 /// Reads a value from the beginning of `bytes`.
@@ -343,11 +345,9 @@ impl<'de> Reader<'de, '_> {
         self.map(len, names, visitor)
     }
 
-    /// An extension value, which only types that ask for one by name have: `rmp_serde` reads it, for it
-    /// defines how.
+    /// An extension value, which only types that ask for one by name have.
     #[cold]
     fn extension<V: Visitor<'de>>(&mut self, first: u8, visitor: V) -> Result<V::Value, Bad> {
-        let from = self.rest;
         let len = match first {
             first::EXT_8..=first::EXT_32 => self.length(first - first::EXT_8)?,
             _ => {
@@ -355,11 +355,8 @@ impl<'de> Reader<'de, '_> {
                 1 << (first - first::FIXED_EXT_1)
             }
         };
-        // The extension's number, and its data.
-        self.bytes(1)?;
-        self.bytes(len)?;
-        let mut other = rmp_serde::Deserializer::from_read_ref(from);
-        other.deserialize_any(visitor).map_err(Bad::custom)
+        let [number] = self.array()?;
+        visitor.visit_newtype_struct(Extension::new(number as i8, self.bytes(len)?))
     }
 
     /// An unsigned number, or else a value of any kind.

@@ -132,9 +132,9 @@ impl Watch {
 
     /// To be called after each look that found nothing, by the thread that waits. It may print a report.
     #[inline]
-    pub fn looked(&mut self, now: Instant, subject: impl FnOnce() -> Subject) {
+    pub fn looked(&mut self, now: Instant, subject: impl Fn() -> Subject) {
         if self.is_due(now) {
-            self.look(now, subject);
+            self.look(now, &subject);
         }
     }
 
@@ -147,7 +147,7 @@ impl Watch {
     }
 
     #[cold]
-    fn look(&mut self, now: Instant, subject: impl FnOnce() -> Subject) {
+    fn look(&mut self, now: Instant, subject: &dyn Fn() -> Subject) {
         let (since, forever) = (self.since, self.forever);
         self.due = now + LOOKED_AFTER;
         let Some(shown) = &mut self.shown else {
