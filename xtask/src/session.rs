@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::leaks::RUN_AGAIN;
 use crate::libtest::{Counter, Tally};
@@ -96,9 +96,10 @@ impl Session {
         }
     }
 
-    /// Runs commands one after the other beside others, and shows afterwards what they have printed.
-    pub(crate) fn beside(&mut self, commands: &mut [Command], others: impl FnOnce(&mut Self)) {
+    /// Runs commands one after the other beside others, and shows afterwards what they have printed. How long they took together.
+    pub(crate) fn beside(&mut self, commands: &mut [Command], others: impl FnOnce(&mut Self)) -> Duration {
         let shown: Vec<String> = commands.iter().map(shown).collect();
+        let started = Instant::now();
         let printed = |command: &mut Command| {
             let (mut output, both) = io::pipe()?;
             let mut child = command.stdin(Stdio::null()).stdout(both.try_clone()?).stderr(both).spawn()?;
@@ -109,12 +110,16 @@ impl Session {
             Ok::<_, io::Error>((child.wait()?, printed))
         };
         let printed = thread::scope(|scope| {
-            let printed = scope.spawn(|| commands.iter_mut().map(printed).collect::<Vec<_>>());
+            let printed = scope.spawn(move || {
+                let printed: Vec<_> = commands.iter_mut().map(printed).collect();
+                (printed, started.elapsed())
+            });
             others(self);
             printed.join()
         });
-        let Ok(printed) = printed else {
-            return self.fail(format!("`{}` were not waited for", shown.join("`, `")));
+        let Ok((printed, took)) = printed else {
+            self.fail(format!("`{}` were not waited for", shown.join("`, `")));
+            return started.elapsed();
         };
         for (shown, printed) in shown.iter().zip(printed) {
             println!("$ {shown}");
@@ -132,6 +137,7 @@ impl Session {
                 Err(error) => self.fail(format!("`{shown}`: {error}")),
             }
         }
+        took
     }
 
     /// Remembers a failure that is not a command's.
