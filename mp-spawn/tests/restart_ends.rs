@@ -10,7 +10,7 @@ use common::supervised::{
     HOUR, after, at_most, ended, flaky, gave_up, kinds, next, rest, supervised, until_it_runs, until_it_waits,
 };
 use common::{
-    DEADLINE, Meeting, Outcome, alive, alone, children, eventually, next_worker, say, server, signal,
+    DEADLINE, Meeting, Outcome, alive, alone, children, eventually, next_worker_beside, say, server, signal,
     wait_for_the_end, wait_for_word,
 };
 use mp_spawn::{
@@ -274,7 +274,7 @@ fn started_by_a_server_that_stands_still(then: Then) {
     // Beside one that needs no server.
     let (builder, _others) = supervised(at_most(5));
     let other = builder.start_method(StartMethod::Spawn).spawn(|(): ()| wait_for_the_end(), ()).unwrap();
-    let (server, ahead) = (server(), next_worker());
+    let (server, ahead) = (server(), next_worker_beside(pid));
     signal(server, libc::SIGSTOP);
     // The next start would take that one, and ask for another; now it has to wait for an answer. Dead: a process that the kernel has not
     // ended yet can still be taken.

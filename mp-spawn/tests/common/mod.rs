@@ -66,10 +66,16 @@ pub fn server() -> u32 {
 
 /// The process that the fork server has made for the next start, once it is there.
 pub fn next_worker() -> u32 {
+    next_worker_beside(0)
+}
+
+/// As `next_worker`, where a process was just started that may not have its own name yet.
+pub fn next_worker_beside(started: u32) -> u32 {
     let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let is_next = |pid: &u32| *pid != started && alive(*pid) && name(pid) == "mp-next-worker\n";
     let mut found = None;
     eventually("a process is made ahead", || {
-        found = children().into_iter().find(|pid| alive(*pid) && name(pid) == "mp-next-worker\n");
+        found = children().into_iter().find(is_next);
         found.is_some()
     });
     found.unwrap()
