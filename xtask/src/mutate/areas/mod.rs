@@ -1,10 +1,15 @@
 //! Which tests are tried for which mutations.
 
-use super::programs::Run;
+mod processes;
 
-/// By the longest beginning of a mutation's name: the suites that are tried, and which of their tests, in
-/// this order. The quick ones first.
-const AREAS: &[(&str, &[(&str, &str)])] = &[
+use super::programs::Run;
+use processes::OF_PROCESSES;
+
+/// A beginning of mutations' names: the suites that are tried, and which of their tests, in this order. The quick ones first.
+type Area = (&'static str, &'static [(&'static str, &'static str)]);
+
+/// Of what lies in shared memory, and of messages.
+const OF_STRUCTURES: &[Area] = &[
     (
         "mem.",
         &[
@@ -17,32 +22,6 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-queue/loom_chain", ""),
         ],
     ),
-    ("loader.", &[("mp-data/loader", ""), ("mp-data/torch_names", ""), ("mp-data/memory", "")]),
-    ("plan.", &[("mp-data/order", "")]),
-    (
-        "cuda.row.",
-        &[("mp-models/models", "rows::"), ("mp-core/loom_rows", ""), ("mp-cuda-sim/processes", "")],
-    ),
-    ("cuda.", &[("mp-cuda/lib", "memory::"), ("mp-cuda-sim/memory", ""), ("mp-cuda-sim/processes", "")]),
-    (
-        "manager.",
-        &[
-            ("mp-manager/calls", ""),
-            ("mp-manager/rings", ""),
-            ("mp-manager/lifetimes", ""),
-            ("mp-manager/deaths", ""),
-            ("mp-manager/objects", ""),
-            ("mp-manager/answers", ""),
-            ("mp-manager/remote", ""),
-            ("mp-manager/remote_objects", ""),
-            ("mp-manager/remote_copies", ""),
-            ("mp-manager/lib", "remote::"),
-            ("mp-manager/limits", ""),
-            ("mp-tests/killed_pool", "manager::"),
-        ],
-    ),
-    ("stream.", &[("mp-data/streams", "")]),
-    ("planted.", &[("mp-torture/mp-torture", "--seconds=60 --seed=5")]),
     (
         "steps.",
         &[
@@ -132,7 +111,6 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "invitation.",
         &[("mp-core/lib", "fuzz::"), ("mp-tests/invitations", ""), ("mp-tests/fork", "raw::a_copy_does_not")],
     ),
-    ("spawn.interrupt.", &[("mp-tests/waiting", "interrupts::")]),
     ("deadlock.", &[("mp-core/lib", "arena::waiting::deadlock"), ("mp-tests/sync", "deadlocks::")]),
     (
         "steps.visit.",
@@ -391,6 +369,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("arena.reuse.", &[("mp-core/lib", "arena::alloc::slab_reuse"), ("mp-tests/small_arena", "")]),
+    ("arena.ring.", &[("mp-tests/queues", "deserted::"), ("mp-tests/queues", "deaths::")]),
     ("arena.buffer.", &[("mp-core/lib", "arena::messages"), ("mp-tests/messages", "buffers::")]),
     (
         "codec.",
@@ -429,7 +408,6 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ("layout.", &[("mp-core/lib", "arena::")]),
     ("attach.", &[("mp-core/lib", "sys::"), ("mp-core/lib", "arena::")]),
     ("directory.", &[("mp-core/lib", "sys::files::directory"), ("mp-tests/file_system", "")]),
-    ("inherited.", &[("mp-spawn/launching", ""), ("mp-tests/invitations", ""), ("mp-spawn/set_user_id", "")]),
     ("structure.", &[("mp-core/lib", "structure::"), ("mp-core/handles", "")]),
     ("handle.", &[("mp-tensor/lib", ""), ("mp-reduce/codec", ""), ("mp-tests/messages", "")]),
     ("list.", &[("mp-sync/lib", "shareable_list::")]),
@@ -468,83 +446,6 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-tests/killed", "stopped_sweepers::"),
         ],
     ),
-    (
-        "spawn.",
-        &[
-            ("mp-spawn/lib", ""),
-            ("mp-spawn/outcomes", ""),
-            ("mp-spawn/process", ""),
-            ("mp-spawn/misbehaving", ""),
-            ("mp-spawn/family", ""),
-            ("mp-spawn/forkserver", ""),
-            ("mp-spawn/launching", ""),
-            ("mp-spawn/limits", ""),
-            ("mp-tests/queues", "deaths::"),
-            ("mp-tests/message_leaks", ""),
-        ],
-    ),
-    ("spawn.copy.", &[("mp-spawn/lib", "parent::restart::"), ("mp-spawn/copied_handles", "")]),
-    (
-        "spawn.exit.",
-        &[("mp-spawn/at_exit", ""), ("mp-spawn/family", ""), ("mp-spawn/outcomes", ""), ("mp-spawn/lib", "")],
-    ),
-    ("spawn.restart.nothing-ahead", &[("mp-tests/queues", "restarts::")]),
-    (
-        "spawn.restart.",
-        &[("mp-spawn/lib", "parent::restart::"), ("mp-spawn/restart_ends", ""), ("mp-spawn/restarts", "")],
-    ),
-    (
-        "spawn.lifeline.",
-        &[
-            ("mp-spawn/lib", ""),
-            ("mp-spawn/family", ""),
-            ("mp-spawn/killed_early", ""),
-            ("mp-spawn/forkserver", ""),
-        ],
-    ),
-    ("spawn.slip.", &[("mp-spawn/lib", ""), ("mp-spawn/siblings", ""), ("mp-spawn/killed_early", "")]),
-    (
-        "spawn.death-",
-        &[
-            ("mp-tests/queues", "deaths::"),
-            ("mp-tests/waiting", "death_times::"),
-            ("mp-tests/small_arena", ""),
-        ],
-    ),
-    (
-        "spawn.joined.",
-        &[("mp-tests/killed", "late_joining::"), ("mp-tests/queues", "deaths::"), ("mp-spawn/lib", "")],
-    ),
-    (
-        "spawn.parcel-",
-        &[
-            ("mp-tests/message_leaks", ""),
-            ("mp-tests/killed", "ends::"),
-            ("mp-tests/killed", "late_joining::"),
-        ],
-    ),
-    (
-        "pool.",
-        &[
-            ("mp-pool/lib", ""),
-            ("mp-pool/calls", ""),
-            ("mp-pool/deaths", ""),
-            ("mp-pool/ends", ""),
-            ("mp-pool/closures", ""),
-            ("mp-pool/chunks", ""),
-            ("mp-pool/stopped", ""),
-            ("mp-pool/interrupts", ""),
-            ("mp-tests/waiting", "interrupts::"),
-            ("mp-models/models", "chunks::"),
-            ("mp-pool/loom_journal", ""),
-            ("mp-pool/state", ""),
-            ("mp-pool/retries", ""),
-            ("mp-pool/stream", ""),
-            ("mp-pool/stream_ends", ""),
-            ("mp-pool/notes", ""),
-            ("mp-tests/killed_pool", ""),
-        ],
-    ),
 ];
 
 const RETURNS: &[(&str, &str)] = &[
@@ -576,11 +477,11 @@ const DEATHS: &[(&str, &str)] = &[
     ("mp-tests/tensors", "sharing::"),
 ];
 
-/// The tests of a mutation's area.
+/// The tests of a mutation's area: the one with the longest beginning of its name.
 pub(super) fn runs(name: &str) -> Result<Vec<Run>, String> {
-    let fits = AREAS.iter().filter(|(begin, _)| name.starts_with(begin));
+    let fits = OF_STRUCTURES.iter().chain(OF_PROCESSES).filter(|(begin, _)| name.starts_with(begin));
     let (_, runs) = fits.max_by_key(|(begin, _)| begin.len()).ok_or_else(|| {
-        format!("{name}: no area begins like that; give it its tests in xtask/src/mutate/areas.rs")
+        format!("{name}: no area begins like that; give it its tests in xtask/src/mutate/areas")
     })?;
     Ok(runs.iter().map(|(suite, filter)| Run::new(suite, filter)).collect())
 }

@@ -1,0 +1,139 @@
+//! Of processes, pools, managers, loaders, devices, and of what the torture has to find.
+
+use super::Area;
+
+pub(super) const OF_PROCESSES: &[Area] = &[
+    ("loader.", &[("mp-data/loader", ""), ("mp-data/torch_names", ""), ("mp-data/memory", "")]),
+    ("loader.copy.", &[("mp-data/lib", "per_copy"), ("mp-data/loader", "")]),
+    ("plan.", &[("mp-data/order", "")]),
+    (
+        "cuda.row.",
+        &[("mp-models/models", "rows::"), ("mp-core/loom_rows", ""), ("mp-cuda-sim/processes", "")],
+    ),
+    (
+        "cuda.message.",
+        &[("mp-cuda/lib", "tensor::message"), ("mp-cuda-sim/processes", ""), ("mp-cuda-sim/memory", "")],
+    ),
+    (
+        "cuda.clock.",
+        &[
+            ("mp-cuda/lib", "stream::"),
+            ("mp-cuda-sim/processes", "capture::"),
+            ("mp-cuda-sim/processes", "failures::"),
+            ("mp-cuda-sim/processes", ""),
+        ],
+    ),
+    (
+        "cuda.stream.",
+        &[
+            ("mp-cuda-sim/processes", "ends::"),
+            ("mp-cuda-sim/processes", "events::"),
+            ("mp-cuda-sim/processes", ""),
+        ],
+    ),
+    ("cuda.", &[("mp-cuda/lib", "memory::"), ("mp-cuda-sim/memory", ""), ("mp-cuda-sim/processes", "")]),
+    (
+        "manager.",
+        &[
+            ("mp-manager/calls", ""),
+            ("mp-manager/rings", ""),
+            ("mp-manager/lifetimes", ""),
+            ("mp-manager/deaths", ""),
+            ("mp-manager/objects", ""),
+            ("mp-manager/answers", ""),
+            ("mp-manager/remote", ""),
+            ("mp-manager/remote_objects", ""),
+            ("mp-manager/remote_copies", ""),
+            ("mp-manager/lib", "remote::"),
+            ("mp-manager/limits", ""),
+            ("mp-tests/killed_pool", "manager::"),
+        ],
+    ),
+    ("stream.", &[("mp-data/streams", "")]),
+    ("planted.", &[("mp-torture/mp-torture", "--seconds=60 --seed=5")]),
+    ("planted.answer-to-another", OBJECTS),
+    ("planted.object-freed-with-its-caller", OBJECTS),
+    ("spawn.interrupt.", &[("mp-tests/waiting", "interrupts::")]),
+    ("inherited.", &[("mp-spawn/launching", ""), ("mp-tests/invitations", ""), ("mp-spawn/set_user_id", "")]),
+    (
+        "spawn.",
+        &[
+            ("mp-spawn/lib", ""),
+            ("mp-spawn/outcomes", ""),
+            ("mp-spawn/process", ""),
+            ("mp-spawn/misbehaving", ""),
+            ("mp-spawn/family", ""),
+            ("mp-spawn/forkserver", ""),
+            ("mp-spawn/launching", ""),
+            ("mp-spawn/limits", ""),
+            ("mp-tests/queues", "deaths::"),
+            ("mp-tests/message_leaks", ""),
+        ],
+    ),
+    ("spawn.copy.", &[("mp-spawn/lib", "parent::restart::"), ("mp-spawn/copied_handles", "")]),
+    (
+        "spawn.exit.",
+        &[("mp-spawn/at_exit", ""), ("mp-spawn/family", ""), ("mp-spawn/outcomes", ""), ("mp-spawn/lib", "")],
+    ),
+    ("spawn.restart.nothing-ahead", &[("mp-tests/queues", "restarts::")]),
+    (
+        "spawn.restart.",
+        &[("mp-spawn/lib", "parent::restart::"), ("mp-spawn/restart_ends", ""), ("mp-spawn/restarts", "")],
+    ),
+    (
+        "spawn.lifeline.",
+        &[
+            ("mp-spawn/lib", ""),
+            ("mp-spawn/family", ""),
+            ("mp-spawn/killed_early", ""),
+            ("mp-spawn/forkserver", ""),
+        ],
+    ),
+    ("spawn.slip.", &[("mp-spawn/lib", ""), ("mp-spawn/siblings", ""), ("mp-spawn/killed_early", "")]),
+    (
+        "spawn.death-",
+        &[
+            ("mp-tests/queues", "deaths::"),
+            ("mp-tests/waiting", "death_times::"),
+            ("mp-tests/small_arena", ""),
+        ],
+    ),
+    (
+        "spawn.joined.",
+        &[("mp-tests/killed", "late_joining::"), ("mp-tests/queues", "deaths::"), ("mp-spawn/lib", "")],
+    ),
+    (
+        "spawn.parcel-",
+        &[
+            ("mp-tests/message_leaks", ""),
+            ("mp-tests/killed", "ends::"),
+            ("mp-tests/killed", "late_joining::"),
+        ],
+    ),
+    (
+        "pool.",
+        &[
+            ("mp-pool/lib", ""),
+            ("mp-pool/calls", ""),
+            ("mp-pool/deaths", ""),
+            ("mp-pool/ends", ""),
+            ("mp-pool/closures", ""),
+            ("mp-pool/chunks", ""),
+            ("mp-pool/stopped", ""),
+            ("mp-pool/interrupts", ""),
+            ("mp-tests/waiting", "interrupts::"),
+            ("mp-models/models", "chunks::"),
+            ("mp-pool/loom_journal", ""),
+            ("mp-pool/state", ""),
+            ("mp-pool/retries", ""),
+            ("mp-pool/stream", ""),
+            ("mp-pool/stream_ends", ""),
+            ("mp-pool/notes", ""),
+            ("mp-tests/killed_pool", ""),
+        ],
+    ),
+];
+
+/// Among all structures, an object's mistake comes up now and then.
+const OBJECTS: &[(&str, &str)] =
+    &[("mp-torture/mp-torture", "--seconds=60 --seed=5 --only objects --processes=8")];
