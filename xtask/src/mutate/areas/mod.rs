@@ -197,6 +197,7 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-tests/killed", "kept::"),
         ],
     ),
+    ("queue.get.", &[("mp-tests/descriptors", "limits::"), ("mp-tests/queues", "deaths::")]),
     ("queue.spin.", &[("mp-tests/waiting", "idle_cpu_time::")]),
     (
         "queue.watch.",
