@@ -23,7 +23,7 @@ use super::object::Row;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
-use crate::stream::order::clock::is_complete;
+use crate::stream::order::clock::{are_of_one_stream, is_complete, note};
 use mp_core::steps::row::{Joining, joining};
 
 /// What a use may do.
@@ -69,20 +69,6 @@ struct Use {
 
 /// A use that has begun: its number, if no other use of its stream was open then.
 pub(crate) type Begun = Option<u64>;
-
-/// Whether two ticks are of one stream: a clock's next owner has another epoch, and says nothing of work that was lost with the one before.
-fn are_of_one_stream(one: Tick, other: Tick) -> bool {
-    (one.clock(), one.epoch()) == (other.clock(), other.epoch())
-}
-
-/// Adds a tick to a list of the last tick of each stream.
-fn note(list: &mut Vec<Tick>, tick: Tick) {
-    match list.iter_mut().find(|one| are_of_one_stream(**one, tick)) {
-        Some(one) if *one < tick => *one = tick,
-        Some(_) => {}
-        None => list.push(tick),
-    }
-}
 
 /// Whether a list has this tick, or a later one of its stream.
 fn has(list: &[Tick], tick: Tick) -> bool {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use mp_core::clocks::Tick;
 use mp_core::mutex::Mutex;
-use mp_core::{Arena, Wait};
+use mp_core::{Arena, Wait, mutant};
 
 use crate::device::Device;
 use crate::driver::Driver;
@@ -74,20 +74,21 @@ struct Awaited {
 impl Awaited {
     /// Leaves those that have come.
     fn look(&mut self) {
-        let is_open = |tick: &Tick| !matches!(order::clock::is_complete(*tick), Ok(true));
+        let is_open = |tick: &Tick| match order::clock::is_complete(*tick) {
+            Ok(complete) => !complete,
+            Err(_) => !mutant!("cuda.stream.death-forgotten"),
+        };
         self.ticks.retain(is_open);
         self.sources.retain(is_open);
     }
 
-    /// Of each other stream the last one is noted: work of one stream ends in its order. One that never will be complete stays: it may
-    /// hold this stream for ever, and what that did behind it is lost.
+    /// Of each other stream the last one is noted, in whichever order this stream was told to wait for them: work of one stream ends in
+    /// its order. One that never will be complete stays: it may hold this stream for ever, and what that did behind it is lost.
     fn note(&mut self, tick: Tick, is_source: bool) {
         self.look();
-        self.ticks.retain(|one| one.partial_cmp(&tick).is_none());
-        self.ticks.push(tick);
+        order::clock::note(&mut self.ticks, tick);
         if is_source {
-            self.sources.retain(|one| one.partial_cmp(&tick).is_none());
-            self.sources.push(tick);
+            order::clock::note(&mut self.sources, tick);
         }
     }
 }
@@ -188,7 +189,7 @@ impl Stream {
     #[doc(alias = "torch.cuda.Stream.synchronize")]
     pub fn synchronize(&self) -> Result<()> {
         ended::sweep_some();
-        if self.waits()? {
+        if self.waits()? && !mutant!("cuda.stream.deaths-not-looked-after") {
             let look = || Ok(!self.waits()? || self.has_run_now()?);
             order::host::until(look, || Ok(()), "what a stream was given", Wait::Forever)?;
         }
@@ -222,7 +223,7 @@ impl Stream {
         let releases = order::releases(&self.0.device)?;
         let pending = |tick: &Tick| match order::clock::is_complete(*tick) {
             Ok(complete) => Ok(!complete),
-            Err(_) if releases => Ok(false),
+            Err(_) if releases || mutant!("cuda.stream.unreleased-waited-for") => Ok(false),
             Err(error) => Err(error),
         };
         awaited.ticks.iter().try_fold(false, |waits, tick| Ok(pending(tick)? || waits))
@@ -234,7 +235,11 @@ impl Stream {
         let died = |tick: &Tick| order::clock::is_complete(*tick).is_err();
         // What it is given from now on is behind none of that, if it has run all.
         awaited.look();
-        if awaited.uses == 0 && awaited.ticks.iter().any(died) && matches!(self.has_run(), Ok(true)) {
+        if awaited.uses == 0
+            && awaited.ticks.iter().any(died)
+            && matches!(self.has_run(), Ok(true))
+            && !mutant!("cuda.stream.death-never-over")
+        {
             awaited.ticks.retain(|tick| !died(tick));
             awaited.sources.retain(|tick| !died(tick));
         }
@@ -330,6 +335,7 @@ impl Stream {
         // SAFETY: the stream is alive as long as `self`.
         let waits = self.noted(unsafe { order::clock::wait(&self.0.device, self.0.stream, tick) })?;
         if waits {
+            let is_source = is_source || mutant!("cuda.stream.room-is-a-source");
             self.0.awaited.lock().note(tick, is_source);
         }
         Ok(waits)
@@ -369,5 +375,35 @@ impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owned = matches!(self.0.owned, Owned::Here);
         f.debug_struct("Stream").field("device", &self.0.device.uuid()).field("owned", &owned).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mp_core::clocks::Clock;
+
+    use super::*;
+
+    /// A tensor that was sent later may be used first: the stream is behind the later tick all the same.
+    #[test]
+    fn of_each_stream_that_is_waited_for_the_last_tick_is_noted() {
+        let mut clock = Clock::claim(Arena::current().unwrap()).unwrap();
+        let mut tick = || {
+            let tick = clock.next().unwrap();
+            clock.submitted(tick).unwrap();
+            tick
+        };
+        let (first, second) = (tick(), tick());
+        let mut awaited = Awaited::default();
+        awaited.note(second, true);
+        awaited.note(first, true);
+        clock.complete(first).unwrap();
+        awaited.look();
+        assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second][..], &[second][..]));
+        // Its owner dies: what comes of the clock's next owner says nothing of that.
+        clock.declare_dead();
+        let next = Tick::new(second.clock(), Tick::base(second.epoch() + 1) + 1);
+        awaited.note(next, true);
+        assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second, next][..], &[second, next][..]));
     }
 }

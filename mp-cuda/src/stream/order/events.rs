@@ -35,7 +35,7 @@ use crate::error::{Error, Result};
 use crate::exit::{self, Part};
 use crate::stream::ended;
 use crate::stream::order::chosen::key;
-use crate::stream::order::clock::is_complete;
+use crate::stream::order::clock::{are_of_one_stream, is_complete};
 
 const EVENTS: usize = Clocks::EVENTS;
 
@@ -66,10 +66,6 @@ static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(
 pub(super) struct StreamEvents {
     first: Tick,
     made: Arc<Made>,
-}
-
-fn are_of_one_owner(one: Tick, other: Tick) -> bool {
-    (one.clock(), one.epoch()) == (other.clock(), other.epoch())
 }
 
 impl Made {
@@ -136,7 +132,7 @@ impl StreamEvents {
 impl Drop for StreamEvents {
     fn drop(&mut self) {
         let mut known = KNOWN.lock();
-        known.own.retain(|(tick, _)| !are_of_one_owner(*tick, self.first));
+        known.own.retain(|(tick, _)| !are_of_one_stream(*tick, self.first));
         known.free.push(Arc::clone(&self.made));
     }
 }
@@ -158,7 +154,7 @@ extern "C" fn has_come(tick: *mut c_void) {
 pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result<Option<bool>> {
     let mut known = KNOWN.lock();
     let own =
-        known.own.iter().find(|(one, _)| are_of_one_owner(*one, tick)).map(|(_, made)| Arc::clone(made));
+        known.own.iter().find(|(one, _)| are_of_one_stream(*one, tick)).map(|(_, made)| Arc::clone(made));
     let event = match own {
         Some(made) => made.events[Clocks::event_of(tick)],
         None => {
