@@ -77,7 +77,7 @@ impl Piece {
     }
 
     /// One of a slab of its own, in messages alone: no driver was asked for the memory, and none can be.
-    #[cfg(feature = "fuzz")]
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn without_driver(uuid: Uuid, bytes: u64) -> Result<Self> {
         let slab = Arc::new(Slab::arrived(super::object::SlabObject::new(uuid, bytes, bytes)?));
         let object = PieceObject::new(slab.object(), 0, bytes)?;

@@ -202,3 +202,51 @@ impl<'de, M: CudaAliased> Deserialize<'de> for AnyCudaTensor<M> {
         scope::incoming(M::WHAT, receive).map_err(D::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mp_core::Arena;
+    use mp_core::clocks::{Clock, Tick};
+    use mp_core::message::Incoming;
+    use mp_tensor::Frozen;
+    use mp_tensor::parts::row_major;
+
+    use super::*;
+    use crate::Uuid;
+
+    const BYTES: u64 = 4096;
+
+    /// What a process makes of a message with a frozen tensor of these elements, whose work is behind this tick.
+    fn received(offset: usize, elements: usize, tick: Tick) -> CoreResult<Raw<Frozen>> {
+        let piece = Piece::without_driver(Uuid([7; 16]), BYTES).unwrap();
+        assert!(piece.open_to_others(Mode::Frozen));
+        let mut out = Outgoing::default();
+        let attachments = piece.attach(out.attached()).unwrap();
+        let view = row_major(offset, &[elements])?;
+        let handle = Handle { what: What::new(0, DType::F32.code(), false), view, storage: None };
+        let mut inc: Incoming = out.into_incoming();
+        Raw::receive(inc.arrived(), Arriving(handle, Beside(Some((attachments, vec![tick])))), DType::F32)
+    }
+
+    #[track_caller]
+    fn refused(offset: usize, elements: usize, tick: Tick, why: &str) {
+        let error = received(offset, elements, tick).map(drop).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+
+    #[test]
+    fn a_view_beyond_its_memory_and_a_tick_that_no_stream_has_made_are_refused() {
+        let mut clock = Clock::claim(Arena::current().unwrap()).unwrap();
+        let tick = clock.next().unwrap();
+        refused(0, 1024, tick, "is no tick that a stream has made");
+        clock.submitted(tick).unwrap();
+        let there = received(0, 1024, tick).unwrap();
+        let piece = there.piece.as_ref().unwrap();
+        assert_eq!(piece.uses().tell(true).unwrap(), [tick], "its receiver waits for it");
+        for (offset, elements) in [(0, 1025), (1, 1024), (1024, 1), (usize::MAX / 8, 1)] {
+            refused(offset, elements, tick, "outside of a storage of 1024 elements");
+        }
+        assert!(received(1023, 1, tick).is_ok() && received(1024, 0, tick).is_ok());
+        clock.complete(tick).unwrap();
+    }
+}
