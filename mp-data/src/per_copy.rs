@@ -31,6 +31,9 @@ impl<T: Default> PerCopy<T> {
         if !self.is_copy() {
             return &self.value;
         }
+        if mp_core::mutant!("loader.copy.begun-again") {
+            return Box::leak(Box::default());
+        }
         // A copy of a copy has another one.
         self.in_copy.get().unwrap_or_else(|| self.in_copy.set(PerCopy::default())).own()
     }

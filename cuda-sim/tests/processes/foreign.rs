@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use mp_core::Error as CoreError;
-use mp_cuda::{
-    CudaTensor, Device, Error, ForeignMemory, FrozenCudaTensor, How, Stream, ipc_collect, memory_stats,
-};
+use mp_cuda::{CudaTensor, Error, ForeignMemory, FrozenCudaTensor, How, Stream, ipc_collect, memory_stats};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
@@ -15,10 +13,10 @@ use crate::support::{
     Outcome, join, kernels, nothing_is_left, run, session, setup, stays, stream, taken, with_gpu, without_gpu,
 };
 
-const LEN: usize = 1 << 12;
+pub(crate) const LEN: usize = 1 << 12;
 
 /// Memory of this kind, full of one value, as a tensor.
-fn shared(by: By, value: f32, stream: &Stream) -> (CudaTensor<f32>, How) {
+pub(crate) fn shared(by: By, value: f32, stream: &Stream) -> (CudaTensor<f32>, How) {
     let memory = Allocated::new(by, 4 * LEN).filled(&[value; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]);
     // SAFETY: as many floats are there until it is dropped, and nothing else uses them.
@@ -536,62 +534,4 @@ fn an_allocation_has_more_pieces_than_rows() {
     let session = session();
     run(&session, many_at_once, ());
     nothing_is_left(&session);
-}
-
-fn on_the_other((by, from): (By, Frozen)) -> Outcome {
-    let other = Stream::new(&Device::new(1)?)?;
-    let error = taken(&from).on(&other).map(drop).unwrap_err();
-    assert!(matches!(error, Error::PeerAccess { .. }), "{by:?}: {error}");
-    // Memory of a device is of its own streams.
-    let memory = Allocated::new(by, 4 * LEN);
-    let foreign = ForeignMemory::new(memory.address, [LEN]);
-    // SAFETY: as many floats are there.
-    let refused = unsafe { foreign.share::<f32, _>(memory, &other) }.unwrap_err();
-    assert!(matches!(refused.error, Error::Core(CoreError::InvalidArgument(_))), "{by:?}: {refused}");
-    Ok(())
-}
-
-fn hands_one_out((by, out): (By, Frozen)) -> Outcome {
-    let (stream, other) = (stream(), Stream::new(&Device::new(1)?)?);
-    let t = shared(by, 5.0, &stream).0.freeze();
-    assert!(matches!(t.on(&other), Err(Error::PeerAccess { .. })));
-    out.put(t).unwrap();
-    eventually("the owner is dropped", || {
-        ipc_collect();
-        freed() == 1
-    });
-    Ok(())
-}
-
-#[test]
-fn devices_that_do_not_reach_each_other_say_so() {
-    for by in [By::Legacy, By::Shareable] {
-        let session = setup().set("PROFILE", "apart").start().unwrap();
-        let out = Queue::unbounded().unwrap();
-        let other = with_gpu(&session).spawn(on_the_other, (by, out.clone())).unwrap();
-        run(&session, hands_one_out, (by, out));
-        join(other);
-        nothing_is_left(&session);
-    }
-}
-
-fn reads_on_both(from: Frozen) -> Outcome {
-    let (stream, other) = (stream(), Stream::new(&Device::new(1)?)?);
-    let t = taken(&from);
-    assert_eq!(t.to_vec(&other)?, [5.0; LEN]);
-    assert_eq!(t.to_vec(&stream)?, [5.0; LEN]);
-    assert_eq!(t.to_device(&other)?.to_vec(&other)?, [5.0; LEN]);
-    Ok(())
-}
-
-#[test]
-fn devices_that_reach_each_other_read_it() {
-    for by in [By::Legacy, By::Shareable] {
-        let session = setup().set("PROFILE", "two-gpus").start().unwrap();
-        let out = Queue::unbounded().unwrap();
-        let other = with_gpu(&session).spawn(reads_on_both, out.clone()).unwrap();
-        run(&session, hands_one_out, (by, out));
-        join(other);
-        nothing_is_left(&session);
-    }
 }

@@ -14,6 +14,7 @@ mod events;
 mod failures;
 mod foreign;
 mod foreign_kills;
+mod foreign_peers;
 mod forged;
 mod kills;
 mod late;

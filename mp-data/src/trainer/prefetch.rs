@@ -137,7 +137,8 @@ impl<K: Kind> Prefetch<K> {
             return Ok(self.of_a_copy());
         }
         let since = Instant::now();
-        let mut reports = self.unanswered.take().unwrap_or_else(|| ReportTimes::from(since));
+        let before = self.unanswered.take().filter(|_| !mp_core::mutant!("loader.reports.each-call-alone"));
+        let mut reports = before.unwrap_or_else(|| ReportTimes::from(since));
         let mut counted = *self.counted.get_or_insert(since);
         if !mp_core::mutant!("loader.outcomes.not-taken") {
             self.take_all();
