@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::io::{PipeReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -101,6 +101,20 @@ fn own(arena: Arena, ticket: &str) -> Outcome {
     Ok(())
 }
 
+/// Looks at what an object keeps that this process doesn't hold.
+fn look(arena: Arena, mark: &str) -> Outcome {
+    match arena.kept_descriptor(mark.parse()?)? {
+        Some(kept) => tell(&inode(kept).to_string()),
+        None => tell("none"),
+    }
+    Ok(())
+}
+
+/// Which file it is.
+fn inode(file: impl AsFd) -> u64 {
+    rustix::fs::fstat(file).unwrap().st_ino
+}
+
 /// Not a test: what the others start.
 #[test]
 fn helper() {
@@ -114,6 +128,7 @@ fn helper() {
         "tick" => tick(arena),
         "keep" => keep(arena, ticket),
         "own" => own(arena, ticket),
+        "look" => look(arena, ticket),
         other => panic!("{other}"),
     };
     inject::arm(u64::MAX, 0);
@@ -136,6 +151,10 @@ struct Process {
 fn start(what: &str, at: u64, signal: Signal, ticket: Option<Ticket>) -> Process {
     let ticket =
         ticket.map_or_else(String::new, |ticket| ticket.to_bytes().map(|byte| byte.to_string()).join(","));
+    start_with(what, at, signal, &ticket)
+}
+
+fn start_with(what: &str, at: u64, signal: Signal, ticket: &str) -> Process {
     let (kept, writer) = std::io::pipe().unwrap();
     rustix::fs::fcntl_setfl(&kept, rustix::fs::OFlags::NONBLOCK).unwrap();
     // SAFETY: it goes to a child that attaches it.
@@ -152,6 +171,16 @@ fn start(what: &str, at: u64, signal: Signal, ticket: Option<Ticket>) -> Process
 }
 
 impl Process {
+    /// Waits until it is stopped, or has ended; whether it has ended.
+    fn stops_or_ends(&mut self) -> bool {
+        let mut ended = false;
+        eventually("it stops or ends", || {
+            ended = self.child.try_wait().unwrap().is_some();
+            ended || threads_are(self.child.id(), 'T')
+        });
+        ended
+    }
+
     /// What it has told, and whether it was killed.
     fn end(&mut self) -> (Vec<String>, bool) {
         let mut text = String::new();
@@ -230,11 +259,7 @@ fn others_go_on_beside_an_owner_that_is_stopped_at_any_access() {
     for_every_access(60, |at| {
         let mut process = start("tick", at, Signal::STOP, None);
         let pid = process.child.id();
-        let mut ended = false;
-        eventually("it stops or ends", || {
-            ended = process.child.try_wait().unwrap().is_some();
-            ended || threads_are(pid, 'T')
-        });
+        let ended = process.stops_or_ends();
         let mut mine = Clock::claim(arena).unwrap();
         for _ in 0..2 {
             let tick = mine.next().unwrap();
@@ -291,6 +316,36 @@ fn a_process_is_killed_at_every_access_of_having_an_object_keep_a_descriptor() {
         assert_eq!((arena.descriptors_in_locker().unwrap(), arena.compartments_in_use()), (0, 0), "at {at}");
         killed
     });
+}
+
+/// A process looks at what an object keeps while that is freed, and the next object has its place and its compartment.
+#[test]
+fn a_look_at_what_is_kept_finds_nothing_of_the_next_object() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    let keeps = || {
+        let (file, object) = (std::io::pipe().unwrap().0, Structure::new(NAME, 1).unwrap());
+        object.keep_descriptor(&file).unwrap();
+        (object, inode(file))
+    };
+    let mut places = Vec::new();
+    for_every_access(5, |at| {
+        let (object, file) = keeps();
+        let place = object.hold().block();
+        let mut process = start_with("look", at, Signal::STOP, &object.mark().to_string());
+        let ended = process.stops_or_ends();
+        drop(object);
+        let (next, _) = keeps();
+        places.push((place, next.hold().block()));
+        if !ended {
+            signal(process.child.id(), Signal::CONT);
+        }
+        let (told, _) = process.end();
+        assert!(told == ["none"] || told == [file.to_string()], "{told:?}, stopped at access {at}");
+        swept("it is swept", || arena.members().len() == 1);
+        !ended
+    });
+    assert!(places.iter().any(|(one, next)| one == next), "none has the place of the one before: {places:?}");
 }
 
 #[test]

@@ -123,6 +123,11 @@ fn another_type_is_told_with_the_bytes() {
         }
         other => panic!("{other:?}"),
     }
+    // Also of a message that could be read as this type.
+    match unpack::<i64>(pack(7_u64).unwrap()) {
+        Err(error @ Error::TypeMismatch { .. }) => assert_eq!(error.bytes(), Some(&bytes[..])),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// What can't be written says where, too, and comes back.
