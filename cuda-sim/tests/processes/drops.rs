@@ -70,6 +70,30 @@ impl Drop for Kept {
     }
 }
 
+fn reads_on_many_streams((): ()) -> Outcome {
+    let kept = Arc::new(());
+    let t = CudaTensor::<f32>::full([LEN], 1.0, &stream())?.freeze();
+    for _ in 0..30 {
+        let users = kernels().stream_of_another(Arc::clone(&kept));
+        let on = t.on(&users)?;
+        kernels().spin(&users, Duration::from_micros(1));
+        drop(on);
+        users.synchronize()?;
+    }
+    // A few may be there whose end was not seen yet.
+    let count = Arc::strong_count(&kept) - 1;
+    assert!(count <= 8, "{count} streams are kept");
+    Ok(())
+}
+
+/// Reads of a frozen tensor are told at its last drop: until then no tick says that a stream has run them.
+#[test]
+fn streams_that_have_read_a_frozen_tensor_are_not_kept() {
+    let session = session();
+    run(&session, reads_on_many_streams, ());
+    nothing_is_left(&session);
+}
+
 fn drops_a_tensor_of_two_streams((): ()) -> Outcome {
     let (one, other, dropped) = (stream(), stream(), Arc::new(AtomicBool::new(false)));
     let users = kernels().stream_of_another(Kept(Arc::clone(&dropped)));

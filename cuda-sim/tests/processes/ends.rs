@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp_cuda::{CudaTensor, Error, FrozenCudaTensor, memory_stats};
+use mp_cuda::{CudaTensor, Error, Event, FrozenCudaTensor, memory_stats};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
@@ -132,6 +132,61 @@ fn a_copy_of_what_a_killed_producer_never_made_is_lost_as_well() {
     let unordered = |text: &str| text.contains("cuMemcpyDtoD") && text.contains(" reads ");
     let findings = session.findings().unwrap();
     assert!(findings.iter().all(|found| found.kind == "race" && unordered(&found.text)), "{findings:?}");
+}
+
+type Two = (Queue<CudaTensor<f32>>, Queue<Event>, Queue<()>);
+
+fn makes_one_after_the_other((tensors, events, ready): Two) -> Outcome {
+    let (stream, event) = (stream(), Event::new()?);
+    kernels();
+    taken(&ready);
+    for time in [Duration::from_secs(1), Duration::from_secs(3600)] {
+        let mut t = CudaTensor::<f32>::zeros([LEN], &stream)?;
+        let on = t.on_mut(&stream)?;
+        kernels().spin(&stream, time);
+        kernels().fill(&stream, on.ptr(), on.len(), 3.0);
+        drop(on);
+        if events.is_empty() {
+            event.record(&stream)?;
+            events.put(event.clone()).unwrap();
+        }
+        tensors.put(t).unwrap();
+    }
+    stays();
+    Ok(())
+}
+
+fn waits_for_the_later_first(((tensors, events, ready), copies): (Two, Queue<CudaTensor<f32>>)) -> Outcome {
+    let stream = stream();
+    let mut copy = CudaTensor::<f32>::zeros([LEN], &stream)?;
+    assert_eq!(copy.to_vec(&stream)?, [0.0; LEN]);
+    kernels();
+    ready.put(()).unwrap();
+    let (first, second) = (taken(&tensors), taken(&tensors));
+    let (from, beside, to) = (second.on(&stream)?, first.on(&stream)?, copy.on_mut(&stream)?);
+    kernels().multiply(&stream, to.ptr(), from.ptr(), from.len(), 1.0);
+    drop((from, beside, to));
+    taken(&events).synchronize()?;
+    copies.put(copy).unwrap();
+    Ok(())
+}
+
+/// Of two tensors of one producer, a stream waits for the later one first; the earlier one is made, and the producer is killed.
+#[test]
+fn what_is_behind_the_later_of_two_tensors_is_lost_with_it() {
+    let session = session();
+    let (two, copies) = (
+        (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap()),
+        Queue::unbounded().unwrap(),
+    );
+    let producer = with_gpu(&session).spawn(makes_one_after_the_other, two.clone()).unwrap();
+    let relay = with_gpu(&session).spawn(waits_for_the_later_first, (two, copies.clone())).unwrap();
+    let copy = taken(&copies);
+    producer.kill().unwrap();
+    assert!(producer.wait_timeout(DEADLINE));
+    run(&session, reads_what_never_comes, copy);
+    join(relay);
+    eventually("all memory is free", || stat(&session, "bytes") == 0);
 }
 
 fn reads_what_never_comes(from: CudaTensor<f32>) -> Outcome {
@@ -280,6 +335,50 @@ fn a_stream_that_waits_for_a_killed_process_goes_on() {
     nothing_found(&session);
     join(process);
     nothing_is_left(&session);
+}
+
+fn reads_for_ever((tensors, read): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    let on = t.on(&stream)?;
+    kernels().spin(&stream, Duration::from_secs(3600));
+    drop(on);
+    drop(t);
+    read.put(()).unwrap();
+    stays();
+    Ok(())
+}
+
+type SamePlace = (Queue<FrozenCudaTensor<f32>>, Queue<()>, Queue<()>, Queue<()>);
+
+fn makes_another_in_the_same_place((tensors, read, ready, killed): SamePlace) -> Outcome {
+    let (stream, other) = (stream(), stream());
+    let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
+    let place = t.on(&stream)?.ptr();
+    tensors.put(t).unwrap();
+    taken(&read);
+    let next = CudaTensor::<f32>::full([LEN], 2.0, &other)?;
+    assert_eq!(next.on(&other)?.ptr(), place);
+    ready.put(()).unwrap();
+    taken(&killed);
+    assert_eq!(next.to_vec(&other)?, [2.0; LEN]);
+    Ok(())
+}
+
+/// A stream waits for a reader of what was in its memory before, and nothing is lost when that reader is killed.
+#[test]
+fn what_is_made_where_a_killed_process_read_is_whole() {
+    let session = session();
+    let queue = || Queue::unbounded().unwrap();
+    let (tensors, read, ready, killed) = (Queue::unbounded().unwrap(), queue(), queue(), queue());
+    let reader = with_gpu(&session).spawn(reads_for_ever, (tensors.clone(), read.clone())).unwrap();
+    let all = (tensors, read, ready.clone(), killed.clone());
+    let maker = with_gpu(&session).spawn(makes_another_in_the_same_place, all).unwrap();
+    taken(&ready);
+    reader.kill().unwrap();
+    assert!(reader.wait_timeout(DEADLINE));
+    killed.put(()).unwrap();
+    join(maker);
+    eventually("all memory is free", || stat(&session, "bytes") == 0);
 }
 
 fn makes_two((): ()) -> Outcome<Vec<FrozenCudaTensor<f32>>> {

@@ -10,7 +10,7 @@ use mp_queue::Queue;
 
 use crate::allocations::{Allocated, By, freed};
 use crate::support::{
-    Outcome, join, kernels, nothing_is_left, run, session, setup, stays, stream, taken, with_gpu, without_gpu,
+    Outcome, join, kernels, nothing_is_left, run, session, stays, stream, taken, with_gpu, without_gpu,
 };
 
 pub(crate) const LEN: usize = 1 << 12;
