@@ -1,7 +1,7 @@
 //! What is said of batches that don't come.
 
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mp_core::waits::{on_report, report_hangs_after};
 use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, WorkerInfo};
@@ -18,6 +18,13 @@ static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 fn said(what: &str) -> Option<String> {
     let said = SAID.lock().unwrap();
     said.iter().find(|text| text.contains(what)).cloned()
+}
+
+/// For how long a batch has been waited for, as a report says.
+fn waited(text: &str) -> Duration {
+    let time = text.lines().next().unwrap().rsplit(' ').next().unwrap();
+    let number = |unit| time.strip_suffix(unit).and_then(|number| number.parse::<f64>().ok());
+    number("ms").map(|ms| ms / 1000.0).or_else(|| number("s")).map(Duration::from_secs_f64).expect(text)
 }
 
 fn listen() {
@@ -116,14 +123,23 @@ fn a_batch_that_does_not_come_is_told_of_with_worker_process_and_sample() {
     signal(pid, Signal::CONT);
     assert_eq!(waits.join().unwrap().0, 1);
 
-    // A trainer that asks again and again, each time for a moment: that is one wait.
+    // A trainer that asks again and again, each time for a moment: that is one wait, from its first call on.
     let samples = Samples::new(12).with(2, Fault::Stop, 1);
     let loader = builder_of(samples, 1).shuffle(false).build().unwrap();
     let mut batches = loader.epoch(7);
+    batches.next_timeout(Duration::from_millis(20)).unwrap_err();
+    let (began, mut before) = (Instant::now(), Duration::ZERO);
     eventually("it is told of", || {
+        before = began.elapsed();
         batches.next_timeout(Duration::from_millis(20)).unwrap_err();
         said("mp: batch 0 of epoch 7 has been waited for").is_some()
     });
+    // On a busy machine a single call may take as long as a report needs. To a tenth of a second, as the report says it.
+    let text = said("mp: batch 0 of epoch 7").unwrap();
+    assert!(
+        waited(&text) + Duration::from_millis(100) > before,
+        "{text}, which is since {before:?} or longer"
+    );
     signal(loader.pids()[0], Signal::CONT);
     assert!(next(&mut batches).unwrap().is_ok());
 
