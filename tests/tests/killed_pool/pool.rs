@@ -96,6 +96,24 @@ fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
     }
 }
 
+/// Also behind the task, before it has answered: then the task is done, and its answer never comes.
+#[test]
+fn a_worker_that_is_stopped_at_some_accesses_is_killed_when_its_time_is_over() {
+    let _alone = alone();
+    let all = Tensor::full([2000], 77).unwrap().freeze();
+    for at in (1..150).step_by(7) {
+        let pool = Pool::builder().processes(1).grace_period(Duration::from_millis(20)).build().unwrap();
+        got(pool.apply_async(work, (9, None, all.clone()))).unwrap();
+        let arm = Some((at, Sent::STOP.as_raw()));
+        let task = pool.task(work).timeout(Duration::from_millis(300));
+        match got(task.apply_async((1, arm, all.clone()))) {
+            Ok(value) => check(1, value),
+            Err(TaskError::TimedOut { .. } | TaskError::WorkerLost(_)) => {}
+            Err(other) => panic!("{at}: {other}"),
+        }
+    }
+}
+
 #[test]
 fn a_forked_copy_has_no_pool() {
     fn worker(_: usize, (): ()) -> mp::AnyResult<i32> {

@@ -110,6 +110,8 @@ pub(super) const OF_PROCESSES: &[Area] = &[
             ("mp-tests/killed", "late_joining::"),
         ],
     ),
+    ("pool.note.", &[("mp-pool/notes", ""), ("mp-pool/chunks", "")]),
+    ("pool.timeout.stopped-", &[("mp-pool/stopped", ""), ("mp-tests/killed_pool", "pool::")]),
     (
         "pool.",
         &[
