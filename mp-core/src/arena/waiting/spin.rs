@@ -58,8 +58,9 @@ use crate::words::Member;
 pub enum Spin {
     /// It sleeps at once.
     Never,
-    /// It looks for as long as a wake-up costs on this machine, as measured while the program runs, and less where that has not
-    /// paid: down to half a microsecond. At most as many threads look at once as there are processors.
+    /// It looks for as long as a wake-up costs on this machine, as measured while the program runs: for up to twice as long where that
+    /// finds what it waits for, and less where nothing is found, down to half a microsecond. At most as many threads look at once as
+    /// there are processors, and one that looks lets threads with work go first.
     #[default]
     Adaptive,
     /// It looks for this long (at most 4 s), whether that pays or not. At most as many threads look at once as there are processors.
