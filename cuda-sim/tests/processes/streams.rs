@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mp_core::clocks::Clock;
 use mp_core::{Arena, Error as CoreError};
-use mp_cuda::{CudaTensor, Device, Error, Event, Order, Stream};
+use mp_cuda::{CudaTensor, Device, Event, Order, Stream};
 use mp_cuda_sim::session::Session;
 use mp_harness::eventually;
 use mp_queue::Queue;
@@ -118,18 +118,18 @@ fn when_clocks_are_short_those_of_ended_streams_are_taken() {
     alone("streams::alone_with_all_clocks");
 }
 
-fn is_slow((): ()) -> Outcome<bool> {
+fn is_slow((): ()) -> Outcome {
     let (stream, event) = (Stream::new(&Device::new(0)?)?, Event::new()?);
-    let error = event.record(&stream).unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    Ok(event.query()?)
+    event.record(&stream)?;
+    event.synchronize()?;
+    Ok(())
 }
 
-/// The first write of a device takes longer than it is waited for, and comes: the memory is there still.
+/// Kernels of other processes run for longer than the first tick takes otherwise.
 #[test]
-fn a_device_that_is_slow_at_first_writes_nowhere_else() {
+fn a_device_that_others_keep_busy_at_its_first_use_is_waited_for() {
     let session = setup().set("LAZY_MS", 1500).start().unwrap();
-    assert!(run(&session, is_slow, ()), "nothing was recorded");
+    run(&session, is_slow, ());
     nothing_is_left(&session);
 }
 

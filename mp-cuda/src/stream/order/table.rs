@@ -21,8 +21,10 @@ use crate::exit::{self, Part};
 use crate::stream::ended::{self, Ended};
 use crate::stream::order::StreamClock;
 
-/// How long the first tick of a device may take, which nothing is before.
-const PROBE: Duration = Duration::from_secs(1);
+/// How long the first tick of a device may take to be seen, when its stream has run.
+const UNSEEN: Duration = Duration::from_secs(1);
+/// How long its stream may take to run, which has nothing before: kernels of other processes may be running.
+const BUSY: Duration = Duration::from_secs(60);
 
 /// What the driver of this process knows of the table.
 struct Registered {
@@ -43,7 +45,7 @@ pub(super) fn offset(arena: Arena, tick: Tick) -> u64 {
 /// Where `device` reaches the table, whose streams can write there.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if they are said to and don't; what the driver refuses.
+/// [`Error::Unsupported`] if they are said to and don't, or if a new stream runs nothing for a minute; what the driver refuses.
 pub(super) fn base(device: &Device) -> Result<u64> {
     let mut registered = REGISTERED.lock();
     if let Some((_, base)) = registered.devices.iter().find(|(one, _)| one == device) {
@@ -64,16 +66,40 @@ fn register(device: &Device, registered: &mut Registered) -> Result<u64> {
         exit::watch(Part::Clocks, leave);
     }
     let base = device.bind()?.host_device_address(at)?;
-    if probe(device, base)? {
-        return Ok(base);
-    }
+    let what = match probe(device, base)? {
+        First::Seen => return Ok(base),
+        First::Unseen => "its streams write no words of the host's memory, although it says that they do",
+        First::NotRun => {
+            "a new stream of it has run nothing for a minute: wait until other work on it has ended, and try again"
+        }
+    };
     // The write may come yet: the table stays registered, and is tried again with the next use.
-    let what = "its streams write no words of the host's memory, although it says that they do";
     Err(Error::Unsupported { what, device: device.uuid() })
 }
 
-/// Whether what a stream of the device writes into the table is seen here, in time.
-fn probe(device: &Device, base: u64) -> Result<bool> {
+/// What became of the first tick of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum First {
+    Seen,
+    /// Its stream has run, and the word is not written.
+    Unseen,
+    /// Its stream has not run.
+    NotRun,
+}
+
+impl First {
+    /// If there is no more to wait for. `over`: for how long its stream has run.
+    fn known(is_seen: bool, over: Option<Duration>, waited: Duration) -> Option<First> {
+        match over {
+            _ if is_seen => Some(First::Seen),
+            Some(over) => (over >= UNSEEN).then_some(First::Unseen),
+            None => (waited >= BUSY).then_some(First::NotRun),
+        }
+    }
+}
+
+/// Whether what a stream of the device writes into the table is seen here.
+fn probe(device: &Device, base: u64) -> Result<First> {
     let arena = Arena::current()?;
     let mut clock = Clock::claim(arena)?;
     let tick = clock.next()?;
@@ -82,24 +108,33 @@ fn probe(device: &Device, base: u64) -> Result<bool> {
     let word = base + offset(arena, tick);
     // SAFETY: the stream was made here; the word is registered, and the process's own until the clock is dropped.
     let written = unsafe { bound.stream_write(stream, word, tick.value()) };
-    let seen = written.is_ok() && clock.submitted(tick).is_ok() && comes(arena, tick);
+    let seen = match &written {
+        Ok(()) => clock.submitted(tick).map_err(Error::from).and_then(|()| {
+            comes(arena, tick, || {
+                // SAFETY: it is alive.
+                unsafe { bound.stream_is_complete(stream) }
+            })
+        }),
+        Err(_) => Ok(First::Unseen),
+    };
     // It is destroyed, and its clock given up, when it has run what it has: at once, as a rule.
     let clock = StreamClock::of(clock, word);
     ended::add(Ended { device: device.clone(), stream: Some(stream), clock, keep_alive: None });
     written?;
-    Ok(seen)
+    seen
 }
 
-/// Whether a tick becomes complete in time.
-fn comes(arena: Arena, tick: Tick) -> bool {
-    let until = Instant::now() + PROBE;
+/// Waits for the first tick of a device, whose stream `has_run` asks after.
+fn comes(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result<First> {
+    let (begun, mut over) = (Instant::now(), None);
     let mut pause = Duration::from_micros(20);
     loop {
-        if arena.clocks().state(tick) == TickState::Complete {
-            return true;
+        let is_seen = arena.clocks().state(tick) == TickState::Complete;
+        if !is_seen && over.is_none() && has_run()? {
+            over = Some(Instant::now());
         }
-        if Instant::now() >= until {
-            return false;
+        if let Some(first) = First::known(is_seen, over.map(|over| over.elapsed()), begun.elapsed()) {
+            return Ok(first);
         }
         // sleep: a device's write wakes no thread.
         std::thread::sleep(pause);
@@ -126,4 +161,25 @@ fn leave() {
 /// Where the table is in this process.
 fn address(arena: Arena) -> Result<*mut c_void> {
     Ok(arena.clocks().address()?.as_ptr().cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_others_keep_busy_is_waited_for_and_one_that_writes_nothing_is_not() {
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        for over in [None, Some(Duration::ZERO), Some(hour)] {
+            assert_eq!(First::known(true, over, hour), Some(First::Seen));
+        }
+        assert_eq!(First::known(false, None, 59 * second), None);
+        assert_eq!(First::known(false, None, 60 * second), Some(First::NotRun));
+        assert_eq!(
+            First::known(false, Some(second / 2), hour),
+            None,
+            "the write may take a moment to be seen"
+        );
+        assert_eq!(First::known(false, Some(second), second), Some(First::Unseen));
+    }
 }
