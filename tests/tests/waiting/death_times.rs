@@ -196,15 +196,24 @@ fn late(call: &str, stopped: bool) -> u64 {
     ended.saturating_sub(due) / 1000
 }
 
+/// How often it is measured again at most, where other programs have both processors.
+const TRIES: usize = 5;
+
 fn measure(call: &str) {
     let _alone = alone();
-    let mut all = [(); ROUNDS].map(|()| late(call, false));
-    all.sort_unstable();
-    let (least, median, most) = (all[0], all[ROUNDS / 2], all[ROUNDS - 1]);
-    println!("{call:32} {least:>6} {median:>6} {most:>6} us (least, median, most of {ROUNDS})");
-    assert!(least <= 2_000, "{call}: at best after {least} us");
-    // Without the wake-up it is the rest of a poll interval: 80 ms.
-    assert!(median <= 25_000, "{call}: half of them after {median} us or more");
+    let mut said = Vec::new();
+    for _ in 0..TRIES {
+        let mut all = [(); ROUNDS].map(|()| late(call, false));
+        all.sort_unstable();
+        let (least, median, most) = (all[0], all[ROUNDS / 2], all[ROUNDS - 1]);
+        println!("{call:32} {least:>6} {median:>6} {most:>6} us (least, median, most of {ROUNDS})");
+        // Without the wake-up it is the rest of a poll interval each time: 80 ms.
+        if least <= 2_000 && median <= 25_000 {
+            return;
+        }
+        said.push((least, median));
+    }
+    panic!("{call}: the least and the median of {TRIES} tries are {said:?} us, and not 2 ms and 25 ms");
 }
 
 #[test]

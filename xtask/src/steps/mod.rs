@@ -136,10 +136,11 @@ fn test(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Builds the programs of all packages, and the examples: all at once, on all processors. On the libraries that the step `test` has, since
-/// these are what the whole workspace asks for: with `-p`, or without the examples, they would have fewer features, and be compiled anew.
+/// Builds the programs of all packages, their libraries (the simulated driver is one), and the examples: all at once, on all processors. They
+/// are as the step `test` has them, since these are what the whole workspace asks for: with `-p`, or without the examples, libraries would
+/// have fewer features, and be compiled anew.
 pub(crate) fn programs(session: &Session) -> Command {
-    session.cargo(&["build", "--quiet", "--workspace", "--bins", "--examples"])
+    session.cargo(&["build", "--quiet", "--workspace", "--lib", "--bins", "--examples"])
 }
 
 /// The step of `ci --long`: what the step `test` leaves out.
