@@ -39,7 +39,7 @@
 //! over, as soon as their thread has a processor. A process that is stopped or killed while it *waits* may
 //! have got a wake-up meant for other waiters, which look again after up to 100 ms; one that is stopped while
 //! it *holds* a lock or a permit delays all that wait for it, for as long. All waiters spin first (as long as a
-//! wake-up costs, 5 to 400 µs, less where that rarely pays), then sleep, and look again every 100 ms, also for dead processes. A
+//! wake-up costs, 5 to 400 µs, up to twice that where it pays, less where it rarely does), then sleep, and look again every 100 ms, also for dead processes. A
 //! process that is *stopped* is not dead: a waiter waits for it, or gives up with an error that names it.
 //! Waiters are served in no particular order.
 //!

@@ -32,10 +32,13 @@ struct Registered {
     with: Option<Device>,
     /// Devices, and where each reaches it. A device is kept, and with it the context for which that holds.
     devices: Vec<(Device, u64)>,
+    /// How many threads wait for the first tick of a device, without the lock: those that use another device don't wait for that.
+    probing: usize,
 }
 
-static REGISTERED: PerProcess<Mutex<Registered>> =
-    PerProcess::new([const { Mutex::new(Registered { with: None, devices: Vec::new() }) }; GENERATIONS]);
+static REGISTERED: PerProcess<Mutex<Registered>> = PerProcess::new(
+    [const { Mutex::new(Registered { with: None, devices: Vec::new(), probing: 0 }) }; GENERATIONS],
+);
 
 /// Where in the table the word is that a tick is written to.
 pub(super) fn offset(arena: Arena, tick: Tick) -> u64 {
@@ -52,11 +55,29 @@ pub(super) fn base(device: &Device) -> Result<u64> {
         return Ok(*base);
     }
     let base = register(device, &mut registered)?;
-    registered.devices.push((device.clone(), base));
-    Ok(base)
+    registered.probing += 1;
+    drop(registered);
+    let probed = probe(device, base);
+    let mut registered = REGISTERED.lock();
+    registered.probing -= 1;
+    let what = match probed? {
+        First::Seen => {
+            // Another thread may have had the device probed meanwhile.
+            if registered.devices.iter().all(|(one, _)| one != device) {
+                registered.devices.push((device.clone(), base));
+            }
+            return Ok(base);
+        }
+        First::Unseen => "its streams write no words of the host's memory, although it says that they do",
+        First::NotRun => {
+            "a new stream of it has run nothing for a minute: wait until other work on it has ended, and try again"
+        }
+    };
+    // The write may come yet: the table stays registered, and is tried again with the next use.
+    Err(Error::Unsupported { what, device: device.uuid() })
 }
 
-/// Lets a device reach the table, the first of its process or another one.
+/// Lets a device reach the table, the first of its process or another one: where.
 fn register(device: &Device, registered: &mut Registered) -> Result<u64> {
     let at = address(Arena::current()?)?;
     if registered.with.is_none() {
@@ -65,16 +86,7 @@ fn register(device: &Device, registered: &mut Registered) -> Result<u64> {
         registered.with = Some(device.clone());
         exit::watch(Part::Clocks, leave);
     }
-    let base = device.bind()?.host_device_address(at)?;
-    let what = match probe(device, base)? {
-        First::Seen => return Ok(base),
-        First::Unseen => "its streams write no words of the host's memory, although it says that they do",
-        First::NotRun => {
-            "a new stream of it has run nothing for a minute: wait until other work on it has ended, and try again"
-        }
-    };
-    // The write may come yet: the table stays registered, and is tried again with the next use.
-    Err(Error::Unsupported { what, device: device.uuid() })
+    device.bind()?.host_device_address(at)
 }
 
 /// What became of the first tick of a device.
@@ -146,7 +158,7 @@ fn comes(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result
 fn leave() {
     let Some(mut registered) = REGISTERED.try_lock() else { return };
     // Else the kernel takes it, when it has stopped the devices.
-    if !ended::all_has_run() {
+    if registered.probing > 0 || !ended::all_has_run() {
         return;
     }
     let Some(device) = registered.with.take() else { return };
