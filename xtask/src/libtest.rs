@@ -91,7 +91,7 @@ impl Counter {
             self.tally.took.push(took);
         } else if line.trim_end() == "failures:" {
             self.speaks = None;
-        } else if let Some(counts) = line.trim_start().strip_prefix("test result: ") {
+        } else if let Some((_, counts)) = line.split_once("test result: ") {
             self.tally.passed += number_before(counts, " passed");
             self.tally.failed += number_before(counts, " failed");
             self.tally.ignored += number_before(counts, " ignored");
@@ -213,6 +213,13 @@ mod tests {
     fn a_program_without_a_result_failed() {
         assert_eq!(count(&["running 1 test", "test a ... "]).failed, 1);
         let tally = count(&["running 1 test", "running 1 test", "test result: ok. 1 passed; 0 failed;"]);
+        assert_eq!(tally, Tally { passed: 1, failed: 1, programs: 1, ..Tally::default() });
+    }
+
+    #[test]
+    fn what_a_child_prints_before_a_result_hides_nothing() {
+        let tally =
+            count(&["running 2 tests", "mp: worker was killed by test result: FAILED. 1 passed; 1 failed;"]);
         assert_eq!(tally, Tally { passed: 1, failed: 1, programs: 1, ..Tally::default() });
     }
 

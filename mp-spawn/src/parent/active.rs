@@ -132,6 +132,11 @@ fn forget_the_done(family: &mut Vec<Member>) {
     });
 }
 
+/// Prints a failure, whole: `eprintln!` would write it piece by piece, and other processes between the pieces.
+fn tell(error: &SpawnError) {
+    eprint!("{}", format!("mp: {error}\n"));
+}
+
 /// At exit: no process is started again, daemonic ones are ended, then all are waited for, and failures that the program did not get are printed.
 fn care() {
     // A blocked thread could hold the lock for ever. It is not held while this waits: other threads still feed the processes
@@ -144,7 +149,7 @@ fn care() {
         Member::Free { group, daemon } => Some((group, daemon)),
         Member::Held { group, daemon } => group.upgrade().map(|group| (group, daemon)),
         Member::Failed(error) => {
-            eprintln!("mp: {error}");
+            tell(&error);
             None
         }
     });
@@ -165,7 +170,7 @@ fn care() {
     }
     for (group, _) in daemons.iter().chain(&others) {
         if let Some(error) = group.untold_failure() {
-            eprintln!("mp: {error}");
+            tell(&error);
         }
     }
 }
