@@ -17,7 +17,7 @@ use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Raise};
 
 use crate::run::runner::Runner;
-use crate::run::values::{Args, Many, Plain, write_many};
+use crate::run::values::{Args, Many, Plain};
 
 /// Writes the kind of a message, and numbers as they are.
 fn write_head<const N: usize>(out: &mut Outgoing, kind: u8, words: [u64; N]) {
@@ -254,7 +254,7 @@ impl Message for Reply {
             Reply::Ready { .. } | Reply::Remaking { .. } | Reply::Noted { .. } | Reply::Wake => Ok(()),
             Reply::Part { nanos, values: Values::Out(plain), .. } => {
                 write_words(out, [*nanos, plain.ends.len() as u64]);
-                write_many(out, &plain.ends, 0, &plain.bytes);
+                plain.ends.write(0..plain.ends.len(), &plain.bytes, out);
                 Ok(())
             }
             Reply::Done { value: Value::Out(value), .. } => out.append(std::mem::take(value)),

@@ -144,11 +144,17 @@ impl Own {
         self.turned(turn)
     }
 
-    /// The item is finished: claims the next one.
+    /// The items before `from` are finished: claims at most `most` from there on.
     #[inline]
-    pub(crate) fn claim(&mut self) -> Turn {
-        let turn = self.watch.run(Claim::new(self.watch.chunk(), self.word));
+    pub(crate) fn claim(&mut self, from: usize, most: usize) -> Turn {
+        let turn = self.watch.run(Claim::new(self.watch.chunk(), self.word, from, most));
         self.turned(turn)
+    }
+
+    /// Whether item `item` of this chunk is claimed already.
+    #[inline]
+    pub(crate) fn has_claimed(&self, item: usize) -> bool {
+        item < self.word.next()
     }
 
     /// What the item has noted, or 0.
@@ -165,12 +171,12 @@ impl Own {
         }
     }
 
-    /// The item is finished.
-    pub(crate) fn finish(&mut self) -> Turn {
+    /// The items before `next` are finished, and those behind them are not begun.
+    pub(crate) fn finish(&mut self, next: usize) -> Turn {
         if self.word.is_done() {
             return Turn::Go(self.word);
         }
-        let turn = self.watch.run(Finish::new(self.watch.chunk(), self.word));
+        let turn = self.watch.run(Finish::new(self.watch.chunk(), self.word, next));
         self.turned(turn)
     }
 

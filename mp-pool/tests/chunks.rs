@@ -293,6 +293,37 @@ fn a_worker_that_dies_among_quick_items_costs_the_one_that_it_was_at() {
     join(&pool);
 }
 
+/// Of which a worker claims some at a time.
+#[test]
+fn the_one_among_quick_items_that_takes_long_is_the_one_that_runs() {
+    const TASKS: usize = 3000;
+    let pool = Pool::new(1).unwrap();
+    for long in [700, 1999] {
+        let (begun, gate) = (counts(TASKS), Gate::new());
+        let (seen, way) = (begun.clone(), gate.clone());
+        let call = pool.task_closure(closure!([seen, way, long] |item: usize| {
+            seen.fetch_add(item, 1);
+            if item == *long {
+                way.pass(1);
+            }
+            item
+        }));
+        let results = call.chunksize(TASKS).map_async(0..TASKS);
+        gate.arrived();
+        assert_eq!(pool.running().iter().map(|task| task.task).collect::<Vec<_>>(), [long]);
+        eventually("those before it are done", || results.progress().done == long);
+        assert_eq!(pool.running().iter().map(|task| task.task).collect::<Vec<_>>(), [long]);
+        // All but a few behind it can be taken back.
+        let cancelled = results.cancel();
+        assert!((TASKS - long - 16..TASKS - long).contains(&cancelled), "{cancelled}");
+        gate.open(1);
+        assert!(results.wait_timeout(DEADLINE), "{results:?}");
+        assert_eq!(results.results().iter().filter(|result| result.is_ok()).count(), TASKS - cancelled);
+        assert_eq!(begun.to_vec().iter().filter(|begun| **begun == 1).count(), TASKS - cancelled);
+    }
+    join(&pool);
+}
+
 #[test]
 fn the_time_of_an_item_that_is_answered_alone_is_not_that_of_the_next_ones() {
     let pool = Pool::new(1).unwrap();

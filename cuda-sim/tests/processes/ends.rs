@@ -43,12 +43,14 @@ fn the_producer_ends_first_and_a_process_without_a_gpu_passes_it_on(order: Order
 }
 }
 
-fn makes_and_stays(out: Queue<CudaTensor<f32>>) -> Outcome {
+fn makes_and_stays((out, done): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
     let t = makes_slowly(())?;
     let stream = stream();
-    // The work is done when it is sent.
     assert_eq!(t.to_vec(&stream)?, [3.0; LEN]);
     out.put(t).unwrap();
+    // What the stream says of that, too, which it may have been told when the tensor was sent.
+    stream.synchronize()?;
+    done.put(()).unwrap();
     stays();
     Ok(())
 }
@@ -57,8 +59,10 @@ under_each_order! {
 fn the_producer_is_killed_after_its_work_was_done(order: Order) {
     let session = under(order);
     let queue = Queue::unbounded().unwrap();
-    let producer = with_gpu(&session).spawn(makes_and_stays, queue.clone()).unwrap();
+    let done = Queue::unbounded().unwrap();
+    let producer = with_gpu(&session).spawn(makes_and_stays, (queue.clone(), done.clone())).unwrap();
     let t = taken(&queue);
+    taken(&done);
     producer.kill().unwrap();
     assert!(producer.wait_timeout(DEADLINE));
     run(&session, reads, t);

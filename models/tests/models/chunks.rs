@@ -111,9 +111,27 @@ struct Worker {
     item: usize,
     /// Results from this item on are not sent.
     from: usize,
+    /// How it works.
+    way: Way,
+    bug: Bug,
+}
+
+/// How a worker works.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Way {
     /// After this item it sends what it has.
     late: usize,
-    bug: Bug,
+    /// How many items it claims at a time.
+    most: usize,
+    /// After item `late` it ends, as after an interrupt.
+    leaves: bool,
+}
+
+impl Way {
+    /// One item at a time; results are sent after item `late`, and at the end.
+    const fn one(late: usize) -> Way {
+        Way { late, most: 1, leaves: false }
+    }
 }
 
 impl Worker {
@@ -121,12 +139,21 @@ impl Worker {
         if self.bug == Bug::ClaimsWithoutLook {
             Working::Jump
         } else {
-            Working::Claim(Claim::new(CHUNK, self.word))
+            Working::Claim(Claim::new(CHUNK, self.word, self.item + 1, self.way.most))
         }
     }
 
     fn finish(&self) -> Working {
-        Working::Finish(Finish::new(CHUNK, self.word))
+        Working::Finish(Finish::new(CHUNK, self.word, self.item + 1))
+    }
+
+    /// The results are in the journal, the item is claimed or will be.
+    fn goes_on(&mut self) -> Working {
+        if self.item + 1 < self.word.next() {
+            self.item += 1;
+            return Working::Run;
+        }
+        self.claim()
     }
 
     fn keep(&mut self) -> Working {
@@ -155,11 +182,11 @@ impl Worker {
     }
 
     /// The item was claimed, by this word.
-    fn turned(&mut self, turn: Turn) -> Working {
+    fn turned(&mut self, turn: Turn, item: usize) -> Working {
         match turn {
             Turn::Go(word) => {
                 self.word = word;
-                self.item = word.next() - 1;
+                self.item = item;
                 Working::Run
             }
             Turn::End(word) => {
@@ -187,7 +214,11 @@ impl Worker {
                         Working::Begin(Begin::new(CHUNK, self.word, self.chunk.id, self.chunk.count))
                     }
                     Then::Kept if self.item + 1 == self.chunk.count => self.finish(),
-                    Then::Kept if self.item == self.late => {
+                    // What it has claimed it gives back first.
+                    Then::Kept if self.item == self.way.late && (self.way.most > 1 || self.way.leaves) => {
+                        self.finish()
+                    }
+                    Then::Kept if self.item == self.way.late => {
                         if self.bug == Bug::ForgetsBeforeSending {
                             self.anew(self.item + 1, Then::Send)
                         } else {
@@ -199,12 +230,13 @@ impl Worker {
                         self.send(ghost);
                         self.claim()
                     }
-                    Then::Kept | Then::Claim => self.claim(),
+                    Then::Kept => self.goes_on(),
+                    Then::Claim => self.claim(),
                 }
             }
             Working::Begin(begin) => match begin.step(m) {
                 None => return false,
-                Some(turn) => self.turned(turn),
+                Some(turn) => self.turned(turn, 0),
             },
             Working::Run => {
                 let item = self.chunk.first + self.item;
@@ -219,7 +251,7 @@ impl Worker {
             }
             Working::Claim(claim) => match claim.step(m) {
                 None => return false,
-                Some(turn) => self.turned(turn),
+                Some(turn) => self.turned(turn, self.item + 1),
             },
             Working::Jump => {
                 let next = self.word.next();
@@ -228,7 +260,7 @@ impl Worker {
                 } else {
                     self.word = ChunkWord(self.word.0 + (1 << 16));
                     m.store(CHUNK, self.word.0);
-                    self.turned(Turn::Go(self.word))
+                    self.turned(Turn::Go(self.word), next)
                 }
             }
             Working::Finish(finish) => match finish.step(m) {
@@ -237,7 +269,15 @@ impl Worker {
                 Some(Turn::Go(word) | Turn::End(word)) => {
                     self.word = word;
                     self.send(ghost);
-                    Working::Take
+                    let is_late = self.item == self.way.late && self.item + 1 < word.end();
+                    if is_late && self.way.leaves {
+                        return true;
+                    }
+                    if is_late && self.way.most > 1 {
+                        self.anew(self.item + 1, Then::Claim)
+                    } else {
+                        Working::Take
+                    }
                 }
             },
             Working::Condemned => {
@@ -316,6 +356,8 @@ struct Pool {
     acts: VecDeque<Act>,
     given: VecDeque<Given>,
     condemned: Option<(u64, usize)>,
+    /// The worker ends by itself.
+    leaves: bool,
     bug: Bug,
 }
 
@@ -335,20 +377,20 @@ impl Pool {
         if let Some(found) = found.filter(|_| self.bug != Bug::IgnoresJournal) {
             given.found(&found, over.unwrap_or(usize::MAX), ghost);
         }
-        let mut claimed = word.claimed_before_death(given.sent.id, over, given.reported, given.end);
+        let mut begun = word.begun_before_death(given.sent.id, over, given.reported, given.end);
         if self.bug == Bug::RunsAgain {
-            claimed = given.reported;
+            begun = given.reported;
         }
         let lost = if over.is_some() { Outcome::TimedOut } else { Outcome::Lost };
-        given.settle(given.reported..claimed, lost, ghost);
-        given.settle(claimed..given.end, Outcome::TakenBack, ghost);
+        given.settle(given.reported..begun, lost, ghost);
+        given.settle(begun..given.end, Outcome::TakenBack, ghost);
     }
 
     fn next(&mut self, fates: &[Fate], ghost: &mut Ghost) -> Option<Dispatching> {
         let gone = fates[WORKER].gone();
         if !ghost.replies.is_empty() {
             self.hear(ghost);
-        } else if fates[WORKER] == Fate::Killed || gone && self.condemned.is_some() {
+        } else if fates[WORKER] == Fate::Killed || gone && (self.condemned.is_some() || self.leaves) {
             return Some(Dispatching::Bury);
         } else if let Some(at) = self.given.front().map(|given| given.sent.id)
             && let Some(act) = self.acts.pop_front()
@@ -456,9 +498,9 @@ impl Actor for Process {
     }
 }
 
-/// A chunk for each of `counts`; results are sent after item `late`, and at the end. Worlds in which the pool is killed or stopped
+/// A chunk for each of `counts`; the worker works in this way. Worlds in which the pool is killed or stopped
 /// are not judged: its workers end with it.
-fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u32), bug: Bug) {
+fn explore_way(counts: &[usize], way: Way, acts: &[Act], (kills, stops): (u32, u32), bug: Bug) {
     let mut ghost = Ghost::default();
     let mut items = 0;
     for (id, &count) in (1..).zip(counts) {
@@ -476,11 +518,11 @@ fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u3
         journal: Journal::new(JOURNAL),
         item: 0,
         from: 0,
-        late,
+        way,
         bug,
     };
-    let pool =
-        Pool { doing: Dispatching::Next, acts: acts.iter().copied().collect(), given, condemned: None, bug };
+    let (acts, leaves) = (acts.iter().copied().collect(), way.leaves);
+    let pool = Pool { doing: Dispatching::Next, acts, given, condemned: None, leaves, bug };
     let world = World::new(Memory::new(64), vec![Process::Worker(worker), Process::Pool(pool)], ghost);
     let end = |w: &World<Process>| {
         if w.fates[POOL] != Fate::Ended {
@@ -507,6 +549,11 @@ fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u3
     };
     // The pool waits for a worker that runs, and ends.
     world.explore(kills, stops, end, |w| w.fates[POOL] == Fate::Running);
+}
+
+/// A worker that claims one item at a time, and sends results after item `late`, and at the end.
+fn explore(counts: &[usize], late: usize, acts: &[Act], deaths: (u32, u32), bug: Bug) {
+    explore_way(counts, Way::one(late), acts, deaths, bug);
 }
 
 /// All that the pool does to a worker whose time is not over.
@@ -537,6 +584,26 @@ fn a_stopped_worker_keeps_what_it_has_begun() {
 }
 
 #[test]
+fn a_worker_that_claims_some_items_at_a_time_loses_the_one_that_it_was_at() {
+    for (late, most) in [(0, 2), (1, 2), (1, 3), (9, 3)] {
+        let way = Way { late, most, leaves: false };
+        explore_way(&[4, 2], way, &ALL, (0, 0), Bug::None);
+        explore_way(&[4, 2], way, &[], (1, 0), Bug::None);
+        explore_way(&[4], way, &[Act::Cut(Share::Half), Act::Journal], (1, 1), Bug::None);
+    }
+}
+
+/// What it has claimed, it has given back.
+#[test]
+fn a_worker_that_ends_between_two_items_costs_none() {
+    for (late, most) in [(0, 1), (0, 3), (1, 2), (1, 3)] {
+        let way = Way { late, most, leaves: true };
+        explore_way(&[4, 2], way, &ALL, (0, 0), Bug::None);
+        explore_way(&[4, 2], way, &[], (1, 0), Bug::None);
+    }
+}
+
+#[test]
 fn a_condemned_worker_costs_the_item_whose_time_was_over() {
     for late in 0..3 {
         for acts in [&[Act::Condemn][..], &[Act::Condemn, Act::Cut(Share::All), Act::Condemn, Act::Journal]] {
@@ -552,6 +619,8 @@ fn long_random_schedules() {
         let acts = [ALL.as_slice(), &[Act::Condemn], &ALL, &[Act::Condemn]].concat();
         explore(&[9, 1, 5, 7], 2, &acts, (1, 1), Bug::None);
         explore(&[9, 1, 5, 7], 9, &acts, (1, 1), Bug::None);
+        let some = Way { late: 4, most: 3, leaves: false };
+        explore_way(&[9, 1, 5, 7], some, &[ALL, ALL].concat(), (1, 1), Bug::None);
     });
 }
 
@@ -562,19 +631,19 @@ fn a_claim_without_a_look_is_found_out() {
 }
 
 #[test]
-#[should_panic(expected = "a death costs 2 items")]
+#[should_panic(expected = "was begun, and runs again")]
 fn a_result_that_is_not_kept_is_found_out() {
     explore(&[3], 9, &[], (1, 0), Bug::KeepsNothing);
 }
 
 #[test]
-#[should_panic(expected = "a death costs 2 items")]
+#[should_panic(expected = "was begun, and runs again")]
 fn a_journal_that_begins_anew_too_early_is_found_out() {
     explore(&[3], 1, &[], (1, 0), Bug::ForgetsBeforeSending);
 }
 
 #[test]
-#[should_panic(expected = "a death costs 2 items")]
+#[should_panic(expected = "was begun, and runs again")]
 fn a_journal_that_is_not_read_is_found_out() {
     explore(&[3], 9, &[], (1, 0), Bug::IgnoresJournal);
 }
@@ -586,7 +655,7 @@ fn an_item_that_runs_again_is_found_out() {
 }
 
 #[test]
-#[should_panic(expected = "a death costs 2 items")]
+#[should_panic(expected = "was begun, and runs again")]
 fn a_worker_that_is_condemned_without_a_look_is_found_out() {
     explore(&[3], 9, &[Act::Condemn], (1, 0), Bug::CondemnsWithoutLook);
 }

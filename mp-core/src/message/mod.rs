@@ -50,6 +50,17 @@ pub trait Message: Sized + 'static {
     /// in which `encode` wrote them. (Parts that `encode` didn't come to stay as they are.)
     fn take_back(&mut self, back: &mut Returned);
 
+    /// As [`encode`](Self::encode); but a number takes as many bytes as all numbers of its type do. Many of them in a row are written
+    /// and read in less time, and where each is need not be said.
+    ///
+    /// # Errors
+    /// As for `encode`.
+    #[doc(hidden)]
+    #[inline]
+    fn encode_wide<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
+        self.encode::<C>(out)
+    }
+
     /// Reads the value that [`encode`](Self::encode) wrote.
     ///
     /// # Errors
@@ -70,6 +81,13 @@ pub trait Message: Sized + 'static {
     fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
         Self::decode::<C>(&mut Incoming::from_plain(bytes.to_vec()))
     }
+
+    /// Reads a number in a few instructions; `None` if the type has none, and for bytes that [`decode_plain`](Self::decode_plain) looks at.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn decode_number<C: Codec>(_bytes: &[u8]) -> Option<Self> {
+        None
+    }
 }
 
 #[diagnostic::do_not_recommend]
@@ -79,6 +97,14 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
         // Known when this is compiled, for each type.
         match Number::of(self) {
             Some(number) => C::write_number(out, number),
+            None => C::write_whole(out, self),
+        }
+    }
+
+    #[inline]
+    fn encode_wide<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
+        match Number::of(self) {
+            Some(number) => C::write_wide_number(out, number, Number::size::<Self>()),
             None => C::write_whole(out, self),
         }
     }
@@ -97,6 +123,11 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
         // As when it is written.
         if Number::has::<Self>() { C::read_plain_number(bytes) } else { C::read_plain(bytes) }
+    }
+
+    #[inline(always)]
+    fn decode_number<C: Codec>(bytes: &[u8]) -> Option<Self> {
+        if Number::has::<Self>() { C::read_quickly(bytes) } else { None }
     }
 }
 
@@ -140,6 +171,18 @@ macro_rules! numbers {
                 let this = TypeId::of::<T>();
                 $($(this == TypeId::of::<$t>() || this == TypeId::of::<Option<$t>>() ||)*)* false
             }
+
+            /// How many bytes the numbers of a type have: 0 if its values are no numbers.
+            #[inline(always)]
+            fn size<T: 'static>() -> usize {
+                let this = TypeId::of::<T>();
+                $($(
+                    if this == TypeId::of::<$t>() || this == TypeId::of::<Option<$t>>() {
+                        return size_of::<$t>();
+                    }
+                )*)*
+                0
+            }
         }
     };
 }
@@ -147,9 +190,12 @@ macro_rules! numbers {
 macro_rules! integers {
     ($($t:ty)*) => {
         impl Number {
-            /// A number without a sign as a value of a type, if that is an integer, or an option of one, and has that value.
+            /// An integer as a value of a type, if that is an integer, or an option of one, and has that value.
             #[inline(always)]
-            pub fn unsigned_as<T: 'static>(n: u64) -> Option<T> {
+            pub fn integer_as<T: 'static, N: Copy>(n: N) -> Option<T>
+            where
+                $($t: TryFrom<N>,)*
+            {
                 let mut value: Option<T> = None;
                 // Known when this is compiled, for each type.
                 let slot: &mut dyn Any = &mut value;
@@ -170,6 +216,21 @@ macro_rules! integers {
 }
 
 integers! { u8 u16 u32 u64 usize i8 i16 i32 i64 isize }
+
+impl Number {
+    /// `value` as a value of a type, if it is one, or the type is an option of it.
+    #[inline(always)]
+    pub fn float_as<T: 'static, F: Copy + 'static>(float: F) -> Option<T> {
+        let mut value: Option<T> = None;
+        let slot: &mut dyn Any = &mut value;
+        if let Some(slot) = slot.downcast_mut::<Option<F>>() {
+            *slot = Some(float);
+        } else if let Some(slot) = slot.downcast_mut::<Option<Option<F>>>() {
+            *slot = Some(Some(float));
+        }
+        value
+    }
+}
 
 numbers! {
     Unsigned as u64: u8 u16 u32 u64 usize;
@@ -200,6 +261,15 @@ pub trait Codec {
     /// # Errors
     /// As for `write`.
     fn write_number(out: &mut Outgoing, number: Number) -> Result<()>;
+
+    /// Appends a number of a type with this many bytes: all numbers of the type take as many. They are read as others are.
+    ///
+    /// # Errors
+    /// As for `write`.
+    #[inline]
+    fn write_wide_number(out: &mut Outgoing, number: Number, _size: usize) -> Result<()> {
+        Self::write_number(out, number)
+    }
 
     /// Appends a few bytes: as [`write`](Self::write) does with a value that is [bytes](serde::Serializer::serialize_bytes).
     ///
@@ -235,6 +305,13 @@ pub trait Codec {
     #[inline]
     fn read_plain_number<T: DeserializeOwned + 'static>(bytes: &[u8]) -> Result<T> {
         Self::read_plain(bytes)
+    }
+
+    /// As [`read_plain_number`](Self::read_plain_number), where these are all bytes and such as [`write_number`](Self::write_number)
+    /// writes for a type like this; else `None`.
+    #[inline(always)]
+    fn read_quickly<T: 'static>(_bytes: &[u8]) -> Option<T> {
+        None
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use mp_core::message::{Number, Undecodable};
+use mp_core::message::Undecodable;
 use mp_core::user_code::Each;
 use mp_reduce::{Message, MessagePack, TypeFingerprint, Unread};
 use mp_spawn::Raise;
@@ -49,15 +49,20 @@ pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> 
 }
 
 /// Reads a result that came with others.
-#[inline]
+#[inline(always)]
 fn read_plain<T: Message>(bytes: Option<&[u8]>) -> Result<T, TaskError> {
+    match bytes.and_then(T::decode_number::<MessagePack>) {
+        Some(number) => Ok(number),
+        None => read_any(bytes),
+    }
+}
+
+fn read_any<T: Message>(bytes: Option<&[u8]>) -> Result<T, TaskError> {
     let Some(bytes) = bytes else {
         return Err(TaskError::value("the message is not of this pool"));
     };
     let decode = || T::decode_plain::<MessagePack>(bytes);
-    // No code of the user reads a number.
-    let decoded = if Number::has::<T>() { Ok(decode()) } else { Raise::catch(decode) };
-    let error = match decoded {
+    let error = match Raise::catch(decode) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error,
         Err(raise) => panicked(&raise),
@@ -133,19 +138,27 @@ pub struct Taking<'a> {
     job: &'a Job,
     /// Those that were there when it looked.
     runs: VecDeque<Run>,
+    /// How many tasks were done then.
+    done: usize,
 }
 
 impl<'a> Taking<'a> {
     fn new(job: &'a Job) -> Self {
-        Taking { job, runs: VecDeque::new() }
+        Taking { job, runs: VecDeque::new(), done: 0 }
     }
 
     /// The next outcomes, once they are there.
     fn next(&mut self) -> Option<Run> {
-        if self.runs.is_empty() {
-            self.job.wait(None, |slots| slots.has_next() || slots.is_empty());
-            let slots = &mut *self.job.slots();
-            self.runs.extend(std::iter::from_fn(|| slots.next()));
+        while self.runs.is_empty() {
+            {
+                let slots = &mut *self.job.slots();
+                self.runs.extend(std::iter::from_fn(|| slots.next()));
+                if !self.runs.is_empty() || slots.is_empty() {
+                    break;
+                }
+                self.done = slots.progress().done;
+            }
+            self.job.wait_for_more(self.done);
         }
         self.runs.pop_front()
     }

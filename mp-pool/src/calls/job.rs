@@ -118,11 +118,25 @@ pub(crate) struct Slots {
     wakers: Vec<Apart<Waker>>,
     on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
     cancelled: bool,
+    waiters: Waiters,
     /// Of tasks that are tried again: how their attempts failed.
     pub(crate) failed: HashMap<usize, Attempts>,
     /// Of a stream: takes the place of `runs`.
     pub(crate) tickets: Option<Tickets>,
 }
+
+/// Threads that wait for outcomes: what they have to be woken for.
+#[derive(Default)]
+struct Waiters {
+    /// Those that are to look at each change.
+    all: usize,
+    /// One that takes results while tasks are done: for so many that are done. It is not woken for each few of them, which takes longer than
+    /// to read them.
+    some: Option<usize>,
+}
+
+/// Into how many parts the results of a call are divided, for a thread that takes them while others come.
+const PARTS: usize = 32;
 
 /// Why nothing is pushed into a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -234,6 +248,7 @@ impl Job {
             wakers: Vec::new(),
             on_done: None,
             cancelled: false,
+            waiters: Waiters::default(),
             failed: HashMap::new(),
             tickets: None,
         };
@@ -397,13 +412,18 @@ impl Job {
 
     /// Tells waiters that outcomes have come.
     pub(crate) fn notify(&self) {
-        let (wakers, on_done) = {
+        let (wakers, on_done, awaited) = {
             let mut slots = self.slots.lock();
             let wakers = std::mem::take(&mut slots.wakers);
             let done = slots.all_done();
-            (wakers, if done { slots.on_done.take() } else { None })
+            let count = slots.progress.done;
+            let enough = |some| some <= count && !mp_core::mutant!("pool.waiters.part-not-told");
+            let awaited = slots.waiters.all > 0 || slots.waiters.some.is_some_and(enough);
+            (wakers, if done { slots.on_done.take() } else { None }, awaited)
         };
-        self.changed.notify_all();
+        if awaited {
+            self.changed.notify_all();
+        }
         // The panic hook has shown what panics in them; the pool goes on.
         for waker in wakers {
             caught(|| waker.into_inner().map(Waker::wake));
@@ -468,6 +488,36 @@ impl Job {
 
     /// Waits until something is so; false when the time is over.
     pub(crate) fn wait(&self, until: Option<Instant>, so: impl Fn(&Slots) -> bool) -> bool {
+        let slots = &mut self.slots.lock();
+        slots.waiters.all += 1;
+        let is_so = self.wait_locked(slots, until, so);
+        slots.waiters.all -= 1;
+        is_so
+    }
+
+    /// Waits until a good part of the tasks is done that were not when `done` of them were, or all are.
+    pub(crate) fn wait_for_more(&self, done: usize) {
+        let slots = &mut self.slots.lock();
+        let Progress { total, .. } = slots.progress;
+        let wanted = total.min(done + (total / PARTS).max(1));
+        if slots.waiters.some.is_some() {
+            // Another thread waits so.
+            slots.waiters.all += 1;
+            self.wait_locked(slots, None, |slots| slots.progress.done >= wanted);
+            slots.waiters.all -= 1;
+        } else {
+            slots.waiters.some = Some(wanted);
+            self.wait_locked(slots, None, |slots| slots.progress.done >= wanted);
+            slots.waiters.some = None;
+        }
+    }
+
+    fn wait_locked(
+        &self,
+        slots: &mut MutexGuard<'_, Slots>,
+        until: Option<Instant>,
+        so: impl Fn(&Slots) -> bool,
+    ) -> bool {
         let subject = || {
             let About { pool, pids, running } =
                 self.code.pool.upgrade().map_or_else(About::default, |pool| pool.about(Some(self)));
@@ -478,7 +528,7 @@ impl Job {
             let state = format!("{pool}: {total} tasks, {done} of them done{taken}{running}");
             Subject::other(Call::Pool, On::Processes(pids), state)
         };
-        wait_at(&self.changed, &mut self.slots.lock(), until, so, subject)
+        wait_at(&self.changed, slots, until, so, subject)
     }
 }
 

@@ -13,6 +13,7 @@ use mp_spawn::Raise;
 use crate::calls::chunk::Kept;
 use crate::calls::lanes::Takes;
 use crate::error::Unsendable;
+use crate::run::ends::Ends;
 use crate::run::values::{Args, Plain, Slice};
 
 /// How many bytes of arguments go into a chunk, unless one task has more.
@@ -165,7 +166,7 @@ pub(crate) fn encode_rows<A: Message + Send>(
     mut taken: impl FnMut(usize) -> (Each<A>, usize),
 ) {
     let before = into.len();
-    let mut encoder = Encoder { first: 0, out: Outgoing::default(), ends: Vec::new(), into };
+    let mut encoder = Encoder { first: 0, out: Outgoing::default(), ends: Ends::default(), into };
     let mut left = most;
     while left > 0 {
         let (mut items, first) = taken(left.min(TAKEN));
@@ -210,7 +211,7 @@ struct Encoder<'a> {
     /// The index of the first item that is written in `out`.
     first: usize,
     out: Outgoing,
-    ends: Vec<u32>,
+    ends: Ends,
     into: &'a mut Vec<Piece>,
 }
 
@@ -227,7 +228,7 @@ impl Encoder<'_> {
     }
 
     fn written(&self) -> usize {
-        self.ends.last().map_or(0, |end| *end as usize)
+        self.ends.last()
     }
 
     /// What is written is a piece.
@@ -249,13 +250,13 @@ impl Encoder<'_> {
             afresh(|| {
                 while let Some(args) = items.pop_front() {
                     let args = item.insert(args);
-                    args.encode::<MessagePack>(&mut self.out)?;
+                    args.encode_wide::<MessagePack>(&mut self.out)?;
                     let Some(bytes) = self.out.plain() else { return Ok(()) };
                     let end = bytes.len();
-                    if end - self.ends.last().map_or(0, |end| *end as usize) > MOST_BYTES {
+                    if end - self.ends.last() > MOST_BYTES {
                         return Ok(());
                     }
-                    self.ends.push(end as u32);
+                    self.ends.push(end);
                     // Its own drop is no matter of whether it is sent: without a drop, it costs nothing.
                     if std::mem::needs_drop::<A>() || end >= MOST_BYTES {
                         return Ok(());

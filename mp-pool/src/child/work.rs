@@ -231,15 +231,15 @@ impl Life {
                 None => {}
             }
             if matches!(ran, Ran::Done) && part.out.plain().is_some() {
-                part.ends.push(part.out.bytes().len() as u32);
+                part.ends.push(part.out.bytes().len());
                 if count > 1 && !self.own.keep(&part.out.bytes()[start..]) {
                     // There is no room in the journal: it is done when it is sent.
-                    go_on(self.own.finish());
+                    go_on(self.own.finish(item + 1));
                     self.put(&mut part, count)?;
                 }
             } else {
                 if watched {
-                    go_on(self.own.finish());
+                    go_on(self.own.finish(item + 1));
                 }
                 let alone = part.split(start);
                 self.put(&mut part, count)?;
@@ -261,14 +261,14 @@ impl Life {
                 self.clock.start();
             }
             self.own.clear_note();
-            match self.own.claim() {
+            match self.own.claim(item + 1, 1) {
                 Turn::Go(_) => item += 1,
                 Turn::End(_) => break,
                 Turn::Condemned => wait_for_the_end(),
             }
         }
         if watched {
-            go_on(self.own.finish());
+            go_on(self.own.finish(item + 1));
         }
         self.put(&mut part, count)?;
         self.own.clear_note();
@@ -379,7 +379,7 @@ mod tests {
             let mut out = Outgoing::default();
             x.encode::<MessagePack>(&mut out).unwrap();
             let bytes = std::mem::take(out.bytes());
-            Args::Plain(Slice::of(Plain { ends: vec![bytes.len() as u32], bytes }))
+            Args::Plain(Slice::of(Plain { ends: std::iter::once(bytes.len()).collect(), bytes }))
         };
         let runner: Closure<(), Runner> = mp_spawn::closure!([] |_none: ()| Runner::new(|x: u32| x + 1));
         tasks.put(Task::Run { id: 7, code: 1, timed: false, args: args(3) }).unwrap();

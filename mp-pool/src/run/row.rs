@@ -2,7 +2,7 @@
 //!
 //! Most items are quick, and their results are plain. As long as they are, the [`Runner`](super::runner::Runner) of their function
 //! goes on by itself: it knows the types, so reading, calling and writing are one loop, which the compiler sees as a whole, under one
-//! catch of panics. [`Row::advance`] is what is between two items: the result into the journal, then the claim of the next one. The row
+//! catch of panics. [`Row::advance`] is what is between two items: the result into the journal, then the claim of the next ones. The row
 //! ends at an item after which something else is to be done, which is left to the worker's loop
 //! ([`child::work`](crate::child::work)); which item that is, the row says, also after a panic.
 
@@ -10,10 +10,12 @@ use std::ops::Range;
 
 use mp_core::message::{Incoming, Message, Outgoing};
 use mp_core::{Error, Result};
+use mp_reduce::MessagePack;
 
 use crate::clock::now;
+use crate::run::ends::{AllOf, Ends};
 use crate::run::runner::{alone, plain};
-use crate::run::values::{AllOf, Args, Plain};
+use crate::run::values::{Args, Plain};
 use crate::steps::chunk::Turn;
 use crate::watch::Own;
 
@@ -30,7 +32,7 @@ pub(crate) struct Part {
     pub(crate) id: u64,
     /// The item that the first one is of.
     pub(crate) item: usize,
-    pub(crate) ends: Vec<u32>,
+    pub(crate) ends: Ends,
     pub(crate) out: Outgoing,
     /// When the part before was sent.
     since: u64,
@@ -86,6 +88,9 @@ impl Part {
     }
 }
 
+/// How many quick tasks are claimed at once: a swap for each would take as long as all else that is done for it.
+const CLAIMED: usize = 16;
+
 /// How far the item is that runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reached {
@@ -132,8 +137,16 @@ impl<'a> Row<'a> {
         Row { args, own, part, item, end, start, reached: Reached::Nothing, refused: None }
     }
 
+    /// The arguments of the item that runs, if they are a number.
+    #[inline(always)]
+    pub(crate) fn number<A: Message>(&self) -> Option<A> {
+        match &self.args {
+            Source::Many(all) => A::decode_number::<MessagePack>(all.get(self.item)?),
+            Source::One(_) => None,
+        }
+    }
+
     /// Reads the arguments of the item that runs.
-    #[inline]
     pub(crate) fn args<A: Message>(&mut self) -> Result<A> {
         match &mut self.args {
             Source::Many(all) => plain(all.get(self.item).ok_or_else(not_there)?),
@@ -157,20 +170,22 @@ impl<'a> Row<'a> {
         if !mp_core::mutant!("pool.row.result-not-kept") && !self.own.keep(&bytes[self.start..]) {
             return false;
         }
-        self.part.ends.push(end as u32);
+        self.part.ends.push(end);
         self.part.left -= 1;
         self.own.clear_note();
-        match self.own.claim() {
-            Turn::Go(_) => {
-                self.item += usize::from(!mp_core::mutant!("pool.row.item-not-counted"));
-                (self.start, self.reached) = (end, Reached::Nothing);
-                true
-            }
-            turn => {
+        let next = self.item + 1;
+        if !self.own.has_claimed(next) {
+            // As many as may be done without a look at the clock, and of these a few.
+            let most = (self.end - next).min(self.part.left as usize + 1).min(CLAIMED);
+            let turn = self.own.claim(next, most);
+            if !matches!(turn, Turn::Go(_)) {
                 self.refused = Some(turn);
-                false
+                return false;
             }
         }
+        self.item += usize::from(!mp_core::mutant!("pool.row.item-not-counted"));
+        (self.start, self.reached) = (end, Reached::Nothing);
+        true
     }
 }
 

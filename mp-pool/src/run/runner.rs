@@ -4,7 +4,7 @@ use std::fmt;
 
 use mp_core::Error;
 use mp_core::message::level::afresh;
-use mp_core::message::{Incoming, IntoOutcome, Message, Undecodable};
+use mp_core::message::{Incoming, IntoOutcome, Message, Number, Undecodable};
 use mp_core::user_code::drop_caught;
 use mp_reduce::{MessagePack, TypeFingerprint};
 use mp_spawn::{Lent, Raise, StateClosure};
@@ -113,7 +113,7 @@ fn in_a_row<A: Message, R: IntoOutcome>(mut function: impl FnMut(A) -> R, row: &
     let mut result = None;
     let run = || {
         loop {
-            let args = match row.args() {
+            let args = match row.number().map_or_else(|| row.args(), Ok) {
                 Ok(args) => args,
                 Err(Error::Undecodable(arguments)) => return Ran::Undecodable(arguments),
                 Err(Error::OutOfDescriptors(why)) => {
@@ -131,7 +131,14 @@ fn in_a_row<A: Message, R: IntoOutcome>(mut function: impl FnMut(A) -> R, row: &
                 }
             };
             row.reached = Reached::Result;
-            if let Err(error) = afresh(|| value.encode::<MessagePack>(&mut row.part.out)) {
+            let out = &mut row.part.out;
+            // No code of the user writes a number.
+            let written = if Number::has::<R::Value>() {
+                value.encode_wide::<MessagePack>(out)
+            } else {
+                afresh(|| value.encode_wide::<MessagePack>(out))
+            };
+            if let Err(error) = written {
                 return Ran::Unsendable(error.to_string());
             }
             row.reached = Reached::Written;

@@ -6,20 +6,14 @@ use std::sync::Arc;
 use mp_core::Error;
 use mp_core::message::{Incoming, Outgoing};
 
+use crate::run::ends::{AllOf, Ends};
+
 /// Values that were encoded one after the other, with nothing attached to any.
 #[derive(Default, Debug)]
 pub(crate) struct Plain {
     /// Where each ends in `bytes`.
-    pub(crate) ends: Vec<u32>,
+    pub(crate) ends: Ends,
     pub(crate) bytes: Vec<u8>,
-}
-
-impl Plain {
-    /// Where value `i` is.
-    fn range(&self, i: usize) -> Range<usize> {
-        let start = i.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
-        start..self.ends[i] as usize
-    }
 }
 
 /// Some values of them.
@@ -46,23 +40,8 @@ impl Slice {
     }
 
     fn write(&self, out: &mut Outgoing) {
-        let Range { start, end } = self.items.clone();
-        let Some(last) = end.checked_sub(1).filter(|last| *last >= start) else { return };
-        let bytes = self.plain.range(start).start..self.plain.range(last).end;
-        write_many(out, &self.plain.ends[start..end], bytes.start as u32, &self.plain.bytes[bytes]);
+        self.plain.ends.write(self.items.clone(), &self.plain.bytes, out);
     }
-}
-
-/// Writes values as [`Many`] reads them: where each ends, counted from `start`, and all of them.
-pub(crate) fn write_many(out: &mut Outgoing, ends: &[u32], start: u32, bytes: &[u8]) {
-    let to = out.bytes();
-    to.reserve(4 * ends.len() + bytes.len());
-    let at = to.len();
-    to.resize(at + 4 * ends.len(), 0);
-    for (place, end) in to[at..].as_chunks_mut().0.iter_mut().zip(ends) {
-        *place = (end - start).to_le_bytes();
-    }
-    to.extend_from_slice(bytes);
 }
 
 /// Values that were received, `count` of them in one message.
@@ -102,7 +81,8 @@ impl Many {
     /// Of what a dead worker has left.
     pub(crate) fn found(ends: &[u32], bytes: &[u8]) -> Many {
         let mut out = Outgoing::default();
-        write_many(&mut out, ends, 0, bytes);
+        let all: Ends = ends.iter().map(|end| *end as usize).collect();
+        all.write(0..ends.len(), bytes, &mut out);
         let bytes = std::mem::take(out.bytes());
         Many::new(&mut Incoming::from_plain(bytes), ends.len())
     }
@@ -120,26 +100,7 @@ impl Many {
             Rest::Short(len, bytes) => bytes.get(..usize::from(*len)).unwrap_or_default(),
             Rest::Long(inc) => inc.rest(),
         };
-        let parts = rest.split_at_checked(self.count.saturating_mul(4));
-        let (ends, bytes) = parts.unwrap_or_default();
-        AllOf { ends: ends.as_chunks().0, bytes }
-    }
-}
-
-/// Values of one message.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct AllOf<'a> {
-    ends: &'a [[u8; 4]],
-    bytes: &'a [u8],
-}
-
-impl<'a> AllOf<'a> {
-    /// Value `i`; `None` if it is not there, or the message is none of ours.
-    #[inline]
-    pub(crate) fn get(self, i: usize) -> Option<&'a [u8]> {
-        let end = |i: usize| self.ends.get(i).map(|end| u32::from_le_bytes(*end) as usize);
-        let start = if i == 0 { 0 } else { end(i - 1)? };
-        self.bytes.get(start..end(i)?)
+        AllOf::of(rest, self.count)
     }
 }
 

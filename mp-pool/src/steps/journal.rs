@@ -74,6 +74,11 @@ impl Journal {
         if words.is_empty() {
             // Most: one word with its length.
             self.write(low(rest) << 8 | len, 1 + rest.len(), &mut store);
+        } else if let [word] = words {
+            // A number, say: with its length no more than two words.
+            let word = u64::from_le_bytes(*word);
+            self.write(word << 8 | len, 8, &mut store);
+            self.write(low(rest) << 8 | word >> 56, 1 + rest.len(), &mut store);
         } else {
             match len < u64::from(LONG) {
                 true => self.write(len, 1, &mut store),

@@ -73,15 +73,15 @@ pub(crate) fn take_apart(
     {
         found_in_journal(&mut chunk, &found, over.unwrap_or(usize::MAX), settled);
     }
-    let claimed = word.claimed_before_death(chunk.id, over, chunk.reported, chunk.end);
-    let rest = chunk.split_off(claimed, next_chunk());
+    let begun = word.begun_before_death(chunk.id, over, chunk.reported, chunk.end);
+    let rest = chunk.split_off(begun, next_chunk());
     let from = chunk.reported;
-    for item in (from + 1..claimed).rev() {
+    for item in (from + 1..begun).rev() {
         if let Some(one) = chunk.split_off(item, next_chunk()) {
             lost.push((one, 0));
         }
     }
-    if from < claimed {
+    if from < begun {
         lost.push((chunk, from));
     } else {
         settled.drop_later(chunk);

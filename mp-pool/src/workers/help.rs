@@ -127,7 +127,8 @@ mod tests {
         };
         let mut state = State::new(vec![worker(), worker()]);
         assert_eq!(state.help(1), 0);
-        let (id, plain) = (next_chunk(), Plain { ends: vec![0; 9], bytes: Vec::new() });
+        let (id, plain) =
+            (next_chunk(), Plain { ends: std::iter::repeat_n(0, 9).collect(), bytes: Vec::new() });
         let kept = Kept::Plain(Slice::of(plain));
         let chunk =
             Chunk { id, job: job(9, Terms::default()), first: 0, reported: 0, end: 9, tries: 0, kept };

@@ -40,10 +40,11 @@ use crate::workers::later::Later;
 pub(crate) const ROOM: usize = 256;
 /// The most chunks that a worker is given ahead of time.
 const DEEPEST: u64 = 128;
-/// How long a worker should have enough to do: a thousand times what it takes to give it more.
-const AHEAD_NANOS: u64 = 1_000_000;
+/// How long a worker should have enough to do. Where workers use all processors, the pool's thread may wait for its turn as long as
+/// the kernel lets each of them run.
+const AHEAD_NANOS: u64 = 4_000_000;
 /// Of chunks that take longer than this, a worker has one; of others, one is in its queue when it begins one.
-const LONG_NANOS: u64 = 10 * AHEAD_NANOS;
+const LONG_NANOS: u64 = 10_000_000;
 /// How long a worker may be silent before the pool looks into its journal; doubled when there is nothing new.
 const SILENT: Duration = Duration::from_millis(10);
 /// The longest time between two such looks.

@@ -70,6 +70,12 @@ impl Codec for MessagePack {
         Ok(())
     }
 
+    #[inline(always)]
+    fn write_wide_number(out: &mut Outgoing, number: Number, size: usize) -> Result<()> {
+        number::append_wide(out.bytes(), number, size);
+        Ok(())
+    }
+
     #[inline]
     fn write_bytes(out: &mut Outgoing, bytes: &[u8]) -> Result<()> {
         match u8::try_from(bytes.len() + BYTES_HEAD) {
@@ -118,15 +124,23 @@ impl Codec for MessagePack {
 
     #[inline]
     fn read_plain_number<T: DeserializeOwned + 'static>(bytes: &[u8]) -> Result<T> {
-        let (head, len) = parts(bytes)?;
-        let number = &bytes[head..head + len];
-        // Most are small integers.
-        if let Some(value) = number::read(number) {
+        // Most are as they are written here.
+        if let Some(value) = Self::read_quickly(bytes) {
             return Ok(value);
         }
+        let (head, len) = parts(bytes)?;
+        let number = &bytes[head..head + len];
         // It enters one level at most, and no code that could enter others is called in there.
         let left = Cell::new(level::MAX_NESTING);
         read::from_slice(number, &left).map_err(|e| undecodable::<T>(&e, bytes))
+    }
+
+    #[inline(always)]
+    fn read_quickly<T: 'static>(bytes: &[u8]) -> Option<T> {
+        match bytes {
+            [len, number @ ..] if usize::from(*len) == number.len() => number::read(number),
+            _ => None,
+        }
     }
 }
 

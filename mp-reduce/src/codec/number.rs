@@ -17,11 +17,29 @@ pub(super) fn append(to: &mut Vec<u8>, number: Number) {
     }
 }
 
+/// As [`append`], of a number of a type with this many bytes: as many bytes for each number of the type, whatever its value.
+#[inline(always)]
+pub(super) fn append_wide(to: &mut Vec<u8>, number: Number, size: usize) {
+    match (number, size) {
+        (Number::Unsigned(n), 1) => after(to, 0xcc, [n as u8]),
+        (Number::Unsigned(n), 2) => after(to, 0xcd, (n as u16).to_be_bytes()),
+        (Number::Unsigned(n), 4) => after(to, 0xce, (n as u32).to_be_bytes()),
+        (Number::Unsigned(n), _) => after(to, 0xcf, n.to_be_bytes()),
+        (Number::Signed(n), 1) => after(to, 0xd0, [n as u8]),
+        (Number::Signed(n), 2) => after(to, 0xd1, (n as i16).to_be_bytes()),
+        (Number::Signed(n), 4) => after(to, 0xd2, (n as i32).to_be_bytes()),
+        (Number::Signed(n), _) => after(to, 0xd3, n.to_be_bytes()),
+        (Number::F32(_) | Number::F64(_) | Number::None, _) => append(to, number),
+    }
+}
+
 /// The length, a byte with the kind, and the bytes of the number.
 #[inline]
 fn after<const N: usize>(to: &mut Vec<u8>, marker: u8, bytes: [u8; N]) {
-    to.extend_from_slice(&[N as u8 + 1, marker]);
-    to.extend_from_slice(&bytes);
+    let mut all = [0; 10];
+    (all[0], all[1]) = (N as u8 + 1, marker);
+    all[2..2 + N].copy_from_slice(&bytes);
+    to.extend_from_slice(&all[..2 + N]);
 }
 
 #[inline]
@@ -47,19 +65,24 @@ fn signed(to: &mut Vec<u8>, n: i64) {
     }
 }
 
-/// The integer of these bytes, if they are one without a sign and of the type's values; all else, and what is wrong with it, is for
-/// the reader of all values.
+/// The number of these bytes, if they are one of the type's values; all else, and what is wrong with it, is for the reader of all
+/// values.
 #[inline(always)]
 pub(super) fn read<T: 'static>(bytes: &[u8]) -> Option<T> {
-    let n = match *bytes {
-        [n @ 0..=0x7f] => n.into(),
-        [0xcc, n] => n.into(),
-        [0xcd, a, b] => u16::from_be_bytes([a, b]).into(),
-        [0xce, a, b, c, d] => u32::from_be_bytes([a, b, c, d]).into(),
-        [0xcf, a, b, c, d, e, f, g, h] => u64::from_be_bytes([a, b, c, d, e, f, g, h]),
-        _ => return None,
-    };
-    Number::unsigned_as(n)
+    match *bytes {
+        [0xcf, a, b, c, d, e, f, g, h] => Number::integer_as(u64::from_be_bytes([a, b, c, d, e, f, g, h])),
+        [n @ 0..=0x7f] => Number::integer_as(n),
+        [0xcc, n] => Number::integer_as(n),
+        [0xcd, a, b] => Number::integer_as(u16::from_be_bytes([a, b])),
+        [0xce, a, b, c, d] => Number::integer_as(u32::from_be_bytes([a, b, c, d])),
+        [0xd0, n] => Number::integer_as(n as i8),
+        [0xd1, a, b] => Number::integer_as(i16::from_be_bytes([a, b])),
+        [0xd2, a, b, c, d] => Number::integer_as(i32::from_be_bytes([a, b, c, d])),
+        [0xd3, a, b, c, d, e, f, g, h] => Number::integer_as(i64::from_be_bytes([a, b, c, d, e, f, g, h])),
+        [0xca, a, b, c, d] => Number::float_as(f32::from_be_bytes([a, b, c, d])),
+        [0xcb, a, b, c, d, e, f, g, h] => Number::float_as(f64::from_be_bytes([a, b, c, d, e, f, g, h])),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -128,13 +151,60 @@ mod tests {
                 assert_eq!(reads_alike::<i64>(bytes), i64::try_from(n).is_ok());
                 assert_eq!(reads_alike::<usize>(bytes), usize::try_from(n).is_ok());
                 assert!(!reads_alike::<f64>(bytes), "that is for the other reader");
+                assert!(!reads_alike::<Option<f32>>(bytes), "that is for the other reader");
                 (0..bytes.len()).for_each(|end| _ = reads_alike::<u64>(&bytes[..end]));
             }
         }
-        for n in [-1_i64, -33, -200, i64::MIN] {
+        for n in [-33_i64, -200, -40_000, i64::MIN] {
             let mut bytes = Vec::new();
             append(&mut bytes, Number::Signed(n));
-            assert!(!reads_alike::<i64>(&bytes[1..]));
+            assert!(reads_alike::<i64>(&bytes[1..]) && reads_alike::<Option<i64>>(&bytes[1..]));
+            assert_eq!(reads_alike::<i16>(&bytes[1..]), i16::try_from(n).is_ok());
+            assert!(!reads_alike::<u64>(&bytes[1..]) && !reads_alike::<f64>(&bytes[1..]));
         }
+    }
+
+    #[test]
+    fn floats_are_read_as_by_the_reader_of_all_values() {
+        for n in [0.0, -0.0, 0.5, f64::MAX, f64::NEG_INFINITY] {
+            let (mut double, mut single) = (Vec::new(), Vec::new());
+            append(&mut double, Number::F64(n));
+            append(&mut single, Number::F32(n as f32));
+            assert!(reads_alike::<f64>(&double[1..]) && reads_alike::<Option<f64>>(&double[1..]));
+            assert!(reads_alike::<f32>(&single[1..]) && reads_alike::<Option<f32>>(&single[1..]));
+            assert!(!reads_alike::<f32>(&double[1..]) && !reads_alike::<f64>(&single[1..]));
+            assert!(!reads_alike::<u64>(&double[1..]) && !reads_alike::<i32>(&single[1..]));
+        }
+    }
+
+    /// Each is read as what it was, and all of a type have one length.
+    fn wide<T: Message + Serialize + DeserializeOwned + Copy + PartialEq + std::fmt::Debug>(values: &[T]) {
+        let mut len = None;
+        for value in values {
+            let mut out = mp_core::message::Outgoing::default();
+            { *value }.encode_wide::<crate::MessagePack>(&mut out).unwrap();
+            let bytes = out.bytes().clone();
+            assert_eq!(*len.get_or_insert(bytes.len()), bytes.len(), "{value:?}");
+            assert_eq!(T::decode_plain::<crate::MessagePack>(&bytes).unwrap(), *value);
+            assert_eq!(rmp_serde::from_slice::<T>(&bytes[1..]).unwrap(), *value, "as others read it");
+        }
+    }
+
+    #[test]
+    fn wide_numbers_of_a_type_have_one_length() {
+        wide(&[0, 1, 127, 128, u8::MAX]);
+        wide(&[0, 255, 256, u16::MAX]);
+        wide(&[0, 1 << 16, u32::MAX]);
+        wide(&[0, 300, 1 << 32, u64::MAX]);
+        wide(&[0, usize::MAX]);
+        wide(&[i8::MIN, -33, -1, 0, i8::MAX]);
+        wide(&[i16::MIN, -1, 0, i16::MAX]);
+        wide(&[i32::MIN, -1, 0, i32::MAX]);
+        wide(&[i64::MIN, -1, 0, 1 << 40, i64::MAX]);
+        wide(&[isize::MIN, isize::MAX]);
+        wide(&[0.0, -0.5, f32::MAX]);
+        wide(&[0.0, -0.5, f64::MAX]);
+        wide(&[Some(0), Some(u64::MAX)]);
+        wide(&[None::<i32>]);
     }
 }

@@ -1,0 +1,219 @@
+//! Where each of many values ends, that were encoded one after the other.
+//!
+//! Values of one type often have all the same length: numbers, and structs without texts. Then that says it for all of them.
+//!
+//! | in a message | is |
+//! |---|---|
+//! | four bytes, little-endian | the length of each value; 0: they differ |
+//! | four bytes for each value, if they differ | where it ends |
+//! | the values | |
+
+use std::ops::Range;
+
+use mp_core::message::Outgoing;
+
+/// Where values end. What is before the first one has no value's bytes.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Ends {
+    /// How long each is, as long as they are alike, and how many those are.
+    stride: u32,
+    alike: usize,
+    /// Where each ends, if they differ; nothing else counts then.
+    each: Vec<u32>,
+}
+
+impl Ends {
+    /// One more value, which ends here.
+    #[inline]
+    pub(crate) fn push(&mut self, end: usize) {
+        let end = end as u32;
+        if self.each.is_empty() {
+            if self.alike == 0 {
+                self.stride = end;
+            }
+            // None is empty: how many there are would not be known by their bytes.
+            if self.stride != 0 && u64::from(end) == u64::from(self.stride) * (self.alike as u64 + 1) {
+                self.alike += 1;
+                return;
+            }
+            self.tell_apart();
+        }
+        self.each.push(end);
+    }
+
+    #[cold]
+    fn tell_apart(&mut self) {
+        self.each = (0..self.alike).map(|i| self.stride * (i as u32 + 1)).collect();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        if self.each.is_empty() { self.alike } else { self.each.len() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the last one ends.
+    #[inline]
+    pub(crate) fn last(&self) -> usize {
+        match self.each.last() {
+            Some(end) => *end as usize,
+            None => self.stride as usize * self.alike,
+        }
+    }
+
+    /// Where value `i` ends, which is there.
+    fn end(&self, i: usize) -> usize {
+        match self.each.get(i) {
+            Some(end) => *end as usize,
+            None => self.stride as usize * (i + 1),
+        }
+    }
+
+    /// Where value `i` begins.
+    fn start(&self, i: usize) -> usize {
+        i.checked_sub(1).map_or(0, |before| self.end(before))
+    }
+
+    /// Writes some of the values, all of which have these bytes.
+    pub(crate) fn write(&self, items: Range<usize>, bytes: &[u8], out: &mut Outgoing) {
+        if items.is_empty() {
+            return;
+        }
+        let (from, to) = (self.start(items.start), self.end(items.end - 1));
+        let out = out.bytes();
+        out.reserve(HEAD * (1 + items.len()) + (to - from));
+        if self.each.is_empty() {
+            out.extend_from_slice(&self.stride.to_le_bytes());
+        } else {
+            let at = out.len();
+            out.resize(at + HEAD * (1 + items.len()), 0);
+            let places = out[at + HEAD..].as_chunks_mut().0;
+            for (place, end) in places.iter_mut().zip(&self.each[items]) {
+                *place = (*end - from as u32).to_le_bytes();
+            }
+        }
+        out.extend_from_slice(&bytes[from..to]);
+    }
+}
+
+impl FromIterator<usize> for Ends {
+    fn from_iter<I: IntoIterator<Item = usize>>(all: I) -> Self {
+        let mut ends = Ends::default();
+        all.into_iter().for_each(|end| ends.push(end));
+        ends
+    }
+}
+
+/// Bytes of a length, or of an end.
+const HEAD: usize = 4;
+
+/// Values that were written so.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct AllOf<'a> {
+    /// How long each is, or 0.
+    stride: usize,
+    ends: &'a [[u8; HEAD]],
+    bytes: &'a [u8],
+}
+
+impl<'a> AllOf<'a> {
+    /// `count` values in these bytes; none, if they are not those of as many.
+    #[inline]
+    pub(crate) fn of(bytes: &'a [u8], count: usize) -> Self {
+        let Some((stride, rest)) = bytes.split_first_chunk() else { return Self::default() };
+        let stride = u32::from_le_bytes(*stride) as usize;
+        let ends = if stride == 0 { count.saturating_mul(HEAD) } else { 0 };
+        let Some((ends, bytes)) = rest.split_at_checked(ends) else { return Self::default() };
+        if stride != 0 && count.saturating_mul(stride) != bytes.len() {
+            return Self::default();
+        }
+        AllOf { stride, ends: ends.as_chunks().0, bytes }
+    }
+
+    /// Value `i`; `None` if it is not there, or the message is none of ours.
+    #[inline]
+    pub(crate) fn get(self, i: usize) -> Option<&'a [u8]> {
+        if self.stride != 0 {
+            let start = i.checked_mul(self.stride)?;
+            return self.bytes.get(start..start.checked_add(self.stride)?);
+        }
+        let end = |i: usize| self.ends.get(i).map(|end| u32::from_le_bytes(*end) as usize);
+        let start = if i == 0 { 0 } else { end(i - 1)? };
+        self.bytes.get(start..end(i)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends_of(values: &[&str]) -> Ends {
+        values
+            .iter()
+            .scan(0, |end, value| {
+                *end += value.len();
+                Some(*end)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_alike_or_not() {
+        for values in [
+            &["abc", "def", "ghi", "jkl"][..],
+            &["abc", "de", "ghi", "jkl"],
+            &["abc", "def", "ghi", "j"],
+            &["", "", ""],
+            &["", "abc", ""],
+            &["abc", "", "abc"],
+            &["abc"],
+            &[""],
+            &[],
+        ] {
+            let (ends, bytes) = (ends_of(values), values.concat());
+            assert_eq!((ends.len(), ends.last()), (values.len(), bytes.len()), "{values:?}");
+            for (from, to) in
+                (0..=values.len()).flat_map(|from| (from..=values.len()).map(move |to| (from, to)))
+            {
+                let mut out = Outgoing::default();
+                ends.write(from..to, bytes.as_bytes(), &mut out);
+                let all = AllOf::of(out.bytes(), to - from);
+                let read: Vec<_> = (0..to - from).map(|i| all.get(i)).collect();
+                let wanted: Vec<_> = values[from..to].iter().map(|value| Some(value.as_bytes())).collect();
+                assert_eq!(read, wanted, "{values:?}");
+                assert_eq!(all.get(to - from), None);
+                assert_eq!(all.get(usize::MAX), None);
+            }
+        }
+    }
+
+    #[test]
+    fn values_alike_need_no_more_than_their_bytes() {
+        let mut out = Outgoing::default();
+        ends_of(&["abc"; 100]).write(0..100, "abc".repeat(100).as_bytes(), &mut out);
+        assert_eq!(out.bytes().len(), HEAD + 300);
+    }
+
+    /// Any bytes, and any count.
+    #[test]
+    fn bytes_that_are_none_of_ours_have_no_values() {
+        let mut out = Outgoing::default();
+        ends_of(&["abc", "def"]).write(0..2, b"abcdef", &mut out);
+        let bytes = out.bytes();
+        for count in [0, 1, 3, usize::MAX] {
+            assert_eq!(AllOf::of(bytes, count).get(0), None, "{count}");
+        }
+        for cut in 0..bytes.len() {
+            assert_eq!(AllOf::of(&bytes[..cut], 2).get(0), None, "{cut}");
+        }
+        // An end before the beginning, and one behind all.
+        for ends in [[5, 2], [2, 9]] {
+            let words = [0_u32, ends[0], ends[1]].map(u32::to_le_bytes).concat();
+            let bytes = [&words[..], b"abcdef"].concat();
+            assert_eq!(AllOf::of(&bytes, 2).get(1), None, "{ends:?}");
+        }
+        assert_eq!(AllOf::of(&[0; 4], usize::MAX).get(0), None);
+    }
+}
