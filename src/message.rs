@@ -27,6 +27,7 @@
 //! | types of other crates, which can't implement [`Reduce`] | [`register!`], [`register()`]; [`registered`], for fields; [`Registered`] |
 //! | values of many types in one queue | [`AnyValue`] |
 //! | an `Arc` or `Rc` that is mentioned twice arrives as one | [`shared`](mod@shared), for fields |
+//! | plain old data as its bytes, by one copy | `#[derive(Message)] #[message(as_bytes)]`; [`as_bytes`](mod@as_bytes), for fields; [`AsBytes`] |
 //! | what functions of processes and tasks may return | [`IntoOutcome`]; [`PlainOutcome`], for a type of your own |
 //! | a message that can't be read | [`Undecodable`]: its type, the place in it, its bytes |
 //! | a message that can't be read yet, for lack of descriptors | [`Unread`] |
@@ -38,7 +39,8 @@ pub use crate::{Bundle, Message};
 #[doc(hidden)]
 pub use mp_reduce::message::*;
 pub use mp_reduce::message::{
-    Codec, Incoming, IntoOutcome, MAX_NESTING, Outgoing, PlainOutcome, Result, Returned, Undecodable,
+    AsBytes, Codec, Incoming, IntoOutcome, MAX_NESTING, Outgoing, PlainOutcome, Result, Returned,
+    Undecodable, as_bytes,
 };
 pub use mp_reduce::{
     AnyValue, Error as MessageError, ErrorChain, PackError, Reduce, Reduced, Registered, Shared, Unread,

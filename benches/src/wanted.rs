@@ -25,6 +25,7 @@ const ALL: &[(&str, &[Wanted])] = &[
     ("one_way_1p1c", &[AtLeast(6e6), Than("ipc-channel", 15.0)]),
     ("one_way_2p2c", &[AtLeast(4e6)]),
     ("struct_200b", &[AtLeast(1.5e6)]),
+    ("plain_200b", &[AtLeast(4e6)]),
     ("tensors_100", &[AtMost(15_000.0)]),
     ("idle_1", &[AtMost(10.0)]),
     ("idle_100", &[AtMost(1_000.0)]),

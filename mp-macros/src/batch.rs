@@ -4,7 +4,7 @@ use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Error, Fields, Path, parse_quote};
 
-use crate::{known, path_of};
+use crate::{known, options};
 
 /// The module in which `Batch` is.
 fn default_path() -> Path {
@@ -18,7 +18,7 @@ fn default_path() -> Path {
 }
 
 pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
-    let root = path_of(input, "batch")?.unwrap_or_else(default_path);
+    let root = options(input, "batch", "`crate = path`")?.path.unwrap_or_else(default_path);
     let fields = match &input.data {
         Data::Struct(data) => match &data.fields {
             Fields::Named(named) if !named.named.is_empty() => &named.named,

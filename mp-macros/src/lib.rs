@@ -4,13 +4,28 @@ mod batch;
 
 use proc_macro::TokenStream;
 use proc_macro_crate::{FoundCrate, crate_name};
-use proc_macro2::TokenStream as Tokens;
-use quote::{format_ident, quote};
+use proc_macro2::{Span, TokenStream as Tokens};
+use quote::{format_ident, quote, quote_spanned};
+use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Fields, Path, parse_macro_input, parse_quote};
 
 /// Makes a message of a struct or enum whose fields are messages: exclusive tensors and plain data, say.
 ///
 /// A type that is `Serialize + Deserialize` is a message already and must not derive this.
+///
+/// # Plain old data
+/// With `#[message(as_bytes)]` a type that is `bytemuck::Pod` is a message of the bytes that it has in memory: one copy on each side,
+/// whatever is in it (see `message::AsBytes`).
+///
+/// ```ignore
+/// #[derive(Clone, Copy, Pod, Zeroable, Message)]
+/// #[repr(C)]
+/// #[message(as_bytes)]
+/// struct Reading {
+///     time: f64,
+///     values: [f32; 12],
+/// }
+/// ```
 ///
 /// # Under another name
 /// Programs that have given the package `multiproc` another name need nothing: the macro reads in their `Cargo.toml` what it is
@@ -59,19 +74,30 @@ pub fn derive_batch(input: TokenStream) -> TokenStream {
     batch::expand(&input).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// The path that an attribute with this name says.
-fn path_of(input: &DeriveInput, attribute: &str) -> syn::Result<Option<Path>> {
-    let mut path = None;
+/// What an attribute says.
+#[derive(Default)]
+struct Options {
+    path: Option<Path>,
+    /// `as_bytes`, and where that stands.
+    as_bytes: Option<Span>,
+}
+
+/// What the attribute with this name says; `words` are its options, as an error lists them.
+fn options(input: &DeriveInput, attribute: &str, words: &str) -> syn::Result<Options> {
+    let mut options = Options::default();
     for attr in input.attrs.iter().filter(|a| a.path().is_ident(attribute)) {
         attr.parse_nested_meta(|meta| {
-            if !meta.path.is_ident("crate") {
-                return Err(meta.error("unknown option; the only one is `crate = path`"));
+            if meta.path.is_ident("crate") {
+                options.path = Some(meta.value()?.parse()?);
+            } else if meta.path.is_ident("as_bytes") && words.contains("as_bytes") {
+                options.as_bytes = Some(meta.path.span());
+            } else {
+                return Err(meta.error(format!("unknown option; there is {words}")));
             }
-            path = Some(meta.value()?.parse()?);
             Ok(())
         })?;
     }
-    Ok(path)
+    Ok(options)
 }
 
 /// By what name the crate that is being compiled knows a package.
@@ -131,9 +157,42 @@ fn fields(fields: &Fields, m: &Tokens, variant: &str) -> Parts {
     Parts { pattern, write, back, read }
 }
 
+/// A type that is `Pod`: the compiler says so where it is not.
+fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
+    let name = &input.ident;
+    let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
+    let write = quote_spanned!(span=> #m::write_as_bytes::<Self, __C>(out, self));
+    quote! {
+        #[automatically_derived]
+        impl #impl_generics #m::Message for #name #type_generics #where_clause {
+            #[inline]
+            fn encode<__C: #m::Codec>(&mut self, out: &mut #m::Outgoing) -> #m::Result<()> {
+                #write
+            }
+
+            #[inline]
+            fn take_back(&mut self, _: &mut #m::Returned) {}
+
+            #[inline]
+            fn decode<__C: #m::Codec>(inc: &mut #m::Incoming) -> #m::Result<Self> {
+                #m::read_as_bytes::<Self, __C>(inc)
+            }
+
+            #[inline]
+            fn decode_plain<__C: #m::Codec>(bytes: &[u8]) -> #m::Result<Self> {
+                #m::read_as_bytes_plain::<Self, __C>(bytes)
+            }
+        }
+    }
+}
+
 fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
-    let root = path_of(&input, "message")?.unwrap_or_else(default_path);
+    let Options { path, as_bytes } = options(&input, "message", "`crate = path`, and `as_bytes`")?;
+    let root = path.unwrap_or_else(default_path);
     let m = quote!(#root::message);
+    if let Some(span) = as_bytes {
+        return Ok(expand_as_bytes(&input, &m, span));
+    }
     let (encode, take_back, decode) = match &input.data {
         Data::Struct(s) => {
             let Parts { pattern, write, back, read } = fields(&s.fields, &m, "");

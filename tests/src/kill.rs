@@ -5,7 +5,7 @@ use std::time::Duration;
 use mp::process::{ExitStatus, Signal};
 use mp::{Arena, ProcessContext, SpawnError};
 
-use crate::{DEADLINE, alone, eventually, in_use, settled, threads_are};
+use crate::{DEADLINE, alone, eventually, eventually_none, in_use, settled, threads_are};
 
 /// SIGKILL and SIGSTOP, as `mp_core::inject::arm` takes them.
 pub const KILL: i32 = 9;
@@ -45,13 +45,21 @@ pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
     // its parent, and finds nothing of that.
     let _alone = if mp::parent_process().is_some() { alone() } else { settled() };
     Arena::current().unwrap();
-    let before = in_use();
+    let mut before = in_use();
     until_the_end(20, |at| {
         let reached = round(at);
-        eventually(&format!("nothing is left of a process that was killed at access {at}"), || {
+        eventually_none(&format!("nothing is left of a process that was killed at access {at}"), || {
             Arena::current().unwrap().sweep().unwrap();
-            in_use() == before && Arena::current().unwrap().unfinished_groups() == 0
+            let (now, unfinished) = (in_use(), Arena::current().unwrap().unfinished_groups());
+            let more = now.0 > before.0 || now.1 > before.1 || now.2 > before.2 || unfinished > 0;
+            more.then(|| {
+                format!(
+                    "blocks, messages, members: {now:?}, before {before:?}; {unfinished} unfinished groups"
+                )
+            })
         });
+        // What a test before has left may have gone only now.
+        before = in_use();
         reached
     });
 }

@@ -17,7 +17,7 @@ use mp::memory::MemoryStats;
 use mp::{
     Arena, GetError, Message, ProcessContext, PutError, Queue, SpawnError, SpawnOptions, start_processes,
 };
-pub use mp_harness::{DEADLINE, alive, eventually, open_files, signal, threads_are};
+pub use mp_harness::{DEADLINE, alive, eventually, eventually_none, open_files, signal, threads_are};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -9,6 +9,7 @@
 use std::hint::black_box;
 use std::process::{Command, ExitCode, Stdio};
 
+use bytemuck::{Pod, Zeroable};
 use mp::{Bundle, Lock, Queue, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +23,7 @@ const REPETITIONS: [u64; 2] = [1_000, 3_000];
 /// A case: its name, and what repeats it.
 type Case = (&'static str, fn(u64) -> Result<()>);
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
     ("u64", |n| there_and_back(n, 7_u64)),
     ("u64_large", |n| there_and_back(n, u64::MAX - 7)),
     ("option_u32", |n| there_and_back(n, Some(7_u32))),
@@ -32,6 +33,7 @@ const CASES: [Case; 12] = [
     ("tuple_variant", |n| there_and_back(n, Step::Move(7, 1_000_000))),
     ("pack_and_unpack", pack_and_unpack),
     ("struct_200b", |n| there_and_back(n, Record::new(7))),
+    ("plain_200b", |n| there_and_back(n, Reading { id: 7, time: 0.007, values: [0.5; 23] })),
     ("tensor", |n| there_and_back(n, Tensor::<f32>::full([8], 1.5)?)),
     ("bundle_of_tensors", |n| there_and_back(n, Bundle((Tensor::<f32>::full([8], 1.5)?, 7_u64)))),
     ("lock", lock),
@@ -53,6 +55,16 @@ struct Record {
     tags: [String; 2],
     values: [f64; 12],
     valid: Option<bool>,
+}
+
+/// As many bytes, all of them plain.
+#[derive(Clone, Copy, Pod, Zeroable, mp::Message)]
+#[repr(C)]
+#[message(as_bytes)]
+struct Reading {
+    id: u64,
+    time: f64,
+    values: [f64; 23],
 }
 
 impl Record {

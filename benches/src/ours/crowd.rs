@@ -6,7 +6,7 @@ use mp::{Event, FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_p
 
 use crate::Result;
 use crate::process::DEADLINE;
-use crate::work::record::{self, Record, record};
+use crate::work::record::{self, Reading, Record, reading, record};
 use crate::work::{Outcome, Plan, now};
 
 /// As in the other rows of queues.
@@ -147,6 +147,20 @@ pub(crate) fn struct_200b(plan: &Plan) -> Outcome {
     let queue = Queue::bounded(CAPACITY)?;
     let producer = start_processes(put_records, (queue.clone(), count), SpawnOptions::nprocs(1))?;
     let rate = record::consume(count, || Ok(queue.get()?.ok_or("closed")?))?;
+    producer.join()?;
+    Ok(Some(rate))
+}
+
+fn put_readings(_: usize, (queue, count): (Queue<Reading>, u64)) -> Result<()> {
+    (0..count).try_for_each(|id| queue.put(reading(id)).map_err(|e| e.to_string().into()))
+}
+
+/// The same of plain data, which travels as its bytes.
+pub(crate) fn plain_200b(plan: &Plan) -> Outcome {
+    let count = record::count(plan, 1_000_000);
+    let queue = Queue::bounded(CAPACITY)?;
+    let producer = start_processes(put_readings, (queue.clone(), count), SpawnOptions::nprocs(1))?;
+    let rate = record::consume_plain(count, || Ok(queue.get()?.ok_or("closed")?))?;
     producer.join()?;
     Ok(Some(rate))
 }

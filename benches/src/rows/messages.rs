@@ -69,6 +69,17 @@ pub(super) const ROWS: &[Row] = &[
         note: || "limit: as one_way_1p1c, of a u64",
     },
     Row {
+        id: "plain_200b",
+        unit: "1/s",
+        better: Better::Higher,
+        about: "a struct of 200 bytes that is plain data, as its bytes (`#[message(as_bytes)]`): messages per second, one to one",
+        rounds: USUAL,
+        limit: limits::one_way,
+        ours: ours::crowd::plain_200b,
+        peers: peers![],
+        note: || "limit: as one_way_1p1c, of a u64",
+    },
+    Row {
         id: "tensors_100",
         unit: "ns",
         better: Better::Lower,

@@ -1,5 +1,7 @@
 //! A message of some 200 bytes: numbers, texts, a list.
 
+use bytemuck::{Pod, Zeroable};
+use mp::Message;
 use serde::{Deserialize, Serialize};
 
 use super::{Plan, now};
@@ -28,6 +30,21 @@ pub(crate) fn record(id: u64) -> Record {
     }
 }
 
+/// As many bytes, all of them plain: it travels as they are.
+#[derive(Clone, Copy, Pod, Zeroable, Message)]
+#[repr(C)]
+#[message(as_bytes)]
+pub(crate) struct Reading {
+    id: u64,
+    time: f64,
+    values: [f64; 23],
+}
+
+/// The one with this number.
+pub(crate) fn reading(id: u64) -> Reading {
+    Reading { id, time: id as f64 / 1000.0, values: [0.5 + id as f64; 23] }
+}
+
 /// How many are sent.
 pub(crate) fn count(plan: &Plan, full: u64) -> u64 {
     plan.repetitions(full)
@@ -38,11 +55,28 @@ pub(crate) fn count(plan: &Plan, full: u64) -> u64 {
 /// # Errors
 /// One that is lost, repeated, out of order or wrong; or the receiver's errors.
 pub(crate) fn consume(count: u64, mut receive: impl FnMut() -> Result<Record>) -> Result<f64> {
+    rate(count, |id| {
+        let got = receive()?;
+        Ok(got.id == id && got.values[11] == 0.5 + id as f64 && got.tags[1] == "calibrated")
+    })
+}
+
+/// As [`consume`], of the plain ones.
+///
+/// # Errors
+/// Likewise.
+pub(crate) fn consume_plain(count: u64, mut receive: impl FnMut() -> Result<Reading>) -> Result<f64> {
+    rate(count, |id| {
+        let got = receive()?;
+        Ok(got.id == id && got.values[22] == 0.5 + id as f64 && got.time == id as f64 / 1000.0)
+    })
+}
+
+fn rate(count: u64, mut receives: impl FnMut(u64) -> Result<bool>) -> Result<f64> {
     let warm_up = count / 10;
     let mut start = now();
     for id in 0..count {
-        let got = receive()?;
-        if got.id != id || got.values[11] != 0.5 + id as f64 || got.tags[1] != "calibrated" {
+        if !receives(id)? {
             return Err(format!("wrong result: record {id}").into());
         }
         if id == warm_up {

@@ -6,6 +6,7 @@
 pub mod level;
 pub mod memo;
 mod outcome;
+mod plain;
 pub mod scope;
 
 use std::any::{Any, TypeId};
@@ -19,6 +20,9 @@ pub use crate::error::Result;
 pub use crate::error::{Undecodable, in_field};
 pub use level::{Level, MAX_NESTING};
 pub use outcome::{IntoOutcome, PlainOutcome};
+pub use plain::{AsBytes, as_bytes};
+#[doc(hidden)]
+pub use plain::{read_as_bytes, read_as_bytes_plain, write_as_bytes};
 
 /// A value that can be sent to another process.
 ///

@@ -1,4 +1,4 @@
-//! The derive macro has one option.
+//! The derive macro has two options.
 #[derive(mp::Message)]
 #[message(krate = mp)]
 struct Job {

@@ -23,6 +23,19 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until `missing` has nothing more to say.
+///
+/// # Panics
+/// When it still has by the deadline, with what it said.
+#[track_caller]
+pub fn eventually_none(what: &str, mut missing: impl FnMut() -> Option<String>) {
+    let until = Instant::now() + DEADLINE;
+    while let Some(missing) = missing() {
+        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}: {missing}");
+        std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
+    }
+}
+
 /// Sends a signal to a process that was started here and has not been joined.
 ///
 /// # Panics

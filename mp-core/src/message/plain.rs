@@ -1,0 +1,155 @@
+//! Plain old data as its bytes: values that are [`bytemuck::Pod`] are written by one copy, and read by one, whatever is in them.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use bytemuck::{Pod, bytes_of, pod_read_unaligned};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Codec, Incoming, Outgoing};
+use crate::error::{Error, Result};
+
+/// A value that travels as the bytes that it has in memory.
+///
+/// ```
+/// use mp_core::message::AsBytes;
+/// # use mp_core::Message;
+/// use bytemuck::{Pod, Zeroable};
+///
+/// #[derive(Clone, Copy, Pod, Zeroable)]
+/// #[repr(C)]
+/// struct Reading {
+///     time: f64,
+///     values: [f32; 12],
+/// }
+///
+/// // A queue of these takes one copy for each, on either side.
+/// fn sendable(reading: Reading) -> impl Message {
+///     AsBytes(reading)
+/// }
+/// # sendable(Reading { time: 0.0, values: [0.0; 12] });
+/// ```
+///
+/// It is a serde type, for messages between processes of one machine: the bytes are in its order, and those of the type as both
+/// programs have it. What arrives with another length is refused; a type whose fields have changed places is not told apart from
+/// what it was, as with any data that is shared by its layout.
+///
+/// A type of one's own needs no wrapper: with `#[derive(Message)] #[message(as_bytes)]` it travels like this by itself. A field of a
+/// serde type does by `#[serde(with = "mp::message::as_bytes")]` (in `mp-reduce`: `mp_reduce::message::as_bytes`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[repr(transparent)]
+pub struct AsBytes<T>(
+    /// The value.
+    pub T,
+);
+
+impl<T: Pod> Serialize for AsBytes<T> {
+    #[inline]
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        s.serialize_bytes(bytes_of(&self.0))
+    }
+}
+
+impl<'de, T: Pod> Deserialize<'de> for AsBytes<T> {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        d.deserialize_bytes(Bytes(PhantomData)).map(Self)
+    }
+}
+
+struct Bytes<T>(PhantomData<T>);
+
+impl<'de, T: Pod> Visitor<'de> for Bytes<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the {} bytes of a {}", size_of::<T>(), std::any::type_name::<T>())
+    }
+
+    #[inline]
+    fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<T, E> {
+        if bytes.len() == size_of::<T>() {
+            Ok(pod_read_unaligned(bytes))
+        } else {
+            Err(E::invalid_length(bytes.len(), &self))
+        }
+    }
+
+    /// Formats that have no bytes write them as numbers.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<T, A::Error> {
+        let mut value = T::zeroed();
+        let bytes = bytemuck::bytes_of_mut(&mut value);
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = seq.next_element()?.ok_or_else(|| A::Error::invalid_length(i, &self))?;
+        }
+        match seq.next_element::<u8>()? {
+            None => Ok(value),
+            Some(_) => Err(A::Error::invalid_length(size_of::<T>() + 1, &self)),
+        }
+    }
+}
+
+/// For fields of serde types: `#[serde(with = "mp::message::as_bytes")]`; see [`AsBytes`].
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// # use mp_core as mp;
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Frame {
+///     name: String,
+///     #[serde(with = "mp::message::as_bytes")]
+///     matrix: [[f32; 4]; 4],
+/// }
+/// ```
+pub mod as_bytes {
+    use bytemuck::{Pod, bytes_of};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::AsBytes;
+
+    /// Writes the bytes of a value.
+    ///
+    /// # Errors
+    /// The serializer's.
+    #[inline]
+    pub fn serialize<T: Pod, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_bytes(bytes_of(value))
+    }
+
+    /// Reads a value whose bytes these are.
+    ///
+    /// # Errors
+    /// When they are more or fewer than the type has, and the deserializer's.
+    #[inline]
+    pub fn deserialize<'de, T: Pod, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+        AsBytes::deserialize(d).map(|AsBytes(value)| value)
+    }
+}
+
+/// What `#[message(as_bytes)]` writes.
+#[doc(hidden)]
+#[inline]
+pub fn write_as_bytes<T: Pod, C: Codec>(out: &mut Outgoing, value: &T) -> Result<()> {
+    C::write_bytes(out, bytes_of(value))
+}
+
+/// Reads it.
+#[doc(hidden)]
+#[inline]
+pub fn read_as_bytes<T: Pod, C: Codec>(inc: &mut Incoming) -> Result<T> {
+    C::read_bytes(inc, of_bytes::<T>).map(|AsBytes(value)| value)
+}
+
+/// Reads one to which nothing is attached.
+#[doc(hidden)]
+#[inline]
+pub fn read_as_bytes_plain<T: Pod, C: Codec>(bytes: &[u8]) -> Result<T> {
+    C::read_plain(bytes).map(|AsBytes(value)| value)
+}
+
+fn of_bytes<T: Pod>(bytes: &[u8]) -> Result<AsBytes<T>> {
+    let read = Bytes(PhantomData).visit_bytes::<serde::de::value::Error>(bytes);
+    read.map(AsBytes).map_err(|error| Error::Malformed(error.to_string().into()))
+}
