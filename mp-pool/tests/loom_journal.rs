@@ -19,8 +19,8 @@ const WORDS: usize = 8;
 const ID: u64 = 5;
 
 /// Of a length with which results lie in two words.
-fn value(item: usize) -> [u8; 5] {
-    [item as u8 + 1; 5]
+fn value(item: usize) -> [u8; 9] {
+    [item as u8 + 1; 9]
 }
 
 fn keep(m: &HeapMem, journal: &mut Journal, item: usize) {
@@ -63,7 +63,13 @@ fn results_are_whole_while_the_journal_grows_and_begins_anew() {
 
 #[test]
 fn what_the_chunk_word_says_is_finished_is_in_the_journal() {
-    loom::model(|| {
+    // As many are claimed at a time.
+    finished_is_in_the_journal(1);
+    finished_is_in_the_journal(2);
+}
+
+fn finished_is_in_the_journal(most: usize) {
+    loom::model(move || {
         let m = Arc::new(HeapMem::new(WORDS));
         let worker = {
             let m = Arc::clone(&m);
@@ -71,9 +77,11 @@ fn what_the_chunk_word_says_is_finished_is_in_the_journal() {
                 let mut journal = Journal::new(JOURNAL);
                 journal.begin(ID, 0, |w, v| m.store(w, v));
                 let mut turn = run(Begin::new(CHUNK, ChunkWord::default(), ID, 3), &*m);
+                let mut item = 0;
                 while let Turn::Go(word) = turn {
-                    keep(&m, &mut journal, word.next() - 1);
-                    turn = run(Claim::new(CHUNK, word), &*m);
+                    (item..word.next()).for_each(|item| keep(&m, &mut journal, item));
+                    item = word.next();
+                    turn = run(Claim::new(CHUNK, word, item, most), &*m);
                 }
             })
         };
@@ -82,7 +90,7 @@ fn what_the_chunk_word_says_is_finished_is_in_the_journal() {
         if word.is_of(ID) {
             assert!(cut.is_none_or(|from| word.next() <= from), "an item that was taken back is claimed");
             let found = run(Read::new(JOURNAL, ID), &*m).expect("it does not begin anew");
-            assert!(check(&found) + 1 >= word.next(), "a result is missing");
+            assert!(check(&found) + most >= word.next(), "a result is missing");
         }
         worker.join().unwrap();
     });

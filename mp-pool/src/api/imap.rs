@@ -15,14 +15,15 @@ use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 
 /// How many values are read together.
-const READ_AT_ONCE: usize = 64;
+const READ_AT_ONCE: usize = 256;
 
 /// The results of [`Pool::imap`](crate::Pool::imap) and [`Pool::imap_unordered`](crate::Pool::imap_unordered).
 ///
 /// Items are taken from the iterator in [`next`](Iterator::next), by the thread that calls it, up to a
 /// [bound](crate::Call::ahead) before their results are asked for. Dropping it cancels the tasks that have not begun.
 ///
-/// In a copy of the process that made it (`fork`), it ends with one [`TaskError::Terminated`], unless it was at its end.
+/// In a copy of the process that made it (`fork`), it ends with one [`TaskError::Terminated`], unless it was at its end; before
+/// that come at most as many values as had been read together.
 #[must_use = "nothing is called until results are asked for"]
 pub struct Imap<I: Iterator, T> {
     shared: Arc<Shared>,
@@ -124,6 +125,14 @@ impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
     type Item = Result<T, TaskError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        // Most: a value that was read with others, in this process or its original, while enough is on its way.
+        if !self.chosen
+            && self.sent - self.received > self.ahead
+            && let Some(value) = self.values.pop_front()
+        {
+            self.received += 1;
+            return Some(Ok(value));
+        }
         if !self.job.is_ours() {
             let over = self.exhausted && self.received == self.sent;
             (self.exhausted, self.received) = (true, self.sent);

@@ -44,7 +44,7 @@ pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> 
             };
             Err(unreadable::<T>(error, received.whole().get(before..).unwrap_or_default()))
         }
-        What::Failed(error) => Err(error.clone()),
+        What::Failed(error) => Err((**error).clone()),
     }
 }
 

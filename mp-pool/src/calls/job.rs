@@ -16,11 +16,12 @@ use mp_spawn::Closure;
 use crate::calls::brought::Brought;
 use crate::calls::chunk::Kept;
 use crate::calls::lanes::Takes;
-use crate::calls::outcomes::Run;
+use crate::calls::outcomes::{Run, What};
 use crate::calls::source::{Piece, Rubbish, Source};
 use crate::calls::tickets::Tickets;
 use crate::error::attempts::Attempts;
 use crate::maker::Maker;
+use crate::metrics::meter::Ends;
 use crate::retry::Retry;
 use crate::run::runner::Runner;
 use crate::steps::chunk::MOST_ITEMS;
@@ -137,6 +138,15 @@ struct Waiters {
 
 /// Into how many parts the results of a call are divided, for a thread that takes them while others come.
 const PARTS: usize = 32;
+/// How many runs of results are left to lie in memory before that.
+const MANY_RUNS: usize = 256;
+
+/// Tasks that have their outcome now.
+pub(crate) struct Seen {
+    pub(crate) count: usize,
+    pub(crate) ran: Option<Duration>,
+    pub(crate) ends: Ends,
+}
 
 /// Why nothing is pushed into a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,9 +196,38 @@ impl Slots {
         self.runs.front().is_some_and(|run| self.order == Order::AsDone || run.first == self.base)
     }
 
+    /// Whether so many tasks are done, or so much is there that it is better taken soon.
+    fn has(&self, done: usize) -> bool {
+        self.progress.done >= done || self.runs.len() >= MANY_RUNS && self.has_next()
+    }
+
     /// Whether all outcomes were handed out.
     pub(crate) fn is_empty(&self) -> bool {
         self.base == self.progress.total
+    }
+
+    /// Notes what came of tasks; when the first was brought, if they had no outcome yet.
+    fn settle(&mut self, run: Run) -> Option<Instant> {
+        let (first, count) = (run.first, run.count);
+        let failed = if run.has_failed() { count } else { 0 };
+        if let Some(tickets) = &mut self.tickets {
+            if !tickets.add(run) {
+                return None;
+            }
+        } else {
+            let at = self.place(&run)?;
+            if at == self.runs.len() {
+                self.runs.push_back(run);
+            } else {
+                self.runs.insert(at, run);
+            }
+        }
+        if !self.failed.is_empty() {
+            (first..first + count).for_each(|index| _ = self.failed.remove(&index));
+        }
+        self.progress.done += count;
+        self.progress.failed += failed;
+        Some(self.brought.settled(first, count).unwrap_or_else(Instant::now))
     }
 
     /// Where a run belongs; `None` if one of its tasks has an outcome already, or it has none.
@@ -385,29 +424,20 @@ impl Job {
         self.slots.lock().cancelled
     }
 
-    /// Notes what came of tasks; when the first was brought, if they had no outcome yet. [`notify`](Self::notify) wakes waiters.
-    pub(crate) fn settle(&self, run: Run) -> Option<Instant> {
+    /// Notes what came of tasks; `seen` gets those that had no outcome yet, and when the first of them was brought.
+    /// [`notify`](Self::notify) wakes waiters.
+    pub(crate) fn settle(&self, runs: Vec<Run>, mut seen: impl FnMut(Seen, Instant)) {
         let slots = &mut *self.slots.lock();
-        let (first, count) = (run.first, run.count);
-        let failed = if run.has_failed() { count } else { 0 };
-        if let Some(tickets) = &mut slots.tickets {
-            if !tickets.add(run) {
-                return None;
-            }
-        } else {
-            let at = slots.place(&run)?;
-            if at == slots.runs.len() {
-                slots.runs.push_back(run);
-            } else {
-                slots.runs.insert(at, run);
+        for run in runs {
+            let ends = Ends::of(
+                if let What::Failed(error) = &run.what { Some(error) } else { None },
+                run.count as u64,
+            );
+            let this = Seen { count: run.count, ran: run.ran, ends };
+            if let Some(brought) = slots.settle(run) {
+                seen(this, brought);
             }
         }
-        if !slots.failed.is_empty() {
-            (first..first + count).for_each(|index| _ = slots.failed.remove(&index));
-        }
-        slots.progress.done += count;
-        slots.progress.failed += failed;
-        Some(slots.brought.settled(first, count).unwrap_or_else(Instant::now))
     }
 
     /// Tells waiters that outcomes have come.
@@ -416,8 +446,7 @@ impl Job {
             let mut slots = self.slots.lock();
             let wakers = std::mem::take(&mut slots.wakers);
             let done = slots.all_done();
-            let count = slots.progress.done;
-            let enough = |some| some <= count && !mp_core::mutant!("pool.waiters.part-not-told");
+            let enough = |some| slots.has(some) && !mp_core::mutant!("pool.waiters.part-not-told");
             let awaited = slots.waiters.all > 0 || slots.waiters.some.is_some_and(enough);
             (wakers, if done { slots.on_done.take() } else { None }, awaited)
         };
@@ -503,11 +532,11 @@ impl Job {
         if slots.waiters.some.is_some() {
             // Another thread waits so.
             slots.waiters.all += 1;
-            self.wait_locked(slots, None, |slots| slots.progress.done >= wanted);
+            self.wait_locked(slots, None, |slots| slots.has(wanted));
             slots.waiters.all -= 1;
         } else {
             slots.waiters.some = Some(wanted);
-            self.wait_locked(slots, None, |slots| slots.progress.done >= wanted);
+            self.wait_locked(slots, None, |slots| slots.has(wanted));
             slots.waiters.some = None;
         }
     }
@@ -560,19 +589,22 @@ pub(crate) mod tests {
         job
     }
 
-    fn failed(tasks: Range<usize>) -> Run {
-        Run::failed(tasks, TaskError::Terminated)
+    /// Whether they had no outcome yet.
+    fn settle(job: &Job, tasks: Range<usize>) -> bool {
+        let mut settled = false;
+        job.settle(vec![Run::failed(tasks, TaskError::Terminated)], |_, _| settled = true);
+        settled
     }
 
     /// A worker that is ended for its task may have answered it just before.
     #[test]
     fn a_task_has_one_outcome() {
         let job = job(10, Terms::default());
-        assert!(job.settle(failed(0..1)).is_some());
-        assert!(job.settle(failed(0..1)).is_none());
-        assert!(job.settle(failed(4..7)).is_some());
+        assert!(settle(&job, 0..1));
+        assert!(!settle(&job, 0..1));
+        assert!(settle(&job, 4..7));
         for overlap in [3..5, 6..7, 6..8, 3..8, 5..6, 9..11, 4..4] {
-            assert!(job.settle(failed(overlap.clone())).is_none(), "{overlap:?}");
+            assert!(!settle(&job, overlap.clone()), "{overlap:?}");
         }
         assert_eq!(job.slots.lock().progress().done, 4);
     }
@@ -584,11 +616,11 @@ pub(crate) mod tests {
         for (come, first) in
             [(7..8, None), (3..7, None), (0..1, Some(0..1)), (8..10, None), (1..3, Some(1..3))]
         {
-            job.settle(failed(come));
+            settle(&job, come);
             assert_eq!(next(), first);
         }
         assert_eq!([next(), next(), next(), next()], [Some(3..7), Some(7..8), Some(8..10), None]);
-        assert!(job.settle(failed(7..8)).is_none(), "it was handed out");
+        assert!(!settle(&job, 7..8), "it was handed out");
         assert!(job.slots.lock().is_empty());
     }
 

@@ -26,14 +26,14 @@ pub(crate) enum What {
     Values(Many, usize),
     /// One result, and what is attached to it.
     One(Box<Incoming>),
-    /// The same for all.
-    Failed(TaskError),
+    /// The same for all. (Apart, since most are none of these, and lie in memory until they are asked for.)
+    Failed(Box<TaskError>),
 }
 
 impl Run {
     /// Of these tasks, which have the same error.
     pub(crate) fn failed(tasks: Range<usize>, error: TaskError) -> Run {
-        Run { first: tasks.start, count: tasks.len(), what: What::Failed(error), ran: None }
+        Run { first: tasks.start, count: tasks.len(), what: What::Failed(Box::new(error)), ran: None }
     }
 
     pub(crate) fn end(&self) -> usize {

@@ -139,7 +139,8 @@ fn one_of(run: &Run, item: usize) -> Run {
         What::Failed(error) => Some(What::Failed(error.clone())),
         What::One(_) => None,
     };
-    let what = what.unwrap_or_else(|| What::Failed(TaskError::value("the message is not of this pool")));
+    let what =
+        what.unwrap_or_else(|| What::Failed(Box::new(TaskError::value("the message is not of this pool"))));
     Run { first: run.first + item, count: 1, what, ran: run.ran }
 }
 

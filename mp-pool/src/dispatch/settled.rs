@@ -28,7 +28,8 @@ pub(crate) struct Failed {
 /// made before a lock is taken, and goes after it.
 pub(crate) struct Settled<'a> {
     shared: &'a Shared,
-    outcomes: Vec<(Arc<Job>, Run)>,
+    /// Most in a row are of one call.
+    outcomes: Vec<(Arc<Job>, Vec<Run>)>,
     failed: Vec<Failed>,
     /// Dropped when all have been reported.
     rubbish: Vec<Rubbish>,
@@ -44,7 +45,10 @@ impl<'a> Settled<'a> {
 
     /// What came of some tasks.
     pub(crate) fn add_run(&mut self, job: &Arc<Job>, run: Run) {
-        self.outcomes.push((Arc::clone(job), run));
+        match self.outcomes.last_mut() {
+            Some((last, runs)) if Arc::ptr_eq(last, job) => runs.push(run),
+            _ => self.outcomes.push((Arc::clone(job), vec![run])),
+        }
     }
 
     /// A task has failed that is tried again, or else has this outcome.
@@ -70,7 +74,7 @@ impl<'a> Settled<'a> {
 
     /// Of how many tasks.
     pub(crate) fn len(&self) -> usize {
-        self.outcomes.iter().map(|(_, run)| run.count).sum()
+        self.outcomes.iter().flat_map(|(_, runs)| runs).map(|run| run.count).sum()
     }
 
     /// Of tasks that never left their call.
@@ -121,7 +125,7 @@ impl Drop for Settled<'_> {
             let Some(Failed { job, index, kept, error, ran, .. }) = self.shared.try_again(failed) else {
                 continue;
             };
-            self.outcomes.push((job, Run { ran, ..Run::failed(index..index + 1, error) }));
+            self.add_run(&job, Run { ran, ..Run::failed(index..index + 1, error) });
             self.kept.extend(kept);
         }
         self.shared.hand_out(std::mem::take(&mut self.outcomes));

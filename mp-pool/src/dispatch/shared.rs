@@ -23,14 +23,14 @@ use mp_spawn::{CapturesNothing, Closure, StateClosure};
 
 use crate::calls::chunk::Ready;
 use crate::calls::job::{About, Code, Functions, Job, Lost};
-use crate::calls::outcomes::{Run, What};
+use crate::calls::outcomes::Run;
 use crate::dispatch::room::RoomLine;
 use crate::dispatch::settings::Settings;
 use crate::dispatch::settled::{Failed, Settled};
 use crate::error::{Broken, PoolError, TaskError};
 use crate::maker::Maker;
 use crate::message::{Reply, Task};
-use crate::metrics::meter::{Ends, Meter};
+use crate::metrics::meter::Meter;
 use crate::run::runner::Runner;
 use crate::workers::later::Later;
 use crate::workers::state::{Phase, State, next_chunk};
@@ -368,7 +368,7 @@ impl Shared {
 
     /// Hands outcomes to their calls. All are settled before code of the user runs: callbacks, wakers, and the drop of what was
     /// kept. No lock may be held.
-    pub(crate) fn hand_out(&self, outcomes: Vec<(Arc<Job>, Run)>) {
+    pub(crate) fn hand_out(&self, outcomes: Vec<(Arc<Job>, Vec<Run>)>) {
         if outcomes.is_empty() {
             return;
         }
@@ -377,22 +377,20 @@ impl Shared {
         let mut meter = self.check_owner().is_ok().then(|| self.meter.lock());
         let mut count = 0;
         let mut told: Vec<Arc<Job>> = Vec::new();
-        for (job, run) in outcomes {
-            let (tasks, ran) = (run.count as u64, run.ran);
-            let error = if let What::Failed(error) = &run.what { Some(error) } else { None };
-            let ends = Ends::of(error, tasks);
-            if let Some(brought) = job.settle(run) {
-                count += tasks as usize;
+        for (job, runs) in outcomes {
+            job.settle(runs, |seen, brought| {
+                let tasks = seen.count as u64;
+                count += seen.count;
                 if let Some(meter) = meter.as_mut().filter(|_| !mp_core::mutant!("pool.metrics.not-counted"))
                 {
-                    meter.ends.add(ends);
-                    if let Some(ran) = ran {
+                    meter.ends.add(seen.ends);
+                    if let Some(ran) = seen.ran {
                         // They have waited, and run, since they were brought.
                         meter.waiting.add(now.saturating_duration_since(brought).saturating_sub(ran), tasks);
                         meter.running.add(ran, tasks);
                     }
                 }
-            }
+            });
             if told.last().is_none_or(|last| !Arc::ptr_eq(last, &job)) {
                 told.push(job);
             }

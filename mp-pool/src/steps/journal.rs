@@ -7,7 +7,7 @@
 //! | word | states | changed by |
 //! |---|---|---|
 //! | head: `chunk 30, first 16, bytes 18` | results of `chunk` from item `first` on are in the first `bytes` bytes | the worker, after it has written a result → more bytes; after it has sent them, or when it begins a chunk → another item, 0 bytes |
-//! | data | a length, one byte or 255 and four more; as many bytes of a result; and so on | the worker |
+//! | data | results, each from a new word on: its length, in one byte, and its bytes behind that; from 255 on a word with 255 and the length, and its bytes behind that | the worker |
 //!
 //! # What a death leaves
 //! | the worker is killed | the journal | the pool |
@@ -23,16 +23,18 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::mutant;
 
-/// Bytes of a journal.
-pub const BYTES: usize = 32 << 10;
+/// Bytes of a journal: whole words.
+pub const BYTES: usize = 64 << 10;
 /// Words of it, with the head.
 pub const WORDS: u64 = 1 + BYTES as u64 / 8;
 
 const CHUNK: u64 = (1 << 30) - 1;
 const FIRST: u64 = u16::MAX as u64;
 const LEN: u64 = (1 << 18) - 1;
-/// A length that follows.
+/// The length follows in its word.
 const LONG: u8 = u8::MAX;
+/// How many bytes are in a word beside a length.
+const BESIDE: usize = 7;
 
 /// What a worker knows of its journal.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -40,20 +42,19 @@ pub struct Journal {
     head: Word,
     chunk: u64,
     first: usize,
+    /// How many are used.
     bytes: usize,
-    /// The word that is not full.
-    last: u64,
 }
 
 impl Journal {
     /// With its head at `head`.
     pub fn new(head: Word) -> Self {
-        Self { head, chunk: 0, first: 0, bytes: 0, last: 0 }
+        Self { head, chunk: 0, first: 0, bytes: 0 }
     }
 
     /// It begins anew, with item `first` of a chunk; `store` stores a word, ordered behind what was stored before.
     pub fn begin(&mut self, chunk: u64, first: usize, mut store: impl FnMut(Word, u64)) {
-        (self.chunk, self.first, self.bytes, self.last) = (chunk & CHUNK, first, 0, 0);
+        (self.chunk, self.first, self.bytes) = (chunk & CHUNK, first, 0);
         if !mutant!("pool.journal.not-begun-anew") {
             store(self.head, self.head_word());
         }
@@ -66,51 +67,33 @@ impl Journal {
     /// Writes the next result, word by word; false if there is no room for it.
     #[inline]
     pub fn append(&mut self, result: &[u8], mut store: impl FnMut(Word, u64)) -> bool {
-        if self.bytes + 5 + result.len() > BYTES {
+        let len = result.len();
+        let (beside, behind) = match len {
+            0..=BESIDE => (low(result), &[][..]),
+            _ if len < usize::from(LONG) => match result.first_chunk() {
+                Some(first) => (u64::from_le_bytes(*first), &result[BESIDE..]),
+                None => (0, result),
+            },
+            _ => (len as u64, result),
+        };
+        let bytes = self.bytes + 8 * (1 + behind.len().div_ceil(8));
+        if bytes > BYTES {
             return false;
         }
-        let (words, rest) = result.as_chunks::<8>();
-        let len = result.len() as u64;
-        if words.is_empty() {
-            // Most: one word with its length.
-            self.write(low(rest) << 8 | len, 1 + rest.len(), &mut store);
-        } else if let [word] = words {
-            // A number, say: with its length no more than two words.
-            let word = u64::from_le_bytes(*word);
-            self.write(word << 8 | len, 8, &mut store);
-            self.write(low(rest) << 8 | word >> 56, 1 + rest.len(), &mut store);
-        } else {
-            match len < u64::from(LONG) {
-                true => self.write(len, 1, &mut store),
-                false => self.write(len << 8 | u64::from(LONG), 5, &mut store),
-            }
-            words.iter().for_each(|word| self.write(u64::from_le_bytes(*word), 8, &mut store));
-            if !rest.is_empty() {
-                self.write(low(rest), rest.len(), &mut store);
-            }
+        let mut at = self.head.plus(1 + self.bytes as u64 / 8);
+        let mut next = |word| {
+            store(at, word);
+            at = at.plus(1);
+        };
+        next(beside << 8 | (len as u64).min(LONG.into()));
+        let (words, rest) = behind.as_chunks();
+        words.iter().for_each(|word| next(u64::from_le_bytes(*word)));
+        if !rest.is_empty() {
+            next(low(rest));
         }
-        if !self.bytes.is_multiple_of(8) {
-            store(self.word(), self.last);
-        }
+        self.bytes = bytes;
         store(self.head, self.head_word());
         true
-    }
-
-    /// The word that the next byte is in.
-    fn word(&self) -> Word {
-        self.head.plus(1 + self.bytes as u64 / 8)
-    }
-
-    /// Writes `n` bytes, 1 to 8, of which a word that is not full is only remembered.
-    #[inline]
-    fn write(&mut self, bytes: u64, n: usize, store: &mut impl FnMut(Word, u64)) {
-        let at = self.bytes % 8;
-        self.last |= bytes << (8 * at);
-        if at + n >= 8 {
-            store(self.word(), self.last);
-            self.last = if at == 0 { 0 } else { bytes >> (8 * (8 - at)) };
-        }
-        self.bytes += n;
     }
 }
 
@@ -191,14 +174,13 @@ impl Steps for Read {
 
 /// The first result, and what is behind it.
 fn split(data: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = match data.split_first()? {
-        (&LONG, rest) => {
-            let (len, rest) = rest.split_first_chunk::<4>()?;
-            (u32::from_le_bytes(*len) as usize, rest)
-        }
-        (len, rest) => (usize::from(*len), rest),
+    let (first, _) = data.split_first_chunk::<8>()?;
+    let (begin, len) = match first[0] {
+        LONG => (8_usize, usize::try_from(u64::from_le_bytes(*first) >> 8).ok()?),
+        len => (1, usize::from(len)),
     };
-    rest.split_at_checked(len)
+    let end = begin.checked_add(len)?;
+    Some((data.get(begin..end)?, data.get(end.checked_next_multiple_of(8)?..)?))
 }
 
 #[cfg(test)]
@@ -232,7 +214,7 @@ mod tests {
             let first = 100 * round as usize;
             journal.begin(7, first, |w, v| m.store(w, v));
             let mut results: Vec<Vec<u8>> = Vec::new();
-            for len in (0..40).chain([253, 254, 255, 256, 1000, 3, 0, 0, 8, 16]) {
+            for len in (0..40).chain([253, 254, 255, 256, 257, 263, 264, 1000, 3, 0, 0, 8, 16]) {
                 let result: Vec<u8> = (0..len).map(|i| (i + len) as u8 ^ round as u8).collect();
                 assert!(journal.append(&result, |w, v| m.store(w, v)));
                 results.push(result);
@@ -335,7 +317,8 @@ mod tests {
         while journal.append(&[7; 100], |w, v| m.store(w, v)) {
             count += 1;
         }
-        assert!((BYTES / 101 - 1..=BYTES / 101).contains(&count));
+        // Each takes a word more than its bytes do.
+        assert_eq!(count, BYTES / 104);
         assert!(!journal.append(&vec![1; BYTES], |w, v| m.store(w, v)));
         assert_eq!(read(&m, HEAD, 1).unwrap().ends.len(), count);
         assert_eq!(m.load(HEAD.plus(WORDS)), 0, "the word behind it");
@@ -344,20 +327,21 @@ mod tests {
     /// However little room is left: the last result is whole, or not there, and nothing is written behind the journal.
     #[test]
     fn a_journal_is_filled_to_its_end_and_not_beyond() {
-        for left in 0..20 {
+        for left in 0..5 {
             let m = HeapMem::new(3 + WORDS as usize);
             let mut journal = Journal::new(HEAD);
             journal.begin(1, 0, |w, v| m.store(w, v));
-            let most = vec![u8::MAX; BYTES - 5 - left];
+            let most = vec![u8::MAX; BYTES - 8 * (1 + left)];
             assert!(journal.append(&most, |w, v| m.store(w, v)));
             let mut results = vec![most];
-            for len in (0..left + 2).rev() {
+            for len in (0..8 * left + 2).rev() {
                 if journal.append(&vec![u8::MAX; len], |w, v| m.store(w, v)) {
                     results.push(vec![u8::MAX; len]);
                 }
             }
-            assert_eq!(m.load(HEAD.plus(WORDS)), 0, "{left} bytes were left");
-            assert_eq!(read(&m, HEAD, 1), Some(finished(0, &results)), "{left} bytes were left");
+            assert_eq!(results.len() > 1, left > 0, "{left} words were left");
+            assert_eq!(m.load(HEAD.plus(WORDS)), 0, "{left} words were left");
+            assert_eq!(read(&m, HEAD, 1), Some(finished(0, &results)), "{left} words were left");
         }
     }
 

@@ -215,18 +215,18 @@ impl Manager {
                 Reply::Undecodable { worker, id, item, arguments } => {
                     let error = mp_reduce::Error::Memory(mp_core::Error::Undecodable(arguments));
                     let error = TaskError::arguments(error.into());
-                    (worker, id, item, 1, Said::That(What::Failed(error)))
+                    (worker, id, item, 1, Said::That(What::Failed(Box::new(error))))
                 }
                 Reply::Unread { worker, id, item, fingerprint, why, arguments: Value::In(arguments) } => {
                     let error = TaskError::unread_arguments(why, Unread::new(arguments, fingerprint));
-                    (worker, id, item, 1, Said::That(What::Failed(error)))
+                    (worker, id, item, 1, Said::That(What::Failed(Box::new(error))))
                 }
                 Reply::Unsendable { worker, id, item, result: true, why } => {
-                    (worker, id, item, 1, Said::That(What::Failed(TaskError::value(why))))
+                    (worker, id, item, 1, Said::That(What::Failed(Box::new(TaskError::value(why)))))
                 }
                 Reply::Unsendable { worker, id, item, result: false, why } => {
                     let error = TaskError::arguments(Unsendable::said(why));
-                    (worker, id, item, 1, Said::That(What::Failed(error)))
+                    (worker, id, item, 1, Said::That(What::Failed(Box::new(error))))
                 }
                 // No message is read as what is to be sent.
                 Reply::Part { .. } | Reply::Done { .. } | Reply::Unread { .. } => continue,
@@ -240,7 +240,7 @@ impl Manager {
                 Said::Raised(raise, note) => {
                     let name = self.shared.settings.worker_name(number);
                     let who = ProcessName::new(Some(number), name, pid);
-                    What::Failed(TaskError::Raised(Box::new(TaskRaised::new(raise.of(who), note))))
+                    What::Failed(Box::new(TaskError::Raised(Box::new(TaskRaised::new(raise.of(who), note)))))
                 }
             };
             // Replies that are found together can't be told apart by when they were: most say it, and the others share the rest.

@@ -30,7 +30,7 @@ pub(crate) fn report(
         if end > chunk.reported {
             let (job, index, tries) = (Arc::clone(&chunk.job), chunk.first + chunk.reported, chunk.tries);
             let kept = if job.terms.retry.times > 0 { chunk.keep(chunk.reported) } else { None };
-            settled.add_failed(Failed { job, index, tries, kept, error, ran });
+            settled.add_failed(Failed { job, index, tries, kept, error: *error, ran });
             chunk.reported = end;
         }
     } else if end > chunk.reported {
