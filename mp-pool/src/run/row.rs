@@ -71,6 +71,13 @@ impl Part {
         self.looked = self.since;
     }
 
+    /// How many tasks may be claimed at once: one, until as many were quick that others will be, and some of those that are done without a
+    /// look at the clock.
+    fn quick(&self) -> usize {
+        let sure = self.untimed as usize * CLAIMED / MOST_UNTIMED as usize;
+        sure.clamp(1, self.left as usize + 1)
+    }
+
     /// Whether it is time to send it. While tasks are quick, the clock is looked at for some of them only.
     pub(crate) fn is_late(&mut self, timed: bool) -> bool {
         if self.left > 0 && !timed {
@@ -88,7 +95,7 @@ impl Part {
     }
 }
 
-/// How many quick tasks are claimed at once: a swap for each would take as long as all else that is done for it.
+/// How many quick tasks are claimed at once at most: a swap for each would take as long as all else that is done for it.
 const CLAIMED: usize = 16;
 
 /// How far the item is that runs.
@@ -175,8 +182,7 @@ impl<'a> Row<'a> {
         self.own.clear_note();
         let next = self.item + 1;
         if !self.own.has_claimed(next) {
-            // As many as may be done without a look at the clock, and of these a few.
-            let most = (self.end - next).min(self.part.left as usize + 1).min(CLAIMED);
+            let most = (self.end - next).min(self.part.quick());
             let turn = self.own.claim(next, most);
             if !matches!(turn, Turn::Go(_)) {
                 self.refused = Some(turn);
