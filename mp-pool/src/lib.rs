@@ -65,7 +65,7 @@ pub use api::pool::Pool;
 pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
 pub use api::state_pool::{StatePool, StatePoolBuilder};
 pub use api::stream::{NotYet, Outcome, PushError, Stream, Ticket};
-pub use calls::job::Progress;
+pub use calls::slots::Progress;
 pub use child::note::note;
 pub use child::work::current_worker;
 pub use error::attempts::{Attempts, FailureKind, TaskRaised};

@@ -151,5 +151,5 @@ pub fn read_as_bytes_plain<T: Pod, C: Codec>(bytes: &[u8]) -> Result<T> {
 
 fn of_bytes<T: Pod>(bytes: &[u8]) -> Result<AsBytes<T>> {
     let read = Bytes(PhantomData).visit_bytes::<serde::de::value::Error>(bytes);
-    read.map(AsBytes).map_err(|error| Error::Malformed(error.to_string().into()))
+    read.map(AsBytes).map_err(|error| Error::Malformed(error.to_string()))
 }

@@ -8,8 +8,9 @@ use mp_core::user_code::Each;
 use mp_reduce::Message;
 
 use crate::api::result::read_values;
-use crate::calls::job::{Job, Slots};
+use crate::calls::job::Job;
 use crate::calls::outcomes::Run;
+use crate::calls::slots::Slots;
 use crate::calls::source::Items;
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;

@@ -15,8 +15,9 @@ use mp_core::user_code::Each;
 use mp_reduce::{Message, MessagePack, TypeFingerprint, Unread};
 use mp_spawn::Raise;
 
-use crate::calls::job::{Job, Progress, Slots};
+use crate::calls::job::Job;
 use crate::calls::outcomes::{Run, What};
+use crate::calls::slots::{Progress, Slots};
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 use crate::error::attempts::Attempts;

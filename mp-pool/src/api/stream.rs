@@ -13,9 +13,10 @@ use mp_core::sync::shared::AtomicU64;
 use mp_reduce::Message;
 
 use crate::api::result::read;
-use crate::calls::job::{Job, Refused, Slots};
+use crate::calls::job::Job;
 use crate::calls::lanes::Pushed;
 use crate::calls::outcomes::Run;
+use crate::calls::slots::{Refused, Slots};
 use crate::dispatch::room::UntilRoom;
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;

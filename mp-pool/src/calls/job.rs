@@ -16,12 +16,10 @@ use mp_spawn::Closure;
 use crate::calls::brought::Brought;
 use crate::calls::chunk::Kept;
 use crate::calls::lanes::Takes;
-use crate::calls::outcomes::{Run, What};
+use crate::calls::outcomes::Run;
+use crate::calls::slots::{Order, PARTS, Progress, Refused, Slots, Waiters};
 use crate::calls::source::{Piece, Rubbish, Source};
-use crate::calls::tickets::Tickets;
-use crate::error::attempts::Attempts;
 use crate::maker::Maker;
-use crate::metrics::meter::Ends;
 use crate::retry::Retry;
 use crate::run::runner::Runner;
 use crate::steps::chunk::MOST_ITEMS;
@@ -76,181 +74,6 @@ pub(crate) struct Terms {
     pub(crate) chunk: usize,
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Retry,
-}
-
-/// How outcomes are handed out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
-    /// By the index of the task.
-    AsGiven,
-    /// As they come.
-    AsDone,
-}
-
-/// How far a call is.
-///
-/// ```
-/// let pool = mp_pool::Pool::new(2)?;
-/// let squares = pool.map_async(|x: u64| x * x, 0..100);
-/// squares.wait();
-/// assert_eq!((squares.progress().done, squares.progress().total), (100, 100));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Progress {
-    /// Tasks that are done, well or not.
-    pub done: usize,
-    /// Those among them that have no result.
-    pub failed: usize,
-    /// All tasks.
-    pub total: usize,
-}
-
-/// The outcomes so far.
-pub(crate) struct Slots {
-    order: Order,
-    /// The index of the first task whose outcome was not handed out.
-    base: usize,
-    /// In the order of their tasks, or as they came.
-    runs: VecDeque<Run>,
-    progress: Progress,
-    brought: Brought,
-    wakers: Vec<Apart<Waker>>,
-    on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
-    cancelled: bool,
-    waiters: Waiters,
-    /// Of tasks that are tried again: how their attempts failed.
-    pub(crate) failed: HashMap<usize, Attempts>,
-    /// Of a stream: takes the place of `runs`.
-    pub(crate) tickets: Option<Tickets>,
-}
-
-/// Threads that wait for outcomes: what they have to be woken for.
-#[derive(Default)]
-struct Waiters {
-    /// Those that are to look at each change.
-    all: usize,
-    /// One that takes results while tasks are done: for so many that are done. It is not woken for each few of them, which takes longer than
-    /// to read them.
-    some: Option<usize>,
-}
-
-/// Into how many parts the results of a call are divided, for a thread that takes them while others come.
-const PARTS: usize = 32;
-/// How many runs of results are left to lie in memory before that.
-const MANY_RUNS: usize = 256;
-
-/// Tasks that have their outcome now.
-pub(crate) struct Seen {
-    pub(crate) count: usize,
-    pub(crate) ran: Option<Duration>,
-    pub(crate) ends: Ends,
-}
-
-/// Why nothing is pushed into a stream.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refused {
-    /// As many are on their way as may be.
-    Full,
-    Closed,
-}
-
-impl Slots {
-    /// Tasks will come; the index of the first.
-    fn expect(&mut self, tasks: usize) -> usize {
-        self.progress.total += tasks - usize::from(mp_core::mutant!("pool.total.one-too-few") && tasks > 1);
-        self.brought.add(tasks, Instant::now())
-    }
-
-    /// Of a stream: how many tasks were pushed whose outcomes were not taken.
-    pub(crate) fn under_way(&self) -> usize {
-        self.tickets.as_ref().map_or(0, |tickets| self.progress.total - tickets.count_taken())
-    }
-
-    /// Of a stream: whether a task may be pushed.
-    pub(crate) fn has_room(&self) -> Result<(), Refused> {
-        match &self.tickets {
-            Some(tickets) if tickets.closed && !mp_core::mutant!("pool.stream.closed-takes-more") => {
-                Err(Refused::Closed)
-            }
-            Some(tickets) if self.under_way() >= tickets.most => Err(Refused::Full),
-            Some(_) => Ok(()),
-            None => Err(Refused::Closed),
-        }
-    }
-
-    /// Of a stream: whether nothing is to be taken any more.
-    pub(crate) fn is_over(&self) -> bool {
-        self.under_way() == 0 && self.tickets.as_ref().is_none_or(|tickets| tickets.closed)
-    }
-
-    /// The next outcomes, in the order of this call.
-    pub(crate) fn next(&mut self) -> Option<Run> {
-        let run = if self.has_next() { self.runs.pop_front() } else { None };
-        self.base += run.as_ref().map_or(0, |run| run.count);
-        run
-    }
-
-    pub(crate) fn has_next(&self) -> bool {
-        self.runs.front().is_some_and(|run| self.order == Order::AsDone || run.first == self.base)
-    }
-
-    /// Whether so many tasks are done, or so much is there that it is better taken soon.
-    fn has(&self, done: usize) -> bool {
-        self.progress.done >= done || self.runs.len() >= MANY_RUNS && self.has_next()
-    }
-
-    /// Whether all outcomes were handed out.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.base == self.progress.total
-    }
-
-    /// Notes what came of tasks; when the first was brought, if they had no outcome yet.
-    fn settle(&mut self, run: Run) -> Option<Instant> {
-        let (first, count) = (run.first, run.count);
-        let failed = if run.has_failed() { count } else { 0 };
-        if let Some(tickets) = &mut self.tickets {
-            if !tickets.add(run) {
-                return None;
-            }
-        } else {
-            let at = self.place(&run)?;
-            if at == self.runs.len() {
-                self.runs.push_back(run);
-            } else {
-                self.runs.insert(at, run);
-            }
-        }
-        if !self.failed.is_empty() {
-            (first..first + count).for_each(|index| _ = self.failed.remove(&index));
-        }
-        self.progress.done += count;
-        self.progress.failed += failed;
-        Some(self.brought.settled(first, count).unwrap_or_else(Instant::now))
-    }
-
-    /// Where a run belongs; `None` if one of its tasks has an outcome already, or it has none.
-    fn place(&self, run: &Run) -> Option<usize> {
-        if self.order == Order::AsDone {
-            return Some(self.runs.len());
-        }
-        // Most come nearly in order.
-        let behind = self.runs.iter().rev().take_while(|other| other.first >= run.end()).count();
-        let at = self.runs.len() - behind;
-        let free = at.checked_sub(1).map_or(self.base, |before| self.runs[before].end());
-        let fits = free <= run.first && run.end() <= self.progress.total && run.count > 0;
-        (fits || mp_core::mutant!("pool.settled-twice")).then_some(at)
-    }
-    pub(crate) fn all_done(&self) -> bool {
-        self.progress.done == self.progress.total
-    }
-    pub(crate) fn progress(&self) -> Progress {
-        self.progress
-    }
-    fn will_wake(&self, waker: &Waker) -> bool {
-        self.wakers.iter().any(|known| known.get().is_some_and(|known| known.will_wake(waker)))
-    }
 }
 
 /// A task that has failed and is to be tried again.
@@ -424,18 +247,19 @@ impl Job {
         self.slots.lock().cancelled
     }
 
-    /// Notes what came of tasks; `seen` gets those that had no outcome yet, and when the first of them was brought.
-    /// [`notify`](Self::notify) wakes waiters.
-    pub(crate) fn settle(&self, runs: Vec<Run>, mut seen: impl FnMut(Seen, Instant)) {
+    /// Notes what came of tasks. Of runs of tasks that had no outcome yet, `seen` gets what `look` has seen of them, and when the first
+    /// was brought. [`notify`](Self::notify) wakes waiters.
+    pub(crate) fn settle<S>(
+        &self,
+        runs: Vec<Run>,
+        look: impl Fn(&Run) -> S,
+        mut seen: impl FnMut(S, Instant),
+    ) {
         let slots = &mut *self.slots.lock();
         for run in runs {
-            let ends = Ends::of(
-                if let What::Failed(error) = &run.what { Some(error) } else { None },
-                run.count as u64,
-            );
-            let this = Seen { count: run.count, ran: run.ran, ends };
+            let what = look(&run);
             if let Some(brought) = slots.settle(run) {
-                seen(this, brought);
+                seen(what, brought);
             }
         }
     }
@@ -592,7 +416,7 @@ pub(crate) mod tests {
     /// Whether they had no outcome yet.
     fn settle(job: &Job, tasks: Range<usize>) -> bool {
         let mut settled = false;
-        job.settle(vec![Run::failed(tasks, TaskError::Terminated)], |_, _| settled = true);
+        job.settle(vec![Run::failed(tasks, TaskError::Terminated)], |_| (), |(), _| settled = true);
         settled
     }
 

@@ -5,5 +5,6 @@ pub(crate) mod chunk;
 pub(crate) mod job;
 pub(crate) mod lanes;
 pub(crate) mod outcomes;
+pub(crate) mod slots;
 pub(crate) mod source;
 pub(crate) mod tickets;

@@ -40,6 +40,11 @@ impl Run {
         self.first + self.count
     }
 
+    /// What all of them failed with.
+    pub(crate) fn error(&self) -> Option<&TaskError> {
+        if let What::Failed(error) = &self.what { Some(error) } else { None }
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.what, What::Failed(_))
     }

@@ -30,7 +30,7 @@ use crate::dispatch::settled::{Failed, Settled};
 use crate::error::{Broken, PoolError, TaskError};
 use crate::maker::Maker;
 use crate::message::{Reply, Task};
-use crate::metrics::meter::Meter;
+use crate::metrics::meter::{Ends, Meter};
 use crate::run::runner::Runner;
 use crate::workers::later::Later;
 use crate::workers::state::{Phase, State, next_chunk};
@@ -378,13 +378,14 @@ impl Shared {
         let mut count = 0;
         let mut told: Vec<Arc<Job>> = Vec::new();
         for (job, runs) in outcomes {
-            job.settle(runs, |seen, brought| {
-                let tasks = seen.count as u64;
-                count += seen.count;
+            let look = |run: &Run| (run.count, run.ran, Ends::of(run.error(), run.count as u64));
+            job.settle(runs, look, |(tasks, ran, ends), brought| {
+                count += tasks;
+                let tasks = tasks as u64;
                 if let Some(meter) = meter.as_mut().filter(|_| !mp_core::mutant!("pool.metrics.not-counted"))
                 {
-                    meter.ends.add(seen.ends);
-                    if let Some(ran) = seen.ran {
+                    meter.ends.add(ends);
+                    if let Some(ran) = ran {
                         // They have waited, and run, since they were brought.
                         meter.waiting.add(now.saturating_duration_since(brought).saturating_sub(ran), tasks);
                         meter.running.add(ran, tasks);

@@ -134,7 +134,8 @@ fn forget_the_done(family: &mut Vec<Member>) {
 
 /// Prints a failure, whole: `eprintln!` would write it piece by piece, and other processes between the pieces.
 fn tell(error: &SpawnError) {
-    eprint!("{}", format!("mp: {error}\n"));
+    let line = format!("mp: {error}\n");
+    eprint!("{line}");
 }
 
 /// At exit: no process is started again, daemonic ones are ended, then all are waited for, and failures that the program did not get are printed.

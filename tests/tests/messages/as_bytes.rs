@@ -58,7 +58,7 @@ fn plain_data_goes_there_and_back_to_the_last_bit() {
         assert_eq!(bits(&take(&back)), bits(&reading(number)), "also what no comparison sees");
     }
     to.close();
-    join(&process);
+    join(&process).unwrap();
 }
 
 /// In an envelope, longer than a length of one byte says, and so long that they have memory of their own.

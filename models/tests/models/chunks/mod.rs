@@ -2,13 +2,17 @@
 //! every shared access, while the pool takes items back, looks into the journal, or condemns the worker. Each item has one
 //! outcome, and a death costs the item that the worker was at. The steps are the ones that run in processes.
 
+mod worker;
+
 use std::collections::VecDeque;
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
-use mp_pool::steps::chunk::{Begin, ChunkWord, Claim, Condemn, Cut, Finish, Place, Share, Turn};
+use mp_pool::steps::chunk::{ChunkWord, Condemn, Cut, Place, Share};
 use mp_pool::steps::journal::{Finished, Journal, Read};
+
+use worker::{Way, Worker, Working};
 
 const CHUNK: Word = Word::at(0);
 const JOURNAL: Word = Word::at(8);
@@ -74,219 +78,7 @@ struct Ghost {
 
 /// What a result looks like: long enough to lie in two words sometimes.
 fn value(item: usize) -> Vec<u8> {
-    vec![item as u8 + 1; 3 + item]
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Working {
-    Take,
-    /// Words of the journal that are still to be stored, and what comes then.
-    Store(VecDeque<(Word, u64)>, Then),
-    Begin(Begin),
-    Run,
-    Claim(Claim),
-    Finish(Finish),
-    /// A claim that looks at nothing.
-    Jump,
-    Condemned,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Then {
-    Begin,
-    /// The result of the item is in the journal.
-    Kept,
-    /// Results are sent, and the item after them is claimed.
-    Claim,
-    /// What it has is sent.
-    Send,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Worker {
-    doing: Working,
-    chunk: Sent,
-    word: ChunkWord,
-    journal: Journal,
-    item: usize,
-    /// Results from this item on are not sent.
-    from: usize,
-    /// How it works.
-    way: Way,
-    bug: Bug,
-}
-
-/// How a worker works.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Way {
-    /// After this item it sends what it has.
-    late: usize,
-    /// How many items it claims at a time.
-    most: usize,
-    /// After item `late` it ends, as after an interrupt.
-    leaves: bool,
-}
-
-impl Way {
-    /// One item at a time; results are sent after item `late`, and at the end.
-    const fn one(late: usize) -> Way {
-        Way { late, most: 1, leaves: false }
-    }
-}
-
-impl Worker {
-    fn claim(&self) -> Working {
-        if self.bug == Bug::ClaimsWithoutLook {
-            Working::Jump
-        } else {
-            Working::Claim(Claim::new(CHUNK, self.word, self.item + 1, self.way.most))
-        }
-    }
-
-    fn finish(&self) -> Working {
-        Working::Finish(Finish::new(CHUNK, self.word, self.item + 1))
-    }
-
-    /// The results are in the journal, the item is claimed or will be.
-    fn goes_on(&mut self) -> Working {
-        if self.item + 1 < self.word.next() {
-            self.item += 1;
-            return Working::Run;
-        }
-        self.claim()
-    }
-
-    fn keep(&mut self) -> Working {
-        let mut stores = VecDeque::new();
-        let room = self.journal.append(&value(self.chunk.first + self.item), |w, v| stores.push_back((w, v)));
-        assert!(room);
-        if self.bug == Bug::KeepsNothing {
-            stores.clear();
-        }
-        Working::Store(stores, Then::Kept)
-    }
-
-    fn anew(&mut self, item: usize, then: Then) -> Working {
-        let mut stores = VecDeque::new();
-        self.journal.begin(self.chunk.id, item, |w, v| stores.push_back((w, v)));
-        Working::Store(stores, then)
-    }
-
-    fn send(&mut self, ghost: &mut Ghost) {
-        let first = self.chunk.first;
-        if self.from <= self.item {
-            let values = (self.from..=self.item).map(|item| value(first + item)).collect();
-            ghost.replies.push_back(Reply { chunk: self.chunk.id, item: self.from, values });
-        }
-        self.from = self.item + 1;
-    }
-
-    /// The item was claimed, by this word.
-    fn turned(&mut self, turn: Turn, item: usize) -> Working {
-        match turn {
-            Turn::Go(word) => {
-                self.word = word;
-                self.item = item;
-                Working::Run
-            }
-            Turn::End(word) => {
-                self.word = word;
-                self.finish()
-            }
-            Turn::Condemned => Working::Condemned,
-        }
-    }
-
-    fn step(&mut self, m: &Memory, ghost: &mut Ghost) -> bool {
-        self.doing = match &mut self.doing {
-            Working::Take => {
-                let Some(chunk) = ghost.tasks.pop_front() else { return true };
-                (self.chunk, self.item, self.from) = (chunk, 0, 0);
-                self.anew(0, Then::Begin)
-            }
-            Working::Store(stores, then) => {
-                if let Some((w, v)) = stores.pop_front() {
-                    m.store(w, v);
-                    return false;
-                }
-                match then {
-                    Then::Begin => {
-                        Working::Begin(Begin::new(CHUNK, self.word, self.chunk.id, self.chunk.count))
-                    }
-                    Then::Kept if self.item + 1 == self.chunk.count => self.finish(),
-                    // What it has claimed it gives back first.
-                    Then::Kept if self.item == self.way.late && (self.way.most > 1 || self.way.leaves) => {
-                        self.finish()
-                    }
-                    Then::Kept if self.item == self.way.late => {
-                        if self.bug == Bug::ForgetsBeforeSending {
-                            self.anew(self.item + 1, Then::Send)
-                        } else {
-                            self.send(ghost);
-                            self.anew(self.item + 1, Then::Claim)
-                        }
-                    }
-                    Then::Send => {
-                        self.send(ghost);
-                        self.claim()
-                    }
-                    Then::Kept => self.goes_on(),
-                    Then::Claim => self.claim(),
-                }
-            }
-            Working::Begin(begin) => match begin.step(m) {
-                None => return false,
-                Some(turn) => self.turned(turn, 0),
-            },
-            Working::Run => {
-                let item = self.chunk.first + self.item;
-                assert!(!std::mem::replace(&mut ghost.begun[item], true), "item {item} runs twice");
-                assert_ne!(
-                    ghost.outcomes[item],
-                    Some(Outcome::TakenBack),
-                    "item {item} was taken back, and runs"
-                );
-                ghost.finished[item] = true;
-                self.keep()
-            }
-            Working::Claim(claim) => match claim.step(m) {
-                None => return false,
-                Some(turn) => self.turned(turn, self.item + 1),
-            },
-            Working::Jump => {
-                let next = self.word.next();
-                if next == self.chunk.count {
-                    self.finish()
-                } else {
-                    self.word = ChunkWord(self.word.0 + (1 << 16));
-                    m.store(CHUNK, self.word.0);
-                    self.turned(Turn::Go(self.word), next)
-                }
-            }
-            Working::Finish(finish) => match finish.step(m) {
-                None => return false,
-                Some(Turn::Condemned) => Working::Condemned,
-                Some(Turn::Go(word) | Turn::End(word)) => {
-                    self.word = word;
-                    self.send(ghost);
-                    let is_late = self.item == self.way.late && self.item + 1 < word.end();
-                    if is_late && self.way.leaves {
-                        return true;
-                    }
-                    if is_late && self.way.most > 1 {
-                        self.anew(self.item + 1, Then::Claim)
-                    } else {
-                        Working::Take
-                    }
-                }
-            },
-            Working::Condemned => {
-                ghost.condemned = true;
-                return true;
-            }
-        };
-        false
-    }
+    vec![item as u8 + 1; 6 + item % 4]
 }
 
 /// What the pool does while the worker works, in this order, when it gets to it.
