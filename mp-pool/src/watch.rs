@@ -144,17 +144,11 @@ impl Own {
         self.turned(turn)
     }
 
-    /// The items before `from` are finished: claims at most `most` from there on.
+    /// The item is finished: claims the next one.
     #[inline]
-    pub(crate) fn claim(&mut self, from: usize, most: usize) -> Turn {
-        let turn = self.watch.run(Claim::new(self.watch.chunk(), self.word, from, most));
+    pub(crate) fn claim(&mut self) -> Turn {
+        let turn = self.watch.run(Claim::new(self.watch.chunk(), self.word));
         self.turned(turn)
-    }
-
-    /// Whether item `item` of this chunk is claimed already.
-    #[inline]
-    pub(crate) fn has_claimed(&self, item: usize) -> bool {
-        item < self.word.next()
     }
 
     /// What the item has noted, or 0.
@@ -171,12 +165,12 @@ impl Own {
         }
     }
 
-    /// The items before `next` are finished, and those behind them are not begun.
-    pub(crate) fn finish(&mut self, next: usize) -> Turn {
+    /// The item is finished.
+    pub(crate) fn finish(&mut self) -> Turn {
         if self.word.is_done() {
             return Turn::Go(self.word);
         }
-        let turn = self.watch.run(Finish::new(self.watch.chunk(), self.word, next));
+        let turn = self.watch.run(Finish::new(self.watch.chunk(), self.word));
         self.turned(turn)
     }
 

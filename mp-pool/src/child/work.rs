@@ -234,12 +234,12 @@ impl Life {
                 part.ends.push(part.out.bytes().len());
                 if count > 1 && !self.own.keep(&part.out.bytes()[start..]) {
                     // There is no room in the journal: it is done when it is sent.
-                    go_on(self.own.finish(item + 1));
+                    go_on(self.own.finish());
                     self.put(&mut part, count)?;
                 }
             } else {
                 if watched {
-                    go_on(self.own.finish(item + 1));
+                    go_on(self.own.finish());
                 }
                 let alone = part.split(start);
                 self.put(&mut part, count)?;
@@ -261,14 +261,14 @@ impl Life {
                 self.clock.start();
             }
             self.own.clear_note();
-            match self.own.claim(item + 1, 1) {
+            match self.own.claim() {
                 Turn::Go(_) => item += 1,
                 Turn::End(_) => break,
                 Turn::Condemned => wait_for_the_end(),
             }
         }
         if watched {
-            go_on(self.own.finish(item + 1));
+            go_on(self.own.finish());
         }
         self.put(&mut part, count)?;
         self.own.clear_note();

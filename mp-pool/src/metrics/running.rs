@@ -54,14 +54,9 @@ impl Worker {
             if !word.is_of(chunk.id) || word.is_done() {
                 return None;
             }
-            if timed && self.watch.word() == word {
+            if self.watch.word() == word {
                 let ran = Duration::from_nanos(clock::now().saturating_sub(since));
-                return Some(running(word.next() - 1, ran));
-            }
-            // Of those that it has claimed, it is at the first that has no result.
-            if !timed && let Some(found) = self.watch.finished(chunk.id) {
-                let next = (found.first + found.ends.len()).max(chunk.reported);
-                return Some(running(next.min(word.next() - 1), since_heard));
+                return Some(running(word.next() - 1, if timed { ran } else { since_heard }));
             }
         }
         None

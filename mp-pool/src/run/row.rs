@@ -2,7 +2,7 @@
 //!
 //! Most items are quick, and their results are plain. As long as they are, the [`Runner`](super::runner::Runner) of their function
 //! goes on by itself: it knows the types, so reading, calling and writing are one loop, which the compiler sees as a whole, under one
-//! catch of panics. [`Row::advance`] is what is between two items: the result into the journal, then the claim of the next ones. The row
+//! catch of panics. [`Row::advance`] is what is between two items: the result into the journal, then the claim of the next one. The row
 //! ends at an item after which something else is to be done, which is left to the worker's loop
 //! ([`child::work`](crate::child::work)); which item that is, the row says, also after a panic.
 
@@ -71,13 +71,6 @@ impl Part {
         self.looked = self.since;
     }
 
-    /// How many tasks may be claimed at once: one, until as many were quick that others will be, and some of those that are done without a
-    /// look at the clock.
-    fn quick(&self) -> usize {
-        let sure = self.untimed as usize * CLAIMED / MOST_UNTIMED as usize;
-        sure.clamp(1, self.left as usize + 1)
-    }
-
     /// Whether it is time to send it. While tasks are quick, the clock is looked at for some of them only.
     pub(crate) fn is_late(&mut self, timed: bool) -> bool {
         if self.left > 0 && !timed {
@@ -94,9 +87,6 @@ impl Part {
         now.saturating_sub(self.since) >= KEPT_BACK
     }
 }
-
-/// How many quick tasks are claimed at once at most: a swap for each would take as long as all else that is done for it.
-const CLAIMED: usize = 16;
 
 /// How far the item is that runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -180,18 +170,17 @@ impl<'a> Row<'a> {
         self.part.ends.push(end);
         self.part.left -= 1;
         self.own.clear_note();
-        let next = self.item + 1;
-        if !self.own.has_claimed(next) {
-            let most = (self.end - next).min(self.part.quick());
-            let turn = self.own.claim(next, most);
-            if !matches!(turn, Turn::Go(_)) {
+        match self.own.claim() {
+            Turn::Go(_) => {
+                self.item += usize::from(!mp_core::mutant!("pool.row.item-not-counted"));
+                (self.start, self.reached) = (end, Reached::Nothing);
+                true
+            }
+            turn => {
                 self.refused = Some(turn);
-                return false;
+                false
             }
         }
-        self.item += usize::from(!mp_core::mutant!("pool.row.item-not-counted"));
-        (self.start, self.reached) = (end, Reached::Nothing);
-        true
     }
 }
 

@@ -1,22 +1,19 @@
 //! The chunk word of a worker: at which item of which chunk it is.
 //!
 //! A chunk is some items of one call in a row, which go to a worker as one message. Its items are numbered from 0. The worker
-//! claims each before it begins it, some at a time while they are quick; the pool can take back those that are not claimed.
-//! It begins them in their order, and one when the result of the one before is in its [journal](super::journal), or sent: so it is
-//! at the first of those that it has claimed of which no result is there.
+//! claims each before it begins it; the pool can take back those that are not claimed.
 //!
 //! # The word, and what may change it
 //! `[63 CONDEMNED][62 DONE][61..32 chunk][31..16 next][15..0 end]`
 //!
 //! | word | states | changed by |
 //! |---|---|---|
-//! | `chunk, next, end` | one of the items before `next` runs, `next - 1` if they are timed; `next..end` may be claimed | the worker → a larger `next` ([`Claim`]), when it has finished those before; → DONE, with `next` behind the item that it has finished ([`Finish`]); the pool → a smaller `end`, not below `next` ([`Cut`]); → CONDEMNED ([`Condemn`]) |
-//! | `chunk, next, end`, DONE | the items before `next` are finished, and no item runs | the worker → a larger `next` without DONE ([`Claim`]); → the next chunk with `next` = 1 ([`Begin`]), when `next` = `end` or it ends; the pool as above |
+//! | `chunk, next, end` | item `next - 1` runs, and `next..end` may be claimed | the worker → `next + 1` ([`Claim`]), which says that item `next - 1` is finished; → DONE ([`Finish`]); the pool → a smaller `end`, not below `next` ([`Cut`]); → CONDEMNED ([`Condemn`]) |
+//! | `chunk, next, end`, DONE | item `next - 1` is finished, and no item runs | the worker → `next + 1` without DONE ([`Claim`]); → the next chunk with `next` = 1 ([`Begin`]), when `next` = `end` or it ends; the pool as above |
 //! | … CONDEMNED | the time of the item that runs, or would be next, was over: the worker is killed, and does nothing more | the pool, when the worker is dead → 0 |
 //!
 //! Each change is one compare-and-swap. So an item is claimed by the worker or taken back by the pool, and never both; and an
-//! item whose time is over is finished or condemned, and never both: of timed items only one is claimed at a time.
-//! Items that the worker has claimed and not begun it gives back with DONE, when something is to be done before it goes on.
+//! item whose time is over is finished or condemned, and never both.
 //!
 //! A chunk of one item without a time-out has no word: there is nothing to take back, and if its worker dies, it is the item
 //! that was lost.
@@ -25,7 +22,7 @@
 //! | the worker is killed | the word | the pool |
 //! |---|---|---|
 //! | before [`Begin`], with the chunk taken | names another chunk | the first item is lost: else a message that kills its reader would do so for ever; the others go to another worker |
-//! | while an item runs | `next`, not DONE | the first item without a result is lost; those behind it go to another worker, claimed or not: it has begun none of them |
+//! | while item `next - 1` runs | `next`, not DONE | that item is lost; `next..end` go to another worker |
 //! | between two items | as above, or DONE | the results that it had not sent are in its [journal](super::journal); `next..end` go to another worker |
 //!
 //! 30 bits say which chunk it is: the number of the chunk comes round after 2^30 of them, when no worker has one of those.
@@ -76,7 +73,7 @@ impl ChunkWord {
         self.0 & CONDEMNED != 0
     }
 
-    /// Where its worker is in a chunk of timed items, of which those before `reported` have outcomes.
+    /// Where its worker is in a chunk of which the items before `reported` have outcomes.
     pub const fn place(self, chunk: u64, reported: usize) -> Place {
         match self.is_of(chunk) {
             false => Place::Before(0),
@@ -85,25 +82,18 @@ impl ChunkWord {
         }
     }
 
-    /// How many items of a chunk its worker, which is dead, may have begun: those of them that have no outcome are lost. `over` is
+    /// How many items of a chunk its worker, which is dead, has claimed: those of them that have no outcome are lost. `over` is
     /// the item for which it was condemned, and those before `reported` have outcomes.
-    pub fn begun_before_death(self, chunk: u64, over: Option<usize>, reported: usize, end: usize) -> usize {
+    pub fn claimed_before_death(self, chunk: u64, over: Option<usize>, reported: usize, end: usize) -> usize {
         // Of a chunk that was taken and not begun, the first is lost: else a message that kills its reader would do so for ever.
         let claimed = if self.is_of(chunk) { self.next() } else { 1 };
-        // It begins an item when the one before has its result.
-        let at_most = if mutant!("pool.begun.all-that-is-claimed") { claimed } else { reported + 1 };
-        // What has outcomes was begun; so was what was condemned.
-        claimed.min(at_most).max(over.map_or(0, |item| item + 1)).clamp(reported, end)
+        // What has outcomes was claimed; so was what was condemned.
+        claimed.max(over.map_or(0, |item| item + 1)).clamp(reported, end)
     }
 
-    /// With `most` items claimed from `from` on, or as many as there are, if there is one; those before are finished.
-    fn claimed(self, from: usize, most: usize) -> Option<Self> {
-        let next = from.saturating_add(most).min(self.end());
-        if from < next { Some(Self(self.0 & !DONE).claimed_before(next)) } else { None }
-    }
-
-    const fn claimed_before(self, next: usize) -> Self {
-        Self(self.0 & !(ITEM << 16) | (next as u64 & ITEM) << 16)
+    /// With the next item claimed, if there is one.
+    const fn claimed(self) -> Option<Self> {
+        if self.next() < self.end() { Some(Self((self.0 & !DONE) + (1 << 16))) } else { None }
     }
 
     const fn ending_at(self, end: usize) -> Self {
@@ -154,19 +144,17 @@ impl Steps for Begin {
     }
 }
 
-/// The worker claims the next items: those before are finished.
+/// The worker claims the next item: the one before is finished.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Claim {
     at: Word,
     seen: ChunkWord,
-    from: usize,
-    most: usize,
 }
 
 impl Claim {
-    /// At `at`, which said `seen` when the worker changed it last: at most `most` items from `from` on, as far as they are there.
-    pub fn new(at: Word, seen: ChunkWord, from: usize, most: usize) -> Self {
-        Self { at, seen, from, most }
+    /// At `at`, which said `seen` when the worker changed it last.
+    pub fn new(at: Word, seen: ChunkWord) -> Self {
+        Self { at, seen }
     }
 }
 
@@ -174,7 +162,7 @@ impl Steps for Claim {
     type Out = Turn;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Turn> {
-        match self.seen.claimed(self.from, self.most) {
+        match self.seen.claimed() {
             None => Some(Turn::End(self.seen)),
             Some(to) if mutant!("pool.claim.without-swap") => {
                 m.store(self.at, to.0);
@@ -185,18 +173,17 @@ impl Steps for Claim {
     }
 }
 
-/// The worker says that the item which it was at is finished, and claims none; those that it had claimed behind that it gives back.
+/// The worker says that the item which it was at is finished, and claims none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Finish {
     at: Word,
     seen: ChunkWord,
-    next: usize,
 }
 
 impl Finish {
-    /// At `at`, which said `seen` when the worker changed it last: the items before `next` are finished.
-    pub fn new(at: Word, seen: ChunkWord, next: usize) -> Self {
-        Self { at, seen, next }
+    /// At `at`, which said `seen` when the worker changed it last.
+    pub fn new(at: Word, seen: ChunkWord) -> Self {
+        Self { at, seen }
     }
 }
 
@@ -204,8 +191,7 @@ impl Steps for Finish {
     type Out = Turn;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Turn> {
-        let next = if mutant!("pool.finish.claims-kept") { self.seen.next() } else { self.next };
-        let to = ChunkWord(self.seen.0 | DONE).claimed_before(next);
+        let to = ChunkWord(self.seen.0 | DONE);
         change(m, self.at, &mut self.seen, to)
     }
 }
@@ -312,20 +298,18 @@ mod tests {
     fn each_item_is_claimed_or_taken_back_and_never_both() {
         const AT: Word = Word::at(8);
         const COUNT: usize = 4;
-        let all = (0..1_u32 << 14).flat_map(|order| [(order, Share::All), (order, Share::Half)]);
-        for ((order, share), most) in all.flat_map(|world| [(world, 1), (world, 2)]) {
+        for (order, share) in (0..1_u32 << 14).flat_map(|order| [(order, Share::All), (order, Share::Half)]) {
             let m = HeapMem::new(2);
             let mut seen = ChunkWord::begun(5, COUNT);
             m.store(AT, seen.0);
             let (mut claimed, mut kept, mut ended) = (1, COUNT, false);
-            let (mut claim, mut cut) = (Claim::new(AT, seen, 1, most), Cut::new(AT, 5, share));
+            let (mut claim, mut cut) = (Claim::new(AT, seen), Cut::new(AT, 5, share));
             for step in 0..14 {
                 if order >> step & 1 == 0 {
                     match claim.step(&m) {
                         Some(Turn::Go(now)) if !ended => {
-                            assert!(now.next() > claimed && now.next() <= claimed + most);
-                            (seen, claimed) = (now, now.next());
-                            claim = Claim::new(AT, seen, claimed, most);
+                            (seen, claimed) = (now, claimed + 1);
+                            claim = Claim::new(AT, seen);
                         }
                         Some(Turn::End(_)) => ended = true,
                         _ => {}
@@ -376,13 +360,10 @@ mod tests {
                 let done = ChunkWord(word.0 | DONE | CONDEMNED);
                 assert!(done.is_done() && done.is_condemned() && done.is_of(chunk) && done.end() == count);
                 assert!(!word.is_done() && !word.is_condemned());
-                for most in [1, 2, MOST_ITEMS, usize::MAX] {
-                    assert_eq!(
-                        done.claimed(1, most).map(|next| (next.next(), next.end(), next.is_done())),
-                        (count > 1).then(|| (most.saturating_add(1).min(count), count, false))
-                    );
-                }
-                assert_eq!(word.claimed_before(count).claimed_before(1), word);
+                assert_eq!(
+                    word.claimed().map(|next| (next.next(), next.end())),
+                    (count > 1).then_some((2, count))
+                );
             }
         }
         assert!(!ChunkWord::default().is_of(0), "a worker that has begun none");

@@ -73,15 +73,15 @@ pub(crate) fn take_apart(
     {
         found_in_journal(&mut chunk, &found, over.unwrap_or(usize::MAX), settled);
     }
-    let begun = word.begun_before_death(chunk.id, over, chunk.reported, chunk.end);
-    let rest = chunk.split_off(begun, next_chunk());
+    let claimed = word.claimed_before_death(chunk.id, over, chunk.reported, chunk.end);
+    let rest = chunk.split_off(claimed, next_chunk());
     let from = chunk.reported;
-    for item in (from + 1..begun).rev() {
+    for item in (from + 1..claimed).rev() {
         if let Some(one) = chunk.split_off(item, next_chunk()) {
             lost.push((one, 0));
         }
     }
-    if from < begun {
+    if from < claimed {
         lost.push((chunk, from));
     } else {
         settled.drop_later(chunk);

@@ -2,17 +2,13 @@
 //! every shared access, while the pool takes items back, looks into the journal, or condemns the worker. Each item has one
 //! outcome, and a death costs the item that the worker was at. The steps are the ones that run in processes.
 
-mod worker;
-
 use std::collections::VecDeque;
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
-use mp_pool::steps::chunk::{ChunkWord, Condemn, Cut, Place, Share};
+use mp_pool::steps::chunk::{Begin, ChunkWord, Claim, Condemn, Cut, Finish, Place, Share, Turn};
 use mp_pool::steps::journal::{Finished, Journal, Read};
-
-use worker::{Way, Worker, Working};
 
 const CHUNK: Word = Word::at(0);
 const JOURNAL: Word = Word::at(8);
@@ -79,6 +75,178 @@ struct Ghost {
 /// What a result looks like: long enough to lie in two words sometimes.
 fn value(item: usize) -> Vec<u8> {
     vec![item as u8 + 1; 6 + item % 4]
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Working {
+    Take,
+    /// Words of the journal that are still to be stored, and what comes then.
+    Store(VecDeque<(Word, u64)>, Then),
+    Begin(Begin),
+    Run,
+    Claim(Claim),
+    Finish(Finish),
+    /// A claim that looks at nothing.
+    Jump,
+    Condemned,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Then {
+    Begin,
+    /// The result of the item is in the journal.
+    Kept,
+    /// Results are sent, and the item after them is claimed.
+    Claim,
+    /// What it has is sent.
+    Send,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Worker {
+    doing: Working,
+    chunk: Sent,
+    word: ChunkWord,
+    journal: Journal,
+    item: usize,
+    /// Results from this item on are not sent.
+    from: usize,
+    /// After this item it sends what it has.
+    late: usize,
+    bug: Bug,
+}
+
+impl Worker {
+    fn claim(&self) -> Working {
+        if self.bug == Bug::ClaimsWithoutLook {
+            Working::Jump
+        } else {
+            Working::Claim(Claim::new(CHUNK, self.word))
+        }
+    }
+
+    fn finish(&self) -> Working {
+        Working::Finish(Finish::new(CHUNK, self.word))
+    }
+
+    fn keep(&mut self) -> Working {
+        let mut stores = VecDeque::new();
+        let room = self.journal.append(&value(self.chunk.first + self.item), |w, v| stores.push_back((w, v)));
+        assert!(room);
+        if self.bug == Bug::KeepsNothing {
+            stores.clear();
+        }
+        Working::Store(stores, Then::Kept)
+    }
+
+    fn anew(&mut self, item: usize, then: Then) -> Working {
+        let mut stores = VecDeque::new();
+        self.journal.begin(self.chunk.id, item, |w, v| stores.push_back((w, v)));
+        Working::Store(stores, then)
+    }
+
+    fn send(&mut self, ghost: &mut Ghost) {
+        let first = self.chunk.first;
+        if self.from <= self.item {
+            let values = (self.from..=self.item).map(|item| value(first + item)).collect();
+            ghost.replies.push_back(Reply { chunk: self.chunk.id, item: self.from, values });
+        }
+        self.from = self.item + 1;
+    }
+
+    /// The item was claimed, by this word.
+    fn turned(&mut self, turn: Turn) -> Working {
+        match turn {
+            Turn::Go(word) => {
+                self.word = word;
+                self.item = word.next() - 1;
+                Working::Run
+            }
+            Turn::End(word) => {
+                self.word = word;
+                self.finish()
+            }
+            Turn::Condemned => Working::Condemned,
+        }
+    }
+
+    fn step(&mut self, m: &Memory, ghost: &mut Ghost) -> bool {
+        self.doing = match &mut self.doing {
+            Working::Take => {
+                let Some(chunk) = ghost.tasks.pop_front() else { return true };
+                (self.chunk, self.item, self.from) = (chunk, 0, 0);
+                self.anew(0, Then::Begin)
+            }
+            Working::Store(stores, then) => {
+                if let Some((w, v)) = stores.pop_front() {
+                    m.store(w, v);
+                    return false;
+                }
+                match then {
+                    Then::Begin => {
+                        Working::Begin(Begin::new(CHUNK, self.word, self.chunk.id, self.chunk.count))
+                    }
+                    Then::Kept if self.item + 1 == self.chunk.count => self.finish(),
+                    Then::Kept if self.item == self.late => {
+                        if self.bug == Bug::ForgetsBeforeSending {
+                            self.anew(self.item + 1, Then::Send)
+                        } else {
+                            self.send(ghost);
+                            self.anew(self.item + 1, Then::Claim)
+                        }
+                    }
+                    Then::Send => {
+                        self.send(ghost);
+                        self.claim()
+                    }
+                    Then::Kept | Then::Claim => self.claim(),
+                }
+            }
+            Working::Begin(begin) => match begin.step(m) {
+                None => return false,
+                Some(turn) => self.turned(turn),
+            },
+            Working::Run => {
+                let item = self.chunk.first + self.item;
+                assert!(!std::mem::replace(&mut ghost.begun[item], true), "item {item} runs twice");
+                assert_ne!(
+                    ghost.outcomes[item],
+                    Some(Outcome::TakenBack),
+                    "item {item} was taken back, and runs"
+                );
+                ghost.finished[item] = true;
+                self.keep()
+            }
+            Working::Claim(claim) => match claim.step(m) {
+                None => return false,
+                Some(turn) => self.turned(turn),
+            },
+            Working::Jump => {
+                let next = self.word.next();
+                if next == self.chunk.count {
+                    self.finish()
+                } else {
+                    self.word = ChunkWord(self.word.0 + (1 << 16));
+                    m.store(CHUNK, self.word.0);
+                    self.turned(Turn::Go(self.word))
+                }
+            }
+            Working::Finish(finish) => match finish.step(m) {
+                None => return false,
+                Some(Turn::Condemned) => Working::Condemned,
+                Some(Turn::Go(word) | Turn::End(word)) => {
+                    self.word = word;
+                    self.send(ghost);
+                    Working::Take
+                }
+            },
+            Working::Condemned => {
+                ghost.condemned = true;
+                return true;
+            }
+        };
+        false
+    }
 }
 
 /// What the pool does while the worker works, in this order, when it gets to it.
@@ -148,8 +316,6 @@ struct Pool {
     acts: VecDeque<Act>,
     given: VecDeque<Given>,
     condemned: Option<(u64, usize)>,
-    /// The worker ends by itself.
-    leaves: bool,
     bug: Bug,
 }
 
@@ -169,20 +335,20 @@ impl Pool {
         if let Some(found) = found.filter(|_| self.bug != Bug::IgnoresJournal) {
             given.found(&found, over.unwrap_or(usize::MAX), ghost);
         }
-        let mut begun = word.begun_before_death(given.sent.id, over, given.reported, given.end);
+        let mut claimed = word.claimed_before_death(given.sent.id, over, given.reported, given.end);
         if self.bug == Bug::RunsAgain {
-            begun = given.reported;
+            claimed = given.reported;
         }
         let lost = if over.is_some() { Outcome::TimedOut } else { Outcome::Lost };
-        given.settle(given.reported..begun, lost, ghost);
-        given.settle(begun..given.end, Outcome::TakenBack, ghost);
+        given.settle(given.reported..claimed, lost, ghost);
+        given.settle(claimed..given.end, Outcome::TakenBack, ghost);
     }
 
     fn next(&mut self, fates: &[Fate], ghost: &mut Ghost) -> Option<Dispatching> {
         let gone = fates[WORKER].gone();
         if !ghost.replies.is_empty() {
             self.hear(ghost);
-        } else if fates[WORKER] == Fate::Killed || gone && (self.condemned.is_some() || self.leaves) {
+        } else if fates[WORKER] == Fate::Killed || gone && self.condemned.is_some() {
             return Some(Dispatching::Bury);
         } else if let Some(at) = self.given.front().map(|given| given.sent.id)
             && let Some(act) = self.acts.pop_front()
@@ -290,9 +456,9 @@ impl Actor for Process {
     }
 }
 
-/// A chunk for each of `counts`; the worker works in this way. Worlds in which the pool is killed or stopped
+/// A chunk for each of `counts`; results are sent after item `late`, and at the end. Worlds in which the pool is killed or stopped
 /// are not judged: its workers end with it.
-fn explore_way(counts: &[usize], way: Way, acts: &[Act], (kills, stops): (u32, u32), bug: Bug) {
+fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u32), bug: Bug) {
     let mut ghost = Ghost::default();
     let mut items = 0;
     for (id, &count) in (1..).zip(counts) {
@@ -310,11 +476,11 @@ fn explore_way(counts: &[usize], way: Way, acts: &[Act], (kills, stops): (u32, u
         journal: Journal::new(JOURNAL),
         item: 0,
         from: 0,
-        way,
+        late,
         bug,
     };
-    let (acts, leaves) = (acts.iter().copied().collect(), way.leaves);
-    let pool = Pool { doing: Dispatching::Next, acts, given, condemned: None, leaves, bug };
+    let pool =
+        Pool { doing: Dispatching::Next, acts: acts.iter().copied().collect(), given, condemned: None, bug };
     let world = World::new(Memory::new(64), vec![Process::Worker(worker), Process::Pool(pool)], ghost);
     let end = |w: &World<Process>| {
         if w.fates[POOL] != Fate::Ended {
@@ -341,11 +507,6 @@ fn explore_way(counts: &[usize], way: Way, acts: &[Act], (kills, stops): (u32, u
     };
     // The pool waits for a worker that runs, and ends.
     world.explore(kills, stops, end, |w| w.fates[POOL] == Fate::Running);
-}
-
-/// A worker that claims one item at a time, and sends results after item `late`, and at the end.
-fn explore(counts: &[usize], late: usize, acts: &[Act], deaths: (u32, u32), bug: Bug) {
-    explore_way(counts, Way::one(late), acts, deaths, bug);
 }
 
 /// All that the pool does to a worker whose time is not over.
@@ -376,26 +537,6 @@ fn a_stopped_worker_keeps_what_it_has_begun() {
 }
 
 #[test]
-fn a_worker_that_claims_some_items_at_a_time_loses_the_one_that_it_was_at() {
-    for (late, most) in [(0, 2), (1, 2), (1, 3), (9, 3)] {
-        let way = Way { late, most, leaves: false };
-        explore_way(&[4, 2], way, &ALL, (0, 0), Bug::None);
-        explore_way(&[4, 2], way, &[], (1, 0), Bug::None);
-        explore_way(&[4], way, &[Act::Cut(Share::Half), Act::Journal], (1, 1), Bug::None);
-    }
-}
-
-/// What it has claimed, it has given back.
-#[test]
-fn a_worker_that_ends_between_two_items_costs_none() {
-    for (late, most) in [(0, 1), (0, 3), (1, 2), (1, 3)] {
-        let way = Way { late, most, leaves: true };
-        explore_way(&[4, 2], way, &ALL, (0, 0), Bug::None);
-        explore_way(&[4, 2], way, &[], (1, 0), Bug::None);
-    }
-}
-
-#[test]
 fn a_condemned_worker_costs_the_item_whose_time_was_over() {
     for late in 0..3 {
         for acts in [&[Act::Condemn][..], &[Act::Condemn, Act::Cut(Share::All), Act::Condemn, Act::Journal]] {
@@ -411,8 +552,6 @@ fn long_random_schedules() {
         let acts = [ALL.as_slice(), &[Act::Condemn], &ALL, &[Act::Condemn]].concat();
         explore(&[9, 1, 5, 7], 2, &acts, (1, 1), Bug::None);
         explore(&[9, 1, 5, 7], 9, &acts, (1, 1), Bug::None);
-        let some = Way { late: 4, most: 3, leaves: false };
-        explore_way(&[9, 1, 5, 7], some, &[ALL, ALL].concat(), (1, 1), Bug::None);
     });
 }
 
@@ -423,19 +562,19 @@ fn a_claim_without_a_look_is_found_out() {
 }
 
 #[test]
-#[should_panic(expected = "was begun, and runs again")]
+#[should_panic(expected = "a death costs 2 items")]
 fn a_result_that_is_not_kept_is_found_out() {
     explore(&[3], 9, &[], (1, 0), Bug::KeepsNothing);
 }
 
 #[test]
-#[should_panic(expected = "was begun, and runs again")]
+#[should_panic(expected = "a death costs 2 items")]
 fn a_journal_that_begins_anew_too_early_is_found_out() {
     explore(&[3], 1, &[], (1, 0), Bug::ForgetsBeforeSending);
 }
 
 #[test]
-#[should_panic(expected = "was begun, and runs again")]
+#[should_panic(expected = "a death costs 2 items")]
 fn a_journal_that_is_not_read_is_found_out() {
     explore(&[3], 9, &[], (1, 0), Bug::IgnoresJournal);
 }
@@ -447,7 +586,7 @@ fn an_item_that_runs_again_is_found_out() {
 }
 
 #[test]
-#[should_panic(expected = "was begun, and runs again")]
+#[should_panic(expected = "a death costs 2 items")]
 fn a_worker_that_is_condemned_without_a_look_is_found_out() {
     explore(&[3], 9, &[Act::Condemn], (1, 0), Bug::CondemnsWithoutLook);
 }
