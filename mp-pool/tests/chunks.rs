@@ -112,6 +112,32 @@ fn what_is_not_begun_of_a_chunk_can_be_cancelled() {
     assert_eq!(begun.to_vec(), [[1; 5], [0; 5]].concat());
 }
 
+/// Also of a chunk that the worker has just taken, while its answer to the one before is on the way.
+#[test]
+fn after_a_cancel_a_worker_begins_no_more_than_it_was_about_to() {
+    const QUICK: usize = 3000;
+    let pool = Pool::new(1).unwrap();
+    for round in 0..20 {
+        let (begun, told) = (counts(1), counts(1));
+        let (seen, tell) = (begun.clone(), told.clone());
+        let call = pool.task_closure(closure!([seen, tell] |item: usize| {
+            seen.fetch_add(0, 1);
+            if item >= QUICK {
+                tell.fetch_add(0, 1);
+                std::thread::sleep(Duration::from_millis(20)); // sleep: what the task does
+            }
+        }));
+        let results = call.map_async(0..2 * QUICK);
+        eventually("a long one has begun", || told.get(&[0]).unwrap() > 0);
+        results.cancel();
+        let before = begun.get(&[0]).unwrap();
+        assert!(results.wait_timeout(DEADLINE), "{results:?}");
+        let more = begun.get(&[0]).unwrap() - before;
+        assert!(more <= 2, "{more} more were begun in round {round}");
+    }
+    join(&pool);
+}
+
 #[test]
 fn a_worker_that_has_done_as_many_as_it_may_leaves_the_rest_of_its_chunk() {
     const TASKS: usize = 20;

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Message;
+use super::{AsBytes, Message};
 
 /// What the function of a process or of a pool's task may return: `Result<T, E>`, whose error reaches the caller; nothing; one
 /// of the types of the standard library and of `mp` that can be sent; or never (`!`).
@@ -104,6 +104,8 @@ impl<T: PlainOutcome + Message + Send> IntoOutcome for T {
     }
 }
 
+impl<T, const N: usize> PlainOutcome for [T; N] {}
+
 macro_rules! plain {
     ($([$($generic:ident),*] $type:ty;)*) => {$(
         impl<$($generic),*> PlainOutcome for $type {}
@@ -116,6 +118,6 @@ plain! {
     [] i8; [] i16; [] i32; [] i64; [] i128; [] isize; [] f32; [] f64;
     [A] (A,); [A, B] (A, B); [A, B, C] (A, B, C); [A, B, C, D] (A, B, C, D);
     [A, B, C, D, E] (A, B, C, D, E); [A, B, C, D, E, F] (A, B, C, D, E, F);
-    [T] Option<T>; [T] Box<T>; [T] Vec<T>; [T] VecDeque<T>; [T] BTreeSet<T>;
+    [T] AsBytes<T>; [T] Option<T>; [T] Box<T>; [T] Vec<T>; [T] VecDeque<T>; [T] BTreeSet<T>;
     [K, V] BTreeMap<K, V>; [K, V, S] HashMap<K, V, S>; [T, S] HashSet<T, S>;
 }

@@ -127,18 +127,27 @@ mod tests {
         };
         let mut state = State::new(vec![worker(), worker()]);
         assert_eq!(state.help(1), 0);
-        let (id, plain) =
-            (next_chunk(), Plain { ends: std::iter::repeat_n(0, 9).collect(), bytes: Vec::new() });
-        let kept = Kept::Plain(Slice::of(plain));
-        let chunk =
-            Chunk { id, job: job(9, Terms::default()), first: 0, reported: 0, end: 9, tries: 0, kept };
+        let chunk = |first| {
+            let plain = Plain { ends: std::iter::repeat_n(0, 9).collect(), bytes: Vec::new() };
+            let (job, kept) = (job(9, Terms::default()), Kept::Plain(Slice::of(plain)));
+            let chunk = Chunk { id: next_chunk(), job, first, reported: 0, end: 9, tries: 0, kept };
+            Given::Task { chunk, message: None }
+        };
         let busy = &mut state.workers[0];
-        Own::new(busy.watch.clone()).begin(id, 9);
-        (busy.given, busy.outstanding) = (VecDeque::from([Given::Task { chunk, message: None }]), 1);
+        (busy.given, busy.outstanding) = (VecDeque::from([chunk(0)]), 1);
+        Own::new(busy.watch.clone()).begin(busy.first().unwrap().id, 9);
         assert_eq!(state.help(1), 1);
         let taken: Vec<(usize, usize)> =
             state.returned.iter().map(|ready| (ready.chunk.first, ready.chunk.end)).collect();
         assert_eq!(taken, [(5, 4)]);
         assert_eq!(state.workers[0].first().map(Chunk::left), Some(5));
+        // It is at the next one, and has put its answer to that one.
+        let busy = &mut state.workers[0];
+        busy.given.push_back(chunk(9));
+        let [_, Given::Task { chunk: next, .. }] = busy.given.make_contiguous() else { unreachable!() };
+        Own::new(busy.watch.clone()).begin(next.id, 9);
+        let (taken, emptied) = busy.cut(Share::All, next_chunk());
+        assert_eq!(taken.map(|chunk| (chunk.first, chunk.end)), Some((10, 8)));
+        assert!(emptied.is_none() && busy.given.len() == 2);
     }
 }

@@ -269,13 +269,20 @@ impl Worker {
     /// nothing is left of it.
     pub(crate) fn cut(&mut self, share: Share, id: u64) -> (Option<Chunk>, Option<Chunk>) {
         let watch = self.watch.clone();
-        let Some(chunk) = self.chunks().next() else { return (None, None) };
+        let Some(chunk) = self.begun() else { return (None, None) };
         if chunk.left() < 2 {
             return (None, None);
         }
         let Some(from) = watch.cut(chunk.id, share) else { return (None, None) };
         let (from, at) = (from.max(chunk.reported), chunk.id);
         (chunk.split_off(from, id), self.answered(at))
+    }
+
+    /// The chunk that it is at, as it says itself. Those before it are finished, and their answers on the way.
+    fn begun(&mut self) -> Option<&mut Chunk> {
+        let word = self.watch.word();
+        let first = mp_core::mutant!("pool.cut.first-only");
+        self.chunks().take(if first { 1 } else { usize::MAX }).find(|chunk| word.is_of(chunk.id))
     }
 
     /// It is ready: `pid` is the one that says so.
@@ -329,7 +336,7 @@ impl Worker {
 
     /// Takes back all that it has not begun of a call in the chunk that it is at.
     pub(crate) fn cut_all_of(&mut self, job: &Arc<Job>, id: u64) -> (Option<Chunk>, Option<Chunk>) {
-        let is_its = self.chunks().next().is_some_and(|chunk| Arc::ptr_eq(&chunk.job, job));
+        let is_its = self.begun().is_some_and(|chunk| Arc::ptr_eq(&chunk.job, job));
         if is_its { self.cut(Share::All, id) } else { (None, None) }
     }
 

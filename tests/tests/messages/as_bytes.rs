@@ -120,6 +120,8 @@ fn tasks_take_and_return_it() {
     let all = pool.map(double, (0..1000).map(reading)).unwrap();
     assert!(all.iter().enumerate().all(|(i, reading)| reading.number == 2 * i as u64));
     assert_eq!(pool.apply(double, reading(4)).unwrap().number, 8);
+    assert_eq!(pool.apply(|n: u32| AsBytes([n; 3]), 4).unwrap().0, [4; 3]);
+    assert_eq!(pool.apply(|n: u16| [n; 3], 4).unwrap(), [4; 3]);
     pool.join().unwrap();
 }
 
