@@ -30,7 +30,7 @@ use crate::error::{Broken, PoolError, TaskError, Unsendable, WorkerLost};
 use crate::message::{Reply, Task, Value, Values};
 use crate::run::values::Many;
 use crate::steps::chunk::Place;
-use crate::thread::reports::{found_in_journal, report, take_apart};
+use crate::thread::reports::{cut_if_cancelled, found_in_journal, report, take_apart};
 use crate::thread::start::{not_started, start, tell_of_failed_starts, why_not_ready, without_its_name};
 use crate::workers::starts::back_off;
 use crate::workers::state::{NO_CODE, Phase, next_chunk};
@@ -251,14 +251,7 @@ impl Manager {
             };
             let ran = took.map_or_else(rest, |took| took / u32::try_from(count).unwrap_or(1).max(1));
             report(chunk, item, (count, Some(ran)), what, &mut settled);
-            // It had taken the chunk, and not begun it, when the call was cancelled.
-            let cancelled = chunk.left() > 0 && chunk.job.is_cancelled();
-            let cancelled = cancelled.then(|| Arc::clone(&chunk.job));
-            if let Some(job) = cancelled.filter(|_| !mp_core::mutant!("pool.cancel.begun-later-kept")) {
-                let (rest, emptied) = worker.cut_all_of(&job, next_chunk());
-                rest.into_iter().for_each(|rest| settled.add(rest, TaskError::Cancelled));
-                emptied.into_iter().for_each(|chunk| settled.drop_later(chunk));
-            }
+            cut_if_cancelled(worker, id, &mut settled);
             let done = worker.answered(id);
             answered[number] += u32::from(done.is_some());
             done.into_iter().for_each(|chunk| settled.drop_later(chunk));

@@ -42,6 +42,18 @@ pub(crate) fn report(
     }
 }
 
+/// A worker has said something of a chunk whose call was cancelled: it had taken the chunk, and not begun it, just then.
+pub(crate) fn cut_if_cancelled(worker: &mut Worker, id: u64, settled: &mut Settled<'_>) {
+    let is_cancelled = |chunk: &&mut Chunk| chunk.left() > 0 && chunk.job.is_cancelled();
+    let Some(job) = worker.chunk(id).filter(is_cancelled).map(|chunk| Arc::clone(&chunk.job)) else { return };
+    if mp_core::mutant!("pool.cancel.begun-later-kept") {
+        return;
+    }
+    let (rest, emptied) = worker.cut_all_of(&job, next_chunk());
+    rest.into_iter().for_each(|rest| settled.add(rest, TaskError::Cancelled));
+    emptied.into_iter().for_each(|chunk| settled.drop_later(chunk));
+}
+
 /// Reports what is in a worker's journal and new, up to an item.
 pub(crate) fn found_in_journal(
     chunk: &mut Chunk,
