@@ -252,9 +252,10 @@ impl Manager {
             let ran = took.map_or_else(rest, |took| took / u32::try_from(count).unwrap_or(1).max(1));
             report(chunk, item, (count, Some(ran)), what, &mut settled);
             cut_if_cancelled(worker, id, &mut settled);
-            let done = worker.answered(id);
-            answered[number] += u32::from(done.is_some());
-            done.into_iter().for_each(|chunk| settled.drop_later(chunk));
+            if let Some(chunk) = worker.answered(id) {
+                answered[number] += 1;
+                settled.drop_later(chunk);
+            }
         }
         // Not before: all that it says here it did since it was heard last.
         for (number, worker) in state.workers.iter_mut().enumerate().filter(|(n, _)| heard[*n].is_some()) {
@@ -461,10 +462,8 @@ impl Manager {
             let (id, reported, end) = (chunk.id, chunk.reported, chunk.end);
             let later = now + (timeout / 8).max(Duration::from_millis(1));
             let word = found.watch.word();
-            let (item, runs) = match word.place(id, reported) {
-                Place::At(item) => (item, true),
-                Place::Before(item) => (item, false),
-            };
+            let place = word.place(id, reported);
+            let (Place::At(item) | Place::Before(item), runs) = (place, matches!(place, Place::At(_)));
             if runs {
                 // It may have been stopped, or busy with reading a function, before it began.
                 let ran = Duration::from_nanos(clock::now().saturating_sub(found.watch.since()));
