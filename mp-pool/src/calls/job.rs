@@ -390,6 +390,7 @@ pub(crate) mod tests {
     use mp_spawn::Closure;
 
     use super::*;
+    use crate::calls::slots::MANY_RUNS;
     use crate::calls::source::{Items, Keep, Original};
     use crate::error::TaskError;
 
@@ -446,6 +447,16 @@ pub(crate) mod tests {
         assert_eq!([next(), next(), next(), next()], [Some(3..7), Some(7..8), Some(8..10), None]);
         assert!(!settle(&job, 7..8), "it was handed out");
         assert!(job.slots.lock().is_empty());
+    }
+
+    /// Else a thread that takes results in their order would look for them again and again.
+    #[test]
+    fn many_results_behind_one_that_is_missing_are_no_reason_to_wake_a_thread() {
+        let job = job(1000, Terms::default());
+        (1..=MANY_RUNS).for_each(|first| assert!(settle(&job, first..first + 1)));
+        assert!(!job.slots().has(MANY_RUNS + 1));
+        settle(&job, 0..1);
+        assert!(job.slots().has(900), "there is much to be taken");
     }
 
     /// Else its call would wait for it for ever.

@@ -72,7 +72,7 @@ pub(super) struct Waiters {
 /// Into how many parts the results of a call are divided, for a thread that takes them while others come.
 pub(super) const PARTS: usize = 32;
 /// How many runs of results are left to lie in memory before that.
-const MANY_RUNS: usize = 256;
+pub(super) const MANY_RUNS: usize = 256;
 
 /// Why nothing is pushed into a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
