@@ -54,7 +54,7 @@ pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
             let more = now.0 > before.0 || now.1 > before.1 || now.2 > before.2 || unfinished > 0;
             more.then(|| {
                 format!(
-                    "blocks, messages, members: {now:?}, before {before:?}; {unfinished} unfinished groups"
+                    ": blocks, messages, members: {now:?}, before {before:?}; {unfinished} unfinished groups"
                 )
             })
         });

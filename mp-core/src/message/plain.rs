@@ -33,7 +33,8 @@ use crate::error::{Error, Result};
 ///
 /// It is a serde type, for messages between processes of one machine: the bytes are in its order, and those of the type as both
 /// programs have it. What arrives with another length is refused; a type whose fields have changed places is not told apart from
-/// what it was, as with any data that is shared by its layout.
+/// what it was, as with any data that is shared by its layout. Sender and receiver have the value on their stacks, as any value that is
+/// moved: what is larger than some ten KiB is better in a tensor.
 ///
 /// A type of one's own needs no wrapper: with `#[derive(Message)] #[message(as_bytes)]` it travels like this by itself. A field of a
 /// serde type does by `#[serde(with = "mp::message::as_bytes")]` (in `mp-reduce`: `mp_reduce::message::as_bytes`).

@@ -353,15 +353,18 @@ impl Job {
         let slots = &mut self.slots.lock();
         let Progress { total, .. } = slots.progress;
         let wanted = total.min(done + (total / PARTS).max(1));
-        if slots.waiters.some.is_some() {
-            // Another thread waits so.
-            slots.waiters.all += 1;
-            self.wait_locked(slots, None, |slots| slots.has(wanted));
-            slots.waiters.all -= 1;
-        } else {
+        // Else another thread waits so, and this one looks at each change.
+        let is_first = slots.waiters.some.is_none();
+        if is_first {
             slots.waiters.some = Some(wanted);
-            self.wait_locked(slots, None, |slots| slots.has(wanted));
+        } else {
+            slots.waiters.all += 1;
+        }
+        self.wait_locked(slots, None, |slots| slots.has(wanted));
+        if is_first {
             slots.waiters.some = None;
+        } else {
+            slots.waiters.all -= 1;
         }
     }
 

@@ -3,6 +3,7 @@
 
 pub mod hostile;
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,22 +17,18 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// When it is not so by the deadline.
 #[track_caller]
 pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let until = Instant::now() + DEADLINE;
-    while !so() {
-        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
-    }
+    eventually_none(what, || (!so()).then_some(""));
 }
 
 /// Waits until `missing` has nothing more to say.
 ///
 /// # Panics
-/// When it still has by the deadline, with what it said.
+/// When it still has by the deadline, with what it said behind `what`.
 #[track_caller]
-pub fn eventually_none(what: &str, mut missing: impl FnMut() -> Option<String>) {
+pub fn eventually_none<M: Display>(what: &str, mut missing: impl FnMut() -> Option<M>) {
     let until = Instant::now() + DEADLINE;
     while let Some(missing) = missing() {
-        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}: {missing}");
+        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}{missing}");
         std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
     }
 }
