@@ -162,6 +162,8 @@ fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
     let name = &input.ident;
     let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
     let write = quote_spanned!(span=> #m::write_as_bytes::<Self, __C>(out, self));
+    let read = quote_spanned!(span=> #m::read_as_bytes::<Self, __C>(inc));
+    let plain = quote_spanned!(span=> #m::read_as_bytes_plain::<Self, __C>(bytes));
     quote! {
         #[automatically_derived]
         impl #impl_generics #m::Message for #name #type_generics #where_clause {
@@ -175,12 +177,12 @@ fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
 
             #[inline]
             fn decode<__C: #m::Codec>(inc: &mut #m::Incoming) -> #m::Result<Self> {
-                #m::read_as_bytes::<Self, __C>(inc)
+                #read
             }
 
             #[inline]
             fn decode_plain<__C: #m::Codec>(bytes: &[u8]) -> #m::Result<Self> {
-                #m::read_as_bytes_plain::<Self, __C>(bytes)
+                #plain
             }
         }
     }

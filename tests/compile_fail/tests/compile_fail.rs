@@ -58,6 +58,7 @@ fn refused_by_the_compiler() {
         "lock_of_a_struct",
         "lock_of_a_vec",
         "message_and_serde",
+        "message_as_bytes_of_a_text",
         "message_of_a_union",
         "message_with_a_foreign_field",
         "message_with_an_unknown_option",
