@@ -63,8 +63,8 @@ fn what_kills_each_worker_that_reads_it_is_lost() {
 
 #[test]
 fn a_stopped_worker_that_is_to_forget_much_delays_no_caller() {
-    const ROOM: u64 = 256; // in the queue of a worker
-    const CLOSURES: u32 = 600; // so that one of them learns more than that
+    const ROOM: u64 = 1024; // in the queue of a worker
+    const CLOSURES: u32 = 2200; // so that one of them learns more than that
     let pool = Pool::new(2).unwrap();
     let add = |n: u32| pool.task_closure(closure!([n] |x: u32| (current_worker(), x + n)));
     let closures: Vec<_> = (0..CLOSURES).map(add).collect();

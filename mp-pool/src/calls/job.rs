@@ -1,6 +1,6 @@
 //! One call of the pool: the tasks that are still to be sent, and the outcomes that have come back.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -17,6 +17,7 @@ use crate::calls::brought::Brought;
 use crate::calls::chunk::Kept;
 use crate::calls::lanes::Takes;
 use crate::calls::outcomes::Run;
+use crate::calls::runs::Runs;
 use crate::calls::slots::{Order, PARTS, Progress, Refused, Slots, Waiters};
 use crate::calls::source::{Piece, Rubbish, Source};
 use crate::maker::Maker;
@@ -104,7 +105,7 @@ impl Job {
         let slots = Slots {
             order,
             base: 0,
-            runs: VecDeque::new(),
+            runs: Runs::default(),
             progress,
             brought: Brought::default(),
             wakers: Vec::new(),

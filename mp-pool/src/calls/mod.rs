@@ -5,6 +5,7 @@ pub(crate) mod chunk;
 pub(crate) mod job;
 pub(crate) mod lanes;
 pub(crate) mod outcomes;
+mod runs;
 pub(crate) mod slots;
 pub(crate) mod source;
 pub(crate) mod tickets;

@@ -1,6 +1,6 @@
 //! The outcomes of one call so far, as they are handed out; and what the threads that wait for them wait for.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -8,6 +8,7 @@ use mp_core::user_code::Apart;
 
 use crate::calls::brought::Brought;
 use crate::calls::outcomes::Run;
+use crate::calls::runs::Runs;
 use crate::calls::tickets::Tickets;
 use crate::error::attempts::Attempts;
 
@@ -46,7 +47,7 @@ pub(crate) struct Slots {
     /// The index of the first task whose outcome was not handed out.
     pub(super) base: usize,
     /// In the order of their tasks, or as they came.
-    pub(super) runs: VecDeque<Run>,
+    pub(super) runs: Runs,
     pub(super) progress: Progress,
     pub(super) brought: Brought,
     pub(super) wakers: Vec<Apart<Waker>>,
@@ -113,13 +114,13 @@ impl Slots {
 
     /// The next outcomes, in the order of this call.
     pub(crate) fn next(&mut self) -> Option<Run> {
-        let run = if self.has_next() { self.runs.pop_front() } else { None };
+        let run = if self.has_next() { self.runs.pop_first() } else { None };
         self.base += run.as_ref().map_or(0, |run| run.count);
         run
     }
 
     pub(crate) fn has_next(&self) -> bool {
-        self.runs.front().is_some_and(|run| self.order == Order::AsDone || run.first == self.base)
+        self.runs.first().is_some_and(|run| self.order == Order::AsDone || run.first == self.base)
     }
 
     /// Whether this number of tasks is done, or so much is there that it is better taken soon.
@@ -140,13 +141,10 @@ impl Slots {
             if !tickets.add(run) {
                 return None;
             }
-        } else {
-            let at = self.place(&run)?;
-            if at == self.runs.len() {
-                self.runs.push_back(run);
-            } else {
-                self.runs.insert(at, run);
-            }
+        } else if self.order == Order::AsDone {
+            self.runs.push(run);
+        } else if !self.runs.insert(run, self.base, self.progress.total) {
+            return None;
         }
         if !self.failed.is_empty() {
             (first..first + count).for_each(|index| _ = self.failed.remove(&index));
@@ -156,18 +154,6 @@ impl Slots {
         Some(self.brought.settled(first, count).unwrap_or_else(Instant::now))
     }
 
-    /// Where a run belongs; `None` if one of its tasks has an outcome already, or it has none.
-    fn place(&self, run: &Run) -> Option<usize> {
-        if self.order == Order::AsDone {
-            return Some(self.runs.len());
-        }
-        // Most come nearly in order.
-        let behind = self.runs.iter().rev().take_while(|other| other.first >= run.end()).count();
-        let at = self.runs.len() - behind;
-        let free = at.checked_sub(1).map_or(self.base, |before| self.runs[before].end());
-        let fits = free <= run.first && run.end() <= self.progress.total && run.count > 0;
-        (fits || mp_core::mutant!("pool.settled-twice")).then_some(at)
-    }
     pub(crate) fn all_done(&self) -> bool {
         self.progress.done == self.progress.total
     }

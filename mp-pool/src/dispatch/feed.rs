@@ -94,8 +94,11 @@ impl Shared {
         self.packed(Task::Run { id: chunk.id, code, timed, args })
     }
 
-    /// Packs chunks that were taken back out of others.
-    fn pack_rests(&self, ready: Vec<Ready>, settled: &mut Settled<'_>) -> Vec<(Chunk, EncodedMessage<Task>)> {
+    /// Packs those chunks that were taken back out of others: they have no message yet.
+    fn pack_rests(&self, ready: Vec<Ready>, settled: &mut Settled<'_>) -> Vec<Ready> {
+        if ready.iter().all(|ready| ready.packed.is_some()) {
+            return ready;
+        }
         let mut all = Vec::with_capacity(ready.len());
         for Ready { chunk, packed } in ready {
             let packed = match (packed, &chunk.kept) {
@@ -104,7 +107,7 @@ impl Shared {
                 (None, _) => Err(Unsendable::said("they were not kept")),
             };
             match packed {
-                Ok(packed) => all.push((chunk, packed)),
+                Ok(packed) => all.push(Ready { chunk, packed: Some(packed) }),
                 Err(why) => settled.add(chunk, TaskError::arguments(why)),
             }
         }
@@ -113,7 +116,11 @@ impl Shared {
 
     /// A message for a worker. Whatever the user's code does in it: a panic is an error.
     pub(crate) fn packed(&self, task: Task) -> Result<EncodedMessage<Task>, Unsendable> {
+        let runs_no_code = matches!(&task, Task::Run { args: Args::Plain(_), .. });
         let pack = || self.form.pack(task).map_err(|refused| refused.error.into());
+        if runs_no_code {
+            return pack();
+        }
         Raise::catch(pack).unwrap_or_else(|raise| Err(Unsendable::said(raise.message())))
     }
 
@@ -125,7 +132,7 @@ impl Shared {
             let knows = &state.workers[worker].knows;
             let mut unknown: Vec<Arc<Code>> = Vec::new();
             let mut last = None;
-            for code in ready.iter().map(|(chunk, _)| &chunk.job.code) {
+            for code in ready.iter().map(|ready| &ready.chunk.job.code) {
                 // Most are of one call.
                 if last.replace(code.number) == Some(code.number) {
                     continue;
@@ -152,33 +159,33 @@ impl Shared {
         let found = &mut state.workers[worker];
         found.feeding = false;
         let alive = found.ready && found.pid == pid;
-        let mut batch = VecDeque::new();
+        let mut messages = VecDeque::with_capacity(notes.len() + ready.len());
+        let mut given = VecDeque::with_capacity(messages.capacity());
         for (code, packed) in notes.into_iter().filter(|_| alive) {
             found.knows.insert(code);
-            batch.push_back((code, packed));
+            given.push_back(Given::Note { code, learn: true, message: packed.number() });
+            messages.push_back(packed);
         }
-        let notes = batch.into_iter().map(|(code, packed)| {
-            let message = packed.number();
-            (packed, Given::Note { code, learn: true, message })
-        });
         let mut keep = Vec::new();
-        let mut send = Vec::new();
-        for (chunk, packed) in ready {
+        for Ready { chunk, packed } in ready {
             if let Some(Unsendable { why, cause }) = unsendable.get(&chunk.job.code.number) {
                 let (why, cause) = (format!("the function can't be sent: {why}"), cause.clone());
                 settled.add(chunk, TaskError::arguments(Unsendable { why, cause }));
             } else if end.is_some() || chunk.job.is_cancelled() {
                 settled.add(chunk, end.clone().unwrap_or(TaskError::Cancelled));
-            } else if alive {
-                let message = packed.number();
-                chunk.job.goes_to(chunk.first + chunk.reported..chunk.first + chunk.end, worker);
-                send.push((packed, Given::Task { chunk, message }));
             } else {
-                keep.push(Ready { chunk, packed: Some(packed) });
+                match packed {
+                    Some(packed) if alive => {
+                        chunk.job.goes_to(chunk.first + chunk.reported..chunk.first + chunk.end, worker);
+                        given.push_back(Given::Task { chunk, message: packed.number() });
+                        messages.push_back(packed);
+                    }
+                    packed => keep.push(Ready { chunk, packed }),
+                }
             }
         }
         // What there was no room for.
-        for (packed, given) in found.give(notes.chain(send)) {
+        for (packed, given) in found.give(messages, given) {
             match given {
                 Given::Task { chunk, .. } => keep.push(Ready { chunk, packed: Some(packed) }),
                 Given::Note { code, .. } => _ = found.knows.remove(&code),
@@ -195,7 +202,8 @@ impl Shared {
         if found.ready && found.knows.remove(&code) {
             let message = packed.number();
             // If there is no room, it keeps the function for as long as it lives.
-            _ = found.give([(packed, Given::Note { code, learn: false, message })]);
+            let note = Given::Note { code, learn: false, message };
+            _ = found.give([packed].into(), [note].into());
         }
     }
 }

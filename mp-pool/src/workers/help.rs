@@ -69,7 +69,8 @@ impl State {
                 && let Some(packed) = note()
             {
                 let message = packed.number();
-                let rest = worker.give([(packed, Given::Note { code: NO_CODE, learn: false, message })]);
+                let note = Given::Note { code: NO_CODE, learn: false, message };
+                let rest = worker.give([packed].into(), [note].into());
                 // Without room there is a note in its queue already.
                 worker.suspect = rest.is_empty() || worker.is_learning();
             }

@@ -37,9 +37,9 @@ use crate::watch::Watch;
 use crate::workers::later::Later;
 
 /// The most messages that a worker's queue holds.
-pub(crate) const ROOM: usize = 256;
+pub(crate) const ROOM: usize = 1024;
 /// The most chunks that a worker is given ahead of time.
-const DEEPEST: u64 = 128;
+const DEEPEST: u64 = 512;
 /// How long a worker should have enough to do. Where workers use all processors, the pool's thread may wait for its turn as long as
 /// the kernel lets each of them run.
 const AHEAD_NANOS: u64 = 4_000_000;
@@ -207,12 +207,12 @@ impl Worker {
         wanted.min(ROOM.saturating_sub(self.given.len() + 1)).max(1)
     }
 
-    /// Gives it messages; those that it could not be given come back.
+    /// Gives it messages, and what each is; those that it could not be given come back.
     pub(crate) fn give(
         &mut self,
-        batch: impl IntoIterator<Item = (EncodedMessage<Task>, Given)>,
+        mut messages: VecDeque<EncodedMessage<Task>>,
+        mut given: VecDeque<Given>,
     ) -> Vec<(EncodedMessage<Task>, Given)> {
-        let (mut messages, mut given): (VecDeque<_>, VecDeque<_>) = batch.into_iter().unzip();
         if self.outstanding == 0 {
             self.heard(Instant::now());
         }
@@ -355,17 +355,20 @@ impl Worker {
         if !dead && !self.may_be_recalled() {
             return Vec::new();
         }
-        let (mut recalled, mut notes) = (Vec::new(), Vec::new());
+        let (mut recalled, mut notes, mut given_back) = (Vec::new(), VecDeque::new(), VecDeque::new());
         while let Some((packed, given)) = self.recall() {
             match given {
                 Given::Task { chunk, .. } => recalled.push(Ready { chunk, packed: Some(packed) }),
                 Given::Note { .. } if dead || mp_core::mutant!("pool.note-lost-in-recall") => {}
-                note => notes.push((packed, note)),
+                note => {
+                    notes.push_back(packed);
+                    given_back.push_back(note);
+                }
             }
         }
         // A worker that lives may have taken a task that came after a note before that was recalled, too: it waits for the
         // note. There is room for what was there before.
-        for (_, given) in self.give(notes) {
+        for (_, given) in self.give(notes, given_back) {
             if let Given::Note { code, learn: true, .. } = given {
                 self.knows.remove(&code);
             }
