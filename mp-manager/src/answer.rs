@@ -58,6 +58,15 @@ impl Body {
         Body::Short(short)
     }
 
+    /// Of a call without captures and arguments: the length of those, and what `()` is written as.
+    #[inline(always)]
+    pub(crate) fn nothing() -> Body {
+        const UNIT: [u8; 3] = [0, 1, 0xc0];
+        let mut bytes = [0; Short::MOST];
+        bytes[..UNIT.len()].copy_from_slice(&UNIT);
+        Body::Short(Short { bytes, at: 0, end: UNIT.len() as u8 })
+    }
+
     /// What was received, if it is short.
     pub(crate) fn short(bytes: &[u8]) -> Option<Body> {
         Short::new(bytes).map(Body::Short)
@@ -115,7 +124,17 @@ impl Body {
     }
 
     /// Reads the rest as one value; an error has its type and bytes.
+    #[inline(always)]
     pub(crate) fn read<V: Message>(&mut self) -> mp_core::Result<V> {
+        if let Body::Short(short) = self
+            && let Some(number) = V::decode_number::<MessagePack>(short.rest())
+        {
+            return Ok(number);
+        }
+        self.read_any()
+    }
+
+    fn read_any<V: Message>(&mut self) -> mp_core::Result<V> {
         match self {
             Body::In(inc) => read_whole(inc),
             Body::Short(short) => V::decode_plain::<MessagePack>(short.rest())
@@ -250,5 +269,21 @@ impl Message for Answer {
             NO_THREAD => Ok(Answer::NoThread(C::read(inc)?)),
             other => Err(Error::Malformed(format!("an answer of kind {other}"))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_of_nothing_is_written_as_any_other() {
+        let mut out = blank();
+        out.bytes().push(0);
+        ().encode::<MessagePack>(&mut out).unwrap();
+        assert_eq!(Body::of(out).unread(), Body::nothing().unread());
+        let mut body = Body::nothing();
+        body.advance(1);
+        body.read::<()>().unwrap();
     }
 }

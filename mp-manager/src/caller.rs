@@ -3,14 +3,17 @@
 //! A proxy keeps the callers that have nothing to do. One whose call had no answer in time is dropped with its channel: the answer that
 //! still comes finds no receiver, and is dropped by the server.
 
+use std::time::Instant;
+
 use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
-use mp_queue::{Receiver, Sender, bounded_channel};
+use mp_queue::{GetError, Receiver, Sender, bounded_channel};
 
 use crate::answer::Answer;
 use crate::error::CallError;
 use crate::request::{MOST_CODES, Request};
+use crate::server::LOOK;
 
 /// How many bits of a caller's number are of its process.
 const SLOT_BITS: u32 = 12;
@@ -77,13 +80,15 @@ pub(crate) struct Caller {
     number: Number,
     /// Which code the object knows: the number of each is its place.
     codes: Vec<usize>,
+    /// When to look whether the object is still there, if there is no answer then. It may be past: the clock is not asked for each call.
+    look_at: Instant,
 }
 
 impl Caller {
     /// One that is known to the object at the other end.
     pub(crate) fn new(object: &Sender<Request>, server: u32) -> Result<Caller, CallError> {
         let (sender, answers) = bounded_channel(1)?;
-        let caller = Caller { answers, number: Number::new()?, codes: Vec::new() };
+        let caller = Caller { answers, number: Number::new()?, codes: Vec::new(), look_at: Instant::now() };
         send(object, Request::Hello { caller: caller.number(), answers: Box::new(sender) }, server)?;
         Ok(caller)
     }
@@ -94,6 +99,16 @@ impl Caller {
 
     pub(crate) fn answers(&self) -> &Receiver<Answer> {
         &self.answers
+    }
+
+    /// Waits for an answer, at most until then; `Empty` also when it is time to look whether the object is still there.
+    pub(crate) fn receive(&mut self, until: Option<Instant>) -> Result<Answer, GetError> {
+        let at = until.map_or(self.look_at, |until| until.min(self.look_at));
+        let received = self.answers.recv_deadline(at);
+        if let Err(GetError::Empty) = received {
+            self.look_at = Instant::now() + LOOK;
+        }
+        received
     }
 
     /// The number by which the object knows this code, and whether it is new.

@@ -5,10 +5,8 @@ use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::rc::Rc;
 
-#[cfg(feature = "authkey")]
-use mp_core::message::Outgoing;
 use mp_core::message::level::afresh;
-use mp_core::message::{IntoOutcome, Message, Undecodable, scope};
+use mp_core::message::{IntoOutcome, Message, Number, Outgoing, Undecodable, scope};
 use mp_core::user_code::{Apart, drop_caught};
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Code, Home, Lent, Raise, StateClosure};
@@ -141,11 +139,31 @@ impl<A: 'static, R: 'static> Captured<'_, A, R> {
     }
 }
 
-/// Writes what a closure captures, and its arguments, as [`run`] reads them. All of it is code of the user, and may panic.
+/// Writes a value by itself: what is remembered of the message around it is not seen.
+#[inline(always)]
+fn encode<V: Message>(value: &mut V, out: &mut Outgoing) -> mp_core::Result<()> {
+    // Known when this is compiled, for each type: nothing in a number remembers anything.
+    if Number::has::<V>() {
+        value.encode::<MessagePack>(out)
+    } else {
+        afresh(|| value.encode::<MessagePack>(out))
+    }
+}
+
+/// Whether no code of the user runs where [`write_call`] writes this.
+pub(crate) fn is_written_here<T: 'static, A: Message, R: 'static>(closure: &StateClosure<T, A, R>) -> bool {
+    Number::has::<A>() && closure.captures_nothing()
+}
+
+/// Writes what a closure captures, and its arguments, as [`run`] reads them. All of it is code of the user, and may panic, unless
+/// it [`is_written_here`].
 pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
     closure: &StateClosure<T, A, R>,
     args: &mut A,
 ) -> mp_core::Result<Body> {
+    if Number::unit_as::<A>().is_some() && closure.captures_nothing() {
+        return Ok(Body::nothing());
+    }
     let mut out = blank();
     if closure.captures_nothing() {
         out.bytes().push(0);
@@ -234,8 +252,7 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
             }
         };
         reached = Reached::Result;
-        afresh(|| value.encode::<MessagePack>(&mut out))
-            .map_err(|error| Answer::Unsendable(error.to_string()))?;
+        encode(value, &mut out).map_err(|error| Answer::Unsendable(error.to_string()))?;
         reached = Reached::Written;
         Ok(())
     });

@@ -16,13 +16,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::answer::{Answer, Body};
 use crate::caller::{Caller, send};
 use crate::error::{CallError, CallName};
-use crate::object::{Failure, MakeObject, NoThread, Task, write_call};
+use crate::object::{Failure, MakeObject, NoThread, Task, is_written_here, write_call};
 use crate::request::{Late, Request};
 use crate::ring;
 use crate::server::Server;
-
-/// How long a wait lasts at most before it looks whether the server has died with what was sent to it.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// An object of type `T` in a [`Manager`](crate::Manager)'s server.
 ///
@@ -184,7 +181,10 @@ impl<T: 'static> Proxy<T> {
         args: A,
     ) -> Result<R::Value, CallError> {
         let mut args = args;
-        let body = match Raise::catch(|| afresh(|| write_call(&closure, &mut args))) {
+        let mut write = || write_call(&closure, &mut args);
+        let written =
+            if is_written_here(&closure) { Ok(write()) } else { Raise::catch(|| afresh(&mut write)) };
+        let body = match written {
             Ok(Ok(body)) => body,
             Ok(Err(mp_core::Error::Unsendable(why))) => {
                 return Err(CallError::Arguments { why, undecodable: None });
@@ -322,11 +322,11 @@ impl Link {
         call: CallName,
         gone: impl Fn() -> bool,
     ) -> Result<Link, CallError> {
-        let caller = Caller::new(&requests, server)?;
+        let mut caller = Caller::new(&requests, server)?;
         let _waits = ring::wait_for(server, ring::NOT_MADE, caller.number(), &call)?;
         let request = Request::Make { caller: caller.number(), maker: Late::Out(maker) };
         send(&requests, request, server)?;
-        match answer(&requests, &caller, server, None, &call, gone)? {
+        match answer(&requests, &mut caller, server, None, &call, gone)? {
             Answer::Made { object } => {
                 Ok(Link { requests, server, object, idle: Mutex::new(vec![Idle(Box::new(caller))]) })
             }
@@ -364,7 +364,7 @@ impl Link {
         let _waits = ring::wait_for(self.server, self.object, caller.0.number(), call)?;
         send(&self.requests, request, self.server)?;
         // Without an answer it is dropped: none that comes later is taken for that to another call.
-        let answer = answer(&self.requests, &caller.0, self.server, timeout, call, gone);
+        let answer = answer(&self.requests, &mut caller.0, self.server, timeout, call, gone);
         if answer.is_ok() || mp_core::mutant!("manager.caller.kept-after-time-out") {
             self.idle.lock().push(caller);
         }
@@ -375,7 +375,7 @@ impl Link {
 /// Waits for an answer.
 fn answer(
     requests: &Sender<Request>,
-    caller: &Caller,
+    caller: &mut Caller,
     server: u32,
     timeout: Option<Duration>,
     call: &CallName,
@@ -383,8 +383,7 @@ fn answer(
 ) -> Result<Answer, CallError> {
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
-        let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
-        match caller.answers().recv_timeout(left.min(LOOK)) {
+        match caller.receive(until) {
             Ok(answer) => return Ok(answer),
             Err(GetError::Empty) => {}
             Err(GetError::Interrupted) => return Err(CallError::Interrupted),

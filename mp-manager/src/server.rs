@@ -24,7 +24,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
@@ -233,13 +233,18 @@ impl Seat {
         ring::own_object(object);
         self.slot = Arena::get().and_then(|arena| Some(arena.me().ok()?.slot()));
         let mut backoff = Backoff::default();
+        // Said anew when it is over only: the clock is not asked for each call.
+        let mut look_at = Instant::now() + LOOK;
         while !server.stops() && !matches!(self.state, State::Refused) {
-            match requests.recv_timeout(LOOK) {
+            match requests.recv_deadline(look_at) {
                 Ok(request) => {
                     backoff.over();
                     self.take(object, request);
                 }
-                Err(GetError::Empty | GetError::Interrupted) => backoff.over(),
+                Err(GetError::Empty | GetError::Interrupted) => {
+                    backoff.over();
+                    look_at = Instant::now() + LOOK;
+                }
                 Err(GetError::Failed(_)) => thread::sleep(backoff.failed()),
                 // No proxy is left.
                 Err(_) => break,

@@ -135,8 +135,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 }
 
-/// A value that is nothing but a number, or an option of one: nothing can be attached to it, so that it is written without further
-/// ado.
+/// A value that is nothing but a number, an option of one, or `()`: nothing can be attached to it, so that it is written without
+/// further ado.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Number {
     /// `u8` to `u64`, and `usize`.
@@ -147,7 +147,7 @@ pub enum Number {
     F32(f32),
     /// `f64`.
     F64(f64),
-    /// `None`, where a number could be.
+    /// `None`, where a number could be; or `()`.
     None,
 }
 
@@ -166,14 +166,15 @@ macro_rules! numbers {
                         return Some(n.map_or(Self::None, |n| Self::$variant(n as $number)));
                     }
                 )*)*
-                None
+                value.is::<()>().then_some(Self::None)
             }
 
-            /// Whether all values of a type are numbers, or options of them.
+            /// Whether all values of a type are numbers, or options of them, or `()`.
             #[inline(always)]
             pub fn has<T: 'static>() -> bool {
                 let this = TypeId::of::<T>();
-                $($(this == TypeId::of::<$t>() || this == TypeId::of::<Option<$t>>() ||)*)* false
+                $($(this == TypeId::of::<$t>() || this == TypeId::of::<Option<$t>>() ||)*)*
+                    this == TypeId::of::<()>()
             }
 
             /// How many bytes the numbers of a type have: 0 if its values are no numbers.
@@ -231,6 +232,17 @@ impl Number {
             *slot = Some(float);
         } else if let Some(slot) = slot.downcast_mut::<Option<Option<F>>>() {
             *slot = Some(Some(float));
+        }
+        value
+    }
+
+    /// `()` as a value of a type, if that is its type.
+    #[inline(always)]
+    pub fn unit_as<T: 'static>() -> Option<T> {
+        let mut value: Option<T> = None;
+        let slot: &mut dyn Any = &mut value;
+        if let Some(slot) = slot.downcast_mut::<Option<()>>() {
+            *slot = Some(());
         }
         value
     }

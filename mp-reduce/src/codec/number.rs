@@ -72,6 +72,7 @@ pub(super) fn read<T: 'static>(bytes: &[u8]) -> Option<T> {
     match *bytes {
         [0xcf, a, b, c, d, e, f, g, h] => Number::integer_as(u64::from_be_bytes([a, b, c, d, e, f, g, h])),
         [n @ 0..=0x7f] => Number::integer_as(n),
+        [0xc0] => Number::unit_as(),
         [0xcc, n] => Number::integer_as(n),
         [0xcd, a, b] => Number::integer_as(u16::from_be_bytes([a, b])),
         [0xce, a, b, c, d] => Number::integer_as(u32::from_be_bytes([a, b, c, d])),
@@ -105,6 +106,13 @@ mod tests {
         same(Number::None, None::<u8>);
         same(Number::Unsigned(300), Some(300_u16));
         same(Number::F64(0.5), Some(0.5));
+    }
+
+    #[test]
+    fn a_unit_is_nil_and_nil_is_no_number() {
+        same(Number::None, ());
+        assert!(reads_alike::<()>(&[0xc0]));
+        assert!(!reads_alike::<u8>(&[0xc0]) && !reads_alike::<Option<f64>>(&[0xc0]) && !reads_alike::<()>(&[0]));
     }
 
     /// Around each power of two, from both sides of zero.

@@ -3,6 +3,7 @@
 
 use crate::arena::{Arena, Hold};
 use crate::mem::Mem;
+use crate::steps::generation_of;
 use crate::words::{BlockId, BlockState, Life};
 
 impl Arena {
@@ -20,13 +21,16 @@ impl Arena {
     /// never has one again. A killed holder counts until another process has released what it held.
     pub fn lives(&self, mark: u64) -> bool {
         let Some(block) = Self::marked(mark) else { return false };
-        if !self.block_exists(block) {
+        // A block that is in no slab has words, too, and is not live.
+        if !self.is_here() || block as usize >= self.holds().len() {
             return false;
         }
+        let (map, at) = (self.map(), self.block_at(block));
+        let is_same = || generation_of(map.load(at.link())) == mark >> 24;
         // The state is read between two reads of the generation: if the block was freed and claimed
         // meanwhile, they differ.
-        let same = self.generation(block) == mark >> 24;
-        let state = BlockState::unpack(self.map().load(self.block_at(block).state));
-        same && state.life == Life::Live && self.generation(block) == mark >> 24
+        let same = is_same();
+        let state = BlockState::unpack(map.load(at.state));
+        same && state.life == Life::Live && is_same()
     }
 }
