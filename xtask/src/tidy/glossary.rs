@@ -137,12 +137,10 @@ fn has(line: &str, word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::OnceLock;
-
     use super::*;
 
     fn found(path: &str, text: &str) -> Vec<usize> {
-        let file = File { path: path.to_owned(), text: text.to_owned(), lines: OnceLock::new() };
+        let file = File::new(path.to_owned(), text.to_owned());
         check_file(&file).into_iter().map(|finding| finding.line).collect()
     }
 

@@ -9,6 +9,7 @@ mod statics;
 mod text;
 pub(crate) mod uses;
 
+use std::collections::HashSet;
 use std::fs;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -44,12 +45,30 @@ pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) text: String,
     lines: OnceLock<Vec<Line>>,
+    functions: OnceLock<HashSet<String>>,
 }
 
 impl File {
     /// The lines of a Rust file, code and comments apart.
     pub(crate) fn lines(&self) -> &[Line] {
         self.lines.get_or_init(|| mask::lines(&self.text))
+    }
+
+    /// A file that is not read yet.
+    pub(crate) fn new(path: String, text: String) -> Self {
+        Self { path, text, lines: OnceLock::new(), functions: OnceLock::new() }
+    }
+
+    /// Whether a function of a Rust file has this name.
+    pub(crate) fn has_function(&self, name: &str) -> bool {
+        let named = |line: &Line| {
+            let starts =
+                line.code.match_indices("fn ").filter(|(at, _)| !line.code[..*at].ends_with(mask::is_word));
+            let names = starts
+                .map(|(at, begin)| line.code[at + begin.len()..].chars().take_while(|c| mask::is_word(*c)));
+            names.map(String::from_iter).collect::<Vec<String>>()
+        };
+        self.functions.get_or_init(|| self.lines().iter().flat_map(named).collect()).contains(name)
     }
 
     /// Whether it lies in the root folder `name`, or in a folder `name` of a crate.
@@ -78,7 +97,7 @@ impl Tree {
             let path = String::from_utf8_lossy(path).into_owned();
             // Files that are gone, folders and binary data have no text to check.
             if let Ok(text) = fs::read_to_string(&path) {
-                tree.files.push(File { path, text, lines: OnceLock::new() });
+                tree.files.push(File::new(path, text));
             }
         }
         Ok(tree)
@@ -86,11 +105,7 @@ impl Tree {
 
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
-        let file = |(path, text): &(&str, &str)| File {
-            path: (*path).to_owned(),
-            text: (*text).to_owned(),
-            lines: OnceLock::new(),
-        };
+        let file = |(path, text): &(&str, &str)| File::new((*path).to_owned(), (*text).to_owned());
         Self { files: files.iter().map(file).collect() }
     }
 
@@ -104,8 +119,7 @@ impl Tree {
 
     /// Whether any file has a function of this name.
     pub(crate) fn has_function(&self, name: &str) -> bool {
-        let wanted = format!("fn {name}");
-        self.rust().any(|file| file.lines().iter().any(|line| mask::has_word(&line.code, &wanted)))
+        self.rust().any(|file| file.has_function(name))
     }
 
     fn get(&self, path: &str) -> Option<&File> {

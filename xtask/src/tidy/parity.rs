@@ -1,6 +1,5 @@
 //! Rules about `docs/mistakes.md`, `docs/parity.md` and `docs/user-code.md`: a row that claims a proof names a test that exists.
 
-use super::mask::has_word;
 use super::{Finding, Tree};
 
 const PAGES: [&str; 3] = ["docs/mistakes.md", "docs/parity.md", "docs/user-code.md"];
@@ -65,11 +64,9 @@ fn missing(tree: &Tree, name: &str) -> Option<String> {
         return Some(format!("`{path}` is not there: name a file from the repository's root"));
     }
     let test = test.rsplit("::").next().unwrap_or_default();
-    let holds =
-        |file: &super::File| file.lines().iter().any(|line| has_word(&line.code, &format!("fn {test}")));
     let there = match file.flatten() {
-        Some(file) => test.is_empty() || holds(file),
-        None => tree.rust().any(holds),
+        Some(file) => test.is_empty() || file.has_function(test),
+        None => tree.has_function(test),
     };
     (!there).then(|| format!("no `fn {test}` {}: name a test that is there", path.unwrap_or("in any file")))
 }
