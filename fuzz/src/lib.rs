@@ -14,6 +14,8 @@ pub fn targets() -> Vec<Target> {
         mp_spawn::fuzz::TARGETS,
         mp_queue::fuzz::TARGETS,
         mp_sync::fuzz::TARGETS,
+        mp_pool::fuzz::TARGETS,
+        mp_manager::fuzz::TARGETS,
     ];
     [&of_crates.concat()[..], &OF_SEVERAL].concat()
 }
@@ -68,4 +70,6 @@ pub const PLANTED: &[(&str, &str)] = &[
     ("lists", "list.length-not-compared"),
     ("names", "name.slash-not-refused"),
     ("places", "invitation.place-not-checked"),
+    ("tasks", "pool.ends.count-not-compared"),
+    ("replies", "pool.ends.count-not-compared"),
 ];

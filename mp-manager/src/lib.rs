@@ -47,6 +47,9 @@
 mod answer;
 mod caller;
 mod error;
+#[cfg(any(test, feature = "fuzz"))]
+#[doc(hidden)]
+pub mod fuzz;
 mod manager;
 #[cfg(feature = "authkey")]
 mod named;

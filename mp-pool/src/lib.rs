@@ -45,6 +45,9 @@ mod child;
 mod clock;
 mod dispatch;
 mod error;
+#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
+#[doc(hidden)]
+pub mod fuzz;
 mod held;
 mod maker;
 mod message;

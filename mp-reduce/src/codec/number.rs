@@ -112,7 +112,9 @@ mod tests {
     fn a_unit_is_nil_and_nil_is_no_number() {
         same(Number::None, ());
         assert!(reads_alike::<()>(&[0xc0]));
-        assert!(!reads_alike::<u8>(&[0xc0]) && !reads_alike::<Option<f64>>(&[0xc0]) && !reads_alike::<()>(&[0]));
+        assert!(
+            !reads_alike::<u8>(&[0xc0]) && !reads_alike::<Option<f64>>(&[0xc0]) && !reads_alike::<()>(&[0])
+        );
     }
 
     /// Around each power of two, from both sides of zero.

@@ -1,0 +1,4 @@
+//! The target `replies` under libFuzzer.
+#![no_main]
+
+mp_fuzz::libfuzzer!();

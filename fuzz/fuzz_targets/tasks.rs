@@ -1,0 +1,4 @@
+//! The target `tasks` under libFuzzer.
+#![no_main]
+
+mp_fuzz::libfuzzer!();

@@ -1,0 +1,111 @@
+//! What `cargo xtask fuzz` and the unit tests give to this crate's parsers: requests as an object's thread gets them, and answers as a
+//! caller does.
+
+use mp_core::message::{Incoming, Message, Outgoing, Undecodable};
+use mp_reduce::MessagePack;
+use mp_spawn::{Raise, StateClosure, closure};
+
+use crate::answer::{Answer, Body};
+use crate::object::{Task, write_call};
+use crate::request::{Late, Request};
+
+/// Name, what it does with bytes, and what the encoders make.
+#[allow(
+    clippy::type_complexity,
+    reason = "it is that of the harness, which this crate can't name where it is no test"
+)]
+pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
+    &[("requests", requests, request_seeds), ("answers", answers, answer_seeds)];
+
+/// As a message in an envelope, and as one that needs none: both are read, or neither.
+fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
+    let long = M::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec()));
+    let short = M::decode_plain::<MessagePack>(bytes);
+    let text = |read: &mp_core::Result<M>| read.as_ref().err().map(ToString::to_string);
+    assert_eq!(text(&long), text(&short));
+    Some([long.ok()?, short.ok()?])
+}
+
+fn written<M: Message>(mut message: M) -> Vec<u8> {
+    let mut out = Outgoing::default();
+    message.encode::<MessagePack>(&mut out).unwrap();
+    std::mem::take(out.bytes())
+}
+
+fn requests(bytes: &[u8]) {
+    match both::<Request>(bytes) {
+        Some([Request::Call { caller, code, mut body }, Request::Call { body: short, .. }]) => {
+            assert_eq!(body.unread(), short.unread());
+            let again = Body::short(short.unread()).map(|body| written(Request::Call { caller, code, body }));
+            assert!(again.is_none_or(|again| again == bytes));
+            // As the object's thread reads it, whatever types the closure has.
+            let all = body.unread().len();
+            body.advance(all + 1);
+            assert!(body.unread().is_empty() && body.read::<u64>().is_err());
+        }
+        Some([Request::Learn { task, .. }, _]) => _ = task.read(),
+        Some([Request::Make { maker, .. }, _]) => _ = maker.read(),
+        Some([Request::Free { .. } | Request::Hello { .. }, _]) | None => {}
+        Some([Request::Call { .. }, _]) => panic!("another request without an envelope"),
+    }
+}
+
+fn answers(bytes: &[u8]) {
+    match both::<Answer>(bytes) {
+        Some([Answer::Done(mut body), Answer::Done(mut short)]) => {
+            assert_eq!(body.unread(), short.unread());
+            let (long, short) = (body.read::<Option<u64>>(), short.read::<Option<u64>>());
+            assert_eq!(long.ok(), short.ok());
+        }
+        Some([Answer::Done(_), _]) => panic!("another answer without an envelope"),
+        // The rest is of serde values: written, and read again as the same.
+        Some([other, _]) => {
+            let again = written(other);
+            assert_eq!(both::<Answer>(&again).map(|[answer, _]| written(answer)), Some(again));
+        }
+        None => {}
+    }
+}
+
+fn request_seeds() -> Vec<Vec<u8>> {
+    let caller = 0x0010_0003;
+    let call = |body| Request::Call { caller, code: 2, body };
+    let (name, long) = ("a".to_string(), "b".repeat(300));
+    let with: [StateClosure<u64, u32, u64>; 3] = [
+        closure!([] |number: &mut u64, by: u32| *number + u64::from(by)),
+        closure!([name] |number: &mut u64, by: u32| *number + u64::from(by) + name.len() as u64),
+        closure!([long] |number: &mut u64, by: u32| *number + u64::from(by) + long.len() as u64),
+    ];
+    let calls = with.iter().map(|closure| call(write_call(closure, &mut 70_000).unwrap()));
+    let task = Late::Out(Task::maker::<u64, u32, u64>(with[0].code()));
+    let others = [call(Body::nothing()), Request::Learn { caller, code: 2, task }, Request::Free { caller }];
+    calls.chain(others).map(written).collect()
+}
+
+fn answer_seeds() -> Vec<Vec<u8>> {
+    let done = |value: &[u8]| Answer::Done(Body::short(value).unwrap());
+    let why = || "why".to_string();
+    let undecodable = Undecodable::from_parts(["u64".into(), "a field".into(), why()], vec![1, 2]);
+    let all = [
+        Answer::Made { object: 300 },
+        done(&[1, 7]),
+        done(&[9, 0xcf, 0, 0, 0, 1, 0, 0, 0, 0]),
+        done(&[1, 0xc0]),
+        Answer::Raised(Raise::error(&std::io::Error::other("why"))),
+        Answer::Undecodable(Box::new(undecodable)),
+        Answer::Unreadable(why()),
+        Answer::Unsendable(why()),
+        Answer::WrongType(why()),
+        Answer::Freed,
+        Answer::NoThread(why()),
+    ];
+    all.into_iter().map(written).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn changed_requests_and_answers_are_read_or_refused() {
+        mp_harness::hostile::short(super::TARGETS);
+    }
+}

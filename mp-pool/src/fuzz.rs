@@ -1,0 +1,154 @@
+//! What `cargo xtask fuzz` and the unit tests give to this crate's parsers: tasks as a worker gets them, and replies as the pool does,
+//! with the many values of a chunk in both.
+
+use mp_core::message::{Incoming, Message, Outgoing};
+use mp_reduce::MessagePack;
+use mp_spawn::{Closure, Raise};
+
+use crate::message::{Reply, Sent, Task, Value, Values};
+use crate::run::ends::{AllOf, Ends};
+use crate::run::runner::Runner;
+use crate::run::values::{Args, Many, Plain, Slice};
+
+/// Name, what it does with bytes, and what the encoders make.
+#[allow(
+    clippy::type_complexity,
+    reason = "it is that of the harness, which this crate can't name where it is no test"
+)]
+pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
+    &[("tasks", tasks, task_seeds), ("replies", replies, reply_seeds)];
+
+/// How many values of a chunk are looked at.
+const LOOKED_AT: usize = 1000;
+
+fn read<M: Message>(bytes: &[u8]) -> Option<M> {
+    M::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec()))
+        .map_err(|error| error.to_string())
+        .ok()
+}
+
+fn written<M: Message>(mut message: M) -> Vec<u8> {
+    let mut out = Outgoing::default();
+    message.encode::<MessagePack>(&mut out).unwrap();
+    std::mem::take(out.bytes())
+}
+
+fn tasks(bytes: &[u8]) {
+    match read::<Task>(bytes) {
+        Some(Task::Run { args: Args::Many(many), .. }) => values(&many),
+        Some(Task::Run { args: Args::One(inc), .. }) => assert!(bytes.ends_with(inc.rest())),
+        Some(Task::Learn { runner, .. }) => _ = runner.read(),
+        Some(Task::Forget { .. }) | None => {}
+        Some(Task::Run { .. }) => panic!("it was read as what is to be sent"),
+    }
+}
+
+fn replies(bytes: &[u8]) {
+    let Some(reply) = read::<Reply>(bytes) else { return };
+    _ = reply.ran();
+    match reply {
+        Reply::Part { values: Values::In(many), .. } => values(&many),
+        Reply::Done { value: Value::In(inc), .. } | Reply::Unread { arguments: Value::In(inc), .. } => {
+            assert!(bytes.ends_with(inc.rest()));
+        }
+        Reply::Part { .. } | Reply::Done { .. } | Reply::Unread { .. } => {
+            panic!("it was read as what is to be sent")
+        }
+        // The rest is of serde values: written, and read again as the same.
+        other => {
+            let again = written(other);
+            assert_eq!(read::<Reply>(&again).map(written), Some(again));
+        }
+    }
+}
+
+/// No value is behind the last, each lies within the message, and all that are there are written, and read again as the same.
+fn values(many: &Many) {
+    let all = many.all();
+    assert!(all.get(many.count).is_none() && all.get(usize::MAX).is_none());
+    let first = many.count.min(LOOKED_AT);
+    let there: Vec<&[u8]> = (0..first).map_while(|i| all.get(i)).collect();
+    // Ends that differ may be anywhere, so that values may lie in each other: only those of a stride are told to be apart.
+    let bytes = there.concat();
+    let mut end = 0;
+    let ends: Ends = there
+        .iter()
+        .map(|value| {
+            end += value.len();
+            end
+        })
+        .collect();
+    let mut out = Outgoing::default();
+    ends.write(0..ends.len(), &bytes, &mut out);
+    let again = AllOf::of(out.bytes(), there.len());
+    assert!((0..there.len()).all(|i| again.get(i) == Some(there[i])));
+    assert_eq!(again.get(there.len()), None);
+}
+
+fn plain(values: &[&str]) -> Plain {
+    let mut plain = Plain::default();
+    for value in values {
+        plain.bytes.extend_from_slice(value.as_bytes());
+        plain.ends.push(plain.bytes.len());
+    }
+    plain
+}
+
+const VALUES: [&[&str]; 4] = [&["abc"; 40], &["abc", "", "defg"], &["a"], &["", ""]];
+
+fn task_seeds() -> Vec<Vec<u8>> {
+    let run = |values: &&[&str], timed| Task::Run {
+        id: 7,
+        code: 3,
+        timed,
+        args: Args::Plain(Slice::of(plain(values))),
+    };
+    let alone = |timed| Task::Run { id: 7, code: 3, timed, args: Args::Alone(Outgoing::default()) };
+    let runner = Closure::from_parts((), |(): &(), (): ()| Runner::new(|x: u64| x + 1));
+    let runs = VALUES.iter().flat_map(|values| [run(values, false), run(values, true)]);
+    let learn = Task::Learn { code: 3, runner: Sent::Out(runner) };
+    runs.chain([alone(false), alone(true), learn, Task::Forget { code: 3 }]).map(written).collect()
+}
+
+fn reply_seeds() -> Vec<Vec<u8>> {
+    let (worker, id, item) = (1, 7, 2);
+    let parts = VALUES.iter().map(|values| Reply::Part {
+        worker,
+        id,
+        item,
+        nanos: 5,
+        values: Values::Out(plain(values)),
+    });
+    let raise = Raise::error(&std::io::Error::other("why"));
+    let arguments =
+        mp_core::message::Undecodable::from_parts(["u64".into(), "a field".into(), "why".into()], vec![1, 2]);
+    let unsendable = |result| Reply::Unsendable { worker, id, item, result, why: "why".into() };
+    let others = [
+        Reply::Ready { worker, pid: 4711 },
+        Reply::Remaking { worker },
+        Reply::Noted { worker, code: 3 },
+        Reply::Done { worker, id, item, value: Value::Out(Outgoing::default()) },
+        Reply::Raised { worker, id, item, note: 9, raise },
+        Reply::Undecodable { worker, id, item, arguments: Box::new(arguments) },
+        Reply::Unread {
+            worker,
+            id,
+            item,
+            fingerprint: 5,
+            why: "ä".into(),
+            arguments: Value::Out(Outgoing::default()),
+        },
+        unsendable(true),
+        unsendable(false),
+        Reply::Wake,
+    ];
+    parts.chain(others).map(written).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn changed_tasks_and_replies_are_read_or_refused() {
+        mp_harness::hostile::short(super::TARGETS);
+    }
+}
