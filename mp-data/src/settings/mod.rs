@@ -42,7 +42,8 @@ pub(crate) struct Settings {
     pub(crate) name: String,
     pub(crate) num_workers: usize,
     pub(crate) threads: usize,
-    pub(crate) prefetch: usize,
+    /// `None` if it was not set: as many as [`Meter::prefetch`](crate::trainer::metrics::Meter::prefetch) says.
+    pub(crate) prefetch: Option<usize>,
     pub(crate) budget: Option<usize>,
     pub(crate) in_order: bool,
     pub(crate) timeout: Option<Duration>,
@@ -61,7 +62,7 @@ impl Settings {
             name: NAME.into(),
             num_workers: 0,
             threads: 1,
-            prefetch: 2,
+            prefetch: None,
             budget: None,
             in_order: true,
             timeout: None,
@@ -112,10 +113,11 @@ macro_rules! settings {
             self
         }
 
-        /// How many batches are planned, running or ready for each worker; 2 without this, 1 at least, and for all workers
-        /// 65,536 at most: 0 is taken as 1, as of threads.
+        /// How many batches are planned, running or ready for each worker; 1 at least, and for all workers 65,536 at most: 0 is taken as 1,
+        /// as of threads. Without this 2, and 8 for as long as batches are made in less than 200 µs, as a rule, and have no more than 64 KiB:
+        /// with 2 of these, threads sleep between two batches, and a sleep takes longer than such a batch.
         pub fn prefetch_factor(mut self, batches: usize) -> Self {
-            self.settings.prefetch = batches.max(1);
+            self.settings.prefetch = Some(batches.max(1));
             self
         }
 

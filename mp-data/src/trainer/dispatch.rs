@@ -44,7 +44,8 @@ impl<K: Kind> Prefetch<K> {
         let settings = &self.inner.settings;
         let under_way = self.slots.len();
         let Some(first) = self.slots.front() else { return true };
-        if under_way >= settings.num_workers.saturating_mul(settings.prefetch)
+        let of_a_worker = settings.prefetch.unwrap_or_else(|| self.inner.meter().prefetch());
+        if under_way >= settings.num_workers.saturating_mul(of_a_worker)
             || self.slots.iter().any(Slot::is_held)
         {
             return false;

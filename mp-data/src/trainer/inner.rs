@@ -147,7 +147,9 @@ fn check(settings: &Settings) -> Result<(), BuildError> {
     if threads > 1024 {
         return refused("threads_per_worker", format!("{threads} threads; at most 1024 are possible"));
     }
-    if prefetch.saturating_mul(num_workers.max(1)) > 1 << 16 {
+    if let Some(prefetch) = prefetch
+        && prefetch.saturating_mul(num_workers.max(1)) > 1 << 16
+    {
         let reason = format!(
             "{prefetch} batches for each of {num_workers} workers; at most 65536 in all are possible"
         );
