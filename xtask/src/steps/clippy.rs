@@ -12,10 +12,10 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     let words = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     session.run(&mut session.cargo(&words));
     if Path::new("benches/Cargo.toml").exists() {
-        // Without its feature `peers`, whose dependencies take minutes to build.
-        let words =
-            ["clippy", "--manifest-path", "benches/Cargo.toml", "--all-targets", "--", "-D", "warnings"];
-        session.run(&mut session.cargo(&words));
+        // With each feature that a program of it requires; without `peers`, whose dependencies take minutes to build.
+        let words = ["clippy", "--manifest-path", "benches/Cargo.toml", "--all-targets"];
+        let mut clippy = session.cargo(&words);
+        session.run(clippy.args(["--features", "codecs,cuda,data", "--", "-D", "warnings"]));
     }
     if Path::new("fuzz/Cargo.toml").exists() {
         // Without its feature `libfuzzer`, which takes a nightly compiler.
