@@ -3,8 +3,8 @@
 //! `cargo run --release --manifest-path benches/Cargo.toml --features data --bin data -- --json figures.json`
 //!
 //! The figures of a row come from one run, in which the contenders take turns, after each was tried at several settings, of which the best
-//! is kept. Each batch is looked at by the process that would train with it: what all loaders of a row gave adds up to one number, and
-//! another one ends the program with an error.
+//! is kept. Each batch is looked at by the process that would train with it: what all loaders of a row gave adds up to one number (but for decoders
+//! that round differently), ours gave the samples of the plan, batch by batch and row by row, and anything else ends the program with an error.
 //!
 //! torch and SPDL run in one Python, `MP_PYTHON` or `benches/target/peers/bin/python`; without it they are left out, which is said:
 //!
@@ -35,15 +35,17 @@ const USAGE: &str = "\
 usage: data [--only ID,ID] [--rounds N] [--json FILE] [--minutes N] [--list]
        data --details RUNS
        data --table FILE
+       data --publish FILE PAGE
        data --draw FILE PICTURE
 
   --only ID,ID         only these rows
   --rounds N           how often the contenders take turns (7)
   --json FILE          writes the figures to FILE; those of other rows that are there stay
-  --minutes N          gives up after N minutes (10)
+  --minutes N          gives up after N minutes (30)
   --list               names the rows and ends
   --details RUNS       what a batch of one number takes in each of RUNS runs, and how often threads have waited for it
   --table FILE         prints such a file as a table, in Markdown
+  --publish FILE PAGE  writes that table into a page that has a place for it
   --draw FILE PICTURE  draws it, as SVG
 ";
 
@@ -58,7 +60,7 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<()> {
-    let (mut only, mut rounds, mut minutes, mut json) = (Vec::new(), 7, 10, None);
+    let (mut only, mut rounds, mut minutes, mut json) = (Vec::new(), 7, 30, None);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -73,13 +75,17 @@ fn start() -> Result<()> {
             }
             "--details" => {
                 for run in 0..value()?.parse::<usize>()? {
-                    println!("run {run}: {}", ours::details(10_000)?);
+                    let [set, two] = [None, Some(2)].map(|ahead| ours::details(10_000, ahead));
+                    println!("run {run}: {}\n  two ahead: {}", set?, two?);
                 }
                 return Ok(());
             }
             "--table" => {
                 print!("{}", results::read(value()?.as_ref())?.table());
                 return Ok(());
+            }
+            "--publish" => {
+                return results::read(value()?.as_ref())?.publish(value()?.as_ref());
             }
             "--draw" => {
                 let results = results::read(value()?.as_ref())?;

@@ -1,7 +1,7 @@
 //! What threads of one process do: no start, no way between processes, no protection from a crash.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use crate::Result;
 use crate::images::Images;
+use crate::ours::Takes;
 use crate::run::{Contender, Round};
 
 const THREADS: usize = 2;
@@ -18,10 +19,14 @@ pub(crate) const BATCH: usize = 16;
 /// As many batches as a loader of two workers with a prefetch factor of 2 has.
 const AHEAD: usize = 4;
 
+/// What an image adds up to.
+pub(crate) fn sum(row: &[u8]) -> u64 {
+    row.iter().map(|byte| u64::from(*byte)).sum()
+}
+
 /// What the first and the last row of a batch of images add up to.
-pub(crate) fn ends(batch: &[u8]) -> u64 {
-    let sum = |row: &[u8]| row.iter().map(|byte| u64::from(*byte)).sum::<u64>();
-    sum(&batch[..ROW]) + sum(&batch[batch.len() - ROW..])
+pub(crate) fn ends(batch: &[u8]) -> [u64; 2] {
+    [sum(&batch[..ROW]), sum(&batch[batch.len() - ROW..])]
 }
 
 /// Buffers that are used again: their pages are there.
@@ -114,7 +119,7 @@ pub(crate) fn decode(images: &Images, batches: usize, by_rows: bool) -> Result<C
             });
             for batch in ready {
                 let (number, batch) = batch?;
-                check += (number as u64 + 1) * ends(&batch);
+                check += (number as u64 + 1) * ends(&batch).iter().sum::<u64>();
                 count += 1;
                 buffers.give_back(batch);
             }
@@ -122,4 +127,27 @@ pub(crate) fn decode(images: &Images, batches: usize, by_rows: bool) -> Result<C
         })?;
         Ok(Round::Figure { figure: f64::from(count) / start.elapsed().as_secs_f64(), check })
     }))
+}
+
+/// `uneven_any_order`: threads that take one number after the other, and wait as long as it takes. More can't be had of so many.
+pub(crate) fn uneven(threads: usize, batches: usize, takes: Takes) -> Contender {
+    Contender::new("", move || {
+        let (start, next, check) = (Instant::now(), AtomicUsize::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= batches {
+                            break;
+                        }
+                        takes.wait(number);
+                        check.fetch_add((number as u64 + 1) * number as u64, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        let figure = batches as f64 / start.elapsed().as_secs_f64();
+        Ok(Round::Figure { figure, check: check.into_inner() })
+    })
 }

@@ -10,6 +10,10 @@ use crate::Result;
 use crate::machine::Machine;
 use crate::rows::{self, Better, Row};
 
+/// Between these lines a page has the table.
+const BEGIN: &str = "<!-- figures of data loaders: begin -->";
+const END: &str = "<!-- figures of data loaders: end -->";
+
 /// The figures of some rows.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Results {
@@ -133,22 +137,47 @@ impl Results {
         text.push('\n');
         for row in &self.rows {
             for (goal, met) in &row.goals {
-                _ = writeln!(text, "{}  {:<12} {goal}", if *met { "met   " } else { "MISSED" }, row.id);
+                _ = writeln!(text, "- {}: `{}`: {goal}", if *met { "met" } else { "MISSED" }, row.id);
             }
         }
         let mut notes: Vec<String> = self.rows.iter().flat_map(|row| row.versions.clone()).collect();
         for row in &self.rows {
-            notes.extend(
-                row.machine
-                    .iter()
-                    .filter(|(name, _)| *name != "load before")
-                    .map(|(n, w)| format!("{n} {w}")),
-            );
+            let of_each = |name: &str| ["date", "load before", "rounds"].contains(&name);
+            notes.extend(row.machine.iter().filter(|one| !of_each(one.0)).map(|(n, w)| format!("{n} {w}")));
         }
         notes.sort_unstable();
         notes.dedup();
+        notes.extend(["date", "load before", "rounds"].into_iter().filter_map(|name| self.range(name)));
         _ = writeln!(text, "\n{}", notes.join(" · "));
         text
+    }
+
+    /// From where to where something goes that the rows differ in.
+    fn range(&self, name: &str) -> Option<String> {
+        let words = self.rows.iter().filter_map(|row| match name {
+            "rounds" => Some(row.rounds.to_string()),
+            _ => row.machine.get(name).cloned(),
+        });
+        let mut words: Vec<String> = words.collect();
+        // Dates sort as words, the others as numbers.
+        words.sort_by(|a, b| match (a.parse::<f64>(), b.parse::<f64>()) {
+            (Ok(a), Ok(b)) => a.total_cmp(&b),
+            _ => a.cmp(b),
+        });
+        let (first, last) = (words.first()?, words.last()?);
+        Some(if first == last { format!("{name} {first}") } else { format!("{name} {first} to {last}") })
+    }
+
+    /// Writes the table into a page, between [`BEGIN`] and [`END`], in the place of what is there.
+    ///
+    /// # Errors
+    /// The page can't be read or written, or lacks one of the two.
+    pub(crate) fn publish(&self, page: &Path) -> Result<()> {
+        let text = std::fs::read_to_string(page).map_err(|e| format!("{}: {e}", page.display()))?;
+        let lacks = || format!("{} has no {BEGIN} before an {END}", page.display());
+        let (before, rest) = text.split_once(BEGIN).ok_or_else(lacks)?;
+        let (_, after) = rest.split_once(END).ok_or_else(lacks)?;
+        Ok(std::fs::write(page, format!("{before}{BEGIN}\n\n{}\n{END}{after}", self.table()))?)
     }
 }
 

@@ -1,8 +1,10 @@
 //! What is measured.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::images::Images;
+use crate::ours::Takes;
 use crate::python::{self, Task};
 use crate::run::{Contender, Entrant};
 use crate::{Result, ours, references};
@@ -67,7 +69,7 @@ pub(crate) static ALL: &[Row] = &[
         id: "decode",
         unit: "batches/s",
         better: Better::Higher,
-        about: "batches of 16 PNG files of 400 × 300 pixels, the middle 224 × 224 of each",
+        about: "batches of 16 JPEG files of 400 × 300 pixels, the middle 224 × 224 of each",
         contenders: decode,
         goals: &[Goal::Times("rayon", 0.97), Goal::Times("SPDL, this decoder", 0.97)],
     },
@@ -88,6 +90,46 @@ pub(crate) static ALL: &[Row] = &[
         goals: &[Goal::AtMost(30e-6)],
     },
     Row {
+        id: "strings",
+        unit: "batches/s",
+        better: Better::Higher,
+        about: "batches of 256 strings of 26 bytes, as bytes and offsets (torch: as a list[str])",
+        contenders: strings,
+        goals: &[Goal::Times("torch", 10.0)],
+    },
+    Row {
+        id: "strings_list",
+        unit: "batches/s",
+        better: Better::Higher,
+        about: "the same, each a String of its own (torch: as a list[str])",
+        contenders: strings_list,
+        goals: &[Goal::Times("torch", 2.0)],
+    },
+    Row {
+        id: "items_32m",
+        unit: "GB/s",
+        better: Better::Higher,
+        about: "items of 32 MiB, which one worker has, copied once on their way to the trainer",
+        contenders: items_32m,
+        goals: &[Goal::Times("SPDL", 1.0)],
+    },
+    Row {
+        id: "uneven",
+        unit: "batches/s",
+        better: Better::Higher,
+        about: "4 workers, a batch takes 2 ms, and one in 20 takes 40 ms: in order",
+        contenders: uneven,
+        goals: &[Goal::Times("torch", 1.3)],
+    },
+    Row {
+        id: "uneven_any_order",
+        unit: "batches/s",
+        better: Better::Higher,
+        about: "the same in any order",
+        contenders: uneven_any_order,
+        goals: &[Goal::Times("threads", 0.95)],
+    },
+    Row {
         id: "first",
         unit: "s",
         better: Better::Lower,
@@ -96,12 +138,28 @@ pub(crate) static ALL: &[Row] = &[
         goals: &[Goal::AtMost(8e-3), Goal::Times("torch", 1.0 / 0.3)],
     },
     Row {
+        id: "first_38m",
+        unit: "s",
+        better: Better::Lower,
+        about: "from making the loader to its first batch, of 38 MB",
+        contenders: first_38m,
+        goals: &[Goal::Times("torch", 1.0 / 0.6)],
+    },
+    Row {
         id: "memory",
         unit: "bytes",
         better: Better::Lower,
         about: "private memory of a worker that has made batches of 38 MB",
         contenders: memory,
         goals: &[Goal::AtMost(4e6)],
+    },
+    Row {
+        id: "paths",
+        unit: "bytes",
+        better: Better::Lower,
+        about: "what a list of a million paths of 26 bytes takes in the trainer and 8 workers, after a shuffled epoch",
+        contenders: paths,
+        goals: &[Goal::Times("one copy", 1.0 / 1.1)],
     },
     Row {
         id: "kill",
@@ -175,6 +233,8 @@ fn python(
     Ok(if begun.is_empty() { Vec::new() } else { vec![entrant(name, begun)] })
 }
 
+/// Of torch, which makes lists of strings in either.
+const LISTS: [&str; 2] = ["default 2", "default 4"];
 const TORCH: &str = "torch_loader.py";
 const SPDL: &str = "spdl_loader.py";
 
@@ -197,20 +257,21 @@ fn decode(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>>
         entrant("mp", vec![ours::decode(setup.images, BATCHES)?]),
         entrant("rayon", rayon.collect::<Result<_>>()?),
     ];
-    for (name, script, settings) in [
-        ("torch, this decoder", TORCH, &["same 2", "same 4"][..]),
-        ("torch", TORCH, &["PIL 2", "PIL 4", "torchvision 2"]),
-        ("SPDL, this decoder", SPDL, &["same 2", "same 3"]),
-        ("SPDL", SPDL, &["PIL 2", "PIL 3"]),
+    for (name, script, same, settings) in [
+        ("torch, this decoder", TORCH, true, &["same 2", "same 4"][..]),
+        ("torch", TORCH, false, &["PIL 2", "PIL 4", "torchvision 2"]),
+        ("SPDL, this decoder", SPDL, true, &["same 2", "same 3"]),
+        ("SPDL", SPDL, false, &["PIL 2", "PIL 3"]),
     ] {
-        all.extend(python(setup, versions, script, (name, "decode", BATCHES), settings)?);
+        let begun = python(setup, versions, script, (name, "decode", BATCHES), settings)?.into_iter();
+        all.extend(begun.map(|entrant| if same { entrant } else { entrant.each(Contender::roughly) }));
     }
     Ok(all)
 }
 
 fn numbers_256(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
     const BATCHES: usize = 2000;
-    let mut all = vec![entrant("mp", vec![ours::small(256, BATCHES, 2)?, ours::small(256, BATCHES, 8)?])];
+    let mut all = vec![entrant("mp", vec![ours::small(256, BATCHES, None)?])];
     let settings = ["default 2", "default 4", "at-once 2", "at-once 4"];
     all.extend(python(setup, versions, TORCH, ("torch", "numbers_256", BATCHES), &settings)?);
     all.extend(python(setup, versions, SPDL, ("SPDL", "numbers_256", BATCHES), &["numpy 2"])?);
@@ -219,15 +280,60 @@ fn numbers_256(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entr
 
 fn number(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
     const BATCHES: usize = 4000;
-    let mut all = vec![entrant("mp", vec![ours::small(1, BATCHES, 2)?, ours::small(1, BATCHES, 8)?])];
+    let mut all = vec![
+        entrant("mp", vec![ours::small(1, BATCHES, None)?]),
+        entrant("mp, two ahead", vec![ours::small(1, BATCHES, Some(2))?]),
+    ];
     let settings = ["default 2", "default 4", "at-once 2", "at-once 4"];
     all.extend(python(setup, versions, TORCH, ("torch", "number", BATCHES), &settings)?);
     all.extend(python(setup, versions, SPDL, ("SPDL", "number", BATCHES), &["numpy 2"])?);
     // They say how many a second.
-    for entrant in &mut all {
-        let variants = std::mem::take(&mut entrant.variants).into_iter();
-        entrant.variants = variants.map(|variant| variant.map(|rate| Ok(1.0 / rate))).collect();
-    }
+    Ok(all.into_iter().map(|one| one.each(|setting| setting.map(|rate| Ok(1.0 / rate)))).collect())
+}
+
+fn strings(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
+    const BATCHES: usize = 1500;
+    let mut all = vec![entrant("mp", vec![ours::strings(BATCHES)?])];
+    all.extend(python(setup, versions, TORCH, ("torch", "strings", BATCHES), &LISTS)?);
+    let settings = ["at-once 2", "at-once 4"];
+    all.extend(python(setup, versions, TORCH, ("torch, bytes", "strings", BATCHES), &settings)?);
+    Ok(all)
+}
+
+fn strings_list(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
+    const BATCHES: usize = 1500;
+    let mut all = vec![entrant("mp", vec![ours::list_of_strings(BATCHES)?])];
+    all.extend(python(setup, versions, TORCH, ("torch", "strings", BATCHES), &LISTS)?);
+    Ok(all)
+}
+
+fn items_32m(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
+    const ITEMS: usize = 120;
+    let mut all = vec![entrant("mp", vec![ours::large_items(32 << 20, ITEMS)?])];
+    // As many segments: 3, and 5, which is what its page measures with.
+    all.extend(python(setup, versions, SPDL, ("SPDL", "items_32m", ITEMS), &["pool 3", "pool 5"])?);
+    Ok(all)
+}
+
+const UNEVEN: usize = 400;
+const UNEVENLY: Takes = Takes::Uneven(Duration::from_millis(2));
+
+fn uneven(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
+    let ours = [2, 8].into_iter().map(|ahead| ours::uneven(UNEVEN, UNEVENLY, true, ahead));
+    let mut all = vec![entrant("mp", ours.collect::<Result<_>>()?)];
+    let settings = ["default 2", "default 8"];
+    all.extend(python(setup, versions, TORCH, ("torch", "uneven", UNEVEN), &settings)?);
+    Ok(all)
+}
+
+fn uneven_any_order(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
+    let ours = [2, 8].into_iter().map(|ahead| ours::uneven(UNEVEN, UNEVENLY, false, ahead));
+    let mut all = vec![
+        entrant("mp", ours.collect::<Result<_>>()?),
+        entrant("threads", vec![references::uneven(4, UNEVEN, UNEVENLY)]),
+    ];
+    let settings = ["default 2", "default 8"];
+    all.extend(python(setup, versions, TORCH, ("torch", "uneven_any_order", UNEVEN), &settings)?);
     Ok(all)
 }
 
@@ -237,15 +343,29 @@ fn first(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> 
     Ok(all)
 }
 
+fn first_38m(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
+    const BATCHES: usize = 20;
+    let mut all = vec![entrant("mp", vec![ours::first_large(BATCHES)])];
+    let settings = ["default 2", "in-place 2"];
+    all.extend(python(setup, versions, TORCH, ("torch", "first_38m", BATCHES), &settings)?);
+    Ok(all)
+}
+
 fn memory(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
     const BATCHES: usize = 20;
     let mut all = vec![entrant("mp", vec![ours::memory(BATCHES)?])];
-    all.extend(python(setup, versions, TORCH, ("torch", "memory", BATCHES), &["default 2"])?);
+    let torch = python(setup, versions, TORCH, ("torch", "memory", BATCHES), &["default 2"])?;
     // A script says which process its worker is, which waits for the next epoch now.
-    for torch in all.iter_mut().skip(1) {
-        let variants = std::mem::take(&mut torch.variants).into_iter();
-        torch.variants = variants.map(|variant| variant.map(|pid| ours::private(pid as u32))).collect();
-    }
+    let private = |setting: Contender| setting.map(|pid| ours::private(pid as u32));
+    all.extend(torch.into_iter().map(|one| one.each(private)));
+    Ok(all)
+}
+
+fn paths(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
+    const PATHS: usize = 1_000_000;
+    let mut all =
+        vec![entrant("mp", vec![ours::paths(PATHS)?]), entrant("one copy", vec![ours::one_copy(PATHS)])];
+    all.extend(python(setup, versions, TORCH, ("torch", "paths", PATHS), &["list 2"])?);
     Ok(all)
 }
 

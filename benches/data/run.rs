@@ -17,23 +17,31 @@ pub(crate) enum Round {
 /// A loader at one setting.
 pub(crate) struct Contender {
     pub(crate) setting: String,
+    /// What its batches add up to may be off by a two-hundredth.
+    roughly: bool,
     round: Box<dyn FnMut() -> Result<Round>>,
 }
 
 impl Contender {
     pub(crate) fn new(setting: impl Into<String>, round: impl FnMut() -> Result<Round> + 'static) -> Self {
-        Self { setting: setting.into(), round: Box::new(round) }
+        Self { setting: setting.into(), roughly: false, round: Box::new(round) }
+    }
+
+    /// It has another decoder, which rounds differently.
+    pub(crate) fn roughly(self) -> Self {
+        Self { roughly: true, ..self }
     }
 
     /// Its figure is another function of what it says.
     pub(crate) fn map(self, function: impl Fn(f64) -> Result<f64> + 'static) -> Self {
-        let mut round = self.round;
-        Self::new(self.setting, move || {
+        let (roughly, mut round) = (self.roughly, self.round);
+        let mapped = Self::new(self.setting, move || {
             Ok(match round()? {
                 Round::Figure { figure, check } => Round::Figure { figure: function(figure)?, check },
                 failed => failed,
             })
-        })
+        });
+        Self { roughly, ..mapped }
     }
 
     /// Its batches have to add up to this.
@@ -52,6 +60,13 @@ impl Contender {
 pub(crate) struct Entrant {
     pub(crate) name: &'static str,
     pub(crate) variants: Vec<Contender>,
+}
+
+impl Entrant {
+    /// Each of its settings becomes another.
+    pub(crate) fn each(self, of: impl Fn(Contender) -> Contender) -> Self {
+        Self { variants: self.variants.into_iter().map(of).collect(), ..self }
+    }
 }
 
 /// One at its best setting.
@@ -129,7 +144,8 @@ fn round(row: &Row, name: &str, of: &mut Contender, right: &mut Option<u64>) -> 
     let round = (of.round)().map_err(|e| format!("{}: {name}, {}: {e}", row.id, of.setting))?;
     if let Round::Figure { check, .. } = round {
         let right = *right.get_or_insert(check);
-        if check != right {
+        let off = if of.roughly { right / 200 } else { 0 };
+        if check.abs_diff(right) > off {
             return Err(format!("{}: {name}: the batches add up to {check}, not to {right}", row.id).into());
         }
     }

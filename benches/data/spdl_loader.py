@@ -4,11 +4,12 @@ import ctypes
 import os
 import sys
 import time
+from functools import partial
 from importlib.metadata import version
 
 import numpy
 from PIL import Image
-from spdl.pipeline import PipelineBuilder
+from spdl.pipeline import PipelineBuilder, SharedMemorySegmentPool, iterate_in_subprocess
 
 ROW, VARIANT, BATCHES, FOLDER, DECODER = sys.argv[1:]
 BATCHES = int(BATCHES)
@@ -16,7 +17,7 @@ HOW, THREADS = VARIANT.split(" ")
 SIDE = 224
 LIBRARY = ctypes.CDLL(DECODER)
 LIBRARY.mp_bench_decode.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t]
-PATHS = sorted(os.path.join(FOLDER, name) for name in os.listdir(FOLDER) if name.endswith(".png"))
+PATHS = sorted(os.path.join(FOLDER, name) for name in os.listdir(FOLDER) if name.endswith(".jpg"))
 
 
 def filled(indices):
@@ -60,7 +61,48 @@ def total(batch):
     return int(batch.sum())
 
 
+class Large:
+    """Items of 32 MiB, each of which begins and ends with its number."""
+
+    def __init__(self, count):
+        self.count = count
+        self.item = numpy.full(32 << 20, 7, dtype=numpy.uint8)
+
+    def __iter__(self):
+        numbers = self.item.view(numpy.int64)
+        for number in range(self.count):
+            numbers[0] = numbers[-1] = number
+            yield self.item
+
+
+def large_items():
+    """GB a second of a process that hands its items over in a pool of segments of shared memory."""
+    segments = int(THREADS)
+    arena = SharedMemorySegmentPool((32 << 20) + 4096, segments)
+    items = iterate_in_subprocess(partial(Large, BATCHES), buffer_size=segments, arena=arena)
+
+    def round_():
+        start = time.perf_counter()
+        check, count = 0, 0
+        for item in items:
+            numbers = item.view(numpy.int64)
+            check += (count + 1) * (int(numbers[0]) + int(numbers[-1]))
+            count += 1
+            del item, numbers
+        took = time.perf_counter() - start
+        assert count == BATCHES, count
+        return count * (32 << 20) / took / 1e9, check
+
+    return round_
+
+
 def main():
+    if ROW == "items_32m":
+        round_ = large_items()
+        print("versions", f"SPDL {version('spdl')}", sep="\t", flush=True)
+        for _ in sys.stdin:
+            print("round", *round_(), sep="\t", flush=True)
+        return
     size, make, check = {
         "transfer": (64, filled, ends),
         "decode": (16, by_ours if HOW == "same" else by_pil, pixels),
@@ -83,4 +125,5 @@ def main():
         print("round", count / took, sum_, sep="\t", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

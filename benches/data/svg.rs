@@ -41,7 +41,10 @@ fn group(parts: &mut String, row: &RowResult, y: &mut u32) {
         let length = shown.figure.map_or(0.0, |figure| (LONGEST * figure / longest).max(1.0));
         let colour = match (number, shown.name.as_str()) {
             (0, _) => "#1a7f6b",
-            (_, "threads" | "rayon" | "at batch 0") => "#8c959f",
+            (
+                _,
+                "threads" | "rayon" | "at batch 0" | "one copy" | "1 worker" | "no worker" | "mp, two ahead",
+            ) => "#8c959f",
             _ => "#d4a72c",
         };
         _ = writeln!(

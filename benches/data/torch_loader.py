@@ -5,6 +5,7 @@ a round, whose figure and check are printed. The loader and its two workers live
 """
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -83,11 +84,57 @@ class Slow(Numbers):
         return index
 
 
+class Uneven(Numbers):
+    """Two milliseconds each, and one in 20 takes 20 times as long: another one of each 20, so that no worker has all of them."""
+
+    def __getitem__(self, index):
+        time.sleep(0.04 if index % 20 == index // 20 * 7 % 20 else 0.002)
+        return index
+
+
+def path(index):
+    return f"train/n01440764/{index:06}.jpg"
+
+
+class Texts(Numbers):
+    """The paths of a list."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        self.paths = [path(index) for index in range(count)]
+
+    def __getitem__(self, index):
+        return self.paths[index]
+
+
+class TextsAtOnce(Texts):
+    """A batch as all bytes, and where each path begins."""
+
+    def __getitems__(self, indices):
+        texts = [self.paths[index].encode() for index in indices]
+        offsets = torch.zeros(len(texts) + 1, dtype=torch.int64)
+        torch.cumsum(torch.tensor([len(text) for text in texts]), 0, out=offsets[1:])
+        return torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8), offsets
+
+
+class Paths(Dataset):
+    """The numbers of the paths of a list."""
+
+    def __init__(self, paths, count):
+        self.paths, self.count = paths, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return int(self.paths[index % len(self.paths)][16:22])
+
+
 class Files(Dataset):
     """The middle of image files."""
 
     def __init__(self, count):
-        self.paths = sorted(os.path.join(FOLDER, name) for name in os.listdir(FOLDER) if name.endswith(".png"))
+        self.paths = sorted(os.path.join(FOLDER, name) for name in os.listdir(FOLDER) if name.endswith(".jpg"))
         self.count = count
 
     def __len__(self):
@@ -129,14 +176,15 @@ class FilesByOurs(Files):
         return batch
 
 
-def loader(dataset, batch_size, tuned=False):
+def loader(dataset, batch_size, tuned=False, workers=2, **others):
     return DataLoader(
         dataset,
         batch_size=batch_size,
-        num_workers=2,
+        num_workers=workers,
         persistent_workers=True,
         prefetch_factor=int(PREFETCH),
         collate_fn=itself if tuned else None,
+        **others,
     )
 
 
@@ -164,9 +212,34 @@ def numbers(batch):
     return int(batch.sum())
 
 
+def texts(batch):
+    return sum(batch[0].encode()) + sum(batch[-1].encode())
+
+
+def bytes_and_offsets(batch):
+    values, offsets = batch
+    return int(values[: offsets[1]].sum()) + int(values[offsets[-2] :].sum())
+
+
+def pss():
+    """The bytes of this process and its workers; of memory that several have, each counts its part."""
+    total = 0
+    for pid in [os.getpid()] + [child.pid for child in multiprocessing.active_children()]:
+        with open(f"/proc/{pid}/smaps_rollup") as lines:
+            total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total
+
+
+def of_a_list(paths, count):
+    """After a shuffled epoch: what the numbers of the paths add up to, and `pss`."""
+    batches = loader(Paths(paths, count), 4096, workers=8, shuffle=True)
+    total = sum(int(batch.sum()) for batch in batches)
+    return total, pss()
+
+
 def rounds():
     """A function that makes a round."""
-    tuned = HOW not in ("default", "PIL", "torchvision")
+    tuned = HOW not in ("default", "PIL", "torchvision", "list")
     if ROW == "transfer":
         batches = loader((FilledInPlace if tuned else Filled)(64 * BATCHES), 64, tuned)
         return lambda: epoch(batches, ends)
@@ -178,16 +251,45 @@ def rounds():
         size = 256 if ROW == "numbers_256" else 1
         batches = loader((NumbersAtOnce if tuned else Numbers)(size * BATCHES), size, tuned)
         return lambda: epoch(batches, numbers)
-    if ROW == "first":
+    if ROW == "strings":
+        batches = loader((TextsAtOnce if tuned else Texts)(256 * BATCHES), 256, tuned)
+        return lambda: epoch(batches, bytes_and_offsets if tuned else texts)
+    if ROW == "uneven":
+        batches = loader(Uneven(BATCHES), 1, workers=4)
+        return lambda: epoch(batches, numbers)
+    if ROW == "uneven_any_order":
+        batches = loader(Uneven(BATCHES), 1, workers=4, in_order=False)
+
+        def any_order():
+            # Which batch it is says the number in it.
+            rate, _ = epoch(batches, lambda batch: seen.append(int(batch[0])) or 0)
+            check = sum((number + 1) * number for number in seen)
+            seen.clear()
+            return rate, check
+
+        seen = []
+        return any_order
+    if ROW in ("first", "first_38m"):
 
         def first():
             start = time.perf_counter()
-            batches = loader(Numbers(1000), 4)
+            if ROW == "first":
+                batches = loader(Numbers(1000), 4)
+            else:
+                batches = loader((FilledInPlace if tuned else Filled)(64 * BATCHES), 64, tuned)
             batch = next(iter(batches))
             took = time.perf_counter() - start
-            return took, int(batch.sum())
+            return took, int(batch.sum()) if ROW == "first" else ends(batch)
 
         return first
+    if ROW == "paths":
+
+        def of_a_million():
+            _, before = of_a_list([path(0)], BATCHES)
+            check, after = of_a_list([path(index) for index in range(BATCHES)], BATCHES)
+            return after - before, check
+
+        return of_a_million
     if ROW == "memory":
         batches = loader(Filled(64 * BATCHES), 64)
 

@@ -1,0 +1,232 @@
+//! What the batches are of.
+
+use std::path::Path;
+use std::time::Duration;
+
+use mp::data::{
+    Context, Dataset, FrozenStrings, Item, IterableDataset, Samples, ShardPosition, Strings, WorkerInfo,
+};
+use mp::{AnyResult, Tensor};
+use mp_bench_decoder::SIDE;
+use serde::{Deserialize, Serialize};
+
+/// Images that are filled with their number.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Filled(pub(super) usize);
+
+impl Dataset for Filled {
+    type Batch = Tensor<f32>;
+
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[3, SIDE as usize, SIDE as usize], |item, _, row| {
+            row.fill(item.index as f32);
+            Ok(())
+        })
+    }
+}
+
+/// How long a number takes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Takes {
+    Nothing,
+    Each(Duration),
+    /// One in 20 takes 20 times as long.
+    Uneven(Duration),
+}
+
+impl Takes {
+    /// A process or a thread that makes this number waits so long.
+    pub(crate) fn wait(self, index: usize) {
+        match self {
+            Takes::Nothing => {}
+            Takes::Each(time) => std::thread::sleep(time),
+            Takes::Uneven(time) => std::thread::sleep(if is_slow(index) { 20 * time } else { time }),
+        }
+    }
+}
+
+/// Which one of each 20 is slow: another one each time, so that no worker has all of them. torch_loader.py has the same.
+fn is_slow(index: usize) -> bool {
+    index % 20 == index / 20 * 7 % 20
+}
+
+/// The numbers themselves.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Numbers(pub(super) usize, pub(super) Takes);
+
+impl Dataset for Numbers {
+    type Batch = Tensor<i64>;
+
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[], |item, _, row| {
+            self.1.wait(item.index);
+            row[0] = item.index as i64;
+            Ok(())
+        })
+    }
+}
+
+/// The middle of image files.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Files(pub(super) FrozenStrings, pub(super) usize);
+
+impl Dataset for Files {
+    type Batch = Tensor<u8>;
+
+    fn len(&self) -> usize {
+        self.1
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[SIDE as usize, SIDE as usize, 3], |item, _, row| {
+            mp_bench_decoder::decode(Path::new(&self.0[item.index % self.0.len()]), row)
+        })
+    }
+}
+
+/// The bytes of a path, and where its number is in it.
+pub(crate) const PATH: usize = 26;
+const DIGITS: std::ops::Range<usize> = 16..22;
+
+/// The path with this number.
+pub(super) fn path(index: usize) -> String {
+    format!("train/n01440764/{index:06}.jpg")
+}
+
+/// The number of a path.
+pub(super) fn number_of(path: &[u8]) -> Option<usize> {
+    let digits = path.get(DIGITS).filter(|_| path.len() == PATH)?;
+    digits
+        .iter()
+        .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| 10 * number + usize::from(digit - b'0')))
+}
+
+/// The paths of a list.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Texts(pub(super) FrozenStrings);
+
+impl Dataset for Texts {
+    type Batch = Strings;
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, (), |item, _, text| {
+            text.push_str(&self.0[item.index]);
+            Ok(())
+        })
+    }
+}
+
+/// The numbers of the paths of a list.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Paths(pub(super) FrozenStrings, pub(super) usize);
+
+impl Dataset for Paths {
+    type Batch = Tensor<i64>;
+
+    fn len(&self) -> usize {
+        self.1
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[], |item, _, row| {
+            let number =
+                number_of(self.0[item.index % self.0.len()].as_bytes()).ok_or("not one of the paths")?;
+            row[0] = number as i64;
+            Ok(())
+        })
+    }
+}
+
+/// Items of this many bytes, which a worker has: each begins and ends with its number.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Large {
+    pub(super) bytes: usize,
+    pub(super) count: usize,
+    #[serde(skip)]
+    item: Vec<u8>,
+}
+
+impl Large {
+    pub(super) fn new(bytes: usize, count: usize) -> Self {
+        Large { bytes, count, item: Vec::new() }
+    }
+}
+
+impl Dataset for Large {
+    type Batch = Tensor<u8>;
+
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn init(&mut self, _: &WorkerInfo) -> AnyResult<()> {
+        self.item = vec![7; self.bytes];
+        Ok(())
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[self.bytes], |item, _, row| {
+            row.copy_from_slice(&self.item);
+            let (number, end) = ((item.index as u64).to_le_bytes(), row.len() - 8);
+            row[..8].copy_from_slice(&number);
+            row[end..].copy_from_slice(&number);
+            Ok(())
+        })
+    }
+}
+
+/// Shards of samples of 256 bytes, which begin with their shard and their number in it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Records(pub(super) u64);
+
+pub(super) const RECORD: usize = 32;
+pub(super) const SHARDS: u64 = 16;
+
+/// What a shard of [`Records`] is read by.
+pub(super) struct Shard(u64, std::ops::Range<u64>);
+
+impl Iterator for Shard {
+    type Item = AnyResult<[u64; RECORD]>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut record = [self.1.next()?; RECORD];
+        record[0] = self.0;
+        Some(Ok(record))
+    }
+}
+
+impl IterableDataset for Records {
+    type Batch = Tensor<u64>;
+    type Reader = Shard;
+
+    fn shards(&self) -> usize {
+        SHARDS as usize
+    }
+
+    fn open(&mut self, shard: usize, _: ShardPosition) -> AnyResult<Self::Reader> {
+        Ok(Shard(shard as u64, 0..self.0))
+    }
+
+    fn fetch(
+        &mut self,
+        samples: Samples<[u64; RECORD]>,
+        cx: &mut Context<Self::Batch>,
+    ) -> AnyResult<Self::Batch> {
+        cx.rows_from(samples, &[RECORD], |record, _, row| {
+            row.copy_from_slice(&record);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! How much memory workers have. In bytes.
+
+use std::cell::Cell;
+use std::time::Instant;
+
+use mp::data::{BatchInfo, DataLoader, FrozenStrings};
+
+use super::datasets::{Filled, PATH, Paths, path};
+use super::{WORKERS, epochs, filled, numbers, take};
+use crate::Result;
+use crate::run::{Contender, Round};
+
+/// `memory`: of a worker.
+pub(crate) fn memory(batches: usize) -> Result<Contender> {
+    let builder = DataLoader::builder(Filled(64 * batches)).batch_size(64);
+    epochs(String::new(), builder, (WORKERS, true), filled, |loader, _| {
+        private(*loader.pids().first().ok_or("no worker")?)
+    })
+}
+
+/// Which mappings of a process count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    All,
+    Private,
+    Shared,
+}
+
+/// The sum of this field over the mappings of a process.
+fn sum_of(field: &str, pid: u32, of: Of) -> Result<f64> {
+    let (mut counts, mut bytes) = (false, 0.0);
+    for line in std::fs::read_to_string(format!("/proc/{pid}/smaps"))?.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some(name), Some(kib)) if name == field && counts => bytes += kib.parse::<f64>()? * 1024.0,
+            // `rw-p`: the permissions of a mapping begin its part.
+            (Some(range), Some(permissions)) if range.contains('-') && !range.ends_with(':') => {
+                counts = match of {
+                    Of::All => true,
+                    Of::Private => permissions.ends_with('p'),
+                    Of::Shared => permissions.ends_with('s'),
+                };
+            }
+            _ => {}
+        }
+    }
+    Ok(bytes)
+}
+
+/// Bytes that a process alone has, of memory that it does not share by intent: pages that it wrote, in mappings that are its own.
+///
+/// # Errors
+/// There is no such process.
+pub(crate) fn private(pid: u32) -> Result<f64> {
+    sum_of("Private_Dirty:", pid, Of::Private)
+}
+
+const LIST_WORKERS: usize = 8;
+
+/// Of an epoch of `len` shuffled samples that are read from these paths: what their numbers add up to, and the bytes of 8 workers, with those
+/// that the trainer shares. Of memory that several have, each counts its part.
+fn list(paths: &FrozenStrings, len: usize, epoch: u64) -> Result<(u64, f64)> {
+    let builder = DataLoader::builder(Paths(paths.clone(), len)).batch_size(4096).shuffle(true);
+    let loader = builder.num_workers(LIST_WORKERS).build()?;
+    let (whole, sum) = (paths.len() == len, Cell::new(0));
+    let look = |batch, info: &BatchInfo| {
+        // A list of one path has another number for most samples.
+        sum.set(if whole { sum.get() + numbers(batch, info)? } else { 0 });
+        Ok(0)
+    };
+    take(Instant::now(), loader.epoch(epoch), look)?.is_of(loader.plan(), epoch, true)?;
+    let mut bytes = sum_of("Pss:", std::process::id(), Of::Shared)?;
+    for pid in loader.pids() {
+        bytes += sum_of("Pss:", pid, Of::All)?;
+    }
+    Ok((sum.get(), bytes))
+}
+
+/// `paths`: the list, which the trainer has once, and what workers with it have more than workers with a list of one path.
+pub(crate) fn paths(len: usize) -> Result<Contender> {
+    let (one, all, mut epoch) = (FrozenStrings::new([path(0)])?, FrozenStrings::new((0..len).map(path))?, 0);
+    Ok(Contender::new("FrozenStrings", move || {
+        epoch += 1;
+        let (_, before) = list(&one, len, epoch)?;
+        let (check, after) = list(&all, len, epoch)?;
+        Ok(Round::Figure { figure: all.nbytes() as f64 + after - before, check })
+    }))
+}
+
+/// One copy of these paths: their bytes, and where each ends.
+pub(crate) fn one_copy(len: usize) -> Contender {
+    let figure = (len * (PATH + size_of::<u64>())) as f64;
+    Contender::new("", move || Ok(Round::Figure { figure, check: (0..len as u64).sum() }))
+}
