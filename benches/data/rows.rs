@@ -293,7 +293,7 @@ fn number(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>>
 
 fn strings(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
     const BATCHES: usize = 1500;
-    let mut all = vec![entrant("mp", vec![ours::strings(BATCHES)?])];
+    let mut all = vec![entrant("mp", vec![ours::strings(BATCHES, false)?, ours::strings(BATCHES, true)?])];
     all.extend(python(setup, versions, TORCH, ("torch", "strings", BATCHES), &LISTS)?);
     let settings = ["at-once 2", "at-once 4"];
     all.extend(python(setup, versions, TORCH, ("torch, bytes", "strings", BATCHES), &settings)?);
@@ -302,7 +302,10 @@ fn strings(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>
 
 fn strings_list(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
     const BATCHES: usize = 1500;
-    let mut all = vec![entrant("mp", vec![ours::list_of_strings(BATCHES)?])];
+    let mut all = vec![entrant(
+        "mp",
+        vec![ours::list_of_strings(BATCHES, false)?, ours::list_of_strings(BATCHES, true)?],
+    )];
     all.extend(python(setup, versions, TORCH, ("torch", "strings", BATCHES), &LISTS)?);
     Ok(all)
 }

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 
 import numpy
 import torch
@@ -21,6 +22,8 @@ HOW, PREFETCH = VARIANT.split(" ")
 SIDE = 224
 # What is left for the caller is next to nothing; its threads would only disturb the workers.
 torch.set_num_threads(1)
+# Workers that sleep, or that are only looked at: more than processors are meant.
+warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 
 def in_place(shape, dtype):

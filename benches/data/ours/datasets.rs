@@ -109,20 +109,27 @@ pub(super) fn number_of(path: &[u8]) -> Option<usize> {
         .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| 10 * number + usize::from(digit - b'0')))
 }
 
-/// The paths of a list.
+/// The paths of a list; those of a batch at once, or each in its row.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Texts(pub(super) FrozenStrings);
+pub(super) struct Texts {
+    pub(super) paths: FrozenStrings,
+    pub(super) at_once: bool,
+}
 
 impl Dataset for Texts {
     type Batch = Strings;
 
     fn len(&self) -> usize {
-        self.0.len()
+        self.paths.len()
     }
 
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        if self.at_once {
+            let paths: Vec<&str> = items.iter().map(|item| &self.paths[item.index]).collect();
+            return Strings::from_rows(&paths);
+        }
         cx.rows(items, (), |item, _, text| {
-            text.push_str(&self.0[item.index]);
+            text.push_str(&self.paths[item.index]);
             Ok(())
         })
     }

@@ -49,9 +49,10 @@ pub(crate) fn small(size: usize, batches: usize, prefetch: Option<usize>) -> Res
     }
 }
 
-fn texts(batches: usize) -> Result<DataLoaderBuilder<Texts>> {
+fn texts(batches: usize, at_once: bool) -> Result<(&'static str, DataLoaderBuilder<Texts>)> {
     let paths = FrozenStrings::new((0..256 * batches).map(datasets::path))?;
-    Ok(DataLoader::builder(Texts(paths)).batch_size(256))
+    let builder = DataLoader::builder(Texts { paths, at_once }).batch_size(256);
+    Ok((if at_once { "at-once" } else { "rows" }, builder))
 }
 
 /// What the bytes of the first and of the last of some texts add up to; each has to be the path with the number of its sample.
@@ -67,8 +68,9 @@ fn look<'t>(texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone, info: &Batch
 }
 
 /// `strings`: offsets and bytes.
-pub(crate) fn strings(batches: usize) -> Result<Contender> {
-    rate("", texts(batches)?, |batch: Strings, info| {
+pub(crate) fn strings(batches: usize, at_once: bool) -> Result<Contender> {
+    let (name, builder) = texts(batches, at_once)?;
+    rate(name, builder, |batch: Strings, info| {
         let (bytes, offsets) = batch.into_ragged().into_parts();
         let (bytes, offsets) = (bytes.as_slice()?, offsets.as_slice()?);
         let range = |ends: &[i64]| ends[0] as usize..ends[1] as usize;
@@ -78,8 +80,9 @@ pub(crate) fn strings(batches: usize) -> Result<Contender> {
 }
 
 /// `strings_list`: each a `String`.
-pub(crate) fn list_of_strings(batches: usize) -> Result<Contender> {
-    rate("", texts(batches)?, |batch: Strings, info| {
+pub(crate) fn list_of_strings(batches: usize, at_once: bool) -> Result<Contender> {
+    let (name, builder) = texts(batches, at_once)?;
+    rate(name, builder, |batch: Strings, info| {
         let texts = batch.to_vec()?;
         look(texts.iter().map(String::as_bytes), info)
     })

@@ -6,8 +6,6 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
 
-use image::GenericImageView;
-
 /// Width and height of what is cut out of the middle of an image.
 pub const SIDE: u32 = 224;
 /// Bytes of a row: red, green and blue of each pixel, line by line.
@@ -23,10 +21,10 @@ pub fn decode(path: &Path, row: &mut [u8]) -> Result<(), Box<dyn std::error::Err
     if row.len() != ROW || width < SIDE || height < SIDE {
         return Err(format!("{} bytes for {width} × {height} pixels", row.len()).into());
     }
-    let (x, y) = ((width - SIDE) / 2, (height - SIDE) / 2);
-    let middle = image.view(x, y, SIDE, SIDE);
-    for (to, (_, _, pixel)) in row.chunks_exact_mut(3).zip(middle.pixels()) {
-        to.copy_from_slice(&pixel.0);
+    let (x, y) = ((width - SIDE) as usize / 2, (height - SIDE) as usize / 2);
+    let lines = image.as_raw().chunks_exact(3 * width as usize).skip(y);
+    for (to, line) in row.chunks_exact_mut(3 * SIDE as usize).zip(lines) {
+        to.copy_from_slice(&line[3 * x..][..to.len()]);
     }
     Ok(())
 }
