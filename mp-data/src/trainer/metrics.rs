@@ -15,7 +15,7 @@ const FEW: u64 = 10;
 /// What is made quicker than this isn't worth its way from a worker.
 const SMALL: Duration = Duration::from_micros(50);
 
-/// Batches of up to so many bytes, and made as quickly as that, are prefetched eight for each worker, unless the user says otherwise; others
+/// Batches of up to this size, and made as quickly as that, are prefetched eight for each worker, unless the user says otherwise; others
 /// two. Where threads sleep between two batches, a batch costs two context switches, some 15 µs; eight of these are little memory, and
 /// little work in vain if the trainer ends.
 const LITTLE: (usize, Duration) = (64 << 10, Duration::from_micros(200));
