@@ -39,7 +39,7 @@ const ALL: &[(&str, &[Wanted])] = &[
     ("spawn_64", &[AtMost(80e6)]),
     ("first_failure", &[AtMost(5e6)]),
     ("siblings_gone", &[AtMost(50e6)]),
-    ("pool_map", &[AtLeast(250e3)]),
+    ("pool_map", &[AtLeast(1e6)]),
     ("manager_call", &[OfLimit(2.0)]),
     ("pool_map_1m", &[Than("Python", 3.0)]),
     ("pool_collatz_1m", &[Than("rayon", 1.0 / 1.5)]),

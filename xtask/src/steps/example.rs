@@ -1,7 +1,8 @@
 //! Step `example`: the job at the beginning of the README, made short, and all other examples.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::session::{Outcome, Session};
 
@@ -62,13 +63,15 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Trains as it is, with a worker killed, and stopped and resumed.
+/// How long it trains.
+const SIZES: [&str; 4] = ["--images", "1500", "--epochs", "5"];
+
+/// Trains as it is, with a worker killed, and stopped, interrupted or killed itself, and resumed.
 fn data_loader(session: &mut Session, program: &Path) {
     let state = std::env::temp_dir().join(format!("data-loader-{}.json", std::process::id()));
     let file = state.to_string_lossy();
     let mut train = |args: &[&str]| {
-        let sizes = ["--images", "1500", "--epochs", "5"];
-        let ran = session.run(Command::new(program).args(sizes).args(args));
+        let ran = session.run(Command::new(program).args(SIZES).args(args));
         (ran.ok, ran.last_line)
     };
     let lines = [
@@ -78,6 +81,16 @@ fn data_loader(session: &mut Session, program: &Path) {
         train(&["--resume", &*file, "--workers", "1"]),
     ];
     _ = std::fs::remove_file(&state);
+    // Ctrl-C in the middle of an epoch; and SIGKILL after the first.
+    train(&["--save", &*file, "--press-after", "70"]);
+    let (pressed_ok, pressed) = train(&["--resume", &*file]);
+    _ = std::fs::remove_file(&state);
+    let killed = kill_when_saved(program, &SIZES, &state);
+    let (resumed_ok, resumed_after_kill) = train(&["--resume", &*file]);
+    _ = std::fs::remove_file(&state);
+    if let Err(why) = killed {
+        session.fail(format!("{DATA_LOADER}, which is killed: {why}"));
+    }
     // Interrupted, it leaves nothing behind.
     let folder = std::env::temp_dir().join(format!("data-loader-interrupted-{}", std::process::id()));
     let left = std::fs::create_dir(&folder).and_then(|()| {
@@ -92,11 +105,40 @@ fn data_loader(session: &mut Session, program: &Path) {
     if let Err(e) = left {
         session.fail(format!("{DATA_LOADER}, after Ctrl-C: {}: {e}", folder.display()));
     }
-    if lines.iter().all(|(ok, _)| *ok) {
+    if lines.iter().all(|(ok, _)| *ok) && pressed_ok && resumed_ok {
         let [plain, killed, stopped, resumed] = lines.map(|(_, line)| line);
-        if let Err(why) = trained(&plain, &killed, &stopped, &resumed) {
-            session.fail(format!("{DATA_LOADER}: {why}"));
+        for resumed in [resumed, pressed, resumed_after_kill] {
+            if let Err(why) = trained(&plain, &killed, &stopped, &resumed) {
+                session.fail(format!("{DATA_LOADER}: {why}"));
+            }
         }
+    }
+}
+
+/// Trains, and is killed as soon as it has saved its state.
+fn kill_when_saved(program: &Path, sizes: &[&str], state: &Path) -> std::io::Result<()> {
+    // What it has no time to remove.
+    let folder = std::env::temp_dir().join(format!("data-loader-killed-{}", std::process::id()));
+    std::fs::create_dir(&folder)?;
+    let mut command = Command::new(program);
+    command.args(sizes).arg("--save").arg(state).env("TMPDIR", &folder);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut ended = None;
+    while ended.is_none() && !state.exists() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+        ended = child.try_wait()?;
+    }
+    // It fails only if the program has ended.
+    _ = child.kill();
+    let ended = ended.or(Some(child.wait()?).filter(|status| status.code().is_some()));
+    // It may have been about to save again.
+    _ = std::fs::remove_file(state.with_extension("part"));
+    std::fs::remove_dir_all(&folder)?;
+    match ended {
+        Some(status) => Err(std::io::Error::other(format!("it ended by itself: {status}"))),
+        None if !state.exists() => Err(std::io::Error::other("it saved nothing within 60 s")),
+        None => Ok(()),
     }
 }
 
