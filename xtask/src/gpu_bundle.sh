@@ -44,10 +44,12 @@ examples() {
 # Of those that run for each order of streams one is enough: the order is the device's, whatever a test is called.
 tests() {
     set -- --skip a_device_says_how --skip a_copy_that_can_not_be_ordered --skip devices_that_do_not_reach \
+        --skip a_host_that_reads_when_the_producer_is_killed \
         --skip ::ipc_events --skip ::hosts
     if [ -n "$MP_RUNNER" ]; then
         # What they leave behind on purpose, the simulator would report.
-        set -- "$@" --skip foreign::the_exporter_is_killed --skip foreign::a_receiver_is_killed
+        set -- "$@" --skip foreign::the_exporter_is_killed --skip foreign::a_receiver_is_killed \
+            --skip a_copy_of_what_a_killed_producer --skip what_is_behind_the_later_of_two
     elif [ "$(timeout 30 nvidia-smi -L 2>&1 | grep -c '^GPU ')" -lt 2 ]; then
         echo "SKIPPED: what needs two GPUs"
         set -- "$@" --skip small_tensors_of_one_slab --skip recorded_on_one_device --skip by_another_device \
