@@ -27,7 +27,8 @@ fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
 }
 
 fn written<M: Message>(mut message: M) -> Vec<u8> {
-    let mut out = Outgoing::default();
+    // Long texts stay among the bytes.
+    let mut out = Outgoing::in_band();
     message.encode::<MessagePack>(&mut out).unwrap();
     std::mem::take(out.bytes())
 }

@@ -28,7 +28,8 @@ fn read<M: Message>(bytes: &[u8]) -> Option<M> {
 }
 
 fn written<M: Message>(mut message: M) -> Vec<u8> {
-    let mut out = Outgoing::default();
+    // Long texts stay among the bytes.
+    let mut out = Outgoing::in_band();
     message.encode::<MessagePack>(&mut out).unwrap();
     std::mem::take(out.bytes())
 }
@@ -68,7 +69,7 @@ fn values(many: &Many) {
     assert!(all.get(many.count).is_none() && all.get(usize::MAX).is_none());
     let first = many.count.min(LOOKED_AT);
     let there: Vec<&[u8]> = (0..first).map_while(|i| all.get(i)).collect();
-    // Ends that differ may be anywhere, so that values may lie in each other: only those of a stride are told to be apart.
+    // Each begins where the one before it ends.
     let bytes = there.concat();
     let mut end = 0;
     let ends: Ends = there

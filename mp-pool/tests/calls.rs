@@ -444,8 +444,8 @@ fn a_worker_is_given_as_many_tasks_as_it_does_in_a_millisecond() {
         ahead = given_ahead(&pool);
         ahead > 16
     });
-    // Tasks that hold a handle go by themselves, which shows when they are encoded, up to 64 together: 64 may come on top of 63.
-    assert!(ahead < 128, "{ahead}");
+    // Tasks that hold a handle go by themselves, which shows when they are encoded, up to 64 together.
+    assert!(ahead < 512 + 64, "{ahead}");
     let slow = |x: u64| std::thread::sleep(Duration::from_millis(x)); // sleep: a task that takes its time
     pool.map(slow, [20, 20]).unwrap();
     assert_eq!(given_ahead(&pool), 1, "each takes longer than that");

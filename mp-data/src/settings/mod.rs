@@ -114,8 +114,8 @@ macro_rules! settings {
         }
 
         /// How many batches are planned, running or ready for each worker; 1 at least, and for all workers 65,536 at most: 0 is taken as 1,
-        /// as of threads. Without this 2, and 8 for as long as batches are made in less than 200 µs, as a rule, and have no more than 64 KiB:
-        /// with 2 of these, threads sleep between two batches, and a sleep takes longer than such a batch.
+        /// as of threads. Without this 2, and 8 for as long as batches are made in less than 200 µs, as a rule, and have
+        /// tensors of no more than 64 KiB: with 2 of these, threads sleep between two batches, and a sleep takes longer than such a batch.
         pub fn prefetch_factor(mut self, batches: usize) -> Self {
             self.settings.prefetch = Some(batches.max(1));
             self

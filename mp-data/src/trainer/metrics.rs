@@ -68,7 +68,9 @@ impl Meter {
     /// How many batches are planned, running or ready for each worker if the user doesn't say.
     pub(crate) fn prefetch(&self) -> usize {
         let (bytes, time) = LITTLE;
-        if self.most_bytes.is_some_and(|most| most <= bytes) && self.usual < time { 8 } else { 2 }
+        // How long others are, whose bytes are in their messages alone, is not known here.
+        let are_small = self.most_bytes.is_some_and(|most| (1..=bytes).contains(&most));
+        if are_small && self.usual < time { 8 } else { 2 }
     }
 
     /// The trainer has waited for a batch since then; `ready` of the `under_way` others can be given. It was given the one before of the same

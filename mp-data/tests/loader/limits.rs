@@ -114,6 +114,8 @@ fn a_resume_far_in_batches_by_tokens_looks_at_the_windows_there_alone() {
         let lengths = (0..4000).map(|i| 1 + i * 7 % 31).collect();
         let batching = Batching::MaxTokens { lengths, tokens: 60, window: 20 };
         let builder = bare(Samples::new(4000), workers).batching(batching).distributed(1, 2);
+        // Else small and quick batches are planned further ahead.
+        let builder = if workers > 0 { builder.prefetch_factor(2) } else { builder };
         (builder.index_sampler(Counted(asked.clone())).build().unwrap(), asked)
     };
     for workers in [0, 1] {

@@ -130,9 +130,13 @@ impl Pool {
             return Err(mp_core::Error::not_within(processes > 0, why).into());
         }
         let form = Queue::bounded(ROOM)?;
-        let mut workers = vec![Worker::new(form.clone(), Watch::new()?)];
+        let messages = mp_core::Arena::current()?.most_messages();
+        let worker = |tasks| -> Result<Worker, PoolError> {
+            Ok(Worker::new(tasks, Watch::new()?).of_some(processes, messages))
+        };
+        let mut workers = vec![worker(form.clone())?];
         while workers.len() < processes {
-            workers.push(Worker::new(Queue::bounded(ROOM)?, Watch::new()?));
+            workers.push(worker(Queue::bounded(ROOM)?)?);
         }
         let (replies, state) = (Queue::bounded(REPLIES)?, State::new(workers));
         let shared = Arc::new(Shared::new(settings, replies, form, state));

@@ -122,6 +122,8 @@ pub(crate) struct Worker {
     pub(crate) given: VecDeque<Given>,
     /// How many of `given` are tasks.
     pub(crate) outstanding: usize,
+    /// How many chunks it is given ahead of time, at most.
+    deepest: u64,
     /// Since when it has its first task.
     pub(crate) since: Instant,
     /// How long a chunk took lately, in nanoseconds; 0 if that is not known.
@@ -165,6 +167,7 @@ impl Worker {
             feeding: false,
             given: VecDeque::new(),
             outstanding: 0,
+            deepest: DEEPEST,
             since: Instant::now(),
             pace: 0,
             knows: HashSet::new(),
@@ -184,11 +187,19 @@ impl Worker {
         }
     }
 
+    /// The same, as one of this many in an arena in which so many messages can be on their way: together they have a quarter of
+    /// those at most.
+    pub(crate) fn of_some(self, workers: usize, messages: u32) -> Worker {
+        let share = u64::from(messages) / (4 * workers.max(1) as u64);
+        let unbounded = mp_core::mutant!("pool.depth.arena-not-looked-at");
+        Worker { deepest: if unbounded { DEEPEST } else { share.clamp(2, DEEPEST) }, ..self }
+    }
+
     /// How many chunks it should have.
     fn depth(&self) -> usize {
         match self.pace {
             0 | LONG_NANOS.. => 1,
-            pace => (AHEAD_NANOS / pace).clamp(2, DEEPEST) as usize,
+            pace => (AHEAD_NANOS / pace).clamp(2, self.deepest) as usize,
         }
     }
 
@@ -344,7 +355,13 @@ impl Worker {
     pub(crate) fn recall(&mut self) -> Option<(EncodedMessage<Task>, Given)> {
         let packed = self.tasks.try_get_packed().ok()??;
         let number = packed.number();
-        let at = self.given.iter().rposition(|given| given.message() == number)?;
+        // What it has taken lies before those in its queue: numbers are used again, and the last that has this one is meant.
+        let queued = self.given.len().saturating_sub(1 + self.tasks.len());
+        let is = |given: &Given| given.message() == number;
+        let at = match self.given.get(queued) {
+            Some(given) if is(given) => queued,
+            _ => self.given.iter().rposition(is)?,
+        };
         let given = self.given.remove(at)?;
         self.outstanding -= usize::from(matches!(given, Given::Task { .. }));
         Some((packed, given))

@@ -130,6 +130,9 @@ impl Codec for MessagePack {
         }
         let (head, len) = parts(bytes)?;
         let number = &bytes[head..head + len];
+        if number.first() == Some(&first::JUST) {
+            return Self::read_plain(bytes);
+        }
         // It enters one level at most, and no code that could enter others is called in there.
         let left = Cell::new(level::MAX_NESTING);
         read::from_slice(number, &left).map_err(|e| undecodable::<T>(&e, bytes))
