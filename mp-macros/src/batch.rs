@@ -83,6 +83,18 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
                 Ok(all)
             }
 
+            fn unwritten(
+                making: &mut Self::Making,
+                byte: u8,
+            ) -> #root::derive::AnyResult<Vec<#root::derive::Unwritten>> {
+                let mut all = Vec::new();
+                #(all.extend(#root::derive::unwritten_in(
+                    #texts,
+                    <#types as #root::Batch>::unwritten(&mut making.#places, byte)?,
+                ));)*
+                Ok(all)
+            }
+
             fn finish(making: Self::Making) -> #root::derive::AnyResult<Self> {
                 Ok(Self {
                     #(#names: <#types as #root::Batch>::finish(making.#places)

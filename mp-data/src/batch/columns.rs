@@ -7,7 +7,7 @@ use mp_tensor::{Element, Tensor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::rows::{Column, NotWritten};
+use super::rows::{Column, NotWritten, Unwritten};
 use super::{Batch, Fill};
 use crate::AnyResult;
 
@@ -32,6 +32,15 @@ impl<T: Element> Batch for Tensor<T> {
             0 => Ok((0..*rows).map(|_| <&mut [T]>::default()).collect()),
             length => Ok(all.chunks_exact_mut(length).collect()),
         }
+    }
+
+    fn unwritten(making: &mut (Tensor<T>, usize), byte: u8) -> AnyResult<Vec<Unwritten>> {
+        let is_all = |row: &[T]| {
+            let bytes: &[u8] = bytemuck::cast_slice(row);
+            !bytes.is_empty() && bytes.iter().all(|one| *one == byte)
+        };
+        let rows = Self::rows(making)?.into_iter().enumerate();
+        Ok(rows.filter(|(_, row)| is_all(row)).map(|(row, _)| Unwritten::row(row)).collect())
     }
 
     fn finish((tensor, _): (Tensor<T>, usize)) -> AnyResult<Self> {
@@ -129,7 +138,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Other<T> {
 
     fn finish(making: Vec<Option<T>>) -> AnyResult<Self> {
         if let Some(row) = making.iter().position(Option::is_none) {
-            return Err(NotWritten::row(row).into());
+            return Err(NotWritten::no_value(row).into());
         }
         Ok(Other(making.into_iter().flatten().collect()))
     }

@@ -30,7 +30,7 @@ pub mod derive {
     pub use mp_core::message::{Codec, Incoming, Level, Outgoing, Returned};
 
     pub use super::Fill;
-    pub use super::rows::{Column, in_column, within};
+    pub use super::rows::{Column, Unwritten, in_column, unwritten_in, within};
     pub use crate::AnyResult;
 }
 
@@ -106,6 +106,11 @@ pub trait Batch: Send + Sized + 'static {
     fn begin(rows: usize, shapes: Self::Shapes<'_>, fill: Fill) -> AnyResult<Self::Making>;
     #[doc(hidden)]
     fn rows(making: &mut Self::Making) -> AnyResult<Vec<Self::Row<'_>>>;
+    /// The rows of tensors that hold this byte everywhere, as they do if they were filled with it and not written. Rows of no bytes hold none.
+    #[doc(hidden)]
+    fn unwritten(_: &mut Self::Making, _: u8) -> AnyResult<Vec<rows::Unwritten>> {
+        Ok(Vec::new())
+    }
     #[doc(hidden)]
     fn finish(making: Self::Making) -> AnyResult<Self>;
     #[doc(hidden)]
@@ -144,6 +149,12 @@ macro_rules! tuples {
                     rows.push(($($column,)+));
                 }
                 Ok(rows)
+            }
+
+            fn unwritten(making: &mut Self::Making, byte: u8) -> AnyResult<Vec<rows::Unwritten>> {
+                let mut all = Vec::new();
+                $(all.extend(rows::unwritten_in(stringify!($at), $column::unwritten(&mut making.$at, byte)?));)+
+                Ok(all)
             }
 
             fn finish(making: Self::Making) -> AnyResult<Self> {

@@ -55,22 +55,58 @@ pub(crate) fn uncounted(columns: Vec<Column>) -> Vec<Column> {
     columns.into_iter().map(|column| Column { rows: None, ..column }).collect()
 }
 
-/// The function of a row has not written a value.
+/// A row of a tensor that holds what it was filled with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unwritten {
+    pub(crate) row: usize,
+    pub(crate) column: String,
+}
+
+impl Unwritten {
+    pub(crate) fn row(row: usize) -> Unwritten {
+        Unwritten { row, column: String::new() }
+    }
+}
+
+/// The rows of a field's columns.
+#[must_use]
+pub fn unwritten_in(field: &str, rows: Vec<Unwritten>) -> Vec<Unwritten> {
+    rows.into_iter()
+        .map(|Unwritten { row, column }| Unwritten { row, column: below(field, &column) })
+        .collect()
+}
+
+/// The function of a row has not written it.
 #[derive(Debug)]
 pub(crate) struct NotWritten {
     pub(crate) row: usize,
     column: String,
+    /// Whether it is of a tensor; else there is no value of a serde type.
+    is_of_tensor: bool,
 }
 
 impl NotWritten {
-    pub(crate) fn row(row: usize) -> NotWritten {
-        NotWritten { row, column: String::new() }
+    pub(crate) fn no_value(row: usize) -> NotWritten {
+        NotWritten { row, column: String::new(), is_of_tensor: false }
+    }
+}
+
+impl From<Unwritten> for NotWritten {
+    fn from(Unwritten { row, column }: Unwritten) -> NotWritten {
+        NotWritten { row, column, is_of_tensor: true }
     }
 }
 
 impl fmt::Display for NotWritten {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "its row of {} was not written: there is no value", named(&self.column))
+        write!(f, "its row of {} was not written: ", named(&self.column))?;
+        if self.is_of_tensor {
+            f.write_str(
+                "it would hold what its memory held before (`Context::zeroed` makes rows zeros beforehand)",
+            )
+        } else {
+            f.write_str("there is no value")
+        }
     }
 }
 
@@ -81,8 +117,8 @@ impl Error for NotWritten {}
 pub fn in_column(field: &str, why: Box<dyn Error + Send + Sync>) -> Box<dyn Error + Send + Sync> {
     match why.downcast::<NotWritten>() {
         Ok(not_written) => {
-            let NotWritten { row, column } = *not_written;
-            NotWritten { row, column: below(field, &column) }.into()
+            let column = below(field, &not_written.column);
+            NotWritten { column, ..*not_written }.into()
         }
         Err(why) => why,
     }

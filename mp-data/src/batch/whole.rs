@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use mp_core::message::{Codec, Incoming, Outgoing, Returned};
 
-use super::rows::{Column, uncounted};
+use super::rows::{Column, Unwritten, uncounted};
 use super::{Batch, Fill};
 use crate::AnyResult;
 
@@ -92,6 +92,10 @@ impl<B: Batch> Batch for Whole<B> {
 
     fn rows(making: &mut Self::Making) -> AnyResult<Vec<Self::Row<'_>>> {
         B::rows(making)
+    }
+
+    fn unwritten(making: &mut Self::Making, byte: u8) -> AnyResult<Vec<Unwritten>> {
+        B::unwritten(making, byte)
     }
 
     fn finish(making: Self::Making) -> AnyResult<Self> {

@@ -8,9 +8,10 @@ use std::sync::{Mutex, PoisonError};
 
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
+use mp_core::user_code::caught;
 
 use crate::batch::Fill;
-use crate::batch::rows::NotWritten;
+use crate::batch::rows::{NotWritten, Unwritten};
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
 use crate::dataset::samples::Samples;
@@ -25,6 +26,10 @@ pub struct Context<B> {
     items: Vec<Item>,
     threads: usize,
     fill: Fill,
+    /// Whether rows that are not written are looked for, by what they were filled with.
+    looks: bool,
+    /// The rows of samples of a stream that hold that everywhere, by the place of their sample.
+    unwritten: Vec<(Item, Unwritten)>,
     /// At which of the items it is, from 1; of a stream, see [`Moment`].
     at: AtomicU64,
     in_stream: bool,
@@ -36,6 +41,11 @@ impl<B> fmt::Debug for Context<B> {
         write!(f, "Context(epoch {}, {} items, {} threads)", self.epoch, self.items.len(), self.threads)
     }
 }
+
+/// What rows hold in builds with debug assertions before they are written.
+pub(crate) const UNWRITTEN: u8 = 0xa5;
+/// What they hold when they are made once more.
+pub(crate) const OTHERWISE: u8 = 0x5a;
 
 /// How a row failed.
 enum Failed {
@@ -51,8 +61,30 @@ impl<B> Context<B> {
         threads: usize,
         fill: Fill,
     ) -> Self {
-        let at = AtomicU64::new(0);
-        Context { worker, seed, epoch, items, threads, fill, at, in_stream: false, batch: PhantomData }
+        let (at, looks, unwritten, in_stream) = (AtomicU64::new(0), false, Vec::new(), false);
+        Context {
+            worker,
+            seed,
+            epoch,
+            items,
+            threads,
+            fill,
+            looks,
+            unwritten,
+            at,
+            in_stream,
+            batch: PhantomData,
+        }
+    }
+
+    /// Looks for rows that are not written.
+    pub(crate) fn looking(self, looks: bool) -> Self {
+        Context { looks: looks && !mp_core::mutant!("loader.rows.not-written-unseen"), ..self }
+    }
+
+    /// Of a stream: the rows that hold what they were filled with.
+    pub(crate) fn unwritten(&self) -> &[(Item, Unwritten)] {
+        &self.unwritten
     }
 
     /// Of a stream: its items are known when they are read.
@@ -97,10 +129,16 @@ impl<B> Context<B> {
         self.note(self.note_of(usize::MAX, item));
     }
 
-    /// Rows are zeros before they are written; without this they hold what the memory held before, and in builds with debug assertions
-    /// the byte 0xa5.
+    /// Rows are zeros before they are written, and may stay so. Without this they hold what the memory held before, and in builds with
+    /// debug assertions the byte 0xa5; a tensor's row that is not written at all is an error there, of the sample and the column.
+    ///
+    /// A row that holds 0xa5 everywhere may have been written with it. So its sample is made once more, in memory that holds 0x5a, and the
+    /// error is that it holds that now: a sample that is the same each time is never one by mistake. Of a stream, its whole batch is
+    /// made once more, by readers that are opened where the batch begins. Rows that are written in part: [`DataLoader::verify`] finds them.
+    ///
+    /// [`DataLoader::verify`]: crate::DataLoader::verify
     pub fn zeroed(&mut self) -> &mut Self {
-        self.fill = Fill::With(0);
+        (self.fill, self.looks) = (Fill::With(0), false);
         self
     }
 
@@ -234,7 +272,7 @@ impl<B: Batch> Context<B> {
     /// What a row that isn't written holds: see [`zeroed`](Self::zeroed).
     ///
     /// # Errors
-    /// The error of the first item that has one; there is no memory.
+    /// The error of the first item that has one; there is no memory; in builds with debug assertions, a row of a tensor was not written.
     ///
     /// # Panics
     /// With the panic of the first item that has one.
@@ -243,8 +281,42 @@ impl<B: Batch> Context<B> {
         F: for<'r> Fn(Item, &mut SampleRng, B::Row<'r>) -> AnyResult<()> + Sync,
     {
         let mut making = B::begin(items.len(), shapes, self.fill)?;
-        self.each(items, B::rows(&mut making)?, function)?;
+        self.each(items, B::rows(&mut making)?, &function)?;
+        for row in self.seen(&mut making)? {
+            let item = items[row.row];
+            self.begin(item);
+            if mp_core::mutant!("loader.rows.not-written-at-once")
+                || self.is_unwritten_again(item, &row.column, shapes, &function)
+            {
+                return Err(NotWritten::from(row).into());
+            }
+            self.note(0);
+        }
         self.finish(items, making)
+    }
+
+    /// The rows that hold what they were filled with, if that is looked for.
+    fn seen(&self, making: &mut B::Making) -> AnyResult<Vec<Unwritten>> {
+        match self.fill {
+            Fill::With(byte) if self.looks => B::unwritten(making, byte),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Makes a row by itself, in memory that holds something else; whether it holds that afterwards. If it can't be made, that is
+    /// not known.
+    fn is_unwritten_again<F>(&self, item: Item, column: &str, shapes: B::Shapes<'_>, function: &F) -> bool
+    where
+        F: for<'r> Fn(Item, &mut SampleRng, B::Row<'r>) -> AnyResult<()>,
+    {
+        let again = || -> AnyResult<bool> {
+            let mut one = B::begin(1, shapes, Fill::With(OTHERWISE))?;
+            for row in B::rows(&mut one)? {
+                function(item, &mut self.rng(item), row)?;
+            }
+            Ok(B::unwritten(&mut one, OTHERWISE)?.iter().any(|row| row.column == column))
+        };
+        matches!(caught(again), Some(Ok(true)))
     }
 
     /// The batch. What lacks a row is an error of that row's sample.
@@ -260,7 +332,8 @@ impl<B: Batch> Context<B> {
     /// As [`rows`](Self::rows), for the samples of a stream: each is given to the function that writes its row.
     ///
     /// # Errors
-    /// The error of the first sample that has one; there is no memory.
+    /// The error of the first sample that has one; there is no memory. A row of a tensor that was not written is an error of the batch, as
+    /// of [`rows`](Self::rows).
     ///
     /// # Panics
     /// With the panic of the first sample that has one.
@@ -273,6 +346,9 @@ impl<B: Batch> Context<B> {
         let mut making = B::begin(items.len(), shapes, self.fill)?;
         let rows = samples.into_iter().zip(B::rows(&mut making)?).collect();
         self.each(&items, rows, |_, rng, (sample, row)| function(sample, rng, row))?;
+        // The samples are used up: the worker makes the batch once more.
+        let seen = self.seen(&mut making)?;
+        self.unwritten.extend(seen.into_iter().map(|row| (items[row.row], row)));
         self.finish(&items, making)
     }
 }

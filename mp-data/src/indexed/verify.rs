@@ -6,6 +6,7 @@ use mp_core::user_code::caught;
 
 use mp_spawn::Raise;
 
+use crate::dataset::context::{OTHERWISE, UNWRITTEN};
 use crate::error::failure::{Failure, Source, raised};
 use crate::error::text::FORKED;
 use crate::indexed::kind::Indexed;
@@ -15,7 +16,7 @@ use crate::worker::{Made, Task, Worker};
 use crate::{Batch, DataLoader, Dataset, Item, LoadError};
 
 /// What the memory of rows holds before the first and the second time.
-pub(crate) const POISON: [u8; 2] = [0xa5, 0x5a];
+pub(crate) const POISON: [u8; 2] = [UNWRITTEN, OTHERWISE];
 
 /// What [`DataLoader::verify`] has found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,19 +11,20 @@
 
 use std::time::Instant;
 
+use mp_core::user_code::caught;
 use serde::{Deserialize, Serialize};
 
 use super::dataset::IterableDataset;
 use super::lane::{After, LaneAt};
 use super::open_lane::{OpenLane, Reading};
 use super::order::StreamPlan;
-use crate::AnyResult;
-use crate::batch::rows::check;
-use crate::dataset::context::Context;
+use crate::batch::rows::{NotWritten, Unwritten, check};
+use crate::dataset::context::{Context, OTHERWISE};
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
 use crate::dataset::samples::Samples;
-use crate::worker::{Made, Maker, Orders, fill, nanos_since};
+use crate::worker::{Made, Maker, Orders, fill, looks, nanos_since};
+use crate::{AnyResult, Item};
 
 /// A batch that is to be made.
 #[derive(Clone, Serialize, Deserialize)]
@@ -103,10 +104,36 @@ impl<D: IterableDataset> Maker for StreamWorker<D> {
     fn context(&self, task: &StreamTask) -> Context<D::Batch> {
         let seed = self.plan.pass_seed(task.pass);
         Context::new(self.info, (seed, task.epoch), Vec::new(), task.threads as usize, fill(task.poison))
+            .looking(looks(task.poison))
             .of_stream()
     }
 
     fn make(&mut self, task: &StreamTask, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch, After>> {
+        let made = self.made(task, cx)?;
+        let Some((item, row)) = self.unwritten_again(task, cx) else { return Ok(made) };
+        cx.begin(item);
+        Err(NotWritten::from(row).into())
+    }
+}
+
+impl<D: IterableDataset> StreamWorker<D> {
+    /// The first row that holds what it was filled with, also when the batch is made once more and it is filled with something else. If
+    /// the batch can't be made once more, that is not known.
+    fn unwritten_again(&mut self, task: &StreamTask, cx: &Context<D::Batch>) -> Option<(Item, Unwritten)> {
+        if cx.unwritten().is_empty() {
+            return None;
+        }
+        if mp_core::mutant!("stream.rows.not-written-at-once") {
+            return cx.unwritten().first().cloned();
+        }
+        let task = StreamTask { poison: Some(OTHERWISE), opens: true, ..task.clone() };
+        let mut again = self.context(&task).looking(true);
+        caught(|| self.made(&task, &mut again).map(drop))?.ok()?;
+        let is_again = |seen: &&(Item, Unwritten)| again.unwritten().contains(seen);
+        cx.unwritten().iter().find(is_again).cloned()
+    }
+
+    fn made(&mut self, task: &StreamTask, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch, After>> {
         let start = Instant::now();
         let mut run = self.lane(task);
         if self.order.0 != (task.epoch, task.pass) {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::batch::Fill;
 use crate::batch::rows::check;
-use crate::dataset::context::Context;
+use crate::dataset::context::{Context, UNWRITTEN};
 use crate::dataset::info::WorkerInfo;
 use crate::error::failure::is_out_of_memory;
 use crate::{AnyResult, Batch, Dataset, Item};
@@ -138,11 +138,16 @@ pub(crate) fn nanos_since(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Whether rows that are not written are looked for: not by `verify`, which compares.
+pub(crate) fn looks(poison: Option<u8>) -> bool {
+    cfg!(debug_assertions) && poison.is_none()
+}
+
 /// What rows hold before they are written.
 pub(crate) fn fill(poison: Option<u8>) -> Fill {
     match poison {
         Some(byte) => Fill::With(byte),
-        None if cfg!(debug_assertions) => Fill::With(0xa5),
+        None if cfg!(debug_assertions) => Fill::With(UNWRITTEN),
         None => Fill::AsItIs,
     }
 }
@@ -158,6 +163,7 @@ impl<D: Dataset> Maker for Worker<D> {
             seed ^= self.info.worker.map_or(0, |worker| worker as u64 + 1);
         }
         Context::new(self.info, (seed, task.epoch), task.items(), task.threads as usize, fill(task.poison))
+            .looking(looks(task.poison))
     }
 
     fn make(&mut self, task: &Task, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch, ()>> {

@@ -283,3 +283,116 @@ fn numbers_behind_those_of_the_rows_and_lengths_of_rows_are_compared() {
         assert!(!difference.not_written, "{found}");
     }
 }
+
+/// What becomes of the rows of sample 5.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
+enum Five {
+    NotWritten,
+    /// Of the second of its columns, not a single byte.
+    NotInOne,
+    /// With what a row holds before it is written in a build with debug assertions.
+    WrittenSo,
+    /// The same, by a function that fails if it is called again.
+    WrittenOnce,
+    Zeroed,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Leaves {
+    five: Five,
+    #[serde(skip)]
+    written: AtomicUsize,
+}
+
+#[derive(Batch, Debug)]
+struct Pair {
+    level: Tensor<u8>,
+    inner: (Whole<Tensor<i64>>, Ragged<u8>),
+    no_bytes: Tensor<u32>,
+}
+
+impl Leaves {
+    fn row(&self, index: usize, pixel: &mut u8, numbers: &mut [i64]) -> AnyResult<()> {
+        let is_five = index == 5;
+        match self.five {
+            Five::NotWritten | Five::Zeroed if is_five => {}
+            Five::NotInOne if is_five => *pixel = 5,
+            Five::WrittenOnce if is_five && self.written.fetch_add(1, Ordering::SeqCst) > 0 => {
+                return Err("written twice".into());
+            }
+            Five::WrittenSo | Five::WrittenOnce if is_five => {
+                *pixel = 0xa5;
+                numbers.fill(i64::from_ne_bytes([0xa5; 8]));
+            }
+            _ => {
+                *pixel = index as u8;
+                numbers.fill(index as i64);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Dataset for Leaves {
+    type Batch = Pair;
+
+    fn len(&self) -> usize {
+        8
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Pair>) -> AnyResult<Pair> {
+        if self.five == Five::Zeroed {
+            cx.zeroed();
+        }
+        cx.rows(items, PairSpec { level: &[], inner: (&[2], ()), no_bytes: &[0] }, |item, _, row| {
+            row.inner.1.extend(vec![1; item.index]);
+            self.row(item.index, &mut row.level[0], row.inner.0)
+        })
+    }
+}
+
+/// Without workers, with one, and with several threads in one.
+const PLACES: [(usize, usize); 3] = [(0, 1), (1, 1), (1, 3)];
+
+fn leaves(five: Five, (workers, threads): (usize, usize), how: OnError) -> DataLoader<Leaves> {
+    let leaves = Leaves { five, written: AtomicUsize::new(0) };
+    loader(leaves, workers).threads_per_worker(threads).on_error(how).build().unwrap()
+}
+
+#[test]
+#[cfg_attr(not(debug_assertions), ignore = "rows are filled beforehand in builds with debug assertions")]
+fn a_row_of_a_tensor_that_is_not_written_is_an_error_of_its_sample_and_column() {
+    for place in PLACES {
+        for (five, column) in [(Five::NotWritten, "`level`"), (Five::NotInOne, "`inner.0`")] {
+            let loader = leaves(five, place, OnError::Report);
+            let mut batches = loader.epoch(0);
+            assert!(next(&mut batches).unwrap().is_ok());
+            let error = next(&mut batches).unwrap().unwrap_err();
+            let at = (error.epoch, error.batch, error.item.map(|item| item.index));
+            assert_eq!(at, (0, 1, Some(5)), "{error}");
+            let says = format!("its row of column {column} was not written");
+            assert!(error.to_string().contains(&says), "{error}");
+            assert!(next(&mut batches).is_none());
+        }
+        let loader = leaves(Five::NotWritten, place, OnError::SkipSample);
+        let mut batches = loader.epoch(0);
+        let all = std::iter::from_fn(|| next(&mut batches));
+        let all: Vec<u8> = all.flat_map(|batch| batch.unwrap().level.to_vec()).collect();
+        assert_eq!(all, [0, 1, 2, 3, 4, 6, 7]);
+    }
+}
+
+#[test]
+fn a_row_that_is_written_with_what_it_held_is_no_error() {
+    for place in PLACES {
+        for five in [Five::WrittenSo, Five::WrittenOnce, Five::Zeroed] {
+            let loader = leaves(five, place, OnError::Report);
+            let mut batches = loader.epoch(0);
+            assert!(next(&mut batches).unwrap().is_ok());
+            let batch = next(&mut batches).unwrap().unwrap();
+            let expected = if five == Five::Zeroed { 0 } else { 0xa5 };
+            assert_eq!(batch.level.to_vec(), [4, expected, 6, 7]);
+            assert_eq!(batch.inner.1.values().len(), 4 + 5 + 6 + 7);
+        }
+    }
+}

@@ -6,6 +6,7 @@ mod common;
 mod errors;
 mod order;
 mod torch_names;
+mod unwritten;
 mod windows;
 
 use common::shards::{Shards, streaming};
