@@ -1,7 +1,7 @@
 //! Tar files that are streamed by worker processes: one is killed on the way, and the reading is stopped and resumed from a state in a
 //! file, by another number of workers. The batches are the same each time.
 //!
-//! `cargo run --release --features data --example streaming -- --samples 100000 --workers 2`
+//! `cargo run --release --features data,indicatif --example streaming -- --samples 100000 --workers 2`
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,9 +9,10 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use mp::data::{
-    Batch, Context, FrozenStrings, IterableDataset, SampleOf, Samples, ShardPosition, ShardReader,
-    StreamBatches, StreamLoader, StreamState, Strings,
+    Batch, Context, FrozenStrings, IterableDataset, LoadError, Loaded, SampleOf, Samples, ShardPosition,
+    ShardReader, StreamLoader, StreamState, Strings,
 };
 use mp::{AnyResult, Tensor};
 use serde::{Deserialize, Serialize};
@@ -115,6 +116,9 @@ impl IterableDataset for Tars {
     }
 }
 
+/// A batch, or why there is none.
+type Given = Result<Loaded<Images>, LoadError>;
+
 /// Of what the batches were.
 #[derive(Default)]
 struct Seen {
@@ -131,7 +135,7 @@ impl Seen {
     }
 
     /// At most `most` batches.
-    fn take(&mut self, batches: &mut StreamBatches<Tars>, most: usize) -> AnyResult<()> {
+    fn take(&mut self, batches: impl Iterator<Item = Given>, most: usize) -> AnyResult<()> {
         batches.take(most).try_for_each(|batch| self.add(&*batch?))
     }
 
@@ -172,7 +176,10 @@ fn main() -> AnyResult<()> {
 
     let whole = loader(workers)?;
     let (mut seen, begun) = (Seen::default(), Instant::now());
-    seen.take(&mut whole.epoch(0), usize::MAX)?;
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(ProgressStyle::with_template("reading {spinner} {pos} batches [{elapsed}] {msg}")?);
+    seen.take(whole.epoch(0).with_progress(&bar), usize::MAX)?;
+    bar.finish();
     let rate = samples as f64 / begun.elapsed().as_secs_f64();
     println!("{}", whole.metrics());
 

@@ -34,9 +34,6 @@ pub use error::{BuildError, LoadError, NotReady};
 pub use indexed::batches::Batches;
 pub use indexed::builder::DataLoaderBuilder;
 pub use indexed::loader::DataLoader;
-#[cfg(feature = "indicatif")]
-#[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
-pub use indexed::progress::WithProgress;
 pub use indexed::state::LoaderState;
 pub use indexed::verify::{Difference, Verified};
 pub use mp_macros::Batch;
@@ -52,6 +49,9 @@ pub use stream::{
 };
 pub use trainer::metrics::LoaderMetrics;
 pub use trainer::prefetch::Next;
+#[cfg(feature = "indicatif")]
+#[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
+pub use trainer::progress::WithProgress;
 
 /// A result with any error: what functions of a dataset return.
 pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = Result<T, E>;

@@ -7,7 +7,5 @@ pub(crate) mod builder;
 mod given;
 pub(crate) mod kind;
 pub(crate) mod loader;
-#[cfg(feature = "indicatif")]
-pub(crate) mod progress;
 pub(crate) mod state;
 pub(crate) mod verify;

@@ -140,6 +140,51 @@ impl<D: IterableDataset> StreamBatches<D> {
         self.0.place_after(number).map(|place| self.made(place.clone()))
     }
 
+    /// The same batches; meanwhile the bar shows how many were given, of how many with [`steps`](StreamLoaderBuilder::steps), and as
+    /// its message samples a second and which share of the time the trainer waited for them, of the last half second: `12800 samples/s,
+    /// waiting 3 %`.
+    ///
+    /// ```
+    /// # use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, Samples};
+    /// # use mp_tensor::Tensor;
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Hundreds;
+    /// # type Hundred = std::iter::Map<std::ops::Range<u64>, fn(u64) -> AnyResult<u64>>;
+    /// # impl IterableDataset for Hundreds {
+    /// #     type Batch = Tensor<u64>;
+    /// #     type Reader = Hundred;
+    /// #     fn shards(&self) -> usize { 3 }
+    /// #     fn open(&mut self, shard: usize, _: ShardPosition) -> AnyResult<Hundred> {
+    /// #         Ok((100 * shard as u64..100 * (shard as u64 + 1)).map(Ok as fn(u64) -> AnyResult<u64>))
+    /// #     }
+    /// #     fn fetch(&mut self, samples: Samples<u64>, cx: &mut Context<Tensor<u64>>) -> AnyResult<Tensor<u64>> {
+    /// #         cx.rows_from(samples, &[], |number, _, row| { row[0] = number; Ok(()) })
+    /// #     }
+    /// # }
+    /// use indicatif::{ProgressBar, ProgressStyle};
+    ///
+    /// let style = ProgressStyle::with_template("{spinner} {pos} batches, {msg}")?;
+    /// let bar = ProgressBar::hidden().with_style(style);
+    /// let loader = StreamLoader::builder(Hundreds).batch_size(10).num_workers(2).build()?;
+    /// for batch in loader.epoch(0).with_progress(&bar) {
+    ///     let batch = batch?; // …
+    /// }
+    /// assert_eq!((bar.position(), bar.length()), (30, None));
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// Those before a resume count; with `steps` and several epochs, all of them.
+    #[cfg(feature = "indicatif")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
+    #[doc(alias = "tqdm")]
+    pub fn with_progress(self, bar: &indicatif::ProgressBar) -> crate::WithProgress<Self> {
+        let Place { epoch, batches, .. } = self.0.place();
+        let epochs = self.0.last.saturating_sub(epoch).saturating_add(1);
+        let all = self.0.inner().plan.steps.map(|steps| steps.saturating_mul(epochs));
+        let given = if mp_core::mutant!("stream.progress.begins-at-none") { 0 } else { batches };
+        crate::WithProgress::new(self, bar, (given, all))
+    }
+
     of_batches!();
 }
 

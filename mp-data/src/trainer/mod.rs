@@ -10,6 +10,7 @@
 //! | `slow_batch_report.rs` | what is said of one that does not come |
 //! | `shared_methods.rs` | what loaders of both kinds offer, and their iterators |
 //! | `metrics.rs` | how it is doing |
+//! | `progress.rs` | a progress bar |
 
 mod dispatch;
 pub(crate) mod inner;
@@ -17,5 +18,7 @@ pub(crate) mod kind;
 pub(crate) mod metrics;
 mod outcomes;
 pub(crate) mod prefetch;
+#[cfg(feature = "indicatif")]
+pub(crate) mod progress;
 pub(crate) mod shared_methods;
 mod slow_batch_report;

@@ -5,6 +5,8 @@
 mod common;
 mod errors;
 mod order;
+#[cfg(feature = "indicatif")]
+mod progress;
 mod torch_names;
 mod unwritten;
 mod windows;

@@ -1,0 +1,63 @@
+//! A progress bar beside the batches of a stream.
+
+use indicatif::ProgressBar;
+use mp_data::{StreamBatches, StreamLoaderBuilder};
+
+use crate::common::Fault;
+use crate::common::shards::{Shards, When, streaming, streaming_of};
+use crate::{SIZES, shuffled};
+
+/// What the bar shows when the batches begin, and when they have ended; and how many were given.
+type Shown = (u64, Option<u64>, u64, usize);
+
+fn shown(batches: StreamBatches<Shards>) -> Shown {
+    let bar = ProgressBar::hidden();
+    let batches = batches.with_progress(&bar);
+    let (begin, length) = (bar.position(), bar.length());
+    let given = batches.count();
+    assert!(bar.message().contains("samples/s, waiting "), "{}", bar.message());
+    (begin, length, bar.position(), given)
+}
+
+fn with_steps() -> StreamLoaderBuilder<Shards> {
+    streaming(&SIZES, 2).lanes(3).steps(5)
+}
+
+#[test]
+fn a_bar_shows_how_many_batches_of_a_stream_were_given_and_of_how_many_where_that_is_known() {
+    let all = shuffled(0).build().unwrap().epoch(0).count();
+    assert!(all > 10);
+    for workers in [0, 2] {
+        let loader = shuffled(workers).build().unwrap();
+        assert_eq!(shown(loader.epoch(0)), (0, None, all as u64, all));
+        let mut begun = loader.epoch(0);
+        assert_eq!(begun.by_ref().take(3).filter(Result::is_ok).count(), 3);
+        let resumed = loader.resume(&begun.state()).unwrap();
+        assert_eq!(shown(resumed), (3, None, all as u64, all - 3));
+    }
+    let loader = with_steps().build().unwrap();
+    assert_eq!(shown(loader.epoch(0)), (0, Some(5), 5, 5));
+    assert_eq!(shown(loader.epochs(2..5)), (0, Some(15), 15, 15));
+    let mut begun = loader.epoch(1);
+    assert_eq!(begun.by_ref().take(2).filter(Result::is_ok).count(), 2);
+    let resumed = loader.resume_until(&begun.state(), 3).unwrap();
+    assert_eq!(shown(resumed), (2, Some(10), 10, 8));
+}
+
+#[test]
+fn an_error_in_the_place_of_a_batch_of_a_stream_counts_and_the_bar_is_the_batches_too() {
+    let shards = Shards::new(&SIZES).with((When::Row, 2, 9), Fault::Error, -1);
+    let loader = streaming_of(shards, 1).lanes(3).build().unwrap();
+    let bar = ProgressBar::hidden();
+    let mut batches = loader.epoch(0).with_progress(&bar);
+    let (mut given, mut errors) = (0, 0);
+    while let Some(batch) = batches.next() {
+        given += 1;
+        errors += usize::from(batch.is_err());
+        assert_eq!(bar.position(), given);
+        // The batches are there, with their state.
+        assert!(format!("{:?}", *batches).starts_with(&format!("StreamBatches({given} of epoch 0 given")));
+    }
+    assert_eq!(errors, 1);
+    assert!(batches.next().is_none());
+}
