@@ -125,7 +125,7 @@ pub use child::entry::init;
 #[cfg(feature = "log")]
 pub use child::log_to_stderr::log_to_stderr;
 #[doc(hidden)]
-pub use child::panic_hook::around_panics;
+pub use child::panic_hook::{CaughtPanic, around_panics, note_panics_here, noting};
 #[doc(hidden)]
 pub use child::raise::Raise;
 pub use error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};

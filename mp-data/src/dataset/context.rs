@@ -1,14 +1,13 @@
 //! What `fetch` gets beside the items: rows in shared memory, threads, random numbers.
 
-use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_core::user_code::caught;
+use mp_spawn::CaughtPanic;
 
 use crate::batch::Fill;
 use crate::batch::rows::{NotWritten, Unwritten};
@@ -50,7 +49,7 @@ pub(crate) const OTHERWISE: u8 = 0x5a;
 /// How a row failed.
 enum Failed {
     Error(Box<dyn std::error::Error + Send + Sync>),
-    Panic(Box<dyn Any + Send>),
+    Panic(CaughtPanic),
 }
 
 impl<B> Context<B> {
@@ -222,11 +221,10 @@ impl<B> Context<B> {
             while let Some((n, (item, row))) = next() {
                 let note = self.note_of(n, item);
                 self.note(note);
-                let run = AssertUnwindSafe(|| function(item, &mut self.rng(item), row));
-                let how = match catch_unwind(run) {
+                let how = match CaughtPanic::catch(|| function(item, &mut self.rng(item), row)) {
                     Ok(Ok(())) => continue,
                     Ok(Err(error)) => Failed::Error(error),
-                    Err(payload) => Failed::Panic(payload),
+                    Err(panic) => Failed::Panic(panic),
                 };
                 // Rows are taken in order: of those that fail, the first has been taken when any has failed.
                 let mut failed = lock(&failed);
@@ -253,7 +251,8 @@ impl<B> Context<B> {
         match how {
             None => Ok(()),
             Some(Failed::Error(error)) => Err(error),
-            Some(Failed::Panic(payload)) => resume_unwind(payload),
+            // Its place is known in the thread that it was in.
+            Some(Failed::Panic(panic)) => panic.resume(),
         }
     }
 }

@@ -67,8 +67,10 @@ pub struct LoadError {
     pub worker: Option<usize>,
     /// How often the batch was begun.
     pub attempts: usize,
-    /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch` returned. A panic's file and line are in the
-    /// error of a loader with workers; without, only what the program's panic hook prints has them.
+    /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch` returned. A panic's file and line are in its
+    /// text. Those of a loader without workers are found by a panic hook, which looks at panics of `init`, `open`, `fetch` and rows alone, and calls
+    /// the hook that was there: the first batch that this process makes installs it. If the program installs another hook afterwards, these
+    /// errors have the panic's text alone.
     pub source: Box<dyn Error + Send + Sync>,
 }
 

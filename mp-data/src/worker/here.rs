@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use mp_core::mutex::Mutex;
 use mp_core::user_code::drop_caught;
-use mp_spawn::Raise;
+use mp_spawn::{Raise, note_panics_here, noting};
 
 use crate::AnyResult;
 use crate::error::failure::{Failure, raised};
@@ -70,16 +70,17 @@ pub(crate) fn make_here<W: Maker>(
     begin: impl FnOnce() -> AnyResult<W>,
     task: &W::Task,
 ) -> Result<Made<W::Batch, W::After>, Failure> {
+    note_panics_here();
     let mut mine = match worker.take() {
         Some(mine) => mine,
-        None => match Raise::catch(begin) {
+        None => match Raise::catch(|| noting(begin)) {
             Ok(Ok(mine)) => mine,
             Ok(Err(error)) => return Err(Failure::fatal(error)),
             Err(panic) => return Err(Failure::fatal(raised(*panic))),
         },
     };
     let mut cx = mine.context(task);
-    match Raise::catch(|| mine.make(task, &mut cx)) {
+    match Raise::catch(|| noting(|| mine.make(task, &mut cx))) {
         Ok(made) => {
             *worker = Some(mine);
             made.map_err(|error| Failure::of(error).at(cx.noted()))

@@ -2,8 +2,8 @@
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::cell::RefCell;
-use std::panic::{self, PanicHookInfo};
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 
 use mp_core::fork::SetOnce;
 use mp_core::sync::shared::{AtomicBool, Ordering};
@@ -18,7 +18,14 @@ use crate::sys;
 thread_local! {
     /// The last panic of this thread.
     static LAST: RefCell<Option<PanicNote>> = const { RefCell::new(None) };
+
+    /// Whether this thread's panics are noted in a process that is no worker.
+    static NOTES: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Whether a hook is there that notes panics.
+// fork: the hook is copied along.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// What is called before a panic is described, and after it was.
 type Around = (fn(), fn());
@@ -37,8 +44,7 @@ pub fn around_panics(before: fn(), after: fn()) {
 /// no code will catch it.
 #[inline]
 pub(crate) fn install_hook() {
-    // fork: the hook is copied along. It is installed before a worker calls its function, by its only thread.
-    static INSTALLED: AtomicBool = AtomicBool::new(false);
+    // It is installed before a worker calls its function, by its only thread.
     if INSTALLED.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -66,6 +72,70 @@ pub(crate) fn install_hook() {
         }
         around.iter().for_each(|(_, after)| after());
     }));
+}
+
+/// In a process that is no worker: from now on, the places of panics [under `noting`](noting) are known. The hook that is there has its turn as
+/// before, and no other panic is looked at. A hook that the program installs later takes this one's place, unless it calls it.
+pub fn note_panics_here() {
+    // A thread that panics can't change the hook.
+    let can = || !std::thread::panicking() && !INSTALLED.swap(true, Ordering::Relaxed);
+    if INSTALLED.load(Ordering::Relaxed) || !can() {
+        return;
+    }
+    let previous = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if NOTES.try_with(Cell::get).unwrap_or(false) {
+            let note = describe(info);
+            let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
+        }
+        if !mp_core::mutant!("panic.hook.no-turn-for-the-other") {
+            previous(info);
+        }
+    }));
+}
+
+/// Calls a function whose panics are noted, also in a process that is no worker.
+pub fn noting<R>(function: impl FnOnce() -> R) -> R {
+    /// What was before.
+    struct Before(bool);
+
+    impl Drop for Before {
+        fn drop(&mut self) {
+            let _ = NOTES.try_with(|notes| notes.set(self.0));
+        }
+    }
+
+    let _before = Before(NOTES.try_with(|notes| notes.replace(true)).unwrap_or(false));
+    function()
+}
+
+/// A panic that one thread has caught, and another one goes on with: what is known about it goes along.
+#[derive(Debug)]
+pub struct CaughtPanic {
+    payload: Box<dyn Any + Send>,
+    note: PanicNote,
+}
+
+impl CaughtPanic {
+    /// Calls a function that may panic.
+    ///
+    /// # Errors
+    /// The panic.
+    pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, CaughtPanic> {
+        panic::catch_unwind(AssertUnwindSafe(|| noting(function))).map_err(|payload| {
+            let note = caught(&*payload);
+            CaughtPanic { payload, note }
+        })
+    }
+
+    /// Goes on with it in this thread, without another turn for the hooks.
+    pub fn resume(self) -> ! {
+        let CaughtPanic { payload, note } = self;
+        if !mp_core::mutant!("panic.note.stays-in-its-thread") {
+            let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
+        }
+        panic::resume_unwind(payload)
+    }
 }
 
 /// What is known about a panic that this thread has caught.
