@@ -25,7 +25,7 @@ pub(crate) const POISON: [u8; 2] = [UNWRITTEN, OTHERWISE];
 pub struct Verified {
     /// How many batches were made twice.
     pub batches: usize,
-    /// How many of them were made twice by the same worker, which can't find what differs between workers.
+    /// How many of them were made by one process alone, since the loader has no workers: what differs between processes is not found.
     pub by_one_worker: usize,
     /// The first difference of each batch that has one.
     pub differences: Vec<Difference>,
@@ -77,16 +77,43 @@ impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} batches made twice, {} of them differ", self.batches, self.differences.len())?;
         if self.by_one_worker > 0 {
-            write!(f, "; {} were made by one worker both times", self.by_one_worker)?;
+            write!(f, "; {} were made by one process alone, since there are no workers", self.by_one_worker)?;
         }
         self.differences.iter().try_for_each(|difference| write!(f, "\n  {difference}"))
     }
 }
 
 impl<D: Dataset> DataLoader<D> {
-    /// Makes the first `batches` batches of epoch 0 twice, by different workers where they are free, in memory that holds something else
-    /// each time, and compares them: finds samples that depend on more than their index and their random numbers, and rows that
-    /// are not written. What can't be encoded alone ([`Other`](crate::Other) with tensors) is not compared.
+    /// Makes the first `batches` batches of epoch 0 twice, in memory that holds something else each time, and compares them: finds samples
+    /// that depend on more than their index and their random numbers, and rows that are not written. What can't be encoded alone
+    /// ([`Other`](crate::Other) with tensors) is not compared.
+    ///
+    /// ```
+    /// # use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
+    /// # use mp_tensor::Tensor;
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct Stamped;
+    ///
+    /// impl Dataset for Stamped {
+    ///     type Batch = Tensor<u64>;
+    /// #   fn len(&self) -> usize { 8 }
+    ///
+    ///     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+    ///         cx.rows(items, &[2], |item, _, row| {
+    ///             row.copy_from_slice(&[item.index as u64, u64::from(std::process::id())]);
+    ///             Ok(())
+    ///         })
+    ///     }
+    /// }
+    ///
+    /// let loader = DataLoader::builder(Stamped).batch_size(4).num_workers(1).build()?;
+    /// let verified = loader.verify(2)?;
+    /// assert!(verified.to_string().contains("batch 0, sample 0: column 0 is not the same twice"), "{verified}");
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// The two are made by two workers if two are free. A batch that one worker has made both times is made a third time, in this
+    /// process: then the dataset is read here, and its `init` is called.
     ///
     /// # Errors
     /// A batch can't be made.
@@ -97,6 +124,7 @@ impl<D: Dataset> DataLoader<D> {
         }
         let order = inner.plan.epoch(0);
         let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };
+        let mut mine = None;
         for number in 0..batches {
             let failed = |failure: Failure, items: &[Item]| {
                 let exact = !(failure.lost && inner.settings.threads > 1);
@@ -112,16 +140,28 @@ impl<D: Dataset> DataLoader<D> {
             let Some(planned) = planned else { break };
             let [first, second] = twice(inner, &planned.items).map_err(|why| failed(*why, &planned.items))?;
             found.batches += 1;
-            found.by_one_worker += usize::from(first.worker == second.worker);
-            let (Some(first), Some(second)) = (first.batch, second.batch) else {
-                let why = first.no_memory.or(second.no_memory).unwrap_or_default();
-                return Err(failed(Failure::of(why), &planned.items));
+            let has_workers = matches!(inner.workers, Workers::Pool { .. });
+            let by_one = first.worker == second.worker;
+            found.by_one_worker += usize::from(by_one && !has_workers);
+            let third = if by_one && has_workers && !mp_core::mutant!("loader.verify.one-worker-alone") {
+                let task = Task::new(0, inner.settings.threads, Some(POISON[1]), &planned.items);
+                let made = make_here(&mut mine, || Worker::begin(inner.orders()), &task);
+                Some(made.map_err(|why| failed(why, &planned.items))?)
+            } else {
+                None
             };
-            let differs = difference(&planned.items, &first, &second);
+            let no_memory = [Some(&first), Some(&second), third.as_ref()].into_iter().flatten();
+            if let Some(why) = no_memory.filter_map(|made| made.no_memory.clone()).next() {
+                return Err(failed(Failure::of(why), &planned.items));
+            }
+            let Some(first) = &first.batch else { continue };
+            let others = [Some(&second), third.as_ref()].into_iter().flatten();
+            let mut others = others.filter_map(|made| made.batch.as_ref());
+            let differs = others.find_map(|other| difference(&planned.items, first, other));
             found.differences.extend(differs.map(|(row, column, not_written)| {
                 let item = planned.items[row];
                 let what = caught(|| inner.dataset.describe(item.index)).flatten();
-                let column_name = name_of(&first, column);
+                let column_name = name_of(first, column);
                 Difference { batch: number, item, shard: None, what, column, column_name, not_written }
             }));
         }

@@ -106,6 +106,8 @@ impl<D: IterableDataset> StreamLoader<D> {
                 Some(Difference { batch: number, item, shard, what, column, column_name, not_written })
             }));
             found.batches += usize::from(first.batch.is_some());
+            let here = matches!(inner.workers, Workers::Here(_));
+            found.by_one_worker += usize::from(here && first.batch.is_some());
             Streamed::<D>::arrived(&mut cursor, &mut part, &mut first);
         }
         Ok(found)
