@@ -3,6 +3,7 @@
 mod columns;
 mod ragged;
 pub(crate) mod rows;
+mod spare_rows;
 mod whole;
 
 use mp_core::message::{Codec, Incoming, Level, Outgoing, Returned};
@@ -79,8 +80,8 @@ pub mod derive {
 /// | column | shape | row | in shared memory |
 /// |---|---|---|---|
 /// | `Tensor<T>` | `&[usize]`, that of a row | `&mut [T]`, its elements | written in place |
-/// | `Ragged<T>` | `()` | `&mut Vec<T>` | copied once, when the batch is complete |
-/// | `Strings` | `()` | `&mut String` | copied once, when the batch is complete |
+/// | `Ragged<T>` | `()` | `&mut Vec<T>` | written into a buffer that the worker keeps, and copied once, when the batch is complete |
+/// | `Strings` | `()` | `&mut String` | written into a buffer that the worker keeps, and copied once, when the batch is complete |
 /// | `Other<T>` | `()` | `&mut Option<T>` | encoded with serde |
 ///
 /// Each column of a batch has as many rows as the batch has samples: a batch of which one has more or fewer is an error that names the column. What a

@@ -6,7 +6,7 @@ use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned};
 use mp_tensor::{Element, Tensor};
 
 use super::rows::Column;
-use super::{Batch, Fill};
+use super::{Batch, Fill, spare_rows};
 use crate::AnyResult;
 
 /// A column of rows of any length: all values one after the other, and where each row begins, as nested tensors of the layout
@@ -108,7 +108,7 @@ impl<T: Element> Batch for Ragged<T> {
     type Row<'r> = &'r mut Vec<T>;
 
     fn begin(rows: usize, (): (), _: Fill) -> AnyResult<Vec<Vec<T>>> {
-        Ok((0..rows).map(|_| Vec::new()).collect())
+        Ok(spare_rows::take(rows))
     }
 
     fn rows(making: &mut Vec<Vec<T>>) -> AnyResult<Vec<&mut Vec<T>>> {
@@ -116,7 +116,9 @@ impl<T: Element> Batch for Ragged<T> {
     }
 
     fn finish(making: Vec<Vec<T>>) -> AnyResult<Self> {
-        Ragged::from_rows(&making)
+        let made = Ragged::from_rows(&making);
+        spare_rows::keep(making);
+        made
     }
 
     fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
@@ -218,7 +220,7 @@ impl Batch for Strings {
     type Row<'r> = &'r mut String;
 
     fn begin(rows: usize, (): (), _: Fill) -> AnyResult<Vec<String>> {
-        Ok(vec![String::new(); rows])
+        Ok(spare_rows::take(rows))
     }
 
     fn rows(making: &mut Vec<String>) -> AnyResult<Vec<&mut String>> {
@@ -226,7 +228,9 @@ impl Batch for Strings {
     }
 
     fn finish(making: Vec<String>) -> AnyResult<Self> {
-        Strings::from_rows(&making)
+        let made = Strings::from_rows(&making);
+        spare_rows::keep(making);
+        made
     }
 
     fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {

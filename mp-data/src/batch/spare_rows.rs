@@ -1,0 +1,94 @@
+//! The buffers of rows of a batch that was made, for the next one of this thread.
+
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// At most so many bytes are kept of each type of rows.
+const MOST: usize = 16 << 20;
+
+thread_local! {
+    /// Lists of rows, by the type of a row.
+    static SPARE: RefCell<HashMap<TypeId, Vec<Box<dyn Any>>>> = RefCell::default();
+}
+
+/// As many empty rows: those of a batch before, if there are any.
+pub(super) fn take<R: Buffer>(rows: usize) -> Vec<R> {
+    let spare = SPARE.try_with(|spare| spare.borrow_mut().get_mut(&TypeId::of::<R>())?.pop());
+    let spare = spare.ok().flatten().and_then(|spare| spare.downcast::<Vec<R>>().ok());
+    let mut all = spare.map_or_else(Vec::new, |spare| *spare);
+    all.resize_with(rows, R::default);
+    all
+}
+
+/// A buffer of a row.
+pub(super) trait Buffer: Default + 'static {
+    /// How many bytes it has room for.
+    fn room(&self) -> usize;
+    fn clear(&mut self);
+}
+
+impl<T: 'static> Buffer for Vec<T> {
+    fn room(&self) -> usize {
+        self.capacity() * size_of::<T>()
+    }
+
+    fn clear(&mut self) {
+        Vec::clear(self);
+    }
+}
+
+impl Buffer for String {
+    fn room(&self) -> usize {
+        self.capacity()
+    }
+
+    fn clear(&mut self) {
+        String::clear(self);
+    }
+}
+
+/// Keeps the buffers of rows, empty, for the next batch; not if they are large.
+pub(super) fn keep<R: Buffer>(mut rows: Vec<R>) {
+    if rows.iter().map(R::room).sum::<usize>() > MOST && !mp_core::mutant!("loader.rows.large-ones-kept") {
+        return;
+    }
+    if !mp_core::mutant!("loader.rows.kept-as-they-are") {
+        rows.iter_mut().for_each(R::clear);
+    }
+    _ = SPARE.try_with(|spare| spare.borrow_mut().entry(TypeId::of::<R>()).or_default().push(Box::new(rows)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_batch_of_this_thread_has_the_same_buffers_and_they_are_empty() {
+        let mut rows = take::<Vec<u16>>(3);
+        rows.iter_mut().for_each(|row| row.extend(0..1000));
+        let mut texts = take::<String>(1);
+        texts[0].push_str("a text");
+        let places: Vec<*const u16> = rows.iter().map(|row| row.as_ptr()).collect();
+        keep(rows);
+        keep(texts);
+        // Of more columns, each has its own.
+        let (mut fewer, mut more) = (take::<Vec<u16>>(2), take::<Vec<u16>>(5));
+        assert_eq!(fewer.iter().map(|row| row.as_ptr()).collect::<Vec<_>>(), places[..2]);
+        assert!(fewer.iter().chain(&more).all(Vec::is_empty));
+        assert_eq!((fewer.len(), more.len(), take::<String>(2)), (2, 5, vec![String::new(); 2]));
+        fewer[0].push(1);
+        more[4].push(2);
+        keep(fewer);
+        keep(more);
+        assert!(take::<Vec<u16>>(5).iter().all(Vec::is_empty));
+    }
+
+    #[test]
+    fn large_buffers_are_given_back() {
+        keep(vec![Vec::<u64>::with_capacity(MOST / 8), Vec::with_capacity(1)]);
+        assert!(take::<Vec<u64>>(2).iter().all(|row| row.capacity() == 0));
+        keep(vec![Vec::<u64>::with_capacity(MOST / 8)]);
+        assert!(take::<Vec<u64>>(1)[0].capacity() >= MOST / 8);
+    }
+}
