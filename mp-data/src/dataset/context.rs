@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
@@ -15,6 +15,7 @@ use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
 use crate::dataset::samples::Samples;
 use crate::plan::SampleRng;
+use crate::worker::row_threads::RowThreads;
 use crate::{AnyResult, Batch, Item};
 
 /// What [`Dataset::fetch`](crate::Dataset::fetch) makes a batch with.
@@ -24,6 +25,7 @@ pub struct Context<B> {
     epoch: u64,
     items: Vec<Item>,
     threads: usize,
+    row_threads: Arc<RowThreads>,
     fill: Fill,
     /// Whether rows that are not written are looked for, by what they were filled with.
     looks: bool,
@@ -57,22 +59,26 @@ impl<B> Context<B> {
         worker: WorkerInfo,
         (seed, epoch): (u64, u64),
         items: Vec<Item>,
-        threads: usize,
+        (threads, row_threads): (usize, Arc<RowThreads>),
         fill: Fill,
     ) -> Self {
         let (at, looks, unwritten, in_stream) = (AtomicU64::new(0), false, Vec::new(), false);
+        let kept = !mp_core::mutant!("loader.threads.not-kept");
+        let row_threads = if kept { row_threads } else { Arc::default() };
+        let batch = PhantomData;
         Context {
             worker,
             seed,
             epoch,
             items,
             threads,
+            row_threads,
             fill,
             looks,
             unwritten,
             at,
             in_stream,
-            batch: PhantomData,
+            batch,
         }
     }
 
@@ -234,17 +240,7 @@ impl<B> Context<B> {
                 }
             }
         };
-        std::thread::scope(|scope| {
-            for _ in 1..self.threads.min(items.len()) {
-                let begun =
-                    std::thread::Builder::new().name("mp-data-row".into()).spawn_scoped(scope, thread);
-                if begun.is_err() {
-                    // The machine has no more: those that there are do it.
-                    break;
-                }
-            }
-            thread();
-        });
+        self.row_threads.run(self.threads.min(items.len()) - 1, &thread);
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (note, how) = failed.map_or((0, None), |(_, note, how)| (note, Some(how)));
         self.note(note);

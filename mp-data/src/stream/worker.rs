@@ -9,6 +9,7 @@
 //!
 //! The readers that it has open are a cache: one is used if it is exactly where the task begins.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use mp_core::user_code::caught;
@@ -23,6 +24,7 @@ use crate::dataset::context::{Context, OTHERWISE};
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
 use crate::dataset::samples::Samples;
+use crate::worker::row_threads::RowThreads;
 use crate::worker::{Made, Maker, Orders, fill, looks, nanos_since};
 use crate::{AnyResult, Item};
 
@@ -52,6 +54,7 @@ impl StreamTask {
 pub(crate) struct StreamWorker<D: IterableDataset> {
     dataset: D,
     info: WorkerInfo,
+    row_threads: Arc<RowThreads>,
     plan: StreamPlan,
     /// How long it took to begin.
     began: u64,
@@ -68,7 +71,8 @@ impl<D: IterableDataset> StreamWorker<D> {
         dataset.init(&info)?;
         let began = nanos_since(start);
         let order = ((0, 0), plan.order(0, 0));
-        Ok(StreamWorker { dataset, info, plan, began, order, open: Vec::new() })
+        let row_threads = Arc::default();
+        Ok(StreamWorker { dataset, info, row_threads, plan, began, order, open: Vec::new() })
     }
 
     /// The lane of a task, open where the task begins if this worker has it so.
@@ -103,7 +107,8 @@ impl<D: IterableDataset> Maker for StreamWorker<D> {
 
     fn context(&self, task: &StreamTask) -> Context<D::Batch> {
         let seed = self.plan.pass_seed(task.pass);
-        Context::new(self.info, (seed, task.epoch), Vec::new(), task.threads as usize, fill(task.poison))
+        let threads = (task.threads as usize, Arc::clone(&self.row_threads));
+        Context::new(self.info, (seed, task.epoch), Vec::new(), threads, fill(task.poison))
             .looking(looks(task.poison))
             .of_stream()
     }

@@ -39,7 +39,10 @@ pub(crate) struct Inner<K: Kind> {
 }
 
 fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
-    let unset = THREADS.into_iter().filter(|name| std::env::var_os(name).is_none());
+    let is_unset = |name: &&str| {
+        std::env::var_os(name).is_none() || mp_core::mutant!("loader.threads.of-the-user-overwritten")
+    };
+    let unset = THREADS.into_iter().filter(is_unset);
     unset.fold(process, |process, name| process.env(name, threads.to_string()))
 }
 

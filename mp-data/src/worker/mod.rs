@@ -11,6 +11,7 @@
 pub(crate) mod dataset_size;
 pub(crate) mod freed;
 pub(crate) mod here;
+pub(crate) mod row_threads;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,6 +25,7 @@ use crate::batch::rows::check;
 use crate::dataset::context::{Context, UNWRITTEN};
 use crate::dataset::info::WorkerInfo;
 use crate::error::failure::is_out_of_memory;
+use crate::worker::row_threads::RowThreads;
 use crate::{AnyResult, Batch, Dataset, Item};
 
 /// A dataset on its way to workers: encoded once, decoded by each.
@@ -121,6 +123,7 @@ pub(crate) fn make<W: Maker>(worker: &mut W, task: W::Task) -> AnyResult<Made<W:
 pub(crate) struct Worker<D> {
     dataset: D,
     info: WorkerInfo,
+    row_threads: Arc<RowThreads>,
     /// How long it took to begin.
     began: u64,
 }
@@ -130,7 +133,7 @@ impl<D: Dataset> Worker<D> {
         let start = Instant::now();
         let (mut dataset, info, ()) = orders.open()?;
         dataset.init(&info)?;
-        Ok(Worker { dataset, info, began: nanos_since(start) })
+        Ok(Worker { dataset, info, row_threads: Arc::default(), began: nanos_since(start) })
     }
 }
 
@@ -162,7 +165,8 @@ impl<D: Dataset> Maker for Worker<D> {
         if mp_core::mutant!("loader.rng.by-worker") {
             seed ^= self.info.worker.map_or(0, |worker| worker as u64 + 1);
         }
-        Context::new(self.info, (seed, task.epoch), task.items(), task.threads as usize, fill(task.poison))
+        let threads = (task.threads as usize, Arc::clone(&self.row_threads));
+        Context::new(self.info, (seed, task.epoch), task.items(), threads, fill(task.poison))
             .looking(looks(task.poison))
     }
 

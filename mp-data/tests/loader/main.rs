@@ -18,3 +18,4 @@ mod saved_states;
 mod slow_batches;
 mod states;
 mod texts;
+mod threads;

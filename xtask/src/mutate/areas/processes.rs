@@ -3,7 +3,10 @@
 use super::Area;
 
 pub(super) const OF_PROCESSES: &[Area] = &[
-    ("loader.", &[("mp-data/loader", ""), ("mp-data/torch_names", ""), ("mp-data/memory", "")]),
+    (
+        "loader.",
+        &[("mp-data/loader", ""), ("mp-data/lib", ""), ("mp-data/torch_names", ""), ("mp-data/memory", "")],
+    ),
     ("loader.copy.", &[("mp-data/lib", "per_copy"), ("mp-data/loader", "")]),
     ("plan.", &[("mp-data/order", "")]),
     (
@@ -49,6 +52,7 @@ pub(super) const OF_PROCESSES: &[Area] = &[
             ("mp-tests/killed_pool", "manager::"),
         ],
     ),
+    ("panic.", &[("mp-data/panics", "")]),
     ("stream.", &[("mp-data/streams", "")]),
     ("planted.", &[("mp-torture/mp-torture", "--seconds=60 --seed=5")]),
     ("planted.answer-to-another", OBJECTS),

@@ -1,0 +1,223 @@
+//! The threads of a worker that write rows beside the one that makes the batch. They are kept from one batch to the next.
+//!
+//! | state of the work | may change it | what follows |
+//! |---|---|---|
+//! | none | the caller of `run` | |
+//! | there, and `wanted` threads may begin with it | a thread, which takes one of `wanted` and counts as `at_it` | |
+//! | | the caller, whose own part is over | none: no further thread begins; the caller waits for those that are at it |
+//!
+//! A thread that wakes too late finds nothing to do, and is not waited for: on a busy machine the caller has written the rows by then.
+//!
+//! # Safety
+//! A kept thread calls a function that borrows from the caller's stack, whose lifetime no type of `std` can say: the borrow of
+//! `std::thread::scope` ends with threads that end. It is sound, since
+//! - the reference is in the state only from `run`'s first lock on until its `AtEnd` is dropped, also when the caller's part unwinds;
+//! - a thread copies it and counts itself as `at_it` in one locking, and is at it no more when its call has returned or panicked;
+//! - `AtEnd` takes the reference out and then waits until none is at it, so that no call outlives the borrow;
+//! - the function is `Sync`, and threads have nothing else of it.
+#![allow(unsafe_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::per_copy::PerCopy;
+
+/// What each thread calls.
+type Work<'w> = &'w (dyn Fn() + Sync);
+
+/// Kept threads; none before the first work that wants some.
+#[derive(Default)]
+pub(crate) struct RowThreads {
+    shared: Arc<Shared>,
+    /// A copy of the process (`fork`) has none of the threads, and waits for none of their locks.
+    made_by: PerCopy<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    begin: Condvar,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many threads there are.
+    threads: usize,
+    /// Some thread's `run` has not returned.
+    runs: bool,
+    work: Option<Work<'static>>,
+    wanted: usize,
+    at_it: usize,
+    /// The threads are to end.
+    over: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a thread does all its life.
+    fn serve(&self) {
+        let mut state = self.lock();
+        while !state.over {
+            let Some(work) = state.work.filter(|_| state.wanted > 0) else {
+                state = self.begin.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            state.wanted -= 1;
+            state.at_it += 1;
+            drop(state);
+            // Rows catch their panics themselves.
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
+                mp_core::user_code::drop_payload(payload);
+            }
+            state = self.lock();
+            state.at_it -= 1;
+            if state.at_it == 0 {
+                self.ended.notify_all();
+            }
+        }
+    }
+}
+
+/// Takes the work back, and waits for the threads that are at it.
+struct AtEnd<'s>(&'s Shared);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        (state.work, state.wanted) = (None, 0);
+        while state.at_it > 0 {
+            state = self.0.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.runs = false;
+    }
+}
+
+impl RowThreads {
+    /// Calls the function in this thread, and in up to `others` more, which call it at the same time if they wake soon enough. Returns when
+    /// each has returned.
+    ///
+    /// # Panics
+    /// With the panic of this thread's call.
+    pub(crate) fn run(&self, others: usize, work: Work<'_>) {
+        if self.made_by.is_copy() {
+            return work();
+        }
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        if std::mem::replace(&mut state.runs, true) {
+            // Another thread's, or this one's, within a row: its threads have enough to do.
+            drop(state);
+            return work();
+        }
+        while state.threads < others {
+            let theirs = Arc::clone(shared);
+            let named = std::thread::Builder::new().name("mp-data-row".into());
+            if named.spawn(move || theirs.serve()).is_err() {
+                // The machine has no more: those that there are do it.
+                break;
+            }
+            state.threads += 1;
+        }
+        // SAFETY: the borrow outlives each use, since `AtEnd` is dropped before this function returns or unwinds, and by then none is at it.
+        state.work = Some(unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) });
+        state.wanted = others;
+        drop(state);
+        let _at_end = AtEnd(shared);
+        (0..others).for_each(|_| shared.begin.notify_one());
+        work();
+    }
+}
+
+impl Drop for RowThreads {
+    fn drop(&mut self) {
+        if self.made_by.is_copy() || mp_core::mutant!("loader.threads.never-end") {
+            return;
+        }
+        self.shared.lock().over = true;
+        self.shared.begin.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Barrier, Mutex};
+
+    use super::*;
+
+    /// In which threads a function was called that waits until all have called it.
+    fn called(threads: &RowThreads, others: usize) -> HashSet<String> {
+        let (all, seen) = (Barrier::new(others + 1), Mutex::new(HashSet::new()));
+        threads.run(others, &|| {
+            all.wait();
+            seen.lock().unwrap().insert(format!("{:?}", std::thread::current().id()));
+        });
+        seen.into_inner().unwrap()
+    }
+
+    #[test]
+    fn the_same_threads_are_called_again_and_again_and_more_if_more_are_wanted() {
+        let threads = RowThreads::default();
+        let first = called(&threads, 3);
+        assert_eq!(first.len(), 4);
+        for _ in 0..100 {
+            assert_eq!(called(&threads, 3), first);
+        }
+        let more = called(&threads, 5);
+        assert!(more.len() == 6 && more.is_superset(&first));
+    }
+
+    #[test]
+    fn a_panic_of_any_of_them_is_waited_for_and_they_go_on() {
+        let threads = RowThreads::default();
+        let (mine, ended) = (std::thread::current().id(), AtomicUsize::new(0));
+        for here in [true, false] {
+            let all = Barrier::new(3);
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                threads.run(2, &|| {
+                    all.wait();
+                    let panics = (std::thread::current().id() == mine) == here;
+                    ended.fetch_add(1, Ordering::SeqCst);
+                    assert!(!panics, "on purpose");
+                });
+            }));
+            assert_eq!(ran.is_err(), here);
+        }
+        assert_eq!(ended.into_inner(), 6);
+        assert_eq!(called(&threads, 2).len(), 3);
+    }
+
+    #[test]
+    fn work_within_work_is_done_by_its_caller() {
+        let (threads, count) = (RowThreads::default(), AtomicUsize::new(0));
+        let (mine, all) = (std::thread::current().id(), Barrier::new(2));
+        threads.run(1, &|| {
+            all.wait();
+            if std::thread::current().id() != mine {
+                // The caller's own part is over by then.
+                mp_harness::eventually("it is taken back", || threads.shared.lock().work.is_none());
+            }
+            threads.run(7, &|| _ = count.fetch_add(1, Ordering::SeqCst));
+        });
+        assert_eq!((count.into_inner(), threads.shared.lock().threads), (2, 1));
+    }
+
+    #[test]
+    fn a_copy_of_the_process_does_it_alone_and_waits_for_no_thread() {
+        let threads = RowThreads::default();
+        assert_eq!(called(&threads, 1).len(), 2);
+        let shared = Arc::clone(&threads.shared);
+        let threads = RowThreads { shared: Arc::clone(&shared), made_by: PerCopy::default().copied() };
+        // As if one of the original's threads had had it just then.
+        let _held = shared.lock();
+        let count = AtomicUsize::new(0);
+        threads.run(3, &|| _ = count.fetch_add(1, Ordering::SeqCst));
+        assert_eq!(count.into_inner(), 1);
+        drop(threads);
+    }
+}
