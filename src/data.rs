@@ -29,6 +29,9 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
+//! From torch's names to these: the table "torch's names, and these" in `docs/data.md` of the repository, which says as well what is
+//! different and what is not there yet.
+//!
 //! The three types to know: [`Dataset`], what you write; [`DataLoader`], what makes its batches, with a table of what happens when
 //! something dies; [`LoadError`], why there is none. [`plan`] says which samples are in which batch. For shards that are read from
 //! front to back: [`IterableDataset`] and [`StreamLoader`].

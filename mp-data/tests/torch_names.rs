@@ -122,6 +122,7 @@ fn test_len_and_test_invalid_ctor_args_combinations() {
     assert!(said(of(5).num_workers(1001)).contains("`num_workers`"));
 }
 
+/// `TestDictDataLoader` and `TestStringDataLoader` as well.
 #[test]
 fn test_builtin_collection_conversion_and_dicts_and_strings() {
     for workers in [0, 1] {
@@ -241,6 +242,7 @@ fn test_error_in_init() {
     }
 }
 
+/// `test_worker_seed_reproducibility` as well.
 #[test]
 fn test_worker_seed_and_its_reproducibility_and_test_multi_epochs_reproducibility() {
     let of = |workers, seed| {
@@ -258,6 +260,7 @@ fn test_worker_seed_and_its_reproducibility_and_test_multi_epochs_reproducibilit
     assert!(numbers(&first).is_disjoint(&numbers(&of(2, 6))));
 }
 
+/// `TestDataLoaderPersistentWorkers` as well.
 #[test]
 fn test_worker_init_fn_and_test_get_worker_info_and_persistent_workers() {
     let loader = DataLoader::builder(plain(40)).batch_size(2).num_workers(2).build().unwrap();
@@ -279,6 +282,7 @@ fn test_worker_init_fn_and_test_get_worker_info_and_persistent_workers() {
     assert!(pids.len() >= 6, "{pids:?}");
 }
 
+/// `TestOutOfOrderDataLoader` as well.
 #[test]
 fn test_partial_workers_and_out_of_order() {
     // More workers than batches.

@@ -61,7 +61,7 @@ fn each_two_samples_come_first_equally_often() {
 
 #[test]
 fn neighbours_are_not_correlated() {
-    const N: u64 = 100_000;
+    const N: u64 = 1_000_000;
     let replaced: fn(PlanBuilder) -> PlanBuilder = |plan| plan.sampler(Sampler::WithReplacement(N));
     let kinds: [fn(PlanBuilder) -> PlanBuilder; 3] =
         [|plan| plan.shuffle_by(Shuffle::FisherYates), |plan| plan.shuffle_by(Shuffle::Feistel), replaced];

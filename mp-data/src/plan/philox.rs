@@ -142,6 +142,21 @@ pub(crate) fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
+/// For functions that take a generator of `rand`:
+///
+/// ```
+/// use mp_data::plan::Plan;
+/// use rand_core::Rng;
+///
+/// fn two(rng: &mut impl Rng) -> (u32, u64) {
+///     (rng.next_u32(), rng.next_u64())
+/// }
+///
+/// let plan = Plan::builder(100).seed(17).build()?;
+/// let (mut here, mut there) = (plan.rng(3, 42), plan.rng(3, 42));
+/// assert_eq!(two(&mut here), (there.next_u32(), there.next_u64()));
+/// # Ok::<(), mp_data::plan::PlanError>(())
+/// ```
 #[cfg(feature = "rand")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rand")))]
 impl rand_core::TryRng for SampleRng {
@@ -163,7 +178,7 @@ impl rand_core::TryRng for SampleRng {
 
 #[cfg(test)]
 mod tests {
-    use super::philox;
+    use super::{SampleRng, mix, philox};
 
     #[test]
     fn philox_gives_the_published_vectors() {
@@ -173,5 +188,29 @@ mod tests {
             philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    /// What `mix` has made of it: its three steps, each undone.
+    fn unmix(mut x: u64) -> u64 {
+        x ^= x >> 31 ^ x >> 62;
+        x = x.wrapping_mul(0x3196_42b2_d24d_8ec3);
+        x ^= x >> 27 ^ x >> 54;
+        x = x.wrapping_mul(0x96de_1b17_3f11_9089);
+        x ^ x >> 30 ^ x >> 60
+    }
+
+    #[test]
+    fn no_two_of_ten_million_samples_share_a_key() {
+        // Each key leads back to its position, so no two are the same: quicker than sorting them, which takes this build seconds.
+        let first = unmix(key(&SampleRng::new(17, 3, 0)));
+        for position in 0..10_000_000 {
+            let key = key(&SampleRng::new(17, 3, position));
+            assert_eq!(unmix(key).wrapping_sub(first), position);
+        }
+        assert!([0, 1, u64::MAX, 0x0123_4567_89ab_cdef].into_iter().all(|x| unmix(mix(x)) == x));
+    }
+
+    fn key(rng: &SampleRng) -> u64 {
+        u64::from(rng.key[0]) | u64::from(rng.key[1]) << 32
     }
 }

@@ -45,6 +45,7 @@ fn of(affinity: Affinity) -> Vec<u64> {
     all
 }
 
+/// torch's `TestSetAffinity`.
 #[test]
 fn workers_run_where_they_are_told() {
     let usable = usable_processors().unwrap();

@@ -8,6 +8,7 @@ mod edges;
 mod forks;
 #[cfg(target_env = "gnu")]
 mod freed;
+mod images;
 mod limits;
 mod metrics;
 mod names_and_lengths;

@@ -1,10 +1,15 @@
 //! What is known before the first batch: how many come, what the loader is called, of which kind a state is.
 
 use mp_data::plan::{Batching, IndexSampler};
-use mp_data::{BuildError, LoaderState, OnError, StreamLoader, StreamState};
+use mp_data::{
+    AnyResult, BuildError, Context, DataLoader, Dataset, Item, LoaderState, OnError, StreamLoader,
+    StreamState,
+};
+use mp_tensor::Tensor;
+use serde::{Deserialize, Serialize};
 
 use crate::common::shards::Shards;
-use crate::common::{Fault, Samples, all, bare, builder, next};
+use crate::common::{Fault, Samples, all, bare, builder, kept, next};
 
 #[test]
 fn the_state_of_the_other_kind_of_loader_is_refused_and_named() {
@@ -89,4 +94,51 @@ fn how_many_batches_come_is_told_beforehand_where_that_is_known() {
         let loader = bare(Samples::new(30), workers).batching(tokens).build().unwrap();
         assert_eq!((loader.batches_in_epoch(0), loader.epoch(0).size_hint()), (None, (0, None)));
     }
+}
+
+/// A sample for each number below 2^40.
+#[derive(Serialize, Deserialize)]
+struct Vast;
+
+impl Dataset for Vast {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        1 << 40
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[2], |item, rng, row| {
+            row.copy_from_slice(&[item.index as u64, rng.next_u64()]);
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn a_dataset_of_two_to_the_fortieth_samples_is_shuffled_given_and_resumed_at_once() {
+    let small = |workers| {
+        let loader = DataLoader::builder(Vast).batch_size(4).shuffle(true).seed(17).num_workers(workers);
+        loader.build().unwrap()
+    };
+    let loader = small(1);
+    assert_eq!(loader.batches_in_epoch(0), Some(1 << 38));
+    let mut batches = loader.epoch(0);
+    assert_eq!(batches.size_hint(), (1 << 38, Some(1 << 38)));
+    let mut rows = |count: usize| -> Vec<u64> {
+        (0..count).flat_map(|_| next(&mut batches).unwrap().unwrap().to_vec()).collect()
+    };
+    let first = rows(5);
+    assert!(first.as_chunks::<2>().0.iter().all(|[index, _]| *index < 1 << 40));
+    assert!(first.as_chunks::<2>().0.iter().any(|[index, _]| *index > 1 << 36));
+    let second = rows(5);
+    // Somewhere else: the same order, without what is before.
+    let whole = small(0);
+    let mut again = whole.epoch(0);
+    (0..5).for_each(|_| _ = next(&mut again).unwrap().unwrap());
+    let state = kept(&again.state());
+    let other = small(2);
+    let mut resumed = other.resume(&state).unwrap();
+    let given: Vec<u64> = (0..5).flat_map(|_| next(&mut resumed).unwrap().unwrap().to_vec()).collect();
+    assert_eq!(given, second);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use mp_data::plan::{Batching, Uneven};
+use mp_data::plan::{Batching, IndexSampler, Sampler, Uneven};
 use mp_data::{DataLoader, DataLoaderBuilder, LoaderState};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -12,7 +12,26 @@ use crate::common::{Bytes, Fault, Random, Samples, all, bare, bytes, kept, next}
 /// How long each of the two takes at most, beside its first rounds.
 const LONG: Duration = Duration::from_secs(5);
 const ROUNDS: u64 = 200;
-const FIRST: u64 = 6;
+/// Each sampler is in one of them.
+const FIRST: u64 = 9;
+
+/// All samples, from the last one on, and one more of each epoch than of the one before.
+#[derive(Debug)]
+struct Backwards(u64);
+
+impl IndexSampler for Backwards {
+    fn name(&self) -> &str {
+        "backwards/1"
+    }
+
+    fn len(&self, epoch: u64) -> u64 {
+        if self.0 == 0 { 0 } else { self.0 + epoch }
+    }
+
+    fn index(&self, epoch: u64, k: u64) -> u64 {
+        self.0 - 1 - (k + epoch) % self.0
+    }
+}
 
 /// The settings of an order.
 #[derive(Clone, Copy, Debug)]
@@ -22,24 +41,41 @@ struct Order {
     world: u32,
     by: u64,
     uneven: Uneven,
+    drop_last: bool,
     seed: u64,
 }
 
 impl Order {
-    fn random(random: &mut Random) -> Order {
+    fn random(random: &mut Random, round: u64) -> Order {
         Order {
             len: random.below(50) as usize,
             size: 1 + random.below(6),
             world: 1 + random.below(3) as u32,
-            by: random.below(4),
+            by: round % 9,
             uneven: if random.below(2) == 0 { Uneven::Pad } else { Uneven::Drop },
+            drop_last: random.below(2) == 0,
             seed: random.below(u64::MAX),
         }
     }
 
     fn builder(self, samples: Samples, rank: u32) -> DataLoaderBuilder<Samples> {
         let lengths = (0..self.len as u32).map(|i| i * 7 % 23).collect();
-        let builder = bare(samples, 0).shuffle(self.by > 0).seed(self.seed);
+        let builder = bare(samples, 0).seed(self.seed);
+        let len = self.len as u64;
+        // More draws than samples, and fewer.
+        let draws = if len == 0 { 0 } else { self.seed % (2 * len) };
+        let weights = (0..len).map(|i| 1.0 + (i % 5) as f64).collect();
+        let weighted = |draws, replacement| Sampler::Weighted { weights, draws, replacement };
+        let builder = match self.by {
+            0..4 => builder.shuffle(self.by > 0),
+            4 => builder.sampler(Sampler::WithReplacement(draws)),
+            5 => builder.sampler(weighted(draws, true)),
+            6 => builder.sampler(weighted(draws.min(len), false)),
+            7 => builder.sampler(Sampler::Subset((0..len).step_by(2).collect())).shuffle(true),
+            _ => builder.index_sampler(Backwards(len)),
+        };
+        // Batches of as many tokens have no size that the last one could lack.
+        let builder = builder.drop_last(self.drop_last && self.by != 2);
         let builder = builder.distributed(rank, self.world).uneven(self.uneven);
         match self.by {
             1 => builder.batching(Batching::BucketByLength { lengths, window: 2 }).batch_size(self.size),
@@ -75,7 +111,7 @@ fn batches_are_the_same_whatever_happens() {
             break;
         }
         let mut random = Random(round);
-        let order = Order::random(&mut random);
+        let order = Order::random(&mut random, round);
         let (rank, ordered) = (random.below(u64::from(order.world)) as u32, random.below(2) == 0);
         let text = format!("round {round}: rank {rank}, ordered {ordered}, {order:?}");
         let expected = order.expected(rank);
@@ -110,7 +146,7 @@ fn batches_are_the_same_whatever_happens() {
         assert_eq!(places(&got), places(&expected), "{text}");
         assert_eq!(got, expected, "{text}");
 
-        // All ranks together have the epoch, each sample once; what is left out is less than a batch for each.
+        // All ranks together have the epoch, each draw once; what is left out is less than a batch for each.
         let ranks =
             (0..order.world).map(|rank| order.builder(Samples::new(order.len), rank).build().unwrap());
         let mut seen = BTreeSet::new();
@@ -121,13 +157,13 @@ fn batches_are_the_same_whatever_happens() {
                 let info = batch.unwrap().info;
                 count += 1;
                 let mut own = info.items[..info.valid].iter();
-                assert!(own.all(|item| seen.insert(item.index)), "{text}: {info:?}");
+                assert!(own.all(|item| seen.insert(item.position)), "{text}: {info:?}");
             }
             counts.insert(count);
         }
         assert_eq!(counts.len(), 1, "{text}: ranks have equally many batches");
-        if order.uneven == Uneven::Pad {
-            assert_eq!(seen, (0..order.len).collect(), "{text}");
+        if order.uneven == Uneven::Pad && !order.drop_last && order.by < 4 {
+            assert_eq!(seen, (0..order.len as u64).collect(), "{text}");
         }
     }
 }

@@ -396,3 +396,54 @@ fn a_row_that_is_written_with_what_it_held_is_no_error() {
         }
     }
 }
+
+/// Rows of three numbers; sample 5 has two, and says so or not.
+#[derive(Serialize, Deserialize)]
+struct Uneven {
+    checks: bool,
+}
+
+impl Dataset for Uneven {
+    type Batch = Tensor<u64>;
+
+    fn len(&self) -> usize {
+        8
+    }
+
+    fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+        cx.rows(items, &[3], |item, _, row| {
+            let numbers = vec![item.index as u64; if item.index == 5 { 2 } else { 3 }];
+            if self.checks && numbers.len() != row.len() {
+                return Err(format!("it has {} numbers instead of {}", numbers.len(), row.len()).into());
+            }
+            row.copy_from_slice(&numbers);
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn a_row_of_another_length_than_its_column_is_an_error_of_its_sample_and_the_epoch_goes_on() {
+    for place in PLACES {
+        for checks in [false, true] {
+            let loader = |how| {
+                let loader = loader(Uneven { checks }, place.0).threads_per_worker(place.1);
+                loader.on_error(how).build().unwrap()
+            };
+            let stops = loader(OnError::Report);
+            let mut batches = stops.epoch(0);
+            assert!(next(&mut batches).unwrap().is_ok());
+            let error = next(&mut batches).unwrap().unwrap_err();
+            let at = (error.epoch, error.batch, error.item.map(|item| item.index));
+            assert_eq!(at, (0, 1, Some(5)), "{error}");
+            // The standard library's words if it panics, and where it did.
+            let says = if checks { "it has 2 numbers instead of 3" } else { "tests/loader/rows.rs:" };
+            assert!(error.to_string().contains(says), "{error}");
+            assert!(next(&mut batches).is_none());
+            let skips = loader(OnError::SkipSample);
+            let mut batches = skips.epoch(1);
+            let rows = std::iter::from_fn(|| next(&mut batches)).flat_map(|batch| batch.unwrap().to_vec());
+            assert_eq!(rows.step_by(3).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 6, 7]);
+        }
+    }
+}
