@@ -3,7 +3,7 @@
 //! A proxy keeps the callers that have nothing to do. One whose call had no answer in time is dropped with its channel: the answer that
 //! still comes finds no receiver, and is dropped by the server.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
@@ -13,7 +13,9 @@ use mp_queue::{GetError, Receiver, Sender, bounded_channel};
 use crate::answer::Answer;
 use crate::error::CallError;
 use crate::request::{MOST_CODES, Request};
-use crate::server::LOOK;
+
+/// How long a caller or an object's thread sleeps at most before it looks whether the other side, or the server, ends.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// How many bits of a caller's number are of its process.
 const SLOT_BITS: u32 = 12;

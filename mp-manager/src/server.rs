@@ -35,13 +35,10 @@ use mp_spawn::Raise;
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Body};
-use crate::caller::is_of;
+use crate::caller::{LOOK, is_of};
 use crate::object::{BadArguments, Failure, MakeObject, Object, Task};
 use crate::request::{Control, Late, Request};
 use crate::ring;
-
-/// How long an object's thread sleeps at most before it looks whether the server ends.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// How long the first pause is after a receive that failed, and how long one is at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), LOOK);

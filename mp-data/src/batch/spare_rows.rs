@@ -4,7 +4,7 @@ use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// At most so many bytes are kept of each type of rows.
+/// How many bytes are kept of each type of rows, at most.
 const MOST: usize = 16 << 20;
 
 thread_local! {

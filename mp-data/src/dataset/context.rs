@@ -13,9 +13,9 @@ use crate::batch::Fill;
 use crate::batch::rows::{NotWritten, Unwritten};
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
+use crate::dataset::row_threads::RowThreads;
 use crate::dataset::samples::Samples;
 use crate::plan::SampleRng;
-use crate::worker::row_threads::RowThreads;
 use crate::{AnyResult, Batch, Item};
 
 /// What [`Dataset::fetch`](crate::Dataset::fetch) makes a batch with.

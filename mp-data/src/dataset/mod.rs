@@ -4,6 +4,7 @@ pub(crate) mod context;
 pub(crate) mod frozen_strings;
 pub(crate) mod info;
 pub(crate) mod moment;
+pub(crate) mod row_threads;
 pub(crate) mod samples;
 
 use serde::Serialize;

@@ -23,8 +23,8 @@ use crate::batch::rows::{NotWritten, Unwritten, check};
 use crate::dataset::context::{Context, OTHERWISE};
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
+use crate::dataset::row_threads::RowThreads;
 use crate::dataset::samples::Samples;
-use crate::worker::row_threads::RowThreads;
 use crate::worker::{Made, Maker, Orders, fill, looks, nanos_since};
 use crate::{AnyResult, Item};
 

@@ -11,7 +11,6 @@
 pub(crate) mod dataset_size;
 pub(crate) mod freed;
 pub(crate) mod here;
-pub(crate) mod row_threads;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,8 +23,8 @@ use crate::batch::Fill;
 use crate::batch::rows::check;
 use crate::dataset::context::{Context, UNWRITTEN};
 use crate::dataset::info::WorkerInfo;
+use crate::dataset::row_threads::RowThreads;
 use crate::error::failure::is_out_of_memory;
-use crate::worker::row_threads::RowThreads;
 use crate::{AnyResult, Batch, Dataset, Item};
 
 /// A dataset on its way to workers: encoded once, decoded by each.

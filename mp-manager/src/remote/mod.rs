@@ -28,6 +28,7 @@ use mp_core::sent::ByteString;
 use mp_queue::{Address, ConnectError, Listener, SocketOptions};
 use mp_spawn::{Closure, closure};
 
+use crate::caller::LOOK;
 use crate::error::CallError;
 use crate::manager::ManagerHandle;
 use crate::named::Named;
@@ -35,7 +36,7 @@ use crate::named::methods::{Methods, Registered};
 use crate::object::Object;
 use crate::proxy::Proxy;
 use crate::remote::session::Here;
-use crate::server::{Backoff, LOOK, Server};
+use crate::server::{Backoff, Server};
 
 /// The server as a program's owner has it, for other programs.
 impl ManagerHandle {

@@ -11,6 +11,7 @@ use mp_queue::{Connection, GetError, PutError, channel};
 use mp_spawn::Closure;
 
 use crate::answer::{Answer, Body};
+use crate::caller::LOOK;
 use crate::caller::send;
 use crate::error::{CallError, CallName};
 use crate::named::methods::{Constructor, Registered};
@@ -19,7 +20,7 @@ use crate::object::MakeObject;
 use crate::proxy::{Link, Proxy, read_value, refused};
 use crate::remote::wire::{Ask, Framed, Names, Reply, VERSION};
 use crate::request::{Late, Request};
-use crate::server::{LOOK, Server};
+use crate::server::Server;
 
 /// The server that this process is, and what other programs find in it.
 #[derive(Clone, Copy)]

@@ -187,7 +187,7 @@ impl Worker {
         }
     }
 
-    /// The same, as one of this many in an arena in which so many messages can be on their way: together they have a quarter of
+    /// The same, as one of this many in an arena in which `messages` can be on their way at once: together they have a quarter of
     /// those at most.
     pub(crate) fn of_some(self, workers: usize, messages: u32) -> Worker {
         let share = u64::from(messages) / (4 * workers.max(1) as u64);

@@ -145,8 +145,10 @@ impl Drop for RowThreads {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Barrier, Mutex};
+
+    use mp_core::sync::Ordering;
+    use mp_core::sync::shared::AtomicU64;
 
     use super::*;
 
@@ -175,7 +177,7 @@ mod tests {
     #[test]
     fn a_panic_of_any_of_them_is_waited_for_and_they_go_on() {
         let threads = RowThreads::default();
-        let (mine, ended) = (std::thread::current().id(), AtomicUsize::new(0));
+        let (mine, ended) = (std::thread::current().id(), AtomicU64::new(0));
         for here in [true, false] {
             let all = Barrier::new(3);
             let ran = catch_unwind(AssertUnwindSafe(|| {
@@ -194,7 +196,7 @@ mod tests {
 
     #[test]
     fn work_within_work_is_done_by_its_caller() {
-        let (threads, count) = (RowThreads::default(), AtomicUsize::new(0));
+        let (threads, count) = (RowThreads::default(), AtomicU64::new(0));
         let (mine, all) = (std::thread::current().id(), Barrier::new(2));
         threads.run(1, &|| {
             all.wait();
@@ -215,7 +217,7 @@ mod tests {
         let threads = RowThreads { shared: Arc::clone(&shared), made_by: PerCopy::default().copied() };
         // As if one of the original's threads had had it just then.
         let _held = shared.lock();
-        let count = AtomicUsize::new(0);
+        let count = AtomicU64::new(0);
         threads.run(3, &|| _ = count.fetch_add(1, Ordering::SeqCst));
         assert_eq!(count.into_inner(), 1);
         drop(threads);
