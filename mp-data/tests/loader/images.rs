@@ -37,7 +37,7 @@ impl Dataset for Images {
 }
 
 fn pixel(number: usize, x: u32, y: u32) -> u8 {
-    (number as u32 * 7 + x * 31 ^ y * 17) as u8
+    ((number as u32 * 7 + x * 31) ^ (y * 17)) as u8
 }
 
 /// A folder with the files, which is removed at the end.
