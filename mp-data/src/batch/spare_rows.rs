@@ -4,7 +4,7 @@ use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// How many bytes are kept of each type of rows, at most.
+/// How many bytes are kept of the rows of one column, at most.
 const MOST: usize = 16 << 20;
 
 thread_local! {
