@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp_cuda::{CudaTensor, Error, Event, FrozenCudaTensor, memory_stats};
+use mp_cuda::{CudaTensor, Error, Event, FrozenCudaTensor, Stream, memory_stats};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
@@ -14,11 +14,14 @@ use crate::support::{
 const LEN: usize = 1 << 16;
 
 fn makes_slowly((): ()) -> Outcome<CudaTensor<f32>> {
-    let stream = stream();
-    let mut t = CudaTensor::<f32>::zeros([LEN], &stream)?;
-    let on = t.on_mut(&stream)?;
-    kernels().spin(&stream, Duration::from_millis(100));
-    kernels().fill(&stream, on.ptr(), on.len(), 3.0);
+    makes_slowly_on(&stream())
+}
+
+fn makes_slowly_on(stream: &Stream) -> Outcome<CudaTensor<f32>> {
+    let mut t = CudaTensor::<f32>::zeros([LEN], stream)?;
+    let on = t.on_mut(stream)?;
+    kernels().spin(stream, Duration::from_millis(100));
+    kernels().fill(stream, on.ptr(), on.len(), 3.0);
     drop(on);
     Ok(t)
 }
@@ -44,11 +47,11 @@ fn the_producer_ends_first_and_a_process_without_a_gpu_passes_it_on(order: Order
 }
 
 fn makes_and_stays((out, done): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
-    let t = makes_slowly(())?;
     let stream = stream();
+    let t = makes_slowly_on(&stream)?;
     assert_eq!(t.to_vec(&stream)?, [3.0; LEN]);
     out.put(t).unwrap();
-    // What the stream says of that, too, which it may have been told when the tensor was sent.
+    // What the stream says of its work, too: by events, that comes behind the work.
     stream.synchronize()?;
     done.put(()).unwrap();
     stays();
