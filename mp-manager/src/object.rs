@@ -5,8 +5,10 @@ use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::rc::Rc;
 
-use mp_core::message::level::afresh;
-use mp_core::message::{IntoOutcome, Message, Number, Outgoing, Undecodable, scope};
+#[cfg(feature = "authkey")]
+use mp_core::message::Outgoing;
+use mp_core::message::level::of_its_own;
+use mp_core::message::{IntoOutcome, Message, Number, Undecodable, scope};
 use mp_core::user_code::{Apart, drop_caught};
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Code, Home, Lent, Raise, StateClosure};
@@ -139,17 +141,6 @@ impl<A: 'static, R: 'static> Captured<'_, A, R> {
     }
 }
 
-/// Writes a value by itself: what is remembered of the message around it is not seen.
-#[inline(always)]
-fn encode<V: Message>(value: &mut V, out: &mut Outgoing) -> mp_core::Result<()> {
-    // Known when this is compiled, for each type: nothing in a number remembers anything.
-    if Number::has::<V>() {
-        value.encode::<MessagePack>(out)
-    } else {
-        afresh(|| value.encode::<MessagePack>(out))
-    }
-}
-
 /// Whether no code of the user runs where [`write_call`] writes this.
 pub(crate) fn is_written_here<T: 'static, A: Message, R: 'static>(closure: &StateClosure<T, A, R>) -> bool {
     Number::has::<A>() && closure.captures_nothing()
@@ -252,7 +243,8 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
             }
         };
         reached = Reached::Result;
-        encode(value, &mut out).map_err(|error| Answer::Unsendable(error.to_string()))?;
+        of_its_own::<R::Value, _>(|| value.encode::<MessagePack>(&mut out))
+            .map_err(|error| Answer::Unsendable(error.to_string()))?;
         reached = Reached::Written;
         Ok(())
     });

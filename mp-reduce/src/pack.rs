@@ -6,8 +6,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::thread::LocalKey;
 
-use mp_core::message::level::afresh;
-use mp_core::message::{Codec, Incoming, Message, Number, Outgoing, Undecodable};
+use mp_core::message::level::{afresh, of_its_own};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable};
 use mp_core::user_code::drop_caught;
 use mp_core::{Arena, Envelope, Repeated, fnv1a};
 use serde::Serialize;
@@ -91,12 +91,6 @@ fn take<T: Default>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>) -> Box<T> 
 #[inline]
 fn keep<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<T>) {
     _ = buffers.try_with(|b| b.set(Some(used)));
-}
-
-/// Writes or reads a `T` as a message of its own: [`afresh`], unless it is a number, which has no levels.
-#[inline(always)]
-fn of_its_own<T: 'static, R>(f: impl FnOnce() -> R) -> R {
-    if Number::has::<T>() { f() } else { afresh(f) }
 }
 
 /// Packs a value into an envelope of the current arena.

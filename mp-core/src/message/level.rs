@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 
-use super::{Result, memo};
+use super::{Number, Result, memo};
 use crate::error::Error;
 
 /// How many levels may be nested in each other.
@@ -152,6 +152,14 @@ pub fn afresh<R>(f: impl FnOnce() -> R) -> R {
     let _before = Before(LEFT.replace(MAX_NESTING));
     let _memo = memo::Hidden::new();
     f()
+}
+
+/// Writes or reads a `T` as a message of its own: [`afresh`], unless it is a [`Number`], which has no levels, and of which nothing
+/// is remembered.
+#[inline(always)]
+pub fn of_its_own<T: 'static, R>(f: impl FnOnce() -> R) -> R {
+    // Known when this is compiled, for each type.
+    if Number::has::<T>() { f() } else { afresh(f) }
 }
 
 #[cfg(test)]

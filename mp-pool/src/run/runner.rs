@@ -3,8 +3,8 @@
 use std::fmt;
 
 use mp_core::Error;
-use mp_core::message::level::afresh;
-use mp_core::message::{Incoming, IntoOutcome, Message, Number, Undecodable};
+use mp_core::message::level::of_its_own;
+use mp_core::message::{Incoming, IntoOutcome, Message, Undecodable};
 use mp_core::user_code::drop_caught;
 use mp_reduce::{MessagePack, TypeFingerprint};
 use mp_spawn::{Lent, Raise, StateClosure};
@@ -133,11 +133,7 @@ fn in_a_row<A: Message, R: IntoOutcome>(mut function: impl FnMut(A) -> R, row: &
             row.reached = Reached::Result;
             let out = &mut row.part.out;
             // No code of the user writes a number.
-            let written = if Number::has::<R::Value>() {
-                value.encode_wide::<MessagePack>(out)
-            } else {
-                afresh(|| value.encode_wide::<MessagePack>(out))
-            };
+            let written = of_its_own::<R::Value, _>(|| value.encode_wide::<MessagePack>(out));
             if let Err(error) = written {
                 return Ran::Unsendable(error.to_string());
             }
