@@ -39,12 +39,17 @@ impl<T: Element> Ragged<T> {
     /// # Errors
     /// There is no memory for it.
     pub fn from_rows(rows: &[impl AsRef<[T]>]) -> AnyResult<Self> {
-        let total: usize = rows.iter().map(|row| row.as_ref().len()).sum();
+        Ragged::of(rows, AsRef::as_ref)
+    }
+
+    /// A copy of the values of each of these.
+    fn of<R>(rows: &[R], values_of: impl Fn(&R) -> &[T]) -> AnyResult<Self> {
+        let total: usize = rows.iter().map(|row| values_of(row).len()).sum();
         let (mut values, mut offsets) = (Tensor::empty([total])?, Tensor::empty([rows.len() + 1])?);
         let (mut all, ends) = (values.as_mut_slice()?, offsets.as_mut_slice()?);
         let mut end = 0;
         for (row, offset) in rows.iter().zip(&mut *ends) {
-            let row = row.as_ref();
+            let row = values_of(row);
             *offset = end;
             end += row.len() as i64;
             let (here, rest) = all.split_at_mut(row.len());
@@ -175,8 +180,7 @@ impl Strings {
     /// # Errors
     /// There is no memory for it.
     pub fn from_rows(rows: &[impl AsRef<str>]) -> AnyResult<Self> {
-        let rows: Vec<&[u8]> = rows.iter().map(|row| row.as_ref().as_bytes()).collect();
-        Ragged::from_rows(&rows).map(Strings)
+        Ragged::of(rows, |row| row.as_ref().as_bytes()).map(Strings)
     }
 
     /// How many there are.

@@ -15,15 +15,16 @@ use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
 use crate::dataset::row_threads::RowThreads;
 use crate::dataset::samples::Samples;
-use crate::plan::SampleRng;
+use crate::plan::{Purpose, SampleRng, epoch_key};
 use crate::{AnyResult, Batch, Item};
 
 /// What [`Dataset::fetch`](crate::Dataset::fetch) makes a batch with.
 pub struct Context<B> {
     worker: WorkerInfo,
-    seed: u64,
     epoch: u64,
-    items: Vec<Item>,
+    /// Of the random numbers of its samples.
+    key: u64,
+    items: Arc<[Item]>,
     threads: usize,
     row_threads: Arc<RowThreads>,
     fill: Fill,
@@ -58,7 +59,7 @@ impl<B> Context<B> {
     pub(crate) fn new(
         worker: WorkerInfo,
         (seed, epoch): (u64, u64),
-        items: Vec<Item>,
+        items: Arc<[Item]>,
         (threads, row_threads): (usize, Arc<RowThreads>),
         fill: Fill,
     ) -> Self {
@@ -68,8 +69,8 @@ impl<B> Context<B> {
         let batch = PhantomData;
         Context {
             worker,
-            seed,
             epoch,
+            key: epoch_key(seed, epoch, Purpose::Sample),
             items,
             threads,
             row_threads,
@@ -97,8 +98,13 @@ impl<B> Context<B> {
         Context { in_stream: true, ..self }
     }
 
-    pub(crate) fn has_read(&mut self, items: Vec<Item>) {
-        self.items = items;
+    /// Those of its batch; of a stream, those that were read.
+    pub(crate) fn items(&self) -> Arc<[Item]> {
+        Arc::clone(&self.items)
+    }
+
+    pub(crate) fn has_read(&mut self, items: &[Item]) {
+        self.items = items.into();
     }
 
     /// Says where in a stream it is.
@@ -126,7 +132,7 @@ impl<B> Context<B> {
     /// The random numbers of an item: the same for the same seed, epoch and position, whichever worker asks.
     #[must_use]
     pub fn rng(&self, item: Item) -> SampleRng {
-        SampleRng::new(self.seed, self.epoch, item.position)
+        SampleRng::at(self.key, item.position)
     }
 
     /// Says which item is next: errors name it. [`rows`](Self::rows) and [`map`](Self::map) do that by themselves.

@@ -166,20 +166,27 @@ impl Order {
     }
 
     /// The draw at `position`, for an error of batch `number`.
+    #[inline]
     pub(super) fn item(&self, position: u64, number: u64) -> Result<Item, PlanError> {
+        self.checked(self.index(position), position, number)
+    }
+
+    /// Which sample is drawn at `position`.
+    #[inline]
+    fn index(&self, position: u64) -> u64 {
         let plan = &*self.plan;
         let (seed, epoch) = (plan.seed, self.epoch);
         let permuted = |position: u64| match plan.shuffle {
-            None => Ok(position),
-            Some(Shuffle::Feistel) => Ok(permutation::feistel(self.draws(), position, seed, epoch)),
+            None => position,
+            Some(Shuffle::Feistel) => permutation::feistel(self.draws(), position, seed, epoch),
             Some(_) => {
                 let table = self.table(|| permutation::fisher_yates(self.draws() as u32, seed, epoch));
-                Ok(u64::from(table[position as usize]))
+                u64::from(table[position as usize])
             }
         };
-        let index = match &plan.sampler {
-            Sampler::Sequential | Sampler::Random => permuted(position)?,
-            Sampler::Subset(indices) => indices[permuted(position)? as usize],
+        match &plan.sampler {
+            Sampler::Sequential | Sampler::Random => permuted(position),
+            Sampler::Subset(indices) => indices[permuted(position) as usize],
             Sampler::WithReplacement(_) => permutation::with_replacement(plan.len, position, seed, epoch),
             Sampler::Weighted { weights, draws, .. } => match &plan.alias {
                 Some(alias) => alias.draw(position, seed, epoch),
@@ -189,10 +196,10 @@ impl Order {
                 }
             },
             Sampler::Custom(sampler) => sampler.index(epoch, position),
-        };
-        self.checked(index, position, number)
+        }
     }
 
+    #[inline]
     fn checked(&self, index: u64, position: u64, batch: u64) -> Result<Item, PlanError> {
         if index >= self.plan.len && !mp_core::mutant!("plan.index.not-checked") {
             return Err(PlanError::IndexOutOfRange { epoch: self.epoch, batch, index, len: self.plan.len });
@@ -224,7 +231,11 @@ impl Order {
         let valid = rows.min(draws.saturating_sub(first)) as usize;
         let from = if mp_core::mutant!("plan.pad.from-the-end") { draws - 1 } else { 0 };
         let at = |p: u64| if p < draws { p } else { (p - draws + from) % draws };
-        let items = (first..first + rows).map(|p| self.item(at(p), k)).collect::<Result<_, _>>()?;
+        // A result of each doesn't tell how many there are.
+        let mut items = Vec::with_capacity(rows.min(1 << 16) as usize);
+        for position in first..first + rows {
+            items.push(self.item(at(position), k)?);
+        }
         Ok(Some(PlannedBatch { number: k, items, valid }))
     }
 

@@ -73,9 +73,14 @@ pub struct SampleRng {
 impl SampleRng {
     /// The generator of the draw at `position` of an epoch.
     pub fn new(seed: u64, epoch: u64, position: u64) -> Self {
+        Self::at(epoch_key(seed, epoch, Purpose::Sample), position)
+    }
+
+    /// That of the draw at `position`, under the key of its epoch's samples.
+    pub(crate) fn at(key: u64, position: u64) -> Self {
         let position = if mp_core::mutant!("plan.key.without-position") { 0 } else { position };
         // A bijection of the position: two samples of an epoch never share a key.
-        Self::keyed(mix(epoch_key(seed, epoch, Purpose::Sample).wrapping_add(position)))
+        Self::keyed(mix(key.wrapping_add(position)))
     }
 
     pub(crate) fn keyed(key: u64) -> Self {

@@ -108,7 +108,7 @@ impl<D: IterableDataset> Maker for StreamWorker<D> {
     fn context(&self, task: &StreamTask) -> Context<D::Batch> {
         let seed = self.plan.pass_seed(task.pass);
         let threads = (task.threads as usize, Arc::clone(&self.row_threads));
-        Context::new(self.info, (seed, task.epoch), Vec::new(), threads, fill(task.poison))
+        Context::new(self.info, (seed, task.epoch), Arc::default(), threads, fill(task.poison))
             .looking(looks(task.poison))
             .of_stream()
     }
@@ -167,7 +167,7 @@ impl<D: IterableDataset> StreamWorker<D> {
             items.push(read.item);
             after.items.extend([read.item.index as u64, read.item.position, read.shard as u64]);
         }
-        cx.has_read(items.clone());
+        cx.has_read(&items);
         let mut made = if samples.is_empty() || is_short && self.plan.drop_last {
             Made::new(None, &self.info, start)
         } else {

@@ -169,9 +169,9 @@ impl<D: Dataset> Maker for Worker<D> {
             .looking(looks(task.poison))
     }
 
-    fn make(&mut self, task: &Task, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch, ()>> {
+    fn make(&mut self, _: &Task, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch, ()>> {
         let start = Instant::now();
-        let items = task.items();
+        let items = cx.items();
         let fetched = self.dataset.fetch(&items, cx).and_then(|batch| check(batch, items.len()));
         let made = Made::of(fetched, &self.info, start)?;
         Ok(Made { began: self.began, ..made })
@@ -194,11 +194,12 @@ impl Task {
             // As if positions were counted where the batch is made.
             if mp_core::mutant!("loader.task.position-apart") { at as u64 } else { item.position }
         };
-        let items = items.iter().enumerate().flat_map(|one| [one.1.index as u64, position(one)]).collect();
-        Task { epoch, threads: threads as u32, poison, items }
+        let mut words = Vec::with_capacity(2 * items.len());
+        items.iter().enumerate().for_each(|one| words.extend([one.1.index as u64, position(one)]));
+        Task { epoch, threads: threads as u32, poison, items: words }
     }
 
-    fn items(&self) -> Vec<Item> {
+    fn items(&self) -> Arc<[Item]> {
         let (items, _) = self.items.as_chunks::<2>();
         items.iter().map(|&[index, position]| Item { index: index as usize, position }).collect()
     }
