@@ -188,7 +188,7 @@ pub(super) const ROWS: &[Row] = &[
         unit: "ns",
         better: Better::Lower,
         about: "time for each of 100 tasks that read a file of 8 MiB and add its bytes up, by a pool of 2 workers",
-        rounds: USUAL,
+        rounds: SHORT,
         limit: ours::crowd::no_limit,
         ours: ours::pool::files_8m,
         peers: peers!["rayon" => threads::files_8m],
