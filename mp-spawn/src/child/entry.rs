@@ -162,7 +162,7 @@ mod hook {
     #[used]
     // SAFETY: glibc calls what is in this section with these arguments, and the static has the size and the
     // alignment of an entry.
-    #[unsafe(link_section = ".init_array")]
+    #[cfg_attr(not(miri), unsafe(link_section = ".init_array"))]
     // fork: code, which never changes.
     static ENTRY: Initialiser = on_load;
 
