@@ -20,8 +20,8 @@ const BOTH: [&str; 4] = ["conformance", "queues", "sockets", "tensors"];
 /// Tests of the second one: they are about names.
 const NAMES: [&str; 1] = ["file_system"];
 
-/// Features that only add something on top of the others: no code asks for two of them. Each with one strategy alone, each
-/// with all the others, and all together; not in every set.
+/// Features that only add something on top of the others: no code asks for two of them. Each with one strategy alone, and all
+/// together with all the others; each with all the others in `ci --long`. Not in every set.
 const ADDED: [&str; 11] = [
     "ndarray",
     "bytes",
@@ -57,10 +57,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     match features(&packages) {
         Some(features) => {
-            for set in sets(&features) {
-                let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", &set];
-                session.run(&mut session.cargo(&words));
-            }
+            sets(&features).iter().for_each(|set| check(session, set));
             for set in without_strategy(&features) {
                 refused(session, &set);
             }
@@ -70,11 +67,16 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The step of `ci --long`: the tests that are only compiled otherwise.
+/// The step of `ci --long`: the tests that are only compiled otherwise, and the sets of features that only it has.
 pub(crate) fn long(session: &mut Session) -> Outcome {
     for strategy in STRATEGIES {
         let mut tests = session.cargo(&["test", "--no-fail-fast"]);
         session.run(one_strategy(&mut tests, strategy));
+    }
+    match layers::packages(None).map(|packages| features(&packages)) {
+        Ok(Some(features)) => long_sets(&features).iter().for_each(|set| check(session, set)),
+        Ok(None) => session.fail(format!("there is no package {FACADE}")),
+        Err(message) => session.fail(message),
     }
     session.outcome()
 }
@@ -121,6 +123,12 @@ fn rest(features: &[String]) -> Vec<String> {
     features.iter().filter(|name| !STRATEGIES.contains(&name.as_str())).cloned().collect()
 }
 
+/// Checks that a set of features builds.
+fn check(session: &mut Session, set: &str) {
+    let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", set];
+    session.run(&mut session.cargo(&words));
+}
+
 /// Checks that a set of features does not build, and that the message names the features that are missing.
 fn refused(session: &mut Session, set: &str) {
     let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", set];
@@ -154,11 +162,15 @@ fn sets(features: &[String]) -> Vec<String> {
         sets.extend(rest.iter().map(|one| with(&strategies, one)));
         sets.push(with(&strategies, &rest.join(",")));
     }
-    for added in ADDED {
-        sets.extend([format!("{first},{added}"), format!("{base},{added}")]);
-    }
+    sets.extend(ADDED.iter().map(|added| format!("{first},{added}")));
     sets.push(format!("{base},{}", ADDED.join(",")));
     sets
+}
+
+/// Each of [`ADDED`] with all others.
+fn long_sets(features: &[String]) -> Vec<String> {
+    let base = features.join(",");
+    ADDED.iter().map(|added| format!("{base},{added}")).collect()
 }
 
 /// Every subset, as `--features` takes it.
@@ -185,7 +197,7 @@ mod tests {
     fn sets_have_a_strategy_and_what_is_added_comes_alone_and_with_all() {
         let names = ["file_descriptor", "file_system", "a", "b"].map(str::to_owned);
         let sets = sets(&names);
-        assert_eq!(sets.len(), 4 + 2 * (1 + 2 + 1) + 2 * ADDED.len() + 1);
+        assert_eq!(sets.len(), 4 + 2 * (1 + 2 + 1) + ADDED.len() + 1);
         assert_eq!(without_strategy(&names), ["", "a,b"]);
         for set in [
             "file_descriptor",
@@ -196,11 +208,12 @@ mod tests {
             "file_descriptor,file_system,a",
             "file_descriptor,file_system,a,b",
             "file_descriptor,futures",
-            "file_descriptor,file_system,a,b,futures",
         ] {
             assert_eq!(sets.iter().filter(|s| *s == set).count(), 1, "{set}");
         }
         assert!(sets.iter().all(|set| set.starts_with("file_")));
+        let long = long_sets(&names);
+        assert!(long.len() == ADDED.len() && long[0] == "file_descriptor,file_system,a,b,ndarray");
         assert!(sets.last().is_some_and(|all| ADDED.iter().all(|name| all.contains(name))));
     }
 }

@@ -49,7 +49,11 @@ pub(crate) const LONG: &[Step] = &[
         run: crate::mutate::step,
     },
     Step { name: "every", what: "deaths at every access, and the longest models", run: every },
-    Step { name: "one-strategy", what: "tests built with one sharing strategy alone", run: alone::long },
+    Step {
+        name: "one-strategy",
+        what: "tests built with one sharing strategy alone; more sets of features",
+        run: alone::long,
+    },
     Step {
         name: "fuzz",
         what: "20 seconds of hostile bytes for every parser; planted mistakes",
