@@ -129,7 +129,7 @@ pub(crate) fn decode(images: &Images, batches: usize, by_rows: bool) -> Result<C
     }))
 }
 
-/// `uneven_any_order`: threads that take one number after the other, and wait as long as it takes. They can't do more.
+/// `uneven`, `uneven_any_order`: threads that take one number after the other, and wait as long as it takes. They can't do more.
 pub(crate) fn uneven(threads: usize, batches: usize, takes: Takes) -> Contender {
     Contender::new("", move || {
         let (start, next, check) = (Instant::now(), AtomicUsize::new(0), AtomicU64::new(0));

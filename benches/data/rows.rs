@@ -119,7 +119,15 @@ pub(crate) static ALL: &[Row] = &[
         better: Better::Higher,
         about: "4 workers, a batch takes 2 ms, and one in 20 takes 40 ms: in order",
         contenders: uneven,
-        goals: &[Goal::Times("torch", 1.3)],
+        goals: &[Goal::Times("torch", 1.0), Goal::Times("threads", 0.95)],
+    },
+    Row {
+        id: "uneven_two_ahead",
+        unit: "batches/s",
+        better: Better::Higher,
+        about: "the same, two batches ahead for each worker, as both have it by default",
+        contenders: uneven_two_ahead,
+        goals: &[Goal::Times("torch", 1.1)],
     },
     Row {
         id: "uneven_any_order",
@@ -322,10 +330,19 @@ const UNEVEN: usize = 400;
 const UNEVENLY: Takes = Takes::Uneven(Duration::from_millis(2));
 
 fn uneven(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
-    let ours = [2, 8].into_iter().map(|ahead| ours::uneven(UNEVEN, UNEVENLY, true, ahead));
-    let mut all = vec![entrant("mp", ours.collect::<Result<_>>()?)];
-    let settings = ["default 2", "default 8"];
+    let ours = [2, 8, 16].into_iter().map(|ahead| ours::uneven(UNEVEN, UNEVENLY, true, ahead));
+    let mut all = vec![
+        entrant("mp", ours.collect::<Result<_>>()?),
+        entrant("threads", vec![references::uneven(4, UNEVEN, UNEVENLY)]),
+    ];
+    let settings = ["default 2", "default 8", "default 16"];
     all.extend(python(setup, versions, TORCH, ("torch", "uneven", UNEVEN), &settings)?);
+    Ok(all)
+}
+
+fn uneven_two_ahead(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
+    let mut all = vec![entrant("mp", vec![ours::uneven(UNEVEN, UNEVENLY, true, 2)?])];
+    all.extend(python(setup, versions, TORCH, ("torch", "uneven", UNEVEN), &["default 2"])?);
     Ok(all)
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn list_of_strings(batches: usize, at_once: bool) -> Result<Contender
     })
 }
 
-/// `uneven`, `uneven_any_order`: numbers of which one in 20 takes 20 times as long, by four workers.
+/// `uneven`, `uneven_two_ahead`, `uneven_any_order`: numbers of which one in 20 takes 20 times as long, by four workers.
 pub(crate) fn uneven(batches: usize, takes: Takes, in_order: bool, prefetch: usize) -> Result<Contender> {
     let builder = DataLoader::builder(Numbers(batches, takes)).prefetch_factor(prefetch);
     epochs(
