@@ -158,14 +158,18 @@ impl Session {
     }
 
     /// How much there is of everything: `bytes` (of each device), `processes`, `leaving` (gone, with work that runs on), `streams`,
-    /// `queued`, `exports`, `calls`, `findings`.
+    /// `queued`, `exports`, `calls`, `findings`, `opened-events` (of other processes).
     ///
     /// # Errors
     /// The engine is gone.
     pub fn stats(&self) -> io::Result<Json> {
         if self.engine.is_none() {
             let none = ["bytes", "processes", "leaving", "streams", "queued", "exports", "calls", "findings"];
-            return Ok(none.into_iter().map(|name| (name.to_owned(), Json::from(0))).collect());
+            return Ok(none
+                .into_iter()
+                .chain(["opened-events"])
+                .map(|name| (name.to_owned(), Json::from(0)))
+                .collect());
         }
         match self.ask(Call::Stats)? {
             Value::Text(text) => serde_json::from_str(&text).map_err(io::Error::other),

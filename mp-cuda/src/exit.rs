@@ -17,7 +17,7 @@ use crate::driver::Driver;
 pub(crate) enum Part {
     /// Streams run what others may wait for.
     Streams,
-    /// Events that other processes may have opened are destroyed.
+    /// Events of other processes are closed.
     Events,
     /// The table of clocks is taken from the devices.
     Clocks,

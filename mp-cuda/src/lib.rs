@@ -78,3 +78,9 @@ pub use tensor::{
     FrozenCudaTensor, How, Lent, LentMut, Refused, SharedCudaTensor, WeakCudaTensor,
 };
 pub use uuid::Uuid;
+
+/// Members were swept: what only they kept is given up.
+fn deaths() {
+    stream::order::events::deaths();
+    memory::deaths();
+}

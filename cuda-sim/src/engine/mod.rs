@@ -139,8 +139,10 @@ impl Engine {
             (0..self.config.devices.len()).map(|i| self.used(u32::try_from(i).unwrap_or(0))).collect();
         let queued: usize = self.streams.values().map(|stream| stream.queue.len()).sum();
         let live = self.processes.values().filter(|process| process.gone_at.is_none()).count();
+        let opened = |process: &Process| process.events.values().filter(|event| event.imported).count();
         serde_json::json!({
             "bytes": bytes,
+            "opened-events": self.processes.values().map(opened).sum::<usize>(),
             "processes": live,
             "leaving": self.processes.len() - live,
             "streams": self.streams.len(),

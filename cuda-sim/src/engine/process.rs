@@ -103,8 +103,9 @@ impl Process {
         say(self.addresses.mapped.len() - self.registered.len() - freeing, "mappings");
         say(self.addresses.reserved.len(), "reserved ranges");
         say(self.addresses.pieces.len() - freeing, "pieces of cuMemAlloc");
-        // One of another process is not to be touched if that is gone, which can not be known in time.
-        say(self.events.values().filter(|event| !event.imported).count(), "events");
+        // One that others may have open goes with its process: if it were destroyed, what theirs do would be undefined.
+        let goes = |event: &&Event| event.imported || !event.core.is_shared.get();
+        say(self.events.values().filter(goes).count(), "events");
         say(self.graphs.len(), "graphs");
         say(self.registered.len(), "registered ranges");
         left

@@ -20,6 +20,7 @@ mod kills;
 mod late;
 mod many;
 mod modes;
+mod opened_events;
 mod order;
 mod pieces;
 mod planted;

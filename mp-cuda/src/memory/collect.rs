@@ -5,6 +5,7 @@ use mp_core::Arena;
 use super::foreign::kept;
 use super::here::{self, Which};
 use super::own::pool;
+use crate::stream::order::events;
 
 /// Finds memory again that other processes have dropped, and unmaps memory of others that this process has dropped.
 ///
@@ -35,6 +36,7 @@ pub fn ipc_collect() -> u64 {
     }
     pool::look();
     let unmapped = here::give_up(Which::All);
+    events::give_up();
     kept::look();
     unmapped
 }
@@ -62,6 +64,7 @@ pub fn empty_cache() -> u64 {
         return 0;
     }
     let given_back = here::give_up(Which::All) + pool::release();
+    events::give_up();
     kept::look();
     given_back
 }

@@ -173,12 +173,12 @@ pub(crate) fn opened(slab: &Slab) {
         table.slabs.entry(slab.object().mark()).and_modify(|entry| entry.used = used);
     }
     give_up(Which::Stale);
-    Arena::on_deaths(deaths);
+    Arena::on_deaths(crate::deaths);
 }
 
 /// Members were swept. The thread that calls this may have come here out of any wait, also one that it makes with the table's lock held:
 /// then the next one that opens a slab, or learns of a death, does it.
-fn deaths() {
+pub(crate) fn deaths() {
     let Some(arena) = Arena::get() else { return };
     let Some(mut here) = HERE.try_lock() else { return };
     let Some(table) = here.as_mut() else { return };

@@ -30,6 +30,7 @@ mod ticks;
 pub(crate) mod uses;
 mod virtual_memory;
 
+pub(crate) use here::deaths;
 pub use message::Attachments;
 pub use object::{Mode, Row};
 pub use piece::Piece;

@@ -1,6 +1,6 @@
 //! What orders streams: events, and 64-bit words that streams write and wait for.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::codes;
@@ -86,6 +86,9 @@ impl Engine {
                     self.process(asked.process)?.events.remove(&event).ok_or(codes::INVALID_HANDLE)?;
                 if !event.imported {
                     event.core.is_over.set(true);
+                    event.core.is_destroyed.set(true);
+                } else if event.core.is_destroyed.get() {
+                    self.says_over(asked);
                 }
                 done()
             }
@@ -107,6 +110,7 @@ impl Engine {
                 if event.core.flags & INTERPROCESS == 0 || event.imported {
                     return Err(codes::INVALID_HANDLE);
                 }
+                event.core.is_shared.set(true);
                 self.shared_events.insert(event.core.id, Rc::downgrade(&event.core));
                 Ok(Outcome::Now(Value::Bytes(handle(event.core.id)), None))
             }
@@ -150,12 +154,16 @@ impl Engine {
     fn is_over(&mut self, asked: &Asked, event: &Event) -> bool {
         let is_over = event.imported && event.core.is_over.get();
         if is_over {
-            let pid = self.processes.get(&asked.process).map_or(0, |process| process.pid);
-            let text =
-                format!("process {pid} uses an event of another process, which has destroyed it or is gone");
-            self.findings.add("event-over", pid, &text);
+            self.says_over(asked);
         }
         is_over
+    }
+
+    fn says_over(&mut self, asked: &Asked) {
+        let pid = self.processes.get(&asked.process).map_or(0, |process| process.pid);
+        let text =
+            format!("process {pid} uses an event of another process, which has destroyed it or is gone");
+        self.findings.add("event-over", pid, &text);
     }
 
     fn create_event(&mut self, asked: &Asked, flags: u32) -> Called {
@@ -176,8 +184,8 @@ impl Engine {
             }
         }
         let id = self.fresh();
-        let record = RefCell::new(None);
-        let core = Rc::new(EventCore { id, flags, device, record, is_over: Cell::new(false) });
+        let (record, [is_over, is_destroyed, is_shared]) = Default::default();
+        let core = Rc::new(EventCore { id, flags, device, record, is_over, is_destroyed, is_shared });
         self.process(asked.process)?
             .events
             .insert(id, Event { core, context: asked.context, imported: false });

@@ -31,6 +31,10 @@ pub(crate) struct EventCore {
     pub(crate) record: RefCell<Option<Rc<Record>>>,
     /// The process that made it has destroyed it, or is gone.
     pub(crate) is_over: Cell<bool>,
+    /// Of these two, the former.
+    pub(crate) is_destroyed: Cell<bool>,
+    /// It has a handle for other processes.
+    pub(crate) is_shared: Cell<bool>,
 }
 
 /// A process's handle of an event.

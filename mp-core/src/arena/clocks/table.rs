@@ -8,7 +8,7 @@ use crate::arena::layout::{CLOCK, CLOCKS, control};
 use crate::error::Result;
 use crate::mem::{Mem, run};
 use crate::steps::clock::{ClockAt, LookAtTick, TickLook};
-use crate::words::{ClockState, Tick};
+use crate::words::{ClockState, Member, Tick};
 
 /// What a tick is, as far as the process that looks can tell.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -100,6 +100,18 @@ impl Clocks {
             TickLook::Died(pid) => TickState::Died { pid },
             TickLook::Forged => TickState::Forged,
         }
+    }
+
+    /// The member that has submitted a tick, if it is pending still.
+    #[must_use]
+    pub fn owner(&self, tick: Tick) -> Option<Member> {
+        if !self.0.is_here() || tick.clock() >= self.0.clocks_used() {
+            return None;
+        }
+        let state = ClockState::unpack(self.0.map().load(clock_at(tick.clock()).state()));
+        // A tick that is pending has the owner that it had before.
+        let owner = state.member();
+        owner.filter(|_| self.state(tick) == TickState::Pending)
     }
 
     /// The last value that a clock's owner has submitted.

@@ -7,33 +7,37 @@
 //!
 //! | what | for how long |
 //! |---|---|
-//! | the events of a stream | until the process ends: when the stream has ended, another one of the process has them |
-//! | an event that was opened | until the process ends, which leaves it to the driver: one whose maker is gone must not be touched, and no process can know that in time |
+//! | the events of a stream | until the process ends, which leaves them to the driver: when the stream has ended, another one of the process has them |
+//! | an event that was opened | until its maker is gone, memory of others is [collected](crate::ipc_collect), or the process ends |
+//!
+//! What an opened event does is undefined when its maker has destroyed it, says the manual; so no maker does. To wait for one whose maker is gone
+//! is not safe; to close it is what the manual asks for. What a stream waits for is bound when it is told to: to close takes nothing from it.
 //!
 //! What waits on the device for a process that is killed is not released: no host can end such a wait. Hosts are told.
 //!
 //! # Safety
 //! Unsafe, because events are objects of the driver; sound, because
-//! - events that were made here are destroyed when the process ends, and those that were opened are not;
+//! - events that were made here are not destroyed, once other processes may know them; those that were opened are closed under the lock
+//!   under which they are looked up and given to a stream;
 //! - the function that streams call takes a number, and does one store.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use mp_core::Arena;
 use mp_core::clocks::{Clock, Clocks, Tick};
 use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutant;
 use mp_core::mutex::Mutex;
+use mp_core::words::Member;
 
 use crate::device::Device;
 use crate::driver::api::Handle;
 use crate::driver::context::Bound;
 use crate::error::{Error, Result};
 use crate::exit::{self, Part};
-use crate::stream::ended;
 use crate::stream::order::chosen::key;
 use crate::stream::order::clock::{are_of_one_stream, is_complete};
 
@@ -54,7 +58,15 @@ struct Known {
     /// Of streams that have ended.
     free: Vec<Arc<Made>>,
     /// Other processes', by their names and the device.
-    opened: BTreeMap<([u8; 64], [u8; 16]), Handle>,
+    opened: BTreeMap<([u8; 64], [u8; 16]), Opened>,
+}
+
+/// Another process's event, as this one has opened it.
+#[derive(Debug)]
+struct Opened {
+    event: Handle,
+    device: Device,
+    maker: Member,
 }
 
 static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(
@@ -85,7 +97,7 @@ impl Made {
         Ok(made)
     }
 
-    /// The process ends, or no other one knows of them.
+    /// No other process knows of them.
     fn destroy(&self) {
         let Ok(bound) = self.device.bind() else { return };
         for event in self.events.into_iter().filter(|event| *event != Handle::NULL) {
@@ -98,7 +110,6 @@ impl Made {
 impl StreamEvents {
     /// Gives events to a clock that has no tick yet.
     pub(super) fn new(device: &Device, clock: &mut Clock) -> Result<Self> {
-        exit::watch(Part::Events, leave);
         let known = {
             let mut known = KNOWN.lock();
             let at = known.free.iter().position(|one| one.device == *device);
@@ -158,13 +169,19 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
     let event = match own {
         Some(made) => made.events[Clocks::event_of(tick)],
         None => {
-            let Some(name) = Arena::current()?.clocks().event(tick, key(device))? else {
+            let clocks = Arena::current()?.clocks();
+            let maker = clocks.owner(tick);
+            let (Some(name), Some(maker)) = (clocks.event(tick, key(device))?, maker) else {
                 return Ok(if is_complete(tick)? { Some(false) } else { None });
             };
-            match known.open(device, name) {
+            match known.open(device, name, maker) {
                 Ok(event) => event,
                 // Its owner may have ended meanwhile.
-                Err(error) => return if is_complete(tick)? { Ok(Some(false)) } else { Err(error) },
+                Err(_) if is_complete(tick)? => return Ok(Some(false)),
+                Err(_) if clocks.owner_is_gone(tick.clock()) => {
+                    return Err(Error::ProducerDied { pid: None });
+                }
+                Err(error) => return Err(error),
             }
         }
     };
@@ -176,28 +193,72 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
     if is_gone {
         return Err(Error::ProducerDied { pid: None });
     }
-    // SAFETY: the stream is alive, say the callers; the event was made or opened here and is not destroyed under the lock.
+    // SAFETY: the stream is alive, say the callers; the event was made or opened here, and none is closed without the lock.
     unsafe { device.bind()?.stream_wait_event(stream, event) }?;
     Ok(Some(true))
 }
 
 impl Known {
     /// Another process's event, opened once.
-    fn open(&mut self, device: &Device, name: [u8; 64]) -> Result<Handle> {
-        match self.opened.entry((name, device.uuid().0)) {
-            Entry::Occupied(known) => Ok(*known.get()),
-            Entry::Vacant(place) => Ok(*place.insert(device.bind()?.event_open(name)?)),
+    fn open(&mut self, device: &Device, name: [u8; 64], maker: Member) -> Result<Handle> {
+        if let Some(known) = self.opened.get(&(name, device.uuid().0)) {
+            return Ok(known.event);
+        }
+        exit::watch(Part::Events, leave);
+        Arena::on_deaths(crate::deaths);
+        close(self.take(Which::OfTheDead));
+        let event = device.bind()?.event_open(name)?;
+        let opened = Opened { event, device: device.clone(), maker };
+        self.opened.insert((name, device.uuid().0), opened);
+        Ok(event)
+    }
+
+    /// Takes those out that are to be closed.
+    fn take(&mut self, which: Which) -> Vec<Opened> {
+        let Some(arena) = Arena::get() else { return Vec::new() };
+        let is_over = |one: &Opened| which == Which::All || arena.is_dead(one.maker);
+        let over = self.opened.iter().filter(|(_, one)| is_over(one)).map(|(name, _)| *name);
+        let over: Vec<_> = over.collect();
+        over.iter().filter_map(|name| self.opened.remove(name)).collect()
+    }
+}
+
+/// Which of the events that were opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Which {
+    All,
+    /// Of processes that are gone.
+    OfTheDead,
+}
+
+/// Closes events. It waits for nothing.
+fn close(opened: Vec<Opened>) {
+    for one in opened {
+        let Ok(bound) = one.device.bind() else { continue };
+        if !mutant!("cuda.events.not-closed") {
+            // SAFETY: it was opened here, and no code can find it any more.
+            _ = unsafe { bound.event_destroy(one.event) };
         }
     }
 }
 
-/// Gives the events back that were made here, if no stream is to record one: the process is about to end.
-fn leave() {
-    if !ended::all_has_run() {
-        return;
+/// Members were swept: closes what they had made. The thread that calls this may have come here out of any wait: if another one has
+/// the lock, the next event that is opened closes them, or the next death.
+pub(crate) fn deaths() {
+    if let Some(mut known) = KNOWN.try_lock() {
+        close(known.take(Which::OfTheDead));
     }
-    let Some(mut known) = KNOWN.try_lock() else { return };
-    let (own, free) = (std::mem::take(&mut known.own), std::mem::take(&mut known.free));
-    drop(known);
-    own.iter().map(|(_, made)| made).chain(&free).for_each(|made| made.destroy());
+}
+
+/// Closes all that were opened. They are opened again when a stream is to wait for one.
+pub(crate) fn give_up() {
+    let mut known = KNOWN.lock();
+    close(known.take(Which::All));
+}
+
+/// The process is about to end: what its streams wait for is bound.
+fn leave() {
+    if let Some(mut known) = KNOWN.try_lock() {
+        close(known.take(Which::All));
+    }
 }

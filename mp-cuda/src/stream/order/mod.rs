@@ -17,7 +17,7 @@
 
 mod chosen;
 pub(crate) mod clock;
-mod events;
+pub(crate) mod events;
 pub(crate) mod host;
 mod table;
 
