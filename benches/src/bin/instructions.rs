@@ -1,6 +1,7 @@
 //! Instructions per message, as callgrind counts them: small messages that one thread puts and gets.
 //!
-//! `cargo run --release --manifest-path benches/Cargo.toml --bin instructions [CASE…]`
+//! `cargo run --release --manifest-path benches/Cargo.toml --bin instructions [CASE…]`, with `--features cuda` also of tensors in the memory
+//! of a device, which there has to be: `target/release/mp-cuda-sim-run` before the program gives it a simulated one.
 //!
 //! Times of a few hundred nanoseconds vary by more than a change of the code takes; instructions don't. Each case runs
 //! twice, with a different number of repetitions, in a process of its own under valgrind: the difference is what the
@@ -23,7 +24,7 @@ const REPETITIONS: [u64; 2] = [1_000, 3_000];
 /// A case: its name, and what repeats it.
 type Case = (&'static str, fn(u64) -> Result<()>);
 
-const CASES: [Case; 13] = [
+const CASES: &[Case] = &[
     ("u64", |n| there_and_back(n, 7_u64)),
     ("u64_large", |n| there_and_back(n, u64::MAX - 7)),
     ("option_u32", |n| there_and_back(n, Some(7_u32))),
@@ -35,6 +36,11 @@ const CASES: [Case; 13] = [
     ("struct_200b", |n| there_and_back(n, Record::new(7))),
     ("plain_200b", |n| there_and_back(n, Reading { id: 7, time: 0.007, values: [0.5; 23] })),
     ("tensor", |n| there_and_back(n, Tensor::<f32>::full([8], 1.5)?)),
+    ("frozen_tensor", |n| there_and_back(n, Tensor::<f32>::full([8], 1.5)?.freeze())),
+    #[cfg(feature = "cuda")]
+    ("cuda_tensor", |n| there_and_back(n, on_a_device()?)),
+    #[cfg(feature = "cuda")]
+    ("frozen_cuda_tensor", |n| there_and_back(n, on_a_device()?.freeze())),
     ("bundle_of_tensors", |n| there_and_back(n, Bundle((Tensor::<f32>::full([8], 1.5)?, 7_u64)))),
     ("lock", lock),
 ];
@@ -78,6 +84,13 @@ impl Record {
             valid: Some(true),
         }
     }
+}
+
+/// A tensor in the memory of a device. Messages with it call no driver.
+#[cfg(feature = "cuda")]
+fn on_a_device() -> Result<mp::cuda::CudaTensor<f32>> {
+    let stream = mp::cuda::Stream::new(&mp::cuda::Device::new(0)?)?;
+    Ok(mp::cuda::CudaTensor::from_slice(&[1.5; 8], [8], &stream)?)
 }
 
 /// Puts a value and gets it, again and again.
@@ -136,7 +149,7 @@ fn be_counted(name: &str, repetitions: &str) -> Result<()> {
 /// Counts the cases with these names, or all.
 fn count_all(names: &[String]) -> Result<()> {
     if let Some(name) = names.iter().find(|name| CASES.iter().all(|(case, _)| case != name)) {
-        let all = CASES.map(|(case, _)| case).join(", ");
+        let all = CASES.iter().map(|(case, _)| *case).collect::<Vec<_>>().join(", ");
         return Err(format!("there is no case {name:?}; there are {all}").into());
     }
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {

@@ -66,7 +66,7 @@ const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
 
 impl Message for Moved {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
-        let attachments = self.0.lend(out.attached()).map_err(core)?;
+        let attachments = self.0.lend(out.attached(), &mp_tensor::parts::nothing()).map_err(core)?;
         let beside = std::sync::Arc::new(());
         let lent = Lent { attachment: attachments.piece(), grant: EXCLUSIVE, bytes: 0, beside, note: 0 };
         self.1 = out.attached().lends(lent);

@@ -58,8 +58,14 @@ impl Structure {
     /// # Errors
     /// [`Error::Malformed`](crate::Error::Malformed) when it is something else, or has another name;
     /// [`Error::Forked`](crate::Error::Forked).
+    #[inline]
     pub fn open(hold: Hold, name: &str) -> Result<Self> {
-        let len = Header::check(&hold, name)?;
+        // Where this is compiled the name is known, as a rule, and so is its fingerprint.
+        Self::open_fingerprint(hold, name, crate::fnv1a(name.as_bytes()))
+    }
+
+    fn open_fingerprint(hold: Hold, name: &str, fingerprint: u64) -> Result<Self> {
+        let len = Header::check(&hold, name, fingerprint)?;
         let base = Header::data(&hold);
         Ok(Self { hold, base, len })
     }
@@ -67,6 +73,12 @@ impl Structure {
     /// What keeps it.
     pub fn hold(&self) -> &Hold {
         &self.hold
+    }
+
+    /// What keeps it, by itself.
+    #[must_use]
+    pub fn into_hold(self) -> Hold {
+        self.hold
     }
 
     /// The arena it is in.

@@ -6,6 +6,7 @@
 //! runs on the device may wait for that.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -20,6 +21,9 @@ use super::slab::Slab;
 
 /// After this many further openings a slab of which nothing is used is unmapped.
 const STALE: u64 = 64;
+
+/// Up to this number of pieces, those that are gone are not looked for.
+const FEW: usize = 64;
 
 /// By the marks of objects, of which no process chooses any: so they need no hash that is hard to meet.
 type ByMark<V> = HashMap<u64, V, BuildHasherDefault<MarkHasher>>;
@@ -46,14 +50,18 @@ impl Hasher for MarkHasher {
 #[derive(Debug, Default)]
 struct Table {
     /// By the marks of their objects.
-    slabs: ByMark<Entry>,
+    slabs: ByMark<SlabEntry>,
+    /// Those that other processes may have as well. What is gone is left here for a while: the piece may come again, and a piece that is
+    /// dropped takes no lock.
     pieces: ByMark<Weak<Inner>>,
+    /// How many pieces there are when those that are gone are looked for.
+    full: usize,
     /// How many slabs were opened.
     openings: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct SlabEntry {
     slab: Arc<Slab>,
     /// How many slabs had been opened when something of this one last came or was opened.
     used: u64,
@@ -61,7 +69,7 @@ struct Entry {
     is_orphan: bool,
 }
 
-impl Entry {
+impl SlabEntry {
     /// Whether nothing but the table has it. Under the table's lock that stays so: who gets it, gets it from the table.
     fn is_alone(&self) -> bool {
         Arc::strong_count(&self.slab) == 1
@@ -88,7 +96,7 @@ pub(crate) fn add(slab: &Arc<Slab>) {
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
     let used = table.openings;
-    table.slabs.insert(slab.object().mark(), Entry { slab: Arc::clone(slab), used, is_orphan: false });
+    table.slabs.insert(slab.object().mark(), SlabEntry { slab: Arc::clone(slab), used, is_orphan: false });
 }
 
 /// The slab of this object, if it is here.
@@ -108,7 +116,7 @@ pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
     let used = table.openings;
     let entry = table.slabs.entry(object.mark());
     let entry =
-        entry.or_insert_with(|| Entry { slab: Arc::new(Slab::arrived(object)), used, is_orphan: false });
+        entry.or_insert_with(|| SlabEntry { slab: Arc::new(Slab::arrived(object)), used, is_orphan: false });
     entry.used = used;
     Arc::clone(&entry.slab)
 }
@@ -116,42 +124,60 @@ pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
 /// The piece whose object has this mark, if this process has it; else it has the one that `make` makes.
 pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> {
     // Dropped after the lock, which its drop takes if it is the last.
-    let known;
+    let _lent;
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
-    known = table.pieces.get(&mark).and_then(Weak::upgrade);
-    if let Some(known) = known.as_ref().filter(|known| !known.is_lent() && !mutant!("cuda.here.twice-is-two"))
-    {
-        return Arc::clone(known);
-    }
-    let new = make();
-    table.pieces.insert(mark, Arc::downgrade(&new));
-    new
-}
-
-/// A piece is dropped: it is known no more, and so is its slab, if nothing else of it is here.
-pub(crate) fn forget(mark: u64, slab: Arc<Slab>) {
-    let gone = {
-        let mut here = HERE.lock();
-        let Some(table) = here.as_mut() else { return };
-        // Another one may have arrived meanwhile.
-        if table.pieces.get(&mark).is_some_and(|one| one.strong_count() == 0) {
-            table.pieces.remove(&mark);
+    table.make_room();
+    match table.pieces.entry(mark) {
+        Entry::Occupied(mut one) => {
+            let known = one.get().upgrade();
+            match known {
+                Some(known) if !known.is_lent() && !mutant!("cuda.here.twice-is-two") => known,
+                known => {
+                    _lent = known;
+                    let new = make();
+                    one.insert(Arc::downgrade(&new));
+                    new
+                }
+            }
         }
-        table.without(slab)
-    };
-    drop(gone);
+        Entry::Vacant(place) => {
+            let new = make();
+            place.insert(Arc::downgrade(&new));
+            new
+        }
+    }
 }
 
-/// What was to be a piece of this slab is none.
-pub(crate) fn no_piece_of(slab: Arc<Slab>) {
+/// A piece that was exclusive is opened to others: from now on it may arrive.
+pub(crate) fn list(mark: u64, piece: &Arc<Inner>) {
+    let mut here = HERE.lock();
+    let table = here.get_or_insert_default();
+    table.make_room();
+    table.pieces.insert(mark, Arc::downgrade(piece));
+}
+
+/// A piece is dropped, or what was to be one is none: its slab is known no more, if nothing else of it is here.
+pub(crate) fn forget(slab: Arc<Slab>) {
+    // That of this process stays until it is given back, whatever is used of it.
+    if slab.is_made_here() {
+        return;
+    }
     let gone = HERE.lock().as_mut().and_then(|table| table.without(slab));
     drop(gone);
 }
 
 impl Table {
+    /// Forgets pieces that are gone, when half of them may be.
+    fn make_room(&mut self) {
+        if self.pieces.len() >= self.full.max(FEW) {
+            self.pieces.retain(|_, piece| piece.strong_count() > 0);
+            self.full = 2 * self.pieces.len();
+        }
+    }
+
     /// A slab is used no more by the caller: its entry, to be dropped without the lock, if nothing else of it is here.
-    fn without(&mut self, slab: Arc<Slab>) -> Option<Entry> {
+    fn without(&mut self, slab: Arc<Slab>) -> Option<SlabEntry> {
         let key = slab.object().mark();
         drop(slab);
         match self.slabs.get(&key) {
@@ -198,7 +224,7 @@ static UNMAPPING: PerProcess<Mutex<Vec<JoinHandle<()>>>> =
 
 /// Unmaps slabs on a thread that is there for this alone: to unmap waits for all work of the device, and that may wait for a dead
 /// process's clock, which the calling thread may have to end.
-fn unmap_beside(gone: Vec<Entry>) {
+fn unmap_beside(gone: Vec<SlabEntry>) {
     if mutant!("cuda.here.unmapped-by-the-sweeper") {
         return drop(gone);
     }
@@ -231,9 +257,9 @@ pub(crate) fn finish() {
 
 impl Table {
     /// Takes slabs of other processes out of which nothing is used here.
-    fn take_unused(&mut self, which: Which) -> Vec<Entry> {
+    fn take_unused(&mut self, which: Which) -> Vec<SlabEntry> {
         let openings = self.openings;
-        let is_gone = |_: &u64, entry: &mut Entry| {
+        let is_gone = |_: &u64, entry: &mut SlabEntry| {
             !entry.slab.object().is_mine()
                 && entry.is_alone()
                 && (which == Which::All

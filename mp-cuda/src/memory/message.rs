@@ -1,8 +1,11 @@
 //! Pieces in messages. A message has the object of a piece and that of its slab, so a message on its way keeps both. It calls no
 //! driver, and a process without a device can pass it on.
 
+use std::sync::Arc;
+
 use mp_core::Hold;
 use mp_core::message::{Arrived, Attached};
+use mp_tensor::parts::View;
 
 use super::object::{Mode, PieceObject, SlabObject};
 use super::{Piece, here};
@@ -41,29 +44,32 @@ impl Piece {
     ///
     /// # Errors
     /// As [`Attached::attach_object`]; `Unsendable` if it was moved into a message.
+    ///
+    /// It takes a lock: see [`is_here`](Self::is_here).
     pub fn attach(&self, out: &mut Attached) -> Result<Attachments> {
-        self.is_here()?;
         let slab = out.attach_object(self.slab().object().hold())?;
-        let object = self.object();
-        let piece = out.attach_object(object.as_ref().ok_or_else(moved)?.hold())?;
+        let held = self.held();
+        let piece = out.attach_object(held.object.as_ref().ok_or_else(moved)?.hold())?;
         Ok(Attachments { slab, piece })
     }
 
-    /// Moves a piece into a message that no other process, and no other clone, has. What is left holds nothing, and its drop does
-    /// nothing to the memory.
+    /// Moves a piece into a message that no other process, and no other clone, has. What is left holds nothing but the view of the
+    /// tensor that it was in, and its drop does nothing to the memory.
     ///
     /// # Errors
     /// As [`Attached::attach_object_exclusive`]; `Unsendable` if there are clones, or it was moved before. Then it stays.
-    pub fn lend(&self, out: &mut Attached) -> Result<Attachments> {
-        self.is_here()?;
+    ///
+    /// It takes a lock: see [`is_here`](Self::is_here).
+    pub fn lend(&self, out: &mut Attached, view: &Arc<View>) -> Result<Attachments> {
         if !self.is_only() {
             let why = "an exclusive tensor of device memory that is used in this process otherwise can't be sent: share or freeze it";
             return Err(mp_core::Error::Unsendable(why.into()).into());
         }
         let slab = out.attach_object(self.slab().object().hold())?;
-        let mut object = self.object();
-        let piece = out.attach_object_exclusive(object.as_mut().ok_or_else(moved)?.hold_mut())?;
-        *object = None;
+        let mut held = self.held();
+        let piece = out.attach_object_exclusive(held.object.as_mut().ok_or_else(moved)?.hold_mut())?;
+        held.object = None;
+        held.view = Some(Arc::clone(view));
         Ok(Attachments { slab, piece })
     }
 
@@ -79,7 +85,7 @@ impl Piece {
                 "another piece of device memory came back than was sent".into(),
             ));
         }
-        *self.object() = Some(object);
+        self.held().object = Some(object);
         Ok(())
     }
 
@@ -88,20 +94,21 @@ impl Piece {
     /// # Errors
     /// `Malformed` if these are other things, or don't fit together.
     pub fn take(arrived: &mut Arrived, attachments: Attachments, mode: Mode) -> Result<Self> {
-        let slab = arrived.take_object(attachments.slab)?;
-        // What this process has it has looked at.
-        let slab = match here::known(&slab) {
+        let slab = arrived.object(attachments.slab)?;
+        // What this process has, or had, it has looked at.
+        let slab = match here::known(slab) {
             Some(known) => known,
-            None => here::slab(SlabObject::open(slab)?),
+            None => here::slab(SlabObject::open(slab.clone())?),
         };
         let hold = match mode {
             Mode::Exclusive => arrived.take_object_exclusive(attachments.piece),
             Mode::Frozen | Mode::Shared => arrived.take_object(attachments.piece),
         };
-        match hold.map_err(Into::into).and_then(|hold| PieceObject::open(hold, slab.object(), mode)) {
+        match hold.map_err(Into::into).and_then(|hold| slab.piece(hold, mode)) {
+            Ok(object) if mode == Mode::Exclusive => Ok(Self::exclusive(&slab, object)),
             Ok(object) => Ok(Self::arrived(&slab, object)),
             Err(error) => {
-                here::no_piece_of(slab);
+                here::forget(slab);
                 Err(error)
             }
         }
@@ -114,9 +121,8 @@ fn moved() -> mp_core::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use mp_core::message::{Incoming, Outgoing};
+    use mp_tensor::parts::nothing;
 
     use super::*;
     use crate::Uuid;
@@ -128,7 +134,7 @@ mod tests {
     }
 
     fn piece(slab: &Arc<Slab>, unit: u32, bytes: u64) -> Piece {
-        Piece::arrived(slab, PieceObject::new(slab.object(), unit, bytes).unwrap())
+        Piece::exclusive(slab, PieceObject::new(slab.object(), unit, bytes).unwrap())
     }
 
     fn sent(piece: &Piece) -> (Incoming, Attachments) {
@@ -164,6 +170,21 @@ mod tests {
         refused(&mut out.into_incoming(), mixed, Mode::Shared, "another slab than its own");
     }
 
+    /// What was seen of a piece is known by its object, of which there are more than places.
+    #[test]
+    fn no_piece_is_taken_for_another_one_that_came_before() {
+        let slab = slab();
+        let all: Vec<Piece> = (0..200).map(|unit| piece(&slab, unit, u64::from(unit) + 1)).collect();
+        for _ in 0..2 {
+            for one in &all {
+                assert!(one.open_to_others(Mode::Frozen));
+                let (mut inc, attachments) = sent(one);
+                let same = Piece::take(inc.arrived(), attachments, Mode::Frozen).unwrap();
+                assert!(same.is(one) && same.bytes() == one.bytes());
+            }
+        }
+    }
+
     /// No process cuts such pieces; what a message names is looked at all the same.
     #[test]
     fn a_piece_that_is_not_in_its_slab_is_refused() {
@@ -191,10 +212,10 @@ mod tests {
         let one = piece(&slab, 0, 100);
         let clone = one.clone();
         let mut out = Outgoing::default();
-        assert!(one.lend(out.attached()).unwrap_err().to_string().contains("otherwise"));
+        assert!(one.lend(out.attached(), &nothing()).unwrap_err().to_string().contains("otherwise"));
         drop(clone);
-        let attachments = one.lend(out.attached()).unwrap();
-        assert!(one.lend(out.attached()).is_err() && one.attach(out.attached()).is_err());
+        let attachments = one.lend(out.attached(), &nothing()).unwrap();
+        assert!(one.lend(out.attached(), &nothing()).is_err() && one.attach(out.attached()).is_err());
         let mut inc = out.into_incoming();
         let moved = Piece::take(inc.arrived(), attachments, Mode::Exclusive).unwrap();
         // What is left of the first is another piece, and its drop is none of this one's.

@@ -87,6 +87,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct SlabObject {
     structure: Structure,
+    mark: u64,
     tag: u64,
     uuid: Uuid,
     bytes: u64,
@@ -122,7 +123,8 @@ impl SlabObject {
         for (i, word) in (0..).zip(said) {
             words(arena).store_relaxed(structure.word(i), word);
         }
-        Ok(Self { structure, tag, uuid, bytes, unit, maker, kind })
+        let mark = arena.mark(structure.hold());
+        Ok(Self { structure, mark, tag, uuid, bytes, unit, maker, kind })
     }
 
     /// Of a slab that arrived: what it says is looked at once, and kept.
@@ -148,7 +150,8 @@ impl SlabObject {
             )));
         }
         let maker = (Member::from_raw(member), u32::try_from(pid).unwrap_or(0));
-        Ok(Self { structure, tag, uuid: whole([low, high]), bytes, unit, maker, kind })
+        let mark = arena.mark(structure.hold());
+        Ok(Self { structure, mark, tag, uuid: whole([low, high]), bytes, unit, maker, kind })
     }
 
     /// The legacy handle, of memory that has one.
@@ -182,7 +185,7 @@ impl SlabObject {
 
     /// Which object it is, among all that there ever were.
     pub(crate) fn mark(&self) -> u64 {
-        self.structure.arena().mark(self.structure.hold())
+        self.mark
     }
 
     /// Keeps a descriptor, by which other processes open the slab, for as long as a process or a message has this object.
@@ -321,10 +324,24 @@ pub enum Mode {
 pub(crate) struct PieceObject {
     /// The one handle that a process has.
     hold: Hold,
+    seen: Seen,
+}
+
+/// What was found in a piece's object, which stays what it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    mark: u64,
     mode: Word,
     row: u32,
     begins: u64,
     bytes: u64,
+}
+
+impl Seen {
+    /// Whether it is that of the object with this mark.
+    pub(crate) fn is_of(self, mark: u64) -> bool {
+        self.mark == mark
+    }
 }
 
 impl PieceObject {
@@ -339,7 +356,7 @@ impl PieceObject {
         for (i, word) in (0..).zip([slab.tag, u64::from(row), bytes, Mode::Exclusive as u64, begins]) {
             words(structure.arena()).store_relaxed(structure.word(i), word);
         }
-        Ok(Self::of(&structure, row, begins, bytes))
+        Ok(Self::of(structure, row, begins, bytes))
     }
 
     /// Of a piece that arrived with its slab: it lies within that, and has this mode.
@@ -349,7 +366,8 @@ impl PieceObject {
             return Err(Error::Malformed(format!("a piece's object of {} words arrived", structure.len())));
         }
         let arena = structure.arena();
-        let [tag, row, bytes, found, begins] = [0, 1, 2, 3, 4].map(|i| words(arena).load(structure.word(i)));
+        let word = |i| words(arena).load(structure.word(i));
+        let (tag, row, bytes, found, begins) = (word(0), word(1), word(2), word(3), word(4));
         if tag != slab.tag && !mutant!("cuda.piece.slab-not-compared") {
             return Err(Error::Malformed(
                 "a piece of device memory arrived with another slab than its own".into(),
@@ -368,16 +386,24 @@ impl PieceObject {
                 slab.bytes
             )));
         };
-        if found != mode as u64 && !mutant!("cuda.piece.mode-not-compared") {
-            return Err(Error::Malformed(format!(
-                "a piece of device memory has mode {found}, and arrived as {mode:?}"
-            )));
-        }
-        Ok(Self::of(&structure, row, begins, bytes))
+        came_as(found, mode)?;
+        Ok(Self::of(structure, row, begins, bytes))
     }
 
-    fn of(structure: &Structure, row: u32, begins: u64, bytes: u64) -> Self {
-        Self { hold: structure.hold().clone(), mode: structure.word(3), row, begins, bytes }
+    /// Of a piece that arrived, of whose object this was [seen](Self::seen) before: it has this mode.
+    pub(crate) fn again(hold: Hold, seen: Seen, mode: Mode) -> Result<Self> {
+        came_as(words(hold.arena()).load(seen.mode), mode)?;
+        Ok(Self { hold, seen })
+    }
+
+    /// What was found in it.
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    fn of(structure: Structure, row: u32, begins: u64, bytes: u64) -> Self {
+        let (mark, mode) = (structure.arena().mark(structure.hold()), structure.word(3));
+        Self { hold: structure.into_hold(), seen: Seen { mark, mode, row, begins, bytes } }
     }
 
     pub(crate) fn hold(&self) -> &Hold {
@@ -391,34 +417,43 @@ impl PieceObject {
 
     /// Which object it is, among all that there ever were.
     pub(crate) fn mark(&self) -> u64 {
-        self.hold.arena().mark(&self.hold)
+        self.seen.mark
     }
 
     /// The number of its row in the slab.
     pub(crate) fn row(&self) -> u32 {
-        self.row
+        self.seen.row
     }
 
     /// How many bytes behind its slab's beginning it begins.
     pub(crate) fn begins(&self) -> u64 {
-        self.begins
+        self.seen.begins
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.seen.bytes
     }
 
     /// Whether it was opened to others that may write it.
     #[cfg(feature = "inject")]
     pub(crate) fn is_shared(&self) -> bool {
-        words(self.hold.arena()).load(self.mode) == Mode::Shared as u64
+        words(self.hold.arena()).load(self.seen.mode) == Mode::Shared as u64
     }
 
     /// Opens it to others, for good: whether it was exclusive before, or had that mode.
     pub(crate) fn open_to_others(&self, mode: Mode) -> bool {
-        let set = words(self.hold.arena()).cas(self.mode, Mode::Exclusive as u64, mode as u64);
+        let set = words(self.hold.arena()).cas(self.seen.mode, Mode::Exclusive as u64, mode as u64);
         set.map_or_else(|found| found == mode as u64, |()| true)
     }
+}
+
+/// Looks whether a piece came as what its mode says.
+fn came_as(found: u64, mode: Mode) -> Result<()> {
+    if found != mode as u64 && !mutant!("cuda.piece.mode-not-compared") {
+        let why = format!("a piece of device memory has mode {found}, and arrived as {mode:?}");
+        return Err(Error::Malformed(why));
+    }
+    Ok(())
 }
 
 fn halves(uuid: Uuid) -> [u64; 2] {

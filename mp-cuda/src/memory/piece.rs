@@ -1,11 +1,13 @@
 //! A piece of device memory, as this process has it.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 use mp_core::clocks::Tick;
 use mp_core::mutant;
 use mp_core::mutex::{Mutex, MutexGuard};
+use mp_tensor::parts::View;
 
 use super::foreign::kept;
 use super::object::{Mode, PieceObject, Row};
@@ -46,10 +48,19 @@ pub(crate) struct Inner {
     /// How many bytes behind its slab's beginning it begins.
     begins: u64,
     bytes: u64,
-    /// What holds it; `None` if that was moved into a message.
-    object: Mutex<Option<PieceObject>>,
+    held: Mutex<Held>,
     /// What streams of this process did with it.
     uses: Uses,
+}
+
+/// What holds a piece.
+pub(super) struct Held {
+    /// `None` if it was moved into a message.
+    pub(super) object: Option<PieceObject>,
+    /// Of what the tensor was a view, whose piece was moved into a message.
+    pub(super) view: Option<Arc<View>>,
+    /// Whether the process's table has it: see [`here`].
+    is_listed: bool,
 }
 
 impl Piece {
@@ -64,7 +75,7 @@ impl Piece {
         exit::watch(Part::Memory, collect::leave);
         loop {
             let cut = pool::cut(device, bytes)?;
-            let piece = Self::arrived(&cut.slab, cut.object);
+            let piece = Self::exclusive(&cut.slab, cut.object);
             // Whichever stream is the first to use it.
             piece.uses().begins_behind(&cut.ticks);
             match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for_room(tick).map(drop)) {
@@ -81,12 +92,19 @@ impl Piece {
     pub(crate) fn without_driver(uuid: Uuid, bytes: u64) -> Result<Self> {
         let slab = Arc::new(Slab::arrived(super::object::SlabObject::new(uuid, bytes, bytes)?));
         let object = PieceObject::new(slab.object(), 0, bytes)?;
-        Ok(Self::arrived(&slab, object))
+        Ok(Self::exclusive(&slab, object))
     }
 
     /// One that this process has now, if it has not another one of the same memory already.
     pub(super) fn arrived(slab: &Arc<Slab>, object: PieceObject) -> Self {
-        Self(here::piece(object.mark(), || Inner::new(slab, object)))
+        let new = |object| Inner::new(slab, object, true);
+        Self(here::piece(object.mark(), || new(object)))
+    }
+
+    /// One that was exclusive where it came from: this process has no other one of the same memory, and gets none as long as this is
+    /// not [opened](Self::open_to_others). So the table is not asked.
+    pub(super) fn exclusive(slab: &Arc<Slab>, object: PieceObject) -> Self {
+        Self(Inner::new(slab, object, false))
     }
 
     /// The device that it is on, whether this process sees that or not.
@@ -155,7 +173,7 @@ impl Piece {
     /// Tells a simulated driver, if it is one, where the piece is.
     #[cfg(feature = "inject")]
     fn declare(&self, address: u64) -> Result<()> {
-        let shared = self.0.object.lock().as_ref().is_some_and(PieceObject::is_shared);
+        let shared = self.0.held.lock().object.as_ref().is_some_and(PieceObject::is_shared);
         crate::driver::Driver::get()?.declare(address, self.0.bytes, shared);
         Ok(())
     }
@@ -171,7 +189,18 @@ impl Piece {
 
     /// Opens it to others, for good; whether it was exclusive before, or was opened like this.
     pub fn open_to_others(&self, mode: Mode) -> bool {
-        self.0.is_here() && self.0.object.lock().as_ref().is_some_and(|object| object.open_to_others(mode))
+        if !self.0.is_here() {
+            return false;
+        }
+        let mut held = self.0.held.lock();
+        let opened = held.object.as_ref().is_some_and(|object| object.open_to_others(mode));
+        // Before any message has it, which may bring it back.
+        if opened && !held.is_listed && !mutant!("cuda.piece.opened-not-listed") {
+            held.is_listed = true;
+            drop(held);
+            here::list(self.0.id, &self.0);
+        }
+        opened
     }
 
     /// Words of it that outlive its last holder.
@@ -186,6 +215,7 @@ impl Piece {
 
     /// Notes the last ticks of streams of this process that used it, when it was moved into a message: until they have come, its
     /// slab stays mapped.
+    #[inline]
     pub(crate) fn note_uses(&self, ticks: &[Tick]) {
         self.0.slab().note_uses(ticks);
     }
@@ -199,9 +229,21 @@ impl Piece {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// What holds it, for a message; `None` in it: it was moved into one.
-    pub(super) fn object(&self) -> MutexGuard<'_, Option<PieceObject>> {
-        self.0.object.lock()
+    /// What holds it, for a message.
+    pub(super) fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.held.lock()
+    }
+
+    /// What was moved into a message, and is to be as it was if that stays.
+    pub(crate) fn into_lent(self) -> Arc<dyn Any + Send + Sync> {
+        self.0
+    }
+
+    /// What [`into_lent`](Self::into_lent) made, and of what it was [lent](Self::lend) as a view.
+    pub(crate) fn of_lent(lent: &Arc<dyn Any + Send + Sync>) -> Option<(Self, Arc<View>)> {
+        let inner = Arc::clone(lent).downcast::<Inner>().ok()?;
+        let view = inner.held.lock().view.take()?;
+        Some((Self(inner), view))
     }
 }
 
@@ -218,14 +260,14 @@ impl fmt::Debug for Piece {
 }
 
 impl Inner {
-    fn new(slab: &Arc<Slab>, object: PieceObject) -> Arc<Self> {
+    fn new(slab: &Arc<Slab>, object: PieceObject, is_listed: bool) -> Arc<Self> {
         Arc::new(Self {
             slab: Some(Arc::clone(slab)),
             id: object.mark(),
             row: object.row(),
             begins: object.begins(),
             bytes: object.bytes(),
-            object: Mutex::new(Some(object)),
+            held: Mutex::new(Held { object: Some(object), view: None, is_listed }),
             uses: Uses::default(),
         })
     }
@@ -246,7 +288,7 @@ impl Inner {
 
     /// Whether it was moved into a message.
     pub(super) fn is_lent(&self) -> bool {
-        self.object.lock().is_none()
+        self.held.lock().object.is_none()
     }
 }
 
@@ -255,15 +297,15 @@ impl Drop for Inner {
         // A copy of the process has no seat to give up.
         let is_here = self.is_here();
         let Some(slab) = self.slab.take().filter(|_| is_here) else { return };
-        let object = self.object.lock().take();
+        let object = self.held.get_mut().object.take();
         if object.is_some() {
-            let used = self.uses.leave(&slab.object().row(self.row));
+            let used = self.uses.leave(|| slab.object().row(self.row));
             slab.note_uses(&used);
         }
         // After its words: who finds it gone reads them.
         drop(object);
         let foreign = slab.object().is_foreign().then(|| slab.object().mark());
-        here::forget(self.id, slab);
+        here::forget(slab);
         if let Some(slab) = foreign {
             kept::dropped(slab);
         }

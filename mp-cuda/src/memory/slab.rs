@@ -14,10 +14,10 @@ use std::os::fd::AsFd;
 use mp_core::clocks::Tick;
 use mp_core::mutex::Mutex;
 use mp_core::words::Member;
-use mp_core::{Arena, mutant};
+use mp_core::{Arena, Hold, mutant};
 
 use super::foreign::legacy::Opened;
-use super::object::SlabObject;
+use super::object::{Mode, PieceObject, Seen, SlabObject};
 use super::ticks;
 use super::virtual_memory::{Mapped, Memory};
 use crate::codes;
@@ -32,7 +32,14 @@ pub(crate) struct Slab {
     /// Before the object, and so dropped before it: its maker knows by the object's holders who has it mapped.
     here: Mutex<Here>,
     object: SlabObject,
+    /// This process made it, and has it mapped as long as it has it.
+    is_made_here: bool,
+    /// Pieces of it that were looked at, each in the place of its mark: what they say stays.
+    seen: Mutex<Vec<Option<Seen>>>,
 }
+
+/// How many of the pieces of a slab that this process had are known again.
+const SEEN: usize = 64;
 
 #[derive(Debug, Default)]
 struct Here {
@@ -59,17 +66,47 @@ impl Slab {
         let object = SlabObject::new(device.uuid(), bytes, unit)?;
         object.keep(memory.export()?)?;
         let here = Here { mapped: Some(mapped), devices: vec![device.uuid()], ..Here::default() };
-        Ok(Self { object, here: Mutex::new(here) })
+        Ok(Self { is_made_here: true, ..Self::of(object, here) })
     }
 
     /// Of memory that another library of this process has at this address.
     pub(crate) fn lent(object: SlabObject, base: u64) -> Self {
-        Self { object, here: Mutex::new(Here { lent: Some(base), ..Here::default() }) }
+        Self::of(object, Here { lent: Some(base), ..Here::default() })
     }
 
     /// One that arrived.
     pub(crate) fn arrived(object: SlabObject) -> Self {
-        Self { object, here: Mutex::default() }
+        Self::of(object, Here::default())
+    }
+
+    fn of(object: SlabObject, here: Here) -> Self {
+        Self { here: Mutex::new(here), object, is_made_here: false, seen: Mutex::default() }
+    }
+
+    /// Whether this process made it, and is no copy of the one that did.
+    pub(crate) fn is_made_here(&self) -> bool {
+        self.is_made_here
+    }
+
+    /// A piece of it that arrived in this mode. Its words were written before any other code knew its block, so what this process found
+    /// there holds for its mark for ever; but for the mode.
+    ///
+    /// # Errors
+    /// As [`PieceObject::open`].
+    pub(crate) fn piece(&self, hold: Hold, mode: Mode) -> Result<PieceObject> {
+        let mark = hold.arena().mark(&hold);
+        let place = mark as usize % SEEN;
+        let seen = self.seen.lock().get(place).copied().flatten();
+        if let Some(seen) = seen.filter(|seen| seen.is_of(mark) || mutant!("cuda.slab.seen-not-compared")) {
+            return PieceObject::again(hold, seen, mode);
+        }
+        let object = PieceObject::open(hold, &self.object, mode)?;
+        let mut all = self.seen.lock();
+        if all.is_empty() {
+            all.resize(SEEN, None);
+        }
+        all[place] = Some(object.seen());
+        Ok(object)
     }
 
     pub(crate) fn object(&self) -> &SlabObject {
@@ -172,13 +209,13 @@ impl Slab {
     }
 
     /// Notes what streams of this process did last with a piece that it has no more.
+    #[inline]
     pub(crate) fn note_uses(&self, used: &[Tick]) {
-        if used.is_empty() {
-            return;
+        if !used.is_empty() {
+            let mut here = self.here.lock();
+            here.uses.extend(used);
+            ticks::keep_pending(&mut here.uses);
         }
-        let mut here = self.here.lock();
-        here.uses.extend(used);
-        ticks::keep_pending(&mut here.uses);
     }
 
     /// Whether no stream of this process can reach it, if it has no piece of it: then it may be unmapped.

@@ -14,10 +14,12 @@
 //! one stream used the piece and has waited for the last use that is there, else by a stream of this process that waits for all of
 //! them ([`release_of`]). So no stream of a user waits for another's work at a drop, and no host.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutant;
-use mp_core::mutex::Mutex;
+use mp_core::mutex::{Mutex, MutexGuard};
 
 use super::object::Row;
 use crate::device::Device;
@@ -36,7 +38,11 @@ pub(crate) struct Access {
 
 /// The uses of a piece.
 #[derive(Debug, Default)]
-pub(crate) struct Uses(Mutex<Noted>);
+pub(crate) struct Uses {
+    noted: Mutex<Noted>,
+    /// Whether anything was ever noted. It is set before that is, so who ends or sends a piece sees it of all that came before.
+    is_noted: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct Noted {
@@ -157,15 +163,32 @@ impl Noted {
 }
 
 impl Uses {
+    /// To note something.
+    fn noting(&self) -> MutexGuard<'_, Noted> {
+        self.is_noted.store(true, Ordering::Release);
+        self.noted.lock()
+    }
+
+    /// Whether no stream of this process has used it, and none has to wait for anything: so it is on its way through a process.
+    #[inline]
+    fn is_blank(&self) -> bool {
+        !self.is_noted.load(Ordering::Acquire)
+    }
+
     /// Notes what a message said that brought the piece.
+    #[inline]
     pub(crate) fn arrived(&self, ticks: &[Tick]) {
-        let mut noted = self.0.lock();
-        ticks.iter().for_each(|tick| note(&mut noted.before, *tick));
+        if !ticks.is_empty() {
+            let mut noted = self.noting();
+            ticks.iter().for_each(|tick| note(&mut noted.before, *tick));
+        }
     }
 
     /// Notes what the piece's memory was used for before it was cut.
     pub(crate) fn begins_behind(&self, ticks: &[Tick]) {
-        self.0.lock().room.extend_from_slice(ticks);
+        if !ticks.is_empty() {
+            self.noting().room.extend_from_slice(ticks);
+        }
     }
 
     /// Begins a use: the stream waits for all that has to run before it. What [`end`](Self::end) is to be told.
@@ -179,7 +202,7 @@ impl Uses {
 
     fn begin_on(&self, stream: &Stream, access: Access, row: &Row) -> Result<Begun> {
         let _over;
-        let mut noted = self.0.lock();
+        let mut noted = self.noting();
         let noted = &mut *noted;
         _over = noted.forget_what_is_over();
         let mine = |one: &Use| one.stream == *stream && one.access.shared == access.shared;
@@ -237,7 +260,7 @@ impl Uses {
     /// message said, here and by receivers.
     pub(crate) fn end(&self, stream: &Stream, access: Access, ran: Begun) {
         let behind = stream.use_ends();
-        let mut noted = self.0.lock();
+        let mut noted = self.noting();
         if access.writes && !mutant!("cuda.uses.not-behind-what-was-awaited") {
             behind.into_iter().for_each(|tick| note(&mut noted.before, tick));
         }
@@ -255,7 +278,7 @@ impl Uses {
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will.
     pub(crate) fn is_whole(&self) -> Result<()> {
-        let before = self.0.lock().before.clone();
+        let before = self.noted.lock().before.clone();
         before.into_iter().try_for_each(|tick| is_complete(tick).map(drop))
     }
 
@@ -264,9 +287,14 @@ impl Uses {
     ///
     /// # Errors
     /// What a stream refuses.
+    #[inline]
     pub(crate) fn tell(&self, frozen: bool) -> Result<Vec<Tick>> {
+        if self.is_blank() { Ok(Vec::new()) } else { self.tell_noted(frozen) }
+    }
+
+    fn tell_noted(&self, frozen: bool) -> Result<Vec<Tick>> {
         let _over;
-        let mut noted = self.0.lock();
+        let mut noted = self.noted.lock();
         _over = noted.forget_what_is_over();
         let mut ticks = noted.before.clone();
         let sent_before = mutant!("cuda.uses.sent-before-told");
@@ -280,9 +308,14 @@ impl Uses {
     /// The piece leaves this process, or has no holder here any more: its uses become the row's last use. If they can't be told, the
     /// row says that a use never ended, also where all of them read: no memory is given away under work that no tick is behind. The
     /// ticks behind the uses.
-    pub(crate) fn leave(&self, row: &Row) -> Vec<Tick> {
+    #[inline]
+    pub(crate) fn leave(&self, row: impl FnOnce() -> Row) -> Vec<Tick> {
+        if self.is_blank() { Vec::new() } else { self.leave_noted(&row()) }
+    }
+
+    fn leave_noted(&self, row: &Row) -> Vec<Tick> {
         let (_over, _left);
-        let mut noted = self.0.lock();
+        let mut noted = self.noted.lock();
         _over = noted.forget_what_is_over();
         let (joined, writes) = (noted.join(row), std::mem::take(&mut noted.writes));
         match (joined, writes) {

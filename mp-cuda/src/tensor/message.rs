@@ -1,9 +1,4 @@
 //! Tensors in messages: the view, what receivers' streams have to wait for, and the attached piece. Nothing here opens memory of a device.
-//!
-//! A message has, one after the other, what a tensor on the host writes, too ([`Handle`], of which the number of the attachment is
-//! not used), and the piece's attachments and ticks ([`Beside`]).
-
-use std::sync::Arc;
 
 use mp_core::message::{Arrived, Attached, Codec, Incoming, Message, Outgoing, Returned, scope};
 use mp_core::{DType, Error as CoreError, Result as CoreResult, mutant};
@@ -13,27 +8,13 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::beside::Beside;
+use super::beside::{Arriving, Leaving};
 use super::mode::{CudaAliased, CudaMode};
 use super::raw::Raw;
 use super::{AnyCudaTensor, CudaTensor};
 use crate::error::Error;
 use crate::memory::{Mode, Piece};
 use crate::stream::order::clock;
-
-/// A tensor as it travels.
-#[derive(Serialize)]
-struct Leaving<'a>(Handle<&'a View>, Beside);
-
-/// As it arrives.
-#[derive(Deserialize)]
-struct Arriving(Handle, Beside);
-
-/// What an exclusive tensor was, and is again if its message does not leave.
-struct Before {
-    piece: Piece,
-    view: Arc<View>,
-}
 
 fn unsendable(error: Error) -> CoreError {
     match error {
@@ -71,7 +52,7 @@ impl<M: CudaMode> Raw<M> {
             return Err(CoreError::Malformed(why));
         }
         let grad = Grad::from_wire(what.requires());
-        let Some((attachments, ticks)) = beside.0 else {
+        let Some((attachments, ticks)) = beside else {
             return if view.is_empty() { Ok(Self::of(None, view, grad)) } else { Err(view.beyond(0)) };
         };
         for tick in &ticks {
@@ -98,14 +79,14 @@ impl<M: CudaAliased> Raw<M> {
     /// Attaches it to a message.
     fn send(&self, out: &mut Attached, dtype: DType) -> CoreResult<Leaving<'_>> {
         let handle = self.handle(dtype)?;
-        let Some(piece) = &self.piece else { return Ok(Leaving(handle, Beside(None))) };
+        let Some(piece) = &self.piece else { return Ok(Leaving(handle, None)) };
         piece.is_here().map_err(unsendable)?;
         let ticks = piece
             .uses()
             .tell(M::MODE == Mode::Frozen || mutant!("cuda.uses.reads-of-shared-not-told"))
             .map_err(unsendable)?;
         let attachments = piece.attach(out).map_err(unsendable)?;
-        Ok(Leaving(handle, Beside(Some((attachments, ticks)))))
+        Ok(Leaving(handle, Some((attachments, ticks))))
     }
 }
 
@@ -113,18 +94,20 @@ impl Raw<Exclusive> {
     /// Moves it into a message; what is left is an empty tensor.
     fn move_into<C: Codec>(&mut self, out: &mut Outgoing, dtype: DType) -> CoreResult<()> {
         let handle = self.handle(dtype)?;
-        let Some(piece) = &self.piece else { return C::write(out, &Leaving(handle, Beside(None))) };
+        let Some(piece) = &self.piece else {
+            return Leaving(handle, None).bytes(|bytes| C::write_bytes(out, bytes));
+        };
         piece.is_here().map_err(unsendable)?;
         let ticks = piece.uses().tell(false).map_err(unsendable)?;
-        let attachments = piece.lend(out.attached()).map_err(unsendable)?;
+        let attachments = piece.lend(out.attached(), &self.view).map_err(unsendable)?;
         // From here on it is the message's, whatever happens: another process may have it before this returns to its caller.
-        let used = piece.uses().leave(&piece.row());
+        let used = piece.uses().leave(|| piece.row());
         piece.note_uses(&used);
-        let written = C::write(out, &Leaving(handle, Beside(Some((attachments, ticks)))));
+        let written = Leaving(handle, Some((attachments, ticks))).bytes(|bytes| C::write_bytes(out, bytes));
         let Some(piece) = self.piece.take() else { return written };
-        let view = std::mem::replace(&mut self.view, nothing());
+        self.view = nothing();
         let note = self.grad.bits();
-        let mark = out.attached().lends_object(attachments.piece(), Arc::new(Before { piece, view }), note);
+        let mark = out.attached().lends_object(attachments.piece(), piece.into_lent(), note);
         self.grad = Grad::lent(mark);
         written
     }
@@ -133,10 +116,9 @@ impl Raw<Exclusive> {
     fn take_back(&mut self, back: &mut Returned) {
         let Some(mark) = self.grad.lent_as() else { return };
         let Some((hold, lent)) = back.take_object(mark) else { return };
-        let Ok(before) = Arc::clone(&lent.beside).downcast::<Before>() else { return };
-        if before.piece.take_back(hold).is_ok() {
-            *self =
-                Self::of(Some(before.piece.clone()), Arc::clone(&before.view), Grad::from_bits(lent.note));
+        let Some((piece, view)) = Piece::of_lent(&lent.beside) else { return };
+        if piece.take_back(hold).is_ok() {
+            *self = Self::of(Some(piece), view, Grad::from_bits(lent.note));
         }
     }
 }
@@ -151,7 +133,7 @@ impl<T: Element> Message for CudaTensor<T, Exclusive> {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> CoreResult<Self> {
-        let arriving = C::read::<Arriving>(inc)?;
+        let arriving = C::read_bytes(inc, Arriving::read)?;
         Ok(Self::of(Raw::receive(inc.arrived(), arriving, T::DTYPE)?))
     }
 }
@@ -166,7 +148,7 @@ impl Message for AnyCudaTensor<Exclusive> {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> CoreResult<Self> {
-        let arriving = C::read::<Arriving>(inc)?;
+        let arriving = C::read_bytes(inc, Arriving::read)?;
         let dtype = arriving.0.dtype()?;
         Ok(Self { raw: Raw::receive(inc.arrived(), arriving, dtype)?, dtype })
     }
@@ -225,7 +207,7 @@ mod tests {
         let view = row_major(offset, &[elements])?;
         let handle = Handle { what: What::new(0, DType::F32.code(), false), view, storage: None };
         let mut inc: Incoming = out.into_incoming();
-        Raw::receive(inc.arrived(), Arriving(handle, Beside(Some((attachments, vec![tick])))), DType::F32)
+        Raw::receive(inc.arrived(), Arriving(handle, Some((attachments, vec![tick]))), DType::F32)
     }
 
     #[track_caller]

@@ -34,8 +34,8 @@ const STRIDED: u8 = 1 << 6;
 const SIZED: u8 = 1 << 7;
 /// Flags, type and attachment.
 const HEAD: usize = 6;
-/// The most bytes.
-pub(crate) const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK + 1);
+/// The most bytes of a [`Handle`].
+pub const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK + 1);
 
 /// A tensor as it travels: `Handle<&View>` leaves, `Handle` arrives. The view need not lie within the storage.
 #[derive(Clone, Debug)]
@@ -76,7 +76,8 @@ impl What {
 }
 
 impl Handle<&View> {
-    pub(crate) fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
+    /// The bytes that it is in a message, which [`read`](Handle::read) reads.
+    pub fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
         /// Writes numbers in `N` bytes each; how many bytes are left.
         fn put<const N: usize>(to: &mut [u8], numbers: impl Iterator<Item = u64>) -> &mut [u8] {
             let mut to = to;
@@ -122,8 +123,12 @@ impl Handle {
         DType::from_code(self.what.dtype()).ok_or_else(|| unknown(self.what.dtype()))
     }
 
+    /// Of bytes that [`write`](Handle::write) wrote, or any others: they are looked at.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if they are no handle.
     #[inline]
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
+    pub fn read(bytes: &[u8]) -> Result<Self> {
         let malformed = || malformed(bytes.len());
         let (head, numbers) = bytes.split_first_chunk::<HEAD>().ok_or_else(malformed)?;
         let [mut flags, dtype, attachment @ ..] = *head;

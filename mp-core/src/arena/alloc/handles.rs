@@ -145,6 +145,7 @@ impl Arena {
 
     /// Which allocation of its memory a block is in: another one each time that it is claimed. Of no block, and
     /// in a forked copy, none.
+    #[inline]
     pub(crate) fn generation(&self, block: BlockId) -> u64 {
         if self.is_here() && (block as usize) < self.holds().len() {
             generation_of(self.map().load(self.block_at(block).link()))

@@ -8,6 +8,7 @@ use crate::words::{BlockId, BlockState, Life};
 
 impl Arena {
     /// The mark of a held block, never 0: `block + 1` in 24 bits, generation in 40.
+    #[inline]
     pub fn mark(&self, hold: &Hold) -> u64 {
         self.generation(hold.block()) << 24 | (u64::from(hold.block()) + 1)
     }

@@ -11,6 +11,17 @@ use crate::words::{Access, Grant};
 /// As what they are attached: exclusive, and of no element type.
 const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
 
+/// Who else has it, in words.
+#[cold]
+fn others(hold: &Hold) -> String {
+    format!(
+        "this process has {} handles, where one is needed, and {} other processes or messages hold it, too; send it as one that is \
+         shared, or drop the others",
+        hold.count(),
+        hold.arena().other_holders(hold)
+    )
+}
+
 impl Attached {
     /// Moves the handle of an object here that this process alone holds, by this handle: its number. What is left holds nothing,
     /// until it is [taken back](crate::message::Returned::take).
@@ -25,19 +36,16 @@ impl Attached {
         if !arena.kind_of(hold.block()).is_object() {
             return refused("it is memory for something else");
         }
-        let others = arena.other_holders(hold);
-        if (hold.count() != 1 || others != 0) && !mutant!("arena.exclusive-object.holders-ignored") {
-            return refused(&format!(
-                "this process has {} handles, where one is needed, and {others} other processes or messages hold it, too; send it \
-                 as one that is shared, or drop the others",
-                hold.count()
-            ));
+        let is_alone = hold.count() == 1 && arena.is_only_holder(hold);
+        if !is_alone && !mutant!("arena.exclusive-object.holders-ignored") {
+            return refused(&others(hold));
         }
         place.or_else(|free| Ok(self.add(hold.take(), EXCLUSIVE, free)))
     }
 
     /// Notes what a value whose object was [moved](Self::attach_object_exclusive) here under this number needs to be as it was: beside
     /// the object, and a few bits. Returns the mark, of 61 bits, by which the value takes it [back](Returned::take_object).
+    #[inline]
     pub fn lends_object(&mut self, attachment: u32, beside: Arc<dyn Any + Send + Sync>, note: u64) -> u64 {
         self.lends(Lent { attachment, grant: EXCLUSIVE, bytes: 0, beside, note })
     }
@@ -56,6 +64,7 @@ impl Arrived {
     ///
     /// # Errors
     /// [`Error::Malformed`] when there is no such attachment, it is another thing, or was taken already.
+    #[inline]
     pub fn take_object_exclusive(&mut self, attachment: u32) -> Result<Hold> {
         self.take(attachment, EXCLUSIVE)
     }

@@ -112,8 +112,23 @@ impl Arrived {
     ///
     /// # Errors
     /// [`Error::Malformed`] when there is no such attachment, or it is of another kind.
+    #[inline]
     pub fn take_object(&mut self, attachment: u32) -> Result<Hold> {
         self.take(attachment, Grant::new(Access::Object, 0))
+    }
+
+    /// As [`take_object`](Self::take_object), for a look at what it is: it is the message's still.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn object(&self, attachment: u32) -> Result<&Hold> {
+        const OBJECT: Grant = Grant::new(Access::Object, 0);
+        let given = self.list.get(attachment as usize).ok_or_else(|| wrong(attachment, "does not exist"))?;
+        if given.grant != OBJECT {
+            return Err(given.differs(attachment, OBJECT));
+        }
+        given.hold.as_ref().ok_or_else(|| wrong(attachment, "was taken already"))
     }
 
     /// What [`Attached::attach_buffer`](crate::message::Attached::attach_buffer) attached under this number: its first `len` bytes.

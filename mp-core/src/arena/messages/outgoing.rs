@@ -123,6 +123,7 @@ impl Attached {
     /// # Errors
     /// [`Error::LimitExceeded`] when there are too many attachments, [`Error::Unsendable`] when the memory is attached as
     /// something else.
+    #[inline]
     pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
         self.attach_as(hold, Grant::new(Access::Object, 0))
     }
@@ -344,6 +345,7 @@ impl Outgoing {
     }
 
     /// What is attached so far.
+    #[inline]
     pub fn attached(&mut self) -> &mut Attached {
         self.attached.get_or_insert_default()
     }

@@ -416,6 +416,19 @@ impl Arena {
         others
     }
 
+    /// Whether no other process and no message holds a block, as [`other_holders`](Self::other_holders) counts them.
+    pub(in crate::arena) fn is_only_holder(&self, hold: &Hold) -> bool {
+        let Ok(me) = self.me() else { return false };
+        // As a rule there are two kinds of words, and there is nothing to ask of any member.
+        let (at, mine, free) = (self.block_at(hold.block()), Seat::Member(me).pack(), Seat::Free.pack());
+        let is_no_others = |i| {
+            let seat = self.map().load(at.seat(i));
+            seat == free || seat == mine
+        };
+        (0..INLINE_SEATS).all(is_no_others) && link_of(self.map().load(at.link())).is_none()
+            || self.other_holders(hold) == 0
+    }
+
     /// Calls `f` with each member that holds a block, and with `None` for each message and block that does; dead members as in
     /// [`other_holders`](Self::other_holders).
     pub(crate) fn each_holder(&self, block: BlockId, mut f: impl FnMut(Option<Member>)) {
