@@ -17,6 +17,7 @@ mod lease;
 mod lock;
 mod locker;
 mod once;
+mod orders;
 mod pages;
 mod random_queue;
 mod reuse;

@@ -48,6 +48,7 @@ mod cursor;
 mod group;
 pub mod lock;
 pub mod lock_cycle;
+pub mod orders;
 mod page;
 mod release;
 pub mod row;

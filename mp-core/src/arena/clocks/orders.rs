@@ -1,12 +1,5 @@
-//! How the streams of each device are ordered, and the events of streams that write no clocks themselves.
-//!
-//! | word | states | changed by | killed here |
-//! |---|---|---|---|
-//! | order of a device: `key 56, order 8` | 0 → what the first member writes that uses the device; that for ever | a member, by one swap of 0 | before: nothing; after: the order is chosen |
-//! | events of a clock: a device's key, 7 handles of 64 bytes | those of the clock's present owner | the owner, in its epoch, before it submits its first tick | some are written, and no tick names them |
-//!
-//! A reader of handles has a tick of the clock. It reads them and then looks whether the tick is pending still: if so, the clock's owner
-//! has not changed, and had written all of them before it submitted that tick.
+//! How the streams of each device are ordered, and the events of streams that write no clocks themselves: see
+//! [`steps::orders`](crate::steps::orders) for the words of both tables, and for what a death leaves in them.
 
 use std::os::fd::AsFd;
 
@@ -14,7 +7,8 @@ use crate::arena::Arena;
 use crate::arena::clocks::{Clock, Clocks, TickState};
 use crate::arena::layout::{EVENTS, ORDERS, control};
 use crate::error::{Error, Result};
-use crate::mem::{Mem, Word};
+use crate::mem::{Mem, Word, run};
+use crate::steps::orders::{ChooseOrder, NamesAt, ReadName, WriteNames, entry};
 use crate::sys::peer::{self, Life};
 use crate::sys::readiness;
 use crate::words::Tick;
@@ -26,9 +20,10 @@ const KEY: u64 = u64::MAX >> 8;
 const HANDLE_WORDS: u64 = 8;
 const PAGE: u64 = 4096;
 
-/// The row of a clock's events: the device's key, then, from the eighth word on, the handles.
-fn row(clock: u32) -> Word {
-    Word::at(control::EVENTS + EVENTS * u64::from(clock % Clocks::COUNT))
+/// The row of a clock's events.
+fn names(clock: u32) -> NamesAt {
+    let row = Word::at(control::EVENTS + EVENTS * u64::from(clock % Clocks::COUNT));
+    NamesAt { row, words: HANDLE_WORDS }
 }
 
 impl Clocks {
@@ -62,18 +57,9 @@ impl Clocks {
     /// [`Error::ArenaFull`] if the members of this arena have used 512 other devices; [`Error::OutOfMemory`], [`Error::Forked`].
     pub fn choose_order(&self, key: u64, order: u8) -> Result<u8> {
         self.committed_orders()?;
-        let mine = (key & KEY) << 8 | u64::from(order);
-        for i in 0..ORDERS {
-            let at = Word::at(control::ORDERS).plus(i);
-            if self.0.map().load(at) == 0 && self.0.map().cas(at, 0, mine).is_ok() {
-                return Ok(order);
-            }
-            let chosen = self.0.map().load(at);
-            if chosen >> 8 == key & KEY {
-                return Ok(chosen as u8);
-            }
-        }
-        Err(Error::ArenaFull { what: "devices", asked: 1, limit: ORDERS })
+        let choose = ChooseOrder::new(Word::at(control::ORDERS), ORDERS, entry(key, order));
+        let full = Error::ArenaFull { what: "devices", asked: 1, limit: ORDERS };
+        run(choose, self.0.map()).ok_or(full)
     }
 
     fn committed_orders(&self) -> Result<()> {
@@ -104,14 +90,16 @@ impl Clocks {
     pub fn event(&self, tick: Tick, key: u64) -> Result<Option<EventHandle>> {
         self.0.me()?;
         commit_row(&self.0, tick.clock())?;
-        let (row, mut handle) = (row(tick.clock()), [0; 64]);
-        let of = self.0.map().load(row);
-        for (i, eight) in (0..).zip(handle.as_chunks_mut::<8>().0) {
-            let word = row.plus((Self::event_of(tick) as u64 + 1) * HANDLE_WORDS + i);
-            *eight = self.0.map().load(word).to_le_bytes();
+        if self.state(tick) != TickState::Pending {
+            return Ok(None);
         }
-        let present = self.state(tick) == TickState::Pending;
-        Ok((present && of == key & KEY).then_some(handle))
+        let (names, clock) = (names(tick.clock()), super::clock_at(tick.clock()));
+        let read = ReadName::new(names, clock, tick, Self::event_of(tick) as u64, key & KEY);
+        let Some(words) = run(read, self.0.map()) else { return Ok(None) };
+        let mut handle = [0; 64];
+        let eights = handle.as_chunks_mut::<8>().0.iter_mut();
+        eights.zip::<[u64; HANDLE_WORDS as usize]>(words).for_each(|(to, word)| *to = word.to_le_bytes());
+        Ok(Some(handle))
     }
 
     /// Whether the process of a clock's owner is known to be gone, also if no sweep has found that yet. It takes some calls of the kernel.
@@ -162,19 +150,17 @@ impl Clock {
             return Err(Error::InvalidArgument("a clock gets events before its first tick".into()));
         }
         commit_row(&self.arena, self.index)?;
-        let row = row(self.index);
-        self.arena.map().store(row, key & KEY);
-        for (i, handle) in (1..).zip(events) {
-            for (j, eight) in (0..).zip(handle.as_chunks::<8>().0) {
-                self.arena.map().store(row.plus(i * HANDLE_WORDS + j), u64::from_le_bytes(*eight));
-            }
-        }
+        let eights = events.as_flattened().as_chunks::<8>().0;
+        let words: [u64; Clocks::EVENTS * HANDLE_WORDS as usize] =
+            std::array::from_fn(|i| u64::from_le_bytes(eights[i]));
+        let write = WriteNames::new(names(self.index), key & KEY, self.next()?.epoch(), words);
+        run(write, self.arena.map());
         Ok(())
     }
 }
 
 fn commit_row(arena: &Arena, clock: u32) -> Result<()> {
-    let at = row(clock).offset();
+    let at = names(clock).row.offset();
     arena.commit_at(at - at % PAGE, PAGE)
 }
 
@@ -230,8 +216,21 @@ mod tests {
         assert_eq!(clocks.event(ticks[3], 5).unwrap(), None);
         assert!(clocks.event(ticks[4], 5).unwrap().is_some());
         clocks.complete(ticks[2 * Clocks::EVENTS - 1]);
+        let index = clock.index();
         drop(clock);
         // The next owner's ticks don't name them, unless it has events.
         assert_eq!(clocks.event(ticks[4], 5).unwrap(), None);
+        let mut others = Vec::new();
+        let mut next = loop {
+            let clock = Clock::claim(arena).unwrap();
+            if clock.index() == index {
+                break clock;
+            }
+            others.push(clock);
+        };
+        let tick = next.next().unwrap();
+        next.submitted(tick).unwrap();
+        assert_eq!((clocks.state(tick), clocks.event(tick, 5).unwrap()), (TickState::Pending, None));
+        next.complete(tick).unwrap();
     }
 }

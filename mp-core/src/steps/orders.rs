@@ -1,0 +1,164 @@
+//! How the streams of each device are ordered, and the names of events: two tables of words, as steps of one shared access each.
+//!
+//! | word | states | changed by | killed here |
+//! |---|---|---|---|
+//! | order of a device: `key 56, order 8` | 0 → what the first member writes that uses the device; that for ever | a member, by one swap of 0 ([`ChooseOrder`]) | before: nothing; after: the order is chosen |
+//! | names of a clock: a device's key, the epoch of an owner, the names | those of the last owner that had any | the owner, in its epoch, before it submits its first tick ([`WriteNames`]) | some are written, and no tick names them |
+//!
+//! A reader of a name has a tick of the clock ([`ReadName`]). It reads the name, and looks then whether the tick is pending still: if so, the clock's
+//! owner has not changed, and had written all of them before it submitted that tick, if it has any: then they are of its epoch. What an earlier owner
+//! has left there is of another one.
+
+use crate::mem::{Mem, Steps, Word};
+use crate::steps::clock::{ClockAt, LookAtTick, TickLook};
+use crate::words::Tick;
+
+/// A device's entry, as one word: of the key the lower 56 bits.
+pub const fn entry(key: u64, order: u8) -> u64 {
+    key << 8 | order as u64
+}
+
+/// A member chooses an order for a device, unless another one has; what was chosen. `None`: the table is full.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ChooseOrder {
+    first: Word,
+    entries: u64,
+    mine: u64,
+    at: u64,
+    /// The entry that it is at was free.
+    free: bool,
+}
+
+impl ChooseOrder {
+    /// Of a table of so many entries. `mine`: an [`entry`].
+    pub const fn new(first: Word, entries: u64, mine: u64) -> Self {
+        Self { first, entries, mine, at: 0, free: false }
+    }
+
+    /// What is found where it is.
+    fn found(&mut self, word: u64) -> Option<Option<u8>> {
+        if word >> 8 == self.mine >> 8 && !mutant!("orders.key-not-compared") {
+            return Some(Some(word as u8));
+        }
+        (self.at, self.free) = (self.at + 1, false);
+        (self.at == self.entries).then_some(None)
+    }
+}
+
+impl Steps for ChooseOrder {
+    type Out = Option<u8>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<u8>> {
+        let at = self.first.plus(self.at);
+        if self.free {
+            return match m.cas(at, 0, self.mine) {
+                Ok(()) => Some(Some(self.mine as u8)),
+                Err(found) => self.found(found),
+            };
+        }
+        match m.load(at) {
+            0 => self.free = true,
+            word => return self.found(word),
+        }
+        None
+    }
+}
+
+/// Where the names of a clock's events are: the device's key, the epoch, and from the end of the first name's room on, the names.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NamesAt {
+    /// The first word.
+    pub row: Word,
+    /// The words of a name.
+    pub words: u64,
+}
+
+impl NamesAt {
+    fn word(self, name: u64, i: u64) -> Word {
+        self.row.plus((name + 1) * self.words + i)
+    }
+
+    fn epoch(self) -> Word {
+        self.row.plus(1)
+    }
+}
+
+/// An owner writes the names of its events, before its first tick is submitted: `N` words, one name's after the other's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct WriteNames<const N: usize> {
+    at: NamesAt,
+    key: u64,
+    epoch: u16,
+    names: [u64; N],
+    written: usize,
+}
+
+impl<const N: usize> WriteNames<N> {
+    /// Of events of this device.
+    pub const fn new(at: NamesAt, key: u64, epoch: u16, names: [u64; N]) -> Self {
+        Self { at, key, epoch, names, written: 0 }
+    }
+}
+
+impl<const N: usize> Steps for WriteNames<N> {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        match self.written {
+            0 => m.store(self.at.row, self.key),
+            1 if mutant!("orders.epoch-not-written") => {}
+            1 => m.store(self.at.epoch(), self.epoch.into()),
+            i => {
+                let i = i as u64 - 2;
+                m.store(self.at.word(i / self.at.words, i % self.at.words), self.names[i as usize]);
+            }
+        }
+        self.written += 1;
+        (self.written == N + 2).then_some(())
+    }
+}
+
+/// A member reads the name of the event that a tick's owner has recorded behind it. `None`: the tick isn't pending, or its owner has no events of
+/// this device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ReadName<const W: usize> {
+    at: NamesAt,
+    name: u64,
+    key: u64,
+    tick: Tick,
+    found: [u64; W],
+    /// The words that were read; then the tick is looked at.
+    read: usize,
+    /// Whether both words before the names are as they have to be.
+    fits: bool,
+    look: LookAtTick,
+}
+
+impl<const W: usize> ReadName<W> {
+    /// That of this number, of a clock's tick.
+    pub fn new(at: NamesAt, clock: ClockAt, tick: Tick, name: u64, key: u64) -> Self {
+        Self { at, name, key, tick, found: [0; W], read: 0, fits: true, look: LookAtTick::new(clock, tick) }
+    }
+}
+
+impl<const W: usize> Steps for ReadName<W> {
+    type Out = Option<[u64; W]>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<[u64; W]>> {
+        match self.read {
+            0 => self.fits = m.load(self.at.row) == self.key,
+            1 => {
+                let same = m.load(self.at.epoch()) == u64::from(self.tick.epoch());
+                self.fits &= same || mutant!("orders.epoch-not-compared");
+            }
+            i if i < W + 2 => self.found[i - 2] = m.load(self.at.word(self.name, i as u64 - 2)),
+            _ => {
+                let found = self.look.step(m)?;
+                let pending = found == TickLook::Pending || mutant!("orders.tick-not-looked-at");
+                return Some((pending && self.fits).then_some(self.found));
+            }
+        }
+        self.read += 1;
+        None
+    }
+}
