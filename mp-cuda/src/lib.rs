@@ -53,6 +53,7 @@ pub mod fuzz;
 #[doc(hidden)]
 pub mod memory;
 mod stream;
+mod sync;
 mod tensor;
 mod uuid;
 

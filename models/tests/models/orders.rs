@@ -18,7 +18,7 @@ enum Bug {
     None,
     /// An order is stored where the entry was free a moment ago.
     Stored,
-    /// Who was too late for an entry goes on to the next, and doesn't look whose it is.
+    /// A member that was too late for an entry goes on to the next, and doesn't look whose it is.
     LostNotLookedAt,
     /// Names are written behind the first tick.
     TickFirst,
@@ -121,7 +121,7 @@ mod order {
 
     #[test]
     #[should_panic(expected = "a device has two orders")]
-    fn who_is_too_late_looks_at_what_is_there() {
+    fn a_member_that_is_too_late_looks_at_what_is_there() {
         explore(&[1, 1], (0, 0), Bug::LostNotLookedAt);
     }
 }
@@ -138,7 +138,7 @@ enum Role {
     Owner { has_events: bool },
     /// Does the work of this owner.
     Device { owner: usize },
-    /// Reads the name of the last tick that was told, so often.
+    /// Reads the name of the last tick that was told, this number of times.
     Reader(u8),
     /// Ends clocks of the dead.
     Sweeper,

@@ -30,7 +30,7 @@ pub struct ChooseOrder {
 }
 
 impl ChooseOrder {
-    /// Of a table of so many entries. `mine`: an [`entry`].
+    /// Of a table with this number of entries. `mine`: an [`entry`].
     pub const fn new(first: Word, entries: u64, mine: u64) -> Self {
         Self { first, entries, mine, at: 0, free: false }
     }

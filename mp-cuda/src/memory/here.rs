@@ -15,7 +15,7 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::{Arena, Hold, mutant};
 
-use super::object::SlabObject;
+use super::object::{Seen, SlabObject};
 use super::piece::Inner;
 use super::slab::Slab;
 
@@ -67,6 +67,8 @@ struct SlabEntry {
     used: u64,
     /// Its maker is dead, and cuts no more pieces out of it.
     is_orphan: bool,
+    /// Pieces of it that were looked at, each in the place of its mark.
+    seen: Vec<Option<Seen>>,
 }
 
 impl SlabEntry {
@@ -96,17 +98,40 @@ pub(crate) fn add(slab: &Arc<Slab>) {
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
     let used = table.openings;
-    table.slabs.insert(slab.object().mark(), SlabEntry { slab: Arc::clone(slab), used, is_orphan: false });
+    table.slabs.insert(
+        slab.object().mark(),
+        SlabEntry { slab: Arc::clone(slab), used, is_orphan: false, seen: Vec::new() },
+    );
 }
 
-/// The slab of this object, if it is here.
-pub(crate) fn known(object: &Hold) -> Option<Arc<Slab>> {
+/// The slab of this object, if it is here; and what was [seen](saw) of a piece's object with this mark.
+pub(crate) fn known(object: &Hold, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
     let mark = object.arena().mark(object);
     let mut here = HERE.lock();
     let table = here.as_mut()?;
     let entry = table.slabs.get_mut(&mark)?;
     entry.used = table.openings;
-    Some(Arc::clone(&entry.slab))
+    let seen = entry.seen.get(place_of(piece)).copied().flatten();
+    let seen = seen.filter(|seen| seen.is_of(piece) || mutant!("cuda.here.seen-not-compared"));
+    Some((Arc::clone(&entry.slab), seen))
+}
+
+/// Notes what was found in the object of a piece. Its words were written before any other code knew its block, so that holds for its
+/// mark for ever.
+pub(crate) fn saw(slab: &Slab, seen: Seen) {
+    let mut here = HERE.lock();
+    let entry = here.as_mut().and_then(|table| table.slabs.get_mut(&slab.object().mark()));
+    if let Some(entry) = entry {
+        entry.seen.resize(SEEN, None);
+        entry.seen[place_of(seen.mark())] = Some(seen);
+    }
+}
+
+/// How many of the pieces that a process had of a slab are known again.
+const SEEN: usize = 64;
+
+fn place_of(piece: u64) -> usize {
+    piece as usize % SEEN
 }
 
 /// A slab that arrived: the one that is here, if it is.
@@ -115,8 +140,12 @@ pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
     let table = here.get_or_insert_default();
     let used = table.openings;
     let entry = table.slabs.entry(object.mark());
-    let entry =
-        entry.or_insert_with(|| SlabEntry { slab: Arc::new(Slab::arrived(object)), used, is_orphan: false });
+    let entry = entry.or_insert_with(|| SlabEntry {
+        slab: Arc::new(Slab::arrived(object)),
+        used,
+        is_orphan: false,
+        seen: Vec::new(),
+    });
     entry.used = used;
     Arc::clone(&entry.slab)
 }

@@ -94,17 +94,23 @@ impl Piece {
     /// # Errors
     /// `Malformed` if these are other things, or don't fit together.
     pub fn take(arrived: &mut Arrived, attachments: Attachments, mode: Mode) -> Result<Self> {
-        let slab = arrived.object(attachments.slab)?;
-        // What this process has, or had, it has looked at.
-        let slab = match here::known(slab) {
-            Some(known) => known,
-            None => here::slab(SlabObject::open(slab.clone())?),
-        };
         let hold = match mode {
             Mode::Exclusive => arrived.take_object_exclusive(attachments.piece),
             Mode::Frozen | Mode::Shared => arrived.take_object(attachments.piece),
+        }?;
+        let slab = arrived.object(attachments.slab)?;
+        // What this process has, or had, it has looked at.
+        let (slab, seen) = match here::known(slab, hold.arena().mark(&hold)) {
+            Some(known) => known,
+            None => (here::slab(SlabObject::open(slab.clone())?), None),
         };
-        match hold.map_err(Into::into).and_then(|hold| slab.piece(hold, mode)) {
+        let object = match seen {
+            Some(seen) => PieceObject::again(hold, seen, mode),
+            None => {
+                PieceObject::open(hold, slab.object(), mode).inspect(|object| here::saw(&slab, object.seen()))
+            }
+        };
+        match object {
             Ok(object) if mode == Mode::Exclusive => Ok(Self::exclusive(&slab, object)),
             Ok(object) => Ok(Self::arrived(&slab, object)),
             Err(error) => {

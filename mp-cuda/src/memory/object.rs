@@ -338,6 +338,11 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// Which object's it is.
+    pub(crate) fn mark(self) -> u64 {
+        self.mark
+    }
+
     /// Whether it is that of the object with this mark.
     pub(crate) fn is_of(self, mark: u64) -> bool {
         self.mark == mark

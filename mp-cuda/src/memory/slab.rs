@@ -14,10 +14,10 @@ use std::os::fd::AsFd;
 use mp_core::clocks::Tick;
 use mp_core::mutex::Mutex;
 use mp_core::words::Member;
-use mp_core::{Arena, Hold, mutant};
+use mp_core::{Arena, mutant};
 
 use super::foreign::legacy::Opened;
-use super::object::{Mode, PieceObject, Seen, SlabObject};
+use super::object::SlabObject;
 use super::ticks;
 use super::virtual_memory::{Mapped, Memory};
 use crate::codes;
@@ -34,12 +34,7 @@ pub(crate) struct Slab {
     object: SlabObject,
     /// This process made it, and has it mapped as long as it has it.
     is_made_here: bool,
-    /// Pieces of it that were looked at, each in the place of its mark: what they say stays.
-    seen: Mutex<Vec<Option<Seen>>>,
 }
-
-/// How many of the pieces of a slab that this process had are known again.
-const SEEN: usize = 64;
 
 #[derive(Debug, Default)]
 struct Here {
@@ -80,33 +75,12 @@ impl Slab {
     }
 
     fn of(object: SlabObject, here: Here) -> Self {
-        Self { here: Mutex::new(here), object, is_made_here: false, seen: Mutex::default() }
+        Self { here: Mutex::new(here), object, is_made_here: false }
     }
 
     /// Whether this process made it, and is no copy of the one that did.
     pub(crate) fn is_made_here(&self) -> bool {
         self.is_made_here
-    }
-
-    /// A piece of it that arrived in this mode. Its words were written before any other code knew its block, so what this process found
-    /// there holds for its mark for ever; but for the mode.
-    ///
-    /// # Errors
-    /// As [`PieceObject::open`].
-    pub(crate) fn piece(&self, hold: Hold, mode: Mode) -> Result<PieceObject> {
-        let mark = hold.arena().mark(&hold);
-        let place = mark as usize % SEEN;
-        let seen = self.seen.lock().get(place).copied().flatten();
-        if let Some(seen) = seen.filter(|seen| seen.is_of(mark) || mutant!("cuda.slab.seen-not-compared")) {
-            return PieceObject::again(hold, seen, mode);
-        }
-        let object = PieceObject::open(hold, &self.object, mode)?;
-        let mut all = self.seen.lock();
-        if all.is_empty() {
-            all.resize(SEEN, None);
-        }
-        all[place] = Some(object.seen());
-        Ok(object)
     }
 
     pub(crate) fn object(&self) -> &SlabObject {

@@ -14,8 +14,6 @@
 //! one stream used the piece and has waited for the last use that is there, else by a stream of this process that waits for all of
 //! them ([`release_of`]). So no stream of a user waits for another's work at a drop, and no host.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutant;
@@ -26,6 +24,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 use crate::stream::order::clock::{are_of_one_stream, is_complete, note};
+use crate::sync::{AtomicBool, Ordering};
 use mp_core::steps::row::{Joining, joining};
 
 /// What a use may do.

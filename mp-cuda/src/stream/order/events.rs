@@ -206,7 +206,7 @@ impl Known {
         }
         exit::watch(Part::Events, leave);
         Arena::on_deaths(crate::deaths);
-        close(self.take(Which::OfTheDead));
+        close(self.take(Which::Orphans));
         let event = device.bind()?.event_open(name)?;
         let opened = Opened { event, device: device.clone(), maker };
         self.opened.insert((name, device.uuid().0), opened);
@@ -228,7 +228,7 @@ impl Known {
 enum Which {
     All,
     /// Of processes that are gone.
-    OfTheDead,
+    Orphans,
 }
 
 /// Closes events. It waits for nothing.
@@ -246,7 +246,7 @@ fn close(opened: Vec<Opened>) {
 /// the lock, the next event that is opened closes them, or the next death.
 pub(crate) fn deaths() {
     if let Some(mut known) = KNOWN.try_lock() {
-        close(known.take(Which::OfTheDead));
+        close(known.take(Which::Orphans));
     }
 }
 
