@@ -162,7 +162,7 @@ fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
     let name = &input.ident;
     let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
     let write = quote_spanned!(span=> #m::write_as_bytes::<Self, __C>(out, self));
-    let read = quote_spanned!(span=> #m::read_as_bytes::<Self, __C>(inc));
+    let read_into = quote_spanned!(span=> #m::read_as_bytes_into::<Self, __C>(inc, slot));
     let plain = quote_spanned!(span=> #m::read_as_bytes_plain::<Self, __C>(bytes));
     quote! {
         #[automatically_derived]
@@ -177,7 +177,15 @@ fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
 
             #[inline]
             fn decode<__C: #m::Codec>(inc: &mut #m::Incoming) -> #m::Result<Self> {
-                #read
+                #m::decode_by_slot::<Self, __C>(inc)
+            }
+
+            #[inline]
+            fn decode_into<__C: #m::Codec>(
+                inc: &mut #m::Incoming,
+                slot: &mut ::core::option::Option<Self>,
+            ) -> #m::Result<()> {
+                #read_into
             }
 
             #[inline]

@@ -76,6 +76,8 @@ pub use invite::hand_over;
 pub use invite::{accept_invitation, invite};
 pub use mp_core::message::{self, Message};
 pub use mp_macros::Message;
+#[doc(hidden)]
+pub use pack::unpack_into;
 pub use pack::{
     Encoded, Lent, PackError, TypeFingerprint, from_bytes, pack, pack_as, pack_unless, to_bytes, unpack,
     unpack_as, unpack_plain, unpack_with,

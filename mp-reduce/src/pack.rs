@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::thread::LocalKey;
 
 use mp_core::message::level::{afresh, of_its_own};
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable, taken};
 use mp_core::user_code::drop_caught;
 use mp_core::{Arena, Envelope, Repeated, fnv1a};
 use serde::Serialize;
@@ -273,6 +273,29 @@ pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope
     unpack_with(fingerprint, |inc| envelope.open(inc))
 }
 
+/// As [`unpack_with`], into `slot`, which is empty: a result on its way through several callers would be copied by each.
+///
+/// # Errors
+/// As for `unpack_with`.
+#[doc(hidden)]
+#[inline]
+pub fn unpack_into<T: Message>(
+    fingerprint: TypeFingerprint<T>,
+    open: impl FnOnce(&mut Incoming) -> mp_core::Result<()>,
+    slot: &mut Option<T>,
+) -> Result<()> {
+    let mut inc = take(&INCOMING);
+    open(&mut inc)?;
+    if inc.fingerprint() != fingerprint.get() && !mp_core::mutant!("codec.type-not-compared") {
+        return Err(mismatch::<T>(all_bytes(&mut inc)));
+    }
+    decode_into(&mut inc, slot)?;
+    if inc.reuse() {
+        keep(&INCOMING, inc);
+    }
+    Ok(())
+}
+
 /// Takes a value out of bytes that had no envelope, see [`pack_unless`], and are of its type.
 ///
 /// # Errors
@@ -294,16 +317,9 @@ pub fn unpack_with<T: Message>(
     fingerprint: TypeFingerprint<T>,
     open: impl FnOnce(&mut Incoming) -> mp_core::Result<()>,
 ) -> Result<T> {
-    let mut inc = take(&INCOMING);
-    open(&mut inc)?;
-    if inc.fingerprint() != fingerprint.get() && !mp_core::mutant!("codec.type-not-compared") {
-        return Err(mismatch::<T>(all_bytes(&mut inc)));
-    }
-    let value = decode(&mut inc)?;
-    if inc.reuse() {
-        keep(&INCOMING, inc);
-    }
-    Ok(value)
+    let mut slot = None;
+    unpack_into(fingerprint, open, &mut slot)?;
+    Ok(taken(slot)?)
 }
 
 /// A value as bytes, for a way out of the arena: a socket, say. Its type's fingerprint travels beside them.
@@ -350,8 +366,15 @@ pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
 /// Reads the value; if it can't be, the error has the bytes.
 #[inline]
 pub(crate) fn decode<T: Message>(inc: &mut Incoming) -> Result<T> {
-    match afresh(|| T::decode::<MessagePack>(inc)) {
-        Ok(value) => Ok(value),
+    let mut slot = None;
+    decode_into(inc, &mut slot)?;
+    Ok(taken(slot)?)
+}
+
+#[inline]
+fn decode_into<T: Message>(inc: &mut Incoming, slot: &mut Option<T>) -> Result<()> {
+    match afresh(|| T::decode_into::<MessagePack>(inc, slot)) {
+        Ok(()) => Ok(()),
         Err(e) => match inc.refusal() {
             Some(refusal) => Err(refusal.into()),
             None => Err(undecodable::<T>(e, &all_bytes(inc))),

@@ -22,7 +22,7 @@ pub use level::{Level, MAX_NESTING};
 pub use outcome::{IntoOutcome, PlainOutcome};
 pub use plain::{AsBytes, as_bytes};
 #[doc(hidden)]
-pub use plain::{read_as_bytes, read_as_bytes_plain, write_as_bytes};
+pub use plain::{read_as_bytes_into, read_as_bytes_plain, write_as_bytes};
 
 /// A value that can be sent to another process.
 ///
@@ -70,6 +70,17 @@ pub trait Message: Sized + 'static {
     /// # Errors
     /// [`Error::Malformed`] when these are not its bytes and attachments.
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self>;
+
+    /// As [`decode`](Self::decode), into `slot`, which is empty: a result on its way through several callers would be copied by each.
+    ///
+    /// # Errors
+    /// As for `decode`.
+    #[doc(hidden)]
+    #[inline]
+    fn decode_into<C: Codec>(inc: &mut Incoming, slot: &mut Option<Self>) -> Result<()> {
+        *slot = Some(Self::decode::<C>(inc)?);
+        Ok(())
+    }
 
     /// Whether [`decode`](Self::decode) leaves what is attached to be read later: then a queue hands the message out also where its
     /// receiver has no descriptors to spare for those in it, and its reader has to look after that.
@@ -121,6 +132,11 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     #[inline]
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
         C::read(inc)
+    }
+
+    #[inline]
+    fn decode_into<C: Codec>(inc: &mut Incoming, slot: &mut Option<Self>) -> Result<()> {
+        C::read_into(inc, slot)
     }
 
     #[inline]
@@ -299,6 +315,17 @@ pub trait Codec {
     /// [`Error::Undecodable`] with the reason of the value's `Deserialize`.
     fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T>;
 
+    /// As [`read`](Self::read), into `slot`, which is empty: see [`Message::decode_into`].
+    ///
+    /// # Errors
+    /// As for `read`.
+    #[doc(hidden)]
+    #[inline]
+    fn read_into<T: DeserializeOwned>(inc: &mut Incoming, slot: &mut Option<T>) -> Result<()> {
+        *slot = Some(Self::read(inc)?);
+        Ok(())
+    }
+
     /// Reads the next value, of which `read` makes what it is if it was written as [a few bytes](Self::write_bytes).
     ///
     /// # Errors
@@ -307,6 +334,17 @@ pub trait Codec {
         inc: &mut Incoming,
         read: impl FnOnce(&[u8]) -> Result<T>,
     ) -> Result<T>;
+
+    /// Hands `read` the next value if it was written as [a few bytes](Self::write_bytes): whether it was. If not, it is still the next
+    /// one.
+    ///
+    /// # Errors
+    /// Those of `read`, and when the message is too short.
+    #[doc(hidden)]
+    #[inline]
+    fn read_few_bytes(_inc: &mut Incoming, _read: impl FnOnce(&[u8]) -> Result<()>) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Reads the first value of bytes to which nothing is attached.
     ///
@@ -329,6 +367,32 @@ pub trait Codec {
     fn read_quickly<T: 'static>(_bytes: &[u8]) -> Option<T> {
         None
     }
+}
+
+/// [`Message::decode`] of a type that has [`Message::decode_into`].
+///
+/// # Errors
+/// As for both.
+#[doc(hidden)]
+#[inline]
+pub fn decode_by_slot<T: Message, C: Codec>(inc: &mut Incoming) -> Result<T> {
+    let mut slot = None;
+    T::decode_into::<C>(inc, &mut slot)?;
+    taken(slot)
+}
+
+/// What was read into a slot without an error.
+///
+/// # Errors
+/// When nothing was.
+#[doc(hidden)]
+#[inline]
+pub fn taken<T>(slot: Option<T>) -> Result<T> {
+    #[cold]
+    fn empty() -> Error {
+        Error::Malformed("a value was read without an error, and is not there".into())
+    }
+    slot.ok_or_else(empty)
 }
 
 /// The error of a derived [`Message::decode`] for a variant number that the enum doesn't have.

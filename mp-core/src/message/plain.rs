@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use bytemuck::{Pod, bytes_of, pod_read_unaligned};
+use bytemuck::{Pod, bytes_of, bytes_of_mut, pod_read_unaligned};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -80,7 +80,7 @@ impl<'de, T: Pod> Visitor<'de> for Bytes<T> {
     /// Formats that have no bytes write them as numbers.
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<T, A::Error> {
         let mut value = T::zeroed();
-        let bytes = bytemuck::bytes_of_mut(&mut value);
+        let bytes = bytes_of_mut(&mut value);
         for (i, byte) in bytes.iter_mut().enumerate() {
             *byte = seq.next_element()?.ok_or_else(|| A::Error::invalid_length(i, &self))?;
         }
@@ -136,11 +136,21 @@ pub fn write_as_bytes<T: Pod, C: Codec>(out: &mut Outgoing, value: &T) -> Result
     C::write_bytes(out, bytes_of(value))
 }
 
-/// Reads it.
+/// Reads it, into `slot`.
 #[doc(hidden)]
 #[inline]
-pub fn read_as_bytes<T: Pod, C: Codec>(inc: &mut Incoming) -> Result<T> {
-    C::read_bytes(inc, of_bytes::<T>).map(|AsBytes(value)| value)
+pub fn read_as_bytes_into<T: Pod, C: Codec>(inc: &mut Incoming, slot: &mut Option<T>) -> Result<()> {
+    let read = |bytes: &[u8]| {
+        if bytes.len() != size_of::<T>() {
+            return Err(of_another_length::<T>(bytes.len()));
+        }
+        bytes_of_mut(slot.insert(T::zeroed())).copy_from_slice(bytes);
+        Ok(())
+    };
+    if !C::read_few_bytes(inc, read)? {
+        *slot = Some(C::read::<AsBytes<T>>(inc)?.0);
+    }
+    Ok(())
 }
 
 /// Reads one to which nothing is attached.
@@ -150,7 +160,8 @@ pub fn read_as_bytes_plain<T: Pod, C: Codec>(bytes: &[u8]) -> Result<T> {
     C::read_plain(bytes).map(|AsBytes(value)| value)
 }
 
-fn of_bytes<T: Pod>(bytes: &[u8]) -> Result<AsBytes<T>> {
-    let read = Bytes(PhantomData).visit_bytes::<serde::de::value::Error>(bytes);
-    read.map(AsBytes).map_err(|error| Error::Malformed(error.to_string()))
+#[cold]
+fn of_another_length<T: Pod>(len: usize) -> Error {
+    let error: serde::de::value::Error = serde::de::Error::invalid_length(len, &Bytes::<T>(PhantomData));
+    Error::Malformed(error.to_string())
 }

@@ -59,9 +59,13 @@ impl<T> Scope<T> {
 #[inline]
 pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R> {
     let scope = Scope::enter(&ATTACHED, out.attached.take().unwrap_or_default());
-    let result = scope.has_room().map(|()| f(&mut out.bytes));
+    if let Err(error) = scope.has_room() {
+        out.attached = scope.leave();
+        return Err(error);
+    }
+    let result = f(&mut out.bytes);
     out.attached = scope.leave();
-    result
+    Ok(result)
 }
 
 /// Calls `f` with the bytes of `inc` while serde values can take its attachments.
@@ -71,9 +75,13 @@ pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce(&mut Vec<u8>) -> R) -
 #[inline]
 pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
     let scope = Scope::enter(&ARRIVED, inc.arrived.take().unwrap_or_default());
-    let result = scope.has_room().map(|()| f(inc.rest()));
+    if let Err(error) = scope.has_room() {
+        inc.arrived = scope.leave();
+        return Err(error);
+    }
+    let result = f(inc.rest());
     inc.arrived = scope.leave();
-    result
+    Ok(result)
 }
 
 /// Calls `f` while serde values are read to which nothing is attached: they find no attachments, not even those of a message

@@ -28,9 +28,12 @@ pub fn drop_payload(payload: Box<dyn Any + Send>) {
 }
 
 /// Drops a value of the user's.
+#[inline]
 pub fn drop_caught<T>(value: T) {
     if std::mem::needs_drop::<T>() {
-        caught(|| drop(value));
+        // Where it is: a closure that has it would be copied, and the value with it.
+        let mut value = Some(value);
+        caught(|| value = None);
     }
 }
 

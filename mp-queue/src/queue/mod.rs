@@ -391,7 +391,9 @@ pub(crate) fn get_as<T: Message>(
     let mut payload = None;
     raw.get(&mut payload, wait, alone)?;
     let Some(payload) = payload else { return Ok(None) };
-    Ok(Some(payload.unpack_of(raw, fingerprint)?))
+    let mut value = None;
+    payload.unpack_into(raw, fingerprint, &mut value)?;
+    Ok(value)
 }
 
 impl<T: Message> Serialize for Queue<T> {

@@ -1,9 +1,9 @@
 //! Messages on their way into a queue and out of it: in an envelope, or so small that they need none.
 
-use mp_core::message::Outgoing;
+use mp_core::message::{Incoming, Outgoing, taken};
 use mp_core::user_code::drop_caught;
 use mp_core::{Envelope, Message, Wait};
-use mp_reduce::{Error, Lent, TypeFingerprint, pack_unless, unpack_as, unpack_plain, unpack_with};
+use mp_reduce::{Error, Lent, TypeFingerprint, pack_unless, unpack_as, unpack_into, unpack_plain};
 
 use crate::error::PutError;
 use crate::raw::Raw;
@@ -38,24 +38,28 @@ impl Payload {
         raw: &Raw,
         fingerprint: TypeFingerprint<T>,
     ) -> Result<T, Error> {
+        let mut slot = None;
+        self.unpack_into(raw, fingerprint, &mut slot)?;
+        Ok(taken(slot)?)
+    }
+
+    /// As [`unpack_of`](Self::unpack_of), into `slot`, which is empty.
+    #[inline]
+    pub(crate) fn unpack_into<T: Message>(
+        self,
+        raw: &Raw,
+        fingerprint: TypeFingerprint<T>,
+        slot: &mut Option<T>,
+    ) -> Result<(), Error> {
         match self {
-            Payload::Envelope(envelope) if T::READ_LATER => unpack_as(fingerprint, envelope),
-            Payload::Envelope(envelope) => match envelope.claim() {
-                Ok(none) if none.is_empty() => unpack_as(fingerprint, envelope),
-                Ok(claimed) => unpack_with(fingerprint, |inc| {
-                    envelope.open(inc)?;
-                    inc.brings(claimed);
-                    Ok(())
-                }),
-                Err(error @ mp_core::Error::OutOfDescriptors(_)) => {
-                    if !mp_core::mutant!("queue.get.undelivered-dropped") {
-                        raw.memory().put_back(envelope)?;
-                    }
-                    Err(error.into())
-                }
-                Err(error) => Err(error.into()),
-            },
-            small => small.unpack(fingerprint),
+            Payload::Envelope(envelope) if T::READ_LATER || !envelope.has_attachments() => {
+                unpack_into(fingerprint, |inc| envelope.open(inc), slot)
+            }
+            Payload::Envelope(envelope) => unpack_attached(raw, fingerprint, envelope, slot),
+            small => {
+                *slot = Some(small.unpack(fingerprint)?);
+                Ok(())
+            }
         }
     }
 
@@ -81,6 +85,33 @@ impl Payload {
             Payload::Envelope(envelope) => envelope.weight(),
             Payload::Small(small) => small.bytes().1 as u64,
         }
+    }
+}
+
+/// As [`Payload::unpack_into`], where there may be descriptors.
+fn unpack_attached<T: Message>(
+    raw: &Raw,
+    fingerprint: TypeFingerprint<T>,
+    envelope: Envelope,
+    slot: &mut Option<T>,
+) -> Result<(), Error> {
+    match envelope.claim() {
+        Ok(none) if none.is_empty() => unpack_into(fingerprint, |inc| envelope.open(inc), slot),
+        Ok(claimed) => {
+            let open = |inc: &mut Incoming| {
+                envelope.open(inc)?;
+                inc.brings(claimed);
+                Ok(())
+            };
+            unpack_into(fingerprint, open, slot)
+        }
+        Err(error @ mp_core::Error::OutOfDescriptors(_)) => {
+            if !mp_core::mutant!("queue.get.undelivered-dropped") {
+                raw.memory().put_back(envelope)?;
+            }
+            Err(error.into())
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -202,8 +233,9 @@ pub(crate) fn seal<T>(
     fingerprint: TypeFingerprint<T>,
 ) -> mp_core::Result<Envelope> {
     match raw.arena().pack_for_queue(out, fingerprint.get()) {
+        Ok(envelope) => Ok(envelope),
         Err(e) if e.is_out_of_envelopes() => of_share(raw, out, fingerprint.get()),
-        sealed => sealed,
+        Err(e) => Err(e),
     }
 }
 

@@ -113,8 +113,8 @@ pub(crate) fn mention<P: Any + Clone>(
 
 /// The value that begins at `at` is written: puts the parts before it that it mentions first.
 #[inline]
-pub(super) fn finish(to: &mut Vec<u8>, at: usize) -> Result<()> {
-    if memo::is_there() { put_before(to, at) } else { Ok(()) }
+pub(super) fn finish(to: &mut Vec<u8>, at: usize) -> std::result::Result<(), Box<Error>> {
+    if memo::is_there() { put_before(to, at).map_err(Box::new) } else { Ok(()) }
 }
 
 #[cold]

@@ -10,7 +10,7 @@ mod write;
 
 use std::cell::Cell;
 
-use mp_core::message::{Codec, Incoming, Number, Outgoing, Undecodable, level, scope};
+use mp_core::message::{Codec, Incoming, Number, Outgoing, Undecodable, level, scope, taken};
 use mp_core::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
@@ -104,14 +104,36 @@ impl Codec for MessagePack {
     }
 
     #[inline]
+    fn read_few_bytes(inc: &mut Incoming, read: impl FnOnce(&[u8]) -> Result<()>) -> Result<bool> {
+        let (head, len) = parts(inc.rest())?;
+        match &inc.rest()[head..head + len] {
+            [first::BIN_8, n, bytes @ ..] if usize::from(*n) == bytes.len() => read(bytes)?,
+            _ => return Ok(false),
+        }
+        inc.advance(head + len);
+        Ok(true)
+    }
+
+    #[inline]
     fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T> {
+        let mut slot = None;
+        Self::read_into(inc, &mut slot)?;
+        taken(slot)
+    }
+
+    #[inline]
+    fn read_into<T: DeserializeOwned>(inc: &mut Incoming, slot: &mut Option<T>) -> Result<()> {
         let (head, len) = parts(inc.rest())?;
         inc.advance(head);
-        let read =
-            |bytes: &[u8]| level::whole(|left| read::from_slice(mentioned::begin(&bytes[..len])?, left));
-        let value = scope::with_incoming(inc, read)?;
+        let read = |bytes: &[u8]| {
+            level::whole(|left| {
+                *slot = Some(read::from_slice(mentioned::begin(&bytes[..len])?, left)?);
+                Ok(())
+            })
+        };
+        let read: std::result::Result<(), Bad> = scope::with_incoming(inc, read)?;
         inc.advance(len);
-        value.map_err(|e| undecodable::<T>(&e, inc.whole()))
+        read.map_err(|e| undecodable::<T>(&e, inc.whole()))
     }
 
     #[inline]
@@ -154,34 +176,47 @@ fn write<T: Serialize + ?Sized>(
     value: &T,
     try_to_read: impl FnOnce(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    scope::with_outgoing(out, |bytes| {
-        let start = bytes.len();
-        let was_long = LAST_WAS_LONG.get();
-        let head = if was_long {
-            bytes.extend_from_slice(&[MORE, 0, 0, 0, 0]);
-            LONG
-        } else {
-            bytes.push(MORE);
-            1
-        };
-        level::whole(|left| {
-            if write::append(bytes, left, value).map_err(|e| unencodable(&e))? {
-                try_to_read(&bytes[start + head..])?;
-            }
-            mentioned::finish(bytes, start + head)
-        })?;
-        let len = u32::try_from(bytes.len() - start - head)
-            .map_err(|_| Error::LimitExceeded("a value of more than 4 GiB: put it in a tensor".into()))?;
-        if was_long != (len >= MORE.into()) {
-            LAST_WAS_LONG.set(!was_long);
+    // One word, also where it is an error: a larger result would be copied by each that hands it on.
+    let written = scope::with_outgoing(out, |bytes| append(bytes, value, try_to_read))?;
+    written.map_err(|error| *error)
+}
+
+#[inline]
+fn append<T: Serialize + ?Sized>(
+    bytes: &mut Vec<u8>,
+    value: &T,
+    try_to_read: impl FnOnce(&[u8]) -> Result<()>,
+) -> std::result::Result<(), Box<Error>> {
+    let start = bytes.len();
+    let was_long = LAST_WAS_LONG.get();
+    let head = if was_long {
+        bytes.extend_from_slice(&[MORE, 0, 0, 0, 0]);
+        LONG
+    } else {
+        bytes.push(MORE);
+        1
+    };
+    level::whole(|left| {
+        if write::append(bytes, left, value).map_err(|e| Box::new(unencodable(&e)))? {
+            try_to_read(&bytes[start + head..]).map_err(Box::new)?;
         }
-        match u8::try_from(len) {
-            _ if head == LONG => bytes[start + 1..start + LONG].copy_from_slice(&len.to_le_bytes()),
-            Ok(short) if short != MORE => bytes[start] = short,
-            _ => drop(bytes.splice(start + 1..start + 1, len.to_le_bytes())),
-        }
-        Ok(())
-    })?
+        mentioned::finish(bytes, start + head)
+    })?;
+    let len = u32::try_from(bytes.len() - start - head).map_err(|_| too_long())?;
+    if was_long != (len >= MORE.into()) {
+        LAST_WAS_LONG.set(!was_long);
+    }
+    match u8::try_from(len) {
+        _ if head == LONG => bytes[start + 1..start + LONG].copy_from_slice(&len.to_le_bytes()),
+        Ok(short) if short != MORE => bytes[start] = short,
+        _ => drop(bytes.splice(start + 1..start + 1, len.to_le_bytes())),
+    }
+    Ok(())
+}
+
+#[cold]
+fn too_long() -> Box<Error> {
+    Box::new(Error::LimitExceeded("a value of more than 4 GiB: put it in a tensor".into()))
 }
 
 /// Whether these bytes can be read as `T`. serde can't read numbers of 128 bits where it buffers values, in any format, and

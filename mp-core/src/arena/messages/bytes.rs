@@ -14,12 +14,15 @@ pub(in crate::arena) fn write_own(map: &Mapping, at: u64, bytes: &[u8]) {
     unsafe { map.write(at, bytes) }
 }
 
-/// Reads the bytes of a message that this process has taken.
+/// Appends bytes of a message that this process has taken.
 #[inline]
-pub(in crate::arena) fn read_own(map: &Mapping, at: u64, bytes: &mut [u8]) {
-    // SAFETY: the source lies in an envelope that this process owns; its last owner stopped writing before it
-    // published it, and the ring's compare-and-swap ordered that before this.
-    unsafe { map.read(at, bytes) }
+pub(in crate::arena) fn read_own(map: &Mapping, at: u64, len: usize, to: &mut Vec<u8>) {
+    let first = map.bytes(at, len as u64);
+    // SAFETY: inside of the mapping (checked above), initialised by the kernel's zeros at least. The source lies in an
+    // envelope that this process owns; its last owner stopped writing before it published it, and the ring's
+    // compare-and-swap ordered that before this.
+    let bytes = unsafe { std::slice::from_raw_parts(first.as_ptr(), len) };
+    to.extend_from_slice(bytes);
 }
 
 /// The bytes of a message in its spill block, or of a buffer in its own.

@@ -156,6 +156,13 @@ impl Envelope {
         meta.bytes as u64 + sizes.sum::<u64>()
     }
 
+    /// Whether anything is attached to the message in it.
+    #[inline]
+    pub fn has_attachments(&self) -> bool {
+        let meta = self.arena.map().load_relaxed(self.arena.envelope_word(self.id, field::META));
+        Meta::of_any_version(meta).attachments != 0
+    }
+
     /// Copies of the descriptors in it, before it is opened: as long as it is not, it can go back to its queue.
     ///
     /// # Errors
@@ -201,9 +208,7 @@ impl Envelope {
         inc.typed(map.load_relaxed(arena.envelope_word(id, field::TYPE)));
         let spill = map.load_relaxed(arena.envelope_word(id, field::SPILL));
         if meta.attachments == 0 && spill == 0 && meta.bytes <= INLINE {
-            let buffer = inc.buffer();
-            buffer.resize(meta.bytes, 0);
-            arena.read_inline(id, 0, buffer);
+            arena.read_inline(id, 0, meta.bytes, inc.buffer());
         } else {
             self.open_attached(meta, Attach::unpack(spill), inc)?;
         }
@@ -251,9 +256,7 @@ impl Envelope {
                 inc.spilled(Spill { hold, from, len: meta.bytes });
             }
             None => {
-                let buffer = inc.buffer();
-                buffer.resize(meta.bytes, 0);
-                arena.read_inline(id, from, buffer);
+                arena.read_inline(id, from, meta.bytes, inc.buffer());
             }
         }
         Ok(())
@@ -287,26 +290,33 @@ impl Arena {
         crate::arena::messages::bytes::write_own(self.map(), at.offset() + from as u64, bytes);
         if !tail.is_empty() {
             let first = at.plus((from + bytes.len()) as u64 / 8);
-            for (i, part) in tail.chunks(8).enumerate() {
-                let mut word = [0; 8];
-                word[..part.len()].copy_from_slice(part);
-                self.map().store(first.plus(i as u64), u64::from_ne_bytes(word));
+            let (words, rest) = tail.as_chunks();
+            for (i, word) in words.iter().enumerate() {
+                self.map().store(first.plus(i as u64), u64::from_ne_bytes(*word));
+            }
+            if !rest.is_empty() {
+                // Byte by byte: so few are copied sooner so than by `memcpy`.
+                let word = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+                self.map().store(first.plus(words.len() as u64), word.to_le());
             }
         }
     }
 
-    /// Reads bytes out of an envelope, as [`write_inline`](Self::write_inline) writes them.
+    /// Reads bytes out of an envelope, as [`write_inline`](Self::write_inline) writes them: all that is in `to` then.
     #[inline]
-    pub(in crate::arena) fn read_inline(&self, id: EnvelopeId, from: usize, bytes: &mut [u8]) {
+    pub(in crate::arena) fn read_inline(&self, id: EnvelopeId, from: usize, len: usize, to: &mut Vec<u8>) {
         let at = self.envelope_word(id, field::INLINE);
-        let (bytes, tail) = bytes.split_at_mut(bytes.len().min((INLINE - TAIL).saturating_sub(from)));
-        crate::arena::messages::bytes::read_own(self.map(), at.offset() + from as u64, bytes);
-        if !tail.is_empty() {
-            let first = at.plus((from + bytes.len()) as u64 / 8);
-            for (i, part) in tail.chunks_mut(8).enumerate() {
-                let word = self.map().load_relaxed(first.plus(i as u64)).to_ne_bytes();
-                part.copy_from_slice(&word[..part.len()]);
+        let plain = len.min((INLINE - TAIL).saturating_sub(from));
+        to.clear();
+        // With room for all of the last word.
+        to.reserve(len + 8);
+        crate::arena::messages::bytes::read_own(self.map(), at.offset() + from as u64, plain, to);
+        if plain < len {
+            let first = at.plus((from + plain) as u64 / 8);
+            for i in 0..(len - plain).div_ceil(8) as u64 {
+                to.extend_from_slice(&self.map().load_relaxed(first.plus(i)).to_ne_bytes());
             }
+            to.truncate(len);
         }
     }
 

@@ -76,9 +76,7 @@ impl Leased {
                 return Ok(());
             }
         }
-        let buffer = inc.buffer();
-        buffer.resize(meta.bytes, 0);
-        self.arena.read_inline(self.id, parts.from, buffer);
+        self.arena.read_inline(self.id, parts.from, meta.bytes, inc.buffer());
         Ok(())
     }
 

@@ -154,8 +154,8 @@ impl Arena {
         {
             return Ok(());
         }
-        let mut bytes = vec![0; meta.bytes];
-        self.read_inline(id, listed, &mut bytes);
+        let mut bytes = Vec::new();
+        self.read_inline(id, listed, meta.bytes, &mut bytes);
         let hold = self.alloc_kind(meta.bytes as u64, Kind::Spill)?;
         crate::arena::messages::bytes::write_own(map, self.data_of(hold.block()).0, &bytes);
         let mut spill = AttachRequest { hold, grant: Grant::new(Access::Object, 0) };

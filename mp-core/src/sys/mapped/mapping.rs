@@ -211,17 +211,6 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to.as_ptr(), data.len()) }
     }
 
-    /// Copies bytes from byte `offset` to `data`.
-    ///
-    /// # Safety
-    /// No thread or process writes these bytes meanwhile.
-    #[inline]
-    pub(crate) unsafe fn read(&self, offset: u64, data: &mut [u8]) {
-        let from = self.bytes(offset, data.len() as u64);
-        // SAFETY: the source is inside of the mapping and not written; `data` is ours.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), data.as_mut_ptr(), data.len()) }
-    }
-
     /// Maps the pages of a range into this process's page tables in one go, instead of by a fault a page.
     /// Kernels that don't know how (before 5.14, gVisor) leave it to the faults.
     #[cfg(not(miri))]

@@ -399,13 +399,28 @@ impl<'de> Reader<'de, '_> {
         if text.len() >= 32 || *first != first::SHORT_STR | text.len() as u8 {
             return false;
         }
-        match rest.strip_prefix(text.as_bytes()) {
-            Some(rest) => {
+        match rest.split_at_checked(text.len()) {
+            Some((found, rest)) if same(found, text.as_bytes()) => {
                 self.rest = rest;
                 true
             }
-            None => false,
+            _ => false,
         }
+    }
+}
+
+/// Whether these bytes, as many as those, are the same: names are too short for a call of `memcmp` to pay.
+#[inline]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    #[inline(always)]
+    fn ends<const N: usize>(bytes: &[u8]) -> Option<(&[u8; N], &[u8; N])> {
+        bytes.first_chunk().zip(bytes.last_chunk())
+    }
+    match a.len() {
+        8..=16 => ends::<8>(a) == ends::<8>(b),
+        4..8 => ends::<4>(a) == ends::<4>(b),
+        2..4 => ends::<2>(a) == ends::<2>(b),
+        _ => a == b,
     }
 }
 
