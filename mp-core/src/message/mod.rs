@@ -336,7 +336,7 @@ pub trait Codec {
     ) -> Result<T>;
 
     /// Hands `read` the next value if it was written as [a few bytes](Self::write_bytes): whether it was. If not, it is still the next
-    /// one.
+    /// one. A codec needs it where [`read`](Self::read) can't read what [`write_bytes`](Self::write_bytes) wrote.
     ///
     /// # Errors
     /// Those of `read`, and when the message is too short.

@@ -78,7 +78,7 @@ impl Slab {
         Self { here: Mutex::new(here), object, is_made_here: false }
     }
 
-    /// Whether this process made it, and is no copy of the one that did.
+    /// Whether this process made it, or the one that it is a copy of.
     pub(crate) fn is_made_here(&self) -> bool {
         self.is_made_here
     }

@@ -393,6 +393,7 @@ pub(crate) fn get_as<T: Message>(
     let Some(payload) = payload else { return Ok(None) };
     let mut value = None;
     payload.unpack_into(raw, fingerprint, &mut value)?;
+    debug_assert!(value.is_some(), "it was read without an error");
     Ok(value)
 }
 

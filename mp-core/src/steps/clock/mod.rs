@@ -28,7 +28,9 @@
 //! each change is a swap of what it has read. Within an epoch no value of **done** comes twice, but by a late write of the
 //! dead owner's device, which is overwritten again; and the numbers of a later epoch are other ones. So what a process does
 //! that was stopped in between fails. (A tick that a dead owner's device writes late, between two of these accesses, may be complete for
-//! the process that looks then, and died for those that look later. It is done, and none relies on it.)
+//! the process that looks then, and died for those that look later. It is done, and none relies on it. If that tick's work waited for another
+//! clock of the same owner, which was released meanwhile, it ran too early; a device does neither once its owner's process is gone, unless
+//! the kernel's driver lets work run on behind the end of a process, which none is known to do.)
 //!
 //! # What a death leaves
 //! | killed | left | who clears it |

@@ -17,8 +17,8 @@
 //!
 //! # Safety
 //! Unsafe, because events are objects of the driver; sound, because
-//! - events that were made here are not destroyed, once other processes may know them; those that were opened are closed under the lock
-//!   under which they are looked up and given to a stream;
+//! - events that were made here are not destroyed, once other processes may know them; those that were opened are taken out under the lock
+//!   under which they are looked up and given to a stream, before they are closed;
 //! - the function that streams call takes a number, and does one store.
 #![allow(unsafe_code)]
 
@@ -133,7 +133,7 @@ impl StreamEvents {
     /// The stream is alive, of the events' device, and the clock's own.
     pub(super) unsafe fn tick(&self, bound: &Bound<'_>, stream: Handle, tick: Tick) -> Result<()> {
         let event = self.made.events[Clocks::event_of(tick)];
-        // SAFETY: the stream is alive, say the callers; the event was made for its device, and is destroyed at the process's end.
+        // SAFETY: the stream is alive, say the callers; the event was made for its device, and is there until the process ends.
         unsafe { bound.event_record(event, stream) }?;
         // SAFETY: the stream is alive, say the callers.
         unsafe { bound.launch_host(stream, has_come, tick.raw()) }
@@ -193,7 +193,7 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
     if is_gone {
         return Err(Error::ProducerDied { pid: None });
     }
-    // SAFETY: the stream is alive, say the callers; the event was made or opened here, and none is closed without the lock.
+    // SAFETY: the stream is alive, say the callers; the event was made or opened here, and it is in the table, whose lock is held.
     unsafe { device.bind()?.stream_wait_event(stream, event) }?;
     Ok(Some(true))
 }
@@ -201,24 +201,36 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
 impl Known {
     /// Another process's event, opened once.
     fn open(&mut self, device: &Device, name: [u8; 64], maker: Member) -> Result<Handle> {
-        if let Some(known) = self.opened.get(&(name, device.uuid().0)) {
-            return Ok(known.event);
+        let key = (name, device.uuid().0);
+        match self.opened.get(&key) {
+            Some(known) if known.maker == maker => return Ok(known.event),
+            // The driver has given the name of a process that is gone to another one's event.
+            Some(_) => close(self.opened.remove(&key).into_iter().collect()),
+            None => {}
         }
         exit::watch(Part::Events, leave);
         Arena::on_deaths(crate::deaths);
         close(self.take(Which::Orphans));
         let event = device.bind()?.event_open(name)?;
         let opened = Opened { event, device: device.clone(), maker };
-        self.opened.insert((name, device.uuid().0), opened);
+        self.opened.insert(key, opened);
         Ok(event)
     }
 
     /// Takes those out that are to be closed.
     fn take(&mut self, which: Which) -> Vec<Opened> {
         let Some(arena) = Arena::get() else { return Vec::new() };
-        let is_over = |one: &Opened| which == Which::All || arena.is_dead(one.maker);
-        let over = self.opened.iter().filter(|(_, one)| is_over(one)).map(|(name, _)| *name);
-        let over: Vec<_> = over.collect();
+        // To ask takes calls of the kernel.
+        let mut makers: Vec<(Member, bool)> = Vec::new();
+        let mut is_gone = |maker: Member| match makers.iter().find(|(known, _)| *known == maker) {
+            Some((_, gone)) => *gone,
+            None => {
+                makers.push((maker, arena.is_dead(maker)));
+                makers.last().is_some_and(|(_, gone)| *gone)
+            }
+        };
+        let over = self.opened.iter().filter(|(_, one)| which == Which::All || is_gone(one.maker));
+        let over: Vec<_> = over.map(|(name, _)| *name).collect();
         over.iter().filter_map(|name| self.opened.remove(name)).collect()
     }
 }
@@ -231,7 +243,8 @@ enum Which {
     Orphans,
 }
 
-/// Closes events. It waits for nothing.
+/// Closes events that no code finds any more. The driver does it when their work is done, if it is not; the caller doesn't wait for that
+/// (`cuEventDestroy`).
 fn close(opened: Vec<Opened>) {
     for one in opened {
         let Ok(bound) = one.device.bind() else { continue };
@@ -245,15 +258,17 @@ fn close(opened: Vec<Opened>) {
 /// Members were swept: closes what they had made. The thread that calls this may have come here out of any wait: if another one has
 /// the lock, the next event that is opened closes them, or the next death.
 pub(crate) fn deaths() {
-    if let Some(mut known) = KNOWN.try_lock() {
-        close(known.take(Which::Orphans));
-    }
+    let Some(mut known) = KNOWN.try_lock() else { return };
+    let orphans = known.take(Which::Orphans);
+    // Should the driver have the caller wait, none waits for this lock meanwhile.
+    drop(known);
+    close(orphans);
 }
 
 /// Closes all that were opened. They are opened again when a stream is to wait for one.
 pub(crate) fn give_up() {
-    let mut known = KNOWN.lock();
-    close(known.take(Which::All));
+    let all = KNOWN.lock().take(Which::All);
+    close(all);
 }
 
 /// The process is about to end: what its streams wait for is bound.
