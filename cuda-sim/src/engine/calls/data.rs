@@ -64,7 +64,9 @@ impl Engine {
                 self.work(asked, "cuMemset", stream, Work::Set { to, pattern, count }, wait)
             }
             Call::HostRegister { address, bytes, offset } => {
-                self.register(asked, address, bytes, offset, file)
+                let registered = self.register(asked, address, bytes, offset, file)?;
+                self.synchronises(asked)?;
+                Ok(registered)
             }
             Call::HostUnregister { address } => {
                 self.context(asked)?;
