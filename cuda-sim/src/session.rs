@@ -70,7 +70,9 @@ impl Setup {
     /// What the system refuses; an engine that doesn't begin.
     pub fn start(&self) -> io::Result<Session> {
         if std::env::var_os(AS_IT_IS).is_some() {
-            return Ok(Session { engine: None, folder: PathBuf::new() });
+            let profile = self.settings.iter().find(|(name, _)| name == "MP_CUDA_SIM_PROFILE");
+            let without = profile.map(|(_, profile)| profile.clone());
+            return Ok(Session { engine: None, folder: PathBuf::new(), without });
         }
         // Sessions of one program, which are of no other process.
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -91,7 +93,7 @@ impl Setup {
         let output = engine.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
-        let session = Session { engine: Some(engine), folder };
+        let session = Session { engine: Some(engine), folder, without: None };
         if line == "ready\n" { Ok(session) } else { Err(io::Error::other("the engine didn't begin")) }
     }
 
@@ -125,6 +127,8 @@ pub struct Session {
     /// `None` with [`AS_IT_IS`]: then there are no figures and no findings.
     engine: Option<Child>,
     folder: PathBuf,
+    /// The profile that was asked for, with [`AS_IT_IS`]: what the device is to be taken not to have.
+    without: Option<String>,
 }
 
 impl Session {
@@ -134,14 +138,16 @@ impl Session {
         self.engine.is_some()
     }
 
-    /// What a client has in its environment: the folder of the library, and the engine's socket.
+    /// What a client has in its environment: the folder of the library, and the engine's socket; with [`AS_IT_IS`] what there is, and
+    /// what `mp-cuda`, built with `inject`, is to take the device not to have.
     #[must_use]
-    pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
+    pub fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         if self.engine.is_none() {
             let own = |name| (name, PathBuf::from(std::env::var_os(name).unwrap_or_default()));
-            return ["LD_LIBRARY_PATH", "MP_CUDA_SIM"].map(own);
+            let without = PathBuf::from(self.without.as_deref().unwrap_or_default());
+            return vec![own("LD_LIBRARY_PATH"), own("MP_CUDA_SIM"), ("MP_CUDA_WITHOUT", without)];
         }
-        [("LD_LIBRARY_PATH", self.folder.join("lib")), ("MP_CUDA_SIM", self.folder.join("engine"))]
+        vec![("LD_LIBRARY_PATH", self.folder.join("lib")), ("MP_CUDA_SIM", self.folder.join("engine"))]
     }
 
     /// Gives a command what a client [has](Self::environment).

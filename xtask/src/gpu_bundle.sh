@@ -1,5 +1,5 @@
 #!/bin/sh
-# sh run.sh [machine|conformance|examples|tests]...: without words, all of it. What is printed lies in out/, too.
+# sh run.sh [machine|conformance|examples|tests|events|hosts]...: without words, all of it. What is printed lies in out/, too.
 # Needs a driver for CUDA 11.7 or later, and nothing else. Changes no setting of the GPU.
 cd "$(dirname "$0")" || exit 2
 mkdir -p out
@@ -41,26 +41,37 @@ examples() {
 }
 
 # Not those of the simulator's own doings: injected failures, counted calls, devices that fall off the bus or don't reach each other.
-# Of those that run for each order of streams one is enough: the order is the device's, whatever a test is called.
-tests() {
-    set -- --skip a_device_says_how --skip a_copy_that_can_not_be_ordered --skip devices_that_do_not_reach \
-        --skip a_host_that_reads_when_the_producer_is_killed --skip opened_events:: \
-        --skip ::ipc_events --skip ::hosts
+scenarios() {
+    set -- "$@" --skip a_device_says_how --skip a_copy_that_can_not_be_ordered --skip devices_that_do_not_reach \
+        --skip a_host_that_reads_when_the_producer_is_killed --skip opened_events::
     if [ -n "$MP_RUNNER" ]; then
         # What they leave behind on purpose, the simulator would report.
         set -- "$@" --skip foreign::the_exporter_is_killed --skip foreign::a_receiver_is_killed \
-            --skip a_copy_of_what_a_killed_producer --skip what_is_behind_the_later_of_two
+            --skip a_copy_of_what_a_killed_producer --skip what_is_behind_the_later_of_two --skip what_a_killed_process_recorded
     elif [ "$(timeout 30 nvidia-smi -L 2>&1 | grep -c '^GPU ')" -lt 2 ]; then
         echo "SKIPPED: what needs two GPUs"
         set -- "$@" --skip small_tensors_of_one_slab --skip recorded_on_one_device --skip by_another_device \
             --skip devices_that_reach_each_other
     fi
     # The variable is the tests' own: the simulator would start no session with it.
-    limited 300 env MP_CUDA_AS_IT_IS=1 bin/cuda_tests --test-threads 1 "$@" \
-        torch:: order:: events:: ends:: modes:: cudarc:: foreign:: dlpack::
+    limited "${LIMIT:-240}" env MP_CUDA_AS_IT_IS=1 bin/cuda_tests --test-threads 1 "$@"
 }
 
-for part in ${*:-machine conformance examples tests}; do
+# Of those that run for each order of streams, the one for the order that the device has.
+tests() {
+    scenarios --skip ::ipc_events --skip ::hosts torch:: order:: events:: ends:: modes:: cudarc:: foreign:: dlpack::
+}
+
+# The others are asked for by a variable that takes something from the device.
+events() {
+    scenarios ::ipc_events --skip late:: --skip kills:: --skip failures::
+}
+
+hosts() {
+    scenarios ::hosts --skip kills:: --skip failures::
+}
+
+for part in ${*:-machine conformance examples tests events hosts}; do
     echo "==== $part ===="
     "$part" > "out/$part.log" 2>&1
     code=$?

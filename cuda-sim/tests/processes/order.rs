@@ -100,7 +100,12 @@ fn plays((there, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Out
 
 #[test]
 fn there_and_back_twenty_times() {
+    let simulated = session().has_figures();
     for (order, seed) in ALL.into_iter().flat_map(|order| [(order, 1), (order, 2)]) {
+        // On a driver that is there the order of the family's first process is that of all.
+        if !simulated && (order, seed) != (Order::Clocks, 1) {
+            continue;
+        }
         let session = setup().set("PROFILE", profile(order)).set("SEED", seed).start().unwrap();
         let (there, back) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
         let one = with_gpu(&session).spawn(plays, (there.clone(), back.clone())).unwrap();

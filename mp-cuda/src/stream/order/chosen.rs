@@ -134,11 +134,23 @@ fn take_part(device: &Device, order: Order) -> Result<Way> {
     }
 }
 
+/// Whether tests want devices to be taken for ones without this. So each order is tried on a device that has all of them.
+fn is_without(what: &str) -> bool {
+    cfg!(feature = "inject")
+        && std::env::var("MP_CUDA_WITHOUT").is_ok_and(|all| all.split(',').any(|one| one == what))
+}
+
 fn has_words(device: &Device) -> Result<bool> {
+    if is_without("no-memops") {
+        return Ok(false);
+    }
     let attributes = device.attributes()?;
     Ok(attributes.memory_operations && attributes.host_registration && device.bind()?.has_stream_words())
 }
 
 fn has_events(device: &Device) -> Result<bool> {
+    if is_without("no-events") {
+        return Ok(false);
+    }
     Ok(device.attributes()?.events_between_processes && device.bind()?.has_host_calls())
 }
