@@ -42,7 +42,7 @@ examples() {
 
 # Not those of the simulator's own doings: injected failures, counted calls, devices that fall off the bus or don't reach each other.
 scenarios() {
-    set -- "$@" --skip a_device_says_how --skip a_copy_that_can_not_be_ordered --skip devices_that_do_not_reach \
+    set -- "$@" --skip a_copy_that_can_not_be_ordered --skip devices_that_do_not_reach \
         --skip a_host_that_reads_when_the_producer_is_killed --skip opened_events::
     if [ -n "$MP_RUNNER" ]; then
         # What they leave behind on purpose, the simulator would report.
