@@ -1,0 +1,158 @@
+//! Which calls keep what a stream is given after them from running beside what another stream was given before them.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use mp_cuda::driver::api::{Handle, IpcHandle};
+
+use crate::barrier_calls::{CALLS, Call};
+use crate::gpu::{Failed, Gpu, Outcome};
+use crate::helper::{self, Helper, ms, number, tell, us};
+use crate::host::{self, Shared};
+
+/// Of virtual memory, and of legacy memory.
+pub(crate) const BLOCK: usize = 32 << 20;
+pub(crate) const PIECE: usize = 8 << 20;
+
+/// Words of the page.
+const STARTED: usize = 0;
+const SEEN: usize = 8;
+
+/// What the calls use.
+pub(crate) struct Bench {
+    pub(crate) gpu: Gpu,
+    /// The stream that is busy, and the one that writes.
+    pub(crate) a: Handle,
+    pub(crate) b: Handle,
+    /// What a call leaves, or is given.
+    pub(crate) handle: u64,
+    pub(crate) at: u64,
+    pub(crate) object: Handle,
+    pub(crate) stream: Option<Handle>,
+    pub(crate) file: Option<OwnedFd>,
+    /// Memory that stays.
+    pub(crate) buffer: u64,
+    pub(crate) pages: Shared,
+    pub(crate) bytes: &'static [u8],
+    /// What another process has made.
+    pub(crate) their_event: IpcHandle,
+    pub(crate) their_memory: IpcHandle,
+    pub(crate) their_file: OwnedFd,
+    words: Shared,
+    device: u64,
+    count: u64,
+}
+
+/// What a row measured: the call, from the write to the sight of its value, whether A was busy then.
+struct Row {
+    call: Duration,
+    seen: Duration,
+    busy: bool,
+}
+
+pub(crate) fn ask() -> Outcome {
+    let (mine, theirs) = host::pair()?;
+    let mut maker = Helper::start("barriers", &[theirs.to_string()])?;
+    let gpu = Gpu::start()?;
+    println!("{}, driver {}", gpu.device_name()?, gpu.version()?);
+    let words = Shared::new(4096)?;
+    let device = gpu.register(words.host, words.bytes)?;
+    let line = maker.hear()?;
+    let (event, memory) = line.split_once(' ').ok_or_else(|| Failed(line.clone()))?;
+    let mut bench = Bench {
+        a: gpu.stream()?,
+        b: gpu.stream()?,
+        handle: 0,
+        at: 0,
+        object: Handle::NULL,
+        stream: None,
+        file: None,
+        buffer: gpu.alloc(2 * PIECE)?,
+        pages: Shared::new(256 << 10)?,
+        bytes: Box::leak(vec![1; 1 << 20].into_boxed_slice()),
+        their_event: helper::handle(event)?,
+        their_memory: helper::handle(memory)?,
+        their_file: host::receive(mine)?,
+        gpu,
+        words,
+        device,
+        count: 0,
+    };
+    // All of a kernel's and a stream's first uses.
+    bench.row(&CALLS[0], 1)?;
+    println!(
+        "{:<54} | {:>10} {:>9} {:<5} | {:>10} {:>9} {:<5}",
+        "a spin of 200 ms on A; the call; a write on B",
+        "call us",
+        "seen ms",
+        "A",
+        "again us",
+        "seen ms",
+        "A"
+    );
+    for call in CALLS {
+        let figures = |row: Outcome<Row>| match row {
+            Err(Failed(why)) => why,
+            Ok(row) => {
+                let a = if row.busy { "busy" } else { "over" };
+                format!("{:>10.1} {:>9.2} {a:<5}", us(row.call), ms(row.seen))
+            }
+        };
+        let first = figures(bench.row(call, 200));
+        let again = figures(bench.row(call, 80));
+        println!("{:<54} | {first} | {again}", call.name);
+    }
+    println!("(again: with a spin of 80 ms; busy: A's spin was running still when B's word was seen)");
+    Ok(())
+}
+
+impl Bench {
+    fn row(&mut self, call: &Call, spin: u64) -> Outcome<Row> {
+        (call.before)(self)?;
+        self.gpu.sync(self.b)?;
+        self.count += 1;
+        let count = self.count;
+        self.gpu.write(self.a, self.device + 8 * STARTED as u64, count)?;
+        self.gpu.spin(self.a, spin)?;
+        self.words.seen("the start of A's spin", STARTED, count)?;
+        // The kernel is on its way, behind the write.
+        std::thread::sleep(Duration::from_millis(2));
+        let begin = Instant::now();
+        let outcome = (call.call)(self);
+        let time = begin.elapsed();
+        let b = self.stream.unwrap_or(self.b);
+        let row = match outcome {
+            Err(why) => Err(why),
+            Ok(()) => self.write_and_see(b, count).map(|(seen, busy)| Row { call: time, seen, busy }),
+        };
+        self.gpu.sync(self.a)?;
+        self.gpu.sync(b)?;
+        let after = (call.after)(self);
+        row.and_then(|row| after.map(|()| row))
+    }
+
+    fn write_and_see(&self, b: Handle, count: u64) -> Outcome<(Duration, bool)> {
+        let begin = Instant::now();
+        self.gpu.write(b, self.device + 8 * SEEN as u64, count)?;
+        self.words.seen("B's word", SEEN, count)?;
+        let seen = begin.elapsed();
+        Ok((seen, self.gpu.is_busy(self.a)))
+    }
+}
+
+/// Makes what others import and open.
+pub(crate) fn help(arguments: &[String]) -> Outcome {
+    let gpu = Gpu::start()?;
+    let file = gpu.export(gpu.create(BLOCK)?)?;
+    host::send(number(arguments, 0)?, &file)?;
+    let event = gpu.event()?;
+    let (stream, memory) = (gpu.stream()?, gpu.alloc(PIECE)?);
+    gpu.record(event, stream)?;
+    gpu.sync(stream)?;
+    let (event, memory) = (gpu.event_handle(event)?, gpu.memory_handle(memory)?);
+    tell(&format!("{} {}", helper::text(event), helper::text(memory)))?;
+    _ = helper::heard();
+    // Until then the descriptor is open.
+    _ = file.as_raw_fd();
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! What processes share besides the device: words in memory, and descriptors.
+//!
+//! # Safety
+//! Unsafe, because it maps memory and takes descriptors by their numbers; sound, because
+//! - a mapping stays for the life of the process, and each of its words is read and written as a whole;
+//! - a number is that of a descriptor that this process inherited, or made, and is taken once.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use rustix::fs::MemfdFlags;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+
+use crate::gpu::{Failed, Outcome};
+
+/// Pages of a memfd that helpers inherit by its number.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    file: i32,
+    pub(crate) host: *mut c_void,
+    pub(crate) bytes: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(bytes: usize) -> Outcome<Self> {
+        let file = rustix::fs::memfd_create("unknowns", MemfdFlags::empty())?;
+        rustix::fs::ftruncate(&file, bytes as u64)?;
+        let number = file.as_raw_fd();
+        // It stays open, as the mapping stays.
+        std::mem::forget(file);
+        Self::open(number, bytes)
+    }
+
+    /// The number for helpers.
+    pub(crate) fn number(&self) -> String {
+        self.file.to_string()
+    }
+
+    pub(crate) fn open(file: i32, bytes: usize) -> Outcome<Self> {
+        let borrowed = borrow(file);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, which stays.
+        let host =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, borrowed, 0) }?;
+        // SAFETY: the mapping made above; copies of this process don't use it.
+        unsafe { rustix::mm::madvise(host, bytes, Advice::LinuxDontFork) }?;
+        Ok(Self { file, host, bytes })
+    }
+
+    fn word(&self, i: usize) -> *mut u64 {
+        assert!(8 * i < self.bytes, "a word of the mapping");
+        self.host.cast::<u64>().wrapping_add(i)
+    }
+
+    pub(crate) fn load(&self, i: usize) -> u64 {
+        // SAFETY: inside the mapping, which stays, and aligned; the device reaches whole words.
+        unsafe { self.word(i).read_volatile() }
+    }
+
+    pub(crate) fn store(&self, i: usize, value: u64) {
+        // SAFETY: likewise.
+        unsafe { self.word(i).write_volatile(value) };
+    }
+
+    /// How long it took until a word was at least this value; `None` after the limit.
+    pub(crate) fn see(&self, i: usize, value: u64, limit: Duration) -> Option<Duration> {
+        let begin = Instant::now();
+        loop {
+            if self.load(i) >= value {
+                return Some(begin.elapsed());
+            }
+            let elapsed = begin.elapsed();
+            if elapsed > limit {
+                return None;
+            }
+            pause(elapsed);
+        }
+    }
+
+    /// The same where the word has to come.
+    pub(crate) fn seen(&self, what: &str, i: usize, value: u64) -> Outcome<Duration> {
+        self.see(i, value, Duration::from_secs(4)).ok_or_else(|| Failed(format!("{what}: not seen in 4 s")))
+    }
+}
+
+/// Between two looks at a word: short waits are measured to the microsecond, long ones leave the processor to others.
+pub(crate) fn pause(waited: Duration) {
+    if waited < Duration::from_millis(5) {
+        std::hint::spin_loop();
+    } else {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+/// A descriptor that was inherited.
+fn borrow(file: i32) -> BorrowedFd<'static> {
+    // SAFETY: descriptors whose numbers are passed on stay open for the life of the process.
+    unsafe { BorrowedFd::borrow_raw(file) }
+}
+
+/// Whether a descriptor of this number is open.
+pub(crate) fn is_open(file: i32) -> bool {
+    rustix::io::fcntl_getfd(borrow(file)).is_ok()
+}
+
+/// Two ends by which descriptors go between a question and its helpers, which inherit them by their numbers.
+pub(crate) fn pair() -> Outcome<(i32, i32)> {
+    let flags = SocketFlags::empty();
+    let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let numbers = (one.as_raw_fd(), other.as_raw_fd());
+    std::mem::forget((one, other));
+    Ok(numbers)
+}
+
+/// Sends a duplicate of a descriptor.
+pub(crate) fn send(end: i32, file: &OwnedFd) -> Outcome {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    rustix::net::sendmsg(borrow(end), &[IoSlice::new(&[1])], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
+/// Takes one, which helpers that start later inherit by its number.
+pub(crate) fn receive(end: i32) -> Outcome<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut to = [IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(borrow(end), &mut to, &mut control, RecvFlags::empty())?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut files) = message
+            && let Some(file) = files.next()
+        {
+            return Ok(file);
+        }
+    }
+    Err(Failed("no descriptor came".to_owned()))
+}
+
+/// Ends the process, and nothing of it runs any more.
+pub(crate) fn leave() -> ! {
+    // SAFETY: it takes no memory.
+    unsafe { libc::_exit(0) }
+}
