@@ -40,8 +40,6 @@ pub(crate) struct Process {
     pub(crate) functions: BTreeMap<u64, (u64, String)>,
     /// Registered ranges: the host's address, bytes, the device's address.
     pub(crate) registered: BTreeMap<u64, (u64, u64)>,
-    /// What its streams had been asked for at the last call that keeps what comes later from running beside that.
-    pub(crate) barrier: Rc<Vec<(u64, u64)>>,
     /// Functions of its own that it is to call, and the one that it calls.
     pub(crate) host_calls: VecDeque<Rc<HostCall>>,
     pub(crate) host_call: Option<Rc<HostCall>>,
@@ -66,7 +64,6 @@ impl Process {
             modules: BTreeMap::new(),
             functions: BTreeMap::new(),
             registered: BTreeMap::new(),
-            barrier: Rc::default(),
             host_calls: VecDeque::new(),
             host_call: None,
             said_bye: false,

@@ -52,9 +52,8 @@ fn a_process_that_can_t_take_part_says_what_it_lacks() {
 fn a_process_whose_driver_refuses_the_table_that_others_have_says_so() {
     let session = setup().start().unwrap();
     assert_eq!(run(&session, which, ()), "Clocks");
-    let rule = |n| format!("fail=cuMemHostRegister_v2:{n}:NOT_PERMITTED");
-    let rules = [1, 2, 3].map(rule).join(";");
-    let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rules).spawn(why_not, ());
+    let rule = "fail=cuMemHostRegister_v2:1:NOT_PERMITTED;fail=cuMemHostRegister_v2:2:NOT_PERMITTED";
+    let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(why_not, ());
     let why = join(process.unwrap());
     assert!(why.contains("doesn't let it reach them") && why.contains("ulimit -l"), "{why}");
     nothing_found(&session);

@@ -185,32 +185,6 @@ fn an_event_of_another_context_is_refused() {
     assert_eq!(a.code("cuStreamWaitEvent", &[stream, event]), 0, "waiting is no matter of contexts");
 }
 
-/// As on a GPU: memory that is registered while a stream is busy holds up what others are given from then on.
-#[test]
-fn what_is_given_after_a_registration_runs_behind_what_was_given_before() {
-    let session = lazy();
-    let a = Client::new(&session);
-    let (host, device) = a.register(&file(4096), 4096);
-    let (one, two) = (a.stream(), a.stream());
-    a.ok("cuStreamWaitValue64", &[one, device, 1, 0]);
-    a.ok("cuStreamWriteValue64", &[two, device + 8, 1]);
-    a.ok("cuStreamSynchronize", &[two]);
-    a.register(&file(4096), 4096);
-    a.ok("cuStreamWriteValue64", &[two, device + 8, 2]);
-    a.begin("cuStreamSynchronize", &[two]);
-    assert!(!a.is_over_within(20));
-    a.ok("store", &[host, 1]);
-    a.end();
-    assert_eq!(a.ok("load", &[host + 8]), 2);
-    // Another process's streams are their own.
-    a.ok("cuStreamWaitValue64", &[one, device, 2, 0]);
-    let b = Client::new(&session);
-    let (_, theirs) = b.register(&file(4096), 4096);
-    let stream = b.stream();
-    b.ok("cuStreamWriteValue64", &[stream, theirs, 1]);
-    b.ok("cuStreamSynchronize", &[stream]);
-}
-
 #[test]
 fn waits_for_values_go_round() {
     let session = lazy();

@@ -110,7 +110,6 @@ impl Stream {
     #[doc(alias = "cuStreamCreate")]
     pub fn new(device: &Device) -> Result<Self> {
         ended::sweep();
-        order::prepare(device);
         Self::beside_locks(device)
     }
 
@@ -146,7 +145,6 @@ impl Stream {
         // SAFETY: the caller vouches for the context.
         let (primary, number) = unsafe { context::primary_of(driver, Handle(context)) }?;
         let device = Device::of(driver, number, primary)?;
-        order::prepare(&device);
         let stream = Handle(stream);
         {
             let bound = device.bind()?;

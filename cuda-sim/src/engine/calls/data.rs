@@ -64,9 +64,7 @@ impl Engine {
                 self.work(asked, "cuMemset", stream, Work::Set { to, pattern, count }, wait)
             }
             Call::HostRegister { address, bytes, offset } => {
-                let registered = self.register(asked, address, bytes, offset, file)?;
-                self.synchronises(asked)?;
-                Ok(registered)
+                self.register(asked, address, bytes, offset, file)
             }
             Call::HostUnregister { address } => {
                 self.context(asked)?;

@@ -181,21 +181,13 @@ impl Engine {
                 && (is_default && other.blocking || blocking && other.is_default)
         });
         let after = others.filter(|(_, s)| s.asked > s.done).map(|(number, s)| (*number, s.asked)).collect();
-        let (host, behind) = (Rc::clone(&self.host), Rc::clone(&self.process(asked.process)?.barrier));
+        let host = Rc::clone(&self.host);
         let stream = self.streams.get_mut(&stream).ok_or(codes::INVALID_HANDLE)?;
         stream.asked += 1;
         let number = stream.asked;
-        let (call, trace, since) = (call.to_owned(), asked.trace.clone(), Instant::now());
-        stream.queue.push_back(Operation { number, call, step, after, behind, host, trace, since });
+        let (call, trace) = (call.to_owned(), asked.trace.clone());
+        stream.queue.push_back(Operation { number, call, step, after, host, trace, since: Instant::now() });
         Ok(number)
-    }
-
-    /// What the process's streams are given from now on runs behind what they have.
-    pub(in crate::engine) fn synchronises(&mut self, asked: &Asked) -> Result<(), u32> {
-        let own = self.streams.iter().filter(|(_, stream)| stream.process == asked.process);
-        let all = own.map(|(number, stream)| (*number, stream.asked)).collect();
-        self.process(asked.process)?.barrier = Rc::new(all);
-        Ok(())
     }
 
     /// All that was asked for in a context up to now.

@@ -2,7 +2,6 @@
 
 use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::mutant;
 use mp_core::mutex::Mutex;
 
 use crate::codes;
@@ -80,18 +79,6 @@ pub(super) fn order(device: &Device) -> Result<Order> {
         Way::Events => Order::IpcEvents,
         Way::Hosts => Order::Host,
     })
-}
-
-/// Lets a device reach the table ahead of its first tick, if its streams may write there. What keeps them from it the first tick tells.
-pub(super) fn prepare(device: &Device) {
-    if KNOWN.lock().iter().any(|(one, _)| one == device) || mutant!("cuda.stream.not-prepared") {
-        return;
-    }
-    let chosen = || -> Result<Option<u8>> { Ok(Arena::current()?.clocks().order(key(device))?) };
-    let by_words = |chosen: Option<u8>| chosen.is_none_or(|number| number == Order::Clocks.number());
-    if chosen().is_ok_and(by_words) && has_words(device).unwrap_or(false) {
-        _ = table::register(device);
-    }
 }
 
 /// Whether the driver refuses to let a device reach the table, for good.

@@ -63,11 +63,6 @@ pub fn order(device: &Device) -> Result<Order> {
     chosen::order(device)
 }
 
-/// What the driver takes once, to order streams of a device. It is done before these have work, for which it would wait.
-pub(crate) fn prepare(device: &Device) {
-    chosen::prepare(device);
-}
-
 /// Whether a stream of this device that waits for a killed process goes on.
 pub(crate) fn releases(device: &Device) -> Result<bool> {
     Ok(order(device)? != Order::IpcEvents)

@@ -54,7 +54,7 @@ pub(super) fn base(device: &Device) -> Result<u64> {
     if let Some((_, base)) = registered.devices.iter().find(|(one, _)| one == device) {
         return Ok(*base);
     }
-    let base = registered.with(device)?;
+    let base = register(device, &mut registered)?;
     registered.probing += 1;
     drop(registered);
     let probed = probe(device, base);
@@ -77,28 +77,16 @@ pub(super) fn base(device: &Device) -> Result<u64> {
     Err(Error::Unsupported { what, device: device.uuid() })
 }
 
-/// Lets a device reach the table, before its streams are given anything: work that they are given after the registration waits, on the
-/// device, for all that streams of the process were given before it (CUDA C++ Programming Guide, "Implicit Synchronization": page-locked
-/// memory). Were the table registered with the first tick, that would come when the kernel before it has run, whichever stream has that.
-///
-/// # Errors
-/// What the driver refuses.
-pub(super) fn register(device: &Device) -> Result<()> {
-    REGISTERED.lock().with(device).map(drop)
-}
-
-impl Registered {
-    /// Lets a device reach the table, the first of its process or another one: where.
-    fn with(&mut self, device: &Device) -> Result<u64> {
-        let at = address(Arena::current()?)?;
-        if self.with.is_none() {
-            // SAFETY: it is mapped until this process ends.
-            unsafe { device.bind()?.host_register(at, Clocks::BYTES) }?;
-            self.with = Some(device.clone());
-            exit::watch(Part::Clocks, leave);
-        }
-        device.bind()?.host_device_address(at)
+/// Lets a device reach the table, the first of its process or another one: where.
+fn register(device: &Device, registered: &mut Registered) -> Result<u64> {
+    let at = address(Arena::current()?)?;
+    if registered.with.is_none() {
+        // SAFETY: it is mapped until this process ends.
+        unsafe { device.bind()?.host_register(at, Clocks::BYTES) }?;
+        registered.with = Some(device.clone());
+        exit::watch(Part::Clocks, leave);
     }
+    device.bind()?.host_device_address(at)
 }
 
 /// What became of the first tick of a device.
