@@ -19,13 +19,11 @@ pub(crate) enum Part {
     Streams,
     /// Events of other processes are closed.
     Events,
-    /// The table of clocks is taken from the devices.
-    Clocks,
     /// Memory is unmapped.
     Memory,
 }
 
-const PARTS: usize = 4;
+const PARTS: usize = 3;
 
 /// What is to be done, for each part.
 type Parts = [OnceLock<fn()>; PARTS];

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::engine::memory::{Addresses, Allocation};
+use crate::engine::memory::{Addresses, Allocation, Kind};
 use crate::engine::streams::{Event, HostCall};
 use crate::wire::DeviceInfo;
 
@@ -19,6 +19,8 @@ pub(crate) struct Context {
     pub(crate) retained: u32,
     /// What every call in it returns, once something in it has failed.
     pub(crate) lost: Option<u32>,
+    /// What its streams had been asked for at the last call that holds up what comes later.
+    pub(crate) barrier: Rc<Vec<(u64, u64)>>,
     /// The default stream.
     pub(crate) stream: u64,
 }
@@ -36,6 +38,8 @@ pub(crate) struct Process {
     pub(crate) graphs: BTreeSet<u64>,
     /// Modules, each with its functions: names, sizes of parameters.
     pub(crate) modules: BTreeMap<u64, Vec<(String, Vec<u32>)>>,
+    /// Those of which the code is loaded, which it is when they are first looked up.
+    pub(crate) loaded: BTreeSet<(u64, String)>,
     /// Functions: module, name.
     pub(crate) functions: BTreeMap<u64, (u64, String)>,
     /// Registered ranges: the host's address, bytes, the device's address.
@@ -62,6 +66,7 @@ impl Process {
             events: BTreeMap::new(),
             graphs: BTreeSet::new(),
             modules: BTreeMap::new(),
+            loaded: BTreeSet::new(),
             functions: BTreeMap::new(),
             registered: BTreeMap::new(),
             host_calls: VecDeque::new(),
@@ -100,14 +105,15 @@ impl Process {
         say(self.handles.len(), "handles of memory");
         // What a stream was told to free is gone, be it that the stream was not waited for.
         let freeing = self.addresses.freeing.len();
-        say(self.addresses.mapped.len() - self.registered.len() - freeing, "mappings");
+        // To close a handle, or to unregister memory, waits for all work, for which an end is not to wait.
+        let opened = self.addresses.mapped.values().filter(|one| matches!(one.kind, Kind::Opened(_))).count();
+        say(self.addresses.mapped.len() - self.registered.len() - freeing - opened, "mappings");
         say(self.addresses.reserved.len(), "reserved ranges");
         say(self.addresses.pieces.len() - freeing, "pieces of cuMemAlloc");
         // One that others may have open goes with its process: if it were destroyed, what theirs do would be undefined.
         let goes = |event: &&Event| event.imported || !event.core.is_shared.get();
         say(self.events.values().filter(goes).count(), "events");
         say(self.graphs.len(), "graphs");
-        say(self.registered.len(), "registered ranges");
         left
     }
 }

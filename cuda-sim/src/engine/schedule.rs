@@ -136,10 +136,11 @@ impl Engine {
     }
 
     /// Whether the first operation of a stream can do something now.
-    fn is_ready(&self, stream: u64) -> bool {
-        let Some(stream) = self.streams.get(&stream) else { return false };
+    fn is_ready(&self, number: u64) -> bool {
+        let Some(stream) = self.streams.get(&number) else { return false };
         let Some(first) = stream.queue.front() else { return false };
-        if !first.after.iter().all(|(other, number)| self.has_done(*other, *number)) {
+        let mut earlier = first.after.iter().chain(first.behind.iter().filter(|(other, _)| *other != number));
+        if !earlier.all(|(other, number)| self.has_done(*other, *number)) {
             return false;
         }
         match &first.step {
@@ -174,7 +175,8 @@ impl Engine {
                 continue;
             }
             let Some(first) = stream.queue.front() else { continue };
-            open.extend(first.after.iter().map(|(other, _)| *other));
+            let behind = first.behind.iter().filter(|(other, number)| !self.has_done(*other, *number));
+            open.extend(first.after.iter().chain(behind).map(|(other, _)| *other));
             match &first.step {
                 Step::WaitEvent(record) => open.push(record.by.get().0),
                 Step::Wait { .. } => any = true,

@@ -230,10 +230,7 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
                     None => Err(codes::DEINITIALIZED),
                 }
             }
-            (None, Then::Free(address)) => {
-                engine.free(connection.process.unwrap_or(0), address);
-                Ok(Outcome::Now(Value::None, None))
-            }
+            (None, Then::Call(asked, call)) => engine.make_call(&asked, *call, None),
         };
         // If it can't be told, its connection has ended, which is seen next.
         _ = reply(connection, answer);

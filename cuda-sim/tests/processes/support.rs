@@ -1,6 +1,7 @@
 //! Sessions, processes that use their driver, and the kernels that these launch.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::Path;
 use std::ptr;
@@ -126,9 +127,11 @@ where
     join(with_gpu(session).spawn(function, args).unwrap())
 }
 
-/// The first device's stream, of a process that has one.
+/// The first device's stream, of a process that has one. The kernels are loaded before it has work, for which that would wait.
 pub(crate) fn stream() -> Stream {
-    Stream::new(&Device::new(0).unwrap()).unwrap()
+    let stream = Stream::new(&Device::new(0).unwrap()).unwrap();
+    kernels();
+    stream
 }
 
 /// What is in a queue, or will be before the deadline.
@@ -155,8 +158,12 @@ pub(crate) fn nothing_is_left(session: &Session) {
 pub(crate) struct Kernels {
     api: Api,
     context: Handle,
-    module: Handle,
+    /// Looked up when the module is loaded: to look one up for the first time holds up, on a GPU, what streams are given after it until
+    /// they have run what they have.
+    functions: HashMap<&'static str, Handle>,
 }
+
+const NAMES: [&str; 3] = ["fill_f32", "mul_f32", "spin_ns"];
 
 /// Those of this process.
 pub(crate) fn kernels() -> &'static Kernels {
@@ -175,24 +182,27 @@ impl Kernels {
         let mut context = Handle::NULL;
         // SAFETY: a context for the life of the process.
         assert_eq!(unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) }, 0);
-        let mut kernels = Self { api, context, module: Handle::NULL };
         // SAFETY: the context was retained above.
-        assert_eq!(unsafe { (kernels.api.cuCtxSetCurrent)(context) }, 0);
-        let image = mp_cuda_sim::KERNELS.as_ptr().cast();
+        assert_eq!(unsafe { (api.cuCtxSetCurrent)(context) }, 0);
+        let (image, mut module) = (mp_cuda_sim::KERNELS.as_ptr().cast(), Handle::NULL);
         // SAFETY: the image ends with 0.
-        assert_eq!(unsafe { (kernels.api.cuModuleLoadData)(&raw mut kernels.module, image) }, 0);
-        kernels
+        assert_eq!(unsafe { (api.cuModuleLoadData)(&raw mut module, image) }, 0);
+        let look_up = |name| {
+            let (mut function, text) = (Handle::NULL, CString::new(name).unwrap());
+            // SAFETY: the module is loaded, and the name ends with 0.
+            let code = unsafe { (api.cuModuleGetFunction)(&raw mut function, module, text.as_ptr()) };
+            assert_eq!(code, 0, "{name}");
+            (name, function)
+        };
+        let functions = NAMES.into_iter().map(look_up).collect();
+        Self { api, context, functions }
     }
 
     fn launch(&self, stream: &Stream, name: &str, arguments: &mut [u64]) {
         // A thread has none at first.
         // SAFETY: the context is kept for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
-        let mut function = Handle::NULL;
-        let name = CString::new(name).unwrap();
-        // SAFETY: the module is loaded, and the name ends with 0.
-        let code = unsafe { (self.api.cuModuleGetFunction)(&raw mut function, self.module, name.as_ptr()) };
-        assert_eq!(code, 0, "{name:?}");
+        let function = self.functions[name];
         let mut all: Vec<*mut c_void> = arguments.iter_mut().map(|one| ptr::from_mut(one).cast()).collect();
         let (launch, arguments) = (self.api.cuLaunchKernel, all.as_mut_ptr());
         let stream = Handle(stream.as_raw());

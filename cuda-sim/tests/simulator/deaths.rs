@@ -90,11 +90,8 @@ fn what_a_process_leaves_at_its_clean_end_is_told() {
     until(&session, "processes", 0);
     let found = session.findings().unwrap();
     assert_eq!(kinds(&session), ["left"]);
-    assert!(
-        found[0].text.contains("1 mappings") && found[0].text.contains("1 registered ranges"),
-        "{}",
-        found[0].text
-    );
+    // To unregister memory waits for all work, for which an end is not to wait.
+    assert!(found[0].text.contains("1 mappings") && !found[0].text.contains("regist"), "{}", found[0].text);
     until(&session, "bytes", 0);
 }
 

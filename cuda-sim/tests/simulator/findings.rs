@@ -83,6 +83,7 @@ fn a_hosts_store_orders_nothing() {
     let [(a, at, one, _), (b, there, two, _)] = pair(&session);
     let shared = file(4096);
     let ((host, word), (_, theirs)) = (a.register(&shared, 4096), b.register(&shared, 4096));
+    b.kernel("sum_f32");
     b.ok("cuStreamWaitValue64", &[two, theirs, 5, 0]);
     sum(&b, two, there);
     // The stream's own value would not have ended the wait; the host's does, as if the stream had gone so far.

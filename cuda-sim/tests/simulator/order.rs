@@ -185,6 +185,65 @@ fn an_event_of_another_context_is_refused() {
     assert_eq!(a.code("cuStreamWaitEvent", &[stream, event]), 0, "waiting is no matter of contexts");
 }
 
+/// On a GPU a function's code is loaded when it is first looked up, and holds up what streams are given then.
+#[test]
+fn what_is_given_after_a_function_was_loaded_runs_behind_what_was_given_before() {
+    let session = lazy();
+    let (a, b) = (Client::new(&session), Client::new(&session));
+    let shared = file(4096);
+    let ((_, device), (theirs, _)) = (a.register(&shared, 4096), b.register(&shared, 4096));
+    let (one, two) = (a.stream(), a.stream());
+    let image = mp_cuda_sim::KERNELS.trim_end_matches('\0');
+    let module = a.call("cuModuleLoadData", &[], image.as_bytes()).number;
+    let look_up = || assert_eq!(a.call("cuModuleGetFunction", &[module], b"fill_f32").code, 0);
+    let is_held_up = |turn| {
+        a.ok("cuStreamWriteValue64", &[two, device + 8, turn]);
+        a.begin("cuStreamSynchronize", &[two]);
+        let over = a.is_over_within(20);
+        b.ok("store", &[theirs, turn]);
+        a.end();
+        !over
+    };
+    for (turn, looks_up, is_late) in [(1, false, false), (2, true, true), (3, true, false)] {
+        a.ok("cuStreamWaitValue64", &[one, device, turn, 0]);
+        if looks_up {
+            look_up();
+        }
+        assert_eq!(is_held_up(turn), is_late, "{turn}");
+    }
+}
+
+/// As on an H200: these wait for all that runs in the context, whatever they are about.
+#[test]
+fn calls_that_wait_for_all_work_of_the_context() {
+    let session = lazy();
+    let (a, b) = (Client::new(&session), Client::new(&session));
+    let shared = file(4096);
+    let ((_, device), (theirs, _)) = (a.register(&shared, 4096), b.register(&shared, 4096));
+    let (registered, _) = a.register(&file(4096), 4096);
+    let stream = a.stream();
+    let piece = a.ok("cuMemAlloc", &[4000]);
+    let handle = b.call("cuIpcGetMemHandle", &[b.ok("cuMemAlloc", &[4000])], &[]).bytes;
+    let opened = a.call("cuIpcOpenMemHandle", &[], &handle).number;
+    let image = mp_cuda_sim::KERNELS.trim_end_matches('\0').as_bytes();
+    let module = a.call("cuModuleLoadData", &[], image).number;
+    let calls: [(&str, &[u64], &[u8]); 5] = [
+        ("cuModuleLoadData", &[], image),
+        ("cuModuleUnload", &[module], &[]),
+        ("cuMemFree", &[piece], &[]),
+        ("cuIpcCloseMemHandle", &[opened], &[]),
+        ("cuMemHostUnregister", &[registered], &[]),
+    ];
+    for (turn, (call, numbers, bytes)) in (1..).zip(calls) {
+        a.ok("cuStreamWaitValue64", &[stream, device, turn, 0]);
+        a.begin_with(call, numbers, bytes, None);
+        assert!(!a.is_over_within(20), "{call}");
+        b.ok("store", &[theirs, turn]);
+        assert_eq!(a.end().0.code, 0, "{call}");
+    }
+    nothing_found(&session);
+}
+
 #[test]
 fn waits_for_values_go_round() {
     let session = lazy();

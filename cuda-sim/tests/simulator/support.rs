@@ -1,7 +1,8 @@
 //! Sessions, and clients that a test tells call by call what to do.
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -84,6 +85,7 @@ pub(crate) struct Client {
     socket: OwnedFd,
     /// It has begun a call whose answer was not read yet.
     busy: Cell<bool>,
+    kernels: RefCell<HashMap<&'static str, u64>>,
 }
 
 impl Client {
@@ -105,7 +107,7 @@ impl Client {
             };
         }
         let child = command.stdin(theirs).stdout(Stdio::null()).spawn().unwrap();
-        Self { child, socket, busy: Cell::new(false) }
+        Self { child, socket, busy: Cell::new(false), kernels: RefCell::default() }
     }
 
     /// One that has called `cuInit`, with the context of its first device current.
@@ -130,7 +132,7 @@ impl Client {
         self.begin_with(call, numbers, &[], None);
     }
 
-    fn begin_with(&self, call: &str, numbers: &[u64], bytes: &[u8], file: Option<BorrowedFd<'_>>) {
+    pub(crate) fn begin_with(&self, call: &str, numbers: &[u64], bytes: &[u8], file: Option<BorrowedFd<'_>>) {
         assert!(!self.busy.replace(true), "one call after another");
         let asked = Asked { call: call.to_owned(), numbers: numbers.to_vec(), bytes: bytes.to_vec() };
         send(self.socket.as_fd(), &asked, file);
@@ -231,8 +233,15 @@ impl Client {
         self.ok("cuStreamCreate", &[1])
     }
 
-    /// A kernel of the simulator's image.
-    pub(crate) fn kernel(&self, name: &str) -> u64 {
+    /// A kernel of the simulator's image. It is loaded once, when what the context's streams have has run.
+    pub(crate) fn kernel(&self, name: &'static str) -> u64 {
+        let known = self.kernels.borrow().get(name).copied();
+        let kernel = known.unwrap_or_else(|| self.load(name));
+        self.kernels.borrow_mut().insert(name, kernel);
+        kernel
+    }
+
+    fn load(&self, name: &str) -> u64 {
         let image = mp_cuda_sim::KERNELS.trim_end_matches('\0');
         let module = self.call("cuModuleLoadData", &[], image.as_bytes());
         assert_eq!(module.code, 0);

@@ -45,20 +45,13 @@ impl Driver {
     /// Lets the devices of this process reach its memory; that they can do so already is no error.
     ///
     /// # Safety
-    /// The memory is mapped, and stays so until it is [unregistered](Self::host_unregister).
+    /// The memory stays mapped until the process ends.
     pub(crate) unsafe fn host_register(&self, address: *mut c_void, bytes: usize) -> Result<()> {
         // SAFETY: the caller's.
         match unsafe { (self.api.cuMemHostRegister_v2)(address, bytes, PORTABLE_MAPPED) } {
             codes::HOST_MEMORY_ALREADY_REGISTERED => Ok(()),
             code => self.check("cuMemHostRegister_v2", code),
         }
-    }
-
-    /// # Safety
-    /// No device uses the memory any more.
-    pub(crate) unsafe fn host_unregister(&self, address: *mut c_void) -> Result<()> {
-        // SAFETY: the caller's.
-        self.check("cuMemHostUnregister", unsafe { (self.api.cuMemHostUnregister)(address) })
     }
 
     /// The address by which the device whose context is current reaches registered memory.

@@ -20,7 +20,7 @@ use crate::stream::order::events;
 /// process by `fork` none.
 ///
 /// # Blocking
-/// Unmapping waits for what runs on the device.
+/// Memory of `cuMemAlloc` that another process shared is closed, which waits for all that runs on the device for this process.
 ///
 /// # When a process dies
 /// What it held is found, as what others have dropped. Slabs in which it could write are used no more:
@@ -53,7 +53,7 @@ pub fn ipc_collect() -> u64 {
 /// dropped keeps it, too.
 ///
 /// # Blocking
-/// Unmapping waits for what runs on the device.
+/// As [`ipc_collect`].
 #[doc(alias = "torch.cuda.empty_cache")]
 #[allow(
     clippy::must_use_candidate,
@@ -75,6 +75,6 @@ pub(crate) fn leave() {
         return;
     }
     here::finish();
-    here::give_up(Which::All);
+    here::give_up(Which::AtEnd);
     pool::leave();
 }

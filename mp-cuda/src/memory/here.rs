@@ -1,15 +1,17 @@
 //! Which slabs and pieces this process has: a slab that arrives twice is mapped once, a piece that arrives twice is one piece.
 //!
-//! A slab is here as long as a piece of it is, and, once it is mapped, until it is [given up](give_up): mapping and unmapping wait for the
-//! device, so they are on the way of no message. The slab of a maker that is dead is given up with the last piece of it, or, if there is
+//! A slab is here as long as a piece of it is, and, once it is mapped, until it is [given up](give_up): mapping and unmapping take longer
+//! than a message, so they are on the way of none. The slab of a maker that is dead is given up with the last piece of it, or, if there is
 //! none, when this process learns of the death: by a thread of its own, since the one that learns of it may be all that sweeps, and what
-//! runs on the device may wait for that.
+//! runs on the device may wait for that. Memory that was opened by a legacy handle is closed by such a thread, too, unless the caller has
+//! asked for it: to close it waits for all that the process's streams have, and one may be busy for ever.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
@@ -89,6 +91,9 @@ static HERE: PerProcess<Mutex<Option<Table>>> = PerProcess::new([const { Mutex::
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
     All,
+    /// Likewise, but for those that were opened by a legacy handle: to close that waits for all work, and the process ends. It has them
+    /// until it is gone.
+    AtEnd,
     /// Those of which nothing was used for long, whose maker is dead, or for whose end the owner of another library's memory waits.
     Stale,
 }
@@ -193,7 +198,17 @@ pub(crate) fn forget(slab: Arc<Slab>) {
         return;
     }
     let gone = HERE.lock().as_mut().and_then(|table| table.without(slab));
-    drop(gone);
+    drop_quickly(gone.into_iter().collect());
+}
+
+/// Drops slabs that are used no more, and leaves to a thread what may take long.
+fn drop_quickly(gone: Vec<SlabEntry>) {
+    let (slow, quick): (Vec<_>, Vec<_>) =
+        gone.into_iter().partition(|entry| entry.slab.is_opened() && !mutant!("cuda.here.closed-at-once"));
+    drop(quick);
+    if !slow.is_empty() {
+        unmap_beside(slow);
+    }
 }
 
 impl Table {
@@ -251,8 +266,8 @@ pub(crate) fn deaths() {
 static UNMAPPING: PerProcess<Mutex<Vec<JoinHandle<()>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// Unmaps slabs on a thread that is there for this alone: to unmap waits for all work of the device, and that may wait for a dead
-/// process's clock, which the calling thread may have to end.
+/// Unmaps slabs on a thread that is there for this alone: to close a legacy handle waits for all work of the context, and a driver may
+/// have any unmapping wait so; and that work may wait for a dead process's clock, which the calling thread may have to end.
 fn unmap_beside(gone: Vec<SlabEntry>) {
     if mutant!("cuda.here.unmapped-by-the-sweeper") {
         return drop(gone);
@@ -277,10 +292,17 @@ fn unmap_beside(gone: Vec<SlabEntry>) {
     }
 }
 
-/// Waits until what is being unmapped is: the process ends.
+/// How long a process that ends waits for what is being unmapped.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Waits for a while until what is being unmapped is: the process ends. What still waits for the device then is the driver's.
 pub(crate) fn finish() {
+    let until = Instant::now() + LIMIT;
     for thread in std::mem::take(&mut *UNMAPPING.lock()) {
-        _ = thread.join();
+        while !thread.is_finished() && Instant::now() < until {
+            // sleep: a thread that ends wakes none that waits for a time.
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 }
 
@@ -292,10 +314,12 @@ impl Table {
             !entry.slab.object().is_mine()
                 && entry.is_alone()
                 && (which == Which::All
+                    || which == Which::AtEnd
                     || entry.is_orphan
                     || entry.slab.object().is_foreign() && !mutant!("cuda.here.foreign-kept")
                     || entry.used + STALE < openings)
                 && entry.slab.is_idle()
+                && !(which == Which::AtEnd && entry.slab.is_opened())
         };
         self.slabs.extract_if(is_gone).map(|(_, entry)| entry).collect()
     }
@@ -305,7 +329,11 @@ impl Table {
 /// holds while it calls the driver.
 pub(crate) fn give_up(which: Which) -> u64 {
     let gone = HERE.lock().as_mut().map_or_else(Vec::new, |table| table.take_unused(which));
-    gone.iter().map(|entry| entry.slab.object().bytes()).sum()
+    let bytes = gone.iter().map(|entry| entry.slab.object().bytes()).sum();
+    if which == Which::Stale {
+        drop_quickly(gone);
+    }
+    bytes
 }
 
 /// Forgets a slab that this process has made, if it has no piece of it: then whether it did.

@@ -83,6 +83,11 @@ impl Slab {
         self.is_made_here
     }
 
+    /// Whether it was opened by a legacy handle, which takes long to close.
+    pub(crate) fn is_opened(&self) -> bool {
+        !self.here.lock().opened.is_empty()
+    }
+
     pub(crate) fn object(&self) -> &SlabObject {
         &self.object
     }

@@ -136,7 +136,7 @@ fn leave() {
 }
 
 /// Whether no stream of this process has work left that others may wait for. Also false if a thread keeps that from being seen.
-pub(crate) fn all_has_run() -> bool {
+fn all_has_run() -> bool {
     let Some(ticking) = TICKING.try_lock() else { return false };
     let alive: Vec<_> = ticking.iter().filter_map(Weak::upgrade).collect();
     drop(ticking);

@@ -1,5 +1,6 @@
 //! Contexts and streams; and what the end of either takes along.
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use crate::codes;
@@ -85,7 +86,7 @@ impl Engine {
         }
         let handle = self.fresh();
         let stream = self.new_stream(process, handle, device, false, true);
-        let context = Context { device, retained: 1, lost: None, stream };
+        let context = Context { device, retained: 1, lost: None, barrier: Rc::default(), stream };
         self.process(process)?.contexts.insert(handle, context);
         number(handle)
     }

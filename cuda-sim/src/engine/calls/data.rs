@@ -94,6 +94,7 @@ impl Engine {
                 let process = self.process(asked.process)?;
                 process.modules.remove(&module).ok_or(codes::INVALID_HANDLE)?;
                 process.functions.retain(|_, (of, _)| *of != module);
+                process.loaded.retain(|(of, _)| *of != module);
                 done()
             }
             Call::ModuleFunction { module, name } => {
@@ -103,7 +104,11 @@ impl Engine {
                 let functions = process.modules.get(&module).ok_or(codes::INVALID_HANDLE)?;
                 let known = functions.iter().find(|(one, _)| *one == name).ok_or(codes::NOT_FOUND)?;
                 let sizes = known.1.clone();
+                let is_new = process.loaded.insert((module, name.clone()));
                 process.functions.insert(handle, (module, name));
+                if is_new {
+                    self.hold_up(asked);
+                }
                 Ok(Outcome::Now(Value::Function { handle, sizes }, None))
             }
             Call::Launch { function, grid, block, arguments, stream } => {

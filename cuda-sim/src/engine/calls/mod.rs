@@ -32,8 +32,8 @@ pub(in crate::engine) enum Then {
     Nothing,
     /// The answer has these bytes.
     Answer(Answer),
-    /// A piece of `cuMemAlloc` goes.
-    Free(u64),
+    /// The call is made.
+    Call(Box<Asked>, Box<Call>),
     /// The answer is the function that is to be called.
     HostCall,
 }
@@ -49,10 +49,23 @@ pub(in crate::engine) fn number(value: u64) -> Called {
 }
 
 /// A call, as what it does needs it.
+#[derive(Debug)]
 pub(in crate::engine) struct Asked {
     pub(in crate::engine) process: u64,
     pub(in crate::engine) context: u64,
     pub(in crate::engine) trace: Option<String>,
+}
+
+/// Whether a call waits for all work of its context, as such calls do on an H200 (driver 580.159).
+fn waits_for_all(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::Free { address: 1.. }
+            | Call::HostUnregister { .. }
+            | Call::IpcCloseMem { .. }
+            | Call::ModuleLoad { .. }
+            | Call::ModuleUnload { .. }
+    )
 }
 
 impl Engine {
@@ -70,7 +83,24 @@ impl Engine {
             self.lose_device(0);
         }
         let asked = Asked { process, context: request.context, trace: request.trace };
-        match request.call {
+        if waits_for_all(&request.call) && self.context(&asked).is_ok() {
+            let goal = self.all_of_context(process, asked.context);
+            if !self.is_reached(&goal) {
+                return Ok(Outcome::Later(goal, Then::Call(Box::new(asked), Box::new(request.call))));
+            }
+        }
+        self.make_call(&asked, request.call, file)
+    }
+
+    /// Makes a call, which has waited for what it waits for.
+    pub(in crate::engine) fn make_call(
+        &mut self,
+        asked: &Asked,
+        call: Call,
+        file: Option<OwnedFd>,
+    ) -> Called {
+        let process = asked.process;
+        match call {
             Call::Hello { .. } | Call::Attach { .. } => Err(codes::UNKNOWN),
             Call::Bye => self.bye(process),
             Call::Stats => Ok(Outcome::Now(Value::Text(self.stats()), None)),
@@ -87,11 +117,11 @@ impl Engine {
             | Call::StreamDestroy { .. }
             | Call::StreamQuery { .. }
             | Call::StreamSynchronize { .. }
-            | Call::StreamContext { .. }) => self.context_call(&asked, call),
+            | Call::StreamContext { .. }) => self.context_call(asked, call),
             call @ (Call::BeginCapture { .. }
             | Call::EndCapture { .. }
             | Call::IsCapturing { .. }
-            | Call::GraphDestroy { .. }) => self.capture_call(&asked, &call),
+            | Call::GraphDestroy { .. }) => self.capture_call(asked, &call),
             call @ (Call::StreamWaitEvent { .. }
             | Call::LaunchHost { .. }
             | Call::NextFunction
@@ -104,7 +134,7 @@ impl Engine {
             | Call::EventDestroy { .. }
             | Call::EventElapsed { .. }
             | Call::IpcGetEvent { .. }
-            | Call::IpcOpenEvent { .. }) => self.order_call(&asked, call),
+            | Call::IpcOpenEvent { .. }) => self.order_call(asked, call),
             call @ (Call::Alloc { .. }
             | Call::Free { .. }
             | Call::AllocAsync { .. }
@@ -112,7 +142,7 @@ impl Engine {
             | Call::AddressRange { .. }
             | Call::IpcGetMem { .. }
             | Call::IpcOpenMem { .. }
-            | Call::IpcCloseMem { .. }) => self.sharing_call(&asked, call),
+            | Call::IpcCloseMem { .. }) => self.sharing_call(asked, call),
             call @ (Call::Reserve { .. }
             | Call::AddressFree { .. }
             | Call::Create { .. }
@@ -124,8 +154,8 @@ impl Engine {
             | Call::Export { .. }
             | Call::Import
             | Call::RetainHandle { .. }
-            | Call::HandleProperties { .. }) => self.memory_call(&asked, call, file),
-            call => self.data_call(&asked, call, file),
+            | Call::HandleProperties { .. }) => self.memory_call(asked, call, file),
+            call => self.data_call(asked, call, file),
         }
     }
 
@@ -181,13 +211,25 @@ impl Engine {
                 && (is_default && other.blocking || blocking && other.is_default)
         });
         let after = others.filter(|(_, s)| s.asked > s.done).map(|(number, s)| (*number, s.asked)).collect();
+        let contexts = &self.process(asked.process)?.contexts;
+        let behind = Rc::clone(&contexts.get(&context).ok_or(codes::INVALID_CONTEXT)?.barrier);
         let host = Rc::clone(&self.host);
         let stream = self.streams.get_mut(&stream).ok_or(codes::INVALID_HANDLE)?;
         stream.asked += 1;
         let number = stream.asked;
-        let (call, trace) = (call.to_owned(), asked.trace.clone());
-        stream.queue.push_back(Operation { number, call, step, after, host, trace, since: Instant::now() });
+        let (call, trace, since) = (call.to_owned(), asked.trace.clone(), Instant::now());
+        stream.queue.push_back(Operation { number, call, step, after, behind, host, trace, since });
         Ok(number)
+    }
+
+    /// What streams of the context are given from now on runs behind what they have.
+    pub(in crate::engine) fn hold_up(&mut self, asked: &Asked) {
+        let Goal::Streams(all) = self.all_of_context(asked.process, asked.context) else { return };
+        if let Ok(process) = self.process(asked.process)
+            && let Some(context) = process.contexts.get_mut(&asked.context)
+        {
+            context.barrier = Rc::new(all);
+        }
     }
 
     /// All that was asked for in a context up to now.

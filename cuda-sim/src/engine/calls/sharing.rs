@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::codes;
 use crate::engine::Engine;
-use crate::engine::calls::{Asked, Called, Outcome, Then, done, number};
+use crate::engine::calls::{Asked, Called, Outcome, done, number};
 use crate::engine::memory::{GRANULARITY, Kind, Mapping, Target};
 use crate::engine::streams::Step;
 use crate::wire::{Call, DeviceInfo, Value};
@@ -64,12 +64,12 @@ impl Engine {
                 done()
             }
             Call::Free { address } => {
-                if address == 0 {
-                    return done();
+                if address != 0 {
+                    let pieces = &self.process(asked.process)?.addresses.pieces;
+                    pieces.get(&address).ok_or(codes::INVALID_VALUE)?;
+                    self.free(asked.process, address);
                 }
-                self.process(asked.process)?.addresses.pieces.get(&address).ok_or(codes::INVALID_VALUE)?;
-                // It waits for what runs, as the driver does.
-                Ok(Outcome::Later(self.all_of_context(asked.process, asked.context), Then::Free(address)))
+                done()
             }
             Call::AddressRange { address } => {
                 let addresses = &self.process(asked.process)?.addresses;
@@ -170,7 +170,9 @@ impl Engine {
             .processes
             .values()
             .filter(|p| {
-                p.addresses.mapped.values().any(|m| matches!(m.kind, Kind::Opened(_)) && is_it(&m.target))
+                let has = |m: &Mapping| matches!(m.kind, Kind::Opened(_)) && is_it(&m.target);
+                // One that is gone has nothing open, be it that its end was not looked at since.
+                p.addresses.mapped.values().any(has) && !p.is_gone()
             })
             .map(|process| process.pid)
             .collect();

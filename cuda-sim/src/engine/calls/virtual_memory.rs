@@ -57,8 +57,10 @@ impl Engine {
                 let process = self.process(asked.process)?;
                 let memory = process.handles.get(&handle).ok_or(codes::INVALID_VALUE)?;
                 let addresses = &process.addresses;
-                let is_wrong = offset != 0
-                    || !is_granular(size)
+                if offset != 0 {
+                    return Err(codes::NOT_SUPPORTED);
+                }
+                let is_wrong = !is_granular(size)
                     || size > memory.size
                     || !address.is_multiple_of(GRANULARITY)
                     || !addresses.is_reserved(address, size)

@@ -99,6 +99,9 @@ pub(crate) struct Operation {
     pub(crate) step: Step,
     /// Operations of other streams that come first, by the default stream's rules.
     pub(crate) after: Vec<(u64, u64)>,
+    /// What its context's streams had been asked for at the last call that holds up what comes later. That comes first, but a program
+    /// can't rely on it: it orders no accesses.
+    pub(crate) behind: Rc<Vec<(u64, u64)>>,
     /// What the host had seen finished when it asked for this.
     pub(crate) host: Rc<Clock>,
     pub(crate) trace: Option<String>,

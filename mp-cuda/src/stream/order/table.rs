@@ -4,7 +4,7 @@
 //! Unsafe, because a device is let into the memory of this process; sound, because
 //! - the table is in the arena's fixed part, which stays mapped where it is until the process ends, and no other code takes what
 //!   devices write there for anything but clocks;
-//! - it is unregistered when the process ends, if the streams of this crate have run what they had; else that is left to the kernel.
+//! - it stays registered until the process ends, and its devices with it: to unregister it would wait for all that they run.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -17,7 +17,6 @@ use mp_core::mutex::Mutex;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::exit::{self, Part};
 use crate::stream::ended::{self, Ended};
 use crate::stream::order::StreamClock;
 
@@ -32,13 +31,10 @@ struct Registered {
     with: Option<Device>,
     /// Devices, and where each reaches it. A device is kept, and with it the context for which that holds.
     devices: Vec<(Device, u64)>,
-    /// How many threads wait for the first tick of a device, without the lock: those that use another device don't wait for that.
-    probing: usize,
 }
 
-static REGISTERED: PerProcess<Mutex<Registered>> = PerProcess::new(
-    [const { Mutex::new(Registered { with: None, devices: Vec::new(), probing: 0 }) }; GENERATIONS],
-);
+static REGISTERED: PerProcess<Mutex<Registered>> =
+    PerProcess::new([const { Mutex::new(Registered { with: None, devices: Vec::new() }) }; GENERATIONS]);
 
 /// Where in the table the word is that a tick is written to.
 pub(super) fn offset(arena: Arena, tick: Tick) -> u64 {
@@ -55,13 +51,11 @@ pub(super) fn base(device: &Device) -> Result<u64> {
         return Ok(*base);
     }
     let base = register(device, &mut registered)?;
-    registered.probing += 1;
+    // Threads that use another device don't wait for this one's first tick.
     drop(registered);
-    let probed = probe(device, base);
-    let mut registered = REGISTERED.lock();
-    registered.probing -= 1;
-    let what = match probed? {
+    let what = match probe(device, base)? {
         First::Seen => {
+            let mut registered = REGISTERED.lock();
             // Another thread may have had the device probed meanwhile.
             if registered.devices.iter().all(|(one, _)| one != device) {
                 registered.devices.push((device.clone(), base));
@@ -84,7 +78,6 @@ fn register(device: &Device, registered: &mut Registered) -> Result<u64> {
         // SAFETY: it is mapped until this process ends.
         unsafe { device.bind()?.host_register(at, Clocks::BYTES) }?;
         registered.with = Some(device.clone());
-        exit::watch(Part::Clocks, leave);
     }
     device.bind()?.host_device_address(at)
 }
@@ -151,22 +144,6 @@ fn comes(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result
         // sleep: a device's write wakes no thread.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
-    }
-}
-
-/// Takes the table from the devices of this process, which is about to end, if none of them is to write there.
-fn leave() {
-    let Some(mut registered) = REGISTERED.try_lock() else { return };
-    // Else the kernel takes it, when it has stopped the devices.
-    if registered.probing > 0 || !ended::all_has_run() {
-        return;
-    }
-    let Some(device) = registered.with.take() else { return };
-    registered.devices.clear();
-    drop(registered);
-    if let (Ok(bound), Ok(at)) = (device.bind(), Arena::current().map_err(Error::from).and_then(address)) {
-        // SAFETY: the streams of this crate have run what they had.
-        _ = unsafe { bound.host_unregister(at) };
     }
 }
 
