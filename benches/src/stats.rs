@@ -3,7 +3,7 @@
 /// The value at `share` (0 to 1) of the sorted values, with linear interpolation between neighbours.
 ///
 /// The values must not be empty.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
+pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let below = place.floor() as usize;
     let above = place.ceil() as usize;

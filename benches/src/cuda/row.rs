@@ -1,0 +1,58 @@
+//! What is printed: a line of JSON a row.
+
+use mp_bench::stats::quantile;
+use serde::{Deserialize, Serialize};
+
+/// One figure of one side.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) row: String,
+    pub(crate) who: String,
+    pub(crate) unit: String,
+    pub(crate) median: f64,
+    pub(crate) p10: f64,
+    pub(crate) p90: f64,
+    pub(crate) n: usize,
+    /// Which of the rounds it is of; the program that runs both sides says it.
+    #[serde(default)]
+    pub(crate) round: usize,
+}
+
+impl Row {
+    /// Of these samples; `None` where there are none.
+    pub(crate) fn of(row: &str, who: &str, unit: &str, samples: &[f64]) -> Option<Self> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
+        let at = |share| (!sorted.is_empty()).then(|| rounded(quantile(&sorted, share)));
+        Some(Self {
+            row: row.to_owned(),
+            who: who.to_owned(),
+            unit: unit.to_owned(),
+            median: at(0.5)?,
+            p10: at(0.1)?,
+            p90: at(0.9)?,
+            n: sorted.len(),
+            round: 0,
+        })
+    }
+}
+
+/// The rows that there are, in the order in which they are run, and how often each is in turns with the peer's.
+pub(crate) const ROWS: [(&str, usize); 15] = [
+    ("kernel_floor", 3),
+    ("cpu_round_trip", 3),
+    ("two_streams", 3),
+    ("warm_4k", 3),
+    ("warm_64m", 3),
+    ("cold", 3),
+    ("same_2000", 3),
+    ("views_1000", 3),
+    ("event_hop", 3),
+    ("alloc_free", 3),
+    ("reuse", 1),
+    ("broadcast_4", 2),
+    ("relay", 2),
+    ("relay_memory", 1),
+    ("killed", 1),
+];
