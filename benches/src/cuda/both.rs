@@ -14,16 +14,16 @@ use serde_json::Value;
 use crate::cuda::Options;
 use crate::cuda::row::{ROWS, Row};
 
-/// How long a side may take to start.
-const START: Duration = Duration::from_secs(60);
+/// The longest that a side may take to start again.
+const AGAIN: Duration = Duration::from_secs(20);
 
 /// One side.
 struct Side {
     name: &'static str,
     words: Vec<String>,
     running: Option<Running>,
-    /// It is not started again after this many failures to start.
-    failures: usize,
+    /// Why it is not started again.
+    off: Option<String>,
 }
 
 struct Running {
@@ -46,14 +46,14 @@ impl Drop for Running {
 
 impl Side {
     fn new(name: &'static str, words: Vec<String>) -> Self {
-        Self { name, words, running: None, failures: 0 }
+        Self { name, words, running: None, off: None }
     }
 
     /// Starts it, if it isn't running; doesn't wait until it is ready.
     fn start(&mut self) -> AnyResult<&mut Running> {
         if self.running.is_none() {
-            if self.failures == 2 {
-                return Err("it didn't start twice".into());
+            if let Some(why) = &self.off {
+                return Err(format!("it is off: {why}").into());
             }
             let (program, words) = self.words.split_first().ok_or("no program")?;
             let mut command = Command::new(program);
@@ -100,10 +100,13 @@ impl Side {
         }
         loop {
             match self.line(deadline) {
-                Ok(value) if value.get("ready").is_some() => break,
+                Ok(value) if value.get("ready").is_some() => {
+                    println!("{value}");
+                    break;
+                }
                 Ok(value) => println!("{value}"),
                 Err(error) => {
-                    self.failures += 1;
+                    self.off = Some(error.to_string());
                     self.running = None;
                     return Err(error);
                 }
@@ -115,7 +118,7 @@ impl Side {
 
     /// Runs a row once.
     fn run(&mut self, row: &str, round: usize, deadline: Instant, to: &mut Vec<Row>) -> AnyResult<()> {
-        self.ready(deadline.max(Instant::now() + START / 3))?;
+        self.ready(deadline.min(Instant::now() + AGAIN))?;
         let result = self.answers(row, round, deadline, to);
         if let Err(Failed::Lost(why)) = result {
             // What it is in the middle of, its answer included, is of no use any more.
@@ -193,43 +196,56 @@ pub(crate) fn run(options: &Options) -> AnyResult<bool> {
         }
     }
     for side in &mut sides {
-        if let Err(error) = side.ready(Instant::now() + START) {
+        if let Err(error) = side.ready(began + options.limit / 2) {
             println!("{}: {error}", side.name);
         }
     }
     println!("all are ready after {:.1} s", began.elapsed().as_secs_f64());
-    let (mut rows, mut failures) = (Vec::new(), Vec::new());
+    let (mut rows, mut failures) = (Vec::new(), Vec::<String>::new());
     for (name, most) in wanted {
+        let mut failed = vec![false; sides.len()];
         for round in 1..=rounds(most) {
-            for side in &mut sides {
-                let row_deadline = match name {
-                    "killed" | "relay_memory" => Duration::from_secs(50),
-                    _ => Duration::from_secs(20),
-                };
-                let deadline = end.min(Instant::now() + row_deadline);
-                let failed = if deadline <= Instant::now() {
-                    Some("the time is over".into())
+            for (side, failed) in sides.iter_mut().zip(&mut failed) {
+                // What failed once isn't tried again, since each try may take all of its time.
+                if *failed || side.off.is_some() {
+                    continue;
+                }
+                let most = if matches!(name, "killed" | "relay_memory") { 50 } else { 20 };
+                let deadline = end.min(Instant::now() + Duration::from_secs(most));
+                let result = if deadline <= Instant::now() {
+                    Err("the time is over".into())
                 } else {
-                    side.run(name, round, deadline, &mut rows).err()
+                    side.run(name, round, deadline, &mut rows)
                 };
-                if let Some(why) = failed {
-                    let text = format!("FAILED {name} (round {round}) of {}: {why}", side.name);
-                    println!("{text}");
-                    failures.push(text);
+                if let Err(why) = result {
+                    *failed = true;
+                    failures.push(format!("FAILED {name} (round {round}) of {}: {why}", side.name));
+                    println!("{}", failures[failures.len() - 1]);
                 }
             }
         }
+        // Each time, since what comes next may end this program.
+        save(options, &rows, &failures)?;
     }
-    let table = table(&rows);
-    println!("\n{table}\n{:.1} s in all", began.elapsed().as_secs_f64());
+    for side in &sides {
+        let why = side.off.iter();
+        failures.extend(why.map(|why| format!("FAILED: {} was not measured to the end: {why}", side.name)));
+    }
+    println!("\n{}\n{:.1} s in all", table(&rows), began.elapsed().as_secs_f64());
     failures.iter().for_each(|failure| println!("{failure}"));
-    if let Some(path) = &options.json {
-        let all =
-            serde_json::json!({"rows": rows, "failures": failures, "quick": options.quick, "table": table});
-        std::fs::write(path, serde_json::to_string_pretty(&all)?).map_err(|e| format!("{path}: {e}"))?;
-    }
+    save(options, &rows, &failures)?;
     finish(sides.into_iter().filter_map(|side| side.running).collect());
     Ok(failures.is_empty())
+}
+
+/// Writes the file that was asked for.
+fn save(options: &Options, rows: &[Row], failures: &[String]) -> AnyResult<()> {
+    let Some(path) = &options.json else { return Ok(()) };
+    let all = serde_json::json!({
+        "rows": rows, "failures": failures, "quick": options.quick, "table": table(rows).lines().collect::<Vec<_>>(),
+    });
+    std::fs::write(path, serde_json::to_string_pretty(&all)?).map_err(|e| format!("{path}: {e}"))?;
+    Ok(())
 }
 
 /// Servers end with their input; what is left of them a moment later is killed.
@@ -276,7 +292,7 @@ fn figures(rows: &[Row], name: &str) -> Vec<Figure> {
             median,
             p10: if single { least } else { low },
             p90: if single { most } else { high },
-            between: if median == 0.0 { 0.0 } else { (most - least) / median },
+            between: if median == 0.0 { 0.0 } else { ((most - least) / median).abs() },
         }
     };
     who.into_iter().map(figure).collect()

@@ -38,21 +38,22 @@ impl Row {
     }
 }
 
-/// The rows that there are, in the order in which they are run, and how often each is in turns with the peer's.
+/// The rows that there are, in the order in which they are run (what matters most comes early), and how often each is, in turns with
+/// the peer's.
 pub(crate) const ROWS: [(&str, usize); 15] = [
     ("kernel_floor", 3),
     ("cpu_round_trip", 3),
-    ("two_streams", 3),
     ("warm_4k", 3),
     ("warm_64m", 3),
     ("cold", 3),
-    ("same_2000", 3),
-    ("views_1000", 3),
-    ("event_hop", 3),
-    ("alloc_free", 3),
-    ("reuse", 1),
-    ("broadcast_4", 2),
     ("relay", 2),
     ("relay_memory", 1),
     ("killed", 1),
+    ("same_2000", 3),
+    ("views_1000", 3),
+    ("event_hop", 3),
+    ("two_streams", 3),
+    ("alloc_free", 3),
+    ("reuse", 1),
+    ("broadcast_4", 2),
 ];

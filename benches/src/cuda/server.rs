@@ -371,13 +371,13 @@ impl Server {
         let time = last(&taken, "ended")? - first(&made, "began")? - first(&taken, "paused")?;
         self.tell(name, "mp", "1/s", &[count as f64 / time * 1e9])?;
         if let [first, .., last] = &there[..] {
-            let grown = first.free - last.free;
+            let grown = first.free as f64 - last.free as f64;
             self.tell("relay_device_growth", "mp", "bytes", &[grown])?;
             self.tell("relay_arena_growth", "mp", "bytes", &[last.arena as f64 - first.arena as f64])?;
             let more =
                 first.anonymous.iter().zip(&last.anonymous).map(|(a, b)| 1024.0 * (*b as f64 - *a as f64));
             self.tell("relay_rss_growth", "mp", "bytes", &more.collect::<Vec<_>>())?;
-            ensure!(grown <= 0.0, "memory of the device: {there:?}");
+            ensure!(last.free >= first.free, "memory of the device: {there:?}");
             ensure!(last.arena <= first.arena + (1 << 20), "memory of the arena: {there:?}");
             let flat = first.anonymous.iter().zip(&last.anonymous).all(|(a, b)| *b <= a + 4096);
             ensure!(flat, "memory of the processes: {there:?}");
@@ -392,7 +392,7 @@ impl Server {
             Ok(line.trim().trim_end_matches(" kB").parse()?)
         };
         Ok(There {
-            free: self.free()?,
+            free: self.free()? as u64,
             arena: Arena::current()?.memory_stats().allocated,
             anonymous: self.workers[..3].iter().map(anonymous).collect::<AnyResult<_>>()?,
         })
@@ -450,7 +450,6 @@ impl Server {
             victim.process.wait_timeout(Duration::from_secs(5)),
             "a killed process didn't end within 5 s"
         );
-        // Both processes may have had it in their hands: each is told, and the survivor hears it.
         stop.put_timeout(0, DEADLINE).map_err(PutError::forget)?;
         let said = survivor.reply()?;
         while let Ok(Some(tensor)) = tensors.try_get() {
@@ -474,7 +473,7 @@ impl Server {
 /// Memory, while the three processes are there: of the device that is free, of the arena in bytes, and anonymous of the processes in KiB.
 #[derive(Debug)]
 struct There {
-    free: f64,
+    free: u64,
     arena: u64,
     anonymous: Vec<u64>,
 }
