@@ -2,24 +2,26 @@
 
 use candle_core::op::BackpropOp;
 use candle_core::{CudaStorage, Device, Storage};
+use mp::AnyResult;
 use mp::cuda::{CudaTensor, CudarcStream};
 
-/// What can go wrong in either library.
-pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-
 /// The stream that candle's work is given to, of a device made by `Device::new_cuda_with_stream`. It has a clock: keep it.
-pub fn stream_of(device: &Device) -> Result<CudarcStream> {
+pub fn stream_of(device: &Device) -> AnyResult<CudarcStream> {
     Ok(CudarcStream::new(&device.as_cuda_device()?.cuda_stream())?)
 }
 
 /// Ours, as candle's.
-pub fn to_candle(x: &CudaTensor<f32>, device: &Device, stream: &CudarcStream) -> Result<candle_core::Tensor> {
+pub fn to_candle(
+    x: &CudaTensor<f32>,
+    device: &Device,
+    stream: &CudarcStream,
+) -> AnyResult<candle_core::Tensor> {
     let storage = CudaStorage::wrap_cuda_slice(x.to_cudarc(stream)?, device.as_cuda_device()?.clone());
     Ok(candle_core::Tensor::from_storage(Storage::Cuda(storage), x.shape(), BackpropOp::none(), false))
 }
 
 /// candle's, as ours.
-pub fn from_candle(x: &candle_core::Tensor, stream: &CudarcStream) -> Result<CudaTensor<f32>> {
+pub fn from_candle(x: &candle_core::Tensor, stream: &CudarcStream) -> AnyResult<CudaTensor<f32>> {
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else { return Err("it is not on a CUDA device".into()) };
     let (from, to) = layout.contiguous_offsets().ok_or("it is not contiguous")?;
