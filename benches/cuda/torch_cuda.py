@@ -223,21 +223,25 @@ class Server:
         one.ask("two_streams", warm=50, count=self.count(500, 20))
         tell("two_streams", "torch", "us", us(one.reply()["ns"]))
 
-    def exchange(self, maker, taker, kind, elements, warm, count, keep=False, lane=2):
+    def exchange(self, maker, taker, kind, elements, warm, count, keep=False, lane=2, ready=False):
         same = dict(kind=kind, lane=lane, warm=warm, count=count, keep=keep)
-        return self.both([(maker, "make", dict(elements=elements, **same)), (taker, "take", same)])
+        return self.both([(maker, "make", dict(elements=elements, ready=ready, **same)), (taker, "take", same)])
 
-    def warm(self, name, elements):
+    def warm(self, name, elements, ready=False):
         warm, count = self.count(50, 10), self.count(300, 20)
         for kind, who in KINDS.items():
             for keep in (False, True):
-                _, taken = self.exchange(self.workers[0], self.workers[2], kind, elements, warm, count, keep)
+                pair = (self.workers[0], self.workers[2])
+                _, taken = self.exchange(*pair, kind, elements, warm, count, keep, ready=ready)
                 label = who + ("_kept" if keep else "")
-                tell(name, label, "us", us(taken["done"]))
-                tell(name + "_launched", label, "us", us(taken["launched"]))
+                for what, row in (("done", ""), ("launched", "_launched"), ("got", "_got")):
+                    tell(name + row, label, "us", us(taken[what]))
 
     def row_warm_4k(self):
         self.warm("warm_4k", 1024)
+
+    def row_ready_4k(self):
+        self.warm("ready_4k", 1024, ready=True)
 
     def row_warm_64m(self):
         self.warm("warm_64m", 16 * MIB)
@@ -314,6 +318,9 @@ class Server:
                 (self.workers[2], "relay_take", dict(kind=kind, count=count)),
             ])
             tell("relay", who, "1/s", [count / (taken["ended"] - made["began"]) * 1e9])
+
+    def row_switch_floor(self):
+        note("switch_floor: what it measures is the device's")
 
     def row_relay_memory(self):
         note("relay_memory: not for torch, whose relay has to copy")

@@ -76,8 +76,8 @@ def do_free(gpu):
     return {"free": torch.cuda.mem_get_info(gpu.device)[0] if gpu.cuda else 0}
 
 
-def do_make(gpu, kind, lane, elements, warm, count, keep=False):
-    """Puts new tensors, each when the one before was acknowledged."""
+def do_make(gpu, kind, lane, elements, warm, count, keep=False, ready=False):
+    """Puts new tensors, each when the one before was acknowledged; `ready`: when its kernel has run."""
     to, acks = gpu.wires[kind][lane], gpu.wires["acks"][0]
     kept = None
     if keep:
@@ -91,6 +91,8 @@ def do_make(gpu, kind, lane, elements, warm, count, keep=False):
     for i in range(warm + count):
         began.append(now())
         x = gpu.filled(elements, float(i))
+        if ready:
+            gpu.sync()
         to.put((now(), x))
         # It has to live until then.
         assert acks.get() == i
@@ -106,11 +108,12 @@ def do_make(gpu, kind, lane, elements, warm, count, keep=False):
 def do_take(gpu, kind, lane, warm, count, keep=False):
     """Runs a kernel over each, and acknowledges."""
     source, acks, out, sync = gpu.wires[kind][lane], gpu.wires["acks"][0], gpu.scratch, gpu.sync
-    done, launched, ends = [], [], []
+    got, done, launched, ends = [], [], [], []
     kept = source.get() if keep else None
     mul = torch.mul
     for i in range(warm + count):
         t0, x = source.get()
+        t_got = now()
         mul(x if x.numel() == 1024 else x.narrow(0, 0, 1024), 2.0, out=out)
         t_launched = now()
         sync()
@@ -118,6 +121,7 @@ def do_take(gpu, kind, lane, warm, count, keep=False):
         del x
         if i >= warm:
             done.append(t1 - t0)
+            got.append(t_got - t0)
             launched.append(t_launched - t0)
             ends.append(t1)
         if i % 50 == 0:
@@ -127,7 +131,7 @@ def do_take(gpu, kind, lane, warm, count, keep=False):
         del kept
         gpu.clean()
         acks.put("kept")
-    return {"done": done, "launched": launched, "ends": ends}
+    return {"got": got, "done": done, "launched": launched, "ends": ends}
 
 
 def do_floor(gpu, warm, count):

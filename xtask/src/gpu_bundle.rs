@@ -14,6 +14,8 @@ use crate::session::Session;
 const SCRIPT: &str = include_str!("gpu_bundle.sh");
 const EXAMPLES: [&str; 3] = ["cuda_broadcast", "cuda_event", "cuda_pipeline"];
 const CONFORMANCE: &str = "cuda-sim/tests/conformance.txt";
+/// torch's side of the benchmark.
+const PEERS: [&str; 2] = ["benches/cuda/torch_cuda.py", "benches/cuda/torch_cuda_jobs.py"];
 
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let folder = args.word().ok_or("gpu-bundle needs a folder")?;
@@ -29,17 +31,25 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     };
     let mut examples = strip(&session, &["build", "--release", "-p", "multiproc", "--features", "cuda"]);
     EXAMPLES.iter().for_each(|name| _ = examples.args(["--example", name]));
-    let simulator =
-        ["build", "--release", "-p", "mp-cuda-sim", "--lib", "--bins", "--example", "conformance"];
+    let simulator = ["build", "--release", "-p", "mp-cuda-sim", "--lib", "--bins", "--examples"];
     let mut simulator = strip(&session, &simulator);
-    let built = session.run(&mut examples).ok && session.run(&mut simulator).ok;
+    let bench = ["build", "--release", "--manifest-path", "benches/Cargo.toml", "--features", "cuda"];
+    let mut bench = strip(&session, &bench);
+    // It is a workspace of its own, with a folder of its own.
+    bench.args(["--bin", "cuda", "--target-dir", "benches/target"]);
+    let built = [&mut examples, &mut simulator, &mut bench].into_iter().all(|one| session.run(one).ok);
     if !built {
         return Ok(false);
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let release = target.join("release");
-    for name in EXAMPLES.iter().chain(["conformance"].iter()) {
+    for name in EXAMPLES.iter().chain(&["conformance", "unknowns"]) {
         copy(&release.join("examples").join(name), &bin.join(name))?;
+    }
+    copy(Path::new("benches/target/release/cuda"), &bin.join("cuda_bench"))?;
+    for peer in PEERS.map(Path::new) {
+        let name = peer.file_name().ok_or("a peer without a name")?;
+        copy(peer, &folder.join(name))?;
     }
     let test = [
         "test",

@@ -40,11 +40,13 @@ impl Row {
 
 /// The rows that there are, in the order in which they are run (what matters most comes early), and how often each is, in turns with
 /// the peer's.
-pub(crate) const ROWS: [(&str, usize); 15] = [
+pub(crate) const ROWS: [(&str, usize); 17] = [
     ("kernel_floor", 3),
     ("cpu_round_trip", 3),
+    ("switch_floor", 3),
     ("warm_4k", 3),
     ("warm_64m", 3),
+    ("ready_4k", 3),
     ("cold", 3),
     ("relay", 2),
     ("relay_memory", 1),

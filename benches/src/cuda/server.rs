@@ -7,7 +7,8 @@ use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
 use mp::cuda::Event;
-use mp::{AnyResult, Arena, GetError, Process, PutError, Queue};
+use mp::queue::Spin;
+use mp::{AnyResult, Arena, GetError, Process, PutError, Queue, QueueOptions};
 use serde_json::json;
 
 use crate::cuda::row::Row;
@@ -159,8 +160,10 @@ impl Server {
             "kernel_floor" => self.kernel_floor(),
             "cpu_round_trip" => self.cpu_round_trip(),
             "two_streams" => self.two_streams(),
-            "warm_4k" => self.warm("warm_4k", 1024),
-            "warm_64m" => self.warm("warm_64m", 16 * MIB),
+            "switch_floor" => self.switch_floor(),
+            "warm_4k" => self.warm("warm_4k", 1024, false),
+            "warm_64m" => self.warm("warm_64m", 16 * MIB, false),
+            "ready_4k" => self.warm("ready_4k", 1024, true),
             "cold" => self.cold(),
             "same_2000" => self.frozen("same_2000", (1024, 1024), self.count(2000, 200), false),
             "views_1000" => self.frozen("views_1000", (1000, 1024), self.count(1000, 200), true),
@@ -231,22 +234,38 @@ impl Server {
     fn exchange(
         (maker, taker): (&Worker, &Worker),
         elements: usize,
-        warm: usize,
-        count: usize,
+        (warm, count): (usize, usize),
+        (spin, ready): (Spin, bool),
     ) -> AnyResult<(Said, Said)> {
-        let (to, acks) = (Queue::bounded(4)?, Numbers::bounded(4)?);
+        let (to, acks) = (QueueOptions::new().capacity(4).spin(spin).create()?, Numbers::bounded(4)?);
         taker.ask(Job::Take { from: to.clone(), acks: acks.clone(), warm, count })?;
-        maker.ask(Job::Make { to, acks, elements, warm, count })?;
+        maker.ask(Job::Make { to, acks, elements, warm, count, ready })?;
         let taken = taker.reply();
         Ok((maker.reply()?, taken?))
     }
 
-    fn warm(&self, name: &str, elements: usize) -> AnyResult<()> {
-        let (warm, count) = (self.count(50, 10), self.count(300, 20));
+    fn warm(&self, name: &str, elements: usize, ready: bool) -> AnyResult<()> {
+        let counts = (self.count(50, 10), self.count(300, 20));
         let pair = (&self.workers[0], &self.workers[2]);
-        let (_, taken) = Self::exchange(pair, elements, warm, count)?;
-        self.tell(name, "mp", "us", &us(&of(&taken, "done")?))?;
-        self.tell(&format!("{name}_launched"), "mp", "us", &us(&of(&taken, "launched")?))
+        for (who, spin) in [("mp", Spin::Adaptive), ("mp_busy", Spin::Busy)] {
+            let (_, taken) = Self::exchange(pair, elements, counts, (spin, ready))?;
+            for (what, row) in [("done", ""), ("launched", "_launched"), ("got", "_got")] {
+                self.tell(&format!("{name}{row}"), who, "us", &us(&of(&taken, what)?))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the device takes to go from one process's kernel to another's, with a launch and a wait for it.
+    fn switch_floor(&self) -> AnyResult<()> {
+        let count = self.count(300, 20);
+        let (there, back) = (Numbers::bounded(4)?, Numbers::bounded(4)?);
+        self.workers[2].ask(Job::Switch { from: there.clone(), to: back.clone(), count })?;
+        self.workers[0].ask(Job::Switch { from: back.clone(), to: there.clone(), count })?;
+        there.put(0)?;
+        let said = self.workers[0].reply()?;
+        self.workers[2].reply()?;
+        self.tell("switch_floor", "mp", "us", &us(&of(&said, "ns")?))
     }
 
     /// In processes that have a context, and no slab.
@@ -256,7 +275,7 @@ impl Server {
         pair.1.ask(Job::Start)?;
         pair.0.reply()?;
         pair.1.reply()?;
-        let (made, taken) = Self::exchange((&pair.0, &pair.1), 1024, 0, 1)?;
+        let (made, taken) = Self::exchange((&pair.0, &pair.1), 1024, (0, 1), (Spin::Adaptive, false))?;
         pair.1.end()?;
         pair.0.end()?;
         self.tell("cold", "mp", "us", &us(&of(&taken, "done")?))?;
@@ -320,7 +339,7 @@ impl Server {
     fn reuse(&self) -> AnyResult<()> {
         let count = self.count(1000, 120);
         let pair = (&self.workers[0], &self.workers[2]);
-        let (made, _) = Self::exchange(pair, 4 * MIB, 0, count)?;
+        let (made, _) = Self::exchange(pair, 4 * MIB, (0, count), (Spin::Adaptive, false))?;
         let reserved = of(&made, "reserved")?;
         note(&format!("reuse: bytes reserved after 10, 100 and {count} exchanges of 16 MiB: {reserved:?}"));
         self.tell("reuse_reserved", "mp", "bytes", &reserved[reserved.len() - 1..])?;

@@ -33,11 +33,14 @@ pub(crate) enum Job {
     /// How much memory of the device is free.
     Free,
     /// Puts new tensors, each when the one before was acknowledged.
-    Make { to: Queue<Sent>, acks: Numbers, elements: usize, warm: usize, count: usize },
+    /// `ready`: its kernel has run when the tensor is put.
+    Make { to: Queue<Sent>, acks: Numbers, elements: usize, warm: usize, count: usize, ready: bool },
     /// Runs a kernel over each, and acknowledges.
     Take { from: Queue<Sent>, acks: Numbers, warm: usize, count: usize },
     /// The same kernel without a message.
     Floor { warm: usize, count: usize },
+    /// A kernel whenever a number comes, which goes on when the kernel has run.
+    Switch { from: Numbers, to: Numbers, count: usize },
     /// Sends clones of one frozen tensor, or, with `views`, each row of one.
     SendFrozen { to: Queue<FrozenCudaTensor<f32>>, rows: usize, columns: usize, count: usize, views: bool },
     /// Gets them.
@@ -139,7 +142,10 @@ fn run(kept: &mut Option<Gpu>, job: Job) -> AnyResult<Said> {
             Ok(said([]))
         }
         Job::Free => Ok(said([("free", vec![gpu.device.free_memory()? as f64])])),
-        Job::Make { to, acks, elements, warm, count } => make(gpu, &to, &acks, elements, warm + count),
+        Job::Make { to, acks, elements, warm, count, ready } => {
+            make(gpu, &to, &acks, elements, warm + count, ready)
+        }
+        Job::Switch { from, to, count } => switch(gpu, &from, &to, count),
         Job::Take { from, acks, warm, count } => take(gpu, &from, &acks, warm, count),
         Job::Floor { warm, count } => floor(gpu, warm, count),
         Job::SendFrozen { to, rows, columns, count, views } => {
@@ -189,11 +195,21 @@ fn reserved(gpu: &Gpu) -> f64 {
     memory_stats(&gpu.device).reserved as f64
 }
 
-fn make(gpu: &Gpu, to: &Queue<Sent>, acks: &Numbers, elements: usize, count: usize) -> AnyResult<Said> {
+fn make(
+    gpu: &Gpu,
+    to: &Queue<Sent>,
+    acks: &Numbers,
+    elements: usize,
+    count: usize,
+    ready: bool,
+) -> AnyResult<Said> {
     let (mut at, mut began) = (Vec::new(), Vec::new());
     for i in 0..count {
         began.push(now() as f64);
         let x = gpu.filled(elements, i as f32)?;
+        if ready {
+            gpu.stream.synchronize()?;
+        }
         put(to, Sent { at: now(), tensor: x })?;
         ensure!(taken(acks)? == i as u64, "another acknowledgement than that of {i}");
         if [10, 100, count].contains(&(i + 1)) {
@@ -204,9 +220,10 @@ fn make(gpu: &Gpu, to: &Queue<Sent>, acks: &Numbers, elements: usize, count: usi
 }
 
 fn take(gpu: &Gpu, from: &Queue<Sent>, acks: &Numbers, warm: usize, count: usize) -> AnyResult<Said> {
-    let (mut done, mut launched, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut got, mut done, mut launched, mut ends) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for i in 0..warm + count {
         let Sent { at: t0, tensor: x } = taken(from)?;
+        let t_got = now();
         let on = x.on(&gpu.stream)?;
         gpu.doubled(on.ptr())?;
         let t_launched = now();
@@ -215,6 +232,7 @@ fn take(gpu: &Gpu, from: &Queue<Sent>, acks: &Numbers, warm: usize, count: usize
         drop(on);
         drop(x);
         if i >= warm {
+            got.push((t_got - t0) as f64);
             launched.push((t_launched - t0) as f64);
             done.push((t1 - t0) as f64);
             ends.push(t1 as f64);
@@ -225,7 +243,7 @@ fn take(gpu: &Gpu, from: &Queue<Sent>, acks: &Numbers, warm: usize, count: usize
         }
         put(acks, i as u64)?;
     }
-    Ok(said([("done", done), ("launched", launched), ("ends", ends)]))
+    Ok(said([("got", got), ("done", done), ("launched", launched), ("ends", ends)]))
 }
 
 fn floor(gpu: &Gpu, warm: usize, count: usize) -> AnyResult<Said> {
@@ -414,6 +432,21 @@ fn two_streams(gpu: &Gpu, warm: usize, count: usize, driver: bool) -> AnyResult<
     }
     gpu.driver_event_done(of_driver)?;
     Ok(said([("ns", all)]))
+}
+
+/// The other process's kernel has run when this one's is launched, and so on: what the device takes to go from one to the other.
+fn switch(gpu: &Gpu, from: &Numbers, to: &Numbers, count: usize) -> AnyResult<Said> {
+    let mut all = Vec::new();
+    for i in 0..count {
+        ensure!(taken(from)? == i as u64, "another number than {i}");
+        let t0 = now();
+        gpu.doubled(gpu.scratch())?;
+        gpu.stream.synchronize()?;
+        all.push((now() - t0) as f64);
+        put(to, i as u64)?;
+    }
+    // Of the first, what was before is not known.
+    Ok(said([("ns", all.split_off(count / 10))]))
 }
 
 fn ping(to: &Numbers, from: &Numbers, warm: usize, count: usize) -> AnyResult<Said> {
