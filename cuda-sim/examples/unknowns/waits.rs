@@ -8,6 +8,7 @@ use crate::host::Shared;
 use crate::words::their_page;
 
 const STREAMS: u64 = 64;
+const KERNEL_MS: u64 = 200;
 /// Words: of the process that writes, of the streams that wait, of the one that doesn't, and of the kernel's start.
 const THEIRS: u64 = 0;
 const MINE: u64 = 64;
@@ -15,7 +16,18 @@ const FREE: u64 = 128;
 const STARTED: u64 = 136;
 
 pub(crate) fn ask() -> Outcome {
-    let cases = [(None, 0), (None, STREAMS), (Some(1), STREAMS), (Some(8), STREAMS), (Some(32), STREAMS)];
+    let cases = [
+        (None, 0),
+        (None, 1),
+        (None, 4),
+        (None, 7),
+        (None, 8),
+        (None, 16),
+        (None, STREAMS),
+        (Some(1), 1),
+        (Some(32), 8),
+        (Some(32), 31),
+    ];
     let mut ready = Vec::new();
     for (connections, waiting) in cases {
         let words = Shared::new(4096)?;
@@ -30,7 +42,7 @@ pub(crate) fn ask() -> Outcome {
         waits.hear()?;
     }
     println!(
-        "a process's kernel of 500 ms, then its 64 words; another's waiting streams, then one that only writes:"
+        "a process's kernel of {KERNEL_MS} ms, then its 64 words; another's waiting streams, then one that only writes:"
     );
     for (connections, waiting, words, mut writes, mut waits) in ready {
         writes.say("go")?;
@@ -59,7 +71,7 @@ pub(crate) fn writes(arguments: &[String]) -> Outcome {
     tell("ready")?;
     helper::heard()?;
     gpu.write(stream, device + 8 * STARTED, 1)?;
-    gpu.spin(stream, 500)?;
+    gpu.spin(stream, KERNEL_MS)?;
     for i in THEIRS..THEIRS + STREAMS {
         gpu.write(stream, device + 8 * i, 1)?;
     }
@@ -100,7 +112,7 @@ pub(crate) fn waits(arguments: &[String]) -> Outcome {
     let limit = Duration::from_secs(2).saturating_sub(all);
     let came = (0..waiting.len() as u64).filter(|i| words.see(word(MINE + i), 1, limit).is_some()).count();
     tell(&format!(
-        "seen {seen}, before all others' {free_first}; {came} of {} came, the last by {:.1} ms (64 asked for in {:.2} ms)",
+        "seen {seen}, before all others' {free_first}; {came} of {} came, the last by {:.1} ms (asked for in {:.2} ms)",
         waiting.len(),
         ms(begin.elapsed()),
         ms(asked)
