@@ -438,7 +438,7 @@ fn two_streams(gpu: &Gpu, warm: usize, count: usize, driver: bool) -> AnyResult<
 fn switch(gpu: &Gpu, from: &Numbers, to: &Numbers, count: usize) -> AnyResult<Said> {
     let mut all = Vec::new();
     for i in 0..count {
-        ensure!(taken(from)? == i as u64, "another number than {i}");
+        taken(from)?;
         let t0 = now();
         gpu.doubled(gpu.scratch())?;
         gpu.stream.synchronize()?;

@@ -344,6 +344,22 @@ fn a_stream_that_waits_for_a_killed_process_goes_on() {
     nothing_is_left(&session);
 }
 
+fn ends_beside_an_endless_kernel((): ()) -> Outcome {
+    let (stream, busy, event) = (stream(), kernels().stream_of_another(()), Event::new()?);
+    event.record(&stream)?;
+    event.synchronize()?;
+    kernels().spin(&busy, Duration::from_secs(3600));
+    Ok(())
+}
+
+/// Its streams have run what others may wait for; what another library's stream has goes with the process.
+#[test]
+fn a_process_ends_beside_an_endless_kernel_of_another_library() {
+    let session = session();
+    run(&session, ends_beside_an_endless_kernel, ());
+    nothing_is_left(&session);
+}
+
 fn reads_for_ever((tensors, read): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     let on = t.on(&stream)?;

@@ -292,6 +292,52 @@ fn the_owner_stays_until_a_receivers_stream_has_run_and_it_is_unmapped_there() {
     }
 }
 
+fn keeps_until_it_is_free((out, gone): (Moved, Queue<()>)) -> Outcome {
+    let stream = stream();
+    out.put(shared(By::Legacy, 1.0, &stream).0).unwrap();
+    taken(&gone);
+    eventually("the owner is dropped", || {
+        ipc_collect();
+        freed() == 1
+    });
+    Ok(())
+}
+
+/// Drops the tensor when its stream has run, or before; and ends.
+fn drops_beside_an_endless_kernel((under_work, from, dropped): (bool, Moved, Queue<()>)) -> Outcome {
+    let (stream, busy) = (stream(), kernels().stream_of_another(()));
+    let mut t = taken(&from);
+    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
+    kernels().spin(&busy, Duration::from_secs(3600));
+    if under_work {
+        let on = t.on_mut(&stream)?;
+        kernels().spin(&stream, Duration::from_millis(50));
+        kernels().fill(&stream, on.ptr(), LEN, 2.0);
+        drop(on);
+    }
+    drop(t);
+    dropped.put(()).unwrap();
+    Ok(())
+}
+
+/// To close a handle waits for all that runs in its process. Neither a drop nor the end of the process waits for that.
+#[test]
+fn memory_is_dropped_beside_an_endless_kernel() {
+    for under_work in [false, true] {
+        let session = session();
+        let (out, dropped, gone) =
+            (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let maker = with_gpu(&session).spawn(keeps_until_it_is_free, (out.clone(), gone.clone())).unwrap();
+        let args = (under_work, out, dropped.clone());
+        let receiver = with_gpu(&session).spawn(drops_beside_an_endless_kernel, args).unwrap();
+        taken(&dropped);
+        join(receiver);
+        gone.put(()).unwrap();
+        join(maker);
+        nothing_is_left(&session);
+    }
+}
+
 /// Hands out two tensors and stays; `told` says when they are out.
 fn hands_out((by, out): (By, Frozen)) -> Outcome {
     let stream = stream();

@@ -319,7 +319,9 @@ impl Table {
                     || entry.slab.object().is_foreign() && !mutant!("cuda.here.foreign-kept")
                     || entry.used + STALE < openings)
                 && entry.slab.is_idle()
-                && !(which == Which::AtEnd && entry.slab.is_opened())
+                && !(which == Which::AtEnd
+                    && entry.slab.is_opened()
+                    && !mutant!("cuda.here.closed-at-the-end"))
         };
         self.slabs.extract_if(is_gone).map(|(_, entry)| entry).collect()
     }
