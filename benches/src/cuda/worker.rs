@@ -203,6 +203,8 @@ fn make(
     count: usize,
     ready: bool,
 ) -> AnyResult<Said> {
+    // What earlier rows had is none of this one's.
+    empty_cache();
     let (mut at, mut began) = (Vec::new(), Vec::new());
     for i in 0..count {
         began.push(now() as f64);

@@ -67,7 +67,7 @@ impl Piece {
     /// Memory for this many bytes on a device; what is in it is not said. Work that is given to the stream from now on runs after what
     /// other processes, and other streams, did with it before.
     ///
-    /// It calls the driver if a slab has to be made, and then waits for the device.
+    /// It calls the driver if a slab has to be made, which may wait for the device.
     ///
     /// # Errors
     /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory); what the driver refuses; those of the arena.
@@ -142,7 +142,7 @@ impl Piece {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Where it begins, for work of this device. The first time for each slab, the driver is called, which waits for the device.
+    /// Where it begins, for work of this device. The first time for each slab, the driver is called, which may wait for the device.
     ///
     /// # Errors
     /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see the device that it is on; [`PeerAccess`](Error::PeerAccess)
