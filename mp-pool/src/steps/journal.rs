@@ -65,7 +65,7 @@ impl Journal {
     }
 
     /// Writes the next result, word by word; false if there is no room for it.
-    #[inline]
+    #[inline(always)]
     pub fn append(&mut self, result: &[u8], mut store: impl FnMut(Word, u64)) -> bool {
         let len = result.len();
         let (beside, behind) = match len {
@@ -89,7 +89,11 @@ impl Journal {
         let (words, rest) = behind.as_chunks();
         words.iter().for_each(|word| next(u64::from_le_bytes(*word)));
         if !rest.is_empty() {
-            next(low(rest));
+            // It ends what has eight bytes, or more.
+            next(match result.last_chunk() {
+                Some(last) => u64::from_le_bytes(*last) >> (8 * (8 - rest.len())),
+                None => low(rest),
+            });
         }
         self.bytes = bytes;
         store(self.head, self.head_word());
