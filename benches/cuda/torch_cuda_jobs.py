@@ -90,7 +90,7 @@ def do_make(gpu, kind, lane, elements, warm, count, keep=False, ready=False):
     reserved, began = [], []
     for i in range(warm + count):
         began.append(now())
-        x = gpu.filled(elements, float(i))
+        x = gpu.filled(elements, float(i + 1))
         if ready:
             gpu.sync()
         to.put((now(), x))
@@ -125,7 +125,7 @@ def do_take(gpu, kind, lane, warm, count, keep=False):
             launched.append(t_launched - t0)
             ends.append(t1)
         if i % 50 == 0:
-            assert out[0].item() == 2.0 * i, (out[0].item(), i)
+            assert out[0].item() == 2.0 * (i + 1), (out[0].item(), i)
         acks.put(i)
     if keep:
         del kept

@@ -208,7 +208,7 @@ fn make(
     let (mut at, mut began) = (Vec::new(), Vec::new());
     for i in 0..count {
         began.push(now() as f64);
-        let x = gpu.filled(elements, i as f32)?;
+        let x = gpu.filled(elements, (i + 1) as f32)?;
         if ready {
             gpu.stream.synchronize()?;
         }
@@ -241,7 +241,7 @@ fn take(gpu: &Gpu, from: &Queue<Sent>, acks: &Numbers, warm: usize, count: usize
         }
         if i % 50 == 0 {
             let found = gpu.result()?;
-            ensure!(found == 2.0 * i as f32, "{found} instead of {}", 2 * i);
+            ensure!(found == 2.0 * (i + 1) as f32, "{found} instead of {}", 2 * (i + 1));
         }
         put(acks, i as u64)?;
     }

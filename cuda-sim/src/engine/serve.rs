@@ -16,7 +16,7 @@ use rustix::net::{
 
 use crate::codes;
 use crate::engine::Engine;
-use crate::engine::calls::{Outcome, Then};
+use crate::engine::calls::{Outcome, Then, orders};
 use crate::engine::process::Process;
 use crate::engine::profile::{Config, visible};
 use crate::engine::schedule::Goal;
@@ -214,7 +214,9 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
             continue;
         }
         let Some(waiting) = connection.waiting.take() else { continue };
-        engine.seen(&waiting.goal);
+        if !matches!(&waiting.then, Then::Call(_, call) if !orders(call)) {
+            engine.seen(&waiting.goal);
+        }
         let answer = match (lost, waiting.then) {
             (Some(code), _) => Err(code),
             (None, Then::Nothing) => Ok(Outcome::Now(Value::None, None)),

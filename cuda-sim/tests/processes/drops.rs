@@ -40,8 +40,8 @@ fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bo
     Ok(())
 }
 
-/// To unmap waits for all work of the device, and that may wait for a dead process's clock, which the thread that learns of the death may
-/// have to end.
+/// To unmap may wait for all work of the device, and that for a dead process's clock, which the thread that learns of the death may have to
+/// end.
 #[test]
 fn a_thread_that_learns_of_a_death_waits_for_no_device() {
     let session = session();

@@ -174,7 +174,8 @@ fn reads((from, read, dropped): (Frozen, Queue<()>, Queue<()>)) -> Outcome {
     read.put(()).unwrap();
     taken(&dropped);
     drop(t);
-    assert_eq!(memory_stats(stream.device()).mapped_slabs, 0, "unmapped with its last piece");
+    // By a thread, with its last piece.
+    eventually("it is unmapped", || memory_stats(stream.device()).mapped_slabs == 0);
     Ok(())
 }
 
@@ -236,7 +237,7 @@ fn parts_of_an_allocation_are_opened_once_and_read_when_they_are_made() {
     }
 }
 
-type Moved = Queue<CudaTensor<f32>>;
+pub(crate) type Moved = Queue<CudaTensor<f32>>;
 
 fn moves((by, out, told, seen): (By, Moved, Queue<()>, Queue<()>)) -> Outcome {
     let stream = stream();
@@ -288,52 +289,6 @@ fn the_owner_stays_until_a_receivers_stream_has_run_and_it_is_unmapped_there() {
         let receiver = with_gpu(&session).spawn(writes, args).unwrap();
         run(&session, moves, (by, out, told, seen));
         join(receiver);
-        nothing_is_left(&session);
-    }
-}
-
-fn keeps_until_it_is_free((out, gone): (Moved, Queue<()>)) -> Outcome {
-    let stream = stream();
-    out.put(shared(By::Legacy, 1.0, &stream).0).unwrap();
-    taken(&gone);
-    eventually("the owner is dropped", || {
-        ipc_collect();
-        freed() == 1
-    });
-    Ok(())
-}
-
-/// Drops the tensor when its stream has run, or before; and ends.
-fn drops_beside_an_endless_kernel((under_work, from, dropped): (bool, Moved, Queue<()>)) -> Outcome {
-    let (stream, busy) = (stream(), kernels().stream_of_another(()));
-    let mut t = taken(&from);
-    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
-    kernels().spin(&busy, Duration::from_secs(3600));
-    if under_work {
-        let on = t.on_mut(&stream)?;
-        kernels().spin(&stream, Duration::from_millis(50));
-        kernels().fill(&stream, on.ptr(), LEN, 2.0);
-        drop(on);
-    }
-    drop(t);
-    dropped.put(()).unwrap();
-    Ok(())
-}
-
-/// To close a handle waits for all that runs in its process. Neither a drop nor the end of the process waits for that.
-#[test]
-fn memory_is_dropped_beside_an_endless_kernel() {
-    for under_work in [false, true] {
-        let session = session();
-        let (out, dropped, gone) =
-            (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-        let maker = with_gpu(&session).spawn(keeps_until_it_is_free, (out.clone(), gone.clone())).unwrap();
-        let args = (under_work, out, dropped.clone());
-        let receiver = with_gpu(&session).spawn(drops_beside_an_endless_kernel, args).unwrap();
-        taken(&dropped);
-        join(receiver);
-        gone.put(()).unwrap();
-        join(maker);
         nothing_is_left(&session);
     }
 }

@@ -3,6 +3,7 @@
 mod allocations;
 mod capture;
 mod chosen;
+mod closing;
 #[path = "../common/mod.rs"]
 mod common;
 mod cudarc;

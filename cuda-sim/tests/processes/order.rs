@@ -44,7 +44,7 @@ fn receives_again((tensors, seen): (Queue<SharedCudaTensor<f32>>, Queue<()>)) ->
 
 const ALL: [Order; 3] = [Order::Clocks, Order::IpcEvents, Order::Host];
 
-/// The orders that devices of this test program can have: on a driver that is there, that of the family's first process is that of all.
+/// The orders to be tried. Without a simulator there is one device, which has one order for the whole family.
 fn orders() -> &'static [Order] {
     if session().has_figures() { &ALL } else { &ALL[..1] }
 }

@@ -127,7 +127,7 @@ where
     join(with_gpu(session).spawn(function, args).unwrap())
 }
 
-/// The first device's stream, of a process that has one. The kernels are loaded before it has work, for which that would wait.
+/// The first device's stream, of a process that has one. The kernels are loaded now: later that would wait for the stream's work.
 pub(crate) fn stream() -> Stream {
     let stream = Stream::new(&Device::new(0).unwrap()).unwrap();
     kernels();

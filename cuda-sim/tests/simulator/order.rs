@@ -196,20 +196,16 @@ fn what_is_given_after_a_function_was_loaded_runs_behind_what_was_given_before()
     let image = mp_cuda_sim::KERNELS.trim_end_matches('\0');
     let module = a.call("cuModuleLoadData", &[], image.as_bytes()).number;
     let look_up = || assert_eq!(a.call("cuModuleGetFunction", &[module], b"fill_f32").code, 0);
-    let is_held_up = |turn| {
-        a.ok("cuStreamWriteValue64", &[two, device + 8, turn]);
-        a.begin("cuStreamSynchronize", &[two]);
-        let over = a.is_over_within(20);
-        b.ok("store", &[theirs, turn]);
-        a.end();
-        !over
-    };
     for (turn, looks_up, is_late) in [(1, false, false), (2, true, true), (3, true, false)] {
         a.ok("cuStreamWaitValue64", &[one, device, turn, 0]);
         if looks_up {
             look_up();
         }
-        assert_eq!(is_held_up(turn), is_late, "{turn}");
+        a.ok("cuStreamWriteValue64", &[two, device + 8, turn]);
+        a.begin("cuStreamSynchronize", &[two]);
+        assert_eq!(a.is_over_within(if is_late { 20 } else { 10_000 }), !is_late, "{turn}");
+        b.ok("store", &[theirs, turn]);
+        a.end();
     }
 }
 
@@ -241,6 +237,14 @@ fn calls_that_wait_for_all_work_of_the_context() {
         b.ok("store", &[theirs, turn]);
         assert_eq!(a.end().0.code, 0, "{call}");
     }
+    // And these do not.
+    let (memory, at) = a.memory(UNIT);
+    a.ok("cuStreamWaitValue64", &[stream, device, 6, 0]);
+    let opened = a.call("cuIpcOpenMemHandle", &[], &handle).number;
+    a.ok("cuMemUnmap", &[at, UNIT]);
+    a.ok("cuMemRelease", &[memory]);
+    b.ok("store", &[theirs, 6]);
+    a.ok("cuIpcCloseMemHandle", &[opened]);
     nothing_found(&session);
 }
 

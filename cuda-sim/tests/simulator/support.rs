@@ -140,7 +140,8 @@ impl Client {
 
     /// Whether the call that was begun is over within this time.
     pub(crate) fn is_over_within(&self, milliseconds: u64) -> bool {
-        let time = Timespec { tv_sec: 0, tv_nsec: i64::try_from(milliseconds).unwrap() * 1_000_000 };
+        let milliseconds = i64::try_from(milliseconds).unwrap();
+        let time = Timespec { tv_sec: milliseconds / 1000, tv_nsec: milliseconds % 1000 * 1_000_000 };
         poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&time)).unwrap() > 0
     }
 

@@ -63,7 +63,16 @@ pub fn empty_cache() -> u64 {
     if Arena::get().is_none() {
         return 0;
     }
-    let given_back = here::give_up(Which::All) + pool::release();
+    give_back(Which::All)
+}
+
+/// Gives back what is unused, for a caller that needs memory: it doesn't wait for what the device runs.
+pub(crate) fn make_room() {
+    give_back(Which::Short);
+}
+
+fn give_back(which: Which) -> u64 {
+    let given_back = here::give_up(which) + pool::release();
     events::give_up();
     kept::look();
     given_back
@@ -74,7 +83,7 @@ pub(crate) fn leave() {
     if Arena::get().is_none() {
         return;
     }
+    here::give_up(Which::Short);
     here::finish();
-    here::give_up(Which::AtEnd);
     pool::leave();
 }

@@ -2,12 +2,15 @@
 //!
 //! A slab is here as long as a piece of it is, and, once it is mapped, until it is [given up](give_up): mapping and unmapping take longer
 //! than a message, so they are on the way of none. The slab of a maker that is dead is given up with the last piece of it, or, if there is
-//! none, when this process learns of the death: by a thread of its own, since the one that learns of it may be all that sweeps, and what
-//! runs on the device may wait for that. Memory that was opened by a legacy handle is closed by such a thread, too, unless the caller has
-//! asked for it: to close it waits for all that the process's streams have, and one may be busy for ever.
+//! none, when this process learns of the death.
+//!
+//! Two kinds of slabs *leave* then: a thread that is there for them gives them back, one after the other. Those of dead makers, since the
+//! thread that learns of the death may be all that sweeps, and what runs on the device may wait for that. And memory that was opened by a
+//! legacy handle, since to close it waits for all that the process's streams have, and one may be busy for ever. One that leaves stays in
+//! the table: if a piece of it comes, it stays. Who asks for all to be given back ([`ipc_collect`](crate::ipc_collect)), waits for them.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -53,6 +56,9 @@ impl Hasher for MarkHasher {
 struct Table {
     /// By the marks of their objects.
     slabs: ByMark<SlabEntry>,
+    /// Those that leave, of which nothing is used; and whether a thread is at it.
+    leaving: VecDeque<SlabEntry>,
+    is_unmapping: bool,
     /// Those that other processes may have as well. What is gone is left here for a while: the piece may come again, and a piece that is
     /// dropped takes no lock.
     pieces: ByMark<Weak<Inner>>,
@@ -90,11 +96,12 @@ static HERE: PerProcess<Mutex<Option<Table>>> = PerProcess::new([const { Mutex::
 /// Which slabs are to be given up, of those of which nothing is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
+    /// All, and the caller waits until they are given back.
     All,
-    /// Likewise, but for those that were opened by a legacy handle: to close that waits for all work, and the process ends. It has them
-    /// until it is gone.
-    AtEnd,
-    /// Those of which nothing was used for long, whose maker is dead, or for whose end the owner of another library's memory waits.
+    /// All, without a wait for what the device runs: some may leave.
+    Short,
+    /// Those of which nothing was used for long, whose maker is dead, or for whose end the owner of another library's memory waits. Without a
+    /// wait for what the device runs.
     Stale,
 }
 
@@ -114,6 +121,7 @@ pub(crate) fn known(object: &Hold, piece: u64) -> Option<(Arc<Slab>, Option<Seen
     let mark = object.arena().mark(object);
     let mut here = HERE.lock();
     let table = here.as_mut()?;
+    table.stay(mark);
     let entry = table.slabs.get_mut(&mark)?;
     entry.used = table.openings;
     let seen = entry.seen.get(place_of(piece)).copied().flatten();
@@ -144,6 +152,7 @@ pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
     let used = table.openings;
+    table.stay(object.mark());
     let entry = table.slabs.entry(object.mark());
     let entry = entry.or_insert_with(|| SlabEntry {
         slab: Arc::new(Slab::arrived(object)),
@@ -201,17 +210,30 @@ pub(crate) fn forget(slab: Arc<Slab>) {
     drop_quickly(gone.into_iter().collect());
 }
 
-/// Drops slabs that are used no more, and leaves to a thread what may take long.
+/// Drops slabs that are used no more. What takes as long as the device runs something leaves.
 fn drop_quickly(gone: Vec<SlabEntry>) {
     let (slow, quick): (Vec<_>, Vec<_>) =
         gone.into_iter().partition(|entry| entry.slab.is_opened() && !mutant!("cuda.here.closed-at-once"));
     drop(quick);
     if !slow.is_empty() {
-        unmap_beside(slow);
+        HERE.lock().get_or_insert_default().leaving.extend(slow);
+        unmap_beside();
     }
 }
 
 impl Table {
+    /// One that leaves, and of which a piece has come, stays.
+    fn stay(&mut self, mark: u64) {
+        let leaves = |entry: &SlabEntry| entry.slab.object().mark() == mark;
+        if !self.slabs.contains_key(&mark)
+            && !mutant!("cuda.here.leaving-not-kept")
+            && let Some(at) = self.leaving.iter().position(leaves)
+            && let Some(entry) = self.leaving.remove(at)
+        {
+            self.slabs.insert(mark, entry);
+        }
+    }
+
     /// Forgets pieces that are gone, when half of them may be.
     fn make_room(&mut self) {
         if self.pieces.len() >= self.full.max(FEW) {
@@ -256,49 +278,62 @@ pub(crate) fn deaths() {
         entry.is_orphan |= arena.is_dead(entry.slab.maker().0) && !mutant!("cuda.here.orphan-kept");
     }
     let gone = table.take_unused(Which::Stale);
-    drop(here);
-    if !gone.is_empty() {
-        unmap_beside(gone);
+    if mutant!("cuda.here.unmapped-by-the-sweeper") {
+        drop(here);
+        return drop(gone);
     }
+    table.leaving.extend(gone);
+    drop(here);
+    unmap_beside();
 }
 
-/// Threads that unmap.
+/// The threads that have unmapped: the last one may be at it.
 static UNMAPPING: PerProcess<Mutex<Vec<JoinHandle<()>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// Unmaps slabs on a thread that is there for this alone: to close a legacy handle waits for all work of the context, and a driver may
-/// have any unmapping wait so; and that work may wait for a dead process's clock, which the calling thread may have to end.
-fn unmap_beside(gone: Vec<SlabEntry>) {
-    if mutant!("cuda.here.unmapped-by-the-sweeper") {
-        return drop(gone);
+/// Has a thread unmap what leaves, if there is something, and none is at it. If no thread is to be had, that is tried with the next one.
+fn unmap_beside() {
+    {
+        let mut here = HERE.lock();
+        let table = here.get_or_insert_default();
+        if table.is_unmapping || table.leaving.is_empty() {
+            return;
+        }
+        table.is_unmapping = true;
     }
-    let gone = Arc::new(Mutex::new(gone));
-    let theirs = Arc::clone(&gone);
-    let unmap = move || drop(std::mem::take(&mut *theirs.lock()));
     match std::thread::Builder::new().name("mp-cuda-unmap".into()).spawn(unmap) {
         Ok(thread) => {
             let mut threads = UNMAPPING.lock();
             threads.retain(|thread| !thread.is_finished());
             threads.push(thread);
         }
-        // No thread is to be had: they are unused, and go as others do.
-        Err(_) => {
-            let mut here = HERE.lock();
-            let table = here.get_or_insert_default();
-            for entry in gone.lock().drain(..) {
-                table.slabs.entry(entry.slab.object().mark()).or_insert(entry);
-            }
-        }
+        Err(_) => HERE.lock().get_or_insert_default().is_unmapping = false,
+    }
+}
+
+/// Unmaps what leaves, one after the other, until there is nothing.
+fn unmap() {
+    let next = || {
+        let mut here = HERE.lock();
+        let table = here.as_mut()?;
+        let next = table.leaving.pop_front();
+        table.is_unmapping = next.is_some();
+        next
+    };
+    while let Some(entry) = next() {
+        drop(entry);
     }
 }
 
 /// How long a process that ends waits for what is being unmapped.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Waits for a while until what is being unmapped is: the process ends. What still waits for the device then is the driver's.
+/// Waits for a while until what leaves is unmapped: the process ends. What still waits for the device then is the driver's, as it is when a
+/// process is killed.
 pub(crate) fn finish() {
     let until = Instant::now() + LIMIT;
-    for thread in std::mem::take(&mut *UNMAPPING.lock()) {
+    let threads = std::mem::take(&mut *UNMAPPING.lock());
+    for thread in threads {
         while !thread.is_finished() && Instant::now() < until {
             // sleep: a thread that ends wakes none that waits for a time.
             std::thread::sleep(Duration::from_micros(100));
@@ -313,15 +348,11 @@ impl Table {
         let is_gone = |_: &u64, entry: &mut SlabEntry| {
             !entry.slab.object().is_mine()
                 && entry.is_alone()
-                && (which == Which::All
-                    || which == Which::AtEnd
+                && (which != Which::Stale
                     || entry.is_orphan
                     || entry.slab.object().is_foreign() && !mutant!("cuda.here.foreign-kept")
                     || entry.used + STALE < openings)
                 && entry.slab.is_idle()
-                && !(which == Which::AtEnd
-                    && entry.slab.is_opened()
-                    && !mutant!("cuda.here.closed-at-the-end"))
         };
         self.slabs.extract_if(is_gone).map(|(_, entry)| entry).collect()
     }
@@ -331,11 +362,21 @@ impl Table {
 /// holds while it calls the driver.
 pub(crate) fn give_up(which: Which) -> u64 {
     let gone = HERE.lock().as_mut().map_or_else(Vec::new, |table| table.take_unused(which));
-    let bytes = gone.iter().map(|entry| entry.slab.object().bytes()).sum();
-    if which == Which::Stale {
+    let bytes = |gone: &[SlabEntry]| gone.iter().map(|entry| entry.slab.object().bytes()).sum::<u64>();
+    let mut given_up = bytes(&gone);
+    if which != Which::All {
         drop_quickly(gone);
+        return given_up;
     }
-    bytes
+    drop(gone);
+    let leaving = HERE.lock().as_mut().map_or_else(Vec::new, |table| table.leaving.drain(..).collect());
+    given_up += bytes(&leaving);
+    drop(leaving);
+    let threads = std::mem::take(&mut *UNMAPPING.lock());
+    for thread in threads.into_iter().filter(|one| one.thread().id() != std::thread::current().id()) {
+        _ = thread.join();
+    }
+    given_up
 }
 
 /// Forgets a slab that this process has made, if it has no piece of it: then whether it did.
@@ -350,10 +391,11 @@ pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
     true
 }
 
-/// How many slabs of other processes are mapped here, and their bytes.
+/// How many slabs of other processes are mapped here, and their bytes, but for one that is being unmapped.
 pub(crate) fn mapped() -> (usize, u64) {
     let here = HERE.lock();
-    let slabs = here.iter().flat_map(|table| table.slabs.values()).map(|entry| &entry.slab);
+    let all = here.iter().flat_map(|table| table.slabs.values().chain(&table.leaving));
+    let slabs = all.map(|entry| &entry.slab);
     let mapped = slabs.filter(|slab| !slab.object().is_mine() && slab.is_mapped());
     mapped.fold((0, 0), |(count, bytes), slab| (count + 1, bytes + slab.object().bytes()))
 }

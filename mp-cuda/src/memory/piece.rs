@@ -155,7 +155,7 @@ impl Piece {
         let slab = self.0.slab();
         let (base, is_new) = match slab.open(device) {
             Err(error) if pool::is_out_of_memory(&error) => {
-                collect::empty_cache();
+                collect::make_room();
                 slab.open(device).map_err(|error| pool::with_figures(error, device, slab.object().bytes()))?
             }
             opened => opened?,

@@ -44,6 +44,10 @@ const PER_THREAD: usize = 2;
 /// A clone is the same stream, and a tensor that was used on a stream keeps a clone until that use is told to another process or over.
 /// With the last clone the stream is destroyed. Work that it still has runs on.
 ///
+/// # Many that wait
+/// A process has 8 hardware queues for its streams, unless `CUDA_DEVICE_MAX_CONNECTIONS` (1 to 32, in its environment when the driver is first used) says
+/// otherwise. If as many streams wait for other processes, its other streams go on when these do.
+///
 /// # When a process ends
 /// A process that ends by itself waits until its streams have run what other processes may wait for, at most 5 seconds. If it is
 /// killed, what its streams have not run yet is lost, and said to be by

@@ -68,6 +68,11 @@ fn waits_for_all(call: &Call) -> bool {
     )
 }
 
+/// Whether what such a call has waited for is ordered before what the host asks for next.
+pub(in crate::engine) fn orders(call: &Call) -> bool {
+    matches!(call, Call::Free { .. })
+}
+
 impl Engine {
     pub(in crate::engine) fn call(
         &mut self,
@@ -85,7 +90,8 @@ impl Engine {
         let asked = Asked { process, context: request.context, trace: request.trace };
         if waits_for_all(&request.call) && self.context(&asked).is_ok() {
             let goal = self.all_of_context(process, asked.context);
-            if !self.is_reached(&goal) {
+            // The manual says so of the first of them: a program may rely on that.
+            if orders(&request.call) || !self.is_reached(&goal) {
                 return Ok(Outcome::Later(goal, Then::Call(Box::new(asked), Box::new(request.call))));
             }
         }

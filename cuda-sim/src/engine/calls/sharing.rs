@@ -8,6 +8,7 @@ use crate::codes;
 use crate::engine::Engine;
 use crate::engine::calls::{Asked, Called, Outcome, done, number};
 use crate::engine::memory::{GRANULARITY, Kind, Mapping, Target};
+use crate::engine::process::Process;
 use crate::engine::streams::Step;
 use crate::wire::{Call, DeviceInfo, Value};
 
@@ -166,16 +167,14 @@ impl Engine {
     pub(in crate::engine) fn tell_open_elsewhere(&mut self, pid: u32, target: &Target, what: &str) {
         let Target::Device(memory) = target else { return };
         let is_it = |other: &Target| matches!(other, Target::Device(one) if Rc::ptr_eq(one, memory));
-        let holders: Vec<u32> = self
-            .processes
-            .values()
-            .filter(|p| {
-                let has = |m: &Mapping| matches!(m.kind, Kind::Opened(_)) && is_it(&m.target);
-                // One that is gone has nothing open, be it that its end was not looked at since.
-                p.addresses.mapped.values().any(has) && !p.is_gone()
-            })
-            .map(|process| process.pid)
-            .collect();
+        let has = |m: &Mapping| matches!(m.kind, Kind::Opened(_)) && is_it(&m.target);
+        let works = |process: u64| self.streams.values().any(|s| s.process == process && !s.queue.is_empty());
+        // One that is gone has nothing open, be it that its end was not looked at since; but for work that runs on.
+        let holds = |number: u64, p: &Process| {
+            p.addresses.mapped.values().any(has) && (!p.is_gone() || works(number))
+        };
+        let holders = self.processes.iter().filter(|(number, process)| holds(**number, process));
+        let holders: Vec<u32> = holders.map(|(_, process)| process.pid).collect();
         for holder in holders {
             let text = format!("process {pid} {what} memory that process {holder} had opened by its handle");
             self.findings.add("freed-while-open", holder, &text);

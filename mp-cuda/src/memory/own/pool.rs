@@ -154,7 +154,7 @@ impl Pool {
         let mut made = wanted.first().and_then(make);
         if made.is_none() {
             if !mutant!("cuda.pool.unused-kept") {
-                here::give_up(Which::All);
+                here::give_up(Which::Short);
             }
             self.release(|_| true);
             made = wanted.iter().find_map(make);
