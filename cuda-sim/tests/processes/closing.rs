@@ -94,7 +94,7 @@ fn what_comes_again_while_it_is_in_line_to_be_closed_stays_open() {
     let session = session();
     let (out, gone) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(sends_three, (out.clone(), gone.clone())).unwrap();
-    let rule = "fail=cuIpcOpenMemHandle_v2:3:OUT_OF_MEMORY";
+    let rule = "fail=cuIpcOpenMemHandle_v2:3:999";
     join(with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(takes_three, out).unwrap());
     gone.put(()).unwrap();
     join(maker);
