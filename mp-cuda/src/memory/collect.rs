@@ -66,7 +66,8 @@ pub fn empty_cache() -> u64 {
     give_back(Which::All)
 }
 
-/// Gives back what is unused, for a caller that needs memory: it doesn't wait for what the device runs.
+/// Gives back what is unused, for a caller that needs memory: it doesn't wait for what the device runs, unless an owner of another
+/// library's memory, which it drops, does.
 pub(crate) fn make_room() {
     give_back(Which::Short);
 }

@@ -4,16 +4,15 @@
 //! than a message, so they are on the way of none. The slab of a maker that is dead is given up with the last piece of it, or, if there is
 //! none, when this process learns of the death.
 //!
-//! Two kinds of slabs *leave* then: a thread that is there for them gives them back, one after the other. Those of dead makers, since the
-//! thread that learns of the death may be all that sweeps, and what runs on the device may wait for that. And memory that was opened by a
+//! Two kinds of slabs *leave* then, each in a line of its own, which a thread gives back, one after the other. Those of dead makers, since
+//! the thread that learns of the death may be all that sweeps, and what runs on the device may wait for that. And memory that was opened by a
 //! legacy handle, since to close it waits for all that the process's streams have, and one may be busy for ever. One that leaves stays in
-//! the table: if a piece of it comes, it stays. Who asks for all to be given back ([`ipc_collect`](crate::ipc_collect)), waits for them.
+//! the table: if a piece of it comes, it stays. A thread that asks for all to be given back ([`ipc_collect`](crate::ipc_collect)) waits for them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
@@ -56,9 +55,8 @@ impl Hasher for MarkHasher {
 struct Table {
     /// By the marks of their objects.
     slabs: ByMark<SlabEntry>,
-    /// Those that leave, of which nothing is used; and whether a thread is at it.
-    leaving: VecDeque<SlabEntry>,
-    is_unmapping: bool,
+    /// Those that leave, of which nothing is used: unmapped in a moment, and closed when the process's streams have run what they have.
+    leaving: [Line; 2],
     /// Those that other processes may have as well. What is gone is left here for a while: the piece may come again, and a piece that is
     /// dropped takes no lock.
     pieces: ByMark<Weak<Inner>>,
@@ -66,6 +64,28 @@ struct Table {
     full: usize,
     /// How many slabs were opened.
     openings: u64,
+}
+
+const QUICK: usize = 0;
+const SLOW: usize = 1;
+
+/// Slabs that are given back one after the other.
+#[derive(Debug, Default)]
+struct Line {
+    entries: VecDeque<SlabEntry>,
+    /// Whether a thread is at it; and how many were given back.
+    is_taken: bool,
+    done: u64,
+}
+
+impl Line {
+    /// Whether a thread has to be started, which is the caller's to do.
+    fn begins(&mut self) -> bool {
+        !self.is_taken && !self.entries.is_empty() && {
+            self.is_taken = true;
+            true
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -206,32 +226,42 @@ pub(crate) fn forget(slab: Arc<Slab>) {
     if slab.is_made_here() {
         return;
     }
-    let gone = HERE.lock().as_mut().and_then(|table| table.without(slab));
-    drop_quickly(gone.into_iter().collect());
-}
-
-/// Drops slabs that are used no more. What takes as long as the device runs something leaves.
-fn drop_quickly(gone: Vec<SlabEntry>) {
-    let (slow, quick): (Vec<_>, Vec<_>) =
-        gone.into_iter().partition(|entry| entry.slab.is_opened() && !mutant!("cuda.here.closed-at-once"));
-    drop(quick);
-    if !slow.is_empty() {
-        HERE.lock().get_or_insert_default().leaving.extend(slow);
-        unmap_beside();
-    }
+    let (gone, begin) = {
+        let mut here = HERE.lock();
+        let Some(table) = here.as_mut() else { return };
+        let gone = table.without(slab);
+        let left = table.leave(gone);
+        (left, table.begin())
+    };
+    drop(gone);
+    begin.into_iter().for_each(start);
 }
 
 impl Table {
     /// One that leaves, and of which a piece has come, stays.
     fn stay(&mut self, mark: u64) {
         let leaves = |entry: &SlabEntry| entry.slab.object().mark() == mark;
-        if !self.slabs.contains_key(&mark)
-            && !mutant!("cuda.here.leaving-not-kept")
-            && let Some(at) = self.leaving.iter().position(leaves)
-            && let Some(entry) = self.leaving.remove(at)
-        {
-            self.slabs.insert(mark, entry);
+        if self.slabs.contains_key(&mark) || mutant!("cuda.here.leaving-not-kept") {
+            return;
         }
+        for line in &mut self.leaving {
+            if let Some(entry) = line.entries.iter().position(leaves).and_then(|at| line.entries.remove(at)) {
+                self.slabs.insert(mark, entry);
+            }
+        }
+    }
+
+    /// What takes as long as the streams run something leaves; the rest is the caller's to drop, without the lock.
+    fn leave(&mut self, gone: impl IntoIterator<Item = SlabEntry>) -> Vec<SlabEntry> {
+        let is_slow = |entry: &SlabEntry| entry.slab.is_opened() && !mutant!("cuda.here.closed-at-once");
+        let (slow, quick): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_slow);
+        self.leaving[SLOW].entries.extend(slow);
+        quick
+    }
+
+    /// The lines for which a thread has to be [started](start).
+    fn begin(&mut self) -> Vec<usize> {
+        [QUICK, SLOW].into_iter().filter(|line| self.leaving[*line].begins()).collect()
     }
 
     /// Forgets pieces that are gone, when half of them may be.
@@ -282,63 +312,67 @@ pub(crate) fn deaths() {
         drop(here);
         return drop(gone);
     }
-    table.leaving.extend(gone);
+    let quick = table.leave(gone);
+    table.leaving[QUICK].entries.extend(quick);
+    let begin = table.begin();
     drop(here);
-    unmap_beside();
+    begin.into_iter().for_each(start);
 }
 
-/// The threads that have unmapped: the last one may be at it.
-static UNMAPPING: PerProcess<Mutex<Vec<JoinHandle<()>>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
-
-/// Has a thread unmap what leaves, if there is something, and none is at it. If no thread is to be had, that is tried with the next one.
-fn unmap_beside() {
-    {
-        let mut here = HERE.lock();
-        let table = here.get_or_insert_default();
-        if table.is_unmapping || table.leaving.is_empty() {
-            return;
-        }
-        table.is_unmapping = true;
-    }
-    match std::thread::Builder::new().name("mp-cuda-unmap".into()).spawn(unmap) {
-        Ok(thread) => {
-            let mut threads = UNMAPPING.lock();
-            threads.retain(|thread| !thread.is_finished());
-            threads.push(thread);
-        }
-        Err(_) => HERE.lock().get_or_insert_default().is_unmapping = false,
+/// Starts the thread of a line. If none is to be had, that is tried when the next slab is dropped, or a death learnt of.
+fn start(line: usize) {
+    let thread = std::thread::Builder::new().name("mp-cuda-unmap".into());
+    if thread.spawn(move || unmap(line)).is_err() {
+        HERE.lock().get_or_insert_default().leaving[line].is_taken = false;
     }
 }
 
-/// Unmaps what leaves, one after the other, until there is nothing.
-fn unmap() {
-    let next = || {
+/// Gives back what is in a line, one after the other, until there is nothing.
+fn unmap(line: usize) {
+    let next = |done: u64| {
         let mut here = HERE.lock();
-        let table = here.as_mut()?;
-        let next = table.leaving.pop_front();
-        table.is_unmapping = next.is_some();
+        let line = &mut here.as_mut()?.leaving[line];
+        line.done += done;
+        let next = line.entries.pop_front();
+        line.is_taken = next.is_some();
         next
     };
-    while let Some(entry) = next() {
-        drop(entry);
+    let mut entry = next(0);
+    while let Some(one) = entry {
+        drop(one);
+        entry = next(1);
+    }
+}
+
+/// Waits until what is being given back now is; with `all`, until nothing is left to be. Meanwhile it looks after deaths, for which what
+/// runs on the device may wait.
+fn wait(all: bool, until: Option<Instant>) {
+    let state = || {
+        let here = HERE.lock();
+        here.as_ref()
+            .map(|table| [QUICK, SLOW].map(|line| (table.leaving[line].is_taken, table.leaving[line].done)))
+    };
+    let Some(before) = state() else { return };
+    let mut pause = Duration::from_micros(20);
+    while let Some(now) = state() {
+        let waits = |line: usize| now[line].0 && (all || before[line] == now[line]);
+        if !(waits(QUICK) || waits(SLOW)) || until.is_some_and(|until| Instant::now() >= until) {
+            return;
+        }
+        _ = Arena::current().and_then(|arena| arena.sweep_if_due());
+        // sleep: the driver wakes no thread when it has given memory back.
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(1));
     }
 }
 
 /// How long a process that ends waits for what is being unmapped.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Waits for a while until what leaves is unmapped: the process ends. What still waits for the device then is the driver's, as it is when a
-/// process is killed.
+/// Waits for a while until what leaves is given back: the process ends. What still waits for the device then is the driver's, as it is when
+/// a process is killed.
 pub(crate) fn finish() {
-    let until = Instant::now() + LIMIT;
-    let threads = std::mem::take(&mut *UNMAPPING.lock());
-    for thread in threads {
-        while !thread.is_finished() && Instant::now() < until {
-            // sleep: a thread that ends wakes none that waits for a time.
-            std::thread::sleep(Duration::from_micros(100));
-        }
-    }
+    wait(true, Some(Instant::now() + LIMIT));
 }
 
 impl Table {
@@ -358,23 +392,29 @@ impl Table {
     }
 }
 
-/// Gives up slabs of other processes, of which nothing is used here; how many bytes were mapped. It waits for no lock that a thread
-/// holds while it calls the driver.
+/// Gives up slabs of other processes, of which nothing is used here; how many bytes were mapped. But for [`Which::All`] it waits for no lock
+/// that a thread holds while it calls the driver, and not for what the device runs.
 pub(crate) fn give_up(which: Which) -> u64 {
-    let gone = HERE.lock().as_mut().map_or_else(Vec::new, |table| table.take_unused(which));
     let bytes = |gone: &[SlabEntry]| gone.iter().map(|entry| entry.slab.object().bytes()).sum::<u64>();
-    let mut given_up = bytes(&gone);
-    if which != Which::All {
-        drop_quickly(gone);
-        return given_up;
-    }
-    drop(gone);
-    let leaving = HERE.lock().as_mut().map_or_else(Vec::new, |table| table.leaving.drain(..).collect());
-    given_up += bytes(&leaving);
-    drop(leaving);
-    let threads = std::mem::take(&mut *UNMAPPING.lock());
-    for thread in threads.into_iter().filter(|one| one.thread().id() != std::thread::current().id()) {
-        _ = thread.join();
+    let (given_up, quick, begin) = {
+        let mut here = HERE.lock();
+        let Some(table) = here.as_mut() else { return 0 };
+        let gone = table.take_unused(which);
+        let mut given_up = bytes(&gone);
+        let mut quick = table.leave(gone);
+        if which != Which::Stale {
+            let unmapped = table.leaving[QUICK].entries.drain(..).collect::<Vec<_>>();
+            given_up += bytes(&unmapped);
+            quick.extend(unmapped);
+        }
+        (given_up, quick, table.begin())
+    };
+    drop(quick);
+    begin.into_iter().for_each(start);
+    if which == Which::All {
+        // What is closed meanwhile is what this caller has found, and what was in line before.
+        let mine = HERE.lock().as_ref().map_or(0, |table| table.leaving[SLOW].entries.len());
+        (0..=mine).for_each(|_| wait(false, None));
     }
     given_up
 }
@@ -394,7 +434,9 @@ pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
 /// How many slabs of other processes are mapped here, and their bytes, but for one that is being unmapped.
 pub(crate) fn mapped() -> (usize, u64) {
     let here = HERE.lock();
-    let all = here.iter().flat_map(|table| table.slabs.values().chain(&table.leaving));
+    let all = here
+        .iter()
+        .flat_map(|table| table.slabs.values().chain(table.leaving.iter().flat_map(|line| &line.entries)));
     let slabs = all.map(|entry| &entry.slab);
     let mapped = slabs.filter(|slab| !slab.object().is_mine() && slab.is_mapped());
     mapped.fold((0, 0), |(count, bytes), slab| (count + 1, bytes + slab.object().bytes()))
