@@ -239,7 +239,7 @@ fn after_nothing(nanos: u32) -> u32 {
 fn after_a_sleep(nanos: u32, slept: u32, cost: u32) -> Option<u32> {
     let most = if mutant!("spin.no-longer-than-one") { cost } else { 2 * cost };
     // The wake-up itself is part of the sleep.
-    let waited = (2 * nanos + slept).saturating_sub(cost);
+    let waited = slept.saturating_add(2 * nanos).saturating_sub(cost);
     (nanos < most && (waited < 2 * cost || mutant!("spin.long-waits-looked-for")))
         .then(|| (nanos * 4).min(most))
 }
@@ -414,6 +414,15 @@ mod tests {
         assert!((52_000..52_100).contains(&cost.now()), "{}", cost.now());
         call(10_000_000);
         assert_eq!(cost.now(), 2 * Cost::FIRST, "no more than the wake-up itself");
+    }
+
+    #[test]
+    fn a_sleep_of_seconds_makes_no_thread_look_longer() {
+        // From 4.29 s on a sleep is as long as the number can be.
+        for slept in [u32::MAX - 1, u32::MAX] {
+            assert_eq!(after_a_sleep(LEAST, slept, 50_000), None);
+        }
+        assert!(after_a_sleep(LEAST, 60_000, 50_000).is_some());
     }
 
     /// Two processes that answer each other, on a clock of their own: how many of 50 answers are waited for asleep.
