@@ -156,7 +156,6 @@ pub(crate) fn handle(text: &str) -> Outcome<IpcHandle> {
 pub(crate) fn spread(times: &mut [Duration]) -> String {
     times.sort_unstable();
     let at = |share: f64| {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
         let i = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
         times.get(i).map_or(f64::NAN, |time| us(*time))
     };

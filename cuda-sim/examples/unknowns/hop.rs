@@ -60,7 +60,6 @@ pub(crate) fn ask() -> Outcome {
             pause(begin.elapsed());
         }
         let took = begin.elapsed();
-        #[allow(clippy::cast_precision_loss)]
         let each = us(took) / (2 * rounds).max(1) as f64;
         println!(
             "words, {kernels:>3} kernels of 1 ms in each process: {rounds:>3} rounds of 2 hops in {:9.2} ms, {each:9.1} us a hop{}",
@@ -90,7 +89,6 @@ fn events(gpu: &Gpu, stream: Handle, other: &mut Helper) -> Outcome {
             gpu.wait_event(stream, theirs)?;
         }
         gpu.sync(stream)?;
-        #[allow(clippy::cast_precision_loss)]
         let each = us(begin.elapsed()) / (2 * EVENTS) as f64;
         println!("events and hosts by pipes, {kind}: {EVENTS} rounds of 2 hops, {each:9.1} us a hop");
     }
@@ -98,7 +96,6 @@ fn events(gpu: &Gpu, stream: Handle, other: &mut Helper) -> Outcome {
     for _ in 0..EVENTS {
         other.ask("nothing")?;
     }
-    #[allow(clippy::cast_precision_loss)]
     let each = us(begin.elapsed()) / (2 * EVENTS) as f64;
     println!("  of which the pipe {each:9.1} us a hop");
     Ok(())

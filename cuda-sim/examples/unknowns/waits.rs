@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::gpu::{Gpu, Outcome};
 use crate::helper::{self, Helper, Setting, ms, number, tell};
 use crate::host::Shared;
-use crate::words::their_page;
+use crate::words::{ready, their_page};
 
 const STREAMS: u64 = 64;
 const KERNEL_MS: u64 = 200;
@@ -64,11 +64,7 @@ fn word(number: u64) -> usize {
 /// A kernel, then all words.
 pub(crate) fn writes(arguments: &[String]) -> Outcome {
     let gpu = Gpu::start()?;
-    let (_words, device) = their_page(&gpu, number(arguments, 0)?)?;
-    let stream = gpu.stream()?;
-    gpu.spin(stream, 1)?;
-    gpu.sync(stream)?;
-    tell("ready")?;
+    let (_words, device, stream) = ready(&gpu, arguments)?;
     helper::heard()?;
     gpu.write(stream, device + 8 * STARTED, 1)?;
     gpu.spin(stream, KERNEL_MS)?;

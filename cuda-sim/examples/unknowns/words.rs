@@ -22,6 +22,16 @@ pub(crate) fn their_page(gpu: &Gpu, file: i32) -> Outcome<(Shared, u64)> {
     Ok((words, device))
 }
 
+/// What a helper has that works on its first argument's page: that, and a stream on which a kernel has run. It has said that it is ready.
+pub(crate) fn ready(gpu: &Gpu, arguments: &[String]) -> Outcome<(Shared, u64, Handle)> {
+    let (words, device) = their_page(gpu, number(arguments, 0)?)?;
+    let stream = gpu.stream()?;
+    gpu.spin(stream, 1)?;
+    gpu.sync(stream)?;
+    tell("ready")?;
+    Ok((words, device, stream))
+}
+
 pub(crate) fn store() -> Outcome {
     let gpu = Gpu::start()?;
     let (words, device) = page(&gpu)?;
@@ -125,11 +135,7 @@ pub(crate) fn slices() -> Outcome {
 /// Runs kernels of the times that it is told, with a word before and one after.
 pub(crate) fn help(arguments: &[String]) -> Outcome {
     let gpu = Gpu::start()?;
-    let (_words, device) = their_page(&gpu, number(arguments, 0)?)?;
-    let stream = gpu.stream()?;
-    gpu.spin(stream, 1)?;
-    gpu.sync(stream)?;
-    tell("ready")?;
+    let (_words, device, stream) = ready(&gpu, arguments)?;
     for count in 1.. {
         let Ok(line) = helper::heard() else {
             break;
