@@ -158,7 +158,7 @@ impl Session {
     fn ask(&self, call: Call) -> io::Result<Value> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(self.folder.join("engine"))?)?;
-        wire::send(socket.as_fd(), &Request { context: 0, trace: None, call }, None)?;
+        wire::send(socket.as_fd(), &Request { context: 0, capture_mode: 0, trace: None, call }, None)?;
         let (reply, _) = wire::receive::<Reply>(&socket)?.ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok(reply.value)
     }

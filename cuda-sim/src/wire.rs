@@ -33,6 +33,8 @@ pub(crate) struct DeviceInfo {
 pub(crate) struct Request {
     /// The context that is current on the calling thread; 0: none.
     pub(crate) context: u64,
+    /// What the calling thread's calls may do beside captures, as it was set for that thread.
+    pub(crate) capture_mode: u32,
     /// Where the call was made, if the session wants to know.
     pub(crate) trace: Option<String>,
     pub(crate) call: Call,

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use super::{Out, export, number, put};
-use crate::client::ask;
+use crate::client::{ask, set_capture_mode};
 use crate::client::host_calls::{self, HostFunction};
 use crate::codes;
 use crate::wire::{Call, Value};
@@ -15,6 +15,9 @@ pub(super) fn handle(value: Value) -> Result<[u8; 64], u32> {
         _ => Err(codes::UNKNOWN),
     }
 }
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const LAST_CAPTURE_MODE: u32 = 2;
 
 /// `CUipcMemHandle` and `CUipcEventHandle`.
 #[repr(C)]
@@ -62,6 +65,12 @@ export! {
         let graph = graph.ok_or(codes::INVALID_VALUE)?;
         graph.write(0);
         graph.write(number(ask(Call::EndCapture { stream })?)?);
+        Ok(())
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: Option<&mut u32>) {
+        let mode = mode.filter(|mode| **mode <= LAST_CAPTURE_MODE).ok_or(codes::INVALID_VALUE)?;
+        *mode = set_capture_mode(*mode);
         Ok(())
     }
 

@@ -156,7 +156,7 @@ fn exchange(
 ) -> Result<(Value, Option<OwnedFd>), u32> {
     let trace = std::env::var_os("MP_CUDA_SIM_BACKTRACE");
     let trace = trace.map(|_| Backtrace::force_capture().to_string().chars().take(8 << 10).collect());
-    let request = Request { context: super::current(), trace, call };
+    let request = Request { context: super::current(), capture_mode: super::capture_mode(), trace, call };
     let answer = wire::send(socket, &request, file).and_then(|()| wire::receive::<Reply>(socket));
     match answer {
         Ok(Some((Reply { code: codes::SUCCESS, value }, file))) => Ok((value, file)),

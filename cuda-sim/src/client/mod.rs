@@ -6,7 +6,7 @@ mod host;
 pub(crate) mod host_calls;
 mod inject;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 
 pub(crate) use connection::{ask, ask_with, begin, devices, init, note, with_registered};
@@ -18,6 +18,18 @@ thread_local! {
     /// Contexts of this thread, the current one last. They are not dropped with it, so that callbacks of the process's end, which
     /// come after that, have them still.
     static CONTEXTS: RefCell<ManuallyDrop<Vec<u64>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+    /// `CUstreamCaptureMode` of this thread: 0 is the strictest.
+    static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What calls of this thread may do beside captures.
+pub(crate) fn capture_mode() -> u32 {
+    CAPTURE_MODE.get()
+}
+
+/// Changes that; how it was.
+pub(crate) fn set_capture_mode(mode: u32) -> u32 {
+    CAPTURE_MODE.replace(mode)
 }
 
 /// The context that is current on this thread; 0: none.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::engine::memory::{Addresses, Allocation, Kind};
+use crate::engine::schedule::Goal;
 use crate::engine::streams::{Event, HostCall};
 use crate::wire::DeviceInfo;
 
@@ -21,6 +22,8 @@ pub(crate) struct Context {
     pub(crate) lost: Option<u32>,
     /// What its streams had been asked for at the last call that holds up what comes later.
     pub(crate) barrier: Rc<Vec<(u64, u64)>>,
+    /// What the last call waited for, or waits for, that has the driver's lock meanwhile.
+    pub(crate) locked_until: Goal,
     /// The default stream.
     pub(crate) stream: u64,
 }

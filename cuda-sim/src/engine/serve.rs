@@ -77,7 +77,7 @@ pub fn run(folder: &Path) -> io::Result<()> {
         }
         for number in events.connections {
             let Some(connection) = connections.get_mut(&number) else { continue };
-            if !serve(&mut engine, connection) {
+            if !serve(&mut engine, number, connection) {
                 if let (true, Some(process)) = (connection.is_life, connection.process) {
                     engine.gone(process);
                 }
@@ -142,7 +142,7 @@ fn idle_time(engine: &Engine, connections: &BTreeMap<u64, Connection>) -> Option
 }
 
 /// Answers a call; whether the connection goes on.
-fn serve(engine: &mut Engine, connection: &mut Connection) -> bool {
+fn serve(engine: &mut Engine, number: u64, connection: &mut Connection) -> bool {
     let Ok(Some((request, file))) = wire::receive::<Request>(&connection.socket) else { return false };
     let answer = match (&request.call, connection.process) {
         (Call::Hello { pid, visible: wanted }, None) => {
@@ -159,11 +159,11 @@ fn serve(engine: &mut Engine, connection: &mut Connection) -> bool {
             Ok(Outcome::Now(Value::None, None))
         }
         // Of the session itself.
-        (Call::Stats | Call::Lose { .. }, None) => engine.call(0, request, file),
+        (Call::Stats | Call::Lose { .. }, None) => engine.call(0, number, request, file),
         (_, None) => Err(codes::NOT_INITIALIZED),
         (_, Some(process)) => {
             let context = request.context;
-            match engine.call(process, request, file) {
+            match engine.call(process, number, request, file) {
                 Ok(Outcome::Later(goal, then)) => {
                     connection.waiting = Some(Waiting { context, goal, then });
                     return true;
@@ -214,7 +214,7 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
             continue;
         }
         let Some(waiting) = connection.waiting.take() else { continue };
-        if !matches!(&waiting.then, Then::Call(_, call) if !orders(call)) {
+        if !matches!(&waiting.then, Then::Call(_, call, _) if !orders(call)) {
             engine.seen(&waiting.goal);
         }
         let answer = match (lost, waiting.then) {
@@ -232,7 +232,7 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
                     None => Err(codes::DEINITIALIZED),
                 }
             }
-            (None, Then::Call(asked, call)) => engine.make_call(&asked, *call, None),
+            (None, Then::Call(asked, call, file)) => engine.make_call(&asked, *call, file),
         };
         // If it can't be told, its connection has ended, which is seen next.
         _ = reply(connection, answer);

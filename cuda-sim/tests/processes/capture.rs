@@ -7,13 +7,15 @@ use std::ptr;
 use std::time::Duration;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use mp_cuda::{CudaTensor, Error, Event, Order, Stream, order};
+use mp_cuda::{CudaTensor, Error, Event, Order, Stream, empty_cache, ipc_collect, memory_stats, order};
 use mp_queue::Queue;
 
 use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stream, taken, under, with_gpu};
 
 const LEN: usize = 1 << 12;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+/// `CUstreamCaptureMode`.
+const GLOBAL: u32 = 0;
+const THREAD_LOCAL: u32 = 1;
 const RELAXED: u32 = 2;
 const ILLEGAL_STATE: u32 = 401;
 const CAPTURE_UNSUPPORTED: u32 = 900;
@@ -31,11 +33,15 @@ impl Graphs {
     }
 
     fn begin(&self, stream: &Stream) -> u32 {
+        self.begin_as(RELAXED, stream)
+    }
+
+    fn begin_as(&self, mode: u32, stream: &Stream) -> u32 {
         type Function = unsafe extern "C" fn(Object, u32) -> u32;
         // SAFETY: the function has this type.
         let function = unsafe { self.0.get::<Function>(b"cuStreamBeginCapture_v2") }.unwrap();
         // SAFETY: the stream is alive.
-        unsafe { function(stream.as_raw(), RELAXED) }
+        unsafe { function(stream.as_raw(), mode) }
     }
 
     /// Ends a capture; the graph is thrown away.
@@ -170,5 +176,62 @@ fn a_captured_stream_orders_nothing_and_nothing_is_lost() {
         join(one);
         join(other);
         nothing_is_left(&session);
+    }
+}
+
+/// All that a program may do with this library and other streams, also for the first time.
+fn everything_else() -> Outcome {
+    let streams: Vec<Stream> = (0..6).map(|_| stream()).collect();
+    let device = streams[0].device().clone();
+    let x = CudaTensor::<f32>::full([LEN], 1.0, &streams[0])?.freeze();
+    // So many that streams are asked whether they have run.
+    for stream in &streams {
+        let on = x.on(stream)?;
+        kernels().spin(stream, Duration::from_millis(1));
+        drop(on);
+    }
+    let queue = Queue::unbounded()?;
+    queue.put(x.clone())?;
+    assert_eq!(taken(&queue).to_vec(&streams[1])?, [1.0; LEN]);
+    let event = Event::new()?;
+    event.record(&streams[2])?;
+    event.wait(&streams[3])?;
+    event.synchronize()?;
+    assert!(event.query()?);
+    streams[3].synchronize()?;
+    assert!(streams[3].is_complete()?);
+    drop(x);
+    drop(streams);
+    _ = memory_stats(&device);
+    ipc_collect();
+    empty_cache();
+    Ok(())
+}
+
+/// In the thread that captures, then in another one: in each mode.
+fn captures_beside_everything_else(mode: u32) -> Outcome {
+    let (captured, graphs) = (stream(), Graphs::load());
+    for elsewhere in [false, true] {
+        assert_eq!(graphs.begin_as(mode, &captured), 0);
+        let done = if elsewhere {
+            let all = || everything_else().map_err(|error| error.to_string());
+            std::thread::spawn(all).join().unwrap()
+        } else {
+            everything_else().map_err(|error| error.to_string())
+        };
+        done?;
+        assert_eq!(graphs.end(&captured), 0, "mode {mode}, in another thread: {elsewhere}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_the_library_does_for_itself_spoils_no_capture() {
+    for order in [Order::Clocks, Order::IpcEvents, Order::Host] {
+        for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
+            let session = under(order);
+            run(&session, captures_beside_everything_else, mode);
+            nothing_is_left(&session);
+        }
     }
 }

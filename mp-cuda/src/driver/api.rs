@@ -176,6 +176,7 @@ table! {
     required fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint);
     required fn cuStreamIsCapturing(stream: Handle, status: *mut c_int);
     required fn cuStreamGetCtx(stream: Handle, context: *mut Handle);
+    optional fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
     optional fn cuStreamGetId(stream: Handle, id: *mut u64);
     optional fn cuLaunchHostFunc(stream: Handle, function: extern "C" fn(*mut c_void), data: *mut c_void);
     optional fn cuStreamWriteValue64_v2(stream: Handle, address: u64, value: u64, flags: c_uint);

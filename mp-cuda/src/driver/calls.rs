@@ -9,6 +9,8 @@
 
 use std::ffi::{c_char, c_int};
 
+use mp_core::mutant;
+
 use super::api::Handle;
 use super::load::Driver;
 use crate::codes;
@@ -16,6 +18,8 @@ use crate::error::Result;
 
 /// `CU_STREAM_NON_BLOCKING`: the stream doesn't wait for the default stream, nor that one for it.
 const NON_BLOCKING: u32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: c_int = 2;
 
 /// Makes one call, whose last argument is where it writes a value of this type.
 macro_rules! value {
@@ -156,7 +160,7 @@ impl Driver {
     /// The stream is alive.
     pub(crate) unsafe fn stream_is_complete(&self, stream: Handle) -> Result<bool> {
         // SAFETY: the caller's.
-        match unsafe { (self.api.cuStreamQuery)(stream) } {
+        match self.beside_captures(|| unsafe { (self.api.cuStreamQuery)(stream) }) {
             codes::NOT_READY => Ok(false),
             code => self.check("cuStreamQuery", code).map(|()| true),
         }
@@ -166,7 +170,26 @@ impl Driver {
     /// The stream is alive.
     pub(crate) unsafe fn stream_synchronize(&self, stream: Handle) -> Result<()> {
         // SAFETY: the caller's.
-        self.check("cuStreamSynchronize", unsafe { (self.api.cuStreamSynchronize)(stream) })
+        let code = self.beside_captures(|| unsafe { (self.api.cuStreamSynchronize)(stream) });
+        self.check("cuStreamSynchronize", code)
+    }
+
+    /// Makes a call that spoils other streams' captures in the mode `GLOBAL`, also those of other libraries and threads, unless its thread says
+    /// that it knows: what this crate does is no part of them.
+    pub(crate) fn beside_captures(&self, call: impl FnOnce() -> u32) -> u32 {
+        let Some(exchange) = self.api.cuThreadExchangeStreamCaptureMode else { return call() };
+        if mutant!("cuda.driver.spoils-captures") {
+            return call();
+        }
+        let mut mode = RELAXED;
+        // SAFETY: it reads and writes a variable of this function.
+        let is_set = unsafe { exchange(&raw mut mode) } == codes::SUCCESS;
+        let code = call();
+        if is_set {
+            // SAFETY: likewise; it is what the thread had before.
+            _ = unsafe { exchange(&raw mut mode) };
+        }
+        code
     }
 
     /// Whether its work is being captured into a graph, in place of being run.

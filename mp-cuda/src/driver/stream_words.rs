@@ -48,7 +48,8 @@ impl Driver {
     /// The memory stays mapped until the process ends.
     pub(crate) unsafe fn host_register(&self, address: *mut c_void, bytes: usize) -> Result<()> {
         // SAFETY: the caller's.
-        match unsafe { (self.api.cuMemHostRegister_v2)(address, bytes, PORTABLE_MAPPED) } {
+        let register = || unsafe { (self.api.cuMemHostRegister_v2)(address, bytes, PORTABLE_MAPPED) };
+        match self.beside_captures(register) {
             codes::HOST_MEMORY_ALREADY_REGISTERED => Ok(()),
             code => self.check("cuMemHostRegister_v2", code),
         }

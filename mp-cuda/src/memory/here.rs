@@ -6,7 +6,7 @@
 //!
 //! Two kinds of slabs *leave* then, each in a line of its own, which a thread gives back, one after the other. Those of dead makers, since
 //! the thread that learns of the death may be all that sweeps, and what runs on the device may wait for that. And memory that was opened by a
-//! legacy handle, since to close it waits for all that the process's streams have, and one may be busy for ever. One that leaves stays in
+//! legacy handle, which is [closed](super::closing) when that is in no other thread's way. One that leaves stays in
 //! the table: if a piece of it comes, it stays. A thread that asks for all to be given back ([`ipc_collect`](crate::ipc_collect)) waits for them.
 
 use std::collections::hash_map::Entry;
@@ -19,6 +19,7 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::{Arena, Hold, mutant};
 
+use super::closing::{self, First, Moment};
 use super::object::{Seen, SlabObject};
 use super::piece::Inner;
 use super::slab::Slab;
@@ -64,6 +65,8 @@ struct Table {
     full: usize,
     /// How many slabs were opened.
     openings: u64,
+    /// The process ends.
+    ends: bool,
 }
 
 const QUICK: usize = 0;
@@ -76,6 +79,8 @@ struct Line {
     /// Whether a thread is at it; and how many were given back.
     is_taken: bool,
     done: u64,
+    /// How many threads wait for all of it to be given back.
+    awaited: u64,
 }
 
 impl Line {
@@ -329,19 +334,34 @@ fn start(line: usize) {
 
 /// Gives back what is in a line, one after the other, until there is nothing.
 fn unmap(line: usize) {
-    let next = |done: u64| {
-        let mut here = HERE.lock();
-        let line = &mut here.as_mut()?.leaving[line];
-        line.done += done;
-        let next = line.entries.pop_front();
-        line.is_taken = next.is_some();
-        next
-    };
-    let mut entry = next(0);
-    while let Some(one) = entry {
-        drop(one);
-        entry = next(1);
+    let (mut moment, mut done) = (Moment::default(), 0);
+    loop {
+        let has_come = line == QUICK || mutant!("cuda.here.closed-beside-work") || moment.wait(first_to_close);
+        let next = {
+            let mut here = HERE.lock();
+            let Some(table) = here.as_mut() else { return };
+            let line = &mut table.leaving[line];
+            line.done += done;
+            let next = if has_come { line.entries.pop_front() } else { None };
+            line.is_taken = next.is_some();
+            next
+        };
+        match next {
+            None => return,
+            Some(one) if line == SLOW => closing::close(one),
+            Some(one) => drop(one),
+        }
+        done = 1;
     }
+}
+
+/// What is closed next.
+fn first_to_close() -> Option<First> {
+    let here = HERE.lock();
+    let table = here.as_ref()?;
+    let line = &table.leaving[SLOW];
+    let devices = line.entries.front()?.slab.opened_for();
+    Some(First { devices, left: line.entries.len(), is_awaited: line.awaited > 0, ends: table.ends })
 }
 
 /// Waits until what is being given back now is; with `all`, until nothing is left to be. Meanwhile it looks after deaths, for which what
@@ -372,6 +392,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Waits for a while until what leaves is given back: the process ends. What still waits for the device then is the driver's, as it is when
 /// a process is killed.
 pub(crate) fn finish() {
+    if let Some(table) = &mut *HERE.lock() {
+        table.ends = true;
+    }
     wait(true, Some(Instant::now() + LIMIT));
 }
 
@@ -413,8 +436,15 @@ pub(crate) fn give_up(which: Which) -> u64 {
     begin.into_iter().for_each(start);
     if which == Which::All {
         // What is closed meanwhile is what this caller has found, and what was in line before.
-        let mine = HERE.lock().as_ref().map_or(0, |table| table.leaving[SLOW].entries.len());
+        let awaits = |more: i64| {
+            let mut here = HERE.lock();
+            let line = &mut here.get_or_insert_default().leaving[SLOW];
+            line.awaited = line.awaited.saturating_add_signed(more);
+            line.entries.len()
+        };
+        let mine = awaits(1);
         (0..=mine).for_each(|_| wait(false, None));
+        awaits(-1);
     }
     given_up
 }

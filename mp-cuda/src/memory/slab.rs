@@ -88,6 +88,11 @@ impl Slab {
         !self.here.lock().opened.is_empty()
     }
 
+    /// The devices for which it was opened so.
+    pub(crate) fn opened_for(&self) -> Vec<Device> {
+        self.here.lock().opened.iter().map(|opened| opened.device().clone()).collect()
+    }
+
     pub(crate) fn object(&self) -> &SlabObject {
         &self.object
     }

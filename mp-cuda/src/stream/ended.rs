@@ -19,6 +19,7 @@ use crate::device::Device;
 use crate::driver::api::Handle;
 use crate::exit::{self, Part};
 use crate::stream::order::StreamClock;
+use crate::stream::order::clock::is_complete;
 
 /// How long a process that ends by itself waits for what others may wait for.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -36,8 +37,8 @@ pub(crate) struct Ended {
 static ENDED: PerProcess<Mutex<Vec<Ended>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// Those that have a clock, and owners.
-static TICKING: PerProcess<Mutex<Vec<Weak<Inner>>>> =
+/// Those that have owners.
+static ALIVE: PerProcess<Mutex<Vec<Weak<Inner>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 impl Ended {
@@ -99,23 +100,36 @@ fn end(at_most: usize, which: impl Fn(&Ended) -> bool) {
     drop(done);
 }
 
-/// Notes that a stream has got a clock.
-pub(super) fn ticks(stream: &Stream) {
-    let mut ticking = TICKING.lock();
-    ticking.retain(|one| one.strong_count() > 0);
-    ticking.push(Arc::downgrade(&stream.0));
+/// Notes a new stream.
+pub(super) fn begins(stream: &Stream) {
+    let mut alive = ALIVE.lock();
+    alive.retain(|one| one.strong_count() > 0);
+    alive.push(Arc::downgrade(&stream.0));
     exit::watch(Part::Streams, leave);
+}
+
+/// Which ticks are on their way of those that streams of a device have made, or wait for: what they have to do, as far as clocks say. `None` if a
+/// thread has a stream make one just now, or wait. No driver is asked, as that may spoil a capture.
+pub(crate) fn on_their_way(device: &Device) -> Option<Vec<Tick>> {
+    let alive: Vec<_> = ALIVE.lock().iter().filter_map(Weak::upgrade).collect();
+    let mut ticks = Vec::new();
+    for one in alive.iter().filter(|one| one.device == *device) {
+        ticks.extend(one.clock.try_last()?);
+        ticks.extend_from_slice(&one.awaited.try_lock()?.ticks);
+    }
+    ticks.retain(|tick| matches!(is_complete(*tick), Ok(false)));
+    Some(ticks)
 }
 
 /// The stream of this process whose tick it is, if that is alive.
 pub(crate) fn stream_of(tick: Tick) -> Option<Stream> {
-    let alive: Vec<_> = TICKING.lock().iter().filter_map(Weak::upgrade).collect();
+    let alive: Vec<_> = ALIVE.lock().iter().filter_map(Weak::upgrade).collect();
     alive.into_iter().find(|one| one.clock.has_made(tick)).map(Stream)
 }
 
 /// A device is lost to this process: its streams run nothing any more, and other processes are told.
 pub(super) fn lost(device: &Device) {
-    let alive: Vec<_> = TICKING.lock().iter().filter_map(Weak::upgrade).collect();
+    let alive: Vec<_> = ALIVE.lock().iter().filter_map(Weak::upgrade).collect();
     alive.iter().filter(|one| one.device == *device).for_each(|one| one.clock.lost());
     ENDED.lock().iter().filter(|one| one.device == *device).for_each(|one| one.clock.lost());
 }
@@ -137,9 +151,9 @@ fn leave() {
 
 /// Whether no stream of this process has work left that others may wait for. Also false if a thread keeps that from being seen.
 fn all_has_run() -> bool {
-    let Some(ticking) = TICKING.try_lock() else { return false };
-    let alive: Vec<_> = ticking.iter().filter_map(Weak::upgrade).collect();
-    drop(ticking);
+    let Some(locked) = ALIVE.try_lock() else { return false };
+    let alive: Vec<_> = locked.iter().filter_map(Weak::upgrade).collect();
+    drop(locked);
     !alive.iter().any(|one| one.clock.is_pending())
         && ENDED.try_lock().is_some_and(|ended| !ended.iter().any(Ended::has_work))
 }

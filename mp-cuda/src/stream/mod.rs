@@ -161,13 +161,15 @@ impl Stream {
     }
 
     fn of(device: Device, stream: Handle, owned: Owned) -> Self {
-        Self(Arc::new(Inner {
+        let stream = Self(Arc::new(Inner {
             device,
             stream,
             owned,
             clock: StreamClock::default(),
             awaited: Mutex::default(),
-        }))
+        }));
+        ended::begins(&stream);
+        stream
     }
 
     /// The device whose work it has.
@@ -300,7 +302,6 @@ impl Stream {
     /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); what the driver refuses.
     pub(crate) fn tick(&self) -> Result<Tick> {
         let Inner { device, stream, clock, .. } = &*self.0;
-        let first = !clock.is_claimed();
         // SAFETY: the stream is alive as long as `self`, and the clock its own.
         let mut tick = unsafe { clock.tick(device, *stream) };
         if matches!(tick, Err(crate::Error::TooManyStreams)) {
@@ -309,12 +310,7 @@ impl Stream {
             // SAFETY: likewise.
             tick = unsafe { clock.tick(device, *stream) };
         }
-        let tick = self.noted(tick);
-        // Also if the driver refused it: the next one is not the first.
-        if first && clock.is_claimed() {
-            ended::ticks(self);
-        }
-        tick
+        self.noted(tick)
     }
 
     /// Has it wait for a tick, whichever process made that, before it runs what it is given from now on; whether it has to.

@@ -1,5 +1,13 @@
 //! Streams that are captured: what they are given meanwhile becomes a graph. No graph is launched here, so it is enough that nothing of
-//! it runs, and that calls which would wait for such a stream fail as with the driver.
+//! it runs, and that calls fail as with the driver, and spoil captures:
+//!
+//! | call | fails, and spoils |
+//! |---|---|
+//! | that waits for a captured stream, or asks how far it is | in any mode, the capture of that stream |
+//! | that waits for all of a context (`cuCtxSynchronize`) | in any mode, all captures of it |
+//! | that waits for something else, or may ([`is_unsafe`]) | captures of mode `GLOBAL`, whichever thread calls; of mode `THREAD_LOCAL`, if the thread has begun them |
+//!
+//! For the last row a thread may say otherwise of itself (`cuThreadExchangeStreamCaptureMode`). All of it as on an H200 (driver 580.159).
 
 use crate::codes;
 use crate::engine::Engine;
@@ -7,8 +15,23 @@ use crate::engine::calls::{Asked, Called, done, number};
 use crate::engine::streams::Capture;
 use crate::wire::Call;
 
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`, the last one.
+/// `CUstreamCaptureMode`.
+const GLOBAL: u32 = 0;
+/// The last one.
 const RELAXED: u32 = 2;
+
+/// Calls that are refused beside captures.
+fn is_unsafe(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::StreamQuery { .. }
+            | Call::StreamSynchronize { .. }
+            | Call::EventQuery { .. }
+            | Call::EventSynchronize { .. }
+            | Call::Free { address: 1.. }
+            | Call::HostRegister { .. }
+    )
+}
 
 impl Engine {
     pub(in crate::engine) fn capture_call(&mut self, asked: &Asked, call: &Call) -> Called {
@@ -25,7 +48,7 @@ impl Engine {
                 if mode > RELAXED {
                     return Err(codes::INVALID_VALUE);
                 }
-                stream.capture = Some(Capture::Active);
+                stream.capture = Some(Capture { mode, thread: asked.thread, is_spoilt: false });
                 done()
             }
             Call::EndCapture { stream } => {
@@ -33,8 +56,8 @@ impl Engine {
                 let stream = self.streams.get_mut(&stream).ok_or(codes::INVALID_HANDLE)?;
                 match stream.capture.take() {
                     None => Err(codes::ILLEGAL_STATE),
-                    Some(Capture::Invalidated) => Err(codes::STREAM_CAPTURE_INVALIDATED),
-                    Some(Capture::Active) => {
+                    Some(Capture { is_spoilt: true, .. }) => Err(codes::STREAM_CAPTURE_INVALIDATED),
+                    Some(_) => {
                         let graph = self.fresh();
                         self.process(asked.process)?.graphs.insert(graph);
                         number(graph)
@@ -45,8 +68,8 @@ impl Engine {
                 let stream = self.stream(asked, stream)?;
                 number(match self.streams[&stream].capture {
                     None => 0,
-                    Some(Capture::Active) => 1,
-                    Some(Capture::Invalidated) => 2,
+                    Some(Capture { is_spoilt: false, .. }) => 1,
+                    Some(_) => 2,
                 })
             }
             Call::GraphDestroy { graph } => {
@@ -61,9 +84,30 @@ impl Engine {
     pub(in crate::engine) fn is_capturing(&self, stream: u64) -> Result<bool, u32> {
         match self.streams.get(&stream).ok_or(codes::INVALID_HANDLE)?.capture {
             None => Ok(false),
-            Some(Capture::Active) => Ok(true),
-            Some(Capture::Invalidated) => Err(codes::STREAM_CAPTURE_INVALIDATED),
+            Some(Capture { is_spoilt: false, .. }) => Ok(true),
+            Some(_) => Err(codes::STREAM_CAPTURE_INVALIDATED),
         }
+    }
+
+    /// Of calls that no capture of the caller's process allows, whichever stream they are about: they spoil those that don't.
+    pub(in crate::engine) fn beside_captures(&mut self, asked: &Asked, call: &Call) -> Result<(), u32> {
+        let waits_for_all = matches!(call, Call::ContextSynchronize);
+        if !waits_for_all && !is_unsafe(call) {
+            return Ok(());
+        }
+        let forbids = |capture: &Capture| {
+            let is_own = capture.thread == asked.thread && capture.mode != RELAXED;
+            waits_for_all
+                || match asked.capture_mode {
+                    GLOBAL => capture.mode == GLOBAL || is_own,
+                    RELAXED => false,
+                    _ => is_own,
+                }
+        };
+        let ours = self.streams.values_mut().filter(|stream| stream.process == asked.process);
+        let captures = ours.filter_map(|stream| stream.capture.as_mut());
+        let spoilt = captures.filter(|capture| forbids(capture)).map(|capture| capture.is_spoilt = true);
+        if spoilt.count() == 0 { Ok(()) } else { Err(codes::STREAM_CAPTURE_UNSUPPORTED) }
     }
 
     /// Of calls that wait for a stream, or ask how far it is: a captured one runs nothing, and its capture is spoilt.
@@ -76,8 +120,8 @@ impl Engine {
     }
 
     pub(in crate::engine) fn spoil_capture(&mut self, stream: u64) {
-        if let Some(stream) = self.streams.get_mut(&stream) {
-            stream.capture = Some(Capture::Invalidated);
+        if let Some(capture) = self.streams.get_mut(&stream).and_then(|stream| stream.capture.as_mut()) {
+            capture.is_spoilt = true;
         }
     }
 }

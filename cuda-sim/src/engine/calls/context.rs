@@ -86,7 +86,8 @@ impl Engine {
         }
         let handle = self.fresh();
         let stream = self.new_stream(process, handle, device, false, true);
-        let context = Context { device, retained: 1, lost: None, barrier: Rc::default(), stream };
+        let (barrier, locked_until) = (Rc::default(), Goal::Streams(Vec::new()));
+        let context = Context { device, retained: 1, lost: None, barrier, locked_until, stream };
         self.process(process)?.contexts.insert(handle, context);
         number(handle)
     }

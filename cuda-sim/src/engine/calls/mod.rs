@@ -33,7 +33,7 @@ pub(in crate::engine) enum Then {
     /// The answer has these bytes.
     Answer(Answer),
     /// The call is made.
-    Call(Box<Asked>, Box<Call>),
+    Call(Box<Asked>, Box<Call>, Option<OwnedFd>),
     /// The answer is the function that is to be called.
     HostCall,
 }
@@ -52,7 +52,10 @@ pub(in crate::engine) fn number(value: u64) -> Called {
 #[derive(Debug)]
 pub(in crate::engine) struct Asked {
     pub(in crate::engine) process: u64,
+    /// The connection by which it came.
+    pub(in crate::engine) thread: u64,
     pub(in crate::engine) context: u64,
+    pub(in crate::engine) capture_mode: u32,
     pub(in crate::engine) trace: Option<String>,
 }
 
@@ -68,6 +71,23 @@ fn waits_for_all(call: &Call) -> bool {
     )
 }
 
+/// Whether a call waits as long as another thread of its process waits in such a call, which has a lock of the driver's meanwhile: as on an
+/// H200. Words of streams, waiting for streams and asking for them, opening memory and mapping it go on there.
+fn is_held_up(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::Alloc { .. }
+            | Call::StreamCreate { .. }
+            | Call::EventCreate { .. }
+            | Call::EventRecord { .. }
+            | Call::Launch { .. }
+            | Call::HostToDevice { .. }
+            | Call::DeviceToHost { .. }
+            | Call::DeviceToDevice { .. }
+            | Call::Set { .. }
+    )
+}
+
 /// Whether what such a call has waited for is ordered before what the host asks for next.
 pub(in crate::engine) fn orders(call: &Call) -> bool {
     matches!(call, Call::Free { .. })
@@ -77,6 +97,7 @@ impl Engine {
     pub(in crate::engine) fn call(
         &mut self,
         process: u64,
+        thread: u64,
         request: Request,
         file: Option<OwnedFd>,
     ) -> Called {
@@ -87,15 +108,32 @@ impl Engine {
         if self.config.lost_after.is_some_and(|after| self.calls > after) {
             self.lose_device(0);
         }
-        let asked = Asked { process, context: request.context, trace: request.trace };
-        if waits_for_all(&request.call) && self.context(&asked).is_ok() {
-            let goal = self.all_of_context(process, asked.context);
+        let Request { context, capture_mode, trace, call } = request;
+        let asked = Asked { process, thread, context, capture_mode, trace };
+        self.beside_captures(&asked, &call)?;
+        let later = |goal, asked, call, file| {
+            Ok(Outcome::Later(goal, Then::Call(Box::new(asked), Box::new(call), file)))
+        };
+        if waits_for_all(&call) && self.context(&asked).is_ok() {
+            let goal = self.all_of_context(process, context);
+            let waits = !self.is_reached(&goal);
+            if let (true, Ok(context)) = (waits, self.context(&asked)) {
+                context.locked_until = goal.clone();
+            }
             // The manual says so of the first of them: a program may rely on that.
-            if orders(&request.call) || !self.is_reached(&goal) {
-                return Ok(Outcome::Later(goal, Then::Call(Box::new(asked), Box::new(request.call))));
+            if waits || orders(&call) {
+                return later(goal, asked, call, file);
             }
         }
-        self.make_call(&asked, request.call, file)
+        if is_held_up(&call)
+            && let Ok(context) = self.context(&asked)
+        {
+            let goal = context.locked_until.clone();
+            if !self.is_reached(&goal) {
+                return later(goal, asked, call, file);
+            }
+        }
+        self.make_call(&asked, call, file)
     }
 
     /// Makes a call, which has waited for what it waits for.

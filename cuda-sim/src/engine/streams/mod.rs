@@ -110,10 +110,13 @@ pub(crate) struct Operation {
 
 /// A capture that has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Capture {
-    Active,
-    /// A call that a capture doesn't allow has spoilt it.
-    Invalidated,
+pub(crate) struct Capture {
+    /// Which calls it doesn't allow, and of which threads: `CUstreamCaptureMode`.
+    pub(crate) mode: u32,
+    /// The thread that has begun it.
+    pub(crate) thread: u64,
+    /// A call that it doesn't allow was made.
+    pub(crate) is_spoilt: bool,
 }
 
 #[derive(Debug)]

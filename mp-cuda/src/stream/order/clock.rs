@@ -79,9 +79,14 @@ impl StreamClock {
 
     /// Whether a tick was made whose work has not run yet, or a thread makes one just now. It doesn't block.
     pub(crate) fn is_pending(&self) -> bool {
-        let Some(row) = self.0.try_lock() else { return true };
-        let last = row.as_ref().and_then(|row| row.clock.last());
+        let Some(last) = self.try_last() else { return true };
         last.is_some_and(|tick| matches!(is_complete(tick), Ok(false)))
+    }
+
+    /// The last tick, if there is one. It doesn't block: while a thread makes one it isn't known.
+    pub(crate) fn try_last(&self) -> Option<Option<Tick>> {
+        let row = self.0.try_lock()?;
+        Some(row.as_ref().and_then(|row| row.clock.last()))
     }
 
     /// Whether it ever ticked.
