@@ -81,7 +81,7 @@ scenarios() {
 
 # Of those that run for each order of streams, the one for the order that the device has.
 tests() {
-    scenarios --skip ::ipc_events --skip ::hosts torch:: order:: events:: ends:: modes:: cudarc:: foreign:: closing:: dlpack::
+    scenarios --skip ::ipc_events --skip ::hosts capture:: torch:: order:: events:: ends:: modes:: cudarc:: foreign:: closing:: dlpack::
 }
 
 # The others are asked for by a variable that takes something from the device.

@@ -33,9 +33,31 @@ macro_rules! newer {
     }};
 }
 
+#[path = "captures.rs"]
+mod captures;
+
 struct Log {
     api: Api,
+    graphs: captures::Graphs,
     text: String,
+}
+
+/// What the driver calls a result.
+fn named(code: u32) -> String {
+    codes::name(code).map_or_else(|| code.to_string(), str::to_owned)
+}
+
+/// Memory of the host, which stays, and its file.
+fn shared(bytes: usize) -> *mut c_void {
+    let file =
+        rustix::fs::memfd_create("conformance", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd_create");
+    rustix::fs::ftruncate(&file, bytes as u64).expect("ftruncate");
+    let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+    let shared = rustix::mm::MapFlags::SHARED;
+    // SAFETY: a new mapping, which stays.
+    let host = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, shared, &file, 0) };
+    std::mem::forget(file);
+    host.expect("mmap")
 }
 
 /// Makes all calls, in a process that hasn't called the driver yet.
@@ -44,22 +66,27 @@ pub(crate) fn log() -> String {
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.expect("no driver");
     // SAFETY: likewise.
     let api = unsafe { Api::load(&library) }.expect("no driver");
+    let graphs = captures::Graphs::load(&library);
     std::mem::forget(library);
-    let mut log = Log { api, text: String::new() };
+    let mut log = Log { api, graphs, text: String::new() };
     let context = log.start();
     log.virtual_memory();
     log.events();
     log.words();
     log.legacy();
     log.kernels();
+    log.captures(context);
     log.fault(context);
     log.text
 }
 
 impl Log {
     fn say(&mut self, what: &str, code: u32) {
-        let name = codes::name(code).map_or_else(|| code.to_string(), str::to_owned);
-        _ = writeln!(self.text, "{what}: {name}");
+        self.line(&format!("{what}: {}", named(code)));
+    }
+
+    fn line(&mut self, line: &str) {
+        _ = writeln!(self.text, "{line}");
     }
 
     fn value(&mut self, what: &str, value: impl std::fmt::Debug) {
@@ -169,14 +196,7 @@ impl Log {
 
     fn words(&mut self) {
         let (bytes, mut device, mut stream) = (4096_usize, 0, Handle::NULL);
-        let file =
-            rustix::fs::memfd_create("conformance", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd_create");
-        rustix::fs::ftruncate(&file, bytes as u64).expect("ftruncate");
-        let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-        let shared = rustix::mm::MapFlags::SHARED;
-        // SAFETY: a new mapping, which stays.
-        let host =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, shared, &file, 0) }.expect("mmap");
+        let host = shared(bytes);
         let word = |i: usize| host.cast::<u64>().wrapping_add(i);
         // SAFETY: inside the mapping, which stays, and aligned; the device reaches whole words.
         let load = |i| unsafe { word(i).read_volatile() };

@@ -50,34 +50,42 @@ struct Row {
     busy: bool,
 }
 
+impl Bench {
+    /// All that calls use; and the process that has made some of it, and is to live as long.
+    pub(crate) fn start() -> Outcome<(Self, Helper)> {
+        let (mine, theirs) = host::pair()?;
+        let mut maker = Helper::start("barriers", &[theirs.to_string()])?;
+        let gpu = Gpu::start()?;
+        let words = Shared::new(4096)?;
+        let device = gpu.register(words.host, words.bytes)?;
+        let line = maker.hear()?;
+        let (event, memory) = line.split_once(' ').ok_or_else(|| Failed(line.clone()))?;
+        let bench = Bench {
+            a: gpu.stream()?,
+            b: gpu.stream()?,
+            handle: 0,
+            at: 0,
+            object: Handle::NULL,
+            stream: None,
+            file: None,
+            buffer: gpu.alloc(2 * PIECE)?,
+            pages: Shared::new(256 << 10)?,
+            bytes: Box::leak(vec![1; 1 << 20].into_boxed_slice()),
+            their_event: helper::handle(event)?,
+            their_memory: helper::handle(memory)?,
+            their_file: host::receive(mine)?,
+            gpu,
+            words,
+            device,
+            count: 0,
+        };
+        Ok((bench, maker))
+    }
+}
+
 pub(crate) fn ask() -> Outcome {
-    let (mine, theirs) = host::pair()?;
-    let mut maker = Helper::start("barriers", &[theirs.to_string()])?;
-    let gpu = Gpu::start()?;
-    println!("{}, driver {}", gpu.device_name()?, gpu.version()?);
-    let words = Shared::new(4096)?;
-    let device = gpu.register(words.host, words.bytes)?;
-    let line = maker.hear()?;
-    let (event, memory) = line.split_once(' ').ok_or_else(|| Failed(line.clone()))?;
-    let mut bench = Bench {
-        a: gpu.stream()?,
-        b: gpu.stream()?,
-        handle: 0,
-        at: 0,
-        object: Handle::NULL,
-        stream: None,
-        file: None,
-        buffer: gpu.alloc(2 * PIECE)?,
-        pages: Shared::new(256 << 10)?,
-        bytes: Box::leak(vec![1; 1 << 20].into_boxed_slice()),
-        their_event: helper::handle(event)?,
-        their_memory: helper::handle(memory)?,
-        their_file: host::receive(mine)?,
-        gpu,
-        words,
-        device,
-        count: 0,
-    };
+    let (mut bench, _maker) = Bench::start()?;
+    println!("{}, driver {}", bench.gpu.device_name()?, bench.gpu.version()?);
     // All of a kernel's and a stream's first uses.
     bench.row(&CALLS[0], 1)?;
     println!(

@@ -98,8 +98,8 @@ impl Gpu {
         api.map_err(|missing| Failed(format!("the driver has no {missing}")))
     }
 
-    /// A context, and the simulator's kernels.
-    pub(crate) fn start() -> Outcome<Self> {
+    /// The context, current on the thread that calls this: without kernels.
+    pub(crate) fn of_this_thread() -> Outcome<Self> {
         let nothing = Handle::NULL;
         let begin = Instant::now();
         let api = Self::load()?;
@@ -119,6 +119,12 @@ impl Gpu {
         cu!(me.cuDevicePrimaryCtxRetain(&raw mut context, device))?;
         me.started = (init, begin.elapsed());
         cu!(me.cuCtxSetCurrent(context))?;
+        Ok(me)
+    }
+
+    /// A context, and the simulator's kernels.
+    pub(crate) fn start() -> Outcome<Self> {
+        let mut me = Self::of_this_thread()?;
         me.simulated = me.device_name()?.contains("simulated");
         me.module = me.module(mp_cuda_sim::KERNELS)?;
         me.spin = me.function(me.module, "spin_ns")?;

@@ -15,6 +15,7 @@ mod hop;
 mod host;
 mod late;
 mod locker;
+mod locks;
 mod memory;
 mod register;
 mod small_handles;
@@ -37,8 +38,9 @@ type Question = fn() -> Outcome;
 type Role = fn(&[String]) -> Outcome;
 
 /// Name, seconds, what to do.
-const QUESTIONS: [(&str, u64, Question); 12] = [
+const QUESTIONS: [(&str, u64, Question); 13] = [
     ("barriers", 18, barriers::ask),
+    ("locks", 10, locks::ask),
     ("store", 8, words::store),
     ("slices", 10, words::slices),
     ("late", 13, late::ask),

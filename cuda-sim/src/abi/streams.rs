@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 
 use super::{Out, export, number, put};
-use crate::client::{ask, set_capture_mode};
 use crate::client::host_calls::{self, HostFunction};
+use crate::client::{ask, set_capture_mode};
 use crate::codes;
 use crate::wire::{Call, Value};
 

@@ -336,7 +336,8 @@ fn start(line: usize) {
 fn unmap(line: usize) {
     let (mut moment, mut done) = (Moment::default(), 0);
     loop {
-        let has_come = line == QUICK || mutant!("cuda.here.closed-beside-work") || moment.wait(first_to_close);
+        let has_come =
+            line == QUICK || mutant!("cuda.here.closed-beside-work") || moment.wait(first_to_close);
         let next = {
             let mut here = HERE.lock();
             let Some(table) = here.as_mut() else { return };
