@@ -10,7 +10,9 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mp_cuda::{CudaTensor, Error, Event, Order, Stream, empty_cache, ipc_collect, memory_stats, order};
 use mp_queue::Queue;
 
-use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stream, taken, under, with_gpu};
+use crate::support::{
+    Outcome, join, kernels, nothing_is_left, run, session, stream, taken, under, under_each_order, with_gpu,
+};
 
 const LEN: usize = 1 << 12;
 /// `CUstreamCaptureMode`.
@@ -165,10 +167,9 @@ fn receives((tensors, done): (Tensors, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// In no order a captured stream may tick.
-#[test]
-fn a_captured_stream_orders_nothing_and_nothing_is_lost() {
-    for order in [Order::Clocks, Order::IpcEvents, Order::Host] {
+under_each_order! {
+    /// In no order a captured stream may tick.
+    fn a_captured_stream_orders_nothing_and_nothing_is_lost(order: Order) {
         let session = under(order);
         let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
         let one = with_gpu(&session).spawn(is_refused_and_sends, (tensors.clone(), done.clone())).unwrap();
@@ -225,9 +226,8 @@ fn captures_beside_everything_else(mode: u32) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn what_the_library_does_for_itself_spoils_no_capture() {
-    for order in [Order::Clocks, Order::IpcEvents, Order::Host] {
+under_each_order! {
+    fn what_the_library_does_for_itself_spoils_no_capture(order: Order) {
         for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
             let session = under(order);
             run(&session, captures_beside_everything_else, mode);

@@ -78,9 +78,15 @@ fn is_held_up(call: &Call) -> bool {
         call,
         Call::Alloc { .. }
             | Call::StreamCreate { .. }
+            | Call::StreamDestroy { .. }
             | Call::EventCreate { .. }
             | Call::EventRecord { .. }
+            | Call::EventDestroy { .. }
+            | Call::IpcOpenEvent { .. }
+            | Call::HostRegister { .. }
+            | Call::ModuleFunction { .. }
             | Call::Launch { .. }
+            | Call::LaunchHost { .. }
             | Call::HostToDevice { .. }
             | Call::DeviceToHost { .. }
             | Call::DeviceToDevice { .. }
