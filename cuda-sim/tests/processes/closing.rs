@@ -26,7 +26,7 @@ fn drops_beside_an_endless_kernel((under_work, from, dropped): (bool, Moved, Que
     let (stream, busy) = (stream(), kernels().stream_of_another(()));
     let mut t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
-    kernels().spin(&busy, Duration::from_secs(3600));
+    busy_for(&busy, Duration::from_secs(3600));
     if under_work {
         let on = t.on_mut(&stream)?;
         kernels().spin(&stream, Duration::from_millis(50));
@@ -38,7 +38,8 @@ fn drops_beside_an_endless_kernel((under_work, from, dropped): (bool, Moved, Que
     Ok(())
 }
 
-/// To close a handle waits for all that runs in its process. No drop waits for that, and the end of the process not for ever.
+/// To close a handle waits for all that runs in its process. No drop waits for that, and the end of the process not for ever: a clock knows of
+/// the kernel.
 #[test]
 fn memory_is_dropped_beside_an_endless_kernel() {
     for under_work in [false, true] {

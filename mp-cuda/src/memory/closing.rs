@@ -18,14 +18,24 @@
 use std::time::{Duration, Instant};
 
 use mp_core::clocks::Tick;
+use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::{Arena, mutant};
 
 use crate::device::Device;
 use crate::stream::ended::on_their_way;
 use crate::stream::order::clock::is_complete;
+use crate::sync::{AtomicBool, Ordering};
 
 /// How long streams may keep memory open.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whether a thread is closing memory: then it may be in the driver for long, with what has others wait.
+static IS_CLOSING: PerProcess<AtomicBool> = PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
+
+/// Whether a thread of this process may be in the driver, and others that are to give something back wait with it.
+pub(crate) fn is_under_way() -> bool {
+    IS_CLOSING.load(Ordering::Relaxed)
+}
 
 /// What is closed next.
 #[derive(Debug)]
@@ -81,6 +91,12 @@ impl Moment {
 
 /// Drops what closes memory, in a thread of its own if one is to be had; this one looks after deaths until that is done.
 pub(super) fn close(one: impl Send + 'static) {
+    IS_CLOSING.store(true, Ordering::Relaxed);
+    drop_beside_deaths(one);
+    IS_CLOSING.store(false, Ordering::Relaxed);
+}
+
+fn drop_beside_deaths(one: impl Send + 'static) {
     let thread = std::thread::Builder::new().name("mp-cuda-close".into()).spawn(move || drop(one));
     let Ok(thread) = thread else { return };
     let mut pause = Duration::from_micros(50);

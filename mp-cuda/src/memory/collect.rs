@@ -20,7 +20,8 @@ use crate::stream::order::events;
 /// process by `fork` none.
 ///
 /// # Blocking
-/// Memory of `cuMemAlloc` that another process shared is closed, which waits for all that runs on the device for this process.
+/// Memory of `cuMemAlloc` that another process shared is closed, which waits for all that runs on the device for this process; other threads that launch
+/// kernels wait with it. (Without this call it is closed when the streams are at rest.)
 ///
 /// # When a process dies
 /// What it held is found, as what others have dropped. Slabs in which it could write are used no more:

@@ -10,13 +10,14 @@
 //! | `own/` | own slabs: from which one a piece is cut, which units are free, what came back |
 //! | `foreign/` | memory of other libraries: how it can be shared, what keeps it, opened by a handle |
 //! | `uses.rs`, `ticks.rs` | what streams did with a piece, and whether that has run |
+//! | `closing.rs` | when memory is closed that others allocated by `cuMemAlloc` |
 //! | `collect.rs`, `stats.rs` | giving back what is unused; figures |
 //!
 //! No part of it is promised to users; what they have of it is reexported by the crate.
 //!
 //! Its process-wide locks are taken in the order `pool`, `kept`, `here`, a slab's, a piece's.
 
-mod closing;
+pub(crate) mod closing;
 pub(crate) mod collect;
 pub(crate) mod foreign;
 mod here;

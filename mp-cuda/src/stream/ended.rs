@@ -135,7 +135,7 @@ pub(super) fn lost(device: &Device) {
 }
 
 /// Waits until all ticks that this process has told are complete, for a while: it is about to end. No lock is waited for: a thread that
-/// has one may never give it up.
+/// has one may never give it up. What is left of streams is the driver's, which has its end wait if a thread is in a long call of it.
 fn leave() {
     let until = Instant::now() + LIMIT;
     let mut pause = Duration::from_micros(50);
@@ -146,7 +146,6 @@ fn leave() {
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
     }
-    sweep();
 }
 
 /// Whether no stream of this process has work left that others may wait for. Also false if a thread keeps that from being seen.

@@ -133,8 +133,8 @@ impl Stream {
     ///
     /// # Safety
     /// Context and stream are alive until `keep_alive` is dropped. It is when the last clone of the returned value is gone and what other
-    /// processes wait for has run: at once, or, in whichever thread, when another stream is made, dropped or waited for, an event is recorded,
-    /// or the process ends.
+    /// processes wait for has run: at once, or, in whichever thread, when another stream is made, dropped or waited for, or an event is recorded;
+    /// not if the process ends before.
     #[doc(alias = "torch.cuda.ExternalStream")]
     pub unsafe fn from_raw(
         context: *mut c_void,

@@ -65,6 +65,11 @@ pub enum How {
 /// [`empty_cache`](crate::empty_cache) or [`memory_stats`](crate::memory_stats), which says how many owners are kept. No lock is held then,
 /// and a panic in it is caught. The owner of a copy is dropped when the copy is made. Those that are kept when the process ends are not dropped.
 ///
+/// # In the processes that receive it
+/// What was opened by a legacy handle stays open, and its owner here, until the receiver's streams are at rest, as far as this library knows their work, or have gone on for a
+/// second; or until the receiver calls [`ipc_collect`](crate::ipc_collect). While it is closed, the driver has other threads of the receiver wait that launch kernels, as during each
+/// `cuMemFree`. So a receiver with a kernel that never ends should [record an event](crate::Event::record) behind it, or share memory that goes by a descriptor.
+///
 /// # When a process dies
 /// A process that is killed while it could write to the tensor, or with work that had not run, may write late: the owner stays then
 /// until this process ends (`foreign_retired` of the statistics). If this process dies, what others have by a legacy handle is gone, and

@@ -38,6 +38,7 @@ use crate::driver::api::Handle;
 use crate::driver::context::Bound;
 use crate::error::{Error, Result};
 use crate::exit::{self, Part};
+use crate::memory::closing;
 use crate::stream::order::chosen::key;
 use crate::stream::order::clock::{are_of_one_stream, is_complete};
 
@@ -271,8 +272,11 @@ pub(crate) fn give_up() {
     close(all);
 }
 
-/// The process is about to end: what its streams wait for is bound.
+/// The process is about to end: what its streams wait for is bound. Where the driver would have it wait, they are left to its end.
 fn leave() {
+    if closing::is_under_way() {
+        return;
+    }
     if let Some(mut known) = KNOWN.try_lock() {
         close(known.take(Which::All));
     }
