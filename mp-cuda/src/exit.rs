@@ -11,6 +11,7 @@ use std::sync::{Once, OnceLock};
 use mp_core::fork::{GENERATIONS, PerProcess};
 
 use crate::driver::Driver;
+use crate::sync::{AtomicBool, Ordering};
 
 /// The parts of the end, in their order.
 #[derive(Clone, Copy, Debug)]
@@ -40,9 +41,17 @@ pub(crate) fn watch(part: Part, what: fn()) {
     });
 }
 
+static HAS_BEGUN: PerProcess<AtomicBool> = PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
+
+/// Whether the process is ending.
+pub(crate) fn has_begun() -> bool {
+    HAS_BEGUN.load(Ordering::Relaxed)
+}
+
 extern "C" fn at_exit() {
     // Nothing in a copy of the process, whose driver it isn't.
     if Driver::loaded().is_some() {
+        HAS_BEGUN.store(true, Ordering::Relaxed);
         for what in WHAT.iter().filter_map(OnceLock::get) {
             // A panic must not leave a C callback.
             _ = std::panic::catch_unwind(what);

@@ -214,6 +214,7 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
             continue;
         }
         let Some(waiting) = connection.waiting.take() else { continue };
+        let context = waiting.context;
         if !matches!(&waiting.then, Then::Call(_, call, _) if !orders(call)) {
             engine.seen(&waiting.goal);
         }
@@ -233,6 +234,13 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
                 }
             }
             (None, Then::Call(asked, call, file)) => engine.make_call(&asked, *call, file),
+        };
+        let answer = match answer {
+            Ok(Outcome::Later(goal, then)) => {
+                connection.waiting = Some(Waiting { context, goal, then });
+                continue;
+            }
+            answer => answer,
         };
         // If it can't be told, its connection has ended, which is seen next.
         _ = reply(connection, answer);

@@ -1,14 +1,19 @@
-//! Legacy handles are closed beside the work of a process: to close one waits for all that its streams have, and has threads wait that launch.
+//! Legacy handles are closed beside the work of a process: to close one waits for all that its streams have, and makes threads wait that launch.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mp_cuda::{CudaTensor, Event, FrozenCudaTensor, Stream, ipc_collect, memory_stats};
-use mp_harness::eventually;
+use mp_core::message::Message;
+use mp_cuda::{CudaTensor, Event, FrozenCudaTensor, Order, Stream, ipc_collect, memory_stats};
+use mp_cuda_sim::session::Session;
+use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
 use crate::allocations::{By, freed};
 use crate::foreign::{LEN, Moved, shared};
-use crate::support::{Outcome, join, kernels, nothing_is_left, session, stream, taken, with_gpu};
+use crate::support::{
+    Outcome, join, kernels, nothing_is_left, session, stays, stream, taken, under, under_each_order, with_gpu,
+};
 
 fn keeps_until_it_is_free((out, gone): (Moved, Queue<()>)) -> Outcome {
     let stream = stream();
@@ -73,14 +78,20 @@ fn sends_clones((count, out, gone): (usize, Clones, Queue<()>)) -> Outcome {
 }
 
 /// Runs a receiver of this many tensors of one maker; `rule` is what goes wrong in its driver.
-fn receive(count: usize, rule: &str, receiver: impl Fn(Clones) -> Outcome + Send + Sync + Copy + 'static) {
-    let session = session();
+fn receive<A>(
+    session: &Session,
+    (count, rule): (usize, &str),
+    receiver: impl Fn((Clones, A)) -> Outcome + Send + Sync + Copy + 'static,
+    args: A,
+) where
+    (Clones, A): Message,
+{
     let (out, gone) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-    let maker = with_gpu(&session).spawn(sends_clones, (count, out.clone(), gone.clone())).unwrap();
-    join(with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(receiver, out).unwrap());
+    let maker = with_gpu(session).spawn(sends_clones, (count, out.clone(), gone.clone())).unwrap();
+    let process = with_gpu(session).env("MP_CUDA_SIM_INJECT", rule);
+    join(process.spawn(receiver, (out, args)).unwrap());
     gone.put(()).unwrap();
     join(maker);
-    nothing_is_left(&session);
 }
 
 fn mapped(stream: &Stream) -> usize {
@@ -95,83 +106,188 @@ fn busy_for(busy: &Stream, time: Duration) -> Event {
     over
 }
 
-/// The first second is as long as the library waits for streams that go on, and this one doesn't.
-///
-/// A handle that is closed has other threads of its process wait that launch kernels: not for as long as this one takes.
-fn works_beside_a_long_kernel(from: Clones) -> Outcome {
-    let (stream, busy) = (stream(), stream());
-    let (mut mine, t) = (CudaTensor::<f32>::zeros([LEN], &stream)?, taken(&from));
-    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
-    let over = busy_for(&busy, Duration::from_millis(2500));
-    drop(t);
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_millis(1500) {
-        mine.fill(2.0, &stream)?;
-        stream.synchronize()?;
-        assert!(!over.query()?, "a launch has waited for the long kernel");
-        assert_eq!(mapped(&stream), 1);
+/// Longer than memory waits for streams that are never at rest.
+const LATER: Duration = Duration::from_millis(1400);
+/// Much longer.
+const LONG: Duration = Duration::from_secs(4);
+
+/// Launches and copies go on, and memory stays open: to close it would have them wait.
+fn works(stream: &Stream, is_over: impl Fn() -> bool) -> Outcome {
+    let (begin, mut mine) = (Instant::now(), CudaTensor::<f32>::zeros([LEN], stream)?);
+    while begin.elapsed() < LATER {
+        mine.fill(2.0, stream)?;
+        assert_eq!(mine.to_vec(stream)?, [2.0; LEN]);
+        assert!(!is_over(), "a launch has waited for the long kernel");
+        assert_eq!(mapped(stream), 1);
     }
+    Ok(())
+}
+
+/// The kernel begins before the memory is dropped, or after it, when another one is at work.
+fn works_beside_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
+    let (stream, busy, first) = (stream(), stream(), stream());
+    let t = taken(&from);
+    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
+    let over = if after {
+        let first_is_over = busy_for(&first, Duration::from_millis(200));
+        drop(t);
+        assert!(!first_is_over.query()?, "the kernel was too short to see it");
+        busy_for(&busy, LONG)
+    } else {
+        let over = busy_for(&busy, LONG);
+        drop(t);
+        over
+    };
+    works(&stream, || over.query().unwrap())?;
     over.synchronize()?;
     eventually("it is closed", || mapped(&stream) == 0);
     Ok(())
 }
 
-#[test]
-fn other_work_goes_on_beside_a_long_kernel() {
-    receive(1, "", works_beside_a_long_kernel);
+fn beside_a_long_kernel(after: bool) {
+    let session = session();
+    receive(&session, (1, ""), works_beside_a_long_kernel, after);
+    nothing_is_left(&session);
 }
 
-/// One stream or the other has a kernel, at each moment.
-fn is_never_at_rest(from: Clones) -> Outcome {
-    let (stream, busy) = (stream(), [stream(), stream()]);
+#[test]
+fn other_work_goes_on_beside_a_long_kernel() {
+    beside_a_long_kernel(false);
+}
+
+#[test]
+fn other_work_goes_on_beside_a_long_kernel_that_begins_when_memory_is_in_line() {
+    beside_a_long_kernel(true);
+}
+
+/// Its stream has no owner any more.
+fn works_beside_a_stream_that_was_dropped((from, ()): (Clones, ())) -> Outcome {
+    let (stream, busy) = (stream(), stream());
     let t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
-    let kernel = Duration::from_millis(50);
-    let mut over = busy_for(&busy[0], kernel);
+    let over = busy_for(&busy, LONG);
+    drop((busy, t));
+    works(&stream, || over.query().unwrap())
+}
+
+#[test]
+fn other_work_goes_on_beside_a_stream_that_was_dropped_with_its_work() {
+    let session = session();
+    receive(&session, (1, ""), works_beside_a_stream_that_was_dropped, ());
+    nothing_is_left(&session);
+}
+
+type Victims = (Queue<Event>, Queue<()>);
+
+fn records_and_stays(events: Queue<Event>) -> Outcome {
+    let stream = stream();
+    let event = busy_for(&stream, Duration::from_secs(3600));
+    events.put(event).unwrap();
+    stays();
+    Ok(())
+}
+
+/// One stream waits for a process that is killed, and for ever, where events order processes.
+fn works_beside_a_lost_stream((from, (events, killed)): (Clones, Victims)) -> Outcome {
+    let (stream, lost) = (stream(), stream());
+    let (t, event) = (taken(&from), taken(&events));
+    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
+    event.wait(&lost)?;
+    killed.put(()).unwrap();
+    eventually("the death is known", || event.query().is_err());
     drop(t);
-    let mut turns = 0;
-    eventually("it is closed", || {
-        turns += 1;
-        let next = busy_for(&busy[turns % 2], 2 * kernel);
-        over.synchronize().unwrap();
-        over = next;
-        mapped(&stream) == 0
+    works(&stream, || false)
+}
+
+#[test]
+fn other_work_goes_on_beside_a_stream_that_waits_for_a_killed_process() {
+    let session = under(Order::IpcEvents);
+    let (events, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let victim = with_gpu(&session).spawn(records_and_stays, events.clone()).unwrap();
+    std::thread::scope(|scope| {
+        let args = (events, killed.clone());
+        scope.spawn(|| receive(&session, (1, ""), works_beside_a_lost_stream, args));
+        taken(&killed);
+        victim.kill().unwrap();
+        assert!(victim.wait_timeout(DEADLINE));
+    });
+}
+
+/// A thread has its stream busy at each moment, as far as it can.
+fn keeps_busy(stream: &Stream, ends: &AtomicBool) {
+    let mut before = busy_for(stream, Duration::from_millis(50));
+    while !ends.load(Ordering::Relaxed) {
+        let next = busy_for(stream, Duration::from_millis(50));
+        before.synchronize().unwrap();
+        before = next;
+    }
+}
+
+fn is_never_at_rest((from, ()): (Clones, ())) -> Outcome {
+    let (stream, busy) = (stream(), [stream(), stream(), stream()]);
+    let t = taken(&from);
+    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        busy.iter().for_each(|busy| drop(scope.spawn(|| keeps_busy(busy, &ends))));
+        eventually("they have begun", || busy.iter().all(|busy| matches!(busy.is_complete(), Ok(false))));
+        drop(t);
+        eventually("it is closed", || mapped(&stream) == 0);
+        ends.store(true, Ordering::Relaxed);
+    });
+    Ok(())
+}
+
+under_each_order! {
+    fn a_program_whose_streams_are_never_at_rest_closes_memory_all_the_same(order: Order) {
+        let session = under(order);
+        receive(&session, (1, ""), is_never_at_rest, ());
+        nothing_is_left(&session);
+    }
+}
+
+/// Another thread copies meanwhile, and waits.
+fn asks_for_it((from, ()): (Clones, ())) -> Outcome {
+    let (stream, busy) = (stream(), stream());
+    let mine = CudaTensor::<f32>::full([LEN], 3.0, &stream)?.share();
+    let t = taken(&from);
+    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
+    let over = busy_for(&busy, Duration::from_secs(1));
+    drop(t);
+    assert_eq!(mapped(&stream), 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            ipc_collect();
+            assert_eq!(mapped(&stream), 0);
+            assert!(over.query().unwrap(), "to close memory waits for all that the device runs");
+        });
+        while !over.query().unwrap() {
+            assert_eq!(mine.to_vec(&stream).unwrap(), [3.0; LEN]);
+        }
     });
     Ok(())
 }
 
 #[test]
-fn a_program_whose_streams_are_never_at_rest_closes_memory_all_the_same() {
-    receive(1, "", is_never_at_rest);
-}
-
-fn asks_for_it(from: Clones) -> Outcome {
-    let (stream, busy) = (stream(), stream());
-    let t = taken(&from);
-    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
-    let over = busy_for(&busy, Duration::from_millis(300));
-    drop(t);
-    assert_eq!(mapped(&stream), 1);
-    ipc_collect();
-    assert_eq!(mapped(&stream), 0);
-    assert!(over.query()?, "to close memory waits for all that the device runs");
-    Ok(())
-}
-
-#[test]
 fn a_thread_that_asks_for_memory_to_be_given_back_waits_for_that() {
-    receive(1, "", asks_for_it);
+    let session = session();
+    receive(&session, (1, ""), asks_for_it, ());
+    nothing_is_left(&session);
 }
 
 /// The second one comes when the first one is in line.
-fn takes_three(from: Clones) -> Outcome {
+fn takes_three((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
-    let over = busy_for(&busy, Duration::from_millis(500));
-    for _ in 0..3 {
-        let t = taken(&from);
+    let mut t = taken(&from);
+    let over = busy_for(&busy, Duration::from_millis(900));
+    for next in [true, true, false] {
         assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
         drop(t);
         assert_eq!(mapped(&stream), 1);
+        if !next {
+            break;
+        }
+        t = taken(&from);
     }
     assert!(!over.query()?, "the kernel was too short to see it");
     over.synchronize()?;
@@ -181,5 +297,7 @@ fn takes_three(from: Clones) -> Outcome {
 /// To open it a second time fails.
 #[test]
 fn what_comes_again_while_it_is_in_line_to_be_closed_stays_open() {
-    receive(3, "fail=cuIpcOpenMemHandle_v2:2:999", takes_three);
+    let session = session();
+    receive(&session, (3, "fail=cuIpcOpenMemHandle_v2:2:999"), takes_three, ());
+    nothing_is_left(&session);
 }

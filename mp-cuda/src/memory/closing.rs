@@ -1,104 +1,150 @@
 //! When memory is closed that was opened by a legacy handle.
 //!
-//! To close it waits until all has run that this process's streams have on the device. Meanwhile the driver has a lock, and other threads wait
-//! with it that launch a kernel, copy, record an event, make a stream or allocate (seen on an H200). So it is done by a thread that has
-//! nothing else to do, when the streams are at rest; and not at the end of a process, if they are not.
+//! To close it waits until all has run that this process's streams have on the device. Meanwhile it holds a lock of the driver, so other threads that
+//! launch a kernel, copy, record an event, make a stream or allocate wait, too (seen on an H200). So it is done by a thread that has nothing else to do,
+//! when the streams are at rest.
 //!
-//! | | is closed |
+//! | | memory that is in line |
 //! |---|---|
-//! | no stream of the device has work to do, as far as clocks say | at once |
-//! | one has | when none has; or, after [`PATIENCE`], when that has run which they had at first, since some programs' streams are never at rest |
-//! | a thread waits for it ([`ipc_collect`](crate::ipc_collect)) | at once |
-//! | the process ends | if no stream has work to do, else by the driver |
+//! | no stream of its device has work to do, as far as clocks say | is closed |
+//! | one has, and memory is in line for less than [`PATIENCE`] | waits |
+//! | one has; the work that they had at some look has run within [`SHORT`] | is closed: some programs' streams are never at rest |
+//! | one has, and goes on with it | waits |
+//! | a thread asks for it ([`ipc_collect`](crate::ipc_collect)) | is closed by that thread |
+//! | the process ends | is closed if no stream has work to do, else by the driver |
 //!
 //! What no clock says is a kernel that was launched without a tensor of this library. It delays threads by the time that it takes, as it does
 //! where a program calls `cuMemFree`. No thread waits so for another process's next step, since a stream waits for work that was given to a
-//! device before: if the process that gave it is dead, a thread here looks after that.
+//! device before: if the process that gave it is dead, another thread here looks after that.
 
 use std::time::{Duration, Instant};
 
-use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::{Arena, mutant};
 
 use crate::device::Device;
-use crate::stream::ended::on_their_way;
-use crate::stream::order::clock::is_complete;
-use crate::sync::{AtomicBool, Ordering};
+use crate::exit;
+use crate::stream::work::Load;
+use crate::sync::{AtomicU64, Ordering};
 
-/// How long streams may keep memory open.
+/// How long memory waits for streams that are never at rest.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long what streams have to do may take, if memory is closed beside it.
+const SHORT: Duration = Duration::from_millis(250);
 
-/// Whether a thread is closing memory: then it may be in the driver for long, with what has others wait.
-static IS_CLOSING: PerProcess<AtomicBool> = PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
-
-/// Whether a thread of this process may be in the driver, and others that are to give something back wait with it.
-pub(crate) fn is_under_way() -> bool {
-    IS_CLOSING.load(Ordering::Relaxed)
-}
-
-/// What is closed next.
-#[derive(Debug)]
-pub(super) struct First {
-    /// The devices for which it is open.
-    pub(super) devices: Vec<Device>,
-    /// How many there are with it.
-    pub(super) left: usize,
-    /// A thread waits for it.
-    pub(super) is_awaited: bool,
-    /// The process ends.
-    pub(super) ends: bool,
-}
-
-/// The moment to close what is next.
+/// How streams of the devices go on, for the thread that closes memory.
 #[derive(Debug, Default)]
-pub(super) struct Moment {
-    /// How many have waited for long enough.
-    hurry: usize,
+pub(super) struct Paces(Vec<Pace>);
+
+/// How those of one do.
+#[derive(Debug)]
+struct Pace {
+    device: Device,
+    /// What they had to do at a look before, and when that was.
+    before: Load,
+    since: Instant,
+    /// As the last look found it, if there was one.
+    is_known: bool,
+    is_at_rest: bool,
+    /// That has run since, and soon.
+    is_quick: bool,
 }
 
-impl Moment {
-    /// Waits for it; false if it comes no more.
-    pub(super) fn wait(&mut self, first: impl Fn() -> Option<First>) -> bool {
-        let (since, mut pause) = (Instant::now(), Duration::from_micros(50));
-        let mut had: Option<Vec<Vec<Tick>>> = None;
-        while let Some(First { devices, left, is_awaited, ends }) = first() {
-            let now: Option<Vec<Vec<Tick>>> = devices.iter().map(on_their_way).collect();
-            let is_at_rest = now.as_ref().is_some_and(|now| now.iter().all(Vec::is_empty));
-            if is_awaited || self.hurry > 0 || is_at_rest {
-                break;
-            }
-            if ends {
-                return false;
-            }
-            if since.elapsed() >= PATIENCE
-                && had.as_ref().is_some_and(|had| have_run(had))
-                && !mutant!("cuda.closing.never-in-a-hurry")
-            {
-                self.hurry = left;
-                break;
-            }
-            had = had.or(now);
-            look_after_deaths();
-            // sleep: a device's write wakes no thread.
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(5));
+impl Pace {
+    fn look(&mut self) {
+        let now = Load::now(&self.device);
+        self.is_known = true;
+        self.is_at_rest = now.is_none();
+        self.is_quick = false;
+        if self.before.has_run() || mutant!("cuda.closing.beside-what-never-ends") {
+            self.is_quick = !self.before.is_none() && self.since.elapsed() <= SHORT;
+            (self.before, self.since) = (now, Instant::now());
         }
-        self.hurry = self.hurry.saturating_sub(1);
-        true
     }
 }
 
-/// Drops what closes memory, in a thread of its own if one is to be had; this one looks after deaths until that is done.
-pub(super) fn close(one: impl Send + 'static) {
-    IS_CLOSING.store(true, Ordering::Relaxed);
-    drop_beside_deaths(one);
-    IS_CLOSING.store(false, Ordering::Relaxed);
+impl Paces {
+    /// Looks at all streams. No lock of the table is held.
+    pub(super) fn look(&mut self) {
+        self.0.iter_mut().for_each(Pace::look);
+    }
+
+    /// Whether all have been looked at.
+    pub(super) fn are_known(&self) -> bool {
+        self.0.iter().all(|pace| pace.is_known)
+    }
+
+    /// Whether memory is to be closed now that is open for these devices, and in line since then.
+    pub(super) fn allow(&mut self, devices: &[Device], since: Instant) -> bool {
+        let mut allow = true;
+        for device in devices {
+            let is_late = since.elapsed() >= PATIENCE
+                && !exit::has_begun()
+                && !mutant!("cuda.closing.never-in-a-hurry");
+            match self.0.iter().find(|pace| pace.device == *device) {
+                Some(pace) => {
+                    allow &=
+                        pace.is_at_rest || is_late && pace.is_quick || mutant!("cuda.closing.beside-work");
+                }
+                // It is looked at before this is asked again.
+                None => {
+                    self.0.push(Pace {
+                        device: device.clone(),
+                        before: Load::default(),
+                        since: Instant::now(),
+                        is_known: false,
+                        is_at_rest: false,
+                        is_quick: false,
+                    });
+                    allow = false;
+                }
+            }
+        }
+        allow
+    }
 }
 
-fn drop_beside_deaths(one: impl Send + 'static) {
-    let thread = std::thread::Builder::new().name("mp-cuda-close".into()).spawn(move || drop(one));
-    let Ok(thread) = thread else { return };
+/// How many closings have begun, and how many are over.
+static COUNTS: PerProcess<[AtomicU64; 2]> =
+    PerProcess::new([const { [const { AtomicU64::new(0) }; 2] }; GENERATIONS]);
+
+/// One that has begun.
+#[derive(Debug)]
+pub(super) struct Begun(());
+
+impl Begun {
+    /// Under the table's lock, when the memory is taken out of it.
+    pub(super) fn new() -> Self {
+        COUNTS[0].fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        COUNTS[1].fetch_add(1, Ordering::Release);
+    }
+}
+
+/// How many have begun.
+pub(super) fn begun() -> u64 {
+    COUNTS[0].load(Ordering::Relaxed)
+}
+
+/// Whether so many are over.
+pub(super) fn are_over(count: u64) -> bool {
+    COUNTS[1].load(Ordering::Acquire) >= count
+}
+
+/// Whether a thread of this process may be in the driver, and others that are to give something back wait with it.
+pub(crate) fn is_under_way() -> bool {
+    !are_over(begun())
+}
+
+/// Drops what closes memory, in a thread of its own if one can be started; this one looks after deaths until that is done.
+pub(super) fn close(all: impl Send + 'static, begun: Begun) {
+    let thread = std::thread::Builder::new().name("mp-cuda-close".into());
+    let Ok(thread) = thread.spawn(move || drop((all, begun))) else { return };
     let mut pause = Duration::from_micros(50);
     while !thread.is_finished() {
         look_after_deaths();
@@ -109,12 +155,6 @@ fn drop_beside_deaths(one: impl Send + 'static) {
     _ = thread.join();
 }
 
-/// Whether none of these ticks is on its way.
-fn have_run(ticks: &[Vec<Tick>]) -> bool {
-    let is_over = |tick: &Tick| !matches!(is_complete(*tick), Ok(false));
-    ticks.iter().flatten().all(is_over) || mutant!("cuda.closing.beside-what-never-ends")
-}
-
-fn look_after_deaths() {
+pub(super) fn look_after_deaths() {
     _ = Arena::current().and_then(|arena| arena.sweep_if_due());
 }

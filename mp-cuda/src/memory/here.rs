@@ -19,10 +19,11 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::{Arena, Hold, mutant};
 
-use super::closing::{self, First, Moment};
+use super::closing::{self, Begun, Paces};
 use super::object::{Seen, SlabObject};
 use super::piece::Inner;
 use super::slab::Slab;
+use crate::exit;
 
 /// After this many further openings a slab of which nothing is used is unmapped.
 const STALE: u64 = 64;
@@ -65,8 +66,6 @@ struct Table {
     full: usize,
     /// How many slabs were opened.
     openings: u64,
-    /// The process ends.
-    ends: bool,
 }
 
 const QUICK: usize = 0;
@@ -75,15 +74,26 @@ const SLOW: usize = 1;
 /// Slabs that are given back one after the other.
 #[derive(Debug, Default)]
 struct Line {
-    entries: VecDeque<SlabEntry>,
-    /// Whether a thread is at it; and how many were given back.
+    /// And since when they are in line.
+    entries: VecDeque<(Instant, SlabEntry)>,
+    /// Whether a thread is at it; and how many that has given back.
     is_taken: bool,
     done: u64,
-    /// How many threads wait for all of it to be given back.
-    awaited: u64,
 }
 
 impl Line {
+    fn add(&mut self, entries: Vec<SlabEntry>) {
+        self.entries.extend(entries.into_iter().map(|entry| (Instant::now(), entry)));
+    }
+
+    fn all(&self) -> impl Iterator<Item = &SlabEntry> {
+        self.entries.iter().map(|(_, entry)| entry)
+    }
+
+    fn take_all(&mut self) -> Vec<SlabEntry> {
+        self.entries.drain(..).map(|(_, entry)| entry).collect()
+    }
+
     /// Whether a thread has to be started, which is the caller's to do.
     fn begins(&mut self) -> bool {
         !self.is_taken && !self.entries.is_empty() && {
@@ -245,12 +255,13 @@ pub(crate) fn forget(slab: Arc<Slab>) {
 impl Table {
     /// One that leaves, and of which a piece has come, stays.
     fn stay(&mut self, mark: u64) {
-        let leaves = |entry: &SlabEntry| entry.slab.object().mark() == mark;
+        let leaves = |(_, entry): &(Instant, SlabEntry)| entry.slab.object().mark() == mark;
         if self.slabs.contains_key(&mark) || mutant!("cuda.here.leaving-not-kept") {
             return;
         }
         for line in &mut self.leaving {
-            if let Some(entry) = line.entries.iter().position(leaves).and_then(|at| line.entries.remove(at)) {
+            let at = line.entries.iter().position(leaves);
+            if let Some((_, entry)) = at.and_then(|at| line.entries.remove(at)) {
                 self.slabs.insert(mark, entry);
             }
         }
@@ -260,7 +271,7 @@ impl Table {
     fn leave(&mut self, gone: impl IntoIterator<Item = SlabEntry>) -> Vec<SlabEntry> {
         let is_slow = |entry: &SlabEntry| entry.slab.is_opened() && !mutant!("cuda.here.closed-at-once");
         let (slow, quick): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_slow);
-        self.leaving[SLOW].entries.extend(slow);
+        self.leaving[SLOW].add(slow);
         quick
     }
 
@@ -318,7 +329,7 @@ pub(crate) fn deaths() {
         return drop(gone);
     }
     let quick = table.leave(gone);
-    table.leaving[QUICK].entries.extend(quick);
+    table.leaving[QUICK].add(quick);
     let begin = table.begin();
     drop(here);
     begin.into_iter().for_each(start);
@@ -327,60 +338,75 @@ pub(crate) fn deaths() {
 /// Starts the thread of a line. If none is to be had, that is tried when the next slab is dropped, or a death learnt of.
 fn start(line: usize) {
     let thread = std::thread::Builder::new().name("mp-cuda-unmap".into());
-    if thread.spawn(move || unmap(line)).is_err() {
+    if thread.spawn(move || if line == QUICK { unmap() } else { close() }).is_err() {
         HERE.lock().get_or_insert_default().leaving[line].is_taken = false;
     }
 }
 
-/// Gives back what is in a line, one after the other, until there is nothing.
-fn unmap(line: usize) {
-    let (mut moment, mut done) = (Moment::default(), 0);
-    loop {
-        let has_come =
-            line == QUICK || mutant!("cuda.here.closed-beside-work") || moment.wait(first_to_close);
-        let next = {
-            let mut here = HERE.lock();
-            let Some(table) = here.as_mut() else { return };
-            let line = &mut table.leaving[line];
-            line.done += done;
-            let next = if has_come { line.entries.pop_front() } else { None };
-            line.is_taken = next.is_some();
-            next
-        };
-        match next {
-            None => return,
-            Some(one) if line == SLOW => closing::close(one),
-            Some(one) => drop(one),
-        }
-        done = 1;
+/// Unmaps what is in the quick line, one after the other, until there is nothing.
+fn unmap() {
+    let next = |done: u64| {
+        let mut here = HERE.lock();
+        let line = &mut here.as_mut()?.leaving[QUICK];
+        line.done += done;
+        let next = line.entries.pop_front();
+        line.is_taken = next.is_some();
+        next
+    };
+    let mut entry = next(0);
+    while let Some(one) = entry {
+        drop(one);
+        entry = next(1);
     }
 }
 
-/// What is closed next.
-fn first_to_close() -> Option<First> {
-    let here = HERE.lock();
-    let table = here.as_ref()?;
-    let line = &table.leaving[SLOW];
-    let devices = line.entries.front()?.slab.opened_for();
-    Some(First { devices, left: line.entries.len(), is_awaited: line.awaited > 0, ends: table.ends })
+/// Closes what is in the slow line, whenever that may be, until there is nothing; or, if the process ends, nothing that may be.
+fn close() {
+    const FIRST: Duration = Duration::from_micros(50);
+    let (mut paces, mut pause, begin) = (Paces::default(), FIRST, Instant::now());
+    loop {
+        paces.look();
+        let next = {
+            let mut here = HERE.lock();
+            let Some(table) = here.as_mut() else { return };
+            let line = &mut table.leaving[SLOW];
+            let mut now = Vec::new();
+            for (since, entry) in std::mem::take(&mut line.entries) {
+                if paces.allow(&entry.slab.opened_for(), since) {
+                    now.push(entry);
+                } else {
+                    line.entries.push_back((since, entry));
+                }
+            }
+            let goes_on = !line.entries.is_empty() && !(exit::has_begun() && paces.are_known());
+            line.is_taken = !now.is_empty() || goes_on;
+            if !line.is_taken {
+                return;
+            }
+            (!now.is_empty()).then(|| (now, Begun::new()))
+        };
+        if let Some((now, begun)) = next {
+            closing::close(now, begun);
+            pause = FIRST;
+            continue;
+        }
+        closing::look_after_deaths();
+        // sleep: a device's write wakes no thread.
+        std::thread::sleep(pause);
+        pause = (pause * 2).min((begin.elapsed() / 16).clamp(Duration::from_millis(1), SELDOM));
+    }
 }
 
-/// Waits until what is being given back now is; with `all`, until nothing is left to be. Meanwhile it looks after deaths, for which what
-/// runs on the device may wait.
-fn wait(all: bool, until: Option<Instant>) {
-    let state = || {
-        let here = HERE.lock();
-        here.as_ref()
-            .map(|table| [QUICK, SLOW].map(|line| (table.leaving[line].is_taken, table.leaving[line].done)))
-    };
-    let Some(before) = state() else { return };
+/// How often the line is looked at, at least.
+const SELDOM: Duration = Duration::from_millis(50);
+
+/// Waits until something is so, or for a while. Meanwhile it looks after deaths, for which what runs on the device may wait.
+fn wait(until: Option<Instant>, is_so: impl Fn(&[Line; 2]) -> bool) {
     let mut pause = Duration::from_micros(20);
-    while let Some(now) = state() {
-        let waits = |line: usize| now[line].0 && (all || before[line] == now[line]);
-        if !(waits(QUICK) || waits(SLOW)) || until.is_some_and(|until| Instant::now() >= until) {
-            return;
-        }
-        _ = Arena::current().and_then(|arena| arena.sweep_if_due());
+    while !HERE.lock().as_ref().is_none_or(|table| is_so(&table.leaving))
+        && until.is_none_or(|until| Instant::now() < until)
+    {
+        closing::look_after_deaths();
         // sleep: the driver wakes no thread when it has given memory back.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
@@ -393,10 +419,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Waits for a while until what leaves is given back: the process ends. What still waits for the device then is the driver's, as it is when
 /// a process is killed.
 pub(crate) fn finish() {
-    if let Some(table) = &mut *HERE.lock() {
-        table.ends = true;
-    }
-    wait(true, Some(Instant::now() + LIMIT));
+    wait(Some(Instant::now() + LIMIT), |lines| {
+        !lines.iter().any(|line| line.is_taken) && !closing::is_under_way()
+    });
 }
 
 impl Table {
@@ -420,32 +445,31 @@ impl Table {
 /// that a thread holds while it calls the driver, and not for what the device runs.
 pub(crate) fn give_up(which: Which) -> u64 {
     let bytes = |gone: &[SlabEntry]| gone.iter().map(|entry| entry.slab.object().bytes()).sum::<u64>();
-    let (given_up, quick, begin) = {
+    let (given_up, quick, slow, begin, done) = {
         let mut here = HERE.lock();
         let Some(table) = here.as_mut() else { return 0 };
+        let mut slow = if which == Which::All { table.leaving[SLOW].take_all() } else { Vec::new() };
         let gone = table.take_unused(which);
-        let mut given_up = bytes(&gone);
+        let mut given_up = bytes(&gone) + bytes(&slow);
         let mut quick = table.leave(gone);
         if which != Which::Stale {
-            let unmapped = table.leaving[QUICK].entries.drain(..).collect::<Vec<_>>();
+            let unmapped = table.leaving[QUICK].take_all();
             given_up += bytes(&unmapped);
             quick.extend(unmapped);
         }
-        (given_up, quick, table.begin())
+        if which == Which::All {
+            slow.extend(table.leaving[SLOW].take_all());
+        }
+        (given_up, quick, slow, table.begin(), (table.leaving[QUICK].done, closing::begun()))
     };
     drop(quick);
     begin.into_iter().for_each(start);
     if which == Which::All {
-        // What is closed meanwhile is what this caller has found, and what was in line before.
-        let awaits = |more: i64| {
-            let mut here = HERE.lock();
-            let line = &mut here.get_or_insert_default().leaving[SLOW];
-            line.awaited = line.awaited.saturating_add_signed(more);
-            line.entries.len()
-        };
-        let mine = awaits(1);
-        (0..=mine).for_each(|_| wait(false, None));
-        awaits(-1);
+        if !slow.is_empty() {
+            closing::close(slow, Begun::new());
+        }
+        // What other threads were at.
+        wait(None, |[quick, _]| (!quick.is_taken || quick.done > done.0) && closing::are_over(done.1));
     }
     given_up
 }
@@ -465,9 +489,8 @@ pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
 /// How many slabs of other processes are mapped here, and their bytes, but for one that is being unmapped.
 pub(crate) fn mapped() -> (usize, u64) {
     let here = HERE.lock();
-    let all = here
-        .iter()
-        .flat_map(|table| table.slabs.values().chain(table.leaving.iter().flat_map(|line| &line.entries)));
+    let all =
+        here.iter().flat_map(|table| table.slabs.values().chain(table.leaving.iter().flat_map(Line::all)));
     let slabs = all.map(|entry| &entry.slab);
     let mapped = slabs.filter(|slab| !slab.object().is_mine() && slab.is_mapped());
     mapped.fold((0, 0), |(count, bytes), slab| (count + 1, bytes + slab.object().bytes()))

@@ -14,22 +14,20 @@ use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
+use super::work::{self, Work};
 use super::{Inner, Stream};
 use crate::device::Device;
 use crate::driver::api::Handle;
 use crate::exit::{self, Part};
-use crate::stream::order::StreamClock;
-use crate::stream::order::clock::is_complete;
 
 /// How long a process that ends by itself waits for what others may wait for.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// A stream without an owner.
 pub(crate) struct Ended {
-    pub(crate) device: Device,
+    pub(crate) work: Arc<Work>,
     /// What is to be destroyed: nothing of a user's.
     pub(crate) stream: Option<Handle>,
-    pub(crate) clock: StreamClock,
     /// What keeps a user's stream alive: until its clock stands still.
     pub(crate) keep_alive: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -44,10 +42,10 @@ static ALIVE: PerProcess<Mutex<Vec<Weak<Inner>>>> =
 impl Ended {
     fn has_work(&self) -> bool {
         // Of a user's stream nothing is asked but its clock.
-        if self.clock.is_pending() {
+        if self.work.clock.is_pending() {
             return true;
         }
-        let (Some(stream), Ok(bound)) = (self.stream, self.device.bind()) else { return false };
+        let (Some(stream), Ok(bound)) = (self.stream, self.work.device.bind()) else { return false };
         // SAFETY: made here, and not destroyed yet. A failure is one of a lost device, which runs nothing.
         matches!(unsafe { bound.stream_is_complete(stream) }, Ok(false))
     }
@@ -55,7 +53,7 @@ impl Ended {
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        if let (Some(stream), Ok(bound)) = (self.stream, self.device.bind()) {
+        if let (Some(stream), Ok(bound)) = (self.stream, self.work.device.bind()) {
             // SAFETY: it was made here, and its last owner is gone. A failure is one of a lost device, which has no streams.
             _ = unsafe { bound.stream_destroy(stream) };
         }
@@ -67,7 +65,7 @@ const AT_ONCE: usize = 4;
 
 /// Ends a stream now, or when it has run what it has.
 pub(crate) fn add(ended: Ended) {
-    if ended.clock.is_claimed() && ended.has_work() {
+    if ended.work.clock.is_claimed() && ended.has_work() {
         ENDED.lock().push(ended);
         exit::watch(Part::Streams, leave);
     }
@@ -108,30 +106,15 @@ pub(super) fn begins(stream: &Stream) {
     exit::watch(Part::Streams, leave);
 }
 
-/// Which ticks are on their way of those that streams of a device have made, or wait for: what they have to do, as far as clocks say. `None` if a
-/// thread has a stream make one just now, or wait. No driver is asked, as that may spoil a capture.
-pub(crate) fn on_their_way(device: &Device) -> Option<Vec<Tick>> {
-    let alive: Vec<_> = ALIVE.lock().iter().filter_map(Weak::upgrade).collect();
-    let mut ticks = Vec::new();
-    for one in alive.iter().filter(|one| one.device == *device) {
-        ticks.extend(one.clock.try_last()?);
-        ticks.extend_from_slice(&one.awaited.try_lock()?.ticks);
-    }
-    ticks.retain(|tick| matches!(is_complete(*tick), Ok(false)));
-    Some(ticks)
-}
-
 /// The stream of this process whose tick it is, if that is alive.
 pub(crate) fn stream_of(tick: Tick) -> Option<Stream> {
     let alive: Vec<_> = ALIVE.lock().iter().filter_map(Weak::upgrade).collect();
-    alive.into_iter().find(|one| one.clock.has_made(tick)).map(Stream)
+    alive.into_iter().find(|one| one.work.clock.has_made(tick)).map(Stream)
 }
 
 /// A device is lost to this process: its streams run nothing any more, and other processes are told.
 pub(super) fn lost(device: &Device) {
-    let alive: Vec<_> = ALIVE.lock().iter().filter_map(Weak::upgrade).collect();
-    alive.iter().filter(|one| one.device == *device).for_each(|one| one.clock.lost());
-    ENDED.lock().iter().filter(|one| one.device == *device).for_each(|one| one.clock.lost());
+    work::of(device).iter().for_each(|one| one.clock.lost());
 }
 
 /// Waits until all ticks that this process has told are complete, for a while: it is about to end. No lock is waited for: a thread that
@@ -153,6 +136,6 @@ fn all_has_run() -> bool {
     let Some(locked) = ALIVE.try_lock() else { return false };
     let alive: Vec<_> = locked.iter().filter_map(Weak::upgrade).collect();
     drop(locked);
-    !alive.iter().any(|one| one.clock.is_pending())
+    !alive.iter().any(|one| one.work.clock.is_pending())
         && ENDED.try_lock().is_some_and(|ended| !ended.iter().any(Ended::has_work))
 }

@@ -9,6 +9,7 @@
 
 pub(crate) mod ended;
 pub(crate) mod order;
+pub(crate) mod work;
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -16,7 +17,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use mp_core::clocks::Tick;
-use mp_core::mutex::Mutex;
 use mp_core::{Arena, Wait, mutant};
 
 use crate::device::Device;
@@ -25,6 +25,7 @@ use crate::driver::api::Handle;
 use crate::driver::context;
 use crate::error::Result;
 use order::StreamClock;
+use work::Work;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -57,44 +58,9 @@ const PER_THREAD: usize = 2;
 pub struct Stream(Arc<Inner>);
 
 struct Inner {
-    device: Device,
     stream: Handle,
     owned: Owned,
-    clock: StreamClock,
-    awaited: Mutex<Awaited>,
-}
-
-/// What a stream was told to wait for, and which of its work may be behind that.
-#[derive(Debug, Default)]
-struct Awaited {
-    /// Those that had not come when that was looked at last; also of processes that died, until the stream has run what it had then.
-    ticks: Vec<Tick>,
-    /// Of these, the ticks of work whose results the stream may use; not of work that only had to be out of the way.
-    sources: Vec<Tick>,
-    /// How many uses of pieces of memory have begun, and not ended.
-    uses: usize,
-}
-
-impl Awaited {
-    /// Leaves those that have come.
-    fn look(&mut self) {
-        let is_open = |tick: &Tick| match order::clock::is_complete(*tick) {
-            Ok(complete) => !complete,
-            Err(_) => !mutant!("cuda.stream.death-forgotten"),
-        };
-        self.ticks.retain(is_open);
-        self.sources.retain(is_open);
-    }
-
-    /// Of each other stream the last one is noted, in whichever order this stream was told to wait for them: work of one stream ends in
-    /// its order. One that never will be complete stays: it may hold this stream for ever, and what that did behind it is lost.
-    fn note(&mut self, tick: Tick, is_source: bool) {
-        self.look();
-        order::clock::note(&mut self.ticks, tick);
-        if is_source {
-            order::clock::note(&mut self.sources, tick);
-        }
-    }
+    work: Arc<Work>,
 }
 
 /// What destroys the stream.
@@ -161,13 +127,8 @@ impl Stream {
     }
 
     fn of(device: Device, stream: Handle, owned: Owned) -> Self {
-        let stream = Self(Arc::new(Inner {
-            device,
-            stream,
-            owned,
-            clock: StreamClock::default(),
-            awaited: Mutex::default(),
-        }));
+        let work = Work::new(&device, StreamClock::default());
+        let stream = Self(Arc::new(Inner { stream, owned, work }));
         ended::begins(&stream);
         stream
     }
@@ -175,7 +136,7 @@ impl Stream {
     /// The device whose work it has.
     #[must_use]
     pub fn device(&self) -> &Device {
-        &self.0.device
+        &self.0.work.device
     }
 
     /// The `CUstream`, for calls of other libraries. It is alive as long as this is.
@@ -200,7 +161,7 @@ impl Stream {
             order::host::until(look, || Ok(()), "what a stream was given", Wait::Forever)?;
         }
         // SAFETY: the stream is alive as long as `self`.
-        self.noted(unsafe { self.0.device.bind()?.stream_synchronize(self.0.stream) })
+        self.noted(unsafe { self.0.work.device.bind()?.stream_synchronize(self.0.stream) })
     }
 
     /// Whether all work has run that was given to it before.
@@ -221,12 +182,12 @@ impl Stream {
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will, and nothing releases it.
     fn waits(&self) -> Result<bool> {
-        let mut awaited = self.0.awaited.lock();
+        let mut awaited = self.0.work.awaited.lock();
         awaited.look();
         if awaited.ticks.is_empty() {
             return Ok(false);
         }
-        let releases = order::releases(&self.0.device)?;
+        let releases = order::releases(&self.0.work.device)?;
         let pending = |tick: &Tick| match order::clock::is_complete(*tick) {
             Ok(complete) => Ok(!complete),
             Err(_) if releases || mutant!("cuda.stream.unreleased-waited-for") => Ok(false),
@@ -237,7 +198,7 @@ impl Stream {
 
     /// A use of a piece of memory begins: before the stream is told what to wait for.
     pub(crate) fn use_begins(&self) {
-        let mut awaited = self.0.awaited.lock();
+        let mut awaited = self.0.work.awaited.lock();
         let died = |tick: &Tick| order::clock::is_complete(*tick).is_err();
         // What it is given from now on is behind none of that, if it has run all.
         awaited.look();
@@ -254,7 +215,7 @@ impl Stream {
 
     /// A use ends: what its work was behind that has not come, or never will.
     pub(crate) fn use_ends(&self) -> Vec<Tick> {
-        let mut awaited = self.0.awaited.lock();
+        let mut awaited = self.0.work.awaited.lock();
         awaited.uses = awaited.uses.saturating_sub(1);
         awaited.look();
         awaited.sources.clone()
@@ -262,7 +223,7 @@ impl Stream {
 
     fn has_run_now(&self) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
-        self.noted(unsafe { self.0.device.bind()?.stream_is_complete(self.0.stream) })
+        self.noted(unsafe { self.0.work.device.bind()?.stream_is_complete(self.0.stream) })
     }
 
     /// Whether all its work has run, as the driver says now: no other process is looked after. A stream that is being captured is not asked,
@@ -281,7 +242,7 @@ impl Stream {
     fn noted<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| {
             if matches!(error, crate::Error::DeviceLost { .. }) {
-                ended::lost(&self.0.device);
+                ended::lost(&self.0.work.device);
             }
         })
     }
@@ -293,7 +254,7 @@ impl Stream {
     #[doc(alias = "torch.cuda.is_current_stream_capturing")]
     pub fn is_capturing(&self) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
-        unsafe { self.0.device.bind()?.stream_is_capturing(self.0.stream) }
+        unsafe { self.0.work.device.bind()?.stream_is_capturing(self.0.stream) }
     }
 
     /// A tick that is complete when all work has run that was given to it before. Any process may be told.
@@ -301,7 +262,8 @@ impl Stream {
     /// # Errors
     /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); what the driver refuses.
     pub(crate) fn tick(&self) -> Result<Tick> {
-        let Inner { device, stream, clock, .. } = &*self.0;
+        let Inner { stream, work, .. } = &*self.0;
+        let Work { device, clock, .. } = &**work;
         // SAFETY: the stream is alive as long as `self`, and the clock its own.
         let mut tick = unsafe { clock.tick(device, *stream) };
         if matches!(tick, Err(crate::Error::TooManyStreams)) {
@@ -333,10 +295,10 @@ impl Stream {
 
     fn wait(&self, tick: Tick, is_source: bool) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
-        let waits = self.noted(unsafe { order::clock::wait(&self.0.device, self.0.stream, tick) })?;
+        let waits = self.noted(unsafe { order::clock::wait(&self.0.work.device, self.0.stream, tick) })?;
         if waits {
             let is_source = is_source || mutant!("cuda.stream.room-is-a-source");
-            self.0.awaited.lock().note(tick, is_source);
+            self.0.work.awaited.lock().note(tick, is_source);
         }
         Ok(waits)
     }
@@ -349,7 +311,7 @@ impl Stream {
 /// The same stream of the same device.
 impl PartialEq for Stream {
     fn eq(&self, other: &Self) -> bool {
-        self.0.stream == other.0.stream && self.0.device == other.0.device
+        self.0.stream == other.0.stream && self.0.work.device == other.0.work.device
     }
 }
 
@@ -365,8 +327,7 @@ impl Drop for Inner {
             Owned::Here => (Some(self.stream), None),
             Owned::Elsewhere { keep_alive } => (None, Some(keep_alive)),
         };
-        let clock = std::mem::take(&mut self.clock);
-        ended::add(ended::Ended { device: self.device.clone(), stream, clock, keep_alive });
+        ended::add(ended::Ended { work: Arc::clone(&self.work), stream, keep_alive });
         ended::sweep_some();
     }
 }
@@ -374,7 +335,7 @@ impl Drop for Inner {
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owned = matches!(self.0.owned, Owned::Here);
-        f.debug_struct("Stream").field("device", &self.0.device.uuid()).field("owned", &owned).finish()
+        f.debug_struct("Stream").field("device", &self.0.work.device.uuid()).field("owned", &owned).finish()
     }
 }
 

@@ -17,10 +17,15 @@ use crate::error::{Error, Result};
 use crate::stream::order::chosen::{self, Way};
 use crate::stream::order::events::{self, StreamEvents};
 use crate::stream::order::{host, table};
+use crate::sync::{AtomicU64, Ordering};
 
 /// The clock of one stream, claimed when that first ticks.
 #[derive(Debug, Default)]
-pub(crate) struct StreamClock(Mutex<Option<Row>>);
+pub(crate) struct StreamClock {
+    row: Mutex<Option<Row>>,
+    /// How many ticks were made, or refused.
+    made: AtomicU64,
+}
 
 #[derive(Debug)]
 struct Row {
@@ -49,7 +54,13 @@ impl StreamClock {
     /// # Safety
     /// The stream is alive, of this device, and the only one whose clock this is.
     pub(crate) unsafe fn tick(&self, device: &Device, stream: Handle) -> Result<Tick> {
-        let mut row = self.0.lock();
+        let tick = self.tick_locked(device, stream);
+        self.made.fetch_add(1, Ordering::Relaxed);
+        tick
+    }
+
+    fn tick_locked(&self, device: &Device, stream: Handle) -> Result<Tick> {
+        let mut row = self.row.lock();
         let bound = device.bind()?;
         // SAFETY: the caller's.
         if unsafe { bound.stream_is_capturing(stream) }? && !mutant!("cuda.clock.captured-ticks") {
@@ -67,14 +78,14 @@ impl StreamClock {
 
     /// The device is lost to this process: what the stream has not run, it never will.
     pub(crate) fn lost(&self) {
-        if let Some(row) = self.0.lock().take() {
+        if let Some(row) = self.row.lock().take() {
             row.clock.declare_dead();
         }
     }
 
     /// That of a stream which has it already, in the registered table.
     pub(super) fn of(clock: Clock, word: u64) -> Self {
-        Self(Mutex::new(Some(Row { clock, ticks: Ticks::Word(word) })))
+        Self { row: Mutex::new(Some(Row { clock, ticks: Ticks::Word(word) })), ..Self::default() }
     }
 
     /// Whether a tick was made whose work has not run yet, or a thread makes one just now. It doesn't block.
@@ -83,20 +94,25 @@ impl StreamClock {
         last.is_some_and(|tick| matches!(is_complete(tick), Ok(false)))
     }
 
+    /// How many ticks were made, or refused.
+    pub(crate) fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
     /// The last tick, if there is one. It doesn't block: while a thread makes one it isn't known.
     pub(crate) fn try_last(&self) -> Option<Option<Tick>> {
-        let row = self.0.try_lock()?;
+        let row = self.row.try_lock()?;
         Some(row.as_ref().and_then(|row| row.clock.last()))
     }
 
     /// Whether it ever ticked.
     pub(crate) fn is_claimed(&self) -> bool {
-        self.0.lock().is_some()
+        self.row.lock().is_some()
     }
 
     /// Whether it has made this tick. It doesn't block: of a clock that ticks just now it isn't known.
     pub(crate) fn has_made(&self, tick: Tick) -> bool {
-        let row = self.0.try_lock();
+        let row = self.row.try_lock();
         let last = row.as_ref().and_then(|row| row.as_ref()?.clock.last());
         last.is_some_and(|last| are_of_one_stream(last, tick))
     }

@@ -19,6 +19,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::ended::{self, Ended};
 use crate::stream::order::StreamClock;
+use crate::stream::work::Work;
 
 /// How long the first tick of a device may take to be seen, when its stream has run.
 const UNSEEN: Duration = Duration::from_secs(1);
@@ -123,8 +124,8 @@ fn probe(device: &Device, base: u64) -> Result<First> {
         Err(_) => Ok(First::Unseen),
     };
     // It is destroyed, and its clock given up, when it has run what it has: at once, as a rule.
-    let clock = StreamClock::of(clock, word);
-    ended::add(Ended { device: device.clone(), stream: Some(stream), clock, keep_alive: None });
+    let work = Work::new(device, StreamClock::of(clock, word));
+    ended::add(Ended { work, stream: Some(stream), keep_alive: None });
     written?;
     seen
 }
