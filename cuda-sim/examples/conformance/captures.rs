@@ -1,6 +1,6 @@
-//! Which calls spoil captures of other streams: of each mode, by the thread that captures, by another one, and by one that says that it knows.
+//! Which calls spoil captures of other streams: of each mode, by the thread that captures and by another one, also in the relaxed mode.
 
-use super::{Handle, Log};
+use super::{AccessDesc, AllocationProp, Handle, Location, Log};
 
 /// `CUstreamCaptureMode`.
 const MODES: [&str; 3] = ["global", "local", "relaxed"];
@@ -40,21 +40,52 @@ struct With {
 
 type Call = fn(&Log, With) -> u32;
 
-const CALLS: [(&str, Call); 8] = [
+const CALLS: [(&str, Call); 16] = [
     ("cuStreamQuery of another stream", |me, with| cu!(me.cuStreamQuery(with.other))),
     ("cuStreamSynchronize of another stream", |me, with| cu!(me.cuStreamSynchronize(with.other))),
     ("cuEventRecord on another stream", |me, with| cu!(me.cuEventRecord(with.event, with.other))),
     ("cuEventQuery", |me, with| cu!(me.cuEventQuery(with.event))),
     ("cuMemFree", |me, with| cu!(me.cuMemFree_v2(with.memory))),
     ("cuMemHostRegister", |me, with| cu!(me.cuMemHostRegister_v2(with.page.0, PAGE, 3))),
-    ("cuEventCreate", |me, _| {
+    ("cuEventCreate, cuEventDestroy", |me, _| {
         let mut event = Handle::NULL;
-        cu!(me.cuEventCreate(&raw mut event, 2))
+        let code = cu!(me.cuEventCreate(&raw mut event, 2));
+        if code == 0 { cu!(me.cuEventDestroy_v2(event)) } else { code }
+    }),
+    ("cuStreamCreate, cuStreamDestroy", |me, _| {
+        let mut stream = Handle::NULL;
+        let code = cu!(me.cuStreamCreate(&raw mut stream, 1));
+        if code == 0 { cu!(me.cuStreamDestroy_v2(stream)) } else { code }
+    }),
+    ("cuMemAlloc", |me, _| {
+        let mut memory = 0;
+        cu!(me.cuMemAlloc_v2(&raw mut memory, PAGE))
+    }),
+    ("cuMemCreate, Reserve, Map, SetAccess, Unmap", |me, _| me.maps_and_unmaps()),
+    ("cuMemsetD8Async on another stream", |me, with| {
+        cu!(me.cuMemsetD8Async(with.memory, 1, PAGE, with.other))
+    }),
+    ("cuMemcpyHtoDAsync on another stream", |me, with| {
+        let bytes = [1_u8; 64];
+        cu!(me.cuMemcpyHtoDAsync_v2(with.memory, bytes.as_ptr().cast(), bytes.len(), with.other))
+    }),
+    ("cuMemcpyDtoHAsync on another stream", |me, with| {
+        let mut bytes = [0_u8; 64];
+        cu!(me.cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), with.memory, bytes.len(), with.other))
+    }),
+    ("cuStreamWriteValue64, WaitValue64 on another stream", |me, with| {
+        let code = newer!(me.cuStreamWriteValue64_v2(with.other, with.memory, 1, 0));
+        if code == 0 { newer!(me.cuStreamWaitValue64_v2(with.other, with.memory, 1, 0)) } else { code }
+    }),
+    ("cuLaunchHostFunc on another stream", |me, with| {
+        extern "C" fn nothing(_: *mut std::ffi::c_void) {}
+        newer!(me.cuLaunchHostFunc(with.other, nothing, std::ptr::null_mut()))
     }),
     ("cuCtxSynchronize", |me, _| cu!(me.cuCtxSynchronize())),
 ];
 
 const PAGE: usize = 4096;
+const SLAB: usize = 2 << 20;
 
 impl Log {
     pub(super) fn captures(&mut self, context: Handle) {
@@ -67,14 +98,19 @@ impl Log {
         let page = Handle(super::shared(PAGE));
         for (name, call) in CALLS {
             for (mode, mode_name) in (0..).zip(MODES) {
-                for by in ["its thread", "another", "another, relaxed"] {
+                for (by, elsewhere, relaxed) in [
+                    ("its thread", false, false),
+                    ("its thread, relaxed", false, true),
+                    ("another", true, false),
+                    ("another, relaxed", true, true),
+                ] {
                     let mut with = With { other, event, memory: 0, page };
                     cu!(self.cuMemAlloc_v2(&raw mut with.memory, PAGE));
                     // SAFETY: the stream is alive.
                     let begun = unsafe { (self.graphs.begin)(captured, mode) };
-                    let code = match by {
-                        "its thread" => call(self, with),
-                        _ => self.elsewhere(context, by != "another", call, with),
+                    let code = match elsewhere {
+                        false => self.in_mode(relaxed, call, with),
+                        true => self.elsewhere(context, relaxed, call, with),
                     };
                     let mut graph = Handle::NULL;
                     // SAFETY: the stream is alive; the graph is written to a variable of this function.
@@ -100,15 +136,37 @@ impl Log {
         self.say("cuStreamDestroy", cu!(self.cuStreamDestroy_v2(other)));
     }
 
+    fn in_mode(&self, relaxed: bool, call: Call, with: With) -> u32 {
+        if !relaxed {
+            return call(self, with);
+        }
+        let mut mode = RELAXED;
+        newer!(self.cuThreadExchangeStreamCaptureMode(&raw mut mode));
+        let code = call(self, with);
+        newer!(self.cuThreadExchangeStreamCaptureMode(&raw mut mode));
+        code
+    }
+
+    /// What a slab is made and given back by.
+    fn maps_and_unmaps(&self) -> u32 {
+        let prop = AllocationProp::shareable(0);
+        let (mut handle, mut at) = (0, 0);
+        let access = AccessDesc { location: Location { kind: 1, id: 0 }, flags: 3 };
+        let made = newer!(self.cuMemCreate(&raw mut handle, SLAB, &raw const prop, 0));
+        let reserved = newer!(self.cuMemAddressReserve(&raw mut at, SLAB, 0, 0, 0));
+        let mapped = newer!(self.cuMemMap(at, SLAB, 0, handle, 0));
+        let set = newer!(self.cuMemSetAccess(at, SLAB, &raw const access, 1));
+        let unmapped = newer!(self.cuMemUnmap(at, SLAB));
+        let freed = newer!(self.cuMemAddressFree(at, SLAB));
+        let released = newer!(self.cuMemRelease(handle));
+        [made, reserved, mapped, set, unmapped, freed, released].into_iter().max().unwrap_or(0)
+    }
+
     /// Makes a call in another thread.
     fn elsewhere(&self, context: Handle, relaxed: bool, call: Call, with: With) -> u32 {
         let run = || {
             cu!(self.cuCtxSetCurrent(context));
-            if relaxed {
-                let mut mode = RELAXED;
-                newer!(self.cuThreadExchangeStreamCaptureMode(&raw mut mode));
-            }
-            call(self, with)
+            self.in_mode(relaxed, call, with)
         };
         std::thread::scope(|scope| scope.spawn(run).join()).unwrap()
     }

@@ -174,8 +174,8 @@ impl Driver {
         self.check("cuStreamSynchronize", code)
     }
 
-    /// Makes a call that spoils other streams' captures in the mode `GLOBAL`, also those of other libraries and threads, unless its thread says
-    /// that it knows: what this crate does is no part of them.
+    /// Makes a call that would spoil captures of other streams in the mode `GLOBAL`, also those of other libraries and threads, unless its thread is in the
+    /// relaxed mode: what this crate does is no part of them.
     pub(crate) fn beside_captures(&self, call: impl FnOnce() -> u32) -> u32 {
         let Some(exchange) = self.api.cuThreadExchangeStreamCaptureMode else { return call() };
         if mutant!("cuda.driver.spoils-captures") {

@@ -378,8 +378,8 @@ fn close() {
                     line.entries.push_back((since, entry));
                 }
             }
-            let goes_on = !line.entries.is_empty() && !(exit::has_begun() && paces.are_known());
-            line.is_taken = !now.is_empty() || goes_on;
+            let is_over = line.entries.is_empty() || exit::has_begun() && paces.are_known();
+            line.is_taken = !now.is_empty() || !is_over;
             if !line.is_taken {
                 return;
             }

@@ -121,3 +121,34 @@ impl Load {
             && self.making.iter().all(|(one, made)| one.clock.made() > *made)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mp_core::Arena;
+    use mp_core::clocks::Clock;
+
+    use super::*;
+
+    /// A tensor that was sent later may be used first: the stream is behind the later tick all the same.
+    #[test]
+    fn of_each_stream_that_is_waited_for_the_last_tick_is_noted() {
+        let mut clock = Clock::claim(Arena::current().unwrap()).unwrap();
+        let mut tick = || {
+            let tick = clock.next().unwrap();
+            clock.submitted(tick).unwrap();
+            tick
+        };
+        let (first, second) = (tick(), tick());
+        let mut awaited = Awaited::default();
+        awaited.note(second, true);
+        awaited.note(first, true);
+        clock.complete(first).unwrap();
+        awaited.look();
+        assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second][..], &[second][..]));
+        // Its owner dies: what comes of the clock's next owner says nothing of that.
+        clock.declare_dead();
+        let next = Tick::new(second.clock(), Tick::base(second.epoch() + 1) + 1);
+        awaited.note(next, true);
+        assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second, next][..], &[second, next][..]));
+    }
+}

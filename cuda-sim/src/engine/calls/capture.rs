@@ -28,6 +28,7 @@ fn is_unsafe(call: &Call) -> bool {
             | Call::StreamSynchronize { .. }
             | Call::EventQuery { .. }
             | Call::EventSynchronize { .. }
+            | Call::Alloc { .. }
             | Call::Free { address: 1.. }
             | Call::HostRegister { .. }
     )
