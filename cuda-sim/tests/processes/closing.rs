@@ -12,7 +12,8 @@ use mp_queue::Queue;
 use crate::allocations::{By, freed};
 use crate::foreign::{LEN, Moved, shared};
 use crate::support::{
-    Outcome, join, kernels, nothing_is_left, session, stays, stream, taken, under, under_each_order, with_gpu,
+    Outcome, join, kernels, nothing_is_left, session, stays, stream, taken, under, under_each_order,
+    under_orders, with_gpu,
 };
 
 fn keeps_until_it_is_free((out, gone): (Moved, Queue<()>)) -> Outcome {
@@ -201,18 +202,19 @@ fn works_beside_a_lost_stream((from, (events, killed)): (Clones, Victims)) -> Ou
     works(&stream, || false)
 }
 
-#[test]
-fn other_work_goes_on_beside_a_stream_that_waits_for_a_killed_process() {
-    let session = under(Order::IpcEvents);
-    let (events, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-    let victim = with_gpu(&session).spawn(records_and_stays, events.clone()).unwrap();
-    std::thread::scope(|scope| {
-        let args = (events, killed.clone());
-        scope.spawn(|| receive(&session, (1, ""), works_beside_a_lost_stream, args));
-        taken(&killed);
-        victim.kill().unwrap();
-        assert!(victim.wait_timeout(DEADLINE));
-    });
+under_orders! { [ipc_events: IpcEvents]
+    fn other_work_goes_on_beside_a_stream_that_waits_for_a_killed_process(order: Order) {
+        let session = under(order);
+        let (events, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+        let victim = with_gpu(&session).spawn(records_and_stays, events.clone()).unwrap();
+        std::thread::scope(|scope| {
+            let args = (events, killed.clone());
+            scope.spawn(|| receive(&session, (1, ""), works_beside_a_lost_stream, args));
+            taken(&killed);
+            victim.kill().unwrap();
+            assert!(victim.wait_timeout(DEADLINE));
+        });
+    }
 }
 
 /// A thread has its stream busy at each moment, as far as it can.
