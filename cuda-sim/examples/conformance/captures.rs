@@ -1,4 +1,9 @@
 //! Which calls spoil captures of other streams: of each mode, by the thread that captures and by another one, also in the relaxed mode.
+//!
+//! # Safety
+//! Unsafe, because it calls a driver; sound, as the log's other calls are: what calls write to are variables of the function that makes them, and the
+//! driver's functions have the types that its manual says.
+#![allow(unsafe_code)]
 
 use super::{AccessDesc, AllocationProp, Handle, Location, Log};
 

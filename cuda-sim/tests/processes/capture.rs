@@ -185,7 +185,7 @@ fn everything_else() -> Outcome {
     let streams: Vec<Stream> = (0..6).map(|_| stream()).collect();
     let device = streams[0].device().clone();
     let x = CudaTensor::<f32>::full([LEN], 1.0, &streams[0])?.freeze();
-    // So many that streams are asked whether they have run.
+    // With more than a few streams each is asked whether it has run.
     for stream in &streams {
         let on = x.on(stream)?;
         kernels().spin(stream, Duration::from_millis(1));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mp_core::message::Message;
-use mp_cuda::{CudaTensor, Event, FrozenCudaTensor, Order, Stream, ipc_collect, memory_stats};
+use mp_cuda::{CudaTensor, Event, FrozenCudaTensor, Stream, ipc_collect, memory_stats};
 use mp_cuda_sim::session::Session;
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;

@@ -7,6 +7,7 @@ pub(crate) mod context;
 pub(crate) mod copies;
 pub(crate) mod events;
 pub(crate) mod load;
+pub(crate) mod long_calls;
 pub(crate) mod pointers;
 pub(crate) mod stream_words;
 

@@ -7,7 +7,7 @@
 //! | | memory that is in line |
 //! |---|---|
 //! | no stream of its device has work to do, as far as clocks say | is closed |
-//! | one has, and memory is in line for less than [`PATIENCE`] | waits |
+//! | one has, and memory is in line for less than [`LATE`] | waits |
 //! | one has; the work that they had at some look has run within [`SHORT`] | is closed: some programs' streams are never at rest |
 //! | one has, and goes on with it | waits |
 //! | a thread asks for it ([`ipc_collect`](crate::ipc_collect)) | is closed by that thread |
@@ -19,16 +19,15 @@
 
 use std::time::{Duration, Instant};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::{Arena, mutant};
 
 use crate::device::Device;
+use crate::driver::long_calls::LongCall;
 use crate::exit;
 use crate::stream::work::Load;
-use crate::sync::{AtomicU64, Ordering};
 
 /// How long memory waits for streams that are never at rest.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(1);
 /// How long what streams have to do may take, if memory is closed beside it.
 const SHORT: Duration = Duration::from_millis(250);
 
@@ -78,9 +77,8 @@ impl Paces {
     pub(super) fn allow(&mut self, devices: &[Device], since: Instant) -> bool {
         let mut allow = true;
         for device in devices {
-            let is_late = since.elapsed() >= PATIENCE
-                && !exit::has_begun()
-                && !mutant!("cuda.closing.never-in-a-hurry");
+            let is_late =
+                since.elapsed() >= LATE && !exit::has_begun() && !mutant!("cuda.closing.never-in-a-hurry");
             match self.0.iter().find(|pace| pace.device == *device) {
                 Some(pace) => {
                     allow &=
@@ -104,47 +102,10 @@ impl Paces {
     }
 }
 
-/// How many closings have begun, and how many are over.
-static COUNTS: PerProcess<[AtomicU64; 2]> =
-    PerProcess::new([const { [const { AtomicU64::new(0) }; 2] }; GENERATIONS]);
-
-/// One that has begun.
-#[derive(Debug)]
-pub(super) struct Begun(());
-
-impl Begun {
-    /// Under the table's lock, when the memory is taken out of it.
-    pub(super) fn new() -> Self {
-        COUNTS[0].fetch_add(1, Ordering::Relaxed);
-        Self(())
-    }
-}
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        COUNTS[1].fetch_add(1, Ordering::Release);
-    }
-}
-
-/// How many have begun.
-pub(super) fn begun() -> u64 {
-    COUNTS[0].load(Ordering::Relaxed)
-}
-
-/// Whether so many are over.
-pub(super) fn are_over(count: u64) -> bool {
-    COUNTS[1].load(Ordering::Acquire) >= count
-}
-
-/// Whether a thread of this process may be in the driver, and others that are to give something back wait with it.
-pub(crate) fn is_under_way() -> bool {
-    !are_over(begun())
-}
-
 /// Drops what closes memory, in a thread of its own if one can be started; this one looks after deaths until that is done.
-pub(super) fn close(all: impl Send + 'static, begun: Begun) {
+pub(super) fn close(all: impl Send + 'static, call: LongCall) {
     let thread = std::thread::Builder::new().name("mp-cuda-close".into());
-    let Ok(thread) = thread.spawn(move || drop((all, begun))) else { return };
+    let Ok(thread) = thread.spawn(move || drop((all, call))) else { return };
     let mut pause = Duration::from_micros(50);
     while !thread.is_finished() {
         look_after_deaths();

@@ -19,10 +19,11 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::{Arena, Hold, mutant};
 
-use super::closing::{self, Begun, Paces};
+use super::closing::{self, Paces};
 use super::object::{Seen, SlabObject};
 use super::piece::Inner;
 use super::slab::Slab;
+use crate::driver::long_calls::{self, LongCall};
 use crate::exit;
 
 /// After this many further openings a slab of which nothing is used is unmapped.
@@ -383,10 +384,10 @@ fn close() {
             if !line.is_taken {
                 return;
             }
-            (!now.is_empty()).then(|| (now, Begun::new()))
+            (!now.is_empty()).then(|| (now, LongCall::begin()))
         };
-        if let Some((now, begun)) = next {
-            closing::close(now, begun);
+        if let Some((now, call)) = next {
+            closing::close(now, call);
             pause = FIRST;
             continue;
         }
@@ -420,7 +421,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// a process is killed.
 pub(crate) fn finish() {
     wait(Some(Instant::now() + LIMIT), |lines| {
-        !lines.iter().any(|line| line.is_taken) && !closing::is_under_way()
+        !lines.iter().any(|line| line.is_taken) && !long_calls::is_under_way()
     });
 }
 
@@ -460,16 +461,16 @@ pub(crate) fn give_up(which: Which) -> u64 {
         if which == Which::All {
             slow.extend(table.leaving[SLOW].take_all());
         }
-        (given_up, quick, slow, table.begin(), (table.leaving[QUICK].done, closing::begun()))
+        (given_up, quick, slow, table.begin(), (table.leaving[QUICK].done, long_calls::begun()))
     };
     drop(quick);
     begin.into_iter().for_each(start);
     if which == Which::All {
         if !slow.is_empty() {
-            closing::close(slow, Begun::new());
+            closing::close(slow, LongCall::begin());
         }
         // What other threads were at.
-        wait(None, |[quick, _]| (!quick.is_taken || quick.done > done.0) && closing::are_over(done.1));
+        wait(None, |[quick, _]| (!quick.is_taken || quick.done > done.0) && long_calls::are_over(done.1));
     }
     given_up
 }

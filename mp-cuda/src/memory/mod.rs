@@ -17,7 +17,7 @@
 //!
 //! Its process-wide locks are taken in the order `pool`, `kept`, `here`, a slab's, a piece's.
 
-pub(crate) mod closing;
+mod closing;
 pub(crate) mod collect;
 pub(crate) mod foreign;
 mod here;

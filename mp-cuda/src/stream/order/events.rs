@@ -36,9 +36,9 @@ use mp_core::words::Member;
 use crate::device::Device;
 use crate::driver::api::Handle;
 use crate::driver::context::Bound;
+use crate::driver::long_calls;
 use crate::error::{Error, Result};
 use crate::exit::{self, Part};
-use crate::memory::closing;
 use crate::stream::order::chosen::key;
 use crate::stream::order::clock::{are_of_one_stream, is_complete};
 
@@ -274,7 +274,7 @@ pub(crate) fn give_up() {
 
 /// The process is about to end: what its streams wait for is bound. Where the driver would have it wait, they are left to its end.
 fn leave() {
-    if closing::is_under_way() {
+    if long_calls::is_under_way() {
         return;
     }
     if let Some(mut known) = KNOWN.try_lock() {
