@@ -1,5 +1,6 @@
 //! Legacy handles are closed beside the work of a process: to close one waits for all that its streams have, and makes threads wait that launch.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -113,14 +114,14 @@ const LATER: Duration = Duration::from_millis(1400);
 const LONG: Duration = Duration::from_secs(4);
 
 /// Launches and copies go on, and memory stays open: to close it would have them wait.
-fn works(stream: &Stream, is_over: impl Fn() -> bool) -> Outcome {
+fn works(stream: &Stream, time: Duration, is_over: impl Fn() -> bool) -> Outcome {
     let (begin, mut mine) = (Instant::now(), CudaTensor::<f32>::zeros([LEN], stream)?);
     loop {
         mine.fill(2.0, stream)?;
         assert_eq!(mine.to_vec(stream)?, [2.0; LEN]);
         assert!(!is_over(), "a launch has waited for the long kernel");
         assert_eq!(mapped(stream), 1);
-        if begin.elapsed() >= LATER {
+        if begin.elapsed() >= time {
             return Ok(());
         }
     }
@@ -132,7 +133,7 @@ fn works_beside_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
     let t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
     let over = if after {
-        let first_is_over = busy_for(&first, Duration::from_millis(200));
+        let first_is_over = busy_for(&first, Duration::from_millis(800));
         drop(t);
         assert!(!first_is_over.query()?, "the kernel was too short to see it");
         busy_for(&busy, LONG)
@@ -141,7 +142,7 @@ fn works_beside_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
         drop(t);
         over
     };
-    works(&stream, || over.query().unwrap())?;
+    works(&stream, LATER, || over.query().unwrap())?;
     over.synchronize()?;
     eventually("it is closed", || mapped(&stream) == 0);
     Ok(())
@@ -170,7 +171,7 @@ fn works_beside_a_stream_that_was_dropped((from, ()): (Clones, ())) -> Outcome {
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
     let over = busy_for(&busy, LONG);
     drop((busy, t));
-    works(&stream, || over.query().unwrap())
+    works(&stream, LATER, || over.query().unwrap())
 }
 
 #[test]
@@ -180,7 +181,49 @@ fn other_work_goes_on_beside_a_stream_that_was_dropped_with_its_work() {
     nothing_is_left(&session);
 }
 
-type Victims = (Queue<Event>, Queue<()>);
+/// No tick tells of the kernel, since the tensor stays.
+fn works_beside_a_kernel_with_a_tensor_that_stays((from, ()): (Clones, ())) -> Outcome {
+    let (stream, busy) = (stream(), stream());
+    let (mut weights, t) = (CudaTensor::<f32>::zeros([LEN], &busy)?, taken(&from));
+    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
+    let on = weights.on_mut(&busy)?;
+    kernels().spin(&busy, LONG);
+    kernels().fill(&busy, on.ptr(), LEN, 1.0);
+    drop(on);
+    drop(t);
+    works(&stream, Duration::from_millis(600), || false)?;
+    assert_eq!(weights.to_vec(&busy)?, [1.0; LEN]);
+    Ok(())
+}
+
+#[test]
+fn other_work_goes_on_beside_a_kernel_with_a_tensor_that_stays() {
+    let session = session();
+    receive(&session, (1, ""), works_beside_a_kernel_with_a_tensor_that_stays, ());
+    nothing_is_left(&session);
+}
+
+/// One behind the other, each longer than launches may be held up for.
+fn works_beside_kernels_that_are_not_short((from, ()): (Clones, ())) -> Outcome {
+    let (stream, busy) = (stream(), stream());
+    let t = taken(&from);
+    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
+    let all: Vec<Event> = (0..5).map(|_| busy_for(&busy, Duration::from_millis(700))).collect();
+    drop(t);
+    works(&stream, Duration::from_millis(2200), || all[4].query().unwrap())?;
+    all[4].synchronize()?;
+    eventually("it is closed", || mapped(&stream) == 0);
+    Ok(())
+}
+
+#[test]
+fn other_work_goes_on_beside_kernels_that_are_not_short() {
+    let session = session();
+    receive(&session, (1, ""), works_beside_kernels_that_are_not_short, ());
+    nothing_is_left(&session);
+}
+
+type Victims = (bool, Queue<Event>, Queue<()>);
 
 fn records_and_stays(events: Queue<Event>) -> Outcome {
     let stream = stream();
@@ -190,40 +233,50 @@ fn records_and_stays(events: Queue<Event>) -> Outcome {
     Ok(())
 }
 
-/// One stream waits for a process that is killed, and for ever, where events order processes.
-fn works_beside_a_lost_stream((from, (events, killed)): (Clones, Victims)) -> Outcome {
+/// One stream waits for a process that is killed, and for ever, where events order processes; also if it has no owner any more.
+fn works_beside_a_lost_stream((from, (drops, events, killed)): (Clones, Victims)) -> Outcome {
     let (stream, lost) = (stream(), stream());
     let (t, event) = (taken(&from), taken(&events));
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
     event.wait(&lost)?;
     killed.put(()).unwrap();
     eventually("the death is known", || event.query().is_err());
+    let kept = if drops {
+        drop(lost);
+        None
+    } else {
+        Some(lost)
+    };
     drop(t);
-    works(&stream, || false)
+    works(&stream, LATER, || false)?;
+    drop(kept);
+    Ok(())
 }
 
 under_orders! { [ipc_events: IpcEvents]
     fn other_work_goes_on_beside_a_stream_that_waits_for_a_killed_process(order: Order) {
-        let session = under(order);
-        let (events, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
-        let victim = with_gpu(&session).spawn(records_and_stays, events.clone()).unwrap();
-        std::thread::scope(|scope| {
-            let args = (events, killed.clone());
-            scope.spawn(|| receive(&session, (1, ""), works_beside_a_lost_stream, args));
-            taken(&killed);
-            victim.kill().unwrap();
-            assert!(victim.wait_timeout(DEADLINE));
-        });
+        for drops in [false, true] {
+            let session = under(order);
+            let (events, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+            let victim = with_gpu(&session).spawn(records_and_stays, events.clone()).unwrap();
+            std::thread::scope(|scope| {
+                let args = (drops, events, killed.clone());
+                scope.spawn(|| receive(&session, (1, ""), works_beside_a_lost_stream, args));
+                taken(&killed);
+                victim.kill().unwrap();
+                assert!(victim.wait_timeout(DEADLINE));
+            });
+        }
     }
 }
 
 /// A thread has its stream busy at each moment, as far as it can.
 fn keeps_busy(stream: &Stream, ends: &AtomicBool) {
-    let mut before = busy_for(stream, Duration::from_millis(50));
+    let kernel = || busy_for(stream, Duration::from_millis(30));
+    let mut ahead: VecDeque<Event> = (0..4).map(|_| kernel()).collect();
     while !ends.load(Ordering::Relaxed) {
-        let next = busy_for(stream, Duration::from_millis(50));
-        before.synchronize().unwrap();
-        before = next;
+        ahead.push_back(kernel());
+        ahead.pop_front().unwrap().synchronize().unwrap();
     }
 }
 
@@ -283,7 +336,7 @@ fn a_thread_that_asks_for_memory_to_be_given_back_waits_for_that() {
 fn takes_three((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let mut t = taken(&from);
-    let over = busy_for(&busy, Duration::from_millis(900));
+    let over = busy_for(&busy, Duration::from_secs(3));
     for next in [true, true, false] {
         assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
         drop(t);

@@ -1,41 +1,69 @@
-//! Calls that have a lock of the driver for as long as streams run: how many threads of this process are in one.
+//! Calls that have a lock of the driver for as long as streams run: those that threads of this process are in.
 
 use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutant;
+use mp_core::mutex::Mutex;
 
-use crate::sync::{AtomicU64, Ordering};
+#[derive(Debug)]
+struct Calls {
+    /// The numbers of those that are not over.
+    open: Vec<u64>,
+    next: u64,
+}
 
-/// How many have begun, and how many are over.
-static COUNTS: PerProcess<[AtomicU64; 2]> =
-    PerProcess::new([const { [const { AtomicU64::new(0) }; 2] }; GENERATIONS]);
+static CALLS: PerProcess<Mutex<Calls>> =
+    PerProcess::new([const { Mutex::new(Calls { open: Vec::new(), next: 0 }) }; GENERATIONS]);
 
 /// One that has begun: dropped when it is over.
 #[derive(Debug)]
-pub(crate) struct LongCall(());
+pub(crate) struct LongCall(u64);
 
 impl LongCall {
     pub(crate) fn begin() -> Self {
-        COUNTS[0].fetch_add(1, Ordering::Relaxed);
-        Self(())
+        let mut calls = CALLS.lock();
+        let number = calls.next;
+        calls.next += 1;
+        calls.open.push(number);
+        Self(number)
     }
 }
 
 impl Drop for LongCall {
     fn drop(&mut self) {
-        COUNTS[1].fetch_add(1, Ordering::Release);
+        CALLS.lock().open.retain(|number| *number != self.0 && !mutant!("cuda.long-calls.one-ends-all"));
     }
 }
 
 /// How many have begun.
 pub(crate) fn begun() -> u64 {
-    COUNTS[0].load(Ordering::Relaxed)
+    CALLS.lock().next
 }
 
-/// Whether this many are over.
+/// Whether the first ones, this many, are over.
 pub(crate) fn are_over(count: u64) -> bool {
-    COUNTS[1].load(Ordering::Acquire) >= count
+    CALLS.lock().open.iter().all(|number| *number >= count)
 }
 
 /// Whether a thread is in one: another that is to give something back waits with it.
 pub(crate) fn is_under_way() -> bool {
-    !are_over(begun())
+    !CALLS.lock().open.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// That a later one is over says nothing of an earlier one.
+    #[test]
+    fn a_call_is_waited_for_by_its_number() {
+        let (first, second) = (LongCall::begin(), LongCall::begin());
+        let count = begun();
+        drop(second);
+        let third = LongCall::begin();
+        assert!(!are_over(count) && is_under_way());
+        drop(first);
+        assert!(are_over(count) && is_under_way());
+        drop(third);
+        assert!(!is_under_way());
+    }
 }

@@ -1,20 +1,20 @@
 //! When memory is closed that was opened by a legacy handle.
 //!
-//! To close it waits until all has run that this process's streams have on the device. Meanwhile it holds a lock of the driver, so other threads that
-//! launch a kernel, copy, record an event, make a stream or allocate wait, too (seen on an H200). So it is done by a thread that has nothing else to do,
-//! when the streams are at rest.
+//! A thread that closes such memory waits until all has run that this process's streams have on the device. Meanwhile it holds a lock of the driver, so other
+//! threads that launch a kernel, copy, record an event, make a stream or allocate wait, too (seen on an H200). So it is a thread that has nothing else to do,
+//! and it waits for the streams to be at rest.
 //!
 //! | | memory that is in line |
 //! |---|---|
-//! | no stream of its device has work to do, as far as clocks say | is closed |
-//! | one has, and memory is in line for less than [`LATE`] | waits |
-//! | one has; the work that they had at some look has run within [`SHORT`] | is closed: some programs' streams are never at rest |
-//! | one has, and goes on with it | waits |
+//! | no stream of its device has work to do, as far as clocks tell, or was used since its last tick | is closed |
+//! | one has, or was; and memory is in line for less than [`LATE`] | waits |
+//! | later; what clocks told of at some look has run within [`SHORT`] | is closed: some programs' streams are never at rest |
+//! | later; it takes longer | waits |
 //! | a thread asks for it ([`ipc_collect`](crate::ipc_collect)) | is closed by that thread |
 //! | the process ends | is closed if no stream has work to do, else by the driver |
 //!
-//! What no clock says is a kernel that was launched without a tensor of this library. It delays threads by the time that it takes, as it does
-//! where a program calls `cuMemFree`. No thread waits so for another process's next step, since a stream waits for work that was given to a
+//! Clocks don't tell of a kernel that was launched without a tensor of this library, nor of one with a tensor that was neither sent nor dropped since. The former delays
+//! threads by the time that it takes, as it does where a program calls `cuMemFree`; the latter by what is left of it after [`LATE`]. No thread waits so for another process's next step, since a stream waits for work that was given to a
 //! device before: if the process that gave it is dead, another thread here looks after that.
 
 use std::time::{Duration, Instant};
@@ -56,7 +56,8 @@ impl Pace {
         self.is_at_rest = now.is_none();
         self.is_quick = false;
         if self.before.has_run() || mutant!("cuda.closing.beside-what-never-ends") {
-            self.is_quick = !self.before.is_none() && self.since.elapsed() <= SHORT;
+            let is_short = self.since.elapsed() <= SHORT || mutant!("cuda.closing.beside-what-takes-long");
+            self.is_quick = is_short && !self.before.is_none() && self.before.is_certain();
             (self.before, self.since) = (now, Instant::now());
         }
     }

@@ -21,7 +21,7 @@ use crate::stream::order::events;
 ///
 /// # Blocking
 /// Memory of `cuMemAlloc` that another process shared is closed, which waits for all that runs on the device for this process; other threads that launch
-/// kernels wait with it. (Without this call it is closed when the streams are at rest.)
+/// kernels wait with it. (Without this call it is closed when the streams are at rest, or after a second beside short work.)
 ///
 /// # When a process dies
 /// What it held is found, as what others have dropped. Slabs in which it could write are used no more:

@@ -336,7 +336,7 @@ pub(crate) fn deaths() {
     begin.into_iter().for_each(start);
 }
 
-/// Starts the thread of a line. If none is to be had, that is tried when the next slab is dropped, or a death learnt of.
+/// Starts the thread of a line. If none can be started, the next thread that drops a slab, or learns of a death, tries again.
 fn start(line: usize) {
     let thread = std::thread::Builder::new().name("mp-cuda-unmap".into());
     if thread.spawn(move || if line == QUICK { unmap() } else { close() }).is_err() {
@@ -461,13 +461,15 @@ pub(crate) fn give_up(which: Which) -> u64 {
         if which == Which::All {
             slow.extend(table.leaving[SLOW].take_all());
         }
-        (given_up, quick, slow, table.begin(), (table.leaving[QUICK].done, long_calls::begun()))
+        let done = (table.leaving[QUICK].done, long_calls::begun());
+        let slow = (!slow.is_empty()).then(|| (slow, LongCall::begin()));
+        (given_up, quick, slow, table.begin(), done)
     };
     drop(quick);
     begin.into_iter().for_each(start);
     if which == Which::All {
-        if !slow.is_empty() {
-            closing::close(slow, LongCall::begin());
+        if let Some((slow, call)) = slow {
+            closing::close(slow, call);
         }
         // What other threads were at.
         wait(None, |[quick, _]| (!quick.is_taken || quick.done > done.0) && long_calls::are_over(done.1));

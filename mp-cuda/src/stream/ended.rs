@@ -118,7 +118,7 @@ pub(super) fn lost(device: &Device) {
 }
 
 /// Waits until all ticks that this process has told are complete, for a while: it is about to end. No lock is waited for: a thread that
-/// has one may never give it up. What is left of streams is the driver's, which has its end wait if a thread is in a long call of it.
+/// has one may never give it up. The driver ends the streams that are left.
 fn leave() {
     let until = Instant::now() + LIMIT;
     let mut pause = Duration::from_micros(50);

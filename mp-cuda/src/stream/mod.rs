@@ -211,6 +211,7 @@ impl Stream {
             awaited.sources.retain(|tick| !died(tick));
         }
         awaited.uses += 1;
+        self.0.work.is_used();
     }
 
     /// A use ends: what its work was behind that has not come, or never will.
@@ -264,6 +265,8 @@ impl Stream {
     pub(crate) fn tick(&self) -> Result<Tick> {
         let Inner { stream, work, .. } = &*self.0;
         let Work { device, clock, .. } = &**work;
+        // Before it: a use that begins meanwhile is behind it.
+        work.is_told(work.awaited.lock().uses > 0);
         // SAFETY: the stream is alive as long as `self`, and the clock its own.
         let mut tick = unsafe { clock.tick(device, *stream) };
         if matches!(tick, Err(crate::Error::TooManyStreams)) {
@@ -271,6 +274,9 @@ impl Stream {
             ended::sweep_ours();
             // SAFETY: likewise.
             tick = unsafe { clock.tick(device, *stream) };
+        }
+        if tick.is_err() {
+            work.is_used();
         }
         self.noted(tick)
     }
@@ -327,6 +333,7 @@ impl Drop for Inner {
             Owned::Here => (Some(self.stream), None),
             Owned::Elsewhere { keep_alive } => (None, Some(keep_alive)),
         };
+        self.work.leave();
         ended::add(ended::Ended { work: Arc::clone(&self.work), stream, keep_alive });
         ended::sweep_some();
     }

@@ -1,4 +1,4 @@
-//! What streams of this process have to do, as far as clocks say. No driver is asked: to ask may spoil the capture of a stream.
+//! What streams of this process have to do, as far as clocks tell. No driver is asked: to ask may spoil the capture of a stream.
 
 use std::sync::{Arc, Weak};
 
@@ -9,6 +9,7 @@ use mp_core::mutex::Mutex;
 
 use super::order::{self, StreamClock, clock};
 use crate::device::Device;
+use crate::sync::{AtomicBool, Ordering};
 
 /// A stream's part in the order of work: it outlives the stream's owners, until all has run.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct Work {
     pub(crate) device: Device,
     pub(crate) clock: StreamClock,
     pub(super) awaited: Mutex<Awaited>,
+    /// Whether a use of memory began since the last tick.
+    untold: AtomicBool,
 }
 
 /// That of all streams of this process.
@@ -24,11 +27,24 @@ static ALL: PerProcess<Mutex<Vec<Weak<Work>>>> =
 
 impl Work {
     pub(crate) fn new(device: &Device, clock: StreamClock) -> Arc<Self> {
-        let work = Arc::new(Self { device: device.clone(), clock, awaited: Mutex::default() });
+        let (awaited, untold) = (Mutex::default(), AtomicBool::new(false));
+        let work = Arc::new(Self { device: device.clone(), clock, awaited, untold });
         let mut all = ALL.lock();
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&work));
         work
+    }
+}
+
+impl Work {
+    /// A use begins, whose work no tick tells of yet.
+    pub(super) fn is_used(&self) {
+        self.untold.store(true, Ordering::Relaxed);
+    }
+
+    /// A tick begins to be made, behind all that the stream was given, unless a use is open: that may go on.
+    pub(super) fn is_told(&self, has_open_uses: bool) {
+        self.untold.store(has_open_uses, Ordering::Relaxed);
     }
 }
 
@@ -71,32 +87,61 @@ impl Awaited {
     }
 }
 
+/// What streams wait for that have no owner any more, and no work of their own that a clock tells of.
+static LEFT: PerProcess<Mutex<Vec<(Device, Tick)>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+
+impl Work {
+    /// The stream's last owner is gone: what it waits for it waits for all the same.
+    pub(super) fn leave(&self) {
+        let mut awaited = self.awaited.lock();
+        awaited.look();
+        if !awaited.ticks.is_empty() && !mutant!("cuda.load.ownerless-waits-for-nothing") {
+            LEFT.lock().extend(awaited.ticks.drain(..).map(|tick| (self.device.clone(), tick)));
+        }
+    }
+
+    /// Whether it was used since its last tick: it may have work of which no clock tells.
+    fn is_untold(&self) -> bool {
+        self.untold.load(Ordering::Relaxed) && !mutant!("cuda.load.untold-at-rest")
+    }
+}
+
 /// What the streams of a device had to do at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     /// Ticks on their way, made or awaited.
     ticks: Vec<Tick>,
-    /// Streams that a thread had make a tick just then, and how many they had made before.
+    /// Streams that threads had make ticks just then, and how many there are with those.
     making: Vec<(Arc<Work>, u64)>,
     /// A thread had a stream wait just then.
     is_changing: bool,
+    /// A stream was used since its last tick.
+    has_untold: bool,
     /// Whether a stream that waits for a killed process goes on.
     releases: bool,
 }
 
 impl Load {
     pub(crate) fn now(device: &Device) -> Self {
-        let mut load = Self { releases: order::releases(device).unwrap_or(false), ..Self::default() };
+        let mut load = Self { releases: order::releases_here(device), ..Self::default() };
         for one in of(device) {
             match one.awaited.try_lock() {
                 Some(awaited) => load.ticks.extend_from_slice(&awaited.ticks),
                 None => load.is_changing = true,
             }
-            let made = one.clock.made();
-            match one.clock.try_last() {
-                Some(last) => load.ticks.extend(last),
-                None => load.making.push((one, made)),
+            load.has_untold |= one.is_untold();
+            let begun = one.clock.begun();
+            let is_making = !one.clock.has_made_as_many(begun);
+            load.ticks.extend(one.clock.last_made());
+            if is_making {
+                load.making.push((one, begun));
             }
+        }
+        {
+            let mut left = LEFT.lock();
+            left.retain(|(of, tick)| of != device || load.is_on_its_way(*tick));
+            load.ticks.extend(left.iter().filter(|(of, _)| of == device).map(|(_, tick)| *tick));
         }
         let mut ticks = std::mem::take(&mut load.ticks);
         ticks.retain(|tick| load.is_on_its_way(*tick));
@@ -112,13 +157,21 @@ impl Load {
 
     /// Whether no stream had anything to do.
     pub(crate) fn is_none(&self) -> bool {
-        self.ticks.is_empty() && self.making.is_empty() && !self.is_changing
+        self.ticks.is_empty() && self.making.is_empty() && !self.is_changing && !self.has_untold
     }
 
-    /// Whether all of it has run since.
-    pub(crate) fn has_run(&self) -> bool {
-        !self.ticks.iter().any(|tick| self.is_on_its_way(*tick))
-            && self.making.iter().all(|(one, made)| one.clock.made() > *made)
+    /// Whether all has run that it knows of.
+    pub(crate) fn has_run(&mut self) -> bool {
+        let made = self.making.extract_if(.., |(one, count)| one.clock.has_made_as_many(*count));
+        // It may be a later one, which is waited for then.
+        let ticks: Vec<Tick> = made.filter_map(|(one, _)| one.clock.last_made()).collect();
+        self.ticks.extend(ticks);
+        self.making.is_empty() && !self.ticks.iter().any(|tick| self.is_on_its_way(*tick))
+    }
+
+    /// Whether it knows of all that streams were told to wait for.
+    pub(crate) fn is_certain(&self) -> bool {
+        !self.is_changing
     }
 }
 

@@ -81,6 +81,12 @@ pub(super) fn order(device: &Device) -> Result<Order> {
     })
 }
 
+/// Whether the device's streams are known to wait for events of the driver, or a thread is about to find out.
+pub(super) fn has_events_here(device: &Device) -> bool {
+    let Some(known) = KNOWN.try_lock() else { return true };
+    known.iter().any(|(one, way)| one == device && matches!(way, Way::Events))
+}
+
 /// Whether the driver refuses to let a device reach the table, for good.
 fn is_refused(error: &Error) -> bool {
     use codes::{NOT_PERMITTED, NOT_SUPPORTED};

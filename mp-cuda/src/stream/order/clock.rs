@@ -23,8 +23,10 @@ use crate::sync::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct StreamClock {
     row: Mutex<Option<Row>>,
-    /// How many ticks were made, or refused.
+    /// How many ticks threads have begun to make, how many of them were made, or refused, and the last one that was made (0: none).
+    begun: AtomicU64,
     made: AtomicU64,
+    last: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -54,13 +56,22 @@ impl StreamClock {
     /// # Safety
     /// The stream is alive, of this device, and the only one whose clock this is.
     pub(crate) unsafe fn tick(&self, device: &Device, stream: Handle) -> Result<Tick> {
-        let tick = self.tick_locked(device, stream);
-        self.made.fetch_add(1, Ordering::Relaxed);
+        let mut row = self.row.lock();
+        // Changed under the lock alone.
+        let count = self.begun.load(Ordering::Relaxed) + 1;
+        self.begun.store(count, Ordering::Relaxed);
+        // SAFETY: the caller's.
+        let tick = unsafe { Self::tick_of(&mut row, device, stream) };
+        if let Ok(tick) = &tick {
+            self.last.store(tick.raw(), Ordering::Relaxed);
+        }
+        self.made.store(count, Ordering::Release);
         tick
     }
 
-    fn tick_locked(&self, device: &Device, stream: Handle) -> Result<Tick> {
-        let mut row = self.row.lock();
+    /// # Safety
+    /// As [`tick`](Self::tick).
+    unsafe fn tick_of(row: &mut Option<Row>, device: &Device, stream: Handle) -> Result<Tick> {
         let bound = device.bind()?;
         // SAFETY: the caller's.
         if unsafe { bound.stream_is_capturing(stream) }? && !mutant!("cuda.clock.captured-ticks") {
@@ -70,7 +81,7 @@ impl StreamClock {
         if row.as_ref().is_none_or(|mine| mine.clock.next().is_err()) {
             *row = Some(Row::claim(device)?);
         }
-        match &mut *row {
+        match row {
             Some(mine) => mine.tick(&bound, stream),
             None => Err(Error::TooManyStreams),
         }
@@ -90,19 +101,24 @@ impl StreamClock {
 
     /// Whether a tick was made whose work has not run yet, or a thread makes one just now. It doesn't block.
     pub(crate) fn is_pending(&self) -> bool {
-        let Some(last) = self.try_last() else { return true };
+        let Some(row) = self.row.try_lock() else { return true };
+        let last = row.as_ref().and_then(|row| row.clock.last());
         last.is_some_and(|tick| matches!(is_complete(tick), Ok(false)))
     }
 
-    /// How many ticks were made, or refused.
-    pub(crate) fn made(&self) -> u64 {
-        self.made.load(Ordering::Relaxed)
+    /// How many ticks threads have begun to make.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
     }
 
-    /// The last tick, if there is one. It doesn't block: while a thread makes one it isn't known.
-    pub(crate) fn try_last(&self) -> Option<Option<Tick>> {
-        let row = self.row.try_lock()?;
-        Some(row.as_ref().and_then(|row| row.clock.last()))
+    /// Whether the first ones, this many, were made, or refused.
+    pub(crate) fn has_made_as_many(&self, count: u64) -> bool {
+        self.made.load(Ordering::Acquire) >= count
+    }
+
+    /// The last tick that was made, if there is one: also while a thread makes the next.
+    pub(crate) fn last_made(&self) -> Option<Tick> {
+        Tick::from_raw(self.last.load(Ordering::Relaxed))
     }
 
     /// Whether it ever ticked.
