@@ -208,10 +208,15 @@ fn works_beside_kernels_that_are_not_short((from, ()): (Clones, ())) -> Outcome 
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
-    let all: Vec<Event> = (0..5).map(|_| busy_for(&busy, Duration::from_millis(700))).collect();
-    drop(t);
-    works(&stream, Duration::from_millis(2200), || all[4].query().unwrap())?;
-    all[4].synchronize()?;
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| keeps_busy(&busy, Duration::from_millis(700), 2, &ends));
+        eventually("it has begun", || matches!(busy.is_complete(), Ok(false)));
+        drop(t);
+        works(&stream, Duration::from_millis(2800), || false).unwrap();
+        ends.store(true, Ordering::Relaxed);
+    });
+    busy.synchronize()?;
     eventually("it is closed", || mapped(&stream) == 0);
     Ok(())
 }
@@ -271,9 +276,9 @@ under_orders! { [ipc_events: IpcEvents]
 }
 
 /// A thread has its stream busy at each moment, as far as it can.
-fn keeps_busy(stream: &Stream, ends: &AtomicBool) {
-    let kernel = || busy_for(stream, Duration::from_millis(30));
-    let mut ahead: VecDeque<Event> = (0..4).map(|_| kernel()).collect();
+fn keeps_busy(stream: &Stream, time: Duration, ahead: usize, ends: &AtomicBool) {
+    let kernel = || busy_for(stream, time);
+    let mut ahead: VecDeque<Event> = (0..ahead).map(|_| kernel()).collect();
     while !ends.load(Ordering::Relaxed) {
         ahead.push_back(kernel());
         ahead.pop_front().unwrap().synchronize().unwrap();
@@ -286,7 +291,8 @@ fn is_never_at_rest((from, ()): (Clones, ())) -> Outcome {
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        busy.iter().for_each(|busy| drop(scope.spawn(|| keeps_busy(busy, &ends))));
+        busy.iter()
+            .for_each(|busy| drop(scope.spawn(|| keeps_busy(busy, Duration::from_millis(30), 4, &ends))));
         eventually("they have begun", || busy.iter().all(|busy| matches!(busy.is_complete(), Ok(false))));
         drop(t);
         eventually("it is closed", || mapped(&stream) == 0);
