@@ -6,7 +6,7 @@
 //!
 //! | | memory that is in line |
 //! |---|---|
-//! | no stream of its device has work to do, as far as clocks tell, or was used since its last tick | is closed |
+//! | no stream of its device has work to do, as far as clocks tell, nor was used since it ticked, or was last seen to have run all | is closed |
 //! | one has, or was; and memory is in line for less than [`LATE`] | waits |
 //! | later; what clocks told of at some look has run within [`SHORT`] | is closed: some programs' streams are never at rest |
 //! | later; it takes longer | waits |

@@ -72,8 +72,8 @@ struct Use {
     begun: u64,
 }
 
-/// A use that has begun: its number, if no other use of its stream was open then.
-pub(crate) type Begun = Option<u64>;
+/// A use that has begun: its number among those of the piece by its stream, if no other of them was open then; and among all of the stream.
+pub(crate) type Begun = Option<(u64, u64)>;
 
 /// Whether a list has this tick, or a later one of its stream.
 fn has(list: &[Tick], tick: Tick) -> bool {
@@ -195,11 +195,12 @@ impl Uses {
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will run; what a stream refuses. Then no use has begun.
     pub(crate) fn begin(&self, stream: &Stream, access: Access, row: &Row) -> Result<Begun> {
-        stream.use_begins();
-        self.begin_on(stream, access, row).inspect_err(|_| drop(stream.use_ends()))
+        let number = stream.use_begins();
+        let begun = self.begin_on(stream, access, row).inspect_err(|_| drop(stream.use_ends()))?;
+        Ok(begun.map(|begun| (begun, number)))
     }
 
-    fn begin_on(&self, stream: &Stream, access: Access, row: &Row) -> Result<Begun> {
+    fn begin_on(&self, stream: &Stream, access: Access, row: &Row) -> Result<Option<u64>> {
         let _over;
         let mut noted = self.noting();
         let noted = &mut *noted;
@@ -259,6 +260,9 @@ impl Uses {
     /// message said, here and by receivers.
     pub(crate) fn end(&self, stream: &Stream, access: Access, ran: Begun) {
         let behind = stream.use_ends();
+        if let Some((_, number)) = ran {
+            stream.use_has_run(number);
+        }
         let mut noted = self.noting();
         if access.writes && !mutant!("cuda.uses.not-behind-what-was-awaited") {
             behind.into_iter().for_each(|tick| note(&mut noted.before, tick));
@@ -266,7 +270,7 @@ impl Uses {
         let mine = |one: &&mut Use| one.stream == *stream && one.access.shared == access.shared;
         if let Some(one) = noted.streams.iter_mut().find(mine) {
             one.open = one.open.saturating_sub(1);
-            if ran == Some(one.begun) {
+            if ran.is_some_and(|(begun, _)| begun == one.begun) {
                 (one.untold, one.told) = (false, None);
             }
         }

@@ -160,8 +160,11 @@ impl Stream {
             let look = || Ok(!self.waits()? || self.has_run_now()?);
             order::host::until(look, || Ok(()), "what a stream was given", Wait::Forever)?;
         }
+        let ended = self.0.work.ended();
         // SAFETY: the stream is alive as long as `self`.
-        self.noted(unsafe { self.0.work.device.bind()?.stream_synchronize(self.0.stream) })
+        self.noted(unsafe { self.0.work.device.bind()?.stream_synchronize(self.0.stream) })?;
+        self.0.work.told(ended);
+        Ok(())
     }
 
     /// Whether all work has run that was given to it before.
@@ -196,8 +199,8 @@ impl Stream {
         awaited.ticks.iter().try_fold(false, |waits, tick| Ok(pending(tick)? || waits))
     }
 
-    /// A use of a piece of memory begins: before the stream is told what to wait for.
-    pub(crate) fn use_begins(&self) {
+    /// A use of a piece of memory begins: before the stream is told what to wait for. How many have.
+    pub(crate) fn use_begins(&self) -> u64 {
         let mut awaited = self.0.work.awaited.lock();
         let died = |tick: &Tick| order::clock::is_complete(*tick).is_err();
         // What it is given from now on is behind none of that, if it has run all.
@@ -211,7 +214,12 @@ impl Stream {
             awaited.sources.retain(|tick| !died(tick));
         }
         awaited.uses += 1;
-        self.0.work.is_used();
+        self.0.work.use_begins()
+    }
+
+    /// A host has seen that all has run of a use which was the last to begin, if this is its number.
+    pub(crate) fn use_has_run(&self, number: u64) {
+        self.0.work.has_run(number);
     }
 
     /// A use ends: what its work was behind that has not come, or never will.
@@ -266,7 +274,7 @@ impl Stream {
         let Inner { stream, work, .. } = &*self.0;
         let Work { device, clock, .. } = &**work;
         // Before it: a use that begins meanwhile is behind it.
-        work.is_told(work.awaited.lock().uses > 0);
+        let ended = work.ended();
         // SAFETY: the stream is alive as long as `self`, and the clock its own.
         let mut tick = unsafe { clock.tick(device, *stream) };
         if matches!(tick, Err(crate::Error::TooManyStreams)) {
@@ -275,8 +283,8 @@ impl Stream {
             // SAFETY: likewise.
             tick = unsafe { clock.tick(device, *stream) };
         }
-        if tick.is_err() {
-            work.is_used();
+        if tick.is_ok() {
+            work.told(ended);
         }
         self.noted(tick)
     }

@@ -9,7 +9,7 @@ use mp_core::mutex::Mutex;
 
 use super::order::{self, StreamClock, clock};
 use crate::device::Device;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// A stream's part in the order of work: it outlives the stream's owners, until all has run.
 #[derive(Debug)]
@@ -17,8 +17,9 @@ pub(crate) struct Work {
     pub(crate) device: Device,
     pub(crate) clock: StreamClock,
     pub(super) awaited: Mutex<Awaited>,
-    /// Whether a use of memory began since the last tick.
-    untold: AtomicBool,
+    /// How many uses of memory have begun on the stream, and of how many the work is behind a tick, or has run, as a host has seen.
+    begun: AtomicU64,
+    told: AtomicU64,
 }
 
 /// That of all streams of this process.
@@ -27,8 +28,8 @@ static ALL: PerProcess<Mutex<Vec<Weak<Work>>>> =
 
 impl Work {
     pub(crate) fn new(device: &Device, clock: StreamClock) -> Arc<Self> {
-        let (awaited, untold) = (Mutex::default(), AtomicBool::new(false));
-        let work = Arc::new(Self { device: device.clone(), clock, awaited, untold });
+        let (awaited, begun, told) = Default::default();
+        let work = Arc::new(Self { device: device.clone(), clock, awaited, begun, told });
         let mut all = ALL.lock();
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&work));
@@ -37,14 +38,27 @@ impl Work {
 }
 
 impl Work {
-    /// A use begins, whose work no tick tells of yet.
-    pub(super) fn is_used(&self) {
-        self.untold.store(true, Ordering::Relaxed);
+    /// A use begins, whose work no tick tells of yet: how many have.
+    pub(super) fn use_begins(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A tick begins to be made, behind all that the stream was given, unless a use is open: that may go on.
-    pub(super) fn is_told(&self, has_open_uses: bool) {
-        self.untold.store(has_open_uses, Ordering::Relaxed);
+    /// How many uses have begun, if all of them have ended: what the stream is given now is behind their work.
+    pub(super) fn ended(&self) -> u64 {
+        let awaited = self.awaited.lock();
+        if awaited.uses == 0 { self.begun.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    /// The work of the first uses, this many, is behind a tick now, or has run.
+    pub(super) fn told(&self, uses: u64) {
+        self.told.fetch_max(uses, Ordering::Relaxed);
+    }
+
+    /// A host has seen that the stream has run all that it had when this use ended, which counts if none is open, and none has begun since.
+    pub(super) fn has_run(&self, number: u64) {
+        if self.ended() == number {
+            self.told(number);
+        }
     }
 }
 
@@ -101,9 +115,10 @@ impl Work {
         }
     }
 
-    /// Whether it was used since its last tick: it may have work of which no clock tells.
+    /// Whether it was used, and neither ticked since nor was seen to have run that: it may have work of which no clock tells.
     fn is_untold(&self) -> bool {
-        self.untold.load(Ordering::Relaxed) && !mutant!("cuda.load.untold-at-rest")
+        let told = self.told.load(Ordering::Relaxed);
+        self.begun.load(Ordering::Relaxed) > told && !mutant!("cuda.load.untold-at-rest")
     }
 }
 
