@@ -6,12 +6,12 @@
 //!
 //! | | memory that is in line |
 //! |---|---|
-//! | no stream of its device has work to do, as far as clocks tell, nor was used since it ticked, or was last seen to have run all | is closed |
-//! | one has, or was; and memory is in line for less than [`LATE`] | waits |
+//! | each stream of its device is at rest: its ticks are complete, and no use of memory began on it since the last one, or since a host waited for it | is closed |
+//! | one is not, and memory is in line for less than [`LATE`] | waits |
 //! | later; what clocks told of at some look has run within [`SHORT`] | is closed: some programs' streams are never at rest |
 //! | later; it takes longer | waits |
 //! | a thread asks for it ([`ipc_collect`](crate::ipc_collect)) | is closed by that thread |
-//! | the process ends | is closed if no stream has work to do, else by the driver |
+//! | the process ends | is closed if each stream is at rest, else by the driver |
 //!
 //! Clocks don't tell of a kernel that was launched without a tensor of this library, nor of one with a tensor that was neither sent nor dropped since. The former delays
 //! threads by the time that it takes, as it does where a program calls `cuMemFree`; the latter by what is left of it after [`LATE`]. No thread waits so for another process's next step, since a stream waits for work that was given to a

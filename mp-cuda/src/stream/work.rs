@@ -35,10 +35,8 @@ impl Work {
         all.push(Arc::downgrade(&work));
         work
     }
-}
 
-impl Work {
-    /// A use begins, whose work no tick tells of yet: how many have.
+    /// A use begins, whose work is not behind a tick yet: how many have begun.
     pub(super) fn use_begins(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -101,7 +99,7 @@ impl Awaited {
     }
 }
 
-/// What streams wait for that have no owner any more, and no work of their own that a clock tells of.
+/// The ticks that streams wait for whose owners have dropped them.
 static LEFT: PerProcess<Mutex<Vec<(Device, Tick)>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
@@ -115,7 +113,7 @@ impl Work {
         }
     }
 
-    /// Whether it was used, and neither ticked since nor was seen to have run that: it may have work of which no clock tells.
+    /// Whether a use began on the stream since its last tick, and since a host waited for the stream: it may have work that its clock doesn't show.
     fn is_untold(&self) -> bool {
         let told = self.told.load(Ordering::Relaxed);
         self.begun.load(Ordering::Relaxed) > told && !mutant!("cuda.load.untold-at-rest")

@@ -63,7 +63,8 @@ pub fn order(device: &Device) -> Result<Order> {
     chosen::order(device)
 }
 
-/// The same, as far as this process knows the device's order: if it doesn't, none of its streams has waited.
+/// Whether a stream of this device that waits for a killed process goes on, without asking the driver: where this process doesn't know the device's order yet,
+/// none of its streams has waited.
 pub(crate) fn releases_here(device: &Device) -> bool {
     !chosen::has_events_here(device)
 }
