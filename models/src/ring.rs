@@ -127,8 +127,9 @@ pub fn small(e: u32) -> Small {
 
 /// The number of a small message, which must be whole.
 pub fn number_of(message: Small) -> u32 {
-    let (bytes, len) = message.bytes();
-    assert!(len == Small::MOST && bytes.iter().all(|&b| b == bytes[0]), "torn: {bytes:?}");
+    let few = message.bytes();
+    let bytes = few.as_slice();
+    assert!(bytes.len() == Small::MOST && bytes.iter().all(|&b| b == bytes[0]), "torn: {bytes:?}");
     u32::from(bytes[0]) - 1
 }
 

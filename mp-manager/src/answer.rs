@@ -3,43 +3,27 @@
 use std::cell::Cell;
 
 use mp_core::Error;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, Undecodable, scope};
+use mp_core::message::{Codec, FewBytes, Incoming, Message, Outgoing, Returned, Undecodable, scope};
 use mp_reduce::MessagePack;
 use mp_spawn::Raise;
 
 /// What is left of a message when its head is read, or what is to be written behind that.
 ///
-/// A small value: it moves from hand to hand several times in each call.
+/// Two words: it moves from hand to hand several times in each call.
 pub(crate) enum Body {
     Out(Box<Outgoing>),
     In(Box<Incoming>),
-    /// Bytes to which nothing is attached, sent or received.
-    Short(Short),
+    /// Sent or received, with nothing attached: of these, `read` were read.
+    Few {
+        few: FewBytes,
+        read: u8,
+    },
 }
 
-/// A few bytes, which need no memory of their own.
-pub(crate) struct Short {
-    bytes: [u8; Short::MOST],
-    at: u8,
-    end: u8,
-}
-
-impl Short {
-    const MOST: usize = 30;
-
-    fn new(from: &[u8]) -> Option<Short> {
-        let mut bytes = [0; Short::MOST];
-        bytes.get_mut(..from.len())?.copy_from_slice(from);
-        Some(Short { bytes, at: 0, end: from.len() as u8 })
-    }
-
-    fn rest(&self) -> &[u8] {
-        self.bytes.get(usize::from(self.at)..usize::from(self.end)).unwrap_or_default()
-    }
-}
+const _: () = assert!(size_of::<Body>() == 16);
 
 thread_local! {
-    /// The buffers of this thread's last short message, for the next one.
+    /// The buffers of this thread's last message to which nothing was attached, for the next one.
     static SPARE: Cell<Option<Box<Outgoing>>> = const { Cell::new(None) };
 }
 
@@ -48,35 +32,64 @@ pub(crate) fn blank() -> Box<Outgoing> {
     SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()
 }
 
+/// Keeps the buffers of one that is not needed any more.
+fn used(mut out: Box<Outgoing>) {
+    if out.reuse() {
+        _ = SPARE.try_with(|spare| spare.set(Some(out)));
+    }
+}
+
 impl Body {
+    const EMPTY: Body = Body::Few { few: FewBytes::EMPTY, read: 0 };
+
     /// What was written into a [`blank`].
-    pub(crate) fn of(mut out: Box<Outgoing>) -> Body {
-        let Some(short) = out.plain().and_then(Short::new) else { return Body::Out(out) };
-        if out.reuse() {
-            _ = SPARE.try_with(|spare| spare.set(Some(out)));
-        }
-        Body::Short(short)
+    pub(crate) fn of(out: Box<Outgoing>) -> Body {
+        let Some(few) = out.plain().and_then(FewBytes::new) else { return Body::Out(out) };
+        used(out);
+        Body::Few { few, read: 0 }
     }
 
-    /// Of a call without captures and arguments: the length of those, and what `()` is written as.
+    /// `head`, and what a value is written as, if all of it is few bytes and no code of the user writes it: a number, say.
     #[inline(always)]
-    pub(crate) fn nothing() -> Body {
-        const UNIT: [u8; 3] = [0, 1, 0xc0];
-        let mut bytes = [0; Short::MOST];
-        bytes[..UNIT.len()].copy_from_slice(&UNIT);
-        Body::Short(Short { bytes, at: 0, end: UNIT.len() as u8 })
+    pub(crate) fn few<const N: usize, V: Message>(head: [u8; N], value: &V) -> Option<Body> {
+        Body::Few { few: value.few::<MessagePack>()?, read: 0 }
+            .behind(head)
+            .map(|few| Body::Few { few, read: 0 })
     }
 
-    /// What was received, if it is short.
-    pub(crate) fn short(bytes: &[u8]) -> Option<Body> {
-        Short::new(bytes).map(Body::Short)
+    /// `head`, and the bytes behind it, if they are few and none was read.
+    #[inline(always)]
+    pub(crate) fn behind<const N: usize>(&self, head: [u8; N]) -> Option<FewBytes> {
+        let Body::Few { few, read: 0 } = *self else { return None };
+        let mut all = [0; FewBytes::MOST];
+        all[..N].copy_from_slice(&head);
+        all[N..].copy_from_slice(&few.all()[..FewBytes::MOST - N]);
+        let len = N + few.len();
+        (len <= FewBytes::MOST).then(|| FewBytes::first(len, all))
     }
 
+    /// The first `N` of few bytes, and those behind them.
+    #[inline(always)]
+    pub(crate) fn without<const N: usize>(few: FewBytes) -> Option<([u8; N], Body)> {
+        let (all, len) = (few.all(), few.len().checked_sub(N)?);
+        let mut rest = [0; FewBytes::MOST];
+        rest[..FewBytes::MOST - N].copy_from_slice(&all[N..]);
+        Some((std::array::from_fn(|i| all[i]), Body::Few { few: FewBytes::first(len, rest), read: 0 }))
+    }
+
+    /// Writes it into another message, once.
     pub(crate) fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
-        match self {
-            Body::Out(body) => out.append(std::mem::take(&mut **body)),
-            Body::Short(short) => {
-                out.bytes().extend_from_slice(short.rest());
+        match std::mem::replace(self, Body::EMPTY) {
+            Body::Out(body) => match body.plain() {
+                Some(bytes) => {
+                    out.bytes().extend_from_slice(bytes);
+                    used(body);
+                    Ok(())
+                }
+                None => out.append(*body),
+            },
+            few @ Body::Few { .. } => {
+                out.bytes().extend_from_slice(few.unread());
                 Ok(())
             }
             Body::In(_) => Err(received()),
@@ -92,24 +105,26 @@ impl Body {
         match self {
             Body::In(inc) => *inc,
             Body::Out(out) => out.into_incoming(),
-            Body::Short(short) => Incoming::from_plain(short.rest().to_vec()),
+            few @ Body::Few { .. } => Incoming::from_plain(few.unread().to_vec()),
         }
     }
 
     /// The bytes that were not read yet.
+    #[inline(always)]
     pub(crate) fn unread(&self) -> &[u8] {
         match self {
             Body::In(inc) => inc.rest(),
-            Body::Short(short) => short.rest(),
+            Body::Few { few, read } => few.as_slice().get(usize::from(*read)..).unwrap_or_default(),
             Body::Out(_) => &[],
         }
     }
 
     /// Notes that bytes were read, of which there are that many.
+    #[inline(always)]
     pub(crate) fn advance(&mut self, n: usize) {
         match self {
             Body::In(inc) => inc.advance(n),
-            Body::Short(short) => short.at = (usize::from(short.at) + n).min(usize::from(short.end)) as u8,
+            Body::Few { few, read } => *read = (usize::from(*read) + n).min(few.len()) as u8,
             Body::Out(_) => {}
         }
     }
@@ -118,7 +133,7 @@ impl Body {
     pub(crate) fn with_unread<R>(&mut self, f: impl FnOnce(&[u8]) -> R) -> mp_core::Result<R> {
         match self {
             Body::In(inc) => scope::with_incoming(inc, f),
-            Body::Short(short) => Ok(scope::with_nothing(|| f(short.rest()))),
+            Body::Few { .. } => Ok(scope::with_nothing(|| f(self.unread()))),
             Body::Out(_) => Err(too_short()),
         }
     }
@@ -126,8 +141,8 @@ impl Body {
     /// Reads the rest as one value; an error has its type and bytes.
     #[inline(always)]
     pub(crate) fn read<V: Message>(&mut self) -> mp_core::Result<V> {
-        if let Body::Short(short) = self
-            && let Some(number) = V::decode_number::<MessagePack>(short.rest())
+        if let Body::Few { .. } = self
+            && let Some(number) = V::decode_number::<MessagePack>(self.unread())
         {
             return Ok(number);
         }
@@ -137,8 +152,8 @@ impl Body {
     fn read_any<V: Message>(&mut self) -> mp_core::Result<V> {
         match self {
             Body::In(inc) => read_whole(inc),
-            Body::Short(short) => V::decode_plain::<MessagePack>(short.rest())
-                .map_err(|error| Undecodable::of_message::<V>(error, short.rest())),
+            Body::Few { .. } => V::decode_plain::<MessagePack>(self.unread())
+                .map_err(|error| Undecodable::of_message::<V>(error, self.unread())),
             Body::Out(_) => Err(too_short()),
         }
     }
@@ -243,13 +258,18 @@ impl Message for Answer {
         // An answer whose caller is gone is dropped, with what has moved into it.
     }
 
-    fn decode_plain<C: Codec>(bytes: &[u8]) -> mp_core::Result<Self> {
-        if let Some((&DONE, rest)) = bytes.split_first()
-            && let Some(body) = Body::short(rest)
-        {
-            return Ok(Answer::Done(body));
+    #[inline(always)]
+    fn few<C: Codec>(&self) -> Option<FewBytes> {
+        let Answer::Done(body) = self else { return None };
+        body.behind([DONE])
+    }
+
+    #[inline(always)]
+    fn of_few<C: Codec>(few: FewBytes) -> Option<Self> {
+        match Body::without(few)? {
+            ([DONE], body) => Some(Answer::Done(body)),
+            _ => None,
         }
-        Self::decode::<C>(&mut Incoming::from_plain(bytes.to_vec()))
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
@@ -277,13 +297,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_of_nothing_is_written_as_any_other() {
-        let mut out = blank();
-        out.bytes().push(0);
-        ().encode::<MessagePack>(&mut out).unwrap();
-        assert_eq!(Body::of(out).unread(), Body::nothing().unread());
-        let mut body = Body::nothing();
-        body.advance(1);
-        body.read::<()>().unwrap();
+    fn few_bytes_are_written_as_any_others() {
+        let written = |mut value: Option<u64>| {
+            let mut out = blank();
+            out.bytes().push(0);
+            value.encode::<MessagePack>(&mut out).unwrap();
+            Body::of(out)
+        };
+        for value in [None, Some(0), Some(1 << 20), Some(u64::MAX >> 32)] {
+            let mut few = Body::few([0], &value).unwrap();
+            assert_eq!(few.unread(), written(value).unread());
+            few.advance(1);
+            assert!(few.behind([]).is_none(), "a byte of it was read");
+            assert_eq!(few.read::<Option<u64>>().unwrap(), value);
+        }
+        assert_eq!(Body::few([], &u64::MAX).unwrap().read::<u64>().unwrap(), u64::MAX);
+        assert!(Body::few([0], &u64::MAX).is_none() && Body::few([], &String::new()).is_none());
     }
 }

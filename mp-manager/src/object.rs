@@ -148,12 +148,15 @@ pub(crate) fn is_written_here<T: 'static, A: Message, R: 'static>(closure: &Stat
 
 /// Writes what a closure captures, and its arguments, as [`run`] reads them. All of it is code of the user, and may panic, unless
 /// it [`is_written_here`].
+#[inline]
 pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
     closure: &StateClosure<T, A, R>,
     args: &mut A,
 ) -> mp_core::Result<Body> {
-    if Number::unit_as::<A>().is_some() && closure.captures_nothing() {
-        return Ok(Body::nothing());
+    if closure.captures_nothing()
+        && let Some(body) = Body::few([0], args)
+    {
+        return Ok(body);
     }
     let mut out = blank();
     if closure.captures_nothing() {
@@ -199,8 +202,6 @@ enum Reached {
     Nothing,
     /// It has returned its result.
     Result,
-    /// That is written.
-    Written,
 }
 
 fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
@@ -212,14 +213,9 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
     let Some(home) = object.home.downcast_ref::<Home<T>>() else {
         return Answer::WrongType(object.type_name.into());
     };
-    let mut out = match stays {
-        Stays::Here => blank(),
-        #[cfg(feature = "authkey")]
-        Stays::Nowhere => Box::new(Outgoing::in_band()),
-    };
     let mut reached = Reached::Nothing;
-    // Out here it is dropped by itself, whatever panics.
-    let mut result = None;
+    // Out here they are dropped by themselves, whatever panics.
+    let (mut result, mut written) = (None, None);
     let ran = Raise::catch(|| {
         let closure = closure(&mut body).map_err(|error| Answer::Unreadable(error.to_string()))?;
         let args = body.read::<A>().map_err(|error| match error {
@@ -243,24 +239,39 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
             }
         };
         reached = Reached::Result;
-        of_its_own::<R::Value, _>(|| value.encode::<MessagePack>(&mut out))
-            .map_err(|error| Answer::Unsendable(error.to_string()))?;
-        reached = Reached::Written;
+        written = Some(written_result(value, stays)?);
         Ok(())
     });
     drop_caught(result);
-    match (ran, reached) {
-        (Ok(Ok(())), _) | (Err(_), Reached::Written) => Answer::Done(match stays {
-            Stays::Here => Body::of(out),
-            #[cfg(feature = "authkey")]
-            Stays::Nowhere => Body::Out(out),
-        }),
-        (Ok(Err(answer)), _) => answer,
-        (Err(raise), Reached::Result) => {
+    match (written, ran, reached) {
+        // Also if its closure panics when it is dropped.
+        (Some(body), ..) => Answer::Done(body),
+        (None, Ok(Err(answer)), _) => answer,
+        (None, Err(raise), Reached::Result) => {
             Answer::Unsendable(format!("its `Serialize` panicked: {}", raise.message()))
         }
-        (Err(raise), Reached::Nothing) => Answer::Raised(raise),
+        (None, Err(raise), Reached::Nothing) => Answer::Raised(raise),
+        (None, Ok(Ok(())), _) => Answer::Unsendable("it was not written".into()),
     }
+}
+
+/// The result of a call, as its answer has it.
+fn written_result<V: Message>(value: &mut V, stays: Stays) -> Result<Body, Answer> {
+    let mut out = match stays {
+        Stays::Here => match Body::few([], value) {
+            Some(body) => return Ok(body),
+            None => blank(),
+        },
+        #[cfg(feature = "authkey")]
+        Stays::Nowhere => Box::new(Outgoing::in_band()),
+    };
+    of_its_own::<V, _>(|| value.encode::<MessagePack>(&mut out))
+        .map_err(|error| Answer::Unsendable(error.to_string()))?;
+    Ok(match stays {
+        Stays::Here => Body::of(out),
+        #[cfg(feature = "authkey")]
+        Stays::Nowhere => Body::Out(out),
+    })
 }
 
 /// The closure of a call. One that captures nothing is made once, and `kept`.

@@ -61,8 +61,11 @@ pub(crate) struct Link {
     pub(crate) server: u32,
     /// The number of the object in the server.
     pub(crate) object: u64,
-    /// Callers that have nothing to do.
-    idle: Mutex<Vec<Idle>>,
+    /// A caller that has nothing to do. A call holds the lock from its begin to its end, for one lock is less than two; calls that find it held
+    /// take one of the others.
+    first: Mutex<Option<Idle>>,
+    /// Others that have nothing to do.
+    others: Mutex<Vec<Idle>>,
 }
 
 /// A caller that has nothing to do: each call takes it and gives it back, so it is moved as a pointer.
@@ -309,10 +312,14 @@ fn served<U: Send + 'static>(value: U) -> Result<Proxy<U>, Failure> {
     if mp_core::mutant!("manager.object.sender-kept") {
         std::mem::forget(requests.clone());
     }
-    Ok(Proxy::new(Link { requests, server: std::process::id(), object, idle: Mutex::default() }))
+    Ok(Proxy::new(Link::new(requests, std::process::id(), object, None)))
 }
 
 impl Link {
+    fn new(requests: Sender<Request>, server: u32, object: u64, first: Option<Idle>) -> Link {
+        Link { requests, server, object, first: Mutex::new(first), others: Mutex::default() }
+    }
+
     /// Makes the object at the other end of `requests`, and waits until it is made. That end may be in a message still, which its server
     /// never takes if it dies: so `gone` says whether the server is.
     pub(crate) fn make(
@@ -327,9 +334,7 @@ impl Link {
         let request = Request::Make { caller: caller.number(), maker: Late::Out(maker) };
         send(&requests, request, server)?;
         match answer(&requests, &mut caller, server, None, &call, gone)? {
-            Answer::Made { object } => {
-                Ok(Link { requests, server, object, idle: Mutex::new(vec![Idle(Box::new(caller))]) })
-            }
+            Answer::Made { object } => Ok(Link::new(requests, server, object, Some(Idle(Box::new(caller))))),
             other => Err(refused(other, server, call)),
         }
     }
@@ -355,7 +360,11 @@ impl Link {
         gone: impl Fn() -> bool,
         request: impl FnOnce(&Link, &mut Caller) -> Result<Request, CallError>,
     ) -> Result<Answer, CallError> {
-        let idle = self.idle.lock().pop();
+        let mut first = self.first.try_lock();
+        let idle = match first.as_deref_mut().and_then(Option::take) {
+            None => self.others.lock().pop(),
+            idle => idle,
+        };
         let mut caller = match idle {
             Some(caller) => caller,
             None => Idle(Box::new(Caller::new(&self.requests, self.server)?)),
@@ -366,7 +375,10 @@ impl Link {
         // Without an answer it is dropped: none that comes later is taken for that to another call.
         let answer = answer(&self.requests, &mut caller.0, self.server, timeout, call, gone);
         if answer.is_ok() || mp_core::mutant!("manager.caller.kept-after-time-out") {
-            self.idle.lock().push(caller);
+            match &mut first {
+                Some(first) => **first = Some(caller),
+                None => self.others.lock().push(caller),
+            }
         }
         answer
     }
@@ -475,7 +487,7 @@ impl<T> Serialize for Proxy<T> {
 impl<'de, T> Deserialize<'de> for Proxy<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Sent { requests, server, object, timeout } = Sent::deserialize(deserializer)?;
-        let link = Link { requests, server, object, idle: Mutex::default() };
+        let link = Link::new(requests, server, object, None);
         Ok(Proxy { link: Arc::new(link), timeout, object: PhantomData })
     }
 }

@@ -11,7 +11,7 @@
 //! they are read. What cannot be read behind them is an error of that caller.
 
 use mp_core::Error;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
+use mp_core::message::{Codec, FewBytes, Incoming, Message, Outgoing, Returned};
 use mp_queue::{Receiver, Sender};
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Raise};
@@ -113,16 +113,19 @@ impl Message for Request {
         // A request that does not leave is dropped, with what has moved into it.
     }
 
-    fn decode_plain<C: Codec>(bytes: &[u8]) -> mp_core::Result<Self> {
-        if let Some((kind, rest)) = bytes.split_first_chunk()
-            && let Some((caller, rest)) = rest.split_first_chunk()
-            && let code = u16::from_le_bytes(*kind)
-            && usize::from(code) < MOST_CODES
-            && let Some(body) = Body::short(rest)
-        {
-            return Ok(Request::Call { caller: u32::from_le_bytes(*caller), code, body });
-        }
-        Self::decode::<C>(&mut Incoming::from_plain(bytes.to_vec()))
+    #[inline(always)]
+    fn few<C: Codec>(&self) -> Option<FewBytes> {
+        let Request::Call { caller, code, body } = self else { return None };
+        let ([a, b], [c, d, e, f]) = (code.to_le_bytes(), caller.to_le_bytes());
+        body.behind([a, b, c, d, e, f])
+    }
+
+    #[inline(always)]
+    fn of_few<C: Codec>(few: FewBytes) -> Option<Self> {
+        let ([a, b, c, d, e, f], body) = Body::without(few)?;
+        let (code, caller) = (u16::from_le_bytes([a, b]), u32::from_le_bytes([c, d, e, f]));
+        let is_call = usize::from(code) < MOST_CODES || mp_core::mutant!("manager.few.kind-not-looked-at");
+        is_call.then_some(Request::Call { caller, code, body })
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {

@@ -30,7 +30,7 @@ use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::user_code::{Apart, caught, drop_caught};
-use mp_queue::{GetError, Receiver, Sender};
+use mp_queue::{GetError, PutError, Receiver, Sender};
 use mp_spawn::Raise;
 use serde::{Deserialize, Serialize};
 
@@ -287,7 +287,8 @@ impl Seat {
                 known.codes.push(task.read().map(|maker| maker.call(())));
             }
             Request::Call { caller, code, body } => {
-                let answer = self.call(caller, code, body);
+                let Some(known) = self.callers.get(&caller) else { return };
+                let answer = call(&self.state, known, code, body);
                 self.answer(caller, answer);
             }
             Request::Free { caller } => {
@@ -302,15 +303,6 @@ impl Seat {
         }
     }
 
-    fn call(&self, caller: u32, code: u16, body: Body) -> Answer {
-        let State::There(object) = &self.state else { return Answer::Freed };
-        match self.callers.get(&caller).and_then(|known| known.codes.get(usize::from(code))) {
-            Some(Ok(task)) => task.run(object, body),
-            Some(Err(why)) => Answer::Unreadable(why.clone()),
-            None => Answer::Unreadable("its code did not arrive".into()),
-        }
-    }
-
     fn answer(&mut self, caller: u32, answer: Answer) {
         let mut caller = caller;
         if mp_core::mutant!("planted.answer-to-another") {
@@ -321,6 +313,12 @@ impl Seat {
             ring::answered(caller);
         }
         let Err(error) = known.answers.try_send(answer) else { return };
+        self.unanswered(caller, error);
+    }
+
+    /// An answer did not leave.
+    #[cold]
+    fn unanswered(&mut self, caller: u32, error: PutError<Answer>) {
         if error.is_disconnected() || mp_core::mutant!("manager.answer.failure-not-told") {
             // It is gone, or waits no longer.
             if mp_core::mutant!("planted.object-freed-with-its-caller") {
@@ -329,6 +327,7 @@ impl Seat {
             self.callers.remove(&caller);
             return;
         }
+        let Some(known) = self.callers.get(&caller) else { return };
         // Too large for the memory that there is, for instance.
         let why = error.to_string();
         drop_caught(error);
@@ -336,6 +335,16 @@ impl Seat {
             // Without an answer it would wait for ever.
             self.callers.remove(&caller);
         }
+    }
+}
+
+/// Calls the object for this caller.
+fn call(state: &State, caller: &Known, code: u16, body: Body) -> Answer {
+    let State::There(object) = state else { return Answer::Freed };
+    match caller.codes.get(usize::from(code)) {
+        Some(Ok(task)) => task.run(object, body),
+        Some(Err(why)) => Answer::Unreadable(why.clone()),
+        None => Answer::Unreadable("its code did not arrive".into()),
     }
 }
 

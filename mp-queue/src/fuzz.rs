@@ -56,11 +56,13 @@ fn slots(bytes: &[u8]) {
     let [first, rest] = [a, b].map(u64::from_le_bytes);
     assert_eq!(Slot::unpack(first).pack(), first);
     let Some(small) = Small::in_slot([first, rest]) else { return };
-    let (bytes, len) = small.bytes();
-    assert!(len <= Small::MOST, "{small:?}");
-    assert_eq!(Small::new(&bytes[..len]).unwrap().bytes().0[..len], bytes[..len]);
-    _ = unpack_plain::<(u8, String)>(&bytes[..len]);
-    _ = unpack_plain::<u64>(&bytes[..len]);
+    let few = small.bytes();
+    assert!(few.len() <= Small::MOST, "{small:?}");
+    let bytes = few.as_slice();
+    assert_eq!(Small::new(bytes).unwrap().bytes(), few);
+    _ = unpack_plain::<(u8, String)>(bytes);
+    let number = unpack_plain::<u64>(bytes).ok();
+    assert!(u64::of_few::<MessagePack>(few).is_none_or(|few| Some(few) == number), "{small:?}");
 }
 
 fn samples() -> Vec<(&'static str, Vec<u8>)> {

@@ -138,6 +138,12 @@ impl fmt::Debug for Lent {
 }
 
 impl Lent {
+    /// Nothing: for a message that was written without buffers.
+    #[inline(always)]
+    pub const fn nothing() -> Self {
+        Self(None)
+    }
+
     /// The message has left, and what was lent with it.
     #[inline(always)]
     pub fn sent(self) {

@@ -3,6 +3,7 @@
 //! The contract between values and codecs. A codec (in `mp-reduce`) turns serde values into bytes; a value
 //! whose memory must not be copied attaches its block instead, and writes which attachment it is.
 
+mod few;
 pub mod level;
 pub mod memo;
 mod outcome;
@@ -18,6 +19,7 @@ pub use crate::arena::messages::{Arrived, Attached, Buffer, Claimed, Incoming, L
 use crate::error::Error;
 pub use crate::error::Result;
 pub use crate::error::{Undecodable, in_field};
+pub use few::FewBytes;
 pub use level::{Level, MAX_NESTING};
 pub use outcome::{IntoOutcome, PlainOutcome};
 pub use plain::{AsBytes, as_bytes};
@@ -65,6 +67,14 @@ pub trait Message: Sized + 'static {
         self.encode::<C>(out)
     }
 
+    /// The bytes that [`encode`](Self::encode) writes, if they are few, nothing is attached to them or moves into them, and no code of
+    /// the user writes them. `None` says nothing.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn few<C: Codec>(&self) -> Option<FewBytes> {
+        None
+    }
+
     /// Reads the value that [`encode`](Self::encode) wrote.
     ///
     /// # Errors
@@ -101,6 +111,14 @@ pub trait Message: Sized + 'static {
     #[doc(hidden)]
     #[inline(always)]
     fn decode_number<C: Codec>(_bytes: &[u8]) -> Option<Self> {
+        None
+    }
+
+    /// Reads the value that [`few`](Self::few) wrote, as [`decode_plain`](Self::decode_plain) does, which is for those of which this makes
+    /// `None`. No code of the user is called.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn of_few<C: Codec>(_bytes: FewBytes) -> Option<Self> {
         None
     }
 }
@@ -146,8 +164,18 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 
     #[inline(always)]
+    fn few<C: Codec>(&self) -> Option<FewBytes> {
+        C::number_in_few(Number::of(self)?)
+    }
+
+    #[inline(always)]
     fn decode_number<C: Codec>(bytes: &[u8]) -> Option<Self> {
         if Number::has::<Self>() { C::read_quickly(bytes) } else { None }
+    }
+
+    #[inline(always)]
+    fn of_few<C: Codec>(few: FewBytes) -> Option<Self> {
+        Self::decode_number::<C>(few.as_slice())
     }
 }
 
@@ -293,6 +321,13 @@ pub trait Codec {
     /// # Errors
     /// As for `write`.
     fn write_number(out: &mut Outgoing, number: Number) -> Result<()>;
+
+    /// The bytes that [`write_number`](Self::write_number) appends, if they are few.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn number_in_few(_number: Number) -> Option<FewBytes> {
+        None
+    }
 
     /// Appends a number of a type with this many bytes: all numbers of the type take as many. They are read as others are.
     ///

@@ -78,6 +78,7 @@ impl End {
         &self.raw
     }
 
+    #[inline]
     pub(crate) fn alone(&self) -> Option<Alone> {
         // In a forked copy the attempt itself says what is wrong.
         let arena = self.raw.arena();
@@ -140,6 +141,9 @@ impl End {
     ) -> Result<T, GetError> {
         let mut payload = None;
         self.get(&mut payload, wait)?;
+        if let Some(value) = payload.as_ref().and_then(Payload::unpack_few) {
+            return Ok(value);
+        }
         match payload {
             Some(payload) => Ok(payload.unpack_of(&self.raw, fingerprint)?),
             None => Err(GetError::Disconnected),

@@ -16,6 +16,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use mp_core::message::{PlainOutcome, scope};
+use mp_core::user_code::drop_caught;
 use mp_core::{Message, Spin, Wait};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
@@ -27,7 +28,7 @@ use crate::queue::options::QueueOptions;
 use crate::queue::waitable::PutReady;
 use crate::raw::Raw;
 use crate::raw::handles::{Able, DesertedWhen, For};
-use crate::raw::payload::Unsent;
+use crate::raw::payload::{Payload, Unsent};
 use crate::raw::waiting::Alone;
 
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
@@ -364,6 +365,16 @@ pub(crate) fn put_as<T: Message>(
     wait: Wait,
     alone: impl Fn() -> Option<Alone>,
 ) -> Result<(), PutError<T>> {
+    // Here, and not only in `Unsent`, which is larger than what has to be known of these.
+    if let Some(mut payload) = Payload::few(raw, &value) {
+        return match raw.put(&mut payload, wait, alone) {
+            Ok(()) => {
+                drop_caught(value);
+                Ok(())
+            }
+            Err(e) => Err(e.map(|()| value)),
+        };
+    }
     let mut unsent = match Unsent::of(raw, fingerprint, &mut value) {
         Ok(unsent) => unsent,
         Err(e) => match Unsent::write_later(raw, fingerprint, &mut value, e, wait, &alone) {
@@ -391,6 +402,9 @@ pub(crate) fn get_as<T: Message>(
     let mut payload = None;
     raw.get(&mut payload, wait, alone)?;
     let Some(payload) = payload else { return Ok(None) };
+    if let Some(value) = payload.unpack_few() {
+        return Ok(Some(value));
+    }
     let mut value = None;
     payload.unpack_into(raw, fingerprint, &mut value)?;
     debug_assert!(value.is_some(), "it was read without an error");

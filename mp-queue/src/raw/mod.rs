@@ -246,8 +246,12 @@ impl Raw {
     /// Puts a message; an envelope is emptied only if it is put. Wakes no waiter.
     #[inline]
     fn attempt_put(&self, payload: &mut Payload) -> Result<PutEnd<(), ()>, Error> {
-        if self.memory.segments() == 1 {
-            return Ok(self.memory.put(0, payload)?);
+        // All of a queue that has not grown.
+        if self.local.put.segment.load(Ordering::Relaxed) == 0 {
+            let end = self.memory.put(0, payload)?;
+            if matches!(end, PutEnd::Done(())) || self.memory.segments() == 1 {
+                return Ok(end);
+            }
         }
         self.put_in_chain(payload)
     }
@@ -286,8 +290,12 @@ impl Raw {
             *into = Some(Payload::Envelope(envelope));
             return Ok(GetEnd::Done(()));
         }
-        if self.memory.segments() == 1 {
-            return Ok(self.memory.get(0, into)?);
+        // As in `attempt_put`.
+        if self.local.get.segment.load(Ordering::Relaxed) == 0 {
+            let end = self.memory.get(0, into)?;
+            if !matches!(end, GetEnd::Closed) || self.memory.segments() == 1 {
+                return Ok(end);
+            }
         }
         self.get_from_chain(into)
     }

@@ -3,7 +3,9 @@
 use mp_core::message::{Incoming, Outgoing, taken};
 use mp_core::user_code::drop_caught;
 use mp_core::{Envelope, Message, Wait};
-use mp_reduce::{Error, Lent, TypeFingerprint, pack_unless, unpack_as, unpack_into, unpack_plain};
+use mp_reduce::{
+    Error, Lent, MessagePack, TypeFingerprint, pack_unless, unpack_as, unpack_into, unpack_plain,
+};
 
 use crate::error::PutError;
 use crate::raw::Raw;
@@ -18,15 +20,29 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
+    /// The message of a value of few bytes, where it needs no envelope.
+    #[inline(always)]
+    pub(crate) fn few<T: Message>(raw: &Raw, value: &T) -> Option<Self> {
+        // Known when this is compiled, for most types.
+        let few = value.few::<MessagePack>()?;
+        raw.memory().takes_small().then(|| Payload::Small(Small::of(few)))
+    }
+
+    /// The value of few bytes that it is.
+    #[inline(always)]
+    pub(crate) fn unpack_few<T: Message>(&self) -> Option<T> {
+        match self {
+            Payload::Small(small) => T::of_few::<MessagePack>(small.bytes()),
+            Payload::Envelope(_) => None,
+        }
+    }
+
     /// Reads it; its queue is one of `T`s.
     #[inline]
     pub(crate) fn unpack<T: Message>(self, fingerprint: TypeFingerprint<T>) -> Result<T, Error> {
         match self {
             Payload::Envelope(envelope) => unpack_as(fingerprint, envelope),
-            Payload::Small(small) => {
-                let (bytes, len) = small.bytes();
-                unpack_plain(&bytes[..len])
-            }
+            Payload::Small(small) => unpack_plain(small.bytes().as_slice()),
         }
     }
 
@@ -71,8 +87,8 @@ impl Payload {
         if let Payload::Small(small) = self
             && !raw.memory().takes_small()
         {
-            let ((bytes, len), mut out) = (small.bytes(), Outgoing::default());
-            out.bytes().extend_from_slice(&bytes[..len]);
+            let mut out = Outgoing::default();
+            out.bytes().extend_from_slice(small.bytes().as_slice());
             let envelope = seal(raw, &mut out, fingerprint).map_err(|e| refused(raw, e.into()))?;
             *self = Payload::Envelope(envelope);
         }
@@ -83,7 +99,7 @@ impl Payload {
     pub(crate) fn weight(&self) -> u64 {
         match self {
             Payload::Envelope(envelope) => envelope.weight(),
-            Payload::Small(small) => small.bytes().1 as u64,
+            Payload::Small(small) => small.bytes().len() as u64,
         }
     }
 }
@@ -159,6 +175,9 @@ impl Unsent {
         fingerprint: TypeFingerprint<T>,
         value: &mut T,
     ) -> Result<Self, Error> {
+        if let Some(payload) = Payload::few(raw, value) {
+            return Ok(Self { payload, lent: Lent::nothing() });
+        }
         let small = |bytes: &[u8]| {
             if raw.memory().takes_small() { Small::new(bytes).map(Payload::Small) } else { None }
         };

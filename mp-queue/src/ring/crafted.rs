@@ -84,8 +84,7 @@ fn put_small(m: &HeapMem, text: &[u8]) -> Ticket {
 }
 
 fn text(small: Small) -> Vec<u8> {
-    let (bytes, len) = small.bytes();
-    bytes[..len].to_vec()
+    small.bytes().as_slice().to_vec()
 }
 
 fn ends<S: Steps>(mut s: S, m: &HeapMem) -> S::Out {

@@ -26,6 +26,7 @@
 //! At least once, as leases promise.
 
 use mp_core::mem::{Mem, Steps, Word};
+use mp_core::message::FewBytes;
 use mp_core::words::{Holder, Member, Owner, Place};
 
 use super::slot::{Content, Lag, Slot, SlotState, Ticket, Turns};
@@ -41,32 +42,33 @@ pub struct Small {
 
 impl Small {
     /// How many bytes it can have.
-    pub const MOST: usize = 10;
+    pub const MOST: usize = FewBytes::MOST;
 
     /// Of these bytes; `None` if they are too many.
     #[inline]
     pub fn new(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() > Self::MOST {
-            return None;
-        }
-        let mut all = [0; Self::MOST];
-        all[..bytes.len()].copy_from_slice(bytes);
-        let [a, b, rest @ ..] = all;
+        FewBytes::new(bytes).map(Self::of)
+    }
+
+    /// Of these bytes.
+    #[inline]
+    pub fn of(bytes: FewBytes) -> Self {
+        let [a, b, rest @ ..] = bytes.all();
         let len = bytes.len() as u32
             - u32::from(mp_core::mutant!("ring.small.length-off-by-one") && !bytes.is_empty());
         let head = len << 16 | u32::from(b) << 8 | u32::from(a);
-        Some(Self { head, rest: u64::from_le_bytes(rest) })
+        Self { head, rest: u64::from_le_bytes(rest) }
     }
 
-    /// Its bytes, and how many of them count.
+    /// Its bytes.
     #[inline]
-    pub fn bytes(self) -> ([u8; Self::MOST], usize) {
+    pub fn bytes(self) -> FewBytes {
         let [a, b, c, d, e, f, g, h] = self.rest.to_le_bytes();
         let len = (self.head >> 16 & 15) as usize;
         // The length may be garbage.
         let len =
             if len < Self::MOST || mp_core::mutant!("ring.small.length-not-cut") { len } else { Self::MOST };
-        ([self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h], len)
+        FewBytes::first(len, [self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h])
     }
 
     /// The small message in a slot with these words, if it is one.
@@ -330,14 +332,13 @@ mod tests {
             let small = Small::new(&bytes).unwrap();
             let there = Slot::unpack(small.slot(3)[0]);
             assert_eq!((there.lap, there.envelope()), (3, None));
-            let (all, n) = Small::in_slot(small.slot(3)).unwrap().bytes();
-            assert_eq!(all[..n], bytes);
+            assert_eq!(Small::in_slot(small.slot(3)).unwrap().bytes().as_slice(), bytes);
         }
         assert_eq!(Small::new(&[0; Small::MOST + 1]), None);
     }
 
     #[test]
     fn a_length_that_no_producer_writes_is_cut() {
-        assert_eq!(Small::from_words(0xf_ffff, u64::MAX).bytes().1, Small::MOST);
+        assert_eq!(Small::from_words(0xf_ffff, u64::MAX).bytes().as_slice(), [255; Small::MOST]);
     }
 }

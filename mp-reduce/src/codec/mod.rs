@@ -10,7 +10,7 @@ mod write;
 
 use std::cell::Cell;
 
-use mp_core::message::{Codec, Incoming, Number, Outgoing, Undecodable, level, scope, taken};
+use mp_core::message::{Codec, FewBytes, Incoming, Number, Outgoing, Undecodable, level, scope, taken};
 use mp_core::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
@@ -68,6 +68,13 @@ impl Codec for MessagePack {
     fn write_number(out: &mut Outgoing, number: Number) -> Result<()> {
         number::append(out.bytes(), number);
         Ok(())
+    }
+
+    #[inline(always)]
+    fn number_in_few(number: Number) -> Option<FewBytes> {
+        let mut few = FewBytes::default();
+        number::append(&mut few, number);
+        Some(few)
     }
 
     #[inline(always)]

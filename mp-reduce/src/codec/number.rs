@@ -3,17 +3,38 @@
 //! As rmp-serde writes them, in the fewest bytes that they fit in; but with neither a serializer nor a scope for attachments
 //! around it, which take several times as long as the number.
 
-use mp_core::message::Number;
+use mp_core::message::{FewBytes, Number};
+
+/// Where a number is written.
+pub(super) trait To {
+    /// The first `len` of these bytes, behind which are zeros. How many they are is known where this is compiled.
+    fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]);
+}
+
+impl To for Vec<u8> {
+    #[inline(always)]
+    fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]) {
+        self.extend_from_slice(&bytes[..len]);
+    }
+}
+
+/// Of one number.
+impl To for FewBytes {
+    #[inline(always)]
+    fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]) {
+        *self = FewBytes::first(len, bytes);
+    }
+}
 
 /// Appends the length and the bytes of a number.
 #[inline(always)]
-pub(super) fn append(to: &mut Vec<u8>, number: Number) {
+pub(super) fn append(to: &mut impl To, number: Number) {
     match number {
         Number::Unsigned(n) => unsigned(to, n),
         Number::Signed(n) => signed(to, n),
         Number::F32(n) => after(to, 0xca, n.to_be_bytes()),
         Number::F64(n) => after(to, 0xcb, n.to_be_bytes()),
-        Number::None => to.extend_from_slice(&[1, 0xc0]),
+        Number::None => short(to, 0xc0),
     }
 }
 
@@ -35,17 +56,23 @@ pub(super) fn append_wide(to: &mut Vec<u8>, number: Number, size: usize) {
 
 /// The length, a byte with the kind, and the bytes of the number.
 #[inline]
-fn after<const N: usize>(to: &mut Vec<u8>, marker: u8, bytes: [u8; N]) {
-    let mut all = [0; 10];
+fn after<const N: usize>(to: &mut impl To, marker: u8, bytes: [u8; N]) {
+    let mut all = [0; FewBytes::MOST];
     (all[0], all[1]) = (N as u8 + 1, marker);
     all[2..2 + N].copy_from_slice(&bytes);
-    to.extend_from_slice(&all[..2 + N]);
+    to.put(2 + N, all);
+}
+
+/// The length of a byte, and that byte.
+#[inline]
+fn short(to: &mut impl To, byte: u8) {
+    to.put(2, [1, byte, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[inline]
-fn unsigned(to: &mut Vec<u8>, n: u64) {
+fn unsigned(to: &mut impl To, n: u64) {
     match n {
-        0..=0x7f => to.extend_from_slice(&[1, n as u8]),
+        0..=0x7f => short(to, n as u8),
         0x80..=0xff => after(to, 0xcc, [n as u8]),
         0x100..=0xffff => after(to, 0xcd, (n as u16).to_be_bytes()),
         0x1_0000..=0xffff_ffff => after(to, 0xce, (n as u32).to_be_bytes()),
@@ -54,10 +81,10 @@ fn unsigned(to: &mut Vec<u8>, n: u64) {
 }
 
 #[inline]
-fn signed(to: &mut Vec<u8>, n: i64) {
+fn signed(to: &mut impl To, n: i64) {
     match (n, i8::try_from(n), i16::try_from(n), i32::try_from(n)) {
         (0.., ..) => unsigned(to, n as u64),
-        (-32..0, ..) => to.extend_from_slice(&[1, n as u8]),
+        (-32..0, ..) => short(to, n as u8),
         (_, Ok(n), ..) => after(to, 0xd0, n.to_be_bytes()),
         (_, _, Ok(n), _) => after(to, 0xd1, n.to_be_bytes()),
         (_, _, _, Ok(n)) => after(to, 0xd2, n.to_be_bytes()),
@@ -97,6 +124,9 @@ mod tests {
     fn same(number: Number, value: impl Serialize + std::fmt::Debug) {
         let mut bytes = Vec::new();
         append(&mut bytes, number);
+        let mut few = FewBytes::default();
+        append(&mut few, number);
+        assert_eq!(few.as_slice(), bytes);
         let expected = rmp_serde::to_vec_named(&value).unwrap();
         assert_eq!((usize::from(bytes[0]), &bytes[1..]), (expected.len(), &expected[..]), "{value:?}");
     }

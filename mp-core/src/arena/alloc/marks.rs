@@ -20,6 +20,7 @@ impl Arena {
 
     /// Whether a marked block still has a holder: a process, or a message on its way. Once it has none, it
     /// never has one again. A killed holder counts until another process has released what it held.
+    #[inline]
     pub fn lives(&self, mark: u64) -> bool {
         let Some(block) = Self::marked(mark) else { return false };
         // A block that is in no slab has words, too, and is not live.

@@ -109,8 +109,7 @@ impl RingMemory {
     fn enclose(&self, i: u32, small: Small, ticket: Ticket) -> mp_core::Result<Option<Leased>> {
         let (arena, me) = (self.arena, self.arena.me()?);
         let mut out = Outgoing::default();
-        let (bytes, len) = small.bytes();
-        out.bytes().extend_from_slice(&bytes[..len]);
+        out.bytes().extend_from_slice(small.bytes().as_slice());
         let mut envelope = arena.pack(&mut out, self.fingerprint())?;
         let id = envelope.id();
         let words = (arena.owner_words().of(id), arena.place_words().of(id));
