@@ -3,18 +3,79 @@
 mod common;
 
 use common::{got, join};
-use mp_core::{Arena, ArenaOptions};
+use mp_core::{Arena, ArenaOptions, Error};
 use mp_pool::Pool;
+use mp_queue::{PutError, Queue};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// For one test after the other: they have one arena, in which 1,024 messages can be on their way.
+fn few_messages() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    match Arena::configure(ArenaOptions::new().messages(1024)) {
+        Ok(()) | Err(Error::ArenaExists(_)) => alone,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Queues that have all messages that there can be, also those that are kept for queues with few.
+fn all_messages() -> Vec<Queue<String>> {
+    let mut full = Vec::new();
+    loop {
+        let queue = Queue::unbounded().unwrap();
+        let mut count = 0;
+        loop {
+            match queue.put("too long for a slot".into()) {
+                Ok(()) => count += 1,
+                Err(PutError::Failed { error, .. }) => {
+                    assert!(error.to_string().contains("too many are on their way"), "{error}");
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if count == 0 {
+            return full;
+        }
+        full.push(queue);
+    }
+}
 
 /// Quick tasks in chunks of one are given to workers far ahead.
 #[test]
 fn workers_are_given_no_more_ahead_than_the_arena_has_messages_for() {
-    Arena::configure(ArenaOptions::new().messages(1024)).unwrap();
+    let _alone = few_messages();
     let pool = Pool::new(4).unwrap();
     // One that knows how long a task takes gives many more.
     for _ in 0..3 {
         let sums = got(pool.task(|x: u64| x + 1).chunksize(1).map_async(0..20_000)).unwrap();
         assert!(sums.into_iter().eq(1..=20_000));
     }
+    join(&pool);
+}
+
+/// Tasks that came while other queues had all messages are done when those have been taken: none fails, whatever travels with it, and
+/// whether its function is known to a worker or not.
+#[test]
+fn tasks_wait_while_other_queues_have_all_messages() {
+    let _alone = few_messages();
+    let pool = Pool::new(2).unwrap();
+    let (known, new) = (pool.task(|x: u64| x + 1), pool.task(|x: u64| x + 2));
+    // A queue is attached to its message.
+    let attached = pool.task(|queue: Queue<u64>| queue.capacity());
+    assert_eq!(known.map(0..4).unwrap(), [1, 2, 3, 4]);
+    assert_eq!(attached.apply(Queue::bounded(7).unwrap()).unwrap(), 7);
+    let queues: Vec<Queue<u64>> = (1..=50).map(|n| Queue::bounded(n).unwrap()).collect();
+    // The first of them finds no room; the others don't look for any until it is time.
+    let full = all_messages();
+    let new = new.map_async(0..1000);
+    let known = known.map_async(0..1000);
+    drop(full);
+    assert!(got(new).unwrap().into_iter().eq(2..=1001));
+    assert!(got(known).unwrap().into_iter().eq(1..=1000));
+    let full = all_messages();
+    let attached = attached.map_async(queues);
+    drop(full);
+    assert!(got(attached).unwrap().into_iter().eq(1..=50));
     join(&pool);
 }

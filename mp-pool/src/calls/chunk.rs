@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mp_core::message::Outgoing;
 use mp_core::user_code::Apart;
 use mp_queue::EncodedMessage;
 
@@ -65,6 +66,26 @@ impl Chunk {
 /// A chunk that can be given to a worker.
 pub(crate) struct Ready {
     pub(crate) chunk: Chunk,
-    /// Its message, if it was encoded already.
-    pub(crate) packed: Option<EncodedMessage<Task>>,
+    pub(crate) message: ForWorker,
+}
+
+/// What a worker is sent of a chunk.
+pub(crate) enum ForWorker {
+    /// Its message.
+    Packed(EncodedMessage<Task>),
+    /// There is none yet, nor any room for one: of these arguments, with which something travels.
+    Alone(Outgoing),
+    /// There is none yet: of the arguments that the chunk keeps.
+    Kept,
+}
+
+impl Ready {
+    pub(crate) fn packed(chunk: Chunk, message: EncodedMessage<Task>) -> Ready {
+        Ready { chunk, message: ForWorker::Packed(message) }
+    }
+
+    /// One that was taken back out of another, which has its message.
+    pub(crate) fn rest(chunk: Chunk) -> Ready {
+        Ready { chunk, message: ForWorker::Kept }
+    }
 }

@@ -6,11 +6,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
 
 use mp_queue::EncodedMessage;
 use mp_spawn::Raise;
 
-use crate::calls::chunk::{Chunk, Kept, Ready};
+use crate::calls::chunk::{Chunk, ForWorker, Kept, Ready};
 use crate::calls::job::{Code, Job};
 use crate::calls::source::Piece;
 use crate::dispatch::settled::Settled;
@@ -33,8 +35,12 @@ impl Shared {
     fn feed_one(&self) -> bool {
         let mut ready = Vec::new();
         let (mut job, mut takes) = (None, None);
+        let mut room = true;
         let (fed, sent) = {
             let mut state = self.state.lock();
+            if state.short.is_some() && state.waits_for_room(Instant::now()) && !self.form.can_pack() {
+                return false;
+            }
             let fed = state.wanting().and_then(|mut worker| {
                 let mut most = usize::MAX;
                 if state.returned.is_empty() {
@@ -69,45 +75,79 @@ impl Shared {
                     break;
                 }
                 for piece in pieces {
-                    piece.split(size, |piece| self.pack(&job, piece, &mut ready, &mut settled));
+                    piece.split(size, |piece| self.pack(&job, piece, &mut room, &mut ready, &mut settled));
+                }
+                if !room {
+                    break;
                 }
             }
         }
-        self.give(worker, pid, ready, &mut settled);
+        self.give(worker, pid, ready, &mut room, &mut settled);
         settled.tell();
-        true
+        room
     }
 
     /// Makes a chunk of tasks whose arguments are encoded.
-    fn pack(&self, job: &Arc<Job>, piece: Piece, ready: &mut Vec<Ready>, settled: &mut Settled<'_>) {
+    fn pack(
+        &self,
+        job: &Arc<Job>,
+        piece: Piece,
+        room: &mut bool,
+        ready: &mut Vec<Ready>,
+        settled: &mut Settled<'_>,
+    ) {
         let Piece { first, tries, args, kept } = piece;
         let end = args.as_ref().map_or(1, Args::len);
         let chunk = Chunk { id: next_chunk(), job: Arc::clone(job), first, reported: 0, end, tries, kept };
-        match args.and_then(|args| self.message(&chunk, args)) {
-            Ok(packed) => ready.push(Ready { chunk, packed: Some(packed) }),
+        match args.and_then(|args| self.message(&chunk, args, room)) {
+            Ok(message) => ready.push(Ready { chunk, message }),
             Err(why) => settled.add(chunk, TaskError::arguments(why)),
         }
     }
 
-    fn message(&self, chunk: &Chunk, args: Args) -> Result<EncodedMessage<Task>, Unsendable> {
+    /// The message of a chunk, or what it will be made of: without `room`, and when there turns out to be none.
+    fn message(&self, chunk: &Chunk, args: Args, room: &mut bool) -> Result<ForWorker, Unsendable> {
+        let is_kept = match &args {
+            Args::Plain(_) => matches!(chunk.kept, Kept::Plain(_)),
+            // Packing takes them: so it is looked for room before.
+            Args::Alone(_) => {
+                *room &= self.form.can_pack() || mp_core::mutant!("pool.room.not-looked-for");
+                false
+            }
+            Args::Many(_) | Args::One(_) => false,
+        };
+        match args {
+            Args::Plain(_) if is_kept && !*room => return Ok(ForWorker::Kept),
+            Args::Alone(alone) if !*room => return Ok(ForWorker::Alone(alone)),
+            _ => {}
+        }
         let (code, timed) = (chunk.job.code.number, chunk.job.terms.timeout.is_some());
-        self.packed(Task::Run { id: chunk.id, code, timed, args })
+        match self.packed(Task::Run { id: chunk.id, code, timed, args }) {
+            Err(why) if is_kept && why.is_for_lack_of_room() => {
+                *room = false;
+                Ok(ForWorker::Kept)
+            }
+            packed => packed.map(ForWorker::Packed),
+        }
     }
 
-    /// Packs those chunks that were taken back out of others: they have no message yet.
-    fn pack_rests(&self, ready: Vec<Ready>, settled: &mut Settled<'_>) -> Vec<Ready> {
-        if ready.iter().all(|ready| ready.packed.is_some()) {
+    /// Packs those chunks that have no message yet, as far as there is room.
+    fn pack_rests(&self, ready: Vec<Ready>, room: &mut bool, settled: &mut Settled<'_>) -> Vec<Ready> {
+        if ready.iter().all(|ready| matches!(ready.message, ForWorker::Packed(_))) {
             return ready;
         }
         let mut all = Vec::with_capacity(ready.len());
-        for Ready { chunk, packed } in ready {
-            let packed = match (packed, &chunk.kept) {
-                (Some(packed), _) => Ok(packed),
-                (None, Kept::Plain(slice)) => self.message(&chunk, Args::Plain(slice.clone())),
-                (None, _) => Err(Unsendable::said("they were not kept")),
+        for Ready { chunk, message } in ready {
+            let message = match (message, &chunk.kept) {
+                (ForWorker::Kept, Kept::Plain(slice)) => {
+                    self.message(&chunk, Args::Plain(slice.clone()), room)
+                }
+                (ForWorker::Kept, _) => Err(Unsendable::said("they were not kept")),
+                (ForWorker::Alone(alone), _) => self.message(&chunk, Args::Alone(alone), room),
+                (packed, _) => Ok(packed),
             };
-            match packed {
-                Ok(packed) => all.push(Ready { chunk, packed: Some(packed) }),
+            match message {
+                Ok(message) => all.push(Ready { chunk, message }),
                 Err(why) => settled.add(chunk, TaskError::arguments(why)),
             }
         }
@@ -125,8 +165,8 @@ impl Shared {
     }
 
     /// Gives tasks to a worker that was marked as being fed, if it is still the same one.
-    fn give(&self, worker: usize, pid: u32, ready: Vec<Ready>, settled: &mut Settled<'_>) {
-        let ready = self.pack_rests(ready, settled);
+    fn give(&self, worker: usize, pid: u32, ready: Vec<Ready>, room: &mut bool, settled: &mut Settled<'_>) {
+        let ready = self.pack_rests(ready, room, settled);
         let unknown: Vec<Arc<Code>> = {
             let state = self.state.lock();
             let knows = &state.workers[worker].knows;
@@ -143,11 +183,16 @@ impl Shared {
             }
             unknown
         };
-        let mut notes = Vec::new();
+        let (mut notes, mut waiting) = (Vec::new(), Vec::new());
         let mut unsendable = HashMap::new();
         for code in unknown {
             let Some(runner) = code.runner.get().cloned() else { continue };
             let runner = Sent::Out(runner);
+            if !self.form.can_pack() && !mp_core::mutant!("pool.room.function-fails") {
+                *room = false;
+                waiting.push(code.number);
+                continue;
+            }
             match self.packed(Task::Learn { code: code.number, runner }) {
                 Ok(packed) => notes.push((code.number, packed)),
                 Err(why) => _ = unsendable.insert(code.number, why),
@@ -167,31 +212,48 @@ impl Shared {
             messages.push_back(packed);
         }
         let mut keep = Vec::new();
-        for Ready { chunk, packed } in ready {
-            if let Some(Unsendable { why, cause }) = unsendable.get(&chunk.job.code.number) {
+        let mut found_room = 0;
+        for Ready { chunk, message } in ready {
+            let code = chunk.job.code.number;
+            if let Some(Unsendable { why, cause }) = unsendable.get(&code) {
                 let (why, cause) = (format!("the function can't be sent: {why}"), cause.clone());
                 settled.add(chunk, TaskError::arguments(Unsendable { why, cause }));
             } else if end.is_some() || chunk.job.is_cancelled() {
                 settled.add(chunk, end.clone().unwrap_or(TaskError::Cancelled));
             } else {
-                match packed {
-                    Some(packed) if alive => {
+                match message {
+                    ForWorker::Packed(packed) if alive && !waiting.contains(&code) => {
+                        found_room += 1;
                         chunk.job.goes_to(chunk.first + chunk.reported..chunk.first + chunk.end, worker);
                         given.push_back(Given::Task { chunk, message: packed.number() });
                         messages.push_back(packed);
                     }
-                    packed => keep.push(Ready { chunk, packed }),
+                    message => keep.push(Ready { chunk, message }),
                 }
             }
         }
         // What there was no room for.
         for (packed, given) in found.give(messages, given) {
             match given {
-                Given::Task { chunk, .. } => keep.push(Ready { chunk, packed: Some(packed) }),
+                Given::Task { chunk, .. } => keep.push(Ready::packed(chunk, packed)),
                 Given::Note { code, .. } => _ = found.knows.remove(&code),
             }
         }
         state.returned.extend(keep);
+        if *room {
+            state.has_room();
+            return;
+        }
+        let tell = state.lacks_room(Instant::now(), found_room);
+        drop(state);
+        if tell {
+            let (pool, why) = (self.settings.pool_name(), self.form.too_many_messages());
+            mp_core::waits::tell(&format!("mp: {pool}: its tasks wait for room: {why}\n"));
+        }
+        // The pool's thread has to know when to look again.
+        if self.thread.get() != Some(&thread::current().id()) {
+            self.ring();
+        }
     }
 
     /// Tells a worker to forget a function.

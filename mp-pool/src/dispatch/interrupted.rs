@@ -39,7 +39,7 @@ impl Shared {
             for worker in workers.iter_mut().filter(|_| !mp_core::mutant!("pool.interrupt.queues-kept")) {
                 returned.extend(worker.recall_all(false));
                 let (rest, nothing) = worker.cut(Share::All, next_chunk());
-                returned.extend(rest.map(|chunk| Ready { chunk, packed: None }));
+                returned.extend(rest.map(Ready::rest));
                 emptied.extend(nothing);
             }
             returned.drain(..).for_each(|ready| settled.add(ready.chunk, error.clone()));

@@ -349,7 +349,7 @@ impl Shared {
                     returned.extend(worker.recall_all(false));
                 }
                 let (rest, nothing) = worker.cut_all_of(job, next_chunk());
-                returned.extend(rest.map(|chunk| Ready { chunk, packed: None }));
+                returned.extend(rest.map(Ready::rest));
                 emptied.extend(nothing);
             }
             for ready in std::mem::take(returned) {

@@ -396,6 +396,13 @@ impl Unsendable {
     pub(crate) fn said(why: impl Into<String>) -> Self {
         Self { why: why.into(), cause: None }
     }
+
+    /// Whether it can be sent when others that are on their way have arrived.
+    pub(crate) fn is_for_lack_of_room(&self) -> bool {
+        use mp_reduce::Error::Memory;
+        matches!(self.cause.as_deref(), Some(Memory(why)) if why.is_out_of_envelopes())
+            && !mp_core::mutant!("pool.room.lack-is-an-error")
+    }
 }
 
 impl From<mp_reduce::Error> for Unsendable {

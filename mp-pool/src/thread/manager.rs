@@ -298,7 +298,7 @@ impl Manager {
         let mut lost = Vec::new();
         for chunk in chunks {
             let rest = take_apart(worker, chunk, condemned, &mut lost, &mut settled);
-            recalled.splice(0..0, rest.map(|chunk| Ready { chunk, packed: None }));
+            recalled.splice(0..0, rest.map(Ready::rest));
         }
         let note = worker.watch.note().filter(|_| !mp_core::mutant!("pool.note.not-read"));
         worker.watch.clear();
@@ -340,7 +340,7 @@ impl Manager {
                 let mut chunk = recalled.remove(at).chunk;
                 let rest = chunk.split_off(1, next_chunk());
                 lost.push((chunk, 0));
-                recalled.extend(rest.map(|chunk| Ready { chunk, packed: None }));
+                recalled.extend(rest.map(Ready::rest));
             }
         }
         for mut ready in recalled.into_iter().rev() {
@@ -349,8 +349,7 @@ impl Manager {
                 // It was not begun, and its time is over.
                 None if condemned == Some((ready.chunk.id, 0)) => {
                     let rest = ready.chunk.split_off(1, next_chunk());
-                    rest.into_iter()
-                        .for_each(|chunk| state.returned.push_front(Ready { chunk, packed: None }));
+                    rest.into_iter().for_each(|chunk| state.returned.push_front(Ready::rest(chunk)));
                     lost.push((ready.chunk, 0));
                 }
                 None => state.returned.push_front(ready),
@@ -583,7 +582,7 @@ impl Manager {
         let starts = state.workers.iter().filter_map(|worker| worker.ready_until(start_timeout));
         restarts
             .chain(starts)
-            .chain(state.next_due())
+            .chain(state.next_due().into_iter().chain(state.next_room()))
             .chain(tasks)
             .chain(ending)
             .chain(state.next_look())

@@ -25,7 +25,7 @@ impl State {
                 return worker.recall_all(false);
             }
             match worker.recall() {
-                Some((packed, Given::Task { chunk, .. })) => vec![Ready { chunk, packed: Some(packed) }],
+                Some((packed, Given::Task { chunk, .. })) => vec![Ready::packed(chunk, packed)],
                 _ => Vec::new(),
             }
         });
@@ -43,7 +43,7 @@ impl State {
         let (rest, emptied) = worker.cut(Share::Half, next_chunk());
         self.emptied.extend(emptied);
         let found = rest.is_some();
-        self.returned.extend(rest.map(|chunk| Ready { chunk, packed: None }));
+        self.returned.extend(rest.map(Ready::rest));
         found && !mp_core::mutant!("pool.share.forgotten")
     }
 
@@ -77,7 +77,7 @@ impl State {
             recalled.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
             let (rest, emptied) = worker.cut(Share::All, next_chunk());
             self.emptied.extend(emptied);
-            self.returned.extend(rest.map(|chunk| Ready { chunk, packed: None }));
+            self.returned.extend(rest.map(Ready::rest));
         }
     }
 

@@ -3,5 +3,6 @@
 pub(crate) mod choice;
 pub(crate) mod help;
 pub(crate) mod later;
+pub(crate) mod short;
 pub(crate) mod starts;
 pub(crate) mod state;

@@ -10,7 +10,7 @@
 //! | `given` to a worker: in its queue, or in its hands | settled | its reply comes, or its result is found in the worker's journal |
 //! | | `returned` | it is found in the queue of a worker that is dead, too busy for it, or stopped; or it is in the chunk that such a worker has begun, which was cut before it |
 //! | | its job, or settled as lost | its worker is dead, and was at it |
-//! | `returned`: encoded, with no worker | a worker's `given` | a worker has room |
+//! | `returned`: encoded, with no worker; or without room for a message | a worker's `given` | a worker has room |
 //! | | settled as lost | too many workers in a row died while they read its function |
 //!
 //! A worker takes from its queue in order and answers each chunk before it takes the next, so of those it was given it has one
@@ -35,6 +35,7 @@ use crate::steps::chunk::Share;
 use crate::steps::journal::Finished;
 use crate::watch::Watch;
 use crate::workers::later::Later;
+use crate::workers::short::Short;
 
 /// The most messages that a worker's queue holds.
 pub(crate) const ROOM: usize = 1024;
@@ -308,7 +309,7 @@ impl Worker {
         (self.ready, self.starts_since) = (false, Some(now));
         let mut back = self.recall_all(false);
         let (rest, emptied) = self.cut(Share::All, id);
-        back.splice(0..0, rest.map(|chunk| Ready { chunk, packed: None }));
+        back.splice(0..0, rest.map(Ready::rest));
         (back, emptied)
     }
 
@@ -375,7 +376,7 @@ impl Worker {
         let (mut recalled, mut notes, mut given_back) = (Vec::new(), VecDeque::new(), VecDeque::new());
         while let Some((packed, given)) = self.recall() {
             match given {
-                Given::Task { chunk, .. } => recalled.push(Ready { chunk, packed: Some(packed) }),
+                Given::Task { chunk, .. } => recalled.push(Ready::packed(chunk, packed)),
                 Given::Note { .. } if dead || mp_core::mutant!("pool.note-lost-in-recall") => {}
                 note => {
                     notes.push_back(packed);
@@ -471,6 +472,8 @@ pub(crate) struct State {
     /// Tasks that have failed, and wait until they are tried again.
     /// under when that is, and a number of their own.
     pub(crate) later: BTreeMap<(Instant, u64), Later>,
+    /// If there was no room for the messages of tasks: those are among the returned ones.
+    pub(crate) short: Option<Short>,
     /// Calls all of whose tasks are sent: they may hold values of the user's, so they are dropped without the lock.
     pub(crate) sent: Vec<Arc<Job>>,
     /// Chunks that nothing is left of, to be dropped without the lock: they may hold values of the user's.
@@ -498,6 +501,7 @@ impl State {
             returned: VecDeque::new(),
             jobs: VecDeque::new(),
             later: BTreeMap::new(),
+            short: None,
             sent: Vec::new(),
             emptied: Vec::new(),
             deadly: HashMap::new(),

@@ -82,6 +82,18 @@ impl<T: Message> Queue<T> {
         }
     }
 
+    /// Whether [`pack`](Self::pack) would find room for a message now. A thread that packs its next message at once finds it.
+    #[doc(hidden)]
+    pub fn can_pack(&self) -> bool {
+        self.raw().arena().keeps_envelope(self.raw().hold())
+    }
+
+    /// Why [`pack`](Self::pack) finds no room for a message: which queues have those that are on their way.
+    #[doc(hidden)]
+    pub fn too_many_messages(&self) -> Error {
+        self.raw().too_many()
+    }
+
     /// Puts a packed message if the queue is not full.
     ///
     /// # Errors

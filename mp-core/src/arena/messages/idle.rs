@@ -172,6 +172,16 @@ impl Arena {
         Error::ArenaFull { what: ENVELOPES, asked: 1, limit: self.layout().envelopes.into() }
     }
 
+    /// Whether the next message that this thread packs for this queue finds an envelope: this thread keeps one for it then, unless it
+    /// would be one of the queue's share, which another thread may be faster to take.
+    pub fn keeps_envelope(&self, queue: &Hold) -> bool {
+        match self.idle_envelope() {
+            Err(e) if e.is_out_of_envelopes() => self.has_envelopes(queue),
+            // Dropped, it is kept; what else is wrong is for the message to say.
+            _ => true,
+        }
+    }
+
     /// Whether a message for this queue could be packed now.
     pub fn has_envelopes(&self, queue: &Hold) -> bool {
         let hinted = |group| self.map().load_relaxed(self.group_hints(group)) != 0;

@@ -1,0 +1,88 @@
+//! Tasks that have no message, since as many are on their way as the arena has: they wait for room, as a put into a queue does.
+//!
+//! They are in `returned`, with their arguments, and are packed when the pool feeds its workers next: after the next reply, or when it is
+//! time. Whichever process takes messages, of this pool or of others, wakes no pool by that: so there is a time.
+
+use std::time::{Duration, Instant};
+
+use crate::workers::state::State;
+
+/// The first pause; doubled each time.
+const FIRST: Duration = Duration::from_millis(1);
+/// The longest one.
+const LONGEST: Duration = Duration::from_millis(100);
+/// How long no task finds room before that is reported, if none is being done whose end would make some.
+const REPORTED: Duration = Duration::from_secs(10);
+
+/// There is no room for tasks.
+#[derive(Debug)]
+pub(crate) struct Short {
+    since: Instant,
+    pause: Duration,
+    due: Instant,
+    reported: bool,
+}
+
+impl State {
+    /// There was no room for a task, after some for `found`; whether that is to be reported.
+    pub(crate) fn lacks_room(&mut self, now: Instant, found: usize) -> bool {
+        let begins = Short { since: now, pause: FIRST / 2, due: now, reported: false };
+        let mut short = self.short.take().filter(|_| found == 0).unwrap_or(begins);
+        short.pause = (2 * short.pause).min(LONGEST);
+        short.due = now + short.pause;
+        let stuck = now.saturating_duration_since(short.since) >= REPORTED
+            && self.workers.iter().all(|worker| worker.outstanding == 0);
+        let tell = stuck && !short.reported;
+        short.reported |= tell;
+        self.short = Some(short);
+        tell
+    }
+
+    /// There was room for all.
+    pub(crate) fn has_room(&mut self) {
+        self.short = None;
+    }
+
+    /// When to look for room again.
+    pub(crate) fn next_room(&self) -> Option<Instant> {
+        self.short.as_ref().map(|short| short.due)
+    }
+
+    /// Whether no look for room is due.
+    pub(crate) fn waits_for_room(&self, now: Instant) -> bool {
+        self.short.as_ref().is_some_and(|short| now < short.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workers::state::tests::worker;
+
+    #[test]
+    fn pauses_grow_and_a_lasting_lack_is_reported_once() {
+        let mut state = State::new(vec![worker()]);
+        let begin = Instant::now();
+        let mut now = begin;
+        let mut told = Vec::new();
+        while now < begin + 3 * REPORTED {
+            if state.lacks_room(now, 0) {
+                told.push(now - begin);
+            }
+            let due = state.next_room().unwrap();
+            assert!(
+                due > now && due <= now + LONGEST && state.waits_for_room(now) && !state.waits_for_room(due)
+            );
+            now = due;
+        }
+        assert!(matches!(told[..], [at] if at >= REPORTED && at < REPORTED + LONGEST), "{told:?}");
+        // Some found room: it begins anew, with short pauses.
+        assert!(!state.lacks_room(now, 1));
+        assert_eq!(state.next_room(), Some(now + FIRST));
+        // While a task runs, its end is what is waited for.
+        state.workers[0].outstanding = 1;
+        assert!(!state.lacks_room(now + 2 * REPORTED, 0));
+        state.has_room();
+        assert_eq!(state.next_room(), None);
+    }
+}
