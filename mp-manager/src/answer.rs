@@ -13,7 +13,7 @@ use mp_spawn::Raise;
 pub(crate) enum Body {
     Out(Box<Outgoing>),
     In(Box<Incoming>),
-    /// Sent or received, with nothing attached: of these, `read` were read.
+    /// Bytes that are sent, or were received, with nothing attached; `read` of them were read.
     Few {
         few: FewBytes,
         read: u8,

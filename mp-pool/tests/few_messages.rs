@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::{got, join};
+use common::{DEADLINE, alive, eventually, got, join, kill};
 use mp_core::{Arena, ArenaOptions, Error};
-use mp_pool::Pool;
+use mp_pool::{Pool, TaskError};
 use mp_queue::{PutError, Queue};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// For one test after the other: they have one arena, in which 1,024 messages can be on their way.
 fn few_messages() -> MutexGuard<'static, ()> {
@@ -77,5 +78,31 @@ fn tasks_wait_while_other_queues_have_all_messages() {
     let attached = attached.map_async(queues);
     drop(full);
     assert!(got(attached).unwrap().into_iter().eq(1..=50));
+    join(&pool);
+}
+
+/// All messages that there can be, also those that the pool's thread keeps for its next ones.
+fn all_messages_beside(pool: &Pool) -> [Vec<Queue<String>>; 2] {
+    let (tell, told) = std::sync::mpsc::channel();
+    pool.task(|x: u64| x).map_async(0..1).on_done(move |_| _ = tell.send(all_messages()));
+    [told.recv_timeout(DEADLINE).unwrap(), all_messages()]
+}
+
+/// Tasks that wait for room can be cancelled, and the others outlive their worker.
+#[test]
+fn tasks_that_wait_for_room_are_cancelled_or_done_by_another_worker() {
+    let _alone = few_messages();
+    let pool = Pool::new(1).unwrap();
+    let (pid, task) = (pool.apply(|_: u64| std::process::id(), 0).unwrap(), pool.task(|x: u64| x + 1));
+    let full = all_messages_beside(&pool);
+    let (cancelled, kept) = (task.map_async(0..1000), task.map_async(0..1000));
+    assert_eq!(cancelled.cancel(), 1000, "none has found room");
+    assert!(matches!(got(cancelled), Err(TaskError::Cancelled)));
+    kill(pid);
+    eventually("the worker is gone", || !alive(pid));
+    let kept = kept.get_timeout(Duration::ZERO).expect_err("none has found room");
+    drop(full);
+    assert!(got(kept).unwrap().into_iter().eq(1..=1000));
+    assert_eq!(pool.apply(|x: u64| x + 1, 1).unwrap(), 2);
     join(&pool);
 }

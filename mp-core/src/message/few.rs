@@ -32,7 +32,7 @@ impl FewBytes {
         Some(Self { bytes, len: from.len() as u8 })
     }
 
-    /// The first `len` of these. (None, if they are fewer than that.)
+    /// The first `len` of these. Beyond [`MOST`](Self::MOST), [`as_slice`](Self::as_slice) has none.
     #[inline(always)]
     pub fn first(len: usize, bytes: [u8; Self::MOST]) -> Self {
         Self { bytes, len: len as u8 }

@@ -73,9 +73,9 @@ pub(crate) struct Ready {
 pub(crate) enum ForWorker {
     /// Its message.
     Packed(EncodedMessage<Task>),
-    /// There is none yet, nor any room for one: of these arguments, with which something travels.
+    /// These arguments, with which something travels: there was no room for a message of them.
     Alone(Outgoing),
-    /// There is none yet: of the arguments that the chunk keeps.
+    /// The arguments that the chunk keeps, of which a message is still to be made.
     Kept,
 }
 
@@ -84,7 +84,7 @@ impl Ready {
         Ready { chunk, message: ForWorker::Packed(message) }
     }
 
-    /// One that was taken back out of another, which has its message.
+    /// One without a message.
     pub(crate) fn rest(chunk: Chunk) -> Ready {
         Ready { chunk, message: ForWorker::Kept }
     }

@@ -38,7 +38,7 @@ impl Shared {
         let mut room = true;
         let (fed, sent) = {
             let mut state = self.state.lock();
-            if state.short.is_some() && state.waits_for_room(Instant::now()) && !self.form.can_pack() {
+            if state.short.is_some() && state.waits_for_room(Instant::now()) {
                 return false;
             }
             let fed = state.wanting().and_then(|mut worker| {
@@ -105,7 +105,8 @@ impl Shared {
         }
     }
 
-    /// The message of a chunk, or what it will be made of: without `room`, and when there turns out to be none.
+    /// The message of a chunk, or what it will be made of: without `room`, and when there turns out to be none. (Of arguments with which
+    /// something travels it is an error, if another thread takes the room that was looked for just before.)
     fn message(&self, chunk: &Chunk, args: Args, room: &mut bool) -> Result<ForWorker, Unsendable> {
         let is_kept = match &args {
             Args::Plain(_) => matches!(chunk.kept, Kept::Plain(_)),
@@ -188,13 +189,12 @@ impl Shared {
         for code in unknown {
             let Some(runner) = code.runner.get().cloned() else { continue };
             let runner = Sent::Out(runner);
-            if !self.form.can_pack() && !mp_core::mutant!("pool.room.function-fails") {
-                *room = false;
-                waiting.push(code.number);
-                continue;
-            }
             match self.packed(Task::Learn { code: code.number, runner }) {
                 Ok(packed) => notes.push((code.number, packed)),
+                Err(why) if why.is_for_lack_of_room() && !mp_core::mutant!("pool.room.function-fails") => {
+                    *room = false;
+                    waiting.push(code.number);
+                }
                 Err(why) => _ = unsendable.insert(code.number, why),
             }
         }
@@ -206,7 +206,12 @@ impl Shared {
         let alive = found.ready && found.pid == pid;
         let mut messages = VecDeque::with_capacity(notes.len() + ready.len());
         let mut given = VecDeque::with_capacity(messages.capacity());
-        for (code, packed) in notes.into_iter().filter(|_| alive) {
+        // No worker reads a function without a task of it.
+        let goes = |code| {
+            let is_packed = |ready: &Ready| matches!(ready.message, ForWorker::Packed(_));
+            alive && ready.iter().any(|ready| ready.chunk.job.code.number == code && is_packed(ready))
+        };
+        for (code, packed) in notes.into_iter().filter(|(code, _)| goes(*code)) {
             found.knows.insert(code);
             given.push_back(Given::Note { code, learn: true, message: packed.number() });
             messages.push_back(packed);
@@ -227,6 +232,10 @@ impl Shared {
                         chunk.job.goes_to(chunk.first + chunk.reported..chunk.first + chunk.end, worker);
                         given.push_back(Given::Task { chunk, message: packed.number() });
                         messages.push_back(packed);
+                    }
+                    // Its message may be in the only room that there is for the function.
+                    _ if waiting.contains(&code) && matches!(chunk.kept, Kept::Plain(_)) => {
+                        keep.push(Ready::rest(chunk));
                     }
                     message => keep.push(Ready { chunk, message }),
                 }

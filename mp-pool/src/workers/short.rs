@@ -1,7 +1,7 @@
 //! Tasks that have no message, since as many are on their way as the arena has: they wait for room, as a put into a queue does.
 //!
-//! They are in `returned`, with their arguments, and are packed when the pool feeds its workers next: after the next reply, or when it is
-//! time. Whichever process takes messages, of this pool or of others, wakes no pool by that: so there is a time.
+//! They are in `returned`, with their arguments, and are packed when it is time and a worker wants tasks. A process that takes messages of
+//! others wakes no pool by that: so there is a time.
 
 use std::time::{Duration, Instant};
 
@@ -43,13 +43,20 @@ impl State {
         self.short = None;
     }
 
-    /// When to look for room again.
+    /// When to look for room again. Where no worker wants tasks, a reply comes first, or a worker that is ready.
     pub(crate) fn next_room(&self) -> Option<Instant> {
-        self.short.as_ref().map(|short| short.due)
+        let wanted = !self.returned.is_empty() && self.wanting().is_some();
+        let short =
+            self.short.as_ref().filter(|_| wanted || mp_core::mutant!("pool.room.awaited-for-nothing"))?;
+        Some(short.due)
     }
 
-    /// Whether no look for room is due.
-    pub(crate) fn waits_for_room(&self, now: Instant) -> bool {
+    /// Whether no look for room is due yet.
+    pub(crate) fn waits_for_room(&mut self, now: Instant) -> bool {
+        if self.returned.is_empty() {
+            // Tasks that waited have ended otherwise: they were cancelled, say.
+            self.short = None;
+        }
         self.short.as_ref().is_some_and(|short| now < short.due)
     }
 }
@@ -57,11 +64,39 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::chunk::{Chunk, Kept, Ready};
+    use crate::calls::job::Terms;
+    use crate::calls::job::tests::job;
+    use crate::workers::state::next_chunk;
     use crate::workers::state::tests::worker;
+
+    /// A pool whose one worker wants tasks, and one of them has no message.
+    fn waiting() -> State {
+        let mut state = State::new(vec![worker()]);
+        let (job, kept) = (job(1, Terms::default()), Kept::Not);
+        let chunk = Chunk { id: next_chunk(), job, first: 0, reported: 0, end: 1, tries: 0, kept };
+        state.returned.push_back(Ready::rest(chunk));
+        state
+    }
+
+    #[test]
+    fn it_is_awaited_while_tasks_wait_and_a_worker_wants_them() {
+        let now = Instant::now();
+        let mut state = waiting();
+        state.lacks_room(now, 0);
+        assert_eq!(state.next_room(), Some(now + FIRST));
+        state.workers[0].ready = false;
+        assert_eq!(state.next_room(), None, "a dead worker is awaited, and no room");
+        state.workers[0].ready = true;
+        assert!(state.waits_for_room(now));
+        state.returned.clear();
+        assert_eq!(state.next_room(), None, "it was cancelled");
+        assert!(!state.waits_for_room(now) && state.short.is_none());
+    }
 
     #[test]
     fn pauses_grow_and_a_lasting_lack_is_reported_once() {
-        let mut state = State::new(vec![worker()]);
+        let mut state = waiting();
         let begin = Instant::now();
         let mut now = begin;
         let mut told = Vec::new();
@@ -83,6 +118,7 @@ mod tests {
         state.workers[0].outstanding = 1;
         assert!(!state.lacks_room(now + 2 * REPORTED, 0));
         state.has_room();
+        state.workers[0].outstanding = 0;
         assert_eq!(state.next_room(), None);
     }
 }
