@@ -52,7 +52,7 @@ impl Body {
     /// `head`, and what a value is written as, if all of it is few bytes and no code of the user writes it: a number, say.
     #[inline(always)]
     pub(crate) fn few<const N: usize, V: Message>(head: [u8; N], value: &V) -> Option<Body> {
-        Body::Few { few: value.few::<MessagePack>()?, read: 0 }
+        Body::Few { few: value.to_few_bytes::<MessagePack>()?, read: 0 }
             .behind(head)
             .map(|few| Body::Few { few, read: 0 })
     }
@@ -259,13 +259,13 @@ impl Message for Answer {
     }
 
     #[inline(always)]
-    fn few<C: Codec>(&self) -> Option<FewBytes> {
+    fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
         let Answer::Done(body) = self else { return None };
         body.behind([DONE])
     }
 
     #[inline(always)]
-    fn of_few<C: Codec>(few: FewBytes) -> Option<Self> {
+    fn from_few_bytes<C: Codec>(few: FewBytes) -> Option<Self> {
         match Body::without(few)? {
             ([DONE], body) => Some(Answer::Done(body)),
             _ => None,

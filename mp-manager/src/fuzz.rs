@@ -20,7 +20,7 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
 /// As a message in an envelope, and as one that needs none: both are read, or neither.
 fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
     let long = M::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec()));
-    let few = FewBytes::new(bytes).and_then(M::of_few::<MessagePack>);
+    let few = FewBytes::new(bytes).and_then(M::from_few_bytes::<MessagePack>);
     let short = few.map_or_else(|| M::decode_plain::<MessagePack>(bytes), Ok);
     let text = |read: &mp_core::Result<M>| read.as_ref().err().map(ToString::to_string);
     assert_eq!(text(&long), text(&short));
@@ -30,7 +30,7 @@ fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
 fn written<M: Message>(mut message: M) -> Vec<u8> {
     // Long texts stay among the bytes.
     let mut out = Outgoing::in_band();
-    let few = message.few::<MessagePack>();
+    let few = message.to_few_bytes::<MessagePack>();
     message.encode::<MessagePack>(&mut out).unwrap();
     assert!(few.is_none_or(|few| few.as_slice() == out.bytes()), "{few:?} and {:?}", out.bytes());
     std::mem::take(out.bytes())
@@ -40,7 +40,7 @@ fn requests(bytes: &[u8]) {
     match both::<Request>(bytes) {
         Some([Request::Call { mut body, .. }, Request::Call { body: short, .. }]) => {
             assert_eq!(body.unread(), short.unread());
-            let few = FewBytes::new(bytes).and_then(Request::of_few::<MessagePack>);
+            let few = FewBytes::new(bytes).and_then(Request::from_few_bytes::<MessagePack>);
             assert!(few.is_none_or(|few| written(few) == bytes));
             // As the object's thread reads it, whatever types the closure has.
             let all = body.unread().len();

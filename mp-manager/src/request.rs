@@ -114,14 +114,14 @@ impl Message for Request {
     }
 
     #[inline(always)]
-    fn few<C: Codec>(&self) -> Option<FewBytes> {
+    fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
         let Request::Call { caller, code, body } = self else { return None };
         let ([a, b], [c, d, e, f]) = (code.to_le_bytes(), caller.to_le_bytes());
         body.behind([a, b, c, d, e, f])
     }
 
     #[inline(always)]
-    fn of_few<C: Codec>(few: FewBytes) -> Option<Self> {
+    fn from_few_bytes<C: Codec>(few: FewBytes) -> Option<Self> {
         let ([a, b, c, d, e, f], body) = Body::without(few)?;
         let (code, caller) = (u16::from_le_bytes([a, b]), u32::from_le_bytes([c, d, e, f]));
         let is_call = usize::from(code) < MOST_CODES || mp_core::mutant!("manager.few.kind-not-looked-at");

@@ -178,7 +178,7 @@ fn loom_a_small_message_is_leased_or_taken() {
         let numbers: Vec<_> = [leased, taken, left].into_iter().flatten().collect();
         let wanted = if again { vec![small(5), small(6)] } else { vec![small(5)] };
         let mut sorted = numbers.clone();
-        sorted.sort_unstable_by_key(|s| s.bytes().0[0]);
+        sorted.sort_unstable_by_key(|s| s.bytes().as_slice()[0]);
         assert_eq!(sorted, wanted, "one twice, or one lost");
     });
 }

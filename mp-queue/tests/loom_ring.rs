@@ -91,7 +91,7 @@ fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
                 return Some(payload);
             }
             GetEnd::Done(Taken::Small(small, _)) => {
-                return Some(u64::from_le_bytes(small.bytes().0[..8].try_into().unwrap()));
+                return Some(u64::from_le_bytes(small.bytes().as_slice()[..8].try_into().unwrap()));
             }
             GetEnd::Done(Taken::Stray(e)) => panic!("{e} is not in it"),
             GetEnd::Closed => return None,

@@ -71,7 +71,7 @@ pub trait Message: Sized + 'static {
     /// the user writes them. `None` says nothing.
     #[doc(hidden)]
     #[inline(always)]
-    fn few<C: Codec>(&self) -> Option<FewBytes> {
+    fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
         None
     }
 
@@ -114,11 +114,11 @@ pub trait Message: Sized + 'static {
         None
     }
 
-    /// Reads the value that [`few`](Self::few) wrote, as [`decode_plain`](Self::decode_plain) does, which is for those of which this makes
+    /// Reads the value that [`to_few_bytes`](Self::to_few_bytes) wrote, as [`decode_plain`](Self::decode_plain) does, which is for those of which this makes
     /// `None`. No code of the user is called.
     #[doc(hidden)]
     #[inline(always)]
-    fn of_few<C: Codec>(_bytes: FewBytes) -> Option<Self> {
+    fn from_few_bytes<C: Codec>(_bytes: FewBytes) -> Option<Self> {
         None
     }
 }
@@ -164,7 +164,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 
     #[inline(always)]
-    fn few<C: Codec>(&self) -> Option<FewBytes> {
+    fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
         C::number_in_few(Number::of(self)?)
     }
 
@@ -174,7 +174,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 
     #[inline(always)]
-    fn of_few<C: Codec>(few: FewBytes) -> Option<Self> {
+    fn from_few_bytes<C: Codec>(few: FewBytes) -> Option<Self> {
         Self::decode_number::<C>(few.as_slice())
     }
 }

@@ -24,7 +24,7 @@ impl Payload {
     #[inline(always)]
     pub(crate) fn few<T: Message>(raw: &Raw, value: &T) -> Option<Self> {
         // Known when this is compiled, for most types.
-        let few = value.few::<MessagePack>()?;
+        let few = value.to_few_bytes::<MessagePack>()?;
         raw.memory().takes_small().then(|| Payload::Small(Small::of(few)))
     }
 
@@ -32,7 +32,7 @@ impl Payload {
     #[inline(always)]
     pub(crate) fn unpack_few<T: Message>(&self) -> Option<T> {
         match self {
-            Payload::Small(small) => T::of_few::<MessagePack>(small.bytes()),
+            Payload::Small(small) => T::from_few_bytes::<MessagePack>(small.bytes()),
             Payload::Envelope(_) => None,
         }
     }
