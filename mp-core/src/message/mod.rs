@@ -114,8 +114,8 @@ pub trait Message: Sized + 'static {
         None
     }
 
-    /// Reads the value that [`to_few_bytes`](Self::to_few_bytes) wrote, as [`decode_plain`](Self::decode_plain) does, which is for those of which this makes
-    /// `None`. No code of the user is called.
+    /// Reads a value that [`to_few_bytes`](Self::to_few_bytes) wrote, without any code of the user; `None` for bytes that
+    /// [`decode_plain`](Self::decode_plain) is to look at.
     #[doc(hidden)]
     #[inline(always)]
     fn from_few_bytes<C: Codec>(_bytes: FewBytes) -> Option<Self> {

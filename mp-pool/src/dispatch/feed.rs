@@ -112,7 +112,7 @@ impl Shared {
             Args::Plain(_) => matches!(chunk.kept, Kept::Plain(_)),
             // Packing takes them: so it is looked for room before.
             Args::Alone(_) => {
-                *room &= self.form.can_pack() || mp_core::mutant!("pool.room.not-looked-for");
+                *room = *room && (self.form.can_pack() || mp_core::mutant!("pool.room.not-looked-for"));
                 false
             }
             Args::Many(_) | Args::One(_) => false,
