@@ -41,9 +41,9 @@ use crate::workers::short::Short;
 pub(crate) const ROOM: usize = 1024;
 /// The most chunks that a worker is given ahead of time.
 const DEEPEST: u64 = 512;
-/// How long a worker should have enough to do. Where workers use all processors, the pool's thread may wait for its turn as long as
-/// the kernel lets each of them run.
-const AHEAD_NANOS: u64 = 4_000_000;
+/// How long a worker should have enough to do, when it gets no more: where workers use all processors, the pool's thread may wait for
+/// its turn as long as the kernel lets each of them run.
+const AHEAD_NANOS: u64 = 5_000_000;
 /// Of chunks that take longer than this, a worker has one; of others, one is in its queue when it begins one.
 const LONG_NANOS: u64 = 10_000_000;
 /// How long a worker may be silent before the pool looks into its journal; doubled when there is nothing new.
@@ -196,12 +196,19 @@ impl Worker {
         Worker { deepest: if unbounded { DEEPEST } else { share.clamp(2, DEEPEST) }, ..self }
     }
 
-    /// How many chunks it should have.
-    fn depth(&self) -> usize {
+    /// With how many chunks it has enough to do.
+    fn enough(&self) -> usize {
         match self.pace {
-            0 | LONG_NANOS.. => 1,
-            pace => (AHEAD_NANOS / pace).clamp(2, self.deepest) as usize,
+            0 | LONG_NANOS.. => 0,
+            _ if mp_core::mutant!("pool.depth.just-one-ahead") => 1,
+            pace => AHEAD_NANOS.div_ceil(pace).clamp(1, self.deepest / 2) as usize,
         }
+    }
+
+    /// How many chunks it has when it was given some.
+    fn depth(&self) -> usize {
+        let enough = self.enough();
+        enough + (enough / 2).max(1)
     }
 
     pub(crate) fn wants(&self) -> bool {
@@ -209,7 +216,7 @@ impl Worker {
         self.ready
             && !self.feeding
             && !self.suspect
-            && self.outstanding <= self.depth() / 2
+            && self.outstanding <= self.enough()
             && (self.given.len() < ROOM || mp_core::mutant!("pool.room-ignored"))
     }
 
@@ -552,6 +559,25 @@ pub(crate) mod tests {
         let mut worker = Worker::new(Queue::unbounded().unwrap(), Watch::new().unwrap());
         worker.ready = true;
         worker
+    }
+
+    /// The pool's thread may be late by as long as the kernel lets a worker run.
+    #[test]
+    fn a_worker_that_gets_no_more_has_enough_for_some_milliseconds() {
+        let mut worker = worker();
+        for micros in [1, 10, 100, 900, 1_000, 2_500, 3_000, 4_999, 5_000, 9_999] {
+            worker.pace = micros * 1_000;
+            worker.outstanding = 0;
+            while worker.wants() {
+                worker.outstanding += 1;
+            }
+            let has = worker.outstanding as u64 - 1;
+            assert!(has * worker.pace >= AHEAD_NANOS || has >= DEEPEST / 2, "{micros} µs: {has}");
+            assert!((has + 1..=DEEPEST).contains(&(worker.depth() as u64)), "{micros} µs: {has}");
+        }
+        // Others could do what waits behind a long one.
+        (worker.pace, worker.outstanding) = (LONG_NANOS, 1);
+        assert!(!worker.wants());
     }
 
     fn note() -> Given {

@@ -392,7 +392,9 @@ pub(crate) fn put_as<T: Message>(
 }
 
 /// Takes a message and unpacks it.
-#[inline]
+// In the caller: what it returns would be copied once more, which for a large value that was just written takes as long as to read
+// some of it.
+#[inline(always)]
 pub(crate) fn get_as<T: Message>(
     raw: &Raw,
     fingerprint: TypeFingerprint<T>,
@@ -405,10 +407,14 @@ pub(crate) fn get_as<T: Message>(
     if let Some(value) = payload.unpack_few() {
         return Ok(Some(value));
     }
-    let mut value = None;
-    payload.unpack_into(raw, fingerprint, &mut value)?;
-    debug_assert!(value.is_some(), "it was read without an error");
-    Ok(value)
+    let mut got = Ok(None);
+    if let Ok(slot) = &mut got
+        && let Err(e) = payload.unpack_into(raw, fingerprint, slot)
+    {
+        got = Err(e.into());
+    }
+    debug_assert!(!matches!(got, Ok(None)), "it was read without an error");
+    got
 }
 
 impl<T: Message> Serialize for Queue<T> {

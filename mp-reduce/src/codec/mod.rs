@@ -133,9 +133,12 @@ impl Codec for MessagePack {
         let (head, len) = parts(inc.rest())?;
         inc.advance(head);
         let read = |bytes: &[u8]| {
-            level::whole(|left| {
-                *slot = Some(read::from_slice(mentioned::begin(&bytes[..len])?, left)?);
-                Ok(())
+            level::whole(|left| match read::from_slice(mentioned::begin(&bytes[..len])?, left) {
+                Ok(value) => {
+                    *slot = Some(value);
+                    Ok(())
+                }
+                Err(e) => Err(e),
             })
         };
         let read: std::result::Result<(), Bad> = scope::with_incoming(inc, read)?;

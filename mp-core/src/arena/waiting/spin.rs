@@ -12,6 +12,11 @@
 //! which sends it. Each side by itself is right to sleep then, and both together would never get out of it. To look for twice as long
 //! finds an answer whose sender sleeps still. One such answer that is found by looking, and no side sleeps any more.
 //!
+//! # A processor that other threads need
+//! A thread that looks lets others run in between. If one of them runs for longer than the look was to take, the look has not paid,
+//! even if something was found by it: no process wakes a thread that looks, so that it has waited for its turn, which the kernel would
+//! have given to a sleeper at once.
+//!
 //! # What a wake-up costs
 //! is measured where it happens, since it differs by ten times between machines and with what they do: a process
 //! that wakes a sleeper notes the time in the parking word (`parking`), and the sleeper subtracts; and the process that wakes one
@@ -260,7 +265,13 @@ impl Looking {
 
     /// Whether to look again.
     fn goes_on(&mut self, patience: &AdaptiveSpin) -> bool {
-        let looked = self.since.elapsed();
+        let before = mutant!("spin.yield-pays").then(|| self.since.elapsed());
+        if self.seat.is_some() {
+            // A thread that has work goes first: it may be the one that is waited for.
+            std::thread::yield_now();
+        }
+        // If that took the rest of the time, the look is over, whatever came meanwhile: a thread that sleeps would have been woken.
+        let looked = before.unwrap_or_else(|| self.since.elapsed());
         if looked >= Duration::from_nanos(u64::from(self.nanos)) {
             patience.has_not_paid(self.nanos);
             return false;
@@ -271,9 +282,6 @@ impl Looking {
                 // Another thread looks on this processor: that this one does not says nothing about what would have paid.
                 Err(Taken) => return false,
             }
-        } else if self.seat.is_some() {
-            // A thread that has work goes first: it may be the one that is waited for.
-            std::thread::yield_now();
         }
         true
     }
@@ -558,5 +566,55 @@ mod tests {
         // Again and again, for a seat is given back when a wait has ended: but where a thread of another test looks just then.
         let looked = (0..50).filter(|_| looks_for(&patience) >= short).count();
         assert!(looked > 25, "{looked} of 50");
+    }
+
+    /// A worker keeps the only processor busy: what comes meanwhile is no reason to look for longer next time.
+    #[test]
+    fn a_look_during_which_another_thread_had_the_processor_has_not_paid() {
+        use rustix::thread::{CpuSet, sched_setaffinity};
+        use std::sync::atomic::AtomicBool;
+
+        const ROUNDS: usize = 20;
+        let _alone = SEATS_OF_TESTS.lock();
+        Arena::current().unwrap();
+        let here = processors::current();
+        let stay = move || {
+            let mut only = CpuSet::new();
+            only.set(here as usize);
+            sched_setaffinity(None, &only).unwrap();
+        };
+        let look = move || {
+            let mut found = 0;
+            for _ in 0..ROUNDS {
+                let (asked, answered) = (AtomicBool::new(false), AtomicBool::new(false));
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        while !asked.load(Ordering::Acquire) {
+                            std::thread::yield_now();
+                        }
+                        // Longer than the look; and it goes on, as one that has more to do.
+                        let since = Instant::now();
+                        while since.elapsed() < Duration::from_millis(2) {
+                            answered.store(since.elapsed() > Duration::from_micros(500), Ordering::Release);
+                        }
+                    });
+                    let patience = AdaptiveSpin { nanos: AtomicU32::new(100_000), kind: Spin::Adaptive };
+                    let seen = patience.look(|| {
+                        asked.store(true, Ordering::Release);
+                        answered.load(Ordering::Acquire).then_some(())
+                    });
+                    found += usize::from(seen.is_some());
+                });
+            }
+            found
+        };
+        // A thread of its own, for it stays on one processor.
+        let found = std::thread::spawn(move || {
+            stay();
+            look()
+        });
+        let found = found.join().unwrap();
+        // The kernel may also take the processor away at another moment.
+        assert!(found < ROUNDS / 2, "{found} of {ROUNDS}");
     }
 }

@@ -258,8 +258,18 @@ impl Kept {
 }
 
 impl Drop for Kept {
-    /// One after the other: there may be more than the stack has room for.
+    #[inline]
     fn drop(&mut self) {
+        if self.0.get().is_some() {
+            self.drop_all();
+        }
+    }
+}
+
+impl Kept {
+    /// One after the other: there may be more than the stack has room for.
+    #[cold]
+    fn drop_all(&mut self) {
         let mut next = self.0.take();
         while let Some((_, mut kept)) = next {
             next = kept.0.take();

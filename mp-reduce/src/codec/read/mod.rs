@@ -13,6 +13,7 @@
 mod ask;
 mod extension;
 mod parts;
+mod utf8;
 
 use std::cell::Cell;
 
@@ -139,7 +140,7 @@ impl<'de> Reader<'de, '_> {
 
     #[inline]
     fn text<V: Visitor<'de>>(&mut self, bytes: &'de [u8], visitor: V) -> Result<V::Value, Bad> {
-        visitor.visit_borrowed_str(std::str::from_utf8(bytes).map_err(Bad::custom)?)
+        visitor.visit_borrowed_str(utf8::text(bytes).map_err(Bad::custom)?)
     }
 
     #[inline]
