@@ -27,6 +27,14 @@ pub(crate) fn current() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
+/// Keeps this thread, and those that it starts, on the processor that it runs on now.
+#[cfg(test)]
+pub(crate) fn stay_on_this_one() {
+    let mut only = rustix::thread::CpuSet::new();
+    only.set(rustix::thread::sched_getcpu());
+    rustix::thread::sched_setaffinity(None, &only).unwrap();
+}
+
 fn online() -> Option<String> {
     std::fs::read_to_string("/sys/devices/system/cpu/online").ok()
 }

@@ -1,0 +1,206 @@
+use super::*;
+use crate::process::mutex::Mutex;
+
+#[test]
+fn the_cost_of_a_wake_up_follows_what_was_measured() {
+    let cost = Cost::new();
+    (0..200).for_each(|_| cost.measured(90_000));
+    assert!((80_000..=90_000).contains(&cost.now()), "{}", cost.now());
+    (0..200).for_each(|_| cost.measured(8_000));
+    assert!((8_000..9_000).contains(&cost.now()), "{}", cost.now());
+    (0..1000).for_each(|_| cost.measured(u32::MAX));
+    assert!((150_000..=Cost::MOST).contains(&cost.now()), "{}", cost.now());
+    (0..1000).for_each(|_| cost.measured(0));
+    assert!((Cost::LEAST..5_100).contains(&cost.now()), "{}", cost.now());
+}
+
+#[test]
+fn the_system_call_of_the_waker_is_a_part_of_the_cost() {
+    let cost = Cost::new();
+    let call = |micros| (0..200).for_each(|_| cost.measured_call(Duration::from_micros(micros)));
+    call(20);
+    assert!((69_000..=70_000).contains(&cost.now()), "{}", cost.now());
+    call(2);
+    assert!((52_000..52_100).contains(&cost.now()), "{}", cost.now());
+    call(10_000_000);
+    assert_eq!(cost.now(), 2 * Cost::FIRST, "no more than the wake-up itself");
+}
+
+#[test]
+fn a_sleep_of_seconds_makes_no_thread_look_longer() {
+    // From 4.29 s on a sleep is as long as the number can be.
+    for slept in [u32::MAX - 1, u32::MAX] {
+        assert_eq!(after_a_sleep(LEAST, slept, 50_000), None);
+    }
+    assert!(after_a_sleep(LEAST, 60_000, 50_000).is_some());
+}
+
+/// Two processes that answer each other, on a clock of their own: how many of 50 answers are waited for asleep.
+fn sleeps_of_two_sides(cost: u32, work: u32) -> usize {
+    // Both have learnt that looking does not pay.
+    let mut patience = [LEAST; 2];
+    let mut other_sleeps = true;
+    let mut sleeps = 0;
+    for turn in 0..50 {
+        let mine = &mut patience[turn % 2];
+        let answered = if other_sleeps { cost + work } else { work };
+        other_sleeps = answered > *mine;
+        if other_sleeps {
+            sleeps += 1;
+            // From the end of its look until it runs again.
+            let slept = answered - *mine + cost;
+            *mine = after_nothing(*mine);
+            *mine = after_a_sleep(*mine, slept, cost).unwrap_or(*mine);
+        } else if *mine < cost {
+            *mine = after_a_find(*mine, cost);
+        }
+    }
+    sleeps
+}
+
+#[test]
+fn two_sides_that_both_sleep_get_out_of_it() {
+    for cost in [5_000, 25_000, 50_000, 200_000] {
+        for work in [300, 1_000, cost / 4, cost / 2, cost * 3 / 4] {
+            let sleeps = sleeps_of_two_sides(cost, work);
+            assert!(sleeps < 20, "{sleeps} sleeps, wake-ups of {cost} ns, work of {work}");
+        }
+        let sleeps = sleeps_of_two_sides(cost, 3 * cost);
+        assert_eq!(sleeps, 50, "to look for an answer that takes three wake-ups costs more than to sleep");
+    }
+}
+
+/// How long a thread looks in the end, whose waits all take this long.
+fn settles(cost: u32, wait: u32) -> u32 {
+    let mut patience = cost;
+    for _ in 0..100 {
+        if wait <= patience {
+            patience = patience.max(after_a_find(patience, cost).min(cost));
+        } else {
+            let slept = wait - patience + cost;
+            patience = after_nothing(patience);
+            patience = after_a_sleep(patience, slept, cost).unwrap_or(patience);
+        }
+    }
+    patience
+}
+
+#[test]
+fn it_looks_for_twice_as_long_as_a_wake_up_costs_where_that_finds_something_and_for_little_where_it_does_not()
+{
+    let cost = 20_000;
+    for wait in [1_000, cost, cost * 3 / 2, cost * 19 / 10] {
+        assert!(settles(cost, wait) >= wait, "waits of {wait} ns are found");
+    }
+    for wait in [cost * 21 / 10, 3 * cost, 100 * cost] {
+        assert_eq!(settles(cost, wait), LEAST, "waits of {wait} ns are slept through");
+    }
+}
+
+#[test]
+fn a_short_sleep_makes_a_thread_look_for_longer() {
+    let patience = AdaptiveSpin { nanos: AtomicU32::new(LEAST), kind: Spin::Adaptive };
+    patience.slept(Instant::now());
+    assert_eq!(patience.nanos.load(Ordering::Relaxed), 4 * LEAST);
+    let set =
+        AdaptiveSpin { nanos: AtomicU32::new(LEAST), kind: Spin::For(Duration::from_nanos(LEAST.into())) };
+    set.slept(Instant::now());
+    assert_eq!(set.nanos.load(Ordering::Relaxed), LEAST, "not where the time was set");
+}
+
+#[test]
+fn settings_travel_as_a_word() {
+    let long = Duration::from_secs(5);
+    for spin in [Spin::Never, Spin::Adaptive, Spin::Busy, Spin::For(Duration::from_micros(7))] {
+        assert_eq!(Spin::unpack(spin.pack()), spin);
+    }
+    assert_eq!(Spin::unpack(Spin::For(long).pack()), Spin::For(Duration::from_nanos(u32::MAX.into())));
+    assert_eq!(Spin::unpack(u64::MAX), Spin::Adaptive);
+}
+
+/// How long a wait that ends with nothing looks.
+fn looks_for(patience: &AdaptiveSpin) -> Duration {
+    let since = Instant::now();
+    assert!(patience.look(|| None::<()>).is_none());
+    since.elapsed()
+}
+
+/// Held by the tests that take seats, or need one.
+// fork: no copy is made here.
+static SEATS_OF_TESTS: Mutex<()> = Mutex::new(());
+
+#[test]
+fn a_time_of_spinning_that_was_set_does_not_change() {
+    let _alone = SEATS_OF_TESTS.lock();
+    let time = Duration::from_millis(3);
+    let set = AdaptiveSpin { nanos: AtomicU32::new(nanos(time)), kind: Spin::For(time) };
+    let adaptive = AdaptiveSpin { nanos: AtomicU32::new(40_000), kind: Spin::Adaptive };
+    let looked = (0..50).filter(|_| looks_for(&set) >= time).count();
+    // Not where a thread of another test looks on the same processor just then.
+    assert!(looked > 25, "{looked} of 50");
+    (0..50).for_each(|_| _ = looks_for(&adaptive));
+    assert_eq!(adaptive.nanos.load(Ordering::Relaxed), LEAST);
+}
+
+/// As if threads of another process looked on all processors.
+#[test]
+fn a_thread_sleeps_where_another_one_spins_and_a_dead_member_gives_its_seats_back() {
+    let _alone = SEATS_OF_TESTS.lock();
+    let arena = Arena::current().unwrap();
+    let (_, me) = Arena::of_this_process().unwrap();
+    let other = Member::new(me.slot() + 1, me.epoch() + 1);
+    for word in (0..SEATS).map(seat) {
+        // A thread of another test may have it for a moment.
+        while arena.map().cas(word, 0, owner(other)).is_err() {
+            std::hint::spin_loop();
+        }
+    }
+    let long = Duration::from_secs(4);
+    let patience = AdaptiveSpin { nanos: AtomicU32::new(nanos(long)), kind: Spin::For(long) };
+    assert!(looks_for(&patience) < long / 2);
+    arena.free_seats_of_processors(other);
+    let short = Duration::from_millis(3);
+    let patience = AdaptiveSpin { nanos: AtomicU32::new(nanos(short)), kind: Spin::For(short) };
+    // Again and again, for a seat is given back when a wait has ended: but where a thread of another test looks just then.
+    let looked = (0..50).filter(|_| looks_for(&patience) >= short).count();
+    assert!(looked > 25, "{looked} of 50");
+}
+
+/// A worker keeps the only processor busy: what comes meanwhile is no reason to look for longer next time.
+#[test]
+fn a_look_during_which_another_thread_had_the_processor_has_not_paid() {
+    const ROUNDS: usize = 20;
+    let _alone = SEATS_OF_TESTS.lock();
+    Arena::current().unwrap();
+    // A thread of its own, for it stays on one processor.
+    let looks = std::thread::spawn(|| {
+        processors::stay_on_this_one();
+        (0..ROUNDS).filter(|_| finds_what_came_while_another_thread_ran()).count()
+    });
+    let found = looks.join().unwrap();
+    // The kernel may also take the processor away at another moment.
+    assert!(found < ROUNDS / 2, "{found} of {ROUNDS}");
+}
+
+fn finds_what_came_while_another_thread_ran() -> bool {
+    let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while asked.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            // Longer than the look; and it goes on, as one that has more to do.
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_millis(2) {
+                let late = since.elapsed() > Duration::from_micros(500);
+                answered.store(u32::from(late), Ordering::Release);
+            }
+        });
+        let patience = AdaptiveSpin { nanos: AtomicU32::new(100_000), kind: Spin::Adaptive };
+        let found = patience.look(|| {
+            asked.store(1, Ordering::Release);
+            (answered.load(Ordering::Acquire) == 1).then_some(())
+        });
+        found.is_some()
+    })
+}
