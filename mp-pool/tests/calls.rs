@@ -435,7 +435,7 @@ fn given_ahead(pool: &Pool) -> usize {
 }
 
 #[test]
-fn a_worker_is_given_as_many_tasks_as_it_does_in_a_millisecond() {
+fn a_worker_is_given_many_quick_tasks_ahead_and_slow_ones_one_by_one() {
     let pool = Pool::new(1).unwrap();
     assert_eq!(given_ahead(&pool), 1, "it is not known yet how long they take");
     let mut ahead = 0;

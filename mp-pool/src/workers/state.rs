@@ -205,10 +205,10 @@ impl Worker {
         }
     }
 
-    /// How many chunks it has when it was given some.
+    /// How many chunks it has when it was given some: half as many more, and of quick ones twice as many.
     fn depth(&self) -> usize {
-        let enough = self.enough();
-        enough + (enough / 2).max(1)
+        let more = (AHEAD_NANOS / 2).checked_div(self.pace).unwrap_or(0);
+        self.enough() + more.clamp(1, self.deepest / 2) as usize
     }
 
     pub(crate) fn wants(&self) -> bool {

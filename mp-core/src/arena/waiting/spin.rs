@@ -13,9 +13,9 @@
 //! finds an answer whose sender sleeps still. One such answer that is found by looking, and no side sleeps any more.
 //!
 //! # A processor that other threads need
-//! A thread that looks lets others run in between. If one of them runs for longer than the look was to take, the look has not paid,
-//! even if something was found by it: no process wakes a thread that looks, so that it has waited for its turn, which the kernel would
-//! have given to a sleeper at once.
+//! A thread that looks lets others run in between. If one of them runs for the rest of the look's time or longer, the look has not paid,
+//! even if something was found by it: no process wakes a thread that looks, so that it has waited for its turn behind that one; the
+//! kernel could have given a sleeper another processor, or this one sooner.
 //!
 //! # What a wake-up costs
 //! is measured where it happens, since it differs by ten times between machines and with what they do: a process
@@ -178,7 +178,7 @@ impl AdaptiveSpin {
                 std::hint::spin_loop();
             }
             if !time.get_or_insert_with(|| Looking::begin(self.kind, nanos)).goes_on(self) {
-                return None;
+                return last(&mut look);
             }
         }
     }
@@ -197,7 +197,7 @@ impl AdaptiveSpin {
                 return Some(found);
             }
             if !time.goes_on(self) {
-                return None;
+                return last(&mut look);
             }
             (0..pauses).for_each(|_| std::hint::spin_loop());
             pauses = (pauses * 2).min(PAUSES);
@@ -228,6 +228,11 @@ impl AdaptiveSpin {
             }
         }
     }
+}
+
+/// The time is over, maybe since long: what came in time is found, though it says nothing about what pays.
+fn last<R>(look: &mut impl FnMut() -> Option<R>) -> Option<R> {
+    if mutant!("spin.no-last-look") { None } else { look() }
 }
 
 /// How long to look after a look of `nanos` that found something.
@@ -270,7 +275,7 @@ impl Looking {
             // A thread that has work goes first: it may be the one that is waited for.
             std::thread::yield_now();
         }
-        // If that took the rest of the time, the look is over, whatever came meanwhile: a thread that sleeps would have been woken.
+        // If that took the rest of the time, it has not paid, whatever came meanwhile: a thread that sleeps would have been woken.
         let looked = before.unwrap_or_else(|| self.since.elapsed());
         if looked >= Duration::from_nanos(u64::from(self.nanos)) {
             patience.has_not_paid(self.nanos);

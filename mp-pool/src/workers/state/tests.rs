@@ -26,6 +26,23 @@ fn a_worker_that_gets_no_more_has_enough_for_some_milliseconds() {
     assert!(!worker.wants());
 }
 
+/// What else is on its way needs room, too.
+#[test]
+fn workers_have_a_quarter_of_the_messages_ahead_at_most() {
+    for (workers, messages) in [(1, 1024), (4, 1024), (4, 1 << 20), (100, 1024)] {
+        let mut worker = worker().of_some(workers, messages);
+        for nanos in [1, 1_000, 1_000_000, AHEAD_NANOS] {
+            worker.pace = nanos;
+            let most = (messages as usize / 4 / workers).clamp(2, DEEPEST as usize);
+            assert!(
+                worker.depth() <= most,
+                "{workers} workers, {messages} messages, {nanos} ns: {}",
+                worker.depth()
+            );
+        }
+    }
+}
+
 fn note() -> Given {
     Given::Note { code: 5, learn: true, message: None }
 }
