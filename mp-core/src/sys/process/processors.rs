@@ -31,7 +31,7 @@ pub(crate) fn current() -> u32 {
 #[cfg(test)]
 pub(crate) fn stay_on_this_one() {
     let mut only = rustix::thread::CpuSet::new();
-    only.set(rustix::thread::sched_getcpu());
+    only.set(current() as usize);
     rustix::thread::sched_setaffinity(None, &only).unwrap();
 }
 

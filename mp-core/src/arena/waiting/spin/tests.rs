@@ -197,7 +197,10 @@ fn while_another_thread_runs() -> Option<(bool, Duration)> {
     let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let waits = Instant::now();
             while asked.load(Ordering::Acquire) == 0 {
+                assert!(waits.elapsed() < Duration::from_secs(10), "no thread looks");
+                // The thread that looks is on this processor, too.
                 std::thread::yield_now();
             }
             // Longer than the look; and it goes on, as one that has more to do.
