@@ -42,9 +42,9 @@ fn all_messages() -> Vec<Queue<String>> {
     }
 }
 
-/// Quick tasks in chunks of one are given to workers far ahead.
+/// Quick tasks in chunks of one are given to workers far ahead: how far, the tests of `workers::state` say.
 #[test]
-fn workers_are_given_no_more_ahead_than_the_arena_has_messages_for() {
+fn quick_tasks_of_many_workers_are_done_where_few_messages_can_be_on_their_way() {
     let _alone = few_messages();
     let pool = Pool::new(4).unwrap();
     // One that knows how long a task takes gives many more.
