@@ -80,7 +80,7 @@ fn memory_that_was_opened_on_its_way_does_not_arrive_as_exclusive() {
 #[test]
 fn handles_that_were_copied_have_no_memory() {
     let (storage, structure) = (Storage::new(arena(), 8, 8).unwrap(), Structure::new("test", 2).unwrap());
-    let (envelope, mut inc) = (arena().pack(&mut Outgoing::default(), 7).unwrap(), Incoming::default());
+    let (mut envelope, mut inc) = (arena().pack(&mut Outgoing::default(), 7).unwrap(), Incoming::default());
     // SAFETY: the copy allocates no memory, and ends at once.
     let copy = unsafe { libc::fork() };
     if copy == 0 {
@@ -117,7 +117,7 @@ fn an_object_moves_only_if_no_other_handle_or_message_has_it() {
     drop(clone);
     let mut shared = Outgoing::default();
     let number = shared.attached().attach_object(object.hold()).unwrap();
-    let envelope = arena().pack(&mut shared, 0).unwrap();
+    let mut envelope = arena().pack(&mut shared, 0).unwrap();
     refused(&mut object);
     let mut message = Incoming::default();
     envelope.open(&mut message).unwrap();

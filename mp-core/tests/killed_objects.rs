@@ -70,7 +70,7 @@ fn object(mut message: Incoming, number: u32, exclusive: bool) -> mp_core::Resul
 fn received(arena: Arena, ticket: &str, exclusive: bool) -> mp_core::Result<Structure> {
     let ticket: Vec<u8> = ticket.split(',').map(|byte| byte.parse().unwrap()).collect();
     // SAFETY: the test has given it to this process alone, and takes it back only.
-    let envelope = unsafe { Ticket::from_bytes(&ticket).unwrap().claim(arena) }?;
+    let mut envelope = unsafe { Ticket::from_bytes(&ticket).unwrap().claim(arena) }?;
     let mut message = Incoming::default();
     envelope.open(&mut message)?;
     object(message, 0, exclusive)
@@ -94,7 +94,7 @@ fn own(arena: Arena, ticket: &str) -> Outcome {
     let mut object = received(arena, ticket, true)?;
     let mut message = Outgoing::default();
     let number = object.lend(message.attached())?;
-    let envelope = arena.pack(&mut message, 0)?;
+    let mut envelope = arena.pack(&mut message, 0)?;
     let mut message = Incoming::default();
     envelope.open(&mut message)?;
     drop(self::object(message, number, true)?);

@@ -274,7 +274,7 @@ pub fn unpack<T: Message>(envelope: Envelope) -> Result<T> {
 /// # Errors
 /// As [`unpack`].
 #[inline]
-pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope) -> Result<T> {
+pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, mut envelope: Envelope) -> Result<T> {
     // The envelope is empty and free for the next message before any code of `T` runs.
     unpack_with(fingerprint, |inc| envelope.open(inc))
 }

@@ -55,7 +55,7 @@ impl Unread {
     /// # Errors
     /// Those of opening it.
     #[doc(hidden)]
-    pub fn of(envelope: Envelope) -> Result<Self> {
+    pub fn of(mut envelope: Envelope) -> Result<Self> {
         let mut inc = Box::<Incoming>::default();
         envelope.open(&mut inc)?;
         let fingerprint = inc.fingerprint();
@@ -122,7 +122,7 @@ fn gone() -> Error {
 /// # Errors
 /// As for `unpack`.
 #[doc(hidden)]
-pub fn unpack_or_keep<T: Message>(envelope: Envelope) -> Result<T, (Error, Option<Envelope>)> {
+pub fn unpack_or_keep<T: Message>(mut envelope: Envelope) -> Result<T, (Error, Option<Envelope>)> {
     let claimed = match envelope.claim() {
         Ok(claimed) => claimed,
         Err(error @ CoreError::OutOfDescriptors(_))

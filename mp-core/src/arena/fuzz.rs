@@ -38,7 +38,7 @@ pub(crate) fn envelopes(bytes: &[u8]) {
         assert_eq!(attach.1.pack(), attach.0, "{attach:?}");
     }
     let arena = Arena::current().unwrap();
-    let envelope = packed(arena, if flags & APART == 0 { 0 } else { SPILLED.max(bytes.len()) }, bytes);
+    let mut envelope = packed(arena, if flags & APART == 0 { 0 } else { SPILLED.max(bytes.len()) }, bytes);
     let id = envelope.id();
     arena.map().store(arena.envelope_word(id, field::META), meta);
     if flags & LIST != 0 {

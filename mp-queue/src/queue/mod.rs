@@ -403,7 +403,7 @@ pub(crate) fn get_as<T: Message>(
 ) -> Result<Option<T>, GetError> {
     let mut payload = None;
     raw.get(&mut payload, wait, alone)?;
-    let Some(payload) = payload else { return Ok(None) };
+    let Some(payload) = &mut payload else { return Ok(None) };
     if let Some(value) = payload.unpack_few() {
         return Ok(Some(value));
     }

@@ -50,7 +50,7 @@ impl Payload {
     /// descriptors for those in it.
     #[inline]
     pub(crate) fn unpack_of<T: Message>(
-        self,
+        mut self,
         raw: &Raw,
         fingerprint: TypeFingerprint<T>,
     ) -> Result<T, Error> {
@@ -62,7 +62,7 @@ impl Payload {
     /// As [`unpack_of`](Self::unpack_of), into `slot`, which is empty.
     #[inline]
     pub(crate) fn unpack_into<T: Message>(
-        self,
+        &mut self,
         raw: &Raw,
         fingerprint: TypeFingerprint<T>,
         slot: &mut Option<T>,
@@ -72,8 +72,8 @@ impl Payload {
                 unpack_into(fingerprint, |inc| envelope.open(inc), slot)
             }
             Payload::Envelope(envelope) => unpack_attached(raw, fingerprint, envelope, slot),
-            small => {
-                *slot = Some(small.unpack(fingerprint)?);
+            Payload::Small(small) => {
+                *slot = Some(unpack_plain(small.bytes().as_slice())?);
                 Ok(())
             }
         }
@@ -108,7 +108,7 @@ impl Payload {
 fn unpack_attached<T: Message>(
     raw: &Raw,
     fingerprint: TypeFingerprint<T>,
-    envelope: Envelope,
+    envelope: &mut Envelope,
     slot: &mut Option<T>,
 ) -> Result<(), Error> {
     match envelope.claim() {

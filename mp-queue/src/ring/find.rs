@@ -10,8 +10,8 @@ use super::{GetEnd, RingAt, Small};
 /// What [`Find`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Found {
-    /// An envelope is in this slot, under this ticket, and not taken yet.
-    Envelope(Slot, Ticket),
+    /// An envelope is in the slot of this word, under this ticket, and not taken yet.
+    Envelope(u64, Ticket),
     /// The slot named an envelope that does not exist. The slot is taken.
     Stray(EnvelopeId),
     /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there,
@@ -123,7 +123,7 @@ impl Steps for Find {
                                 if e < self.ring.envelopes
                                     || mp_core::mutant!("ring.find.stray-not-seen") =>
                             {
-                                return Some(GetEnd::Done(Found::Envelope(self.slot, self.ticket)));
+                                return Some(GetEnd::Done(Found::Envelope(self.word, self.ticket)));
                             }
                             Some(_) => self.pc = Pc::Drop,
                             None => self.pc = Pc::Rest,

@@ -4,7 +4,7 @@ use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
 use super::find::{Find, Found};
-use super::slot::{Slot, SlotState, Ticket};
+use super::slot::{Slot, Ticket};
 use super::{RingAt, Small};
 
 /// How an attempt to get ended, on every floor. `M` is the message: of a step machine what it has found or taken; on the floors
@@ -55,7 +55,8 @@ pub struct Get {
     owners: Column,
     to: Holder,
     ticket: Ticket,
-    slot: Slot,
+    /// The word of its slot, as it was found.
+    word: u64,
     owner: Owner,
     pc: Pc,
 }
@@ -70,7 +71,7 @@ impl Get {
             owners,
             to: Holder::Member(me),
             ticket: Ticket { lap: 0, index: 0 },
-            slot: Slot { lap: 0, state: SlotState::Empty },
+            word: 0,
             owner: Owner { holder: Holder::Free, seq: 0 },
             pc: Pc::Find,
         }
@@ -92,16 +93,16 @@ impl Get {
         Self { find: self.find.batched(last), ..self }
     }
 
-    /// An envelope was found already, in this slot, under this ticket.
+    /// An envelope was found already, in the slot of this word, under this ticket.
     #[inline]
     #[must_use]
-    pub fn found(self, slot: Slot, ticket: Ticket) -> Self {
-        Self { find: self.find.again(), slot, ticket, pc: Pc::Intend, ..self }
+    pub fn found(self, word: u64, ticket: Ticket) -> Self {
+        Self { find: self.find.again(), word, ticket, pc: Pc::Intend, ..self }
     }
 
     #[inline]
     fn envelope(&self) -> EnvelopeId {
-        self.slot.envelope().unwrap_or(0)
+        Slot::unpack(self.word).envelope().unwrap_or(0)
     }
 }
 
@@ -112,8 +113,8 @@ impl Steps for Get {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<GetEnd> {
         match self.pc {
             Pc::Find => match self.find.step(m)? {
-                GetEnd::Done(Found::Envelope(slot, ticket)) => {
-                    *self = self.found(slot, ticket);
+                GetEnd::Done(Found::Envelope(word, ticket)) => {
+                    *self = self.found(word, ticket);
                     // Its line comes over while the slot is being taken.
                     m.will_write(self.owners.of(self.envelope()));
                 }
@@ -132,7 +133,7 @@ impl Steps for Get {
             }
             Pc::Take => {
                 let slot_at = self.ring.slot(self.ticket.index);
-                self.pc = match m.cas(slot_at, self.slot.pack(), self.slot.taken().pack()) {
+                self.pc = match m.cas(slot_at, self.word, Slot::unpack(self.word).taken().pack()) {
                     Ok(()) if self.find.is_batched() => Pc::Claim,
                     Ok(()) => Pc::Advance,
                     Err(_) => Pc::Lost,
@@ -188,7 +189,7 @@ mod tests {
     use mp_core::mem::HeapMem;
     use mp_core::mem::run;
 
-    use super::super::slot::Content;
+    use super::super::slot::{Content, SlotState};
     use super::super::{Put, PutEnd};
     use super::*;
 

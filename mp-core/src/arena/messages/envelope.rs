@@ -116,7 +116,9 @@ impl Spill {
 pub struct Envelope {
     pub(in crate::arena) arena: Arena,
     pub(in crate::arena) id: EnvelopeId,
-    pub(in crate::arena) owner: Owner,
+    /// Its owner word. Packed, as one word: what has just been written in pieces and is copied as a whole, as a message on its way
+    /// through its callers, makes the processor wait.
+    pub(in crate::arena) owner: u64,
 }
 
 impl Envelope {
@@ -129,7 +131,13 @@ impl Envelope {
     /// The present value of its owner word.
     #[inline]
     pub fn owner(&self) -> Owner {
-        self.owner
+        Owner::unpack(self.owner)
+    }
+
+    /// Whether there is a message of this process in it.
+    #[inline]
+    fn is_whole(&self) -> bool {
+        matches!(self.owner().holder, Holder::Member(_))
     }
 
     /// Gives it away: to a ring, or to another process. The receiver makes an `Envelope` of it again with
@@ -137,7 +145,7 @@ impl Envelope {
     #[inline]
     pub fn into_raw(self) -> (EnvelopeId, Owner) {
         let this = std::mem::ManuallyDrop::new(self);
-        (this.id, this.owner)
+        (this.id, this.owner())
     }
 
     /// Fingerprint of the type of the message in it.
@@ -194,15 +202,21 @@ impl Envelope {
         self.arena.spill(self)
     }
 
-    /// Takes the message out, into an empty `inc`. Its attachments become handles of this process.
+    /// Takes the message out, once, into an empty `inc`. Its attachments become handles of this process; the envelope is free for
+    /// another message.
     ///
     /// # Errors
-    /// [`Error::Version`] when it is of another version of the wire, [`Error::Malformed`] when its words make no sense; then
-    /// everything in it is released. [`Error::Forked`] in a copy of the process, which has nothing of it.
+    /// [`Error::Version`] when it is of another version of the wire, [`Error::Malformed`] when its words make no sense; then dropping
+    /// this releases everything in it. [`Error::Stale`] when it was taken out already. [`Error::Forked`] in a copy of the process, which
+    /// has nothing of it.
+    // Not by value: it would be copied just after it was made of its parts, see `owner`.
     #[inline]
-    pub fn open(self, inc: &mut Incoming) -> Result<()> {
+    pub fn open(&mut self, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id);
         arena.me()?;
+        if !self.is_whole() {
+            return Err(opened());
+        }
         let map = arena.map();
         let meta = Meta::unpack(map.load_relaxed(arena.envelope_word(id, field::META)))?;
         inc.typed(map.load_relaxed(arena.envelope_word(id, field::TYPE)));
@@ -212,8 +226,7 @@ impl Envelope {
         } else {
             self.open_attached(meta, Attach::unpack(spill), inc)?;
         }
-        let emptied = std::mem::ManuallyDrop::new(self);
-        arena.keep(id, emptied.owner);
+        arena.keep(id, std::mem::replace(&mut self.owner, Owner::free(0).pack()));
         Ok(())
     }
 
@@ -263,10 +276,15 @@ impl Envelope {
     }
 }
 
+#[cold]
+fn opened() -> Error {
+    Error::Stale("this message was taken out of its envelope already".into())
+}
+
 impl Drop for Envelope {
     #[inline]
     fn drop(&mut self) {
-        if !matches!(self.owner.holder, Holder::Member(_)) || !self.arena.is_here() {
+        if !self.is_whole() || !self.arena.is_here() {
             return;
         }
         self.arena.empty_envelope(self.id);

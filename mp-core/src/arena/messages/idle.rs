@@ -28,13 +28,13 @@ const IDLE: usize = 64;
 pub(in crate::arena) const SHARE: usize = 16;
 
 /// Idle envelopes of a thread.
-struct Idle(Vec<(Arena, EnvelopeId, Owner)>);
+struct Idle(Vec<(Arena, EnvelopeId, u64)>);
 
 impl Drop for Idle {
     fn drop(&mut self) {
         for (arena, id, owner) in self.0.drain(..) {
             if arena.is_here() {
-                arena.free_envelope(id, owner);
+                arena.free_envelope(id, Owner::unpack(owner));
             }
         }
     }
@@ -70,10 +70,10 @@ impl Arena {
 
     /// Frees a batch of envelopes of this process. Their hints are set up to 64 at a time, where they lie
     /// together.
-    fn free_envelopes(&self, batch: impl Iterator<Item = (Arena, EnvelopeId, Owner)>) {
+    fn free_envelopes(&self, batch: impl Iterator<Item = (Arena, EnvelopeId, u64)>) {
         let (mut group, mut bits) = (0, 0);
         for (_, id, owner) in batch {
-            self.map().store(self.owner_words().of(id), owner.freed().pack());
+            self.map().store(self.owner_words().of(id), Owner::unpack(owner).freed().pack());
             if id / 64 != group && !mutant!("arena.envelope.batch-in-one-group") {
                 self.hint_group(group, bits);
                 (group, bits) = (id / 64, 0);
@@ -94,9 +94,9 @@ impl Arena {
         self.hint_group(id / 64, 1 << (id % 64));
     }
 
-    /// Keeps an emptied envelope for this thread's next message.
+    /// Keeps an emptied envelope for this thread's next message, with its owner word.
     #[inline]
-    pub(in crate::arena) fn keep(&self, id: EnvelopeId, owner: Owner) {
+    pub(in crate::arena) fn keep(&self, id: EnvelopeId, owner: u64) {
         let keep = |idle: &RefCell<Idle>| {
             let mut idle = idle.borrow_mut();
             if idle.0.len() >= IDLE {
@@ -107,7 +107,7 @@ impl Arena {
         };
         let kept = id < self.layout().ordinary() && IDLE_ENVELOPES.try_with(keep).is_ok();
         if !kept {
-            self.free_envelope(id, owner);
+            self.free_envelope(id, Owner::unpack(owner));
         }
     }
 
@@ -163,7 +163,7 @@ impl Arena {
             };
             let owner = Owner::unpack(found).then(Holder::Member(me));
             if self.map().cas(self.owner_words().of(id), found, owner.pack()).is_ok() {
-                return Ok(Envelope { arena: *self, id, owner });
+                return Ok(Envelope { arena: *self, id, owner: owner.pack() });
             }
         }
     }
@@ -246,7 +246,7 @@ impl Arena {
                     if (Owner::claimable(old).is_some() || mutant!("arena.envelope.holder-ignored"))
                         && self.map().cas(word, old, owner.pack()).is_ok()
                     {
-                        got.push((id, owner));
+                        got.push((id, owner.pack()));
                     }
                 }
                 if got.len() == want {

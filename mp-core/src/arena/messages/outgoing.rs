@@ -418,7 +418,7 @@ impl Outgoing {
         let attached = self.attached.take().map(|attached| *attached).unwrap_or_default();
         let arrived = match envelope {
             None => attached.list.into(),
-            Some(envelope) => {
+            Some(mut envelope) => {
                 let mut inc = Incoming::default();
                 // It was packed here: only a forked copy of the process can't open it, which has none of its memory either.
                 _ = envelope.open(&mut inc);

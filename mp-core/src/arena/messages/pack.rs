@@ -237,7 +237,7 @@ mod tests {
             let owner = arena.map().load(arena.owner_words().of(envelope.id()));
             assert_eq!(owner, envelope.owner().pack(), "{what}");
         }
-        for (envelope, holds) in sent.drain(..) {
+        for (mut envelope, holds) in sent.drain(..) {
             let mut inc = Incoming::default();
             envelope.open(&mut inc).unwrap();
             assert!(inc.rest().iter().copied().eq((0..bytes).map(|i| i as u8 | 1)), "{what}");

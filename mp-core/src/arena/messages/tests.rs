@@ -108,7 +108,7 @@ fn the_lengths_of_a_message_are_held_against_its_envelope() {
 #[test]
 fn a_message_that_was_opened_lists_nothing_any_more() {
     let (arena, _) = arena();
-    let envelope = with_attachment(arena, 340 << 10, Access::Frozen);
+    let mut envelope = with_attachment(arena, 340 << 10, Access::Frozen);
     let e = envelope.id();
     // The envelope stays with this thread, for its next message.
     envelope.open(&mut Incoming::default()).unwrap();

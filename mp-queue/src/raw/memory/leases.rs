@@ -144,14 +144,15 @@ impl RingMemory {
 
     /// Returns a message that was taken out of this queue, and is as it was: it will be taken again, before all others. Killed in
     /// here, this process leaves a message that it got, or a lease.
-    pub(crate) fn put_back(&self, envelope: Envelope) -> mp_core::Result<()> {
+    pub(crate) fn put_back(&self, envelope: &mut Envelope) -> mp_core::Result<()> {
         self.redeliver();
         let leased = envelope.owner().then(Holder::Leased(self.arena.me()?));
         let at = self.arena.owner_words().of(envelope.id());
         if Self::words(self.arena).cas(at, envelope.owner().pack(), leased.pack()).is_ok() {
-            let (id, _) = envelope.into_raw();
-            // SAFETY: the swap has just made this process its leaseholder, once; it is no envelope any more.
-            self.give_back(&unsafe { self.arena.lease_from_raw(id, leased) });
+            // SAFETY: that is its owner word, by the swap: dropped, the envelope does nothing.
+            unsafe { envelope.set_owner(leased) };
+            // SAFETY: the swap has just made this process its leaseholder, once.
+            self.give_back(&unsafe { self.arena.lease_from_raw(envelope.id(), leased) });
         }
         Ok(())
     }

@@ -343,7 +343,7 @@ impl RingMemory {
                 *into = Some(Payload::Small(small));
                 Ok(GetEnd::Done(()))
             }
-            GetEnd::Done(Found::Envelope(slot, ticket)) => self.get_envelope(i, slot, ticket, into),
+            GetEnd::Done(Found::Envelope(word, ticket)) => self.get_envelope(i, word, ticket, into),
             GetEnd::Done(Found::Stray(e)) => Err(self.stray(e)),
             GetEnd::Empty => Ok(GetEnd::Empty),
             GetEnd::Closed => Ok(GetEnd::Closed),
@@ -354,38 +354,42 @@ impl RingMemory {
     fn get_envelope(
         &self,
         i: u32,
-        slot: Slot,
+        word: u64,
         ticket: Ticket,
         into: &mut Option<Payload>,
     ) -> mp_core::Result<GetEnd<()>> {
         let arena = self.arena;
         let (m, ring) = (*Self::words(arena), self.chain.segment(i));
         // The envelope comes over while the slot is being taken, and the next one while this message is read.
-        slot.envelope().into_iter().for_each(|e| arena.fetch_filled(e));
+        Slot::unpack(word).envelope().into_iter().for_each(|e| arena.fetch_filled(e));
         let next = ring.slot(ticket.index + 1);
         // Not of another line: a producer may be writing it.
         if ticket.index + 1 < ring.slots && !next.offset().is_multiple_of(64) {
             let next = Slot::unpack(m.load_relaxed(next)).envelope();
             next.into_iter().for_each(|e| arena.fetch_filled(e));
         }
-        let got = arena.with_intent(|me, intent| {
+        let mut stray = None;
+        let end = arena.with_intent(|me, intent| {
             let get = Get::new(ring, intent, arena.owner_words(), me);
-            run_straight(get.found(slot, ticket), &m)
+            match run_straight(get.found(word, ticket), &m) {
+                GetEnd::Done(Taken::Envelope(id, owner, _)) => {
+                    // SAFETY: `Get` has just made this process its owner, and ends once.
+                    *into = Some(Payload::Envelope(unsafe { arena.envelope_from_raw(id, owner) }));
+                    GetEnd::Done(())
+                }
+                GetEnd::Done(Taken::Small(small, _)) => {
+                    *into = Some(Payload::Small(small));
+                    GetEnd::Done(())
+                }
+                GetEnd::Done(Taken::Stray(e)) => {
+                    stray = Some(e);
+                    GetEnd::Empty
+                }
+                GetEnd::Empty => GetEnd::Empty,
+                GetEnd::Closed => GetEnd::Closed,
+            }
         })?;
-        Ok(match got {
-            GetEnd::Done(Taken::Envelope(id, owner, _)) => {
-                // SAFETY: `Get` has just made this process its owner, and ends once.
-                *into = Some(Payload::Envelope(unsafe { arena.envelope_from_raw(id, owner) }));
-                GetEnd::Done(())
-            }
-            GetEnd::Done(Taken::Small(small, _)) => {
-                *into = Some(Payload::Small(small));
-                GetEnd::Done(())
-            }
-            GetEnd::Done(Taken::Stray(e)) => return Err(self.stray(e)),
-            GetEnd::Empty => GetEnd::Empty,
-            GetEnd::Closed => GetEnd::Closed,
-        })
+        stray.map_or(Ok(end), |e| Err(self.stray(e)))
     }
 
     /// The error for garbage that a process wrote into a slot.

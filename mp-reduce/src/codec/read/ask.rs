@@ -39,8 +39,12 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
 
     #[inline]
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
-        match self.first()? {
-            first::F64 => visitor.visit_f64(f64::from_be_bytes(self.after_first()?)),
+        // One look at how many bytes are left, for all nine.
+        match self.rest.split_first_chunk::<9>() {
+            Some(([first::F64, number @ ..], rest)) => {
+                self.rest = rest;
+                visitor.visit_f64(f64::from_be_bytes(*number))
+            }
             _ => self.any(visitor),
         }
     }

@@ -414,13 +414,16 @@ impl<'de> Reader<'de, '_> {
 #[inline]
 fn same(a: &[u8], b: &[u8]) -> bool {
     #[inline(always)]
-    fn ends<const N: usize>(bytes: &[u8]) -> Option<(&[u8; N], &[u8; N])> {
-        bytes.first_chunk().zip(bytes.last_chunk())
+    fn ends<const N: usize>(a: &[u8], b: &[u8]) -> bool {
+        match (a.first_chunk::<N>(), b.first_chunk(), a.last_chunk::<N>(), b.last_chunk()) {
+            (Some(a), Some(b), Some(end_of_a), Some(end_of_b)) => a == b && end_of_a == end_of_b,
+            _ => a == b,
+        }
     }
     match a.len() {
-        8..=16 => ends::<8>(a) == ends::<8>(b),
-        4..8 => ends::<4>(a) == ends::<4>(b),
-        2..4 => ends::<2>(a) == ends::<2>(b),
+        8..=16 => ends::<8>(a, b),
+        4..8 => ends::<4>(a, b),
+        2..4 => ends::<2>(a, b),
         _ => a == b,
     }
 }
