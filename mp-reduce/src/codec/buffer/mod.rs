@@ -36,6 +36,8 @@ use same::{Lifeless, Place};
 
 /// Rows of fewer bytes are written element by element: small numbers take less room so.
 pub(super) const ROW: usize = 256;
+/// No number of a row has more bytes.
+pub(super) const WIDEST: usize = size_of::<u128>();
 /// What has fewer bytes stays among those of its message.
 pub(super) const LONG: usize = 16 << 10;
 

@@ -8,77 +8,89 @@
 //! - lengths are those of what came, also where a type has announced another number of elements.
 
 mod parts;
+mod room;
 
 use std::cell::Cell;
 
-use mp_core::message::level;
 use serde::ser::{Error as _, Serialize, Serializer};
 
 use super::buffer::{self, Plain, What};
-use super::error::{Bad, too_deep};
+use super::error::Bad;
 use super::first;
 use parts::{Elements, Entries, Fields};
+use room::Room;
 
 /// Appends a value to `to`; whether it has a number of 128 bits in it, which can't be read where serde
 /// buffers values.
+///
+/// # Errors
+/// Those of its `Serialize`, and when it is nested too deeply; then nothing is appended.
 #[inline]
 pub(super) fn append<T: Serialize + ?Sized>(
     to: &mut Vec<u8>,
     left: &Cell<u16>,
     value: &T,
 ) -> Result<bool, Bad> {
-    let mut writer = Writer { to, left, wide: false };
-    value.serialize(&mut writer)?;
-    Ok(writer.wide)
+    let start = to.len();
+    let mut room = Room::new(to, left);
+    let written = value.serialize(Writer { to: &mut room, at: start });
+    let wide = room.wide;
+    room.end(*written.as_ref().unwrap_or(&start));
+    written.map(|_| wide)
 }
 
 /// Appends a buffer where its attachment was.
 pub(super) fn append_here(to: &mut Vec<u8>, what: What, bytes: &[u8]) -> Option<()> {
-    let mut writer = Writer { to, left: &Cell::new(0), wide: false };
-    match what {
-        What::Row(kind) => writer.to.extend_from_slice(&buffer::head(kind, bytes.len())),
-        What::Text => writer.long(first::STR_8 + 1, bytes.len()).ok()?,
-        What::Bytes => writer.long(first::BIN_8 + 1, bytes.len()).ok()?,
-    }
-    writer.to.extend_from_slice(bytes);
+    let (at, left) = (to.len(), Cell::new(0));
+    let mut room = Room::new(to, &left);
+    let writer = Writer { to: &mut room, at };
+    let at = match what {
+        What::Row(kind) => Ok(writer.put(&buffer::head(kind, bytes.len()))),
+        What::Text => writer.long(first::STR_8 + 1, bytes.len()),
+        What::Bytes => writer.long(first::BIN_8 + 1, bytes.len()),
+    };
+    let end = room.put(at.ok()?, bytes);
+    room.end(end);
     Some(())
 }
 
-struct Writer<'a> {
-    to: &'a mut Vec<u8>,
-    /// How many more levels may be entered.
-    left: &'a Cell<u16>,
-    /// Whether there was a number of 128 bits.
-    wide: bool,
+/// Writes one value at a place; what it returns is where that ends.
+///
+/// It goes from hand to hand by value, so that where the next byte goes is in a register. In memory, beside the bytes, each value
+/// would wait for the one before it to be stored there: that was most of what a struct of short fields took.
+struct Writer<'w, 'a> {
+    to: &'w mut Room<'a>,
+    at: usize,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'_, 'a> {
+    /// One that goes on at another place.
     #[inline]
-    fn enter(&mut self) -> Result<(), Bad> {
-        if level::down(self.left) { Ok(()) } else { Err(too_deep(self.left)) }
+    fn on(&mut self, at: usize) -> Writer<'_, 'a> {
+        Writer { to: self.to, at }
     }
 
     #[inline]
-    fn leave(&mut self) {
-        self.left.set(self.left.get() + 1);
+    fn put(self, bytes: &[u8]) -> usize {
+        self.to.put(self.at, bytes)
     }
 
     #[inline]
-    fn byte(&mut self, byte: u8) {
-        self.to.push(byte);
+    fn byte(self, byte: u8) -> usize {
+        self.put(&[byte])
     }
 
     /// A first byte, and what follows it.
     #[inline]
-    fn after<const N: usize>(&mut self, first: u8, bytes: [u8; N]) {
+    fn after<const N: usize>(self, first: u8, bytes: [u8; N]) -> usize {
         let mut all = [first; 9];
         all[1..=N].copy_from_slice(&bytes);
         // At once, so that there is one look at the room that is left.
-        self.to.extend_from_slice(&all[..=N]);
+        self.put(&all[..=N])
     }
 
     #[inline]
-    fn unsigned(&mut self, n: u64) {
+    fn unsigned(self, n: u64) -> usize {
         match n {
             0..=0x7f => self.byte(n as u8),
             0x80..=0xff => self.after(first::U8, [n as u8]),
@@ -89,7 +101,7 @@ impl Writer<'_> {
     }
 
     #[inline]
-    fn signed(&mut self, n: i64) {
+    fn signed(self, n: i64) -> usize {
         match n {
             0.. => self.unsigned(n as u64),
             -0x20.. => self.byte(n as u8),
@@ -103,96 +115,89 @@ impl Writer<'_> {
     /// A length that does not fit into one byte with the kind; `sixteen` is the kind with two bytes for it,
     /// and the next one that with four.
     #[inline]
-    fn long(&mut self, sixteen: u8, len: usize) -> Result<(), Bad> {
+    fn long(self, sixteen: u8, len: usize) -> Result<usize, Bad> {
         match (u16::try_from(len), u32::try_from(len)) {
-            (Ok(len), _) => self.after(sixteen, len.to_be_bytes()),
-            (_, Ok(len)) => self.after(sixteen + 1, len.to_be_bytes()),
-            _ => return Err(too_long()),
+            (Ok(len), _) => Ok(self.after(sixteen, len.to_be_bytes())),
+            (_, Ok(len)) => Ok(self.after(sixteen + 1, len.to_be_bytes())),
+            _ => Err(too_long()),
         }
-        Ok(())
     }
 
     #[inline]
-    fn text(&mut self, text: &str) -> Result<(), Bad> {
-        match text.len() {
-            len @ 0..32 => {
-                // So that there is one look at the room for both.
-                self.to.reserve(1 + len);
-                self.byte(first::SHORT_STR | len as u8);
-            }
-            len @ 32..256 => self.after(first::STR_8, [len as u8]),
-            _ if self.attaches(What::Text, text.as_bytes()) => return Ok(()),
-            len => self.long(first::STR_8 + 1, len)?,
-        }
-        self.to.extend_from_slice(text.as_bytes());
-        Ok(())
+    fn text(mut self, text: &str) -> Result<usize, Bad> {
+        let here = self.on(self.at);
+        let at = match text.len() {
+            len @ 0..32 => here.byte(first::SHORT_STR | len as u8),
+            len @ 32..256 => here.after(first::STR_8, [len as u8]),
+            len => match buffer::attach(What::Text, text.as_bytes()) {
+                Some(head) => return Ok(here.put(&head)),
+                None => here.long(first::STR_8 + 1, len)?,
+            },
+        };
+        Ok(self.to.put(at, text.as_bytes()))
+    }
+
+    /// The name of a field or variant, which is known where this is compiled: its bytes are written as constants.
+    #[inline]
+    fn name(self, name: &'static str) -> Result<usize, Bad> {
+        let mut all = [0; 32];
+        let Some(short) = all.get_mut(..=name.len()) else { return self.text(name) };
+        short[0] = first::SHORT_STR | name.len() as u8;
+        short[1..].copy_from_slice(name.as_bytes());
+        Ok(self.put(short))
     }
 
     #[inline]
-    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Bad> {
-        match u8::try_from(bytes.len()) {
-            Ok(len) => self.after(first::BIN_8, [len]),
-            _ if self.attaches(What::Bytes, bytes) => return Ok(()),
-            _ => self.long(first::BIN_8 + 1, bytes.len())?,
-        }
-        self.to.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    /// Copies bytes beside the message, if they are long and it has room for them there: whether it did.
-    #[inline]
-    fn attaches(&mut self, what: What, bytes: &[u8]) -> bool {
-        let Some(head) = buffer::attach(what, bytes) else { return false };
-        self.to.extend_from_slice(&head);
-        true
+    fn bytes(mut self, bytes: &[u8]) -> Result<usize, Bad> {
+        let here = self.on(self.at);
+        let at = match u8::try_from(bytes.len()) {
+            Ok(len) => here.after(first::BIN_8, [len]),
+            Err(_) => match buffer::attach(What::Bytes, bytes) {
+                Some(head) => return Ok(here.put(&head)),
+                None => here.long(first::BIN_8 + 1, bytes.len())?,
+            },
+        };
+        Ok(self.to.put(at, bytes))
     }
 
     /// A row of numbers, all at once.
-    fn row(&mut self, kind: Plain, bytes: &[u8]) -> Result<(), Bad> {
-        self.enter()?;
-        self.leave();
-        self.wide |= kind.is_wide();
-        if !self.attaches(What::Row(kind), bytes) {
-            self.to.reserve(buffer::HEAD + bytes.len());
-            self.to.extend_from_slice(&buffer::head(kind, bytes.len()));
-            self.to.extend_from_slice(bytes);
+    fn row(mut self, kind: Plain, bytes: &[u8]) -> Result<usize, Bad> {
+        self.to.enter()?;
+        self.to.leave();
+        self.to.wide |= kind.is_wide();
+        if let Some(head) = buffer::attach(What::Row(kind), bytes) {
+            return Ok(self.put(&head));
         }
-        Ok(())
+        let at = self.on(self.at).put(&buffer::head(kind, bytes.len()));
+        Ok(self.to.put(at, bytes))
     }
 
     /// Says that `len` elements, or entries of a map, follow.
     #[inline]
-    fn head(&mut self, kind: Kind, len: usize) -> Result<(), Bad> {
+    fn head(self, kind: Kind, len: usize) -> Result<usize, Bad> {
         match len {
-            0..16 => self.byte(kind.short() | len as u8),
-            _ => self.long(kind.sixteen(), len)?,
+            0..16 => Ok(self.byte(kind.short() | len as u8)),
+            _ => self.long(kind.sixteen(), len),
         }
-        Ok(())
     }
 
     /// A sequence or map begins: a level, announced with `len` elements or entries, which its end corrects.
     #[inline]
-    fn begin(&mut self, kind: Kind, len: usize) -> Result<usize, Bad> {
-        self.enter()?;
-        let at = self.to.len();
-        self.head(kind, len)?;
-        Ok(at)
+    fn begin(self, kind: Kind, len: usize) -> Result<usize, Bad> {
+        self.to.enter()?;
+        self.head(kind, len)
     }
 
-    /// A sequence or map ends with `count` elements or entries. It began at `at`, with `len`.
+    /// A sequence or map ends here with `count` elements or entries. It began at `start`, with `len`.
     #[inline]
-    fn end(&mut self, kind: Kind, at: usize, len: usize, count: usize) -> Result<(), Bad> {
-        self.leave();
-        if count == len { Ok(()) } else { self.amend(kind, at, len, count) }
+    fn end(self, kind: Kind, start: usize, len: usize, count: usize) -> Result<usize, Bad> {
+        self.to.leave();
+        if count == len { Ok(self.at) } else { self.amend(kind, start, len, count) }
     }
 
     /// There were more or fewer than were announced: corrects the length.
     #[inline(never)]
-    fn amend(&mut self, kind: Kind, at: usize, len: usize, count: usize) -> Result<(), Bad> {
-        if len < 16 && count < 16 {
-            self.to[at] = kind.short() | count as u8;
-            return Ok(());
-        }
+    fn amend(self, kind: Kind, start: usize, len: usize, count: usize) -> Result<usize, Bad> {
         let size = |len| {
             if len < 16 {
                 1
@@ -202,26 +207,25 @@ impl Writer<'_> {
                 5
             }
         };
-        let mut head = Vec::with_capacity(5);
-        let mut writer = Writer { to: &mut head, left: self.left, wide: false };
-        writer.head(kind, count)?;
-        self.to.splice(at..at + size(len), head);
-        Ok(())
+        let end = self.to.replace(self.at, start..start + size(len), &[0; 5][..size(count)]);
+        Writer { to: self.to, at: start }.head(kind, count)?;
+        Ok(end)
     }
 
     /// A variant with content: a map from its name to that.
     #[inline]
-    fn variant(&mut self, name: &'static str) -> Result<(), Bad> {
-        self.enter()?;
-        self.byte(first::SHORT_MAP | 1);
-        self.text(name)
+    fn variant(mut self, name: &'static str) -> Result<usize, Bad> {
+        self.to.enter()?;
+        let at = self.on(self.at).byte(first::SHORT_MAP | 1);
+        self.on(at).name(name)
     }
 
     /// Values that only `rmp_serde` knows how to write.
     #[cold]
-    fn extension<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Bad> {
-        let mut other = rmp_serde::Serializer::new(&mut *self.to);
-        other.serialize_newtype_struct(name, value).map_err(Bad::custom)
+    fn extension<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<usize, Bad> {
+        self.to.append(self.at, |to| {
+            rmp_serde::Serializer::new(to).serialize_newtype_struct(name, value).map_err(Bad::custom)
+        })
     }
 }
 
@@ -259,15 +263,14 @@ fn too_long() -> Bad {
 macro_rules! numbers {
     ($($method:ident: $t:ty, $as:ident;)*) => {$(
         #[inline]
-        fn $method(self, n: $t) -> Result<(), Bad> {
-            self.$as(n.into());
-            Ok(())
+        fn $method(self, n: $t) -> Result<usize, Bad> {
+            Ok(self.$as(n.into()))
         }
     )*};
 }
 
-impl<'w, 'a> Serializer for &'w mut Writer<'a> {
-    type Ok = ();
+impl<'w, 'a> Serializer for Writer<'w, 'a> {
+    type Ok = usize;
     type Error = Bad;
     type SerializeSeq = Elements<'w, 'a>;
     type SerializeTuple = Elements<'w, 'a>;
@@ -283,114 +286,111 @@ impl<'w, 'a> Serializer for &'w mut Writer<'a> {
     }
 
     #[inline]
-    fn serialize_bool(self, v: bool) -> Result<(), Bad> {
-        self.byte(if v { first::TRUE } else { first::FALSE });
-        Ok(())
+    fn serialize_bool(self, v: bool) -> Result<usize, Bad> {
+        Ok(self.byte(if v { first::TRUE } else { first::FALSE }))
     }
 
-    fn serialize_i128(self, n: i128) -> Result<(), Bad> {
-        self.wide = true;
+    fn serialize_i128(self, n: i128) -> Result<usize, Bad> {
+        self.to.wide = true;
         self.bytes(&n.to_be_bytes())
     }
 
-    fn serialize_u128(self, n: u128) -> Result<(), Bad> {
-        self.wide = true;
+    fn serialize_u128(self, n: u128) -> Result<usize, Bad> {
+        self.to.wide = true;
         self.bytes(&n.to_be_bytes())
     }
 
     #[inline]
-    fn serialize_f32(self, v: f32) -> Result<(), Bad> {
-        self.after(first::F32, v.to_be_bytes());
-        Ok(())
+    fn serialize_f32(self, v: f32) -> Result<usize, Bad> {
+        Ok(self.after(first::F32, v.to_be_bytes()))
     }
 
     #[inline]
-    fn serialize_f64(self, v: f64) -> Result<(), Bad> {
-        self.after(first::F64, v.to_be_bytes());
-        Ok(())
+    fn serialize_f64(self, v: f64) -> Result<usize, Bad> {
+        Ok(self.after(first::F64, v.to_be_bytes()))
     }
 
     #[inline]
-    fn serialize_char(self, c: char) -> Result<(), Bad> {
+    fn serialize_char(self, c: char) -> Result<usize, Bad> {
         self.text(c.encode_utf8(&mut [0; 4]))
     }
 
     #[inline]
-    fn serialize_str(self, text: &str) -> Result<(), Bad> {
+    fn serialize_str(self, text: &str) -> Result<usize, Bad> {
         self.text(text)
     }
 
     #[inline]
-    fn serialize_bytes(self, bytes: &[u8]) -> Result<(), Bad> {
-        Writer::bytes(self, bytes)
+    fn serialize_bytes(self, bytes: &[u8]) -> Result<usize, Bad> {
+        self.bytes(bytes)
     }
 
     #[inline]
-    fn serialize_none(self) -> Result<(), Bad> {
-        self.byte(first::NIL);
-        Ok(())
+    fn serialize_none(self) -> Result<usize, Bad> {
+        Ok(self.byte(first::NIL))
     }
 
     #[inline]
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Bad> {
-        self.enter()?;
-        let at = self.to.len();
-        value.serialize(&mut *self)?;
-        self.leave();
+    fn serialize_some<T: Serialize + ?Sized>(mut self, value: &T) -> Result<usize, Bad> {
+        self.to.enter()?;
+        let (start, end) = (self.at, value.serialize(self.on(self.at))?);
+        self.to.leave();
         // Not before a buffer, which begins with another byte behind that.
-        if let [first::NIL, ..] | [first::JUST, first::NIL | first::JUST, ..] = self.to[at..] {
-            self.to.insert(at, first::JUST);
+        match self.to.written(start..end) {
+            [first::NIL, ..] | [first::JUST, first::NIL | first::JUST, ..] => {
+                Ok(self.to.replace(end, start..start, &[first::JUST]))
+            }
+            _ => Ok(end),
         }
-        Ok(())
     }
 
     #[inline]
-    fn serialize_unit(self) -> Result<(), Bad> {
+    fn serialize_unit(self) -> Result<usize, Bad> {
         self.serialize_none()
     }
 
     #[inline]
-    fn serialize_unit_struct(self, _: &'static str) -> Result<(), Bad> {
+    fn serialize_unit_struct(self, _: &'static str) -> Result<usize, Bad> {
         self.serialize_none()
     }
 
     #[inline]
-    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<(), Bad> {
-        self.text(variant)
+    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<usize, Bad> {
+        self.name(variant)
     }
 
     #[inline]
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
-        self,
+        mut self,
         name: &'static str,
         value: &T,
-    ) -> Result<(), Bad> {
+    ) -> Result<usize, Bad> {
         if name == rmp_serde::MSGPACK_EXT_STRUCT_NAME {
             return self.extension(name, value);
         }
-        self.enter()?;
-        value.serialize(&mut *self)?;
-        self.leave();
-        Ok(())
+        self.to.enter()?;
+        let end = value.serialize(self.on(self.at))?;
+        self.to.leave();
+        Ok(end)
     }
 
     #[inline]
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
-        self,
+        mut self,
         _: &'static str,
         _: u32,
         variant: &'static str,
         value: &T,
-    ) -> Result<(), Bad> {
-        self.variant(variant)?;
-        value.serialize(&mut *self).map_err(|e| e.in_field(variant))?;
-        self.leave();
-        Ok(())
+    ) -> Result<usize, Bad> {
+        let at = self.on(self.at).variant(variant)?;
+        let end = value.serialize(self.on(at)).map_err(|e| e.in_field(variant))?;
+        self.to.leave();
+        Ok(end)
     }
 
     /// A slice or `Vec` of numbers goes at once, all others element by element.
     #[inline]
-    fn collect_seq<I: IntoIterator<Item: Serialize>>(self, all: I) -> Result<(), Bad> {
+    fn collect_seq<I: IntoIterator<Item: Serialize>>(self, all: I) -> Result<usize, Bad> {
         if let Some((kind, bytes)) = buffer::row_of(&all)
             && bytes.len() >= buffer::ROW
         {
@@ -423,14 +423,14 @@ impl<'w, 'a> Serializer for &'w mut Writer<'a> {
 
     #[inline]
     fn serialize_tuple_variant(
-        self,
+        mut self,
         _: &'static str,
         _: u32,
         variant: &'static str,
         len: usize,
     ) -> Result<Elements<'w, 'a>, Bad> {
-        self.variant(variant)?;
-        Elements::begin(self, len, Some(variant))
+        let at = self.on(self.at).variant(variant)?;
+        Elements::begin(Writer { to: self.to, at }, len, Some(variant))
     }
 
     #[inline]
@@ -445,14 +445,14 @@ impl<'w, 'a> Serializer for &'w mut Writer<'a> {
 
     #[inline]
     fn serialize_struct_variant(
-        self,
+        mut self,
         _: &'static str,
         _: u32,
         variant: &'static str,
         len: usize,
     ) -> Result<Fields<'w, 'a>, Bad> {
-        self.variant(variant)?;
-        Fields::begin(self, len, Some(variant))
+        let at = self.on(self.at).variant(variant)?;
+        Fields::begin(Writer { to: self.to, at }, len, Some(variant))
     }
 
     #[inline]

@@ -8,46 +8,52 @@ use serde::ser::{
 use super::super::buffer::{self, HEAD, Number, Plain, ROW, What};
 use super::super::error::Bad;
 use super::super::first;
-use super::{Kind, Writer};
+use super::{Kind, Room, Writer};
 
 /// The elements of a sequence.
 pub(super) struct Elements<'w, 'a> {
-    writer: &'w mut Writer<'a>,
+    to: &'w mut Room<'a>,
+    /// Where the next one goes.
     at: usize,
+    /// Where the sequence begins.
+    start: usize,
     len: usize,
     count: usize,
     variant: Option<&'static str>,
-    /// As what kind of numbers they are being put together, all so far: behind the head of a row, which begins at `at`.
+    /// Whether numbers may be put together, or are.
+    may_be_row: bool,
+    /// As what kind of numbers they are being put together, all so far: behind the head of a row, which begins where the sequence does.
     row: Option<Plain>,
 }
 
 impl<'w, 'a> Elements<'w, 'a> {
     #[inline]
     pub(super) fn begin(
-        writer: &'w mut Writer<'a>,
+        mut writer: Writer<'w, 'a>,
         len: usize,
         variant: Option<&'static str>,
     ) -> Result<Self, Bad> {
-        let at = writer.begin(Kind::Array, len)?;
-        Ok(Self { writer, at, len, count: 0, variant, row: None })
+        let (start, at) = (writer.at, writer.on(writer.at).begin(Kind::Array, len)?);
+        let may_be_row = len.saturating_mul(buffer::WIDEST) >= ROW;
+        Ok(Self { to: writer.to, at, start, len, count: 0, variant, may_be_row, row: None })
     }
 
     #[inline]
     pub(super) fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Bad> {
-        // Whether it is a number, and of which kind, is known where this is compiled.
-        if let Some((kind, bytes)) = buffer::number_of(value)
-            && (self.row == Some(kind) || self.begins_row(kind))
-        {
-            self.writer.to.extend_from_slice(bytes);
-            self.count += 1;
-            return Ok(());
-        }
-        if self.row.is_some() {
-            self.give_up_row()?;
-        }
-        match value.serialize(&mut *self.writer) {
-            Ok(()) => {
+        if self.may_be_row {
+            // Whether it is a number, and of which kind, is known where this is compiled.
+            if let Some((kind, bytes)) = buffer::number_of(value)
+                && (self.row == Some(kind) || self.begins_row(kind))
+            {
+                self.at = self.to.put(self.at, bytes);
                 self.count += 1;
+                return Ok(());
+            }
+            self.no_row()?;
+        }
+        match value.serialize(Writer { to: self.to, at: self.at }) {
+            Ok(end) => {
+                (self.at, self.count) = (end, self.count + 1);
                 Ok(())
             }
             Err(e) => Err(in_variant(e.in_element(self.count), self.variant)),
@@ -55,21 +61,20 @@ impl<'w, 'a> Elements<'w, 'a> {
     }
 
     #[inline]
-    pub(super) fn finish(self) -> Result<(), Bad> {
+    pub(super) fn finish(self) -> Result<usize, Bad> {
         if self.variant.is_some() {
-            self.writer.leave();
+            self.to.leave();
         }
         if let Some(kind) = self.row {
-            self.end_row(kind);
-            return Ok(());
+            return Ok(self.end_row(kind));
         }
-        self.writer.end(Kind::Array, self.at, self.len, self.count)
+        Writer { to: self.to, at: self.at }.end(Kind::Array, self.start, self.len, self.count)
     }
 
     /// Begins to put numbers together, if this is the first of many.
     #[inline]
     fn begins_row(&mut self, kind: Plain) -> bool {
-        let begins = self.count == 0 && self.row.is_none() && self.len.saturating_mul(kind.size()) >= ROW;
+        let begins = self.row.is_none() && self.len.saturating_mul(kind.size()) >= ROW;
         if begins {
             self.begin_row(kind);
         }
@@ -80,46 +85,43 @@ impl<'w, 'a> Elements<'w, 'a> {
     fn begin_row(&mut self, kind: Plain) {
         /// What a type says of its length may be wrong.
         const BELIEVED: usize = 1 << 20;
-        let Writer { to, wide, .. } = &mut *self.writer;
-        to.truncate(self.at);
-        to.extend_from_slice(&buffer::head(kind, 0));
-        to.reserve(self.len.saturating_mul(kind.size()).min(BELIEVED));
-        *wide |= kind.is_wide();
+        self.to.reserve(self.len.saturating_mul(kind.size()).min(BELIEVED));
+        self.at = self.to.put(self.start, &buffer::head(kind, 0));
+        self.to.wide |= kind.is_wide();
         self.row = Some(kind);
     }
 
-    /// All were numbers of one kind.
+    /// All were numbers of one kind: where they end.
     #[cold]
-    fn end_row(self, kind: Plain) {
-        self.writer.leave();
-        let to = &mut self.writer.to;
-        let row = &to[self.at + HEAD..];
+    fn end_row(self, kind: Plain) -> usize {
+        self.to.leave();
+        let row = self.to.written(self.start + HEAD..self.at);
         match buffer::attach(What::Row(kind), row) {
-            Some(head) => {
-                to.truncate(self.at);
-                to.extend_from_slice(&head);
-            }
+            Some(head) => self.to.put(self.start, &head),
             None => {
                 let head = buffer::head(kind, row.len());
-                to[self.at..self.at + HEAD].copy_from_slice(&head);
+                self.to.put(self.start, &head);
+                self.at
             }
         }
     }
 
-    /// Something else comes after numbers: they are written as they are where others are among them.
+    /// Something else comes: numbers before it are written as they are where others are among them.
     #[cold]
-    fn give_up_row(&mut self) -> Result<(), Bad> {
+    fn no_row(&mut self) -> Result<(), Bad> {
+        self.may_be_row = false;
         let Some(kind) = self.row.take() else { return Ok(()) };
-        let row = self.writer.to.split_off(self.at + HEAD);
-        self.writer.to.truncate(self.at);
-        self.writer.head(Kind::Array, self.len)?;
-        kind.numbers(&row).for_each(|number| self.writer.number(number));
+        let row = self.to.written(self.start + HEAD..self.at).to_vec();
+        self.at = Writer { to: self.to, at: self.start }.head(Kind::Array, self.len)?;
+        for number in kind.numbers(&row) {
+            self.at = Writer { to: self.to, at: self.at }.number(number);
+        }
         Ok(())
     }
 }
 
-impl Writer<'_> {
-    fn number(&mut self, number: Number) {
+impl Writer<'_, '_> {
+    fn number(self, number: Number) -> usize {
         match number {
             Number::Unsigned(n) => self.unsigned(n),
             Number::Signed(n) => self.signed(n),
@@ -130,9 +132,9 @@ impl Writer<'_> {
         }
     }
 
-    fn few_bytes(&mut self, bytes: &[u8; 16]) {
-        self.after(first::BIN_8, [16]);
-        self.to.extend_from_slice(bytes);
+    fn few_bytes(mut self, bytes: &[u8; 16]) -> usize {
+        let at = self.on(self.at).after(first::BIN_8, [16]);
+        self.to.put(at, bytes)
     }
 }
 
@@ -147,7 +149,7 @@ fn in_variant(e: Bad, variant: Option<&'static str>) -> Bad {
 macro_rules! elements {
     ($($t:ident: $method:ident;)*) => {$(
         impl $t for Elements<'_, '_> {
-            type Ok = ();
+            type Ok = usize;
             type Error = Bad;
 
             #[inline]
@@ -156,7 +158,7 @@ macro_rules! elements {
             }
 
             #[inline]
-            fn end(self) -> Result<(), Bad> {
+            fn end(self) -> Result<usize, Bad> {
                 self.finish()
             }
         }
@@ -172,8 +174,11 @@ elements! {
 
 /// The entries of a map.
 pub(super) struct Entries<'w, 'a> {
-    writer: &'w mut Writer<'a>,
+    to: &'w mut Room<'a>,
+    /// Where the next one goes.
     at: usize,
+    /// Where the map begins.
+    start: usize,
     len: usize,
     /// How many keys were written.
     count: usize,
@@ -183,40 +188,45 @@ pub(super) struct Entries<'w, 'a> {
 
 impl<'w, 'a> Entries<'w, 'a> {
     #[inline]
-    pub(super) fn begin(writer: &'w mut Writer<'a>, len: usize) -> Result<Self, Bad> {
-        let at = writer.begin(Kind::Map, len)?;
-        Ok(Self { writer, at, len, count: 0, key: at })
+    pub(super) fn begin(mut writer: Writer<'w, 'a>, len: usize) -> Result<Self, Bad> {
+        let (start, at) = (writer.at, writer.on(writer.at).begin(Kind::Map, len)?);
+        Ok(Self { to: writer.to, at, start, len, count: 0, key: at })
     }
 }
 
 impl SerializeMap for Entries<'_, '_> {
-    type Ok = ();
+    type Ok = usize;
     type Error = Bad;
 
     #[inline]
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Bad> {
-        self.key = self.writer.to.len();
+        self.key = self.at;
         self.count += 1;
-        key.serialize(&mut *self.writer).map_err(|e| e.in_field("a key"))
+        let written = key.serialize(Writer { to: self.to, at: self.at });
+        self.at = written.map_err(|e| e.in_field("a key"))?;
+        Ok(())
     }
 
     #[inline]
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Bad> {
-        value
-            .serialize(&mut *self.writer)
-            .map_err(|e| e.in_entry(self.writer.to.get(self.key..).unwrap_or_default()))
+        let written = value.serialize(Writer { to: self.to, at: self.at });
+        self.at = written.map_err(|e| e.in_entry(self.to.written(self.key..self.at)))?;
+        Ok(())
     }
 
     #[inline]
-    fn end(self) -> Result<(), Bad> {
-        self.writer.end(Kind::Map, self.at, self.len, self.count)
+    fn end(self) -> Result<usize, Bad> {
+        Writer { to: self.to, at: self.at }.end(Kind::Map, self.start, self.len, self.count)
     }
 }
 
 /// The fields of a struct, by their names.
 pub(super) struct Fields<'w, 'a> {
-    writer: &'w mut Writer<'a>,
+    to: &'w mut Room<'a>,
+    /// Where the next one goes.
     at: usize,
+    /// Where the struct begins.
+    start: usize,
     len: usize,
     count: usize,
     variant: Option<&'static str>,
@@ -225,34 +235,36 @@ pub(super) struct Fields<'w, 'a> {
 impl<'w, 'a> Fields<'w, 'a> {
     #[inline]
     pub(super) fn begin(
-        writer: &'w mut Writer<'a>,
+        mut writer: Writer<'w, 'a>,
         len: usize,
         variant: Option<&'static str>,
     ) -> Result<Self, Bad> {
-        let at = writer.begin(Kind::Map, len)?;
-        Ok(Self { writer, at, len, count: 0, variant })
+        let (start, at) = (writer.at, writer.on(writer.at).begin(Kind::Map, len)?);
+        Ok(Self { to: writer.to, at, start, len, count: 0, variant })
     }
 
     #[inline]
     fn field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Bad> {
         self.count += 1;
-        self.writer.text(name)?;
-        value.serialize(&mut *self.writer).map_err(|e| in_variant(e.in_field(name), self.variant))
+        let at = Writer { to: self.to, at: self.at }.name(name)?;
+        let written = value.serialize(Writer { to: self.to, at });
+        self.at = written.map_err(|e| in_variant(e.in_field(name), self.variant))?;
+        Ok(())
     }
 
     #[inline]
-    fn finish(self) -> Result<(), Bad> {
+    fn finish(self) -> Result<usize, Bad> {
         if self.variant.is_some() {
-            self.writer.leave();
+            self.to.leave();
         }
-        self.writer.end(Kind::Map, self.at, self.len, self.count)
+        Writer { to: self.to, at: self.at }.end(Kind::Map, self.start, self.len, self.count)
     }
 }
 
 macro_rules! fields {
     ($($t:ident)*) => {$(
         impl $t for Fields<'_, '_> {
-            type Ok = ();
+            type Ok = usize;
             type Error = Bad;
 
             #[inline]
@@ -261,7 +273,7 @@ macro_rules! fields {
             }
 
             #[inline]
-            fn end(self) -> Result<(), Bad> {
+            fn end(self) -> Result<usize, Bad> {
                 self.finish()
             }
         }
