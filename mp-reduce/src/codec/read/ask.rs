@@ -33,7 +33,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
                 self.pass();
                 visitor.visit_bool(first == first::TRUE)
             }
-            _ => self.any(visitor),
+            _ => self.other(visitor),
         }
     }
 
@@ -45,7 +45,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
                 self.rest = rest;
                 visitor.visit_f64(f64::from_be_bytes(*number))
             }
-            _ => self.any(visitor),
+            _ => self.other(visitor),
         }
     }
 
@@ -56,7 +56,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
                 self.rest = &self.rest[2..];
                 visitor.visit_borrowed_bytes(self.bytes(len.into())?)
             }
-            _ => self.any(visitor),
+            _ => self.other(visitor),
         }
     }
 
@@ -75,7 +75,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
                 self.bytes(2)?;
                 visitor.visit_i128(i128::from_be_bytes(self.array()?))
             }
-            _ => self.any(visitor),
+            _ => self.other(visitor),
         }
     }
 
@@ -85,7 +85,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
                 self.bytes(2)?;
                 visitor.visit_u128(u128::from_be_bytes(self.array()?))
             }
-            _ => self.any(visitor),
+            _ => self.other(visitor),
         }
     }
 
@@ -108,7 +108,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
                 self.pass();
                 visitor.visit_unit()
             }
-            _ => self.any(visitor),
+            _ => self.other(visitor),
         }
     }
 
@@ -162,7 +162,9 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         visitor: V,
     ) -> Result<V::Value, Bad> {
         if self.first()? != first::SHORT_MAP | 1 {
-            return visitor.visit_enum(Variant { name: self.rest, reader: self, names, full: false });
+            return self.apart(|reader| {
+                visitor.visit_enum(Variant { name: reader.rest, reader, names, full: false })
+            });
         }
         // A variant with content: a map from its name to that.
         self.pass();

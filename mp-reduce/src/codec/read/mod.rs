@@ -31,7 +31,7 @@ use parts::{Map, Sequence};
 #[inline]
 pub(super) fn from_slice<T: serde::de::DeserializeOwned>(bytes: &[u8], left: &Cell<u16>) -> Result<T, Bad> {
     let kept = Kept::default();
-    T::deserialize(&mut Reader { rest: bytes, left, kept: Cell::new(&kept) })
+    T::deserialize(&mut Reader { rest: bytes, message: &Message { left, kept: Cell::new(&kept) } })
 }
 
 /// The value that these bytes begin with, as an error's path names it: a text as it is, and a number.
@@ -54,13 +54,24 @@ pub(super) fn text_of(bytes: &[u8]) -> String {
         }
     }
     let kept = Kept::default();
-    let mut reader = Reader { rest: bytes, left: &Cell::new(1), kept: Cell::new(&kept) };
+    let message = Message { left: &Cell::new(1), kept: Cell::new(&kept) };
+    let mut reader = Reader { rest: bytes, message: &message };
     reader.any(Text).unwrap_or_else(|_| "(a key that is no text)".into())
 }
 
 /// The bytes that were not read yet.
+///
+/// serde hands a reader on by reference. What has to be in memory for that is a [copy](Self::apart), as each part of a value has one: so
+/// where one goes on is in a register as long as values are read in the same function. Else each would wait for the one before
+/// it to be stored.
+#[derive(Clone, Copy)]
 struct Reader<'de, 'l> {
     rest: &'de [u8],
+    message: &'l Message<'de, 'l>,
+}
+
+/// What all readers of a message share.
+struct Message<'de, 'l> {
     /// How many more levels may be entered.
     left: &'l Cell<u16>,
     /// Where the next attachment is kept that lends its bytes.
@@ -77,18 +88,28 @@ struct Found<'de> {
 }
 
 impl<'de> Reader<'de, '_> {
+    /// Reads by a copy, and goes on where that ended.
+    #[inline(always)]
+    fn apart<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+        let mut copy = *self;
+        let value = read(&mut copy);
+        self.rest = copy.rest;
+        value
+    }
+
     #[inline]
     fn enter(&mut self) -> Result<(), Bad> {
-        if level::down(self.left) || mp_core::mutant!("codec.read.depth-not-limited") {
+        if level::down(self.message.left) || mp_core::mutant!("codec.read.depth-not-limited") {
             Ok(())
         } else {
-            Err(too_deep(self.left))
+            Err(too_deep(self.message.left))
         }
     }
 
     #[inline]
     fn leave(&mut self) {
-        self.left.set(self.left.get() + 1);
+        let left = self.message.left;
+        left.set(left.get() + 1);
     }
 
     #[inline]
@@ -149,9 +170,10 @@ impl<'de> Reader<'de, '_> {
             return Err(too_short());
         }
         self.enter()?;
-        let mut all = Sequence { reader: self, left: len, len };
+        let mut all = Sequence { reader: *self, left: len, len };
         let value = visitor.visit_seq(&mut all);
         let left = all.left;
+        self.rest = all.reader.rest;
         self.leave();
         if left == 0 { value } else { value.and_then(|_| Err(Bad::invalid_length(len, &"fewer elements"))) }
     }
@@ -167,9 +189,10 @@ impl<'de> Reader<'de, '_> {
             return Err(too_short());
         }
         self.enter()?;
-        let mut all = Map { key: self.rest, reader: self, left: len, names };
+        let mut all = Map { key: self.rest, reader: *self, left: len, names };
         let value = visitor.visit_map(&mut all);
         let left = all.left;
+        self.rest = all.reader.rest;
         self.leave();
         if left == 0 { value } else { value.and_then(|_| Err(Bad::invalid_length(len, &"fewer entries"))) }
     }
@@ -190,7 +213,7 @@ impl<'de> Reader<'de, '_> {
         let len = u64::from_le_bytes(self.array()?);
         let memory = if is_apart {
             let arrived = buffer::arrived(u32::from_le_bytes(self.array()?), len)?;
-            Some(Kept::keep(&self.kept, arrived))
+            Some(Kept::keep(&self.message.kept, arrived))
         } else {
             None
         };
@@ -239,7 +262,7 @@ impl<'de> Reader<'de, '_> {
     #[inline]
     fn row<V: Visitor<'de>>(&mut self, kind: Plain, bytes: &[u8], visitor: V) -> Result<V::Value, Bad> {
         self.enter()?;
-        let mut row = Row::new(kind, bytes, self.left);
+        let mut row = Row::new(kind, bytes, self.message.left);
         let value = visitor.visit_seq(&mut row);
         self.leave();
         let end = row.end();
@@ -250,9 +273,15 @@ impl<'de> Reader<'de, '_> {
     #[inline]
     fn wrapped<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Bad>) -> Result<T, Bad> {
         self.enter()?;
-        let value = read(self);
+        let value = self.apart(read);
         self.leave();
         value
+    }
+
+    /// A value of any kind, where one of another kind was expected.
+    #[inline(always)]
+    fn other<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+        self.apart(|reader| reader.any(visitor))
     }
 
     /// A value of any kind.
@@ -316,13 +345,13 @@ impl<'de> Reader<'de, '_> {
                 self.pass();
                 (first - SHORT_ARRAY).into()
             }
-            first @ ARRAY_16..=ARRAY_32 => self.length(first - ARRAY_16 + 1)?,
+            first @ ARRAY_16..=ARRAY_32 => self.apart(|reader| reader.length(first - ARRAY_16 + 1))?,
             first @ BIN_8..=BIN_32 => {
-                let bytes = self.long(first - BIN_8)?;
+                let bytes = self.apart(|reader| reader.long(first - BIN_8))?;
                 return visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied()));
             }
-            JUST if self.at_buffer() => return self.buffer_sequence(visitor),
-            _ => return self.any(visitor),
+            JUST if self.at_buffer() => return self.apart(|reader| reader.buffer_sequence(visitor)),
+            _ => return self.other(visitor),
         };
         self.sequence(len, visitor)
     }
@@ -340,8 +369,8 @@ impl<'de> Reader<'de, '_> {
                 self.pass();
                 (first - SHORT_MAP).into()
             }
-            first @ MAP_16..=MAP_32 => self.length(first - MAP_16 + 1)?,
-            _ => return self.any(visitor),
+            first @ MAP_16..=MAP_32 => self.apart(|reader| reader.length(first - MAP_16 + 1))?,
+            _ => return self.other(visitor),
         };
         self.map(len, names, visitor)
     }
@@ -373,7 +402,7 @@ impl<'de> Reader<'de, '_> {
             U16 => u16::from_be_bytes(self.after_first()?).into(),
             U32 => u32::from_be_bytes(self.after_first()?).into(),
             U64 => u64::from_be_bytes(self.after_first()?),
-            _ => return self.any(visitor),
+            _ => return self.other(visitor),
         };
         visitor.visit_u64(value)
     }
@@ -388,7 +417,7 @@ impl<'de> Reader<'de, '_> {
                 let bytes = self.bytes((first - SHORT_STR).into())?;
                 self.text(bytes, visitor)
             }
-            _ => self.any(visitor),
+            _ => self.other(visitor),
         }
     }
 

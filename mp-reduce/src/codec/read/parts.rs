@@ -8,13 +8,13 @@ use serde::de::{
 use super::{Bad, Reader};
 
 /// The elements of a sequence.
-pub(super) struct Sequence<'r, 'de, 'l> {
-    pub(super) reader: &'r mut Reader<'de, 'l>,
+pub(super) struct Sequence<'de, 'l> {
+    pub(super) reader: Reader<'de, 'l>,
     pub(super) left: usize,
     pub(super) len: usize,
 }
 
-impl<'de> SeqAccess<'de> for Sequence<'_, 'de, '_> {
+impl<'de> SeqAccess<'de> for Sequence<'de, '_> {
     type Error = Bad;
 
     #[inline]
@@ -23,7 +23,7 @@ impl<'de> SeqAccess<'de> for Sequence<'_, 'de, '_> {
             return Ok(None);
         }
         self.left -= 1;
-        match seed.deserialize(&mut *self.reader) {
+        match self.reader.apart(|reader| seed.deserialize(reader)) {
             Ok(value) => Ok(Some(value)),
             Err(e) => Err(e.in_element(self.len - self.left - 1)),
         }
@@ -36,8 +36,8 @@ impl<'de> SeqAccess<'de> for Sequence<'_, 'de, '_> {
 }
 
 /// The entries of a map, or the fields of a struct.
-pub(super) struct Map<'r, 'de, 'l> {
-    pub(super) reader: &'r mut Reader<'de, 'l>,
+pub(super) struct Map<'de, 'l> {
+    pub(super) reader: Reader<'de, 'l>,
     pub(super) left: usize,
     /// The bytes from the last key on.
     pub(super) key: &'de [u8],
@@ -45,7 +45,7 @@ pub(super) struct Map<'r, 'de, 'l> {
     pub(super) names: &'static [&'static str],
 }
 
-impl<'de> MapAccess<'de> for Map<'_, 'de, '_> {
+impl<'de> MapAccess<'de> for Map<'de, '_> {
     type Error = Bad;
 
     #[inline]
@@ -62,7 +62,7 @@ impl<'de> MapAccess<'de> for Map<'_, 'de, '_> {
                 return seed.deserialize(BorrowedStrDeserializer::new(name)).map(Some);
             }
         }
-        match seed.deserialize(&mut *self.reader) {
+        match self.reader.apart(|reader| seed.deserialize(reader)) {
             Ok(key) => Ok(Some(key)),
             Err(e) => Err(e.in_field("a key")),
         }
@@ -70,7 +70,7 @@ impl<'de> MapAccess<'de> for Map<'_, 'de, '_> {
 
     #[inline]
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Bad> {
-        seed.deserialize(&mut *self.reader).map_err(|e| e.in_entry(self.key))
+        self.reader.apart(|reader| seed.deserialize(reader)).map_err(|e| e.in_entry(self.key))
     }
 
     #[inline]
