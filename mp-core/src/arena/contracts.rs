@@ -131,7 +131,7 @@ impl Arena {
     #[inline]
     pub unsafe fn envelope_from_raw(&self, id: EnvelopeId, owner: Owner) -> Envelope {
         debug_assert_eq!(owner.holder, Holder::Member(self.me().unwrap_or(Member::from_raw(0))));
-        Envelope { arena: *self, id: id.min(self.layout().envelopes - 1), owner: owner.pack() }
+        Envelope::new(*self, id.min(self.layout().envelopes - 1), owner.pack())
     }
 
     /// An envelope that this process has leased already, or that stays in its queue while this process reads it.
@@ -164,7 +164,7 @@ impl Arena {
         let at = self.owner_words().of(id);
         let expected = if mutant!("invitation.swap-not-compared") { self.map().load(at) } else { owner };
         self.map().cas(at, expected, new.pack()).map_err(|_| gone())?;
-        Ok(Envelope { arena: *self, id, owner: new.pack() })
+        Ok(Envelope::new(*self, id, new.pack()))
     }
 
     /// Makes a held block, whose memory is ready, a ring from now on: when it has no holder any more, it is
@@ -190,7 +190,7 @@ impl Envelope {
     /// `owner` is what its owner word says, after a step of this process that may have changed it.
     #[inline]
     pub unsafe fn set_owner(&mut self, owner: Owner) {
-        self.owner = owner.pack();
+        self.note_owner(owner.pack());
     }
 }
 

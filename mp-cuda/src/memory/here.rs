@@ -20,7 +20,7 @@ use mp_core::mutex::Mutex;
 use mp_core::{Arena, Hold, mutant};
 
 use super::closing::{self, Paces};
-use super::object::{Seen, SlabObject};
+use super::object::{Mode, PieceObject, Seen, SlabObject};
 use super::piece::Inner;
 use super::slab::Slab;
 use crate::driver::long_calls::{self, LongCall};
@@ -153,16 +153,29 @@ pub(crate) fn add(slab: &Arc<Slab>) {
 }
 
 /// The slab of this object, if it is here; and what was [seen](saw) of a piece's object with this mark.
+#[inline(always)]
 pub(crate) fn known(object: &Hold, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
-    let mark = object.arena().mark(object);
     let mut here = HERE.lock();
-    let table = here.as_mut()?;
-    table.stay(mark);
-    let entry = table.slabs.get_mut(&mark)?;
-    entry.used = table.openings;
-    let seen = entry.seen.get(place_of(piece)).copied().flatten();
-    let seen = seen.filter(|seen| seen.is_of(piece) || mutant!("cuda.here.seen-not-compared"));
+    let (entry, seen) = here.as_mut()?.known(object, piece)?;
     Some((Arc::clone(&entry.slab), seen))
+}
+
+/// As [`known`] and [`piece`] in one, where what was seen of a piece's object fits to this mode; else its handle comes back. All that
+/// is known is looked up under one lock: to take it once more costs as much as the look.
+#[inline(always)]
+pub(crate) fn again(object: &Hold, hold: Hold, mode: Mode) -> Result<Arc<Inner>, Hold> {
+    // Dropped after the lock, which its drop takes if it is the last.
+    let mut lent = None;
+    let (arena, mark) = (hold.arena(), hold.arena().mark(&hold));
+    let mut here = HERE.lock();
+    let Some(table) = here.as_mut() else { return Err(hold) };
+    table.make_room();
+    let (slab, seen) = match table.known(object, mark) {
+        Some((entry, Some(seen))) if seen.came_as(arena, mode).is_ok() => (Arc::clone(&entry.slab), seen),
+        _ => return Err(hold),
+    };
+    // Where it is not needed, that piece has another handle and the table the slab: neither is the last.
+    Ok(table.piece(mark, &mut lent, || Inner::new(slab, PieceObject::of_seen(hold, seen), true)))
 }
 
 /// Notes what was found in the object of a piece. Its words were written before any other code knew its block, so that holds for its
@@ -203,29 +216,11 @@ pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
 /// The piece whose object has this mark, if this process has it; else it has the one that `make` makes.
 pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> {
     // Dropped after the lock, which its drop takes if it is the last.
-    let _lent;
+    let mut lent = None;
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
     table.make_room();
-    match table.pieces.entry(mark) {
-        Entry::Occupied(mut one) => {
-            let known = one.get().upgrade();
-            match known {
-                Some(known) if !known.is_lent() && !mutant!("cuda.here.twice-is-two") => known,
-                known => {
-                    _lent = known;
-                    let new = make();
-                    one.insert(Arc::downgrade(&new));
-                    new
-                }
-            }
-        }
-        Entry::Vacant(place) => {
-            let new = make();
-            place.insert(Arc::downgrade(&new));
-            new
-        }
-    }
+    table.piece(mark, &mut lent, make)
 }
 
 /// A piece that was exclusive is opened to others: from now on it may arrive.
@@ -254,6 +249,44 @@ pub(crate) fn forget(slab: Arc<Slab>) {
 }
 
 impl Table {
+    /// See [`known`].
+    #[inline(always)]
+    fn known(&mut self, object: &Hold, piece: u64) -> Option<(&SlabEntry, Option<Seen>)> {
+        let mark = object.arena().mark(object);
+        self.stay(mark);
+        let used = self.openings;
+        let entry = self.slabs.get_mut(&mark)?;
+        entry.used = used;
+        let seen = entry.seen.get(place_of(piece)).copied().flatten();
+        Some((entry, seen.filter(|seen| seen.is_of(piece) || mutant!("cuda.here.seen-not-compared"))))
+    }
+
+    /// See [`piece`]; one that was moved into a message meanwhile goes into `lent`.
+    #[inline]
+    fn piece(
+        &mut self,
+        mark: u64,
+        lent: &mut Option<Arc<Inner>>,
+        make: impl FnOnce() -> Arc<Inner>,
+    ) -> Arc<Inner> {
+        match self.pieces.entry(mark) {
+            Entry::Occupied(mut one) => match one.get().upgrade() {
+                Some(known) if !known.is_lent() && !mutant!("cuda.here.twice-is-two") => known,
+                known => {
+                    *lent = known;
+                    let new = make();
+                    one.insert(Arc::downgrade(&new));
+                    new
+                }
+            },
+            Entry::Vacant(place) => {
+                let new = make();
+                place.insert(Arc::downgrade(&new));
+                new
+            }
+        }
+    }
+
     /// One that leaves, and of which a piece has come, stays.
     fn stay(&mut self, mark: u64) {
         let leaves = |(_, entry): &(Instant, SlabEntry)| entry.slab.object().mark() == mark;

@@ -100,6 +100,13 @@ impl Piece {
         }?;
         let slab = arrived.object(attachments.slab)?;
         // What this process has, or had, it has looked at.
+        let hold = match mode {
+            Mode::Exclusive => hold,
+            Mode::Frozen | Mode::Shared => match Self::again(slab, hold, mode) {
+                Ok(piece) => return Ok(piece),
+                Err(hold) => hold,
+            },
+        };
         let (slab, seen) = match here::known(slab, hold.arena().mark(&hold)) {
             Some(known) => known,
             None => (here::slab(SlabObject::open(slab.clone())?), None),
@@ -111,8 +118,8 @@ impl Piece {
             }
         };
         match object {
-            Ok(object) if mode == Mode::Exclusive => Ok(Self::exclusive(&slab, object)),
-            Ok(object) => Ok(Self::arrived(&slab, object)),
+            Ok(object) if mode == Mode::Exclusive => Ok(Self::exclusive(slab, object)),
+            Ok(object) => Ok(Self::arrived(slab, object)),
             Err(error) => {
                 here::forget(slab);
                 Err(error)
@@ -140,7 +147,7 @@ mod tests {
     }
 
     fn piece(slab: &Arc<Slab>, unit: u32, bytes: u64) -> Piece {
-        Piece::exclusive(slab, PieceObject::new(slab.object(), unit, bytes).unwrap())
+        Piece::exclusive(Arc::clone(slab), PieceObject::new(slab.object(), unit, bytes).unwrap())
     }
 
     fn sent(piece: &Piece) -> (Incoming, Attachments) {

@@ -343,6 +343,12 @@ impl Seen {
         self.mark
     }
 
+    /// Looks whether the object came as what its mode says.
+    #[inline]
+    pub(crate) fn came_as(self, arena: Arena, mode: Mode) -> Result<()> {
+        came_as(words(arena).load(self.mode), mode)
+    }
+
     /// Whether it is that of the object with this mark.
     pub(crate) fn is_of(self, mark: u64) -> bool {
         self.mark == mark
@@ -396,9 +402,16 @@ impl PieceObject {
     }
 
     /// Of a piece that arrived, of whose object this was [seen](Self::seen) before: it has this mode.
+    #[inline(always)]
     pub(crate) fn again(hold: Hold, seen: Seen, mode: Mode) -> Result<Self> {
-        came_as(words(hold.arena()).load(seen.mode), mode)?;
-        Ok(Self { hold, seen })
+        seen.came_as(hold.arena(), mode)?;
+        Ok(Self::of_seen(hold, seen))
+    }
+
+    /// As [`again`](Self::again), with a mode that was looked at.
+    #[inline(always)]
+    pub(crate) fn of_seen(hold: Hold, seen: Seen) -> Self {
+        Self { hold, seen }
     }
 
     /// What was found in it.
@@ -453,6 +466,7 @@ impl PieceObject {
 }
 
 /// Looks whether a piece came as what its mode says.
+#[inline]
 fn came_as(found: u64, mode: Mode) -> Result<()> {
     if found != mode as u64 && !mutant!("cuda.piece.mode-not-compared") {
         let why = format!("a piece of device memory has mode {found}, and arrived as {mode:?}");

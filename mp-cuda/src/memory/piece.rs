@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use mp_core::Hold;
 use mp_core::clocks::Tick;
 use mp_core::mutant;
 use mp_core::mutex::{Mutex, MutexGuard};
@@ -75,7 +76,7 @@ impl Piece {
         exit::watch(Part::Memory, collect::leave);
         loop {
             let cut = pool::cut(device, bytes)?;
-            let piece = Self::exclusive(&cut.slab, cut.object);
+            let piece = Self::exclusive(cut.slab, cut.object);
             // Whichever stream is the first to use it.
             piece.uses().begins_behind(&cut.ticks);
             match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for_room(tick).map(drop)) {
@@ -92,18 +93,24 @@ impl Piece {
     pub(crate) fn without_driver(uuid: Uuid, bytes: u64) -> Result<Self> {
         let slab = Arc::new(Slab::arrived(super::object::SlabObject::new(uuid, bytes, bytes)?));
         let object = PieceObject::new(slab.object(), 0, bytes)?;
-        Ok(Self::exclusive(&slab, object))
+        Ok(Self::exclusive(slab, object))
     }
 
     /// One that this process has now, if it has not another one of the same memory already.
-    pub(super) fn arrived(slab: &Arc<Slab>, object: PieceObject) -> Self {
-        let new = |object| Inner::new(slab, object, true);
-        Self(here::piece(object.mark(), || new(object)))
+    pub(super) fn arrived(slab: Arc<Slab>, object: PieceObject) -> Self {
+        Self(here::piece(object.mark(), || Inner::new(slab, object, true)))
+    }
+
+    /// As [`arrived`](Self::arrived), if what is in the piece's object was [seen](here::saw) before, and fits to this mode; else its
+    /// handle comes back.
+    #[inline]
+    pub(super) fn again(slab: &Hold, hold: Hold, mode: Mode) -> std::result::Result<Self, Hold> {
+        here::again(slab, hold, mode).map(Self)
     }
 
     /// One that was exclusive where it came from: this process has no other one of the same memory, and gets none as long as this is
     /// not [opened](Self::open_to_others). So the table is not asked.
-    pub(super) fn exclusive(slab: &Arc<Slab>, object: PieceObject) -> Self {
+    pub(super) fn exclusive(slab: Arc<Slab>, object: PieceObject) -> Self {
         Self(Inner::new(slab, object, false))
     }
 
@@ -260,9 +267,10 @@ impl fmt::Debug for Piece {
 }
 
 impl Inner {
-    fn new(slab: &Arc<Slab>, object: PieceObject, is_listed: bool) -> Arc<Self> {
+    #[inline(always)]
+    pub(super) fn new(slab: Arc<Slab>, object: PieceObject, is_listed: bool) -> Arc<Self> {
         Arc::new(Self {
-            slab: Some(Arc::clone(slab)),
+            slab: Some(slab),
             id: object.mark(),
             row: object.row(),
             begins: object.begins(),

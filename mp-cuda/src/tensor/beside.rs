@@ -59,6 +59,7 @@ impl Leaving<'_> {
 }
 
 impl Arriving {
+    #[inline(always)]
     pub(super) fn read(bytes: &[u8]) -> Result<Self> {
         let malformed =
             || Error::Malformed(format!("{} bytes are no tensor of a device's memory", bytes.len()));

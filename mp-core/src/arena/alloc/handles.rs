@@ -223,6 +223,20 @@ impl Arena {
     /// The envelope is this process's. If the process holds the block already, the seat is just given up.
     #[inline(always)]
     pub(crate) fn adopt(&self, e: EnvelopeId, attach: Attach) -> Result<Hold> {
+        self.adopt_seat(e, attach)?;
+        Ok(self.adopted(attach))
+    }
+
+    /// The handle that [`adopt_seat`](Self::adopt_seat) has counted. What has several ends can't return it but through memory, from
+    /// where it would be copied just after it was written in pieces: for that the processor waits.
+    #[inline(always)]
+    pub(in crate::arena) fn adopted(&self, attach: Attach) -> Hold {
+        Hold { arena: *self, block: attach.block }
+    }
+
+    /// As [`adopt`](Self::adopt), but for the handle itself.
+    #[inline(always)]
+    pub(in crate::arena) fn adopt_seat(&self, e: EnvelopeId, attach: Attach) -> Result<()> {
         let me = self.me()?;
         let gone = || Error::Malformed(format!("an attachment of the message names no block: {attach:?}"));
         let Some(at) = self.existing(attach.block) else { return Err(gone()) };
@@ -256,22 +270,24 @@ impl Arena {
                     attach.grant.access() == Access::Object && self.kind_of(attach.block) == Kind::Ring;
                 let first = entry(ring, attach.seat);
                 match mine.compare_exchange_weak(now, first, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => return Ok(Hold { arena: *self, block: attach.block }),
+                    Ok(_) => return Ok(()),
                     Err(other) => now = other,
                 }
             }
         }
         // Held already, in another seat: this seat is superfluous. No need to check whether the block is
         // free.
-        let hold = Hold { arena: *self, block: attach.block };
         let extra = if seated { Seat::Member(me) } else { Seat::Envelope(e) };
         match self.map().cas(
             word,
             extra.pack(),
             if mutant!("arena.adopt.second-seat-kept") { extra } else { Seat::Free }.pack(),
         ) {
-            Ok(()) => Ok(hold),
-            Err(_) => Err(gone()),
+            Ok(()) => Ok(()),
+            Err(_) => {
+                drop(self.adopted(attach));
+                Err(gone())
+            }
         }
     }
 

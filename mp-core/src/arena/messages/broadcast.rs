@@ -60,7 +60,7 @@ impl Repeated {
     pub fn pack(&self) -> Result<Envelope> {
         let (arena, map) = (self.arena, self.arena.map());
         let envelope = arena.spare_envelope()?;
-        let word = |field| arena.envelope_word(envelope.id, field);
+        let word = |field| arena.envelope_word(envelope.id(), field);
         map.store_relaxed(word(field::TYPE), self.fingerprint);
         let Some(block) = &self.block else {
             let mut attachments = self.attachments.iter().map(AttachRequest::again).collect();
@@ -75,9 +75,9 @@ impl Repeated {
         let counted = meta.pack();
         map.store(count, counted);
         let note = |entry, grant| Note { entry, count, counted, grant };
-        arena.share_seat(envelope.id, note(word(field::SPILL), Grant::new(Access::Object, 0)), block)?;
+        arena.share_seat(envelope.id(), note(word(field::SPILL), Grant::new(Access::Object, 0)), block)?;
         for (k, a) in self.attachments.iter().enumerate() {
-            arena.share_seat(envelope.id, note(entries.plus(k as u64), a.grant), &a.hold)?;
+            arena.share_seat(envelope.id(), note(entries.plus(k as u64), a.grant), &a.hold)?;
         }
         Ok(envelope)
     }

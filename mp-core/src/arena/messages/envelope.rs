@@ -115,17 +115,30 @@ impl Spill {
 #[derive(Debug)]
 pub struct Envelope {
     pub(in crate::arena) arena: Arena,
-    pub(in crate::arena) id: EnvelopeId,
-    /// Its owner word. Packed, as one word: what has just been written in pieces and is copied as a whole, as a message on its way
-    /// through its callers, makes the processor wait.
-    pub(in crate::arena) owner: u64,
+    /// Its index, as wide as the others: what has just been written in pieces and is copied as a whole, as a message on its way through
+    /// its callers, makes the processor wait.
+    index: u64,
+    /// Its owner word, which is in pieces where it is unpacked.
+    owner: u64,
 }
 
 impl Envelope {
+    /// One of this process, which has this owner word.
+    #[inline]
+    pub(in crate::arena) fn new(arena: Arena, id: EnvelopeId, owner: u64) -> Self {
+        Self { arena, index: id.into(), owner }
+    }
+
+    /// Notes its owner word.
+    #[inline]
+    pub(in crate::arena) fn note_owner(&mut self, owner: u64) {
+        self.owner = owner;
+    }
+
     /// Its index.
     #[inline]
     pub fn id(&self) -> EnvelopeId {
-        self.id
+        self.index as EnvelopeId
     }
 
     /// The present value of its owner word.
@@ -145,17 +158,17 @@ impl Envelope {
     #[inline]
     pub fn into_raw(self) -> (EnvelopeId, Owner) {
         let this = std::mem::ManuallyDrop::new(self);
-        (this.id, this.owner())
+        (this.id(), this.owner())
     }
 
     /// Fingerprint of the type of the message in it.
     pub fn fingerprint(&self) -> u64 {
-        self.arena.map().load(self.arena.envelope_word(self.id, field::TYPE))
+        self.arena.map().load(self.arena.envelope_word(self.id(), field::TYPE))
     }
 
     /// Bytes of the message in it: its encoded length, and the allocated length of each block attached to it.
     pub fn weight(&self) -> u64 {
-        let (arena, id) = (self.arena, self.id);
+        let (arena, id) = (self.arena, self.id());
         let map = arena.map();
         let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
         let (entries, n) = arena.attachments_at(id, meta);
@@ -167,7 +180,7 @@ impl Envelope {
     /// Whether anything is attached to the message in it.
     #[inline]
     pub fn has_attachments(&self) -> bool {
-        let meta = self.arena.map().load_relaxed(self.arena.envelope_word(self.id, field::META));
+        let meta = self.arena.map().load_relaxed(self.arena.envelope_word(self.id(), field::META));
         Meta::of_any_version(meta).attachments != 0
     }
 
@@ -176,7 +189,7 @@ impl Envelope {
     /// # Errors
     /// [`Error::OutOfDescriptors`] when this process may open no more, and those of the locker.
     pub fn claim(&self) -> Result<Claimed> {
-        let (arena, id, mut claimed) = (self.arena, self.id, Claimed::default());
+        let (arena, id, mut claimed) = (self.arena, self.id(), Claimed::default());
         let map = arena.map();
         let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
         if meta.attachments == 0 {
@@ -212,7 +225,7 @@ impl Envelope {
     // Not by value: it would be copied just after it was made of its parts, see `owner`.
     #[inline]
     pub fn open(&mut self, inc: &mut Incoming) -> Result<()> {
-        let (arena, id) = (self.arena, self.id);
+        let (arena, id) = (self.arena, self.id());
         arena.me()?;
         if !self.is_whole() {
             return Err(opened());
@@ -232,7 +245,7 @@ impl Envelope {
 
     /// As [`open`](Self::open), with attachments or a spill block.
     fn open_attached(&self, meta: Meta, spill: Option<Attach>, inc: &mut Incoming) -> Result<()> {
-        let (arena, id) = (self.arena, self.id);
+        let (arena, id) = (self.arena, self.id());
         let map = arena.map();
         if !meta.spilled {
             arena.fetch_early(id, meta.attachments);
@@ -254,8 +267,8 @@ impl Envelope {
             }
             let attach = attached(k)
                 .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
-            let hold = arena.adopt(id, attach)?;
-            inc.arrives(AttachRequest { hold, grant: attach.grant });
+            arena.adopt_seat(id, attach)?;
+            inc.arrives(|| AttachRequest { hold: arena.adopted(attach), grant: attach.grant });
         }
         if meta.attachments != 0 && !mutant!("arena.open.list-not-cleared") {
             map.store(arena.envelope_word(id, field::META), Meta::default().pack());
@@ -287,8 +300,8 @@ impl Drop for Envelope {
         if !self.is_whole() || !self.arena.is_here() {
             return;
         }
-        self.arena.empty_envelope(self.id);
-        self.arena.keep(self.id, self.owner);
+        self.arena.empty_envelope(self.id());
+        self.arena.keep(self.id(), self.owner);
     }
 }
 

@@ -40,7 +40,7 @@ impl Attached {
         if !is_alone && !mutant!("arena.exclusive-object.holders-ignored") {
             return refused(&others(hold));
         }
-        place.or_else(|free| Ok(self.add(hold.take(), EXCLUSIVE, free)))
+        place.or_else(|free| Ok(self.add(|| hold.take(), EXCLUSIVE, free)))
     }
 
     /// Notes what a value whose object was [moved](Self::attach_object_exclusive) here under this number needs to be as it was: beside

@@ -163,7 +163,7 @@ impl Arena {
             };
             let owner = Owner::unpack(found).then(Holder::Member(me));
             if self.map().cas(self.owner_words().of(id), found, owner.pack()).is_ok() {
-                return Ok(Envelope { arena: *self, id, owner: owner.pack() });
+                return Ok(Envelope::new(*self, id, owner.pack()));
             }
         }
     }
@@ -205,7 +205,7 @@ impl Arena {
             this
         });
         match idle {
-            Ok(Some((arena, id, owner))) => Ok(Envelope { arena, id, owner }),
+            Ok(Some((arena, id, owner))) => Ok(Envelope::new(arena, id, owner)),
             Ok(None) | Err(_) => self.new_envelopes(idle.is_ok()),
         }
     }
@@ -258,7 +258,7 @@ impl Arena {
                     for (id, owner) in got {
                         self.keep(id, owner);
                     }
-                    return Ok(Envelope { arena: *self, id, owner });
+                    return Ok(Envelope::new(*self, id, owner));
                 }
                 None => match (self.more_envelopes(self.ordinary_groups()), SHARE_OF.try_with(Cell::get)) {
                     (Err(e), _) if !all && (e.is_out_of_envelopes() || e.is_out_of_memory()) => all = true,

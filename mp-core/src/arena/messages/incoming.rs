@@ -2,9 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::arena::messages::KEEP;
 use crate::arena::messages::Outgoing;
 use crate::arena::messages::bytes::spilled;
+use crate::arena::messages::{KEEP, push};
 use crate::arena::{Arena, AttachRequest, Hold, Spill};
 use crate::error::Error;
 use crate::error::Result;
@@ -266,8 +266,8 @@ impl Incoming {
 
     /// Notes that an attachment arrived.
     #[inline(always)]
-    pub(crate) fn arrives(&mut self, attachment: AttachRequest) {
-        self.arrived().list.push(attachment.into());
+    pub(crate) fn arrives(&mut self, attachment: impl FnOnce() -> AttachRequest) {
+        push(&mut self.arrived().list, || attachment().into());
     }
 
     /// Fingerprint of its type, as the sender said.

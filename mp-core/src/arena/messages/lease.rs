@@ -68,7 +68,7 @@ impl Leased {
                     return Err(Error::Unsupported(why.into()));
                 }
                 let hold = self.share(&between, attach)?;
-                inc.arrives(AttachRequest { hold, grant: attach.grant });
+                inc.arrives(|| AttachRequest { hold, grant: attach.grant });
             }
             if let Some(attach) = spill {
                 let hold = self.share(&between, attach)?;
@@ -86,15 +86,15 @@ impl Leased {
         if !arena.block_exists(attach.block) {
             return Err(Error::Malformed(format!("an attachment of the message names no block: {attach:?}")));
         }
-        let entry = arena.envelope_word(between.id, field::INLINE);
-        let count = arena.envelope_word(between.id, field::META);
+        let entry = arena.envelope_word(between.id(), field::INLINE);
+        let count = arena.envelope_word(between.id(), field::META);
         let counted = Meta { attachments: 1, ..Meta::default() }.pack();
         let note = Note { entry, count, counted, grant: attach.grant };
         // The lease holds a seat of the block meanwhile.
-        arena.share_block_seat(between.id, note, attach.block)?;
+        arena.share_block_seat(between.id(), note, attach.block)?;
         let noted = Attach::unpack(arena.map().load_relaxed(entry));
         let taken = noted.ok_or_else(|| Error::Malformed("an attachment vanished".into()))?;
-        let hold = arena.adopt(between.id, taken);
+        let hold = arena.adopt(between.id(), taken);
         arena.map().store(count, Meta::default().pack());
         hold
     }

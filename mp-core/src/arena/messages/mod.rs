@@ -25,5 +25,12 @@ mod tests;
 pub use incoming::{Arrived, Buffer, Claimed, Incoming};
 pub use outgoing::{Attached, Lent, Outgoing, Returned};
 
+/// Appends what `make` makes when there is room for it. What is made before has to be dropped where a panic of making room unwinds:
+/// then it is in memory, and is copied from there just after it was written in pieces, for which the processor waits.
+#[inline(always)]
+fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
+    list.extend(std::iter::once_with(make));
+}
+
 /// Larger buffers are not kept for the next message.
 pub(in crate::arena) const KEEP: usize = 1 << 16;

@@ -7,10 +7,10 @@ use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::arena::messages::KEEP;
 use crate::arena::messages::bytes::write_own;
 use crate::arena::messages::descriptors::Parking;
 use crate::arena::messages::incoming::{Arrived, BUFFER, Incoming};
+use crate::arena::messages::{KEEP, push};
 use crate::arena::{Arena, AttachRequest, Envelope, Hold, MAX_ATTACHMENTS};
 use crate::error::Error;
 use crate::error::Result;
@@ -142,7 +142,7 @@ impl Attached {
     }
 
     fn attach_as(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
-        self.place(hold, grant)?.or_else(|free| Ok(self.add(hold.clone(), grant, free)))
+        self.place(hold, grant)?.or_else(|free| Ok(self.add(|| hold.clone(), grant, free)))
     }
 
     /// Copies bytes into a block of their own, which no process writes any more, and attaches that: its number, under which the
@@ -157,7 +157,7 @@ impl Attached {
         write_own(arena.map(), arena.data_of(hold.block()).0, bytes);
         // No other handle of the block is attached: it was free.
         let free = self.place(&hold, BUFFER).ok()?.err()?;
-        Some(self.add(hold, BUFFER, free))
+        Some(self.add(|| hold, BUFFER, free))
     }
 
     /// Sends a copy of a descriptor along, which the receiver finds under the two numbers: those of the attachment, and within it. The
@@ -214,7 +214,7 @@ impl Attached {
                        freeze or share the tensor, and send that";
             return Err(Error::Unsendable(why.into()));
         }
-        place.or_else(|free| Ok(self.add(hold.take(), grant, free)))
+        place.or_else(|free| Ok(self.add(|| hold.take(), grant, free)))
     }
 
     /// Notes what a value whose handle was [moved here](Self::attach_own) needs to be as it was. Returns the mark, of 61 bits, by
@@ -262,9 +262,9 @@ impl Attached {
     }
 
     /// Attaches something that is not attached yet; its number.
-    pub(in crate::arena) fn add(&mut self, hold: Hold, grant: Grant, free: usize) -> u32 {
+    pub(in crate::arena) fn add(&mut self, hold: impl FnOnce() -> Hold, grant: Grant, free: usize) -> u32 {
         let i = self.list.len();
-        self.list.push(AttachRequest { hold, grant });
+        push(&mut self.list, || AttachRequest { hold: hold(), grant });
         let room = 2 * i < self.index.len();
         match self.index.get_mut(free) {
             Some(at) if room => *at = i as u32 + 1,

@@ -51,12 +51,12 @@ impl Arena {
     fn pack_into(&self, envelope: Envelope, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
         let (bytes, attachments) = message.parts();
         let map = self.map();
-        map.store_relaxed(self.envelope_word(envelope.id, field::TYPE), fingerprint);
+        map.store_relaxed(self.envelope_word(envelope.id(), field::TYPE), fingerprint);
         match attachments {
             None if bytes.len() <= INLINE + usize::from(mutant!("arena.pack.one-byte-too-many")) => {
                 let meta = Meta { attachments: 0, spilled: false, bytes: bytes.len() };
-                map.store(self.envelope_word(envelope.id, field::META), meta.pack());
-                self.write_inline(envelope.id, 0, bytes);
+                map.store(self.envelope_word(envelope.id(), field::META), meta.pack());
+                self.write_inline(envelope.id(), 0, bytes);
             }
             None => self.fill(&envelope, bytes, &mut Vec::new())?,
             Some(attachments) => self.fill(&envelope, bytes, attachments)?,
@@ -78,7 +78,7 @@ impl Arena {
                 "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
             )));
         }
-        let (id, map) = (envelope.id, self.map());
+        let (id, map) = (envelope.id(), self.map());
         let head = 8 * n;
         let meta_word = self.envelope_word(id, field::META);
         let mut meta = Meta { attachments: n, spilled: false, bytes: bytes.len() };
@@ -145,7 +145,7 @@ impl Arena {
 
     /// Moves an envelope's bytes into a block if they reach into its last two words. Attachments stay.
     pub(in crate::arena) fn spill(&self, envelope: &Envelope) -> Result<()> {
-        let (id, map) = (envelope.id, self.map());
+        let (id, map) = (envelope.id(), self.map());
         let spill_word = self.envelope_word(id, field::SPILL);
         let meta = Meta::unpack(map.load_relaxed(self.envelope_word(id, field::META)))?;
         let listed = 8 * meta.attachments;
