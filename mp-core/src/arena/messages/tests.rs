@@ -115,6 +115,25 @@ fn a_message_that_was_opened_lists_nothing_any_more() {
     assert_eq!(meta(arena, e).attachments, 0);
 }
 
+/// Its envelope is free then, and another message may be in it.
+#[test]
+fn a_message_is_taken_out_once() {
+    let (arena, _) = arena();
+    let mut envelope = with_attachment(arena, 344 << 10, Access::Frozen);
+    let mut inc = Incoming::default();
+    envelope.open(&mut inc).unwrap();
+    assert_eq!(inc.blocks().count(), 1);
+    // The same envelope, as the thread takes the last that it has kept.
+    let next = arena.pack(&mut Outgoing::default(), 8).unwrap();
+    assert_eq!(next.id(), envelope.id());
+    let again = envelope.open(&mut Incoming::default());
+    assert!(matches!(again, Err(crate::error::Error::Stale(_))), "{again:?}");
+    // Nor does what is left of the handle release anything of the other message.
+    drop(envelope);
+    assert_eq!(arena.map().load(arena.owner_words().of(next.id())), next.owner().pack());
+    assert_eq!(next.fingerprint(), 8);
+}
+
 /// A hint may be of an envelope that another process has by now.
 #[test]
 fn an_envelope_that_is_not_free_is_not_taken() {

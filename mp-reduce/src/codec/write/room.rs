@@ -12,7 +12,7 @@ use super::super::error::{Bad, too_deep};
 /// As much room as a value has at first.
 const FIRST: usize = 128;
 /// No more than this, or what is asked for, is made at once.
-const MOST: usize = 64 << 10;
+const MOST: usize = 4 << 10;
 
 /// Bytes, of which the first are written, and the others are room.
 pub(super) struct Room<'a> {
