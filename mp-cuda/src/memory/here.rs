@@ -156,8 +156,7 @@ pub(crate) fn add(slab: &Arc<Slab>) {
 #[inline(always)]
 pub(crate) fn known(object: &Hold, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
     let mut here = HERE.lock();
-    let (entry, seen) = here.as_mut()?.known(object, piece)?;
-    Some((Arc::clone(&entry.slab), seen))
+    here.as_mut()?.known(object, piece)
 }
 
 /// As [`known`] and [`piece`] in one, where what was seen of a piece's object fits to this mode; else its handle comes back. All that
@@ -171,7 +170,7 @@ pub(crate) fn again(object: &Hold, hold: Hold, mode: Mode) -> Result<Arc<Inner>,
     let Some(table) = here.as_mut() else { return Err(hold) };
     table.make_room();
     let (slab, seen) = match table.known(object, mark) {
-        Some((entry, Some(seen))) if seen.came_as(arena, mode).is_ok() => (Arc::clone(&entry.slab), seen),
+        Some((slab, Some(seen))) if seen.came_as(arena, mode).is_ok() => (slab, seen),
         _ => return Err(hold),
     };
     // Where it is not needed, that piece has another handle and the table the slab: neither is the last.
@@ -251,14 +250,19 @@ pub(crate) fn forget(slab: Arc<Slab>) {
 impl Table {
     /// See [`known`].
     #[inline(always)]
-    fn known(&mut self, object: &Hold, piece: u64) -> Option<(&SlabEntry, Option<Seen>)> {
-        let mark = object.arena().mark(object);
+    fn known(&mut self, object: &Hold, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
+        let (mark, used) = (object.arena().mark(object), self.openings);
+        let look = |entry: &mut SlabEntry| {
+            entry.used = used;
+            let seen = entry.seen.get(place_of(piece)).copied().flatten();
+            let seen = seen.filter(|seen| seen.is_of(piece) || mutant!("cuda.here.seen-not-compared"));
+            (Arc::clone(&entry.slab), seen)
+        };
+        if let Some(entry) = self.slabs.get_mut(&mark) {
+            return Some(look(entry));
+        }
         self.stay(mark);
-        let used = self.openings;
-        let entry = self.slabs.get_mut(&mark)?;
-        entry.used = used;
-        let seen = entry.seen.get(place_of(piece)).copied().flatten();
-        Some((entry, seen.filter(|seen| seen.is_of(piece) || mutant!("cuda.here.seen-not-compared"))))
+        self.slabs.get_mut(&mark).map(look)
     }
 
     /// See [`piece`]; one that was moved into a message meanwhile goes into `lent`.

@@ -37,6 +37,7 @@ impl<M: CudaMode> Raw<M> {
     }
 
     /// Takes it out of a message, checked.
+    #[inline(always)]
     fn receive(arrived: &mut Arrived, Arriving(handle, beside): Arriving, dtype: DType) -> CoreResult<Self> {
         let found = handle.dtype()?;
         if found != dtype {
