@@ -110,6 +110,7 @@ impl Piece {
 
     /// One that was exclusive where it came from: this process has no other one of the same memory, and gets none as long as this is
     /// not [opened](Self::open_to_others). So the table is not asked.
+    #[inline(always)]
     pub(super) fn exclusive(slab: Arc<Slab>, object: PieceObject) -> Self {
         Self(Inner::new(slab, object, false))
     }
