@@ -353,7 +353,9 @@ pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
         afresh(|| value.take_back(&mut back));
     }
     written?;
-    Ok(std::mem::take(out.bytes()))
+    let mut bytes = std::mem::take(out.bytes());
+    bytes.shrink_to_fit();
+    Ok(bytes)
 }
 
 /// A value out of bytes from elsewhere, of which anything may be wrong.

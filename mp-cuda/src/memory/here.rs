@@ -173,7 +173,6 @@ pub(crate) fn again(object: &Hold, hold: Hold, mode: Mode) -> Result<Arc<Inner>,
         Some((slab, Some(seen))) if seen.came_as(arena, mode).is_ok() => (slab, seen),
         _ => return Err(hold),
     };
-    // Where it is not needed, that piece has another handle and the table the slab: neither is the last.
     Ok(table.piece(mark, &mut lent, || Inner::new(slab, PieceObject::of_seen(hold, seen), true)))
 }
 
@@ -265,7 +264,8 @@ impl Table {
         self.slabs.get_mut(&mark).map(look)
     }
 
-    /// See [`piece`]; one that was moved into a message meanwhile goes into `lent`.
+    /// See [`piece`]; one that was moved into a message meanwhile goes into `lent`. Where this process has one, what `make` has is dropped
+    /// under the lock: no handle in it is the last then, for that piece has others, and the table the slab.
     #[inline]
     fn piece(
         &mut self,

@@ -250,7 +250,9 @@ fn try_to_read<T: DeserializeOwned>(bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// When its `Serialize` refuses, or it is nested too deeply.
 pub fn to_part<T: Serialize + DeserializeOwned>(value: &T) -> Result<Vec<u8>> {
-    part_of::<T, T>(value).map_err(|e| unencodable(&e))
+    let mut bytes = part_of::<T, T>(value).map_err(|e| unencodable(&e))?;
+    bytes.shrink_to_fit();
+    Ok(bytes)
 }
 
 /// As [`to_part`], of a value that is read as a `B`.

@@ -227,8 +227,8 @@ impl Arena {
         Ok(self.adopted(attach))
     }
 
-    /// The handle that [`adopt_seat`](Self::adopt_seat) has counted. What has several ends can't return it but through memory, from
-    /// where it would be copied just after it was written in pieces: for that the processor waits.
+    /// The handle that [`adopt_seat`](Self::adopt_seat) has counted. That has several ends, and could return it through memory only, from
+    /// where it would be [copied](crate::arena::messages::push).
     #[inline(always)]
     pub(in crate::arena) fn adopted(&self, attach: Attach) -> Hold {
         Hold { arena: *self, block: attach.block }

@@ -111,12 +111,11 @@ impl Spill {
     }
 }
 
-/// A packed message that belongs to this process; dropping it releases everything in it.
+/// A packed message that belongs to this process, until it is [taken out](Self::open); dropping it releases everything in it.
 #[derive(Debug)]
 pub struct Envelope {
     pub(in crate::arena) arena: Arena,
-    /// Its index, as wide as the others: what has just been written in pieces and is copied as a whole, as a message on its way through
-    /// its callers, makes the processor wait.
+    /// Its index, as wide as the others, so that no copy of it reads what was written in pieces: see [`push`](super::push).
     index: u64,
     /// Its owner word, which is in pieces where it is unpacked.
     owner: u64,
@@ -161,13 +160,19 @@ impl Envelope {
         (this.id(), this.owner())
     }
 
-    /// Fingerprint of the type of the message in it.
+    /// Fingerprint of the type of the message in it; 0 when it was taken out.
     pub fn fingerprint(&self) -> u64 {
+        if !self.is_whole() {
+            return 0;
+        }
         self.arena.map().load(self.arena.envelope_word(self.id(), field::TYPE))
     }
 
     /// Bytes of the message in it: its encoded length, and the allocated length of each block attached to it.
     pub fn weight(&self) -> u64 {
+        if !self.is_whole() {
+            return 0;
+        }
         let (arena, id) = (self.arena, self.id());
         let map = arena.map();
         let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
@@ -180,6 +185,9 @@ impl Envelope {
     /// Whether anything is attached to the message in it.
     #[inline]
     pub fn has_attachments(&self) -> bool {
+        if !self.is_whole() {
+            return false;
+        }
         let meta = self.arena.map().load_relaxed(self.arena.envelope_word(self.id(), field::META));
         Meta::of_any_version(meta).attachments != 0
     }
@@ -187,8 +195,12 @@ impl Envelope {
     /// Copies of the descriptors in it, before it is opened: as long as it is not, it can go back to its queue.
     ///
     /// # Errors
-    /// [`Error::OutOfDescriptors`] when this process may open no more, and those of the locker.
+    /// [`Error::OutOfDescriptors`] when this process may open no more, and those of the locker; [`Error::Stale`] when the message was
+    /// taken out.
     pub fn claim(&self) -> Result<Claimed> {
+        if !self.is_whole() {
+            return Err(opened());
+        }
         let (arena, id, mut claimed) = (self.arena, self.id(), Claimed::default());
         let map = arena.map();
         let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
@@ -210,8 +222,11 @@ impl Envelope {
     /// Makes sure that its last two words ([`Arena::tail_words`]) are free for its queue.
     ///
     /// # Errors
-    /// When there is no memory to move their contents to.
+    /// When there is no memory to move their contents to; [`Error::Stale`] when the message was taken out.
     pub fn free_tail(&self) -> Result<()> {
+        if !self.is_whole() {
+            return Err(opened());
+        }
         self.arena.spill(self)
     }
 
@@ -222,7 +237,7 @@ impl Envelope {
     /// [`Error::Version`] when it is of another version of the wire, [`Error::Malformed`] when its words make no sense; then dropping
     /// this releases everything in it. [`Error::Stale`] when it was taken out already. [`Error::Forked`] in a copy of the process, which
     /// has nothing of it.
-    // Not by value: it would be copied just after it was made of its parts, see `owner`.
+    // Not by value: it would be copied just after it was made of its parts, see `index`.
     #[inline]
     pub fn open(&mut self, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id());

@@ -25,8 +25,11 @@ mod tests;
 pub use incoming::{Arrived, Buffer, Claimed, Incoming};
 pub use outgoing::{Attached, Lent, Outgoing, Returned};
 
-/// Appends what `make` makes when there is room for it. What is made before has to be dropped where a panic of making room unwinds:
-/// then it is in memory, and is copied from there just after it was written in pieces, for which the processor waits.
+/// Appends what `make` makes when there is room for it (so the standard library does with `OnceWith`, whose length it trusts). What is made
+/// before has to be dropped where a panic of making room unwinds: then it is in memory, and is copied from there.
+///
+/// A copy of what was just written in pieces (a word of eight bytes and one of four, say) reads them at once, which store forwarding
+/// can't serve: the processor waits until they are in its cache.
 #[inline(always)]
 fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
     list.extend(std::iter::once_with(make));

@@ -128,6 +128,10 @@ fn a_message_is_taken_out_once() {
     assert_eq!(next.id(), envelope.id());
     let again = envelope.open(&mut Incoming::default());
     assert!(matches!(again, Err(crate::error::Error::Stale(_))), "{again:?}");
+    // What is asked of the handle is not answered by the other message.
+    assert!(matches!(envelope.claim(), Err(crate::error::Error::Stale(_))));
+    assert!(matches!(envelope.free_tail(), Err(crate::error::Error::Stale(_))));
+    assert_eq!((envelope.fingerprint(), envelope.weight(), envelope.has_attachments()), (0, 0, false));
     // Nor does what is left of the handle release anything of the other message.
     drop(envelope);
     assert_eq!(arena.map().load(arena.owner_words().of(next.id())), next.owner().pack());

@@ -85,13 +85,16 @@ macro_rules! plain {
         }
 
         impl Plain {
-            const ALL: &[Plain] = &[$(Plain::$kind),*];
+            pub(super) const ALL: &[Plain] = &[$(Plain::$kind),*];
 
             /// How many bytes each has.
             #[inline]
             pub(super) fn size(self) -> usize {
                 match self {
-                    $(Plain::$kind => size_of::<$first>(),)*
+                    $(Plain::$kind => const {
+                        assert!(size_of::<$first>() <= WIDEST);
+                        size_of::<$first>()
+                    },)*
                 }
             }
 

@@ -77,16 +77,13 @@ impl<'a> Writer<'_, 'a> {
 
     #[inline]
     fn byte(self, byte: u8) -> usize {
-        self.put(&[byte])
+        self.to.put_few(self.at, byte, [])
     }
 
     /// A first byte, and what follows it.
     #[inline]
     fn after<const N: usize>(self, first: u8, bytes: [u8; N]) -> usize {
-        let mut all = [first; 9];
-        all[1..=N].copy_from_slice(&bytes);
-        // At once, so that there is one look at the room that is left.
-        self.put(&all[..=N])
+        self.to.put_few(self.at, first, bytes)
     }
 
     #[inline]
@@ -127,7 +124,9 @@ impl<'a> Writer<'_, 'a> {
     fn text(mut self, text: &str) -> Result<usize, Bad> {
         let here = self.on(self.at);
         let at = match text.len() {
-            len @ 0..32 => here.byte(first::SHORT_STR | len as u8),
+            len @ 0..32 => {
+                return Ok(self.to.put_headed(self.at, first::SHORT_STR | len as u8, text.as_bytes()));
+            }
             len @ 32..256 => here.after(first::STR_8, [len as u8]),
             len => match buffer::attach(What::Text, text.as_bytes()) {
                 Some(head) => return Ok(here.put(&head)),
@@ -140,11 +139,10 @@ impl<'a> Writer<'_, 'a> {
     /// The name of a field or variant, which is known where this is compiled: its bytes are written as constants.
     #[inline]
     fn name(self, name: &'static str) -> Result<usize, Bad> {
-        let mut all = [0; 32];
-        let Some(short) = all.get_mut(..=name.len()) else { return self.text(name) };
-        short[0] = first::SHORT_STR | name.len() as u8;
-        short[1..].copy_from_slice(name.as_bytes());
-        Ok(self.put(short))
+        if name.len() >= 32 {
+            return self.text(name);
+        }
+        Ok(self.to.put_headed(self.at, first::SHORT_STR | name.len() as u8, name.as_bytes()))
     }
 
     #[inline]
@@ -207,7 +205,8 @@ impl<'a> Writer<'_, 'a> {
                 5
             }
         };
-        let end = self.to.replace(self.at, start..start + size(len), &[0; 5][..size(count)]);
+        let (from, to) = (start + size(len), start + size(count));
+        let end = if from == to { self.at } else { self.to.shift(self.at, from, to) };
         Writer { to: self.to, at: start }.head(kind, count)?;
         Ok(end)
     }
@@ -338,7 +337,9 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
         // Not before a buffer, which begins with another byte behind that.
         match self.to.written(start..end) {
             [first::NIL, ..] | [first::JUST, first::NIL | first::JUST, ..] => {
-                Ok(self.to.replace(end, start..start, &[first::JUST]))
+                let end = self.to.shift(end, start, start + 1);
+                self.to.put_few(start, first::JUST, []);
+                Ok(end)
             }
             _ => Ok(end),
         }
@@ -460,3 +461,6 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,10 +20,29 @@ pub(super) struct Elements<'w, 'a> {
     len: usize,
     count: usize,
     variant: Option<&'static str>,
-    /// Whether numbers may be put together, or are.
-    may_be_row: bool,
-    /// As what kind of numbers they are being put together, all so far: behind the head of a row, which begins where the sequence does.
-    row: Option<Plain>,
+    row: RowState,
+}
+
+/// Whether numbers are put together, as a word: what is read as one just after it was written as a byte makes the processor wait.
+#[derive(Clone, Copy, PartialEq)]
+struct RowState(usize);
+
+impl RowState {
+    /// No, and none will be.
+    const NO: Self = Self(0);
+    /// If the first element is one of many.
+    const MAY_BEGIN: Self = Self(1);
+
+    /// All so far were numbers of this kind: behind the head of a row, which begins where the sequence does.
+    #[inline]
+    fn of(kind: Plain) -> Self {
+        Self(kind as usize + 2)
+    }
+
+    #[inline]
+    fn kind(self) -> Option<Plain> {
+        if self.0 < 2 { None } else { Plain::ALL.iter().copied().find(|kind| Self::of(*kind) == self) }
+    }
 }
 
 impl<'w, 'a> Elements<'w, 'a> {
@@ -34,16 +53,16 @@ impl<'w, 'a> Elements<'w, 'a> {
         variant: Option<&'static str>,
     ) -> Result<Self, Bad> {
         let (start, at) = (writer.at, writer.on(writer.at).begin(Kind::Array, len)?);
-        let may_be_row = len.saturating_mul(buffer::WIDEST) >= ROW;
-        Ok(Self { to: writer.to, at, start, len, count: 0, variant, may_be_row, row: None })
+        let row = if len.saturating_mul(buffer::WIDEST) < ROW { RowState::NO } else { RowState::MAY_BEGIN };
+        Ok(Self { to: writer.to, at, start, len, count: 0, variant, row })
     }
 
     #[inline]
     pub(super) fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Bad> {
-        if self.may_be_row {
+        if self.row != RowState::NO {
             // Whether it is a number, and of which kind, is known where this is compiled.
             if let Some((kind, bytes)) = buffer::number_of(value)
-                && (self.row == Some(kind) || self.begins_row(kind))
+                && (self.row == RowState::of(kind) || self.begins_row(kind))
             {
                 self.at = self.to.put(self.at, bytes);
                 self.count += 1;
@@ -65,7 +84,7 @@ impl<'w, 'a> Elements<'w, 'a> {
         if self.variant.is_some() {
             self.to.leave();
         }
-        if let Some(kind) = self.row {
+        if let Some(kind) = self.row.kind() {
             return Ok(self.end_row(kind));
         }
         Writer { to: self.to, at: self.at }.end(Kind::Array, self.start, self.len, self.count)
@@ -74,7 +93,7 @@ impl<'w, 'a> Elements<'w, 'a> {
     /// Begins to put numbers together, if this is the first of many.
     #[inline]
     fn begins_row(&mut self, kind: Plain) -> bool {
-        let begins = self.row.is_none() && self.len.saturating_mul(kind.size()) >= ROW;
+        let begins = self.row == RowState::MAY_BEGIN && self.len.saturating_mul(kind.size()) >= ROW;
         if begins {
             self.begin_row(kind);
         }
@@ -88,7 +107,7 @@ impl<'w, 'a> Elements<'w, 'a> {
         self.to.reserve(self.len.saturating_mul(kind.size()).min(BELIEVED));
         self.at = self.to.put(self.start, &buffer::head(kind, 0));
         self.to.wide |= kind.is_wide();
-        self.row = Some(kind);
+        self.row = RowState::of(kind);
     }
 
     /// All were numbers of one kind: where they end.
@@ -109,8 +128,7 @@ impl<'w, 'a> Elements<'w, 'a> {
     /// Something else comes: numbers before it are written as they are where others are among them.
     #[cold]
     fn no_row(&mut self) -> Result<(), Bad> {
-        self.may_be_row = false;
-        let Some(kind) = self.row.take() else { return Ok(()) };
+        let Some(kind) = std::mem::replace(&mut self.row, RowState::NO).kind() else { return Ok(()) };
         let row = self.to.written(self.start + HEAD..self.at).to_vec();
         self.at = Writer { to: self.to, at: self.start }.head(Kind::Array, self.len)?;
         for number in kind.numbers(&row) {
@@ -200,18 +218,26 @@ impl SerializeMap for Entries<'_, '_> {
 
     #[inline]
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Bad> {
-        self.key = self.at;
-        self.count += 1;
         let written = key.serialize(Writer { to: self.to, at: self.at });
-        self.at = written.map_err(|e| e.in_field("a key"))?;
+        let end = written.map_err(|e| e.in_field("a key"))?;
+        (self.key, self.at, self.count) = (self.at, end, self.count + 1);
         Ok(())
     }
 
     #[inline]
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Bad> {
-        let written = value.serialize(Writer { to: self.to, at: self.at });
-        self.at = written.map_err(|e| e.in_entry(self.to.written(self.key..self.at)))?;
-        Ok(())
+        match value.serialize(Writer { to: self.to, at: self.at }) {
+            Ok(end) => {
+                self.at = end;
+                Ok(())
+            }
+            Err(e) => {
+                let e = e.in_entry(self.to.written(self.key..self.at));
+                // Without its key, if the type goes on all the same.
+                (self.at, self.count) = (self.key, self.count.saturating_sub(1));
+                Err(e)
+            }
+        }
     }
 
     #[inline]
@@ -245,10 +271,10 @@ impl<'w, 'a> Fields<'w, 'a> {
 
     #[inline]
     fn field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Bad> {
-        self.count += 1;
         let at = Writer { to: self.to, at: self.at }.name(name)?;
         let written = value.serialize(Writer { to: self.to, at });
         self.at = written.map_err(|e| in_variant(e.in_field(name), self.variant))?;
+        self.count += 1;
         Ok(())
     }
 

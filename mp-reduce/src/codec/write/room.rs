@@ -1,6 +1,7 @@
 //! The bytes that values are written into.
 //!
-//! Where the next byte goes is not here: a [`Writer`](super::Writer) has it.
+//! Where the next byte goes is not here: a [`Writer`](super::Writer) has it. What is written where there is room is written in its caller's
+//! code, and nothing there has to be in memory for the case that there is none.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,9 +11,11 @@ use mp_core::message::level;
 use super::super::error::{Bad, too_deep};
 
 /// As much room as a value has at first.
-const FIRST: usize = 128;
-/// No more than this, or what is asked for, is made at once.
-const MOST: usize = 4 << 10;
+const FIRST: usize = 256;
+/// So much is zeroed ahead, at most.
+const AHEAD: usize = 4 << 10;
+/// Up to here, capacities are powers of two: a buffer that is kept for the next message has at most such a one.
+const ROUND: usize = 64 << 10;
 
 /// Bytes, of which the first are written, and the others are room.
 pub(super) struct Room<'a> {
@@ -27,6 +30,9 @@ impl<'a> Room<'a> {
     /// All that is in `bytes` is written.
     #[inline]
     pub(super) fn new(bytes: &'a mut Vec<u8>, left: &'a Cell<u16>) -> Self {
+        if bytes.capacity() - bytes.len() < FIRST {
+            reserve(bytes, FIRST);
+        }
         bytes.extend_from_slice(&[0; FIRST]);
         Self { bytes, left, wide: false }
     }
@@ -47,23 +53,77 @@ impl<'a> Room<'a> {
         self.left.set(self.left.get() + 1);
     }
 
+    #[inline]
+    fn room(&mut self, at: usize, len: usize) -> Option<&mut [u8]> {
+        self.bytes.get_mut(at..)?.get_mut(..len)
+    }
+
     /// Puts bytes there: where they end.
     #[inline]
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) -> usize {
-        match self.bytes.get_mut(at..).and_then(|room| room.get_mut(..bytes.len())) {
+        match self.room(at, bytes.len()) {
             Some(room) => room.copy_from_slice(bytes),
-            None => self.grown(at, bytes.len()).copy_from_slice(bytes),
+            None => self.put_last(at, bytes),
         }
         at + bytes.len()
     }
 
-    /// More room: these bytes of it.
+    /// Puts a byte, and others behind it, there.
+    #[inline]
+    pub(super) fn put_headed(&mut self, at: usize, head: u8, bytes: &[u8]) -> usize {
+        match self.room(at, 1 + bytes.len()) {
+            Some([first, rest @ ..]) => {
+                *first = head;
+                rest.copy_from_slice(bytes);
+            }
+            _ => self.put_headed_last(at, head, bytes),
+        }
+        at + 1 + bytes.len()
+    }
+
+    /// As [`put_headed`](Self::put_headed), of up to eight bytes, which are in a register.
+    #[inline]
+    pub(super) fn put_few<const N: usize>(&mut self, at: usize, head: u8, bytes: [u8; N]) -> usize {
+        match self.room(at, 1 + N) {
+            Some([first, rest @ ..]) => {
+                *first = head;
+                rest.copy_from_slice(&bytes);
+            }
+            _ => {
+                let mut word = [0; 8];
+                word[..N].copy_from_slice(&bytes);
+                self.put_few_last(at, head, u64::from_le_bytes(word), N);
+            }
+        }
+        at + 1 + N
+    }
+
     #[cold]
     #[inline(never)]
-    fn grown(&mut self, at: usize, len: usize) -> &mut [u8] {
-        let most = at + len.max(at.clamp(FIRST, MOST));
-        self.bytes.resize(most, 0);
-        &mut self.bytes[at..at + len]
+    fn put_few_last(&mut self, at: usize, head: u8, word: u64, len: usize) {
+        self.put_headed_last(at, head, &word.to_le_bytes()[..len]);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_headed_last(&mut self, at: usize, head: u8, bytes: &[u8]) {
+        self.put_last(at, &[head]);
+        self.put(at + 1, bytes);
+    }
+
+    /// Puts bytes where there is too little room, and makes more behind them.
+    #[cold]
+    #[inline(never)]
+    fn put_last(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes.truncate(at);
+        reserve(self.bytes, bytes.len());
+        self.bytes.extend_from_slice(bytes);
+        self.make_room(self.bytes.len().clamp(FIRST, AHEAD));
+    }
+
+    /// Makes room behind all that is there, in the memory that is there.
+    fn make_room(&mut self, len: usize) {
+        self.bytes.resize((self.bytes.len() + len).min(self.bytes.capacity()), 0);
     }
 
     /// There will be that many bytes more.
@@ -77,12 +137,16 @@ impl<'a> Room<'a> {
         self.bytes.get(range).unwrap_or_default()
     }
 
-    /// Other bytes instead of those, where what is written ends at `end`: where it ends then.
-    #[cold]
-    pub(super) fn replace(&mut self, end: usize, range: Range<usize>, with: &[u8]) -> usize {
-        self.bytes.truncate(end);
-        self.bytes.splice(range, with.iter().copied());
-        self.bytes.len()
+    /// Moves what was written from `from` on, up to `end`, to `to`: where it ends then.
+    pub(super) fn shift(&mut self, end: usize, from: usize, to: usize) -> usize {
+        let ends = to + (end - from);
+        if ends > self.bytes.len() {
+            reserve(self.bytes, ends - self.bytes.len());
+            self.bytes.resize(ends, 0);
+            self.make_room(ends.clamp(FIRST, AHEAD));
+        }
+        self.bytes.copy_within(from..end, to);
+        ends
     }
 
     /// What something else appends.
@@ -93,6 +157,20 @@ impl<'a> Room<'a> {
     ) -> Result<usize, Bad> {
         self.bytes.truncate(at);
         append(self.bytes)?;
-        Ok(self.bytes.len())
+        let end = self.bytes.len();
+        // Little: there may be one such value after the other.
+        self.make_room(FIRST);
+        Ok(end)
+    }
+}
+
+/// Reserves room for that many bytes more.
+#[cold]
+fn reserve(bytes: &mut Vec<u8>, len: usize) {
+    let all = bytes.len() + len;
+    if all <= ROUND && all > bytes.capacity() {
+        bytes.reserve_exact(all.next_power_of_two() - bytes.len());
+    } else {
+        bytes.reserve(len);
     }
 }
