@@ -41,17 +41,17 @@ pub(super) fn append<T: Serialize + ?Sized>(
 
 /// Appends a buffer where its attachment was.
 pub(super) fn append_here(to: &mut Vec<u8>, what: What, bytes: &[u8]) -> Option<()> {
-    let (at, left) = (to.len(), Cell::new(0));
+    let (start, left) = (to.len(), Cell::new(0));
     let mut room = Room::new(to, &left);
-    let writer = Writer { to: &mut room, at };
+    let writer = Writer { to: &mut room, at: start };
     let at = match what {
         What::Row(kind) => Ok(writer.put(&buffer::head(kind, bytes.len()))),
         What::Text => writer.long(first::STR_8 + 1, bytes.len()),
         What::Bytes => writer.long(first::BIN_8 + 1, bytes.len()),
     };
-    let end = room.put(at.ok()?, bytes);
-    room.end(end);
-    Some(())
+    let end = at.ok().map(|at| room.put(at, bytes));
+    room.end(end.unwrap_or(start));
+    end.map(drop)
 }
 
 /// Writes one value at a place; what it returns is where that ends.
