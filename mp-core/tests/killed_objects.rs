@@ -1,5 +1,6 @@
 //! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n: while they claim clocks, tick and give
-//! them up; while they have an object keep a descriptor; while they have an object that moved to them.
+//! them up; while they have an object keep a descriptor; while they have an object that moved to them; while they make an object a part of
+//! another one, and free it.
 #![cfg(all(feature = "inject", not(mp_loom)))]
 #![allow(unsafe_code)]
 
@@ -101,6 +102,32 @@ fn own(arena: Arena, ticket: &str) -> Outcome {
     Ok(())
 }
 
+/// Makes an object a part of one that it was given, has it in a message, and finds the whole by it.
+fn part(arena: Arena, ticket: &str) -> Outcome {
+    let whole = received(arena, ticket, false)?;
+    let mark = whole.mark();
+    let mut part = Structure::new(NAME, 1)?;
+    part.part_of(&whole)?;
+    drop(whole);
+    let mut message = Outgoing::default();
+    let number = part.lend(message.attached())?;
+    let mut envelope = arena.pack(&mut message, 0)?;
+    let mut message = Incoming::default();
+    envelope.open(&mut message)?;
+    let part = self::object(message, number, true)?;
+    let whole = arena.whole(part.hold())?;
+    assert_eq!((arena.mark(&whole), arena.whole_mark(part.hold())?), (mark, mark));
+    drop(part);
+    drop(whole);
+    Ok(())
+}
+
+/// Has a part, and no handle of its whole.
+fn leave(arena: Arena, ticket: &str) -> Outcome {
+    drop(received(arena, ticket, false)?);
+    Ok(())
+}
+
 /// Looks at what an object keeps that this process doesn't hold.
 fn look(arena: Arena, mark: &str) -> Outcome {
     match arena.kept_descriptor(mark.parse()?)? {
@@ -129,6 +156,8 @@ fn helper() {
         "keep" => keep(arena, ticket),
         "own" => own(arena, ticket),
         "look" => look(arena, ticket),
+        "part" => part(arena, ticket),
+        "leave" => leave(arena, ticket),
         other => panic!("{other}"),
     };
     inject::arm(u64::MAX, 0);
@@ -361,6 +390,84 @@ fn an_owner_of_an_object_is_killed_at_every_access() {
         swept("it is swept", || arena.members().len() == 1);
         drop(promise);
         assert!(!arena.lives(mark), "killed at access {at}");
+        killed
+    });
+}
+
+/// Blocks and bytes in use.
+fn in_use() -> u64 {
+    Arena::current().unwrap().memory_stats().allocated
+}
+
+/// Whether or not another process holds the whole.
+#[test]
+fn a_process_is_killed_at_every_access_of_making_a_part() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    for held_here in [true, false] {
+        let before = in_use();
+        for_every_access(60, |at| {
+            let mut whole = Structure::new(NAME, 1).unwrap();
+            let (mark, promise) = (whole.mark(), promised(&mut whole, false));
+            let whole = Some(whole).filter(|_| held_here);
+            let (_, killed) = start("part", at, Signal::KILL, Some(promise.ticket())).end();
+            swept("it is swept", || arena.members().len() == 1);
+            drop(promise);
+            if let Some(whole) = whole {
+                let holders = whole.holders();
+                let left = (holders.processes.len(), holders.messages, holders.parts);
+                assert_eq!(left, (1, 0, 0), "killed at access {at}");
+            }
+            assert!(!arena.lives(mark), "killed at access {at}");
+            assert_eq!(in_use(), before, "killed at access {at}");
+            killed
+        });
+    }
+}
+
+/// While one that makes a part is stopped, others give up the whole.
+#[test]
+fn a_process_is_stopped_at_every_access_of_making_a_part() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    let before = in_use();
+    for_every_access(60, |at| {
+        let mut whole = Structure::new(NAME, 1).unwrap();
+        let (mark, promise) = (whole.mark(), promised(&mut whole, false));
+        let mut process = start("part", at, Signal::STOP, Some(promise.ticket()));
+        let ended = process.stops_or_ends();
+        drop(whole);
+        arena.sweep().unwrap();
+        if !ended {
+            signal(process.child.id(), Signal::CONT);
+        }
+        let (_, killed) = process.end();
+        assert!(!killed, "it finds the whole by its part, stopped at access {at}");
+        drop(promise);
+        swept("it is swept", || arena.members().len() == 1);
+        assert!(!arena.lives(mark) && in_use() == before, "stopped at access {at}");
+        !ended
+    });
+}
+
+#[test]
+fn the_last_holder_of_a_part_is_killed_at_every_access() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    let before = in_use();
+    for_every_access(20, |at| {
+        // In another slab than the part: the process never had anything there.
+        let whole = Structure::new(NAME, 4000).unwrap();
+        let mut part = Structure::new(NAME, 1).unwrap();
+        part.part_of(&whole).unwrap();
+        let (marks, promise) = ([whole.mark(), part.mark()], promised(&mut part, false));
+        drop((whole, part));
+        assert!(marks.iter().all(|mark| arena.lives(*mark)), "the message has them");
+        let (_, killed) = start("leave", at, Signal::KILL, Some(promise.ticket())).end();
+        swept("it is swept", || arena.members().len() == 1);
+        drop(promise);
+        assert!(!marks.iter().any(|mark| arena.lives(*mark)), "killed at access {at}");
+        assert_eq!(in_use(), before, "killed at access {at}");
         killed
     });
 }

@@ -87,6 +87,43 @@ fn hand_over(beside: bool) {
     });
 }
 
+/// A process makes a part of the block and gives the part on, which the receiver frees: the block is freed exactly once, after both
+/// are done.
+#[test]
+fn loom_part() {
+    const PART: Seat = Seat::Block(9);
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(16));
+        let live = BlockState { life: Life::Live, kind: Kind::Object, version: 1 };
+        m.store(BLOCK.state, live.pack());
+        m.store(BLOCK.seat(0), Seat::Member(member(0)).pack());
+        m.store_relaxed(PAYLOAD, 7);
+        let receiver = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                while m.load(QUEUED) == 0 {
+                    thread::yield_now();
+                }
+                let attach = Attach::unpack(m.load_relaxed(ENTRY)).expect("noted before it was queued");
+                assert_eq!(m.load_relaxed(PAYLOAD), 7);
+                release(&m, 1, attach.seat.page().unwrap_err(), PART, false)
+            })
+        };
+        let (note, mine) = (
+            Note { entry: ENTRY, count: COUNT, counted: 1, grant: Grant::new(Access::Object, 0) },
+            Seat::Member(member(0)),
+        );
+        let take = Take::new(BLOCK, no_pages as fn(_) -> _, mine, note);
+        assert_eq!(run(take, &*m), Taken::Seat(SeatAt::inline(1)));
+        m.cas(BLOCK.seat(1), mine.pack(), PART.pack()).expect("this process's");
+        m.store(QUEUED, 1);
+        let here = release(&m, 0, 0, mine, false);
+        let there = receiver.join().unwrap();
+        assert!(here != there, "freed by {}", if here { "both" } else { "neither" });
+        assert_eq!(BlockState::unpack(m.load(BLOCK.state)).life, Life::Free);
+    });
+}
+
 fn busy() -> BlockState {
     BlockState { life: Life::Busy(member(0)), kind: Kind::Data, version: 1 }
 }

@@ -71,6 +71,6 @@ mod tests {
     #[test]
     fn the_bytes_of_handles_are_those_of_the_golden_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/wire/golden.txt");
-        mp_harness::hostile::golden(file, "tensors' handles, wire version 5", &super::samples());
+        mp_harness::hostile::golden(file, "tensors' handles, wire version 6", &super::samples());
     }
 }

@@ -9,7 +9,7 @@ use mp_core::inject;
 use mp_core::message::{Codec, Incoming, Lent, Message, Outgoing, Returned, scope};
 use mp_core::words::{Access, Grant};
 use mp_cuda::driver::api::{Api, Handle};
-use mp_cuda::memory::{Attachments, Mode, Piece};
+use mp_cuda::memory::{Mode, Piece};
 use mp_cuda::{Device, Stream};
 use mp_cuda_sim::session::{Session, Setup};
 use mp_harness::DEADLINE;
@@ -36,17 +36,16 @@ pub(crate) struct Parcel(pub(crate) Piece, pub(crate) Mode);
 impl Serialize for Parcel {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let attach = |out: &mut _| self.0.attach(out).map_err(core);
-        let attachments = scope::outgoing("a piece", attach).map_err(S::Error::custom)?;
-        (attachments.to_bytes(), self.1 == Mode::Frozen).serialize(s)
+        let number = scope::outgoing("a piece", attach).map_err(S::Error::custom)?;
+        (number, self.1 == Mode::Frozen).serialize(s)
     }
 }
 
 impl<'de> Deserialize<'de> for Parcel {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (attachments, frozen) = <([u8; Attachments::BYTES], bool)>::deserialize(d)?;
+        let (number, frozen) = <(u32, bool)>::deserialize(d)?;
         let mode = if frozen { Mode::Frozen } else { Mode::Shared };
-        let take =
-            |arrived: &mut _| Piece::take(arrived, Attachments::from_bytes(attachments), mode).map_err(core);
+        let take = |arrived: &mut _| Piece::take(arrived, number, mode).map_err(core);
         Ok(Self(scope::incoming("a piece", take).map_err(D::Error::custom)?, mode))
     }
 }
@@ -66,11 +65,11 @@ const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
 
 impl Message for Moved {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
-        let attachments = self.0.lend(out.attached(), &mp_tensor::parts::nothing()).map_err(core)?;
+        let attachment = self.0.lend(out.attached(), &mp_tensor::parts::nothing()).map_err(core)?;
         let beside = std::sync::Arc::new(());
-        let lent = Lent { attachment: attachments.piece(), grant: EXCLUSIVE, bytes: 0, beside, note: 0 };
+        let lent = Lent { attachment, grant: EXCLUSIVE, bytes: 0, beside, note: 0 };
         self.1 = out.attached().lends(lent);
-        C::write(out, &attachments.to_bytes())
+        C::write(out, &attachment)
     }
 
     fn take_back(&mut self, back: &mut Returned) {
@@ -80,8 +79,8 @@ impl Message for Moved {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
-        let attachments = Attachments::from_bytes(C::read(inc)?);
-        Ok(Self::new(Piece::take(inc.arrived(), attachments, Mode::Exclusive).map_err(core)?))
+        let attachment = C::read(inc)?;
+        Ok(Self::new(Piece::take(inc.arrived(), attachment, Mode::Exclusive).map_err(core)?))
     }
 }
 

@@ -208,14 +208,11 @@ fn works_beside_kernels_that_are_not_short((from, ()): (Clones, ())) -> Outcome 
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
-    let ends = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| keeps_busy(&busy, Duration::from_millis(700), 2, &ends));
-        eventually("it has begun", || matches!(busy.is_complete(), Ok(false)));
-        drop(t);
-        works(&stream, Duration::from_millis(2800), || false).unwrap();
-        ends.store(true, Ordering::Relaxed);
-    });
+    // Given all at once: a thread that gives them may be held up, and the stream be at rest.
+    let last = (0..8).map(|_| busy_for(&busy, Duration::from_millis(700))).last().unwrap();
+    eventually("they have begun", || matches!(busy.is_complete(), Ok(false)));
+    drop(t);
+    works(&stream, Duration::from_millis(2800), || last.query().unwrap())?;
     busy.synchronize()?;
     eventually("it is closed", || mapped(&stream) == 0);
     Ok(())
@@ -275,6 +272,15 @@ under_orders! { [ipc_events: IpcEvents]
     }
 }
 
+/// Has threads end, also where what they are for has failed.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A thread has its stream busy at each moment, as far as it can.
 fn keeps_busy(stream: &Stream, time: Duration, ahead: usize, ends: &AtomicBool) {
     let kernel = || busy_for(stream, time);
@@ -293,10 +299,10 @@ fn is_never_at_rest((from, ()): (Clones, ())) -> Outcome {
     std::thread::scope(|scope| {
         busy.iter()
             .for_each(|busy| drop(scope.spawn(|| keeps_busy(busy, Duration::from_millis(30), 4, &ends))));
+        let _ends = Ends(&ends);
         eventually("they have begun", || busy.iter().all(|busy| matches!(busy.is_complete(), Ok(false))));
         drop(t);
         eventually("it is closed", || mapped(&stream) == 0);
-        ends.store(true, Ordering::Relaxed);
     });
     Ok(())
 }

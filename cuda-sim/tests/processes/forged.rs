@@ -5,7 +5,7 @@
 use mp_core::Structure;
 use mp_core::mem::Mem;
 use mp_core::message::Outgoing;
-use mp_cuda::memory::{Attachments, Mode, Piece};
+use mp_cuda::memory::{Mode, Piece};
 use mp_cuda::{Device, Error};
 
 use crate::support::{Outcome, nothing_is_left, run, session};
@@ -23,12 +23,11 @@ fn made(name: &'static str, len: u64, words: &[u64]) -> Structure {
 
 /// What a process makes of a slab and a piece that arrive.
 fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
-    let (slab, piece) = (made("mp_cuda::Slab", len, slab), made("mp_cuda::Piece", 5, piece));
+    let (slab, piece) = (made("mp_cuda::Slab", len, slab), made("mp_cuda::Piece", 4, piece));
+    piece.part_of(&slab)?;
     let mut out = Outgoing::default();
-    let numbers = [&slab, &piece].map(|one| out.attached().attach_object(one.hold()).unwrap());
-    let numbers = u64::from(numbers[0]) | u64::from(numbers[1]) << 32;
-    let attachments = Attachments::from_bytes(numbers.to_le_bytes());
-    Piece::take(out.into_incoming().arrived(), attachments, Mode::Frozen)
+    let number = out.attached().attach_object(piece.hold())?;
+    Piece::take(out.into_incoming().arrived(), number, Mode::Frozen)
 }
 
 const MIB: u64 = 1 << 20;
@@ -43,8 +42,8 @@ fn forged((): ()) -> Outcome {
     let halves = |at: usize| u64::from_le_bytes(device.uuid().0[at..at + 8].try_into().unwrap());
     let (low, high) = (halves(0), halves(8));
     let me = mp_core::Arena::current()?.me()?.raw();
-    let slab = |bytes, unit, kind| [7, low, high, bytes, unit, me, u64::from(std::process::id()), kind];
-    let piece = |row, bytes, begins| [7, row, bytes, 1, begins];
+    let slab = |bytes, unit, kind| [low, high, bytes, unit, me, u64::from(std::process::id()), kind];
+    let piece = |row, bytes, begins| [row, bytes, 1, begins];
     let own = 8 + 2 * 16;
     // Slabs.
     for (slab, len, why) in [
@@ -92,12 +91,12 @@ fn forged((): ()) -> Outcome {
     let error = no_handle.open(&device).unwrap_err();
     assert!(matches!(&error, Error::Driver { call: "cuIpcOpenMemHandle_v2", .. }), "{error}");
     let mut orphan = foreign;
-    orphan[5] = u64::MAX;
+    orphan[4] = u64::MAX;
     let error = taken(&orphan, FOREIGN, &piece(0, 100, 0))?.open(&device).unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
     // Of a device that is none.
     let mut elsewhere = foreign;
-    elsewhere[1] = 1;
+    elsewhere[0] = 1;
     let error = taken(&elsewhere, FOREIGN, &piece(0, 100, 0))?.open(&device).unwrap_err();
     assert!(matches!(error, Error::UnknownDevice { .. }), "{error}");
     Ok(())

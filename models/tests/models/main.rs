@@ -19,6 +19,7 @@ mod locker;
 mod once;
 mod orders;
 mod pages;
+mod parts;
 mod random_queue;
 mod reuse;
 mod ring;

@@ -106,6 +106,7 @@ pub(crate) fn envelope_samples() -> Vec<(&'static str, Vec<u8>)> {
         ("frozen attachment", attach(Access::Frozen, 0)),
         ("shared attachment", attach(Access::Shared, 31)),
         ("object", attach(Access::Object, 0)),
+        ("descriptors", attach(Access::Object, 1)),
     ]
 }
 

@@ -38,10 +38,10 @@ use crate::words::{Member, Tick};
 /// The first eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Counts changes of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 9;
+pub(crate) const VERSION: u64 = 10;
 
 /// The oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 9;
+const OLDEST_READER: u64 = 10;
 
 /// Threads of a member that may be in the middle of something at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;

@@ -7,6 +7,7 @@
 //! | 2 | how many words follow | its maker |
 //! | 3 – 6 | a name for people, 32 bytes; zeros: none | its maker; any holder later |
 //! | 7 | which descriptor it keeps in the locker: see `messages::object_descriptors`; zero: none | its maker; a holder later |
+//! | 7, of a part | its seat of its whole: see `alloc::parts` | its maker |
 //!
 //! The block is of kind [`Object`](Kind::Object) from its first moment, which only this crate makes. So a header that is
 //! found in one was written here, and what follows it is reached in no other way.

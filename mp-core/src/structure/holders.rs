@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Structure;
-use crate::words::Member;
+use crate::words::{Member, Seat};
 
 /// The holders of a structure, as far as one look can tell: others come and go meanwhile.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -13,6 +13,8 @@ pub struct Holders {
     pub processes: Vec<(Member, u32)>,
     /// How many messages on their way hold it.
     pub messages: usize,
+    /// How many structures are [parts](Structure::part_of) of it.
+    pub parts: usize,
 }
 
 impl fmt::Display for Holders {
@@ -21,7 +23,8 @@ impl fmt::Display for Holders {
             write!(f, "{}{}", if i == 0 { "" } else { ", " }, member.process(*pid))?;
         }
         let then = if self.processes.is_empty() { "" } else { ", " };
-        write!(f, "{then}{} messages", self.messages)
+        write!(f, "{then}{} messages", self.messages)?;
+        if self.parts > 0 { write!(f, ", {} parts", self.parts) } else { Ok(()) }
     }
 }
 
@@ -42,8 +45,10 @@ impl Structure {
             return holders;
         }
         arena.each_holder(self.hold().block(), |holder| match holder {
-            Some(member) => holders.processes.push((member, arena.pid_of(member))),
-            None => holders.messages += 1,
+            Seat::Member(member) => holders.processes.push((member, arena.pid_of(member))),
+            Seat::Envelope(_) => holders.messages += 1,
+            Seat::Block(_) => holders.parts += 1,
+            Seat::Free => {}
         });
         holders
     }

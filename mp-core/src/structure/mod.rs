@@ -70,6 +70,32 @@ impl Structure {
         Ok(Self { hold, base, len })
     }
 
+    /// Makes this a part of another structure, which lives from now on as long as this has a holder: a process, or a message on its way. So
+    /// a receiver of the part finds the whole ([`Arena::whole`](crate::Arena::whole)), also if all others that had it are dead.
+    ///
+    /// ```
+    /// use mp_core::Structure;
+    ///
+    /// let whole = Structure::new("example::Book", 1)?;
+    /// let (arena, mark) = (whole.arena(), whole.arena().mark(whole.hold()));
+    /// let part = Structure::new("example::Page", 1)?;
+    /// part.part_of(&whole)?;
+    /// drop(whole);
+    /// let found = Structure::open(arena.whole(part.hold())?, "example::Book")?;
+    /// assert_eq!(arena.mark(found.hold()), mark);
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// Once, before any other process or thread has this one. A killed maker leaves a part, or none (table: `alloc::parts`).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if others have this one, it is a part already or keeps a descriptor, or the
+    /// other one is a part itself; [`Error::OutOfMemory`](crate::Error::OutOfMemory), [`Error::ArenaFull`](crate::Error::ArenaFull) where
+    /// one more holder takes memory; [`Error::Forked`](crate::Error::Forked).
+    pub fn part_of(&self, whole: &Self) -> Result<()> {
+        self.arena().make_part(&self.hold, &whole.hold)
+    }
+
     /// What keeps it.
     pub fn hold(&self) -> &Hold {
         &self.hold

@@ -26,12 +26,15 @@ pub enum Kind {
     Keeper = 7,
     /// Elements that any process may write: never [`Data`](Self::Data) again as long as the block lives.
     Shared = 8,
+    /// An [`Object`](Self::Object) that is a part of another one: its seat of that is given up first. Its bits are those of an object, and
+    /// one more.
+    Part = 13,
 }
 
 impl Kind {
     /// Whether it is a structure that this layer made.
     pub const fn is_object(self) -> bool {
-        matches!(self, Self::Object | Self::Keeper)
+        matches!(self, Self::Object | Self::Keeper | Self::Part)
     }
 
     /// A look in a table: done several times for every allocation.
@@ -48,6 +51,7 @@ impl Kind {
                 Kind::Descriptors,
                 Kind::Keeper,
                 Kind::Shared,
+                Kind::Part,
             ];
             let mut i = 0;
             while i < named.len() {

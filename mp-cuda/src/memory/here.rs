@@ -152,28 +152,28 @@ pub(crate) fn add(slab: &Arc<Slab>) {
     );
 }
 
-/// The slab of this object, if it is here; and what was [seen](saw) of a piece's object with this mark.
+/// The slab of the object with this mark, if it is here; and what was [seen](saw) of a piece's object with that.
 #[inline(always)]
-pub(crate) fn known(object: &Hold, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
+pub(crate) fn known(slab: u64, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
     let mut here = HERE.lock();
-    here.as_mut()?.known(object, piece)
+    here.as_mut()?.known(slab, piece)
 }
 
 /// As [`known`] and [`piece`] in one, where what was seen of a piece's object fits to this mode; else its handle comes back. All that
 /// is known is looked up under one lock: to take it once more costs as much as the look.
 #[inline(always)]
-pub(crate) fn again(object: &Hold, hold: Hold, mode: Mode) -> Result<Arc<Inner>, Hold> {
+pub(crate) fn again(slab: u64, hold: Hold, mode: Mode) -> Result<Arc<Inner>, Hold> {
     // Dropped after the lock, which its drop takes if it is the last.
     let mut lent = None;
     let (arena, mark) = (hold.arena(), hold.arena().mark(&hold));
     let mut here = HERE.lock();
     let Some(table) = here.as_mut() else { return Err(hold) };
     table.make_room();
-    let (slab, seen) = match table.known(object, mark) {
+    let (slab, seen) = match table.known(slab, mark) {
         Some((slab, Some(seen))) if seen.came_as(arena, mode).is_ok() => (slab, seen),
         _ => return Err(hold),
     };
-    Ok(table.piece(mark, &mut lent, || Inner::new(slab, PieceObject::of_seen(hold, seen), true)))
+    Ok(table.piece(mark, &mut lent, || Inner::shared(slab, PieceObject::of_seen(hold, seen))))
 }
 
 /// Notes what was found in the object of a piece. Its words were written before any other code knew its block, so that holds for its
@@ -249,8 +249,8 @@ pub(crate) fn forget(slab: Arc<Slab>) {
 impl Table {
     /// See [`known`].
     #[inline(always)]
-    fn known(&mut self, object: &Hold, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
-        let (mark, used) = (object.arena().mark(object), self.openings);
+    fn known(&mut self, mark: u64, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
+        let used = self.openings;
         let look = |entry: &mut SlabEntry| {
             entry.used = used;
             let seen = entry.seen.get(place_of(piece)).copied().flatten();

@@ -1,4 +1,4 @@
-//! Pieces in messages. A message has the object of a piece and that of its slab, so a message on its way keeps both. It calls no
+//! Pieces in messages. A message has the object of a piece, which is a part of its slab's, so a message on its way keeps both. It calls no
 //! driver, and a process without a device can pass it on.
 
 use std::sync::Arc;
@@ -8,69 +8,36 @@ use mp_core::message::{Arrived, Attached};
 use mp_tensor::parts::View;
 
 use super::object::{Mode, PieceObject, SlabObject};
+use super::piece::moved;
 use super::{Piece, here};
 use crate::error::Result;
 
-/// The numbers of a piece's attachments in a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Attachments {
-    slab: u32,
-    piece: u32,
-}
-
-impl Attachments {
-    /// How many bytes they are in a message.
-    pub const BYTES: usize = 8;
-
-    /// As they are in a message.
-    pub fn to_bytes(self) -> [u8; Self::BYTES] {
-        (u64::from(self.slab) | u64::from(self.piece) << 32).to_le_bytes()
-    }
-
-    /// What [`to_bytes`](Self::to_bytes) wrote.
-    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
-        let both = u64::from_le_bytes(bytes);
-        Self { slab: both as u32, piece: (both >> 32) as u32 }
-    }
-
-    /// That of the piece: of one that was [moved](Piece::lend), the one to be noted to get it back.
-    pub fn piece(self) -> u32 {
-        self.piece
-    }
-}
-
 impl Piece {
-    /// Attaches a piece that others may have as well.
+    /// Attaches a piece that others may have as well; its number in the message.
     ///
     /// # Errors
     /// As [`Attached::attach_object`]; `Unsendable` if it was moved into a message.
-    ///
-    /// It takes a lock: see [`is_here`](Self::is_here).
-    pub fn attach(&self, out: &mut Attached) -> Result<Attachments> {
-        let slab = out.attach_object(self.slab().object().hold())?;
-        let held = self.held();
-        let piece = out.attach_object(held.object.as_ref().ok_or_else(moved)?.hold())?;
-        Ok(Attachments { slab, piece })
+    pub fn attach(&self, out: &mut Attached) -> Result<u32> {
+        self.with_hold(|hold| Ok(out.attach_object(hold)?))
     }
 
-    /// Moves a piece into a message that no other process, and no other clone, has. What is left holds nothing but the view of the
-    /// tensor that it was in, and its drop does nothing to the memory.
+    /// Moves a piece into a message that no other process, and no other clone, has; its number there. What is left holds nothing but the
+    /// view of the tensor that it was in, and its drop does nothing to the memory.
     ///
     /// # Errors
     /// As [`Attached::attach_object_exclusive`]; `Unsendable` if there are clones, or it was moved before. Then it stays.
     ///
     /// It takes a lock: see [`is_here`](Self::is_here).
-    pub fn lend(&self, out: &mut Attached, view: &Arc<View>) -> Result<Attachments> {
+    pub fn lend(&self, out: &mut Attached, view: &Arc<View>) -> Result<u32> {
         if !self.is_only() {
             let why = "an exclusive tensor of device memory that is used in this process otherwise can't be sent: share or freeze it";
             return Err(mp_core::Error::Unsendable(why.into()).into());
         }
-        let slab = out.attach_object(self.slab().object().hold())?;
         let mut held = self.held();
-        let piece = out.attach_object_exclusive(held.object.as_mut().ok_or_else(moved)?.hold_mut())?;
+        let piece = out.attach_object_exclusive(held.object.as_mut().ok_or_else(moved)?)?;
         held.object = None;
         held.view = Some(Arc::clone(view));
-        Ok(Attachments { slab, piece })
+        Ok(piece)
     }
 
     /// Takes back what was [moved](Self::lend) into a message that did not leave.
@@ -85,20 +52,20 @@ impl Piece {
                 "another piece of device memory came back than was sent".into(),
             ));
         }
-        self.held().object = Some(object);
+        self.held().object = Some(object.hold);
         Ok(())
     }
 
-    /// Takes a piece out of a message that it was attached to in this mode: the one that this process has, if it has it.
+    /// Takes a piece out of a message that it was attached to in this mode, under this number: the one that this process has, if it has it.
     ///
     /// # Errors
-    /// `Malformed` if these are other things, or don't fit together.
-    pub fn take(arrived: &mut Arrived, attachments: Attachments, mode: Mode) -> Result<Self> {
+    /// `Malformed` if it is another thing; those of the arena.
+    pub fn take(arrived: &mut Arrived, piece: u32, mode: Mode) -> Result<Self> {
         let hold = match mode {
-            Mode::Exclusive => arrived.take_object_exclusive(attachments.piece),
-            Mode::Frozen | Mode::Shared => arrived.take_object(attachments.piece),
+            Mode::Exclusive => arrived.take_object_exclusive(piece),
+            Mode::Frozen | Mode::Shared => arrived.take_object(piece),
         }?;
-        let slab = arrived.object(attachments.slab)?;
+        let slab = hold.arena().whole_mark(&hold)?;
         // What this process has, or had, it has looked at.
         let hold = match mode {
             Mode::Exclusive => hold,
@@ -109,7 +76,7 @@ impl Piece {
         };
         let (slab, seen) = match here::known(slab, hold.arena().mark(&hold)) {
             Some(known) => known,
-            None => (here::slab(SlabObject::open(slab.clone())?), None),
+            None => (here::slab(SlabObject::open(hold.arena().whole(&hold)?)?), None),
         };
         let object = match seen {
             Some(seen) => PieceObject::again(hold, seen, mode),
@@ -128,14 +95,12 @@ impl Piece {
     }
 }
 
-fn moved() -> mp_core::Error {
-    mp_core::Error::Unsendable("this tensor was sent already: what is left of it is empty".into())
-}
-
 #[cfg(test)]
 mod tests {
     use mp_core::message::{Incoming, Outgoing};
     use mp_tensor::parts::nothing;
+
+    use mp_core::Structure;
 
     use super::*;
     use crate::Uuid;
@@ -150,37 +115,69 @@ mod tests {
         Piece::exclusive(Arc::clone(slab), PieceObject::new(slab.object(), unit, bytes).unwrap())
     }
 
-    fn sent(piece: &Piece) -> (Incoming, Attachments) {
+    fn sent(piece: &Piece) -> (Incoming, u32) {
         let mut out = Outgoing::default();
-        let attachments = piece.attach(out.attached()).unwrap();
-        (out.into_incoming(), attachments)
+        let number = piece.attach(out.attached()).unwrap();
+        (out.into_incoming(), number)
     }
 
     #[track_caller]
-    fn refused(inc: &mut Incoming, attachments: Attachments, mode: Mode, why: &str) {
-        let error = Piece::take(inc.arrived(), attachments, mode).unwrap_err().to_string();
+    fn refused(inc: &mut Incoming, number: u32, mode: Mode, why: &str) {
+        let error = Piece::take(inc.arrived(), number, mode).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
 
     #[test]
     fn a_piece_arrives_as_what_it_was_sent() {
-        let (slab, other) = (slab(), slab());
+        let slab = slab();
         let one = piece(&slab, 3, 5000);
         assert!(one.open_to_others(Mode::Shared));
-        let (mut inc, attachments) = sent(&one);
-        let same = Piece::take(inc.arrived(), attachments, Mode::Shared).unwrap();
+        let (mut inc, number) = sent(&one);
+        let same = Piece::take(inc.arrived(), number, Mode::Shared).unwrap();
         assert!(same.is(&one) && same.bytes() == 5000 && same.uuid() == Uuid([7; 16]) && same.is_mine());
-        refused(&mut inc, attachments, Mode::Frozen, "has mode 2, and arrived as Frozen");
-        refused(&mut inc, attachments, Mode::Exclusive, "was sent as");
-        let swapped = Attachments { slab: attachments.piece, piece: attachments.slab };
-        refused(&mut inc, swapped, Mode::Shared, "no mp_cuda::Slab");
-        let missing = Attachments { slab: 0, piece: 9 };
-        refused(&mut inc, missing, Mode::Shared, "does not exist");
-        // Of another slab.
-        let mut out = Outgoing::default();
-        let slab = out.attached().attach_object(other.object().hold()).unwrap();
-        let mixed = Attachments { slab, piece: one.attach(out.attached()).unwrap().piece };
-        refused(&mut out.into_incoming(), mixed, Mode::Shared, "another slab than its own");
+        refused(&mut inc, number, Mode::Frozen, "has mode 2, and arrived as Frozen");
+        refused(&mut inc, number, Mode::Exclusive, "was sent as");
+        refused(&mut inc, 9, Mode::Shared, "does not exist");
+    }
+
+    /// What a message names as a piece, and is none, or one of nothing that could be cut.
+    #[test]
+    fn other_things_than_pieces_are_refused() {
+        let refused = |hold: &Hold, why: &str| {
+            let mut out = Outgoing::default();
+            let number = out.attached().attach_object(hold).unwrap();
+            refused(&mut out.into_incoming(), number, Mode::Shared, why);
+        };
+        refused(slab().object().hold(), "is a part of none");
+        let other = Structure::new("mp_cuda::tests::Other", 4).unwrap();
+        let part = |name| {
+            let part = Structure::new(name, 4).unwrap();
+            part.part_of(&other).unwrap();
+            part
+        };
+        refused(part("mp_cuda::Piece").hold(), "no mp_cuda::Slab");
+        let part = Structure::new("mp_cuda::tests::Other", 4).unwrap();
+        let slab = SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap();
+        part.part_of(slab.structure()).unwrap();
+        refused(part.hold(), "no mp_cuda::Piece");
+    }
+
+    /// A process that gets a piece finds its slab by it, also if no process has that any more.
+    #[test]
+    fn a_piece_keeps_its_slab() {
+        let (arena, slab) = (mp_core::Arena::current().unwrap(), slab());
+        let one = piece(&slab, 3, 5000);
+        assert!(one.open_to_others(Mode::Frozen));
+        let (mut inc, number) = sent(&one);
+        let (mark, id) = (slab.object().mark(), one.id());
+        drop((one, slab));
+        assert!(arena.lives(mark) && arena.lives(id), "the message has them");
+        let one = Piece::take(inc.arrived(), number, Mode::Frozen).unwrap();
+        assert!(one.slab().object().mark() == mark && one.bytes() == 5000);
+        drop(inc);
+        assert!(arena.lives(mark) && arena.lives(id), "this process has them");
+        drop(one);
+        assert!(!arena.lives(mark) && !arena.lives(id));
     }
 
     /// What was seen of a piece is known by its object, of which there are more than places.
@@ -191,8 +188,8 @@ mod tests {
         for _ in 0..2 {
             for one in &all {
                 assert!(one.open_to_others(Mode::Frozen));
-                let (mut inc, attachments) = sent(one);
-                let same = Piece::take(inc.arrived(), attachments, Mode::Frozen).unwrap();
+                let (mut inc, number) = sent(one);
+                let same = Piece::take(inc.arrived(), number, Mode::Frozen).unwrap();
                 assert!(same.is(one) && same.bytes() == one.bytes());
             }
         }
@@ -204,11 +201,10 @@ mod tests {
         let slab = slab();
         let take = |unit, bytes| {
             let object = PieceObject::new(slab.object(), unit, bytes).unwrap();
-            assert!(object.open_to_others(Mode::Frozen));
+            assert!(object.seen.open_to_others(object.hold.arena(), Mode::Frozen));
             let mut out = Outgoing::default();
-            let [slab, piece] =
-                [slab.object().hold(), object.hold()].map(|hold| out.attached().attach_object(hold).unwrap());
-            Piece::take(out.into_incoming().arrived(), Attachments { slab, piece }, Mode::Frozen)
+            let number = out.attached().attach_object(&object.hold).unwrap();
+            Piece::take(out.into_incoming().arrived(), number, Mode::Frozen)
         };
         for (unit, bytes) in
             [(1023, 1025), (1024, 1), (u32::MAX, 1), (0, u64::MAX), (0, (1 << 20) + 1), (0, 0)]
@@ -227,14 +223,14 @@ mod tests {
         let mut out = Outgoing::default();
         assert!(one.lend(out.attached(), &nothing()).unwrap_err().to_string().contains("otherwise"));
         drop(clone);
-        let attachments = one.lend(out.attached(), &nothing()).unwrap();
+        let number = one.lend(out.attached(), &nothing()).unwrap();
         assert!(one.lend(out.attached(), &nothing()).is_err() && one.attach(out.attached()).is_err());
         let mut inc = out.into_incoming();
-        let moved = Piece::take(inc.arrived(), attachments, Mode::Exclusive).unwrap();
+        let moved = Piece::take(inc.arrived(), number, Mode::Exclusive).unwrap();
         // What is left of the first is another piece, and its drop is none of this one's.
         assert!(!moved.is(&one) && moved.id() == one.id());
         drop(one);
-        assert!(Piece::take(inc.arrived(), attachments, Mode::Exclusive).is_err(), "it was taken");
+        assert!(Piece::take(inc.arrived(), number, Mode::Exclusive).is_err(), "it was taken");
         let arena = mp_core::Arena::current().unwrap();
         let id = moved.id();
         assert!(arena.lives(id));

@@ -33,7 +33,6 @@ pub(crate) mod uses;
 mod virtual_memory;
 
 pub(crate) use here::deaths;
-pub use message::Attachments;
 pub use object::{Mode, Row};
 pub use piece::Piece;
 pub(crate) use piece::WeakPiece;

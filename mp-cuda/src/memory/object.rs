@@ -2,11 +2,11 @@
 //!
 //! | object of a slab: words | what | written by |
 //! |---|---|---|
-//! | 0 | the number by which its pieces name it, drawn at random | its maker, before any other process knows it |
-//! | 1, 2 | the identity of the device | its maker |
-//! | 3, 4 | bytes of the slab, and of a unit; of memory of another library its bytes and 1 | its maker |
-//! | 5, 6 | the process that made it: member, process id | its maker |
-//! | 7 | its [kind](Kind) | its maker |
+//! | 0, 1 | the identity of the device | its maker, before any other process knows it |
+//! | 2, 3 | bytes of the slab, and of a unit; of memory of another library its bytes and 1 | its maker |
+//! | 4, 5 | the process that made it: member, process id | its maker |
+//! | 6 | its [kind](Kind) | its maker |
+//! | 7 | 0 | its maker |
 //! | 8 to 15 | of memory of another library alone: its legacy handle, if it has one | its maker |
 //! | first + 2*r* | *last use* of the piece that has row *r*: a tick, or 0 | its holders, one swap each; its maker, before it is sent |
 //! | first + 2*r* + 1 | *uses* of that piece with write access: begun (32 bits), *mixed* (1 bit, see `mp_core::steps::row`), ended (31 bits) | its holders, one change each; its maker, before |
@@ -16,21 +16,19 @@
 //!
 //! | object of a piece: words | what | written by |
 //! |---|---|---|
-//! | 0 | the number of its slab | its maker, before any other process knows it |
-//! | 1 | its row | its maker |
-//! | 2 | its bytes | its maker |
-//! | 3 | its mode: 0 exclusive, 1 frozen, 2 shared | the process that has it exclusively, once, from 0 |
-//! | 4 | where it begins in the slab, in bytes | its maker |
+//! | 0 | its row | its maker, before any other process knows it |
+//! | 1 | its bytes | its maker |
+//! | 2 | its mode: 0 exclusive, 1 frozen, 2 shared | the process that has it exclusively, once, from 0 |
+//! | 3 | where it begins in the slab, in bytes | its maker |
 //!
-//! The seats of a piece's object are the holders of the piece. What its maker has to know afterwards is in the row: the maker holds the
-//! slab's object, so it can read that when the piece's object is long something else.
+//! The seats of a piece's object are the holders of the piece. The object is a [part](Structure::part_of) of its slab's: so a message with a
+//! piece keeps both, and a process that gets a piece finds the slab by it, also if all that had it are dead. What its maker has to know
+//! afterwards is in the row: the maker holds the slab's object, so it can read that when the piece's object is long something else.
 //!
 //! # Safety
 //! Unsafe, because the words could be of another structure; sound, because the structures here are opened by names of this crate, whose
 //! words are used for nothing else, and live as long as the handles in these values.
 #![allow(unsafe_code)]
-
-use std::hash::{BuildHasher, Hasher, RandomState};
 
 use mp_core::mem::{Mem, Word, run};
 use mp_core::words::Member;
@@ -50,7 +48,7 @@ const HEAD: u64 = 8;
 const HANDLE: u64 = 8;
 const ROW: u64 = 2;
 /// The words of a piece's object.
-const PIECE_WORDS: u64 = 5;
+const PIECE_WORDS: u64 = 4;
 /// How many pieces of one memory of another library can be out at a time.
 pub(crate) const FOREIGN_ROWS: u32 = 512;
 
@@ -88,7 +86,6 @@ impl Kind {
 pub(crate) struct SlabObject {
     structure: Structure,
     mark: u64,
-    tag: u64,
     uuid: Uuid,
     bytes: u64,
     unit: u64,
@@ -117,14 +114,13 @@ impl SlabObject {
         let structure = Structure::new(SLAB, kind.first_row() + ROW * rows)?;
         let arena = structure.arena();
         let maker = (arena.me()?, std::process::id());
-        let tag = RandomState::new().build_hasher().finish();
         let [low, high] = halves(uuid);
-        let said = [tag, low, high, bytes, unit, maker.0.raw(), u64::from(maker.1), kind as u64];
+        let said = [low, high, bytes, unit, maker.0.raw(), u64::from(maker.1), kind as u64];
         for (i, word) in (0..).zip(said) {
             words(arena).store_relaxed(structure.word(i), word);
         }
         let mark = arena.mark(structure.hold());
-        Ok(Self { structure, mark, tag, uuid, bytes, unit, maker, kind })
+        Ok(Self { structure, mark, uuid, bytes, unit, maker, kind })
     }
 
     /// Of a slab that arrived: what it says is looked at once, and kept.
@@ -134,8 +130,8 @@ impl SlabObject {
             return Err(Error::Malformed(format!("a slab's object of {} words arrived", structure.len())));
         }
         let arena = structure.arena();
-        let [tag, low, high, bytes, unit, member, pid, kind] =
-            [0, 1, 2, 3, 4, 5, 6, 7].map(|i| words(arena).load(structure.word(i)));
+        let [low, high, bytes, unit, member, pid, kind] =
+            [0, 1, 2, 3, 4, 5, 6].map(|i| words(arena).load(structure.word(i)));
         let Some(kind) = Kind::from_word(kind) else {
             return Err(Error::Malformed(format!("a slab of kind {kind} arrived, and there is none")));
         };
@@ -151,7 +147,7 @@ impl SlabObject {
         }
         let maker = (Member::from_raw(member), u32::try_from(pid).unwrap_or(0));
         let mark = arena.mark(structure.hold());
-        Ok(Self { structure, mark, tag, uuid: whole([low, high]), bytes, unit, maker, kind })
+        Ok(Self { structure, mark, uuid: whole([low, high]), bytes, unit, maker, kind })
     }
 
     /// The legacy handle, of memory that has one.
@@ -177,6 +173,12 @@ impl SlabObject {
     /// Whether it is memory of another library.
     pub(crate) fn is_foreign(&self) -> bool {
         self.kind != Kind::Own
+    }
+
+    /// Its words.
+    #[cfg(test)]
+    pub(crate) fn structure(&self) -> &Structure {
+        &self.structure
     }
 
     pub(crate) fn hold(&self) -> &Hold {
@@ -323,8 +325,8 @@ pub enum Mode {
 #[derive(Debug)]
 pub(crate) struct PieceObject {
     /// The one handle that a process has.
-    hold: Hold,
-    seen: Seen,
+    pub(super) hold: Hold,
+    pub(super) seen: Seen,
 }
 
 /// What was found in a piece's object, which stays what it is.
@@ -349,6 +351,32 @@ impl Seen {
         came_as(words(arena).load(self.mode), mode)
     }
 
+    /// The number of its row in the slab.
+    pub(crate) fn row(self) -> u32 {
+        self.row
+    }
+
+    /// How many bytes behind its slab's beginning it begins.
+    pub(crate) fn begins(self) -> u64 {
+        self.begins
+    }
+
+    pub(crate) fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it was opened to others that may write it.
+    #[cfg(feature = "inject")]
+    pub(crate) fn is_shared(self, arena: Arena) -> bool {
+        words(arena).load(self.mode) == Mode::Shared as u64
+    }
+
+    /// Opens it to others, for good: whether it was exclusive before, or had that mode.
+    pub(crate) fn open_to_others(self, arena: Arena, mode: Mode) -> bool {
+        let set = words(arena).cas(self.mode, Mode::Exclusive as u64, mode as u64);
+        set.map_or_else(|found| found == mode as u64, |()| true)
+    }
+
     /// Whether it is that of the object with this mark.
     pub(crate) fn is_of(self, mark: u64) -> bool {
         self.mark == mark
@@ -364,13 +392,14 @@ impl PieceObject {
     /// Of a piece that has this row, and begins at this byte of the slab.
     pub(crate) fn at(slab: &SlabObject, row: u32, begins: u64, bytes: u64) -> Result<Self> {
         let structure = Structure::new(PIECE, PIECE_WORDS)?;
-        for (i, word) in (0..).zip([slab.tag, u64::from(row), bytes, Mode::Exclusive as u64, begins]) {
+        for (i, word) in (0..).zip([u64::from(row), bytes, Mode::Exclusive as u64, begins]) {
             words(structure.arena()).store_relaxed(structure.word(i), word);
         }
+        structure.part_of(&slab.structure)?;
         Ok(Self::of(structure, row, begins, bytes))
     }
 
-    /// Of a piece that arrived with its slab: it lies within that, and has this mode.
+    /// Of a piece that arrived, of this slab: it lies within that, and has this mode.
     pub(crate) fn open(hold: Hold, slab: &SlabObject, mode: Mode) -> Result<Self> {
         let structure = Structure::open(hold, PIECE)?;
         if structure.len() != PIECE_WORDS {
@@ -378,12 +407,7 @@ impl PieceObject {
         }
         let arena = structure.arena();
         let word = |i| words(arena).load(structure.word(i));
-        let (tag, row, bytes, found, begins) = (word(0), word(1), word(2), word(3), word(4));
-        if tag != slab.tag && !mutant!("cuda.piece.slab-not-compared") {
-            return Err(Error::Malformed(
-                "a piece of device memory arrived with another slab than its own".into(),
-            ));
-        }
+        let (row, bytes, found, begins) = (word(0), word(1), word(2), word(3));
         let end = begins.checked_add(bytes);
         let inside = end.is_some_and(|end| bytes > 0 && end <= slab.bytes)
             && (slab.is_foreign() || row.checked_mul(slab.unit) == Some(begins))
@@ -420,48 +444,13 @@ impl PieceObject {
     }
 
     fn of(structure: Structure, row: u32, begins: u64, bytes: u64) -> Self {
-        let (mark, mode) = (structure.arena().mark(structure.hold()), structure.word(3));
+        let (mark, mode) = (structure.arena().mark(structure.hold()), structure.word(2));
         Self { hold: structure.into_hold(), seen: Seen { mark, mode, row, begins, bytes } }
-    }
-
-    pub(crate) fn hold(&self) -> &Hold {
-        &self.hold
-    }
-
-    /// The handle, to be moved into a message.
-    pub(crate) fn hold_mut(&mut self) -> &mut Hold {
-        &mut self.hold
     }
 
     /// Which object it is, among all that there ever were.
     pub(crate) fn mark(&self) -> u64 {
         self.seen.mark
-    }
-
-    /// The number of its row in the slab.
-    pub(crate) fn row(&self) -> u32 {
-        self.seen.row
-    }
-
-    /// How many bytes behind its slab's beginning it begins.
-    pub(crate) fn begins(&self) -> u64 {
-        self.seen.begins
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.seen.bytes
-    }
-
-    /// Whether it was opened to others that may write it.
-    #[cfg(feature = "inject")]
-    pub(crate) fn is_shared(&self) -> bool {
-        words(self.hold.arena()).load(self.seen.mode) == Mode::Shared as u64
-    }
-
-    /// Opens it to others, for good: whether it was exclusive before, or had that mode.
-    pub(crate) fn open_to_others(&self, mode: Mode) -> bool {
-        let set = words(self.hold.arena()).cas(self.seen.mode, Mode::Exclusive as u64, mode as u64);
-        set.map_or_else(|found| found == mode as u64, |()| true)
     }
 }
 

@@ -11,7 +11,7 @@ use mp_core::mutex::{Mutex, MutexGuard};
 use mp_tensor::parts::View;
 
 use super::foreign::kept;
-use super::object::{Mode, PieceObject, Row};
+use super::object::{Mode, PieceObject, Row, Seen};
 use super::own::pool;
 use super::slab::Slab;
 use super::uses::Uses;
@@ -43,24 +43,23 @@ impl WeakPiece {
 pub(crate) struct Inner {
     /// `None` while it is dropped.
     slab: Option<Arc<Slab>>,
-    /// The mark of its object.
-    id: u64,
-    row: u32,
-    /// How many bytes behind its slab's beginning it begins.
-    begins: u64,
-    bytes: u64,
+    /// What is in its object.
+    seen: Seen,
+    /// What holds it, if it came as one that others may have as well: a message that takes it along takes no lock.
+    shared: Option<Hold>,
+    /// What holds it otherwise.
     held: Mutex<Held>,
     /// What streams of this process did with it.
     uses: Uses,
 }
 
-/// What holds a piece.
+/// What holds a piece that was exclusive in this process.
 pub(super) struct Held {
     /// `None` if it was moved into a message.
-    pub(super) object: Option<PieceObject>,
+    pub(super) object: Option<Hold>,
     /// Of what the tensor was a view, whose piece was moved into a message.
     pub(super) view: Option<Arc<View>>,
-    /// Whether the process's table has it: see [`here`].
+    /// Whether it was [opened to others](Piece::open_to_others), and the process's table has it: see [`here`].
     is_listed: bool,
 }
 
@@ -98,13 +97,13 @@ impl Piece {
 
     /// One that this process has now, if it has not another one of the same memory already.
     pub(super) fn arrived(slab: Arc<Slab>, object: PieceObject) -> Self {
-        Self(here::piece(object.mark(), || Inner::new(slab, object, true)))
+        Self(here::piece(object.mark(), || Inner::shared(slab, object)))
     }
 
     /// As [`arrived`](Self::arrived), if what is in the piece's object was [seen](here::saw) before, and fits to this mode; else its
     /// handle comes back.
     #[inline]
-    pub(super) fn again(slab: &Hold, hold: Hold, mode: Mode) -> std::result::Result<Self, Hold> {
+    pub(super) fn again(slab: u64, hold: Hold, mode: Mode) -> std::result::Result<Self, Hold> {
         here::again(slab, hold, mode).map(Self)
     }
 
@@ -112,7 +111,7 @@ impl Piece {
     /// not [opened](Self::open_to_others). So the table is not asked.
     #[inline(always)]
     pub(super) fn exclusive(slab: Arc<Slab>, object: PieceObject) -> Self {
-        Self(Inner::new(slab, object, false))
+        Self(Inner::exclusive(slab, object))
     }
 
     /// The device that it is on, whether this process sees that or not.
@@ -122,12 +121,12 @@ impl Piece {
 
     /// How many bytes were asked for.
     pub fn bytes(&self) -> u64 {
-        self.0.bytes
+        self.0.seen.bytes()
     }
 
     /// Which memory it is, in all processes: no two that are alive have the same number.
     pub fn id(&self) -> u64 {
-        self.0.id
+        self.0.seen.mark()
     }
 
     /// Whether this process has made it.
@@ -172,7 +171,7 @@ impl Piece {
             exit::watch(Part::Memory, collect::leave);
             here::opened(slab);
         }
-        let address = base + self.0.begins;
+        let address = base + self.0.seen.begins();
         #[cfg(feature = "inject")]
         self.declare(address)?;
         Ok(address)
@@ -181,8 +180,8 @@ impl Piece {
     /// Tells a simulated driver, if it is one, where the piece is.
     #[cfg(feature = "inject")]
     fn declare(&self, address: u64) -> Result<()> {
-        let shared = self.0.held.lock().object.as_ref().is_some_and(PieceObject::is_shared);
-        crate::driver::Driver::get()?.declare(address, self.0.bytes, shared);
+        let shared = self.0.seen.is_shared(self.0.slab().object().hold().arena());
+        crate::driver::Driver::get()?.declare(address, self.0.seen.bytes(), shared);
         Ok(())
     }
 
@@ -200,13 +199,17 @@ impl Piece {
         if !self.0.is_here() {
             return false;
         }
+        let opens = |hold: &Hold| self.0.seen.open_to_others(hold.arena(), mode);
+        if let Some(hold) = &self.0.shared {
+            return opens(hold);
+        }
         let mut held = self.0.held.lock();
-        let opened = held.object.as_ref().is_some_and(|object| object.open_to_others(mode));
+        let opened = held.object.as_ref().is_some_and(opens);
         // Before any message has it, which may bring it back.
         if opened && !held.is_listed && !mutant!("cuda.piece.opened-not-listed") {
             held.is_listed = true;
             drop(held);
-            here::list(self.0.id, &self.0);
+            here::list(self.id(), &self.0);
         }
         opened
     }
@@ -238,6 +241,18 @@ impl Piece {
     }
 
     /// What holds it, for a message.
+    ///
+    /// # Errors
+    /// `Unsendable` if it was moved into one.
+    #[inline]
+    pub(super) fn with_hold<R>(&self, f: impl FnOnce(&Hold) -> Result<R>) -> Result<R> {
+        match &self.0.shared {
+            Some(hold) => f(hold),
+            None => f(self.held().object.as_ref().ok_or_else(moved)?),
+        }
+    }
+
+    /// What holds one that was exclusive.
     pub(super) fn held(&self) -> MutexGuard<'_, Held> {
         self.0.held.lock()
     }
@@ -255,12 +270,16 @@ impl Piece {
     }
 }
 
+pub(super) fn moved() -> mp_core::Error {
+    mp_core::Error::Unsendable("this tensor was sent already: what is left of it is empty".into())
+}
+
 impl fmt::Debug for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slab = self.0.slab();
         f.debug_struct("Piece")
             .field("device", &slab.object().uuid())
-            .field("bytes", &self.0.bytes)
+            .field("bytes", &self.0.seen.bytes())
             .field("maker", &slab.maker().1)
             .field("mapped", &(self.0.is_here() && slab.is_mapped()))
             .finish_non_exhaustive()
@@ -268,17 +287,21 @@ impl fmt::Debug for Piece {
 }
 
 impl Inner {
+    /// One that others may have as well.
     #[inline(always)]
-    pub(super) fn new(slab: Arc<Slab>, object: PieceObject, is_listed: bool) -> Arc<Self> {
-        Arc::new(Self {
-            slab: Some(slab),
-            id: object.mark(),
-            row: object.row(),
-            begins: object.begins(),
-            bytes: object.bytes(),
-            held: Mutex::new(Held { object: Some(object), view: None, is_listed }),
-            uses: Uses::default(),
-        })
+    pub(super) fn shared(slab: Arc<Slab>, PieceObject { hold, seen }: PieceObject) -> Arc<Self> {
+        Self::new(slab, seen, Some(hold), None)
+    }
+
+    #[inline(always)]
+    fn exclusive(slab: Arc<Slab>, PieceObject { hold, seen }: PieceObject) -> Arc<Self> {
+        Self::new(slab, seen, None, Some(hold))
+    }
+
+    #[inline(always)]
+    fn new(slab: Arc<Slab>, seen: Seen, shared: Option<Hold>, object: Option<Hold>) -> Arc<Self> {
+        let held = Mutex::new(Held { object, view: None, is_listed: false });
+        Arc::new(Self { slab: Some(slab), seen, shared, held, uses: Uses::default() })
     }
 
     fn slab(&self) -> &Arc<Slab> {
@@ -286,7 +309,7 @@ impl Inner {
     }
 
     fn row(&self) -> Row {
-        self.slab().object().row(self.row)
+        self.slab().object().row(self.seen.row())
     }
 
     /// Whether this is the process that has it.
@@ -297,7 +320,7 @@ impl Inner {
 
     /// Whether it was moved into a message.
     pub(super) fn is_lent(&self) -> bool {
-        self.held.lock().object.is_none()
+        self.shared.is_none() && self.held.lock().object.is_none()
     }
 }
 
@@ -306,9 +329,9 @@ impl Drop for Inner {
         // A copy of the process has no seat to give up.
         let is_here = self.is_here();
         let Some(slab) = self.slab.take().filter(|_| is_here) else { return };
-        let object = self.held.get_mut().object.take();
+        let object = self.shared.take().or_else(|| self.held.get_mut().object.take());
         if object.is_some() {
-            let used = self.uses.leave(|| slab.object().row(self.row));
+            let used = self.uses.leave(|| slab.object().row(self.seen.row()));
             slab.note_uses(&used);
         }
         // After its words: who finds it gone reads them.

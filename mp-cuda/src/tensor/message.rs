@@ -1,14 +1,13 @@
 //! Tensors in messages: the view, what receivers' streams have to wait for, and the attached piece. Nothing here opens memory of a device.
 
-use mp_core::message::{Arrived, Attached, Codec, Incoming, Message, Outgoing, Returned, scope};
+use mp_core::message::{Arrived, Codec, Incoming, Message, Outgoing, Returned, scope};
 use mp_core::{DType, Error as CoreError, Result as CoreResult, mutant};
 use mp_tensor::parts::{Grad, Handle, View, What, nothing};
 use mp_tensor::{Element, Exclusive};
-use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::beside::{Arriving, Leaving};
+use super::beside::{self, Arriving};
 use super::mode::{CudaAliased, CudaMode};
 use super::raw::Raw;
 use super::{AnyCudaTensor, CudaTensor};
@@ -53,7 +52,7 @@ impl<M: CudaMode> Raw<M> {
             return Err(CoreError::Malformed(why));
         }
         let grad = Grad::from_wire(what.requires());
-        let Some((attachments, ticks)) = beside else {
+        let Some((number, ticks)) = beside else {
             return if view.is_empty() { Ok(Self::of(None, view, grad)) } else { Err(view.beyond(0)) };
         };
         for tick in &ticks {
@@ -64,7 +63,7 @@ impl<M: CudaMode> Raw<M> {
                 return Err(malformed(error));
             }
         }
-        let piece = Piece::take(arrived, attachments, M::MODE).map_err(malformed)?;
+        let piece = Piece::take(arrived, number, M::MODE).map_err(malformed)?;
         let elements = usize::try_from(piece.bytes()).unwrap_or(usize::MAX) / dtype.size();
         if !mutant!("cuda.message.view-not-compared") {
             view.within(elements)?;
@@ -77,17 +76,28 @@ impl<M: CudaMode> Raw<M> {
 }
 
 impl<M: CudaAliased> Raw<M> {
-    /// Attaches it to a message.
-    fn send(&self, out: &mut Attached, dtype: DType) -> CoreResult<Leaving<'_>> {
-        let handle = self.handle(dtype)?;
-        let Some(piece) = &self.piece else { return Ok(Leaving(handle, None)) };
-        piece.is_here().map_err(unsendable)?;
-        let ticks = piece
-            .uses()
-            .tell(M::MODE == Mode::Frozen || mutant!("cuda.uses.reads-of-shared-not-told"))
-            .map_err(unsendable)?;
-        let attachments = piece.attach(out).map_err(unsendable)?;
-        Ok(Leaving(handle, Some((attachments, ticks))))
+    /// Writes it into the message that the caller's value is being written into.
+    // Each part by itself: what is put together of them is copied just after, for which the processor waits.
+    fn write<S: Serializer>(&self, s: S, dtype: DType) -> Result<S::Ok, S::Error> {
+        let refused = |error| S::Error::custom(unsendable(error));
+        let handle = self.handle(dtype).map_err(S::Error::custom)?;
+        let Some(piece) = &self.piece else {
+            return beside::bytes(&handle, None, |bytes| s.serialize_bytes(bytes));
+        };
+        piece.is_here().map_err(refused)?;
+        let number = scope::outgoing(M::WHAT, |out| piece.attach(out).map_err(unsendable));
+        let number = number.map_err(S::Error::custom)?;
+        let written = M::MODE == Mode::Frozen || mutant!("cuda.uses.reads-of-shared-not-told");
+        let ticks = piece.uses().tell(written).map_err(refused)?;
+        beside::bytes(&handle, Some((number, &ticks)), |bytes| s.serialize_bytes(bytes))
+    }
+
+    /// Reads it from the message that the caller's value is being read from.
+    fn read<'de, D: Deserializer<'de>>(d: D, dtype: Option<DType>) -> Result<(Self, DType), D::Error> {
+        beside::read(d, |arriving| {
+            let dtype = dtype.map_or_else(|| arriving.0.dtype(), Ok)?;
+            scope::incoming(M::WHAT, |arrived| Ok((Self::receive(arrived, arriving, dtype)?, dtype)))
+        })
     }
 }
 
@@ -96,19 +106,20 @@ impl Raw<Exclusive> {
     fn move_into<C: Codec>(&mut self, out: &mut Outgoing, dtype: DType) -> CoreResult<()> {
         let handle = self.handle(dtype)?;
         let Some(piece) = &self.piece else {
-            return Leaving(handle, None).bytes(|bytes| C::write_bytes(out, bytes));
+            return beside::bytes(&handle, None, |bytes| C::write_bytes(out, bytes));
         };
         piece.is_here().map_err(unsendable)?;
         let ticks = piece.uses().tell(false).map_err(unsendable)?;
-        let attachments = piece.lend(out.attached(), &self.view).map_err(unsendable)?;
+        let number = piece.lend(out.attached(), &self.view).map_err(unsendable)?;
         // From here on it is the message's, whatever happens: another process may have it before this returns to its caller.
         let used = piece.uses().leave(|| piece.row());
         piece.note_uses(&used);
-        let written = Leaving(handle, Some((attachments, ticks))).bytes(|bytes| C::write_bytes(out, bytes));
+        let beside = Some((number, &ticks[..]));
+        let written = beside::bytes(&handle, beside, |bytes| C::write_bytes(out, bytes));
         let Some(piece) = self.piece.take() else { return written };
         self.view = nothing();
         let note = self.grad.bits();
-        let mark = out.attached().lends_object(attachments.piece(), piece.into_lent(), note);
+        let mark = out.attached().lends_object(number, piece.into_lent(), note);
         self.grad = Grad::lent(mark);
         written
     }
@@ -157,32 +168,25 @@ impl Message for AnyCudaTensor<Exclusive> {
 
 impl<T: Element, M: CudaAliased> Serialize for CudaTensor<T, M> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        scope::outgoing(M::WHAT, |out| self.raw.send(out, T::DTYPE)).map_err(S::Error::custom)?.serialize(s)
+        self.raw.write(s, T::DTYPE)
     }
 }
 
 impl<'de, T: Element, M: CudaAliased> Deserialize<'de> for CudaTensor<T, M> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let arriving = Arriving::deserialize(d)?;
-        scope::incoming(M::WHAT, |arrived| Ok(Self::of(Raw::receive(arrived, arriving, T::DTYPE)?)))
-            .map_err(D::Error::custom)
+        Raw::read(d, Some(T::DTYPE)).map(|(raw, _)| Self::of(raw))
     }
 }
 
 impl<M: CudaAliased> Serialize for AnyCudaTensor<M> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        scope::outgoing(M::WHAT, |out| self.raw.send(out, self.dtype)).map_err(S::Error::custom)?.serialize(s)
+        self.raw.write(s, self.dtype)
     }
 }
 
 impl<'de, M: CudaAliased> Deserialize<'de> for AnyCudaTensor<M> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let arriving = Arriving::deserialize(d)?;
-        let receive = |arrived: &mut Arrived| {
-            let dtype = arriving.0.dtype()?;
-            Ok(Self { raw: Raw::receive(arrived, arriving, dtype)?, dtype })
-        };
-        scope::incoming(M::WHAT, receive).map_err(D::Error::custom)
+        Raw::read(d, None).map(|(raw, dtype)| Self { raw, dtype })
     }
 }
 
@@ -204,11 +208,11 @@ mod tests {
         let piece = Piece::without_driver(Uuid([7; 16]), BYTES).unwrap();
         assert!(piece.open_to_others(Mode::Frozen));
         let mut out = Outgoing::default();
-        let attachments = piece.attach(out.attached()).unwrap();
+        let number = piece.attach(out.attached()).unwrap();
         let view = row_major(offset, &[elements])?;
         let handle = Handle { what: What::new(0, DType::F32.code(), false), view, storage: None };
         let mut inc: Incoming = out.into_incoming();
-        Raw::receive(inc.arrived(), Arriving(handle, Some((attachments, vec![tick]))), DType::F32)
+        Raw::receive(inc.arrived(), Arriving(handle, Some((number, vec![tick]))), DType::F32)
     }
 
     #[track_caller]

@@ -10,7 +10,13 @@ impl Arena {
     /// The mark of a held block, never 0: `block + 1` in 24 bits, generation in 40.
     #[inline]
     pub fn mark(&self, hold: &Hold) -> u64 {
-        self.generation(hold.block()) << 24 | (u64::from(hold.block()) + 1)
+        self.mark_of(hold.block())
+    }
+
+    /// As [`mark`](Self::mark), of a block that something keeps.
+    #[inline]
+    pub(in crate::arena) fn mark_of(&self, block: BlockId) -> u64 {
+        self.generation(block) << 24 | (u64::from(block) + 1)
     }
 
     /// Which block a mark names.

@@ -13,6 +13,7 @@ pub(in crate::arena) mod growable;
 pub(in crate::arena) mod handles;
 pub(in crate::arena) mod huge_pages;
 pub(in crate::arena) mod marks;
+pub(in crate::arena) mod parts;
 pub(in crate::arena) mod seat_pages;
 pub(in crate::arena) mod size_class;
 pub(in crate::arena) mod slab;
@@ -312,6 +313,9 @@ impl Arena {
             && !self.close_descriptors(block, state)
         {
             return;
+        }
+        if state.kind == Kind::Part {
+            self.leave_whole(block);
         }
         if state.kind != Kind::Ring {
             return self.free_claimed(block, state);

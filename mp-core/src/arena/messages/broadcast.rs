@@ -12,11 +12,12 @@
 use crate::arena::layout::envelope as field;
 use crate::arena::messages::Outgoing;
 use crate::arena::messages::envelope::{INLINE, Meta, TAIL};
+use crate::arena::messages::incoming::OBJECT;
 use crate::arena::{Arena, AttachRequest, Envelope, Hold};
 use crate::error::{Error, Result};
 use crate::mem::Mem;
 use crate::steps::Note;
-use crate::words::{Access, Grant, Kind};
+use crate::words::{Access, Kind};
 
 /// A message that can be packed any number of times.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ impl Repeated {
         let counted = meta.pack();
         map.store(count, counted);
         let note = |entry, grant| Note { entry, count, counted, grant };
-        arena.share_seat(envelope.id(), note(word(field::SPILL), Grant::new(Access::Object, 0)), block)?;
+        arena.share_seat(envelope.id(), note(word(field::SPILL), OBJECT), block)?;
         for (k, a) in self.attachments.iter().enumerate() {
             arena.share_seat(envelope.id(), note(entries.plus(k as u64), a.grant), &a.hold)?;
         }

@@ -18,12 +18,13 @@
 use crate::arena::layout::{ENVELOPE, SLAB_BLOCKS, envelope as field};
 use crate::arena::messages::Incoming;
 use crate::arena::messages::incoming::Claimed;
+use crate::arena::messages::incoming::DESCRIPTORS;
 use crate::arena::messages::pack::AttachRequest;
 use crate::arena::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Column, Mem, Word, run};
 use crate::steps::{Release, Released};
-use crate::words::{Access, Attach, EnvelopeId, Holder, Kind, Owner, Seat};
+use crate::words::{Attach, EnvelopeId, Holder, Kind, Owner, Seat};
 
 /// Bytes that an envelope holds itself.
 pub(in crate::arena) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
@@ -35,7 +36,7 @@ const LINE: u64 = 64;
 ///
 /// All versions have the same meta word (its bits), spill word, and list of attachments that these two lead
 /// to: so a process that can't read a message can tell its version, and give up what is attached.
-const WIRE_VERSION: u64 = 5;
+const WIRE_VERSION: u64 = 6;
 /// How many attachments ahead a message's blocks are prefetched: another process wrote their words last, and
 /// waiting for each is most of the cost of a message with many tensors.
 pub(in crate::arena) const AHEAD: usize = 8;
@@ -209,7 +210,7 @@ impl Envelope {
         }
         let (entries, n) = arena.attachments_at(id, meta);
         for attach in (0..n).filter_map(|k| Attach::unpack(map.load_relaxed(entries.plus(k)))) {
-            if attach.grant.access() == Access::Object
+            if attach.grant == DESCRIPTORS
                 && arena.block_exists(attach.block)
                 && arena.kind_of(attach.block) == Kind::Descriptors
             {

@@ -13,6 +13,12 @@ use crate::words::{Access, BlockId, Grant, Kind};
 /// As what a buffer is attached: as frozen elements are, of any type.
 pub(in crate::arena) const BUFFER: Grant = Grant::new(Access::Frozen, 0);
 
+/// As what a handle is attached that gives no access to memory by itself.
+pub(in crate::arena) const OBJECT: Grant = Grant::new(Access::Object, 0);
+
+/// As what the block is attached that stands for a message's descriptors: so a receiver finds it without a look at other blocks.
+pub(in crate::arena) const DESCRIPTORS: Grant = Grant::new(Access::Object, 1);
+
 /// A long text, byte string or row of numbers that arrived beside its message's bytes: memory of its own, which no process
 /// writes any more, and which lives as long as this.
 ///
@@ -114,7 +120,7 @@ impl Arrived {
     /// [`Error::Malformed`] when there is no such attachment, or it is of another kind.
     #[inline]
     pub fn take_object(&mut self, attachment: u32) -> Result<Hold> {
-        self.take(attachment, Grant::new(Access::Object, 0))
+        self.take(attachment, OBJECT)
     }
 
     /// As [`take_object`](Self::take_object), for a look at what it is: it is the message's still.
@@ -123,7 +129,6 @@ impl Arrived {
     /// As there.
     #[inline]
     pub fn object(&self, attachment: u32) -> Result<&Hold> {
-        const OBJECT: Grant = Grant::new(Access::Object, 0);
         let given = self.list.get(attachment as usize).ok_or_else(|| wrong(attachment, "does not exist"))?;
         if given.grant != OBJECT {
             return Err(given.differs(attachment, OBJECT));
@@ -162,7 +167,7 @@ impl Arrived {
     /// [`Error::OutOfDescriptors`] when this process may open no more; [`Error::Malformed`] when there is no such attachment, or it was
     /// attached as something else.
     pub fn take_descriptor(&mut self, attachment: u32, number: u32) -> Result<OwnedFd> {
-        let hold = self.take_object(attachment)?;
+        let hold = self.take(attachment, DESCRIPTORS)?;
         if let Some(file) = self.claimed.take(hold.block(), number) {
             return Ok(file);
         }
@@ -178,7 +183,7 @@ impl Arrived {
 
     /// Copies all descriptors that are attached, or none.
     fn claim(&mut self) -> Result<()> {
-        let objects = self.list.iter().filter(|given| given.grant.access() == Access::Object);
+        let objects = self.list.iter().filter(|given| given.grant == DESCRIPTORS);
         for hold in objects.filter_map(|given| given.hold.as_ref()) {
             let (arena, block) = (hold.arena(), hold.block());
             if arena.kind_of(block) == Kind::Descriptors

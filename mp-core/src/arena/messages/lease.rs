@@ -12,7 +12,7 @@ use crate::arena::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Column, Mem, Word};
 use crate::steps::Note;
-use crate::words::{Access, Attach, EnvelopeId, Owner, delivered, deliveries};
+use crate::words::{Access, Attach, EnvelopeId, Owner, Seat, delivered, deliveries};
 
 /// A message that this process has leased: its owner word says `LEASED`. Dropping it changes nothing.
 #[derive(Debug)]
@@ -67,11 +67,11 @@ impl Leased {
                     let why = "an exclusive tensor can't be leased: no other process could get it then";
                     return Err(Error::Unsupported(why.into()));
                 }
-                let hold = self.share(&between, attach)?;
+                let hold = self.arena.share(&between, attach)?;
                 inc.arrives(|| AttachRequest { hold, grant: attach.grant });
             }
             if let Some(attach) = spill {
-                let hold = self.share(&between, attach)?;
+                let hold = self.arena.share(&between, attach)?;
                 inc.spilled(Spill { hold, from: parts.from, len: meta.bytes });
                 return Ok(());
             }
@@ -79,28 +79,26 @@ impl Leased {
         self.arena.read_inline(self.id, parts.from, meta.bytes, inc.buffer());
         Ok(())
     }
-
-    /// Makes this process one more holder of an attachment.
-    fn share(&self, between: &Envelope, attach: Attach) -> Result<Hold> {
-        let arena = self.arena;
-        if !arena.block_exists(attach.block) {
-            return Err(Error::Malformed(format!("an attachment of the message names no block: {attach:?}")));
-        }
-        let entry = arena.envelope_word(between.id(), field::INLINE);
-        let count = arena.envelope_word(between.id(), field::META);
-        let counted = Meta { attachments: 1, ..Meta::default() }.pack();
-        let note = Note { entry, count, counted, grant: attach.grant };
-        // The lease holds a seat of the block meanwhile.
-        arena.share_block_seat(between.id(), note, attach.block)?;
-        let noted = Attach::unpack(arena.map().load_relaxed(entry));
-        let taken = noted.ok_or_else(|| Error::Malformed("an attachment vanished".into()))?;
-        let hold = arena.adopt(between.id(), taken);
-        arena.map().store(count, Meta::default().pack());
-        hold
-    }
 }
 
 impl Arena {
+    /// Makes this process one more holder of a block that has another holder until this returns, as this attachment says.
+    pub(in crate::arena) fn share(&self, between: &Envelope, attach: Attach) -> Result<Hold> {
+        if !self.block_exists(attach.block) {
+            return Err(Error::Malformed(format!("an attachment of the message names no block: {attach:?}")));
+        }
+        let entry = self.envelope_word(between.id(), field::INLINE);
+        let count = self.envelope_word(between.id(), field::META);
+        let counted = Meta { attachments: 1, ..Meta::default() }.pack();
+        let note = Note { entry, count, counted, grant: attach.grant };
+        self.share_block_seat(Seat::Envelope(between.id()), note, attach.block)?;
+        let noted = Attach::unpack(self.map().load_relaxed(entry));
+        let taken = noted.ok_or_else(|| Error::Malformed("an attachment vanished".into()))?;
+        let hold = self.adopt(between.id(), taken);
+        self.map().store(count, Meta::default().pack());
+        hold
+    }
+
     /// The meta words of all envelopes.
     pub fn meta_words(&self) -> Column {
         self.layout().envelope_column(field::META)

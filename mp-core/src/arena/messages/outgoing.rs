@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::arena::messages::bytes::write_own;
 use crate::arena::messages::descriptors::Parking;
-use crate::arena::messages::incoming::{Arrived, BUFFER, Incoming};
+use crate::arena::messages::incoming::{Arrived, BUFFER, DESCRIPTORS, Incoming, OBJECT};
 use crate::arena::messages::{KEEP, push};
 use crate::arena::{Arena, AttachRequest, Envelope, Hold, MAX_ATTACHMENTS};
 use crate::error::Error;
@@ -125,7 +125,7 @@ impl Attached {
     /// something else.
     #[inline]
     pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
-        self.attach_as(hold, Grant::new(Access::Object, 0))
+        self.attach_as(hold, OBJECT)
     }
 
     /// Attaches a block, or finds it among the attachments already: two views of one storage arrive as views of one.
@@ -190,7 +190,7 @@ impl Attached {
             return Ok((*attachment, number));
         }
         let mut parking = Parking::new()?;
-        let attachment = self.attach_object(parking.hold())?;
+        let attachment = self.attach_as(parking.hold(), DESCRIPTORS)?;
         let number =
             parking.push(fd)?.ok_or_else(|| Error::Malformed("a compartment is full at once".into()))?;
         self.parking = Some((parking, attachment));
@@ -268,7 +268,8 @@ impl Attached {
         let room = 2 * i < self.index.len();
         match self.index.get_mut(free) {
             Some(at) if room => *at = i as u32 + 1,
-            _ => self.renew_index(),
+            _ if i >= SHORT => self.renew_index(),
+            _ => {}
         }
         i as u32
     }
@@ -308,9 +309,6 @@ impl Attached {
     /// Makes the index anew, with more room, if the list is long.
     #[cold]
     fn renew_index(&mut self) {
-        if self.list.len() <= SHORT {
-            return;
-        }
         self.index.clear();
         self.index.resize((4 * self.list.len()).next_power_of_two(), 0);
         for (a, number) in self.list.iter().zip(1..) {

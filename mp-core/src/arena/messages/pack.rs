@@ -3,6 +3,7 @@
 use crate::arena::layout::envelope as field;
 use crate::arena::messages::Outgoing;
 use crate::arena::messages::envelope::{AHEAD, Envelope, INLINE, MAX_ATTACHMENTS, Meta, TAIL};
+use crate::arena::messages::incoming::OBJECT;
 use crate::arena::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run_straight};
@@ -94,7 +95,7 @@ impl Arena {
             if meta.spilled {
                 entries = Word::at(at);
             }
-            let mut spill = AttachRequest { hold, grant: Grant::new(Access::Object, 0) };
+            let mut spill = AttachRequest { hold, grant: OBJECT };
             self.move_seat(id, self.envelope_word(id, field::SPILL), &mut spill);
         }
         for k in 0..n as u64 {
@@ -158,7 +159,7 @@ impl Arena {
         self.read_inline(id, listed, meta.bytes, &mut bytes);
         let hold = self.alloc_kind(meta.bytes as u64, Kind::Spill)?;
         crate::arena::messages::bytes::write_own(map, self.data_of(hold.block()).0, &bytes);
-        let mut spill = AttachRequest { hold, grant: Grant::new(Access::Object, 0) };
+        let mut spill = AttachRequest { hold, grant: OBJECT };
         self.move_seat(id, spill_word, &mut spill);
         Ok(())
     }
@@ -183,14 +184,14 @@ impl Arena {
 
     /// Takes another seat for an envelope.
     pub(in crate::arena) fn share_seat(&self, e: EnvelopeId, note: Note, hold: &Hold) -> Result<()> {
-        self.share_block_seat(e, note, hold.block())
+        self.share_block_seat(Seat::Envelope(e), note, hold.block())
     }
 
-    /// As [`share_seat`](Self::share_seat), of a block that has another holder until this returns.
-    pub(in crate::arena) fn share_block_seat(&self, e: EnvelopeId, note: Note, block: BlockId) -> Result<()> {
+    /// Takes another seat, of a block that has another holder until this returns.
+    pub(in crate::arena) fn share_block_seat(&self, who: Seat, note: Note, block: BlockId) -> Result<()> {
         let m = *self.map();
         loop {
-            let take = Take::new(self.block_at(block), self.pages(), Seat::Envelope(e), note);
+            let take = Take::new(self.block_at(block), self.pages(), who, note);
             match run_straight(take, &m) {
                 Taken::Seat(_) => return Ok(()),
                 Taken::NoneFree => self.add_seat_page(block)?,

@@ -405,13 +405,12 @@ impl Arena {
         held
     }
 
-    /// How many other processes and messages hold a block, besides this process. The seat of a dead member
+    /// How many other processes, messages and parts hold a block, besides this process. The seat of a dead member
     /// counts until what others wait for was recovered, not until it was swept.
     pub fn other_holders(&self, hold: &Hold) -> usize {
-        let me = self.me().ok();
         let mut others = 0;
-        if !hold.is_nowhere() && me.is_some() {
-            self.each_holder(hold.block(), |holder| others += usize::from(holder != me));
+        if let (false, Ok(me)) = (hold.is_nowhere(), self.me()) {
+            self.each_holder(hold.block(), |holder| others += usize::from(holder != Seat::Member(me)));
         }
         others
     }
@@ -429,14 +428,13 @@ impl Arena {
             || self.other_holders(hold) == 0
     }
 
-    /// Calls `f` with each member that holds a block, and with `None` for each message and block that does; dead members as in
+    /// Calls `f` with each seat that a member, a message or a block has; those of dead members as in
     /// [`other_holders`](Self::other_holders).
-    pub(crate) fn each_holder(&self, block: BlockId, mut f: impl FnMut(Option<Member>)) {
+    pub(crate) fn each_holder(&self, block: BlockId, mut f: impl FnMut(Seat)) {
         self.each_seat(block, |word| match Seat::unpack(self.map().load(word)) {
             Seat::Free => {}
             Seat::Member(m) if self.has_left(m, block) => {}
-            Seat::Member(m) => f(Some(m)),
-            Seat::Envelope(_) | Seat::Block(_) => f(None),
+            holder @ (Seat::Member(_) | Seat::Envelope(_) | Seat::Block(_)) => f(holder),
         });
     }
 }

@@ -135,7 +135,7 @@ impl Piece {
             }
             Ok(())
         })?;
-        Ok(Self::arrived(slab, object))
+        Ok(Self::exclusive(slab, object))
     }
 
     /// Gives it what is dropped when no process has it any more.

@@ -332,6 +332,14 @@ const OF_STRUCTURES: &[Area] = &[
     ("locker.ke", &[("mp-core/killed_objects", "")]),
     ("clock.", &[("mp-core/lib", "steps::clock"), ("mp-models/models", "clocks::")]),
     ("arena.exclusive-object.", &[("mp-core/handles", "")]),
+    (
+        "arena.part.",
+        &[
+            ("mp-core/lib", "arena::alloc::parts"),
+            ("mp-core/killed_objects", "part"),
+            ("mp-models/models", "parts::"),
+        ],
+    ),
     ("locker.parcel.", &[("mp-core/lib", "fuzz::")]),
     (
         "locker.",

@@ -25,7 +25,7 @@ use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
 use crate::sys::identity;
-use crate::words::{BlockId, Member};
+use crate::words::{BlockId, Member, Seat};
 
 pub use call::Call;
 pub use dump::{dump, listen};
@@ -294,9 +294,9 @@ impl Arena {
     fn holders_of(&self, block: BlockId) -> (Vec<Member>, usize) {
         let (mut members, mut others) = (Vec::new(), 0);
         self.each_holder(block, |holder| match holder {
-            Some(member) if members.contains(&member) => {}
-            Some(member) => members.push(member),
-            None => others += 1,
+            Seat::Member(member) if members.contains(&member) => {}
+            Seat::Member(member) => members.push(member),
+            Seat::Free | Seat::Envelope(_) | Seat::Block(_) => others += 1,
         });
         (members, others)
     }

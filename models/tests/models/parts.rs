@@ -1,0 +1,358 @@
+//! A structure that is a part of another one, exhaustively: it is made one, given on, and dropped, and its whole is found by it, while any
+//! process is killed at any shared access, the sweepers included. The steps are the ones that run in processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::{BlockAt, FreeCheck, Note, Release, Released, Take, Taken, Unclaim};
+use mp_core::words::{Access, Attach, BlockId, BlockState, Grant, Kind, Life, Member, Seat, SeatAt};
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::members::{is_killed, member};
+
+const SEATS: u32 = 4;
+const BLOCK_WORDS: u64 = 2 + SEATS as u64;
+const WHOLE: BlockAt = block(0);
+const PART: BlockAt = block(1);
+/// The words of the part's header: which seat it has of its whole, and the one that stays what it is.
+const ENTRY: Word = Word::at(8 * 2 * BLOCK_WORDS);
+const FIRST: Word = Word::at(8 * (2 * BLOCK_WORDS + 1));
+/// Where notes go that no process reads.
+const SCRATCH: Word = Word::at(8 * (2 * BLOCK_WORDS + 2));
+const WORDS: usize = 2 * BLOCK_WORDS as usize + 4;
+const STRUCTURE: u64 = 6;
+
+const fn block(id: BlockId) -> BlockAt {
+    BlockAt { id, state: Word::at(8 * BLOCK_WORDS * id as u64), inline: SEATS, per_page: 1 }
+}
+
+type Pages = fn(BlockId) -> Option<Word>;
+const PAGES: Pages = |_| None;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Op {
+    /// Makes the part one of the whole.
+    Make,
+    /// Takes a seat of the part for another process.
+    Give(usize),
+    /// Finds the whole by the part, if it was given that, and takes a seat of it.
+    Find,
+    Drop(BlockAt),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Next,
+    Note,
+    Own(Take<Pages>),
+    Hand(SeatAt),
+    Take(Take<Pages>),
+    Entry,
+    Found(Take<Pages>),
+    Release(BlockAt, Release<Pages>),
+    /// The part is claimed: its seat of the whole, then itself.
+    Leave(BlockState),
+    Left(BlockState, Release<Pages>),
+    LeftLast(BlockState, Unclaim),
+    Unclaim(Unclaim),
+    // sweep
+    Busy(BlockAt, u64),
+    Check(BlockAt, FreeCheck<Pages>),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    program: Vec<Op>,
+    doing: Doing,
+    bug: Option<Bug>,
+}
+
+/// Planted bugs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    /// A part is freed, and its seat of the whole is kept.
+    Forgets,
+    /// The seat is the part's from the beginning, before the whole's version is counted.
+    AtOnce,
+}
+
+fn seat(m: &Memory, block: BlockAt, i: u32) -> Seat {
+    Seat::unpack(m.peek(block.seat(i)))
+}
+
+fn state(m: &Memory, block: BlockAt) -> BlockState {
+    BlockState::unpack(m.peek(block.state))
+}
+
+fn seats(m: &Memory, block: BlockAt) -> impl Iterator<Item = (u32, Seat)> {
+    (0..SEATS).map(move |i| (i, seat(m, block, i)))
+}
+
+/// What is to be done with a block that this actor has claimed.
+fn claimed(m: &Memory, block: BlockAt, state: BlockState, fates: &[Fate], bug: Option<Bug>) -> Doing {
+    for (_, seat) in seats(m, block) {
+        let held = match seat {
+            Seat::Free | Seat::Envelope(_) => false,
+            Seat::Member(p) => matches!(fates[p.slot() as usize], Fate::Running | Fate::Stopped),
+            // A part gives it up before it is freed.
+            Seat::Block(_) => true,
+        };
+        assert!(!held, "freed while held by {seat:?}");
+    }
+    if state.kind == Kind::Part && bug != Some(Bug::Forgets) {
+        Doing::Leave(state)
+    } else {
+        Doing::Unclaim(Unclaim::new(block, state))
+    }
+}
+
+/// A seat in this block for that holder.
+fn take(block: BlockAt, who: Seat, entry: Word, count: Word, counted: u64) -> Take<Pages> {
+    let grant = Grant::new(Access::Object, 0);
+    Take::new(block, PAGES, who, Note { entry, count, counted, grant })
+}
+
+impl Process {
+    fn next(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+        let mine = |block| seats(m, block).find(|(_, seat)| *seat == Seat::Member(member(me)));
+        if let Some(&op) = self.program.first() {
+            self.program.remove(0);
+            return Some(match op {
+                Op::Make => Doing::Note,
+                Op::Give(to) => {
+                    let who = Seat::Member(member(to));
+                    Doing::Take(take(PART, who, SCRATCH, SCRATCH.plus(1), 0))
+                }
+                // Finds nothing if it looks too early; some other order finds it.
+                Op::Find if mine(PART).is_some() => Doing::Entry,
+                Op::Find => Doing::Next,
+                Op::Drop(block) => mine(block).map_or(Doing::Next, |(i, who)| {
+                    Doing::Release(block, Release::new(block, PAGES, member(me), block.seat(i), who))
+                }),
+            });
+        }
+        // After its program, a process sweeps, as waiting processes and parents do.
+        let dead = |p: Member| is_killed(fates, p);
+        for block in [WHOLE, PART] {
+            match state(m, block).life {
+                Life::Busy(p) if dead(p) => return Some(Doing::Busy(block, m.peek(block.state))),
+                Life::Live => {
+                    let theirs = |(_, seat): &(u32, Seat)| matches!(seat, Seat::Member(p) if dead(*p));
+                    if let Some((i, who)) = seats(m, block).find(theirs) {
+                        let release = Release::new(block, PAGES, member(me), block.seat(i), who);
+                        return Some(Doing::Release(block, release));
+                    }
+                    // Only then may a killed actor have left it so: else the actor that gave up the last seat frees it.
+                    if fates.contains(&Fate::Killed) && seats(m, block).all(|(_, seat)| seat == Seat::Free) {
+                        return Some(Doing::Check(block, FreeCheck::new(block, PAGES, member(me))));
+                    }
+                }
+                Life::Free | Life::Busy(_) => {}
+            }
+        }
+        None
+    }
+}
+
+impl Actor for Process {
+    type Ghost = ();
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], _: &mut ()) -> bool {
+        let bug = self.bug;
+        let ended = |released, block| match released {
+            Released::Held => Doing::Next,
+            Released::ToFree(state) => claimed(m, block, state, fates, bug),
+        };
+        let next = match &mut self.doing {
+            Doing::Next => match self.next(me, m, fates) {
+                Some(doing) => doing,
+                None => return true,
+            },
+            Doing::Note => {
+                m.or(PART.state, BlockState::kind_bits(Kind::Part));
+                if bug == Some(Bug::AtOnce) {
+                    Doing::Take(take(WHOLE, Seat::Block(PART.id), ENTRY, FIRST, STRUCTURE))
+                } else {
+                    Doing::Own(take(WHOLE, Seat::Member(member(me)), ENTRY, FIRST, STRUCTURE))
+                }
+            }
+            Doing::Own(take) => match take.step(m) {
+                None => return false,
+                Some(Taken::Seat(at)) => Doing::Hand(at),
+                Some(Taken::NoneFree) => panic!("there are as many seats as holders"),
+            },
+            Doing::Hand(at) => {
+                let seat = WHOLE.seat_word(*at, PAGES).expect("one of its seats");
+                m.cas(seat, Seat::Member(member(me)).pack(), Seat::Block(PART.id).pack())
+                    .expect("this process has the seat");
+                Doing::Next
+            }
+            Doing::Take(take) => match take.step(m) {
+                None => return false,
+                Some(taken) => {
+                    assert!(matches!(taken, Taken::Seat(_)), "there are as many seats as holders");
+                    Doing::Next
+                }
+            },
+            Doing::Entry => {
+                let whole = Attach::unpack(m.load(ENTRY)).expect("it is a part of something");
+                assert_eq!(whole.block, WHOLE.id);
+                Doing::Found(take(WHOLE, Seat::Member(member(me)), SCRATCH, SCRATCH.plus(1), 0))
+            }
+            Doing::Found(take) => {
+                assert_eq!(state(m, WHOLE).life, Life::Live, "the whole of a held part is gone");
+                match take.step(m) {
+                    None => return false,
+                    Some(taken) => {
+                        assert!(matches!(taken, Taken::Seat(_)), "there are as many seats as holders");
+                        Doing::Next
+                    }
+                }
+            }
+            Doing::Release(block, release) => match release.step(m) {
+                None => return false,
+                Some(released) => ended(released, *block),
+            },
+            Doing::Leave(state) => match Attach::unpack(m.load(ENTRY)) {
+                None => Doing::Unclaim(Unclaim::new(PART, *state)),
+                Some(Attach { seat, .. }) => {
+                    let at = WHOLE.seat_word(seat, PAGES).expect("one of its seats");
+                    let release = Release::new(WHOLE, PAGES, member(me), at, Seat::Block(PART.id));
+                    Doing::Left(*state, release)
+                }
+            },
+            Doing::Left(part, release) => match release.step(m) {
+                None => return false,
+                Some(Released::Held) => Doing::Unclaim(Unclaim::new(PART, *part)),
+                Some(Released::ToFree(whole)) => match claimed(m, WHOLE, whole, fates, bug) {
+                    Doing::Unclaim(unclaim) => Doing::LeftLast(*part, unclaim),
+                    other => panic!("the whole is a part itself: {other:?}"),
+                },
+            },
+            Doing::LeftLast(part, unclaim) => {
+                unclaim.step(m);
+                Doing::Unclaim(Unclaim::new(PART, *part))
+            }
+            Doing::Unclaim(unclaim) => {
+                unclaim.step(m);
+                Doing::Next
+            }
+            Doing::Busy(block, found) => {
+                let mine = BlockState::unpack(*found).with(Life::Busy(member(me)));
+                match m.cas(block.state, *found, mine.pack()) {
+                    Ok(()) => claimed(m, *block, mine, fates, bug),
+                    Err(_) => Doing::Next,
+                }
+            }
+            Doing::Check(block, check) => match check.step(m) {
+                None => return false,
+                Some(released) => ended(released, *block),
+            },
+        };
+        self.doing = next;
+        false
+    }
+}
+
+/// A world whose first process holds both blocks, and whose third holds the whole. The seat of the first is the last of the whole's, so
+/// that an actor that looks whether it was the last one comes to it after the part's.
+fn world(programs: &[&[Op]]) -> World<Process> {
+    let m = Memory::new(WORDS);
+    let live = BlockState { life: Life::Live, kind: Kind::Object, version: 1 };
+    for block in [WHOLE, PART] {
+        m.poke(block.state, live.pack());
+    }
+    m.poke(WHOLE.seat(SEATS - 1), Seat::Member(member(0)).pack());
+    m.poke(PART.seat(0), Seat::Member(member(0)).pack());
+    if programs.len() > 2 {
+        m.poke(WHOLE.seat(0), Seat::Member(member(2)).pack());
+    }
+    m.poke(FIRST, STRUCTURE);
+    let process = |program: &&[Op]| Process { program: program.to_vec(), doing: Doing::Next, bug: None };
+    World::new(m, programs.iter().map(process).collect(), ())
+}
+
+fn with_bug(mut world: World<Process>, bug: Bug) -> World<Process> {
+    world.actors.iter_mut().for_each(|process| process.bug = Some(bug));
+    world
+}
+
+fn explore(world: World<Process>, kills: u32, stops: u32) {
+    let end = |w: &World<Process>| {
+        let m = &w.memory;
+        let killed = |p: Member| is_killed(&w.fates, p);
+        let deaths = w.count(0..w.fates.len(), Fate::Killed) > 0;
+        let seen = w.count(0..w.fates.len(), Fate::Ended) > 0
+            && [WHOLE, PART].into_iter().all(|block| {
+                let left = seats(m, block).all(|(_, seat)| seat == Seat::Free) && deaths;
+                let life = state(m, block).life;
+                !matches!(life, Life::Busy(p) if killed(p))
+                    && (life != Life::Live || !left)
+                    && seats(m, block).all(|(_, seat)| !matches!(seat, Seat::Member(p) if killed(p)))
+            });
+        let in_use = [WHOLE, PART]
+            .into_iter()
+            .any(|block| seats(m, block).any(|(_, seat)| matches!(seat, Seat::Member(_))));
+        // What died after the last living process looked is for the next sweep; what is stopped may continue.
+        if seen && w.count(0..w.fates.len(), Fate::Stopped) == 0 && !in_use {
+            assert_eq!(state(m, PART).life, Life::Free, "the part leaks");
+            assert_eq!(state(m, WHOLE).life, Life::Free, "the whole leaks");
+        }
+    };
+    let wedged = |w: &World<Process>| w.fates.contains(&Fate::Running);
+    world.explore(kills, stops, end, wedged);
+}
+
+use Op::{Drop, Find, Give, Make};
+
+/// The maker gives the part away and leaves; the other process finds the whole by it.
+const GIVEN: &[&[Op]] = &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(PART), Drop(WHOLE)]];
+/// The same while a third process gives up the whole.
+const BESIDE: &[&[Op]] =
+    &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(WHOLE), Drop(PART)], &[Drop(WHOLE)]];
+
+#[test]
+fn made_and_dropped_with_kills() {
+    for drops in [[Drop(WHOLE), Drop(PART)], [Drop(PART), Drop(WHOLE)]] {
+        let program = [&[Make][..], &drops].concat();
+        explore(world(&[&program, &[]]), 2, 0);
+        explore(world(&[&program, &[]]), 1, 1);
+    }
+}
+
+#[test]
+fn given_on_with_kills() {
+    explore(world(GIVEN), 2, 0);
+    explore(world(GIVEN), 1, 1);
+}
+
+#[test]
+fn beside_another_holder_with_kills() {
+    explore(world(BESIDE), 1, 0);
+}
+
+#[test]
+#[should_panic(expected = "the whole leaks")]
+fn a_part_that_is_freed_without_its_seat_leaves_the_whole() {
+    explore(with_bug(world(GIVEN), Bug::Forgets), 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "the whole leaks")]
+fn a_seat_that_is_not_noted_is_left_where_its_maker_is_killed() {
+    let mut w = world(&[&[Make, Drop(WHOLE), Drop(PART)], &[]]);
+    w.memory.lose([ENTRY]);
+    explore(w, 1, 0);
+}
+
+/// Its maker is killed in between, and its other seat of the whole is given up, while a third process looks at the seats.
+#[test]
+#[should_panic(expected = "freed while held")]
+fn a_seat_that_is_the_parts_at_once_does_not_keep_the_whole() {
+    explore(with_bug(world(BESIDE), Bug::AtOnce), 1, 0);
+}
+
+#[test]
+#[should_panic(expected = "freed while held")]
+fn without_the_version_the_whole_is_freed_under_its_part() {
+    let mut w = world(BESIDE);
+    w.memory.lose_additions();
+    explore(w, 0, 0);
+}
