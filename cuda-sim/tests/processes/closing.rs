@@ -114,7 +114,7 @@ const LATER: Duration = Duration::from_millis(1400);
 const LONG: Duration = Duration::from_secs(4);
 
 /// Launches and copies go on, and memory stays open: to close it would have them wait.
-fn works(stream: &Stream, time: Duration, is_over: impl Fn() -> bool) -> Outcome {
+fn works(stream: &Stream, time: Duration, mut is_over: impl FnMut() -> bool) -> Outcome {
     let (begin, mut mine) = (Instant::now(), CudaTensor::<f32>::zeros([LEN], stream)?);
     loop {
         mine.fill(2.0, stream)?;
@@ -208,11 +208,19 @@ fn works_beside_kernels_that_are_not_short((from, ()): (Clones, ())) -> Outcome 
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
-    // Given all at once: a thread that gives them may be held up, and the stream be at rest.
-    let last = (0..8).map(|_| busy_for(&busy, Duration::from_millis(700))).last().unwrap();
+    let kernel = || busy_for(&busy, Duration::from_millis(700));
+    let mut ahead: VecDeque<Event> = (0..3).map(|_| kernel()).collect();
     eventually("they have begun", || matches!(busy.is_complete(), Ok(false)));
     drop(t);
-    works(&stream, Duration::from_millis(2800), || last.query().unwrap())?;
+    // By this thread: one that gives kernels alone may be held up, and the stream be at rest.
+    let goes_on = || {
+        if ahead[0].query().unwrap() {
+            ahead.push_back(kernel());
+            ahead.pop_front();
+        }
+        false
+    };
+    works(&stream, Duration::from_millis(4200), goes_on)?;
     busy.synchronize()?;
     eventually("it is closed", || mapped(&stream) == 0);
     Ok(())
