@@ -74,7 +74,7 @@ impl Structure {
     /// meanwhile, the structure keeps none; once this has returned, it keeps it until its last holder gives it up.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if it keeps one already, or the descriptor isn't open;
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if it keeps one already, is a [part](Self::part_of), or the descriptor isn't open;
     /// [`Error::TooManyDescriptors`](crate::Error::TooManyDescriptors),
     /// [`Error::OutOfDescriptors`](crate::Error::OutOfDescriptors), [`Error::Held`](crate::Error::Held) and
     /// [`Error::Unsupported`](crate::Error::Unsupported), as for descriptors in messages. Then it keeps none, and it can be tried again.

@@ -26,7 +26,7 @@ use crate::arena::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Note, Release, Released};
-use crate::words::{Attach, BlockId, BlockState, Kind, Seat};
+use crate::words::{Attach, BlockId, Kind, Seat};
 
 /// The word of a structure's header that names the seat of its whole.
 const WHOLE: u64 = 7;
@@ -38,17 +38,17 @@ impl Arena {
         let refused = |why| Err(Error::InvalidArgument(format!("a structure can't be made a part: {why}")));
         let is_known = part.is_nowhere() || part.count() != 1 || !self.is_only_holder(part);
         let is_known = is_known && !mutant!("arena.part.others-ignored");
-        if is_known || self.kind_of(part.block()) != Kind::Object {
+        let is_whole = !whole.is_nowhere()
+            && whole.block() != part.block()
+            && matches!(self.kind_of(whole.block()), Kind::Object | Kind::Keeper);
+        if !is_whole && !mutant!("arena.part.of-a-part") {
+            return refused("what it would be a part of is a part itself, or the same");
+        }
+        // Parts are not parts of each other, so that freeing one frees no more than one other.
+        let (block, map) = (part.block(), self.map());
+        if is_known || self.object_becomes(block, Kind::Part).is_err() {
             return refused("others have it, or it is one already, or it keeps a descriptor");
         }
-        let is_whole =
-            !whole.is_nowhere() && matches!(self.kind_of(whole.block()), Kind::Object | Kind::Keeper);
-        if !is_whole && !mutant!("arena.part.of-a-part") {
-            return refused("what it would be a part of is a part itself");
-        }
-        let (block, map) = (part.block(), self.map());
-        // Parts are not parts of each other, so that freeing one frees no more than one other.
-        map.or(self.block_at(block).state, BlockState::kind_bits(Kind::Part));
         let (entry, first) = (self.whole_word(block), Word::at(self.data_of(block).0));
         // The step that counts notes has nothing to count: it writes what is there.
         let note = Note { entry, count: first, counted: map.load_relaxed(first), grant: OBJECT };
@@ -177,12 +177,18 @@ mod tests {
     #[test]
     fn what_others_know_or_what_is_a_part_is_refused() {
         let (whole, part) = (new(), new());
+        refused(part.part_of(&part), "or the same");
         let clone = part.clone();
         refused(part.part_of(&whole), "others have it");
         drop(clone);
         part.part_of(&whole).unwrap();
         refused(part.part_of(&whole), "it is one already");
         refused(new().part_of(&part), "is a part itself");
+        refused(part.keep_descriptor(std::io::stderr()), "is a part of another one");
+        let keeper = new();
+        keeper.keep_descriptor(std::io::stderr()).unwrap();
+        refused(keeper.part_of(&whole), "it keeps a descriptor");
+        new().part_of(&keeper).unwrap();
         let arena = whole.arena();
         refused(arena.whole(whole.hold()).map(drop), "part of none");
         refused(arena.whole_mark(&arena.alloc(64).unwrap()).map(drop), "part of none");

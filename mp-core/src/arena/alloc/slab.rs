@@ -161,6 +161,28 @@ impl Arena {
         BlockState::unpack(self.map().load(self.block_at(block).state)).kind
     }
 
+    /// Makes a held [`Kind::Object`] block one of a kind that is an object, and something more; what it was, if that is something more
+    /// already.
+    pub(in crate::arena) fn object_becomes(
+        &self,
+        block: BlockId,
+        kind: Kind,
+    ) -> std::result::Result<(), Kind> {
+        let at = self.block_at(block).state;
+        let mut found = self.map().load(at);
+        loop {
+            let was = BlockState::unpack(found).kind;
+            if was != Kind::Object {
+                return Err(was);
+            }
+            // Others count the version up meanwhile.
+            match self.map().cas(at, found, found | BlockState::kind_bits(kind)) {
+                Ok(()) => return Ok(()),
+                Err(now) => found = now,
+            }
+        }
+    }
+
     /// Makes a held [`Kind::Data`] block frozen or shared, before any handle that says so exists. A block of another kind
     /// stays what it is.
     pub(crate) fn open_to_others(&self, block: BlockId, kind: Kind) {

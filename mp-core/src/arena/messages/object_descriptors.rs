@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::sys::Errno;
 use crate::sys::packets::{self, refused};
-use crate::words::{BlockId, BlockState, Kind};
+use crate::words::{BlockId, Kind};
 
 /// The word of a structure's header that says what it keeps.
 const KEPT: u64 = 7;
@@ -38,8 +38,12 @@ impl Arena {
         self.close_what_was_left();
         self.locker()?;
         let (block, word) = (hold.block(), self.kept_word(hold.block()));
-        if !mutant!("locker.keep.kind-not-noted") {
-            self.map().or(self.block_at(block).state, BlockState::kind_bits(Kind::Keeper));
+        if !mutant!("locker.keep.kind-not-noted")
+            && self.object_becomes(block, Kind::Keeper) == Err(Kind::Part)
+        {
+            let why =
+                "a structure that is a part of another one can't keep a descriptor: have that one keep it";
+            return Err(Error::InvalidArgument(why.into()));
         }
         let i = self.take_compartment(block, word)?;
         let sent = self.open_compartment(i).and_then(|(into, _)| {
