@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mp_core::Arena;
 use mp_cuda::{CudaTensor, Device, Event, FrozenCudaTensor, SharedCudaTensor, memory_stats};
@@ -58,6 +58,43 @@ fn a_thread_that_learns_of_a_death_waits_for_no_device() {
     assert!(stat(&session, "bytes") > 0, "it went on while its memory was being unmapped");
     // At its end it waits for that.
     join(other);
+    nothing_is_left(&session);
+}
+
+fn looks_while_a_thread_opens(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    let (device, opened) = (stream.device().clone(), AtomicBool::new(false));
+    let mut longest = Duration::ZERO;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(t.to_vec(&stream).unwrap(), [3.0; LEN]);
+            opened.store(true, Ordering::Relaxed);
+        });
+        while !opened.load(Ordering::Relaxed) {
+            let begin = Instant::now();
+            _ = memory_stats(&device);
+            longest = longest.max(begin.elapsed());
+        }
+    });
+    assert!(longest < OPENS / 2, "to look at the figures took {longest:?}");
+    assert_eq!(memory_stats(&device).mapped_slabs, 1);
+    Ok(())
+}
+
+/// How long a thread is in the driver.
+const OPENS: Duration = Duration::from_secs(3);
+
+/// Threads that drop, send and receive would wait with it.
+#[test]
+fn figures_wait_for_no_thread_that_opens_memory() {
+    let session = session();
+    let tensors = Queue::unbounded().unwrap();
+    let maker = with_gpu(&session).spawn(makes_and_stays, tensors.clone()).unwrap();
+    let delay = format!("delay=cuMemImportFromShareableHandle:1:{}", OPENS.as_millis());
+    let other = with_gpu(&session).env("MP_CUDA_SIM_INJECT", delay);
+    join(other.spawn(looks_while_a_thread_opens, tensors).unwrap());
+    maker.kill().unwrap();
+    assert!(maker.wait_timeout(DEADLINE));
     nothing_is_left(&session);
 }
 
