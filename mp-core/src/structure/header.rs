@@ -16,7 +16,7 @@ use crate::arena::waiting::waits::table as waits;
 use crate::arena::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
-use crate::words::Kind;
+use crate::words::{BlockId, Kind};
 
 /// Word 0.
 const STRUCTURE: u64 = waits::STRUCTURE;
@@ -37,13 +37,13 @@ impl Header {
         Self { fingerprint: crate::fnv1a(name.as_bytes()), words }
     }
 
-    fn base(hold: &Hold) -> Word {
-        Word::at(hold.arena().data_of(hold.block()).0)
+    fn base(arena: Arena, block: BlockId) -> Word {
+        Word::at(arena.data_of(block).0)
     }
 
     /// The first word after the header.
-    pub(super) fn data(hold: &Hold) -> Word {
-        Word::at(Self::base(hold).offset() + Self::BYTES)
+    pub(super) fn data(arena: Arena, block: BlockId) -> Word {
+        Word::at(Self::base(arena, block).offset() + Self::BYTES)
     }
 
     /// Memory for it, with the header written. The words are whatever the memory held.
@@ -52,7 +52,7 @@ impl Header {
         let too_many = || arena.too_large(u64::MAX);
         let bytes = self.words.checked_mul(8).and_then(|n| n.checked_add(Self::BYTES));
         let hold = arena.alloc_kind(bytes.ok_or_else(too_many)?, Kind::Object)?;
-        let base = Self::base(&hold);
+        let base = Self::base(arena, hold.block());
         let words = [STRUCTURE, self.fingerprint, self.words].into_iter().chain([0; 5]);
         words.zip(0..).for_each(|(v, i)| arena.map().store_relaxed(base.plus(i), v));
         Ok(hold)
@@ -60,19 +60,26 @@ impl Header {
 
     /// Checks that a received block is a structure of this name, which has this fingerprint; how many words it has.
     pub(super) fn check(hold: &Hold, name: &str, fingerprint: u64) -> Result<u64> {
-        let arena = hold.arena();
+        if hold.is_nowhere() {
+            return Err(wrong(name, "it is no structure at all"));
+        }
+        Self::check_block(hold.arena(), hold.block(), name, fingerprint)
+    }
+
+    /// As [`check`](Self::check), of a block that has a holder meanwhile.
+    pub(super) fn check_block(arena: Arena, block: BlockId, name: &str, fingerprint: u64) -> Result<u64> {
         arena.me()?;
-        let wrong = |why: &str| Error::Malformed(format!("the attachment is no {name}: {why}"));
-        if hold.is_nowhere() || !arena.kind_of(hold.block()).is_object() {
+        let wrong = |why: &str| wrong(name, why);
+        if !arena.kind_of(block).is_object() {
             return Err(wrong("it is no structure at all"));
         }
-        let base = Self::base(hold);
+        let base = Self::base(arena, block);
         let word = |i| arena.map().load(base.plus(i));
         let (structure, found, words) = (word(0), word(1), word(2));
         if (structure, found) != (STRUCTURE, fingerprint) && !mutant!("structure.name-not-compared") {
             return Err(wrong("it is another structure"));
         }
-        let room = arena.data_of(hold.block()).1.saturating_sub(Self::BYTES) / 8;
+        let room = arena.data_of(block).1.saturating_sub(Self::BYTES) / 8;
         if words > room && !mutant!("structure.words-not-compared") {
             return Err(wrong(&format!(
                 "it says that it has {words} words, in a block with room for {room}"
@@ -80,6 +87,11 @@ impl Header {
         }
         Ok(words)
     }
+}
+
+#[cold]
+fn wrong(name: &str, why: &str) -> Error {
+    Error::Malformed(format!("the attachment is no {name}: {why}"))
 }
 
 #[cfg(all(test, not(mp_loom)))]
@@ -95,9 +107,10 @@ mod tests {
         let refused = |name| check(name).unwrap_err().to_string();
         assert!(refused("test::Other").contains("another structure"), "{}", refused("test::Other"));
         // More words than the block has.
-        hold.arena().map().store(Header::base(&hold).plus(2), 1 << 20);
+        let base = Header::base(hold.arena(), hold.block());
+        hold.arena().map().store(base.plus(2), 1 << 20);
         assert!(refused("test::One").contains("room for"), "{}", refused("test::One"));
-        hold.arena().map().store(Header::base(&hold), 0);
+        hold.arena().map().store(base, 0);
         assert!(refused("test::One").contains("another structure"), "{}", refused("test::One"));
     }
 }

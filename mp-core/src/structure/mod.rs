@@ -48,7 +48,7 @@ impl Structure {
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn new(name: &str, len: u64) -> Result<Self> {
         let hold = Header::new(name, len).allocate()?;
-        let base = Header::data(&hold);
+        let base = Header::data(hold.arena(), hold.block());
         (0..len).for_each(|i| hold.arena().map().store_relaxed(base.plus(i), 0));
         Ok(Self { hold, base, len })
     }
@@ -66,7 +66,7 @@ impl Structure {
 
     fn open_fingerprint(hold: Hold, name: &str, fingerprint: u64) -> Result<Self> {
         let len = Header::check(&hold, name, fingerprint)?;
-        let base = Header::data(&hold);
+        let base = Header::data(hold.arena(), hold.block());
         Ok(Self { hold, base, len })
     }
 
@@ -94,6 +94,19 @@ impl Structure {
     /// one more holder takes memory; [`Error::Forked`](crate::Error::Forked).
     pub fn part_of(&self, whole: &Self) -> Result<()> {
         self.arena().make_part(&self.hold, &whole.hold)
+    }
+
+    /// The structure of this name that a held one is a part of, without holding it: what keeps it is the part. When that has no holder any
+    /// more, the words of what this returns are another's. To hold it takes memory for one more holder ([`Arena::whole`](crate::Arena::whole)),
+    /// this doesn't.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`](crate::Error::Malformed) when it is a part of none, or of something of another name;
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn whole_of(part: &Hold, name: &str) -> Result<Self> {
+        let (arena, whole) = (part.arena(), part.arena().whole_of(part)?.block);
+        let len = Header::check_block(arena, whole, name, crate::fnv1a(name.as_bytes()))?;
+        Ok(Self { hold: Hold::nowhere(arena), base: Header::data(arena, whole), len })
     }
 
     /// What keeps it.

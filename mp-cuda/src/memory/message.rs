@@ -76,7 +76,7 @@ impl Piece {
         };
         let (slab, seen) = match here::known(slab, hold.arena().mark(&hold)) {
             Some(known) => known,
-            None => (here::slab(SlabObject::open(hold.arena().whole(&hold)?)?), None),
+            None => (here::slab(SlabObject::of_piece(&hold)?), None),
         };
         let object = match seen {
             Some(seen) => PieceObject::again(hold, seen, mode),
@@ -148,7 +148,7 @@ mod tests {
             let number = out.attached().attach_object(hold).unwrap();
             refused(&mut out.into_incoming(), number, Mode::Shared, why);
         };
-        refused(slab().object().hold(), "is a part of none");
+        refused(slab().object().structure().hold(), "is a part of none");
         let other = Structure::new("mp_cuda::tests::Other", 4).unwrap();
         let part = |name| {
             let part = Structure::new(name, 4).unwrap();
@@ -174,8 +174,9 @@ mod tests {
         assert!(arena.lives(mark) && arena.lives(id), "the message has them");
         let one = Piece::take(inc.arrived(), number, Mode::Frozen).unwrap();
         assert!(one.slab().object().mark() == mark && one.bytes() == 5000);
+        assert!(!one.slab().object().is_held(), "what takes memory waits until it is opened");
         drop(inc);
-        assert!(arena.lives(mark) && arena.lives(id), "this process has them");
+        assert!(arena.lives(mark) && arena.lives(id), "the piece has it");
         drop(one);
         assert!(!arena.lives(mark) && !arena.lives(id));
     }

@@ -27,8 +27,11 @@
 //!
 //! # Safety
 //! Unsafe, because the words could be of another structure; sound, because the structures here are opened by names of this crate, whose
-//! words are used for nothing else, and live as long as the handles in these values.
+//! words are used for nothing else, and live as long as the handles in these values: a slab that arrived as long as its pieces here, until
+//! it is opened and has a handle of its own. Its rows are used by pieces alone, while these are held.
 #![allow(unsafe_code)]
+
+use std::sync::OnceLock;
 
 use mp_core::mem::{Mem, Word, run};
 use mp_core::words::Member;
@@ -85,6 +88,8 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct SlabObject {
     structure: Structure,
+    /// What holds it, of one that arrived and that this process has opened: before, its pieces do.
+    hold: OnceLock<Hold>,
     mark: u64,
     uuid: Uuid,
     bytes: u64,
@@ -120,12 +125,12 @@ impl SlabObject {
             words(arena).store_relaxed(structure.word(i), word);
         }
         let mark = arena.mark(structure.hold());
-        Ok(Self { structure, mark, uuid, bytes, unit, maker, kind })
+        Ok(Self { structure, hold: OnceLock::new(), mark, uuid, bytes, unit, maker, kind })
     }
 
-    /// Of a slab that arrived: what it says is looked at once, and kept.
-    pub(crate) fn open(hold: Hold) -> Result<Self> {
-        let structure = Structure::open(hold, SLAB)?;
+    /// Of the slab of a piece that arrived: what it says is looked at once, and kept. The piece holds it.
+    pub(crate) fn of_piece(piece: &Hold) -> Result<Self> {
+        let structure = Structure::whole_of(piece, SLAB)?;
         if structure.len() < HEAD {
             return Err(Error::Malformed(format!("a slab's object of {} words arrived", structure.len())));
         }
@@ -146,8 +151,8 @@ impl SlabObject {
             )));
         }
         let maker = (Member::from_raw(member), u32::try_from(pid).unwrap_or(0));
-        let mark = arena.mark(structure.hold());
-        Ok(Self { structure, mark, uuid: whole([low, high]), bytes, unit, maker, kind })
+        let (mark, uuid, hold) = (arena.whole_mark(piece)?, whole([low, high]), OnceLock::new());
+        Ok(Self { structure, hold, mark, uuid, bytes, unit, maker, kind })
     }
 
     /// The legacy handle, of memory that has one.
@@ -175,14 +180,27 @@ impl SlabObject {
         self.kind != Kind::Own
     }
 
-    /// Its words.
     #[cfg(test)]
     pub(crate) fn structure(&self) -> &Structure {
         &self.structure
     }
 
-    pub(crate) fn hold(&self) -> &Hold {
-        self.structure.hold()
+    /// Whether this process holds it, whatever becomes of its pieces.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.structure.hold().is_nowhere() || self.hold.get().is_some()
+    }
+
+    /// Holds it from now on: it is to be mapped, and its maker is to see by whom. This is one of its pieces.
+    pub(crate) fn hold_by(&self, piece: &Hold) -> Result<()> {
+        if !self.is_held() && !mutant!("cuda.slab.opened-not-held") {
+            let hold = piece.arena().whole(piece)?;
+            _ = self.hold.set(hold);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn arena(&self) -> Arena {
+        self.structure.arena()
     }
 
     /// Which object it is, among all that there ever were.

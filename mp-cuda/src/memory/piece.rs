@@ -160,6 +160,9 @@ impl Piece {
         // A copy of the process has the address, and nothing there.
         self.is_here()?;
         let slab = self.0.slab();
+        if !slab.object().is_held() {
+            self.with_hold(|hold| slab.object().hold_by(hold))?;
+        }
         let (base, is_new) = match slab.open(device) {
             Err(error) if pool::is_out_of_memory(&error) => {
                 collect::make_room();
@@ -180,7 +183,7 @@ impl Piece {
     /// Tells a simulated driver, if it is one, where the piece is.
     #[cfg(feature = "inject")]
     fn declare(&self, address: u64) -> Result<()> {
-        let shared = self.0.seen.is_shared(self.0.slab().object().hold().arena());
+        let shared = self.0.seen.is_shared(self.0.slab().object().arena());
         crate::driver::Driver::get()?.declare(address, self.0.seen.bytes(), shared);
         Ok(())
     }

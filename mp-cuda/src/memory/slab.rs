@@ -1,4 +1,4 @@
-//! A slab in this process: its object, and where it is mapped, if it is.
+//! A slab in this process: its object, and where it is mapped, if it is. It is held by its pieces, and by itself from when it is opened.
 //!
 //! | made by | is mapped |
 //! |---|---|

@@ -61,8 +61,14 @@ impl Hold {
     /// Takes the handle; what is left holds nothing.
     #[inline]
     pub(crate) fn take(&mut self) -> Self {
-        let left = Self { arena: self.arena, block: NOWHERE };
+        let left = Self::nowhere(self.arena);
         std::mem::replace(self, left)
+    }
+
+    /// One that holds nothing.
+    #[inline]
+    pub(crate) const fn nowhere(arena: Arena) -> Self {
+        Self { arena, block: NOWHERE }
     }
 
     /// Whether it holds nothing, because its seat is in a message.

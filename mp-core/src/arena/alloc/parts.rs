@@ -68,7 +68,7 @@ impl Arena {
     }
 
     /// The seat that a held part has of its whole.
-    fn whole_of(&self, part: &Hold) -> Result<Attach> {
+    pub(crate) fn whole_of(&self, part: &Hold) -> Result<Attach> {
         let none = || Error::Malformed("a structure arrived that is a part of none".into());
         if part.is_nowhere() || self.kind_of(part.block()) != Kind::Part {
             return Err(none());

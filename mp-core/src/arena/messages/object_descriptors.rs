@@ -35,6 +35,11 @@ impl Arena {
     /// As [`Structure::keep_descriptor`](crate::Structure::keep_descriptor) says, of the structure in this block.
     pub(crate) fn keep_descriptor(&self, hold: &Hold, fd: BorrowedFd<'_>) -> Result<()> {
         self.me()?;
+        if hold.is_nowhere() {
+            return Err(Error::InvalidArgument(
+                "a structure that isn't held here can't keep a descriptor".into(),
+            ));
+        }
         self.close_what_was_left();
         self.locker()?;
         let (block, word) = (hold.block(), self.kept_word(hold.block()));
