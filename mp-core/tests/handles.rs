@@ -2,6 +2,7 @@
 #![cfg(not(mp_loom))]
 #![allow(unsafe_code)]
 
+use mp_core::fork::Fork;
 use mp_core::message::{Incoming, Outgoing};
 use mp_core::words::{Access, Grant, Kind};
 use mp_core::{Arena, ArenaOptions, Error, Storage, Structure};
@@ -93,6 +94,36 @@ fn handles_that_were_copied_have_no_memory() {
         // SAFETY: ends the copy without running what the original is to run at its end.
         unsafe { libc::_exit(i32::from(!(refused && empty && unread))) };
     }
+    let mut status = 0;
+    // SAFETY: a child of this test's own.
+    assert_eq!(unsafe { libc::waitpid(copy, &raw mut status, 0) }, copy);
+    assert_eq!(status, 0, "the copy's wait status");
+}
+
+/// A copy that has an arena of its own is no holder of what its original held: other things may be there by now.
+#[test]
+fn handles_that_were_copied_make_no_parts() {
+    let new = || Structure::new("test", 1).unwrap();
+    let (whole, part) = (new(), new());
+    part.part_of(&whole).unwrap();
+    // SAFETY: it goes to a copy that attaches it.
+    let parcel = unsafe { arena().fd() }.unwrap().try_clone_to_owned().unwrap();
+    let prepared = Fork::prepare().unwrap();
+    // SAFETY: the copy begins as one, and ends without running what the original is to run at its end.
+    let copy = unsafe { libc::fork() };
+    if copy == 0 {
+        // SAFETY: before anything else in the copy.
+        unsafe { prepared.begin(&[]) }.unwrap();
+        // SAFETY: the original's arena, handed down by it.
+        let mine = unsafe { Arena::attach(parcel) }.unwrap();
+        let refused = matches!(new().part_of(&whole), Err(Error::Forked))
+            && matches!(mine.whole(part.hold()), Err(Error::Forked))
+            && matches!(mine.whole_mark(part.hold()), Err(Error::Forked))
+            && matches!(Structure::whole_of(part.hold(), "test"), Err(Error::Forked));
+        // SAFETY: ends the copy.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    drop(prepared);
     let mut status = 0;
     // SAFETY: a child of this test's own.
     assert_eq!(unsafe { libc::waitpid(copy, &raw mut status, 0) }, copy);

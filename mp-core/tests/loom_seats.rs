@@ -9,8 +9,8 @@ use mp_core::giving_up::{LastGone, give_up, is_alone};
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{
-    BlockAt, Claim, FreeCheck, Members, Note, Oracle, Plan, Publish, Release, Released, SlabSeen, Take,
-    Taken, Unclaim, Update, UpdateAt, UpdateEnd,
+    BlockAt, Claim, FreeCheck, LeaveWhole, Left, Made, MakePart, Members, Note, Oracle, Plan, Publish,
+    Release, Released, SlabSeen, Take, Taken, Unclaim, Update, UpdateAt, UpdateEnd,
 };
 use mp_core::words::{Access, Attach, BlockId, BlockState, Current, Grant, Kind, Life, Member, Seat, SeatAt};
 use mp_core::{Announce, Notify, NotifyAll, count_up};
@@ -91,7 +91,6 @@ fn hand_over(beside: bool) {
 /// are done.
 #[test]
 fn loom_part() {
-    const PART: Seat = Seat::Block(9);
     loom::model(|| {
         let m = Arc::new(HeapMem::new(16));
         let live = BlockState { life: Life::Live, kind: Kind::Object, version: 1 };
@@ -104,20 +103,24 @@ fn loom_part() {
                 while m.load(QUEUED) == 0 {
                     thread::yield_now();
                 }
-                let attach = Attach::unpack(m.load_relaxed(ENTRY)).expect("noted before it was queued");
                 assert_eq!(m.load_relaxed(PAYLOAD), 7);
-                release(&m, 1, attach.seat.page().unwrap_err(), PART, false)
+                let (pages, at): (fn(_) -> _, fn(_) -> _) =
+                    (no_pages, |id| (id == BLOCK.id).then_some(BLOCK));
+                match run(LeaveWhole::new(9, ENTRY, member(1), pages, at), &*m) {
+                    Left::Held => false,
+                    Left::ToFree(_, state) => {
+                        assert_eq!(m.load_relaxed(PAYLOAD), 7);
+                        run(Unclaim::new(BLOCK, state), &*m);
+                        true
+                    }
+                }
             })
         };
-        let (note, mine) = (
-            Note { entry: ENTRY, count: COUNT, counted: 1, grant: Grant::new(Access::Object, 0) },
-            Seat::Member(member(0)),
-        );
-        let take = Take::new(BLOCK, no_pages as fn(_) -> _, mine, note);
-        assert_eq!(run(take, &*m), Taken::Seat(SeatAt::inline(1)));
-        m.cas(BLOCK.seat(1), mine.pack(), PART.pack()).expect("this process's");
+        let note = Note { entry: ENTRY, count: COUNT, counted: 1, grant: Grant::new(Access::Object, 0) };
+        let make = MakePart::new(BLOCK, no_pages as fn(_) -> _, member(0), 9, note);
+        assert_eq!(run(make, &*m), Made::Part);
         m.store(QUEUED, 1);
-        let here = release(&m, 0, 0, mine, false);
+        let here = release(&m, 0, 0, Seat::Member(member(0)), false);
         let there = receiver.join().unwrap();
         assert!(here != there, "freed by {}", if here { "both" } else { "neither" });
         assert_eq!(BlockState::unpack(m.load(BLOCK.state)).life, Life::Free);

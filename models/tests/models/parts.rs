@@ -2,8 +2,10 @@
 //! process is killed at any shared access, the sweepers included. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::{BlockAt, FreeCheck, Note, Release, Released, Take, Taken, Unclaim};
-use mp_core::words::{Access, Attach, BlockId, BlockState, Grant, Kind, Life, Member, Seat, SeatAt};
+use mp_core::steps::{
+    BlockAt, FreeCheck, LeaveWhole, Left, Made, MakePart, Note, Release, Released, Take, Taken, Unclaim,
+};
+use mp_core::words::{Access, Attach, BlockId, BlockState, Grant, Kind, Life, Member, Seat};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
 
@@ -25,6 +27,8 @@ const fn block(id: BlockId) -> BlockAt {
 
 type Pages = fn(BlockId) -> Option<Word>;
 const PAGES: Pages = |_| None;
+type At = fn(BlockId) -> Option<BlockAt>;
+const AT: At = |id| (id == WHOLE.id).then_some(WHOLE);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
@@ -41,15 +45,13 @@ enum Op {
 enum Doing {
     Next,
     Note,
-    Own(Take<Pages>),
-    Hand(SeatAt),
+    Make(MakePart<Pages>),
     Take(Take<Pages>),
     Entry,
     Found(Take<Pages>),
     Release(BlockAt, Release<Pages>),
     /// The part is claimed: its seat of the whole, then itself.
-    Leave(BlockState),
-    Left(BlockState, Release<Pages>),
+    Leave(BlockState, LeaveWhole<Pages, At>),
     LeftLast(BlockState, Unclaim),
     Unclaim(Unclaim),
     // sweep
@@ -62,6 +64,8 @@ struct Process {
     program: Vec<Op>,
     doing: Doing,
     bug: Option<Bug>,
+    /// Who was killed when it ended, for which it has looked.
+    saw: Vec<usize>,
 }
 
 /// Planted bugs.
@@ -71,6 +75,8 @@ enum Bug {
     Forgets,
     /// The seat is the part's from the beginning, before the whole's version is counted.
     AtOnce,
+    /// A visitor gives a dead member's seats up from the last one on.
+    Downward,
 }
 
 fn seat(m: &Memory, block: BlockAt, i: u32) -> Seat {
@@ -85,8 +91,19 @@ fn seats(m: &Memory, block: BlockAt) -> impl Iterator<Item = (u32, Seat)> {
     (0..SEATS).map(move |i| (i, seat(m, block, i)))
 }
 
+fn killed(fates: &[Fate]) -> Vec<usize> {
+    (0..fates.len()).filter(|i| fates[*i] == Fate::Killed).collect()
+}
+
 /// What is to be done with a block that this actor has claimed.
-fn claimed(m: &Memory, block: BlockAt, state: BlockState, fates: &[Fate], bug: Option<Bug>) -> Doing {
+fn claimed(
+    m: &Memory,
+    block: BlockAt,
+    state: BlockState,
+    me: usize,
+    fates: &[Fate],
+    bug: Option<Bug>,
+) -> Doing {
     for (_, seat) in seats(m, block) {
         let held = match seat {
             Seat::Free | Seat::Envelope(_) => false,
@@ -97,16 +114,19 @@ fn claimed(m: &Memory, block: BlockAt, state: BlockState, fates: &[Fate], bug: O
         assert!(!held, "freed while held by {seat:?}");
     }
     if state.kind == Kind::Part && bug != Some(Bug::Forgets) {
-        Doing::Leave(state)
+        Doing::Leave(state, LeaveWhole::new(PART.id, ENTRY, member(me), PAGES, AT))
     } else {
         Doing::Unclaim(Unclaim::new(block, state))
     }
 }
 
 /// A seat in this block for that holder.
-fn take(block: BlockAt, who: Seat, entry: Word, count: Word, counted: u64) -> Take<Pages> {
-    let grant = Grant::new(Access::Object, 0);
-    Take::new(block, PAGES, who, Note { entry, count, counted, grant })
+fn take(block: BlockAt, who: Seat, note: Note) -> Take<Pages> {
+    Take::new(block, PAGES, who, note)
+}
+
+fn note(entry: Word, count: Word, counted: u64) -> Note {
+    Note { entry, count, counted, grant: Grant::new(Access::Object, 0) }
 }
 
 impl Process {
@@ -118,7 +138,7 @@ impl Process {
                 Op::Make => Doing::Note,
                 Op::Give(to) => {
                     let who = Seat::Member(member(to));
-                    Doing::Take(take(PART, who, SCRATCH, SCRATCH.plus(1), 0))
+                    Doing::Take(take(PART, who, note(SCRATCH, SCRATCH.plus(1), 0)))
                 }
                 // Finds nothing if it looks too early; some other order finds it.
                 Op::Find if mine(PART).is_some() => Doing::Entry,
@@ -135,7 +155,11 @@ impl Process {
                 Life::Busy(p) if dead(p) => return Some(Doing::Busy(block, m.peek(block.state))),
                 Life::Live => {
                     let theirs = |(_, seat): &(u32, Seat)| matches!(seat, Seat::Member(p) if dead(*p));
-                    if let Some((i, who)) = seats(m, block).find(theirs) {
+                    let mut all: Vec<_> = seats(m, block).collect();
+                    if self.bug == Some(Bug::Downward) {
+                        all.reverse();
+                    }
+                    if let Some((i, who)) = all.into_iter().find(theirs) {
                         let release = Release::new(block, PAGES, member(me), block.seat(i), who);
                         return Some(Doing::Release(block, release));
                     }
@@ -158,32 +182,37 @@ impl Actor for Process {
         let bug = self.bug;
         let ended = |released, block| match released {
             Released::Held => Doing::Next,
-            Released::ToFree(state) => claimed(m, block, state, fates, bug),
+            Released::ToFree(state) => claimed(m, block, state, me, fates, bug),
         };
         let next = match &mut self.doing {
             Doing::Next => match self.next(me, m, fates) {
                 Some(doing) => doing,
-                None => return true,
+                None => {
+                    self.saw = killed(fates);
+                    return true;
+                }
             },
             Doing::Note => {
                 m.or(PART.state, BlockState::kind_bits(Kind::Part));
                 if bug == Some(Bug::AtOnce) {
-                    Doing::Take(take(WHOLE, Seat::Block(PART.id), ENTRY, FIRST, STRUCTURE))
+                    Doing::Take(take(WHOLE, Seat::Block(PART.id), note(ENTRY, FIRST, STRUCTURE)))
                 } else {
-                    Doing::Own(take(WHOLE, Seat::Member(member(me)), ENTRY, FIRST, STRUCTURE))
+                    Doing::Make(MakePart::new(
+                        WHOLE,
+                        PAGES,
+                        member(me),
+                        PART.id,
+                        note(ENTRY, FIRST, STRUCTURE),
+                    ))
                 }
             }
-            Doing::Own(take) => match take.step(m) {
+            Doing::Make(make) => match make.step(m) {
                 None => return false,
-                Some(Taken::Seat(at)) => Doing::Hand(at),
-                Some(Taken::NoneFree) => panic!("there are as many seats as holders"),
+                Some(made) => {
+                    assert_eq!(made, Made::Part, "there are as many seats as holders");
+                    Doing::Next
+                }
             },
-            Doing::Hand(at) => {
-                let seat = WHOLE.seat_word(*at, PAGES).expect("one of its seats");
-                m.cas(seat, Seat::Member(member(me)).pack(), Seat::Block(PART.id).pack())
-                    .expect("this process has the seat");
-                Doing::Next
-            }
             Doing::Take(take) => match take.step(m) {
                 None => return false,
                 Some(taken) => {
@@ -194,7 +223,7 @@ impl Actor for Process {
             Doing::Entry => {
                 let whole = Attach::unpack(m.load(ENTRY)).expect("it is a part of something");
                 assert_eq!(whole.block, WHOLE.id);
-                Doing::Found(take(WHOLE, Seat::Member(member(me)), SCRATCH, SCRATCH.plus(1), 0))
+                Doing::Found(take(WHOLE, Seat::Member(member(me)), note(SCRATCH, SCRATCH.plus(1), 0)))
             }
             Doing::Found(take) => {
                 assert_eq!(state(m, WHOLE).life, Life::Live, "the whole of a held part is gone");
@@ -210,18 +239,10 @@ impl Actor for Process {
                 None => return false,
                 Some(released) => ended(released, *block),
             },
-            Doing::Leave(state) => match Attach::unpack(m.load(ENTRY)) {
-                None => Doing::Unclaim(Unclaim::new(PART, *state)),
-                Some(Attach { seat, .. }) => {
-                    let at = WHOLE.seat_word(seat, PAGES).expect("one of its seats");
-                    let release = Release::new(WHOLE, PAGES, member(me), at, Seat::Block(PART.id));
-                    Doing::Left(*state, release)
-                }
-            },
-            Doing::Left(part, release) => match release.step(m) {
+            Doing::Leave(part, leave) => match leave.step(m) {
                 None => return false,
-                Some(Released::Held) => Doing::Unclaim(Unclaim::new(PART, *part)),
-                Some(Released::ToFree(whole)) => match claimed(m, WHOLE, whole, fates, bug) {
+                Some(Left::Held) => Doing::Unclaim(Unclaim::new(PART, *part)),
+                Some(Left::ToFree(_, whole)) => match claimed(m, WHOLE, whole, me, fates, bug) {
                     Doing::Unclaim(unclaim) => Doing::LeftLast(*part, unclaim),
                     other => panic!("the whole is a part itself: {other:?}"),
                 },
@@ -237,7 +258,7 @@ impl Actor for Process {
             Doing::Busy(block, found) => {
                 let mine = BlockState::unpack(*found).with(Life::Busy(member(me)));
                 match m.cas(block.state, *found, mine.pack()) {
-                    Ok(()) => claimed(m, *block, mine, fates, bug),
+                    Ok(()) => claimed(m, *block, mine, me, fates, bug),
                     Err(_) => Doing::Next,
                 }
             }
@@ -265,7 +286,12 @@ fn world(programs: &[&[Op]]) -> World<Process> {
         m.poke(WHOLE.seat(0), Seat::Member(member(2)).pack());
     }
     m.poke(FIRST, STRUCTURE);
-    let process = |program: &&[Op]| Process { program: program.to_vec(), doing: Doing::Next, bug: None };
+    let process = |program: &&[Op]| Process {
+        program: program.to_vec(),
+        doing: Doing::Next,
+        bug: None,
+        saw: Vec::new(),
+    };
     World::new(m, programs.iter().map(process).collect(), ())
 }
 
@@ -276,22 +302,32 @@ fn with_bug(mut world: World<Process>, bug: Bug) -> World<Process> {
 
 fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
-        let m = &w.memory;
-        let killed = |p: Member| is_killed(&w.fates, p);
-        let deaths = w.count(0..w.fates.len(), Fate::Killed) > 0;
-        let seen = w.count(0..w.fates.len(), Fate::Ended) > 0
-            && [WHOLE, PART].into_iter().all(|block| {
-                let left = seats(m, block).all(|(_, seat)| seat == Seat::Free) && deaths;
-                let life = state(m, block).life;
-                !matches!(life, Life::Busy(p) if killed(p))
-                    && (life != Life::Live || !left)
-                    && seats(m, block).all(|(_, seat)| !matches!(seat, Seat::Member(p) if killed(p)))
-            });
-        let in_use = [WHOLE, PART]
-            .into_iter()
-            .any(|block| seats(m, block).any(|(_, seat)| matches!(seat, Seat::Member(_))));
+        let (m, blocks) = (&w.memory, [WHOLE, PART]);
+        let dead = |p: Member| is_killed(&w.fates, p);
         // What died after the last living process looked is for the next sweep; what is stopped may continue.
-        if seen && w.count(0..w.fates.len(), Fate::Stopped) == 0 && !in_use {
+        let stopped = w.count(0..w.fates.len(), Fate::Stopped) > 0;
+        let ended = w.actors.iter().zip(&w.fates).filter(|(_, fate)| **fate == Fate::Ended);
+        if stopped || !ended.map(|(actor, _)| &actor.saw).any(|saw| *saw == killed(&w.fates)) {
+            return;
+        }
+        for block in blocks {
+            let life = state(m, block).life;
+            assert!(!matches!(life, Life::Busy(p) if dead(p)), "a dead member frees block {}", block.id);
+            for (i, seat) in seats(m, block) {
+                assert!(
+                    !matches!(seat, Seat::Member(p) if dead(p)),
+                    "seat {i} of block {}: {seat:?}",
+                    block.id
+                );
+                assert!(
+                    life != Life::Free || seat == Seat::Free,
+                    "a free block has a seat that nothing clears: {seat:?}"
+                );
+            }
+        }
+        let in_use =
+            blocks.iter().any(|block| seats(m, *block).any(|(_, seat)| matches!(seat, Seat::Member(_))));
+        if !in_use {
             assert_eq!(state(m, PART).life, Life::Free, "the part leaks");
             assert_eq!(state(m, WHOLE).life, Life::Free, "the whole leaks");
         }
@@ -325,7 +361,15 @@ fn given_on_with_kills() {
 
 #[test]
 fn beside_another_holder_with_kills() {
-    explore(world(BESIDE), 1, 0);
+    explore(world(BESIDE), 2, 0);
+}
+
+/// The maker's second seat, whose version is not counted yet, is given up before its first one: it lies below all seats that a process
+/// which looks for holders still has to look at.
+#[test]
+#[should_panic(expected = "seat 0 of block 0")]
+fn seats_of_the_dead_are_given_up_from_the_first_on() {
+    explore(with_bug(world(BESIDE), Bug::Downward), 2, 0);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A holder takes another seat of a block, for a message.
+//! A holder takes another seat of a block, for a message; or for a part of it ([`MakePart`](super::MakePart)), whose header is the envelope then.
 
 use super::cursor::{Circle, Onward, last_taken, page_next, page_owner};
 use super::{BlockAt, link_of};

@@ -139,7 +139,7 @@ pub enum Seat {
     Member(Member),
     /// A message on its way.
     Envelope(EnvelopeId),
-    /// Another block, of which this one is a part.
+    /// Another block: that of a structure which is a part of this one; or, of a page of seats, the block whose seats they are.
     Block(BlockId),
 }
 

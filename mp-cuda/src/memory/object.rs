@@ -208,7 +208,7 @@ impl SlabObject {
         self.mark
     }
 
-    /// Keeps a descriptor, by which other processes open the slab, for as long as a process or a message has this object.
+    /// Keeps a descriptor, by which other processes open the slab, for as long as a process has this object, or a message a piece of it.
     pub(crate) fn keep(&self, file: OwnedFd) -> Result<()> {
         Ok(self.structure.keep_descriptor(file)?)
     }

@@ -82,6 +82,8 @@ impl<M: CudaAliased> Raw<M> {
         let refused = |error| S::Error::custom(unsendable(error));
         let handle = self.handle(dtype).map_err(S::Error::custom)?;
         let Some(piece) = &self.piece else {
+            // Where those with memory can't be, it would come as a surprise.
+            scope::outgoing(M::WHAT, |_| Ok(())).map_err(S::Error::custom)?;
             return beside::bytes(&handle, None, |bytes| s.serialize_bytes(bytes));
         };
         piece.is_here().map_err(refused)?;

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use mp::queue::{broadcast, watch};
 use mp::{Arena, Error, FrozenTensor, PutError, SpawnError, SpawnOptions, Tensor, start_processes};
-use mp_core::inject;
+use mp_core::steps::INLINE_SEATS;
+use mp_core::{Structure, inject};
 use mp_tests::limits::arena_of;
 use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, one_process};
 use rustix::process::Signal;
@@ -186,6 +187,35 @@ fn a_process_is_killed_while_it_changes_sizes() {
     }
     assert!(killed > 50, "{killed} kills");
     println!("{killed} kills, the last at change {at}");
+}
+
+/// Seats are in a structure's header, and then in pages, which take memory.
+#[test]
+fn what_found_no_room_to_be_a_part_can_be_made_one_later() {
+    let _alone = alone();
+    let arena = arena();
+    let before = in_use();
+    let new = || Structure::new("test::Part", 1).unwrap();
+    let (whole, part) = (new(), new());
+    let parts: Vec<_> = (1..INLINE_SEATS).map(|_| new()).collect();
+    parts.iter().for_each(|part| part.part_of(&whole).unwrap());
+    let mut all = Vec::new();
+    for parts in [64, 8, 1] {
+        all.extend(fill(parts * PART, usize::MAX));
+    }
+    for bytes in [64 << 10, 4 << 10, 2 << 10, 64] {
+        all.extend(fill(bytes, usize::MAX));
+    }
+    let full = part.part_of(&whole).unwrap_err();
+    assert!(matches!(full, Error::OutOfMemory { .. } | Error::ArenaFull { .. }), "{full}");
+    let refused = arena.whole_mark(part.hold()).unwrap_err().to_string();
+    assert!(refused.contains("part of none"), "{refused}");
+    drop(all);
+    part.part_of(&whole).unwrap();
+    assert_eq!(arena.whole_mark(part.hold()).unwrap(), whole.mark());
+    assert_eq!(whole.holders().parts, parts.len() + 1);
+    drop((whole, part, parts));
+    assert_eq!(in_use(), before);
 }
 
 /// Several vectors, each in memory of its own.

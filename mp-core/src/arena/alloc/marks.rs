@@ -24,7 +24,7 @@ impl Arena {
         (mark & 0xff_ffff).checked_sub(1).map(|block| block as BlockId)
     }
 
-    /// Whether a marked block still has a holder: a process, or a message on its way. Once it has none, it
+    /// Whether a marked block still has a holder: a process, a message on its way, or a part. Once it has none, it
     /// never has one again. A killed holder counts until another process has released what it held.
     #[inline]
     pub fn lives(&self, mark: u64) -> bool {

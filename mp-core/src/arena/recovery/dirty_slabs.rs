@@ -2,7 +2,7 @@
 //!
 //! Each member has a bit for each slab. It sets the bit **before** the first thing that a sweep would have to
 //! undo in the slab: taking a hint, claiming a block, taking a seat for itself, giving up a message's seat
-//! (the block may become its own to free). It never clears one; so the bits name a superset of what it may
+//! or a part's of its whole (the block may become its own to free). It never clears one; so the bits name a superset of what it may
 //! hold, and a sweep needs to visit no other slabs.
 //!
 //! | word | changed by | killed | consequence |

@@ -332,12 +332,14 @@ const OF_STRUCTURES: &[Area] = &[
     ("locker.ke", &[("mp-core/killed_objects", "")]),
     ("clock.", &[("mp-core/lib", "steps::clock"), ("mp-models/models", "clocks::")]),
     ("arena.exclusive-object.", &[("mp-core/handles", "")]),
+    ("steps.part.", &[("mp-models/models", "parts::"), ("mp-core/lib", "arena::alloc::parts")]),
     (
         "arena.part.",
         &[
             ("mp-core/lib", "arena::alloc::parts"),
             ("mp-core/killed_objects", "part"),
-            ("mp-models/models", "parts::"),
+            ("mp-core/handles", ""),
+            ("mp-tests/small_arena", "part"),
         ],
     ),
     ("locker.parcel.", &[("mp-core/lib", "fuzz::")]),
