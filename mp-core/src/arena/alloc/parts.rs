@@ -134,7 +134,7 @@ impl Arena {
 
 #[cfg(all(test, not(mp_loom)))]
 mod tests {
-    use crate::message::Outgoing;
+    use crate::arena::messages::Outgoing;
     use crate::{Result, Structure};
 
     fn new() -> Structure {
