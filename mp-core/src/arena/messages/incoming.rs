@@ -123,19 +123,6 @@ impl Arrived {
         self.take(attachment, OBJECT)
     }
 
-    /// As [`take_object`](Self::take_object), for a look at what it is: it is the message's still.
-    ///
-    /// # Errors
-    /// As there.
-    #[inline]
-    pub fn object(&self, attachment: u32) -> Result<&Hold> {
-        let given = self.list.get(attachment as usize).ok_or_else(|| wrong(attachment, "does not exist"))?;
-        if given.grant != OBJECT {
-            return Err(given.differs(attachment, OBJECT));
-        }
-        given.hold.as_ref().ok_or_else(|| wrong(attachment, "was taken already"))
-    }
-
     /// What [`Attached::attach_buffer`](crate::message::Attached::attach_buffer) attached under this number: its first `len` bytes.
     ///
     /// # Errors
