@@ -199,6 +199,7 @@ impl SlabObject {
         Ok(())
     }
 
+    #[cfg(feature = "inject")]
     pub(crate) fn arena(&self) -> Arena {
         self.structure.arena()
     }
