@@ -368,7 +368,7 @@ fn beside_another_holder_with_kills() {
 /// which looks for holders still has to look at.
 #[test]
 #[should_panic(expected = "seat 0 of block 0")]
-fn seats_of_the_dead_are_given_up_from_the_first_on() {
+fn seats_of_dead_members_are_given_up_from_the_first_on() {
     explore(with_bug(world(BESIDE), Bug::Downward), 2, 0);
 }
 
