@@ -107,6 +107,11 @@ fn misread((): ()) -> Outcome {
     assert!(read_as::<_, FrozenCudaTensor<i32>>(made()?.freeze()).is_err(), "another type of elements");
     let t = read_as::<_, CudaTensor<f32>>(made()?)?;
     assert_eq!(t.to_vec(&stream)?, [0.0; 8]);
+    // Outside of a message there is nothing to attach memory to: an empty one is refused as well.
+    for len in [0, 4] {
+        let refused = serde_json::to_string(&CudaTensor::<f32>::zeros([len], &stream)?.freeze()).unwrap_err();
+        assert!(refused.to_string().contains("message"), "{len} elements: {refused}");
+    }
     Ok(())
 }
 
