@@ -104,7 +104,7 @@ fn handles_that_were_copied_have_no_memory() {
 #[test]
 fn handles_that_were_copied_make_no_parts() {
     let new = || Structure::new("test", 1).unwrap();
-    let (whole, part) = (new(), new());
+    let (whole, mut part) = (new(), new());
     part.part_of(&whole).unwrap();
     // SAFETY: it goes to a copy that attaches it.
     let parcel = unsafe { arena().fd() }.unwrap().try_clone_to_owned().unwrap();

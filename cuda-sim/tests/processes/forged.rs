@@ -23,7 +23,7 @@ fn made(name: &'static str, len: u64, words: &[u64]) -> Structure {
 
 /// What a process makes of a slab and a piece that arrive.
 fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
-    let (slab, piece) = (made("mp_cuda::Slab", len, slab), made("mp_cuda::Piece", 4, piece));
+    let (slab, mut piece) = (made("mp_cuda::Slab", len, slab), made("mp_cuda::Piece", 4, piece));
     piece.part_of(&slab)?;
     let mut out = Outgoing::default();
     let number = out.attached().attach_object(piece.hold())?;

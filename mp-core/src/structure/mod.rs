@@ -78,7 +78,7 @@ impl Structure {
     ///
     /// let whole = Structure::new("example::Book", 1)?;
     /// let (arena, mark) = (whole.arena(), whole.arena().mark(whole.hold()));
-    /// let part = Structure::new("example::Page", 1)?;
+    /// let mut part = Structure::new("example::Page", 1)?;
     /// part.part_of(&whole)?;
     /// drop(whole);
     /// let found = Structure::open(arena.whole(part.hold())?, "example::Book")?;
@@ -86,13 +86,13 @@ impl Structure {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// Once, before any other process or thread has this one. A killed maker leaves a part, or none (table: `alloc::parts`).
+    /// Once, before any other process, thread or handle has this one: so it is borrowed for that alone. A killed maker leaves a part, or none (table: `alloc::parts`).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if others have this one, it is a part already or keeps a descriptor, or the
     /// other one is a part itself; [`Error::OutOfMemory`](crate::Error::OutOfMemory), [`Error::ArenaFull`](crate::Error::ArenaFull) where
     /// one more holder takes memory; [`Error::Forked`](crate::Error::Forked).
-    pub fn part_of(&self, whole: &Self) -> Result<()> {
+    pub fn part_of(&mut self, whole: &Self) -> Result<()> {
         self.arena().make_part(&self.hold, &whole.hold)
     }
 

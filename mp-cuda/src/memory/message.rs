@@ -151,12 +151,12 @@ mod tests {
         refused(slab().object().structure().hold(), "is a part of none");
         let other = Structure::new("mp_cuda::tests::Other", 4).unwrap();
         let part = |name| {
-            let part = Structure::new(name, 4).unwrap();
+            let mut part = Structure::new(name, 4).unwrap();
             part.part_of(&other).unwrap();
             part
         };
         refused(part("mp_cuda::Piece").hold(), "no mp_cuda::Slab");
-        let part = Structure::new("mp_cuda::tests::Other", 4).unwrap();
+        let mut part = Structure::new("mp_cuda::tests::Other", 4).unwrap();
         let slab = SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap();
         part.part_of(slab.structure()).unwrap();
         refused(part.hold(), "no mp_cuda::Piece");

@@ -410,7 +410,7 @@ impl PieceObject {
 
     /// Of a piece that has this row, and begins at this byte of the slab.
     pub(crate) fn at(slab: &SlabObject, row: u32, begins: u64, bytes: u64) -> Result<Self> {
-        let structure = Structure::new(PIECE, PIECE_WORDS)?;
+        let mut structure = Structure::new(PIECE, PIECE_WORDS)?;
         for (i, word) in (0..).zip([u64::from(row), bytes, Mode::Exclusive as u64, begins]) {
             words(structure.arena()).store_relaxed(structure.word(i), word);
         }

@@ -196,9 +196,9 @@ fn what_found_no_room_to_be_a_part_can_be_made_one_later() {
     let arena = arena();
     let before = in_use();
     let new = || Structure::new("test::Part", 1).unwrap();
-    let (whole, part) = (new(), new());
-    let parts: Vec<_> = (1..INLINE_SEATS).map(|_| new()).collect();
-    parts.iter().for_each(|part| part.part_of(&whole).unwrap());
+    let (whole, mut part) = (new(), new());
+    let mut parts: Vec<_> = (1..INLINE_SEATS).map(|_| new()).collect();
+    parts.iter_mut().for_each(|part| part.part_of(&whole).unwrap());
     let mut all = Vec::new();
     for parts in [64, 8, 1] {
         all.extend(fill(parts * PART, usize::MAX));
