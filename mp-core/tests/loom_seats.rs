@@ -28,6 +28,15 @@ fn no_pages(_: BlockId) -> Option<Word> {
     None
 }
 
+/// Memory with a block that the first member holds and has written to.
+fn held(kind: Kind) -> Arc<HeapMem> {
+    let m = Arc::new(HeapMem::new(16));
+    m.store(BLOCK.state, BlockState { life: Life::Live, kind, version: 1 }.pack());
+    m.store(BLOCK.seat(0), Seat::Member(member(0)).pack());
+    m.store_relaxed(PAYLOAD, 7);
+    m
+}
+
 fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool {
     let steps = Release::new(BLOCK, no_pages as fn(_) -> _, member(me), BLOCK.seat(seat), holder);
     let steps = steps.beside(beside.then_some(BLOCK.seat(1 - seat)));
@@ -57,11 +66,7 @@ fn loom_hand_over_beside() {
 
 fn hand_over(beside: bool) {
     loom::model(move || {
-        let m = Arc::new(HeapMem::new(16));
-        let live = BlockState { life: Life::Live, kind: Kind::Data, version: 1 };
-        m.store(BLOCK.state, live.pack());
-        m.store(BLOCK.seat(0), Seat::Member(member(0)).pack());
-        m.store_relaxed(PAYLOAD, 7);
+        let m = held(Kind::Data);
         let receiver = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
@@ -92,11 +97,7 @@ fn hand_over(beside: bool) {
 #[test]
 fn loom_part() {
     loom::model(|| {
-        let m = Arc::new(HeapMem::new(16));
-        let live = BlockState { life: Life::Live, kind: Kind::Object, version: 1 };
-        m.store(BLOCK.state, live.pack());
-        m.store(BLOCK.seat(0), Seat::Member(member(0)).pack());
-        m.store_relaxed(PAYLOAD, 7);
+        let m = held(Kind::Object);
         let receiver = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
