@@ -195,6 +195,10 @@ impl<D: Dataset> Kind for Indexed<D> {
         }
     }
 
+    fn begins_a_turn(cursor: &Cursor) -> bool {
+        cursor.next.1 == 0 && cursor.given.beyond(cursor.next).is_empty()
+    }
+
     fn next(cursor: &Cursor) -> (u64, u64) {
         cursor.next
     }

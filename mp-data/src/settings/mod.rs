@@ -22,7 +22,8 @@ pub enum OnError {
     /// It is made without the sample at which it failed; [`BatchInfo::skipped`](crate::BatchInfo::skipped) names that. If it isn't known which it
     /// was, as `Report`.
     SkipSample,
-    /// It is left out; [`Batches::left_out`](crate::Batches::left_out) has the error.
+    /// It is left out; [`Batches::left_out`](crate::Batches::left_out) has the error. If all batches of a pass over the data are left out and
+    /// another pass would follow, the iterator ends with an error.
     SkipBatch,
 }
 

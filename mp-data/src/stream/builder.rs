@@ -89,6 +89,8 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
 
     /// An epoch is exactly this many batches, on every rank: when all lanes have ended, all shards are read again, in another order if they
     /// are shuffled. So no rank waits in a collective for one that has ended.
+    ///
+    /// A whole pass over the shards in which each batch was [left out](crate::OnError) ends the iterator with an error.
     pub fn steps(mut self, batches: u64) -> Self {
         self.plan.steps = Some(batches);
         self

@@ -13,7 +13,6 @@ use super::lane::{After, Lane};
 use super::order::StreamPlan;
 use super::worker::{StreamTask, StreamWorker};
 use crate::dataset::moment::{Moment, position};
-use crate::plan::PlanError;
 use crate::trainer::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
 use crate::worker::{Made, Orders};
 use crate::{AnyResult, BatchInfo, Item};
@@ -177,11 +176,8 @@ impl<D: IterableDataset> Kind for Streamed<D> {
                     cursor.begin(plan, epoch, pass + 1, rounds);
                     continue;
                 }
-                let reason = "the shards of this rank have not enough samples for one batch".into();
-                let error = PlanError::Setting { setting: "steps", reason };
                 let number = rounds * plan.lanes;
-                let (part, source) = (Part { first, ..Part::default() }, Box::new(error));
-                return Planned::Broken { epoch, number, part, source, goes_on: false };
+                return Planned::NoBatch { epoch, number, part: Part { first, ..Part::default() } };
             }
             if let Some(next) =
                 next.filter(|next| *next > round && !mp_core::mutant!("stream.plan.round-by-round"))
@@ -287,6 +283,11 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         cursor.given.lanes[slot.part.lane] = after;
         let counts = !slot.is_left_out() || mp_core::mutant!("stream.steps.left-out-counts");
         cursor.given.batches += u64::from(counts);
+    }
+
+    fn begins_a_turn(cursor: &Cursor) -> bool {
+        let Place { first, lanes, .. } = &cursor.given;
+        lanes.iter().all(|lane| lane.round == *first && !lane.ended)
     }
 
     fn next(cursor: &Cursor) -> (u64, u64) {

@@ -59,6 +59,9 @@ impl<D: IterableDataset> StreamLoader<D> {
 
     /// The batches of several epochs, one after the other: workers begin with the next epoch while the trainer has the last batches of
     /// the one before. [`BatchInfo::epoch`](crate::BatchInfo::epoch) says where one ends. An epoch without any batch is the last.
+    ///
+    /// An epoch before the last one whose batches were all [left out](crate::OnError) ends the iterator with an error, which has the error of
+    /// the last batch.
     pub fn epochs(&self, epochs: Range<u64>) -> StreamBatches<D> {
         let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
         StreamBatches::new(&self.inner, Place::start(self.inner.plan.lanes, epochs.start), last)

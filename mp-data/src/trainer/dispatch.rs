@@ -23,6 +23,13 @@ impl<K: Kind> Prefetch<K> {
                 }
                 Planned::NotYet => return,
                 Planned::Over => self.over = true,
+                Planned::NoBatch { epoch, number, part } => {
+                    self.over = true;
+                    let mut slot = Slot::new(epoch, 0, number, part, threads);
+                    let error = self.nothing_delivered(&slot, None);
+                    slot.at = At::Ready(Box::new(Err(error)));
+                    self.slots.push_back(slot);
+                }
                 Planned::Broken { epoch, number, part, source, goes_on } => {
                     self.over |= !goes_on;
                     let mut slot = Slot::new(epoch, 0, number, part, threads);

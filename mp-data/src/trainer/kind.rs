@@ -27,6 +27,12 @@ pub(crate) enum Planned<P> {
     /// That is known when batches that are on their way are there.
     NotYet,
     Over,
+    /// Neither this pass over the data nor any later one can have a batch.
+    NoBatch {
+        epoch: u64,
+        number: u64,
+        part: P,
+    },
     /// That batch can't be planned; whether others can.
     Broken {
         epoch: u64,
@@ -191,6 +197,8 @@ pub(crate) trait Kind: Sized + 'static {
     fn lost(plan: &Self::Plan, cursor: &mut Self::Cursor, part: &mut Self::Part, failed: Option<&Failed>);
     /// A batch is given, an error in its place, or neither.
     fn given(cursor: &mut Self::Cursor, slot: &mut Slot<Self>, front: Option<&Slot<Self>>);
+    /// Returns `true` if the turn with which the cursor begins has had no batch before.
+    fn begins_a_turn(cursor: &Self::Cursor) -> bool;
     /// The epoch and the number of the batch that is planned next.
     fn next(cursor: &Self::Cursor) -> (u64, u64);
     /// Where the trainer is; `front` is the first that was not given.

@@ -7,6 +7,7 @@ use mp_core::user_code::caught;
 
 use crate::error::failure::Failure;
 use crate::error::text::{NoneLeft, without_its_batch};
+use crate::plan::PlanError;
 use crate::settings::OnError;
 use crate::trainer::kind::{At, Failed, HISTORY, Kind, MadeOf, Slot, Without, skipped};
 use crate::trainer::prefetch::{Broken, Prefetch};
@@ -195,6 +196,28 @@ impl<K: Kind> Prefetch<K> {
             self.left_out.remove(0);
         }
         self.left_out.push(error);
+    }
+
+    /// Error in the place of this slot, because the turn before it delivered no batch.
+    ///
+    /// That turn, an epoch and a pass of it, is `None` if it had no batch that could have been left out.
+    pub(crate) fn nothing_delivered(&self, slot: &Slot<K>, turn: Option<(u64, u64)>) -> LoadError {
+        let other_epoch = turn.map(|turn| turn.0).filter(|epoch| *epoch != slot.epoch);
+        let mut reason = match (turn, other_epoch) {
+            (None, _) => "the shards of this rank have not enough samples for one batch".to_owned(),
+            (_, None) => "each batch of a whole pass over the shards of this rank was left out".to_owned(),
+            (_, Some(epoch)) => format!("each batch of epoch {epoch} was left out"),
+        };
+        // Batches of the next turn may have been made in advance, and left out.
+        let is_before = |error: &&LoadError| (error.epoch, error.batch) < (slot.epoch, slot.number);
+        if let Some(last) = self.left_out.iter().rev().find(is_before) {
+            reason += &format!("; the last one that was left out: {last}");
+        }
+        let failure = match other_epoch {
+            Some(_) => Failure::of(reason),
+            None => Failure::of(PlanError::Setting { setting: "steps", reason }),
+        };
+        self.error(slot, None, Failure { attempts: 0, ..failure })
     }
 
     /// No batch will be made any more. What is ready before the first one that is not is given, then the error of that one. It does

@@ -36,12 +36,25 @@ pub(crate) struct Prefetch<K: Kind> {
     history: VecDeque<(u64, K::Place)>,
     pub(crate) left_out: Vec<LoadError>,
     pub(crate) broken: Broken,
+    turn: Turn,
+    /// Number of batches that were left out since the last one that was given.
+    pub(crate) left_out_since: u64,
     /// Up to when the trainer's time is counted; `None` before it has asked for a batch.
     counted: Option<Instant>,
     /// How long it has waited since then without being given one.
     in_vain: Duration,
     /// When its wait is reported, if the calls since it was given one have not been answered: they are one wait.
     unanswered: Option<ReportTimes>,
+}
+
+/// Turn (epoch, or pass of an epoch) whose batches are given, and whether it may end without one.
+///
+/// With errors that are left out, a loader without an end could otherwise look for a batch for ever.
+struct Turn {
+    /// `None` before the first slot.
+    of: Option<(u64, u64)>,
+    /// `true` if the trainer was given something of it, now or before its state was saved.
+    delivered: bool,
 }
 
 /// Whether batches can still be made.
@@ -62,16 +75,18 @@ impl<K: Kind> Prefetch<K> {
         };
         let mut window = Prefetch {
             stream,
-            cursor,
             last: last.unwrap_or(0),
             over: last.is_none(),
             slots: VecDeque::new(),
             history: VecDeque::new(),
             left_out: Vec::new(),
             broken: Broken::Not,
+            turn: Turn { of: None, delivered: !K::begins_a_turn(&cursor) },
+            left_out_since: 0,
             counted: None,
             in_vain: Duration::ZERO,
             unanswered: None,
+            cursor,
             inner,
         };
         if !window.inner.is_copy() {
@@ -143,6 +158,7 @@ impl<K: Kind> Prefetch<K> {
         if !mp_core::mutant!("loader.outcomes.not-taken") {
             self.take_all();
         }
+        let mut late = false;
         loop {
             if matches!(self.broken, Broken::Told) {
                 return Ok(None);
@@ -174,38 +190,38 @@ impl<K: Kind> Prefetch<K> {
                 self.send_held();
                 continue;
             }
-            if !self.wait(until, &mut reports) {
+            if late {
                 if !mp_core::mutant!("loader.metrics.waits-in-vain-not-counted") {
                     self.in_vain += since.elapsed();
                 }
                 self.unanswered = Some(reports);
                 return Err(self.not_ready());
             }
+            self.wait(until, &reports);
+            // Batches that are left out must not keep the call beyond its time.
+            late = until.is_some_and(|until| until <= Instant::now());
+            reports.if_due(|waited| self.report(waited));
         }
     }
 
-    /// Waits for an outcome; false if that takes too long.
-    fn wait(&mut self, until: Option<Instant>, reports: &mut ReportTimes) -> bool {
+    /// Waits for an outcome, until the wait is over or has to be reported.
+    fn wait(&mut self, until: Option<Instant>, reports: &ReportTimes) {
         let Some(stream) = &self.stream else {
             self.make_here();
-            return true;
+            return;
         };
         let soon = [until, reports.until()].into_iter().flatten().min();
         let outcome = match soon {
             None => stream.next(),
             Some(soon) => match stream.next_timeout(soon.saturating_duration_since(Instant::now())) {
                 Ok(outcome) => outcome,
-                Err(_) => {
-                    reports.if_due(|waited| self.report(waited));
-                    return until.is_none_or(|until| until > Instant::now());
-                }
+                Err(_) => return,
             },
         };
         match outcome {
             Some((ticket, result)) => self.came(ticket.number(), result.map_err(Failure::from)),
             None => self.breaks(Failure::fatal(FORKED)),
         }
-        true
     }
 
     /// Takes what is there.
@@ -227,8 +243,17 @@ impl<K: Kind> Prefetch<K> {
     /// The next batch that may be given, if there is one.
     fn give(&mut self) -> Next<K::Batch> {
         loop {
-            let settings = &self.inner.settings;
             let turn = self.slots.front().map(|slot| (slot.epoch, slot.turn))?;
+            if self.turn.of != Some(turn) {
+                if let (Some(ended), false) = (self.turn.of, self.turn.delivered) {
+                    let error = self.nothing_delivered(self.slots.front()?, Some(ended));
+                    (self.over, self.broken) = (true, Broken::Because(Box::new(error)));
+                    return None;
+                }
+                let delivered = self.turn.of.is_none() && self.turn.delivered;
+                self.turn = Turn { of: Some(turn), delivered };
+            }
+            let settings = &self.inner.settings;
             let may = |slot: &Slot<K>| {
                 let of_it =
                     (slot.epoch, slot.turn) == turn || mp_core::mutant!("loader.give.next-epoch-first");
@@ -246,8 +271,11 @@ impl<K: Kind> Prefetch<K> {
                 let mut meter = self.inner.meter();
                 meter.skipped_batches += 1;
                 meter.skipped_samples += slot.skipped.len() as u64;
+                drop(meter);
+                self.left_out_since += 1;
                 continue;
             };
+            (self.turn.delivered, self.left_out_since) = (true, 0);
             if self.history.len() >= K::history(&self.inner.plan) && !mp_core::mutant!("loader.history.grows")
             {
                 self.history.pop_front();

@@ -33,10 +33,11 @@ macro_rules! of_batches {
             self.0.left_out()
         }
 
-        /// The next batch, but waits no longer than this.
+        /// Returns the next batch, or waits for it no longer than this.
         ///
         /// # Errors
-        /// It is not there yet. Without workers, it always is: the caller makes it, however long that takes.
+        /// [`NotReady`](crate::NotReady) if the time is over. Without workers the caller makes the batch, however long that takes; then the time
+        /// can end only after a batch that was [left out](crate::OnError).
         pub fn next_timeout(
             &mut self,
             timeout: std::time::Duration,

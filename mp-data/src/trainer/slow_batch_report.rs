@@ -11,12 +11,17 @@ use crate::trainer::kind::{At, Kind, Slot};
 use crate::trainer::prefetch::Prefetch;
 
 impl<K: Kind> Prefetch<K> {
+    /// Batch that is waited for: the first that is not made, or the next that is planned.
+    fn awaited(&self) -> (u64, u64) {
+        self.front().map_or_else(|| K::next(&self.cursor), |slot| (slot.epoch, slot.number))
+    }
+
     fn front(&self) -> Option<&Slot<K>> {
         self.slots.iter().find(|slot| !slot.is_done())
     }
 
     pub(crate) fn not_ready(&self) -> NotReady {
-        NotReady { batch: self.front().map(|slot| (slot.epoch, slot.number)), running: self.running() }
+        NotReady { batch: Some(self.awaited()), running: self.running() }
     }
 
     /// What the workers are at, of these batches; or what else they do, if none is at any.
@@ -28,6 +33,11 @@ impl<K: Kind> Prefetch<K> {
             let metrics = pool.pool().metrics();
             lines.extend(metrics.workers.iter().map(|worker| format!("{worker}{}", stopped(worker.pid))));
             lines.extend(metrics.failed_starts.iter().map(ToString::to_string));
+        }
+        if let (1.., Some(last)) = (self.left_out_since, self.left_out.last()) {
+            let count = self.left_out_since;
+            let which = if count == 1 { "1 batch was".into() } else { format!("{count} batches were") };
+            lines.push(format!("{which} left out since the last one that was given; the last error: {last}"));
         }
         lines
     }
@@ -55,9 +65,8 @@ impl<K: Kind> Prefetch<K> {
 
     /// Says that a batch has been waited for so long, and what the workers are at.
     pub(crate) fn report(&self, waited: Duration) {
-        let Some(slot) = self.front() else { return };
-        let mut text =
-            format!("mp: batch {} of epoch {} has been waited for {waited:.1?}\n", slot.number, slot.epoch);
+        let (epoch, number) = self.awaited();
+        let mut text = format!("mp: batch {number} of epoch {epoch} has been waited for {waited:.1?}\n");
         for line in self.running() {
             text.push_str(&format!("  {line}\n"));
         }

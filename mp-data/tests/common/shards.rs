@@ -18,7 +18,12 @@ pub enum When {
     Open,
     Read,
     Row,
+    Fetch,
 }
+
+/// Matches each shard, or each sample.
+pub const ANY_SHARD: usize = usize::MAX;
+pub const ANY_SAMPLE: u64 = u64::MAX;
 
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Faults {
@@ -29,9 +34,10 @@ pub struct Faults {
 
 impl Faults {
     fn happen(&self, when: When, shard: usize, sample: u64) -> AnyResult<()> {
-        let Some(i) = self.at.iter().position(|(w, s, n, _)| (*w, *s, *n) == (when, shard, sample)) else {
-            return Ok(());
+        let is_here = |at: &(When, usize, u64, Fault)| {
+            at.0 == when && [shard, ANY_SHARD].contains(&at.1) && [sample, ANY_SAMPLE].contains(&at.2)
         };
+        let Some(i) = self.at.iter().position(is_here) else { return Ok(()) };
         if self.times[i].fetch_sub(0, 1) <= 0 {
             return Ok(());
         }
@@ -119,6 +125,9 @@ impl IterableDataset for Shards {
 
     fn fetch(&mut self, samples: Samples<SampleOf<Self>>, cx: &mut Context<Columns>) -> AnyResult<Columns> {
         let epoch = cx.epoch();
+        for (shard, sample) in samples.as_slice() {
+            self.faults.happen(When::Fetch, *shard, *sample)?;
+        }
         cx.rows_from(samples, (&[4], ()), |(shard, sample), rng, (numbers, bytes)| {
             self.faults.happen(When::Row, shard, sample)?;
             numbers.copy_from_slice(&[shard as u64, sample, epoch, rng.next_u64()]);

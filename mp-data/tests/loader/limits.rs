@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use mp_data::plan::{Batching, IndexSampler, PlanError};
 use mp_data::{
-    AnyResult, Context, DataLoader, Dataset, Item, LoadError, Loaded, LoaderState, Other, StreamLoader,
+    AnyResult, Context, DataLoader, Dataset, Item, LoadError, Loaded, LoaderState, OnError, Other,
+    StreamLoader,
 };
 use mp_tensor::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
@@ -288,4 +289,24 @@ fn a_wait_with_a_time_ends_then_whatever_comes_meanwhile() {
     assert!(batches.next_timeout(Duration::from_millis(50)).is_err());
     let others = made.load(0);
     assert!(others < 63, "it has waited until nothing came any more");
+}
+
+#[test]
+fn epochs_of_skipped_batches_end_with_an_error() {
+    for workers in [0, 1] {
+        for ordered in [true, false] {
+            let samples = (0..6).fold(Samples::new(6), |samples, i| samples.with(i, Fault::Error, -1));
+            let loader = bare(samples, workers).batch_size(4).in_order(ordered);
+            let loader = loader.on_error(OnError::SkipBatch).build().unwrap();
+            let mut batches = loader.epochs(2..u64::MAX);
+            let error = next(&mut batches).unwrap().unwrap_err().to_string();
+            assert!(error.starts_with("batch 0 of epoch 3: each batch of epoch 2 was left out"), "{error}");
+            assert!(error.contains("left out: batch "), "{error}");
+            assert!(next(&mut batches).is_none());
+            // The caller of the last epoch has its errors.
+            let mut batches = loader.epoch(2);
+            assert!(next(&mut batches).is_none());
+            assert_eq!(batches.left_out().len(), 2);
+        }
+    }
 }

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod errors;
+mod left_out;
 mod order;
 #[cfg(feature = "indicatif")]
 mod progress;
