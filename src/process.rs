@@ -24,7 +24,7 @@
 //! |---|---|
 //! | what to start them with | [`SpawnOptions`], for all; [`ProcessOptions`], for one; [`ProcessBuilder`]; [`Stdio`], [`OnFailure`] |
 //! | again, when one has ended | [`ProcessBuilder::restart`], [`Restart`], [`Backoff`], [`ProcessEvent`], [`GaveUp`] |
-//! | Ctrl-C | [`Interrupt`], [`interrupted`], [`take_interrupt`] |
+//! | Ctrl-C, SIGTERM | [`Interrupt`], [`InterruptSignals`], [`interrupted`], [`take_interrupt`] |
 //! | how | [`StartMethod`], [`set_start_method`], [`get_context`], [`allow_fork`], [`set_forkserver_preload`] |
 //! | functions with captures | [`closure!`](crate::closure), [`Closure`], [`start_closure`] |
 //! | what functions may capture and take | nothing ([`CapturesNothing`]); what each process can get a copy of ([`Argument`]) |
@@ -33,14 +33,17 @@
 //! | how one ended | [`ExitStatus`], [`Signal`], [`ExitDetail`]; [`ProcessStatus`], while it runs |
 //! | in a shared library, for any host | [`set_command`], [`export_child_main!`] |
 //!
-//! # Ctrl-C
-//! A terminal sends SIGINT to all processes of a program at once. What it does to a worker, its start says ([`Interrupt`]):
+//! # Ctrl-C and SIGTERM
+//! A terminal sends SIGINT to all processes of a program at once, a service manager SIGTERM. The start of a worker sets their
+//! effect ([`Interrupt`]), for both or one of them ([`InterruptSignals`]):
 //!
 //! | | worker | parent |
 //! |---|---|---|
-//! | [`Default`](Interrupt::Default) | ends, by the signal | ends too; or it handles SIGINT, and `join` says that the worker was killed by it |
+//! | [`Default`](Interrupt::Default) | ends, by the signal | ends too; or it handles the signal, and `join` says that the worker was killed by it |
 //! | [`Ignore`](Interrupt::Ignore) | goes on | decides: it closes a queue, ends the worker, or ends, and the worker with it |
-//! | [`Graceful`](Interrupt::Graceful) | [`interrupted`] is true, waits for what isn't there end with `Interrupted`; it finishes and returns | likewise; `join` returns values, or one error; a second Ctrl-C ends all |
+//! | [`Graceful`](Interrupt::Graceful) | [`interrupted`] is true, waits for what isn't there end with `Interrupted`; it finishes and returns | likewise; `join` returns values, or one error; a second signal ends all |
+//!
+//! A SIGTERM that the parent sends is `terminate`, and ends a worker always. docs/production.md has a service that stops gracefully.
 //!
 //! The workers of a pool likewise, by `PoolBuilder::interrupt`: with `Graceful` its tasks that have not begun end with an error, and it
 //! goes on with workers that were not interrupted.
@@ -58,7 +61,7 @@
 //! 0
 //! ```
 //!
-//! No SIGINT is too early: one that comes while a worker is being started waits until that has said what it does with it. (A fork
+//! No signal is too early: one that comes while a worker is being started waits until that has set its effect. (A fork
 //! server, and what it starts, ignore it until then.) (`Ctrl-\` sends SIGQUIT, which ends all of them, at once.)
 
 #[doc(no_inline)]
@@ -73,9 +76,9 @@ pub use mp_core::AuthKey;
 pub use mp_spawn::log_to_stderr;
 pub use mp_spawn::{
     ActiveChild, Argument, Backoff, Capture, CapturedOutput, CapturesNothing, CurrentProcess, ExitDetail,
-    ExitStatus, FailedAttempt, FunctionError, GaveUp, GaveUpReason, Interrupt, LaunchError, OnFailure,
-    ParentProcess, ProcessBuilder, ProcessEvent, ProcessExited, ProcessName, ProcessOptions, ProcessRaised,
-    ProcessStatus, RaisedKind, Restart, Signal, StartContext, StateClosure, Stdio, Supervised,
+    ExitStatus, FailedAttempt, FunctionError, GaveUp, GaveUpReason, Interrupt, InterruptSignals, LaunchError,
+    OnFailure, ParentProcess, ProcessBuilder, ProcessEvent, ProcessExited, ProcessName, ProcessOptions,
+    ProcessRaised, ProcessStatus, RaisedKind, Restart, Signal, StartContext, StateClosure, Stdio, Supervised,
     UnknownStartMethod, Unsupervised, allow_fork, detach, export_child_main, get_all_start_methods,
     get_start_method, interrupted, name, parent_pid, set_command, set_executable, set_forkserver_preload,
     set_thread_name, start_closure, take_interrupt, thread_name,

@@ -95,7 +95,7 @@ impl fmt::Display for CallName {
 /// | objects of one server call each other in a ring | [`Ring`](Self::Ring), at once, of the call that closes it | live on | go on |
 /// | [another program](crate::RemoteManager) names a type, method or object that there is not | [`NoSuchType`](Self::NoSuchType), [`NoSuchMethod`](Self::NoSuchMethod), [`NoSuchObject`](Self::NoSuchObject), with those that there are | lives on | go on |
 /// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | lives on | go on |
-/// | Ctrl-C, of which this process [is told](mp_spawn::Interrupt::Graceful) | [`Interrupted`](Self::Interrupted); it runs on | goes on | go on |
+/// | SIGINT or SIGTERM, of which this process [is informed](mp_spawn::Interrupt::Graceful) | [`Interrupted`](Self::Interrupted); it runs on | goes on | go on |
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum CallError {
@@ -189,7 +189,7 @@ pub enum CallError {
         /// Why.
         why: String,
     },
-    /// This process was interrupted by Ctrl-C while it waited ([`interrupted`](mp_core::interrupted)).
+    /// This process was interrupted (SIGINT, SIGTERM) while it waited ([`interrupted`](mp_core::interrupted)).
     Interrupted,
     /// Shared memory: none left, this process was forked, and so on.
     Failed(mp_reduce::Error),

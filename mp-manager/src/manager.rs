@@ -42,8 +42,8 @@ const LOOK: Duration = Duration::from_millis(50);
 ///
 /// What makes objects is in [`ManagerHandle`], to which it dereferences: a [`handle`](Self::handle) can be sent to other processes. The
 /// server lives as long as this: dropped, it is as [shut down](Self::shutdown) with a second for the calls that run. It ends as well
-/// when this process does, however, and then the objects' `Drop`s don't run. Ctrl-C does nothing to it: what becomes of it is for its
-/// owner to say.
+/// when this process does, however, and then the objects' `Drop`s don't run. SIGINT has no effect on it, and neither has a SIGTERM
+/// of another process than its parent: its owner decides when it ends.
 ///
 /// Each object has a thread in the server, which looks around ten times a second while there is nothing to do: good for hundreds of
 /// objects. Thousands of small values are better in one object, as a map.
@@ -100,7 +100,7 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Whatever the builder says, the server is ended when this process exits, and Ctrl-C does nothing to it.
+    /// Whatever the builder says, the server is ended when this process exits, and SIGINT and SIGTERM have no effect on it.
     ///
     /// # Errors
     /// Those of [`start`](Self::start).

@@ -56,7 +56,7 @@ pub enum RecvError {
     Closed,
     /// There was no message as long as this call was willing to wait.
     Empty,
-    /// This process was interrupted by Ctrl-C while the call waited for a message ([`interrupted`](mp_core::interrupted)).
+    /// This process was interrupted (SIGINT, SIGTERM) while the call waited for a message ([`interrupted`](mp_core::interrupted)).
     Interrupted,
     /// The message could not be decoded, and is skipped; or this process was forked.
     Failed(Error),

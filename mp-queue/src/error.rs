@@ -34,7 +34,7 @@ pub enum PutError<T> {
         /// What was refused.
         refusal: Box<TypeRefusal>,
     },
-    /// This process was interrupted by Ctrl-C while the call waited for room ([`interrupted`](mp_core::interrupted)).
+    /// This process was interrupted (SIGINT, SIGTERM) while the call waited for room ([`interrupted`](mp_core::interrupted)).
     Interrupted(T),
     /// The message alone is more than may be in the queue, see [`QueueOptions::bytes`](crate::QueueOptions::bytes).
     TooLarge {
@@ -282,7 +282,7 @@ pub enum GetError {
     Disconnected,
     /// The same, of a connection over a socket whose other side has refused what was sent: it expected another type.
     TypeRefused(Box<TypeRefusal>),
-    /// This process was interrupted by Ctrl-C while the call waited for a message ([`interrupted`](mp_core::interrupted)). One that
+    /// This process was interrupted (SIGINT, SIGTERM) while the call waited for a message ([`interrupted`](mp_core::interrupted)). One that
     /// was there would have been taken.
     Interrupted,
     /// The message could not be decoded: its bytes are in the error ([`bytes`](mp_reduce::Error::bytes)), with the place in it that

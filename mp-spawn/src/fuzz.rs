@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 use crate::protocol::frame::{Frame, HEADER, Inbox, Kind, append};
 use crate::protocol::function::{FunctionRef, Ranked, StartFn, resolve};
-use crate::protocol::interrupt::Interrupt;
+use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::message::{
     Answer, Cause, Changes, Crash, FromChild, Hello, Joined, PanicNote, Report, Serve, Start, unpack,
 };
@@ -140,6 +140,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         library: Some(PathBuf::from("/tmp/lib.so")),
         daemon: true,
         interrupt: Interrupt::Graceful,
+        interrupt_signals: InterruptSignals::Both,
         attempt: 2,
         settings: Settings::example(),
         directory: Some(PathBuf::from("/tmp/x y")),

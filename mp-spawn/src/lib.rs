@@ -149,7 +149,7 @@ pub use parent::restart::Restart;
 pub use parent::restart::backoff::Backoff;
 pub use parent::restart::event::ProcessEvent;
 pub use protocol::command::{set_command, set_executable};
-pub use protocol::interrupt::Interrupt;
+pub use protocol::interrupt::{Interrupt, InterruptSignals};
 pub use protocol::lifeline::detach;
 pub use start_method::{
     StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_start_method, set_start_method,

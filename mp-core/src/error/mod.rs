@@ -145,7 +145,7 @@ pub enum Error {
     Undecodable(Box<Undecodable>),
     /// A message was not put into a queue; why. It was dropped: the queue's own error, which this was made of by `?`, has it.
     NotPut(String),
-    /// A wait was ended by Ctrl-C, in a process that asked to be told of it ([`interrupted`](crate::interrupted)).
+    /// A wait was ended by SIGINT (Ctrl-C) or SIGTERM, in a process that asked to be informed of it ([`interrupted`](crate::interrupted)).
     Interrupted,
     /// A file that was to be shared is none that can be.
     NotShareable(String),
@@ -161,7 +161,7 @@ pub enum Error {
 
 /// What an interrupt makes of a wait.
 #[doc(hidden)]
-pub const INTERRUPTED: &str = "interrupted by Ctrl-C (SIGINT) while it waited: finish what is begun and return, or call take_interrupt() to go on";
+pub const INTERRUPTED: &str = "interrupted by SIGINT (Ctrl-C) or SIGTERM while it waited: finish what is begun and return, or call take_interrupt() to go on";
 
 /// What [`Error::ArenaFull`] calls envelopes.
 pub(crate) const ENVELOPES: &str = "messages on their way";

@@ -1,4 +1,5 @@
-//! Ctrl-C, in programs that asked to be told of it instead of being ended: `mp-spawn`'s `Interrupt::Graceful`.
+//! SIGINT (Ctrl-C) and SIGTERM, in programs that asked to be informed instead of being ended: `mp-spawn`'s
+//! `Interrupt::Graceful`.
 //!
 //! | word | meaning | changed by |
 //! |---|---|---|
@@ -17,8 +18,8 @@ static INTERRUPTS: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::n
 
 thread_local!(static DEAF: Cell<bool> = const { Cell::new(false) });
 
-/// Whether this process was interrupted (Ctrl-C, SIGINT) since it was last [taken note of](take_interrupt). False for ever in
-/// processes that handle interrupts otherwise, or not at all.
+/// Returns `true` if this process was interrupted by SIGINT (Ctrl-C) or SIGTERM since the last [`take_interrupt`]. Always `false`
+/// in processes that handle these signals otherwise, or not at all.
 ///
 /// ```
 /// fn work() -> Result<u32, mp_core::Error> {
@@ -40,7 +41,7 @@ pub fn interrupted() -> bool {
 
 /// Takes note of interrupts: from now on [`interrupted`] is false, and calls wait again. Whether there was one.
 ///
-/// For programs that go on after Ctrl-C: a prompt that cancels what it was doing.
+/// For programs that continue after Ctrl-C: a prompt that cancels what it was doing.
 pub fn take_interrupt() -> bool {
     INTERRUPTS.swap(0, Ordering::Relaxed) != 0
 }

@@ -30,7 +30,7 @@ use crate::{BuildError, Dataset};
 /// | a row kills its worker each time | [`on_error`](crate::DataLoaderBuilder::on_error): an error, or the batch without it. With several threads it is made again by one first, so that the sample is known |
 /// | there is no shared memory for a batch | it is tried again when another was made or taken; batches that were made ahead are given up for it; alone it is tried once more, then it is an error |
 /// | no worker can begin: `init` fails five times | the error of a batch says so, and the iteration ends; the state does not count that batch as given |
-/// | Ctrl-C | workers ignore it, from their first instruction on; what it does to this process decides |
+/// | SIGINT (Ctrl-C), SIGTERM | workers ignore them, from their first instruction on; their effect on this process decides |
 /// | this process is killed | the workers end by themselves, and the memory is given back with the last of them |
 /// | the epoch is dropped before its end | what has not begun is cancelled, and what runs is not waited for |
 pub struct DataLoader<D: Dataset> {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::message::IntoOutcome;
-use mp_spawn::{Capture, CapturesNothing, Closure, Interrupt, ProcessBuilder, StartMethod, Stdio};
+use mp_spawn::{
+    Capture, CapturesNothing, Closure, Interrupt, InterruptSignals, ProcessBuilder, StartMethod, Stdio,
+};
 
 use crate::api::pool::Pool;
 use crate::api::state_pool::StatePoolBuilder;
@@ -246,11 +248,12 @@ impl PoolBuilder {
         self
     }
 
-    /// What Ctrl-C does, which the terminal sends to all processes of the program. Without this it ends the workers, as it ends the
-    /// program.
+    /// Sets the effect of SIGINT, which a terminal sends to all processes of the program at Ctrl-C, and of SIGTERM, which a service
+    /// manager sends to them. Without this they end the workers, as they end the program.
     ///
-    /// With [`Interrupt::Ignore`] it does nothing to the workers: the program decides, and they end with it. With
-    /// [`Interrupt::Graceful`] the program is told, and each worker:
+    /// With [`Interrupt::Ignore`] they have no effect on the workers: the program finishes what it has begun, and the workers end
+    /// with it. This is the choice of a service: see docs/production.md. With [`Interrupt::Graceful`] the program is informed, and
+    /// each worker:
     ///
     /// | | |
     /// |---|---|
@@ -259,7 +262,7 @@ impl PoolBuilder {
     /// | the worker | ends after its task, and is replaced |
     ///
     /// So a `map` returns soon, with one error, and once the program has taken note of it, the pool works as before. A second Ctrl-C
-    /// before that ends the program. In a program that handles SIGINT by itself only the workers are told: nothing is cancelled.
+    /// before that ends the program. In a program that handles the signal by itself only the workers are informed: nothing is cancelled.
     ///
     /// ```
     /// use mp_pool::Pool;
@@ -272,6 +275,12 @@ impl PoolBuilder {
     /// ```
     pub fn interrupt(mut self, interrupt: Interrupt) -> PoolBuilder {
         self.0.interrupt = interrupt;
+        self
+    }
+
+    /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
+    pub fn interrupt_signals(mut self, signals: InterruptSignals) -> PoolBuilder {
+        self.0.interrupt_signals = signals;
         self
     }
 

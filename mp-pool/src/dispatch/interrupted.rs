@@ -1,6 +1,6 @@
-//! Ctrl-C, in programs whose pool is to be told of it: [`PoolBuilder::interrupt`](crate::PoolBuilder::interrupt).
+//! SIGINT (Ctrl-C) and SIGTERM, in programs whose pool is informed of them: [`PoolBuilder::interrupt`](crate::PoolBuilder::interrupt).
 //!
-//! The kernel sends it to all processes of the program, in an order that nothing depends on:
+//! The kernel sends the signal to all processes of the program, in an order that nothing depends on:
 //!
 //! | process | does | what it leaves undone |
 //! |---|---|---|

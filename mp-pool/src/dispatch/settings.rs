@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_spawn::{Interrupt, ProcessBuilder, StartMethod, Stdio};
+use mp_spawn::{Interrupt, InterruptSignals, ProcessBuilder, StartMethod, Stdio};
 
 use crate::child::work::Initializer;
 use crate::held::MakeState;
@@ -23,6 +23,7 @@ pub(crate) struct Settings {
     pub(crate) grace: Duration,
     pub(crate) max_waiting: usize,
     pub(crate) interrupt: Interrupt,
+    pub(crate) interrupt_signals: InterruptSignals,
     pub(crate) method: Option<StartMethod>,
     pub(crate) stdout: Stdio,
     pub(crate) stderr: Stdio,
@@ -41,6 +42,7 @@ impl Default for Settings {
             grace: Duration::from_millis(500),
             max_waiting: usize::MAX,
             interrupt: Interrupt::Default,
+            interrupt_signals: InterruptSignals::Both,
             method: None,
             stdout: Stdio::Inherit,
             stderr: Stdio::Inherit,
@@ -81,8 +83,8 @@ impl Settings {
 
     /// What a worker is started with.
     pub(crate) fn configured(&self, worker: usize, builder: ProcessBuilder) -> ProcessBuilder {
-        let builder =
-            builder.stdout(self.stdout.clone()).stderr(self.stderr.clone()).interrupt(self.interrupt);
+        let builder = builder.stdout(self.stdout.clone()).stderr(self.stderr.clone());
+        let builder = builder.interrupt(self.interrupt).interrupt_signals(self.interrupt_signals);
         let builder = match self.method {
             Some(method) => builder.start_method(method),
             None => builder,

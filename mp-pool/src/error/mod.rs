@@ -44,7 +44,7 @@ use crate::error::attempts::{Attempts, TaskRaised};
 /// | a worker, or this process, has no descriptors to spare for those in arguments, or in a result | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which [have them](Self::unread) | go on | goes on |
 /// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which have the bytes of what can't be decoded | go on | goes on |
 /// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
-/// | Ctrl-C, and workers [are told](crate::PoolBuilder::interrupt) | ends as it likes | [`Interrupted`](Self::Interrupted) | ends after its task, and is replaced |
+/// | SIGINT (Ctrl-C) or SIGTERM, and workers [are informed](crate::PoolBuilder::interrupt) | ends as it likes | [`Interrupted`](Self::Interrupted) | ends after its task, and is replaced |
 /// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |
 /// | the program that has the pool dies, however | – | – | ends with it |
 ///
@@ -79,7 +79,7 @@ pub enum TaskError {
     },
     /// It was taken back before it had begun.
     Cancelled,
-    /// The program was interrupted (Ctrl-C) before the task had begun, and [is told of that](crate::PoolBuilder::interrupt).
+    /// The program was interrupted (SIGINT, SIGTERM) before the task had begun, and [is informed of that](crate::PoolBuilder::interrupt).
     Interrupted,
     /// The pool was ended before the task was done; or this process was forked from the one that has the pool.
     Terminated,
@@ -336,7 +336,7 @@ impl fmt::Display for TaskError {
             }
             TaskError::Cancelled => f.write_str("the task was cancelled before it began"),
             TaskError::Interrupted => {
-                f.write_str("the program was interrupted (Ctrl-C) before the task had begun")
+                f.write_str("the program was interrupted (Ctrl-C or SIGTERM) before the task had begun")
             }
             TaskError::Terminated => f.write_str("the pool was ended before the task was done"),
             TaskError::Closed { pool } => {

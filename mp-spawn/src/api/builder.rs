@@ -23,7 +23,7 @@ use crate::parent::restart::event::{Listener, ProcessEvent};
 use crate::parent::restart::supervised::Terms;
 use crate::parent::start::{self, Names, Plan};
 use crate::protocol::function::Plain;
-use crate::protocol::interrupt::Interrupt;
+use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::outcome::is_unit;
 use crate::protocol::payload::ToChild;
 use crate::start_method::StartMethod;
@@ -139,9 +139,15 @@ impl<S> ProcessBuilder<S> {
         self
     }
 
-    /// What Ctrl-C does to it: ends it, without this.
+    /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM on the process. Without this they end the process.
     pub fn interrupt(mut self, interrupt: Interrupt) -> ProcessBuilder<S> {
         self.setup = self.setup.interrupt(interrupt);
+        self
+    }
+
+    /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
+    pub fn interrupt_signals(mut self, signals: InterruptSignals) -> ProcessBuilder<S> {
+        self.setup = self.setup.interrupt_signals(signals);
         self
     }
 
@@ -282,7 +288,7 @@ impl ProcessBuilder {
     /// | [`kill`](Process::kill), [`terminate`](Process::terminate) | end the supervision, too; if it waits for its next start, it is over at once |
     /// | the drop of the handle | changes nothing: the process continues, and so does the supervision |
     /// | this process exits | it is not started again from then on: its process is waited for, or ended if it is [daemonic](Self::daemon) |
-    /// | Ctrl-C, of which this process is told ([`Interrupt::Graceful`]) | it is not started again |
+    /// | SIGINT or SIGTERM, if this process is informed of it ([`Interrupt::Graceful`]) | it is not started again |
     ///
     /// If it fails once too often, `join` returns [`SpawnError::GaveUp`](crate::SpawnError::GaveUp), with the last failure and those before it.
     /// Other processes see each death as they see any: locks and leases of the one that crashed come back before it is started again.

@@ -4,9 +4,9 @@
 //! [`clone`](crate::child::clone)), gets a socket to that process, waits for its start message there, and becomes a worker
 //! like any other. The server has no shared memory, so that a copy joins it as if it had been executed.
 //!
-//! The server ignores SIGINT, which a terminal sends to all processes of a program at Ctrl-C: the program decides whether
-//! that ends it, and the server ends with it. A copy ignores SIGINT until it has its start message; from then on it handles
-//! it as any worker does.
+//! The server ignores SIGINT, which a terminal sends to all processes of a program at Ctrl-C, and SIGTERM, which a service
+//! manager sends to them, unless its parent sends it. The program decides whether to end, and the server ends with it. A copy
+//! does the same until it has its start message. From then on it handles both signals as any worker does.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -46,6 +46,7 @@ pub(crate) fn serve(
 ) -> io::Result<Option<Copy>> {
     // They have waited since its birth. Its copies ignore them, too, until they know what to do with them.
     let ignores_interrupts = sys::ignore_interrupts();
+    sys::ignore_foreign_sigterm();
     sys::let_interrupts();
     let [slip] = fds else { return Err(io::Error::other("the fork server got no slip")) };
     let slip = Slip::map(slip.as_fd())?;

@@ -32,7 +32,7 @@ use crate::protocol::control_socket::{self, Line};
 use crate::protocol::frame::{Frame, Inbox, Kind};
 use crate::protocol::function;
 use crate::protocol::inherited_files;
-use crate::protocol::interrupt::Interrupt;
+use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::lifeline;
 use crate::protocol::message::{Changes, Hello, Report, Serve, Start};
 use crate::protocol::outbox::Files;
@@ -92,7 +92,7 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, server_i
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return USELESS,
         Err(error) => useless(&error),
     };
-    handle_interrupts(start.interrupt, server_ignores);
+    handle_interrupts(start.interrupt, start.interrupt_signals, server_ignores);
     let Files { mut memory, mut lifeline, mut ends, inherited } = files;
     if !inherited.is_empty() {
         let own = [&mut memory, &mut lifeline, &mut ends.stdout, &mut ends.stderr].into_iter().flatten();
@@ -128,18 +128,23 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, server_i
     }
 }
 
-/// Has interrupts do what they are to do; one that came before does so now.
+/// Sets the effect of SIGINT and SIGTERM. A signal that arrived earlier takes effect now.
 #[inline]
-fn handle_interrupts(interrupt: Interrupt, server_ignores: Option<bool>) {
+fn handle_interrupts(interrupt: Interrupt, signals: InterruptSignals, server_ignores: Option<bool>) {
     if interrupt == Interrupt::Default && server_ignores.is_none() {
         return;
     }
     if !server_ignores.unwrap_or_else(sys::ignores_interrupts) {
-        match interrupt {
-            Interrupt::Default => sys::heed_interrupts(),
+        match interrupt.at(libc::SIGINT, signals) {
+            Interrupt::Default => sys::heed_interrupts(libc::SIGINT),
             Interrupt::Ignore => _ = sys::ignore_interrupts(),
-            Interrupt::Graceful => sys::note_interrupts(),
+            Interrupt::Graceful => sys::note_interrupts(libc::SIGINT),
         }
+    }
+    match interrupt.at(libc::SIGTERM, signals) {
+        Interrupt::Default => sys::heed_interrupts(libc::SIGTERM),
+        Interrupt::Ignore => sys::ignore_foreign_sigterm(),
+        Interrupt::Graceful => sys::note_interrupts(libc::SIGTERM),
     }
     sys::let_interrupts();
 }

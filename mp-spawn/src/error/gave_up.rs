@@ -47,7 +47,7 @@ pub enum GaveUpReason {
     Limit,
     /// It waited for its next start when this program killed or terminated it, or began to exit.
     Stopped,
-    /// It waited for its next start when Ctrl-C was pressed, of which this program had asked to be told.
+    /// It waited for its next start when this program got SIGINT or SIGTERM, of which it had asked to be informed.
     Interrupted,
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for GaveUp {
         let why = match reason {
             GaveUpReason::Limit => "is given up",
             GaveUpReason::Stopped => "was ended while it waited for the next start",
-            GaveUpReason::Interrupted => "is not started again after Ctrl-C",
+            GaveUpReason::Interrupted => "is not started again after Ctrl-C or SIGTERM",
         };
         write!(f, "{} was started {times} and {why}: {last}", who.name)?;
         for FailedAttempt { attempt, lasted, error } in earlier.iter().rev() {

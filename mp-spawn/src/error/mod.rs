@@ -215,7 +215,7 @@ pub enum RaisedKind {
     Error,
     /// It panicked.
     Panic,
-    /// It returned `Err` after Ctrl-C, of which it had asked to be told ([`Interrupt::Graceful`](crate::Interrupt::Graceful)).
+    /// It returned `Err` after SIGINT (Ctrl-C) or SIGTERM, of which it had asked to be informed ([`Interrupt::Graceful`](crate::Interrupt::Graceful)).
     Interrupted,
 }
 
@@ -457,7 +457,7 @@ impl fmt::Display for ProcessRaised {
         let verb = match self.kind {
             RaisedKind::Error => "failed",
             RaisedKind::Panic => "panicked",
-            RaisedKind::Interrupted => "ended after Ctrl-C",
+            RaisedKind::Interrupted => "ended after Ctrl-C or SIGTERM",
         };
         write!(f, "{} {verb}: {}", self.who, self.message)?;
         if let Some(location) = &self.location {

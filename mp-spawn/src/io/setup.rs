@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use crate::protocol::inherited_files::Inherited;
-use crate::protocol::interrupt::Interrupt;
+use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 
 /// Where what a process writes to its standard output, or to its standard error, goes.
 ///
@@ -87,6 +87,7 @@ pub struct ProcessOptions {
     pub(crate) stdout: Stdio,
     pub(crate) stderr: Stdio,
     pub(crate) interrupt: Interrupt,
+    pub(crate) interrupt_signals: InterruptSignals,
     /// The files that it inherits.
     pub(crate) inherited: Vec<Inherited>,
 }
@@ -117,9 +118,15 @@ impl ProcessOptions {
         self
     }
 
-    /// What Ctrl-C does to it.
+    /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM on the process.
     pub fn interrupt(mut self, interrupt: Interrupt) -> ProcessOptions {
         self.interrupt = interrupt;
+        self
+    }
+
+    /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
+    pub fn interrupt_signals(mut self, signals: InterruptSignals) -> ProcessOptions {
+        self.interrupt_signals = signals;
         self
     }
 

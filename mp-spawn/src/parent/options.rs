@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::error::failed;
 use crate::io::setup::{ProcessOptions, Stdio};
 use crate::protocol::command::Words;
-use crate::protocol::interrupt::Interrupt;
+use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::start_method::StartMethod;
 
 /// How many processes to start, and how.
@@ -197,9 +197,15 @@ impl SpawnOptions {
         self
     }
 
-    /// What Ctrl-C does to the processes: ends them, without this.
+    /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM on the processes. Without this they end the processes.
     pub fn interrupt(mut self, interrupt: Interrupt) -> SpawnOptions {
         self.setup = self.setup.interrupt(interrupt);
+        self
+    }
+
+    /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
+    pub fn interrupt_signals(mut self, signals: InterruptSignals) -> SpawnOptions {
+        self.setup = self.setup.interrupt_signals(signals);
         self
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mp_core::mutex::Mutex;
 
+use crate::child::current::is_child;
 use crate::error::failed;
 use crate::error::{Result, SpawnError};
 use crate::io::setup::ProcessOptions;
@@ -29,8 +30,8 @@ use crate::protocol::payload::ToChild;
 use crate::protocol::settings::Settings;
 use crate::protocol::token;
 use crate::start_method::{self, Chosen, StartMethod, get_all_start_methods, get_start_method};
+use crate::sys;
 use crate::sys::log_event::{self, event};
-use crate::sys::note_first_interrupt;
 
 /// What is to run.
 #[derive(Debug)]
@@ -125,6 +126,7 @@ impl Prepared {
             library: self.library.clone(),
             daemon: self.daemon,
             interrupt: setup.interrupt,
+            interrupt_signals: setup.interrupt_signals,
             attempt,
             settings: self.settings.clone(),
             directory: setup.directory.clone(),
@@ -209,8 +211,8 @@ pub(crate) fn start_supervised(
 /// Starts the processes of a group for the first time.
 fn begin(batch: Batch, group: Arc<Group>) -> Result<Arc<Group>> {
     let method = batch.common.method;
-    if batch.orders.iter().any(|order| order.setup.interrupt == Interrupt::Graceful) {
-        note_first_interrupt();
+    for order in batch.orders.iter().filter(|order| order.setup.interrupt == Interrupt::Graceful) {
+        sys::note_first_interrupt(order.setup.interrupt_signals.numbers(), is_child());
     }
     match supervisor::start(batch) {
         Ok(()) => {

@@ -1,6 +1,8 @@
-//! What Ctrl-C does to the processes of a program.
+//! Effect of SIGINT and SIGTERM on the processes of a program.
 
-/// What Ctrl-C does to a process: the SIGINT that a terminal sends to all processes of a program at once.
+use std::ffi::c_int;
+
+/// Effect of a request to stop on a process: SIGINT or SIGTERM, sent to all processes of a program at once.
 ///
 /// ```
 /// use mp_spawn::{Interrupt, SpawnOptions, start_processes};
@@ -13,33 +15,61 @@
 ///     }
 ///     Ok::<_, mp_core::Error>(rank)
 /// };
-/// // Ctrl-C ends neither this process nor the workers any more: they finish their steps, and `join` returns.
+/// // Neither Ctrl-C nor `systemctl stop` ends this process or the workers: they finish their steps, and `join` returns.
 /// let workers = start_processes(worker, (), SpawnOptions::nprocs(2).interrupt(Interrupt::Graceful))?;
 /// assert_eq!(workers.join()?, [0, 1]);
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// A process that was started with SIGINT ignored (`nohup(1)`, a shell's background) ignores it whatever is said here, and so do
-/// its children.
+/// A terminal sends SIGINT at Ctrl-C. A service manager sends SIGTERM, and systemd sends it to every process of the unit by
+/// default. [`interrupt_signals`](crate::SpawnOptions::interrupt_signals) restricts `Ignore` and `Graceful` to one of the two.
+///
+/// A SIGTERM from the parent process always ends the process: [`terminate`](crate::Process::terminate), and the end of the others
+/// after a failure. A program that sends SIGTERM to its own process group therefore ends its workers.
+///
+/// A process that was started with SIGINT ignored (`nohup(1)`, a shell's background) ignores SIGINT with each of the variants, and
+/// so do its children.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Interrupt {
-    /// It ends the process, as it ends all programs that don't handle it.
+    /// The signal ends the process, as it ends all programs that don't handle it.
     #[default]
     Default,
-    /// Nothing. The parent decides what becomes of the process: it ends at the latest with its parent.
+    /// The signal has no effect. The parent decides when the process ends, at the latest with the parent itself.
     Ignore,
-    /// The process is told: [`interrupted`](mp_core::interrupted) is true from then on, and waits for messages, room, events, permits or
-    /// many things end with `Interrupted` when there is nothing to take (waits for locks, barriers and conditions go on: their
+    /// The process is informed: [`interrupted`](mp_core::interrupted) is true from then on, and waits for messages, room, events, permits or
+    /// many things end with `Interrupted` when there is nothing to take (waits for locks, barriers and conditions continue: their
     /// owners and parties end them). A wait ends at once in the thread that gets the signal, as a rule the main thread, and within
     /// 100 ms in others.
     ///
-    /// So is this process, from the first start with this on, unless it handles SIGINT itself (a second Ctrl-C ends it, and its
-    /// children with it): else it would be gone before its workers have finished.
+    /// The parent is informed in the same way, from the first start with this variant, for each of the signals that it does not
+    /// handle itself. A second signal ends the parent, and its children with it.
     ///
     /// An error that a worker returns after that is [`RaisedKind::Interrupted`](crate::RaisedKind::Interrupted): it does not
     /// end the others, and `join` reports it only where no process has failed otherwise.
     Graceful,
+}
+
+/// Signals to which [`Interrupt::Ignore`] and [`Interrupt::Graceful`] apply. The other signal has its default effect.
+///
+/// ```
+/// use mp_spawn::{Interrupt, InterruptSignals, Process};
+///
+/// // Ctrl-C is the parent's; `kill PID` ends the process.
+/// let builder = Process::builder().interrupt(Interrupt::Ignore).interrupt_signals(InterruptSignals::Sigint);
+/// builder.spawn(|(): ()| (), ())?.join()?;
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum InterruptSignals {
+    /// SIGINT and SIGTERM.
+    #[default]
+    Both,
+    /// SIGINT only.
+    Sigint,
+    /// SIGTERM only.
+    Sigterm,
 }
 
 impl Interrupt {
@@ -52,5 +82,32 @@ impl Interrupt {
         [Interrupt::Default, Interrupt::Ignore, Interrupt::Graceful]
             .into_iter()
             .find(|kind| kind.to_byte() == byte)
+    }
+
+    /// Effect of one signal, where this applies to `signals`.
+    pub(crate) fn at(self, signal: c_int, signals: InterruptSignals) -> Interrupt {
+        if signals.numbers().contains(&signal) { self } else { Interrupt::Default }
+    }
+}
+
+impl InterruptSignals {
+    pub(crate) fn to_byte(self) -> u8 {
+        self as u8
+    }
+
+    #[inline]
+    pub(crate) fn from_byte(byte: u8) -> Option<InterruptSignals> {
+        [InterruptSignals::Both, InterruptSignals::Sigint, InterruptSignals::Sigterm]
+            .into_iter()
+            .find(|signals| signals.to_byte() == byte)
+    }
+
+    /// Their numbers.
+    pub(crate) fn numbers(self) -> &'static [c_int] {
+        match self {
+            InterruptSignals::Both => &[libc::SIGINT, libc::SIGTERM],
+            InterruptSignals::Sigint => &[libc::SIGINT],
+            InterruptSignals::Sigterm => &[libc::SIGTERM],
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::error::function_error::FunctionError;
 use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 use crate::protocol::frame::{CRASH_PAYLOAD, Frame, Kind};
 use crate::protocol::function::FunctionRef;
-use crate::protocol::interrupt::Interrupt;
+use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::settings::Settings;
 use mp_core::Ticket;
 
@@ -31,8 +31,9 @@ pub(crate) struct Start {
     pub(crate) library: Option<PathBuf>,
     /// Whether its parent ends it when the parent ends, instead of waiting for it.
     pub(crate) daemon: bool,
-    /// What Ctrl-C does to it.
+    /// Effect of SIGINT and SIGTERM.
     pub(crate) interrupt: Interrupt,
+    pub(crate) interrupt_signals: InterruptSignals,
     /// Which start of this process it is: the first is 1.
     pub(crate) attempt: u32,
     /// How processes are started.
@@ -52,6 +53,7 @@ impl Start {
         put_path(&mut out, self.library.as_deref());
         out.push(self.daemon.into());
         out.push(self.interrupt.to_byte());
+        out.push(self.interrupt_signals.to_byte());
         put_number(&mut out, self.attempt.into());
         self.settings.put(&mut out);
         put_path(&mut out, self.directory.as_deref());
@@ -73,6 +75,7 @@ impl Start {
             library: fields.option(Fields::bytes)?.map(path),
             daemon: fields.flag()?,
             interrupt: fields.byte().and_then(Interrupt::from_byte)?,
+            interrupt_signals: fields.byte().and_then(InterruptSignals::from_byte)?,
             attempt: fields.size().and_then(|attempt| u32::try_from(attempt).ok())?,
             settings: Settings::read(&mut fields)?,
             directory: fields.option(Fields::bytes)?.map(path),
@@ -344,6 +347,7 @@ mod tests {
             library: Some(PathBuf::from("/tmp/lib.so")),
             daemon: true,
             interrupt: Interrupt::Graceful,
+            interrupt_signals: InterruptSignals::Sigterm,
             attempt: 2,
             settings: Settings::example(),
             directory: Some(PathBuf::from("/tmp/x y")),

@@ -182,7 +182,7 @@ fn an_error_after_ctrl_c_ends_no_other_process_and_is_one_error() {
         assert_eq!(things.2.load(1), 17, "rank 1 was ended");
         let SpawnError::ProcessRaised(raised) = &error else { return Err(error.into()) };
         assert_eq!((raised.kind, raised.who.rank), (RaisedKind::Interrupted, Some(0)));
-        assert!(error.to_string().contains("ended after Ctrl-C: interrupted"), "{error}");
+        assert!(error.to_string().contains("ended after Ctrl-C or SIGTERM: interrupted"), "{error}");
         Ok(())
     });
 }
@@ -313,7 +313,10 @@ fn a_pool_that_is_told_of_ctrl_c_cancels_what_has_not_begun_and_goes_on() {
         );
         // It is one error for the whole call, and what is given to the pool before the program has taken note of it ends as well.
         let error = pool.map(|x: u64| x, 0..10).unwrap_err();
-        assert!(error.to_string().contains("interrupted (Ctrl-C) before the task had begun"), "{error}");
+        assert!(
+            error.to_string().contains("interrupted (Ctrl-C or SIGTERM) before the task had begun"),
+            "{error}"
+        );
         assert!(pool.map(|x: u64| x, 0..10).is_err() && words.load(BEGUN) == 2);
         // Then it works on, in processes that were not interrupted.
         eventually("the workers are replaced", || {

@@ -106,7 +106,7 @@ mod vfork {
             argv: argv.as_ptr(),
             environment: environment.as_ptr(),
             moves: &moves,
-            blocked: if program.interrupts_wait { 1 << (libc::SIGINT - 1) } else { 0 },
+            blocked: if program.interrupts_wait { sys::interrupts_mask() } else { 0 },
             error: Cell::new(("", 0)),
         };
         let mut pidfd: c_int = -1;

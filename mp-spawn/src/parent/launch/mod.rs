@@ -57,7 +57,7 @@ pub(crate) struct Particulars {
     pub(crate) ends: Ends,
     /// What it is to have open, and under which numbers.
     pub(crate) files: Vec<(RawFd, Arc<OwnedFd>)>,
-    /// Whether a SIGINT waits until the process has said what it does with it.
+    /// `true` if SIGINT and SIGTERM are blocked until the process has set their effect.
     pub(crate) interrupts_wait: bool,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Program<'a> {
     pub(crate) inherit: BorrowedFd<'a>,
     /// Inherited at these numbers, which none of the files here has by itself.
     pub(crate) files: &'a [(RawFd, Arc<OwnedFd>)],
-    /// Whether a SIGINT waits until the program lets it through.
+    /// `true` if SIGINT and SIGTERM are blocked until the program unblocks them.
     pub(crate) interrupts_wait: bool,
     /// Its standard output, where it is not inherited.
     pub(crate) stdout: Option<BorrowedFd<'a>>,

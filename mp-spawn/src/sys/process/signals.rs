@@ -5,7 +5,7 @@
 //! ignored, default, or does nothing but count.
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -15,6 +15,9 @@ use crate::sys::exec::HANDED_DOWN;
 
 /// The signals that a program finds at their default. (Real-time signals that are ignored stay so.)
 pub(crate) const STANDARD_SIGNALS: std::ops::Range<c_int> = 1..32;
+
+/// The signals that ask a program to stop.
+const INTERRUPTS: [c_int; 2] = [libc::SIGINT, libc::SIGTERM];
 
 /// Blocks every signal in the calling thread.
 pub(crate) fn block_signals() -> io::Result<()> {
@@ -36,72 +39,122 @@ pub(crate) fn ignore_interrupts() -> bool {
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) == libc::SIG_IGN }
 }
 
-/// SIGINT ends this process from now on, as it does by default.
-pub(crate) fn heed_interrupts() {
+/// Makes a signal end this process, as it does by default.
+pub(crate) fn heed_interrupts(signal: c_int) {
     // SAFETY: as above.
-    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// What SIGINT does to this process: a handler's address, or one of the constants `SIG_DFL`, `SIG_IGN`.
-fn interrupt_action() -> libc::sighandler_t {
+/// Action for a signal: a handler's address, or one of the constants `SIG_DFL`, `SIG_IGN`.
+fn action_for(signal: c_int) -> libc::sighandler_t {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: a null pointer says that nothing is changed; the present action is written to a valid place.
-    unsafe { libc::sigaction(libc::SIGINT, ptr::null(), action.as_mut_ptr()) };
+    unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) };
     // SAFETY: all zeroes are an action, and the call can't have written another kind of thing.
     unsafe { action.assume_init() }.sa_sigaction
 }
 
-/// Whether this process ignores SIGINT.
+/// Returns `true` if this process ignores SIGINT.
 pub(crate) fn ignores_interrupts() -> bool {
-    interrupt_action() == libc::SIG_IGN
+    action_for(libc::SIGINT) == libc::SIG_IGN
 }
 
-extern "C" fn note(_: c_int) {
-    mp_core::note_interrupt();
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// In a handler: returns `true` if the parent asks this process to end. Anyone may send SIGTERM; only the parent's is
+/// `terminate`. A parent in another process namespace has the number 0, as all senders there have.
+fn is_terminate(signal: c_int, info: *mut libc::siginfo_t) -> bool {
+    // SAFETY: the kernel passes a valid record to handlers that are installed with SA_SIGINFO, as all here are.
+    let info = unsafe { &*info };
+    // Negative codes and 0 are of processes, which have a number.
+    let by_process = signal == libc::SIGTERM && info.si_code <= 0;
+    // SAFETY: the field is there for these codes.
+    let sender = || unsafe { info.si_pid() };
+    // This only asks the kernel, which is allowed in a handler.
+    by_process && sender() == rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get())
 }
 
-extern "C" fn note_first(signal: c_int) {
-    if mp_core::note_interrupt() > 0 {
-        // SAFETY: this may be called in a signal handler, and installs none.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-        // SAFETY: this may be called in a signal handler. It is delivered when that returns.
-        unsafe { libc::raise(signal) };
+/// In a handler: ends this process by the signal that is handled, when the handler returns.
+fn end_by(signal: c_int) {
+    // SAFETY: this may be called in a signal handler, and installs none.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // SAFETY: this may be called in a signal handler. It is delivered when that returns.
+    unsafe { libc::raise(signal) };
+}
+
+extern "C" fn skip(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    if is_terminate(signal, info) {
+        end_by(signal);
     }
 }
 
-fn handle_interrupts(handler: extern "C" fn(c_int)) {
-    // SAFETY: all zeroes is an action without flags, so that calls which wait are not begun anew.
+extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    if is_terminate(signal, info) {
+        end_by(signal);
+    } else {
+        mp_core::note_interrupt();
+    }
+}
+
+extern "C" fn note_first(signal: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    if mp_core::note_interrupt() > 0 {
+        end_by(signal);
+    }
+}
+
+extern "C" fn note_first_in_worker(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    if is_terminate(signal, info) || mp_core::note_interrupt() > 0 {
+        end_by(signal);
+    }
+}
+
+fn handle(signal: c_int, handler: Handler, flags: c_int) {
+    // SAFETY: all zeroes is an action without flags.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_flags = libc::SA_SIGINFO | flags;
     action.sa_sigaction = handler as usize;
     // SAFETY: the action is initialised; its handler changes one word, or makes calls that are allowed there.
-    unsafe { libc::sigaction(libc::SIGINT, &raw const action, ptr::null_mut()) };
+    unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
 }
 
-/// From now on a SIGINT is noted, and does nothing else.
-pub(crate) fn note_interrupts() {
-    handle_interrupts(note);
+/// Ignores SIGTERM unless the parent sends it. A program that this process executes does not inherit that.
+pub(crate) fn ignore_foreign_sigterm() {
+    handle(libc::SIGTERM, skip, libc::SA_RESTART);
 }
 
-/// If SIGINT would end this process: from now on the first one is noted, and the second one ends it.
-pub(crate) fn note_first_interrupt() {
-    if interrupt_action() == libc::SIG_DFL {
-        handle_interrupts(note_first);
+/// Notes each of these signals, which have no other effect. Without SA_RESTART: calls that wait end.
+pub(crate) fn note_interrupts(signal: c_int) {
+    handle(signal, note, 0);
+}
+
+/// Notes the first of these signals, and is ended by the second one. Signals that would not end this process are left alone.
+pub(crate) fn note_first_interrupt(signals: &[c_int], is_worker: bool) {
+    let handler = if is_worker { note_first_in_worker } else { note_first };
+    for signal in signals.iter().filter(|signal| action_for(**signal) == libc::SIG_DFL) {
+        handle(*signal, handler, 0);
     }
+}
+
+/// SIGINT and SIGTERM, as a set of the kernel's.
+pub(crate) fn interrupts_mask() -> u64 {
+    INTERRUPTS.iter().fold(0, |mask, signal| mask | 1 << (signal - 1))
 }
 
 fn interrupts() -> libc::sigset_t {
     let mut set = no_signals();
-    // SAFETY: the set is initialised, and the number is a signal's.
-    unsafe { libc::sigaddset(&raw mut set, libc::SIGINT) };
+    for signal in &INTERRUPTS {
+        // SAFETY: the set is initialised, and the number is a signal's.
+        unsafe { libc::sigaddset(&raw mut set, *signal) };
+    }
     set
 }
 
-/// What is blocked in a process that was made just now.
+/// Set of signals that are blocked in a process that was made just now.
 pub(crate) fn blocked_at_birth(interrupts_wait: bool) -> libc::sigset_t {
     if interrupts_wait { interrupts() } else { no_signals() }
 }
 
-/// Lets SIGINT through.
+/// Unblocks SIGINT and SIGTERM.
 pub(crate) fn let_interrupts() {
     let set = interrupts();
     // SAFETY: as above.
