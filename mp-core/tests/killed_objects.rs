@@ -230,8 +230,7 @@ impl Process {
 
 /// A round for each access, until a process comes to its end.
 fn for_every_access(least: u64, mut round: impl FnMut(u64) -> bool) {
-    let every = std::env::var("MP_EVERY").map_or(1, |n| n.parse().expect("a number in MP_EVERY"));
-    let end = (1..3000).step_by(every).find(|&at| !round(at)).expect("a script of 3000 accesses");
+    let end = mp_harness::some_of(1..3000).find(|&at| !round(at)).expect("a script of 3000 accesses");
     assert!(end > least, "the script ended after {end} accesses");
     println!("{end} accesses");
 }

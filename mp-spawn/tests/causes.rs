@@ -79,7 +79,7 @@ fn without_proc_later(method: &str) -> String {
 fn that_there_is_no_proc_any_more_is_said() {
     let said = each(without_proc_later);
     if said[0] == "SKIPPED" {
-        return println!("SKIPPED: /proc can't be hidden here");
+        return mp_harness::skip("/proc can't be hidden here");
     }
     for text in &said[..2] {
         assert!(text.contains("/proc is not mounted") && text.contains("mount it"), "{said:?}");
@@ -91,7 +91,7 @@ fn that_there_is_no_proc_any_more_is_said() {
 fn that_there_is_no_proc_is_said() {
     let said = each(without_proc);
     if said[0] == "SKIPPED" {
-        return println!("SKIPPED: /proc can't be hidden here");
+        return mp_harness::skip("/proc can't be hidden here");
     }
     for text in &said {
         assert!(text.contains("/proc is not mounted") && text.contains("mount it"), "{said:?}");
@@ -183,7 +183,7 @@ fn a_control_group_that_is_full_is_named_with_its_limit() {
     }
     for method in ["spawn", "forkserver"] {
         let Some(group) = Group::new(method, 12) else {
-            return println!("SKIPPED: no control group can be made here");
+            return mp_harness::skip("no control group can be made here");
         };
         let args = (method.to_string(), group.0.clone());
         let child = Process::builder().start_method(StartMethod::Spawn).spawn(crowd, args).unwrap();

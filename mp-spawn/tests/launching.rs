@@ -95,7 +95,7 @@ fn another_build_of_the_program_is_refused() {
     let mut program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     let note = b"\x03\0\0\0GNU\0";
     let Some(place) = program.windows(note.len()).position(|window| window == note) else {
-        eprintln!("SKIPPED: the linker writes no build-id");
+        mp_harness::skip("the linker writes no build-id");
         return;
     };
     program[place + note.len()] ^= 1;
@@ -260,7 +260,7 @@ fn a_command_may_execute_the_program_at_last() {
     let loader = loader.into_iter().find(|path| path.exists());
     let through_loader = loader.map(|path| vec![path.into(), program, "by-a-command".into()]);
     if through_loader.is_none() {
-        eprintln!("SKIPPED: the loader is nowhere");
+        mp_harness::skip("the loader is nowhere");
     }
     for command in [Some(shell.to_vec()), through_loader].into_iter().flatten() {
         let child =
@@ -274,7 +274,7 @@ fn a_command_may_execute_the_program_at_last() {
 fn a_program_under_the_loader_has_workers_under_it() {
     let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"].map(Path::new);
     let Some(loader) = loaders.into_iter().find(|path| path.exists()) else {
-        eprintln!("SKIPPED: the loader is nowhere");
+        mp_harness::skip("the loader is nowhere");
         return;
     };
     let program = std::env::current_exe().unwrap();

@@ -127,7 +127,7 @@ fn a_worker_that_gives_up_its_user_before_it_needs_memory_is_told() {
         Ok(mp_core::Arena::current().err().map(|e| e.to_string()))
     }
     match Process::spawn(late, ()).unwrap().join().unwrap() {
-        None => println!("SKIPPED: only root can become another user"),
+        None => mp_harness::skip("only root can become another user"),
         Some(text) => assert!(text.contains("call Arena::current before"), "{text}"),
     }
 }

@@ -126,12 +126,12 @@ fn is_no_worker_of_a_stranger(copy: &Copy) {
 #[test]
 fn a_set_user_id_program_is_no_worker_of_a_stranger() {
     if !is_root() {
-        return println!("SKIPPED: only root can make a set-user-ID program of root's");
+        return mp_harness::skip("only root can make a set-user-ID program of root's");
     }
     let copy = copy("set-user-id");
     set_user_id(&copy);
     if !copy.is_privileged() {
-        return println!("SKIPPED: this file system has no set-user-ID programs");
+        return mp_harness::skip("this file system has no set-user-ID programs");
     }
     is_no_worker_of_a_stranger(&copy);
 }
@@ -139,11 +139,11 @@ fn a_set_user_id_program_is_no_worker_of_a_stranger() {
 #[test]
 fn a_program_with_file_capabilities_is_no_worker_of_a_stranger() {
     if !is_root() {
-        return println!("SKIPPED: only root can give a program capabilities");
+        return mp_harness::skip("only root can give a program capabilities");
     }
     let copy = copy("capabilities");
     if !with_capability(&copy) || !copy.is_privileged() {
-        return println!("SKIPPED: this file system has no programs with capabilities");
+        return mp_harness::skip("this file system has no programs with capabilities");
     }
     is_no_worker_of_a_stranger(&copy);
 }
@@ -152,12 +152,12 @@ fn a_program_with_file_capabilities_is_no_worker_of_a_stranger() {
 #[test]
 fn a_set_user_id_program_has_no_workers_that_would_be_executed() {
     if !is_root() {
-        return println!("SKIPPED: only root can make a set-user-ID program of root's");
+        return mp_harness::skip("only root can make a set-user-ID program of root's");
     }
     let copy = copy("set-user-id-parent");
     set_user_id(&copy);
     if !copy.is_privileged() {
-        return println!("SKIPPED: this file system has no set-user-ID programs");
+        return mp_harness::skip("this file system has no set-user-ID programs");
     }
     let mut command = as_a_stranger(&copy.path());
     command
@@ -202,12 +202,12 @@ fn start_workers() {
 #[test]
 fn a_program_that_has_dropped_its_privileges_is_not_executed_to_get_them_back() {
     if !is_root() {
-        return println!("SKIPPED: only root can make a set-user-ID program of root's");
+        return mp_harness::skip("only root can make a set-user-ID program of root's");
     }
     let copy = copy("set-user-id-dropped");
     set_user_id(&copy);
     if !copy.is_privileged() {
-        return println!("SKIPPED: this file system has no set-user-ID programs");
+        return mp_harness::skip("this file system has no set-user-ID programs");
     }
     let mut command = Command::new(copy.path());
     command.args(["--exact", "helper_drops_its_privileges_and_starts_workers", "--ignored", "--nocapture"]);
@@ -282,7 +282,7 @@ fn outcome_of_starts(copy: &Copy, stranger: bool, no_new: bool) -> Vec<String> {
 #[test]
 fn a_named_program_that_would_get_privileges_is_not_executed() {
     if !is_root() {
-        return println!("SKIPPED: only root can make such programs");
+        return mp_harness::skip("only root can make such programs");
     }
     fn mode(copy: &Copy, mode: u32) -> bool {
         std::fs::set_permissions(copy.path(), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -298,7 +298,7 @@ fn a_named_program_that_would_get_privileges_is_not_executed() {
     for (text, make) in cases {
         let copy = copy("named");
         if !make(&copy) || !copy.is_privileged() {
-            println!("SKIPPED: {text}: this file system has no such programs");
+            mp_harness::skip(format_args!("{text}: this file system has no such programs"));
             continue;
         }
         for outcome in outcome_of_starts(&copy, true, false) {
@@ -313,11 +313,11 @@ fn a_named_program_that_would_get_privileges_is_not_executed() {
 #[test]
 fn capabilities_that_a_user_does_not_get_keep_no_program_from_being_executed() {
     if !is_root() {
-        return println!("SKIPPED: only root can make such programs");
+        return mp_harness::skip("only root can make such programs");
     }
     let copy = copy("no-capability");
     if !with_capabilities(&copy, false, SYS_TIME, 0) || !copy.is_privileged() {
-        return println!("SKIPPED: this file system has no programs with capabilities");
+        return mp_harness::skip("this file system has no programs with capabilities");
     }
     for outcome in outcome_of_starts(&copy, true, false) {
         assert!(outcome.starts_with("it is refused") && outcome.contains("file capabilities"), "{outcome}");
@@ -338,12 +338,12 @@ fn capabilities_that_a_user_does_not_get_keep_no_program_from_being_executed() {
 #[test]
 fn a_script_gets_the_privileges_of_its_interpreter() {
     if !is_root() {
-        return println!("SKIPPED: only root can make such programs");
+        return mp_harness::skip("only root can make such programs");
     }
     let (privileged, program, script) = (copy("interpreter"), copy("of-the-script"), copy("script"));
     set_user_id(&privileged);
     if !privileged.is_privileged() {
-        return println!("SKIPPED: this file system has no set-user-ID programs");
+        return mp_harness::skip("this file system has no set-user-ID programs");
     }
     let write = |text: String| {
         // By another process, as above.
@@ -396,12 +396,12 @@ fn starts_by_another_thread((program, executes_with_flag): (PathBuf, bool)) -> R
 #[test]
 fn the_flags_of_the_thread_that_executes_count() {
     if !is_root() {
-        return println!("SKIPPED: only root can make a set-user-ID program of root's");
+        return mp_harness::skip("only root can make a set-user-ID program of root's");
     }
     let copy = copy("flags-of-threads");
     set_user_id(&copy);
     if !copy.is_privileged() {
-        return println!("SKIPPED: this file system has no set-user-ID programs");
+        return mp_harness::skip("this file system has no set-user-ID programs");
     }
     let outcome = |executes_with_flag| {
         let process = Process::builder().start_method(StartMethod::Spawn);
@@ -417,7 +417,7 @@ fn the_flags_of_the_thread_that_executes_count() {
 #[test]
 fn a_program_that_gets_no_privileges_is_executed_whatever_its_mode() {
     if !is_root() {
-        return println!("SKIPPED: only root can make such programs");
+        return mp_harness::skip("only root can make such programs");
     }
     let copy = copy("harmless");
     let mode = |mode| std::fs::set_permissions(copy.path(), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -470,14 +470,14 @@ fn starts_one_that_gets_nothing(
 #[test]
 fn a_program_of_a_file_system_without_privileges_is_executed() {
     if !is_root() {
-        return println!("SKIPPED: only root can mount a file system");
+        return mp_harness::skip("only root can mount a file system");
     }
     let (copy, folder) = (copy("to-copy"), Folder::new("without-privileges"));
     let process = Process::builder().start_method(StartMethod::Spawn);
     let process = process.spawn(starts_one_that_gets_nothing, (folder.0.clone(), copy.path())).unwrap();
     assert!(process.wait_timeout(2 * common::DEADLINE), "{process:?}");
     let Some(all) = process.join().unwrap() else {
-        return println!("SKIPPED: this system mounts nothing for a test");
+        return mp_harness::skip("this system mounts nothing for a test");
     };
     for outcome in all {
         assert!(outcome.starts_with("Ok((65534, 65534,"), "{outcome}");
@@ -487,7 +487,7 @@ fn a_program_of_a_file_system_without_privileges_is_executed() {
 #[test]
 fn a_process_with_another_effective_user_starts_nothing_that_would_be_executed() {
     if !is_root() {
-        return println!("SKIPPED: only root can lend itself another user");
+        return mp_harness::skip("only root can lend itself another user");
     }
     fn lends((): ()) -> Result<String, String> {
         // SAFETY: a plain system call, in a process of this test's own.
@@ -506,7 +506,7 @@ fn a_process_with_another_effective_user_starts_nothing_that_would_be_executed()
 #[test]
 fn a_worker_has_the_user_of_its_parent() {
     if !is_root() {
-        return println!("SKIPPED: only root can start a program as another user");
+        return mp_harness::skip("only root can start a program as another user");
     }
     let copy = copy("other-user");
     let program = copy.path().into_os_string();
@@ -514,7 +514,7 @@ fn a_worker_has_the_user_of_its_parent() {
     let other = Process::builder().command(words.into_iter().chain([program])).stderr(Stdio::Capture);
     let child = match other.spawn(privileges, ()) {
         Ok(child) => child,
-        Err(error) if error.to_string().contains("PATH") => return println!("SKIPPED: no setpriv"),
+        Err(error) if error.to_string().contains("PATH") => return mp_harness::skip("no setpriv"),
         Err(error) => panic!("{error}"),
     };
     assert!(child.wait_timeout(common::DEADLINE), "{child:?}");

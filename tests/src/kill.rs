@@ -66,10 +66,9 @@ pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
 
 /// Runs `round` for every access, or every change, of a script, until the script ends without reaching it, after `least` at least.
 ///
-/// For every n-th of them, if `MP_EVERY` is n: a first look, as `cargo xtask mutate` takes it.
+/// With `MP_EVERY` in the environment, for some accesses only: see [`some_of`].
 pub fn until_the_end(least: u64, mut round: impl FnMut(u64) -> bool) {
-    let every = std::env::var("MP_EVERY").map_or(1, |n| n.parse().expect("a number in MP_EVERY"));
-    let mut accesses = (1..MOST).step_by(every);
+    let mut accesses = mp_harness::some_of(1..MOST);
     let end =
         accesses.find(|&at| !round(at)).unwrap_or_else(|| panic!("a script with more than {MOST} accesses"));
     assert!(end > least, "the script ended after {end} accesses");

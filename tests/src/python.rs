@@ -18,13 +18,14 @@ fn command() -> Command {
     Command::new(std::env::var_os("MP_PYTHON").unwrap_or_else(|| "python3".into()))
 }
 
-/// Whether there is a Python that can import this; says so if not.
+/// Returns `true` if there is a Python that can import this module. Otherwise the calling test is reported as skipped.
+#[track_caller]
 pub fn has(module: &str) -> bool {
     let mut command = command();
     command.args(["-c", &format!("import {module}")]).stderr(Stdio::null());
     let there = command.status().is_ok_and(|s| s.success());
     if !there {
-        println!("SKIPPED: no python3 with {module} here (MP_PYTHON can name one)");
+        mp_harness::skip(format_args!("no python3 with {module} here (MP_PYTHON can name one)"));
     }
     there
 }

@@ -58,16 +58,19 @@ impl Scratch {
     }
 
     /// With a tmpfs in its place, for this one program; `None` where that isn't allowed.
+    #[track_caller]
     pub fn run_mounted(&self, options: &str, scenario: &str) -> Option<String> {
         let mount = format!("-t tmpfs -o {options}");
         self.run_in_namespace("-rm", &mount, &self.program(scenario))
     }
 
     /// With a hugetlbfs in its place, for this one program; `None` where that isn't allowed: only root may mount one.
+    #[track_caller]
     pub fn run_on_huge_pages(&self, options: &str, program: &Command) -> Option<String> {
         self.run_in_namespace("-m", &format!("-t hugetlbfs -o {options}"), program)
     }
 
+    #[track_caller]
     fn run_in_namespace(&self, unshare: &str, mount: &str, program: &Command) -> Option<String> {
         let script = format!("mount {mount} mp-test \"$0\" && exec \"$@\"");
         let probe = [unshare, "sh", "-c", &script].map(str::to_owned);
@@ -78,7 +81,7 @@ impl Scratch {
             .output()
             .is_ok_and(|o| o.status.success())
         {
-            println!("SKIPPED: no mounts in namespaces of one's own here");
+            mp_harness::skip("no mounts in namespaces of one's own here");
             return None;
         }
         let mut command = Command::new("unshare");
@@ -135,6 +138,7 @@ fn pages(what: &str) -> u64 {
 impl HugePages {
     /// At least that many free ones; `None` (said in a line of output) where that isn't allowed, or there are
     /// too few.
+    #[track_caller]
     pub fn reserve(wanted: u64) -> Option<Self> {
         let before = pages("HugePages_Total:");
         let guard = Self(before);
@@ -143,7 +147,7 @@ impl HugePages {
         if written && pages("HugePages_Free:") >= wanted {
             return Some(guard);
         }
-        println!("SKIPPED: {wanted} huge pages can't be had here (they are root's to reserve)");
+        mp_harness::skip(format_args!("{wanted} huge pages can't be had here (they are root's to reserve)"));
         None
     }
 

@@ -1,13 +1,18 @@
 //! `cargo xtask ci`: the steps in order, and a summary of how they went.
 
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::args::Args;
+use crate::leaks::RAN;
 use crate::libtest::Tally;
 use crate::report;
+use crate::reruns;
 use crate::session::{Outcome, Session};
 use crate::steps::{self, Step};
+use crate::tidy::{Tree, parity};
 use crate::took;
 
 /// The step that another process of this program runs beside all others, in the time of the processors that these leave: it computes and
@@ -37,18 +42,20 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
             return Err(format!("no step `{name}`; `cargo xtask help` lists them"));
         }
     }
+    let is_whole = only.is_empty() && skip.is_empty() && !quick;
     let wanted = |step: &&Step| {
         (only.is_empty() || only.iter().any(|n| n == step.name)) && !skip.iter().any(|n| n == step.name)
     };
     let (mut lines, steps): (Vec<Line>, Vec<&Step>) = (Vec::new(), all().filter(wanted).collect());
     let is_aside = |step: &&&Step| steps.len() > 1 && step.name == ASIDE;
-    let mut run = |step: &&Step| lines.push(perform(step, strict, Session::of_all(strict)));
+    let records = Records::new()?;
+    let mut run = |step: &&Step| lines.push(perform(step, strict, Session::of_all(strict, &records.path)));
     match steps.iter().find(is_aside) {
         None => steps.iter().for_each(run),
         Some(_) => {
-            let mut session = Session::of_all(strict);
+            let mut session = Session::of_all(strict, &records.path);
             let others = |_: &mut Session| steps.iter().filter(|step| !is_aside(step)).for_each(&mut run);
-            let took = session.beside(&mut [aside(strict)?], others);
+            let took = session.beside(&mut [aside(strict, &records.path)?], others);
             lines.push(Line { name: ASIDE, outcome: session.outcome(), took, tally: session.tally });
         }
     }
@@ -59,23 +66,68 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     if !total.took.is_empty() {
         println!("{}", took::table(&total.took));
     }
-    // Behind all else: of a long log the end is read first, and may be all that was kept.
+    // After all else: of a long log the end is read first, and may be all that was kept.
     total.failures.iter().for_each(|failure| print!("{failure}"));
-    if total.passed_again > 0 {
-        println!(
-            "{} passed only when run again by themselves: `--strict` counts them as failed",
-            total.passed_again
-        );
+    total.skipped.iter().for_each(|skipped| println!("skipped: {skipped}"));
+    let complaints =
+        if records.is_ours { complaints(&total, strict, &records.tests(), is_whole) } else { Vec::new() };
+    complaints.iter().for_each(|complaint| println!("{complaint}"));
+    println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped.len());
+    Ok(lines.iter().all(|line| passed(&line.outcome)) && complaints.is_empty())
+}
+
+/// Reasons for which a run fails in which each step may have passed.
+fn complaints(total: &Tally, strict: bool, ran: &HashSet<String>, is_whole: bool) -> Vec<String> {
+    let mut complaints: Vec<String> = reruns::judge(&total.failures).err().into_iter().collect();
+    if strict && !total.skipped.is_empty() {
+        complaints.push(format!("--strict: {} tests can't run on this machine", total.skipped.len()));
     }
-    println!("{} passed, {} failed", total.passed, total.failed);
-    Ok(lines.iter().all(|line| passed(&line.outcome)))
+    if is_whole {
+        match Tree::load() {
+            Ok(tree) => complaints.extend(parity::not_run(&tree, ran)),
+            Err(message) => complaints.push(message),
+        }
+    }
+    complaints
+}
+
+/// File in which all test programs of a run record the names of their tests. A run inside another run uses the other run's.
+struct Records {
+    path: PathBuf,
+    is_ours: bool,
+}
+
+impl Records {
+    fn new() -> Result<Self, String> {
+        if let Some(path) = std::env::var_os(RAN) {
+            return Ok(Self { path: path.into(), is_ours: false });
+        }
+        let path = std::env::temp_dir().join(format!("mp-tests-ran-{}", std::process::id()));
+        std::fs::write(&path, "").map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(Self { path, is_ours: true })
+    }
+
+    /// Names of tests, without their modules.
+    fn tests(&self) -> HashSet<String> {
+        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+        text.lines().filter_map(|line| line.rsplit("::").next()).map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        if self.is_ours {
+            _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// `ASIDE` by another process of this program.
-fn aside(strict: bool) -> Result<Command, String> {
+fn aside(strict: bool, ran: &Path) -> Result<Command, String> {
     let this = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
     let mut command = Command::new("nice");
     command.args(["-n", "10"]).arg(this).args(["ci", "--only", ASIDE]).args(strict.then_some("--strict"));
+    command.env(RAN, ran);
     Ok(command)
 }
 
@@ -124,6 +176,7 @@ fn tests(tally: &Tally) -> String {
         (tally.passed, "passed"),
         (tally.failed, "failed"),
         (tally.passed_again, "passed again"),
+        (tally.skipped.len() as u64, "skipped"),
         (tally.ignored, "ignored"),
     ];
     let parts = parts.iter().filter(|(n, word)| *n > 0 || (*word == "passed" && tally.programs > 0));

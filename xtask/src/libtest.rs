@@ -10,6 +10,9 @@ const KEPT_LINES: usize = 30;
 /// What a line begins with that names a test which failed among all and passed by itself.
 pub(crate) const PASSED_AGAIN: &str = "passed when run again by itself: ";
 
+/// Beginning of a line that names place and reason of a test that could not run on this machine.
+pub(crate) const SKIPPED: &str = "skipped test: ";
+
 /// Tests counted so far.
 #[derive(Clone, Default, Debug, PartialEq)]
 pub(crate) struct Tally {
@@ -18,6 +21,8 @@ pub(crate) struct Tally {
     pub(crate) ignored: u64,
     /// Failed among all of its program, and passed when run again by themselves: neither passed nor failed.
     pub(crate) passed_again: u64,
+    /// Place and reason of each test that could not run here. libtest counts such a test as passed, this tally doesn't.
+    pub(crate) skipped: Vec<String>,
     /// Results seen: test programs that ran to their end.
     pub(crate) programs: u64,
     pub(crate) failures: Vec<Failure>,
@@ -49,6 +54,7 @@ impl Tally {
         self.failed += other.failed;
         self.ignored += other.ignored;
         self.passed_again += other.passed_again;
+        self.skipped.extend(other.skipped);
         self.programs += other.programs;
         self.failures.extend(other.failures);
         self.took.extend(other.took);
@@ -87,6 +93,9 @@ impl Counter {
                 self.tally.failed = self.tally.failed.saturating_sub(1);
                 self.tally.passed_again += 1;
             }
+        } else if let Some(skipped) = line.trim_end().strip_prefix(SKIPPED) {
+            self.tally.skipped.push(skipped.to_owned());
+            self.tally.passed = self.tally.passed.saturating_sub(1);
         } else if let Some(took) = Took::read(&line) {
             self.tally.took.push(took);
         } else if line.trim_end() == "failures:" {
@@ -207,6 +216,17 @@ mod tests {
         assert_eq!((tally.passed, tally.failed, tally.passed_again), (0, 1, 1));
         let shown: String = tally.failures.iter().map(ToString::to_string).collect();
         assert_eq!(shown, "failed: a\nfailed, and passed when run again by itself: b\n");
+    }
+
+    #[test]
+    fn skipped_tests_do_not_count_as_passed() {
+        let tally = count(&[
+            "running 2 tests",
+            "test result: ok. 2 passed; 0 failed; 0 ignored;",
+            "skipped test: tests/a.rs:3: no terminals here",
+        ]);
+        assert_eq!((tally.passed, tally.failed), (1, 0));
+        assert_eq!(tally.skipped, ["tests/a.rs:3: no terminals here"]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod leaks;
 mod libtest;
 mod mutate;
 mod report;
+mod reruns;
 mod session;
 mod steps;
 mod tidy;
@@ -27,7 +28,7 @@ cargo xtask <task> [options]
 
   ci       every step below, in this order, and a summary
              --only a,b   these steps alone      --skip a,b   all but these
-             --strict     a step that can't run here fails
+             --strict     a step or a test that can't run here fails, and no test runs again
              --quick      fmt, tidy, layers, clippy and the unit tests alone: a few minutes
              --long       and then mutate, one strategy, and a torture of 300 s
   bench    our figures beside the physical limits

@@ -1,12 +1,13 @@
 //! Runs commands for the steps: shows what they print, and counts the tests in it.
 
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::leaks::RUN_AGAIN;
+use crate::leaks::{RAN, RUN_AGAIN};
 use crate::libtest::{Counter, Tally};
 
 /// How long a finished command's output may stay open before its holder counts as left behind.
@@ -30,6 +31,8 @@ pub(crate) struct Session {
     builds_once: bool,
     /// Failed tests are run again by themselves.
     again: bool,
+    /// File to which test programs append the names of their tests.
+    ran: Option<PathBuf>,
 }
 
 /// One command's end.
@@ -48,14 +51,15 @@ impl Session {
             colours: wanted && std::io::stdout().is_terminal(),
             builds_once: false,
             again: false,
+            ran: None,
         }
     }
 
     /// For a step among all. Nothing is kept for the next build, as cargo does otherwise: of the time of compiling that is a
     /// quarter. A caller that sets `CARGO_INCREMENTAL` has its way. A test that fails is run again, if not `strict`.
-    pub(crate) fn of_all(strict: bool) -> Self {
+    pub(crate) fn of_all(strict: bool, ran: &Path) -> Self {
         let builds_once = std::env::var_os("CARGO_INCREMENTAL").is_none();
-        Self { builds_once, again: !strict, ..Self::new() }
+        Self { builds_once, again: !strict, ran: Some(ran.to_owned()), ..Self::new() }
     }
 
     /// A cargo command, not yet run.
@@ -74,6 +78,9 @@ impl Session {
         }
         if self.again {
             command.env(RUN_AGAIN, "1");
+        }
+        if let Some(ran) = &self.ran {
+            command.env(RAN, ran);
         }
         command
     }
@@ -217,6 +224,7 @@ fn shown(command: &Command) -> String {
         if let Some(value) = value.filter(|_| {
             name != "MP_XTASK"
                 && name != RUN_AGAIN
+                && name != RAN
                 && name != "CARGO_TERM_COLOR"
                 && name != "CARGO_TARGET_DIR"
         }) {

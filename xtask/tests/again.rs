@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 /// The folder in which a test leaves a file at its first run.
 const RUNS: &str = "MP_TEST_RUNS";
-/// Tests that fail at each run, `always`, or at the first alone, `once`; apart by commas.
+/// Tests that fail at each run, `always`, or at the first alone, `once`; that leave a file at each run, `leaves`; or at the first,
+/// in which they fail, `once and leaves`. Apart by commas.
 const FAIL: &str = "MP_TEST_FAIL";
 
 /// Fails as the environment says.
@@ -14,7 +15,11 @@ fn subject(name: &str) {
     let (Ok(folder), Ok(fail)) = (std::env::var(RUNS), std::env::var(FAIL)) else { return };
     let first = OpenOptions::new().write(true).create_new(true).open(format!("{folder}/{name}")).is_ok();
     for (subject, when) in fail.split(',').filter_map(|part| part.split_once('=')) {
-        let fails = subject == name && (when == "always" || when == "once" && first);
+        let once = first && when.starts_with("once");
+        if subject == name && (when == "leaves" || once && when.ends_with("leaves")) {
+            std::fs::write(std::env::temp_dir().join(format!("left-by-{name}")), "").unwrap();
+        }
+        let fails = subject == name && (when == "always" || once);
         assert!(!fails, "{name} had bad luck");
         if subject == name && when == "killed" {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
@@ -68,6 +73,20 @@ fn a_test_that_fails_each_time_is_red() {
     let (green, text) = run(true, "subject_a=always,subject_c=once");
     assert!(!green && text.contains(&format!("{PASSED}subject_c\n")), "{text}");
     assert!(!text.contains(&format!("{PASSED}subject_a")), "{text}");
+}
+
+#[test]
+fn leaks_of_other_tests_are_red_after_a_rerun() {
+    let (green, text) = run(true, "subject_a=leaves,subject_b=once");
+    assert!(text.contains(&format!("{PASSED}subject_b\n")), "{text}");
+    assert!(!green, "{text}");
+}
+
+#[test]
+fn leaks_of_a_forgiven_test_are_red() {
+    let (green, text) = run(true, "subject_b=once and leaves");
+    assert!(text.contains(&format!("{PASSED}subject_b\n")), "{text}");
+    assert!(!green, "{text}");
 }
 
 #[test]

@@ -60,6 +60,10 @@ fn a_test_that_leaves_things_behind() {
             let silent = shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             assert!(silent.status().unwrap().success());
         }
+        "skip" => {
+            mp_harness::skip("first reason");
+            mp_harness::skip("second reason");
+        }
         other => {
             let Some(path) = other.strip_prefix("now and then: ") else { return };
             let times = fs::read_to_string(path).unwrap_or_default() + "x";
@@ -121,6 +125,14 @@ fn red(what: &str, words: &[&str]) -> String {
 fn nothing_is_left_behind() {
     let (green, text) = run("nothing");
     assert!(green && !text.contains("LEAK"), "{text}");
+}
+
+#[test]
+fn skips_are_reported_with_place_and_reason() {
+    let (green, text) = run("skip");
+    let skips: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("skipped test: ")).collect();
+    assert!(green && skips.len() == 2, "{text}");
+    assert!(skips[0].contains("tests/leaks.rs:") && skips[0].ends_with(": first reason"), "{text}");
 }
 
 #[test]

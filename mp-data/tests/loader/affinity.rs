@@ -63,7 +63,7 @@ fn workers_run_where_they_are_told() {
             let set = of(Affinity::NumaNode(node));
             assert!(set.iter().all(|of| *of == set[0] && of >> usable[0] & 1 == 1), "{set:?}");
         }
-        None => println!("SKIPPED: this machine does not say which nodes it has"),
+        None => mp_harness::skip("this machine does not say which nodes it has"),
     }
 }
 

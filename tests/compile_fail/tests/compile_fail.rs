@@ -3,12 +3,14 @@
 //! read them first.
 //!
 //! Messages differ from one compiler to the next, so they are compared with the one they were written with; with others
-//! this prints SKIPPED.
+//! this test is skipped.
 //!
 //! `TRYBUILD=overwrite cargo test -p mp-compile-fail` writes them anew.
 
 #[path = "../cases/allowed.rs"]
 mod allowed;
+#[path = "../../harness/src/skip.rs"]
+mod skip;
 
 /// Beside what is refused: so that it is not all refused for something else. Compiled here, and not as a case: for a case that
 /// has to be linked, all libraries would be compiled once more.
@@ -24,7 +26,7 @@ fn refused_by_the_compiler() {
     let version = std::process::Command::new(rustc).arg("--version").output().expect("rustc runs").stdout;
     let version = String::from_utf8_lossy(&version);
     if !version.starts_with(COMPILER) {
-        eprintln!("SKIPPED: the messages were written with {COMPILER}x, this is {version}");
+        skip::skip(format_args!("the messages were written with {COMPILER}x, this is {version}"));
         return;
     }
     let cases = trybuild::TestCases::new();

@@ -2,11 +2,14 @@
 //! used here, so that the tests of each crate can use it.
 
 pub mod hostile;
+mod skip;
 
 use std::fmt::Display;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+pub use skip::skip;
 
 /// For what should take milliseconds on a machine that is busy with something else.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -31,6 +34,20 @@ pub fn eventually_none<M: Display>(what: &str, mut missing: impl FnMut() -> Opti
         assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}{missing}");
         std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
     }
+}
+
+/// Returns the accesses at which a test kills: all in `range`, or a part of them if the variable `MP_EVERY` is set.
+///
+/// With `MP_EVERY=n` these are the first access and each n-th one after it; with `MP_EVERY=n+k` the first is `k` later, for
+/// `k` less than `n`. So runs with all values of `k` together cover all accesses.
+///
+/// # Panics
+/// If `MP_EVERY` is set to something else.
+pub fn some_of(range: Range<u64>) -> impl Iterator<Item = u64> {
+    let every = std::env::var("MP_EVERY").unwrap_or_else(|_| "1".to_owned());
+    let (every, later) = every.split_once('+').unwrap_or((&every, "0"));
+    let number = |text: &str| text.parse::<usize>().expect("MP_EVERY is `n` or `n+k`");
+    range.skip(number(later)).step_by(number(every))
 }
 
 /// Sends a signal to a process that was started here and has not been joined.

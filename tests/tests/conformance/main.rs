@@ -32,8 +32,11 @@ struct Setting {
     _alone: MutexGuard<'static, ()>,
 }
 
+/// Printed where no huge pages are mounted: `all_of_it_holds_on_huge_pages` runs these tests on a mount of its own.
+const NO_HUGE_PAGES: &str = "no hugetlbfs with 64 free huge pages is mounted";
+
 impl Memory {
-    /// Sets it; `None` (said in a line of output) where this machine has no such memory.
+    /// Chooses this memory for new storages. Returns `None` if no huge pages are mounted or the build lacks the strategy.
     fn set(self) -> Option<Setting> {
         let alone = mp_tests::alone();
         let (strategy, below) = match self {
@@ -43,13 +46,13 @@ impl Memory {
             Memory::Huge => match huge_pages() {
                 Some(mount) => (SharingStrategy::FileSystem, Some(mount)),
                 None => {
-                    println!("SKIPPED: no hugetlbfs with 64 free huge pages is mounted here");
+                    println!("{NO_HUGE_PAGES}");
                     return None;
                 }
             },
         };
         if !get_all_sharing_strategies().contains(&strategy) {
-            println!("SKIPPED: this build doesn't have the strategy {strategy}");
+            println!("this build doesn't have the strategy {strategy}");
             return None;
         }
         let before = (get_sharing_strategy(), get_sharing_directory());
@@ -89,7 +92,6 @@ fn all_of_it_holds_on_huge_pages() {
         return;
     }
     if !get_all_sharing_strategies().contains(&SharingStrategy::FileSystem) {
-        println!("SKIPPED: this build doesn't have the strategy {}", SharingStrategy::FileSystem);
         return;
     }
     let _alone = mp_tests::alone();
@@ -98,7 +100,7 @@ fn all_of_it_holds_on_huge_pages() {
     let mut tests = Command::new(std::env::current_exe().unwrap());
     tests.args(["huge::", "--nocapture", "--test-threads=1"]);
     if let Some(said) = scratch.run_on_huge_pages("pagesize=2M", &tests) {
-        assert!(!said.contains("SKIPPED"), "{said}");
+        assert!(!said.contains(NO_HUGE_PAGES), "{said}");
     }
 }
 

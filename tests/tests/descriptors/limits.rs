@@ -65,7 +65,7 @@ fn ten_thousand_with_few_descriptors_on_both_sides() {
 fn ten_thousand_of_a_user_without_privileges() {
     let _alone = alone();
     if !rustix::process::geteuid().is_root() {
-        return println!("SKIPPED: only root can start processes of other users");
+        return mp_harness::skip("only root can start processes of other users");
     }
     let scratch = Scratch::new("unprivileged");
     let program = scratch.0.join("program");

@@ -269,7 +269,7 @@ fn a_full_pool_of_huge_pages_is_an_error() {
     for options in [format!("size={}m", 2 * HUGE_PAGES), "min_size=0".to_owned()] {
         let Some(pages) = HugePages::reserve(HUGE_PAGES as u64) else { return };
         if !options.starts_with("size") && pages.free() > HUGE_PAGES as u64 {
-            println!("SKIPPED: many huge pages are reserved on this machine, which a test must not use up");
+            mp_harness::skip("many huge pages are reserved on this machine, which a test must not use up");
             continue;
         }
         scratch.run_on_huge_pages(&format!("pagesize=2M,{options}"), &scratch.program("huge"));

@@ -110,7 +110,7 @@ fn possible() -> bool {
     let args = ["-p", "-f", "--mount-proc", "--kill-child=KILL", "true"];
     let possible = Command::new("unshare").args(args).output().is_ok_and(|o| o.status.success());
     if !possible {
-        println!("SKIPPED: no process namespaces of one's own here");
+        mp_harness::skip("no process namespaces of one's own here");
     }
     possible
 }

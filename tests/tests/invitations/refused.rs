@@ -175,7 +175,7 @@ fn of_stranger(mut command: Command) -> Command {
 fn a_process_of_another_user() {
     let _alone = settled();
     if !rustix::process::geteuid().is_root() {
-        return println!("SKIPPED: only root can start processes of other users");
+        return mp_harness::skip("only root can start processes of other users");
     }
     let lapses = |what: &str, command: Command, check: fn(&str) -> bool| {
         let mut command = command;
@@ -201,6 +201,9 @@ fn a_process_of_another_user() {
     let ignores = |line: &str| line.contains("MP_INVITATION is ignored") || line.contains("does not lead to");
     let line = lapses("a set-user-ID program", of_stranger(copy(&scratch, 0o4755)), ignores);
     if !line.contains("ignored") {
-        println!("SKIPPED: the file system of {} has no set-user-ID programs", scratch.0.display());
+        mp_harness::skip(format_args!(
+            "the file system of {} has no set-user-ID programs",
+            scratch.0.display()
+        ));
     }
 }

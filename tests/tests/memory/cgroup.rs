@@ -37,7 +37,7 @@ fn enter(group: &Path, limit: &str) -> std::io::Result<()> {
 /// Takes more than its group may have, and then as much as it may.
 fn worker(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     if let Err(e) = enter(&group, &limit) {
-        println!("SKIPPED: no control group could be made: {e}");
+        mp_harness::skip(format_args!("no control group could be made: {e}"));
         return Ok(());
     }
     match Tensor::<u8>::zeros([512 * MIB]).unwrap_err() {
@@ -64,13 +64,13 @@ fn eats(_: usize, (): ()) -> Outcome {
 /// Sees its child killed by the kernel.
 fn parent(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     if let Err(e) = enter(&group, &limit) {
-        println!("SKIPPED: no control group could be made: {e}");
+        mp_harness::skip(format_args!("no control group could be made: {e}"));
         return Ok(());
     }
     let error = start_processes(eats, (), SpawnOptions::nprocs(1))?.join().unwrap_err();
     let said = error.to_string();
     if said.contains("pieces") {
-        println!("SKIPPED: the kernel has swapped instead");
+        mp_harness::skip("the kernel has swapped instead");
         return Ok(());
     }
     assert!(said.contains("SIGKILL") && said.contains("the kernel's OOM killer ended it"), "{said}");
@@ -80,7 +80,7 @@ fn parent(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
 /// Starts a process that is to enter a group, and waits for it.
 fn within(name: &str, start: impl FnOnce((PathBuf, String)) -> Result<ProcessContext, SpawnError>) {
     let Some((own, limit)) = own_group() else {
-        println!("SKIPPED: the memory controller is not to be seen here");
+        mp_harness::skip("the memory controller is not to be seen here");
         return;
     };
     let group = own.join(format!("mp-test-{name}-{}", std::process::id()));

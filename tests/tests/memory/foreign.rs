@@ -238,7 +238,7 @@ fn small_dev_shm() -> bool {
 
 fn with_a_small_dev_shm(_: usize, (): ()) -> Outcome {
     if !small_dev_shm() {
-        println!("SKIPPED: a small /dev/shm, which only root can mount");
+        mp_harness::skip("a small /dev/shm, which only root can mount");
         return Ok(());
     }
     let full = |error: Error| {

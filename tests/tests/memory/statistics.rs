@@ -233,7 +233,7 @@ fn large_tensors_get_huge_pages_where_the_kernel_has_some() {
     if let Err(why) = arena.set_huge_pages(true) {
         let why = why.to_string();
         assert!(why.contains("shmem_enabled") && why.contains("advise"), "{why}");
-        println!("SKIPPED: {why}");
+        mp_harness::skip(format_args!("{why}"));
         return;
     }
     arena.empty_cache().unwrap();

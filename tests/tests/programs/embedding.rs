@@ -246,7 +246,7 @@ fn python_is_a_host_too() {
     let load = format!("import ctypes, sys; library = ctypes.CDLL({path:?})");
     let has_ctypes = Command::new(&python).args(["-c", "import ctypes"]).stderr(Stdio::null()).status();
     if !has_ctypes.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: there is no {python} with ctypes");
+        mp_harness::skip(format_args!("there is no {python} with ctypes"));
         return;
     }
     let host = |what: &str| {
@@ -375,7 +375,7 @@ fn a_library_that_was_replaced_or_deleted_is_refused() {
         let bytes = std::fs::read(&path).unwrap();
         let note = b"\x03\0\0\0GNU\0";
         let Some(place) = bytes.windows(note.len()).position(|window| window == note) else {
-            eprintln!("SKIPPED: the linker writes no build-id");
+            mp_harness::skip("the linker writes no build-id");
             return;
         };
         let mut program = Command::new(&host);

@@ -90,7 +90,7 @@ fn valgrind() -> bool {
 
 fn under_memcheck(workers_too: bool) {
     if !valgrind() {
-        eprintln!("SKIPPED: there is no valgrind");
+        mp_harness::skip("there is no valgrind");
         return;
     }
     let folder = mp_tests::scratch::Scratch::new(if workers_too { "valgrind-workers" } else { "valgrind" });

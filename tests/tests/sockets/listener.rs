@@ -209,7 +209,7 @@ fn another_user_is_refused() {
     fn becomes_another_user(_: usize, name: String) -> Outcome {
         // SAFETY: it takes a number.
         if unsafe { libc::setuid(65_534) } != 0 {
-            println!("SKIPPED: only root can become another user");
+            mp_harness::skip("only root can become another user");
             return Ok(());
         }
         let refused = connect(name);

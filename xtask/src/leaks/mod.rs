@@ -20,6 +20,7 @@ mod processes;
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ pub(crate) use again::RUN_AGAIN;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, wait};
 
+use crate::libtest::SKIPPED;
 use crate::took::Took;
 
 /// For how long tests are run again.
@@ -35,6 +37,12 @@ const BLAME: Duration = Duration::from_secs(300);
 
 /// How often a test leaves what may be another program's, until it is the test's.
 const AGAIN: usize = 3;
+
+/// Variable with the path of a file to which each test program appends the names of its tests.
+pub(crate) const RAN: &str = "MP_TESTS_RAN";
+
+/// Variable with the path of a file to which `mp_harness::skip` appends place and reason.
+const SKIPS: &str = "MP_SKIPS";
 
 /// Something that was left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +69,8 @@ impl Leak {
 struct Run {
     status: WaitStatus,
     leaks: Vec<Leak>,
+    /// Place and reason of each test that could not run on this machine.
+    skips: Vec<String>,
 }
 
 impl Run {
@@ -90,12 +100,20 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
         let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
         println!("{}", Took::by_children(&name, started.elapsed()));
     }
+    if let Some(path) = std::env::var_os(RAN) {
+        record(Path::new(&path), &tests(program, args));
+    }
     match run {
-        Ok(run) if !run.passed() && again::all_pass(program, &failed) => ExitCode::SUCCESS,
-        Ok(run) if run.leaks.is_empty() => code(run.status),
         Ok(run) => {
-            let red = report(program, args, &run);
-            if red && run.passed() { ExitCode::FAILURE } else { code(run.status) }
+            run.skips.iter().for_each(|skip| println!("{SKIPPED}{skip}"));
+            let passed = run.passed() || again::all_pass(program, &failed);
+            // A test that passes by itself excuses its own failure, and nothing that the program has left.
+            let leaked = !run.leaks.is_empty() && report(program, args, &run, passed);
+            match (passed, leaked) {
+                (true, false) => ExitCode::SUCCESS,
+                (true, true) => ExitCode::FAILURE,
+                (false, _) => code(run.status),
+            }
         }
         Err(message) => {
             eprintln!("xtask: {}: {message}", program.display());
@@ -119,7 +137,8 @@ fn watched(command: &mut Command) -> Result<Run, String> {
     let before = files::Shared::now();
     let inherited: Vec<String> = processes::inherited().iter().map(ToString::to_string).collect();
     let wanted = format!("{} {} {}", std::process::id(), inherited.join(","), report.display());
-    let child = command.env("TMPDIR", &temporary).env("MP_LEAKS", wanted).spawn();
+    let skips = scratch.0.join("skips");
+    let child = command.env("TMPDIR", &temporary).env("MP_LEAKS", wanted).env(SKIPS, &skips).spawn();
     let pid = child.map_err(|e| format!("could not start: {e}"))?.id();
     let status = wait_for(pid)?;
     let mut leaks = processes::left();
@@ -128,7 +147,11 @@ fn watched(command: &mut Command) -> Result<Run, String> {
     // A program that has no such code, or was killed, says nothing. Orphans of it may say something, too.
     let told = fs::read_to_string(scratch.0.join(format!("report-{pid}"))).unwrap_or_default();
     leaks.extend(told.lines().skip(1).map(|line| Leak::certain(line.to_owned())));
-    Ok(Run { status, leaks })
+    let skips = fs::read_to_string(skips).unwrap_or_default();
+    let mut skips: Vec<String> = skips.lines().map(str::to_owned).collect();
+    skips.sort();
+    skips.dedup();
+    Ok(Run { status, leaks, skips })
 }
 
 /// Waits for one process, and for all orphans that end meanwhile: an orphan that is not waited for still exists.
@@ -144,13 +167,13 @@ fn wait_for(pid: u32) -> Result<WaitStatus, String> {
     }
 }
 
-/// Says what was left, and by which tests. False if nothing of it is known to be the program's.
-fn report(program: &OsString, args: &[OsString], run: &Run) -> bool {
+/// Prints leaks and the tests that leave them. Returns `false` if no leak is known to be the program's.
+fn report(program: &OsString, args: &[OsString], run: &Run, passed: bool) -> bool {
     let name = Path::new(program).file_name().unwrap_or_default().display();
     let mut text = format!("\nLEAK: when `{name}` had ended, these were left:\n");
     run.leaks.iter().for_each(|leak| text += &format!("  {}\n", leak.what));
     eprint!("{text}");
-    if !run.passed() {
+    if !passed {
         eprintln!("It failed, too: see to that first.");
         return true;
     }
@@ -217,6 +240,15 @@ fn tests(program: &OsString, args: &[OsString]) -> Vec<String> {
         Command::new(program).args(args).args(["--list", "--format", "terse"]).stdin(Stdio::null()).output();
     let list = list.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     list.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+}
+
+/// Appends the names of tests to a file that several programs write.
+fn record(path: &Path, tests: &[String]) {
+    let text: String = tests.iter().map(|test| format!("{test}\n")).collect();
+    let file = fs::OpenOptions::new().append(true).create(true).open(path);
+    if let Err(e) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
+        eprintln!("xtask: {}: {e}", path.display());
+    }
 }
 
 /// A directory of this run.

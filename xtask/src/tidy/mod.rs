@@ -4,7 +4,7 @@ mod code;
 mod crates;
 mod glossary;
 pub(crate) mod mask;
-mod parity;
+pub(crate) mod parity;
 mod statics;
 mod text;
 pub(crate) mod uses;
@@ -31,6 +31,12 @@ pub(crate) struct Finding {
 impl Finding {
     pub(crate) fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line, message: message.into(), warning: false }
+    }
+
+    /// Number of the line, from 1.
+    #[cfg(test)]
+    pub(crate) fn line(&self) -> usize {
+        self.line
     }
 
     /// One that does not fail the step.
@@ -150,6 +156,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(glossary::check(tree));
     findings.extend(crates::check(tree));
     findings.extend(parity::check(tree));
+    findings.extend(crate::reruns::check(tree));
     findings.extend(crate::mutate::check(tree));
     findings.sort();
     findings.dedup();
