@@ -3,26 +3,22 @@
 mod common;
 
 use common::{
-    DEADLINE, LIFETIME, Meeting, Outcome, alive, eventually, failure, join, say, wait_for_the_end,
-    wait_for_word,
+    DEADLINE, LIFETIME, Meeting, Outcome, alive, eventually, failure, join, say, time_until,
+    wait_for_the_end, wait_for_word,
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mp_spawn::{
     Process, SpawnError, SpawnOptions, StartMethod, allow_fork, get_all_start_methods, set_start_method,
     start_processes,
 };
 
-/// How long it may take until all processes are gone, from the moment in which they have no parent any more.
+/// Time that processes have to end when they have no parent any more, as far as the machine lets this process run.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Does it until it takes less than a second, at most three times: the machine may be busy with something else.
-fn within_a_second(what: &str, measure: impl Fn(usize) -> Duration) {
-    let mut took = Vec::new();
-    while took.last().is_none_or(|last| *last > SOON) {
-        assert!(took.len() < 3, "{what}: {took:?}");
-        took.push(measure(took.len()));
-    }
+fn within_a_second(what: &str, measure: impl FnOnce() -> Duration) {
+    let took = measure();
+    assert!(took <= SOON, "{what}: {took:?}");
     println!("{what}: gone after {took:?}");
 }
 
@@ -44,11 +40,9 @@ fn by_each_method<F: Fn() + Copy + Send + 'static>(test: F) {
     }
 }
 
-/// How long it takes from now until they are gone.
+/// Waits until no process of these is alive, and returns the time that took.
 fn until_gone(pids: &[u32]) -> Duration {
-    let since = Instant::now();
-    eventually("they are gone", || !pids.iter().any(|pid| alive(*pid)));
-    since.elapsed()
+    time_until("they are gone", || !pids.iter().any(|pid| alive(*pid)))
 }
 
 /// The process ids that this number of processes have written, first of all.
@@ -76,8 +70,8 @@ fn middle(_: usize, meeting: String) -> Outcome {
 #[test]
 fn no_process_outlives_a_parent_that_was_killed() {
     by_each_method(|| {
-        within_a_second("child and grandchild of a parent that was killed", |round| {
-            let meeting = Meeting::new(&format!("killed-{round}"));
+        within_a_second("child and grandchild of a parent that was killed", || {
+            let meeting = Meeting::new("killed");
             let context = start_processes(middle, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
             let child: u32 = meeting.hear().parse().unwrap();
             let heard = meeting.hear();
@@ -112,8 +106,8 @@ fn no_process_outlives_a_parent_that_executes_another_program() {
         Err(std::os::unix::process::CommandExt::exec(std::process::Command::new("sleep").arg("120")).into())
     }
     by_each_method(|| {
-        within_a_second("those of parents that execute another program", |round| {
-            let meeting = Meeting::new(&format!("executes-{round}"));
+        within_a_second("those of parents that execute another program", || {
+            let meeting = Meeting::new("executes");
             let parents = start_processes(executes, meeting.name.clone(), SpawnOptions::nprocs(2)).unwrap();
             // Each has a child and a grandchild.
             let descendants = pids(&meeting, 4);
@@ -141,8 +135,8 @@ fn no_process_outlives_a_parent_that_panics() {
         panic!("for the test");
     }
     by_each_method(|| {
-        within_a_second("those of parents that panic", |round| {
-            let meeting = Meeting::new(&format!("panics-{round}"));
+        within_a_second("those of parents that panic", || {
+            let meeting = Meeting::new("panics");
             let settings = SpawnOptions::nprocs(2).on_failure(mp_spawn::OnFailure::Continue);
             let parents = start_processes(panics, meeting.name.clone(), settings).unwrap();
             let descendants = pids(&meeting, 4);
@@ -170,8 +164,8 @@ fn no_process_outlives_a_parent_that_ends() {
         std::process::exit(0)
     }
     by_each_method(|| {
-        within_a_second("those of a parent that exits", |round| {
-            let meeting = Meeting::new(&format!("ends-{round}"));
+        within_a_second("those of a parent that exits", || {
+            let meeting = Meeting::new("ends");
             let context = start_processes(ends, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
             let descendants = pids(&meeting, 2);
             eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
@@ -189,8 +183,8 @@ fn no_process_outlives_a_chain_whose_top_was_killed() {
         Ok(())
     }
     by_each_method(|| {
-        within_a_second("a chain whose top was killed", |round| {
-            let meeting = Meeting::new(&format!("chain-{round}"));
+        within_a_second("a chain whose top was killed", || {
+            let meeting = Meeting::new("chain");
             let context = start_processes(top, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
             let descendants = pids(&meeting, 4);
             context.kill(0).unwrap();

@@ -10,7 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-pub use mp_harness::{DEADLINE, alive, eventually};
+pub use mp_harness::{DEADLINE, alive, eventually, time_until};
 use mp_spawn::{Process, ProcessContext, SpawnError, StartMethod};
 use rustix::process::Signal;
 

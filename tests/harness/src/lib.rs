@@ -50,6 +50,23 @@ pub fn some_of(range: Range<u64>) -> impl Iterator<Item = u64> {
     range.skip(number(later)).step_by(number(every))
 }
 
+/// Waits until `so` holds, and returns the time that took, as far as this thread ran: where the machine lets the thread wait for a
+/// processor, 5 ms count for each look at `so`. So limits for that time hold on a busy machine, too.
+///
+/// # Panics
+/// If `so` does not hold by the deadline.
+#[track_caller]
+pub fn time_until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
+    let (mut took, mut last) = (Duration::ZERO, Instant::now());
+    eventually(what, || {
+        let now = Instant::now();
+        took += (now - last).min(Duration::from_millis(5));
+        last = now;
+        so()
+    });
+    took
+}
+
 /// Sends a signal to a process that was started here and has not been joined.
 ///
 /// # Panics

@@ -196,24 +196,27 @@ fn late(call: &str, stopped: bool) -> u64 {
     ended.saturating_sub(due) / 1000
 }
 
-/// How often it is measured again at most, where other programs have both processors.
-const TRIES: usize = 5;
+/// Lateness in microseconds that only a wake-up explains: a poll interval ends 70 ms after the kill, in each round.
+const WOKEN: u64 = 25_000;
 
+/// Number of rounds in which the machine may be too busy to run the waiter in time.
+const MOST: usize = 45;
+
+/// Kills the holder again and again until five waits have ended by a wake-up, one of them within 2 ms.
 fn measure(call: &str) {
     let _alone = alone();
-    let mut said = Vec::new();
-    for _ in 0..TRIES {
-        let mut all = [(); ROUNDS].map(|()| late(call, false));
-        all.sort_unstable();
-        let (least, median, most) = (all[0], all[ROUNDS / 2], all[ROUNDS - 1]);
-        println!("{call:32} {least:>6} {median:>6} {most:>6} us (least, median, most of {ROUNDS})");
-        // Without the wake-up it is the rest of a poll interval each time: 80 ms.
-        if least <= 2_000 && median <= 25_000 {
-            return;
-        }
-        said.push((least, median));
+    let mut all = Vec::new();
+    let is_shown = |all: &[u64]| {
+        all.iter().filter(|late| **late <= WOKEN).count() >= ROUNDS.div_ceil(2)
+            && all.iter().any(|late| *late <= 2_000)
+    };
+    while all.len() < ROUNDS || !is_shown(&all) {
+        assert!(all.len() < MOST, "{call}: waits ended {all:?} us after the kill");
+        all.push(late(call, false));
     }
-    panic!("{call}: the least and the median of {TRIES} tries are {said:?} us, and not 2 ms and 25 ms");
+    all.sort_unstable();
+    let (least, median, most) = (all[0], all[all.len() / 2], all[all.len() - 1]);
+    println!("{call:32} {least:>6} {median:>6} {most:>6} us (least, median, most of {})", all.len());
 }
 
 #[test]
