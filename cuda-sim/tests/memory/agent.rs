@@ -6,8 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use mp_core::inject;
-use mp_core::message::{Codec, Incoming, Lent, Message, Outgoing, Returned, scope};
-use mp_core::words::{Access, Grant};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, scope};
 use mp_cuda::driver::api::{Api, Handle};
 use mp_cuda::memory::{Mode, Piece};
 use mp_cuda::{Device, Stream};
@@ -60,20 +59,15 @@ impl Moved {
     }
 }
 
-/// As what objects that move are attached.
-const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
-
 impl Message for Moved {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         let attachment = self.0.lend(out.attached(), &mp_tensor::parts::nothing()).map_err(core)?;
-        let beside = std::sync::Arc::new(());
-        let lent = Lent { attachment, grant: EXCLUSIVE, bytes: 0, beside, note: 0 };
-        self.1 = out.attached().lends(lent);
+        self.1 = out.attached().lends_object(attachment, std::sync::Arc::new(()), 0)?;
         C::write(out, &attachment)
     }
 
     fn take_back(&mut self, back: &mut Returned) {
-        if let Some((hold, _)) = back.take(self.1, EXCLUSIVE) {
+        if let Some((hold, _)) = back.take_object(self.1) {
             self.0.take_back(hold).unwrap();
         }
     }

@@ -121,7 +121,7 @@ impl Raw<Exclusive> {
         let Some(piece) = self.piece.take() else { return written };
         self.view = nothing();
         let note = self.grad.bits();
-        let mark = out.attached().lends_object(number, piece.into_lent(), note);
+        let mark = out.attached().lends_object(number, piece.into_lent(), note)?;
         self.grad = Grad::lent(mark);
         written
     }

@@ -136,7 +136,8 @@ impl Raw<Exclusive> {
         let mut wire = [0; handle::MOST];
         let written = C::write_bytes(out, Handle { what, view: &*view, storage }.write(&mut wire));
         let note = self.grad.bits();
-        let mark = out.attached().lends(Lent { attachment, grant, bytes, beside: view, note });
+        // SAFETY: moved there just now, and described as this tensor was.
+        let mark = unsafe { out.attached().lends(Lent { attachment, grant, bytes, beside: view, note }) }?;
         self.grad = Grad::lent(mark);
         written
     }
@@ -149,9 +150,10 @@ impl Raw<Exclusive> {
         let Some(mark) = self.grad.lent_as() else { return };
         let Some((hold, lent)) = back.take(mark, grant(Access::Exclusive, dtype)) else { return };
         let keep = Storage::of(hold, lent.bytes);
-        // It is one, and fits, unless another process has overwritten the envelope.
+        // The memory is what was found in the envelope, which another process may have overwritten; the view is checked as one that
+        // arrives.
         let Ok(view) = lent.beside.clone().downcast::<View>() else { return };
-        if view.fits(keep.len() / dtype.size()) {
+        if view.fits(keep.len() / dtype.size()) && view.is_injective() {
             *self = Self { keep, view, grad: Grad::from_bits(lent.note) };
         }
     }
@@ -182,6 +184,30 @@ mod tests {
     use super::*;
     use crate::Tensor;
     use crate::tensor::mode::Frozen;
+
+    /// Lends a tensor of `elements` elements with a view that its lender did not have, and takes it back.
+    fn lent_with(elements: usize, view: View) -> Raw<Exclusive> {
+        let mut t = Tensor::full([elements], 1.5_f32).unwrap();
+        let (mut out, grant) = (Outgoing::default(), grant(Access::Exclusive, DType::F32));
+        // SAFETY: nothing else reaches the memory of this tensor.
+        let (attachment, bytes) = unsafe { t.raw.keep.lend(out.attached(), grant) }.unwrap();
+        let lent = Lent { attachment, grant, bytes, beside: Arc::new(view), note: 0 };
+        // SAFETY: none of it is reached; the test asks whether a wrong view is refused.
+        t.raw.grad = Grad::lent(unsafe { out.attached().lends(lent) }.unwrap());
+        t.raw.take_back(&mut out.returned(None), DType::F32);
+        t.raw
+    }
+
+    #[test]
+    fn loan_with_overlapping_or_long_view_is_refused() {
+        let view =
+            |shape: &[usize], strides: &[isize]| View::from_parts(0, shape, strides, usize::MAX).unwrap();
+        assert_eq!(lent_with(4, view(&[2, 2], &[1, 2])).view.len(), 4);
+        for (shape, strides) in [([2, 4], [0, 1]), ([4, 1], [0, 1]), ([2, 3], [1, 1]), ([5, 1], [1, 1])] {
+            let raw = lent_with(4, view(&shape, &strides));
+            assert!(raw.keep.hold().is_nowhere(), "{shape:?} {strides:?}");
+        }
+    }
 
     /// The bytes of a message can say anything of a tensor that is attached to it.
     #[test]

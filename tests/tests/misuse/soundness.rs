@@ -61,6 +61,49 @@ fn what_is_left_of_a_tensor_takes_nothing_back_of_another_message() {
     assert!(!left.is_leaf());
 }
 
+/// As when a handwritten `Message` hands the attachments of two messages to each other's values.
+#[test]
+fn tensor_taken_back_from_another_message_is_whole() {
+    let arena = Arena::current().unwrap();
+    for packed in [false, true] {
+        let (mut one, mut other) = (Outgoing::default(), Outgoing::default());
+        let (mut long, mut short) = (Tensor::full([8], 1_u64).unwrap(), Tensor::full([4], 2_u64).unwrap());
+        long.encode::<MessagePack>(&mut one).unwrap();
+        short.encode::<MessagePack>(&mut other).unwrap();
+        let mut back = if packed {
+            let envelope = arena.pack(&mut other, 0).unwrap();
+            one.returned(Some(envelope))
+        } else {
+            std::mem::swap(one.attached(), other.attached());
+            one.returned(None)
+        };
+        long.take_back(&mut back);
+        short.take_back(&mut back);
+        // A tensor has the memory that it had, or memory that has room for it, or none.
+        for tensor in [long, short] {
+            assert_eq!(tensor.len(), tensor.to_vec().len());
+            assert!(8 * tensor.len() <= tensor.storage().len(), "{tensor:?}");
+        }
+    }
+}
+
+#[test]
+fn object_is_lent_once() {
+    let mut object = mp_core::Structure::new("mp_tests::Object", 1).unwrap();
+    let mut out = Outgoing::default();
+    let number = object.lend(out.attached()).unwrap();
+    let beside = || std::sync::Arc::new(());
+    let mark = out.attached().lends_object(number, beside(), 0).unwrap();
+    for wrong in [number, number + 1, u32::MAX] {
+        assert!(out.attached().lends_object(wrong, beside(), 0).is_err(), "{wrong}");
+    }
+    let shared = mp_core::Structure::new("mp_tests::Object", 1).unwrap();
+    let number = out.attached().attach_object(shared.hold()).unwrap();
+    assert!(out.attached().lends_object(number, beside(), 0).is_err(), "it did not move");
+    let mut back = out.returned(None);
+    assert!(back.take_object(mark).is_some() && back.take_object(mark).is_none());
+}
+
 /// A value that is read once while it is written, since it has 128 bits; and takes all that is attached to its message then.
 struct Thief;
 

@@ -43,11 +43,20 @@ impl Attached {
         place.or_else(|free| Ok(self.add(|| hold.take(), EXCLUSIVE, free)))
     }
 
-    /// Notes what a value whose object was [moved](Self::attach_object_exclusive) here under this number needs to be as it was: beside
-    /// the object, and a few bits. Returns the mark, of 61 bits, by which the value takes it [back](Returned::take_object).
+    /// Records the loan of an object that was [moved](Self::attach_object_exclusive) here under this number: `beside` it, all that its
+    /// value needs to be as it was, and a few bits. Returns the mark, of 61 bits, by which the value [takes](Returned::take_object)
+    /// the object back. An object gives no access to memory by itself, so that any loan of it may be recorded, once.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if no object was moved here under this number, or a loan was recorded of it or of a later one.
     #[inline]
-    pub fn lends_object(&mut self, attachment: u32, beside: Arc<dyn Any + Send + Sync>, note: u64) -> u64 {
-        self.lends(Lent { attachment, grant: EXCLUSIVE, bytes: 0, beside, note })
+    pub fn lends_object(
+        &mut self,
+        attachment: u32,
+        beside: Arc<dyn Any + Send + Sync>,
+        note: u64,
+    ) -> Result<u64> {
+        self.record_loan(Lent { attachment, grant: EXCLUSIVE, bytes: 0, beside, note })
     }
 }
 

@@ -1,6 +1,7 @@
 //! # Safety
-//! A message being written: its bytes, and what is attached. Nothing here dereferences anything; two functions are `unsafe`
-//! because a caller that attaches memory as what it is not makes its receiver read what another process writes.
+//! A message being written: its bytes, and its attachments. Nothing here dereferences anything. Three functions are `unsafe`:
+//! a caller that attaches memory as what it is not makes its receiver read what another process writes, and a caller that
+//! describes a loan wrongly makes a value of it that the lender did not have.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -217,9 +218,33 @@ impl Attached {
         place.or_else(|free| Ok(self.add(|| hold.take(), grant, free)))
     }
 
-    /// Notes what a value whose handle was [moved here](Self::attach_own) needs to be as it was. Returns the mark, of 61 bits, by
-    /// which the value takes it [back](Returned::take), and nothing out of another message.
-    pub fn lends(&mut self, lent: Lent) -> u64 {
+    /// Records a loan: everything that a value needs to take back a handle that was [moved here](Self::attach_own). Returns the mark,
+    /// of 61 bits, by which the value [takes](Returned::take) the handle back. Another message has nothing under this mark.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if no attachment has this number and grant, the attachment is not exclusive, or a loan was recorded of
+    /// it or of a later one.
+    ///
+    /// # Safety
+    /// `lent` describes the value whose handle was moved here under this number, as the value was: its type takes back what stands
+    /// in `bytes`, `beside` and `note`.
+    pub unsafe fn lends(&mut self, lent: Lent) -> Result<u64> {
+        self.record_loan(lent)
+    }
+
+    /// Records a loan. [`Returned::take`] searches the loans by their numbers, so that they have to ascend.
+    pub(in crate::arena) fn record_loan(&mut self, lent: Lent) -> Result<u64> {
+        let attached = self.list.get(lent.attachment as usize);
+        let is_lent =
+            attached.is_some_and(|a| a.grant == lent.grant && a.grant.access() == Access::Exclusive);
+        let is_next = self.lent.last().is_none_or(|last| last.attachment < lent.attachment);
+        if !(is_lent && is_next) {
+            let why = format!(
+                "attachment {} can't be lent as {:?}: it was lent before, or is something else",
+                lent.attachment, lent.grant
+            );
+            return Err(Error::InvalidArgument(why));
+        }
         let [number, next] = &mut self.numbers;
         if self.lent.is_empty() {
             *number = if next.is_multiple_of(RANGE) { numbers() } else { *next };
@@ -227,7 +252,7 @@ impl Attached {
         }
         let mark = mark(*number, lent.attachment);
         self.lent.push(lent);
-        mark
+        Ok(mark)
     }
 
     /// Where a block is among the attachments; else where the index has room for it.
