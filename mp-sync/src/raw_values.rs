@@ -74,7 +74,7 @@ impl Atoms {
     }
 
     fn receive<'de, T, D: Deserializer<'de>>(what: &'static str, name: &str, d: D) -> Result<Self, D::Error> {
-        let shared = Shared::receive(what, &data::name_of::<T>(name), DATA, d)?;
+        let shared = data::receive::<T, D>(what, name, DATA, d)?;
         let (len, room) = (shared.load(LEN), shared.len().saturating_sub(DATA).saturating_mul(8));
         match usize::try_from(len)
             .ok()

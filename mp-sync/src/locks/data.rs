@@ -11,7 +11,9 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use mp_core::{Error, Result};
+use mp_core::Error;
+use serde::Deserializer;
+use serde::de::Error as _;
 
 use crate::locks::rlock::Level;
 use crate::locks::rwlock::{Reading, Writing};
@@ -34,12 +36,24 @@ pub(crate) fn name_of<T>(what: &str) -> String {
 }
 
 /// Checks that a `T` can be in a structure.
-pub(crate) fn check<T>() -> Result<()> {
+pub(crate) fn check<T>() -> mp_core::Result<()> {
     if align_of::<T>() > ALIGN {
         let why = format!("data aligned to {} bytes; at most {ALIGN} are possible", align_of::<T>());
         return Err(Error::LimitExceeded(why));
     }
     Ok(())
+}
+
+/// Receives the structure of a type that protects values of `T`. Its name says how `T` is aligned, and anyone can make a structure
+/// of that name: what [`check`] refuses to a maker is refused here, too.
+pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
+    what: &'static str,
+    kind: &str,
+    least: u64,
+    d: D,
+) -> Result<Shared, D::Error> {
+    check::<T>().map_err(D::Error::custom)?;
+    Shared::receive(what, &name_of::<T>(kind), least, d)
 }
 
 /// While it lives, no thread writes the data.

@@ -68,7 +68,7 @@ impl Locked {
         kind: LockKind,
         d: D,
     ) -> Result<(Self, usize), D::Error> {
-        let shared = Shared::receive(what, &data::name_of::<T>(kind.type_name()), DATA, d)?;
+        let shared = data::receive::<T, D>(what, kind.type_name(), DATA, d)?;
         let (len, room) = (shared.load(LEN), shared.len().saturating_sub(DATA).saturating_mul(8));
         match usize::try_from(len)
             .ok()

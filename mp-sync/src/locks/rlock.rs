@@ -17,6 +17,8 @@ use crate::plain::Plain;
 use crate::shared::{Kept, Shared};
 use crate::steps::rlock::{AllLevels, Deepen, Deeper, Depth, Rise, SetDepth};
 
+const NAME: &str = "RLock";
+
 const LOCK: u64 = 0;
 const DEPTH: u64 = 3;
 const DATA: u64 = 8;
@@ -70,10 +72,6 @@ pub(crate) struct Level<'a, T: Plain + Send> {
 }
 
 impl<T: Plain + Send> RLock<T> {
-    fn name() -> String {
-        data::name_of::<T>("RLock")
-    }
-
     const WORDS: u64 = DATA + data::words_of::<T>();
 
     /// A lock around `value`, in shared memory.
@@ -83,7 +81,7 @@ impl<T: Plain + Send> RLock<T> {
     /// than 64 bytes.
     pub fn new(value: T) -> Result<Self> {
         data::check::<T>()?;
-        let made = Self::of(Shared::new(&Self::name(), Self::WORDS)?);
+        let made = Self::of(Shared::new(&data::name_of::<T>(NAME), Self::WORDS)?);
         match made.lock() {
             Ok(guard) => guard.set(value),
             Err(LockError::Failed(e)) => return Err(e),
@@ -312,5 +310,5 @@ impl<T: Plain + Send + fmt::Debug> fmt::Debug for RLockGuard<'_, T> {
 
 handle! {
     RLock<T: Plain + Send>, "an RLock", |lock| lock.shared, "";
-    |d| Shared::receive("an RLock", &Self::name(), Self::WORDS, d).map(Self::of)
+    |d| data::receive::<T, D>("an RLock", NAME, Self::WORDS, d).map(Self::of)
 }

@@ -23,6 +23,8 @@ use crate::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
 use crate::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
 use crate::wait;
 
+const NAME: &str = "RwLock";
+
 const LOCK: u64 = 0;
 const WRITING: u64 = 3;
 const USED: u64 = 4;
@@ -66,10 +68,6 @@ pub struct RwLock<T: Plain + Send + Sync> {
 }
 
 impl<T: Plain + Send + Sync> RwLock<T> {
-    fn name() -> String {
-        data::name_of::<T>("RwLock")
-    }
-
     const SLOTS: u64 = DATA + data::words_of::<T>();
 
     /// Each reader has a slot and a count.
@@ -96,7 +94,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
             let why = format!("a lock for {readers} readers: 1 to {} are possible", 1 << 20);
             return Err(Error::not_within(readers > 0, why));
         }
-        let made = Self::of(Shared::new(&Self::name(), Self::words_for(readers))?);
+        let made = Self::of(Shared::new(&data::name_of::<T>(NAME), Self::words_for(readers))?);
         match made.write() {
             Ok(mut guard) => *guard = value,
             Err(LockError::Failed(e)) => return Err(e),
@@ -310,7 +308,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
 
 handle! {
     RwLock<T: Plain + Send + Sync>, "an RwLock", |lock| lock.shared, "";
-    |d| Shared::receive("an RwLock", &Self::name(), Self::words_for(1), d).map(Self::of)
+    |d| data::receive::<T, D>("an RwLock", NAME, Self::words_for(1), d).map(Self::of)
 }
 
 #[cfg(test)]
