@@ -76,12 +76,12 @@ pub use invite::hand_over;
 pub use invite::{accept_invitation, invite};
 pub use mp_core::message::{self, Message};
 pub use mp_macros::Message;
-#[doc(hidden)]
-pub use pack::unpack_into;
 pub use pack::{
     Encoded, Lent, PackError, TypeFingerprint, from_bytes, pack, pack_as, pack_unless, to_bytes, unpack,
     unpack_as, unpack_plain, unpack_with,
 };
+#[doc(hidden)]
+pub use pack::{to_bytes_after, unpack_into};
 pub use reduce::{Reduce, Reduced, reduced};
 #[doc(hidden)]
 pub use registry::registered_at_start;

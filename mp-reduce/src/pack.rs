@@ -342,7 +342,19 @@ pub fn unpack_with<T: Message>(
 /// # Errors
 /// When its `Serialize` refuses, or it has tensors, queues or locks in it: those are in the memory of this tree of processes.
 pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
+    let mut bytes = to_bytes_after(Vec::new(), value)?;
+    bytes.shrink_to_fit();
+    Ok(bytes)
+}
+
+/// Appends a value as bytes to `start`: a frame is its head and its value, and a long value is not copied into it.
+///
+/// # Errors
+/// As [`to_bytes`].
+#[doc(hidden)]
+pub fn to_bytes_after<T: Message>(start: Vec<u8>, value: &mut T) -> Result<Vec<u8>> {
     let mut out = Outgoing::in_band();
+    *out.bytes() = start;
     let written = afresh(|| value.encode::<MessagePack>(&mut out)).and_then(|()| {
         let stays =
             "tensors, queues or locks are in a value that is to leave this memory; send their contents instead";
@@ -353,9 +365,7 @@ pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
         afresh(|| value.take_back(&mut back));
     }
     written?;
-    let mut bytes = std::mem::take(out.bytes());
-    bytes.shrink_to_fit();
-    Ok(bytes)
+    Ok(std::mem::take(out.bytes()))
 }
 
 /// A value out of bytes from elsewhere, of which anything may be wrong.

@@ -3,11 +3,11 @@
 use mp_core::message::{Codec, Incoming, Outgoing, Returned};
 use mp_core::{Message, Wait};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Ends};
 use crate::error::{GetError, PutError, RecvIntoError};
 
 /// Bytes as they are.
-struct Bytes(Vec<u8>);
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 impl Message for Bytes {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
@@ -42,7 +42,11 @@ impl Connection {
     }
 
     fn send_bytes_within(&self, bytes: &[u8], wait: Wait) -> Result<(), PutError<Vec<u8>>> {
-        self.send_within(Bytes(bytes.to_vec()), wait).map_err(|e| e.map(|raw| raw.0))
+        let sent = match self.ends() {
+            Ends::Socket(socket) => socket.send_bytes(bytes, wait),
+            _ => self.send_within(Bytes(bytes.to_vec()), wait),
+        };
+        sent.map_err(|e| e.map(|raw| raw.0))
     }
 
     /// Sends bytes as they are, as a future: see [`send_async`](Self::send_async).
@@ -50,7 +54,11 @@ impl Connection {
     /// # Errors
     /// As [`send_async`](Self::send_async).
     pub async fn send_bytes_async(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
-        self.send_async(Bytes(bytes.to_vec())).await.map_err(|e| e.map(|raw| raw.0))
+        let sent = match self.ends() {
+            Ends::Socket(socket) => socket.send_bytes_async(bytes).await,
+            _ => self.send(Bytes(bytes.to_vec())),
+        };
+        sent.map_err(|e| e.map(|raw| raw.0))
     }
 
     /// Receives the next message as bytes, which it was sent as; waits while there is none.
@@ -70,7 +78,10 @@ impl Connection {
     }
 
     fn recv_bytes_within(&self, wait: Wait) -> Result<Vec<u8>, GetError> {
-        Ok(self.recv_within::<Bytes>(wait)?.0)
+        match self.ends() {
+            Ends::Socket(socket) => socket.recv_bytes(wait),
+            _ => Ok(self.recv_within::<Bytes>(wait)?.0),
+        }
     }
 
     /// Receives the next message as bytes, which it was sent as, as a future: see [`recv_bytes`](Self::recv_bytes).
@@ -78,7 +89,10 @@ impl Connection {
     /// # Errors
     /// As [`recv`](Self::recv).
     pub async fn recv_bytes_async(&self) -> Result<Vec<u8>, GetError> {
-        Ok(self.recv_async::<Bytes>().await?.0)
+        match self.ends() {
+            Ends::Socket(socket) => socket.recv_bytes_async().await,
+            _ => Ok(self.recv_async::<Bytes>().await?.0),
+        }
     }
 
     /// Receives the next message, which was sent as bytes, into the beginning of a buffer; waits while there is none. How many

@@ -3,6 +3,7 @@
 mod backlog;
 mod family_key;
 mod futures;
+mod large;
 mod listener;
 mod refusals;
 mod waits;

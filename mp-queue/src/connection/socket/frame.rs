@@ -23,18 +23,20 @@ use std::time::{Duration, Instant};
 use mp_core::mutex::Mutex;
 use mp_core::peer::Peer;
 use mp_core::{Descriptor, Message, SharedWaitable, Wait, WaitPoint, Waitable, mutant};
-use mp_reduce::{Error, TypeFingerprint, from_bytes, to_bytes};
+use mp_reduce::{Error, TypeFingerprint, from_bytes, to_bytes_after};
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::Shutdown;
+use rustix::net::{RecvFlags, Shutdown};
 
 use super::ConnectError;
 use super::error::refusal;
 use super::handshake::{Greeting, Met, read};
 use super::invitation::is_invitation;
-use super::outbox::{Sending, WriteError, Writer};
+use super::outbox::{Frame, Sending, Writer};
+use crate::connection::bytes::Bytes;
 use crate::connection::named::{LENGTH, LONGEST, is_of, other_type, sent_name, with_name};
-use crate::error::{GetError, PutError, TypeRefusal};
+use crate::error::{GetError, TypeRefusal};
 
 /// Length, fingerprint and length of the name.
 const HEAD: usize = 12 + LENGTH;
@@ -65,7 +67,7 @@ pub(super) struct Reader {
     /// What comes before the first message.
     greeting: Option<Greeting>,
     /// What was wrong with it, until a call returns it.
-    refused: Option<ConnectError>,
+    pub(super) refused: Option<ConnectError>,
     head: [u8; HEAD],
     have: usize,
     name: Vec<u8>,
@@ -99,10 +101,18 @@ pub(super) fn begins_a_note(bytes: &[u8]) -> bool {
     bytes.get(HEAD - LENGTH..HEAD) == Some(&NOTE.to_le_bytes())
 }
 
-/// Reads more of something that has this many bytes.
+/// Reads more of `len` bytes, of which `into` has the first. Each byte is written once, by the kernel: zeroing the buffer for
+/// each read would make a long message quadratic.
 fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
     let start = into.len();
-    into.resize(len.min(start + start.max(FIRST)), 0);
+    if start == into.capacity() {
+        into.reserve_exact(len.min(start + start.max(FIRST)) - start);
+    }
+    if into.capacity() <= len {
+        return rustix::net::recv(fd, spare_capacity(into), RecvFlags::empty()).map(|(n, _)| n);
+    }
+    // An allocator may give more than it was asked for. The bytes after this message belong to the next one.
+    into.resize(len.min(start + FIRST), 0);
     let n = read(fd, &mut into[start..]);
     into.truncate(start + n.unwrap_or(0));
     n
@@ -192,7 +202,7 @@ impl Reader {
     }
 
     /// The other end is closed: reads what it has sent, for the note in it, up to an invitation, whose file would be lost.
-    fn find_note(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Option<Box<TypeRefusal>> {
+    pub(super) fn find_note(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Option<Box<TypeRefusal>> {
         let invites =
             |have| have == 0 && is_invitation(fd) && !mutant!("queue.connection.invitation-read-over");
         while !self.over && self.greeting.is_none() && !invites(self.have) {
@@ -235,7 +245,7 @@ impl Reader {
     }
 
     /// Reads what there is of the greeting, if it is still to come; whether it was.
-    fn greet(&mut self, fd: BorrowedFd<'_>) -> bool {
+    pub(super) fn greet(&mut self, fd: BorrowedFd<'_>) -> bool {
         let Some(greeting) = &mut self.greeting else { return false };
         match greeting.advance(fd) {
             Ok(false) => {}
@@ -350,69 +360,13 @@ impl Socket {
         false
     }
 
-    /// The error of a send: if the other side is gone since it refused, that is the error.
-    #[cold]
-    fn not_sent<T>(&self, error: WriteError, value: T) -> PutError<T> {
-        let mut reader = self.reader.lock();
-        reader.greet(self.as_fd());
-        match (error, reader.refused.take()) {
-            (WriteError::Gone, Some(refused)) => PutError::Failed { value, error: refusal(refused) },
-            // Not of a side that goes on sending: there would be no end to it.
-            (WriteError::Gone, None)
-                if self.is_disconnected() || mutant!("queue.connection.send-reads-on") =>
-            {
-                match reader.find_note(self.as_fd(), self.limit) {
-                    Some(refusal) => PutError::TypeRefused { value, refusal },
-                    None => WriteError::Gone.with(value),
-                }
-            }
-            (error, refused) => {
-                reader.refused = refused;
-                error.with(value)
-            }
-        }
-    }
-
-    /// Sends a value. When the time is over, a message that was begun is sent on, by the next send or a
-    /// [`Flusher`](super::outbox).
-    pub(crate) fn send<T: Message>(self: &Arc<Self>, mut value: T, wait: Wait) -> Result<(), PutError<T>> {
-        let mut sending = match frame_of(&mut value, self.limit) {
-            Ok(frame) => Sending::new(self, frame),
-            Err(error) => return Err(PutError::Failed { value, error }),
-        };
-        let sent = loop {
-            match sending.advance() {
-                Ok(true) => break Ok(()),
-                Ok(false) => {}
-                Err(e) => break Err(e),
-            }
-            let found = match left(wait) {
-                Some(left) => mp_core::wait(&[&Room(self.clone())], left),
-                None => Ok(Vec::new()),
-            };
-            match found {
-                Ok(found) if found.is_empty() && sending.is_begun() => break Ok(()),
-                Ok(found) if found.is_empty() => return Err(PutError::Full(value)),
-                Ok(_) => {}
-                Err(e) => break Err(WriteError::Failed(e)),
-            }
-        };
-        sent.map_err(|e| self.not_sent(e, value))
-    }
-
-    /// As [`send`](Self::send), as a future. Dropped before the message is begun, it has sent nothing; after that, it sends it.
-    pub(crate) async fn send_async<T: Message>(self: &Arc<Self>, mut value: T) -> Result<(), PutError<T>> {
-        let mut sending = match frame_of(&mut value, self.limit) {
-            Ok(frame) => Sending::new(self, frame),
-            Err(error) => return Err(PutError::Failed { value, error }),
-        };
-        let what = || Arc::new(Room(self.clone())) as SharedWaitable;
-        let sent = mp_core::until(what, || sending.advance().map(|all| all.then_some(()))).await;
-        sent.map_err(|e| self.not_sent(e, value))
-    }
-
     pub(crate) fn recv<T: Message>(self: &Arc<Self>, wait: Wait) -> Result<T, GetError> {
         self.wait_for(wait, || self.look()?.map(|arrived| self.decode(arrived)).transpose())
+    }
+
+    /// Receives a [`Bytes`] message. Its bytes are those that arrived: they are not copied.
+    pub(crate) fn recv_bytes(self: &Arc<Self>, wait: Wait) -> Result<Vec<u8>, GetError> {
+        self.wait_for(wait, || self.look()?.map(|arrived| self.bytes_of(arrived)).transpose())
     }
 
     /// Looks until there is something, and waits for more to arrive in between.
@@ -436,8 +390,25 @@ impl Socket {
 
     /// As [`recv`](Self::recv), as a future. What has arrived of a message stays when it is dropped.
     pub(crate) async fn recv_async<T: Message>(self: &Arc<Self>) -> Result<T, GetError> {
+        self.decode(self.arrived().await?)
+    }
+
+    /// As [`recv_bytes`](Self::recv_bytes), as a future.
+    pub(crate) async fn recv_bytes_async(self: &Arc<Self>) -> Result<Vec<u8>, GetError> {
+        self.bytes_of(self.arrived().await?)
+    }
+
+    async fn arrived(self: &Arc<Self>) -> Result<Arrived, GetError> {
         let what = || Arc::new(Arrivals(self.clone())) as SharedWaitable;
-        self.decode(mp_core::until(what, || self.look().map_err(Looked)).await.map_err(|e| e.0)?)
+        mp_core::until(what, || self.look().map_err(Looked)).await.map_err(|e| e.0)
+    }
+
+    fn bytes_of(self: &Arc<Self>, arrived: Arrived) -> Result<Vec<u8>, GetError> {
+        let is_bytes = arrived.fingerprint == TypeFingerprint::<Bytes>::new().get();
+        if is_bytes && is_of::<Bytes>(&arrived.name) {
+            return Ok(arrived.bytes);
+        }
+        self.decode::<Bytes>(arrived).map(|bytes| bytes.0)
     }
 
     /// Reads what there is; the message, if it is whole.
@@ -459,7 +430,7 @@ impl Socket {
         if let Error::TypeMismatch { expected, found, .. } = &error {
             let note = note_of(expected, found.as_deref().unwrap_or_default(), fingerprint);
             // Where there is no room, or the other side is gone, it does not hear of it.
-            _ = Sending::new(self, note).advance();
+            _ = Sending::new(self, Frame::from(note)).advance();
         }
         Err(error.into())
     }
@@ -467,16 +438,19 @@ impl Socket {
 
 /// A value as it is sent.
 pub(super) fn frame_of<T: Message>(value: &mut T, limit: usize) -> Result<Vec<u8>, Error> {
-    let bytes = to_bytes(value)?;
-    let len = length(bytes.len(), limit)?;
-    let (name_length, name) = sent_name::<T>();
-    let mut frame = Vec::with_capacity(HEAD + name.len() + bytes.len());
-    frame.extend_from_slice(&len.to_le_bytes());
-    frame.extend_from_slice(&TypeFingerprint::<T>::new().get().to_le_bytes());
-    frame.extend_from_slice(&name_length);
-    frame.extend_from_slice(name);
-    frame.extend_from_slice(&bytes);
+    let head = head_of::<T>(0);
+    let before = head.len();
+    let mut frame = to_bytes_after(head, value)?;
+    let len = length(frame.len() - before, limit)?;
+    frame[..size_of_val(&len)].copy_from_slice(&len.to_le_bytes());
     Ok(frame)
+}
+
+/// Bytes before the value of a message: length of the value, fingerprint, length of the type's name, and the name.
+pub(super) fn head_of<T: Message>(len: u32) -> Vec<u8> {
+    let (name_length, name) = sent_name::<T>();
+    let fingerprint = TypeFingerprint::<T>::new().get().to_le_bytes();
+    [&len.to_le_bytes(), &fingerprint[..], &name_length, name].concat()
 }
 
 /// A note: length, fingerprint, that it is one; the length of the expected type's name, that name, and that of the type which was sent.
@@ -497,7 +471,7 @@ fn refusal_of(bytes: &[u8]) -> Option<TypeRefusal> {
 }
 
 /// How long to wait, if at all: with or without an end.
-fn left(wait: Wait) -> Option<Option<Duration>> {
+pub(super) fn left(wait: Wait) -> Option<Option<Duration>> {
     match wait {
         Wait::Never => None,
         Wait::Forever => Some(None),
@@ -540,7 +514,7 @@ impl fmt::Debug for Socket {
 }
 
 /// The length of a message as it is written in its frame, if it may be so long.
-fn length(len: usize, limit: usize) -> Result<u32, Error> {
+pub(super) fn length(len: usize, limit: usize) -> Result<u32, Error> {
     // There is no room for more in a frame, whatever the options say.
     let limit = limit.min(u32::MAX as usize);
     u32::try_from(len).ok().filter(|_| len <= limit).ok_or_else(|| {

@@ -12,6 +12,7 @@ mod invitation;
 mod key;
 mod listener;
 mod outbox;
+mod send;
 
 use std::fmt;
 use std::os::fd::AsFd;

@@ -3,6 +3,9 @@
 //! A message is *begun* when its first byte is sent. From then on its rest lies in the [`Writer`] of the
 //! socket, and the next send finishes it first.
 //!
+//! A blocking send of long bytes lends them instead: the rest of its message stays with the caller, whose thread alone continues it,
+//! and other senders have no room until it is done. The rest moves to the writer when the call gives up.
+//!
 //! | dropped, or given up | left | then |
 //! |---|---|---|
 //! | before the message is begun | nothing | it is not sent |
@@ -30,8 +33,66 @@ pub(super) struct Writer {
     /// How many messages were begun, and how many are sent to their ends.
     begun: u64,
     done: u64,
+    /// `true` if the rest of the message is with its sender.
+    lent: bool,
     over: bool,
 }
+
+/// Bytes of a message on their way into the socket.
+pub(super) struct Frame<'a> {
+    pub(super) head: Vec<u8>,
+    /// Bytes after the head that are still the caller's.
+    pub(super) body: &'a [u8],
+}
+
+impl From<Vec<u8>> for Frame<'_> {
+    fn from(head: Vec<u8>) -> Self {
+        Self { head, body: &[] }
+    }
+}
+
+impl Frame<'_> {
+    /// Joins both parts if the body is short: one system call sends them.
+    fn joined(mut self) -> Self {
+        if self.body.len() <= SHORT {
+            self.head.extend_from_slice(self.body);
+            self.body = &[];
+        }
+        self
+    }
+
+    fn len(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+
+    /// Bytes of one part that follow the first `sent`.
+    fn after(&self, sent: usize) -> &[u8] {
+        match sent.checked_sub(self.head.len()) {
+            Some(of_body) => &self.body[of_body..],
+            None => &self.head[sent..],
+        }
+    }
+
+    /// Bytes of both parts that follow the first `sent`.
+    fn rest(&self, sent: usize) -> Vec<u8> {
+        let head = self.head.len();
+        [&self.head[sent.min(head)..], &self.body[sent.saturating_sub(head)..]].concat()
+    }
+
+    /// Sends from the byte `sent` on, as much as there is room for. Returns the number of bytes sent in all.
+    fn send(&self, socket: &Socket, mut sent: usize) -> Result<usize, WriteError> {
+        while sent < self.len() {
+            match send(socket, self.after(sent))? {
+                0 => break,
+                n => sent += n,
+            }
+        }
+        Ok(sent)
+    }
+}
+
+/// Longest body that is copied after its head.
+const SHORT: usize = 1 << 14;
 
 pub(in crate::connection) enum WriteError {
     Gone,
@@ -60,6 +121,9 @@ impl Writer {
         if self.over {
             return Err(WriteError::Gone);
         }
+        if self.lent {
+            return Ok(false);
+        }
         while self.begun > self.done {
             self.sent += match send(socket, &self.frame[self.sent..]) {
                 Ok(0) => return Ok(false),
@@ -79,21 +143,37 @@ impl Writer {
     }
 
     /// Begins a message, if the one before it is sent and there is room for a byte of it.
-    fn begin(&mut self, socket: &Socket, frame: &mut Vec<u8>) -> Result<Option<u64>, WriteError> {
+    fn begin(&mut self, socket: &Socket, frame: &mut Frame<'_>) -> Result<Option<u64>, WriteError> {
         if !self.flush(socket)? {
             return Ok(None);
         }
-        let sent = send(socket, frame)?;
+        let sent = send(socket, frame.after(0))?;
         if sent == 0 {
             return Ok(None);
         }
         self.begun += 1;
         if sent == frame.len() {
             self.done = self.begun;
+        } else if frame.body.is_empty() {
+            (self.frame, self.sent) = (std::mem::take(&mut frame.head), sent);
         } else {
-            (self.frame, self.sent) = (std::mem::take(frame), sent);
+            (self.lent, self.sent) = (true, sent);
         }
         Ok(Some(self.begun))
+    }
+
+    /// Continues the message that is with its sender. Returns `true` if it is sent to its end.
+    fn lend(&mut self, socket: &Socket, frame: &Frame<'_>) -> Result<bool, WriteError> {
+        let sent = frame.send(socket, self.sent);
+        match sent {
+            Ok(sent) => self.sent = sent,
+            Err(_) => (self.over, self.lent) = (true, false),
+        }
+        let all = sent? == frame.len();
+        if all {
+            (self.lent, self.done) = (false, self.begun);
+        }
+        Ok(all)
     }
 }
 
@@ -121,14 +201,14 @@ fn send(socket: &Socket, bytes: &[u8]) -> Result<usize, WriteError> {
 /// A message that is being sent. Dropped, it is sent on if it was begun.
 pub(super) struct Sending<'a> {
     socket: &'a Arc<Socket>,
-    frame: Vec<u8>,
+    frame: Frame<'a>,
     /// Which one it is, if it was begun and not sent to its end.
     begun: Option<u64>,
 }
 
 impl<'a> Sending<'a> {
-    pub(super) fn new(socket: &'a Arc<Socket>, frame: Vec<u8>) -> Self {
-        Self { socket, frame, begun: None }
+    pub(super) fn new(socket: &'a Arc<Socket>, frame: Frame<'a>) -> Self {
+        Self { socket, frame: frame.joined(), begun: None }
     }
 
     /// Whether a part of it is sent, and not all.
@@ -139,15 +219,17 @@ impl<'a> Sending<'a> {
     /// Continues; whether it is sent to its end.
     pub(super) fn advance(&mut self) -> Result<bool, WriteError> {
         let mut writer = self.socket.writer.lock();
-        if let Some(mine) = self.begun {
-            if writer.done < mine
-                && let Err(e) = writer.flush(self.socket)
-            {
+        if self.begun.is_none() {
+            self.begun = writer.begin(self.socket, &mut self.frame)?;
+        }
+        if self.begun.is_some_and(|mine| writer.done < mine) {
+            // Only this thread continues a message whose body is still its own.
+            let lent = !self.frame.body.is_empty() && !writer.over;
+            let sent = if lent { writer.lend(self.socket, &self.frame) } else { writer.flush(self.socket) };
+            if let Err(e) = sent {
                 self.begun = None;
                 return Err(e);
             }
-        } else {
-            self.begun = writer.begin(self.socket, &mut self.frame)?;
         }
         let done = self.begun.is_some_and(|mine| writer.done >= mine);
         if done {
@@ -160,6 +242,12 @@ impl<'a> Sending<'a> {
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
         if self.begun.is_some() {
+            let mut writer = self.socket.writer.lock();
+            if writer.lent && !self.frame.body.is_empty() {
+                writer.frame = self.frame.rest(writer.sent);
+                (writer.lent, writer.sent) = (false, 0);
+            }
+            drop(writer);
             let flusher = Flusher { socket: self.socket.clone(), watch: Mutex::new(None) };
             Arc::new(flusher).wake();
         }
