@@ -353,11 +353,14 @@ impl<T, S> AsyncResult<T, S> {
         self.job.slots().progress()
     }
 
-    /// Takes back the tasks that have not begun; how many. They end with [`TaskError::Cancelled`]. What runs, runs on.
+    /// Takes back the tasks that have not begun, and returns their number. They end with [`TaskError::Cancelled`]. Tasks that run are not
+    /// stopped.
     ///
-    /// (A task that was given to a worker just now, together with a function that is new to it, may not be taken back.)
+    /// Blocks for at most a tenth of a second, while a worker takes a chunk of these tasks. If that worker is stopped in this moment, tasks of
+    /// its chunk may end as cancelled later and are not in the number. (A task that was given to a worker just now, together with a function
+    /// that is new to it, may not be taken back.)
     pub fn cancel(&self) -> usize {
-        self.shared.cancel(&self.job)
+        self.shared.cancel_all(&self.job)
     }
 }
 

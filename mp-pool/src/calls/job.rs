@@ -15,11 +15,13 @@ use mp_spawn::Closure;
 
 use crate::calls::brought::Brought;
 use crate::calls::chunk::Kept;
+use crate::calls::hand::Hand;
 use crate::calls::lanes::Takes;
 use crate::calls::outcomes::Run;
 use crate::calls::runs::Runs;
 use crate::calls::slots::{Order, PARTS, Progress, Refused, Slots, Waiters};
 use crate::calls::source::{Piece, Rubbish, Source};
+use crate::error::TaskError;
 use crate::maker::Maker;
 use crate::retry::Retry;
 use crate::run::runner::Runner;
@@ -84,6 +86,9 @@ pub(crate) struct Lost {
     pub(crate) kept: Kept,
 }
 
+/// Tasks that were not sent: those to be tried again, the indices of the others, and their arguments.
+pub(crate) type Left = (Vec<Lost>, Vec<Range<usize>>, Rubbish);
+
 /// One call.
 pub(crate) struct Job {
     /// The process that made it. In a copy of that, nothing here is locked: other threads may have held the locks when it
@@ -95,6 +100,7 @@ pub(crate) struct Job {
     /// How long a task takes, in nanoseconds; 0 if that is not known.
     pace: AtomicU64,
     lost: Mutex<Vec<Lost>>,
+    pub(crate) hand: Hand,
     slots: Mutex<Slots>,
     changed: Condvar,
 }
@@ -110,14 +116,14 @@ impl Job {
             brought: Brought::default(),
             wakers: Vec::new(),
             on_done: None,
-            cancelled: false,
             waiters: Waiters::default(),
             failed: HashMap::new(),
             tickets: None,
         };
         let (maker, lost) = (Maker::this(), Mutex::new(Vec::new()));
         let (pace, slots) = (AtomicU64::new(0), Mutex::new(slots));
-        Arc::new(Job { maker, code, terms, source, pace, lost, slots, changed: Condvar::new() })
+        let (hand, changed) = (Hand::default(), Condvar::new());
+        Arc::new(Job { maker, code, terms, source, pace, lost, hand, slots, changed })
     }
 
     /// Whether this process made it.
@@ -164,12 +170,13 @@ impl Job {
         let lost = {
             let mut lost = self.lost.lock();
             let count = most.min(lost.len());
+            self.hand.take(count);
             lost.drain(..count).collect::<Vec<_>>()
         };
         let again = |Lost { index, tries, kept }| Piece::again(index, tries, kept);
         let mut pieces: Vec<Piece> = lost.into_iter().map(again).collect();
         if pieces.len() < most {
-            self.source.take(most - pieces.len(), takes, &mut pieces);
+            self.source.take(most - pieces.len(), takes, &self.hand, &mut pieces);
         }
         pieces
     }
@@ -226,14 +233,16 @@ impl Job {
         self.lost.lock().push(lost);
     }
 
-    /// Sends no more tasks; which ones were not sent, for the caller to settle, and what they were to be sent with.
-    pub(crate) fn cancel(&self) -> (Vec<Lost>, Vec<Range<usize>>, Rubbish) {
-        self.slots.lock().cancelled = true;
-        self.take_rest()
+    /// Takes the tasks that were not sent, for the caller to settle with `fate`, which is the outcome of the tasks in hand, too; and
+    /// returns the number of these.
+    pub(crate) fn cancel(&self, fate: &TaskError) -> (Left, usize) {
+        let rest = self.take_rest();
+        // Afterwards: a task that another thread has taken just before is in its hand.
+        (rest, self.hand.seal(fate.clone()))
     }
 
     /// Takes the tasks that were not sent, and what they were to be sent with.
-    pub(crate) fn take_rest(&self) -> (Vec<Lost>, Vec<Range<usize>>, Rubbish) {
+    pub(crate) fn take_rest(&self) -> Left {
         let lost = if mp_core::mutant!("pool.cancel.retries-kept") { Vec::new() } else { self.dead_letter() };
         let (rest, rubbish) = self.source.clear();
         (lost, rest, rubbish)
@@ -245,7 +254,7 @@ impl Job {
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.slots.lock().cancelled
+        self.hand.is_sealed()
     }
 
     /// Notes what came of tasks. Of runs of tasks that had no outcome yet, `seen` gets what `look` has seen of them, and when the first
@@ -396,7 +405,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::calls::slots::MANY_RUNS;
     use crate::calls::source::{Items, Keep, Original};
-    use crate::error::TaskError;
 
     struct NoPool;
 
@@ -469,7 +477,7 @@ pub(crate) mod tests {
         let job = job(1, Terms::default());
         let kept: Box<dyn Keep> = Box::new(Original(7_u64));
         job.again(Lost { index: 0, tries: 1, kept: Kept::Original(Apart::new(kept)) });
-        let (lost, ..) = job.cancel();
+        let ((lost, ..), _) = job.cancel(&TaskError::Terminated);
         assert_eq!(lost.iter().map(|lost| lost.index).collect::<Vec<_>>(), [0]);
     }
 }

@@ -16,6 +16,7 @@ use mp_core::mutex::Mutex;
 use mp_core::user_code::{Apart, Each};
 use mp_reduce::Message;
 
+use crate::calls::hand::Hand;
 use crate::calls::source::{Piece, Rubbish, Source, encode_rows};
 
 /// How many lanes are remembered; then all are forgotten.
@@ -163,9 +164,14 @@ impl<A> Pushed<A> {
 }
 
 impl<A: Message + Send> Source for Pushed<A> {
-    fn take(&self, most: usize, takes: Option<&Takes>, into: &mut Vec<Piece>) {
+    fn take(&self, most: usize, takes: Option<&Takes>, hand: &Hand, into: &mut Vec<Piece>) {
         encode_rows(most, self.keeps, into, |most| {
-            let (taken, first) = self.waiting.lock().take(most, takes);
+            let (taken, first) = {
+                let mut waiting = self.waiting.lock();
+                let taken = waiting.take(most, takes);
+                hand.take(taken.0.len());
+                taken
+            };
             (Each::from(taken.into_iter().filter_map(Apart::into_inner).collect::<VecDeque<A>>()), first)
         });
     }
@@ -213,7 +219,7 @@ mod tests {
     /// The indices of the tasks that a worker gets.
     fn given(pushed: &Pushed<u64>, takes: &Takes) -> Vec<usize> {
         let mut pieces = Vec::new();
-        Source::take(pushed, 10, Some(takes), &mut pieces);
+        Source::take(pushed, 10, Some(takes), &Hand::default(), &mut pieces);
         let indices: Vec<usize> = pieces
             .into_iter()
             .flat_map(|piece| piece.first..piece.first + piece.args.map_or(1, |args| args.len()))

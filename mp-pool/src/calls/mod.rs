@@ -2,6 +2,7 @@
 
 pub(crate) mod brought;
 pub(crate) mod chunk;
+pub(crate) mod hand;
 pub(crate) mod job;
 pub(crate) mod lanes;
 pub(crate) mod outcomes;

@@ -52,7 +52,6 @@ pub(crate) struct Slots {
     pub(super) brought: Brought,
     pub(super) wakers: Vec<Apart<Waker>>,
     pub(super) on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
-    pub(super) cancelled: bool,
     pub(super) waiters: Waiters,
     /// Of tasks that are tried again: how their attempts failed.
     pub(crate) failed: HashMap<usize, Attempts>,

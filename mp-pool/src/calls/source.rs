@@ -11,6 +11,7 @@ use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
 
 use crate::calls::chunk::Kept;
+use crate::calls::hand::Hand;
 use crate::calls::lanes::Takes;
 use crate::error::Unsendable;
 use crate::run::ends::Ends;
@@ -107,8 +108,9 @@ pub(crate) type Rubbish = Box<dyn Send>;
 
 /// Where arguments come from; knows their type.
 pub(crate) trait Source: Send + Sync {
-    /// Takes at most `most` items, which are together in one chunk unless they are too long, or have attachments.
-    fn take(&self, most: usize, takes: Option<&Takes>, into: &mut Vec<Piece>);
+    /// Takes at most `most` items, which are together in one chunk unless they are too long, or have attachments. They are in `hand` from
+    /// when they are taken.
+    fn take(&self, most: usize, takes: Option<&Takes>, hand: &Hand, into: &mut Vec<Piece>);
     fn left(&self) -> usize;
     /// Takes what is left: which they were, and themselves, to be dropped when nothing depends on it.
     fn clear(&self) -> (Vec<Range<usize>>, Rubbish);
@@ -149,11 +151,12 @@ impl<A> Items<A> {
         self.queue.lock().0.append(&mut items);
     }
 
-    fn taken(&self, most: usize) -> (Each<A>, usize) {
+    fn taken(&self, most: usize, hand: &Hand) -> (Each<A>, usize) {
         let mut queue = self.queue.lock();
         let count = most.min(queue.0.len());
         let first = queue.1;
         queue.1 += count;
+        hand.take(count);
         (Each::from(queue.0.drain(..count).collect::<VecDeque<A>>()), first)
     }
 }
@@ -188,8 +191,8 @@ pub(crate) fn encode_rows<A: Message + Send>(
 }
 
 impl<A: Message + Send> Source for Items<A> {
-    fn take(&self, most: usize, _: Option<&Takes>, into: &mut Vec<Piece>) {
-        encode_rows(most, self.keeps, into, |most| self.taken(most));
+    fn take(&self, most: usize, _: Option<&Takes>, hand: &Hand, into: &mut Vec<Piece>) {
+        encode_rows(most, self.keeps, into, |most| self.taken(most, hand));
     }
 
     fn left(&self) -> usize {

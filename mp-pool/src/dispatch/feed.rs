@@ -56,6 +56,7 @@ impl Shared {
                 let portion = state.workers[worker].portion().min(most);
                 let returned = portion.min(state.returned.len());
                 ready.extend(state.returned.drain(..returned));
+                ready.iter().for_each(|ready: &Ready| ready.chunk.job.hand.take(ready.chunk.left()));
                 let found = &mut state.workers[worker];
                 found.feeding = true;
                 Some((worker, found.pid, portion))
@@ -101,7 +102,7 @@ impl Shared {
         let chunk = Chunk { id: next_chunk(), job: Arc::clone(job), first, reported: 0, end, tries, kept };
         match args.and_then(|args| self.message(&chunk, args, room)) {
             Ok(message) => ready.push(Ready { chunk, message }),
-            Err(why) => settled.add(chunk, TaskError::arguments(why)),
+            Err(why) => settled.add_from_hand(chunk, TaskError::arguments(why)),
         }
     }
 
@@ -149,7 +150,7 @@ impl Shared {
             };
             match message {
                 Ok(message) => all.push(Ready { chunk, message }),
-                Err(why) => settled.add(chunk, TaskError::arguments(why)),
+                Err(why) => settled.add_from_hand(chunk, TaskError::arguments(why)),
             }
         }
         all
@@ -222,9 +223,9 @@ impl Shared {
             let code = chunk.job.code.number;
             if let Some(Unsendable { why, cause }) = unsendable.get(&code) {
                 let (why, cause) = (format!("the function can't be sent: {why}"), cause.clone());
-                settled.add(chunk, TaskError::arguments(Unsendable { why, cause }));
-            } else if end.is_some() || chunk.job.is_cancelled() {
-                settled.add(chunk, end.clone().unwrap_or(TaskError::Cancelled));
+                settled.add_from_hand(chunk, TaskError::arguments(Unsendable { why, cause }));
+            } else if let Some(error) = chunk.job.hand.release(chunk.left()).or_else(|| end.clone()) {
+                settled.add(chunk, error);
             } else {
                 match message {
                     ForWorker::Packed(packed) if alive && !waiting.contains(&code) => {

@@ -1,12 +1,11 @@
 //! Outcomes on their way to their calls: collected under a lock, handed out when none is held.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::calls::chunk::{Chunk, Kept};
-use crate::calls::job::{Job, Lost};
+use crate::calls::job::{Job, Left, Lost};
 use crate::calls::outcomes::Run;
 use crate::calls::source::Rubbish;
 use crate::dispatch::shared::Shared;
@@ -77,18 +76,21 @@ impl<'a> Settled<'a> {
         self.outcomes.iter().flat_map(|(_, runs)| runs).map(|run| run.count).sum()
     }
 
-    /// Of tasks that never left their call.
-    pub(crate) fn add_rest(&mut self, job: &Arc<Job>, error: &TaskError) {
-        self.add_left(job, job.cancel(), error);
+    /// Adds tasks that never left their call. Returns the number of those that other threads have in hand, and settle.
+    pub(crate) fn add_rest(&mut self, job: &Arc<Job>, error: &TaskError) -> usize {
+        let (left, in_hand) = job.cancel(error);
+        self.add_left(job, left, error);
+        in_hand
+    }
+
+    /// Adds a chunk that leaves the hand of a thread with an error, unless its call was cancelled.
+    pub(crate) fn add_from_hand(&mut self, chunk: Chunk, error: TaskError) {
+        let fate = chunk.job.hand.release(chunk.left());
+        self.add(chunk, fate.unwrap_or(error));
     }
 
     /// Of tasks that were taken out of their call.
-    pub(crate) fn add_left(
-        &mut self,
-        job: &Arc<Job>,
-        (lost, rest, rubbish): (Vec<Lost>, Vec<Range<usize>>, Rubbish),
-        error: &TaskError,
-    ) {
+    pub(crate) fn add_left(&mut self, job: &Arc<Job>, (lost, rest, rubbish): Left, error: &TaskError) {
         self.rubbish.push(rubbish);
         self.add_all(job, lost, error);
         for rest in rest.into_iter().filter(|rest| !rest.is_empty()) {

@@ -35,6 +35,8 @@ use crate::run::runner::Runner;
 use crate::workers::later::Later;
 use crate::workers::state::{Phase, State, next_chunk};
 
+/// Longest wait of a cancellation for workers that have taken a chunk and not begun it: they do so in microseconds, unless they are stopped.
+const TAKING: Duration = Duration::from_millis(100);
 /// A back-off that is too long for the clock.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -325,15 +327,34 @@ impl Shared {
         wait_at(&self.changed, &mut self.state.lock(), until, has_room, subject)
     }
 
-    /// Takes back the tasks of a call that have not begun; how many.
+    /// Takes back the tasks of a call that have not begun, also those that a worker takes just now and will have begun in a moment. Returns
+    /// their number.
+    pub(crate) fn cancel_all(&self, job: &Arc<Job>) -> usize {
+        let mut count = self.cancel(job);
+        let until = Instant::now() + TAKING;
+        // The pool's thread would wait for what only it takes from the replies.
+        while self.thread.get() != Some(&std::thread::current().id())
+            && self.state.lock().workers.iter_mut().any(|worker| worker.is_taking(job))
+            && Instant::now() < until
+        {
+            std::thread::sleep(TAKING / 1000);
+            count += self.cancel(job);
+        }
+        // What came back from a worker since then: to the returned ones, or into the hand of a thread.
+        count += self.cancel(job);
+        count + job.hand.take_late()
+    }
+
+    /// Takes back the tasks of a call that have not begun, and returns their number.
     pub(crate) fn cancel(&self, job: &Arc<Job>) -> usize {
         if self.check_owner().is_err() {
             return 0;
         }
         let mut settled = Settled::new(self);
-        settled.add_rest(job, &TaskError::Cancelled);
-        {
+        let in_hand = {
             let mut state = self.state.lock();
+            // Under the state's lock: what a thread has in hand now is neither with a worker nor returned.
+            let in_hand = settled.add_rest(job, &TaskError::Cancelled);
             let State { workers, returned, jobs, later, emptied, .. } = &mut *state;
             jobs.retain(|listed| !Arc::ptr_eq(listed, job));
             // What was to be tried again just before; from now on, nothing is.
@@ -359,8 +380,9 @@ impl Shared {
                     returned.push_back(ready);
                 }
             }
-        }
-        let count = settled.len();
+            in_hand
+        };
+        let count = settled.len() + in_hand;
         settled.tell();
         self.feed();
         count
@@ -435,7 +457,7 @@ impl Shared {
         };
         let mut settled = Settled::new(self);
         settled.add_later(later, &error);
-        jobs.iter().for_each(|job| settled.add_rest(job, &error));
+        jobs.iter().for_each(|job| _ = settled.add_rest(job, &error));
         returned.into_iter().for_each(|ready| settled.add(ready.chunk, error.clone()));
         settled.tell();
         self.wake_waiting();

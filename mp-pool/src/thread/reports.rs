@@ -50,7 +50,10 @@ pub(crate) fn cut_if_cancelled(worker: &mut Worker, id: u64, settled: &mut Settl
         return;
     }
     let (rest, emptied) = worker.cut_all_of(&job, next_chunk());
-    rest.into_iter().for_each(|rest| settled.add(rest, TaskError::Cancelled));
+    if let Some(rest) = rest {
+        job.hand.add_late(rest.left());
+        settled.add(rest, TaskError::Cancelled);
+    }
     emptied.into_iter().for_each(|chunk| settled.drop_later(chunk));
 }
 

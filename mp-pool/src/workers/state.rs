@@ -359,6 +359,15 @@ impl Worker {
         if is_its { self.cut(Share::All, id) } else { (None, None) }
     }
 
+    /// Returns `true` if it has taken a chunk of this call whose tasks can be taken back once it has begun.
+    pub(crate) fn is_taking(&mut self, job: &Arc<Job>) -> bool {
+        let word = self.watch.word();
+        let may = self.ready && self.process.is_some();
+        may && self
+            .chunks()
+            .any(|chunk| chunk.left() > 1 && Arc::ptr_eq(&chunk.job, job) && !word.is_of(chunk.id))
+    }
+
     /// Takes the next message out of its queue, which it has not read.
     pub(crate) fn recall(&mut self) -> Option<(EncodedMessage<Task>, Given)> {
         let packed = self.tasks.try_get_packed().ok()??;

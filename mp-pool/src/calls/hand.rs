@@ -1,0 +1,89 @@
+//! Number of a call's tasks that a feeding thread has taken and no worker was given yet.
+//!
+//! A thread encodes tasks without the lock of the pool's state. A cancellation in this time finds these tasks nowhere, so it counts them here
+//! and leaves them to the feeding thread.
+//!
+//! | step | changed by | under |
+//! |---|---|---|
+//! | `tasks` + n | a thread that takes n tasks out of their source, or out of the returned ones | the lock of that list |
+//! | `tasks` - n | the same thread: a worker was given them, they were returned, or they have an error | the state's lock, unless it is an error |
+//! | `fate` set | a cancellation, which took all tasks out of the source before | the state's lock |
+//!
+//! So a task leaves a hand without `fate` before the cancellation, which finds it with a worker or among the returned ones; or it leaves the hand
+//! with `fate` as its outcome.
+
+use mp_core::mutex::Mutex;
+
+use crate::error::TaskError;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Hand(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    tasks: usize,
+    fate: Option<TaskError>,
+    /// Number of tasks that came back from a worker after the cancellation, and not counted by a caller of `cancel` yet.
+    late: usize,
+}
+
+impl Hand {
+    /// Adds tasks that the caller takes. The lock of the list that they are in is held.
+    pub(crate) fn take(&self, tasks: usize) {
+        let mut state = self.0.lock();
+        state.tasks += tasks;
+        if state.fate.is_some() {
+            state.late += tasks;
+        }
+    }
+
+    /// Removes tasks; returns the outcome that they must have, if there is one.
+    pub(crate) fn release(&self, tasks: usize) -> Option<TaskError> {
+        let mut state = self.0.lock();
+        state.tasks = state.tasks.saturating_sub(tasks);
+        state.fate.clone()
+    }
+
+    /// Sets the outcome of all tasks that are in hand or will be, unless there is one. Returns the number of tasks that get it.
+    pub(crate) fn seal(&self, fate: TaskError) -> usize {
+        let mut state = self.0.lock();
+        if state.fate.is_some() {
+            return 0;
+        }
+        state.fate = Some(fate);
+        state.tasks
+    }
+
+    /// Takes the number of tasks that came back from workers since the last call.
+    pub(crate) fn take_late(&self) -> usize {
+        std::mem::take(&mut self.0.lock().late)
+    }
+
+    /// Adds tasks that were cut off a worker's chunk after the cancellation.
+    pub(crate) fn add_late(&self, tasks: usize) {
+        self.0.lock().late += tasks;
+    }
+
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.0.lock().fate.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_in_hand_are_counted_by_one_cancellation() {
+        let hand = Hand::default();
+        hand.take(5);
+        assert!(hand.release(2).is_none());
+        assert_eq!(hand.seal(TaskError::Cancelled), 3);
+        assert_eq!(hand.seal(TaskError::Cancelled), 0);
+        assert!(matches!(hand.release(3), Some(TaskError::Cancelled)));
+        hand.add_late(4);
+        hand.take(2);
+        assert_eq!((hand.take_late(), hand.take_late()), (6, 0));
+    }
+}
