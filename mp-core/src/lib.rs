@@ -114,6 +114,8 @@ pub use error::{Error, ErrorChain, MessagesInFlight, QueuedMessages, Result};
 pub use invitation::way::{accept_held, accept_inherited, invite_command, invite_holder};
 pub use invitation::{Invitation, InvitationState};
 pub use message::Message;
+#[doc(hidden)]
+pub use process::children;
 pub use process::interrupt::{interrupted, take_interrupt};
 #[doc(hidden)]
 pub use process::interrupt::{note_interrupt, uninterrupted};

@@ -5,7 +5,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use mp_core::giving_up::{LastGone, give_up, is_alone};
+use mp_core::giving_up::{Gone, LastGone, give_up, is_alone};
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{
@@ -243,7 +243,7 @@ fn has_the_queue(m: &HeapMem, who: Member) -> bool {
 /// The process with seat `i` gives it up.
 fn gives_up(m: &HeapMem, i: u32) {
     let says = || {
-        LAST_GONE.note(m, member(i), |who| has_the_queue(m, who));
+        LAST_GONE.note(m, Gone::Member(member(i)), |who| has_the_queue(m, who));
         count_up(m, PARKING);
     };
     let releases = || {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use mp_core::INTERRUPTED;
 use mp_core::words::Member;
+use mp_core::{INTERRUPTED, children};
 use serde::{Deserialize, Serialize};
 
 /// Why a value was not put. It is in here, as it was, to be taken out with [`into_value`](Self::into_value).
@@ -20,8 +20,8 @@ pub enum PutError<T> {
     Deserted {
         /// The value.
         value: T,
-        /// The last process that had it.
-        last: Member,
+        /// The last process that had it; `None` if the process was sent the queue and never received it.
+        last: Option<Member>,
         /// Its process id.
         pid: u32,
     },
@@ -194,8 +194,8 @@ impl<T> fmt::Display for PutError<T> {
             ),
             PutError::Deserted { last, pid, .. } => write!(
                 f,
-                "the queue is full and no other process has it any more: the last one, {}, is gone",
-                last.process(*pid)
+                "the queue is full and no other process has it any more: {}",
+                LastProcess(*last, *pid)
             ),
             PutError::Failed { error, .. } => error.fmt(f),
         }
@@ -207,6 +207,24 @@ impl<T> std::error::Error for PutError<T> {
         match self {
             PutError::Failed { error, .. } => std::error::Error::source(error),
             _ => None,
+        }
+    }
+}
+
+/// The process because of which a queue is deserted, and its failure if this process is its parent.
+struct LastProcess(Option<Member>, u32);
+
+impl fmt::Display for LastProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(last, pid) = *self;
+        match (last, pid) {
+            (Some(member), pid) => write!(f, "the last one, {}, is gone", member.process(pid))?,
+            (None, 0) => f.write_str("the process to which it was sent is gone, and never received it")?,
+            (None, pid) => write!(f, "process {pid}, to which it was sent, is gone, and never received it")?,
+        }
+        match children::failure_of(pid) {
+            Some(failure) => write!(f, ": {failure}"),
+            None => Ok(()),
         }
     }
 }
@@ -273,8 +291,8 @@ pub enum GetError {
     /// The queue is empty, no other process has it any more, and this one has no further handle that could
     /// put anything into it ([`DesertedWhen`](crate::DesertedWhen)).
     Deserted {
-        /// The last process that had it.
-        last: Member,
+        /// The last process that had it; `None` if the process was sent the queue and never received it.
+        last: Option<Member>,
         /// Its process id.
         pid: u32,
     },
@@ -320,8 +338,8 @@ impl fmt::Display for GetError {
             GetError::TypeRefused(refusal) => refusal.fmt(f),
             GetError::Deserted { last, pid } => write!(
                 f,
-                "the queue is empty and no other process has it any more: the last one, {}, is gone",
-                last.process(*pid)
+                "the queue is empty and no other process has it any more: {}",
+                LastProcess(*last, *pid)
             ),
             GetError::Failed(e) => e.fmt(f),
         }

@@ -285,6 +285,51 @@ fn a_failure_that_was_not_asked_for_is_printed_at_exit() {
     assert!(text.contains("mp: orphan (pid ") && text.contains("failed: not joined"), "{text}");
 }
 
+/// A context whose only process has failed; no call has returned the failure.
+fn failed_context() -> mp_spawn::ProcessContext {
+    let fails = |_: usize, (): ()| Err::<(), _>("the disk is full");
+    let context = start_processes(fails, (), SpawnOptions::nprocs(1)).unwrap();
+    eventually("the process has ended", || Descriptor(context.sentinels()[0]).is_ready());
+    context
+}
+
+/// What a process writes to its standard error that does this.
+fn stderr_of<R: mp_spawn::IntoOutcome<Value = ()>>(
+    function: impl Fn(usize, ()) -> R + Copy + Send + 'static,
+) -> String {
+    let options = SpawnOptions::nprocs(1).stderr(mp_spawn::Stdio::Capture);
+    let context = start_processes(function, (), options).unwrap();
+    assert!(context.join_timeout(DEADLINE).unwrap());
+    context.stderr(0).unwrap().text()
+}
+
+#[test]
+fn untold_failure_is_printed_when_a_context_drops() {
+    let text = stderr_of(|_, ()| drop(failed_context()));
+    assert!(text.contains("mp: rank 0 (pid ") && text.contains("failed: the disk is full"), "{text}");
+    assert_eq!(text.matches("the disk is full").count(), 1, "{text}");
+}
+
+#[test]
+fn untold_failure_of_a_live_context_is_printed_at_exit() {
+    let text = stderr_of(|_, ()| {
+        std::mem::forget(failed_context());
+        // Another start forgets the groups that are over.
+        drop(Process::spawn(|(): ()| {}, ()).unwrap());
+        std::process::exit(0);
+    });
+    assert_eq!(text.matches("failed: the disk is full").count(), 1, "{text}");
+}
+
+#[test]
+fn told_failure_is_not_printed() {
+    let text = stderr_of(|_, ()| {
+        let context = failed_context();
+        assert!(context.wait().is_err());
+    });
+    assert!(!text.contains("the disk is full"), "{text}");
+}
+
 #[test]
 fn the_parent_can_be_watched() {
     let worker = |parent: u32| -> Result<bool, std::io::Error> {

@@ -6,6 +6,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::arena::layout::control;
+use crate::arena::waiting::giving_up::Gone;
 use crate::arena::waiting::lock::{RawGuard, RawLock};
 use crate::arena::{Arena, Envelope, Hold, Leased, Parking};
 use crate::error::{Error, Result};
@@ -50,11 +51,11 @@ pub unsafe trait RingLayer: Send + Sync {
     /// Calls `each` with every message that lies in a ring, or came back to it. No living process has that ring.
     fn contents(&self, arena: Arena, memory: (Word, u64), block: BlockId, each: &mut dyn FnMut(EnvelopeId));
 
-    /// A member that held this ring died, or gives it up; its sleepers should check again. `memory` is where
-    /// the ring is; this process holds it, or visits the dead member, whose seat stays there meanwhile. What
-    /// that member had leased has been [taken back](Self::take_back). Any number of processes may do it at
-    /// once.
-    fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
+    /// Notes a member that held this ring and died, or gives it up, or a process that never received its handle; and wakes the
+    /// sleepers. `memory` is the ring's place. This process holds the ring, or visits the dead member, whose seat stays there
+    /// meanwhile. Messages that the member had leased were [taken back](Self::take_back) before. Any number of processes may do
+    /// it at once.
+    fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, gone: Gone, pid: u32);
 
     /// Wakes all sleepers of a ring, under the same conditions: what they check has changed outside of the
     /// ring.

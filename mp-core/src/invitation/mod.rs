@@ -98,8 +98,13 @@ impl Sent {
             Standing::Open(_) if self.process != std::process::id() => InvitationState::Open,
             Standing::Open(_) if !socket::has_news(&self.socket) => InvitationState::Open,
             Standing::Open(_) => {
-                drop(Self::end(&mut standing));
-                standing.state()
+                let lost = Self::end(&mut standing);
+                let state = standing.state();
+                drop(standing);
+                if let Some(envelope) = lost {
+                    envelope.lose(0);
+                }
+                state
             }
         }
     }
@@ -178,7 +183,9 @@ impl Invitation {
 
     /// Takes it back, and releases what its value held, unless a process has accepted it: which of the two.
     pub fn withdraw(self) -> InvitationState {
-        drop(self.take_back());
+        if let Some(envelope) = self.take_back() {
+            envelope.lose(0);
+        }
         self.0.standing.lock().state()
     }
 

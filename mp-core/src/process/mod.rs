@@ -1,5 +1,6 @@
 //! What is one process's own: variables that copies of it begin anew with, locks inside it, panics of user code.
 
+pub mod children;
 pub(crate) mod interrupt;
 pub mod mutex;
 mod per_process;

@@ -140,7 +140,7 @@ impl KeptEnd {
             }
             Err(error) => return Err(PutError::Failed { value, error }),
         };
-        let gone = self.kept.memory().last_gone().map_or(0, |(member, _)| member.raw() + 1);
+        let gone = self.kept.memory().last_gone().map_or(0, |(gone, _)| gone.pack());
         match self.kept.publish(&mut unsent.payload, after) {
             Ok(PutEnd::Done(ticket)) => {
                 self.news().notify_all();

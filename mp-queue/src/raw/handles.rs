@@ -43,7 +43,12 @@ use crate::raw::memory::RingMemory;
 /// When waiting on a queue ends with `Deserted`, because what is waited for can't come any more.
 ///
 /// In each case some process that had the queue has ended, or dropped its last handle, and no other process, and no message
-/// on its way, has the queue any more. The cases differ in what is assumed of the calling process itself.
+/// on its way, has the queue any more. A process that was sent the queue and never received it counts as one that ended: its start
+/// failed, its invitation lapsed, or the message with the handle was discarded. The cases differ in what is assumed of the calling
+/// process itself.
+///
+/// If this process started the process that is gone, and that process failed, the text of the error names the failure. A call that
+/// blocks gives such a process up to 250 ms to report it.
 ///
 /// ```
 /// use std::time::Duration;

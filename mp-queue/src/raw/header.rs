@@ -5,7 +5,7 @@
 //! | 0 | magic | last of all, by the maker |
 //! | 8 | slots of the first segment | by the maker |
 //! | 16 | fingerprint of the message type | by the maker |
-//! | 24, 32 | the last process that ended, or dropped its last handle: tag + 1 and a bit ([`LastGone`]), pid | by it, or by visitors |
+//! | 24, 32 | the last process that ended, dropped its last handle, or never received it: tag + 1 and two bits ([`LastGone`]), pid | by it, by visitors, or by the process that discards its message |
 //! | 40 | length of the type's name; the name follows, cut at 128 bytes | by the maker |
 //! | 176 | how many segments there can be 32, slots of the last one 32 | by the maker |
 //! | 184 | how often a message is delivered at most; 0 is for ever | by the maker |
@@ -28,7 +28,7 @@
 //!
 //! Hot words are 128 bytes apart: neighbours would be fetched together.
 
-use mp_core::giving_up::LastGone;
+use mp_core::giving_up::{Gone, LastGone};
 use mp_core::mem::{Mem, Word};
 use mp_core::words::{BlockId, Member};
 
@@ -280,13 +280,17 @@ impl Header {
     }
 
     /// Notes that a holder has ended, or dropped its last handle; `has`: whether a process has the queue still.
-    pub(crate) fn note_gone<M: Mem>(self, m: &M, dead: Member, pid: u32, has: impl Fn(Member) -> bool) {
+    pub(crate) fn note_gone<M: Mem>(self, m: &M, gone: Gone, pid: u32, has: impl Fn(Member) -> bool) {
+        // A process that is not known tells readers less than the one before it.
+        if gone == Gone::NeverJoined && pid == 0 && self.gone().read(m).is_some() {
+            return;
+        }
         m.store(self.word(32), u64::from(pid));
-        self.gone().note(m, dead, has);
+        self.gone().note(m, gone, has);
     }
 
     /// The last holder that ended or dropped its last handle, and its pid.
-    pub(crate) fn last_gone<M: Mem>(self, m: &M) -> Option<(Member, u32)> {
+    pub(crate) fn last_gone<M: Mem>(self, m: &M) -> Option<(Gone, u32)> {
         Some((self.gone().read(m)?, m.load(self.word(32)) as u32))
     }
 }

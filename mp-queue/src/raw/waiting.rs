@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use mp_core::children;
 use mp_core::waits::{Call, Subject};
 use mp_core::words::Member;
 use mp_core::{AdaptiveSpin, Blocking, POLL_INTERVAL, Parking, Wait, block_on};
@@ -54,8 +55,8 @@ impl From<Unmet> for GetError {
 /// Which side is gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Alone {
-    /// No other process has the queue; the last that had it.
-    Deserted(Member, u32),
+    /// No other process has the queue; the last that had it, or was sent it.
+    Deserted(Option<Member>, u32),
     /// The other side of the channel has no handle any more.
     Disconnected,
 }
@@ -155,7 +156,8 @@ impl Raw {
     /// Whether the process that last noted that it gives the queue up has it still.
     fn one_is_going(&self) -> bool {
         let last = self.memory.last_gone();
-        last.is_some_and(|(member, _)| self.arena().ring_is_held_by(self.hold.block(), member))
+        let member = last.and_then(|(gone, _)| gone.member());
+        member.is_some_and(|member| self.arena().ring_is_held_by(self.hold.block(), member))
     }
 
     /// Whether some process that had the queue is gone, and nothing that a call waits for can come any more:
@@ -174,7 +176,7 @@ impl Raw {
                 gone() && handles.knows_all(&self.hold) && !handles.others_bring(self.handle.as_deref(), what)
             }
         };
-        deserted.then_some(Alone::Deserted(last, pid))
+        deserted.then_some(Alone::Deserted(last.member(), pid))
     }
 }
 
@@ -205,7 +207,14 @@ where
     /// The end, if what it waits for will never come. What the others put before they were gone comes first.
     fn deserted(&mut self) -> Option<Result<R, E>> {
         let alone = (self.alone)()?;
-        Some((self.attempt)().unwrap_or_else(|| Err(Unmet::Alone(alone).into())))
+        if let Some(end) = (self.attempt)() {
+            return Some(end);
+        }
+        if let Alone::Deserted(_, pid) = alone {
+            let until = if let Wait::Until(deadline) = self.wait { Some(deadline) } else { None };
+            children::await_fate(pid, until);
+        }
+        Some(Err(Unmet::Alone(alone).into()))
     }
 }
 

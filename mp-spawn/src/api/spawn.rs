@@ -184,8 +184,11 @@ where
 /// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. That blocks until they are
 /// gone and reaped, or for the grace period and 10 seconds more if the kernel can't let go of one. If they are to live on,
 /// [`detach`](Self::detach) it. If this process exits while the context lives (`exit` is called, or `main` returns while
-/// another thread has it), it waits for the processes, or ends them if they are [daemons](SpawnOptions::daemon); and prints a
-/// failure that the program did not get.
+/// another thread has it), it waits for the processes, or ends them if they are [daemons](SpawnOptions::daemon).
+///
+/// A failure that no call has returned is printed on stderr when the context is dropped, or when this process exits: the first one, unless
+/// the program caused it by [`kill`](Self::kill) or [`terminate`](Self::terminate). [`failures`](Self::failures), a call that waits, and a
+/// failed [`status`](Self::status) return it.
 ///
 /// `T` is what the function returns. [`SpawnError`] lists what each failure looks like.
 #[doc(alias = "SpawnContext")]
@@ -555,6 +558,8 @@ impl<T> Drop for ProcessContext<T> {
     fn drop(&mut self) {
         if !self.detached && self.group.check_owner().is_ok() {
             self.group.end_all(None, self.grace_period.unwrap_or(GRACE));
+            // While the stack unwinds as well: the failure may be the cause of the panic.
+            active::tell_untold(&self.group);
         }
     }
 }

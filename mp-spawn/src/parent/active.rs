@@ -119,7 +119,9 @@ fn forget_the_done(family: &mut Vec<Member>) {
     let mut failed = family.iter().filter(|member| matches!(member, Member::Failed(_))).count();
     family.retain_mut(|member| match member {
         Member::Failed(_) => true,
-        Member::Held { group, .. } => group.upgrade().is_some_and(|group| !group.all_over()),
+        Member::Held { group, .. } => {
+            group.upgrade().is_some_and(|group| !group.all_over() || group.untold_failure().is_some())
+        }
         Member::Free { group, .. } if !group.all_over() => true,
         Member::Free { group, .. } => {
             let Some(error) = group.untold_failure() else { return false };
@@ -169,9 +171,12 @@ fn care() {
     for (group, _) in others.iter().filter(|_| !mp_core::mutant!("spawn.exit.others-not-waited-for")) {
         group.wait(None, false);
     }
-    for (group, _) in daemons.iter().chain(&others) {
-        if let Some(error) = group.untold_failure() {
-            tell(&error);
-        }
+    daemons.iter().chain(&others).for_each(|(group, _)| tell_untold(group));
+}
+
+/// Prints the first failure of a group that no call has returned.
+pub(crate) fn tell_untold(group: &Group) {
+    if let Some(error) = group.untold_failure() {
+        tell(&error);
     }
 }

@@ -31,7 +31,7 @@ use crate::sys::log_event::event;
 use crate::sys::oom;
 use crate::sys::proc_stat::Doing;
 use crate::sys::process_handle::Handle;
-use mp_core::Promise;
+use mp_core::{Promise, children};
 use mp_reduce::Unread;
 
 const CHUNK: usize = 64 << 10;
@@ -62,7 +62,7 @@ pub(crate) struct Watch {
     inbox: Inbox,
     outbox: Outbox,
     /// Its arguments, until it has taken them.
-    _parcel: Option<Promise>,
+    parcel: Option<Promise>,
     member: Option<u32>,
     /// How many crashed processes had their memory released after its end.
     swept: usize,
@@ -115,7 +115,7 @@ impl Watch {
             reported: false,
             inbox: Inbox::default(),
             outbox: order.outbox,
-            _parcel: order.parcel,
+            parcel: order.parcel,
             member: None,
             swept: 0,
             seen: Seen::default(),
@@ -321,8 +321,13 @@ impl Watch {
     }
 
     /// Tells all waiters that it is gone, when nothing of it is left here; or it is to be started again.
-    pub(crate) fn close(self) {
+    pub(crate) fn close(mut self) {
         let (group, rank) = (Arc::clone(&self.group), self.rank);
+        children::ended(self.who.pid);
+        // After its failure is known: a waiter that this wakes names it.
+        if let Some(parcel) = self.parcel.take() {
+            parcel.lose(self.who.pid);
+        }
         drop(self);
         group.process_over(rank);
     }

@@ -4,12 +4,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mp_core::Wait;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 use mp_core::user_code::{Apart, caught};
 use mp_core::waits::{Call, On, Service, Subject, Watch, serves_no_more};
+use mp_core::{Wait, children};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 
@@ -114,6 +114,7 @@ impl Group {
         if let Some(last) = self.pids.get(rank) {
             last.store(pid_number(pid), Ordering::Relaxed);
         }
+        children::started(pid_number(pid));
         self.change(rank, |rank| {
             rank.pid = Some(pid);
             rank.running = Some(running);
@@ -267,6 +268,7 @@ impl Group {
         self.change(rank, |rank| {
             let ended_by_us = rank.ending.is_some_and(|(since, _)| since <= at);
             if rank.failure.is_none() && !ended_by_us {
+                children::failed(rank.number(), &error.to_string());
                 rank.failure = Some((at, error));
             }
         });

@@ -1,13 +1,14 @@
 //! Children that `std::process::Command` starts.
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use mp::connection::{Invitation, InvitationState, accept_invitation, invite};
-use mp::{Arena, Process, Queue, SharedTensor, Tensor};
+use mp::{Arena, GetError, Process, Queue, SharedTensor, Tensor};
 use mp_core::inject;
 use mp_tests::kill::{KILL, for_every_access};
 use mp_tests::parcel::Parcel;
-use mp_tests::{eventually_in_use, give, in_use, open_files, settled, take};
+use mp_tests::{DEADLINE, eventually_in_use, give, in_use, open_files, settled, take};
 
 use crate::{as_guest, end, guest as program, outcome, said, sockets};
 
@@ -56,6 +57,10 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
         "dies" => {
             inject::arm(argument.parse().unwrap(), KILL);
             drop(accept_invitation::<Parcel>().unwrap());
+        }
+        "dies-with-a-queue" => {
+            inject::arm(argument.parse().unwrap(), KILL);
+            drop(accept_invitation::<Queue<u8>>().unwrap());
         }
         _ => return false,
     }
@@ -199,4 +204,30 @@ fn a_guest_is_killed_at_every_access_of_accepting() {
         assert_ne!(outcome(&invitation), InvitationState::Open);
         !status.success()
     });
+}
+
+#[test]
+fn guest_killed_at_every_access_ends_gets() {
+    for_every_access(|at| {
+        let queue = Queue::<u8>::bounded(1).unwrap();
+        let mut command = program(&format!("dies-with-a-queue {at}"));
+        invite(&mut command, queue.clone()).unwrap();
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        drop(command);
+        let got = queue.get_timeout(DEADLINE);
+        assert!(matches!(got, Err(GetError::Deserted { .. })), "killed at access {at}: {got:?}");
+        !end(&mut child).success()
+    });
+}
+
+#[test]
+fn withdrawn_invitation_ends_gets() {
+    let _alone = settled();
+    let queue = Queue::<u8>::bounded(1).unwrap();
+    let mut command = program("works");
+    let invitation = invite(&mut command, queue.clone()).unwrap();
+    assert!(queue.get_timeout(Duration::from_millis(1)).unwrap_err().is_empty());
+    assert_eq!(invitation.withdraw(), InvitationState::Lapsed);
+    let got = queue.get_timeout(DEADLINE);
+    assert!(matches!(got, Err(GetError::Deserted { last: None, .. })), "{got:?}");
 }

@@ -134,7 +134,7 @@ fn those_of_messages_and_queues() {
         vec![
             PutError::Full(7_u8),
             PutError::Closed(7),
-            PutError::Deserted { value: 7, last: member, pid: 3 },
+            PutError::Deserted { value: 7, last: Some(member), pid: 3 },
             PutError::Disconnected(7),
             PutError::TypeRefused { value: 7, refusal: refusal() },
             PutError::Interrupted(7),
@@ -148,7 +148,7 @@ fn those_of_messages_and_queues() {
         vec![
             empty,
             GetError::Leased { holders: Vec::new() },
-            GetError::Deserted { last: member, pid: 3 },
+            GetError::Deserted { last: None, pid: 3 },
             GetError::Disconnected,
             GetError::TypeRefused(refusal()),
             GetError::Interrupted,

@@ -9,5 +9,6 @@ mod futures;
 mod kinds;
 mod order;
 mod restarts;
+mod unreceived;
 mod waits;
 mod watch;

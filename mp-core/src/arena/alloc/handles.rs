@@ -6,7 +6,7 @@
 
 use crate::arena::Arena;
 use crate::arena::layout::SLAB_BLOCKS;
-use crate::arena::waiting::giving_up;
+use crate::arena::waiting::giving_up::{self, Gone};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, run_straight};
 use crate::steps::{Release, Released, generation_of};
@@ -218,7 +218,7 @@ impl Arena {
             return releases();
         }
         // Waiters may look before the release, and sleep again.
-        let says = || self.ring_holder_gone(block, me, std::process::id());
+        let says = || self.ring_holder_gone(block, Gone::Member(me), std::process::id());
         if giving_up::give_up(&m, Self::ASKED, says, releases) {
             self.tell_of_a_lost_holder();
         }

@@ -3,7 +3,7 @@
 //! A message is written to an [`Outgoing`](outgoing::Outgoing), which `pack` (or `broadcast`, for several) turns into an
 //! [`Envelope`](envelope::Envelope); `lease` is one that its consumer has for a while, and [`Incoming`](incoming::Incoming) is
 //! what comes out. `descriptors` are in messages, `object_descriptors` stay with an object; `exclusive_objects` move. `idle` keeps envelopes for a thread's next messages, `groups` gives their memory back. `promise` hands one
-//! to a process without a queue.
+//! to a process without a queue; `lost` discards a message that no process receives.
 
 pub(in crate::arena) mod broadcast;
 pub(in crate::arena) mod bytes;
@@ -15,6 +15,7 @@ pub(in crate::arena) mod idle;
 pub(in crate::arena) mod in_flight;
 pub(in crate::arena) mod incoming;
 pub(in crate::arena) mod lease;
+mod lost;
 pub(in crate::arena) mod object_descriptors;
 pub(in crate::arena) mod outgoing;
 pub(in crate::arena) mod pack;

@@ -16,23 +16,31 @@ use crate::arena::{Arena, Envelope};
 use crate::error::Result;
 use crate::words::EnvelopeId;
 
-/// An envelope that this process has promised to another one. Dropping it takes it back, unless the other one has it.
+/// An envelope that this process has promised to another one. Dropping it [loses](Envelope::lose) the message, unless the other
+/// process has it.
 #[derive(Debug)]
 pub struct Promise {
     arena: Arena,
     ticket: Ticket,
+    /// Process id of the receiver; 0: unknown.
+    receiver: u32,
 }
 
 impl Promise {
     /// Of this envelope.
     pub fn new(envelope: Envelope) -> Self {
         let arena = envelope.arena;
-        Self { arena, ticket: Ticket::leave(envelope) }
+        Self { arena, ticket: Ticket::leave(envelope), receiver: 0 }
     }
 
     /// What the receiver needs to claim it.
     pub fn ticket(&self) -> Ticket {
         self.ticket
+    }
+
+    /// Loses the message, unless process `pid` has received it.
+    pub fn lose(mut self, pid: u32) {
+        self.receiver = pid;
     }
 
     /// Takes it back, unless the receiver has it.
@@ -52,7 +60,9 @@ impl Drop for Promise {
         if mutant!("spawn.parcel-not-taken-back") {
             return;
         }
-        drop(self.claim_back());
+        if let Some(envelope) = self.claim_back() {
+            envelope.lose(self.receiver);
+        }
     }
 }
 

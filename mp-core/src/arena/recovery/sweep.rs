@@ -21,6 +21,7 @@
 use std::sync::OnceLock;
 
 use crate::arena::layout::{SLAB_BLOCKS, control};
+use crate::arena::waiting::giving_up::Gone;
 use crate::arena::{Arena, Hold, POLL_INTERVAL, RingLayer};
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
@@ -129,11 +130,11 @@ impl Arena {
         true
     }
 
-    /// Notes in a ring, which this process holds, that a holder is dead, or gives it up.
-    pub(crate) fn ring_holder_gone(&self, block: BlockId, member: Member, pid: u32) {
+    /// Notes in a ring, which this process holds, that a holder is dead, gives it up, or never received it.
+    pub(crate) fn ring_holder_gone(&self, block: BlockId, gone: Gone, pid: u32) {
         if let Some(rings) = RINGS.get() {
             let (at, len) = self.data_of(block);
-            rings.holder_gone(*self, (Word::at(at), len), block, member, pid);
+            rings.holder_gone(*self, (Word::at(at), len), block, gone, pid);
         }
     }
 

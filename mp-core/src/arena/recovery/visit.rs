@@ -34,7 +34,8 @@ use crate::arena::alloc::size_class::blocks_of;
 use crate::arena::layout::{SLAB_BLOCKS, envelope as field};
 use crate::arena::messages::envelope::Meta;
 use crate::arena::recovery::sweep::{Dead, RINGS};
-use crate::arena::{Arena, InDoubt};
+use crate::arena::waiting::giving_up::Gone;
+use crate::arena::{Arena, Hold, InDoubt};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Alone, EndVisit, FreeCheck, Release, Released, Visit};
 use crate::words::{
@@ -248,9 +249,24 @@ impl Arena {
             if self.block_exists(attach.block)
                 && let Some(seat) = self.seat_word(attach.block, attach.seat)
             {
+                let _ring = self.note_lost_handle(dead, attach.block, (seat, Seat::Envelope(e)));
                 self.give_up_for(dead, attach.block, (seat, Seat::Envelope(e)), deserted);
             }
         }
+    }
+
+    /// Notes in a queue that a handle in a message of a dead member is lost, if this process has the queue. A process without it may
+    /// not touch its words; a waiter has it, and visits the dead itself.
+    fn note_lost_handle(&self, dead: Member, block: BlockId, seat: (Word, Seat)) -> Option<Hold> {
+        if self.kind_of(block) != Kind::Ring {
+            return None;
+        }
+        let hold = self.hold_again(block, self.generation(block))?;
+        // The list of attachments stays when its seats were given up: the block may be another queue since.
+        if self.map().load(seat.0) == seat.1.pack() && !mutant!("visit.lost-handle-not-noted") {
+            self.ring_holder_gone(block, Gone::Member(dead), self.pid_of(dead));
+        }
+        Some(hold)
     }
 
     /// Gives up a seat. If it was the last one, the block is the dead member's then.
@@ -292,7 +308,7 @@ impl Arena {
             match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
                 (Some(d), Kind::Ring) if queues == Queues::Tell => {
                     if !mutant!("visit.queue-not-told") {
-                        self.ring_holder_gone(block, d.member, d.pid);
+                        self.ring_holder_gone(block, Gone::Member(d.member), d.pid);
                     }
                     had = Some(d.member);
                 }

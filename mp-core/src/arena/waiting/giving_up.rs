@@ -7,7 +7,7 @@
 //! | word | states | changed by |
 //! |---|---|---|
 //! | asked, one of the arena | how often waiters have asked | a waiter that has announced itself, finds other holders, and a process that goes: adds 1, then looks at the holders again |
-//! | last gone, one of each queue | 0; tag + 1 of the process that said last that it goes; bit 63: *several*: a process said so while the one before it had the queue still | a process that goes, or a visitor of a dead one, by one swap. *Several* stays |
+//! | last gone, one of each queue | 0; tag + 1 of the process that said last that it goes; bit 62 alone: *never joined*, a handle in a message was lost; bit 63: *several*: a process said so while the one before it had the queue still | a process that goes, a visitor of a dead one, or a process that discards a message that no process received, by one swap. *Several* stays |
 //! | noticed, one of the arena | how many deaths and releases | a process that has released a queue, and finds asked changed |
 //!
 //! In order of its accesses, a process that goes reads *asked*; swaps *last gone*; counts the queue's parking words up; releases its
@@ -27,6 +27,9 @@
 //!   *several*, since that one had found this process's seat free. In both cases the waiter, which looks at the seats after that, finds it
 //!   free as well.
 //!
+//! A process that discards a message has the queue while it notes *never joined*, counts *noticed* up when the message and its own
+//! handle are gone, and gives its last handle up as any process does. *Never joined* names no holder, so no waiter asks because of it.
+//!
 //! | killed | left |
 //! |---|---|
 //! | a process that goes, anywhere | what any dead process leaves: its death is noticed, and visitors note it in its queues |
@@ -37,6 +40,41 @@
 use crate::mem::{Mem, Word};
 use crate::words::Member;
 
+/// Process that had a queue, or was to have it, and is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Gone {
+    /// A member that ended, or dropped its last handle.
+    Member(Member),
+    /// A process that never received the message with its handle.
+    NeverJoined,
+}
+
+impl Gone {
+    /// The member, if the process was one.
+    pub const fn member(self) -> Option<Member> {
+        match self {
+            Self::Member(member) => Some(member),
+            Self::NeverJoined => None,
+        }
+    }
+
+    /// As a word, never 0.
+    pub const fn pack(self) -> u64 {
+        match self {
+            Self::Member(member) => member.raw() + 1,
+            Self::NeverJoined => 1 << 62,
+        }
+    }
+
+    const fn unpack(w: u64) -> Option<Self> {
+        match w {
+            0 => None,
+            w if w >> 62 == 1 => Some(Self::NeverJoined),
+            w => Some(Self::Member(Member::from_raw(w - 1))),
+        }
+    }
+}
+
 /// The word of a queue that says which process gave it up last.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LastGone(pub Word);
@@ -44,17 +82,17 @@ pub struct LastGone(pub Word);
 impl LastGone {
     const SEVERAL: u64 = 1 << 63;
 
-    fn of(word: u64) -> Option<Member> {
-        (word & !Self::SEVERAL).checked_sub(1).map(Member::from_raw)
+    fn of(word: u64) -> Option<Gone> {
+        Gone::unpack(word & !Self::SEVERAL)
     }
 
     /// Notes a process that goes; `has`: whether a process has the queue.
-    pub fn note<M: Mem + ?Sized>(self, m: &M, who: Member, has: impl Fn(Member) -> bool) {
+    pub fn note<M: Mem + ?Sized>(self, m: &M, who: Gone, has: impl Fn(Member) -> bool) {
         let mut old = m.load(self.0);
         loop {
-            let hides = Self::of(old).is_some_and(|before| before != who && has(before));
-            let several = hides && !mutant!("gone.several-not-noted");
-            let new = (who.raw() + 1) | old & Self::SEVERAL | if several { Self::SEVERAL } else { 0 };
+            let before = Self::of(old).filter(|before| *before != who).and_then(Gone::member);
+            let several = before.is_some_and(&has) && !mutant!("gone.several-not-noted");
+            let new = who.pack() | old & Self::SEVERAL | if several { Self::SEVERAL } else { 0 };
             match m.cas(self.0, old, new) {
                 Ok(()) => return,
                 Err(now) => old = now,
@@ -63,14 +101,14 @@ impl LastGone {
     }
 
     /// The process that was noted last.
-    pub fn read<M: Mem + ?Sized>(self, m: &M) -> Option<Member> {
+    pub fn read<M: Mem + ?Sized>(self, m: &M) -> Option<Gone> {
         Self::of(m.load(self.0))
     }
 
     /// Whether a process that was noted may have the queue still, so that a waiter has to [`ask`]; `has` as in [`note`](Self::note).
     pub fn may_come<M: Mem + ?Sized>(self, m: &M, has: impl Fn(Member) -> bool) -> bool {
         let word = m.load(self.0);
-        word & Self::SEVERAL != 0 || Self::of(word).is_some_and(has)
+        word & Self::SEVERAL != 0 || Self::of(word).and_then(Gone::member).is_some_and(has)
     }
 }
 
@@ -113,4 +151,25 @@ pub fn give_up<M: Mem + ?Sized>(m: &M, asked: Word, says: impl FnOnce(), release
     let before = before.unwrap_or_else(|| m.load(asked));
     releases();
     m.load(asked) != before && !mutant!("arena.hold.asked-not-looked-at")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::HeapMem;
+
+    #[test]
+    fn lost_handle_is_noted_and_hides_no_holder() {
+        let (m, last) = (HeapMem::new(8), LastGone(Word::at(0)));
+        let (first, second) = (Member::new(0, 0), Member::new(4095, 4095));
+        assert_eq!(last.read(&m), None);
+        for gone in [Gone::NeverJoined, Gone::Member(first), Gone::Member(second), Gone::NeverJoined] {
+            last.note(&m, gone, |_| false);
+            assert_eq!((last.read(&m), last.may_come(&m, |_| true)), (Some(gone), gone.member().is_some()));
+        }
+        last.note(&m, Gone::Member(first), |_| true);
+        assert!(!last.may_come(&m, |_| false));
+        last.note(&m, Gone::NeverJoined, |member| member == first);
+        assert_eq!((last.read(&m), last.may_come(&m, |_| false)), (Some(Gone::NeverJoined), true));
+    }
 }

@@ -4,11 +4,13 @@
 //! named as a ring's only if its own words say so, and the function takes nothing, unwinds nowhere and stays where it is.
 #![allow(unsafe_code)]
 
+use mp_core::giving_up::Gone;
 use mp_core::mem::{Mem, Word, run};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
 use mp_core::{Arena, InDoubt, RingLayer};
 
 use super::RingMemory;
+use crate::raw::payload::Payload;
 use crate::ring::{GetEnd, Link, Settle, Settled, Surroundings};
 
 /// The arena around an intent.
@@ -121,8 +123,12 @@ unsafe impl RingLayer for Rings {
             let mut message = None;
             loop {
                 match ring.get(i, &mut message) {
-                    // Dropping an envelope releases what is attached to it.
-                    Ok(GetEnd::Done(())) => message = None,
+                    // Queues attached to it have a holder less, and their waiters have to learn of it.
+                    Ok(GetEnd::Done(())) => {
+                        if let Some(Payload::Envelope(envelope)) = message.take() {
+                            envelope.lose(0);
+                        }
+                    }
                     // The slot is taken.
                     Err(mp_core::Error::Malformed(_)) => {}
                     Ok(GetEnd::Empty | GetEnd::Closed) | Err(_) => break,
@@ -146,17 +152,18 @@ unsafe impl RingLayer for Rings {
         }
     }
 
-    fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
+    fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, gone: Gone, pid: u32) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
         // What came back is noted first, before waiters get an error because no other holder is left.
-        if arena.me().is_ok_and(|me| me != dead) {
+        let member = gone.member();
+        if arena.me().is_ok_and(|me| member.is_some_and(|member| member != me)) {
             ring.note_returned();
         }
         // Before it is noted: a sender that sees the note collects what was pinned.
-        if let Some(kept) = ring.kept() {
+        if let (Some(kept), Some(dead)) = (ring.kept(), member) {
             kept.unpin_dead(dead);
         }
-        ring.note_gone(dead, pid);
+        ring.note_gone(gone, pid);
         ring.wake_all();
     }
 

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use mp_core::Spin;
-use mp_core::giving_up::LastGone;
+use mp_core::giving_up::{Gone, LastGone};
 use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
 use mp_core::{Arena, Envelope, Hold, Parking};
@@ -98,16 +98,16 @@ impl RingMemory {
     pub(crate) fn type_name(&self) -> String {
         self.header.type_name(Self::words(self.arena))
     }
-    pub(crate) fn note_gone(&self, dead: Member, pid: u32) {
+    pub(crate) fn note_gone(&self, gone: Gone, pid: u32) {
         let (arena, block) = (self.arena, self.chain.block());
         let has = |member| arena.ring_is_held_by(block, member);
-        self.header.note_gone(Self::words(arena), dead, pid, has);
+        self.header.note_gone(Self::words(arena), gone, pid, has);
     }
     /// The word that says which process was noted last.
     pub(crate) fn gone(&self) -> LastGone {
         self.header.gone()
     }
-    pub(crate) fn last_gone(&self) -> Option<(Member, u32)> {
+    pub(crate) fn last_gone(&self) -> Option<(Gone, u32)> {
         self.header.last_gone(Self::words(self.arena))
     }
 

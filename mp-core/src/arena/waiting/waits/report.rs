@@ -13,11 +13,15 @@ use crate::arena::Arena;
 use crate::arena::waiting::waits::proof::Suspicion;
 use crate::arena::waiting::waits::table::{self, Seen};
 use crate::arena::waiting::waits::{Call, Entry, On, Subject, settings};
+use crate::process::children;
 use crate::sys::{identity, memory};
 use crate::words::{BlockId, Member};
 
 /// How many processes are described at most.
 pub(super) const MOST: usize = 8;
+
+/// How many failures of children a report of a hang lists at most.
+const FAILURES: usize = 3;
 
 /// A time of waiting, for people.
 pub(super) struct Time(pub(super) Duration);
@@ -88,6 +92,9 @@ pub(super) fn text(entry: &Entry, now: Instant, subject: &Subject, hang: Option<
     if let Some(hang) = hang {
         hang.write(&mut text, &described);
         _ = write!(text, " {}", subject.call.advice());
+        for failure in children::last_failures(FAILURES) {
+            _ = write!(text, "\n  failed before: {failure}");
+        }
     }
     text.truncate(text.trim_end().len());
     text.push('\n');

@@ -1,0 +1,134 @@
+//! Fates of the processes that this one has started, by process id: so that an error or a report that comes of a child's end names the
+//! child's own failure. The layer that starts processes records them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::process::mutex::{Condvar, Mutex};
+use crate::process::{GENERATIONS, PerProcess};
+
+/// Number of failures that are kept; the oldest are forgotten first.
+const MOST_FAILURES: usize = 256;
+/// A child reports its failure after it has dropped its handles. So long a waiter gives it to do so.
+const REPORTED_WITHIN: Duration = Duration::from_millis(250);
+
+/// A child, or one that was.
+#[derive(Debug)]
+struct Child {
+    pid: u32,
+    ended: bool,
+    failure: Option<Arc<str>>,
+    /// A waiter has given it its time already.
+    awaited: bool,
+}
+
+#[derive(Debug)]
+struct Children {
+    all: Mutex<VecDeque<Child>>,
+    changed: Condvar,
+}
+
+impl Children {
+    const fn new() -> Self {
+        Self { all: Mutex::new(VecDeque::new()), changed: Condvar::new() }
+    }
+
+    fn change(&self, pid: u32, change: impl FnOnce(&mut Child)) {
+        if let Some(child) = self.all.lock().iter_mut().rev().find(|child| child.pid == pid) {
+            change(child);
+        }
+        self.changed.notify_all();
+    }
+}
+
+static CHILDREN: PerProcess<Children> = PerProcess::new([const { Children::new() }; GENERATIONS]);
+
+/// Records a child that runs.
+pub fn started(pid: u32) {
+    let mut all = CHILDREN.all.lock();
+    // An older process with this id is gone.
+    all.retain(|child| child.pid != pid);
+    all.push_back(Child { pid, ended: false, failure: None, awaited: false });
+    let failed = |child: &Child| child.ended && child.failure.is_some();
+    if all.iter().filter(|child| failed(child)).count() > MOST_FAILURES
+        && let Some(oldest) = all.iter().position(failed)
+    {
+        all.remove(oldest);
+    }
+}
+
+/// Records the failure of a child.
+pub fn failed(pid: u32, failure: &str) {
+    CHILDREN.change(pid, |child| child.failure = Some(failure.into()));
+}
+
+/// Records the end of a child: a failure follows no more.
+pub fn ended(pid: u32) {
+    CHILDREN.change(pid, |child| child.ended = true);
+    CHILDREN.all.lock().retain(|child| !child.ended || child.failure.is_some());
+}
+
+/// Failure of a child, if it is known. Does not block.
+pub fn failure_of(pid: u32) -> Option<Arc<str>> {
+    let all = CHILDREN.all.lock();
+    all.iter().rev().find(|child| child.pid == pid).and_then(|child| child.failure.clone())
+}
+
+/// The newest failures, the latest last. Does not block.
+pub fn last_failures(most: usize) -> Vec<Arc<str>> {
+    let all = CHILDREN.all.lock();
+    let mut last: Vec<_> = all.iter().rev().filter_map(|child| child.failure.clone()).take(most).collect();
+    last.reverse();
+    last
+}
+
+/// Blocks until the failure or the end of a child is known: once for each child, for 250 ms and until `until` at most. A child that has
+/// dropped its handles may continue for as long as it likes.
+pub fn await_fate(pid: u32, until: Option<Instant>) {
+    let last = Instant::now() + REPORTED_WITHIN;
+    let until = until.map_or(last, |until| until.min(last));
+    let mut all = CHILDREN.all.lock();
+    let mut is_first = true;
+    loop {
+        let Some(child) = all.iter_mut().rev().find(|child| child.pid == pid) else { return };
+        if child.ended || child.failure.is_some() || (is_first && child.awaited) || Instant::now() >= until {
+            return;
+        }
+        (child.awaited, is_first) = (true, false);
+        CHILDREN.changed.wait_until(&mut all, until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_found_by_process_id() {
+        for pid in [1 << 30, (1 << 30) + 1] {
+            started(pid);
+            assert_eq!(failure_of(pid), None);
+        }
+        failed(1 << 30, "it burned");
+        ended(1 << 30);
+        ended((1 << 30) + 1);
+        assert_eq!(failure_of(1 << 30).as_deref(), Some("it burned"));
+        assert_eq!(failure_of((1 << 30) + 1), None);
+        assert!(last_failures(9).iter().any(|failure| &**failure == "it burned"));
+        started(1 << 30);
+        assert_eq!(failure_of(1 << 30), None, "another process has the id now");
+        ended(1 << 30);
+    }
+
+    #[test]
+    fn waiter_for_a_living_child_waits_once() {
+        let pid = (1 << 30) + 2;
+        started(pid);
+        await_fate(pid, None);
+        let again = Instant::now();
+        await_fate(pid, Some(again + Duration::from_secs(600)));
+        assert!(again.elapsed() < REPORTED_WITHIN);
+        ended(pid);
+    }
+}

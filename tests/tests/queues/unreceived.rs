@@ -1,0 +1,116 @@
+//! Handles that were sent to a process which never took them, or in a message that no process took: they count as gone, at once.
+
+use std::fs::File;
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use mp::process::{Backoff, ProcessBuilder, Restart};
+use mp::{GetError, Process, Queue, SpawnOptions, channel, start_processes};
+use mp_tests::scratch::Scratch;
+use mp_tests::{DEADLINE, Outcome, alone, eventually, give, one_process};
+
+/// Starts a program that is no worker and fails.
+fn fails() -> ProcessBuilder {
+    Process::builder().name("sorter").command(["/bin/false"])
+}
+
+fn uses(_: (Queue<u32>, Queue<u32>)) -> Outcome {
+    Ok(())
+}
+
+/// The error of a call without a time-out, which ends within the deadline.
+fn end_of_get(queue: Queue<u32>) -> GetError {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || _ = tell.send(queue.get()));
+    told.recv_timeout(DEADLINE).expect("the get ends").expect_err("an error")
+}
+
+#[track_caller]
+fn names_the_failure(error: &GetError) {
+    let text = error.to_string();
+    let all = ["never received it", "sorter", "/bin/false", "exited with code 1"];
+    assert!(all.iter().all(|part| text.contains(part)), "{text}");
+}
+
+#[test]
+fn failed_start_ends_gets() {
+    let (a, b) = (Queue::<u32>::bounded(1).unwrap(), Queue::<u32>::bounded(1).unwrap());
+    let process = fails().spawn(uses, (a, b.clone())).unwrap();
+    let error = b.get_timeout(DEADLINE).expect_err("no process has it");
+    names_the_failure(&error);
+    assert!(matches!(error, GetError::Deserted { last: None, pid } if pid == process.pid()), "{error}");
+    assert!(process.join().is_err());
+}
+
+#[test]
+fn failed_start_wakes_a_sleeping_get() {
+    let (a, b) = (Queue::<u32>::bounded(1).unwrap(), Queue::<u32>::bounded(1).unwrap());
+    let scratch = Scratch::new("unreceived");
+    let end = scratch.0.join("end");
+    assert!(Command::new("mkfifo").arg(&end).status().unwrap().success());
+    let script = format!("read line < {}; exit 1", end.display());
+    let sorter = Process::builder().command(["/bin/sh", "-c", &script]);
+    let process = sorter.spawn(uses, (a.clone(), b.clone())).unwrap();
+    let getter = thread::spawn(move || b.get());
+    // Opened when the process reads, which it does until this is closed.
+    drop(File::options().write(true).open(end).unwrap());
+    eventually("the get ends", || getter.is_finished());
+    assert!(matches!(getter.join().unwrap(), Err(GetError::Deserted { .. })));
+    assert!(process.join().is_err());
+}
+
+#[test]
+fn failed_start_disconnects_channels() {
+    let (sender, receiver) = channel::<u32>().unwrap();
+    let function = |_: usize, _: mp::Sender<u32>| {};
+    let options = SpawnOptions::nprocs(2).executable("/bin/false");
+    let context = start_processes(function, sender, options).unwrap();
+    assert!(matches!(receiver.recv_timeout(DEADLINE), Err(GetError::Disconnected)));
+    assert!(context.wait().is_err());
+}
+
+#[test]
+fn supervised_failed_starts_keep_gets_until_the_last() {
+    let (a, b) = (Queue::<u32>::bounded(1).unwrap(), Queue::<u32>::bounded(1).unwrap());
+    let restart = Restart::OnFailure { max: 3, backoff: Backoff::new(Duration::from_millis(1)) };
+    let process = fails().restart(restart).spawn(uses, (a, b.clone())).unwrap();
+    names_the_failure(&end_of_get(b));
+    let error = process.join().unwrap_err().to_string();
+    assert!(error.contains("attempt") || error.contains("given up") || error.contains("restart"), "{error}");
+}
+
+#[test]
+fn discarded_message_ends_gets_of_its_queue() {
+    let _alone = alone();
+    let (outer, inner) = (Queue::bounded(1).unwrap(), Queue::<u32>::bounded(1).unwrap());
+    give(&outer, inner.clone());
+    assert!(inner.get_timeout(Duration::from_millis(1)).unwrap_err().is_empty());
+    drop(outer);
+    let error = end_of_get(inner);
+    assert!(matches!(error, GetError::Deserted { last: None, pid: 0 }), "{error}");
+}
+
+#[test]
+fn failed_put_keeps_gets_of_its_queue() {
+    let _alone = alone();
+    let (outer, inner) = (Queue::bounded(1).unwrap(), Queue::<u32>::bounded(1).unwrap());
+    give(&outer, inner.clone());
+    drop(outer.try_put(inner.clone()).unwrap_err());
+    drop(outer.try_get().unwrap());
+    assert!(inner.get_timeout(Duration::from_millis(300)).unwrap_err().is_empty());
+}
+
+fn fails_at_once(_: usize, _: Queue<u32>) -> Outcome {
+    Err("the disk is full".into())
+}
+
+#[test]
+fn deserted_error_names_the_failure_of_a_child() {
+    let queue = Queue::<u32>::bounded(1).unwrap();
+    let context = one_process(fails_at_once, queue.clone());
+    let error = queue.get_timeout(DEADLINE).expect_err("no process has it").to_string();
+    assert!(error.contains("the disk is full") && error.contains("rank 0"), "{error}");
+    assert!(context.wait().is_err());
+}
