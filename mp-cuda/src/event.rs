@@ -59,6 +59,10 @@ const WORDS: u64 = 1;
 /// [`ProducerDied`](crate::Error::ProducerDied), as does each later question, until the event is recorded again.
 #[derive(Clone)]
 #[doc(alias("torch.cuda.Event", "cuEventCreate", "cuIpcGetEventHandle", "cuIpcOpenEventHandle"))]
+#[doc(alias = "reduce_event")]
+#[doc(alias = "rebuild_event")]
+#[doc(alias = "ipc_handle")]
+#[doc(alias = "from_ipc_handle")]
 pub struct Event(Structure);
 
 impl Event {

@@ -110,6 +110,22 @@ fn epochs_and_seeds_have_orders_of_their_own() {
     assert_ne!(indices(&plan, 0), indices(&seeded(50).seed(18).shuffle(true).build().unwrap(), 0));
 }
 
+/// As torch's `set_epoch` has it: each epoch has another order, which the ranks share.
+#[test]
+fn ranks_share_the_order_of_each_epoch() {
+    let rank = |rank| seeded(48).shuffle(true).distributed(rank, 3).build().unwrap();
+    let whole = seeded(48).shuffle(true).build().unwrap();
+    for epoch in 0..3 {
+        let ranks = [0, 1, 2].map(|number| indices(&rank(number), epoch));
+        let dealt: Vec<u64> = (0..16).flat_map(|at| ranks.iter().map(move |rank| rank[at])).collect();
+        let (mut sorted, mut all) = (dealt.clone(), indices(&whole, epoch));
+        sorted.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(sorted, all, "each sample is one rank's");
+        assert_ne!(ranks[0], indices(&rank(0), epoch + 1));
+    }
+}
+
 #[test]
 fn two_samples_never_share_a_key() {
     let plan = seeded(1).build().unwrap();

@@ -48,6 +48,7 @@ use crate::server::Server;
 ///
 /// # When a process dies
 /// See the table at [`CallError`]. A caller that is killed while it sends a call has sent it, or has not; a call that was sent runs.
+#[doc(alias = "BaseProxy")]
 pub struct Proxy<T: 'static> {
     link: Arc<Link>,
     timeout: Option<Duration>,

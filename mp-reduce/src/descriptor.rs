@@ -78,6 +78,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// ```
 #[doc(alias("DupFd", "recv_handle", "send_handle", "SCM_RIGHTS"))]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[doc(alias = "resource_sharer")]
+#[doc(alias = "allow_connection_pickling")]
 pub struct Fd<T = OwnedFd>(pub T);
 
 impl<T: AsFd> AsFd for Fd<T> {

@@ -50,6 +50,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 ///
 /// (`Duration` and numbers of 128 bits need nothing: they are serde types.)
 #[doc(alias = "ForkingPickler")]
+#[doc(alias = "init_reductions")]
+#[doc(alias = "reducer")]
 pub trait Reduce: Sized {
     /// What it travels as.
     type Handle: Serialize + DeserializeOwned;

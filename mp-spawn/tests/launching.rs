@@ -269,6 +269,25 @@ fn a_command_may_execute_the_program_at_last() {
     }
 }
 
+/// No command executes the program before all commands run: a start that waited for its process would wait for ever.
+#[test]
+fn starts_of_all_ranks_overlap() {
+    const RANKS: usize = 4;
+    let folder = Folder::new("overlap");
+    let script = "touch \"$1/$$\"; while [ $(ls \"$1\" | wc -l) -lt 4 ]; do sleep 0.01; done; exec \"$0\"";
+    let command: [std::ffi::OsString; 5] = [
+        "sh".into(),
+        "-c".into(),
+        script.into(),
+        std::env::current_exe().unwrap().into(),
+        folder.0.clone().into(),
+    ];
+    let options = SpawnOptions::nprocs(RANKS).command(&command);
+    let context = start_processes(no_op, (), options).unwrap();
+    join(&context).unwrap();
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), RANKS);
+}
+
 /// Under the loader, the program that runs is the loader, as far as the kernel knows.
 #[test]
 fn a_program_under_the_loader_has_workers_under_it() {

@@ -53,6 +53,17 @@ fn four_ranks_with_arguments() {
 }
 
 #[test]
+fn thread_name_is_the_kernels() {
+    let comm = || std::fs::read_to_string("/proc/thread-self/comm").unwrap().trim_end().to_owned();
+    mp_spawn::set_thread_name("loads batches of images").unwrap();
+    assert_eq!((comm().as_str(), mp_spawn::thread_name().as_str()), ("loads batches o", "loads batches o"));
+    assert!(mp_spawn::set_thread_name("a\0b").is_err());
+    let other = std::thread::Builder::new().name("other".to_owned());
+    let other = other.spawn(move || (mp_spawn::thread_name(), comm())).unwrap().join().unwrap();
+    assert_eq!(other, ("other".to_owned(), "other".to_owned()));
+}
+
+#[test]
 fn large_arguments_are_not_stuck_in_the_socket() {
     let text = "0123456789abcdef".repeat(1 << 18);
     spawn(|_: usize, text: String| assert_eq!(text.len(), 4 << 20), text, 2).unwrap();

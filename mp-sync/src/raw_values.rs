@@ -120,6 +120,7 @@ impl Atoms {
 /// mixture is a value of the type ([`Pod`](bytemuck::Pod)). What must be whole belongs into a [`Lock`](crate::Lock).
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.sharedctypes.RawValue")]
+#[doc(alias = "sharedctypes")]
 pub struct RawValue<T: Plain + Send>(Atoms, PhantomData<fn(T) -> T>);
 
 /// Elements of plain data that any number of processes read and write at once, without a lock.

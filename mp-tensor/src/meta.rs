@@ -30,6 +30,7 @@ use mp_core::{Error, Result};
 /// It is plain data: it travels in messages, and can be written to a file as well.
 #[derive(Clone, Copy)]
 #[doc(alias = "meta")]
+#[doc(alias = "rebuild_meta_tensor")]
 pub struct MetaTensor {
     view: View,
     dtype: DType,

@@ -27,7 +27,7 @@ use mp_core::{Error, Result};
 /// checked when it is made and when it is received; and again by [`get`](Self::get), since any holder may
 /// change parts of shared memory.
 #[derive(Clone)]
-#[doc(alias("nested_tensor", "rebuild_nested_tensor"))]
+#[doc(alias("nested_tensor", "rebuild_nested_tensor", "reduce_nested_tensor"))]
 pub struct NestedTensor<T: Element, M: Sendable = Frozen> {
     buffer: Tensor<T, M>,
     sizes: Tensor<i64, M>,

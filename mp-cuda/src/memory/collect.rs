@@ -31,6 +31,7 @@ use crate::stream::order::events;
     clippy::must_use_candidate,
     reason = "it is called for what it does; the figure is for those that print it"
 )]
+#[doc(alias = "CudaIPCSentDataLimbo")]
 pub fn ipc_collect() -> u64 {
     if Arena::get().is_none() {
         return 0;

@@ -59,6 +59,7 @@ use raw::Raw;
 /// The memory lives as long as any process or any message on its way holds it, whichever process has made it. If the process is
 /// killed that was to fill it, and its kernels had not run, [`on`](Self::on) returns [`ProducerDied`](crate::Error::ProducerDied). What
 /// a killed process could write to is used for no other tensor.
+#[doc(alias = "rebuild_cuda_tensor")]
 pub struct CudaTensor<T: Element, M: CudaMode = Exclusive> {
     pub(crate) raw: Raw<M>,
     elements: PhantomData<T>,

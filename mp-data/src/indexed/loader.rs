@@ -33,6 +33,8 @@ use crate::{BuildError, Dataset};
 /// | SIGINT (Ctrl-C), SIGTERM | workers ignore them, from their first instruction on; their effect on this process decides |
 /// | this process is killed | the workers end by themselves, and the memory is given back with the last of them |
 /// | the epoch is dropped before its end | what has not begun is cancelled, and what runs is not waited for |
+#[doc(alias = "StatefulDataLoader")]
+#[doc(alias = "persistent_workers")]
 pub struct DataLoader<D: Dataset> {
     pub(crate) inner: Arc<Inner<Indexed<D>>>,
     plan: PlanSettings,

@@ -281,6 +281,8 @@ impl<T: Message> Queue<T> {
     /// put. Returns whether it was open.
     ///
     /// Exact also against producers that are just putting: a message is either refused or will be taken.
+    #[doc(alias = "join_thread")]
+    #[doc(alias = "cancel_join_thread")]
     pub fn close(&self) -> bool {
         self.raw.close()
     }

@@ -58,6 +58,7 @@ impl StartContext {
     /// # Errors
     ///
     /// Those of [`start_processes`](crate::start_processes).
+    #[doc(alias = "TORCH_MP_PARALLEL_START")]
     pub fn start_processes<F, A, R>(
         self,
         function: F,

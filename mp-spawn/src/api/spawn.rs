@@ -193,6 +193,7 @@ where
 /// `T` is what the function returns. [`SpawnError`] lists what each failure looks like.
 #[doc(alias = "SpawnContext")]
 #[must_use = "dropping it ends the processes"]
+#[doc(alias = "_prctl_pr_set_pdeathsig")]
 pub struct ProcessContext<T = ()> {
     group: Arc<Group>,
     on_failure: OnFailure,

@@ -99,6 +99,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "ProcessException")]
+#[doc(alias = "ProcessError")]
 pub enum SpawnError {
     /// A worker returned an error or panicked.
     ProcessRaised(Box<ProcessRaised>),

@@ -92,6 +92,8 @@ use crate::plain::Plain;
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Lock")]
 #[doc(alias = "multiprocessing.Value")]
+#[doc(alias = "synchronized")]
+#[doc(alias = "get_obj")]
 pub struct Lock<T: Plain + Send> {
     locked: Locked,
     data: PhantomData<fn(T) -> T>,

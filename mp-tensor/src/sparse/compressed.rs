@@ -47,6 +47,7 @@ impl Layout {
 /// It travels as its parts, whose memory is shared.
 #[derive(Clone)]
 #[doc(alias("sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor"))]
+#[doc(alias = "rebuild_sparse_compressed_tensor")]
 pub struct SparseCompressed<T: Element, M: Sendable = Frozen> {
     layout: Layout,
     compressed: Tensor<i64, M>,

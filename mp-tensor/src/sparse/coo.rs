@@ -26,6 +26,8 @@ use mp_core::Result;
 /// It travels as its parts, whose memory is shared.
 #[derive(Clone)]
 #[doc(alias = "sparse_coo_tensor")]
+#[doc(alias = "reduce_sparse_tensor")]
+#[doc(alias = "rebuild_sparse_coo_tensor")]
 pub struct SparseCoo<T: Element, M: Sendable = Frozen> {
     indices: Tensor<i64, M>,
     values: Tensor<T, M>,

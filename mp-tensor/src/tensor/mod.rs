@@ -52,6 +52,9 @@ use crate::{grad_methods, shape_methods};
 /// In a copy of the process that was made by a raw `fork` there is no memory behind a tensor. What needs its elements returns
 /// [`Error::Forked`](mp_core::Error::Forked) there, if it returns a `Result`; what returns an element or an iterator ends the
 /// copy by SIGSEGV. Views can be made, and `Debug` and `Display` say that it was forked.
+#[doc(alias = "reduce_tensor")]
+#[doc(alias = "rebuild_tensor")]
+#[doc(alias = "rebuild_storage_empty")]
 pub struct Tensor<T: Element, M: Mode = Exclusive> {
     pub(crate) raw: Raw<M>,
     elements: PhantomData<T>,

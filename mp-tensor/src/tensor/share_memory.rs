@@ -19,6 +19,7 @@ use mp_core::{Error, Result};
 /// Tensors are in shared memory from the start. One that is made there ([`Tensor::empty`], [`zeros`](Tensor::zeros),
 /// [`from_fn`](Tensor::from_fn), [`from_iter`](Tensor::from_iter)) needs no copy at all.
 #[doc(alias = "share_memory_")]
+#[doc(alias = "share_memory")]
 pub trait ShareMemory {
     /// The type of the elements.
     type Element: Element;

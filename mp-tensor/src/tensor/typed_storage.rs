@@ -31,6 +31,8 @@ use mp_core::Storage;
 /// [`Tensor`] of one dimension.) It has as many bytes as it was made with, at its receiver too, whatever view of it
 /// was sent.
 #[doc(alias = "UntypedStorage")]
+#[doc(alias = "reduce_typed_storage")]
+#[doc(alias = "rebuild_typed_storage")]
 pub struct TypedStorage<T: Element, M: Sendable = Frozen>(
     /// Of one dimension, contiguous, from the start of the storage.
     Tensor<T, M>,

@@ -323,3 +323,27 @@ fn where_the_kernel_takes_no_memory_back_messages_use_it_again() {
     let options = SpawnOptions::nprocs(1).env("MP_MUTANT", "arena.groups.memory-not-taken");
     join(&start_processes(burst_that_frees_nothing, (), options).unwrap()).unwrap();
 }
+
+/// Runs in a process of its own, whose peak of memory is its own.
+fn peak_of_sharing(_: usize, size: usize) -> Outcome {
+    let kilobytes = |what: &str| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
+    };
+    let private = vec![3_u8; size];
+    // The arena and its first pages.
+    drop(Tensor::from_slice(&[1_u8], &[1])?);
+    let before = kilobytes("VmRSS:");
+    let shared = Tensor::from_slice(&private, &[size])?;
+    let grown = kilobytes("VmHWM:") - before;
+    assert_eq!(shared.iter().map(usize::from).sum::<usize>(), 3 * size);
+    assert!(grown * 1024 < size + size / 4, "{grown} kB for {size} bytes");
+    Ok(())
+}
+
+#[test]
+fn sharing_a_slice_makes_one_copy() {
+    let _alone = alone();
+    start_processes(peak_of_sharing, 64 << 20, SpawnOptions::nprocs(1)).unwrap().join().unwrap();
+}

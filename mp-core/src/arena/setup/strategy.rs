@@ -41,6 +41,7 @@ use crate::sync::shared::{AtomicU64, Ordering};
 /// | for | nearly everything | huge pages (a hugetlbfs directory), a disk, a size limit of its own (a tmpfs) |
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
+#[doc(alias = "torch_shm_manager")]
 pub enum SharingStrategy {
     /// One anonymous file (memfd) whose descriptor is handed to each child. Nothing has a name, nothing is left behind.
     FileDescriptor,
