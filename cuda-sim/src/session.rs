@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// What the engine found a program to do that a correct one does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// `race`, `fault`, `unwritten`, `out-of-bounds`, `left`, `destroyed-with-work`, `event-over`, `freed-while-open`,
+    /// `race`, `fault`, `unwritten`, `out-of-bounds`, `left`, `refused`, `destroyed-with-work`, `event-over`, `freed-while-open`,
     /// `unknown-kernel` or `stuck`.
     pub kind: String,
     /// The process that did it.
@@ -164,7 +164,7 @@ impl Session {
     }
 
     /// How much there is of everything: `bytes` (of each device), `processes`, `leaving` (gone, with work that runs on), `streams`,
-    /// `queued`, `exports`, `calls`, `findings`, `opened-events` (of other processes).
+    /// `queued`, `exports`, `calls`, `findings`, `events` (made), `opened-events` (of other processes), `handles`, `reserved`.
     ///
     /// # Errors
     /// The engine is gone.
@@ -173,7 +173,7 @@ impl Session {
             let none = ["bytes", "processes", "leaving", "streams", "queued", "exports", "calls", "findings"];
             return Ok(none
                 .into_iter()
-                .chain(["opened-events"])
+                .chain(["events", "opened-events", "handles", "reserved"])
                 .map(|name| (name.to_owned(), Json::from(0)))
                 .collect());
         }

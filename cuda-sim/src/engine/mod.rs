@@ -17,7 +17,7 @@ use std::path::Path;
 use std::rc::{Rc, Weak};
 
 use memory::Allocation;
-use process::Process;
+use process::{Process, Unused};
 use profile::Config;
 use races::clock::Clock;
 use races::findings::Findings;
@@ -93,6 +93,12 @@ impl Engine {
         0x0800_0000_0000 + self.next * 64
     }
 
+    /// A handle for an object of a process: the last one of its kind that was given back, or a new one.
+    fn handle(&mut self, process: u64, kind: impl Fn(&mut Unused) -> &mut Vec<u64>) -> u64 {
+        let unused = self.processes.get_mut(&process).and_then(|owner| kind(&mut owner.unused).pop());
+        unused.unwrap_or_else(|| self.fresh())
+    }
+
     /// The next of a row of numbers that a seed repeats (splitmix64).
     fn random(&mut self, below: usize) -> usize {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -140,9 +146,13 @@ impl Engine {
         let queued: usize = self.streams.values().map(|stream| stream.queue.len()).sum();
         let live = self.processes.values().filter(|process| process.gone_at.is_none()).count();
         let opened = |process: &Process| process.events.values().filter(|event| event.imported).count();
+        let made = |process: &Process| process.events.len() - opened(process);
         serde_json::json!({
             "bytes": bytes,
+            "events": self.processes.values().map(made).sum::<usize>(),
             "opened-events": self.processes.values().map(opened).sum::<usize>(),
+            "handles": self.processes.values().map(|process| process.handles.len()).sum::<usize>(),
+            "reserved": self.processes.values().map(|process| process.addresses.reserved.len()).sum::<usize>(),
             "processes": live,
             "leaving": self.processes.len() - live,
             "streams": self.streams.len(),

@@ -28,6 +28,15 @@ pub(crate) struct Context {
     pub(crate) stream: u64,
 }
 
+/// Handles that a process has given back. The next object of the kind gets the last of them, as from a driver whose handles are
+/// addresses: so a handle that is used after its end reaches another object.
+#[derive(Debug, Default)]
+pub(crate) struct Unused {
+    pub(crate) memory: Vec<u64>,
+    pub(crate) events: Vec<u64>,
+    pub(crate) streams: Vec<u64>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
@@ -37,6 +46,10 @@ pub(crate) struct Process {
     /// Handles of memory; the same memory may have several.
     pub(crate) handles: BTreeMap<u64, Rc<Allocation>>,
     pub(crate) events: BTreeMap<u64, Event>,
+    /// Handles of streams, by which the engine's numbers of them are found.
+    pub(crate) streams: BTreeMap<u64, u64>,
+    /// Handles that were given back.
+    pub(crate) unused: Unused,
     /// Graphs that were captured.
     pub(crate) graphs: BTreeSet<u64>,
     /// Modules, each with its functions: names, sizes of parameters.
@@ -67,6 +80,8 @@ impl Process {
             addresses: Addresses::of_process(number),
             handles: BTreeMap::new(),
             events: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            unused: Unused::default(),
             graphs: BTreeSet::new(),
             modules: BTreeMap::new(),
             loaded: BTreeSet::new(),

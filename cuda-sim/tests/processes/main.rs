@@ -25,6 +25,7 @@ mod opened_events;
 mod order;
 mod pieces;
 mod planted;
+mod reuse;
 mod streams;
 mod support;
 mod torch;

@@ -33,6 +33,8 @@ fn the_log_of_the_conformance_program_is_as_kept() {
     }
     let kept = std::fs::read_to_string(path).unwrap();
     assert_eq!(difference(&kept, &now), [""; 0], "MP_WRITE=1 writes it anew");
-    // Its own last part, and nothing else.
-    assert_eq!(kinds(&session), ["fault"]);
+    // The program asks on purpose what a second give-back returns, and its last part ends in a fault.
+    let mut kinds = kinds(&session);
+    kinds.dedup();
+    assert_eq!(kinds, ["fault", "refused"]);
 }

@@ -245,3 +245,85 @@ fn a_kernel_that_the_simulator_does_not_know_is_refused() {
     assert_eq!(kinds(&session), ["unknown-kernel"]);
     assert_eq!(a.call("cuModuleLoadData", &[], b"no image").code, codes::INVALID_IMAGE);
 }
+
+/// Returns what was found of these calls: each has to be refused, and found once.
+#[track_caller]
+fn is_refused(session: &Session, client: &Client, calls: &[(&str, &[u64])]) {
+    for (count, (call, numbers)) in (1..).zip(calls) {
+        assert_ne!(client.code(call, numbers), 0, "{call}");
+        let found = session.findings().unwrap();
+        assert!(found.len() == count && found.iter().all(|one| one.kind == "refused"), "{call}: {found:?}");
+        assert!(found[count - 1].text.starts_with(call), "{call}: {found:?}");
+    }
+}
+
+#[test]
+fn second_give_back_is_found() {
+    let session = lazy();
+    let a = Client::new(&session);
+    let (handle, at) = a.memory(UNIT);
+    a.ok("cuMemRelease", &[handle]);
+    a.ok("cuMemUnmap", &[at, UNIT]);
+    a.ok("cuMemAddressFree", &[at, UNIT]);
+    let (stream, event, piece) = (a.stream(), a.ok("cuEventCreate", &[2]), a.ok("cuMemAlloc", &[100]));
+    a.ok("cuStreamDestroy", &[stream]);
+    a.ok("cuEventDestroy", &[event]);
+    a.ok("cuMemFree", &[piece]);
+    nothing_found(&session);
+    let calls: [(&str, &[u64]); 6] = [
+        ("cuMemRelease", &[handle]),
+        ("cuMemUnmap", &[at, UNIT]),
+        ("cuMemAddressFree", &[at, UNIT]),
+        ("cuStreamDestroy", &[stream]),
+        ("cuEventDestroy", &[event]),
+        ("cuMemFree", &[piece]),
+    ];
+    is_refused(&session, &a, &calls);
+}
+
+#[test]
+fn address_freed_while_mapped_is_found() {
+    let session = lazy();
+    let a = Client::new(&session);
+    let (_, at) = a.memory(UNIT);
+    is_refused(&session, &a, &[("cuMemAddressFree", &[at, UNIT])]);
+    a.ok("cuMemUnmap", &[at, UNIT]);
+    a.ok("cuMemAddressFree", &[at, UNIT]);
+}
+
+/// A second give-back ends another object, whose own end is refused then.
+#[test]
+fn stale_handle_reaches_the_next_object() {
+    let session = lazy();
+    let a = Client::new(&session);
+    let (stream, event) = (a.stream(), a.ok("cuEventCreate", &[2]));
+    let (handle, at) = a.memory(UNIT);
+    for (call, numbers) in [
+        ("cuStreamDestroy", &[stream][..]),
+        ("cuEventDestroy", &[event]),
+        ("cuMemUnmap", &[at, UNIT]),
+        ("cuMemAddressFree", &[at, UNIT]),
+        ("cuMemRelease", &[handle]),
+    ] {
+        a.ok(call, numbers);
+    }
+    assert_eq!((a.stream(), a.ok("cuEventCreate", &[2]), a.memory(UNIT)), (stream, event, (handle, at)));
+    a.ok("cuMemRelease", &[handle]);
+    a.ok("cuStreamDestroy", &[stream]);
+    a.ok("cuEventDestroy", &[event]);
+    let calls: [(&str, &[u64]); 3] =
+        [("cuMemRelease", &[handle]), ("cuStreamDestroy", &[stream]), ("cuEventDestroy", &[event])];
+    is_refused(&session, &a, &calls);
+}
+
+/// Calls of a context that has failed say nothing of their arguments.
+#[test]
+fn give_back_after_a_fault_is_no_finding() {
+    let session = lazy();
+    let a = Client::new(&session);
+    let stream = a.stream();
+    a.fill(stream, 64, 1, 1.0);
+    assert_eq!(a.code("cuStreamSynchronize", &[stream]), codes::ILLEGAL_ADDRESS);
+    assert_eq!(a.code("cuStreamDestroy", &[stream]), codes::ILLEGAL_ADDRESS);
+    assert_eq!(kinds(&session), ["fault"]);
+}

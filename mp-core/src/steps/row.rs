@@ -113,7 +113,7 @@ pub fn joining(
     let (follows, mixes) = match last.map(|tick| (tick, over(tick))) {
         Some((_, None)) => return Joining::Stays,
         None | Some((_, Some(true))) => (true, false),
-        Some((tick, Some(false))) => (waited(tick), true),
+        Some((tick, Some(false))) => (waited(tick) || mutant!("cuda.uses.joined-unwaited"), true),
     };
     Joining::Swap { tick: one.filter(|_| own.len() == 1 && follows), mixes }
 }

@@ -332,8 +332,11 @@ impl Drop for Inner {
         // A copy of the process has no seat to give up.
         let is_here = self.is_here();
         let Some(slab) = self.slab.take().filter(|_| is_here) else { return };
-        let object = self.shared.take().or_else(|| self.held.get_mut().object.take());
+        let mut object = self.shared.take().or_else(|| self.held.get_mut().object.take());
         if object.is_some() {
+            if mutant!("cuda.piece.seat-first") {
+                object = None;
+            }
             let used = self.uses.leave(|| slab.object().row(self.seen.row()));
             slab.note_uses(&used);
         }

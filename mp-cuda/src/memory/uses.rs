@@ -225,7 +225,8 @@ impl Uses {
         };
         let mut to_wait = noted.before.clone();
         for one in noted.streams.iter_mut().filter(|one| one.stream != *stream) {
-            let unordered = one.access.shared || !(one.access.writes || access.writes);
+            let writes = one.access.writes || access.writes && !mutant!("cuda.uses.reader-not-waited");
+            let unordered = one.access.shared || !writes;
             if !unordered && let Some(tick) = one.tell()? {
                 to_wait.push(tick);
             }

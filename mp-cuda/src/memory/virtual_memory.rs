@@ -21,6 +21,8 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
+use mp_core::mutant;
+
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::api::{AccessDesc, AllocationProp, Location};
@@ -121,7 +123,11 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        give_back(&self.device, |driver| call!(driver.cuMemRelease(self.handle)));
+        let release = || give_back(&self.device, |driver| call!(driver.cuMemRelease(self.handle)));
+        release();
+        if mutant!("cuda.memory.released-twice") {
+            release();
+        }
     }
 }
 
@@ -173,7 +179,14 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let Addresses { device, at, bytes } = &self.addresses;
-        give_back(device, |driver| call!(driver.cuMemUnmap(*at, size(*bytes))));
+        if mutant!("cuda.memory.freed-while-mapped") {
+            give_back(device, |driver| call!(driver.cuMemAddressFree(*at, size(*bytes))));
+        }
+        let unmap = || give_back(device, |driver| call!(driver.cuMemUnmap(*at, size(*bytes))));
+        unmap();
+        if mutant!("cuda.memory.unmapped-twice") {
+            unmap();
+        }
     }
 }
 

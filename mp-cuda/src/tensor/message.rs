@@ -111,7 +111,7 @@ impl Raw<Exclusive> {
             return beside::bytes(&handle, None, |bytes| C::write_bytes(out, bytes));
         };
         piece.is_here().map_err(unsendable)?;
-        let ticks = piece.uses().tell(false).map_err(unsendable)?;
+        let ticks = piece.uses().tell(mutant!("cuda.uses.reads-of-moved-not-told")).map_err(unsendable)?;
         let number = piece.lend(out.attached(), &self.view).map_err(unsendable)?;
         // From here on it is the message's, whatever happens: another process may have it before this returns to its caller.
         let used = piece.uses().leave(|| piece.row());

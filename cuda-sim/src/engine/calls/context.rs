@@ -41,13 +41,11 @@ impl Engine {
                 if flags & !NON_BLOCKING != 0 {
                     return Err(codes::INVALID_VALUE);
                 }
-                number(self.new_stream(
-                    asked.process,
-                    asked.context,
-                    device,
-                    flags & NON_BLOCKING == 0,
-                    false,
-                ))
+                let blocking = flags & NON_BLOCKING == 0;
+                let stream = self.new_stream(asked.process, asked.context, device, blocking, false);
+                let handle = self.handle(asked.process, |unused| &mut unused.streams);
+                self.process(asked.process)?.streams.insert(handle, stream);
+                number(handle)
             }
             Call::StreamDestroy { stream } => self.destroy_stream(asked, stream),
             Call::StreamQuery { stream } => {
@@ -125,13 +123,14 @@ impl Engine {
             .map(|m| (m.start, m.size))
             .collect();
         for (start, size) in legacy {
-            owner.addresses.mapped.remove(&start);
+            owner.addresses.end(start);
             owner.addresses.pieces.retain(|at, _| !(start..start + size).contains(at));
             owner.addresses.freeing.retain(|at| !(start..start + size).contains(at));
         }
-        self.streams.retain(|_, stream| {
+        self.streams.retain(|number, stream| {
             let ends = stream.process == process && stream.context == context;
             if ends {
+                owner.streams.retain(|_, of| of != number);
                 drop_queue(stream);
             }
             !ends
@@ -146,7 +145,7 @@ impl Engine {
         blocking: bool,
         is_default: bool,
     ) -> u64 {
-        let handle = self.fresh();
+        let number = self.fresh();
         self.actors += 1;
         let stream = Stream {
             process,
@@ -162,21 +161,24 @@ impl Engine {
             destroyed: false,
             capture: None,
         };
-        self.streams.insert(handle, stream);
-        handle
+        self.streams.insert(number, stream);
+        number
     }
 
     fn destroy_stream(&mut self, asked: &Asked, handle: u64) -> Called {
         if handle <= 2 {
             return Err(codes::INVALID_HANDLE);
         }
-        let handle = self.stream(asked, handle)?;
-        let pid = self.process(asked.process)?.pid;
-        let Some(stream) = self.streams.get_mut(&handle) else { return Err(codes::INVALID_HANDLE) };
+        let number = self.stream(asked, handle)?;
+        let process = self.process(asked.process)?;
+        process.streams.remove(&handle);
+        process.unused.streams.push(handle);
+        let pid = process.pid;
+        let Some(stream) = self.streams.get_mut(&number) else { return Err(codes::INVALID_HANDLE) };
         stream.destroyed = true;
         let left = stream.queue.len();
         if left == 0 {
-            self.remove_stream(handle);
+            self.remove_stream(number);
         } else {
             let text = format!("process {pid} destroyed a stream with {left} operations that it had not run");
             self.findings.add("destroyed-with-work", pid, &text);
@@ -185,8 +187,8 @@ impl Engine {
     }
 
     /// A stream whose handle is gone has run all its work. What happened in it, hosts will have seen.
-    pub(in crate::engine) fn remove_stream(&mut self, handle: u64) {
-        if let Some(stream) = self.streams.remove(&handle) {
+    pub(in crate::engine) fn remove_stream(&mut self, number: u64) {
+        if let Some(stream) = self.streams.remove(&number) {
             self.published.join(&stream.clock);
         }
     }

@@ -70,7 +70,7 @@ impl Engine {
                 self.context(asked)?;
                 let process = self.process(asked.process)?;
                 let gone = process.registered.remove(&address).ok_or(codes::HOST_MEMORY_NOT_REGISTERED)?;
-                process.addresses.mapped.remove(&gone.1);
+                process.addresses.end(gone.1);
                 done()
             }
             Call::HostDevicePointer { address } => {

@@ -94,6 +94,37 @@ fn is_held_up(call: &Call) -> bool {
     )
 }
 
+/// The name of a call that gives something back, and what.
+fn gives_back(call: &Call) -> Option<(&'static str, u64)> {
+    Some(match *call {
+        Call::PrimaryRelease { device } => ("cuDevicePrimaryCtxRelease", device.into()),
+        Call::Release { handle } => ("cuMemRelease", handle),
+        Call::Unmap { address, .. } => ("cuMemUnmap", address),
+        Call::AddressFree { address, .. } => ("cuMemAddressFree", address),
+        Call::Free { address } => ("cuMemFree", address),
+        Call::FreeAsync { address, .. } => ("cuMemFreeAsync", address),
+        Call::IpcCloseMem { address } => ("cuIpcCloseMemHandle", address),
+        Call::HostUnregister { address } => ("cuMemHostUnregister", address),
+        Call::StreamDestroy { stream } => ("cuStreamDestroy", stream),
+        Call::EventDestroy { event } => ("cuEventDestroy", event),
+        Call::GraphDestroy { graph } => ("cuGraphDestroy", graph),
+        Call::ModuleUnload { module } => ("cuModuleUnload", module),
+        _ => return None,
+    })
+}
+
+/// Says why a give-back is refused whose argument is wrong; `None` if a device or a context has failed.
+fn refusal(code: u32) -> Option<&'static str> {
+    match code {
+        codes::INVALID_VALUE | codes::INVALID_HANDLE => {
+            Some("it was given back before, was never made, or is still in use")
+        }
+        codes::HOST_MEMORY_NOT_REGISTERED => Some("it is not registered"),
+        codes::INVALID_CONTEXT => Some("its context is not current, or was released before"),
+        _ => None,
+    }
+}
+
 /// Whether what such a call has waited for is ordered before what the host asks for next.
 pub(in crate::engine) fn orders(call: &Call) -> bool {
     matches!(call, Call::Free { .. })
@@ -149,6 +180,19 @@ impl Engine {
         call: Call,
         file: Option<OwnedFd>,
     ) -> Called {
+        let gives_back = gives_back(&call);
+        let made = self.make(asked, call, file);
+        if let (Some((name, what)), Err(code)) = (gives_back, &made)
+            && let Some(why) = refusal(*code)
+        {
+            let pid = self.processes.get(&asked.process).map_or(0, |process| process.pid);
+            let text = format!("{name}({what:#x}) of process {pid} is refused: {why}");
+            self.findings.add("refused", pid, &text);
+        }
+        made
+    }
+
+    fn make(&mut self, asked: &Asked, call: Call, file: Option<OwnedFd>) -> Called {
         let process = asked.process;
         match call {
             Call::Hello { .. } | Call::Attach { .. } => Err(codes::UNKNOWN),
@@ -231,11 +275,11 @@ impl Engine {
         if handle <= 2 {
             return Ok(default);
         }
-        let stream = self.streams.get(&handle).filter(|s| s.process == asked.process && !s.destroyed);
-        let stream = stream.ok_or(codes::INVALID_HANDLE)?;
-        let context =
-            self.processes[&asked.process].contexts.get(&stream.context).ok_or(codes::INVALID_HANDLE)?;
-        context.lost.map_or(Ok(handle), Err)
+        let owner = &self.processes[&asked.process];
+        let number = *owner.streams.get(&handle).ok_or(codes::INVALID_HANDLE)?;
+        let stream = self.streams.get(&number).ok_or(codes::INVALID_HANDLE)?;
+        let context = owner.contexts.get(&stream.context).ok_or(codes::INVALID_HANDLE)?;
+        context.lost.map_or(Ok(number), Err)
     }
 
     /// Adds an operation to a stream; which one it is. A stream that is being captured has it in its graph, and doesn't run it.

@@ -82,8 +82,10 @@ impl Engine {
                 record.map_or_else(done, |record| Ok(Outcome::Later(Goal::Record(record), Then::Nothing)))
             }
             Call::EventDestroy { event } => {
-                let event =
-                    self.process(asked.process)?.events.remove(&event).ok_or(codes::INVALID_HANDLE)?;
+                let process = self.process(asked.process)?;
+                let handle = event;
+                let event = process.events.remove(&handle).ok_or(codes::INVALID_HANDLE)?;
+                process.unused.events.push(handle);
                 if !event.imported {
                     event.core.is_over.set(true);
                     event.core.is_destroyed.set(true);
@@ -186,10 +188,7 @@ impl Engine {
         let id = self.fresh();
         let (record, [is_over, is_destroyed, is_shared]) = Default::default();
         let core = Rc::new(EventCore { id, flags, device, record, is_over, is_destroyed, is_shared });
-        self.process(asked.process)?
-            .events
-            .insert(id, Event { core, context: asked.context, imported: false });
-        number(id)
+        self.give_event(asked, core, false)
     }
 
     fn open_event(&mut self, asked: &Asked, bytes: &[u8]) -> Called {
@@ -200,13 +199,18 @@ impl Engine {
         if core.is_over.get() || core.device != device {
             return Err(codes::INVALID_HANDLE);
         }
-        if self.process(asked.process)?.events.contains_key(&id) {
+        let is_own = |event: &Event| !event.imported && Rc::ptr_eq(&event.core, &core);
+        if self.process(asked.process)?.events.values().any(is_own) {
             return Err(codes::INVALID_CONTEXT);
         }
-        let handle = self.fresh();
-        self.process(asked.process)?
-            .events
-            .insert(handle, Event { core, context: asked.context, imported: true });
+        self.give_event(asked, core, true)
+    }
+
+    /// A new handle of an event.
+    fn give_event(&mut self, asked: &Asked, core: Rc<EventCore>, imported: bool) -> Called {
+        let handle = self.handle(asked.process, |unused| &mut unused.events);
+        let event = Event { core, context: asked.context, imported };
+        self.process(asked.process)?.events.insert(handle, event);
         number(handle)
     }
 

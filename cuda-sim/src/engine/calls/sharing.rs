@@ -98,7 +98,7 @@ impl Engine {
                 let start = addresses.mapping(address).ok_or(codes::INVALID_VALUE)?.start;
                 let mapping = addresses.mapped.get_mut(&start).ok_or(codes::INVALID_VALUE)?;
                 match &mut mapping.kind {
-                    Kind::Opened(1) => _ = addresses.mapped.remove(&start),
+                    Kind::Opened(1) => addresses.end(start),
                     Kind::Opened(times) => *times -= 1,
                     _ => return Err(codes::INVALID_VALUE),
                 }
@@ -157,7 +157,7 @@ impl Engine {
         let Some(mapping) = owner.addresses.mapping(address).cloned() else { return };
         let pieces = owner.addresses.pieces.range(mapping.start..mapping.start + mapping.size);
         if pieces.count() == 0 {
-            owner.addresses.mapped.remove(&mapping.start);
+            owner.addresses.end(mapping.start);
             let pid = owner.pid;
             self.tell_open_elsewhere(pid, &mapping.target, "freed");
         }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use crate::codes;
 use crate::engine::calls::{Asked, Called, Outcome, done, number};
-use crate::engine::memory::{GRANULARITY, Kind, Mapping, Target};
+use crate::engine::memory::{Allocation, GRANULARITY, Kind, Mapping, Target};
 use crate::engine::{Engine, Export};
 use crate::wire::{Call, DeviceInfo, Value};
 
@@ -46,11 +47,14 @@ impl Engine {
                     return Err(codes::INVALID_VALUE);
                 }
                 addresses.reserved.remove(&address);
+                addresses.give(address, size);
                 done()
             }
             Call::Create { size, device, handle_types } => self.create(asked, size, device, handle_types),
             Call::Release { handle } => {
-                self.process(asked.process)?.handles.remove(&handle).ok_or(codes::INVALID_VALUE)?;
+                let process = self.process(asked.process)?;
+                process.handles.remove(&handle).ok_or(codes::INVALID_VALUE)?;
+                process.unused.memory.push(handle);
                 done()
             }
             Call::Map { address, size, offset, handle } => {
@@ -68,7 +72,7 @@ impl Engine {
                 if is_wrong {
                     return Err(codes::INVALID_VALUE);
                 }
-                let target = Target::Device(std::rc::Rc::clone(memory));
+                let target = Target::Device(Rc::clone(memory));
                 let mapping =
                     Mapping { start: address, size, target, access: BTreeMap::new(), kind: Kind::Mapped };
                 process.addresses.mapped.insert(address, mapping);
@@ -77,9 +81,7 @@ impl Engine {
             Call::Unmap { address, size } => {
                 let addresses = &mut self.process(asked.process)?.addresses;
                 let starts = addresses.exactly(address, size).ok_or(codes::INVALID_VALUE)?;
-                starts.iter().for_each(|start| _ = addresses.mapped.remove(start));
-                addresses.declared.retain(|at, _| !(address..address + size).contains(at));
-                addresses.shared.retain(|at, _| !(address..address + size).contains(at));
+                starts.iter().for_each(|start| _ = addresses.unmap(*start));
                 done()
             }
             Call::SetAccess { address, size, device, flags } => {
@@ -121,9 +123,7 @@ impl Engine {
                 let Some(Target::Device(memory)) = mapping.map(|mapping| mapping.target.clone()) else {
                     return Err(codes::INVALID_VALUE);
                 };
-                let handle = self.fresh();
-                self.process(asked.process)?.handles.insert(handle, memory);
-                number(handle)
+                self.refer(asked, memory)
             }
             Call::HandleProperties { handle } => {
                 let process = self.process(asked.process)?;
@@ -150,7 +150,12 @@ impl Engine {
             return Err(codes::LAUNCH_FAILED);
         }
         let memory = self.allocate(index, size, handle_types).ok_or(codes::OUT_OF_MEMORY)?;
-        let handle = self.fresh();
+        self.refer(asked, memory)
+    }
+
+    /// A new handle of memory.
+    fn refer(&mut self, asked: &Asked, memory: Rc<Allocation>) -> Called {
+        let handle = self.handle(asked.process, |unused| &mut unused.memory);
         self.process(asked.process)?.handles.insert(handle, memory);
         number(handle)
     }
@@ -160,7 +165,7 @@ impl Engine {
         if memory.handle_types & 1 == 0 {
             return Err(codes::INVALID_VALUE);
         }
-        let allocation = std::rc::Rc::clone(memory);
+        let allocation = Rc::clone(memory);
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (reading, end) = rustix::pipe::pipe_with(flags).map_err(|_| codes::OUT_OF_MEMORY)?;
         let stat = rustix::fs::fstat(&reading).map_err(|_| codes::UNKNOWN)?;
@@ -171,13 +176,11 @@ impl Engine {
     fn import(&mut self, asked: &Asked, file: Option<OwnedFd>) -> Called {
         let stat = rustix::fs::fstat(file.ok_or(codes::INVALID_VALUE)?).map_err(|_| codes::INVALID_VALUE)?;
         let export = self.exports.iter().find(|export| export.file == (stat.st_dev, stat.st_ino));
-        let memory = std::rc::Rc::clone(&export.ok_or(codes::INVALID_VALUE)?.allocation);
+        let memory = Rc::clone(&export.ok_or(codes::INVALID_VALUE)?.allocation);
         let sees = self.process(asked.process)?.devices.iter().any(|device| device.index == memory.device);
         if !sees {
             return Err(codes::INVALID_DEVICE);
         }
-        let handle = self.fresh();
-        self.process(asked.process)?.handles.insert(handle, memory);
-        number(handle)
+        self.refer(asked, memory)
     }
 }

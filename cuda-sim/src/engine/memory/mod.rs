@@ -77,6 +77,8 @@ impl Kind {
 pub(crate) struct Addresses {
     next: u64,
     end: u64,
+    /// Ranges that were given back: where each begins, how many bytes it has. The last one of a size is used next.
+    unused: Vec<(u64, u64)>,
     pub(crate) reserved: BTreeMap<u64, u64>,
     pub(crate) mapped: BTreeMap<u64, Mapping>,
     /// What `cuMemAlloc` and the like gave out: addresses and sizes.
@@ -106,6 +108,7 @@ impl Addresses {
         Self {
             next,
             end: next + SPAN,
+            unused: Vec::new(),
             reserved: BTreeMap::new(),
             mapped: BTreeMap::new(),
             pieces: BTreeMap::new(),
@@ -115,9 +118,14 @@ impl Addresses {
         }
     }
 
-    /// Fresh addresses; each is used once, so that an old one leads nowhere. Between two ranges are addresses of none.
+    /// Returns unused addresses: those of this size that were [given back](Self::give) last, so that an old address reaches other memory.
+    /// Between two ranges are addresses of none.
     pub(crate) fn take(&mut self, size: u64, alignment: u64) -> Option<u64> {
         let alignment = alignment.max(GRANULARITY);
+        let fits = |&(at, bytes): &(u64, u64)| bytes == size && at.is_multiple_of(alignment);
+        if let Some(known) = self.unused.iter().rposition(fits) {
+            return Some(self.unused.remove(known).0);
+        }
         let at = self.next.checked_next_multiple_of(alignment)?;
         let end = at.checked_add(size)?.checked_add(GRANULARITY)?;
         if end > self.end {
@@ -125,6 +133,27 @@ impl Addresses {
         }
         self.next = end;
         Some(at)
+    }
+
+    /// Gives back addresses that were [taken](Self::take).
+    pub(crate) fn give(&mut self, at: u64, size: u64) {
+        self.unused.push((at, size));
+    }
+
+    /// Removes a mapping, and all that was declared in it. The addresses stay taken.
+    pub(crate) fn unmap(&mut self, start: u64) -> Option<Mapping> {
+        let mapping = self.mapped.remove(&start)?;
+        let within = start..start + mapping.size;
+        self.declared.retain(|at, _| !within.contains(at));
+        self.shared.retain(|at, _| !within.contains(at));
+        Some(mapping)
+    }
+
+    /// Removes a mapping whose addresses go with it.
+    pub(crate) fn end(&mut self, start: u64) {
+        if let Some(mapping) = self.unmap(start) {
+            self.give(start, mapping.size);
+        }
     }
 
     pub(crate) fn mapping(&self, address: u64) -> Option<&Mapping> {
@@ -261,12 +290,20 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_never_given_twice() {
+    fn addresses_of_a_size_are_reused_last_first() {
         let mut addresses = Addresses::of_process(7);
         let first = addresses.take(GRANULARITY, 0).unwrap();
         let second = addresses.take(1, 0).unwrap();
         assert!(second > first + GRANULARITY, "with a gap");
         assert_eq!(addresses.take(SPAN, 0), None);
+        let third = addresses.take(GRANULARITY, 0).unwrap();
+        addresses.give(first, GRANULARITY);
+        addresses.give(third, GRANULARITY);
+        assert!(addresses.take(2 * GRANULARITY, 0).unwrap() > third, "another size");
+        assert_eq!(
+            [addresses.take(GRANULARITY, 0), addresses.take(GRANULARITY, 0)],
+            [Some(third), Some(first)]
+        );
         assert_ne!(Addresses::of_process(8).take(1, 0), Some(first));
     }
 }

@@ -75,6 +75,9 @@ impl Given {
                 State::Complete | State::Never => ranges.give(units),
                 State::Pending => {
                     ranges.give(units.clone());
+                    if !self.cooling.is_empty() && mutant!("cuda.given.second-not-cooled") {
+                        continue;
+                    }
                     self.cooling.extend(Tick::from_raw(last).map(|tick| Cooling { units, tick }));
                 }
             }
