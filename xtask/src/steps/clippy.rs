@@ -6,7 +6,7 @@ use super::missing;
 use crate::session::{Outcome, Session};
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
-    if let Some(reason) = missing("clippy", "clippy") {
+    if let Some(reason) = missing("clippy", "rustup component add clippy") {
         return Outcome::Skipped(reason);
     }
     let words = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];

@@ -2,6 +2,7 @@
 
 mod alone;
 mod clippy;
+mod deny;
 pub(crate) mod doc;
 mod example;
 mod fixed;
@@ -25,6 +26,7 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "fmt", what: "the code is formatted", run: fmt },
     Step { name: "tidy", what: "what no compiler checks: unsafe, atomics, sizes, leftovers", run: tidy::run },
     Step { name: "layers", what: "dependencies between our crates run downwards", run: layers::run },
+    Step { name: "deny", what: "licences, sources and duplicates of dependencies", run: deny::run },
     Step { name: "clippy", what: "lints, with all features", run: clippy::run },
     Step { name: "alone", what: "each crate by itself, and sets of features", run: alone::run },
     Step {
@@ -74,7 +76,7 @@ fn unit(session: &mut Session) -> Outcome {
 }
 
 fn fmt(session: &mut Session) -> Outcome {
-    if let Some(reason) = missing("fmt", "rustfmt") {
+    if let Some(reason) = missing("fmt", "rustup component add rustfmt") {
         return Outcome::Skipped(reason);
     }
     session.run(&mut session.cargo(&["fmt", "--all", "--check"]));
@@ -171,11 +173,11 @@ fn doctest(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Why a cargo subcommand can't run, if it can't.
-fn missing(subcommand: &str, component: &str) -> Option<String> {
+/// Returns the reason why a cargo subcommand can't run, with the command that installs it.
+fn missing(subcommand: &str, install: &str) -> Option<String> {
     let output = Session::new().cargo(&[subcommand, "--version"]).output();
     match output.is_ok_and(|output| output.status.success()) {
         true => None,
-        false => Some(format!("no cargo {subcommand} here: rustup component add {component}")),
+        false => Some(format!("no cargo {subcommand} here: {install}")),
     }
 }
