@@ -77,9 +77,9 @@ pub use mp_spawn::log_to_stderr;
 pub use mp_spawn::{
     ActiveChild, Argument, Backoff, Capture, CapturedOutput, CapturesNothing, CurrentProcess, ExitDetail,
     ExitStatus, FailedAttempt, FunctionError, GaveUp, GaveUpReason, Interrupt, InterruptSignals, LaunchError,
-    OnFailure, ParentProcess, ProcessBuilder, ProcessEvent, ProcessExited, ProcessName, ProcessOptions,
-    ProcessRaised, ProcessStatus, RaisedKind, Restart, Signal, StartContext, StateClosure, Stdio, Supervised,
-    UnknownStartMethod, Unsupervised, allow_fork, detach, export_child_main, get_all_start_methods,
-    get_start_method, interrupted, name, parent_pid, set_command, set_executable, set_forkserver_preload,
-    set_thread_name, start_closure, take_interrupt, thread_name,
+    Limits, OnFailure, ParentProcess, ProcessBuilder, ProcessEvent, ProcessExited, ProcessName,
+    ProcessOptions, ProcessRaised, ProcessStatus, RaisedKind, ResourceLimit, Restart, Signal, StartContext,
+    StateClosure, Stdio, Supervised, UnknownStartMethod, Unsupervised, allow_fork, detach, export_child_main,
+    get_all_start_methods, get_start_method, interrupted, name, parent_pid, set_command, set_executable,
+    set_forkserver_preload, set_thread_name, start_closure, take_interrupt, thread_name,
 };

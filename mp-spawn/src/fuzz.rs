@@ -11,6 +11,7 @@ use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 use crate::protocol::frame::{Frame, HEADER, Inbox, Kind, append};
 use crate::protocol::function::{FunctionRef, Ranked, StartFn, resolve};
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
+use crate::protocol::limits::Limits;
 use crate::protocol::message::{
     Answer, Cause, Changes, Crash, FromChild, Hello, Joined, PanicNote, Report, Serve, Start, unpack,
 };
@@ -144,6 +145,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         attempt: 2,
         settings: Settings::example(),
         directory: Some(PathBuf::from("/tmp/x y")),
+        limits: Limits::example(),
         processors: vec![0, 7],
     };
     let changes = Changes(vec![("NAME".into(), Some("value".into())), ("GONE".into(), None)]);

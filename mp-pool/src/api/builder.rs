@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use mp_core::message::IntoOutcome;
 use mp_spawn::{
-    Capture, CapturesNothing, Closure, Interrupt, InterruptSignals, ProcessBuilder, StartMethod, Stdio,
+    Capture, CapturesNothing, Closure, Interrupt, InterruptSignals, Limits, ProcessBuilder, StartMethod,
+    Stdio,
 };
 
 use crate::api::pool::Pool;
@@ -239,6 +240,23 @@ impl PoolBuilder {
         self
     }
 
+    /// Limits each worker: resources, user, process group, control group. A worker that its limit of processor time ends fails its
+    /// task with [`TaskError::WorkerLost`](crate::TaskError::WorkerLost), which names the limit, and is replaced.
+    ///
+    /// ```
+    /// use mp_pool::Pool;
+    /// use mp_spawn::{Limits, ResourceLimit};
+    ///
+    /// let limits = Limits::new().resource(ResourceLimit::CpuSeconds, 60).resource(ResourceLimit::Data, 1 << 30);
+    /// let pool = Pool::builder().processes(2).limits(limits).build()?;
+    /// assert_eq!(pool.map(|x: u32| x + 1, [1, 2])?, [2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn limits(mut self, limits: Limits) -> PoolBuilder {
+        self.0.limits = limits;
+        self
+    }
+
     /// How many tasks may be without an outcome before [`apply_async`](crate::Call::apply_async) and
     /// [`map_async`](crate::Call::map_async) wait, [`submit_async`](crate::Call::submit_async) does without blocking a thread, and [`try_apply_async`](crate::Call::try_apply_async) gives its arguments
     /// back. A `map` enters as a whole. Without this there is no bound, but the memory of this process: no more than a few
@@ -294,8 +312,8 @@ impl PoolBuilder {
     /// Starts the workers, about a millisecond each; they are initialised while this returns.
     ///
     /// # Errors
-    /// [`PoolError::Start`] when the system refuses a process (the limit is named where it is known), [`PoolError::Failed`]
-    /// when shared memory does, or there are no processes or more than 1000. Nothing is left then.
+    /// [`PoolError::Start`] when the system refuses a process (the limit is named where it is known), [`PoolError::Settings`]
+    /// when there are no processes or more than 1000, [`PoolError::Failed`] when there is no shared memory. Nothing is left then.
     pub fn build(self) -> Result<Pool, PoolError> {
         Pool::start(self.0)
     }

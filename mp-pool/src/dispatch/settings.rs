@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_spawn::{Interrupt, InterruptSignals, ProcessBuilder, StartMethod, Stdio};
+use mp_spawn::{Interrupt, InterruptSignals, Limits, ProcessBuilder, StartMethod, Stdio};
 
 use crate::child::work::Initializer;
 use crate::held::MakeState;
@@ -24,6 +24,7 @@ pub(crate) struct Settings {
     pub(crate) max_waiting: usize,
     pub(crate) interrupt: Interrupt,
     pub(crate) interrupt_signals: InterruptSignals,
+    pub(crate) limits: Limits,
     pub(crate) method: Option<StartMethod>,
     pub(crate) stdout: Stdio,
     pub(crate) stderr: Stdio,
@@ -43,6 +44,7 @@ impl Default for Settings {
             max_waiting: usize::MAX,
             interrupt: Interrupt::Default,
             interrupt_signals: InterruptSignals::Both,
+            limits: Limits::new(),
             method: None,
             stdout: Stdio::Inherit,
             stderr: Stdio::Inherit,
@@ -84,7 +86,10 @@ impl Settings {
     /// What a worker is started with.
     pub(crate) fn configured(&self, worker: usize, builder: ProcessBuilder) -> ProcessBuilder {
         let builder = builder.stdout(self.stdout.clone()).stderr(self.stderr.clone());
-        let builder = builder.interrupt(self.interrupt).interrupt_signals(self.interrupt_signals);
+        let builder = builder
+            .interrupt(self.interrupt)
+            .interrupt_signals(self.interrupt_signals)
+            .limits(self.limits.clone());
         let builder = match self.method {
             Some(method) => builder.start_method(method),
             None => builder,

@@ -24,6 +24,7 @@ use crate::parent::restart::supervised::Terms;
 use crate::parent::start::{self, Names, Plan};
 use crate::protocol::function::Plain;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
+use crate::protocol::limits::Limits;
 use crate::protocol::outcome::is_unit;
 use crate::protocol::payload::ToChild;
 use crate::start_method::StartMethod;
@@ -148,6 +149,12 @@ impl<S> ProcessBuilder<S> {
     /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
     pub fn interrupt_signals(mut self, signals: InterruptSignals) -> ProcessBuilder<S> {
         self.setup = self.setup.interrupt_signals(signals);
+        self
+    }
+
+    /// Limits the process: resources, user, process group, control group.
+    pub fn limits(mut self, limits: Limits) -> ProcessBuilder<S> {
+        self.setup = self.setup.limits(limits);
         self
     }
 

@@ -23,6 +23,7 @@ use crate::child::current::{self, Current};
 use crate::child::entry;
 use crate::child::fork_server;
 use crate::child::fork_server::Copy;
+use crate::child::limits;
 use crate::child::panic_hook;
 use crate::child::shared_library;
 use crate::error::USELESS;
@@ -113,10 +114,17 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, server_i
         Ok(line) => line,
         Err(error) => useless(&error),
     };
-    let attached = fit.and_then(|()| {
-        let attached = payload::child_attach(memory, args.need_memory());
+    let attached = fit.and_then(|()| limits::apply(&start.limits)).and_then(|()| {
+        // Another user's process could not join later.
+        let now = args.need_memory() || start.limits.changes_user();
+        let attached = payload::child_attach(memory, now);
         attached.map_err(|error| format!("joining the shared memory failed: {error}"))
     });
+    let attached = attached.and_then(|member| limits::change_user(&start.limits).map(|()| member));
+    // The kernel forgets that a process is to end with its parent when its user changes.
+    if start.limits.changes_user() && has_parent(token.parent) != Ok(true) {
+        return USELESS;
+    }
     let member = attached.as_ref().ok().copied().flatten();
     let hello = Hello { nonce: token.nonce, member };
     if line.send_bytes(Kind::Hello, &hello.to_bytes()).is_err() {

@@ -190,6 +190,9 @@ pub enum ExitDetail {
     /// The kernel's out-of-memory (OOM) killer ended it, or another process of the same control group: see `memory.events`
     /// in the kernel's documentation of control groups.
     OutOfMemory,
+    /// SIGXCPU ended it: its processor time reached the limit, which is in seconds where the system tells. See `RLIMIT_CPU` in
+    /// `getrlimit(2)`, and [`Limits`](crate::Limits).
+    CpuTime(Option<u64>),
     /// It called `exit(0)` before its function, which is to return something, returned.
     NoValue,
     /// A signal ended it before it had reported that it is a worker, so its function was not called; and it is not known who
@@ -220,6 +223,11 @@ impl fmt::Display for ExitDetail {
             }
             ExitDetail::OutOfMemory => {
                 f.write_str("out of memory, the kernel's OOM killer ended it (see `dmesg`)")
+            }
+            ExitDetail::CpuTime(limit) => {
+                f.write_str("its processor time has reached the limit (RLIMIT_CPU")?;
+                limit.iter().try_for_each(|seconds| write!(f, " = {seconds} s"))?;
+                f.write_str(")")
             }
             ExitDetail::NoValue => f.write_str("before its function returned a value"),
             ExitDetail::NotBegun => {

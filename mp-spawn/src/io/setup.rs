@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use crate::protocol::inherited_files::Inherited;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
+use crate::protocol::limits::Limits;
 
 /// Where what a process writes to its standard output, or to its standard error, goes.
 ///
@@ -88,6 +89,7 @@ pub struct ProcessOptions {
     pub(crate) stderr: Stdio,
     pub(crate) interrupt: Interrupt,
     pub(crate) interrupt_signals: InterruptSignals,
+    pub(crate) limits: Limits,
     /// The files that it inherits.
     pub(crate) inherited: Vec<Inherited>,
 }
@@ -127,6 +129,12 @@ impl ProcessOptions {
     /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
     pub fn interrupt_signals(mut self, signals: InterruptSignals) -> ProcessOptions {
         self.interrupt_signals = signals;
+        self
+    }
+
+    /// Limits the process: resources, user, process group, control group.
+    pub fn limits(mut self, limits: Limits) -> ProcessOptions {
+        self.limits = limits;
         self
     }
 

@@ -118,7 +118,7 @@ impl Watch {
             parcel: order.parcel,
             member: None,
             swept: 0,
-            seen: Seen::default(),
+            seen: Seen { cpu_seconds: order.setup.limits.cpu_seconds(), ..Seen::default() },
             hello_until: deadline(timeout),
             young_until,
             handle,

@@ -32,12 +32,14 @@ pub(crate) struct Seen {
     /// What it returned has arrived.
     pub(crate) returned: bool,
     /// Its last panics, the latest last.
-    panics: VecDeque<PanicNote>,
+    pub(super) panics: VecDeque<PanicNote>,
     pub(crate) crash: Option<Crash>,
     /// The last lines of its standard error.
     pub(crate) last_words: Option<String>,
     /// The kernel's out-of-memory killer has ended processes.
     pub(crate) out_of_memory: bool,
+    /// Limit of its processor time, if one was set.
+    pub(crate) cpu_seconds: Option<u64>,
 }
 
 /// How many panics of a process are kept.
@@ -114,8 +116,8 @@ pub(crate) fn of_exit(
         ExitStatus::Signal { signal, .. } => Some(signal),
         ExitStatus::Code(_) | ExitStatus::Unknown => None,
     };
-    // A copy of this process can't be another program.
-    if !seen.hello && killer.is_none() && method != StartMethod::Fork {
+    // A copy of this process can't be another program. A program that handles the signal of this one exits with a code.
+    if !seen.hello && killer.is_none() && asked.is_none() && method != StartMethod::Fork {
         let (who, program) = (who.clone().into(), program.to_owned());
         return Some((now, SpawnError::NeverReported { who, program, method, exit }));
     }
@@ -134,6 +136,10 @@ pub(crate) fn of_exit(
         }
         None if aborted && !seen.panics.is_empty() => Some(ExitDetail::EarlierPanics(panics())),
         _ if killer.is_some() && killer == asked => Some(ExitDetail::AskedFor),
+        _ if killer.is_none() && asked.is_some() && !seen.hello => Some(ExitDetail::AskedFor),
+        _ if killer == Some(Signal::from_number(libc::SIGXCPU)) => {
+            Some(ExitDetail::CpuTime(seen.cpu_seconds))
+        }
         _ if seen.out_of_memory => Some(ExitDetail::OutOfMemory),
         _ if killer.is_some() && !seen.hello => Some(ExitDetail::NotBegun),
         _ if unheard => Some(ExitDetail::LikelyStackOverflow),
@@ -207,6 +213,17 @@ mod tests {
         let starved = Seen { out_of_memory: true, ..Seen::default() };
         assert_eq!(ended(starved, None), (false, Some(ExitDetail::OutOfMemory)));
         assert_eq!(ended(running(), None), (true, None));
+    }
+
+    #[test]
+    fn child_ended_by_the_program_gets_no_hint() {
+        for exit in [ExitStatus::Code(143), ExitStatus::Code(0), ExitStatus::Unknown] {
+            let said = text(Seen::default(), exit, Some(Signal::TERM));
+            assert!(
+                said.contains("this program sent the signal") && !said.contains("Only a program"),
+                "{said}"
+            );
+        }
     }
 
     #[test]

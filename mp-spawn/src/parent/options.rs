@@ -17,6 +17,7 @@ use crate::error::failed;
 use crate::io::setup::{ProcessOptions, Stdio};
 use crate::protocol::command::Words;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
+use crate::protocol::limits::Limits;
 use crate::start_method::StartMethod;
 
 /// How many processes to start, and how.
@@ -206,6 +207,12 @@ impl SpawnOptions {
     /// Restricts [`interrupt`](Self::interrupt) to one of the two signals.
     pub fn interrupt_signals(mut self, signals: InterruptSignals) -> SpawnOptions {
         self.setup = self.setup.interrupt_signals(signals);
+        self
+    }
+
+    /// Limits the processes: resources, user, process group, control group.
+    pub fn limits(mut self, limits: Limits) -> SpawnOptions {
+        self.setup = self.setup.limits(limits);
         self
     }
 

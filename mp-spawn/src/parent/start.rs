@@ -130,6 +130,7 @@ impl Prepared {
             attempt,
             settings: self.settings.clone(),
             directory: setup.directory.clone(),
+            limits: setup.limits.clone(),
             processors: setup.processors.clone(),
         };
         Ok(Order { rank, outbox: frames(&start, &bytes, memory)?, parcel, setup })

@@ -11,6 +11,7 @@ use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 use crate::protocol::frame::{CRASH_PAYLOAD, Frame, Kind};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
+use crate::protocol::limits::Limits;
 use crate::protocol::settings::Settings;
 use mp_core::Ticket;
 
@@ -39,6 +40,7 @@ pub(crate) struct Start {
     /// How processes are started.
     pub(crate) settings: Settings,
     pub(crate) directory: Option<PathBuf>,
+    pub(crate) limits: Limits,
     pub(crate) processors: Vec<usize>,
 }
 
@@ -57,6 +59,7 @@ impl Start {
         put_number(&mut out, self.attempt.into());
         self.settings.put(&mut out);
         put_path(&mut out, self.directory.as_deref());
+        self.limits.put(&mut out);
         put_number(&mut out, self.processors.len() as u64);
         self.processors.iter().for_each(|number| put_number(&mut out, *number as u64));
         out
@@ -79,6 +82,7 @@ impl Start {
             attempt: fields.size().and_then(|attempt| u32::try_from(attempt).ok())?,
             settings: Settings::read(&mut fields)?,
             directory: fields.option(Fields::bytes)?.map(path),
+            limits: Limits::read(&mut fields)?,
             processors: Vec::new(),
         };
         // One by one: the count in the message is not trusted to allocate by.
@@ -351,6 +355,7 @@ mod tests {
             attempt: 2,
             settings: Settings::example(),
             directory: Some(PathBuf::from("/tmp/x y")),
+            limits: Limits::example(),
             processors: vec![0, 7],
         };
         let bytes = start.to_bytes();

@@ -8,6 +8,7 @@ pub(crate) mod function;
 pub(crate) mod inherited_files;
 pub(crate) mod interrupt;
 pub(crate) mod lifeline;
+pub(crate) mod limits;
 pub(crate) mod message;
 pub(crate) mod outbox;
 pub(crate) mod outcome;

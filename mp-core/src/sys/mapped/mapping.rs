@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::error::{Error, Result};
+use crate::error::{Bytes, Error, Result};
 use crate::mem::order;
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
@@ -42,6 +42,20 @@ fn outside(offset: u64) -> ! {
     panic!("offset {offset:#x} is outside of the arena");
 }
 
+/// Error of a reservation of `space` bytes of addresses.
+fn refused_addresses(error: rustix::io::Errno, space: u64) -> Error {
+    let (left, limit) = crate::sys::limits::address_space();
+    if error != rustix::io::Errno::NOMEM || left == u64::MAX {
+        return os("reserving addresses for the arena (see RLIMIT_AS)")(error);
+    }
+    Error::LimitExceeded(format!(
+        "the arena takes {} of addresses, and {limit} leaves {} to this process: raise the limit, or have a smaller arena in the \
+         program that makes it (Arena::configure with ArenaOptions::size, MP_ARENA_SIZE)",
+        Bytes(space),
+        Bytes(left)
+    ))
+}
+
 impl Mapping {
     /// Reserves `space` bytes of addresses, and maps the first `len` bytes of `fd` at their start. Not inherited by `fork`
     /// and not written to core dumps.
@@ -61,7 +75,7 @@ impl Mapping {
         // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is touched.
         let at =
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), total, ProtFlags::empty(), flags) }
-                .map_err(os("reserving addresses for the arena (see RLIMIT_AS)"))?;
+                .map_err(|error| refused_addresses(error, space))?;
         let before = at.align_offset(align as usize);
         let (first, len) = (at.wrapping_byte_add(before), space as usize);
         for (at, len) in [(at, before), (first.wrapping_byte_add(len), total - before - len)] {

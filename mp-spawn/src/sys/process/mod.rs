@@ -6,7 +6,9 @@ pub(crate) mod proc_stat;
 pub(crate) mod process_handle;
 pub(in crate::sys) mod signals;
 mod thread;
+mod user;
 
 pub(crate) use exit::*;
 pub(crate) use signals::*;
 pub(crate) use thread::*;
+pub(crate) use user::*;

@@ -1,0 +1,215 @@
+//! Limits of one process, and the identity that it runs under.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Resource;
+
+use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
+
+/// Limits of a worker process: resources, user, process group, control group.
+///
+/// ```
+/// use mp_spawn::{Limits, Process, ResourceLimit};
+///
+/// let limits = Limits::new().resource(ResourceLimit::CpuSeconds, 60).resource(ResourceLimit::OpenFiles, 64);
+/// let child = Process::builder().limits(limits).spawn(|n: u32| n + 1, 1)?;
+/// assert_eq!(child.join()?, 2);
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+///
+/// The process applies them before it calls its function. A limit that the system refuses is
+/// [`SpawnError::Launch`](crate::SpawnError::Launch), which names the limit. They hold for each start of a supervised process, and for
+/// processes that the worker starts.
+///
+/// The steps are taken in this order: control group, process group, resources, joining the shared memory, user. So a privileged program can move a worker into a
+/// control group that the worker's user can't write.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Limits {
+    pub(crate) resources: Vec<(ResourceLimit, u64)>,
+    pub(crate) user: Option<u32>,
+    pub(crate) group: Option<u32>,
+    pub(crate) process_group: Option<u32>,
+    pub(crate) cgroup: Option<PathBuf>,
+}
+
+/// Resource of a process that the kernel limits. See `getrlimit(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ResourceLimit {
+    /// Bytes of address space (`RLIMIT_AS`). The whole address range of the arena counts, 1 TiB by default: a worker that uses shared
+    /// memory needs a smaller arena, by `MP_ARENA_SIZE` or `ArenaOptions::size` in the program that starts it. `Data` or a control
+    /// group limit memory without that.
+    AddressSpace,
+    /// Bytes of a core file (`RLIMIT_CORE`).
+    Core,
+    /// Seconds of processor time (`RLIMIT_CPU`). SIGXCPU ends the process, with
+    /// [`ExitDetail::CpuTime`](crate::ExitDetail::CpuTime). If the process handles that signal, SIGKILL follows 5 seconds later.
+    CpuSeconds,
+    /// Bytes of private memory that can be written (`RLIMIT_DATA`): heap, stacks of threads. Shared memory does not count.
+    Data,
+    /// Bytes of a file that the process writes (`RLIMIT_FSIZE`).
+    FileSize,
+    /// Bytes of locked memory (`RLIMIT_MEMLOCK`).
+    LockedMemory,
+    /// Number of open descriptors (`RLIMIT_NOFILE`).
+    OpenFiles,
+    /// Number of processes and threads of the user (`RLIMIT_NPROC`), of all programs together.
+    Processes,
+    /// Bytes of the main thread's stack (`RLIMIT_STACK`).
+    Stack,
+}
+
+const ALL: [ResourceLimit; 9] = [
+    ResourceLimit::AddressSpace,
+    ResourceLimit::Core,
+    ResourceLimit::CpuSeconds,
+    ResourceLimit::Data,
+    ResourceLimit::FileSize,
+    ResourceLimit::LockedMemory,
+    ResourceLimit::OpenFiles,
+    ResourceLimit::Processes,
+    ResourceLimit::Stack,
+];
+
+impl ResourceLimit {
+    pub(crate) fn resource(self) -> Resource {
+        match self {
+            ResourceLimit::AddressSpace => Resource::As,
+            ResourceLimit::Core => Resource::Core,
+            ResourceLimit::CpuSeconds => Resource::Cpu,
+            ResourceLimit::Data => Resource::Data,
+            ResourceLimit::FileSize => Resource::Fsize,
+            ResourceLimit::LockedMemory => Resource::Memlock,
+            ResourceLimit::OpenFiles => Resource::Nofile,
+            ResourceLimit::Processes => Resource::Nproc,
+            ResourceLimit::Stack => Resource::Stack,
+        }
+    }
+}
+
+/// The kernel's name.
+impl fmt::Display for ResourceLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ResourceLimit::AddressSpace => "RLIMIT_AS",
+            ResourceLimit::Core => "RLIMIT_CORE",
+            ResourceLimit::CpuSeconds => "RLIMIT_CPU",
+            ResourceLimit::Data => "RLIMIT_DATA",
+            ResourceLimit::FileSize => "RLIMIT_FSIZE",
+            ResourceLimit::LockedMemory => "RLIMIT_MEMLOCK",
+            ResourceLimit::OpenFiles => "RLIMIT_NOFILE",
+            ResourceLimit::Processes => "RLIMIT_NPROC",
+            ResourceLimit::Stack => "RLIMIT_STACK",
+        })
+    }
+}
+
+impl Limits {
+    /// Returns limits that change nothing.
+    pub fn new() -> Limits {
+        Limits::default()
+    }
+
+    /// Limits a resource. The soft and the hard limit become `most`.
+    pub fn resource(mut self, resource: ResourceLimit, most: u64) -> Limits {
+        self.resources.push((resource, most));
+        self
+    }
+
+    /// Sets the user that the process runs as. That takes a privileged program; the process has no supplementary groups then.
+    /// [`group`](Self::group) should be set, too. With the sharing strategy `file_system` it can't open files that other processes
+    /// make later.
+    #[doc(alias = "setuid")]
+    pub fn user(mut self, uid: u32) -> Limits {
+        self.user = Some(uid);
+        self
+    }
+
+    /// Sets the group that the process runs as. That takes a privileged program.
+    #[doc(alias = "setgid")]
+    pub fn group(mut self, gid: u32) -> Limits {
+        self.group = Some(gid);
+        self
+    }
+
+    /// Moves the process into a process group: 0 is a new group of its own. Signals that a terminal or a program sends to its group
+    /// don't reach the process then.
+    #[doc(alias = "setpgid")]
+    pub fn process_group(mut self, group: u32) -> Limits {
+        self.process_group = Some(group);
+        self
+    }
+
+    /// Moves the process into a control group: the folder of an existing group, such as `/sys/fs/cgroup/app/worker`, which has a file
+    /// `cgroup.procs`.
+    pub fn cgroup(mut self, folder: impl Into<PathBuf>) -> Limits {
+        self.cgroup = Some(folder.into());
+        self
+    }
+
+    /// Returns `true` if the process runs as another user or group.
+    #[inline]
+    pub(crate) fn changes_user(&self) -> bool {
+        self.user.is_some() || self.group.is_some()
+    }
+
+    /// Limit of processor time: the one set here, else the one that this process has, which a child inherits.
+    pub(crate) fn cpu_seconds(&self) -> Option<u64> {
+        let set = self.resources.iter().rfind(|(resource, _)| *resource == ResourceLimit::CpuSeconds);
+        let inherited = || rustix::process::getrlimit(Resource::Cpu).current;
+        set.map(|(_, most)| *most).or_else(inherited)
+    }
+
+    /// Appends it to a message.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_number(out, self.resources.len() as u64);
+        for (resource, most) in &self.resources {
+            out.push(*resource as u8);
+            put_number(out, *most);
+        }
+        for number in [self.user, self.group, self.process_group] {
+            put_option(out, number, |out, number| put_number(out, number.into()));
+        }
+        let folder = self.cgroup.as_deref().map(Path::as_os_str);
+        put_option(out, folder, |out, folder| put_bytes(out, folder.as_bytes()));
+    }
+
+    /// Reads one from a message.
+    #[inline]
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Limits> {
+        let mut limits = Limits::default();
+        // One by one: the count in the message is not trusted to allocate by.
+        for _ in 0..fields.size()? {
+            let resource = fields.byte().and_then(|number| ALL.get(usize::from(number)))?;
+            limits.resources.push((*resource, fields.number()?));
+        }
+        let id = |fields: &mut Fields<'_>| u32::try_from(fields.number()?).ok();
+        limits.user = fields.option(id)?;
+        limits.group = fields.option(id)?;
+        limits.process_group = fields.option(id)?;
+        limits.cgroup = fields.option(Fields::bytes)?.map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
+        Some(limits)
+    }
+
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn example() -> Limits {
+        let limits = Limits::new().resource(ResourceLimit::Stack, 1 << 20).user(1).process_group(0);
+        limits.cgroup("/sys/fs/cgroup/a")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resource_numbers_round_trip() {
+        for (number, resource) in ALL.into_iter().enumerate() {
+            assert_eq!(resource as usize, number);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Limits of a worker: resources, process group, user, control group.
+
+mod common;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use mp_spawn::{
+    ExitDetail, Limits, Process, ProcessBuilder, ResourceLimit, SpawnError, StartMethod, allow_fork,
+};
+
+const METHODS: [StartMethod; 3] = [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork];
+
+fn limited(method: StartMethod, limits: Limits) -> ProcessBuilder {
+    #[allow(unsafe_code)]
+    // SAFETY: the other threads of this test program hold no lock for long, and the copies need nothing of theirs.
+    unsafe {
+        allow_fork();
+    }
+    Process::builder().start_method(method).limits(limits)
+}
+
+fn is_root() -> bool {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    if !is_root {
+        println!("SKIPPED: only a privileged user can change its user");
+    }
+    is_root
+}
+
+#[test]
+fn resources_are_limited_in_each_start_method() {
+    let limits = |(): ()| -> Result<Vec<u64>, String> {
+        let text = std::fs::read_to_string("/proc/self/limits").map_err(|error| error.to_string())?;
+        let of = |name| text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
+        let limits =
+            ["Max open files", "Max core file size"].map(|name| of(name).and_then(|n| n.parse().ok()));
+        limits.into_iter().map(|limit| limit.ok_or_else(|| text.clone())).collect()
+    };
+    for method in METHODS {
+        let set = Limits::new().resource(ResourceLimit::OpenFiles, 99).resource(ResourceLimit::Core, 0);
+        let child = limited(method, set).spawn(limits, ()).unwrap();
+        assert_eq!(child.join().unwrap(), [99, 0], "{method}");
+    }
+}
+
+#[test]
+fn cpu_limit_is_named_as_cause_of_death() {
+    let spin = |(): ()| -> u64 { (0_u64..).fold(0, |sum, n| std::hint::black_box(sum ^ n)) };
+    let limits = Limits::new().resource(ResourceLimit::CpuSeconds, 1).resource(ResourceLimit::Core, 0);
+    let child = limited(StartMethod::Spawn, limits).spawn(spin, ()).unwrap();
+    assert!(child.wait_timeout(common::DEADLINE));
+    let error = child.join().unwrap_err();
+    let SpawnError::ProcessExited(exited) = &error else { panic!("{error}") };
+    assert_eq!(exited.detail, Some(ExitDetail::CpuTime(Some(1))), "{error}");
+    assert!(error.to_string().contains("processor time has reached the limit (RLIMIT_CPU = 1 s)"), "{error}");
+}
+
+#[test]
+fn process_group_of_its_own_is_the_workers() {
+    let group = |(): ()| {
+        let own = rustix::process::getpgid(None).map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+        own.map_err(|error| error.to_string())
+    };
+    for method in METHODS {
+        let child = limited(method, Limits::new().process_group(0)).spawn(group, ()).unwrap();
+        let pid = child.pid();
+        assert_eq!(child.join().unwrap(), pid, "{method}");
+    }
+}
+
+/// It shares memory with its parent, and ends with it, as any worker.
+#[test]
+fn user_and_group_are_changed() {
+    if !is_root() {
+        return;
+    }
+    let who = |(copy, long): (bool, Vec<u8>)| -> common::Outcome {
+        assert_eq!(long.len(), 1 << 20);
+        let status = std::fs::read_to_string("/proc/thread-self/status")?;
+        let ids = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!((ids("Uid:"), ids("Gid:")), (vec!["65534".to_owned(); 4], vec!["65534".to_owned(); 4]));
+        assert!(ids("Groups:").is_empty(), "{status}");
+        // The signal is a thread's: a copy of a thread calls its function in another one.
+        let ends = rustix::process::parent_process_death_signal()?.map(|signal| signal.as_raw());
+        assert!(copy || ends == Some(9), "{ends:?}");
+        Ok(())
+    };
+    for method in METHODS {
+        let child = limited(method, Limits::new().user(65534).group(65534));
+        let child = child.spawn(who, (method == StartMethod::Fork, vec![1_u8; 1 << 20])).unwrap();
+        child.join().unwrap_or_else(|error| panic!("{method}: {error}"));
+    }
+}
+
+#[test]
+fn refused_limits_are_named() {
+    let folder = common::Folder::new("no-cgroup");
+    let said = |limits: Limits| {
+        let child = limited(StartMethod::Spawn, limits).spawn(|(): ()| {}, ()).unwrap();
+        child.join().unwrap_err().to_string()
+    };
+    let missing = said(Limits::new().cgroup(folder.0.join("missing")));
+    assert!(
+        missing.contains("joining the control group ") && missing.contains("/missing failed: "),
+        "{missing}"
+    );
+    let group = said(Limits::new().process_group(u32::MAX));
+    assert!(group.contains("4294967295 is not the number of a process group"), "{group}");
+    // It joins by a write of its own number.
+    std::fs::write(folder.0.join("cgroup.procs"), "").unwrap();
+    std::fs::set_permissions(folder.0.join("cgroup.procs"), PermissionsExt::from_mode(0o666)).unwrap();
+    let child = limited(StartMethod::Spawn, Limits::new().cgroup(&folder.0)).spawn(|(): ()| {}, ()).unwrap();
+    child.join().unwrap();
+    assert_eq!(std::fs::read_to_string(folder.0.join("cgroup.procs")).unwrap(), "0");
+}
+
+/// The whole address range of the arena counts.
+#[test]
+fn address_space_too_small_names_the_arena_size() {
+    let limits = Limits::new().resource(ResourceLimit::AddressSpace, 4 << 30);
+    let child =
+        limited(StartMethod::Spawn, limits).spawn(|long: Vec<u8>| long.len() as u64, vec![1; 1 << 20]);
+    let error = child.unwrap().join().unwrap_err().to_string();
+    for part in ["joining the shared memory failed", "RLIMIT_AS", "MP_ARENA_SIZE", "of addresses"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
