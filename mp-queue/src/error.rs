@@ -27,6 +27,14 @@ pub enum PutError<T> {
     },
     /// The other side of the channel has no receiver any more: they were dropped, or their processes are dead.
     Disconnected(T),
+    /// No process receives values of this [`watch`](crate::watch) channel. [`send_replace`](crate::watch::Sender::send_replace)
+    /// replaces the value without receivers.
+    NoReceivers {
+        /// The value.
+        value: T,
+        /// Name of the channel, empty if it has none.
+        channel: String,
+    },
     /// The other side of a connection over a socket is gone, and has refused what was sent before: it expected another type.
     TypeRefused {
         /// The value.
@@ -62,6 +70,7 @@ impl<T> PutError<T> {
             | PutError::Closed(v)
             | PutError::Disconnected(v)
             | PutError::Interrupted(v)
+            | PutError::NoReceivers { value: v, .. }
             | PutError::TooLarge { value: v, .. }
             | PutError::Deserted { value: v, .. }
             | PutError::TypeRefused { value: v, .. }
@@ -76,6 +85,7 @@ impl<T> PutError<T> {
             PutError::Closed(v) => PutError::Closed(f(v)),
             PutError::Disconnected(v) => PutError::Disconnected(f(v)),
             PutError::Interrupted(v) => PutError::Interrupted(f(v)),
+            PutError::NoReceivers { value, channel } => PutError::NoReceivers { value: f(value), channel },
             PutError::TooLarge { value, bytes, limit } => {
                 PutError::TooLarge { value: f(value), bytes, limit }
             }
@@ -120,7 +130,10 @@ impl<T> PutError<T> {
 
     /// Whether the channel has no receiver any more, or the other side of the connection is gone.
     pub fn is_disconnected(&self) -> bool {
-        matches!(self, PutError::Disconnected(_) | PutError::TypeRefused { .. })
+        matches!(
+            self,
+            PutError::Disconnected(_) | PutError::NoReceivers { .. } | PutError::TypeRefused { .. }
+        )
     }
 
     /// Whether it was only that the queue is full.
@@ -185,6 +198,15 @@ impl<T> fmt::Display for PutError<T> {
                 "the other side is gone, so that no process would receive it: all handles there were dropped, or their processes \
                  ended",
             ),
+            PutError::NoReceivers { channel, .. } => {
+                let name = if channel.is_empty() { String::new() } else { format!(" {channel:?}") };
+                write!(
+                    f,
+                    "the watch channel{name} of {} has no receivers: all were dropped, or their processes ended. `send_replace` \
+                     replaces the value without receivers",
+                    std::any::type_name::<T>()
+                )
+            }
             PutError::TypeRefused { refusal, .. } => refusal.fmt(f),
             PutError::Interrupted(_) => f.write_str(INTERRUPTED),
             PutError::TooLarge { bytes, limit, .. } => write!(

@@ -37,17 +37,17 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// sender.send(2)?;
     /// assert_eq!(*receiver.borrow()?, 2);
     /// drop(receiver);
-    /// let Err(PutError::Disconnected(3)) = sender.send(3) else { panic!("there is no reader") };
+    /// let Err(PutError::NoReceivers { value: 3, .. }) = sender.send(3) else { panic!("there is no reader") };
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`PutError::Disconnected`] when there is no receiver any more; [`PutError::Full`] when as many messages are on their way in
+    /// [`PutError::NoReceivers`] when there is no receiver any more; [`PutError::Full`] when as many messages are on their way in
     /// all as the arena has room for; [`PutError::Failed`] when the value can't be encoded, or there is no memory. The value is
     /// given back.
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
         if self.end.is_alone() && !mutant!("queue.watch.sends-to-none") {
-            return Err(PutError::Disconnected(value));
+            return Err(PutError::NoReceivers { value, channel: self.given_name().unwrap_or_default() });
         }
         self.end.send(self.fingerprint, value, None).map(drop)
     }
@@ -61,7 +61,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`send`](Self::send), but for `Disconnected`; and `Failed` when the value before can't be decoded.
+    /// As [`send`](Self::send), but for `NoReceivers`; and `Failed` when the value before can't be decoded.
     pub fn send_replace(&self, value: T) -> Result<T, PutError<T>> {
         let mut value = value;
         loop {

@@ -103,7 +103,7 @@ fn a_sender_is_told_when_the_last_reader_is_killed() {
     signal(context.pids()[0], Signal::KILL);
     assert!(sender.wait_closed_timeout(DEADLINE).unwrap() && sender.is_closed());
     assert!(killed(&context));
-    let Err(PutError::Disconnected(back)) = sender.send("for no reader".into()) else {
+    let Err(PutError::NoReceivers { value: back, .. }) = sender.send("for no reader".into()) else {
         panic!("it has none")
     };
     assert_eq!(sender.send_replace(back).unwrap(), "for you");
@@ -207,7 +207,11 @@ fn a_future_and_a_wait_end_when_the_other_side_is_gone() {
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     woken_by(sender.closed(), || drop(receiver)).unwrap();
     assert!(sender.wait_closed_timeout(Duration::ZERO).unwrap());
-    assert!(matches!(sender.send(2), Err(PutError::Disconnected(2))));
+    let error = sender.named("rate").send(2).unwrap_err();
+    assert!(matches!(&error, PutError::NoReceivers { value: 2, channel } if channel == "rate"), "{error}");
+    for part in ["watch channel \"rate\" of u32", "no receivers", "send_replace"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
 }
 
 thread_local! {

@@ -95,3 +95,28 @@ fn a_send_looks_for_a_refusal_only_when_the_other_side_is_gone() {
     let error = here.send(1_u8).unwrap_err();
     assert!(matches!(error, PutError::TypeRefused { value: 1, .. }), "{error:?}");
 }
+
+/// A server that goes through `incoming` with `?` outlives strangers.
+#[test]
+fn incoming_skips_peers_that_are_refused() {
+    let _alone = alone();
+    let name = format!("@mp-test-incoming-{}", std::process::id());
+    let listener = Listener::bind(name.as_str()).unwrap();
+    let address = SocketAddr::from_abstract_name(&name[1..]).unwrap();
+    let mut strangers = Vec::new();
+    for text in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 100], b"mp-sock"] {
+        let mut stranger = UnixStream::connect_addr(&address).unwrap();
+        stranger.write_all(text).unwrap();
+        stranger.shutdown(std::net::Shutdown::Write).unwrap();
+        strangers.push(stranger);
+    }
+    let client = thread::spawn(move || mp::connect(name.as_str()).unwrap().send(7_u8).unwrap());
+    let connection = listener.incoming().next().unwrap().unwrap();
+    assert_eq!(connection.recv_timeout::<u8>(DEADLINE).unwrap(), 7);
+    client.join().unwrap();
+    // The same with `accept`, of which `?` ends the server.
+    let mut stranger = UnixStream::connect_addr(&address).unwrap();
+    stranger.write_all(&[0xff; 100]).unwrap();
+    let error = listener.accept_timeout(DEADLINE).map(drop).unwrap_err();
+    assert!(error.is_of_peer(), "{error}");
+}

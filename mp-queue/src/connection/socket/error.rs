@@ -52,6 +52,13 @@ pub enum ConnectError {
     TimedOut(Duration),
 }
 
+impl ConnectError {
+    /// Returns `true` if one peer is the cause, so that a listener can let in others: every variant but [`Io`](Self::Io).
+    pub fn is_of_peer(&self) -> bool {
+        !matches!(self, ConnectError::Io { .. })
+    }
+}
+
 /// What is being done to connect.
 pub(super) const CONNECTING: &str = "connecting to";
 

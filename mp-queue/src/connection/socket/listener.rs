@@ -106,7 +106,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`ConnectError`] when a connection is refused: the listener continues, and the caller should call it
-    /// again. (A connection that is closed without a word was only a look whether a process listens, and is
+    /// again, as [`incoming`](Self::incoming) does. (A connection that is closed without a word was only a look whether a process listens, and is
     /// skipped.) [`ConnectError::Io`] is of this side, for example when it has no descriptor left.
     pub fn accept(&self) -> Result<Connection, ConnectError> {
         loop {

@@ -8,6 +8,7 @@ mod frame;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use frame::fuzz;
 mod handshake;
+mod incoming;
 mod invitation;
 mod key;
 mod listener;
@@ -26,6 +27,7 @@ pub use address::Address;
 pub use error::ConnectError;
 pub(crate) use frame::Socket;
 use handshake::{Handshake, io_error};
+pub use incoming::Incoming;
 use key::Key;
 pub use listener::Listener;
 pub(in crate::connection) use outbox::WriteError;
