@@ -21,7 +21,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | another process is gone, or wrote what no correct one writes | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |
 /// | shapes, messages, the arena | [`Core`](Self::Core), [`NotContiguous`](Self::NotContiguous) |
 /// | anything else that the driver refuses | [`Driver`](Self::Driver) |
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// No library of the CUDA driver was found: install NVIDIA's driver, or give its folder in `LD_LIBRARY_PATH`. In a container it
@@ -281,6 +280,8 @@ impl fmt::Display for Error {
         }
     }
 }
+
+mp_core::readable_debug!(Error);
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

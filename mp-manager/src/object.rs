@@ -23,7 +23,6 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type MakeObject = Result<Object, Failure>;
 
 /// Why an object was not made: what it takes could not be read.
-#[derive(Debug)]
 pub(crate) struct BadArguments(pub(crate) Box<Undecodable>);
 
 impl fmt::Display for BadArguments {
@@ -35,7 +34,6 @@ impl fmt::Display for BadArguments {
 impl std::error::Error for BadArguments {}
 
 /// Why an object was not made: there is no thread for it.
-#[derive(Debug)]
 pub(crate) struct NoThread(pub(crate) std::io::Error);
 
 impl fmt::Display for NoThread {
@@ -43,6 +41,8 @@ impl fmt::Display for NoThread {
         self.0.fmt(f)
     }
 }
+
+mp_core::readable_debug!(BadArguments, NoThread);
 
 impl std::error::Error for NoThread {}
 

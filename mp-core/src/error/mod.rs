@@ -302,7 +302,8 @@ impl fmt::Display for Error {
             ),
             Error::Forked => f.write_str(
                 "this process was forked from one that uses shared memory, and is no member of it, or this handle was \
-                 copied along; start workers with spawn or by another start method, and pass handles as arguments",
+                 copied along; start workers with spawn or by another start method, and pass handles as arguments. A program that \
+                 becomes a daemon (daemon(3), daemonize) must do so before its first use of mp",
             ),
             Error::Held { what, holder, pid } => {
                 write!(f, "{what} is locked by {}, which makes no progress; is it stopped?", holder.process(*pid))

@@ -10,7 +10,7 @@ use super::Error;
 /// A message that could not be read as its type: where in it, why, and its bytes, so that it is not lost.
 ///
 /// (What was attached to it, tensors and queues, is released.)
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Undecodable {
     type_name: Cow<'static, str>,
     path: String,
@@ -111,6 +111,8 @@ impl fmt::Display for Undecodable {
         f.write_str(if bytes.len() > SHOWN { " ..." } else { "" })
     }
 }
+
+crate::readable_debug!(Undecodable);
 
 impl std::error::Error for Undecodable {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

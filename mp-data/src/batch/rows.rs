@@ -77,7 +77,6 @@ pub fn unwritten_in(field: &str, rows: Vec<Unwritten>) -> Vec<Unwritten> {
 }
 
 /// The function of a row has not written it.
-#[derive(Debug)]
 pub(crate) struct NotWritten {
     pub(crate) row: usize,
     column: String,
@@ -109,6 +108,8 @@ impl fmt::Display for NotWritten {
         }
     }
 }
+
+mp_core::readable_debug!(NotWritten);
 
 impl Error for NotWritten {}
 

@@ -158,7 +158,7 @@ impl From<PoolError> for BuildError {
 }
 
 /// The next batch is not there yet: see [`Batches::next_timeout`](crate::Batches::next_timeout).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct NotReady {
     /// The epoch and the number of the batch that is waited for.
@@ -176,5 +176,7 @@ impl fmt::Display for NotReady {
         self.running.iter().try_for_each(|line| write!(f, "\n  {line}"))
     }
 }
+
+mp_core::readable_debug!(NotReady);
 
 impl Error for NotReady {}

@@ -14,7 +14,6 @@ pub(crate) const FORKED: &str =
     "the loader belongs to the process from which this one was forked: build one in this process";
 
 /// A batch of which each sample was left out, and why each was.
-#[derive(Debug)]
 pub(crate) struct NoneLeft(pub(crate) Vec<String>);
 
 impl fmt::Display for NoneLeft {
@@ -22,6 +21,8 @@ impl fmt::Display for NoneLeft {
         write!(f, "no sample is left: {}", self.0.join("; and "))
     }
 }
+
+mp_core::readable_debug!(NoneLeft);
 
 impl Error for NoneLeft {}
 

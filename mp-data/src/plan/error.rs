@@ -8,7 +8,7 @@ pub(crate) fn no_such_rank(rank: u32, world: u32) -> String {
 }
 
 /// Why a plan can't be made, an order can't go on, or a state isn't of this plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanError {
     /// A setting of the builder that can't be met.
@@ -52,10 +52,21 @@ impl fmt::Display for PlanError {
                 )
             }
             Self::StateDiffers { what, state, plan } => {
-                write!(f, "the state is of another plan: {what} is {state} in the state, {plan} in the plan")
+                write!(
+                    f,
+                    "the state is of another plan: {what} is {state} in the state, {plan} in the plan"
+                )?;
+                if *what == "len" || *what == "order" || what.starts_with("hash of the ") {
+                    f.write_str(
+                        "; if the dataset was changed on purpose, resume with `allow_changed_dataset(true)` of the builder",
+                    )?;
+                }
+                Ok(())
             }
         }
     }
 }
+
+mp_core::readable_debug!(PlanError);
 
 impl std::error::Error for PlanError {}

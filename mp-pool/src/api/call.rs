@@ -73,7 +73,6 @@ impl<A, T> fmt::Debug for Call<A, T> {
 }
 
 /// There is no room for a task; here are its arguments.
-#[derive(Debug)]
 pub struct TryApplyError<A>(pub A);
 
 impl<A> fmt::Display for TryApplyError<A> {
@@ -82,7 +81,13 @@ impl<A> fmt::Display for TryApplyError<A> {
     }
 }
 
-impl<A: fmt::Debug> std::error::Error for TryApplyError<A> {}
+impl<A> fmt::Debug for TryApplyError<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<A> std::error::Error for TryApplyError<A> {}
 
 impl<A: Message + Send, T: Message + Send> Call<A, T> {
     pub(crate) fn new(shared: &Arc<Shared>, code: Arc<Code>) -> Self {

@@ -127,7 +127,7 @@ impl Pool {
         let processes = settings.processes.unwrap_or_else(processors);
         if processes == 0 || processes > MOST_PROCESSES {
             let why = format!("a pool of {processes} processes: 1 to {MOST_PROCESSES} are possible");
-            return Err(mp_core::Error::not_within(processes > 0, why).into());
+            return Err(PoolError::Settings(why));
         }
         let form = Queue::bounded(ROOM)?;
         let messages = mp_core::Arena::current()?.most_messages();

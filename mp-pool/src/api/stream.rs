@@ -96,7 +96,7 @@ impl<A> fmt::Debug for PushError<A> {
 impl<A> std::error::Error for PushError<A> {}
 
 /// No result is there yet, or not that one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotYet {
     /// How many tasks are on their way: pushed, and their results not taken.
@@ -108,6 +108,8 @@ impl fmt::Display for NotYet {
         write!(f, "no result of the stream is there yet; {} tasks are on their way", self.under_way)
     }
 }
+
+mp_core::readable_debug!(NotYet);
 
 impl std::error::Error for NotYet {}
 

@@ -229,7 +229,7 @@ impl TaskError {
 /// println!("{broken}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Broken {
     /// The [name](crate::PoolBuilder::name) of the pool, if it has one.
@@ -260,6 +260,8 @@ impl fmt::Display for Broken {
         f.write_str(why)
     }
 }
+
+mp_core::readable_debug!(Broken);
 
 impl std::error::Error for Broken {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
@@ -419,7 +421,8 @@ pub enum PoolError {
     Start(SpawnError),
     /// Shared memory: none left, forked, and so on.
     Failed(mp_reduce::Error),
-    /// What a worker is to be started with could not be found out: the [closure](crate::PoolBuilder::per_worker) panicked.
+    /// A setting of the builder is impossible: no workers, or too many; or the [closure](crate::PoolBuilder::per_worker) that sets
+    /// up the start of a worker panicked.
     Settings(String),
     /// No worker could be started, or none lived; why, and how often it was tried.
     Broken(#[serde(with = "mp_core::sent::shared")] Arc<Broken>),

@@ -40,6 +40,7 @@ where
             let sent = &before[i];
             assert_eq!(std::mem::discriminant(&arrived), std::mem::discriminant(sent), "{i}: {sent}");
             assert_eq!(shown(&arrived), shown(sent), "{i}");
+            assert!(format!("{sent:?}").starts_with(&sent.to_string()), "{sent:?}");
             assert_eq!(
                 (format!("{arrived:?}"), format!("{arrived:#?}")),
                 (format!("{sent:?}"), format!("{sent:#?}"))
@@ -136,6 +137,7 @@ fn those_of_messages_and_queues() {
             PutError::Closed(7),
             PutError::Deserted { value: 7, last: Some(member), pid: 3 },
             PutError::Disconnected(7),
+            PutError::NoReceivers { value: 7, channel: "rate".into() },
             PutError::TypeRefused { value: 7, refusal: refusal() },
             PutError::Interrupted(7),
             PutError::TooLarge { value: 7, bytes: 100, limit: 10 },
@@ -350,4 +352,75 @@ fn a_result_with_an_error_of_this_library_is_a_message() {
     let error = mp_tests::take(&back).unwrap_err();
     assert!(matches!(error, Error::OutOfBounds(_)), "{error:?}");
     mp_tests::join(&context).unwrap();
+}
+
+/// The source text of every crate that users get.
+fn sources() -> Vec<(PathBuf, String)> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let crates = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path().join("src"));
+    let ours = |path: &PathBuf| path.to_string_lossy().contains("/mp-") && path.is_dir();
+    let mut folders: Vec<PathBuf> = crates.filter(ours).collect();
+    let mut sources = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => folders.push(path),
+                false if path.extension().is_some_and(|end| end == "rs") => {
+                    sources.push((path.clone(), std::fs::read_to_string(path).unwrap()));
+                }
+                false => {}
+            }
+        }
+    }
+    sources
+}
+
+/// A `main` that returns an error, and `unwrap`, show its `Debug`. Of errors of `serde`, which no call returns, it doesn't matter.
+#[test]
+fn no_error_type_derives_debug() {
+    const INTERNAL: [&str; 3] = ["Bad", "Answer", "WireError"];
+    let sources = sources();
+    let name_of = |line: &str| {
+        let (_, rest) = line.split_once("Error for ").filter(|_| line.trim_start().starts_with("impl"))?;
+        Some(rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned())
+    };
+    let mut checked = 0;
+    for (path, text) in &sources {
+        for name in text.lines().filter_map(name_of).filter(|name| !INTERNAL.contains(&name.as_str())) {
+            let declares = |line: &&str| {
+                ["struct", "enum"].iter().any(|kind| {
+                    let rest = line.trim_start().trim_start_matches("pub(crate) ").trim_start_matches("pub ");
+                    let rest =
+                        rest.strip_prefix(kind).and_then(|rest| rest.strip_prefix(&*format!(" {name}")));
+                    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
+                })
+            };
+            let lines: Vec<&str> = text.lines().collect();
+            let Some(at) = lines.iter().position(|line| declares(&line)) else { continue };
+            let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
+            let derives =
+                attributes.filter(|line| line.starts_with("#[derive")).any(|line| line.contains("Debug"));
+            assert!(!derives, "{}: {name} derives Debug: use readable_debug!", path.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 30, "only {checked} error types were found");
+}
+
+#[test]
+fn debug_of_errors_reads_like_display() {
+    use mp::data::plan::PlanError;
+    let differs = |what| PlanError::StateDiffers { what, state: "3".into(), plan: "4".into() };
+    let changed = format!("{:?}", differs("len"));
+    assert!(
+        changed.contains("len is 3 in the state, 4 in the plan; if the dataset was changed"),
+        "{changed}"
+    );
+    assert!(changed.contains("allow_changed_dataset(true)") && changed == differs("len").to_string());
+    assert!(!differs("world").to_string().contains("allow_changed_dataset"));
+    let too_few = Pool::new(0).map(drop).unwrap_err();
+    assert!(matches!(&too_few, mp::pool::PoolError::Settings(_)), "{too_few}");
+    assert_eq!(format!("{too_few:?}"), too_few.to_string());
+    let forked = format!("{:?}", Error::Forked);
+    assert!(forked.contains("becomes a daemon") && forked.contains("before its first use of mp"), "{forked}");
 }
