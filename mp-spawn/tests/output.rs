@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -44,6 +46,29 @@ fn a_file_for_each_rank_or_nothing() {
         error.to_string().contains("making the file for its output of /no/such/place/log failed"),
         "{error}"
     );
+}
+
+#[test]
+fn file_for_each_rank_below_an_odd_directory() {
+    let folder = Folder::new("odd");
+    let directory = folder.0.join(OsStr::from_bytes(b"{rank}-\xff"));
+    std::fs::create_dir(&directory).unwrap();
+    let options =
+        SpawnOptions::nprocs(2).stdout(Stdio::file(directory.join("{rank}.txt"))).stderr(Stdio::Null);
+    join(&start_processes(talk, 1, options).unwrap()).unwrap();
+    for rank in 0..2 {
+        let text = std::fs::read_to_string(directory.join(format!("{rank}.txt"))).unwrap();
+        assert_eq!(text, format!("{rank} says 0\n"));
+    }
+}
+
+#[test]
+fn file_with_an_unknown_pattern_is_an_error() {
+    let folder = Folder::new("unknown");
+    let options = SpawnOptions::nprocs(1).stdout(Stdio::file(folder.0.join("{ranks}.txt")));
+    let error = start_processes(talk, 1, options).unwrap_err().to_string();
+    assert!(error.contains("the unknown pattern `{ranks}`") && error.contains("{ranks}.txt"), "{error}");
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0);
 }
 
 #[test]

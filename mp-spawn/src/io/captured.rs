@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,6 +21,7 @@ use rustix::pipe::PipeFlags;
 
 use crate::error::Result;
 use crate::error::failed;
+use crate::io::pattern;
 use crate::io::reader::{Reader, read_from_now_on};
 use crate::io::setup::{ProcessOptions, Stdio};
 use crate::io::tee::{Stream, Tee};
@@ -164,13 +164,14 @@ fn open(
             return Ok((None, Some(null.map_err(|e| failed("opening /dev/null", None, e))?.into())));
         }
         Stdio::File(path) | Stdio::Append(path) => {
-            let path = whose.named(path);
+            let path = &pattern::expand(path, whose.number, whose.name)
+                .map_err(|error| failed("naming the file for its output", Some(path), error))?;
             // Appending in any case: another writer, or one through a copy of the descriptor, writes over nothing.
             let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
             flags.set(OFlags::TRUNC, matches!(output, Stdio::File(_)));
             let file =
-                rustix::io::retry_on_intr(|| rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666)));
-            let refused = |e: Errno| failed("making the file for its output", Some(&path), e.into());
+                rustix::io::retry_on_intr(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)));
+            let refused = |e: Errno| failed("making the file for its output", Some(path), e.into());
             return Ok((None, Some(file.map_err(refused)?)));
         }
         Stdio::Capture => None,
@@ -183,18 +184,6 @@ fn open(
     let pipe = Arc::new(StreamPipe { state: Mutex::new(state) });
     read_from_now_on(&pipe)?;
     Ok((Some(pipe), Some(theirs)))
-}
-
-impl Whose<'_> {
-    /// The file of this process.
-    fn named(&self, path: &std::path::Path) -> PathBuf {
-        match path.to_str() {
-            Some(text) => {
-                text.replace("{rank}", &self.number.to_string()).replace("{name}", self.name).into()
-            }
-            None => path.to_owned(),
-        }
-    }
 }
 
 /// One stream of one process.
@@ -293,12 +282,5 @@ mod tests {
         assert_eq!(last("one\r\n\ntwo\n\n").as_deref(), Some("one\n\ntwo"));
         let many: String = (0..20).map(|line| format!("{line}\n")).collect();
         assert_eq!(last(&many).as_deref(), Some("8\n9\n10\n11\n12\n13\n14\n15\n16\n17\n18\n19"));
-    }
-
-    #[test]
-    fn names_of_files() {
-        let whose = Whose { number: 3, name: "reader-3", label: String::new() };
-        let path = whose.named("logs/{rank}-{name}.txt".as_ref());
-        assert_eq!(path, std::path::Path::new("logs/3-reader-3.txt"));
     }
 }

@@ -34,9 +34,10 @@ pub enum Stdio {
     /// Lines of several processes are not mixed; one of more than 64 KiB is passed on in pieces. A call that waits for the
     /// end of a process waits until its lines are written, unless the terminal stands still for 200 ms.
     Tee,
-    /// Into a file, which is made or emptied first. `{rank}` in its name stands for the rank, or the
-    /// [number](crate::ProcessBuilder::number) of a [`Process`](crate::Process); `{name}` for the name of the process. What is
-    /// written goes to its end, also if both streams, or several processes, write into the same.
+    /// Into a file, which is made or emptied first. `{rank}` in the last part of its path stands for the rank, or the
+    /// [number](crate::ProcessBuilder::number) of a [`Process`](crate::Process); `{name}` for the name of the process, which has no
+    /// `/` then; `{{` and `}}` for braces. Any other pattern is an error of the start. Directories are taken as they are, and no
+    /// part of the path needs to be UTF-8. Output is appended, also if both streams, or several processes, write to one file.
     File(PathBuf),
     /// As [`File`](Self::File), but what is in the file stays, and what is written comes behind it.
     Append(PathBuf),
