@@ -85,8 +85,8 @@ mod wait;
 pub mod waits {
     #[doc(inline)]
     pub use crate::arena::waiting::waits::{
-        Call, On, RING_NAME, Service, Subject, Watch, dump, is_stopped, listen, name_object, name_process,
-        object_name, on_report, report_hangs_after, report_waits_after, reported_after, serves,
+        Call, On, RING_NAME, Service, Subject, Watch, add_to_dumps, dump, is_stopped, listen, name_object,
+        name_process, object_name, on_report, report_hangs_after, report_waits_after, reported_after, serves,
         serves_no_more, tell, this_process, wait_at,
     };
 }
@@ -120,6 +120,8 @@ pub use process::interrupt::{interrupted, take_interrupt};
 #[doc(hidden)]
 pub use process::interrupt::{note_interrupt, uninterrupted};
 pub use process::mutex;
+#[doc(hidden)]
+pub use process::pauses;
 #[doc(hidden)]
 pub use process::user_code;
 pub use shared_memory::SharedMemory;

@@ -148,6 +148,8 @@ pub use parent::rank::ProcessStatus;
 pub use parent::restart::Restart;
 pub use parent::restart::backoff::Backoff;
 pub use parent::restart::event::ProcessEvent;
+#[doc(hidden)]
+pub use parent::restart::reports::FailureReports;
 pub use protocol::command::{set_command, set_executable};
 pub use protocol::interrupt::{Interrupt, InterruptSignals};
 pub use protocol::lifeline::detach;

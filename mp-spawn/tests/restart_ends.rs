@@ -302,7 +302,7 @@ fn started_by_a_server_that_stands_still(then: Then) {
         Then::Killed => assert_eq!(kinds(&rest(&events)), ["started 2", "failed 2"]),
         Then::GivenUp => {
             let event = next(&events);
-            let ProcessEvent::NotStarted { attempt: 2, error } = &event else { panic!("{event:?}") };
+            let ProcessEvent::NotStarted { attempt: 2, error, .. } = &event else { panic!("{event:?}") };
             let text = error.to_string();
             assert!(text.contains("did not report in time"), "{text}");
             assert_eq!(kinds(&rest(&events)), ["next 3", "started 3", "ended 3"]);

@@ -3,6 +3,7 @@
 pub mod children;
 pub(crate) mod interrupt;
 pub mod mutex;
+pub mod pauses;
 mod per_process;
 pub mod user_code;
 

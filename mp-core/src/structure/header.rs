@@ -30,7 +30,7 @@ pub(super) struct Header {
 
 impl Header {
     /// Bytes before the words.
-    pub(super) const BYTES: u64 = 64;
+    pub(super) const BYTES: u64 = 8 * waits::STRUCTURE_WORDS;
 
     /// For `words` words of the structure that a layer above calls `name`.
     pub(super) fn new(name: &str, words: u64) -> Self {

@@ -303,7 +303,7 @@ impl PoolBuilder {
     }
 
     /// How long workers have to obey the SIGTERM that they get when the pool is ended with work left, before a SIGKILL; half
-    /// a second without this.
+    /// a second without this. Time in which the whole program is stopped does not count.
     pub fn grace_period(mut self, grace: Duration) -> PoolBuilder {
         self.0.grace = grace;
         self

@@ -115,6 +115,9 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// has nothing to do, a tenth of a second to about a second later, and done there; the stopped one can't begin it any
     /// more, whenever it goes on. If there is no such worker, the time runs from when it was the stopped one's turn, and the
     /// task ends as if it had begun.
+    ///
+    /// While the whole program is stopped (SIGSTOP of its process group, a frozen cgroup, a paused virtual machine), the time stands
+    /// still, to within an eighth of it.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.terms.timeout = Some(time);
         self

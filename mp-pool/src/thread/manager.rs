@@ -11,14 +11,14 @@
 //! | closed | are given out, no more are taken | is replaced, as long as there are tasks | when the last is settled and the workers, whose queues are closed then, have ended |
 //! | terminating, broken | are settled with an error at once | is not replaced | when all are gone: SIGTERM, the grace period, SIGKILL |
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "log")]
-use mp_core::user_code::caught;
+use mp_core::pauses::Pauses;
 use mp_queue::GetError;
 use mp_reduce::Unread;
-use mp_spawn::{ExitStatus, ProcessName, ProcessStatus, Raise, SpawnError};
+use mp_spawn::{ExitStatus, FailureReports, ProcessName, ProcessStatus, Raise, SpawnError};
 
 use crate::calls::chunk::Ready;
 use crate::calls::outcomes::{Run, What};
@@ -30,6 +30,7 @@ use crate::error::{Broken, PoolError, TaskError, Unsendable, WorkerLost};
 use crate::message::{Reply, Task, Value, Values};
 use crate::run::values::Many;
 use crate::steps::chunk::Place;
+use crate::thread::deaths::Death;
 use crate::thread::reports::{cut_if_cancelled, found_in_journal, report, take_apart};
 use crate::thread::start::{not_started, start, tell_of_failed_starts, why_not_ready, without_its_name};
 use crate::workers::starts::back_off;
@@ -49,7 +50,7 @@ const LONG: Duration = Duration::from_secs(1);
 
 /// How far the end of the workers is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ending {
+pub(super) enum Ending {
     Not,
     /// Their queues are closed: they end by themselves.
     Closed,
@@ -60,16 +61,28 @@ enum Ending {
 }
 
 pub(crate) struct Manager {
-    shared: Arc<Shared>,
-    ending: Ending,
+    pub(super) shared: Arc<Shared>,
+    pub(super) ending: Ending,
     /// The last reason why a worker could not be started.
     why: String,
     cause: Option<SpawnError>,
+    deaths: FailureReports,
+    pub(super) pauses: Pauses,
+    /// When pauses of this thread ended, on the clock of tasks, and how long they were: the last ones.
+    pub(super) paused: VecDeque<(u64, Duration)>,
 }
 
 impl Manager {
     pub(crate) fn new(shared: Arc<Shared>) -> Manager {
-        Manager { shared, ending: Ending::Not, why: String::new(), cause: None }
+        Manager {
+            shared,
+            ending: Ending::Not,
+            why: String::new(),
+            cause: None,
+            deaths: FailureReports::default(),
+            pauses: Pauses::default(),
+            paused: VecDeque::new(),
+        }
     }
 
     /// Runs until the pool is over. No caller waits for ever for it, even if there is an error in here.
@@ -103,13 +116,14 @@ impl Manager {
     fn serve(mut self) {
         let mut replies = Vec::with_capacity(REPLIES);
         while !self.is_over() {
-            let until = self.next_deadline();
+            let (until, shortest) = self.next_deadline();
             // An interrupt of this process is the callers' to hear of, and this thread's only where the pool is to be told.
             if self.shared.heeds_interrupts() && !mp_core::interrupted() {
-                self.hear(until, &mut replies);
+                self.hear((until, shortest), &mut replies);
             } else {
-                mp_core::uninterrupted(|| self.hear(until, &mut replies));
+                mp_core::uninterrupted(|| self.hear((until, shortest), &mut replies));
             }
+            self.note_pause();
             mp_core::uninterrupted(|| self.look_after_all(until, &mut replies));
         }
     }
@@ -134,13 +148,18 @@ impl Manager {
     }
 
     /// Waits for replies, and for whatever else there may be.
-    fn hear(&mut self, until: Option<Instant>, replies: &mut Vec<Reply>) {
+    fn hear(&mut self, (until, shortest): (Option<Instant>, Option<Duration>), replies: &mut Vec<Reply>) {
         // A death may be reported without a message, if there was no memory for one.
         let far = || {
             // Until the program has taken note of an interrupt: then the next one counts.
             Instant::now() + if self.shared.is_interrupted() { POLL_INTERVAL } else { LONG }
         };
-        match self.shared.replies.get_many_deadline(replies, REPLIES, until.unwrap_or_else(far)) {
+        let (until, now) = (until.unwrap_or_else(far), Instant::now());
+        let until = match shortest {
+            Some(shortest) => self.pauses.piece(now, until, shortest),
+            None => until,
+        };
+        match self.shared.replies.get_many_deadline(replies, REPLIES, until) {
             Ok(_) => {}
             Err(GetError::Empty | GetError::Interrupted) => {}
             Err(GetError::Deserted { .. }) => {
@@ -148,7 +167,7 @@ impl Manager {
                 let mut events = self.shared.events.lock();
                 if events.is_empty() {
                     let next = Instant::now() + POLL_INTERVAL;
-                    self.shared.rang.wait_until(&mut events, until.map_or(next, |until| until.min(next)));
+                    self.shared.rang.wait_until(&mut events, until.min(next));
                 }
             }
             Err(error) => self.shared.break_off_saying(error.to_string()),
@@ -329,8 +348,6 @@ impl Manager {
             tell |= state.workers[number].start_failed(Instant::now(), why, others_work) && end.is_none();
         }
         state.hurry(Instant::now());
-        #[cfg(feature = "log")]
-        let replaced = end.is_none();
         // Only if a task is there: no worker reads a function without one.
         let its = |ready: &Ready| reading == Some(ready.chunk.job.code.number);
         if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
@@ -398,15 +415,10 @@ impl Manager {
         }
         drop(state);
         drop(process);
-        #[cfg(feature = "log")]
-        if replaced {
-            let level = if exit.success() { log::Level::Info } else { log::Level::Warn };
-            // The logger is the program's.
-            caught(
-                || log::log!(target: "mp::pool", level, "worker {number} (pid {pid}) {exit}, and is replaced"),
-            );
-        }
         settled.tell();
+        let unexpected = was_ready && condemned.is_none() && !late;
+        let failure = failure.as_ref().filter(|_| unexpected);
+        Death { number, pid, exit, failure }.tell(&self.shared, &mut self.deaths);
         if tell {
             tell_of_failed_starts(&self.shared, number);
         }
@@ -465,7 +477,9 @@ impl Manager {
             let (Place::At(item) | Place::Before(item), runs) = (place, matches!(place, Place::At(_)));
             if runs {
                 // It may have been stopped, or busy with reading a function, before it began.
-                let ran = Duration::from_nanos(clock::now().saturating_sub(found.watch.since()));
+                let since = found.watch.since();
+                let paused = self.paused.iter().filter(|(end, _)| *end > since).map(|(_, time)| *time).sum();
+                let ran = Duration::from_nanos(clock::now().saturating_sub(since)).saturating_sub(paused);
                 if ran < timeout && !mp_core::mutant!("pool.timeout.from-the-giving") {
                     found.since = now.checked_sub(ran).unwrap_or(now);
                     continue;
@@ -566,28 +580,6 @@ impl Manager {
         let state = self.shared.state.lock();
         let left = matches!(self.ending, Ending::Killed(until) if until <= Instant::now());
         self.ending != Ending::Not && (left || !state.has_workers())
-    }
-
-    /// When there is something to do, even if nothing is heard.
-    fn next_deadline(&self) -> Option<Instant> {
-        let state = self.shared.state.lock();
-        let ending = match self.ending {
-            Ending::Asked(until) | Ending::Killed(until) => Some(until),
-            Ending::Not | Ending::Closed => None,
-        };
-        let restarts = state.workers.iter().filter(|w| state.is_serving() && w.process.is_none());
-        let restarts = restarts.filter_map(|worker| worker.restart_at);
-        let tasks = state.workers.iter().filter_map(|worker| worker.deadline().map(|(_, at, _)| at));
-        let start_timeout = self.shared.settings.start_timeout;
-        let starts = state.workers.iter().filter_map(|worker| worker.ready_until(start_timeout));
-        restarts
-            .chain(starts)
-            .chain(state.next_due().into_iter().chain(state.next_room()))
-            .chain(tasks)
-            .chain(ending)
-            .chain(state.next_look())
-            .chain(state.next_silence())
-            .min()
     }
 }
 

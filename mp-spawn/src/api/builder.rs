@@ -386,13 +386,15 @@ impl ProcessBuilder<Supervised> {
     /// let mut starts = 0;
     /// // Ends with the supervision, since `call` is dropped then.
     /// for event in events {
-    ///     println!("{event}"); // attempt 1 was started (pid 4711), …
+    ///     println!("{event}"); // process-1 was started (pid 4711, attempt 1), …
     ///     starts += u32::from(matches!(event, ProcessEvent::Started { .. }));
     /// }
     /// assert_eq!(starts, 2);
     /// assert!(child.join().is_err());
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
+    ///
+    /// Without it, failures are reported on stderr: the first at once, later ones at growing intervals, from 10 s to 10 minutes.
     ///
     /// It is called in the order of the events, a moment after each, in the thread that restarts processes: what takes long there
     /// delays the restarts of all of them, and nothing else. It may start processes; it must not wait for the end of a supervised one. Nothing

@@ -26,7 +26,7 @@ use crate::protocol::message::{FromChild, Hello, Joined, Report};
 use crate::protocol::outbox::Outbox;
 use crate::protocol::payload::{self, Received};
 use crate::start_method::StartMethod;
-use crate::sys::clock::{deadline, now};
+use crate::sys::clock::{deadline, now, now_is_late};
 use crate::sys::log_event::event;
 use crate::sys::oom;
 use crate::sys::proc_stat::Doing;
@@ -250,11 +250,11 @@ impl Watch {
     pub(crate) fn hello_is_overdue(&mut self) {
         // Its hello may have arrived unread: this process may have been stopped meanwhile.
         self.receive();
-        if self.hello_until.take().is_none() {
-            return;
-        }
+        let Some(until) = self.hello_until.take() else { return };
         let doing = Doing::of(self.who.pid);
-        if doing.as_ref().is_some_and(|doing| doing.is_excused(self.timeout))
+        // This process was stopped, and so was the child, if all of the program was.
+        let paused = now_is_late(until);
+        if (paused || doing.as_ref().is_some_and(|doing| doing.is_excused(self.timeout)))
             && !mp_core::mutant!("spawn.hello.stopped-not-excused")
         {
             self.hello_until = deadline(self.timeout);

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
+use mp_core::pauses::wait_without_pauses;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 use mp_core::user_code::{Apart, caught};
@@ -469,7 +470,7 @@ impl Group {
     /// over, or some time after the SIGKILL.
     pub(crate) fn end_all(&self, before_term: Option<Duration>, before_kill: Duration) {
         if let Some(grace) = before_term
-            && self.wait(deadline(grace), false)
+            && wait_without_pauses(grace, |until| self.wait(Some(until), false))
         {
             return;
         }
@@ -481,8 +482,7 @@ impl Group {
     pub(crate) fn end_together(groups: &[&Group], before_kill: Duration) {
         let send = |signal| groups.iter().for_each(|group| group.end_with(signal));
         let wait = |time| {
-            let until = deadline(time);
-            groups.iter().all(|group| group.wait(until, false))
+            wait_without_pauses(time, |until| groups.iter().all(|group| group.wait(Some(until), false)))
         };
         send(Signal::TERM);
         if !wait(before_kill) {

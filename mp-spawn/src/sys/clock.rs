@@ -9,6 +9,11 @@ pub(crate) fn deadline(after: Duration) -> Option<Instant> {
     Instant::now().checked_add(after)
 }
 
+/// Returns `true` if this thread did not run when the time was over, but a second later or more.
+pub(crate) fn now_is_late(until: Instant) -> bool {
+    until.elapsed() >= Duration::from_secs(1)
+}
+
 /// The monotonic clock in nanoseconds, which all processes of this machine share.
 pub(crate) fn now() -> u64 {
     u64::try_from(mp_core::monotonic().as_nanos()).unwrap_or(u64::MAX)

@@ -2,6 +2,7 @@
 //! program of its own.)
 
 mod death_times;
+mod dumps;
 mod hangs;
 mod idle_cpu_time;
 mod interrupts;

@@ -15,6 +15,8 @@ use crate::error::exit_status::ExitStatus;
 pub enum ProcessEvent {
     /// It was started.
     Started {
+        /// Its name.
+        name: String,
         /// The process id that it has this time.
         pid: u32,
         /// Which start it was; the first is 1.
@@ -22,6 +24,8 @@ pub enum ProcessEvent {
     },
     /// It could not be started. That counts as a failure. (Of the first start it is the error of `spawn`, and no event.)
     NotStarted {
+        /// Its name.
+        name: String,
         /// Which start it was.
         attempt: u32,
         /// The reason.
@@ -29,6 +33,8 @@ pub enum ProcessEvent {
     },
     /// It has ended, and was reaped.
     Exited {
+        /// Its name.
+        name: String,
         /// The process id that it had.
         pid: u32,
         /// Which start it was.
@@ -40,6 +46,8 @@ pub enum ProcessEvent {
     },
     /// It is to be started again.
     Restarting {
+        /// Its name.
+        name: String,
         /// Which start that is going to be.
         attempt: u32,
         /// How long it waits before that.
@@ -55,16 +63,20 @@ pub enum ProcessEvent {
 impl fmt::Display for ProcessEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ProcessEvent::Started { pid, attempt } => write!(f, "attempt {attempt} was started (pid {pid})"),
-            ProcessEvent::NotStarted { attempt, error } => write!(f, "attempt {attempt}: {error}"),
-            ProcessEvent::Exited { attempt, error: Some(error), .. } => {
-                write!(f, "attempt {attempt}: {error}")
+            ProcessEvent::Started { name, pid, attempt } => {
+                write!(f, "{name} was started (pid {pid}, attempt {attempt})")
             }
-            ProcessEvent::Exited { pid, attempt, exit, error: None } => {
-                write!(f, "attempt {attempt} (pid {pid}) {exit}")
+            ProcessEvent::NotStarted { name, attempt, error } => {
+                write!(f, "{name} could not be started (attempt {attempt}): {error}")
             }
-            ProcessEvent::Restarting { attempt, after } => {
-                write!(f, "attempt {attempt} follows in {after:.1?}")
+            ProcessEvent::Exited { name, attempt, error: Some(error), .. } => {
+                write!(f, "attempt {attempt} of {name} failed: {error}")
+            }
+            ProcessEvent::Exited { name, pid, attempt, exit, error: None } => {
+                write!(f, "{name} (pid {pid}, attempt {attempt}) {exit}")
+            }
+            ProcessEvent::Restarting { name, attempt, after } => {
+                write!(f, "attempt {attempt} of {name} follows in {after:.1?}")
             }
             ProcessEvent::GaveUp { error } => error.fmt(f),
         }

@@ -27,6 +27,7 @@
 pub(crate) mod backoff;
 pub(crate) mod event;
 pub(crate) mod ledger;
+pub(crate) mod reports;
 pub(crate) mod supervised;
 pub(crate) mod thread;
 

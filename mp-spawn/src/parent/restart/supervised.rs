@@ -17,10 +17,11 @@ use crate::parent::rank::{ProcessStatus, Rank};
 use crate::parent::restart::Restart;
 use crate::parent::restart::event::{Listener, ProcessEvent};
 use crate::parent::restart::ledger::{Ledger, Verdict};
+use crate::parent::restart::reports::FailureReports;
 use crate::parent::restart::thread::{Share, share};
 use crate::parent::supervisor::{self, Batch};
 use crate::sys::clock::now;
-use crate::sys::log_event::event;
+use crate::sys::log_event::{self, event};
 
 /// How a process is supervised.
 #[derive(Debug)]
@@ -52,6 +53,7 @@ pub(crate) struct Supervision {
     forbidden: bool,
     /// Whether Ctrl-C is told to it, and to this process.
     graceful: bool,
+    reports: FailureReports,
     /// What is needed until the end.
     needed: Option<Needed>,
 }
@@ -86,6 +88,7 @@ impl Supervision {
             since: Instant::now(),
             forbidden: false,
             graceful,
+            reports: FailureReports::default(),
             needed: Some(Needed { end: Arc::new(end), respawn, listener, thread: share()? }),
         })
     }
@@ -109,6 +112,24 @@ impl Supervision {
         if let Some(Needed { listener: Some(listener), thread, .. }) = &self.needed {
             thread.tell(listener, event());
         }
+    }
+
+    /// Reports a failure on stderr, unless the program receives the events of the process.
+    fn report(&mut self, name: &str, error: &SpawnError, after: Duration) {
+        let Some(Needed { listener: None, thread, .. }) = &self.needed else { return };
+        let Some(failures) = self.reports.failed(Instant::now()).filter(|_| !log_event::wanted()) else {
+            return;
+        };
+        let (attempt, error) = (self.ledger.attempt, error.to_string());
+        let error = error.lines().next().unwrap_or_default();
+        let since = match failures {
+            1 => String::new(),
+            failures => format!(" ({failures} failures since the last report)"),
+        };
+        thread.report(format!(
+            "mp: attempt {attempt} of {name} failed{since}, and attempt {} follows in {after:.1?}: {error}\n",
+            attempt.saturating_add(1)
+        ));
     }
 
     /// How the process is doing, which is not over.
@@ -141,7 +162,7 @@ impl Rank {
         supervision.phase = Phase::Running;
         supervision.since = Instant::now();
         let attempt = supervision.attempt();
-        supervision.tell(|| ProcessEvent::Started { pid, attempt });
+        supervision.tell(|| ProcessEvent::Started { name: self.name.clone(), pid, attempt });
         if let Some(signal) = late.filter(|_| !mp_core::mutant!("spawn.restart.early-signal-lost")) {
             // It fails for a process that has ended just now.
             let _ = self.signal(signal);
@@ -156,7 +177,8 @@ impl Rank {
         let Some(supervision) = &mut self.supervision else { return Next::Over };
         self.running = None;
         let attempt = supervision.attempt();
-        supervision.tell(|| ProcessEvent::Exited { pid, attempt, exit, error: error.cloned() });
+        let name = || self.name.clone();
+        supervision.tell(|| ProcessEvent::Exited { name: name(), pid, attempt, exit, error: error.cloned() });
         // Before it has become a worker it may have waited for long, and is not well.
         let lasted = if self.begun { supervision.since.elapsed() } else { Duration::ZERO };
         let asked_for = supervision.forbidden && !mp_core::mutant!("spawn.restart.after-kill");
@@ -171,7 +193,8 @@ impl Rank {
     fn is_not_started(&mut self, error: SpawnError) -> Option<Next> {
         let supervision = self.supervision.as_mut().filter(|its| its.phase == Phase::Starting)?;
         let attempt = supervision.attempt();
-        supervision.tell(|| ProcessEvent::NotStarted { attempt, error: error.clone() });
+        let name = || self.name.clone();
+        supervision.tell(|| ProcessEvent::NotStarted { name: name(), attempt, error: error.clone() });
         self.failure = Some((now(), error));
         self.exit = Some(ExitStatus::Unknown);
         if supervision.forbidden {
@@ -182,15 +205,18 @@ impl Rank {
     }
 
     fn decide(&mut self, lasted: Duration) -> Next {
-        let failed = self.failure.is_some();
+        let failure = self.failure.as_ref().map(|(_, error)| error);
         let Some(supervision) = &mut self.supervision else { return Next::Over };
-        match supervision.ledger.ended(failed, lasted) {
+        match supervision.ledger.ended(failure.is_some(), lasted) {
             Verdict::Over => supervision.phase = Phase::Done,
             Verdict::GiveUp => self.give_up(GaveUpReason::Limit),
             Verdict::Again(after) => {
                 supervision.phase = Phase::Waiting;
                 let attempt = supervision.attempt().saturating_add(1);
-                supervision.tell(|| ProcessEvent::Restarting { attempt, after });
+                supervision.tell(|| ProcessEvent::Restarting { name: self.name.clone(), attempt, after });
+                if let Some(error) = failure {
+                    supervision.report(&self.name, error, after);
+                }
                 return Next::Wait(after);
             }
         }

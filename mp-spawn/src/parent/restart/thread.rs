@@ -17,6 +17,7 @@ use mp_core::user_code::caught;
 
 use crate::error::{Result, failed};
 use crate::parent::group::Group;
+use crate::parent::rank::ProcessStatus;
 use crate::parent::restart::event::{Listener, ProcessEvent};
 use crate::sys;
 use crate::sys::clock::deadline;
@@ -38,8 +39,16 @@ pub(crate) struct Restarter {
 struct Queue {
     /// How many processes are supervised.
     processes: usize,
-    news: VecDeque<(Arc<Listener>, ProcessEvent)>,
+    news: VecDeque<News>,
     waiting: Vec<Waiting>,
+}
+
+/// Something to be told.
+#[derive(Debug)]
+enum News {
+    Event(Arc<Listener>, ProcessEvent),
+    /// A line for stderr, which may stand still for as long as it likes.
+    Report(String),
 }
 
 /// A process that waits for its next start.
@@ -101,6 +110,7 @@ pub(crate) fn share() -> Result<Share> {
 }
 
 fn begin() -> Result<Arc<Restarter>> {
+    mp_core::waits::add_to_dumps(back_offs);
     let (queue, changed) = (Mutex::default(), Condvar::default());
     let restarter = Arc::new(Restarter { process: std::process::id(), queue, changed });
     let its = Arc::clone(&restarter);
@@ -111,10 +121,34 @@ fn begin() -> Result<Arc<Restarter>> {
     Ok(restarter)
 }
 
+/// A line for each process that waits for its next start.
+fn back_offs() -> String {
+    let Some(restarter) = RESTARTER.lock().clone() else { return String::new() };
+    let now = Instant::now();
+    let waiting =
+        restarter.queue.lock().waiting.iter().map(|one| (Arc::clone(&one.group), one.until)).collect();
+    let line = |(group, until): (Arc<Group>, Option<Instant>)| {
+        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+        let Ok(ProcessStatus::Restarting { attempt, error }) = group.status(0) else { return String::new() };
+        let cause = error.map_or_else(String::new, |error| {
+            format!(": {}", error.to_string().lines().next().unwrap_or_default())
+        });
+        format!("mp: attempt {attempt} of {} follows in {left:.1?}{cause}\n", group.name(0))
+    };
+    let waiting: Vec<(Arc<Group>, Option<Instant>)> = waiting;
+    waiting.into_iter().map(line).collect()
+}
+
 impl Restarter {
     /// Tells a listener, soon, in the order of these calls.
     pub(crate) fn tell(&self, listener: &Arc<Listener>, event: ProcessEvent) {
-        self.queue.lock().news.push_back((Arc::clone(listener), event));
+        self.queue.lock().news.push_back(News::Event(Arc::clone(listener), event));
+        self.changed.notify_one();
+    }
+
+    /// Prints a line, soon.
+    pub(crate) fn report(&self, line: String) {
+        self.queue.lock().news.push_back(News::Report(line));
         self.changed.notify_one();
     }
 
@@ -139,8 +173,13 @@ impl Restarter {
         let mut queue = self.queue.lock();
         loop {
             let now = Instant::now();
-            if let Some((listener, event)) = queue.news.pop_front() {
+            if let Some(news) = queue.news.pop_front() {
                 MutexGuard::unlocked(&mut queue, || {
+                    let (listener, event) = match news {
+                        News::Event(listener, event) => (listener, event),
+                        // In one piece: lines of other processes don't come between.
+                        News::Report(line) => return eprint!("{line}"),
+                    };
                     // Its panic, which the hook has shown, ends here.
                     caught(|| listener.get().map(|tell| tell(event)));
                     drop(listener);

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::arena::waiting::waits::table::{self, Service};
-use crate::arena::waiting::waits::{DUMPS, ENTRIES, report};
+use crate::arena::waiting::waits::{DUMPS, ENTRIES, held, report};
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
 use crate::sys::{identity, on_signal};
@@ -17,7 +17,8 @@ const ANSWERED_AFTER: Duration = Duration::from_millis(1500);
 static LISTENS: PerProcess<OnceLock<()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 /// Prints, on the standard error, what each thread of this process waits for, if that is a call of this library, and for how long. It
-/// takes up to 1.5 s, since each thread says it itself.
+/// takes up to 1.5 s, since each thread says it itself. Lines follow for the locks that this process holds, the messages that it has leased
+/// and not acknowledged, and the processes that wait to be started again.
 ///
 /// ```
 /// mp_core::waits::dump();
@@ -62,6 +63,7 @@ fn all() -> String {
             _ = writeln!(text, "mp: thread `{}` ({thread}) is in no call of mp that waits", name.trim_end());
         }
     }
+    text.push_str(&held::text());
     text
 }
 

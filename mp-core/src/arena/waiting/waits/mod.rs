@@ -10,6 +10,7 @@
 
 mod call;
 mod dump;
+mod held;
 mod proof;
 mod report;
 mod settings;
@@ -29,6 +30,7 @@ use crate::words::{BlockId, Member, Seat};
 
 pub use call::Call;
 pub use dump::{dump, listen};
+pub use held::add_to_dumps;
 pub use report::{is_stopped, tell};
 pub use settings::{on_report, report_hangs_after, report_waits_after, reported_after};
 pub use table::{

@@ -47,6 +47,8 @@ const SERVICES: u64 = 12;
 /// The first word of a structure, and where its name begins.
 pub(crate) const STRUCTURE: u64 = 6;
 const STRUCTURE_NAME: u64 = 3;
+/// Words before a structure's own.
+pub(crate) const STRUCTURE_WORDS: u64 = 8;
 /// Where the name of a queue begins, from its first word.
 pub const RING_NAME: u64 = 100;
 /// The first row.

@@ -1,0 +1,91 @@
+//! Times in which this process did not run, seen by a thread that keeps deadlines for others.
+//!
+//! A stop of the whole program (SIGSTOP of its group, a frozen cgroup, a paused virtual machine) stops the work and the thread that
+//! watches it, and no clock. So that thread sleeps in short pieces. A piece that lasted longer than it was to last was a pause, which its
+//! deadlines leave out.
+
+use std::time::{Duration, Instant};
+
+/// The longest piece of a sleep.
+const LONGEST_PIECE: Duration = Duration::from_secs(1);
+/// The shortest.
+const SHORTEST_PIECE: Duration = Duration::from_millis(20);
+/// A sleep may last so much longer without a pause.
+const LATE: Duration = Duration::from_millis(20);
+
+/// The sleeps of one thread.
+#[derive(Debug, Default)]
+pub struct Pauses {
+    /// When the present piece is to end.
+    until: Option<Instant>,
+}
+
+impl Pauses {
+    /// Returns the end of the next piece of a sleep until `until`. `shortest` is the shortest time that the thread watches.
+    pub fn piece(&mut self, now: Instant, until: Instant, shortest: Duration) -> Instant {
+        let piece = (shortest / 8).clamp(SHORTEST_PIECE, LONGEST_PIECE);
+        let until = until.min(now + piece);
+        // A sleep that is to end in the past lasts no time.
+        self.until = Some(until.max(now));
+        until
+    }
+
+    /// Returns the pause during the last piece of a sleep, which has ended.
+    pub fn pause(&mut self, now: Instant) -> Duration {
+        let late = self.until.take().map_or(Duration::ZERO, |until| now.saturating_duration_since(until));
+        if late > LATE { late } else { Duration::ZERO }
+    }
+}
+
+/// Waits with `wait` until it returns `true` or `time` is over, which does not run during a pause. `wait` sleeps until the instant that it
+/// is given, at most.
+pub fn wait_without_pauses(time: Duration, mut wait: impl FnMut(Instant) -> bool) -> bool {
+    let (mut pauses, mut now) = (Pauses::default(), Instant::now());
+    // Further than the clock reaches is far enough.
+    let mut until = now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(1 << 32));
+    loop {
+        if wait(pauses.piece(now, until, time)) {
+            return true;
+        }
+        now = Instant::now();
+        until += pauses.pause(now);
+        if now >= until {
+            return false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_ends_of_sleeps_are_pauses() {
+        let (mut pauses, now) = (Pauses::default(), Instant::now());
+        let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+        assert_eq!(pauses.pause(now), Duration::ZERO, "no sleep");
+        assert_eq!(pauses.piece(now, now + minute, minute), now + second);
+        assert_eq!(pauses.pause(now + second), Duration::ZERO);
+        pauses.piece(now, now + minute, minute);
+        assert_eq!(pauses.pause(now + 5 * second), 4 * second);
+        assert_eq!(pauses.piece(now, now + second / 100, minute), now + second / 100);
+        assert_eq!(pauses.piece(now, now + minute, second / 10), now + SHORTEST_PIECE);
+        // It was over before.
+        pauses.piece(now + minute, now, minute);
+        assert_eq!(pauses.pause(now + minute), Duration::ZERO);
+    }
+
+    #[test]
+    fn time_of_a_wait_does_not_run_in_a_pause() {
+        let (mut pieces, begin) = (0, Instant::now());
+        let waited = wait_without_pauses(Duration::from_millis(80), |until| {
+            pieces += 1;
+            let pause = Duration::from_millis(if pieces == 1 { 300 } else { 0 });
+            // sleep: the pause of a process that is stopped
+            std::thread::sleep(until.saturating_duration_since(Instant::now()) + pause);
+            false
+        });
+        assert!(!waited && begin.elapsed() >= Duration::from_millis(360), "{:?}", begin.elapsed());
+        assert!(wait_without_pauses(Duration::MAX, |_| true));
+    }
+}

@@ -1,0 +1,59 @@
+//! Times that the pool's thread keeps, for workers and for itself, without pauses in which it did not run.
+
+use std::time::{Duration, Instant};
+
+use crate::clock;
+use crate::thread::manager::{Ending, Manager};
+
+/// How many pauses are kept: more than a task is likely to run through.
+const KEPT: usize = 64;
+
+impl Manager {
+    /// When there is something to do, even if no worker has answered; and the shortest time that is kept for a worker, if any is.
+    pub(super) fn next_deadline(&self) -> (Option<Instant>, Option<Duration>) {
+        let state = self.shared.state.lock();
+        let (ending, grace) = match self.ending {
+            Ending::Asked(until) => (Some(until), Some(self.shared.settings.grace)),
+            Ending::Killed(until) => (Some(until), None),
+            Ending::Not | Ending::Closed => (None, None),
+        };
+        let restarts = state.workers.iter().filter(|w| state.is_serving() && w.process.is_none());
+        let restarts = restarts.filter_map(|worker| worker.restart_at);
+        let tasks = state.workers.iter().filter_map(|worker| worker.deadline());
+        let tasks = tasks.map(|(_, at, timeout)| (at, timeout));
+        let start_timeout = self.shared.settings.start_timeout;
+        let starts =
+            state.workers.iter().filter_map(|worker| worker.ready_until(start_timeout).zip(start_timeout));
+        let (mut next, mut shortest) = (ending, grace);
+        for (at, time) in tasks.chain(starts) {
+            next = next.into_iter().chain([at]).min();
+            shortest = shortest.into_iter().chain([time]).min();
+        }
+        let next = restarts
+            .chain(next)
+            .chain(state.next_due().into_iter().chain(state.next_room()))
+            .chain(state.next_look())
+            .chain(state.next_silence())
+            .min();
+        (next, shortest)
+    }
+
+    /// After a sleep: moves the times that are kept by the pause in it.
+    pub(super) fn note_pause(&mut self) {
+        let pause = self.pauses.pause(Instant::now());
+        if pause.is_zero() || mp_core::mutant!("pool.pause.counted") {
+            return;
+        }
+        if self.paused.len() == KEPT {
+            self.paused.pop_front();
+        }
+        self.paused.push_back((clock::now(), pause));
+        for worker in &mut self.shared.state.lock().workers {
+            worker.since += pause;
+            worker.starts_since.iter_mut().for_each(|since| *since += pause);
+        }
+        if let Ending::Asked(until) = &mut self.ending {
+            *until += pause;
+        }
+    }
+}

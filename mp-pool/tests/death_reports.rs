@@ -1,0 +1,47 @@
+//! Reports on stderr of workers that die again and again, and of the end of a pool.
+
+mod common;
+
+use common::{DEADLINE, eventually, join, kill};
+use mp_pool::Pool;
+use mp_spawn::{Process, Stdio};
+
+/// What a process writes to its standard error that does this.
+fn stderr_of(function: impl Fn(()) + Copy + Send + 'static) -> String {
+    let process = Process::builder().stderr(Stdio::Capture).spawn(function, ()).unwrap();
+    assert!(process.wait_timeout(DEADLINE));
+    let text = process.stderr().text();
+    process.join().unwrap_or_else(|error| panic!("{error}\n{text}"));
+    text
+}
+
+#[test]
+fn first_of_many_killed_workers_is_reported() {
+    let text = stderr_of(|()| {
+        let pool = Pool::builder().name("resize").processes(1).build().unwrap();
+        for _ in 0..3 {
+            assert_eq!(pool.apply(|x: u32| x, 7).unwrap(), 7);
+            let pid = pool.pids()[0];
+            kill(pid);
+            eventually("another worker follows", || ![0, pid].contains(&pool.pids()[0]));
+        }
+        pool.close();
+        join(&pool);
+    });
+    let reports = text.lines().filter(|line| line.contains("failed and is replaced")).count();
+    assert!(text.contains("mp: pool \"resize\": worker 0 (pid ") && reports == 1, "{text}");
+    assert!(text.contains("SIGKILL"), "{text}");
+}
+
+#[cfg(feature = "log")]
+#[test]
+fn orderly_end_logs_no_replacement() {
+    let text = stderr_of(|()| {
+        mp_spawn::log_to_stderr(log::LevelFilter::Info);
+        let pool = Pool::new(2).unwrap();
+        assert_eq!(pool.apply(|x: u32| x, 7).unwrap(), 7);
+        pool.close();
+        join(&pool);
+    });
+    assert!(text.contains("exited with code 0") && !text.contains("is replaced"), "{text}");
+}

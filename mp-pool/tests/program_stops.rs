@@ -1,0 +1,45 @@
+//! A program that is stopped as a whole, with its workers: time in which the pool's thread did not run is not counted.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{DEADLINE, Gate, eventually, stop_at, stopped};
+use mp_pool::{Pool, TaskError};
+use mp_queue::Queue;
+use mp_spawn::Process;
+use rustix::process::{Pid, Signal, kill_process_group, setpgid};
+
+const TIMEOUT: Duration = Duration::from_secs(4);
+
+fn runs_timed_tasks((gate, pids): (Gate, Queue<Vec<u32>>)) -> Result<Vec<u32>, TaskError> {
+    // Its workers are of the same group.
+    setpgid(None, None).expect("a group of its own");
+    let pool = Pool::new(2).expect("a pool");
+    let tasks = [1, 2].map(|number| pool.task(stop_at).timeout(TIMEOUT).apply_async((gate.clone(), number)));
+    eventually("both workers run", || pool.pids().iter().all(|pid| *pid != 0));
+    pids.put(pool.pids()).expect("the pids");
+    tasks.into_iter().map(|task| task.get()).collect()
+}
+
+#[test]
+fn stop_of_the_program_does_not_time_tasks_out() {
+    let (gate, pids) = (Gate::new(), Queue::unbounded().unwrap());
+    let program = Process::spawn(runs_timed_tasks, (gate.clone(), pids.clone())).unwrap();
+    let mut all = pids.get_timeout(DEADLINE).unwrap().unwrap();
+    all.push(program.pid());
+    gate.arrived();
+    gate.arrived();
+    let group = Pid::from_raw(program.pid() as i32).unwrap();
+    let send = |signal| kill_process_group(group, signal).unwrap();
+    send(Signal::STOP);
+    eventually("all are stopped", || all.iter().all(|pid| stopped(*pid)));
+    // sleep: the stop has to last longer than the tasks may take.
+    std::thread::sleep(TIMEOUT + Duration::from_secs(1));
+    send(Signal::CONT);
+    // sleep: so long the pool's thread would need to end the tasks, at most.
+    std::thread::sleep(Duration::from_millis(300));
+    gate.open(2);
+    assert!(program.wait_timeout(DEADLINE), "{program:?}");
+    assert_eq!(program.join().unwrap(), [1, 2]);
+}

@@ -1,0 +1,58 @@
+//! Reports on stderr of supervised processes that fail again and again, and what a dump says of them.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{DEADLINE, eventually};
+use mp_spawn::{
+    IntoOutcome, Process, ProcessStatus, Restart, SpawnError, SpawnOptions, Stdio, start_processes,
+};
+
+/// What a process writes to its standard error that does this.
+fn stderr_of<R: IntoOutcome<Value = ()>>(
+    function: impl Fn(usize, ()) -> R + Copy + Send + 'static,
+) -> String {
+    let options = SpawnOptions::nprocs(1).stderr(Stdio::Capture);
+    let context = start_processes(function, (), options).unwrap();
+    assert!(context.join_timeout(DEADLINE).unwrap());
+    context.stderr(0).unwrap().text()
+}
+
+fn fails(delay: Duration) -> mp_spawn::ProcessBuilder<mp_spawn::Supervised> {
+    Process::builder().name("loader").restart(Restart::OnFailure { max: 5, backoff: delay.into() })
+}
+
+#[test]
+fn first_of_many_failures_is_reported_with_its_cause() {
+    let text = stderr_of(|_, ()| {
+        let error = fails(Duration::from_millis(1)).spawn(|(): ()| Err::<(), _>("no such file"), ()).unwrap();
+        assert!(matches!(error.join(), Err(SpawnError::GaveUp(_))));
+    });
+    let line = "mp: attempt 1 of loader failed, and attempt 2 follows in 1.0ms: loader (pid ";
+    assert_eq!(text.matches(line).count(), 1, "{text}");
+    assert_eq!(text.matches("no such file").count(), 1, "{text}");
+}
+
+#[test]
+fn failures_that_the_program_receives_are_not_reported() {
+    let text = stderr_of(|_, ()| {
+        let builder = fails(Duration::from_millis(1)).on_event(drop);
+        assert!(builder.spawn(|(): ()| Err::<(), _>("no such file"), ()).unwrap().join().is_err());
+    });
+    assert!(!text.contains("no such file"), "{text}");
+}
+
+#[test]
+fn dump_shows_processes_in_their_back_off() {
+    let text = stderr_of(|_, ()| {
+        let loader = fails(Duration::from_secs(3600)).on_event(drop);
+        let loader = loader.spawn(|(): ()| Err::<(), _>("no such file"), ()).unwrap();
+        eventually("it waits", || matches!(loader.status(), ProcessStatus::Restarting { .. }));
+        mp_core::waits::dump();
+        loader.kill().unwrap();
+        _ = loader.join();
+    });
+    assert!(text.contains("mp: attempt 2 of loader follows in 3"), "{text}");
+    assert!(text.contains("no such file"), "{text}");
+}
