@@ -54,6 +54,7 @@ cargo xtask <task> [options]
   leaks    PROGRAM ARGUMENTS...: a test program, and what it leaves behind (as `cargo test` runs each)
   gpu-bundle  DIR: programs and a script for a machine with a GPU, tried on the simulated one first
   api      writes docs/api.txt: every public path, which the step doc compares
+  ratchet  writes xtask/ratchet.tsv: counts of older text that breaks the rules for text, which only fall
   help     this page
 
 Steps of ci, each a task of its own (with --strict, if wanted):
@@ -87,6 +88,10 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
         "api" => {
             args.finish()?;
             steps::doc::write()
+        }
+        "ratchet" => {
+            args.finish()?;
+            tidy::ratchet::write()
         }
         "fuzz" => fuzz::run(&mut args),
         "gpu-bundle" => gpu_bundle::run(&mut args),

@@ -5,6 +5,7 @@ mod crates;
 mod glossary;
 pub(crate) mod mask;
 pub(crate) mod parity;
+pub(crate) mod ratchet;
 mod statics;
 mod text;
 pub(crate) mod uses;
@@ -157,6 +158,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(crates::check(tree));
     findings.extend(parity::check(tree));
     findings.extend(crate::reruns::check(tree));
+    findings.extend(ratchet::check(tree));
     findings.extend(crate::mutate::check(tree));
     findings.sort();
     findings.dedup();
