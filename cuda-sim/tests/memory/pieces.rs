@@ -20,6 +20,7 @@ fn dropped_by_the_maker_kept_by_the_receiver() {
     other.ok(Do::Keep(1, maker.give(1, true)));
     maker.ok(Do::Drop(1));
     assert_eq!(other.ok(Do::Read(1)), 7);
+    assert_eq!(maker.ok(Do::Empty), 0, "the other process has a piece of the slab");
     assert_eq!(maker.stats(), [32 * MIB, 1024, 0, 1, 1, 0]);
     maker.leave();
     assert_eq!(other.ok(Do::Read(1)), 7);
@@ -254,6 +255,35 @@ fn slabs_of_which_nothing_is_used_are_unmapped() {
     );
     assert_eq!(other.ok(Do::Collect), 65 * 18 * MIB);
     until(&session, "bytes", 0);
+    maker.leave();
+    other.leave();
+    nothing_found(&session);
+}
+
+/// A slab of which a piece comes again and again stays mapped, however many others are opened meanwhile.
+#[test]
+fn slab_whose_pieces_come_again_stays_mapped() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    maker.ok(Do::Allocate(2, 1000));
+    maker.ok(Do::Freeze(2));
+    for round in 0..70 {
+        other.ok(Do::Keep(2, maker.give(2, true)));
+        if round == 0 {
+            other.ok(Do::Open(2, 0));
+        }
+        other.ok(Do::Drop(2));
+        maker.ok(Do::Allocate(1, 17 * MIB));
+        maker.ok(Do::Freeze(1));
+        other.ok(Do::Keep(1, maker.give(1, true)));
+        other.ok(Do::Open(1, 0));
+        other.ok(Do::Drop(1));
+        maker.ok(Do::Drop(1));
+        maker.ok(Do::Empty);
+    }
+    assert_eq!(other.stats()[5], 66, "65 that were opened last, and the one whose piece came again");
     maker.leave();
     other.leave();
     nothing_found(&session);

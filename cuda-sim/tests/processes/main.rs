@@ -26,6 +26,7 @@ mod order;
 mod pieces;
 mod planted;
 mod reuse;
+mod reuse_deaths;
 mod streams;
 mod support;
 mod torch;

@@ -3,30 +3,25 @@
 
 use std::time::Duration;
 
-use mp_core::inject;
-use mp_cuda::{CudaTensor, Event, FrozenCudaTensor, Order, Stream, memory_stats};
-use mp_cuda_sim::session::Session;
-use mp_harness::{DEADLINE, eventually};
+use mp_cuda::{CudaTensor, FrozenCudaTensor, SharedCudaTensor, Stream, memory_stats};
+use mp_harness::eventually;
 use mp_queue::Queue;
-use rustix::process::Signal;
 
 use crate::support::{
-    Outcome, join, kernels, nothing_found, nothing_is_left, on_the_device, run, setup, stat, stream, taken,
-    under, under_each_order, with_gpu,
+    Outcome, join, kernels, nothing_is_left, run, stream, taken, under, under_each_order, with_gpu,
 };
 
-const LEN: usize = 1 << 16;
-const SLOW: Duration = Duration::from_millis(100);
-const STOP: i32 = 19;
+pub(crate) const LEN: usize = 1 << 16;
+pub(crate) const SLOW: Duration = Duration::from_millis(100);
 
-type Told = Queue<()>;
+pub(crate) type Told = Queue<()>;
 
-fn queues<T: mp_core::message::Message, const N: usize>() -> [Queue<T>; N] {
+pub(crate) fn queues<T: mp_core::message::Message, const N: usize>() -> [Queue<T>; N] {
     [(); N].map(|()| Queue::unbounded().unwrap())
 }
 
 /// Has a stream copy a tensor, after it has spun for this time; the copy.
-fn copies<M: mp_cuda::CudaMode>(
+pub(crate) fn copies<M: mp_cuda::CudaMode>(
     t: &CudaTensor<f32, M>,
     stream: &Stream,
     time: Duration,
@@ -40,7 +35,7 @@ fn copies<M: mp_cuda::CudaMode>(
 }
 
 /// Has a stream fill a tensor, after it has spun for this time.
-fn fills(t: &mut CudaTensor<f32>, stream: &Stream, time: Duration, value: f32) -> Outcome {
+pub(crate) fn fills(t: &mut CudaTensor<f32>, stream: &Stream, time: Duration, value: f32) -> Outcome {
     let on = t.on_mut(stream)?;
     kernels().spin(stream, time);
     kernels().fill(stream, on.ptr(), on.len(), value);
@@ -69,7 +64,7 @@ fn writer_waits_for_a_reader_of_its_process(order: Order) {
 }
 }
 
-type Moved = Queue<CudaTensor<f32>>;
+pub(crate) type Moved = Queue<CudaTensor<f32>>;
 
 fn makes_and_moves(out: Moved) -> Outcome {
     out.put(CudaTensor::<f32>::full([LEN], 1.0, &stream())?).unwrap();
@@ -109,7 +104,7 @@ fn next_owner_waits_for_a_relay_that_reads(order: Order) {
 }
 }
 
-type Frozen = Queue<FrozenCudaTensor<f32>>;
+pub(crate) type Frozen = Queue<FrozenCudaTensor<f32>>;
 
 /// A reader: it reads for this many milliseconds, when it is told to, and says that it has dropped the tensor.
 fn reads_and_drops((tensors, go, dropped, milliseconds): (Frozen, Told, Told, u64)) -> Outcome {
@@ -196,105 +191,123 @@ fn each_of_several_cooling_ranges_is_waited_for(order: Order) {
 }
 }
 
-/// Drops it, and stops at this change that the drop makes in the arena.
-fn is_stopped_while_it_drops((tensors, dropped, at): (Frozen, Told, u64)) -> Outcome {
-    let (stream, t) = (stream(), taken(&tensors));
-    let copy = copies(&t, &stream, SLOW * 3)?;
-    inject::arm_at_change(at, STOP);
+/// One tensor is dropped with slow work; what is made next takes one half of it each.
+fn divides_what_was_dropped((): ()) -> Outcome {
+    let [slow, one, two] = [(); 3].map(|()| stream());
+    let mut t = CudaTensor::<f32>::full([2 * LEN], 1.0, &slow)?;
+    fills(&mut t, &slow, SLOW, 2.0)?;
+    let first = t.on(&slow)?.ptr();
     drop(t);
-    inject::arm_at_change(u64::MAX, 0);
-    dropped.put(()).unwrap();
-    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "its memory was used again after it");
-    Ok(())
-}
-
-fn makes_while_one_is_stopped((tensors, go, made): (Frozen, Told, Told)) -> Outcome {
-    let stream = stream();
-    tensors.put(CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze()).unwrap();
-    taken(&go);
-    let mut next = CudaTensor::<f32>::empty([LEN], &stream)?;
-    fills(&mut next, &stream, Duration::ZERO, 2.0)?;
-    made.put(()).unwrap();
-    assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
-    Ok(())
-}
-
-/// Stops a reader at one change of its drop; whether it came so far.
-fn stops_at(session: &Session, at: u64) -> bool {
-    let ([tensors], [dropped, go, made]) = (queues(), queues());
-    let reader = with_gpu(session);
-    let reader = reader.spawn(is_stopped_while_it_drops, (tensors.clone(), dropped.clone(), at)).unwrap();
-    let maker = with_gpu(session);
-    let maker = maker.spawn(makes_while_one_is_stopped, (tensors, go.clone(), made.clone())).unwrap();
-    let mut stopped = false;
-    eventually("the reader stops, or has dropped it", || {
-        stopped = mp_harness::threads_are(reader.pid(), 'T');
-        stopped || !dropped.is_empty()
-    });
-    go.put(()).unwrap();
-    taken(&made);
-    if stopped {
-        mp_harness::signal(reader.pid(), Signal::CONT);
+    let mut halves = Vec::new();
+    for (i, stream) in (0_u64..).zip([&one, &two]) {
+        let mut half = CudaTensor::<f32>::empty([LEN], stream)?;
+        fills(&mut half, stream, Duration::ZERO, 3.0)?;
+        assert_eq!(half.on(stream)?.ptr(), first + i * (LEN * size_of::<f32>()) as u64);
+        halves.push(half);
     }
-    join(maker);
-    join(reader);
-    nothing_is_left(session);
-    stopped
+    slow.synchronize()?;
+    for half in &halves {
+        assert_eq!(half.to_vec(&one)?, [3.0; LEN]);
+    }
+    Ok(())
 }
 
-on_the_device! {
-/// The last use is in the row before the seat is given up: a maker never finds the one without the other.
-fn reader_is_stopped_at_each_change_of_its_drop(order: Order) {
+under_each_order! {
+fn each_part_of_a_cooling_range_is_waited_for(order: Order) {
     let session = under(order);
-    let stops = (1..).take_while(|at| stops_at(&session, *at)).count();
-    assert!((3..100).contains(&stops), "a drop makes {stops} changes");
+    run(&session, divides_what_was_dropped, ());
+    nothing_is_left(&session);
 }
 }
 
-fn makes_streams((rounds, made, go): (u32, Told, Told)) -> Outcome<usize> {
-    let mut refused = 0;
-    for _ in 0..rounds {
-        let (stream, event) = (stream(), Event::new()?);
-        if event.record(&stream).is_err() {
-            refused += 1;
-            event.record(&stream)?;
-        }
-        stream.synchronize()?;
-        event.synchronize()?;
+/// Leaves slow work behind, in memory that is free for what waits for it.
+fn leaves_slow_work(slow: &Stream) -> Outcome {
+    let mut t = CudaTensor::<f32>::full([LEN], 1.0, slow)?;
+    fills(&mut t, slow, SLOW, 2.0)
+}
+
+/// The first use of new memory is on another stream than the one that it was made with, in this process or in another one.
+fn uses_new_memory_elsewhere((out, read): (Moved, Told)) -> Outcome {
+    let [slow, one, other] = [(); 3].map(|()| stream());
+    leaves_slow_work(&slow)?;
+    let mut t = CudaTensor::<f32>::empty([LEN], &one)?;
+    fills(&mut t, &other, Duration::ZERO, 3.0)?;
+    slow.synchronize()?;
+    assert_eq!(t.to_vec(&other)?, [3.0; LEN]);
+    leaves_slow_work(&slow)?;
+    out.put(CudaTensor::empty([LEN], &one)?).unwrap();
+    taken(&read);
+    Ok(())
+}
+
+under_each_order! {
+fn first_use_of_new_memory_waits_for_the_last_use(order: Order) {
+    let session = under(order);
+    let ([moved], [written]) = (queues(), queues());
+    let maker = with_gpu(&session).spawn(uses_new_memory_elsewhere, (moved.clone(), written.clone())).unwrap();
+    run(&session, writes_what_was_read, (moved, written));
+    join(maker);
+    nothing_is_left(&session);
+}
+}
+
+fn is_refused_and_used_elsewhere((): ()) -> Outcome {
+    let [slow, other] = [(); 2].map(|()| stream());
+    let mut t = CudaTensor::<f32>::full([LEN], 1.0, &slow)?;
+    fills(&mut t, &slow, SLOW, 2.0)?;
+    let closed = Queue::unbounded()?;
+    closed.close();
+    let mut t = closed.put(t).unwrap_err().into_value();
+    fills(&mut t, &other, Duration::ZERO, 3.0)?;
+    slow.synchronize()?;
+    assert_eq!(t.to_vec(&other)?, [3.0; LEN], "what was given to the first stream ran before");
+    Ok(())
+}
+
+under_each_order! {
+fn returned_tensor_is_used_after_its_earlier_work(order: Order) {
+    let session = under(order);
+    run(&session, is_refused_and_used_elsewhere, ());
+    nothing_is_left(&session);
+}
+}
+
+type Shared = Queue<SharedCudaTensor<f32>>;
+
+fn sends_during_a_use((out, read): (Shared, Told)) -> Outcome {
+    let stream = stream();
+    let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.share();
+    let on = t.on_mut(&stream)?;
+    out.put(t.clone()).unwrap();
+    taken(&read);
+    kernels().spin(&stream, SLOW);
+    kernels().fill(&stream, on.ptr(), on.len(), 2.0);
+    out.put(t.clone()).unwrap();
+    taken(&read);
+    kernels().spin(&stream, SLOW);
+    kernels().fill(&stream, on.ptr(), on.len(), 3.0);
+    drop(on);
+    out.put(t).unwrap();
+    taken(&read);
+    Ok(())
+}
+
+fn reads_each_time((from, read): (Shared, Told)) -> Outcome {
+    let stream = stream();
+    for value in [1.0, 2.0, 3.0] {
+        assert_eq!(taken(&from).to_vec(&stream)?, [value; LEN]);
+        read.put(()).unwrap();
     }
-    made.put(()).unwrap();
-    taken(&go);
-    Ok(refused)
+    Ok(())
 }
 
-/// Events that there are after a process has made this many streams, one after the other; and how many records were refused.
-fn events_after(session: &Session, rounds: u32, rule: &str) -> (u64, usize) {
-    let [made, go] = queues();
-    let process = with_gpu(session).env("MP_CUDA_SIM_INJECT", rule);
-    let process = process.spawn(makes_streams, (rounds, made.clone(), go.clone())).unwrap();
-    made.get_timeout(DEADLINE).unwrap();
-    let events = stat(session, "events");
-    go.put(()).unwrap();
-    let refused = join(process);
-    nothing_is_left(session);
-    (events, refused)
+under_each_order! {
+fn each_message_tells_of_all_work_of_an_open_use(order: Order) {
+    let session = under(order);
+    let ([tensors], [read]) = (queues(), queues());
+    let sender = with_gpu(&session).spawn(sends_during_a_use, (tensors.clone(), read.clone())).unwrap();
+    run(&session, reads_each_time, (tensors, read));
+    join(sender);
+    nothing_is_left(&session);
 }
-
-#[test]
-fn events_of_ended_streams_are_reused() {
-    // There are not many more than the events of one stream.
-    let session = setup().set("PROFILE", "no-memops").set("EVENTS", 21).start().unwrap();
-    let (events, refused) = events_after(&session, 40, "");
-    assert!(refused == 0 && events <= 14, "{events} events of 40 streams, one of which is there at a time");
-}
-
-#[test]
-fn events_are_destroyed_if_one_of_them_is_refused() {
-    let session = under(Order::IpcEvents);
-    let one = events_after(&session, 1, "");
-    for call in ["cuEventCreate", "cuIpcGetEventHandle"] {
-        let (events, refused) = events_after(&session, 1, &format!("fail={call}:3:4321"));
-        assert_eq!((events, refused), (one.0, 1), "{call}");
-    }
-    nothing_found(&session);
 }

@@ -238,4 +238,21 @@ mod tests {
         assert!(received(1023, 1, tick).is_ok() && received(1024, 0, tick).is_ok());
         clock.complete(tick).unwrap();
     }
+
+    #[test]
+    fn exclusive_view_with_overlapping_elements_is_refused() {
+        let receive = |view: View| {
+            let piece = Piece::without_driver(Uuid([7; 16]), BYTES).unwrap();
+            let mut out = Outgoing::default();
+            let number = piece.lend(out.attached(), &nothing()).unwrap();
+            let what = What::new(0, DType::F32.code(), false);
+            let handle = Handle { what, view: view.into(), storage: None };
+            let mut inc: Incoming = out.into_incoming();
+            let arriving = Arriving(handle, Some((number, Vec::new())));
+            Raw::<Exclusive>::receive(inc.arrived(), arriving, DType::F32).map(drop)
+        };
+        assert!(receive(View::contiguous(&[4, 1]).unwrap()).is_ok());
+        let error = receive(View::contiguous(&[4, 1]).unwrap().expand(&[4, 2]).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("whose elements overlap"), "{error}");
+    }
 }

@@ -1,0 +1,302 @@
+//! Memory that is used again after a process was stopped or killed while it gave that up, and events of streams that have ended.
+
+use std::time::Duration;
+
+use mp_core::{Arena, inject};
+use mp_cuda::{CudaTensor, Event, FrozenCudaTensor, Order, ipc_collect, memory_stats};
+use mp_cuda_sim::session::Session;
+use mp_harness::{DEADLINE, eventually};
+use mp_queue::Queue;
+use rustix::process::Signal;
+
+use crate::reuse::{Frozen, LEN, Moved, SLOW, Told, copies, fills, queues};
+use crate::support::{
+    Outcome, join, kernels, nothing_found, nothing_is_left, on_the_device, profile, setup, stat, stays,
+    stream, taken, under, under_each_order, with_gpu,
+};
+
+const KILL: i32 = 9;
+const STOP: i32 = 19;
+
+/// Drops it, and stops at this change that the drop makes in the arena.
+fn is_stopped_while_it_drops((tensors, dropped, at): (Frozen, Told, u64)) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    let copy = copies(&t, &stream, SLOW * 3)?;
+    inject::arm_at_change(at, STOP);
+    drop(t);
+    inject::arm_at_change(u64::MAX, 0);
+    dropped.put(()).unwrap();
+    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "its memory was used again after it");
+    Ok(())
+}
+
+fn makes_while_one_is_stopped((tensors, go, made): (Frozen, Told, Told)) -> Outcome {
+    let stream = stream();
+    tensors.put(CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze()).unwrap();
+    taken(&go);
+    let mut next = CudaTensor::<f32>::empty([LEN], &stream)?;
+    fills(&mut next, &stream, Duration::ZERO, 2.0)?;
+    made.put(()).unwrap();
+    assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
+    Ok(())
+}
+
+/// Stops a reader at one change of its drop; whether it came so far.
+fn stops_at(session: &Session, at: u64) -> bool {
+    let ([tensors], [dropped, go, made]) = (queues(), queues());
+    let reader = with_gpu(session);
+    let reader = reader.spawn(is_stopped_while_it_drops, (tensors.clone(), dropped.clone(), at)).unwrap();
+    let maker = with_gpu(session);
+    let maker = maker.spawn(makes_while_one_is_stopped, (tensors, go.clone(), made.clone())).unwrap();
+    let mut stopped = false;
+    eventually("the reader stops, or has dropped it", || {
+        stopped = mp_harness::threads_are(reader.pid(), 'T');
+        stopped || !dropped.is_empty()
+    });
+    go.put(()).unwrap();
+    taken(&made);
+    if stopped {
+        mp_harness::signal(reader.pid(), Signal::CONT);
+    }
+    join(maker);
+    join(reader);
+    nothing_is_left(session);
+    stopped
+}
+
+on_the_device! {
+/// The last use is in the row before the seat is given up: a maker never finds the one without the other.
+fn reader_is_stopped_at_each_change_of_its_drop(order: Order) {
+    let session = under(order);
+    let stops = (1..).take_while(|at| stops_at(&session, *at)).count();
+    assert!((3..100).contains(&stops), "a drop makes {stops} changes");
+}
+}
+
+type Args = (Moved, Told, u64);
+
+/// Drops a tensor with work that it writes, and is killed at this change that the drop makes in the arena.
+fn is_killed_while_it_drops((tensors, dropped, at): Args) -> Outcome {
+    let (stream, mut t) = (stream(), taken(&tensors));
+    fills(&mut t, &stream, SLOW, 7.0)?;
+    inject::arm_at_change(at, KILL);
+    drop(t);
+    inject::arm_at_change(u64::MAX, 0);
+    stream.synchronize()?;
+    dropped.put(()).unwrap();
+    Ok(())
+}
+
+fn makes_for_one_that_is_killed((tensors, gone): (Moved, Told)) -> Outcome {
+    let stream = stream();
+    tensors.put(CudaTensor::<f32>::full([LEN], 1.0, &stream)?).unwrap();
+    taken(&gone);
+    eventually("the writer has no seat", || {
+        Arena::current().unwrap().sweep().unwrap();
+        memory_stats(stream.device()).pieces == 0
+    });
+    let next = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
+    // What the dead process has left runs meanwhile.
+    kernels().spin(&stream, 2 * SLOW);
+    assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
+    Ok(())
+}
+
+/// Kills a writer at one change of its drop; whether it came so far.
+fn kills_at(session: &Session, at: u64) -> bool {
+    let ([tensors], [dropped, gone]) = (queues(), queues());
+    let writer = with_gpu(session);
+    let writer = writer.spawn(is_killed_while_it_drops, (tensors.clone(), dropped.clone(), at)).unwrap();
+    let maker = with_gpu(session);
+    let maker = maker.spawn(makes_for_one_that_is_killed, (tensors, gone.clone())).unwrap();
+    assert!(writer.wait_timeout(DEADLINE));
+    gone.put(()).unwrap();
+    join(maker);
+    nothing_is_left(session);
+    dropped.is_empty()
+}
+
+/// Its work runs on for a while, and no tensor is made in that memory meanwhile.
+#[test]
+fn writer_is_killed_at_each_change_of_its_drop() {
+    let session = setup().set("LATE_MS", 1_000).start().unwrap();
+    let kills = (1..).take_while(|at| kills_at(&session, *at)).count();
+    assert!((3..100).contains(&kills), "a drop makes {kills} changes");
+}
+
+type Two = Queue<(FrozenCudaTensor<f32>, FrozenCudaTensor<f32>)>;
+
+/// Sends a tensor, and another one that has a slab of its own.
+fn makes_two_and_stays(out: Two) -> Outcome {
+    let (stream, large) = (stream(), 5 << 20);
+    let [one, other] = [LEN, large].map(|len| CudaTensor::<f32>::full([len], 1.0, &stream));
+    out.put((one?.freeze(), other?.freeze())).unwrap();
+    stays();
+    Ok(())
+}
+
+/// Has both mapped, and drops the second. When it knows that the maker is dead, that is unmapped.
+fn reads_what_a_dead_process_made((tensors, opened): (Two, Told)) -> Outcome {
+    let (stream, (one, other)) = (stream(), taken(&tensors));
+    assert!(one.to_vec(&stream)?[0] == 1.0 && other.to_vec(&stream)?[0] == 1.0);
+    drop(other);
+    assert_eq!(memory_stats(stream.device()).mapped_slabs, 2);
+    opened.put(()).unwrap();
+    eventually("the death is known", || {
+        Arena::current().unwrap().sweep().unwrap();
+        memory_stats(stream.device()).mapped_slabs == 1
+    });
+    let copy = copies(&one, &stream, SLOW)?;
+    drop(one);
+    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "it was mapped as long as the stream read there");
+    Ok(())
+}
+
+under_each_order! {
+fn memory_of_a_dead_maker_stays_mapped_under_work(order: Order) {
+    let session = under(order);
+    let ([tensors], [opened]) = (queues(), queues());
+    let maker = with_gpu(&session).spawn(makes_two_and_stays, tensors.clone()).unwrap();
+    let reader = with_gpu(&session).spawn(reads_what_a_dead_process_made, (tensors, opened.clone())).unwrap();
+    taken(&opened);
+    maker.kill().unwrap();
+    assert!(maker.wait_timeout(DEADLINE));
+    join(reader);
+    nothing_is_left(&session);
+}
+}
+
+fn collects_while_a_thread_unmaps((tensors, told): (Frozen, Queue<u64>)) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
+    drop(t);
+    told.put(0).unwrap();
+    eventually("another thread unmaps it", || {
+        Arena::current().unwrap().sweep().unwrap();
+        memory_stats(stream.device()).mapped_slabs == 0
+    });
+    told.put(ipc_collect()).unwrap();
+    stays();
+    Ok(())
+}
+
+fn makes_one_and_stays(out: Frozen) -> Outcome {
+    out.put(CudaTensor::<f32>::full([LEN], 1.0, &stream())?.freeze()).unwrap();
+    stays();
+    Ok(())
+}
+
+#[test]
+fn collecting_waits_for_a_thread_that_unmaps() {
+    let session = setup().start().unwrap();
+    let ([tensors], [told]) = (queues(), queues());
+    let maker = with_gpu(&session).spawn(makes_one_and_stays, tensors.clone()).unwrap();
+    let reader = with_gpu(&session).env("MP_CUDA_SIM_INJECT", "delay=cuMemUnmap:1:1500");
+    let reader = reader.spawn(collects_while_a_thread_unmaps, (tensors, told.clone())).unwrap();
+    taken(&told);
+    maker.kill().unwrap();
+    assert!(maker.wait_timeout(DEADLINE));
+    taken(&told);
+    assert!(
+        stat(&session, "bytes") == 0 || !session.has_figures(),
+        "it returned before the memory was unmapped"
+    );
+    reader.kill().unwrap();
+    assert!(reader.wait_timeout(DEADLINE));
+    nothing_is_left(&session);
+}
+
+fn drops_slow_work((tensors, dropped): (Moved, Told)) -> Outcome {
+    let (stream, mut t) = (stream(), taken(&tensors));
+    fills(&mut t, &stream, 5 * SLOW, 7.0)?;
+    drop(t);
+    dropped.put(()).unwrap();
+    stays();
+    Ok(())
+}
+
+type Steps = (Moved, Told, Told, Told);
+
+fn makes_after_a_death((tensors, dropped, found, killed): Steps) -> Outcome {
+    let stream = stream();
+    // What it keeps is in the same slab.
+    let kept = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
+    tensors.put(CudaTensor::full([LEN], 1.0, &stream)?).unwrap();
+    taken(&dropped);
+    eventually("its units are free for what waits", || memory_stats(stream.device()).pieces == 1);
+    found.put(()).unwrap();
+    taken(&killed);
+    Arena::current().unwrap().sweep().unwrap();
+    let next = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
+    kernels().spin(&stream, 8 * SLOW);
+    assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
+    assert_eq!(memory_stats(stream.device()).slabs, 2, "it is cut out of a new slab");
+    drop(kept);
+    Ok(())
+}
+
+on_the_device! {
+/// The process whose work is on its way dies after the maker has found the memory free for what waits for that work.
+fn slab_is_retired_if_a_cooling_range_never_cools(order: Order) {
+    let session = setup().set("PROFILE", profile(order)).set("LATE_MS", 2_000).start().unwrap();
+    let ([tensors], [dropped, found, killed]) = (queues(), queues());
+    let args = (tensors.clone(), dropped.clone(), found.clone(), killed.clone());
+    let maker = with_gpu(&session).spawn(makes_after_a_death, args).unwrap();
+    let other = with_gpu(&session).spawn(drops_slow_work, (tensors, dropped)).unwrap();
+    taken(&found);
+    other.kill().unwrap();
+    assert!(other.wait_timeout(DEADLINE));
+    Arena::current().unwrap().sweep().unwrap();
+    killed.put(()).unwrap();
+    join(maker);
+    nothing_is_left(&session);
+}
+}
+
+fn makes_streams((rounds, made, go): (u32, Told, Told)) -> Outcome<usize> {
+    let mut refused = 0;
+    for _ in 0..rounds {
+        let (stream, event) = (stream(), Event::new()?);
+        if event.record(&stream).is_err() {
+            refused += 1;
+            event.record(&stream)?;
+        }
+        stream.synchronize()?;
+        event.synchronize()?;
+    }
+    made.put(()).unwrap();
+    taken(&go);
+    Ok(refused)
+}
+
+/// Events that there are after a process has made this many streams, one after the other; and how many records were refused.
+fn events_after(session: &Session, rounds: u32, rule: &str) -> (u64, usize) {
+    let [made, go] = queues();
+    let process = with_gpu(session).env("MP_CUDA_SIM_INJECT", rule);
+    let process = process.spawn(makes_streams, (rounds, made.clone(), go.clone())).unwrap();
+    made.get_timeout(DEADLINE).unwrap();
+    let events = stat(session, "events");
+    go.put(()).unwrap();
+    let refused = join(process);
+    nothing_is_left(session);
+    (events, refused)
+}
+
+#[test]
+fn events_of_ended_streams_are_reused() {
+    // There are not many more than the events of one stream.
+    let session = setup().set("PROFILE", "no-memops").set("EVENTS", 21).start().unwrap();
+    let (events, refused) = events_after(&session, 40, "");
+    assert!(refused == 0 && events <= 14, "{events} events of 40 streams, one of which is there at a time");
+}
+
+#[test]
+fn events_are_destroyed_if_one_of_them_is_refused() {
+    let session = under(Order::IpcEvents);
+    let one = events_after(&session, 1, "");
+    for call in ["cuEventCreate", "cuIpcGetEventHandle"] {
+        let (events, refused) = events_after(&session, 1, &format!("fail={call}:3:4321"));
+        assert_eq!((events, refused), (one.0, 1), "{call}");
+    }
+    nothing_found(&session);
+}
