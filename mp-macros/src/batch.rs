@@ -4,6 +4,7 @@ use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Error, Fields, Path, parse_quote};
 
+use crate::fresh::{Fresh, locals, primitive};
 use crate::{known, options};
 
 /// The module in which `Batch` is.
@@ -43,100 +44,101 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
     let types: Vec<_> = fields.iter().map(|field| &field.ty).collect();
     let visible: Vec<_> = fields.iter().map(|field| &field.vis).collect();
     let places: Vec<_> = (0..names.len()).map(syn::Index::from).collect();
-    let of_spec = format!("What has to be known of the rows of a [`{name}`] before they are written.");
+    let of_spec =
+        format!("Shapes of the rows of a [`{name}`], which have to be known before the rows are written.");
     let of_row = format!("The place of one sample in each column of a [`{name}`].");
     let shapes = names.iter().map(|name| format!("The shape of a row of `{name}`; `()` if it has none."));
     let rows = names.iter().map(|name| format!("The row in `{name}`."));
     let texts: Vec<String> = names.iter().map(|name| syn::ext::IdentExt::unraw(*name).to_string()).collect();
+    let Fresh { codec, lifetime } = Fresh::of(input);
+    let locals = locals(fields);
+    let (ok, some) = (quote!(::core::result::Result::Ok), quote!(::core::option::Option::Some));
+    let (next, extend) = (quote!(::core::iter::Iterator::next), quote!(::core::iter::Extend::extend));
+    let (d, batch) = (quote!(#root::derive), quote!(#root::Batch));
+    let (vec, usize, u8) = (quote!(::std::vec::Vec), primitive("usize"), primitive("u8"));
     Ok(quote! {
         #[doc = #of_spec]
-        #[derive(Clone, Copy, Debug)]
-        #vis struct #spec<'s> {
-            #(#[doc = #shapes] #visible #names: <#types as #root::Batch>::Shapes<'s>,)*
+        #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
+        #vis struct #spec<#lifetime> {
+            #(#[doc = #shapes] #visible #names: <#types as #batch>::Shapes<#lifetime>,)*
         }
 
         #[doc = #of_row]
-        #vis struct #row<'r> {
-            #(#[doc = #rows] #visible #names: <#types as #root::Batch>::Row<'r>,)*
+        #vis struct #row<#lifetime> {
+            #(#[doc = #rows] #visible #names: <#types as #batch>::Row<#lifetime>,)*
         }
 
         #[automatically_derived]
-        impl #root::Batch for #name {
-            type Shapes<'s> = #spec<'s>;
-            type Making = (#(<#types as #root::Batch>::Making,)*);
-            type Row<'r> = #row<'r>;
+        impl #batch for #name {
+            type Shapes<#lifetime> = #spec<#lifetime>;
+            type Making = (#(<#types as #batch>::Making,)*);
+            type Row<#lifetime> = #row<#lifetime>;
 
-            fn begin(
-                rows: usize,
-                shapes: #spec<'_>,
-                fill: #root::derive::Fill,
-            ) -> #root::derive::AnyResult<Self::Making> {
-                Ok((#(<#types as #root::Batch>::begin(rows, shapes.#names, fill)?,)*))
+            fn begin(__mp_rows: #usize, __mp_shapes: #spec<'_>, __mp_fill: #d::Fill) -> #d::AnyResult<Self::Making> {
+                #ok((#(<#types as #batch>::begin(__mp_rows, __mp_shapes.#names, __mp_fill)?,)*))
             }
 
-            fn rows(making: &mut Self::Making) -> #root::derive::AnyResult<Vec<#row<'_>>> {
-                #(let mut #names = <#types as #root::Batch>::rows(&mut making.#places)?.into_iter();)*
-                let mut all = Vec::new();
-                while let (#(Some(#names),)*) = (#(#names.next(),)*) {
-                    all.push(#row { #(#names),* });
+            fn rows(__mp_making: &mut Self::Making) -> #d::AnyResult<#vec<#row<'_>>> {
+                #(let mut #locals =
+                    ::core::iter::IntoIterator::into_iter(<#types as #batch>::rows(&mut __mp_making.#places)?);)*
+                let mut __mp_all = #vec::new();
+                loop {
+                    __mp_all.push(#row {
+                        #(#names: match #next(&mut #locals) {
+                            #some(__mp_row) => __mp_row,
+                            ::core::option::Option::None => break,
+                        },)*
+                    });
                 }
-                Ok(all)
+                #ok(__mp_all)
             }
 
-            fn unwritten(
-                making: &mut Self::Making,
-                byte: u8,
-            ) -> #root::derive::AnyResult<Vec<#root::derive::Unwritten>> {
-                let mut all = Vec::new();
-                #(all.extend(#root::derive::unwritten_in(
+            fn unwritten(__mp_making: &mut Self::Making, __mp_byte: #u8) -> #d::AnyResult<#vec<#d::Unwritten>> {
+                let mut __mp_all = #vec::new();
+                #(#extend(&mut __mp_all, #d::unwritten_in(
                     #texts,
-                    <#types as #root::Batch>::unwritten(&mut making.#places, byte)?,
+                    <#types as #batch>::unwritten(&mut __mp_making.#places, __mp_byte)?,
                 ));)*
-                Ok(all)
+                #ok(__mp_all)
             }
 
-            fn finish(making: Self::Making) -> #root::derive::AnyResult<Self> {
-                Ok(Self {
-                    #(#names: <#types as #root::Batch>::finish(making.#places)
-                        .map_err(|why| #root::derive::in_column(#texts, why))?),*
+            fn finish(__mp_making: Self::Making) -> #d::AnyResult<Self> {
+                #ok(Self {
+                    #(#names: <#types as #batch>::finish(__mp_making.#places)
+                        .map_err(|__mp_why| #d::in_column(#texts, __mp_why))?),*
                 })
             }
 
-            fn send<__C: #root::derive::Codec>(
-                &mut self,
-                out: &mut #root::derive::Outgoing,
-            ) -> #root::derive::Result<()> {
-                let _level = #root::derive::Level::enter()?;
-                #(<#types as #root::Batch>::send::<__C>(&mut self.#names, out)?;)*
-                Ok(())
+            fn send<#codec: #d::Codec>(&mut self, __mp_out: &mut #d::Outgoing) -> #d::Result<()> {
+                let __mp_level = #d::Level::enter()?;
+                #(<#types as #batch>::send::<#codec>(&mut self.#names, __mp_out)?;)*
+                #ok(())
             }
 
-            fn get_back(&mut self, back: &mut #root::derive::Returned) {
-                let Ok(_level) = #root::derive::Level::enter() else { return };
-                #(<#types as #root::Batch>::get_back(&mut self.#names, back);)*
+            fn get_back(&mut self, __mp_back: &mut #d::Returned) {
+                let #ok(__mp_level) = #d::Level::enter() else { return };
+                #(<#types as #batch>::get_back(&mut self.#names, __mp_back);)*
             }
 
-            fn receive<__C: #root::derive::Codec>(
-                inc: &mut #root::derive::Incoming,
-            ) -> #root::derive::Result<Self> {
-                let _level = #root::derive::Level::enter()?;
-                Ok(Self { #(#names: <#types as #root::Batch>::receive::<__C>(inc)?),* })
+            fn receive<#codec: #d::Codec>(__mp_inc: &mut #d::Incoming) -> #d::Result<Self> {
+                let __mp_level = #d::Level::enter()?;
+                #ok(Self { #(#names: <#types as #batch>::receive::<#codec>(__mp_inc)?),* })
             }
 
-            fn bytes(&self) -> usize {
-                0 #(+ <#types as #root::Batch>::bytes(&self.#names))*
+            fn bytes(&self) -> #usize {
+                0 #(+ <#types as #batch>::bytes(&self.#names))*
             }
 
-            fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>> {
-                let mut all = Vec::new();
-                #(all.extend(<#types as #root::Batch>::row_bytes(&self.#names, row, rows));)*
-                all
+            fn row_bytes(&self, __mp_row: #usize, __mp_rows: #usize) -> #vec<#vec<#u8>> {
+                let mut __mp_all = #vec::new();
+                #(#extend(&mut __mp_all, <#types as #batch>::row_bytes(&self.#names, __mp_row, __mp_rows));)*
+                __mp_all
             }
 
-            fn columns(&self) -> Vec<#root::derive::Column> {
-                let mut all = Vec::new();
-                #(all.extend(#root::derive::within(#texts, <#types as #root::Batch>::columns(&self.#names)));)*
-                all
+            fn columns(&self) -> #vec<#d::Column> {
+                let mut __mp_all = #vec::new();
+                #(#extend(&mut __mp_all, #d::within(#texts, <#types as #batch>::columns(&self.#names)));)*
+                __mp_all
             }
         }
     })

@@ -1,13 +1,17 @@
 //! Derive macros of `mp`. Use them through the `mp` (or `mp_reduce`) crate, which re-exports them.
 
 mod batch;
+mod fresh;
 
 use proc_macro::TokenStream;
 use proc_macro_crate::{FoundCrate, crate_name};
 use proc_macro2::{Span, TokenStream as Tokens};
 use quote::{format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Fields, Path, parse_macro_input, parse_quote};
+use syn::{Data, DeriveInput, Fields, Member, Path, parse_macro_input, parse_quote};
+
+use crate::fresh::{Fresh, primitive};
 
 /// Makes a message of a struct or enum whose fields are messages: exclusive tensors and plain data, say.
 ///
@@ -129,46 +133,38 @@ struct Parts {
     read: Tokens,
 }
 
-/// What fields are called where an error tells of them.
-fn named(fields: &Fields, names: &[syn::Ident]) -> Vec<String> {
-    match fields {
-        Fields::Named(_) => names.iter().map(ToString::to_string).collect(),
-        _ => (0..names.len()).map(|i| i.to_string()).collect(),
-    }
-}
-
-fn fields(fields: &Fields, m: &Tokens, variant: &str) -> Parts {
-    let names: Vec<_> = match fields {
-        Fields::Named(named) => named.named.iter().filter_map(|f| f.ident.clone()).collect(),
-        Fields::Unnamed(unnamed) => (0..unnamed.unnamed.len()).map(|i| format_ident!("f{i}")).collect(),
-        Fields::Unit => Vec::new(),
-    };
-    let write = quote!(#(#m::Message::encode::<__C>(#names, out)?;)*);
-    let back = quote!(#(#m::Message::take_back(#names, back);)*);
-    let reads = named(fields, &names).into_iter().map(|name| {
-        let name = format!("{variant}{name}");
-        quote!(#m::Message::decode::<__C>(inc).map_err(|e| #m::in_field::<Self>(e, #name))?)
+fn fields(fields: &Fields, m: &Tokens, variant: &str, fresh: &Fresh) -> Parts {
+    let codec = &fresh.codec;
+    let locals = fresh::locals(fields);
+    let names: Vec<_> =
+        (0..).map(Member::from).zip(fields).map(|(i, f)| f.ident.clone().map_or(i, Member::from)).collect();
+    let write = quote!(#(#m::Message::encode::<#codec>(#locals, __mp_out)?;)*);
+    let back = quote!(#(#m::Message::take_back(#locals, __mp_back);)*);
+    let reads = names.iter().map(|name| {
+        let name = match name {
+            Member::Named(name) => format!("{variant}{}", name.unraw()),
+            Member::Unnamed(i) => format!("{variant}{}", i.index),
+        };
+        quote!(#m::Message::decode::<#codec>(__mp_inc).map_err(|__mp_e| #m::in_field::<Self>(__mp_e, #name))?)
     });
-    let (pattern, read) = match fields {
-        Fields::Named(_) => (quote!({ #(#names),* }), quote!({ #(#names: #reads),* })),
-        Fields::Unnamed(_) => (quote!(( #(#names),* )), quote!(( #(#reads),* ))),
-        Fields::Unit => (quote!(), quote!()),
-    };
+    // Also of a tuple or unit struct: `Name { 0: … }`.
+    let (pattern, read) = (quote!({ #(#names: #locals),* }), quote!({ #(#names: #reads),* }));
     Parts { pattern, write, back, read }
 }
 
 /// A type that is `Pod`: the compiler says so where it is not.
 fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
-    let name = &input.ident;
+    let (name, codec) = (&input.ident, Fresh::of(input).codec);
     let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
-    let write = quote_spanned!(span=> #m::write_as_bytes::<Self, __C>(out, self));
-    let read_into = quote_spanned!(span=> #m::read_as_bytes_into::<Self, __C>(inc, slot));
-    let plain = quote_spanned!(span=> #m::read_as_bytes_plain::<Self, __C>(bytes));
+    let write = quote_spanned!(span=> #m::write_as_bytes::<Self, #codec>(__mp_out, self));
+    let read_into = quote_spanned!(span=> #m::read_as_bytes_into::<Self, #codec>(__mp_inc, __mp_slot));
+    let plain = quote_spanned!(span=> #m::read_as_bytes_plain::<Self, #codec>(__mp_bytes));
+    let u8 = primitive("u8");
     quote! {
         #[automatically_derived]
         impl #impl_generics #m::Message for #name #type_generics #where_clause {
             #[inline]
-            fn encode<__C: #m::Codec>(&mut self, out: &mut #m::Outgoing) -> #m::Result<()> {
+            fn encode<#codec: #m::Codec>(&mut self, __mp_out: &mut #m::Outgoing) -> #m::Result<()> {
                 #write
             }
 
@@ -176,20 +172,20 @@ fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
             fn take_back(&mut self, _: &mut #m::Returned) {}
 
             #[inline]
-            fn decode<__C: #m::Codec>(inc: &mut #m::Incoming) -> #m::Result<Self> {
-                #m::decode_by_slot::<Self, __C>(inc)
+            fn decode<#codec: #m::Codec>(__mp_inc: &mut #m::Incoming) -> #m::Result<Self> {
+                #m::decode_by_slot::<Self, #codec>(__mp_inc)
             }
 
             #[inline]
-            fn decode_into<__C: #m::Codec>(
-                inc: &mut #m::Incoming,
-                slot: &mut ::core::option::Option<Self>,
+            fn decode_into<#codec: #m::Codec>(
+                __mp_inc: &mut #m::Incoming,
+                __mp_slot: &mut ::core::option::Option<Self>,
             ) -> #m::Result<()> {
                 #read_into
             }
 
             #[inline]
-            fn decode_plain<__C: #m::Codec>(bytes: &[u8]) -> #m::Result<Self> {
+            fn decode_plain<#codec: #m::Codec>(__mp_bytes: &[#u8]) -> #m::Result<Self> {
                 #plain
             }
         }
@@ -203,30 +199,37 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
     if let Some(span) = as_bytes {
         return Ok(expand_as_bytes(&input, &m, span));
     }
+    let fresh = Fresh::of(&input);
+    let (codec, ok) = (&fresh.codec, quote!(::core::result::Result::Ok));
     let (encode, take_back, decode) = match &input.data {
-        Data::Struct(s) => {
-            let Parts { pattern, write, back, read } = fields(&s.fields, &m, "");
-            let bind = quote!(let Self #pattern = self;);
-            (quote!({ #bind #write }), quote!({ #bind #back }), quote!(Ok(Self #read)))
-        }
         Data::Enum(e) => {
+            let (u32, name) = (primitive("u32"), input.ident.unraw().to_string());
             let (mut writes, mut backs, mut reads) = (Vec::new(), Vec::new(), Vec::new());
             for (i, v) in e.variants.iter().enumerate() {
                 let (name, i) = (&v.ident, i as u32);
-                let Parts { pattern, write, back, read } = fields(&v.fields, &m, &format!("{name}."));
-                writes.push(quote!(Self::#name #pattern => { __C::write(out, &#i)?; #write }));
+                let Parts { pattern, write, back, read } =
+                    fields(&v.fields, &m, &format!("{}.", name.unraw()), &fresh);
+                writes.push(
+                    quote!(Self::#name #pattern => { <#codec as #m::Codec>::write(__mp_out, &#i)?; #write }),
+                );
                 backs.push(quote!(Self::#name #pattern => { #back }));
-                reads.push(quote!(#i => Ok(Self::#name #read)));
+                reads.push(quote!(#i => #ok(Self::#name #read)));
             }
-            let name = input.ident.to_string();
+            // An enum without variants is matched by value: a reference to it could exist.
+            let this = if e.variants.is_empty() { quote!(*self) } else { quote!(self) };
             (
-                quote!(match self { #(#writes)* }),
-                quote!(match self { #(#backs)* }),
-                quote!(match <__C as #m::Codec>::read::<u32>(inc)? {
+                quote!(match #this { #(#writes)* }),
+                quote!(match #this { #(#backs)* }),
+                quote!(match <#codec as #m::Codec>::read::<#u32>(__mp_inc)? {
                     #(#reads,)*
-                    other => Err(#m::no_such_variant(#name, other)),
+                    __mp_other => ::core::result::Result::Err(#m::no_such_variant(#name, __mp_other)),
                 }),
             )
+        }
+        Data::Struct(s) => {
+            let Parts { pattern, write, back, read } = fields(&s.fields, &m, "", &fresh);
+            let bind = quote!(let Self #pattern = self;);
+            (quote!({ #bind #write }), quote!({ #bind #back }), quote!(#ok(Self #read)))
         }
         Data::Union(u) => {
             let why = "a union has no fields that could be sent one by one";
@@ -240,21 +243,22 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
     let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
     Ok(quote! {
         #[automatically_derived]
+        #[allow(unreachable_code, reason = "of an enum without variants there is no value")]
         impl #impl_generics #m::Message for #name #type_generics #where_clause {
-            fn encode<__C: #m::Codec>(&mut self, out: &mut #m::Outgoing) -> #m::Result<()> {
-                let _level = #m::Level::enter()?;
+            fn encode<#codec: #m::Codec>(&mut self, __mp_out: &mut #m::Outgoing) -> #m::Result<()> {
+                let __mp_level = #m::Level::enter()?;
                 #encode
-                Ok(())
+                #ok(())
             }
 
-            fn take_back(&mut self, back: &mut #m::Returned) {
+            fn take_back(&mut self, __mp_back: &mut #m::Returned) {
                 // What lies deeper was not written.
-                let Ok(_level) = #m::Level::enter() else { return };
+                let #ok(__mp_level) = #m::Level::enter() else { return };
                 #take_back
             }
 
-            fn decode<__C: #m::Codec>(inc: &mut #m::Incoming) -> #m::Result<Self> {
-                let _level = #m::Level::enter()?;
+            fn decode<#codec: #m::Codec>(__mp_inc: &mut #m::Incoming) -> #m::Result<Self> {
+                let __mp_level = #m::Level::enter()?;
                 #decode
             }
         }

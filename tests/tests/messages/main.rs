@@ -4,6 +4,7 @@
 mod as_bytes;
 mod buffers;
 mod closures;
+mod derived_names;
 mod errors;
 mod kinds;
 mod outside;
