@@ -324,7 +324,8 @@ pub type StateClosure<S, A, R> = Closure<(Lent<S>, A), (Lent<S>, R)>;
 /// In brackets is what it captures: variables, which are moved into it, or `name = expression`. In its body they are
 /// references, for it can be called more than once. Then come its arguments, each with its type; several are
 /// one tuple to the caller ([`Closure<(A, B), R>`](Closure)), none are `()`. A result type may follow, as in
-/// `|x: u8| -> u8 { x + 1 }`.
+/// `|x: u8| -> u8 { x + 1 }`. An argument is a name or a pattern: `mut x: u8`, `_: u8`, `(a, b): (u8, u8)`, `[a, b]: [u8; 2]`,
+/// `Point { x, y }: Point`.
 ///
 /// A first argument `name: &mut S` is a state that the closure's process keeps: that makes a [`StateClosure`], for a pool whose
 /// workers have such a state. The other arguments are as above.
@@ -371,6 +372,41 @@ macro_rules! closure {
     ([$($captures:tt)*] $bar:tt $($arg:ident: $type:ty),+ $(,)? | $($body:tt)+) => {
         $crate::closure!(@make $bar [$($captures)*] (($($arg,)+)) (($($type,)+)) $($body)+)
     };
+    // Arguments with patterns: each is moved to the list behind the captures, as its pattern and its type.
+    ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $($rest:tt)+) => {
+        $crate::closure!(@args $bar [$($captures)*] [@state ($state, $held)] [] $($rest)+)
+    };
+    ([$($captures:tt)*] $bar:tt $($rest:tt)+) => {
+        $crate::closure!(@args $bar [$($captures)*] [@make] [] $($rest)+)
+    };
+    (@args $bar:tt $captures:tt $kind:tt [$($args:tt)*] mut $arg:ident: $type:ty, $($rest:tt)+) => {
+        $crate::closure!(@args $bar $captures $kind [$($args)* ((mut $arg) $type)] $($rest)+)
+    };
+    (@args $bar:tt $captures:tt $kind:tt [$($args:tt)*] mut $arg:ident: $type:ty | $($body:tt)+) => {
+        $crate::closure!(@args $bar $captures $kind [$($args)* ((mut $arg) $type)] | $($body)+)
+    };
+    (@args $bar:tt $captures:tt $kind:tt [$($args:tt)*] $arg:tt: $type:ty, $($rest:tt)+) => {
+        $crate::closure!(@args $bar $captures $kind [$($args)* (($arg) $type)] $($rest)+)
+    };
+    (@args $bar:tt $captures:tt $kind:tt [$($args:tt)*] $arg:tt: $type:ty | $($body:tt)+) => {
+        $crate::closure!(@args $bar $captures $kind [$($args)* (($arg) $type)] | $($body)+)
+    };
+    (@args $bar:tt $captures:tt $kind:tt [$($args:tt)*] $name:ident $fields:tt: $type:ty, $($rest:tt)+) => {
+        $crate::closure!(@args $bar $captures $kind [$($args)* (($name $fields) $type)] $($rest)+)
+    };
+    (@args $bar:tt $captures:tt $kind:tt [$($args:tt)*] $name:ident $fields:tt: $type:ty | $($body:tt)+) => {
+        $crate::closure!(@args $bar $captures $kind [$($args)* (($name $fields) $type)] | $($body)+)
+    };
+    (@args $bar:tt $captures:tt [@$kind:ident $($state:tt)?] [(($($arg:tt)+) $type:ty)] | $($body:tt)+) => {
+        $crate::closure!(@$kind $bar $captures $($state)? ($($arg)+) ($type) $($body)+)
+    };
+    (@args $bar:tt $captures:tt [@$kind:ident $($state:tt)?] [$((($($arg:tt)+) $type:ty))+] | $($body:tt)+) => {
+        $crate::closure!(@$kind $bar $captures $($state)? (($($($arg)+,)+)) (($($type,)+)) $($body)+)
+    };
+    (@args $($rest:tt)*) => {
+        compile_error!("an argument of `closure!` is `pattern: Type`, where the pattern is a name, `mut name`, `_`, `(a, b)`, `[a, b]` \
+                        or `Type { a, b }`")
+    };
     (@state $bar:tt [$($captures:tt)*] ($state:ident, $held:ty) ($args:pat) ($types:ty) -> $result:ty $body:block) => {
         $crate::closure!(@check $crate::parts(
             $crate::closure!(@values $($captures)*),
@@ -416,127 +452,4 @@ macro_rules! closure {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn there_and_back<A: 'static, R: 'static>(closure: &Closure<A, R>) -> Result<Closure<A, R>, String> {
-        let bytes = rmp_serde::to_vec(closure).map_err(|error| error.to_string())?;
-        rmp_serde::from_slice(&bytes).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn all_forms() {
-        let (one, text) = (1u8, "text".to_string());
-        assert_eq!(there_and_back(&closure!([] || 5u8)).unwrap().call(()), 5);
-        assert_eq!(there_and_back(&closure!([one] |x: u8| x + one)).unwrap().call(2), 3);
-        let long = closure!([one, text, two = 2u8,] |x: u8, y: u8,| -> (u8, usize) { (x + y + one + two, text.len()) });
-        assert_eq!(there_and_back(&long).unwrap().call((10, 20)), (33, 4));
-        assert_eq!(
-            there_and_back(&closure!([inner = long.clone()] |x: u8| inner.call((x, 0)).0)).unwrap().call(1),
-            4
-        );
-        assert_eq!(long.clone().call((0, 0)), (3, 4));
-    }
-
-    #[test]
-    fn closures_of_a_state_give_it_back() {
-        let step = 2u64;
-        let add = closure!([step] |sum: &mut u64, x: u64, y: u64| -> u64 {
-            *sum += step * x;
-            if y == 0 {
-                return 0;
-            }
-            *sum / y
-        });
-        let add: StateClosure<u64, (u64, u64), u64> = there_and_back(&add).unwrap();
-        let (lent, half) = add.call((Lent::new(Box::new(4)), (5, 2)));
-        let (lent, none) = add.call((lent, (1, 0)));
-        assert_eq!((half, none, lent.into_inner()), (7, 0, Some(Box::new(16))));
-        let names: StateClosure<Vec<String>, (), usize> = closure!([] |names: &mut Vec<String>| names.len());
-        assert_eq!(names.call((Lent::new(Box::default()), ())).1, 0);
-        let one: StateClosure<Vec<String>, String, usize> = closure!([] |names: &mut Vec<String>, name: String| {
-            names.push(name);
-            names.len()
-        });
-        assert_eq!(one.call((Lent::new(Box::default()), "a".into())).1, 1);
-    }
-
-    #[test]
-    fn code_is_sent_once_and_makes_closures_of_what_they_capture() {
-        let added = |by: u32| closure!([by] |x: u32| x + by);
-        let bytes = rmp_serde::to_vec(&added(0).code()).unwrap();
-        let code: Code<u32, u32> = rmp_serde::from_slice(&bytes).unwrap();
-        assert_eq!(code.id(), added(1).code().id());
-        assert!(!added(0).captures().unwrap().is_empty());
-        assert!(
-            closure!([] |x: u32| x).captures().unwrap().is_empty(),
-            "what captures nothing, and only that"
-        );
-        let two = added(2).captures().unwrap();
-        assert_eq!(code.capturing(&two).unwrap().call(40), 42);
-        assert!(rmp_serde::from_slice::<Code<u8, u8>>(&bytes).is_err(), "other types");
-    }
-
-    #[test]
-    fn more_values_than_a_tuple_has() {
-        let x = 1u8;
-        let all = closure!(
-            [
-                a = x,
-                b = x,
-                c = x,
-                d = x,
-                e = x,
-                f = x,
-                g = x,
-                h = x,
-                i = x,
-                j = x,
-                k = x,
-                l = x,
-                m = x,
-                n = x,
-                o = x,
-                p = x,
-                q = x,
-                r = x
-            ] || a + b + c + d + e + f + g + h + i + j + k + l + m + n + o + p + q + r
-        );
-        assert_eq!(there_and_back(&all).unwrap().call(()), 18);
-    }
-
-    #[test]
-    fn functions_are_closures_too() {
-        fn triple(x: u8) -> u8 {
-            3 * x
-        }
-        assert_eq!(there_and_back(&Closure::new(triple)).unwrap().call(2), 6);
-        let twins = [Closure::new(|x: u8| x + 1), Closure::new(|x: u8| x + 2)];
-        assert_eq!(twins.each_ref().map(|twin| there_and_back(twin).unwrap().call(1)), [2, 3]);
-    }
-
-    #[test]
-    fn another_type_is_refused() {
-        let bytes = rmp_serde::to_vec(&closure!([] |x: u8| x)).unwrap();
-        let error = rmp_serde::from_slice::<Closure<u16, u16>>(&bytes).unwrap_err().to_string();
-        assert!(
-            error.contains("can't be used here: the reference points to a function with other types"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_tampered_reference_is_refused() {
-        let one = 1_u8;
-        let closure = closure!([one] |x: u8| x + one);
-        let code = closure.0.get().code().reference().unwrap();
-        let moved = |by| {
-            let bytes = rmp_serde::to_vec(&(code.moved(by), Bytes(Vec::new()))).unwrap();
-            rmp_serde::from_slice::<Closure<u8, u8>>(&bytes).map(drop).unwrap_err().to_string()
-        };
-        assert!(moved(1).contains("not aligned"), "{}", moved(1));
-        assert!(moved(usize::MAX / 2 + 1).contains("outside of the program"));
-        // At the right place, but without the captured values.
-        assert!(!moved(0).contains("can't be used here"), "{}", moved(0));
-    }
-}
+mod tests;
