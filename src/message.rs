@@ -43,6 +43,6 @@ pub use mp_reduce::message::{
     Undecodable, as_bytes,
 };
 pub use mp_reduce::{
-    AnyValue, Error as MessageError, ErrorChain, PackError, Reduce, Reduced, Registered, Shared, Unread,
-    pack, reduced, register, register_as, register_local, register_serde, registered, shared, unpack,
+    AnyValue, Error as MessageError, ErrorChain, PackError, Reduce, Reduced, Registered, SharedPointer,
+    Unread, pack, reduced, register, register_as, register_local, register_serde, registered, shared, unpack,
 };

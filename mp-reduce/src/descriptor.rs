@@ -88,6 +88,30 @@ impl<T: AsFd> AsFd for Fd<T> {
     }
 }
 
+impl From<OwnedFd> for Fd {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl<T: Into<OwnedFd>> From<Fd<T>> for OwnedFd {
+    /// Returns the descriptor of any type that has one.
+    ///
+    /// ```
+    /// use std::os::fd::OwnedFd;
+    ///
+    /// use mp_reduce::Fd;
+    ///
+    /// let (reader, writer) = std::io::pipe()?;
+    /// let sent = Fd::from(OwnedFd::from(reader));
+    /// let (_reader, _writer) = (OwnedFd::from(sent), OwnedFd::from(Fd(writer)));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    fn from(fd: Fd<T>) -> Self {
+        fd.0.into()
+    }
+}
+
 impl<T: AsFd> Serialize for Fd<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         serialize(&self.0, s)

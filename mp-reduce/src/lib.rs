@@ -86,7 +86,7 @@ pub use reduce::{Reduce, Reduced, reduced};
 #[doc(hidden)]
 pub use registry::registered_at_start;
 pub use registry::{AnyValue, Registered, register, register_as, register_local, register_serde, registered};
-pub use share::{Shared, shared};
+pub use share::{SharedPointer, shared};
 pub use unread::Unread;
 #[doc(hidden)]
 pub use unread::unpack_or_keep;

@@ -20,7 +20,7 @@ use crate::codec::{mentioned, part_of, read_part};
     note = "it can be an `Arc<T>` or `Rc<T>`, where `T` and `Box<T>` are serde types, and an `Option`, a `Vec` or a map of these; a `Weak` \
             can't be sent: `#[serde(skip)]` it, and make it again at the receiver"
 )]
-pub trait Shared: Sized {
+pub trait SharedPointer: Sized {
     /// As [`shared::serialize`].
     #[doc(hidden)]
     fn write<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error>;
@@ -53,7 +53,7 @@ pub trait Shared: Sized {
 /// ```
 ///
 /// Its bytes are in the message once. The field is an `Arc` or `Rc` of a serde type (`str`, slices and paths among them), or an `Option`, a
-/// `Vec` or a map with such values ([`Shared`]). Two that point to one thing as things of two types are two objects at the receiver.
+/// `Vec` or a map with such values ([`SharedPointer`]). Two that point to one thing as things of two types are two objects at the receiver.
 ///
 /// One message is what one `put` sends, or the arguments of one process or of one task: what is mentioned in two messages arrives twice.
 /// Tensors, storages and queues need none of this: they are the same memory at the receiver however often they are mentioned.
@@ -67,13 +67,13 @@ pub trait Shared: Sized {
 pub mod shared {
     use serde::{Deserializer, Serializer};
 
-    use super::Shared;
+    use super::SharedPointer;
 
     /// Writes which part of the message it is; the first time, the part as well.
     ///
     /// # Errors
     /// Those of the value, and when it leads to itself.
-    pub fn serialize<P: Shared, S: Serializer>(value: &P, s: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<P: SharedPointer, S: Serializer>(value: &P, s: S) -> Result<S::Ok, S::Error> {
         value.write(s)
     }
 
@@ -81,7 +81,7 @@ pub mod shared {
     ///
     /// # Errors
     /// Those of the value; and when the message has no such part.
-    pub fn deserialize<'de, P: Shared, D: Deserializer<'de>>(d: D) -> Result<P, D::Error> {
+    pub fn deserialize<'de, P: SharedPointer, D: Deserializer<'de>>(d: D) -> Result<P, D::Error> {
         P::read(d)
     }
 }
@@ -150,7 +150,7 @@ where
 
 macro_rules! pointers {
     ($($pointer:ident)*) => {$(
-        impl<T: ?Sized + Serialize + 'static> Shared for $pointer<T>
+        impl<T: ?Sized + Serialize + 'static> SharedPointer for $pointer<T>
         where
             Box<T>: DeserializeOwned,
         {
@@ -170,7 +170,7 @@ pointers!(Arc Rc);
 /// As a serde type, within a list or map.
 struct Item<'a, P>(&'a P);
 
-impl<P: Shared> Serialize for Item<'_, P> {
+impl<P: SharedPointer> Serialize for Item<'_, P> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         self.0.write(s)
     }
@@ -179,13 +179,13 @@ impl<P: Shared> Serialize for Item<'_, P> {
 /// Likewise, to be read.
 struct Read<P>(P);
 
-impl<'de, P: Shared> Deserialize<'de> for Read<P> {
+impl<'de, P: SharedPointer> Deserialize<'de> for Read<P> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         P::read(d).map(Read)
     }
 }
 
-impl<P: Shared> Shared for Option<P> {
+impl<P: SharedPointer> SharedPointer for Option<P> {
     fn write<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         self.as_ref().map(Item).serialize(s)
     }
@@ -195,7 +195,7 @@ impl<P: Shared> Shared for Option<P> {
     }
 }
 
-impl<P: Shared> Shared for Vec<P> {
+impl<P: SharedPointer> SharedPointer for Vec<P> {
     fn write<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_seq(self.iter().map(Item))
     }
@@ -205,7 +205,7 @@ impl<P: Shared> Shared for Vec<P> {
     }
 }
 
-impl<K: Serialize + DeserializeOwned + Ord, P: Shared> Shared for BTreeMap<K, P> {
+impl<K: Serialize + DeserializeOwned + Ord, P: SharedPointer> SharedPointer for BTreeMap<K, P> {
     fn write<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_map(self.iter().map(|(key, value)| (key, Item(value))))
     }
@@ -215,10 +215,10 @@ impl<K: Serialize + DeserializeOwned + Ord, P: Shared> Shared for BTreeMap<K, P>
     }
 }
 
-impl<K, P, H> Shared for HashMap<K, P, H>
+impl<K, P, H> SharedPointer for HashMap<K, P, H>
 where
     K: Serialize + DeserializeOwned + Eq + Hash,
-    P: Shared,
+    P: SharedPointer,
     H: BuildHasher + Default,
 {
     fn write<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

@@ -30,11 +30,16 @@ macro_rules! shape_methods {
             self.$($view).+.rank()
         }
 
-        /// How many elements it has.
-        #[doc(alias = "numel")]
+        /// Number of elements.
         #[inline]
         pub fn len(&self) -> usize {
             self.$($view).+.len()
+        }
+
+        /// Number of elements, by the name that torch has: [`len`](Self::len).
+        #[inline]
+        pub fn numel(&self) -> usize {
+            self.len()
         }
 
         /// Whether it has no elements.

@@ -61,14 +61,14 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// use mp_tensor::Tensor;
     ///
     /// let mut t = Tensor::<i32>::zeros(&[2, 2])?;
-    /// t.as_ndarray_mut()?.index_axis_mut(ndarray::Axis(1), 1).fill(7);
+    /// t.as_mut_ndarray()?.index_axis_mut(ndarray::Axis(1), 1).fill(7);
     /// assert_eq!(t.as_slice()?, [0, 7, 0, 7]);
     /// # Ok::<(), mp_tensor::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
-    pub fn as_ndarray_mut(&mut self) -> Result<ArrayViewMutD<'_, T>> {
+    pub fn as_mut_ndarray(&mut self) -> Result<ArrayViewMutD<'_, T>> {
         self.raw.here()?;
         if self.is_empty() {
             let none = ArrayViewMutD::from_shape(IxDyn(self.shape()), &mut []);

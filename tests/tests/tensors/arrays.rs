@@ -16,7 +16,7 @@ fn arrays_are_the_same_memory_and_come_back_by_one_copy() {
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(worker, (there.clone(), back.clone()));
     let mut x = Tensor::<f64>::zeros([2, 3]).unwrap();
-    x.as_ndarray_mut()
+    x.as_mut_ndarray()
         .unwrap()
         .assign(&Array::from_shape_fn(IxDyn(&[2, 3]), |at| (at[0] * 3 + at[1]) as f64));
     give(&there, x.freeze().t().unwrap());
@@ -29,8 +29,8 @@ fn views_written_as_arrays_touch_their_own_elements_only() {
     let mut t = Tensor::<u8>::zeros([4, 4]).unwrap();
     let (mut left, mut right) = t.split_at_mut(2, 1).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| left.as_ndarray_mut().unwrap().fill(1));
-        scope.spawn(|| right.as_ndarray_mut().unwrap().fill(2));
+        scope.spawn(|| left.as_mut_ndarray().unwrap().fill(1));
+        scope.spawn(|| right.as_mut_ndarray().unwrap().fill(2));
     });
     assert_eq!(t.to_vec(), [[1, 1, 2, 2]; 4].concat());
     // A row that appears many times may be read, not written.
@@ -39,7 +39,7 @@ fn views_written_as_arrays_touch_their_own_elements_only() {
     for shape in [&[0, 3][..], &[3, 0], &[]] {
         let mut t = Tensor::<u8>::zeros(shape).unwrap();
         assert_eq!(t.as_ndarray().unwrap().shape(), shape);
-        assert_eq!(t.as_ndarray_mut().unwrap().len(), t.len());
+        assert_eq!(t.as_mut_ndarray().unwrap().len(), t.len());
     }
     let nine = Array::<u8, _>::zeros(IxDyn(&[1; 9]));
     assert!(Tensor::from_ndarray(&nine).unwrap_err().to_string().contains("9 dimensions"));

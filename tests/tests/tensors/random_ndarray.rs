@@ -251,7 +251,7 @@ fn what_is_written_through_a_view_is_what_the_view_shows() {
             prop_assert_eq!(view.as_ndarray().unwrap(), model.view());
             // By whatever way it is written: each element once, and no other.
             view.iter_mut().for_each(|v| *v += 1000);
-            view.as_ndarray_mut().unwrap().mapv_inplace(|v| v + 1000);
+            view.as_mut_ndarray().unwrap().mapv_inplace(|v| v + 1000);
             let copy = view.contiguous().unwrap();
             view.fill(-1).unwrap();
             view.copy_from(&copy).unwrap();
