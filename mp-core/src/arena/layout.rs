@@ -16,6 +16,7 @@
 //! …          slabs        64 bytes each: class and base; free hints; which blocks have pages
 //! …          blocks       64 bytes each, 64 per slab: state, link, six seats
 //! …          envelope map one bit per envelope: "probably free"
+//! …          group map    one bit per group of 64 envelopes: "the envelope map may have a bit of it"
 //! …          groups       8 bytes for 64 envelopes: whether they have memory
 //! …          envelopes    256 bytes each
 //! …          data
@@ -38,10 +39,10 @@ use crate::words::{Member, Tick};
 /// The first eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Counts changes of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 10;
+pub(crate) const VERSION: u64 = 11;
 
 /// The oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 10;
+const OLDEST_READER: u64 = 11;
 
 /// Threads of a member that may be in the middle of something at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -159,6 +160,7 @@ pub(crate) struct Layout {
     pub(crate) slabs_at: u64,
     pub(crate) blocks_at: u64,
     pub(crate) envelope_map_at: u64,
+    pub(crate) group_map_at: u64,
     pub(crate) groups_at: u64,
     pub(crate) envelopes_at: u64,
     pub(crate) data_at: u64,
@@ -219,6 +221,7 @@ impl Layout {
         let slabs_at = table(u64::from(slabs) * 64);
         let blocks_at = table(u64::from(slabs) * u64::from(SLAB_BLOCKS) * 64);
         let envelope_map_at = table(u64::from(envelopes) / 8);
+        let group_map_at = table((u64::from(envelopes) / 64).div_ceil(64) * 8);
         let groups_at = table(u64::from(envelopes) / 8);
         let envelopes_at = table(u64::from(envelopes) * ENVELOPE);
         // Transparent huge pages need 2 MiB of alignment.
@@ -234,6 +237,7 @@ impl Layout {
             slabs_at,
             blocks_at,
             envelope_map_at,
+            group_map_at,
             groups_at,
             envelopes_at,
             data_at,
@@ -255,7 +259,7 @@ impl Layout {
         self.size + self.slot() * u64::from(EXTENTS)
     }
 
-    fn fields(&self) -> [(&'static str, u64); 18] {
+    fn fields(&self) -> [(&'static str, u64); 19] {
         [
             ("layout version", VERSION),
             ("byte order mark", u64::from_ne_bytes(*b"12345678")),
@@ -273,6 +277,7 @@ impl Layout {
             ("data", self.data_at),
             ("addresses of a file with a name", self.slot()),
             ("groups of envelopes", self.groups_at | 8 << 48),
+            ("map of groups", self.group_map_at),
             ("clocks", control::CLOCKS | CLOCK << 48),
             ("events of clocks", control::EVENTS | EVENTS << 48),
         ]

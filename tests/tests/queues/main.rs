@@ -1,6 +1,7 @@
 //! Queues, channels and pipes between real processes. (Errors, and how much fits, each in an arena of its own: `errors.rs` and
 //! `limits.rs`, programs of their own.)
 
+mod backlog;
 mod broadcast;
 mod bytes;
 mod deaths;

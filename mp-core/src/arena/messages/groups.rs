@@ -11,6 +11,7 @@
 //! | group | see `steps::group` | | |
 //! | absent from | a filler: past the group that it filled; a trimmer: down to the group that it made absent, and counts it up | before it | more memory is taken than needed, until all groups are searched, which is done before an error that no envelopes are left |
 //! | absent to | a filler raises it, a trimmer lowers it | before it | free envelopes above it are not seen, until all groups are searched, as above |
+//! | group map | a freer sets the bit of a group after a hint of it; a process that finds no hint there clears it, and sets it again if there is one by then | between the two accesses | free envelopes of that group are not seen until another of them is freed, or all groups are searched, as above |
 //! | idle groups | the process that counts | | the surplus is found a second later |
 //!
 //! Arenas of plain memory keep the memory of their envelopes.
@@ -89,6 +90,60 @@ impl Arena {
         Word::at(self.layout().envelope_map_at).plus(group.into())
     }
 
+    /// The bits of a group and its neighbours in the group map: which groups probably have hints.
+    fn group_map(&self, group: u32) -> Word {
+        Word::at(self.layout().group_map_at).plus(u64::from(group / 64))
+    }
+
+    /// Sets the bit of a group in the group map, after a hint of the group was set by a read-modify-write.
+    pub(in crate::arena) fn mark_group(&self, group: u32) {
+        let (at, bit) = (self.group_map(group), 1 << (group % 64));
+        self.map().fence_after_rmw();
+        // Only read as a rule: processes that take and free envelopes of one group share the word.
+        if self.map().load(at) & bit == 0 {
+            self.map().or(at, bit);
+        }
+    }
+
+    /// Clears the bit of a group that has no hints. A hint that was set meanwhile sets the bit again.
+    pub(in crate::arena) fn unmark_group(&self, group: u32) {
+        self.map().and(self.group_map(group), !(1 << (group % 64)));
+        self.map().fence_after_rmw();
+        if self.map().load(self.group_hints(group)) != 0 {
+            self.map().or(self.group_map(group), 1 << (group % 64));
+        }
+    }
+
+    /// Groups among the first `groups` whose bits in the group map are set, in a circle from `start` on.
+    pub(in crate::arena) fn marked_groups(
+        &self,
+        start: u32,
+        groups: u32,
+    ) -> impl Iterator<Item = u32> + use<> {
+        let arena = *self;
+        let words = groups.div_ceil(64);
+        // The word of `start` comes first and last: from its bit on, and up to its bit.
+        let turns = if groups == 0 { 0 } else { words + 1 };
+        let marked = (0..turns).flat_map(move |turn| {
+            let word = (start / 64 + turn) % words;
+            let from = u64::MAX << (start % 64);
+            let part = if turn == 0 {
+                from
+            } else if turn == words {
+                !from
+            } else {
+                u64::MAX
+            };
+            let mut bits = arena.map().load_relaxed(arena.group_map(word * 64)) & part;
+            std::iter::from_fn(move || {
+                let group = (bits != 0).then(|| word * 64 + bits.trailing_zeros());
+                bits &= bits.wrapping_sub(1);
+                group
+            })
+        });
+        marked.filter(move |&group| group < groups)
+    }
+
     /// How many groups were ever in use.
     fn used_groups(&self) -> u32 {
         let used = self.map().load(Word::at(control::ENVELOPES)).min(self.layout().envelopes.into());
@@ -157,7 +212,7 @@ impl Arena {
 
     /// Counts one more group as once used; it is still absent.
     fn use_group(&self, group: u32) -> Result<()> {
-        for word in [self.group_hints(group), self.group_at(group).word] {
+        for word in [self.group_hints(group), self.group_map(group), self.group_at(group).word] {
             self.commit_at(word.offset() & !4095, 4096)?;
         }
         let used = u64::from(group) * u64::from(Group::ENVELOPES);

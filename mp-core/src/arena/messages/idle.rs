@@ -24,6 +24,9 @@ use crate::words::{BlockId, EnvelopeId, Holder, Owner, Place};
 
 /// How many idle envelopes a thread keeps, at most.
 const IDLE: usize = 64;
+/// Number of marked groups without hints that a search leaves marked. A few groups that empty and fill in turns keep their marks,
+/// and no process writes the group map then.
+const STALE: u32 = 32;
 /// How many messages of a queue may be in envelopes of the share.
 pub(in crate::arena) const SHARE: usize = 16;
 
@@ -87,6 +90,7 @@ impl Arena {
         if bits != 0 {
             // Always written, for the reason that `hint_free` has.
             self.map().or(self.group_hints(group), bits);
+            self.mark_group(group);
         }
     }
 
@@ -220,13 +224,21 @@ impl Arena {
         loop {
             let groups = self.groups_to_look_at(all);
             // Different processes start at different places.
-            for i in 0..groups {
-                let group = (me.slot().wrapping_mul(7) + i) % groups;
+            let start = me.slot().wrapping_mul(7) % groups.max(1);
+            let (every, marked) = if all { (groups, 0) } else { (0, groups) };
+            let every = (0..every).map(|i| (start + i) % groups);
+            let mut stale = 0;
+            for group in every.chain(self.marked_groups(start, marked)) {
                 let at = self.group_hints(group);
-                let mut wanted = lowest(self.map().load(at), want - got.len());
-                if wanted == 0 {
+                let hints = self.map().load(at);
+                if hints == 0 {
+                    stale += 1;
+                    if stale > STALE {
+                        self.unmark_group(group);
+                    }
                     continue;
                 }
+                let mut wanted = lowest(hints, want - got.len());
                 // Hints that another process has taken meanwhile are not among them.
                 let taken = self.map().and(at, !wanted);
                 wanted &= if mutant!("arena.envelope.hint-taken-twice") { wanted } else { taken };

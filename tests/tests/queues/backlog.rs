@@ -1,0 +1,54 @@
+//! Puts into a queue in which many messages wait.
+
+use mp::{AnyResult, Queue};
+use mp_core::inject;
+use mp_tests::{Outcome, join, one_process};
+
+/// Puts that are counted together: many times the envelopes that a thread keeps.
+const PART: u64 = 2048;
+const FEW: u64 = 1 << 10;
+const MANY: u64 = 200 << 10;
+
+/// A message that needs an envelope.
+fn message(number: u64) -> (u64, String) {
+    (number, "m".repeat(100))
+}
+
+/// Shared accesses of a part of the puts, after `waiting` messages.
+fn accesses(queue: &Queue<(u64, String)>, waiting: u64) -> AnyResult<u64> {
+    while (queue.len() as u64) < waiting {
+        queue.put(message(queue.len() as u64))?;
+    }
+    let before = inject::seen();
+    for number in 0..PART {
+        queue.put(message(waiting + number))?;
+    }
+    Ok(inject::seen() - before)
+}
+
+fn measures(_: usize, queue: Queue<(u64, String)>) -> Outcome {
+    // Counts, and sends no signal.
+    inject::arm(u64::MAX, 0);
+    let few = accesses(&queue, FEW)?;
+    let many = accesses(&queue, MANY)?;
+    if 10 * many > 12 * few {
+        return Err(format!("{many} accesses with {MANY} messages waiting, {few} with {FEW}").into());
+    }
+    // Freed in the order of the puts, the envelopes are found again.
+    for number in 0..queue.len() as u64 {
+        if queue.try_get()?.ok_or("closed")?.0 != number {
+            return Err("out of order".into());
+        }
+    }
+    let again = accesses(&queue, FEW)?;
+    if again > 2 * few {
+        return Err(format!("{again} accesses after all were received, {few} at first").into());
+    }
+    Ok(())
+}
+
+#[test]
+fn put_costs_the_same_with_many_messages_waiting() {
+    let queue = Queue::unbounded().unwrap();
+    join(&one_process(measures, queue)).unwrap();
+}
