@@ -108,7 +108,7 @@ pub use bytemuck;
 #[doc(hidden)]
 pub use error::sent;
 #[doc(hidden)]
-pub use error::{Bytes, INTERRUPTED, show};
+pub use error::{Bytes, INTERRUPTED, is_filtered, refused_call, show};
 pub use error::{Error, ErrorChain, MessagesInFlight, QueuedMessages, Result};
 #[doc(hidden)]
 pub use invitation::way::{accept_held, accept_inherited, invite_command, invite_holder};

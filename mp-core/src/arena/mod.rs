@@ -193,7 +193,11 @@ impl Arena {
         loop {
             let envelopes = configured.messages.unwrap_or(Layout::envelopes_for(size));
             match Self::map_and_join(None, size, envelopes, Some(())) {
-                Err(Error::Os { .. }) if configured.size.is_none() && size > Layout::MIN => size /= 2,
+                Err(Error::Os { .. } | Error::LimitExceeded(_))
+                    if configured.size.is_none() && size > Layout::MIN =>
+                {
+                    size /= 2
+                }
                 done => return Ok(Self::make_current(done?)),
             }
         }
@@ -315,8 +319,7 @@ impl Arena {
         if new.is_some() {
             if let Some(file) = file {
                 let len = control::FIRST_BYTES;
-                memory::commit(file, 0, len)
-                    .map_err(|e| backing_files::no_room(file, "a new arena".as_ref(), len, e))?;
+                memory::commit(file, 0, len).map_err(|e| backing_files::no_room_for_new(file, len, e))?;
             }
             map.u64_at(control::FRONTIER).store(layout.data_at, Ordering::Release);
             map.u64_at(control::CACHE_LIMIT).store(limits::memory_left().0 / 4, Ordering::Release);

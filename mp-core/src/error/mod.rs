@@ -2,6 +2,7 @@
 
 mod dtype;
 mod messages_in_flight;
+mod refused;
 #[doc(hidden)]
 pub mod sent;
 mod undecodable;
@@ -13,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::words::{DType, Member};
 pub use messages_in_flight::{MessagesInFlight, QueuedMessages};
+#[doc(hidden)]
+pub use refused::{is_filtered, refused_call};
 pub use sent::ErrorChain;
 pub use undecodable::{Undecodable, in_field};
 
@@ -260,13 +263,17 @@ impl fmt::Display for Error {
         match self {
             Error::Interrupted => f.write_str(INTERRUPTED),
             Error::NotPut(why) => write!(f, "a message was not put, and was dropped: {why}"),
-            Error::Os { what, source } => write!(f, "{what}: {source}"),
-            Error::Directory { path, what, source } => write!(
-                f,
-                "the directory {} can't keep shared memory: {what}: {source}; \
-                 repair it, or choose another with set_sharing_directory()",
-                path.display()
-            ),
+            Error::Os { what, source } => {
+                write!(f, "{what}: {source}")?;
+                refused_call(what, source).map_or(Ok(()), |why| write!(f, ". {why}"))
+            }
+            Error::Directory { path, what, source } => {
+                write!(f, "the directory {} can't keep shared memory: {what}: {source}; ", path.display())?;
+                match refused_call(what, source) {
+                    Some(why) => f.write_str(&why),
+                    None => f.write_str("repair it, or choose another with set_sharing_directory()"),
+                }
+            }
             Error::OutOfMemory { asked, left, limit } => write!(
                 f,
                 "out of shared memory: {} asked, {} left under {limit}; drop tensors, call empty_cache(), or raise it",

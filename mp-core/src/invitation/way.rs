@@ -68,7 +68,7 @@ pub fn invite_holder(envelope: Envelope) -> Result<(Invitation, OwnedFd), Unsent
     let packet = packet_of(promise.ticket());
     match socket::send(ours.as_fd(), &packet, Some(file)) {
         Ok(()) => Ok((Invitation::new(ours, promise), theirs)),
-        Err(errno) => Err((os("sending an invitation")(errno), promise.take_back())),
+        Err(errno) => Err((os("sendmsg of an invitation")(errno), promise.take_back())),
     }
 }
 
@@ -120,7 +120,7 @@ pub fn accept_held(socket: OwnedFd) -> Result<Envelope> {
     let (got, file) = match socket::receive(socket, &mut packet) {
         Err(Errno::AGAIN) => return Err(none(TAKEN)),
         Ok((0, _)) => return Err(none(&format!("{TAKEN}; and the one that invited is gone"))),
-        other => other.map_err(os("receiving an invitation"))?,
+        other => other.map_err(os("recvmsg of an invitation"))?,
     };
     let ticket = read_packet(&packet, got)?;
     let file = file.ok_or_else(|| {

@@ -95,6 +95,7 @@ pub(crate) fn of(what: &str, program: Option<&Path>, error: Option<Errno>) -> Op
             Some(no_proc("the running program is executed through it"))
         }
         Errno::PERM | Errno::NOSYS if MAKES_PROCESSES.contains(&what) => Some(filtered(what)),
+        refused @ (Errno::PERM | Errno::NOSYS) => mp_core::refused_call(what, &refused.into()),
         _ => None,
     }
 }
@@ -114,11 +115,10 @@ pub(crate) fn of_memory() -> Option<String> {
 
 /// The text for a call that the kernel itself does not refuse like this.
 fn filtered(what: &str) -> String {
-    let by = match fs::read_to_string("/proc/self/status") {
-        Ok(status) if status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])) => {
-            "a seccomp filter is in force for this process, and refuses the system call"
-        }
-        _ => "most likely a seccomp filter or a security module refuses the system call",
+    let by = if mp_core::is_filtered() {
+        "a seccomp filter is in force for this process, and refuses the system call"
+    } else {
+        "most likely a seccomp filter or a security module refuses the system call"
     };
     let advice = match what {
         "prctl" => "let it allow PR_SET_PDEATHSIG",

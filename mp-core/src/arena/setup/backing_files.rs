@@ -483,6 +483,15 @@ pub(in crate::arena) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e
     }
 }
 
+/// Error of the first memory of a new arena, which could not be had.
+pub(in crate::arena) fn no_room_for_new(fd: BorrowedFd<'_>, asked: u64, e: Errno) -> Error {
+    match no_room(fd, "a new arena".as_ref(), asked, e) {
+        // It is a memfd.
+        Error::Directory { source, .. } => Error::Os { what: "fallocate of a new arena", source },
+        other => other,
+    }
+}
+
 /// That memory or disk has run out, with the limit that was met. There is no way to ask how much of a quota
 /// is left; it is less than what was asked for.
 pub(in crate::arena) fn exhausted(asked: u64, e: Errno, path: &Path, (left, limit): (u64, String)) -> Error {

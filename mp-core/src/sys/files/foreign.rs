@@ -160,7 +160,8 @@ pub fn memfd_of(bytes: &[u8]) -> Result<OwnedFd> {
         .map_err(os("memfd_create"))?;
     reserve(fd.as_fd(), bytes.len() as u64)?;
     write_all(fd.as_fd(), bytes)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(os("sealing a memfd"))?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
+        .map_err(os("fcntl(F_ADD_SEALS) of a memfd"))?;
     Ok(fd)
 }
 

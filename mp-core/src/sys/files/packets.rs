@@ -138,7 +138,7 @@ pub(crate) fn refused(doing: &str, errno: Errno) -> Error {
             "could not {doing}: the programs of this user have more descriptors in messages on their way than the kernel allows \
              this process, {open} (RLIMIT_NOFILE, `ulimit -n`, counts for these as well); receive some, or raise the limit"
         )),
-        other => Error::Os { what: "descriptors in a message", source: other.into() },
+        other => Error::Os { what: "sendmsg or recvmsg of descriptors in a message", source: other.into() },
     }
 }
 

@@ -4,7 +4,6 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use memfd::{FileSeal, Memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
@@ -20,17 +19,17 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
         .or_else(|e| if e == Errno::INVAL { rustix::fs::memfd_create(name, flags) } else { Err(e) })
         .map_err(os("memfd_create"))?;
     rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of a new arena"))?;
-    let sealed = Memfd::try_from_fd(fd).map_err(|_| Error::NotAnArena("the new file is no memfd".into()))?;
-    sealed
-        .add_seals(&[FileSeal::SealShrink, FileSeal::SealGrow, FileSeal::SealSeal])
-        .map_err(|e| Error::NotAnArena(format!("it can't be sealed: {e}")))?;
-    Ok(sealed.into_file().into())
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals).map_err(os("fcntl(F_ADD_SEALS) of a new arena"))?;
+    Ok(fd)
 }
 
 /// Checks that `fd` is a memfd sealed against shrinking, so that no access to it can be cut off (SIGBUS); its length.
 pub(crate) fn verify_sealed(fd: BorrowedFd<'_>) -> Result<u64> {
-    let seals = rustix::fs::fcntl_get_seals(fd)
-        .map_err(|e| Error::NotAnArena(format!("the file descriptor is no memfd: {e}")))?;
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|e| match e {
+        Errno::INVAL => Error::NotAnArena(format!("the file descriptor is no memfd: {e}")),
+        e => os("fcntl(F_GET_SEALS) of an arena")(e),
+    })?;
     if !seals.contains(SealFlags::SHRINK) && !mutant!("attach.seals-not-asked") {
         return Err(Error::NotAnArena("the memfd is not sealed against shrinking".into()));
     }

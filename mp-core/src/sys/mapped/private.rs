@@ -30,7 +30,8 @@ pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
     let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) }
         .map_err(os("mmap of the table of handles (see RLIMIT_AS)"))?;
     // SAFETY: the range is the mapping just made.
-    unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxWipeOnFork) }.map_err(os("MADV_WIPEONFORK"))?;
+    unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxWipeOnFork) }
+        .map_err(os("madvise(MADV_WIPEONFORK) of the table of handles"))?;
     // SAFETY: page aligned, zeroed, `bytes` long, never unmapped, reached only as atomics.
     Ok(unsafe { std::slice::from_raw_parts(at.cast(), len) })
 }
