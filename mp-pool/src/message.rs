@@ -64,6 +64,9 @@ pub(crate) enum Task {
     Forget { code: u64 },
 }
 
+/// Code of a [`Task::Forget`] by which a worker is asked to end after the tasks before it. No function has this number.
+pub(crate) const LEAVE: u64 = u64::MAX;
+
 /// A function on its way.
 pub(crate) enum Sent {
     Out(Closure<(), Runner>),

@@ -65,7 +65,7 @@ const MOST_PROCESSES: usize = 1000;
 /// made it, it is closed, and dropping it does nothing.
 #[doc(alias = "multiprocessing.Pool")]
 pub struct Pool {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -502,7 +502,7 @@ impl Pool {
     }
 
     /// Whether its end can be waited for here.
-    fn check_wait(&self) -> Result<(), PoolError> {
+    pub(super) fn check_wait(&self) -> Result<(), PoolError> {
         self.shared.check_owner()?;
         if self.shared.thread.get() == Some(&std::thread::current().id()) {
             return Err(PoolError::InCallback);

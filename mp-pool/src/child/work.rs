@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::child::note;
 use crate::clock::TaskClock;
 use crate::held::{Failure, Held, MakeState};
-use crate::message::{NotRead, Reply, Sent, Task, Value, Values};
+use crate::message::{LEAVE, NotRead, Reply, Sent, Task, Value, Values};
 use crate::run::row::{Part, Row};
 use crate::run::runner::{Ran, Runner};
 use crate::run::values::Args;
@@ -87,7 +87,19 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
     let (known, waiting, unread) = (HashMap::new(), HashMap::new(), HashMap::new());
     note::of_worker(watch.clone());
     let (clock, own) = (TaskClock::of_worker(watch.clone()), Own::new(watch));
-    let mut life = Life { worker, replies, clock, own, held, known, unread, waiting, done: 0, most_tasks };
+    let mut life = Life {
+        worker,
+        replies,
+        clock,
+        own,
+        held,
+        known,
+        unread,
+        waiting,
+        done: 0,
+        most_tasks,
+        leaves: false,
+    };
     while !life.is_over() {
         match tasks.get() {
             Ok(Some(task)) => life.take(task)?,
@@ -128,12 +140,17 @@ struct Life {
     /// How many tasks it has done.
     done: u64,
     most_tasks: u64,
+    /// It was asked to end.
+    leaves: bool,
 }
 
 impl Life {
     /// Whether it has done as many tasks as it may, or was told of Ctrl-C. What waits is this process's alone.
     fn is_over(&self) -> bool {
         if mp_core::interrupted() && !mp_core::mutant!("pool.interrupt.worker-goes-on") {
+            return self.waiting.is_empty();
+        }
+        if self.leaves {
             return self.waiting.is_empty();
         }
         self.most_tasks != 0
@@ -170,6 +187,11 @@ impl Life {
                 say(&self.replies, Reply::Noted { worker, code })?;
                 let waiting = self.waiting.remove(&code).unwrap_or_default();
                 waiting.into_iter().try_for_each(|run| self.run(&known, run))
+            }
+            // Without an answer: its end is one.
+            Task::Forget { code: LEAVE } => {
+                self.leaves = true;
+                Ok(())
             }
             Task::Forget { code } => {
                 self.known.remove(&code);

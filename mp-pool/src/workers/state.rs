@@ -304,6 +304,11 @@ impl Worker {
         self.chunks().take(if first { 1 } else { usize::MAX }).find(|chunk| word.is_of(chunk.id))
     }
 
+    /// Returns `true` if another process than this one is ready in its place.
+    pub(crate) fn is_successor_of(&self, pid: u32) -> bool {
+        self.ready && self.pid != pid
+    }
+
     /// It is ready: `pid` is the one that says so.
     pub(crate) fn is_ready_now(&mut self, now: Instant) {
         (self.ready, self.failed_starts, self.since, self.starts_since) = (true, 0, now, None);

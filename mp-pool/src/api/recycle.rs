@@ -1,0 +1,79 @@
+//! A rolling replacement of all workers.
+
+use std::time::{Duration, Instant};
+
+use crate::api::pool::Pool;
+use crate::error::PoolError;
+use crate::message::{LEAVE, Task};
+use crate::workers::state::{Given, State};
+
+/// Time between two looks at a worker that is being replaced.
+const LOOK: Duration = Duration::from_millis(5);
+
+impl Pool {
+    /// Replaces all workers, one after the other, and blocks until the last new worker is ready.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::new(2)?;
+    /// let before = pool.pids();
+    /// pool.recycle()?;
+    /// assert!(pool.pids().iter().all(|pid| !before.contains(pid)));
+    /// assert_eq!(pool.map(|x: u32| x + 1, [1, 2])?, [2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Each worker finishes the tasks that it was given before, then ends; the next worker leaves when its successor is ready. So the
+    /// pool has all workers but one at any time, and no task fails. New workers call the initializer and make their state anew: for
+    /// memory that libraries leak, files that are read at the start, settings that have changed. A worker whose task never ends is
+    /// waited for: [`timeout`](crate::Call::timeout) bounds that.
+    ///
+    /// # When a process dies
+    /// A worker that dies meanwhile counts as replaced. A worker that can't be started breaks the pool as always, and ends this call.
+    ///
+    /// # Errors
+    /// [`PoolError::OtherProcess`] in a process that was forked; [`PoolError::InCallback`] in a callback of this pool;
+    /// [`PoolError::Broken`] when no worker lives. A pool that is closed or terminated meanwhile ends the call with `Ok`.
+    pub fn recycle(&self) -> Result<(), PoolError> {
+        self.check_wait()?;
+        for number in 0..self.processes() {
+            self.recycle_one(number)?;
+        }
+        Ok(())
+    }
+
+    fn recycle_one(&self, number: usize) -> Result<(), PoolError> {
+        let shared = &self.shared;
+        let before = shared.state.lock().workers.get(number).map(|worker| worker.pid);
+        let Some(before) = before else { return Ok(()) };
+        let mut asked = false;
+        loop {
+            // Room for the message may come back.
+            if !asked && let Ok(packed) = shared.packed(Task::Forget { code: LEAVE }) {
+                asked = shared.state.lock().ask_to_leave(number, before, packed);
+            }
+            let mut state = shared.state.lock();
+            if let Some(error) = state.phase.error() {
+                return match error {
+                    crate::TaskError::Broken(broken) => Err(PoolError::Broken(broken)),
+                    _ => Ok(()),
+                };
+            }
+            if !state.is_serving() || state.workers[number].is_successor_of(before) {
+                return Ok(());
+            }
+            shared.changed.wait_until(&mut state, Instant::now() + LOOK);
+        }
+    }
+}
+
+impl State {
+    /// Asks a worker to end after its tasks; returns `false` if it has no room for the message, or is not ready.
+    fn ask_to_leave(&mut self, number: usize, pid: u32, packed: mp_queue::EncodedMessage<Task>) -> bool {
+        let found = &mut self.workers[number];
+        if !found.ready || found.pid != pid {
+            return false;
+        }
+        let note = Given::Note { code: LEAVE, learn: false, message: packed.number() };
+        found.give([packed].into(), [note].into()).is_empty()
+    }
+}
