@@ -8,7 +8,7 @@ use crate::session::{Outcome, Session};
 
 /// Arguments with which an example is short, and words that its last line has to have. The others run without
 /// arguments.
-const SHORT: [(&str, &[&str], &str); 10] = [
+const SHORT: [(&str, &[&str], &str); 11] = [
     ("ctrl_c", &["--press"], "nothing lost"),
     ("cuda_broadcast", &[], "3 processes read"),
     ("cuda_event", &[], "20 turns of two processes"),
@@ -17,6 +17,7 @@ const SHORT: [(&str, &[&str], &str); 10] = [
     ("invited", &[], "328350"),
     ("million_tensors", &["20000"], ""),
     ("send_socket", &["1000"], "a second"),
+    ("service", &["--check"], "0 failed"),
     ("streaming", &["--samples", "2000"], "the same after a killed worker and a resume"),
     ("supervised", &[], "13 is set aside"),
 ];

@@ -1,0 +1,70 @@
+//! A web service whose requests are computed by a pool of worker processes, and which stops gracefully: no request that has
+//! begun fails.
+//!
+//! `cargo run --release --example service -- 127.0.0.1:8080`, then `curl localhost:8080/primes/1000000`; Ctrl-C or
+//! `systemctl stop` ends it (the unit is in `mp-service.service`). With `-- --check` it runs itself, sends SIGTERM to all its
+//! processes while requests are computed, and counts those that fail.
+
+mod check;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::get;
+use mp::Pool;
+use mp::process::Interrupt;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The work of one request, in a worker process: what crashes or leaks there costs one answer.
+fn count_primes(below: u64) -> u64 {
+    let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+    (2..below).filter(is_prime).count() as u64
+}
+
+async fn primes(
+    State(pool): State<Arc<Pool>>,
+    Path(below): Path<u64>,
+) -> Result<String, (StatusCode, String)> {
+    let answer = pool.task(count_primes).submit_async(below).await.await;
+    let failed = |error: mp::TaskError| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"));
+    answer.map(|count| format!("{count}\n")).map_err(failed)
+}
+
+/// Number of requests that have no answer yet, for load balancers and tests.
+async fn in_flight(State(pool): State<Arc<Pool>>) -> String {
+    let metrics = pool.metrics();
+    (metrics.queued + metrics.running).to_string()
+}
+
+async fn serve(address: &str) -> mp::AnyResult<()> {
+    // The signals are this process's: workers work until the last answer is sent. Handled before the pool is made, so that
+    // no signal comes too early.
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let pool = Arc::new(Pool::builder().name("service").interrupt(Interrupt::Ignore).build()?);
+    let router = Router::new().route("/primes/{below}", get(primes)).route("/in-flight", get(in_flight));
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listening on {}", listener.local_addr()?);
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    // Accepts nothing from then on, and returns when the connections have their answers.
+    axum::serve(listener, router.with_state(Arc::clone(&pool))).with_graceful_shutdown(stop).await?;
+    Arc::into_inner(pool).map_or(Ok(()), Pool::join)?;
+    println!("stopped");
+    Ok(())
+}
+
+fn main() -> mp::AnyResult<()> {
+    match std::env::args().nth(1).as_deref() {
+        Some("--check") => check::run(),
+        address => tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(serve(address.unwrap_or("127.0.0.1:0"))),
+    }
+}
