@@ -43,6 +43,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::PutError;
 use crate::queue::kept::KeptEnd;
+use crate::raw::memory::kept::Position;
 use crate::raw::waiting::Unmet;
 use crate::ring::{Next, RingAt, Ticket};
 
@@ -50,7 +51,8 @@ use crate::ring::{Next, RingAt, Ticket};
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// The receiver was too slow: that many messages were replaced before it read them. It goes on with the oldest that is there.
+    /// The receiver was too slow: exactly this many messages were replaced before it read them. The next call continues with the
+    /// oldest message that is there.
     Lagged(u64),
     /// There is no message, and no sender any more: they were dropped, or their processes are dead.
     Closed,
@@ -178,17 +180,17 @@ impl<T> Sender<T> {
 pub struct Receiver<T> {
     end: KeptEnd,
     fingerprint: TypeFingerprint<T>,
-    /// The ticket of the message that it receives next.
-    next: Mutex<Ticket>,
+    /// Position of the message that it receives next.
+    next: Mutex<Position>,
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// Receives the next message; waits while there is none.
     ///
     /// # Errors
-    /// [`RecvError::Lagged`] when messages were replaced before this receiver read them: it says how many, once, and the next call
-    /// goes on with the oldest that is there. (Where a process was stopped while it read, places that were passed over for it may
-    /// count.) [`RecvError::Closed`] when there is no message and no sender any more; [`RecvError::Failed`] when the message can't be
+    /// [`RecvError::Lagged`] when messages were replaced before this receiver read them: it has their exact number, once, and the next
+    /// call continues with the oldest message that is there. What a receiver has received and missed is together what was sent.
+    /// [`RecvError::Closed`] when there is no message and no sender any more; [`RecvError::Failed`] when the message can't be
     /// decoded; it is skipped then.
     pub fn recv(&self) -> Result<T, RecvError> {
         self.recv_within(Wait::Forever)
@@ -211,7 +213,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// # Errors
     /// As [`recv`](Self::recv).
     pub async fn recv_async(&self) -> Result<T, RecvError> {
-        let what = || Arc::new(News { end: self.end.clone(), next: *self.next.lock() }) as SharedWaitable;
+        let what =
+            || Arc::new(News { end: self.end.clone(), next: self.next.lock().ticket }) as SharedWaitable;
         mp_core::until(what, || Ok::<_, Error>(self.end.look(|| self.attempt()))).await?
     }
 
@@ -224,20 +227,23 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
             };
             // Held until the message is copied: no code of the value runs meanwhile.
             let mut next = self.next.lock();
-            match kept.next(*next) {
+            match kept.next(next.ticket) {
                 Next::Nothing => return None,
-                Next::Missed(on, missed) => {
-                    *next = on;
+                // Tickets that were passed over have no messages: the number of the next message says how many were missed.
+                Next::Missed(on, _) => next.ticket = on,
+                Next::Message(slot) => {
+                    let ticket = next.ticket;
+                    // None: the message was replaced meanwhile.
+                    let Some(number) = kept.number(slot, ticket) else { continue };
+                    let missed = next.missed(number);
+                    next.number = number;
                     if missed > 0 && !mutant!("queue.broadcast.lag-not-told") {
                         return Some(Err(RecvError::Lagged(
                             missed + u64::from(mutant!("queue.broadcast.lag-off-by-one")),
                         )));
                     }
-                }
-                Next::Message(slot) => {
-                    let ticket = *next;
                     let done = move || {
-                        *next = kept.after(ticket);
+                        *next = kept.after(*next);
                         drop(next);
                     };
                     match self.end.read(self.fingerprint, (slot, ticket), done) {
@@ -286,7 +292,7 @@ impl<T> Waitable for Receiver<T> {
     }
 
     fn is_ready(&self) -> bool {
-        let next = *self.next.lock();
+        let next = self.next.lock().ticket;
         is_ready(&self.end, next)
     }
 }
@@ -353,16 +359,17 @@ impl<'de, T: 'static> Deserialize<'de> for Sender<T> {
 impl<T: 'static> Serialize for Receiver<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let attachments = self.end.attach("a broadcast::Receiver").map_err(S::Error::custom)?;
-        let next = *self.next.lock();
-        (attachments, next.pack()).serialize(s)
+        let Position { ticket, number } = *self.next.lock();
+        (attachments, ticket.pack(), number).serialize(s)
     }
 }
 
 impl<'de, T: 'static> Deserialize<'de> for Receiver<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (attachments, next) = <((u32, u32), u64)>::deserialize(d)?;
+        let (attachments, ticket, number) = <((u32, u32), u64, u64)>::deserialize(d)?;
         let end = KeptEnd::take("a broadcast::Receiver", attachments, true, type_of::<T>());
         let (end, fingerprint) = (end.map_err(D::Error::custom)?, TypeFingerprint::new());
-        Ok(Self { end, fingerprint, next: Mutex::new(Ticket::unpack(next)) })
+        let next = Position { ticket: Ticket::unpack(ticket), number };
+        Ok(Self { end, fingerprint, next: Mutex::new(next) })
     }
 }

@@ -1,6 +1,6 @@
 //! What a reader looks for in a ring whose messages stay: the newest message, or the one at its own ticket. Table: [`Pin`](super::Pin).
 
-use mp_core::mem::{Mem, Steps};
+use mp_core::mem::{Mem, Steps, Word};
 
 use super::RingAt;
 use super::kept::ahead;
@@ -97,7 +97,8 @@ pub enum Next {
     Message(Slot),
     /// Nothing yet.
     Nothing,
-    /// It goes on at this ticket, and has missed this many messages: 0 where the ticket was passed over.
+    /// It goes on at this ticket, and has missed this many tickets at most: 0 where the ticket was passed over. Messages are counted
+    /// by their numbers ([`NumberOf`]).
     Missed(Ticket, u64),
 }
 
@@ -140,5 +141,83 @@ impl Steps for FindNext {
             None if self.ticket.lag(gone) == Lag::Ahead => Next::Missed(next, 1),
             None => Next::Missed(next, 0),
         })
+    }
+}
+
+/// Reads the number of the message in a slot: it is the slot's second word. `None` if the slot has changed.
+///
+/// | number | changed by | killed after it |
+/// |---|---|---|
+/// | of the message that was in the slot before | a sender, by one swap, while the slot is empty, to one more than the number of the newest message | the next sender under that ticket finds or writes the same number |
+///
+/// Until a ticket is published, the newest message before it stays the newest. So all senders that try the ticket write one number,
+/// and a sender that was stopped meanwhile finds another number in the word, and changes nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NumberOf {
+    slot: Word,
+    seen: u64,
+    number: Option<u64>,
+}
+
+impl NumberOf {
+    /// Of the message in slot `index` of `ring`, in which `seen` was seen.
+    pub fn new(ring: RingAt, index: u32, seen: Slot) -> Self {
+        Self { slot: ring.slot(index), seen: seen.pack(), number: None }
+    }
+}
+
+impl Steps for NumberOf {
+    type Out = Option<u64>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<u64>> {
+        let Some(number) = self.number else {
+            self.number = Some(m.load(self.slot.plus(1)));
+            return None;
+        };
+        Some((m.load(self.slot) == self.seen).then_some(number))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum NumberPc {
+    Read,
+    Look(u64),
+    Swap(u64),
+}
+
+/// Writes the number of the message that is about to be published under a ticket. Ends with `false` if the ticket is over.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SetNumber {
+    slot: Word,
+    empty: u64,
+    number: u64,
+    pc: NumberPc,
+}
+
+impl SetNumber {
+    /// For `ticket` of `ring`, which [`FindRoom`](super::FindRoom) has found.
+    pub fn new(ring: RingAt, ticket: Ticket, number: u64) -> Self {
+        let empty = Slot { lap: ticket.lap, state: SlotState::Empty };
+        Self { slot: ring.slot(ticket.index), empty: empty.pack(), number, pc: NumberPc::Read }
+    }
+}
+
+impl Steps for SetNumber {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        match self.pc {
+            NumberPc::Read => self.pc = NumberPc::Look(m.load(self.slot.plus(1))),
+            // After the word was read: if it changes from now on, the swap fails.
+            NumberPc::Look(_) if m.load(self.slot) != self.empty => return Some(false),
+            NumberPc::Look(found) if found == self.number => return Some(true),
+            NumberPc::Look(found) => self.pc = NumberPc::Swap(found),
+            NumberPc::Swap(found) => {
+                // Fails if another sender has written it, who may have published, too.
+                _ = m.cas(self.slot.plus(1), found, self.number);
+                return Some(true);
+            }
+        }
+        None
     }
 }

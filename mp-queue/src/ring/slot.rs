@@ -228,7 +228,7 @@ impl Ticket {
     }
 
     /// The one before it in a ring of `slots`.
-    pub(super) fn before(self, slots: u32) -> Self {
+    pub(crate) fn before(self, slots: u32) -> Self {
         match self.index.checked_sub(1) {
             Some(index) if mp_core::mutant!("ring.slot.same-again") => {
                 Self { lap: self.lap, index: index + 1 }

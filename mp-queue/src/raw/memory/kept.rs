@@ -12,8 +12,8 @@ use mp_core::{Arena, Error};
 use super::RingMemory;
 use crate::raw::payload::Payload;
 use crate::ring::{
-    Collect, Collected, FindNext, FindRoom, Newest, Next, PassOver, Pin, Pinned, Pins, Put, PutEnd, Retire,
-    RingAt, Room, Slot, Ticket, Unpin,
+    Collect, Collected, FindNext, FindRoom, Newest, Next, NumberOf, PassOver, Pin, Pinned, Pins, Put, PutEnd,
+    Retire, RingAt, Room, SetNumber, Slot, Ticket, Unpin,
 };
 
 /// How many threads can read one ring at once, all that are stopped in it included; more wait.
@@ -23,6 +23,22 @@ const LINE: u64 = 64;
 
 /// How often a publisher begins anew, over words that make no sense.
 const TURNS: u32 = 1 << 16;
+
+/// Place of a reader in the order of messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    /// Ticket at which it looks for the next message.
+    pub(crate) ticket: Ticket,
+    /// Number of the next message; 0 if that is unknown.
+    pub(crate) number: u64,
+}
+
+impl Position {
+    /// Number of messages before the one with this number that the reader has not read.
+    pub(crate) fn missed(self, number: u64) -> u64 {
+        if self.number == 0 { 0 } else { number.saturating_sub(self.number) }
+    }
+}
 
 /// How a message was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,6 +129,9 @@ impl Kept {
                     // All earlier tickets are over: what is the newest of them stays so until this one is published.
                     if after.is_some_and(|after| self.newest().is_none_or(|(_, newest)| newest != after)) {
                         return Ok(PutEnd::Closed(()));
+                    }
+                    if !self.number_next(ticket) {
+                        continue;
                     }
                     let end = self.memory.put_envelope(envelope, |me, intent, words, owner| {
                         run(Put::new(self.ring, intent, words, me, owner).at(ticket), m)
@@ -210,17 +229,43 @@ impl Kept {
         run(Newest::new(self.ring), self.words())
     }
 
-    /// The first ticket that may still come.
-    pub(crate) fn end(&self) -> Ticket {
+    /// Number of the newest message before `ticket`, which is not published yet: 0 before the first one. `None` if the ring has
+    /// changed.
+    fn number_before(&self, ticket: Ticket) -> Option<u64> {
         match self.newest() {
-            Some((_, newest)) => newest.next(self.ring.slots),
-            None => Ticket::unpack(self.words().load(self.ring.tail)),
+            Some((slot, newest)) => self.number(slot, newest),
+            // No ticket was passed over before the first message.
+            None => (ticket.before(self.ring.slots).lap == 0).then_some(0),
         }
     }
 
-    /// The ticket after this one.
-    pub(crate) fn after(&self, ticket: Ticket) -> Ticket {
-        ticket.next(self.ring.slots)
+    /// Numbers the message that is about to be published under `ticket`. Returns `false` if the ticket is over.
+    fn number_next(&self, ticket: Ticket) -> bool {
+        let number = self.number_before(ticket).map(|before| before.wrapping_add(1));
+        number.is_some_and(|number| run(SetNumber::new(self.ring, ticket, number), self.words()))
+    }
+
+    /// Number of the message of a ticket, which was seen in this slot: the first one has number 1. `None` if it is not there any more.
+    pub(crate) fn number(&self, slot: Slot, ticket: Ticket) -> Option<u64> {
+        run(NumberOf::new(self.ring, ticket.index, slot), self.words())
+    }
+
+    /// Position of a reader that reads what is published from now on.
+    pub(crate) fn end(&self) -> Position {
+        for _ in 0..TURNS {
+            let Some((slot, newest)) = self.newest() else { break };
+            if let Some(number) = self.number(slot, newest) {
+                return self.after(Position { ticket: newest, number });
+            }
+        }
+        let ticket = Ticket::unpack(self.words().load(self.ring.tail));
+        let is_first = ticket.before(self.ring.slots).lap == 0;
+        Position { ticket, number: u64::from(is_first) }
+    }
+
+    /// The position after this one.
+    pub(crate) fn after(&self, at: Position) -> Position {
+        Position { ticket: at.ticket.next(self.ring.slots), number: at.number.wrapping_add(1) }
     }
 
     /// What is at a reader's ticket.
