@@ -22,8 +22,8 @@
 
 #[doc(no_inline)]
 pub use crate::{Manager, Proxy};
+#[cfg(feature = "authkey")]
+pub use mp_manager::{AuthKey, Methods, NoKey, RemoteManager, RemoteProxy, no_key};
 pub use mp_manager::{
     CallError, CallLocation, CallName, Dict, Entry, List, ManagerError, ManagerHandle, Namespace,
 };
-#[cfg(feature = "authkey")]
-pub use mp_manager::{Methods, RemoteManager, RemoteProxy};

@@ -355,11 +355,11 @@ pub enum ManagerError {
     Start(SpawnError),
     /// The server ended otherwise than by [`shutdown`](crate::Manager::shutdown): how.
     Server(SpawnError),
-    /// Calls ran for longer than they were given, and the server was killed.
+    /// The server did not end in time, and was killed: it was stopped, or a `Drop` of an object did not return.
     Killed {
         /// The process id that it had.
         server: u32,
-        /// How long they were given.
+        /// Time that it was given: the grace period, and for a server that was not stopped five seconds more.
         grace: Duration,
     },
     /// There is no connection to the server of [another program](crate::RemoteManager): why.

@@ -78,6 +78,8 @@ pub use ready::namespace::Namespace;
 #[cfg(feature = "authkey")]
 pub use remote::client::RemoteManager;
 #[cfg(feature = "authkey")]
+pub use remote::key::{AuthKey, NoKey, no_key};
+#[cfg(feature = "authkey")]
 pub use remote::proxy::RemoteProxy;
 
 /// The program of the README, as a test.

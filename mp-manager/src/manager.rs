@@ -18,7 +18,7 @@ use crate::server::{Orders, serve};
 
 /// How long calls that run are given when a manager is dropped.
 const GRACE: Duration = Duration::from_secs(1);
-/// How much longer its process may take to end.
+/// Additional time for the server's process to drop its objects and end.
 const MARGIN: Duration = Duration::from_secs(5);
 /// How often a start looks whether the process lives.
 const LOOK: Duration = Duration::from_millis(50);
@@ -145,6 +145,8 @@ impl Manager {
     /// [`CallError::ServerGone`]. Each object is dropped when its call is over. If calls take longer, they end with the process, and
     /// their objects are not dropped.
     ///
+    /// The server has five seconds more to drop its objects. A server that is stopped (SIGSTOP) can't drop them: it is killed after `grace`.
+    ///
     /// # Errors
     /// [`ManagerError::Server`] when the server had died before; [`ManagerError::Killed`] when it did not end by itself: it was
     /// stopped, or a `Drop` does not return.
@@ -159,12 +161,18 @@ impl Manager {
             Ok(()) | Err(PutError::Disconnected(_)) => {}
             Err(error) => return Err(mp_core::Error::from(error).into()),
         }
-        if self.process.wait_timeout(grace.saturating_add(MARGIN)) {
+        let mut given = grace;
+        let mut has_ended = self.process.wait_timeout(given);
+        if !has_ended && !mp_core::waits::is_stopped(self.handle.server) {
+            given = given.saturating_add(MARGIN);
+            has_ended = self.process.wait_timeout(MARGIN);
+        }
+        if has_ended {
             return self.process.join().map_err(ManagerError::Server);
         }
         _ = self.process.kill();
         _ = self.process.wait();
-        Err(ManagerError::Killed { server: self.handle.server, grace })
+        Err(ManagerError::Killed { server: self.handle.server, grace: given })
     }
 }
 

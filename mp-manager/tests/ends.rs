@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Gate, alive, made, manager, noisy, take};
-use mp_manager::{CallError, Manager};
+use common::{DEADLINE, Gate, alive, eventually, made, manager, noisy, signal, take};
+use mp_manager::{CallError, Manager, ManagerError};
 use mp_spawn::{Process, StartMethod, closure};
+use rustix::process::Signal;
 
 #[test]
 fn a_shutdown_waits_for_calls_that_run_and_drops_the_objects() {
@@ -52,6 +53,18 @@ fn calls_that_take_too_long_end_with_the_process() {
         assert!(begin.elapsed() < DEADLINE / 2 && !alive(server));
         assert!(running.join().unwrap().unwrap_err().is_server_gone());
     });
+}
+
+#[test]
+fn shutdown_of_a_stopped_server_kills_it_after_grace() {
+    let manager = manager();
+    let server = manager.server_pid();
+    signal(server, Signal::STOP);
+    eventually("it is stopped", || mp_core::waits::is_stopped(server));
+    let given = Duration::from_millis(100);
+    let error = manager.shutdown(given).unwrap_err();
+    assert!(matches!(error, ManagerError::Killed { grace, .. } if grace == given), "{error}");
+    assert!(!alive(server));
 }
 
 #[test]

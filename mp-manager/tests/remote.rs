@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{
     DEADLINE, Gate, alive, eventually, in_use, kill, made, manager, noisy, signal, take, threads, threads_are,
 };
-use mp_manager::{CallError, Manager, ManagerError, Methods, RemoteManager, RemoteProxy};
+use mp_manager::{CallError, Manager, ManagerError, Methods, RemoteManager, RemoteProxy, no_key};
 use mp_queue::{ConnectError, Queue, connect};
 use mp_spawn::closure;
 use mp_tensor::{FrozenTensor, Tensor};
@@ -240,12 +240,25 @@ fn names_are_given_once() {
 }
 
 #[test]
+fn serve_with_an_empty_key_is_refused() {
+    let manager = manager();
+    let error = manager.serve(address("empty"), "").unwrap_err().to_string();
+    assert!(error.contains("no_key()"), "{error}");
+    let error = RemoteManager::connect(address("empty"), no_key()).unwrap_err();
+    assert!(matches!(&error, ManagerError::Connect(ConnectError::Io { .. })), "it listens: {error}");
+    manager.serve(address("empty"), no_key()).unwrap();
+    RemoteManager::connect(address("empty"), no_key()).unwrap();
+}
+
+#[test]
 fn a_wrong_key_and_a_wrong_place() {
     let (_manager, _remote) = served("key");
     let refused = |address: String, key: &[u8]| RemoteManager::connect(address, key).unwrap_err();
     let error = refused(address("key"), b"another");
     assert!(matches!(&error, ManagerError::Connect(ConnectError::KeyMismatch { .. })), "{error}");
     let error = refused(address("key"), b"");
+    assert!(matches!(&error, ManagerError::Connect(ConnectError::EmptyKey)), "{error}");
+    let error = RemoteManager::connect(address("key"), no_key()).unwrap_err();
     assert!(matches!(&error, ManagerError::Connect(_) | ManagerError::Incompatible(_)), "{error}");
     let error = refused(address("nowhere"), KEY);
     assert!(matches!(&error, ManagerError::Connect(ConnectError::Io { .. })), "{error}");
@@ -261,8 +274,8 @@ fn a_wrong_key_and_a_wrong_place() {
 fn bytes_that_are_no_requests_cost_their_connection_only() {
     let manager = manager();
     manager.register(words()).unwrap();
-    manager.serve(address("bytes"), b"").unwrap();
-    let remote = RemoteManager::connect(address("bytes"), b"").unwrap();
+    manager.serve(address("bytes"), no_key()).unwrap();
+    let remote = RemoteManager::connect(address("bytes"), no_key()).unwrap();
     let words = create(&remote, "a");
     let strange = connect(&*address("bytes")).unwrap();
     strange.send("hello".to_string()).unwrap();

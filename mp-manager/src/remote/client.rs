@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::message::Message;
-use mp_queue::{Address, ConnectError, SocketOptions};
+use mp_queue::{Address, ConnectError};
 
 use crate::error::{CallError, CallName, ManagerError};
 use crate::remote::connected::{Session, TIME_LIMIT, unexpected, written};
+use crate::remote::key::{AuthKey, options};
 use crate::remote::proxy::RemoteProxy;
 use crate::remote::wire::{Ask, Framed, Names, Reply};
 
@@ -60,14 +61,14 @@ pub struct RemoteManager {
 }
 
 impl RemoteManager {
-    /// Connects to the server that [listens](crate::ManagerHandle::serve) at an address. Each side proves that it knows the key; an empty
-    /// one is none. Waits until the server accepts, ten seconds at most.
+    /// Connects to the server that [listens](crate::ManagerHandle::serve) at an address. Each side proves that it knows the key, unless
+    /// both have [none](crate::no_key). Waits until the server accepts, ten seconds at most.
     ///
     /// # Errors
-    /// [`ManagerError::Connect`]: no server listens there, or one of another user or with another key;
+    /// [`ManagerError::Connect`]: no server listens there, or one of another user or with another key, or the key is empty;
     /// [`ManagerError::Incompatible`] when it is another kind of program that listens there.
-    pub fn connect(address: impl Into<Address>, authkey: impl AsRef<[u8]>) -> Result<Self, ManagerError> {
-        let (address, options) = (address.into(), SocketOptions::new().authkey(authkey));
+    pub fn connect(address: impl Into<Address>, authkey: impl AuthKey) -> Result<Self, ManagerError> {
+        let (address, options) = (address.into(), options(authkey.into_bytes().as_ref()));
         let absolute = address.absolute();
         let address =
             absolute.map_err(|source| mp_core::Error::Os { what: "the current directory", source })?;

@@ -17,6 +17,7 @@
 
 pub(crate) mod client;
 mod connected;
+pub(crate) mod key;
 pub(crate) mod proxy;
 mod session;
 mod wire;
@@ -25,7 +26,7 @@ use std::any::type_name;
 use std::thread;
 
 use mp_core::sent::ByteString;
-use mp_queue::{Address, ConnectError, Listener, SocketOptions};
+use mp_queue::{Address, ConnectError, Listener};
 use mp_spawn::{Closure, closure};
 
 use crate::caller::LOOK;
@@ -35,6 +36,7 @@ use crate::named::Named;
 use crate::named::methods::{Methods, Registered};
 use crate::object::Object;
 use crate::proxy::Proxy;
+use crate::remote::key::AuthKey;
 use crate::remote::session::Here;
 use crate::server::{Backoff, Server};
 
@@ -97,27 +99,28 @@ impl ManagerHandle {
     }
 
     /// Lets other programs of this user connect to the server ([`RemoteManager::connect`](crate::RemoteManager::connect)) at an address,
-    /// until the manager ends: a path, or `@` and a name ([`Address`]). They have to know the key; an empty one is none.
+    /// until the manager ends: a path, or `@` and a name ([`Address`]). They have to know the key, or none is needed:
+    /// [`no_key()`](crate::no_key).
     ///
     /// The server listens when this returns. It may listen at several addresses.
     ///
     /// # Errors
-    /// [`CallError::Raised`] when it can't listen there: another process does, for instance.
+    /// [`CallError::Raised`] when it can't listen there: another process does, for instance, or the key is empty.
     #[doc(alias = "get_server")]
     #[doc(alias = "serve_forever")]
     #[track_caller]
-    pub fn serve(&self, address: impl Into<Address>, authkey: impl AsRef<[u8]>) -> Result<(), CallError> {
+    pub fn serve(&self, address: impl Into<Address>, authkey: impl AuthKey) -> Result<(), CallError> {
         let raised = |source| mp_core::Error::Os { what: "the current directory", source };
         let address = address.into().absolute().map_err(raised)?;
-        let captures = (address, (ByteString(authkey.as_ref().to_vec()), ()));
-        let maker =
-            Closure::from_parts(captures, |(address, (key, ())): &(Address, (ByteString, ())), (): ()| {
-                let listener = SocketOptions::new().authkey(&key.0).listen(address)?;
-                let (server, named) = (Server::current()?, Named::here()?);
-                let here = Here { server, named };
-                server.start("connections".into(), move || accept(&listener, here))?;
-                Ok(Object::new(()))
-            });
+        type Captures = (Address, (Option<ByteString>, ()));
+        let captures: Captures = (address, (authkey.into_bytes(), ()));
+        let maker = Closure::from_parts(captures, |(address, (key, ())): &Captures, (): ()| {
+            let listener = key::options(key.as_ref()).listen(address)?;
+            let (server, named) = (Server::current()?, Named::here()?);
+            let here = Here { server, named };
+            server.start("connections".into(), move || accept(&listener, here))?;
+            Ok(Object::new(()))
+        });
         self.make::<()>("ManagerHandle::serve", maker).map(drop)
     }
 }

@@ -28,6 +28,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::{CallError, CallName};
 use crate::proxy::read_value;
 use crate::remote::connected::{Held, Limit, Session, TIME_LIMIT, not_a_copy, unexpected, written};
+use crate::remote::key::{AuthKey, options};
 use crate::remote::wire::{Ask, Framed, Reply};
 
 /// An object in the server of [another program](crate::RemoteManager), whose methods are called by their names.
@@ -214,8 +215,8 @@ impl RemoteProxy {
     /// The same object; if this handle has come from another process, its first call and those of its clones connect with this key, and
     /// not with that of this process.
     #[must_use]
-    pub fn with_authkey(self, authkey: impl AsRef<[u8]>) -> Self {
-        RemoteProxy { options: Some(SocketOptions::new().authkey(authkey)), ..self }
+    pub fn with_authkey(self, authkey: impl AuthKey) -> Self {
+        RemoteProxy { options: Some(options(authkey.into_bytes().as_ref())), ..self }
     }
 
     /// The name that its type is registered by.

@@ -44,6 +44,8 @@ pub enum ConnectError {
         /// Whether it is this side that has none.
         here: bool,
     },
+    /// The key of this side is empty. [`SocketOptions::no_key`](crate::SocketOptions::no_key) says that there is to be none.
+    EmptyKey,
     /// The other side is no program that uses this library, or one with another version of it.
     Incompatible(#[serde(with = "sent::text")] &'static std::primitive::str),
     /// The other side went away before the two knew each other: it ended, or refused this side.
@@ -119,6 +121,9 @@ impl fmt::Display for ConnectError {
                 f,
                 "{} has no authentication key, and the other one has; use the same on both",
                 if *here { "this side" } else { "the other side" }
+            ),
+            ConnectError::EmptyKey => f.write_str(
+                "the authentication key is empty (is a variable not set?); give a key, or say explicitly that there is none: `no_key()`",
             ),
             ConnectError::Incompatible(why) => {
                 write!(f, "the other side is no connection of this library, or of another version: {why}")

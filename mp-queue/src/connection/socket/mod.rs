@@ -72,13 +72,28 @@ impl SocketOptions {
     }
 
     /// A secret that each side has to know. Neither sends it: each proves that it knows it, by HMAC-SHA256 of
-    /// random bytes of both. An empty one is none.
+    /// random bytes of both. With an empty one, listening and connecting fail ([`ConnectError::EmptyKey`]): a variable of the
+    /// environment that is not set must not make a listener without a key.
     ///
     /// Other users are refused with or without it. It keeps programs of the same user apart.
     #[cfg(feature = "authkey")]
     #[must_use]
     pub fn authkey(self, key: impl AsRef<[u8]>) -> Self {
-        Self { key: Key::new(key.as_ref()).map(Arc::new), ..self }
+        Self { key: Some(Arc::new(Key::new(key.as_ref()))), ..self }
+    }
+
+    /// No secret, as by default: all programs of this user can connect.
+    #[must_use]
+    pub fn no_key(self) -> Self {
+        Self { key: None, ..self }
+    }
+
+    /// Refuses an empty key.
+    pub(super) fn check_key(&self) -> Result<(), ConnectError> {
+        match &self.key {
+            Some(key) if key.is_empty() => Err(ConnectError::EmptyKey),
+            _ => Ok(()),
+        }
     }
 
     /// The secret that this process has in common with its children, its parent, and so on: see
@@ -144,6 +159,7 @@ impl SocketOptions {
     /// # Errors
     /// As [`Listener::bind`].
     pub fn listen(&self, address: impl Into<Address>) -> Result<Listener, ConnectError> {
+        self.check_key()?;
         Listener::new(address.into(), self.clone())
     }
 
@@ -180,6 +196,7 @@ impl SocketOptions {
 
     /// A socket that is connected; none if the listener's queue is full.
     fn begin(&self, address: &Address, until: Option<Instant>) -> Result<Option<Handshake>, ConnectError> {
+        self.check_key()?;
         loop {
             return match address.connect() {
                 Ok(fd) => Handshake::begin(fd, false, self.key.clone(), self.patience, address).map(Some),
