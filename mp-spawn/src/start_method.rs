@@ -196,6 +196,9 @@ pub fn set_start_method(method: StartMethod) {
 ///   what it holds.
 /// - Static data, files, the working directory and the environment are the original's, as they are now. Buffered output that
 ///   is not written yet is written by the original only, if the main thread starts the process.
+/// - Buffered input is copied: bytes that `std::io::stdin` has read and not returned yet are read by the original and again by
+///   each copy. The descriptor is the original's, so that each byte read later reaches one process. (CPython gives a worker an
+///   empty standard input.) A worker that must not read it leaves `stdin` alone.
 /// - Processes that the original has started are not the copy's. The copy neither waits for them at its exit nor ends them.
 /// - Signals have no handlers, and are not blocked: a handler could tell the original of a signal that the copy got.
 ///   `SIGHUP`, `SIGINT` and `SIGQUIT` stay ignored if they are (`nohup(1)`), as with the other methods.
