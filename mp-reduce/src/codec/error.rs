@@ -27,6 +27,9 @@ pub(super) enum Why {
     Says(String),
 }
 
+/// Number of steps that a text has of each end of a long path.
+const SHOWN: usize = 8;
+
 #[derive(Debug)]
 enum Step {
     Field(String),
@@ -71,12 +74,15 @@ impl Bad {
         matches!(self.0.why, Why::TooDeep(_))
     }
 
-    /// Where the error is: `jobs[3].name`.
+    /// Returns the place of the error: `jobs[3].name`. Of a long path only both ends are in it: `next.next … next.value`.
     pub(super) fn path(&self) -> String {
-        let mut path = String::new();
-        for step in self.0.path.iter().rev() {
+        let (mut path, len) = (String::new(), self.0.path.len());
+        let hidden = if len > 2 * SHOWN { SHOWN..len - SHOWN } else { len..len };
+        for (i, step) in self.0.path.iter().rev().enumerate() {
             match step {
-                Step::Field(name) if path.is_empty() => path.push_str(name),
+                _ if i == hidden.start => path.push_str(" … "),
+                _ if hidden.contains(&i) => {}
+                Step::Field(name) if path.is_empty() || i == hidden.end => path.push_str(name),
                 Step::Field(name) => path.extend([".", name]),
                 Step::Index(i) => path.push_str(&format!("[{i}]")),
             }
@@ -119,4 +125,21 @@ pub(super) fn too_short() -> Bad {
 #[cold]
 pub(super) fn too_deep(left: &Cell<u16>) -> Bad {
     Bad::new(Why::TooDeep(level::too_deep(left).to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_of_many_levels_has_both_ends() {
+        let levels = |n: usize| (0..n).rev().fold(Bad::says("why"), |bad, i| bad.in_field(&format!("f{i}")));
+        assert_eq!(levels(3).path(), "f0.f1.f2");
+        assert_eq!(levels(16).path().matches('.').count(), 15);
+        let long = levels(400).path();
+        assert!(long.starts_with("f0.f1.") && long.ends_with(".f398.f399"), "{long}");
+        assert!(long.contains("f7 … f392") && long.len() < 100, "{long}");
+        let indexed = (0..40).fold(Bad::says("why"), |bad, i| bad.in_element(i)).path();
+        assert!(indexed.starts_with("[39][38]") && indexed.ends_with("[0]"), "{indexed}");
+    }
 }
