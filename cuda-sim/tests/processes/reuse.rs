@@ -311,3 +311,64 @@ fn each_message_tells_of_all_work_of_an_open_use(order: Order) {
     nothing_is_left(&session);
 }
 }
+
+/// Begins a use that is open while many others come and go, and whose work comes last.
+fn reads_last_in_a_long_use((): ()) -> Outcome {
+    let (late, others) = (stream(), [(); 6].map(|()| stream()));
+    let t = CudaTensor::<f32>::full([LEN], 1.0, &late)?.freeze();
+    let mut copy = CudaTensor::<f32>::zeros([LEN], &late)?;
+    late.synchronize()?;
+    let on = t.on(&late)?;
+    for other in &others {
+        copies(&t, other, Duration::ZERO)?;
+        other.synchronize()?;
+    }
+    let to = copy.on_mut(&late)?;
+    kernels().spin(&late, SLOW);
+    kernels().multiply(&late, to.ptr(), on.ptr(), on.len(), 1.0);
+    drop((on, to));
+    drop(t);
+    let next = CudaTensor::<f32>::full([LEN], 2.0, &others[0])?;
+    others[0].synchronize()?;
+    assert_eq!(copy.to_vec(&late)?, [1.0; LEN], "its memory is used after it");
+    assert_eq!(next.to_vec(&others[0])?, [2.0; LEN]);
+    Ok(())
+}
+
+under_each_order! {
+fn open_use_is_kept_while_others_come_and_go(order: Order) {
+    let session = under(order);
+    run(&session, reads_last_in_a_long_use, ());
+    nothing_is_left(&session);
+}
+}
+
+/// Two streams read a tensor, one of them for long. Then it is dropped.
+fn drops_what_two_streams_read(slow: usize) -> Outcome {
+    let streams = [stream(), stream()];
+    let last = stream();
+    let t = CudaTensor::<f32>::full([LEN], 1.0, &last)?.freeze();
+    last.synchronize()?;
+    let mut all = Vec::new();
+    for (i, stream) in streams.iter().enumerate() {
+        all.push(copies(&t, stream, if i == slow { SLOW } else { Duration::ZERO })?);
+    }
+    drop(t);
+    let next = CudaTensor::<f32>::full([LEN], 2.0, &last)?;
+    last.synchronize()?;
+    for (copy, stream) in all.iter().zip(&streams) {
+        assert_eq!(copy.to_vec(stream)?, [1.0; LEN], "its memory is used after both");
+    }
+    assert_eq!(next.to_vec(&last)?, [2.0; LEN]);
+    Ok(())
+}
+
+under_each_order! {
+fn memory_of_two_streams_is_reused_after_both(order: Order) {
+    for slow in [0, 1] {
+        let session = under(order);
+        run(&session, drops_what_two_streams_read, slow);
+        nothing_is_left(&session);
+    }
+}
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mp_core::{Arena, inject};
-use mp_cuda::{CudaTensor, Event, FrozenCudaTensor, Order, ipc_collect, memory_stats};
+use mp_cuda::{CudaTensor, Device, Event, FrozenCudaTensor, Order, Stream, ipc_collect, memory_stats};
 use mp_cuda_sim::session::Session;
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::reuse::{Frozen, LEN, Moved, SLOW, Told, copies, fills, queues};
 use crate::support::{
-    Outcome, join, kernels, nothing_found, nothing_is_left, on_the_device, profile, setup, stat, stays,
+    Outcome, join, kernels, nothing_found, nothing_is_left, on_the_device, profile, run, setup, stat, stays,
     stream, taken, under, under_each_order, with_gpu,
 };
 
@@ -288,6 +288,62 @@ fn events_of_ended_streams_are_reused() {
     let session = setup().set("PROFILE", "no-memops").set("EVENTS", 21).start().unwrap();
     let (events, refused) = events_after(&session, 40, "");
     assert!(refused == 0 && events <= 14, "{events} events of 40 streams, one of which is there at a time");
+}
+
+fn ends_with_work(tensors: Frozen) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    let copy = copies(&t, &stream, SLOW)?;
+    drop((copy, t));
+    Ok(())
+}
+
+under_each_order! {
+/// It waits for its streams before it unmaps what they reach.
+fn process_that_ends_unmaps_after_its_work(order: Order) {
+    let session = under(order);
+    let [tensors] = queues();
+    let maker = with_gpu(&session).spawn(makes_one_and_stays, tensors.clone()).unwrap();
+    join(with_gpu(&session).spawn(ends_with_work, tensors).unwrap());
+    maker.kill().unwrap();
+    assert!(maker.wait_timeout(DEADLINE));
+    nothing_is_left(&session);
+}
+}
+
+fn records_and_is_refused((): ()) -> Outcome {
+    let (slow, other, event) = (stream(), stream(), Event::new()?);
+    kernels().spin(&slow, 3 * SLOW);
+    event.record(&slow)?;
+    assert!(event.record(&other).is_err(), "the driver refuses it");
+    assert!(!event.query()?, "it is as it was");
+    event.synchronize()?;
+    Ok(())
+}
+
+#[test]
+fn event_is_unchanged_if_a_record_is_refused() {
+    let session = setup().start().unwrap();
+    // The first one is that of the table's registration.
+    let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", "fail=cuStreamWriteValue64_v2:3:4321");
+    join(process.spawn(records_and_is_refused, ()).unwrap());
+    nothing_is_left(&session);
+}
+
+fn records_on_one_device_and_another((): ()) -> Outcome {
+    for number in [0, 1, 0, 1] {
+        let (stream, event) = (Stream::new(&Device::new(number)?)?, Event::new()?);
+        event.record(&stream)?;
+        event.synchronize()?;
+        stream.synchronize()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn events_are_reused_on_their_own_device() {
+    let session = setup().set("PROFILE", "two-gpus,no-memops").start().unwrap();
+    run(&session, records_on_one_device_and_another, ());
+    nothing_is_left(&session);
 }
 
 #[test]
