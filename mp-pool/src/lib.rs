@@ -61,6 +61,7 @@ mod tuple_fn;
 mod watch;
 mod workers;
 
+pub use api::as_completed::{AsCompleted, as_completed};
 pub use api::builder::PoolBuilder;
 pub use api::call::{Call, TryApplyError};
 pub use api::imap::Imap;

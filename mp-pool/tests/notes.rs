@@ -31,7 +31,7 @@ fn a_task_that_is_lost_or_takes_too_long_says_how_far_it_was() {
         kill(gate.arrived().1);
         let error = lost(got(second));
         assert_eq!(error.note, expected);
-        assert_eq!(error.to_string().contains(", at 9,"), number == 9, "{error}");
+        assert_eq!(error.to_string().contains(", at note 9,"), number == 9, "{error}");
 
         let results = of_chunk.clone().chunksize(3).map_async([5, number, 6]);
         gate.arrived();

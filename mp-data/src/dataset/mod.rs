@@ -148,6 +148,13 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// A generator of random numbers that is made here from [`WorkerInfo::seed`] gives the same numbers in each worker, and again in one that
     /// takes the place of another: random numbers come from the `rng` of each row.
     ///
+    /// # End of a worker
+    /// A worker drops its dataset when the loader is [joined or closed](crate::DataLoader::join), when the loader and its last iterator are dropped,
+    /// when it has made [`max_tasks_per_child`](crate::DataLoaderBuilder::max_tasks_per_child) batches, and after a panic of `fetch`. A dropped
+    /// loader gives its workers one second for the batch that they make. The dataset is not dropped in a worker that is killed: after that second,
+    /// by a signal, by the time-out of a batch, or with a program that ends without a drop of its loader.
+    ///
+    /// # Time
     /// The [time-out](crate::DataLoaderBuilder::timeout) of batches does not apply to it: while it runs, [`NotReady`](crate::NotReady) and the report of a batch that does
     /// not come say that the worker is starting.
     ///

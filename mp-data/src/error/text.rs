@@ -13,6 +13,9 @@ use crate::error::failure::SOURCES;
 pub(crate) const FORKED: &str =
     "the loader belongs to the process from which this one was forked: build one in this process";
 
+/// Error of a batch that is asked of a closed loader without workers.
+pub(crate) const CLOSED: &str = "the loader is closed: it makes no batches any more";
+
 /// A batch of which each sample was left out, and why each was.
 pub(crate) struct NoneLeft(pub(crate) Vec<String>);
 
@@ -64,9 +67,8 @@ fn said(text: String, who: &ProcessName) -> String {
 fn of_task(error: &TaskError, full: bool) -> (Option<u32>, String) {
     match error {
         TaskError::Raised(raised) => {
-            let text = text_of(error, full);
-            let attempts = raised.attempts.to_string();
-            let text = text.strip_suffix(&attempts).unwrap_or(&text).to_owned();
+            let raised = &raised.raised;
+            let text = if full { format!("{raised:#}") } else { raised.to_string() };
             (Some(raised.who.pid), said(text, &raised.who))
         }
         TaskError::WorkerLost(lost) => {

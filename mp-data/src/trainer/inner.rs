@@ -1,9 +1,10 @@
 //! What a loader and its batches share: a plan, a dataset, and the pool or the caller that makes batches.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mp_core::mutex::{Mutex, MutexGuard};
-use mp_pool::{Call, Pool, StatePool, TaskError};
+use mp_pool::{Call, Pool, PoolError, StatePool, TaskError};
 use mp_spawn::{Interrupt, ProcessBuilder};
 
 use crate::per_copy::PerCopy;
@@ -17,6 +18,9 @@ use crate::{AnyResult, BuildError};
 /// What libraries read once, how many threads they begin.
 const THREADS: [&str; 4] =
     ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
+
+/// Time in which workers of a loader that is dropped may finish the batch that they make.
+const FINISH: Duration = Duration::from_secs(1);
 
 /// What makes batches.
 pub(crate) enum Workers<K: Kind> {
@@ -73,6 +77,7 @@ impl<K: Kind> Inner<K> {
                 .processes(settings.num_workers)
                 .name(settings.name.as_str())
                 .interrupt(Interrupt::Ignore)
+                .finish_period(FINISH)
                 .max_tasks_per_child(settings.most_tasks)
                 .stderr(mp_spawn::Stdio::Tee)
                 .per_worker(move |_, process| {
@@ -129,6 +134,23 @@ impl<K: Kind> Inner<K> {
             metrics.failed_starts = of_pool.failed_starts;
         }
         metrics
+    }
+
+    pub(crate) fn close(&self) {
+        match &self.workers {
+            Workers::Pool { pool, .. } => pool.pool().close(),
+            Workers::Here(_) if self.is_copy() => {}
+            Workers::Here(here) => here.close(),
+        }
+    }
+
+    /// Closes the loader, and waits until its workers have ended.
+    pub(crate) fn join(&self, timeout: Duration) -> Result<bool, PoolError> {
+        self.close();
+        match &self.workers {
+            Workers::Pool { pool, .. } => pool.pool().join_timeout(timeout),
+            Workers::Here(_) => Ok(true),
+        }
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {

@@ -15,6 +15,34 @@ macro_rules! of_loaders {
             self.inner.metrics()
         }
 
+        /// Takes no more orders: batches that are planned are made, later ones are errors, and then each worker drops its dataset and ends.
+        /// Returns at once.
+        ///
+        /// Without workers the dataset's copy that makes the batches is dropped here.
+        pub fn close(&self) {
+            self.inner.close();
+        }
+
+        /// [Closes](Self::close) the loader, and blocks until each worker has finished its batches, dropped its dataset and ended, however long
+        /// that takes.
+        ///
+        /// Iterators of this loader may live on: they have the batches that were planned, and then an error. So drop them before, if their batches
+        /// are not needed.
+        ///
+        /// # Errors
+        /// [`PoolError::OtherProcess`](mp_pool::PoolError::OtherProcess) in a process that was forked.
+        pub fn join(self) -> Result<(), mp_pool::PoolError> {
+            self.inner.join(std::time::Duration::MAX).map(drop)
+        }
+
+        /// As [`join`](Self::join), but blocks no longer than `timeout`. Returns `true` if the workers have ended.
+        ///
+        /// # Errors
+        /// As of [`join`](Self::join).
+        pub fn join_timeout(&self, timeout: std::time::Duration) -> Result<bool, mp_pool::PoolError> {
+            self.inner.join(timeout)
+        }
+
         /// The process ids of the workers: those that live, so fewer while one is being replaced.
         #[must_use]
         pub fn pids(&self) -> Vec<u32> {

@@ -8,13 +8,17 @@ use mp_spawn::{Raise, note_panics_here, noting};
 
 use crate::AnyResult;
 use crate::error::failure::{Failure, raised};
+use crate::error::text::CLOSED;
 use crate::worker::{Made, Maker};
 
 /// One such worker: threads that iterate over the same loader make their batches one at a time.
-pub(crate) struct Here<W>(
+pub(crate) struct Here<W>(Mutex<State<W>>);
+
+struct State<W> {
     /// `None` before the first batch, and after a panic.
-    Mutex<Option<W>>,
-);
+    worker: Option<W>,
+    closed: bool,
+}
 
 thread_local! {
     /// The workers that this thread is making a batch with, by their addresses: more than one if a dataset has a loader of its own.
@@ -46,7 +50,7 @@ impl Drop for Making {
 
 impl<W: Maker> Here<W> {
     pub(crate) fn new() -> Self {
-        Here(Mutex::new(None))
+        Here(Mutex::new(State { worker: None, closed: false }))
     }
 
     pub(crate) fn make(
@@ -60,7 +64,22 @@ impl<W: Maker> Here<W> {
                  a time (num_workers above 0, or a loader of its own for what the dataset reads)",
             ));
         };
-        make_here(&mut self.0.lock(), begin, task)
+        let state = &mut *self.0.lock();
+        if state.closed {
+            return Err(Failure::fatal(CLOSED));
+        }
+        make_here(&mut state.worker, begin, task)
+    }
+
+    /// Drops the dataset, and makes no batch any more. Waits for a batch that another thread is making. Does nothing in the dataset itself.
+    pub(crate) fn close(&self) {
+        let Some(_making) = Making::with(self) else { return };
+        let worker = {
+            let state = &mut *self.0.lock();
+            state.closed = true;
+            state.worker.take()
+        };
+        drop_caught(worker);
     }
 }
 

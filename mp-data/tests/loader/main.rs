@@ -5,6 +5,7 @@ mod batches;
 #[path = "../common/mod.rs"]
 mod common;
 mod edges;
+mod ends;
 mod forks;
 #[cfg(target_env = "gnu")]
 mod freed;

@@ -302,8 +302,18 @@ impl PoolBuilder {
         self
     }
 
-    /// How long workers have to obey the SIGTERM that they get when the pool is ended with work left, before a SIGKILL; half
-    /// a second without this. Time in which the whole program is stopped does not count.
+    /// Sets the time in which workers may finish the task that they run, when the pool is [terminated](Pool::terminate) or dropped, before
+    /// they get a SIGTERM. Without this they get it at once.
+    ///
+    /// A task that is finished in this time has its result, and its worker drops its [state](Self::state) and ends by itself.
+    pub fn finish_period(mut self, time: Duration) -> PoolBuilder {
+        self.0.finish = time;
+        self
+    }
+
+    /// Sets the time from the SIGTERM, which busy workers get when the pool is [terminated](Pool::terminate) or dropped, to the SIGKILL; half a
+    /// second without this. Idle workers have it to drop their [states](Self::state). Time in which
+    /// the whole program is stopped does not count.
     pub fn grace_period(mut self, grace: Duration) -> PoolBuilder {
         self.0.grace = grace;
         self

@@ -118,6 +118,8 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     ///
     /// While the whole program is stopped (SIGSTOP of its process group, a frozen cgroup, a paused virtual machine), the time stands
     /// still, to within an eighth of it.
+    ///
+    /// A time of zero ends each task as soon as the pool finds that it has begun; a quick one may be done before.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.terms.timeout = Some(time);
         self

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mp_core::user_code::Each;
 use mp_reduce::Message;
 
 use crate::api::result::read_values;
+use crate::api::stream::NotYet;
 use crate::calls::job::Job;
 use crate::calls::outcomes::Run;
 use crate::calls::slots::Slots;
@@ -122,33 +124,62 @@ impl<I: Iterator, T> Imap<I, T> {
     }
 }
 
-impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
-    type Item = Result<T, TaskError>;
+/// What [`Imap::next_timeout`] returns in time: a result, an error in its place, or the end.
+type Next<T> = Option<Result<T, TaskError>>;
 
-    fn next(&mut self) -> Option<Self::Item> {
+impl<I: Iterator, T: Message> Imap<I, T> {
+    /// Returns the next result, or waits for it no longer than `timeout`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_pool::Pool;
+    ///
+    /// let pool = Pool::new(1)?;
+    /// let nap = |millis: u64| std::thread::sleep(Duration::from_millis(millis));
+    /// let mut results = pool.imap(nap, [300]);
+    /// let late = results.next_timeout(Duration::from_millis(1)).unwrap_err();
+    /// assert_eq!(late.under_way, 1);
+    /// assert!(results.next_timeout(Duration::from_secs(60))?.is_some_and(|result| result.is_ok()));
+    /// assert!(results.next_timeout(Duration::ZERO)?.is_none()); // its end
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Blocking
+    /// The time does not interrupt the iterator of the items, which is asked first, nor the decoding of a result.
+    ///
+    /// # Errors
+    /// [`NotYet`] if the time is over. No result is lost: a later call returns it.
+    #[doc(alias = "IMapIterator.next")]
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Next<T>, NotYet> {
+        self.next_until(Instant::now().checked_add(timeout))
+    }
+
+    fn next_until(&mut self, until: Option<Instant>) -> Result<Next<T>, NotYet> {
         // Most: a value that was read with others, in this process or its original, while enough is on its way.
         if !self.chosen
             && self.sent - self.received > self.ahead
             && let Some(value) = self.values.pop_front()
         {
             self.received += 1;
-            return Some(Ok(value));
+            return Ok(Some(Ok(value)));
         }
         if !self.job.is_ours() {
             let over = self.exhausted && self.received == self.sent;
             (self.exhausted, self.received) = (true, self.sent);
-            return (!over).then_some(Err(TaskError::Terminated));
+            return Ok((!over).then_some(Err(TaskError::Terminated)));
         }
         self.send();
         if self.received == self.sent {
-            return None;
+            return Ok(None);
         }
         if self.values.is_empty() && self.error.is_none() {
             if self.run.is_none() {
-                self.job.wait(None, Slots::has_next);
+                if !self.job.wait(until, Slots::has_next) {
+                    return Err(NotYet { under_way: self.sent - self.received });
+                }
                 self.run = self.job.slots().next().map(|run| (run, 0));
             }
-            let (run, at) = self.run.as_mut()?;
+            let Some((run, at)) = self.run.as_mut() else { return Ok(None) };
             let which = *at..run.count.min(*at + READ_AT_ONCE);
             self.error = read_values(run, which, &mut self.values);
             *at += self.values.len() + usize::from(self.error.is_some());
@@ -158,10 +189,22 @@ impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
         }
         let result = match self.values.pop_front() {
             Some(value) => Ok(value),
-            None => Err(self.error.take()?),
+            None => match self.error.take() {
+                Some(error) => Err(error),
+                None => return Ok(None),
+            },
         };
         self.received += 1;
-        Some(result)
+        Ok(Some(result))
+    }
+}
+
+impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
+    type Item = Result<T, TaskError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // Without a time it is never late.
+        self.next_until(None).ok().flatten()
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

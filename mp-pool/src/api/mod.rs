@@ -1,5 +1,6 @@
 //! What users hold: the pool, its builder, calls, and results that have to come.
 
+pub(crate) mod as_completed;
 pub(crate) mod builder;
 pub(crate) mod call;
 pub(crate) mod imap;

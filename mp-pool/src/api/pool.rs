@@ -443,7 +443,7 @@ impl Pool {
     /// done.get()?;
     /// let running = pool.running();
     /// assert_eq!((running.len(), running[0].task, running[0].note), (1, 0, Some(7)));
-    /// println!("{}", running[0]); // worker 0 (pid 77): task 0, for 1.2ms, at 7
+    /// println!("{}", running[0]); // worker 0 (pid 77): task 0, for 1.2ms, at note 7
     /// go.put(())?;
     /// result.get()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -466,8 +466,11 @@ impl Pool {
         }
     }
 
-    /// Takes no more tasks, drops those that it has, and ends the workers: SIGTERM, the
-    /// [grace period](PoolBuilder::grace_period), SIGKILL. Does not wait for that.
+    /// Takes no more tasks, drops the tasks that it has, and ends the workers. Returns at once.
+    ///
+    /// An idle worker ends by itself and drops its [state](PoolBuilder::state), also if it ignores or handles SIGTERM. A worker that runs a task
+    /// gets a SIGTERM, after the [finish period](PoolBuilder::finish_period); one that handles it ends after its task. Workers that live after
+    /// the [grace period](PoolBuilder::grace_period) get a SIGKILL.
     pub fn terminate(&self) {
         if self.shared.check_owner().is_ok() {
             self.shared.stop(Phase::Terminating);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::Undecodable;
 use mp_core::user_code::Each;
+use mp_core::{WaitPoint, Waitable};
 use mp_reduce::{Message, MessagePack, TypeFingerprint, Unread};
 use mp_spawn::Raise;
 
@@ -93,14 +94,14 @@ pub(crate) fn read_values<T: Message>(
     which: Range<usize>,
     into: &mut Each<T>,
 ) -> Option<TaskError> {
-    let mut failed = None;
+    let (mut failed, first, before) = (None, run.first + which.start, into.len());
     read_each(run, which, |result| match result {
         Ok(value) => {
             into.push_back(value);
             true
         }
         Err(error) => {
-            failed = Some(error);
+            failed = Some(error.of_item(first + into.len() - before));
             false
         }
     });
@@ -319,6 +320,15 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
 }
 
 impl<T, S> AsyncResult<T, S> {
+    /// Calls `call` when the result is there, at once if it is.
+    pub(crate) fn when_done(&self, call: impl FnOnce() + Send + 'static) {
+        if self.job.is_ours() {
+            self.job.on_done(Box::new(call));
+        } else {
+            call();
+        }
+    }
+
     /// Waits until it is there.
     pub fn wait(&self) {
         if self.job.is_ours() {
@@ -374,8 +384,47 @@ impl<T: Message> AsyncResult<T, Multiple> {
         let mut taking = Taking::new(&self.job);
         let runs = std::iter::from_fn(|| taking.next());
         let mut all = Vec::with_capacity(self.total);
-        runs.for_each(|mut run| all.extend((0..run.count).map(|i| read(&mut run, i))));
+        runs.for_each(|mut run| {
+            let (first, count) = (run.first, run.count);
+            let of = |i| read(&mut run, i).map_err(|error| error.of_item(first + i));
+            all.extend((0..count).map(of));
+        });
         all
+    }
+}
+
+/// Ready when the result, or all results, are there: [`mp_core::wait`] and [`mp_core::select`] wait for it together with queues, processes and
+/// sockets. In a copy of the process that made the call (`fork`) it is ready.
+///
+/// ```
+/// use mp_core::{Waitable, wait};
+/// use mp_queue::Queue;
+///
+/// let pool = mp_pool::Pool::new(1)?;
+/// let news: Queue<u32> = Queue::unbounded()?;
+/// let result = pool.apply_async(|x: u32| x + 1, 1);
+/// let things: [&dyn Waitable; 2] = [&news, &result];
+/// assert_eq!(wait(&things, None)?, [1]);
+/// assert_eq!(result.get()?, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The first wait opens a pipe, which is closed with the result. Where no descriptor is left, a waiter checks every 100 ms.
+impl<T, S> Waitable for AsyncResult<T, S> {
+    fn place(&self) -> WaitPoint<'_> {
+        match self.job.done_pipe() {
+            Some(pipe) => WaitPoint::Readable(pipe),
+            None => self.shared.replies.place(),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready()
+    }
+
+    fn described(&self) -> Option<String> {
+        let Progress { done, total, .. } = self.progress();
+        Some(format!("results of {} ({done} of {total} tasks done)", self.shared.settings.pool_name()))
     }
 }
 

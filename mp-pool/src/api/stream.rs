@@ -105,7 +105,7 @@ pub struct NotYet {
 
 impl fmt::Display for NotYet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no result of the stream is there yet; {} tasks are on their way", self.under_way)
+        write!(f, "no result is there yet; {} tasks are on their way", self.under_way)
     }
 }
 

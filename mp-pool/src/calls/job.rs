@@ -1,8 +1,10 @@
 //! One call of the pool: the tasks that are still to be sent, and the outcomes that have come back.
 
 use std::collections::HashMap;
+use std::io::PipeReader;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -103,6 +105,7 @@ pub(crate) struct Job {
     pub(crate) hand: Hand,
     slots: Mutex<Slots>,
     changed: Condvar,
+    done_pipe: OnceLock<Option<PipeReader>>,
 }
 
 impl Job {
@@ -116,6 +119,7 @@ impl Job {
             brought: Brought::default(),
             wakers: Vec::new(),
             on_done: None,
+            done_pipe: None,
             waiters: Waiters::default(),
             failed: HashMap::new(),
             tickets: None,
@@ -123,7 +127,8 @@ impl Job {
         let (maker, lost) = (Maker::this(), Mutex::new(Vec::new()));
         let (pace, slots) = (AtomicU64::new(0), Mutex::new(slots));
         let (hand, changed) = (Hand::default(), Condvar::new());
-        Arc::new(Job { maker, code, terms, source, pace, lost, hand, slots, changed })
+        let done_pipe = OnceLock::new();
+        Arc::new(Job { maker, code, terms, source, pace, lost, hand, slots, changed, done_pipe })
     }
 
     /// Whether this process made it.
@@ -276,13 +281,14 @@ impl Job {
 
     /// Tells waiters that outcomes have come.
     pub(crate) fn notify(&self) {
-        let (wakers, on_done, awaited) = {
+        let (wakers, on_done, awaited, _done_pipe) = {
             let mut slots = self.slots.lock();
             let wakers = std::mem::take(&mut slots.wakers);
             let done = slots.all_done();
+            let pipe = if done { slots.done_pipe.take() } else { None };
             let enough = |some| slots.has(some) && !mp_core::mutant!("pool.waiters.part-not-told");
             let awaited = slots.waiters.all > 0 || slots.waiters.some.is_some_and(enough);
-            (wakers, if done { slots.on_done.take() } else { None }, awaited)
+            (wakers, if done { slots.on_done.take() } else { None }, awaited, pipe)
         };
         if awaited {
             self.changed.notify_all();
@@ -294,6 +300,19 @@ impl Job {
         if let Some(on_done) = on_done {
             caught(|| on_done.into_inner().map(|call| call()));
         }
+    }
+
+    /// Descriptor that is readable when all is done. `None` if no pipe could be made.
+    pub(crate) fn done_pipe(&self) -> Option<BorrowedFd<'_>> {
+        let made = self.done_pipe.get_or_init(|| {
+            let (reader, writer) = std::io::pipe().ok()?;
+            let mut slots = self.slots.lock();
+            if !slots.all_done() {
+                slots.done_pipe = Some(writer);
+            }
+            Some(reader)
+        });
+        made.as_ref().map(AsFd::as_fd)
     }
 
     /// Calls this when all is done: at once if it is.

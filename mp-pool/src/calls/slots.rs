@@ -1,6 +1,7 @@
 //! The outcomes of one call so far, as they are handed out; and what the threads that wait for them wait for.
 
 use std::collections::HashMap;
+use std::io::PipeWriter;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -52,6 +53,8 @@ pub(crate) struct Slots {
     pub(super) brought: Brought,
     pub(super) wakers: Vec<Apart<Waker>>,
     pub(super) on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
+    /// Dropped when all is done: then the other end is readable.
+    pub(super) done_pipe: Option<PipeWriter>,
     pub(super) waiters: Waiters,
     /// Of tasks that are tried again: how their attempts failed.
     pub(crate) failed: HashMap<usize, Attempts>,

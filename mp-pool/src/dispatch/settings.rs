@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) initializer: Option<Initializer>,
     pub(crate) state: Option<MakeState>,
     pub(crate) start_timeout: Option<Duration>,
+    /// Time for the tasks that run when the pool is terminated.
+    pub(crate) finish: Duration,
     pub(crate) grace: Duration,
     pub(crate) max_waiting: usize,
     pub(crate) interrupt: Interrupt,
@@ -40,6 +42,7 @@ impl Default for Settings {
             initializer: None,
             state: None,
             start_timeout: None,
+            finish: Duration::ZERO,
             grace: Duration::from_millis(500),
             max_waiting: usize::MAX,
             interrupt: Interrupt::Default,
@@ -62,6 +65,7 @@ impl fmt::Debug for Settings {
             .field("initializer", &self.initializer)
             .field("state", &self.state)
             .field("start_timeout", &self.start_timeout)
+            .field("finish_period", &self.finish)
             .field("grace_period", &self.grace)
             .field("max_waiting", &self.max_waiting)
             .field("interrupt", &self.interrupt)

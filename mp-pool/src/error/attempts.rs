@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use mp_spawn::{ProcessRaised, RaisedKind};
+use mp_spawn::{ProcessName, ProcessRaised, RaisedKind};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TaskError;
@@ -78,6 +78,8 @@ pub struct Attempts {
     failures: Vec<FailureKind>,
     /// How many of each kind there were in all.
     counts: [u32; FailureKind::NAMES.len()],
+    /// Index of the task among the items of its call.
+    index: Option<usize>,
 }
 
 /// How many failures are kept one by one: a task may be tried again for days.
@@ -86,7 +88,7 @@ const KEPT: usize = 1000;
 impl Attempts {
     /// None, of a task that was not begun.
     pub(crate) const NONE: &'static Attempts =
-        &Attempts { failures: Vec::new(), counts: [0; FailureKind::NAMES.len()] };
+        &Attempts { failures: Vec::new(), counts: [0; FailureKind::NAMES.len()], index: None };
 
     /// How many attempts were made.
     #[must_use]
@@ -149,6 +151,15 @@ pub struct TaskRaised {
     pub note: Option<u64>,
 }
 
+/// `worker 3 (pid 77)`, and the name of its process if its pool has one.
+pub(crate) fn worker_named(worker: usize, who: &ProcessName) -> String {
+    let ProcessName { name, pid, .. } = who;
+    if *name == format!("pool-worker-{worker}") {
+        return format!("worker {worker} (pid {pid})");
+    }
+    format!("worker {worker} ({name}, pid {pid})")
+}
+
 impl TaskRaised {
     pub(crate) fn new(raised: ProcessRaised, note: u64) -> Self {
         let note = Some(note).filter(|note| *note != 0 && !mp_core::mutant!("pool.note.not-of-errors"));
@@ -166,7 +177,12 @@ impl Deref for TaskRaised {
 
 impl fmt::Display for TaskRaised {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.raised, f)?;
+        let ProcessRaised { who, .. } = &self.raised;
+        let text = if f.alternate() { format!("{:#}", self.raised) } else { self.raised.to_string() };
+        match (who.rank, text.strip_prefix(&who.to_string())) {
+            (Some(worker), Some(rest)) => write!(f, "{}{rest}", worker_named(worker, who))?,
+            _ => f.write_str(&text)?,
+        }
         fmt::Display::fmt(&self.attempts, f)
     }
 }
@@ -198,22 +214,51 @@ impl TaskError {
     pub(crate) fn after(&mut self, before: Option<Attempts>) -> Attempts {
         let mut all = before.unwrap_or_default();
         FailureKind::of(self).into_iter().for_each(|failure| all.add(failure));
-        let attempts = match self {
-            TaskError::Raised(raised) => &mut raised.attempts,
-            TaskError::WorkerLost(lost) => &mut lost.attempts,
+        if let Some(attempts) = self.attempts_mut() {
+            attempts.clone_from(&all);
+        }
+        all
+    }
+
+    fn attempts_mut(&mut self) -> Option<&mut Attempts> {
+        match self {
+            TaskError::Raised(raised) => Some(&mut raised.attempts),
+            TaskError::WorkerLost(lost) => Some(&mut lost.attempts),
             TaskError::TimedOut { attempts, .. }
             | TaskError::Arguments { attempts, .. }
-            | TaskError::Value { attempts, .. } => attempts,
+            | TaskError::Value { attempts, .. } => Some(attempts),
             TaskError::Cancelled
             | TaskError::Interrupted
             | TaskError::Terminated
             | TaskError::Closed { .. }
-            | TaskError::Broken(_) => {
-                return all;
-            }
-        };
-        attempts.clone_from(&all);
-        all
+            | TaskError::Broken(_) => None,
+        }
+    }
+
+    /// Returns the index of the item that failed, in a call of many items: of `map`, `imap` and the like. Its text begins with it.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::new(2)?;
+    /// let error = pool.map(|x: u32| 7_u32.checked_rem(x).ok_or("zero"), [2, 0, 1]).unwrap_err();
+    /// assert_eq!(error.index(), Some(1));
+    /// assert!(error.to_string().starts_with("item 1: worker "), "{error}");
+    /// assert_eq!(pool.apply(|x: u32| 7_u32.checked_rem(x).ok_or("zero"), 0).unwrap_err().index(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// `None` for a call of one item, for a [`Stream`](crate::Stream), whose outcomes have tickets, and for a task that did not begin because its
+    /// call was cancelled, or its pool ended.
+    #[must_use]
+    pub fn index(&self) -> Option<usize> {
+        self.attempts().index
+    }
+
+    /// The error of the item with this index.
+    pub(crate) fn of_item(mut self, index: usize) -> Self {
+        if let Some(attempts) = self.attempts_mut() {
+            attempts.index = Some(index);
+        }
+        self
     }
 }
 

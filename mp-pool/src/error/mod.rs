@@ -319,7 +319,7 @@ impl fmt::Display for WorkerLost {
         write!(f, "worker {worker} (pid {pid}){} had this task", of_pool(pool))?;
         attempts.fmt(f)?;
         if let Some(note) = note {
-            write!(f, ", at {note},")?;
+            write!(f, ", at note {note},")?;
         }
         write!(f, " when it {end}")
     }
@@ -327,13 +327,16 @@ impl fmt::Display for WorkerLost {
 
 impl fmt::Display for TaskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(index) = self.index() {
+            write!(f, "item {index}: ")?;
+        }
         match self {
             TaskError::Raised(raised) => raised.fmt(f),
             TaskError::WorkerLost(lost) => lost.fmt(f),
             TaskError::TimedOut { worker, pid, pool, timeout, note, attempts } => {
                 write!(f, "the task took more than {timeout:?}; its worker {worker} (pid {pid})")?;
                 write!(f, "{} was killed", of_pool(pool))?;
-                note.map_or(Ok(()), |note| write!(f, ", at {note}"))?;
+                note.map_or(Ok(()), |note| write!(f, ", at note {note}"))?;
                 attempts.fmt(f)
             }
             TaskError::Cancelled => f.write_str("the task was cancelled before it began"),

@@ -31,7 +31,7 @@ impl fmt::Display for RunningTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RunningTask { worker, pid, task, running_for, note } = self;
         write!(f, "worker {worker} (pid {pid}): task {task}, for {running_for:.1?}")?;
-        note.map_or(Ok(()), |note| write!(f, ", at {note}"))
+        note.map_or(Ok(()), |note| write!(f, ", at note {note}"))
     }
 }
 

@@ -9,7 +9,7 @@
 //! |---|---|---|---|
 //! | open | are taken and given out | is replaced | |
 //! | closed | are given out, no more are taken | is replaced, as long as there are tasks | when the last is settled and the workers, whose queues are closed then, have ended |
-//! | terminating, broken | are settled with an error at once | is not replaced | when all are gone: SIGTERM, the grace period, SIGKILL |
+//! | terminating, broken | are settled with an error at once | is not replaced | when all are gone: their queues are closed, and idle workers end; the others have the finish period, SIGTERM, the grace period, SIGKILL |
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,34 +31,21 @@ use crate::message::{Reply, Task, Value, Values};
 use crate::run::values::Many;
 use crate::steps::chunk::Place;
 use crate::thread::deaths::Death;
+use crate::thread::ending::Ending;
 use crate::thread::reports::{cut_if_cancelled, found_in_journal, report, take_apart};
 use crate::thread::start::{not_started, start, tell_of_failed_starts, why_not_ready, without_its_name};
 use crate::workers::starts::back_off;
-use crate::workers::state::{NO_CODE, Phase, next_chunk};
+use crate::workers::state::{NO_CODE, next_chunk};
 
 /// How many replies are taken at once.
 const REPLIES: usize = 64;
 /// Workers that may die in a row while they read a function, before it costs a task each time: it may be the function that
 /// kills them.
 const MOST_DEATHS: u32 = 4;
-/// How long to wait for a process that got a SIGKILL: one in an uninterruptible system call stays.
-const AFTER_KILL: Duration = Duration::from_secs(10);
 /// The longest sleep where nothing would wake this thread for certain.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest sleep where something would.
 const LONG: Duration = Duration::from_secs(1);
-
-/// How far the end of the workers is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ending {
-    Not,
-    /// Their queues are closed: they end by themselves.
-    Closed,
-    /// They got a SIGTERM, and get a SIGKILL then.
-    Asked(Instant),
-    /// They got a SIGKILL; workers that are still there then are left.
-    Killed(Instant),
-}
 
 pub(crate) struct Manager {
     pub(super) shared: Arc<Shared>,
@@ -549,37 +536,6 @@ impl Manager {
             };
             know.into_iter().for_each(|number| self.shared.forget(number, code));
         }
-    }
-
-    /// Ends the workers when there is nothing left for them.
-    fn end(&mut self) {
-        let state = &mut *self.shared.state.lock();
-        let now = Instant::now();
-        let processes = || state.workers.iter().filter_map(|worker| worker.process.as_ref());
-        match (&state.phase, self.ending) {
-            (Phase::Open, _) => {}
-            (Phase::Closed, Ending::Not) if state.unsettled == 0 => {
-                state.workers.iter().for_each(|worker| _ = worker.tasks.close());
-                self.ending = Ending::Closed;
-            }
-            (Phase::Closed, _) => {}
-            (Phase::Terminating | Phase::Broken(_), Ending::Not | Ending::Closed) => {
-                processes().for_each(|process| _ = process.terminate());
-                self.ending = Ending::Asked(now + self.shared.settings.grace);
-            }
-            (_, Ending::Asked(until)) if until <= now => {
-                processes().for_each(|process| _ = process.kill());
-                self.ending = Ending::Killed(now + AFTER_KILL);
-            }
-            (_, Ending::Asked(_) | Ending::Killed(_)) => {}
-        }
-    }
-
-    /// Whether all is done.
-    fn is_over(&self) -> bool {
-        let state = self.shared.state.lock();
-        let left = matches!(self.ending, Ending::Killed(until) if until <= Instant::now());
-        self.ending != Ending::Not && (left || !state.has_workers())
     }
 }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_spawn::{ExitStatus, Process, Raise, SpawnError};
+use mp_spawn::{ExitStatus, Process, ProcessName, Raise, SpawnError};
 
 use crate::child::work::{Orders, work};
 use crate::dispatch::shared::{Exited, Shared};
 use crate::error::PoolError;
+use crate::error::attempts::worker_named;
 
 /// Starts a worker in an empty place.
 pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError> {
@@ -78,7 +79,14 @@ pub(crate) fn why_not_ready(
         (_, Some(time)) => {
             format!("worker {number} (pid {pid}) was not ready within {time:?}, and was killed")
         }
-        (Some(error), None) => error.to_string(),
+        (Some(error), None) => match who(error) {
+            Some(who) => {
+                let text = error.to_string();
+                let rest = text.strip_prefix(&who.to_string());
+                rest.map_or(text.clone(), |rest| worker_named(number, who) + rest)
+            }
+            None => error.to_string(),
+        },
         (None, None) => format!("worker {number} (pid {pid}) {exit} before it was ready"),
     }
 }
@@ -93,14 +101,19 @@ pub(crate) fn tell_of_failed_starts(shared: &Shared, number: usize) {
     ));
 }
 
+/// Process that an error is about.
+fn who(error: &SpawnError) -> Option<&ProcessName> {
+    match error {
+        SpawnError::ProcessRaised(raised) => Some(&raised.who),
+        SpawnError::ProcessExited(exited) => Some(&exited.who),
+        _ => None,
+    }
+}
+
 /// What became of a process, without the name that pools don't give it.
 pub(crate) fn without_its_name(error: &SpawnError) -> String {
     let text = error.to_string();
-    let who = match error {
-        SpawnError::ProcessRaised(raised) => &raised.who,
-        SpawnError::ProcessExited(exited) => &exited.who,
-        _ => return text,
-    };
+    let Some(who) = who(error) else { return text };
     let Some(rest) = text.strip_prefix(&who.to_string()).map(str::trim_start) else { return text };
     rest.strip_prefix("failed: ").unwrap_or(rest).to_owned()
 }

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::clock;
-use crate::thread::manager::{Ending, Manager};
+use crate::thread::ending::Ending;
+use crate::thread::manager::Manager;
 
 /// How many pauses are kept: more than a task is likely to run through.
 const KEPT: usize = 64;
@@ -13,6 +14,7 @@ impl Manager {
     pub(super) fn next_deadline(&self) -> (Option<Instant>, Option<Duration>) {
         let state = self.shared.state.lock();
         let (ending, grace) = match self.ending {
+            Ending::Finishing(until) => (Some(until), Some(self.shared.settings.finish)),
             Ending::Asked(until) => (Some(until), Some(self.shared.settings.grace)),
             Ending::Killed(until) => (Some(until), None),
             Ending::Not | Ending::Closed => (None, None),
@@ -52,7 +54,7 @@ impl Manager {
             worker.since += pause;
             worker.starts_since.iter_mut().for_each(|since| *since += pause);
         }
-        if let Ending::Asked(until) = &mut self.ending {
+        if let Ending::Finishing(until) | Ending::Asked(until) = &mut self.ending {
             *until += pause;
         }
     }

@@ -389,6 +389,16 @@ impl Worker {
         Some((packed, given))
     }
 
+    /// Closes its queue, so that it ends after the task that it runs. Returns what it has not begun.
+    pub(crate) fn takes_no_more(&mut self) -> Vec<Chunk> {
+        let mut back: Vec<Chunk> = self.recall_all(true).into_iter().map(|ready| ready.chunk).collect();
+        // It fails in a forked process only.
+        _ = self.tasks.close();
+        let (rest, emptied) = self.cut(Share::All, next_chunk());
+        back.extend(rest.into_iter().chain(emptied));
+        back
+    }
+
     /// Takes all that it has not begun out of its queue.
     pub(crate) fn recall_all(&mut self, dead: bool) -> Vec<Ready> {
         if !dead && !self.may_be_recalled() {

@@ -1,0 +1,106 @@
+//! Results of several calls, as they come.
+
+use std::fmt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use crate::api::result::{AsyncResult, ResultKind, Single};
+use crate::api::stream::NotYet;
+use crate::error::TaskError;
+
+/// Returns the results of several calls one after the other, the first that is there first, each with its place among `results`.
+///
+/// ```
+/// use mp_pool::{Pool, as_completed};
+///
+/// let pool = Pool::new(2)?;
+/// let nap = |millis: u64| {
+///     std::thread::sleep(std::time::Duration::from_millis(millis));
+///     millis
+/// };
+/// let results = [300, 1].map(|millis| pool.apply_async(nap, millis));
+/// let mut order = Vec::new();
+/// for (place, result) in as_completed(results) {
+///     order.push((place, result?));
+/// }
+/// assert_eq!(order, [(1, 1), (0, 300)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The calls may be of different pools, and each may be a [`MapResult`](crate::MapResult), whose results come together. To wait for results in
+/// addition to queues and processes, see [`mp_core::wait`].
+#[doc(alias("concurrent.futures.as_completed", "concurrent.futures.wait"))]
+pub fn as_completed<T, S>(results: impl IntoIterator<Item = AsyncResult<T, S>>) -> AsCompleted<T, S> {
+    let (tell, told) = channel();
+    let results: Vec<_> = results.into_iter().map(Some).collect();
+    for (place, result) in results.iter().flatten().enumerate() {
+        let tell = tell.clone();
+        // The receiver may be gone.
+        result.when_done(move || _ = tell.send(place));
+    }
+    AsCompleted { left: results.len(), results, told }
+}
+
+/// Iterator over results as they come. Created by [`as_completed`].
+///
+/// # Blocking
+/// `next` blocks until one more result is there. When a pool is dropped or breaks, its tasks end with an error, so the wait ends.
+///
+/// Dropped, it drops the results that it has not returned; their tasks are done all the same.
+#[must_use = "iterators are lazy"]
+pub struct AsCompleted<T, S = Single> {
+    results: Vec<Option<AsyncResult<T, S>>>,
+    told: Receiver<usize>,
+    /// Number of results that were not returned.
+    left: usize,
+}
+
+impl<T, S> fmt::Debug for AsCompleted<T, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AsCompleted({} of {} results left)", self.left, self.results.len())
+    }
+}
+
+/// Place of a call among the given ones, and its result.
+type Completed<T, S> = (usize, Result<<S as ResultKind<T>>::Value, TaskError>);
+
+impl<T, S: ResultKind<T>> AsCompleted<T, S> {
+    /// Returns the next result, or waits for it no longer than `timeout`.
+    ///
+    /// # Errors
+    /// [`NotYet`] if the time is over. No result is lost.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Completed<T, S>>, NotYet> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        match self.told.recv_timeout(timeout) {
+            Ok(place) => Ok(self.take(place)),
+            Err(RecvTimeoutError::Timeout) => Err(NotYet { under_way: self.left }),
+            Err(RecvTimeoutError::Disconnected) => Ok(None),
+        }
+    }
+
+    fn take(&mut self, place: usize) -> Option<Completed<T, S>> {
+        let result = self.results.get_mut(place)?.take()?;
+        self.left -= 1;
+        Some((place, result.get()))
+    }
+}
+
+impl<T, S: ResultKind<T>> Iterator for AsCompleted<T, S> {
+    type Item = Completed<T, S>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        let place = self.told.recv().ok()?;
+        self.take(place)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<T, S: ResultKind<T>> ExactSizeIterator for AsCompleted<T, S> {}

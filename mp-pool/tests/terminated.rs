@@ -1,0 +1,109 @@
+//! Pools that are terminated or dropped: workers drop their states, whatever they do about SIGTERM.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Gate, eventually, got, join};
+use mp_pool::{Pool, StatePool, TaskError};
+use mp_spawn::StartMethod;
+use mp_tensor::{SharedTensor, Tensor};
+
+/// Longer than any test waits otherwise.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Counts the states that are made and dropped.
+struct Counted(SharedTensor<i64>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, 1);
+    }
+}
+
+fn counted(counts: SharedTensor<i64>) -> Result<Counted, std::io::Error> {
+    counts.fetch_add(0, 1);
+    Ok(Counted(counts))
+}
+
+/// A pool of two workers, which ignore SIGTERM or are ended by it, and its counts.
+fn pool(ignores: bool, finish: Duration) -> (StatePool<Counted>, SharedTensor<i64>) {
+    let counts = Tensor::full([2], 0).unwrap().share();
+    let mut builder = Pool::builder().processes(2).grace_period(LONG).finish_period(finish);
+    if ignores {
+        let program = std::env::current_exe().unwrap();
+        let command = move || ["env".into(), "--ignore-signal=TERM".into(), program.clone()];
+        builder = builder.start_method(StartMethod::Spawn).per_worker(move |_, p| p.command(command()));
+    }
+    let pool = builder.try_state(counted, counts.clone()).build().unwrap();
+    eventually("both have begun", || counts.to_vec()[0] == 2);
+    let squares = pool.map(|_: &mut Counted, x: u64| x * x, 0..10).unwrap();
+    assert_eq!(squares[9], 81);
+    (pool, counts)
+}
+
+#[test]
+fn idle_workers_end_and_drop_their_states() {
+    for ignores in [true, false] {
+        for dropped in [true, false] {
+            let (pool, counts) = pool(ignores, Duration::ZERO);
+            let since = Instant::now();
+            if dropped {
+                drop(pool);
+            } else {
+                pool.pool().terminate();
+                join(pool.pool());
+            }
+            assert!(since.elapsed() < LONG, "{ignores} {dropped}: {:?}", since.elapsed());
+            assert_eq!(counts.to_vec(), [2, 2], "{ignores} {dropped}");
+        }
+    }
+}
+
+#[test]
+fn worker_that_ignores_sigterm_ends_after_its_task() {
+    let (pool, counts) = pool(true, Duration::ZERO);
+    let gate = Gate::new();
+    let stop = |_: &mut Counted, (gate, number): (Gate, u32)| gate.pass(number);
+    // One chunk, of which the first task runs, and many that no worker has begun.
+    let call = pool.task(stop).chunksize(50);
+    let results = call.map_async((0..500).map(|number| (gate.clone(), number)));
+    gate.arrived();
+    gate.arrived();
+    let since = Instant::now();
+    pool.pool().terminate();
+    gate.open(2);
+    join(pool.pool());
+    assert!(since.elapsed() < LONG, "{:?}", since.elapsed());
+    assert_eq!(counts.to_vec(), [2, 2]);
+    let left = results.results().into_iter().filter(|result| matches!(result, Err(TaskError::Terminated)));
+    assert!(left.count() >= 498);
+}
+
+#[test]
+fn task_finished_in_the_finish_period_has_its_result() {
+    let (pool, counts) = pool(false, DEADLINE);
+    let gate = Gate::new();
+    let stop = |_: &mut Counted, (gate, number): (Gate, u32)| {
+        gate.pass(number);
+        number
+    };
+    let result = pool.apply_async(stop, (gate.clone(), 7));
+    gate.arrived();
+    pool.pool().terminate();
+    gate.open(1);
+    assert_eq!(got(result).unwrap(), 7);
+    join(pool.pool());
+    assert_eq!(counts.to_vec(), [2, 2]);
+}
+
+/// The time of a task begins with it, so a time of zero is over then.
+#[test]
+fn timeout_of_zero_ends_a_task_that_has_begun() {
+    let pool = Pool::new(1).unwrap();
+    let gate = Gate::new();
+    let call = pool.task(common::stop_at).timeout(Duration::ZERO);
+    let error = got(call.apply_async((gate.clone(), 3))).unwrap_err();
+    assert!(matches!(error, TaskError::TimedOut { .. }), "{error}");
+    join(&pool);
+}
