@@ -13,7 +13,7 @@
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use crate::error::{Bytes, Error, Result};
 use crate::mem::order;
@@ -34,6 +34,31 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
+/// An error of mapping the arena's addresses.
+fn mapping(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
+    move |e| match e {
+        rustix::io::Errno::AGAIN => os(LOCKED)(e),
+        _ => os(what)(e),
+    }
+}
+
+const LOCKED: &str = "mmap of the arena: mlockall(MCL_FUTURE) counts all its addresses against RLIMIT_MEMLOCK \
+                      (raise it, or set a smaller MP_ARENA_SIZE)";
+
+/// Makes addresses accessible that were mapped without access. `mlockall(MCL_FUTURE)` populates what is mapped with access, and
+/// private memory that becomes writable while it is locked: all of a sparse range.
+///
+/// # Safety
+/// The range is a mapping of the caller's, and nothing refers to it yet.
+pub(super) unsafe fn open(at: *mut std::ffi::c_void, len: usize, private: bool) -> rustix::io::Result<()> {
+    if private {
+        // SAFETY: unlocking changes no contents. It fails on no range that is mapped.
+        _ = unsafe { rustix::mm::munlock(at, len) };
+    }
+    // SAFETY: says the caller.
+    unsafe { rustix::mm::mprotect(at, len, MprotectFlags::READ | MprotectFlags::WRITE) }
+}
+
 /// Out of the way, and with a copy of the offset, whose address would be needed otherwise: there are dozens of these checks
 /// in one allocation.
 #[cold]
@@ -46,7 +71,7 @@ fn outside(offset: u64) -> ! {
 fn refused_addresses(error: rustix::io::Errno, space: u64) -> Error {
     let (left, limit) = crate::sys::limits::address_space();
     if error != rustix::io::Errno::NOMEM || left == u64::MAX {
-        return os("reserving addresses for the arena (see RLIMIT_AS)")(error);
+        return mapping("reserving addresses for the arena (see RLIMIT_AS)")(error);
     }
     Error::LimitExceeded(format!(
         "the arena takes {} of addresses, and {limit} leaves {} to this process: raise the limit, or have a smaller arena in the \
@@ -94,12 +119,13 @@ impl Mapping {
     /// Maps the first `len` bytes of a file at byte `offset`, where nothing is mapped yet: each part once.
     pub(crate) fn place(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
         let at = self.bytes(offset, len).as_ptr().cast();
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
-        let flags = flags | MapFlags::FIXED;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: the range is a part of our own reservation (checked by `bytes`) that has no memory yet, says the caller;
         // so nothing refers to it.
-        unsafe { rustix::mm::mmap(at, len as usize, prot, flags, fd, 0) }
-            .map_err(os("mmap of the arena (see RLIMIT_AS, vm.max_map_count)"))?;
+        unsafe { rustix::mm::mmap(at, len as usize, ProtFlags::empty(), flags, fd, 0) }
+            .map_err(mapping("mmap of the arena (see RLIMIT_AS, vm.max_map_count)"))?;
+        // SAFETY: the range is the mapping just made.
+        unsafe { open(at, len as usize, false) }.map_err(os("mprotect of the arena"))?;
         for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
             // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
             unsafe { rustix::mm::madvise(at, len as usize, advice) }.map_err(os("madvise of the arena"))?;
@@ -129,11 +155,10 @@ impl Mapping {
     pub(crate) fn local(len: u64) -> Result<Self> {
         let map = Self::reserve(len)?;
         let at = map.base.as_ptr().cast();
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: the whole of our own reservation, which has no memory yet.
-        unsafe { rustix::mm::mmap_anonymous(at, len as usize, prot, flags | MapFlags::FIXED) }
-            .map_err(os("mmap of a local arena (see RLIMIT_AS, vm.overcommit_memory)"))?;
-        // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
+        unsafe { open(at, len as usize, true) }
+            .map_err(os("mprotect of a local arena (see RLIMIT_AS, vm.overcommit_memory)"))?;
+        // SAFETY: the range is that mapping, and the advice doesn't change its contents.
         unsafe { rustix::mm::madvise(at, len as usize, Advice::LinuxDontFork) }
             .map_err(os("madvise of a local arena"))?;
         Ok(map)

@@ -25,10 +25,12 @@ pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
 #[cfg(not(miri))]
 pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
     let bytes = len * size_of::<AtomicU64>();
-    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh mapping at an address of the kernel's choice.
-    let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) }
-        .map_err(os("mmap of the table of handles (see RLIMIT_AS)"))?;
+    let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags) }
+        .map_err(os("mmap of the table of handles (see RLIMIT_AS, and RLIMIT_MEMLOCK after mlockall)"))?;
+    // SAFETY: the range is the mapping just made.
+    unsafe { super::mapping::open(at, bytes, true) }.map_err(os("mprotect of the table of handles"))?;
     // SAFETY: the range is the mapping just made.
     unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxWipeOnFork) }
         .map_err(os("madvise(MADV_WIPEONFORK) of the table of handles"))?;
