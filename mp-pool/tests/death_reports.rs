@@ -37,7 +37,7 @@ fn first_of_many_killed_workers_is_reported() {
 #[test]
 fn orderly_end_logs_no_replacement() {
     let text = stderr_of(|()| {
-        mp_spawn::log_to_stderr(log::LevelFilter::Info);
+        mp_spawn::log_to_stderr(log::LevelFilter::Info).unwrap();
         let pool = Pool::new(2).unwrap();
         assert_eq!(pool.apply(|x: u32| x, 7).unwrap(), 7);
         pool.close();

@@ -330,7 +330,7 @@ fn futures_wait_for_room_in_a_line() {
     drop(a);
     eventually("the next one is woken", || b.is_woken());
     // Another caller is quicker: it keeps its place.
-    let between = call.try_apply_async((gates[1].clone(), 9)).ok().expect("there is room");
+    let Ok(between) = call.try_apply_async((gates[1].clone(), 9)) else { panic!("there is no room") };
     assert!(b.poll().is_none());
     gates[1].open(1);
     assert_eq!(got(between).unwrap(), 9);

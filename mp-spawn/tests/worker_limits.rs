@@ -45,7 +45,11 @@ fn resources_are_limited_in_each_start_method() {
 
 #[test]
 fn cpu_limit_is_named_as_cause_of_death() {
-    let spin = |(): ()| -> u64 { (0_u64..).fold(0, |sum, n| std::hint::black_box(sum ^ n)) };
+    let spin = |(): ()| -> u64 {
+        loop {
+            std::hint::spin_loop();
+        }
+    };
     let limits = Limits::new().resource(ResourceLimit::CpuSeconds, 1).resource(ResourceLimit::Core, 0);
     let child = limited(StartMethod::Spawn, limits).spawn(spin, ()).unwrap();
     assert!(child.wait_timeout(common::DEADLINE));

@@ -333,9 +333,9 @@ fn peak_of_sharing(_: usize, size: usize) -> Outcome {
     };
     let private = vec![3_u8; size];
     // The arena and its first pages.
-    drop(Tensor::from_slice(&[1_u8], &[1])?);
+    drop(Tensor::from_slice(&[1_u8], [1])?);
     let before = kilobytes("VmRSS:");
-    let shared = Tensor::from_slice(&private, &[size])?;
+    let shared = Tensor::from_slice(&private, [size])?;
     let grown = kilobytes("VmHWM:") - before;
     assert_eq!(shared.iter().map(usize::from).sum::<usize>(), 3 * size);
     assert!(grown * 1024 < size + size / 4, "{grown} kB for {size} bytes");

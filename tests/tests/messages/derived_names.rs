@@ -17,6 +17,7 @@ macro_rules! with_fields {
         struct Fields { $($field: Tensor<u32>,)* }
 
         #[derive(Message)]
+        #[allow(clippy::large_enum_variant, reason = "it has a variant of each kind")]
         enum Variants { Named { $($field: Tensor<u32>,)* }, $($field(u32),)* }
 
         const FIELDS: usize = [$(stringify!($field)),*].len();
@@ -155,6 +156,7 @@ mod shadowed {
 
     trait Everything: ::core::marker::Sized {
         fn next(&self) {}
+        #[allow(clippy::wrong_self_convention, reason = "it stands in the way of the prelude's")]
         fn into_iter(&self) {}
         fn extend(&self) {}
     }

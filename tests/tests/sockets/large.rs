@@ -90,7 +90,7 @@ fn bytes_of_all_lengths_arrive_whole() {
         echoed(&here, len);
     }
     drop(here);
-    join(&child);
+    join(&child).unwrap();
 }
 
 /// Receives `count` messages of bytes that all have one value, each.
@@ -124,7 +124,7 @@ fn threads_that_send_long_bytes_take_turns() {
             });
         }
     });
-    join(&child);
+    join(&child).unwrap();
 }
 
 #[test]

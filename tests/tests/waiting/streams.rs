@@ -136,12 +136,9 @@ fn what_a_time_out_drops_has_pushed_and_taken_nothing() {
             let (mut x, mut turn) = (pushed, 0);
             while x < TASKS {
                 turn += 1;
-                match tokio::time::timeout(time(turn), stream.push_async(x)).await {
-                    Ok(pushed) => {
-                        assert_eq!(pushed.unwrap().number() as u64, x, "what was dropped has pushed nothing");
-                        x += 1;
-                    }
-                    Err(_) => {}
+                if let Ok(pushed) = tokio::time::timeout(time(turn), stream.push_async(x)).await {
+                    assert_eq!(pushed.unwrap().number() as u64, x, "what was dropped has pushed nothing");
+                    x += 1;
                 }
                 tokio::task::yield_now().await;
             }
