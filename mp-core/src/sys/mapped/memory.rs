@@ -4,6 +4,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use memfd::{FileSeal, Memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
@@ -19,9 +20,21 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
         .or_else(|e| if e == Errno::INVAL { rustix::fs::memfd_create(name, flags) } else { Err(e) })
         .map_err(os("memfd_create"))?;
     rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of a new arena"))?;
-    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&fd, seals).map_err(os("fcntl(F_ADD_SEALS) of a new arena"))?;
-    Ok(fd)
+    let sealed = Memfd::try_from_fd(fd).map_err(|fd| not_sealable(&fd))?;
+    sealed.add_seals(&[FileSeal::SealShrink, FileSeal::SealGrow, FileSeal::SealSeal]).map_err(|e| match e {
+        memfd::Error::AddSeals(source) | memfd::Error::GetSeals(source) | memfd::Error::Create(source) => {
+            Error::Os { what: "fcntl(F_ADD_SEALS) of a new arena", source }
+        }
+    })?;
+    Ok(sealed.into_file().into())
+}
+
+/// Error of a new memfd whose seals can't be read.
+fn not_sealable(fd: &OwnedFd) -> Error {
+    match rustix::fs::fcntl_get_seals(fd) {
+        Ok(_) => Error::NotAnArena("the new file is no memfd".into()),
+        Err(e) => os("fcntl(F_GET_SEALS) of a new arena")(e),
+    }
 }
 
 /// Checks that `fd` is a memfd sealed against shrinking, so that no access to it can be cut off (SIGBUS); its length.
