@@ -73,10 +73,14 @@ impl FailureKind {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Attempts {
-    /// The last ones.
+pub struct Attempts(Option<Box<Record>>);
+
+/// Contents of [`Attempts`]. In a box, so that errors of tasks are small.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+struct Record {
+    /// The last failures.
     failures: Vec<FailureKind>,
-    /// How many of each kind there were in all.
+    /// Number of failures of each kind.
     counts: [u32; FailureKind::NAMES.len()],
     /// Index of the task among the items of its call.
     index: Option<usize>,
@@ -87,27 +91,33 @@ const KEPT: usize = 1000;
 
 impl Attempts {
     /// None, of a task that was not begun.
-    pub(crate) const NONE: &'static Attempts =
-        &Attempts { failures: Vec::new(), counts: [0; FailureKind::NAMES.len()], index: None };
+    pub(crate) const NONE: &'static Attempts = &Attempts(None);
+
+    fn record(&self) -> &Record {
+        const EMPTY: &Record =
+            &Record { failures: Vec::new(), counts: [0; FailureKind::NAMES.len()], index: None };
+        self.0.as_deref().unwrap_or(EMPTY)
+    }
 
     /// How many attempts were made.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.counts.iter().map(|count| *count as usize).sum()
+        self.record().counts.iter().map(|count| *count as usize).sum()
     }
 
     /// How each of them failed, the last one included; of more than a thousand, the last thousand.
     #[must_use]
     pub fn failures(&self) -> &[FailureKind] {
-        &self.failures
+        &self.record().failures
     }
 
     fn add(&mut self, failure: FailureKind) {
-        if self.failures.len() == KEPT && !mp_core::mutant!("pool.attempts.all-kept") {
-            self.failures.remove(0);
+        let record = self.0.get_or_insert_default();
+        if record.failures.len() == KEPT && !mp_core::mutant!("pool.attempts.all-kept") {
+            record.failures.remove(0);
         }
-        self.failures.push(failure);
-        let count = &mut self.counts[failure as usize];
+        record.failures.push(failure);
+        let count = &mut record.counts[failure as usize];
         *count = count.saturating_add(1);
     }
 }
@@ -115,9 +125,9 @@ impl Attempts {
 impl fmt::Display for Attempts {
     /// ` (attempt 4, after a time-out and 2 errors)`; nothing if there was one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(last) = self.failures.last().filter(|_| self.count() > 1) else { return Ok(()) };
+        let Some(last) = self.record().failures.last().filter(|_| self.count() > 1) else { return Ok(()) };
         write!(f, " (attempt {}, after ", self.count())?;
-        let mut before = self.counts;
+        let mut before = self.record().counts;
         before[*last as usize] -= 1;
         let counts = || before.into_iter().zip(FailureKind::NAMES).filter(|(count, _)| *count > 0);
         let mut left = counts().count();
@@ -250,13 +260,13 @@ impl TaskError {
     /// call was cancelled, or its pool ended.
     #[must_use]
     pub fn index(&self) -> Option<usize> {
-        self.attempts().index
+        self.attempts().record().index
     }
 
     /// The error of the item with this index.
     pub(crate) fn of_item(mut self, index: usize) -> Self {
         if let Some(attempts) = self.attempts_mut() {
-            attempts.index = Some(index);
+            attempts.0.get_or_insert_default().index = Some(index);
         }
         self
     }

@@ -21,11 +21,13 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
         .map_err(os("memfd_create"))?;
     rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of a new arena"))?;
     let sealed = Memfd::try_from_fd(fd).map_err(|fd| not_sealable(&fd))?;
-    sealed.add_seals(&[FileSeal::SealShrink, FileSeal::SealGrow, FileSeal::SealSeal]).map_err(|e| match e {
-        memfd::Error::AddSeals(source) | memfd::Error::GetSeals(source) | memfd::Error::Create(source) => {
-            Error::Os { what: "fcntl(F_ADD_SEALS) of a new arena", source }
-        }
-    })?;
+    sealed.add_seals(&[FileSeal::SealShrink, FileSeal::SealGrow, FileSeal::SealSeal]).map_err(
+        |e| match e {
+            memfd::Error::AddSeals(source)
+            | memfd::Error::GetSeals(source)
+            | memfd::Error::Create(source) => Error::Os { what: "fcntl(F_ADD_SEALS) of a new arena", source },
+        },
+    )?;
     Ok(sealed.into_file().into())
 }
 
