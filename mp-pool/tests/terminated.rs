@@ -72,6 +72,8 @@ fn worker_that_ignores_sigterm_ends_after_its_task() {
     gate.arrived();
     let since = Instant::now();
     pool.pool().terminate();
+    // Else a worker may claim one more task before the pool's thread takes it back.
+    eventually("what has not begun is settled", || results.progress().done == 498);
     gate.open(2);
     join(pool.pool());
     assert!(since.elapsed() < LONG, "{:?}", since.elapsed());
