@@ -1,13 +1,54 @@
 //! Reports of workers that end: which tasks they had, the tasks' callers learn from their errors.
 
+use std::fmt::Write as _;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::Mutex;
 use mp_spawn::{ExitStatus, FailureReports, RaisedKind, SpawnError};
 
 use crate::dispatch::shared::Shared;
 use crate::thread::start::without_its_name;
 
 const SIGINT: i32 = 2;
+
+/// The pools whose back-offs a dump lists.
+static POOLS: PerProcess<Mutex<Vec<Weak<Shared>>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+
+/// Lists the back-offs of a pool's workers in dumps, as long as the pool is there.
+pub(crate) fn list_in_dumps(shared: &Arc<Shared>) {
+    mp_core::waits::add_to_dumps(back_offs);
+    let mut pools = POOLS.lock();
+    pools.retain(|pool| pool.strong_count() > 0);
+    pools.push(Arc::downgrade(shared));
+}
+
+/// A line for each worker that waits for its next start.
+fn back_offs() -> String {
+    let pools: Vec<_> = POOLS.lock().iter().filter_map(Weak::upgrade).collect();
+    let (mut text, now) = (String::new(), Instant::now());
+    for pool in pools {
+        let state = pool.state.lock();
+        let waiting = state.workers.iter().enumerate().filter(|(_, worker)| worker.process.is_none());
+        for (number, worker) in waiting.filter(|_| state.is_serving()) {
+            let Some(at) = worker.restart_at else { continue };
+            let left = at.saturating_duration_since(now);
+            _ = write!(
+                text,
+                "mp: worker {number} of {} is started again in {left:.1?}",
+                pool.settings.pool_name()
+            );
+            if worker.failed_starts > 0 {
+                let why = worker.failed_why.lines().next().unwrap_or_default();
+                _ = write!(text, ", after {} failed starts: {why}", worker.failed_starts);
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
 
 /// A worker that has ended.
 pub(crate) struct Death<'a> {

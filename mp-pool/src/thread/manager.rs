@@ -30,7 +30,7 @@ use crate::error::{Broken, PoolError, TaskError, Unsendable, WorkerLost};
 use crate::message::{Reply, Task, Value, Values};
 use crate::run::values::Many;
 use crate::steps::chunk::Place;
-use crate::thread::deaths::Death;
+use crate::thread::deaths::{Death, list_in_dumps};
 use crate::thread::ending::Ending;
 use crate::thread::reports::{cut_if_cancelled, found_in_journal, report, take_apart};
 use crate::thread::start::{not_started, start, tell_of_failed_starts, why_not_ready, without_its_name};
@@ -61,6 +61,7 @@ pub(crate) struct Manager {
 
 impl Manager {
     pub(crate) fn new(shared: Arc<Shared>) -> Manager {
+        list_in_dumps(&shared);
         Manager {
             shared,
             ending: Ending::Not,

@@ -6,8 +6,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use mp::connection::Connection;
 use mp::process::{Backoff, ProcessBuilder, Restart};
-use mp::{GetError, Process, Queue, SpawnOptions, channel, start_processes};
+use mp::queue::{broadcast, watch};
+use mp::{GetError, Process, Queue, SpawnOptions, channel, pipe, start_processes};
 use mp_tests::scratch::Scratch;
 use mp_tests::{DEADLINE, Outcome, alone, eventually, give, one_process};
 
@@ -69,6 +71,23 @@ fn failed_start_disconnects_channels() {
     let context = start_processes(function, sender, options).unwrap();
     assert!(matches!(receiver.recv_timeout(DEADLINE), Err(GetError::Disconnected)));
     assert!(context.wait().is_err());
+}
+
+type Senders = (broadcast::Sender<u32>, watch::Sender<u32>, Connection);
+
+#[test]
+fn failed_start_ends_other_receivers() {
+    let (sends, hears) = broadcast::channel::<u32>(4).unwrap();
+    let (shows, sees) = watch::channel(1_u32).unwrap();
+    let (here, there) = pipe().unwrap();
+    let process = fails().spawn(|_: Senders| {}, (sends, shows, there)).unwrap();
+    assert!(matches!(hears.recv_timeout(DEADLINE), Err(broadcast::RecvError::Closed)));
+    let seen = sees.wait_changed_timeout(DEADLINE);
+    // The first value may not have been seen.
+    let seen = if seen.is_ok() { sees.wait_changed_timeout(DEADLINE) } else { seen };
+    assert!(seen.as_ref().is_err_and(GetError::is_disconnected), "{seen:?}");
+    assert!(here.recv_timeout::<u32>(DEADLINE).is_err_and(|error| error.is_disconnected()));
+    assert!(process.join().is_err());
 }
 
 #[test]

@@ -62,6 +62,21 @@ fn a_get_from_a_queue_that_no_other_process_has() {
     );
 }
 
+fn waits_for_a_failed_start((): ()) -> Outcome {
+    report_hangs_after(Some(SOON));
+    let event = Event::new()?;
+    let setter = Process::builder().name("setter").command(["/bin/false"]);
+    let _setter = setter.spawn(|event: Event| event.set(), event.clone())?;
+    event.wait()?;
+    Ok(())
+}
+
+#[test]
+fn hang_after_a_failed_start_names_the_failure() {
+    let text = said(waits_for_a_failed_start, &[], HANG);
+    has(&text, &["in Event::wait", "failed before: setter (pid ", "/bin/false", "exited with code 1"]);
+}
+
 fn receives_from_its_own_pipe((): ()) -> Outcome {
     report_hangs_after(Some(SOON));
     let (here, _there) = pipe()?;
