@@ -56,3 +56,24 @@ fn dump_shows_processes_in_their_back_off() {
     assert!(text.contains("mp: attempt 2 of loader follows in 3"), "{text}");
     assert!(text.contains("no such file"), "{text}");
 }
+
+/// The reader of a log may end before the program does: a write fails with EPIPE then.
+#[test]
+fn failures_without_a_reader_of_stderr_end_no_thread() {
+    let text = stderr_of(|_, ()| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let kept = rustix::io::dup(std::io::stderr()).unwrap();
+        rustix::stdio::dup2_stderr(&writer).unwrap();
+        drop((reader, writer));
+        for _ in 0..2 {
+            let worker =
+                fails(Duration::from_millis(1)).spawn(|(): ()| Err::<(), _>("no such file"), ()).unwrap();
+            assert!(worker.wait_timeout(DEADLINE), "{:?}", worker.status());
+            assert!(matches!(worker.join(), Err(SpawnError::GaveUp(_))));
+        }
+        drop(start_processes(|_, ()| Err::<(), _>("told to nobody"), (), SpawnOptions::nprocs(1)).unwrap());
+        rustix::stdio::dup2_stderr(kept).unwrap();
+        eprintln!("all ended");
+    });
+    assert!(text.contains("all ended"), "{text}");
+}

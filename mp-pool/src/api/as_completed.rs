@@ -73,11 +73,19 @@ impl<T, S: ResultKind<T>> AsCompleted<T, S> {
         if self.left == 0 {
             return Ok(None);
         }
+        if let Some(place) = self.place_in_copy() {
+            return Ok(self.take(place));
+        }
         match self.told.recv_timeout(timeout) {
             Ok(place) => Ok(self.take(place)),
             Err(RecvTimeoutError::Timeout) => Err(NotYet { under_way: self.left }),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
         }
+    }
+
+    /// Place of a result in a copy of the process that gave the call: no thread of the copy reports it.
+    fn place_in_copy(&self) -> Option<usize> {
+        self.results.iter().position(|result| result.as_ref().is_some_and(AsyncResult::is_copied))
     }
 
     fn take(&mut self, place: usize) -> Option<Completed<T, S>> {
@@ -94,7 +102,7 @@ impl<T, S: ResultKind<T>> Iterator for AsCompleted<T, S> {
         if self.left == 0 {
             return None;
         }
-        let place = self.told.recv().ok()?;
+        let place = self.place_in_copy().or_else(|| self.told.recv().ok())?;
         self.take(place)
     }
 

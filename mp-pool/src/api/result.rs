@@ -410,6 +410,13 @@ impl<T: Message> AsyncResult<T, Multiple> {
 /// ```
 ///
 /// The first wait opens a pipe, which is closed with the result. Where no descriptor is left, a waiter checks every 100 ms.
+impl<T, S> AsyncResult<T, S> {
+    /// Returns `true` in a copy of the process that gave the call.
+    pub(super) fn is_copied(&self) -> bool {
+        !self.job.is_ours()
+    }
+}
+
 impl<T, S> Waitable for AsyncResult<T, S> {
     fn place(&self) -> WaitPoint<'_> {
         match self.job.done_pipe() {
@@ -423,6 +430,9 @@ impl<T, S> Waitable for AsyncResult<T, S> {
     }
 
     fn described(&self) -> Option<String> {
+        if !self.job.is_ours() {
+            return None;
+        }
         let Progress { done, total, .. } = self.progress();
         Some(format!("results of {} ({done} of {total} tasks done)", self.shared.settings.pool_name()))
     }

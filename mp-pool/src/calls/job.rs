@@ -1,7 +1,7 @@
 //! One call of the pool: the tasks that are still to be sent, and the outcomes that have come back.
 
 use std::collections::HashMap;
-use std::io::PipeReader;
+use std::io::{PipeReader, Write as _};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock, Weak};
@@ -286,6 +286,10 @@ impl Job {
             let wakers = std::mem::take(&mut slots.wakers);
             let done = slots.all_done();
             let pipe = if done { slots.done_pipe.take() } else { None };
+            // A copy of this process may have the writing end, too: without a byte its readers would not see the end.
+            if let Some(mut pipe) = pipe.as_ref() {
+                _ = pipe.write_all(&[0]);
+            }
             let enough = |some| slots.has(some) && !mp_core::mutant!("pool.waiters.part-not-told");
             let awaited = slots.waiters.all > 0 || slots.waiters.some.is_some_and(enough);
             (wakers, if done { slots.on_done.take() } else { None }, awaited, pipe)
@@ -302,8 +306,12 @@ impl Job {
         }
     }
 
-    /// Descriptor that is readable when all is done. `None` if no pipe could be made.
+    /// Descriptor that is readable when all is done. `None` if no pipe could be made, and in a copy of the process, which locks nothing
+    /// here.
     pub(crate) fn done_pipe(&self) -> Option<BorrowedFd<'_>> {
+        if !self.is_ours() {
+            return None;
+        }
         let made = self.done_pipe.get_or_init(|| {
             let (reader, writer) = std::io::pipe().ok()?;
             let mut slots = self.slots.lock();

@@ -11,6 +11,14 @@ use crate::workers::state::{Phase, State};
 /// How long to wait for a process that got a SIGKILL: one in an uninterruptible system call stays.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 
+/// Stands for a time that no clock reaches: a century.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Returns the time that comes `later` than `now`.
+fn after(now: Instant, later: Duration) -> Instant {
+    now.checked_add(later).unwrap_or_else(|| now + NEVER)
+}
+
 /// How far the end of the workers is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
@@ -47,7 +55,7 @@ impl Manager {
                         settled.add(chunk, error.clone());
                     }
                 }
-                self.ending = Ending::Finishing(now + shared.settings.finish);
+                self.ending = Ending::Finishing(after(now, shared.settings.finish));
                 if shared.settings.finish.is_zero() {
                     self.ask(state, now);
                 }
@@ -70,7 +78,7 @@ impl Manager {
         let busy = state.workers.iter().filter(|worker| !worker.ready || worker.outstanding > 0);
         // It fails only if it has ended.
         busy.filter_map(|worker| worker.process.as_ref()).for_each(|process| _ = process.terminate());
-        self.ending = Ending::Asked(now + self.shared.settings.grace);
+        self.ending = Ending::Asked(after(now, self.shared.settings.grace));
     }
 
     /// Whether all is done.
@@ -78,5 +86,17 @@ impl Manager {
         let state = self.shared.state.lock();
         let left = matches!(self.ending, Ending::Killed(until) if until <= Instant::now());
         self.ending != Ending::Not && (left || !state.has_workers())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_without_an_end_are_times() {
+        let now = Instant::now();
+        assert_eq!(after(now, Duration::from_secs(3)), now + Duration::from_secs(3));
+        assert!(after(now, Duration::MAX) >= now + NEVER);
     }
 }

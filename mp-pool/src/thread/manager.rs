@@ -111,7 +111,6 @@ impl Manager {
             } else {
                 mp_core::uninterrupted(|| self.hear((until, shortest), &mut replies));
             }
-            self.note_pause();
             mp_core::uninterrupted(|| self.look_after_all(until, &mut replies));
         }
     }
@@ -160,6 +159,8 @@ impl Manager {
             }
             Err(error) => self.shared.break_off_saying(error.to_string()),
         }
+        // Before callbacks run, whose time is no pause of the program.
+        self.note_pause();
         self.take(replies);
     }
 

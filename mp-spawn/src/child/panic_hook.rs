@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::{Cell, RefCell};
+use std::io::Write as _;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 
 use mp_core::fork::SetOnce;
@@ -67,7 +68,8 @@ pub(crate) fn install_hook() {
         // The thread may be past the life of its locals, or panic while it is here.
         let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
         match printed {
-            Some(printed) => eprint!("{printed}"),
+            // Nobody may read it: a panic in here would abort the process.
+            Some(printed) => _ = std::io::stderr().lock().write_all(printed.as_bytes()),
             None => previous(info),
         }
         around.iter().for_each(|(_, after)| after());

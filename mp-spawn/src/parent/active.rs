@@ -1,5 +1,6 @@
 //! The processes that this one has started and that may still run, and what happens to them when it exits.
 
+use std::io::Write as _;
 use std::sync::{Arc, Once, Weak};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
@@ -137,7 +138,8 @@ fn forget_the_done(family: &mut Vec<Member>) {
 /// Prints a failure, whole: `eprintln!` would write it piece by piece, and other processes between the pieces.
 fn tell(error: &SpawnError) {
     let line = format!("mp: {error}\n");
-    eprint!("{line}");
+    // Nobody may read it: the caller goes on.
+    _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// At exit: no process is started again, daemonic ones are ended, then all are waited for, and failures that the program did not get are printed.

@@ -233,7 +233,8 @@ impl Arena {
                 let hints = self.map().load(at);
                 if hints == 0 {
                     stale += 1;
-                    if stale > STALE {
+                    // A look at all groups meets those without a bit.
+                    if stale > STALE && !all {
                         self.unmark_group(group);
                     }
                     continue;

@@ -255,8 +255,8 @@ impl Arena {
         }
     }
 
-    /// Notes in a queue that a handle in a message of a dead member is lost, if this process has the queue. A process without it may
-    /// not touch its words; a waiter has it, and visits the dead itself.
+    /// Notes in a queue that a handle in a message of a dead member is lost, if this process has the queue. A process without the queue
+    /// may not touch its words, and gives the handle up unnoted: waiters then wait on, unless another process has left the queue.
     fn note_lost_handle(&self, dead: Member, block: BlockId, seat: (Word, Seat)) -> Option<Hold> {
         if self.kind_of(block) != Kind::Ring {
             return None;

@@ -253,14 +253,22 @@ impl Kept {
     /// Position of a reader that reads what is published from now on.
     pub(crate) fn end(&self) -> Position {
         for _ in 0..TURNS {
-            let Some((slot, newest)) = self.newest() else { break };
-            if let Some(number) = self.number(slot, newest) {
-                return self.after(Position { ticket: newest, number });
+            match self.newest() {
+                Some((slot, newest)) => {
+                    if let Some(number) = self.number(slot, newest) {
+                        return self.after(Position { ticket: newest, number });
+                    }
+                }
+                None => {
+                    let ticket = Ticket::unpack(self.words().load(self.ring.tail));
+                    // Else a message has come meanwhile, and is found in the next turn.
+                    if ticket.before(self.ring.slots).lap == 0 {
+                        return Position { ticket, number: 1 };
+                    }
+                }
             }
         }
-        let ticket = Ticket::unpack(self.words().load(self.ring.tail));
-        let is_first = ticket.before(self.ring.slots).lap == 0;
-        Position { ticket, number: u64::from(is_first) }
+        Position { ticket: Ticket::unpack(self.words().load(self.ring.tail)), number: 0 }
     }
 
     /// The position after this one.

@@ -117,7 +117,9 @@ unsafe impl RingLayer for Rings {
         }
         // All envelopes are looked at: not for a queue where nothing can have come back.
         for sort in [Holder::Returned, Holder::Undeliverable].into_iter().filter(|_| ring.redelivers()) {
-            while let Ok(Some(_)) = ring.drain_returned(sort) {}
+            while let Ok(Some(envelope)) = ring.drain_returned(sort) {
+                envelope.lose(0);
+            }
         }
         for i in 0..ring.segments() {
             let mut message = None;

@@ -6,6 +6,7 @@
 //! restarts of others, and neither their ends nor those that the program asks for.
 
 use std::collections::VecDeque;
+use std::io::Write as _;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::thread;
@@ -178,7 +179,11 @@ impl Restarter {
                     let (listener, event) = match news {
                         News::Event(listener, event) => (listener, event),
                         // In one piece: lines of other processes don't come between.
-                        News::Report(line) => return eprint!("{line}"),
+                        // Nobody may read it: that is no failure of the process.
+                        News::Report(line) => {
+                            _ = std::io::stderr().lock().write_all(line.as_bytes());
+                            return;
+                        }
                     };
                     // Its panic, which the hook has shown, ends here.
                     caught(|| listener.get().map(|tell| tell(event)));
