@@ -258,7 +258,7 @@ fn work((asked, answers, moves): (Asked, Answers, Moves)) -> Result<(), String> 
     let mut worker = Worker { pieces: HashMap::new(), moves, gpu: None };
     while let Some(what) = asked.get().map_err(|error| error.to_string())? {
         let mut answer = Answer { number: Ok(0), numbers: Vec::new(), parcel: None };
-        answer.number = worker.does(what, &mut answer).map_err(|error| format!("{error:?} | {error}"));
+        answer.number = worker.does(what, &mut answer).map_err(|error| error.to_string());
         answers.put(answer).map_err(|error| error.to_string())?;
     }
     Ok(())

@@ -224,7 +224,10 @@ fn a_device_that_is_not_seen_is_told() {
     maker.ok(Do::Freeze(1));
     other.ok(Do::Keep(1, maker.give(1, true)));
     let refused = other.fails(Do::Open(1, 0));
-    assert!(refused.contains("UnknownDevice") && refused.contains("CUDA_VISIBLE_DEVICES"), "{refused}");
+    assert!(
+        refused.contains("doesn't see the device") && refused.contains("CUDA_VISIBLE_DEVICES"),
+        "{refused}"
+    );
     nothing_found(&session);
 }
 
@@ -304,7 +307,10 @@ fn devices_that_do_not_reach_each_other() {
     other.ok(Do::Keep(1, maker.give(1, true)));
     for (agent, device) in [(&maker, 1), (&other, 0)] {
         let refused = agent.fails(Do::Open(1, device));
-        assert!(refused.contains("PeerAccess") && refused.contains("to_device"), "{refused}");
+        assert!(
+            refused.contains("can't reach memory of the device") && refused.contains("to_device"),
+            "{refused}"
+        );
     }
     // By its own device each process reaches it.
     other.ok(Do::Open(1, 1));
