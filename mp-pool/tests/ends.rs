@@ -431,7 +431,7 @@ fn what_makes_no_sense_is_refused() {
     for processes in [0, 100_000] {
         let error = Pool::new(processes).unwrap_err();
         assert!(
-            matches!(&error, PoolError::Failed(_)) && error.to_string().contains(&processes.to_string()),
+            matches!(&error, PoolError::Settings(_)) && error.to_string().contains(&processes.to_string()),
             "{error}"
         );
     }
