@@ -330,6 +330,10 @@ impl Shared {
     /// Takes back the tasks of a call that have not begun, also those that a worker takes just now and will have begun in a moment. Returns
     /// their number.
     pub(crate) fn cancel_all(&self, job: &Arc<Job>) -> usize {
+        // A copy of the process has neither the workers nor their memory.
+        if self.check_owner().is_err() {
+            return 0;
+        }
         let mut count = self.cancel(job);
         let until = Instant::now() + TAKING;
         // The pool's thread would wait for what only it takes from the replies.
