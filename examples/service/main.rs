@@ -15,7 +15,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use mp::Pool;
 use mp::process::Interrupt;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 /// The work of one request, in a worker process: what crashes or leaks there costs one answer.
 fn count_primes(below: u64) -> u64 {
@@ -41,17 +41,14 @@ async fn in_flight(State(pool): State<Arc<Pool>>) -> String {
 async fn serve(address: &str) -> mp::AnyResult<()> {
     // The signals are this process's: workers work until the last answer is sent. Handled before the pool is made, so that
     // no signal comes too early.
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let asked = Arc::new(Notify::new());
+    let ask = Arc::clone(&asked);
+    ctrlc::set_handler(move || ask.notify_one())?; // SIGINT, SIGTERM and SIGHUP
     let pool = Arc::new(Pool::builder().name("service").interrupt(Interrupt::Ignore).build()?);
     let router = Router::new().route("/primes/{below}", get(primes)).route("/in-flight", get(in_flight));
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
-    let stop = async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
+    let stop = async move { asked.notified().await };
     // Accepts nothing from then on, and returns when the connections have their answers.
     axum::serve(listener, router.with_state(Arc::clone(&pool))).with_graceful_shutdown(stop).await?;
     Arc::into_inner(pool).map_or(Ok(()), Pool::join)?;
