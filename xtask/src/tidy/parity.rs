@@ -10,7 +10,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     PAGES.iter().flat_map(|page| check_page(tree, page)).collect()
 }
 
-/// Returns a complaint for each row whose test did not run. `ran` has the names of tests without their modules.
+/// Returns a complaint for each row whose test did not run. `ran` has the names of tests and of their modules.
 pub(crate) fn not_run(tree: &Tree, ran: &HashSet<String>) -> Vec<String> {
     let of_page = |path: &'static str| {
         let rows = tree.text(path).map(rows).unwrap_or_default();
