@@ -396,7 +396,7 @@ fn no_error_type_derives_debug() {
                 })
             };
             let lines: Vec<&str> = text.lines().collect();
-            let Some(at) = lines.iter().position(|line| declares(line)) else { continue };
+            let Some(at) = lines.iter().position(declares) else { continue };
             let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
             let derives =
                 attributes.filter(|line| line.starts_with("#[derive")).any(|line| line.contains("Debug"));
