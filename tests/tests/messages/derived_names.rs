@@ -84,6 +84,7 @@ with_fields! {
 
 #[test]
 fn fields_of_any_name_travel() {
+    let _alone = mp_tests::alone();
     let counted = |first: u32| (first + 1..).take(FIELDS).collect::<Vec<u32>>();
     let (fields, variant) = numbered(10);
     assert_eq!(read(&travelled(fields)), counted(10));
@@ -94,6 +95,7 @@ fn fields_of_any_name_travel() {
 
 #[test]
 fn columns_of_any_name_are_loaded() {
+    let _alone = mp_tests::alone();
     let loader = DataLoader::builder(Samples).batch_size(2).num_workers(1).build().unwrap();
     let columns = loader.epoch(0).next().unwrap().unwrap().into_inner();
     assert_eq!(read_columns(&columns), [8; COLUMNS]);
@@ -102,6 +104,7 @@ fn columns_of_any_name_are_loaded() {
 /// A message that does not leave comes back whole.
 #[test]
 fn fields_of_any_name_come_back() {
+    let _alone = mp_tests::alone();
     let queue = Queue::bounded(1).unwrap();
     queue.put(numbered(1).0).unwrap_or_else(|error| panic!("{error}"));
     let refused = queue.try_put(numbered(2).0).unwrap_err().into_value();
@@ -111,6 +114,7 @@ fn fields_of_any_name_come_back() {
 /// Parameters with the names that generated code gives to its own.
 #[test]
 fn parameters_of_any_name_travel() {
+    let _alone = mp_tests::alone();
     #[derive(Message)]
     struct Typed<C, __C, __MpCodec, M>(C, __C, __MpCodec, M, Tensor<u8>);
 
@@ -186,6 +190,7 @@ mod shadowed {
 
 #[test]
 fn types_beside_namesakes_travel() {
+    let _alone = mp_tests::alone();
     let message = travelled(shadowed::Message { tensor: Tensor::full([1], 5.0).unwrap() });
     assert_eq!(message.tensor.to_vec(), [5.0]);
     assert!(matches!(travelled(shadowed::Choice::Ok), shadowed::Choice::Ok));
@@ -197,6 +202,7 @@ fn types_beside_namesakes_travel() {
 /// Names in errors have no `r#`.
 #[test]
 fn raw_names_are_plain_in_errors() {
+    let _alone = mp_tests::alone();
     #[derive(Debug, serde::Serialize)]
     struct Refused;
     impl<'de> serde::Deserialize<'de> for Refused {

@@ -2,7 +2,7 @@
 
 use mp::{AnyResult, Queue};
 use mp_core::inject;
-use mp_tests::{Outcome, join, one_process};
+use mp_tests::{Outcome, alone, join, one_process};
 
 /// Puts that are counted together: many times the envelopes that a thread keeps.
 const PART: u64 = 2048;
@@ -49,6 +49,7 @@ fn measures(_: usize, queue: Queue<(u64, String)>) -> Outcome {
 
 #[test]
 fn put_costs_the_same_with_many_messages_waiting() {
+    let _alone = alone();
     let queue = Queue::unbounded().unwrap();
     join(&one_process(measures, queue)).unwrap();
 }

@@ -38,6 +38,7 @@ fn names_the_failure(error: &GetError) {
 
 #[test]
 fn failed_start_ends_gets() {
+    let _alone = alone();
     let (a, b) = (Queue::<u32>::bounded(1).unwrap(), Queue::<u32>::bounded(1).unwrap());
     let process = fails().spawn(uses, (a, b.clone())).unwrap();
     let error = b.get_timeout(DEADLINE).expect_err("no process has it");
@@ -48,6 +49,7 @@ fn failed_start_ends_gets() {
 
 #[test]
 fn failed_start_wakes_a_sleeping_get() {
+    let _alone = alone();
     let (a, b) = (Queue::<u32>::bounded(1).unwrap(), Queue::<u32>::bounded(1).unwrap());
     let scratch = Scratch::new("unreceived");
     let end = scratch.0.join("end");
@@ -65,6 +67,7 @@ fn failed_start_wakes_a_sleeping_get() {
 
 #[test]
 fn failed_start_disconnects_channels() {
+    let _alone = alone();
     let (sender, receiver) = channel::<u32>().unwrap();
     let function = |_: usize, _: mp::Sender<u32>| {};
     let options = SpawnOptions::nprocs(2).executable("/bin/false");
@@ -77,6 +80,7 @@ type Senders = (broadcast::Sender<u32>, watch::Sender<u32>, Connection);
 
 #[test]
 fn failed_start_ends_other_receivers() {
+    let _alone = alone();
     let (sends, hears) = broadcast::channel::<u32>(4).unwrap();
     let (shows, sees) = watch::channel(1_u32).unwrap();
     let (here, there) = pipe().unwrap();
@@ -92,6 +96,7 @@ fn failed_start_ends_other_receivers() {
 
 #[test]
 fn supervised_failed_starts_keep_gets_until_the_last() {
+    let _alone = alone();
     let (a, b) = (Queue::<u32>::bounded(1).unwrap(), Queue::<u32>::bounded(1).unwrap());
     let restart = Restart::OnFailure { max: 3, backoff: Backoff::new(Duration::from_millis(1)) };
     let process = fails().restart(restart).spawn(uses, (a, b.clone())).unwrap();
@@ -127,6 +132,7 @@ fn fails_at_once(_: usize, _: Queue<u32>) -> Outcome {
 
 #[test]
 fn deserted_error_names_the_failure_of_a_child() {
+    let _alone = alone();
     let queue = Queue::<u32>::bounded(1).unwrap();
     let context = one_process(fails_at_once, queue.clone());
     let error = queue.get_timeout(DEADLINE).expect_err("no process has it").to_string();

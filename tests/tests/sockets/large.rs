@@ -80,6 +80,7 @@ fn echoed(here: &Connection, len: usize) {
 
 #[test]
 fn bytes_of_all_lengths_arrive_whole() {
+    let _alone = alone();
     let (listener, name) = listener("lengths");
     let child = one_process(echo, name);
     let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
@@ -107,6 +108,7 @@ fn receives_uniform(_: usize, (name, count): (String, usize)) -> Outcome {
 
 #[test]
 fn threads_that_send_long_bytes_take_turns() {
+    let _alone = alone();
     let (listener, name) = listener("turns");
     let child = one_process(receives_uniform, (name, 4 * 40));
     let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
@@ -129,6 +131,7 @@ fn threads_that_send_long_bytes_take_turns() {
 
 #[test]
 fn long_bytes_given_up_after_their_start_arrive() {
+    let _alone = alone();
     let (listener, name) = listener("given-up");
     let there = SocketOptions::new().connect(name).unwrap();
     let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
