@@ -208,7 +208,6 @@ fn a_guest_is_killed_at_every_access_of_accepting() {
 
 #[test]
 fn guest_killed_at_every_access_ends_gets() {
-    let _alone = settled();
     for_every_access(|at| {
         let queue = Queue::<u8>::bounded(1).unwrap();
         let mut command = program(&format!("dies-with-a-queue {at}"));
@@ -223,7 +222,6 @@ fn guest_killed_at_every_access_ends_gets() {
 
 #[test]
 fn withdrawn_invitation_ends_gets() {
-    let _alone = settled();
     let _alone = settled();
     let queue = Queue::<u8>::bounded(1).unwrap();
     let mut command = program("works");
