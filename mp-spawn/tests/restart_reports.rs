@@ -71,7 +71,7 @@ fn failures_without_a_reader_of_stderr_end_no_thread() {
             assert!(worker.wait_timeout(DEADLINE), "{:?}", worker.status());
             assert!(matches!(worker.join(), Err(SpawnError::GaveUp(_))));
         }
-        drop(start_processes(|_, ()| Err::<(), _>("told to nobody"), (), SpawnOptions::nprocs(1)).unwrap());
+        drop(start_processes(|_, ()| Err::<(), _>("it is not read"), (), SpawnOptions::nprocs(1)).unwrap());
         rustix::stdio::dup2_stderr(kept).unwrap();
         eprintln!("all ended");
     });

@@ -68,7 +68,7 @@ pub(crate) fn install_hook() {
         // The thread may be past the life of its locals, or panic while it is here.
         let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
         match printed {
-            // Nobody may read it: a panic in here would abort the process.
+            // A write fails if the reader is gone, and a panic in here would abort the process.
             Some(printed) => _ = std::io::stderr().lock().write_all(printed.as_bytes()),
             None => previous(info),
         }

@@ -138,7 +138,7 @@ fn forget_the_done(family: &mut Vec<Member>) {
 /// Prints a failure, whole: `eprintln!` would write it piece by piece, and other processes between the pieces.
 fn tell(error: &SpawnError) {
     let line = format!("mp: {error}\n");
-    // Nobody may read it: the caller goes on.
+    // A write fails if the reader is gone: the caller continues.
     _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 

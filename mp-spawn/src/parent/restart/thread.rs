@@ -179,7 +179,7 @@ impl Restarter {
                     let (listener, event) = match news {
                         News::Event(listener, event) => (listener, event),
                         // In one piece: lines of other processes don't come between.
-                        // Nobody may read it: that is no failure of the process.
+                        // A write fails if the reader is gone: that is not a failure of this thread.
                         News::Report(line) => {
                             _ = std::io::stderr().lock().write_all(line.as_bytes());
                             return;
