@@ -1,7 +1,8 @@
 //! Three processes and one GPU: images are loaded to it, cropped, and looked at. Batches move from process to process where they are, in
 //! the GPU's memory; each process's stream waits, on the GPU, for the one before, and no host does.
 //!
-//! `cargo run --release --features cuda --example cuda_pipeline` (without a GPU it says so; docs/cuda.md has a simulated one)
+//! `cargo run --release --features cuda --example cuda_pipeline`. Without a GPU the program reports that;
+//! docs/reference/cuda.md has a simulated one.
 
 use mp::cuda::{CudaTensor, Device, Stream};
 use mp::{Process, Queue};

@@ -37,7 +37,7 @@ fn name_seeds() -> Vec<Vec<u8>> {
     ["/psm_1234abcd", "a name", "..", "a/../b"].map(|name| name.as_bytes().to_vec()).to_vec()
 }
 
-/// What docs/wire.md says of envelopes, and the packets that lead processes to the arena.
+/// What docs/reference/wire.md says of envelopes, and the packets that lead processes to the arena.
 pub fn samples() -> Vec<(&'static str, Vec<u8>)> {
     [envelope_samples(), parcel_samples(), invitation_samples()].concat()
 }

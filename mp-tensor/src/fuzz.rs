@@ -23,7 +23,7 @@ fn handles(bytes: &[u8]) {
         ) => return,
         Err(other) => panic!("an error of something else than bytes: {other:?}"),
     };
-    // As many bytes as its flags say, as docs/wire.md has them.
+    // As many bytes as its flags say, as docs/reference/wire.md has them.
     let (flags, rank) = (bytes[0], usize::from(bytes[0] & 15));
     assert!(rank <= MAX_RANK && handle.view.shape().len() == rank, "{handle:?}");
     let numbers = 1 + rank * if flags & 0x40 == 0 { 1 } else { 2 };

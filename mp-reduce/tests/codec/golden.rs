@@ -1,4 +1,5 @@
-//! The bytes of messages are what `golden.txt` says: who changes them changes the version of the wire, docs/wire.md, and that file.
+//! Golden file of the bytes of messages. A change of these bytes also changes the version of the wire,
+//! docs/reference/wire.md, and `golden.txt`.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};

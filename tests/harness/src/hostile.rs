@@ -260,7 +260,7 @@ pub fn golden(file: &str, head: &str, samples: &[(&str, Vec<u8>)]) {
     for (found, expected) in found.lines().zip(expected.lines()) {
         assert_eq!(
             found, expected,
-            "{file}: other bytes need another version, docs/wire.md, and this file anew"
+            "{file}: other bytes need another version, docs/reference/wire.md, and this file anew"
         );
     }
     assert_eq!(found, expected, "{file}");

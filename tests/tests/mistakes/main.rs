@@ -1,5 +1,6 @@
 //! Typical mistakes of new users that the compiler lets pass, and what the library answers: each answer says what was asked, what
-//! was found, and what to do. docs/mistakes.md lists them, with those that the compiler refuses (`tests/compile_fail`).
+//! was found, and what to do. docs/guide/mistakes.md lists them, with those that the compiler refuses
+//! (`tests/compile_fail`).
 
 mod memory;
 mod processes;

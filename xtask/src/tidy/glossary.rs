@@ -1,5 +1,5 @@
-//! Words that the glossary has better ones for (docs/glossary.md): comments, texts and pages name the process, thread, owner,
-//! waiter, peer or caller that acts; so do names of tests and of other items. Names of fields and variables are not looked at.
+//! Words that the glossary has better ones for (docs/reference/glossary.md): comments, texts and pages name the
+//! process, thread, owner, waiter, peer or caller that acts; so do names of tests and of other items. Names of fields and variables are not looked at.
 
 use super::mask::{Line, is_word};
 use super::{File, Finding, Tree};
@@ -91,7 +91,8 @@ fn check_names(file: &File) -> impl Iterator<Item = Finding> + '_ {
     file.lines().iter().enumerate().flat_map(move |(number, line)| {
         let refused = items(&line.code).filter_map(|name| Some((name, refused_in(name)?)));
         refused.map(move |(name, word)| {
-            let message = format!("`{word}` in `{name}`: name what acts, in the words of docs/glossary.md");
+            let page = "docs/reference/glossary.md";
+            let message = format!("`{word}` in `{name}`: name what acts, in the words of {page}");
             Finding::new(&file.path, number + 1, message)
         })
     })

@@ -1,10 +1,11 @@
-//! Rules about `docs/mistakes.md`, `docs/parity.md` and `docs/user-code.md`: a row that claims a proof names a test that exists.
+//! Rules about `docs/guide/mistakes.md`, `docs/parity.md` and `docs/reference/user-code.md`: a row that claims a
+//! proof names a test that exists.
 
 use std::collections::HashSet;
 
 use super::{Finding, Tree};
 
-const PAGES: [&str; 3] = ["docs/mistakes.md", "docs/parity.md", "docs/user-code.md"];
+const PAGES: [&str; 3] = ["docs/guide/mistakes.md", "docs/parity.md", "docs/reference/user-code.md"];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     PAGES.iter().flat_map(|page| check_page(tree, page)).collect()

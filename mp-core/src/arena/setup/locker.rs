@@ -1,5 +1,5 @@
 //! The locker: where descriptors are that are in messages, as this process has it open. What is in it, and in which order it changes,
-//! says `messages::descriptors`; why it is like this, docs/descriptors.md.
+//! says `messages::descriptors`; why it is like this, docs/reference/descriptors.md.
 //!
 //! It is a socket, the *table*, in whose packets lie pairs of sockets. Every member has it; it is handed down with the arena's file:
 //! both are in the one packet of a third socket, the *parcel*, and that is what a process gets, by whatever way. It looks at the packet
