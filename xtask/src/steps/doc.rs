@@ -1,12 +1,15 @@
-//! Step `doc`: the manual builds without a warning, and the public paths are those of `docs/api.txt`, so that a change of what
-//! users can name is seen in review. `cargo xtask api` writes that file anew.
+//! Step `doc`: the manual builds without a warning, the public paths are those of `docs/api.txt`, and the book
+//! builds. A change of a public path is seen in review: `cargo xtask api` writes that file anew. The book in `docs`
+//! needs mdBook; without it, only its links and its summary are checked.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::layers::LAYERS;
 use crate::session::{Outcome, Session};
+use crate::tidy::{Tree, links};
 
 const PAGE: &str = "docs/api.txt";
 const HEAD: &str = concat!(
@@ -15,6 +18,7 @@ const HEAD: &str = concat!(
 );
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
+    book(session);
     if built(session) {
         match (paths(), fs::read_to_string(PAGE)) {
             (Ok(now), Ok(page)) => {
@@ -45,9 +49,29 @@ fn built(session: &mut Session) -> bool {
     session.run(doc.env("RUSTDOCFLAGS", "-D warnings")).ok
 }
 
+/// Checks the links of all pages, and builds the book if mdBook is installed.
+fn book(session: &mut Session) {
+    match Tree::load() {
+        Ok(tree) => links::check(&tree).iter().for_each(|finding| session.fail(finding.to_string())),
+        Err(message) => session.fail(message),
+    }
+    if Command::new("mdbook").arg("--version").output().is_err() {
+        println!("the book is not built: mdbook is not installed (cargo install mdbook)");
+        return;
+    }
+    match std::path::absolute(target().join("book")) {
+        Ok(to) => _ = session.run(Command::new("mdbook").args(["build", "docs", "--dest-dir"]).arg(to)),
+        Err(error) => session.fail(format!("the folder of the book: {error}")),
+    }
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
+}
+
 /// The paths that rustdoc lists, with their kinds.
 fn paths() -> Result<BTreeSet<String>, String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let target = target();
     let mut all = BTreeSet::new();
     for (name, _) in LAYERS {
         let library = if *name == crate::layers::FACADE { "mp".to_owned() } else { name.replace('-', "_") };

@@ -37,7 +37,7 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "test", what: "all tests but doc tests", run: test },
     Step { name: "static", what: "processes in programs that are linked statically", run: fixed::run },
     Step { name: "doctest", what: "the examples in the documentation", run: doctest },
-    Step { name: "doc", what: "the documentation builds without a warning; public paths", run: doc::run },
+    Step { name: "doc", what: "manual and book build without a warning; public paths", run: doc::run },
     Step { name: "loom", what: "models of the concurrent parts, every interleaving", run: loom::run },
     Step { name: "torture", what: "15 seconds of random kills and stops", run: crate::torture::short },
     Step { name: "example", what: "the examples run", run: example::run },

@@ -3,6 +3,7 @@
 mod code;
 mod crates;
 mod glossary;
+pub(crate) mod links;
 pub(crate) mod mask;
 pub(crate) mod parity;
 pub(crate) mod ratchet;
@@ -11,6 +12,7 @@ mod text;
 pub(crate) mod uses;
 
 use std::collections::HashSet;
+use std::fmt;
 use std::fs;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -43,6 +45,13 @@ impl Finding {
     /// One that does not fail the step.
     pub(crate) fn warning(path: &str, line: usize, message: impl Into<String>) -> Self {
         Self { warning: true, ..Self::new(path, line, message) }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, line, message, warning } = self;
+        write!(f, "{path}:{line}: {}{message}", if *warning { "warning: " } else { "" })
     }
 }
 
@@ -140,9 +149,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         Err(message) => return Outcome::Failed(message),
     };
     let findings = check(&tree);
-    for Finding { path, line, message, warning } in &findings {
-        println!("{path}:{line}: {}{message}", if *warning { "warning: " } else { "" });
-    }
+    findings.iter().for_each(|finding| println!("{finding}"));
     match findings.iter().filter(|finding| !finding.warning).count() {
         0 => session.outcome(),
         broken => Outcome::Failed(format!("{broken} of {} findings must be fixed", findings.len())),
@@ -155,6 +162,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(statics::check(tree));
     findings.extend(text::check(tree));
     findings.extend(glossary::check(tree));
+    findings.extend(links::check(tree));
     findings.extend(crates::check(tree));
     findings.extend(parity::check(tree));
     findings.extend(crate::reruns::check(tree));
