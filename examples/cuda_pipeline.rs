@@ -2,7 +2,7 @@
 //! the GPU's memory; each process's stream waits, on the GPU, for the one before, and no host does.
 //!
 //! `cargo run --release --features cuda --example cuda_pipeline`. Without a GPU the program reports that;
-//! docs/reference/cuda.md has a simulated one.
+//! docs/reference/cuda-simulator.md has a simulated one.
 
 use mp::cuda::{CudaTensor, Device, Stream};
 use mp::{Process, Queue};

@@ -148,6 +148,8 @@
 pub mod connection;
 #[cfg(feature = "data")]
 pub mod data;
+#[cfg(doctest)]
+mod guide;
 #[cfg(feature = "sync")]
 pub mod list;
 #[cfg(feature = "manager")]
@@ -210,8 +212,3 @@ pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = Result<T, 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// The programs of the page about the data loader, as tests.
-#[cfg(all(doctest, feature = "data"))]
-#[doc = include_str!("../docs/data.md")]
-struct DataPage;

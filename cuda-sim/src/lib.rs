@@ -9,7 +9,7 @@
 //! | `wire` | what client and engine say to each other |
 //! | `engine` | devices, memory, streams, the schedule, races, findings |
 //!
-//! What it enforces, and what it can't show, is in docs/reference/cuda.md.
+//! What it enforces, and what it can't show, is in docs/reference/cuda-simulator.md.
 
 mod abi;
 mod client;

@@ -1,0 +1,32 @@
+//! The programs of the book, as doc tests: each page that has some is a type here.
+
+/// Makes a type whose documentation is a page of the book.
+macro_rules! pages {
+    ($($(#[$attribute:meta])* $name:ident: $path:literal,)*) => {$(
+        $(#[$attribute])*
+        #[doc = include_str!(concat!("../docs/", $path))]
+        struct $name;
+    )*};
+}
+
+pages! {
+    FirstProgram: "start/first-program.md",
+    TenMinutes: "start/ten-minutes.md",
+    Tensors: "guide/tensors.md",
+    Queues: "guide/queues.md",
+    Pools: "guide/pools.md",
+    #[cfg(feature = "data")]
+    Loader: "guide/data-loader.md",
+    #[cfg(feature = "data")]
+    LoaderReference: "data.md",
+    Locks: "guide/locks.md",
+    ProcessDeath: "guide/process-death.md",
+    Hangs: "guide/hangs.md",
+    #[cfg(feature = "ndarray")]
+    Libraries: "guide/libraries.md",
+    Threads: "guide/threads.md",
+    #[cfg(feature = "cuda")]
+    Cuda: "guide/cuda.md",
+    #[cfg(feature = "authkey")]
+    Sockets: "guide/sockets.md",
+}
