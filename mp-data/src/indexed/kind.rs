@@ -9,7 +9,7 @@ use mp_spawn::Raise;
 use crate::error::failure::{Source, raised};
 use crate::indexed::given::Given;
 use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowStart};
-use crate::trainer::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
+use crate::trainer::kind::{Failed, Kind, Planned, Slot, Without};
 use crate::worker::{Made, Orders, Task, Worker};
 use crate::{AnyResult, BatchInfo, Dataset, Item};
 
@@ -218,10 +218,6 @@ impl<D: Dataset> Kind for Indexed<D> {
     fn take_back(part: &mut Part, info: &mut BatchInfo) -> bool {
         part.items = std::mem::take(&mut info.items);
         true
-    }
-
-    fn history(_: &Plan) -> usize {
-        HISTORY
     }
 
     fn left(_: &Plan, cursor: &Cursor, window: &VecDeque<Slot<Self>>, last: u64) -> Option<usize> {

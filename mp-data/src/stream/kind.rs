@@ -5,15 +5,17 @@
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use mp_core::user_code::caught;
 
 use super::dataset::IterableDataset;
 use super::lane::{After, Lane};
-use super::order::StreamPlan;
+use super::lanes::Lanes;
+use super::order::{ShardOrder, StreamPlan};
 use super::worker::{StreamTask, StreamWorker};
 use crate::dataset::moment::{Moment, position};
-use crate::trainer::kind::{Failed, HISTORY, Kind, Planned, Slot, Without};
+use crate::trainer::kind::{Failed, Kind, Planned, Slot, Without};
 use crate::worker::{Made, Orders};
 use crate::{AnyResult, BatchInfo, Item};
 
@@ -29,12 +31,12 @@ pub(crate) struct Place {
     pub(super) first: u64,
     /// How many batches of the epoch were given.
     pub(super) batches: u64,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Lanes,
 }
 
 impl Place {
     pub(super) fn start(lanes: u64, epoch: u64) -> Place {
-        Place { epoch, pass: 0, first: 0, batches: 0, lanes: Lane::all(lanes, 0) }
+        Place { epoch, pass: 0, first: 0, batches: 0, lanes: Lanes::new(lanes, 0) }
     }
 
     /// The place with which the pass of a slot begins, if it is behind this one.
@@ -45,15 +47,15 @@ impl Place {
         }
         let goes_on = epoch == self.epoch || mp_core::mutant!("stream.epochs.count-goes-on");
         let batches = if goes_on { self.batches } else { 0 };
-        Some(Place { epoch, pass, first, batches, lanes: Lane::all(self.lanes.len() as u64, first) })
+        Some(Place { epoch, pass, first, batches, lanes: Lanes::new(self.lanes.len() as u64, first) })
     }
 }
 
 pub(crate) struct Cursor {
     /// As of what has arrived.
     now: Place,
-    /// The shards of this pass.
-    order: Vec<u32>,
+    /// Order of the shards in this pass; `None` until a shard is cut.
+    order: Option<ShardOrder>,
     /// Round and lane that are planned next.
     next: (u64, usize),
     /// As of what was given.
@@ -61,23 +63,25 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    pub(super) fn new(plan: &StreamPlan, place: Place) -> Cursor {
-        let order = plan.order(place.epoch, place.pass);
-        let going_on = place.lanes.iter().filter(|lane| !lane.ended);
-        let round = going_on.map(|lane| lane.round).min().unwrap_or_default();
-        Cursor { now: place.clone(), order, next: (round, 0), given: place }
+    pub(super) fn new(place: Place) -> Cursor {
+        let round = place.lanes.earliest().unwrap_or_default();
+        Cursor { now: place.clone(), order: None, next: (round, 0), given: place }
     }
 
     fn begin(&mut self, plan: &StreamPlan, epoch: u64, pass: u64, first: u64) {
-        let lanes = Lane::all(plan.lanes, first);
-        self.order = plan.order(epoch, pass);
+        let lanes = Lanes::new(plan.lanes, first);
+        self.order = None;
         self.next = (first, 0);
         self.now = Place { epoch, pass, first, batches: 0, lanes };
     }
 
-    /// The lane of a slot that was planned in this pass.
-    fn lane(&mut self, part: &Part) -> &mut Lane {
-        &mut self.now.lanes[part.lane]
+    /// Changes a lane of this pass, as of what has arrived.
+    fn change(&mut self, number: usize, change: impl FnOnce(&mut Lane)) -> Arc<Lane> {
+        let mut lane = self.now.lanes.get(number).clone();
+        change(&mut lane);
+        let lane = Arc::new(lane);
+        self.now.lanes.set(number, Arc::clone(&lane));
+        lane
     }
 
     /// What makes a slot's batch: it was planned in this pass, as all are that are not there.
@@ -86,7 +90,7 @@ impl Cursor {
             epoch: self.now.epoch,
             pass: self.now.pass,
             lane: part.lane as u64,
-            at: self.now.lanes[part.lane].at.clone(),
+            at: self.now.lanes.get(part.lane).at.clone(),
             skip: part.skip.clone(),
             threads: threads as u32,
             poison: None,
@@ -96,11 +100,15 @@ impl Cursor {
 
     /// That shard can't be read any further.
     fn cut(&mut self, plan: &StreamPlan, part: &Part, failed: &Failed) -> bool {
-        let lane = &mut self.now.lanes[part.lane];
-        let shard = |nth: &u64| plan.shard(&self.order, part.lane as u64, *nth);
-        let mut left = (lane.at.shard_in_lane..).take_while(|nth| shard(nth).is_some());
+        let order = self.order.get_or_insert_with(|| plan.order(self.now.epoch, self.now.pass));
+        let shard = |nth: &u64| plan.shard(order, part.lane as u64, *nth);
+        let at = &self.now.lanes.get(part.lane).at;
+        let mut left = (at.shard_in_lane..).take_while(|nth| shard(nth).is_some());
         let cut = left.find(|nth| shard(nth) == failed.shard);
-        cut.is_some_and(|nth| lane.at.cut(nth, failed.item.index as u64))
+        let Some(nth) = cut else { return false };
+        let mut is_other = false;
+        self.change(part.lane, |lane| is_other = lane.at.cut(nth, failed.item.index as u64));
+        is_other
     }
 }
 
@@ -115,7 +123,7 @@ pub(crate) struct Part {
     items: Vec<Item>,
     shards: Vec<usize>,
     /// The lane behind it.
-    after: Option<Lane>,
+    after: Option<Arc<Lane>>,
 }
 
 impl<D: IterableDataset> Kind for Streamed<D> {
@@ -159,10 +167,9 @@ impl<D: IterableDataset> Kind for Streamed<D> {
             {
                 return Planned::NotYet;
             }
-            let going_on = cursor.now.lanes.iter().filter(|lane| !lane.ended);
-            let next = going_on.map(|lane| lane.round).min();
-            let all_ended = next.is_none();
-            let rounds = cursor.now.lanes.iter().map(|lane| lane.round).max().unwrap_or_default();
+            let lanes = &cursor.now.lanes;
+            let (earliest, rounds) = (lanes.earliest(), lanes.latest());
+            let all_ended = earliest.is_none();
             if enough || (all_ended && plan.steps.is_none()) {
                 // Behind an epoch without a batch the search for one could have no end.
                 if epoch >= last || rounds == 0 {
@@ -179,19 +186,18 @@ impl<D: IterableDataset> Kind for Streamed<D> {
                 let number = rounds * plan.lanes;
                 return Planned::NoBatch { epoch, number, part: Part { first, ..Part::default() } };
             }
-            if let Some(next) =
-                next.filter(|next| *next > round && !mp_core::mutant!("stream.plan.round-by-round"))
-            {
+            let next = if mp_core::mutant!("stream.lane.ended-goes-on") {
+                Some(lane).filter(|lane| *lane < lanes.len())
+            } else {
+                lanes.next_in(round, lane)
+            };
+            let Some(lane) = next else {
                 // Lanes that have ended are behind the others by as many rounds as those have batches.
-                cursor.next = (next, 0);
+                let later = earliest.filter(|_| !mp_core::mutant!("stream.plan.round-by-round"));
+                cursor.next = (later.unwrap_or_default().max(round + 1), 0);
                 continue;
-            }
-            let is_last = lane + 1 == cursor.now.lanes.len();
-            cursor.next = if is_last { (round + 1, 0) } else { (round, lane + 1) };
-            let Lane { ended, round: of_lane, .. } = cursor.now.lanes[lane];
-            if (ended && !mp_core::mutant!("stream.lane.ended-goes-on")) || of_lane > round {
-                continue;
-            }
+            };
+            cursor.next = (round, lane + 1);
             let waits = here().any(|slot| slot.is_open() && slot.part.lane == lane);
             let part = Part { lane, round, first, ..Part::default() };
             let number = round * plan.lanes + lane as u64;
@@ -208,28 +214,32 @@ impl<D: IterableDataset> Kind for Streamed<D> {
     }
 
     fn arrived(cursor: &mut Cursor, part: &mut Part, made: &mut Made<D::Batch, After>) -> bool {
+        let mut behind = None;
         if let Some(after) = made.after.take() {
             (part.items, part.shards) = after.items();
             let After { at, ended, .. } = after;
             if mp_core::mutant!("stream.place.of-another-reply") {
                 // As if where a lane is were told by the order in which batches come.
-                let all = cursor.now.lanes.len();
-                let other = &mut cursor.now.lanes[(part.lane + 1) % all].at;
-                (other.shard_in_lane, other.sample, other.done) = (at.shard_in_lane, at.sample, at.done);
+                let other = (part.lane + 1) % cursor.now.lanes.len();
+                cursor.change(other, |Lane { at: other, .. }| {
+                    (other.shard_in_lane, other.sample, other.done) = (at.shard_in_lane, at.sample, at.done);
+                });
             }
-            let lane = cursor.lane(part);
-            (lane.at, lane.ended) = (at, ended);
+            behind = Some((at, ended));
         }
-        let lane = cursor.lane(part);
-        if mp_core::mutant!("stream.position.without-its-batch") {
-            lane.at.done = 0;
-        }
-        if made.batch.is_some() || !part.skip.is_empty() {
-            lane.round = part.round + 1;
-        }
-        let goes_on = !lane.ended;
-        part.after = Some(lane.clone());
-        goes_on
+        let lane = cursor.change(part.lane, |lane| {
+            if let Some(behind) = behind {
+                (lane.at, lane.ended) = behind;
+            }
+            if mp_core::mutant!("stream.position.without-its-batch") {
+                lane.at.done = 0;
+            }
+            if made.batch.is_some() || !part.skip.is_empty() {
+                lane.round = part.round + 1;
+            }
+        });
+        part.after = Some(Arc::clone(&lane));
+        !lane.ended
     }
 
     fn fill_in(part: &mut Part, info: &mut BatchInfo) {
@@ -266,12 +276,13 @@ impl<D: IterableDataset> Kind for Streamed<D> {
     fn lost(plan: &StreamPlan, cursor: &mut Cursor, part: &mut Part, failed: Option<&Failed>) {
         // If less of a shard can be read than before, other samples come next.
         let others = failed.is_some_and(|failed| failed.reading && cursor.cut(plan, part, failed));
-        let lane = cursor.lane(part);
-        if !others || mp_core::mutant!("stream.lost.beside-a-cut") {
-            lane.at.lost += plan.batch_size;
-        }
-        lane.round = part.round + 1;
-        part.after = Some(lane.clone());
+        let lane = cursor.change(part.lane, |lane| {
+            if !others || mp_core::mutant!("stream.lost.beside-a-cut") {
+                lane.at.lost += plan.batch_size;
+            }
+            lane.round = part.round + 1;
+        });
+        part.after = Some(lane);
     }
 
     fn given(cursor: &mut Cursor, slot: &mut Slot<Self>, _: Option<&Slot<Self>>) {
@@ -280,14 +291,14 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         }
         // An error that ends all is in the place of a batch that was neither made nor given up: it does not count as given.
         let Some(after) = slot.part.after.take() else { return };
-        cursor.given.lanes[slot.part.lane] = after;
+        cursor.given.lanes.set(slot.part.lane, after);
         let counts = !slot.is_left_out() || mp_core::mutant!("stream.steps.left-out-counts");
         cursor.given.batches += u64::from(counts);
     }
 
     fn begins_a_turn(cursor: &Cursor) -> bool {
         let Place { first, lanes, .. } = &cursor.given;
-        lanes.iter().all(|lane| lane.round == *first && !lane.ended)
+        lanes.latest() == *first && !lanes.has_ended()
     }
 
     fn next(cursor: &Cursor) -> (u64, u64) {
@@ -300,10 +311,6 @@ impl<D: IterableDataset> Kind for Streamed<D> {
             return cursor.now.clone();
         }
         front.and_then(|front| cursor.given.behind(front)).unwrap_or_else(|| cursor.given.clone())
-    }
-
-    fn history(plan: &StreamPlan) -> usize {
-        ((1 << 16) / plan.lanes.clamp(1, 1 << 16) as usize).min(HISTORY)
     }
 
     fn left(plan: &StreamPlan, cursor: &Cursor, _: &VecDeque<Slot<Self>>, last: u64) -> Option<usize> {

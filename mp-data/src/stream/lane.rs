@@ -111,11 +111,6 @@ impl Lane {
             .chain(token)
             .chain(lists)
     }
-
-    /// Lanes at the beginning of a pass.
-    pub(crate) fn all(lanes: u64, round: u64) -> Vec<Lane> {
-        (0..lanes).map(|_| Lane { round, ..Lane::default() }).collect()
-    }
 }
 
 /// What a batch of a stream is of, and where its lane is behind it.

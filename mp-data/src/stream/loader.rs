@@ -120,7 +120,7 @@ impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
 
 impl<D: IterableDataset> StreamBatches<D> {
     fn new(inner: &Arc<Inner<Streamed<D>>>, place: Place, last: Option<u64>) -> Self {
-        let cursor = Cursor::new(&inner.plan, place);
+        let cursor = Cursor::new(place);
         StreamBatches(Prefetch::new(Arc::clone(inner), cursor, last))
     }
 
@@ -136,8 +136,7 @@ impl<D: IterableDataset> StreamBatches<D> {
     }
 
     /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own. `None` if that was more
-    /// than 1024 batches ago, or, with more than 64 lanes, more than 65,536 divided by their number. Of several epochs, the last batch of
-    /// this number.
+    /// than 1024 batches ago. Of several epochs, the last batch of this number.
     #[must_use]
     pub fn state_after(&self, number: u64) -> Option<StreamState> {
         self.0.place_after(number).map(|place| self.made(place.clone()))

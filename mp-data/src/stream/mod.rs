@@ -5,6 +5,7 @@ mod chain;
 mod dataset;
 mod kind;
 mod lane;
+mod lanes;
 mod loader;
 mod open_lane;
 mod order;

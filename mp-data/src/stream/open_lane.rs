@@ -5,7 +5,7 @@ use std::error::Error;
 
 use super::dataset::{IterableDataset, SampleOf, ShardPosition, ShardReader};
 use super::lane::LaneAt;
-use super::order::StreamPlan;
+use super::order::{ShardOrder, StreamPlan};
 use crate::dataset::context::Context;
 use crate::dataset::moment::{MOST_SAMPLES, Moment, position};
 use crate::{AnyResult, Item};
@@ -21,7 +21,7 @@ pub(crate) struct Read<S> {
 pub(crate) struct Reading<'a, D: IterableDataset> {
     pub(crate) dataset: &'a mut D,
     pub(crate) plan: &'a StreamPlan,
-    pub(crate) order: &'a [u32],
+    pub(crate) order: &'a ShardOrder,
     pub(crate) cx: &'a Context<D::Batch>,
     pub(crate) epoch: u64,
     pub(crate) pass: u64,

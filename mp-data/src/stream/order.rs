@@ -6,6 +6,9 @@ use crate::BuildError;
 use crate::dataset::moment::{MOST_SAMPLES, MOST_SHARDS};
 use crate::plan::{Purpose, epoch_key, mix, no_such_rank, shuffle};
 
+/// Order of a rank's shards in one pass: a list if they are shuffled, else none.
+pub(crate) struct ShardOrder(Option<Vec<u32>>);
+
 /// The order of a stream: a function of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StreamPlan {
@@ -89,19 +92,24 @@ impl StreamPlan {
     }
 
     /// The shards of this rank, in the order of one pass of an epoch: lane l has those at l, l + lanes, l + 2 · lanes and so on.
-    pub(crate) fn order(&self, epoch: u64, pass: u64) -> Vec<u32> {
-        let mut shards: Vec<u32> = (self.rank..self.shards as u32).step_by(self.world as usize).collect();
-        if self.shuffle {
-            let key = epoch_key(self.pass_seed(pass), epoch, Purpose::Shards);
-            shuffle(&mut shards, key.wrapping_add(u64::from(self.rank)));
+    pub(crate) fn order(&self, epoch: u64, pass: u64) -> ShardOrder {
+        if !self.shuffle {
+            return ShardOrder(None);
         }
-        shards
+        let mut shards: Vec<u32> = (self.rank..self.shards as u32).step_by(self.world as usize).collect();
+        let key = epoch_key(self.pass_seed(pass), epoch, Purpose::Shards);
+        shuffle(&mut shards, key.wrapping_add(u64::from(self.rank)));
+        ShardOrder(Some(shards))
     }
 
     /// One of the shards of a lane.
-    pub(crate) fn shard(&self, order: &[u32], lane: u64, shard_in_lane: u64) -> Option<usize> {
+    pub(crate) fn shard(&self, order: &ShardOrder, lane: u64, shard_in_lane: u64) -> Option<usize> {
         let at = shard_in_lane.checked_mul(self.lanes)?.checked_add(lane)?;
-        order.get(usize::try_from(at).ok()?).map(|shard| *shard as usize)
+        let shard = match &order.0 {
+            Some(shards) => u64::from(*shards.get(usize::try_from(at).ok()?)?),
+            None => at.checked_mul(u64::from(self.world))?.checked_add(u64::from(self.rank))?,
+        };
+        usize::try_from(shard).ok().filter(|_| shard < self.shards)
     }
 
     /// How many samples are read before any of them is given.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::Place;
 use super::lane::{Lane, MOST_ROUNDS};
+use super::lanes::Lanes;
 use super::order::StreamPlan;
 use crate::plan::{PlanError, checksum, same};
 
@@ -31,6 +32,7 @@ pub struct StreamState {
 impl StreamState {
     pub(super) fn new(plan: &StreamPlan, place: Place) -> Self {
         let Place { epoch, pass, first, batches, lanes } = place;
+        let lanes = lanes.iter().cloned().collect();
         let (format, plan) = (FORMAT.to_string(), plan.clone());
         StreamState { format, plan, epoch, pass, first, batches, lanes, check: 0 }.sealed()
     }
@@ -87,6 +89,6 @@ impl StreamState {
             return Err(PlanError::StateImpossible { what: "where its lanes are" });
         }
         let (epoch, pass, first, batches) = (*epoch, *pass, *first, *batches);
-        Ok(Place { epoch, pass, first, batches, lanes: lanes.clone() })
+        Ok(Place { epoch, pass, first, batches, lanes: Lanes::of(lanes, first) })
     }
 }

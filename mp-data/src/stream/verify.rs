@@ -55,7 +55,7 @@ impl<D: IterableDataset> StreamLoader<D> {
             return Err(not_made(0, FORKED.into()));
         }
         let plan = &inner.plan;
-        let mut cursor = Cursor::new(plan, Place::start(plan.lanes, 0));
+        let mut cursor = Cursor::new(Place::start(plan.lanes, 0));
         let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };
         let mut mine = None;
         let most = plan.steps.map_or(batches, |steps| steps.min(batches));

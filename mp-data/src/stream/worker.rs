@@ -9,6 +9,7 @@
 //!
 //! The readers that it has open are a cache: one is used if it is exactly where the task begins.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::dataset::IterableDataset;
 use super::lane::{After, LaneAt};
 use super::open_lane::{OpenLane, Reading};
-use super::order::StreamPlan;
+use super::order::{ShardOrder, StreamPlan};
 use crate::batch::rows::{NotWritten, Unwritten, check};
 use crate::dataset::context::{Context, OTHERWISE};
 use crate::dataset::info::WorkerInfo;
@@ -43,13 +44,6 @@ pub(crate) struct StreamTask {
     pub(super) opens: bool,
 }
 
-impl StreamTask {
-    /// Of which epoch, pass and lane it is.
-    fn of(&self) -> [u64; 3] {
-        [self.epoch, self.pass, self.lane]
-    }
-}
-
 /// A worker's own copy of a dataset of shards.
 pub(crate) struct StreamWorker<D: IterableDataset> {
     dataset: D,
@@ -58,10 +52,42 @@ pub(crate) struct StreamWorker<D: IterableDataset> {
     plan: StreamPlan,
     /// How long it took to begin.
     began: u64,
-    /// The shards of an epoch and pass, in order.
-    order: ((u64, u64), Vec<u32>),
-    /// The lanes that are open, the one that was used last at the end: of which epoch, pass and lane, and where they are.
-    open: Vec<([u64; 3], LaneAt, OpenLane<D>)>,
+    /// Epoch and pass of the last batch, and the order of their shards.
+    order: Option<((u64, u64), ShardOrder)>,
+    /// Lanes of that pass.
+    open: OpenLanes<D>,
+}
+
+/// Lanes that a worker has open, each with where it is.
+struct OpenLanes<D: IterableDataset> {
+    /// By when they were used, the last one at the end.
+    by_use: BTreeMap<u64, (u64, LaneAt, OpenLane<D>)>,
+    /// When a lane was used.
+    used: HashMap<u64, u64>,
+    next_use: u64,
+}
+
+impl<D: IterableDataset> OpenLanes<D> {
+    fn new() -> Self {
+        OpenLanes { by_use: BTreeMap::new(), used: HashMap::new(), next_use: 0 }
+    }
+
+    fn take(&mut self, lane: u64) -> Option<(LaneAt, OpenLane<D>)> {
+        let used = self.used.remove(&lane)?;
+        self.by_use.remove(&used).map(|(_, at, open)| (at, open))
+    }
+
+    /// Keeps a lane open, and `most` lanes in all: those that were used last.
+    fn keep(&mut self, lane: u64, at: LaneAt, open: OpenLane<D>, most: u64) {
+        if self.by_use.len() as u64 >= most
+            && let Some((_, (oldest, ..))) = self.by_use.pop_first()
+        {
+            self.used.remove(&oldest);
+        }
+        self.used.insert(lane, self.next_use);
+        self.by_use.insert(self.next_use, (lane, at, open));
+        self.next_use += 1;
+    }
 }
 
 impl<D: IterableDataset> StreamWorker<D> {
@@ -70,33 +96,22 @@ impl<D: IterableDataset> StreamWorker<D> {
         let (mut dataset, info, plan) = orders.open()?;
         dataset.init(&info)?;
         let began = nanos_since(start);
-        let order = ((0, 0), plan.order(0, 0));
         let row_threads = Arc::default();
-        Ok(StreamWorker { dataset, info, row_threads, plan, began, order, open: Vec::new() })
+        Ok(StreamWorker { dataset, info, row_threads, plan, began, order: None, open: OpenLanes::new() })
     }
 
     /// The lane of a task, open where the task begins if this worker has it so.
     fn lane(&mut self, task: &StreamTask) -> OpenLane<D> {
-        let [epoch, pass, lane] = task.of();
-        if !mp_core::mutant!("stream.open.of-another-pass") {
-            self.open.retain(|(of, ..)| of[..2] == [epoch, pass]);
-        }
-        let is_its = |(of, at, _): &([u64; 3], LaneAt, OpenLane<D>)| {
-            of[2] == lane && (*at == task.at || mp_core::mutant!("stream.open.wherever-it-is"))
-        };
-        let found = self.open.iter().position(is_its).map(|i| self.open.remove(i).2);
-        self.open.retain(|(of, ..)| of[2] != lane);
+        let is_there = |at: &LaneAt| *at == task.at || mp_core::mutant!("stream.open.wherever-it-is");
+        let found = self.open.take(task.lane).filter(|(at, _)| is_there(at));
         let opens = task.opens && !mp_core::mutant!("stream.verify.goes-on-twice");
-        found.filter(|_| !opens).unwrap_or_else(|| OpenLane::new(&task.at))
+        found.filter(|_| !opens).map_or_else(|| OpenLane::new(&task.at), |(_, open)| open)
     }
 
     /// Keeps a lane open, but no more of them than twice this worker's part: another worker may have a lane by now.
     fn keep(&mut self, task: &StreamTask, at: LaneAt, run: OpenLane<D>) {
         let most = 2 * self.plan.lanes.div_ceil(self.info.num_workers.max(1) as u64);
-        if self.open.len() as u64 >= most.max(2) {
-            self.open.remove(0);
-        }
-        self.open.push((task.of(), at, run));
+        self.open.keep(task.lane, at, run, most.max(2));
     }
 }
 
@@ -140,14 +155,19 @@ impl<D: IterableDataset> StreamWorker<D> {
 
     fn made(&mut self, task: &StreamTask, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch, After>> {
         let start = Instant::now();
-        let mut run = self.lane(task);
-        if self.order.0 != (task.epoch, task.pass) {
-            self.order = ((task.epoch, task.pass), self.plan.order(task.epoch, task.pass));
+        let of = (task.epoch, task.pass);
+        if self.order.as_ref().is_some_and(|order| order.0 != of) {
+            self.order = None;
+            if !mp_core::mutant!("stream.open.of-another-pass") {
+                self.open = OpenLanes::new();
+            }
         }
+        let mut run = self.lane(task);
+        let order = &self.order.get_or_insert_with(|| (of, self.plan.order(of.0, of.1))).1;
         let mut reading = Reading {
             dataset: &mut self.dataset,
             plan: &self.plan,
-            order: &self.order.1,
+            order,
             cx,
             epoch: task.epoch,
             pass: task.pass,

@@ -10,7 +10,7 @@ use crate::error::failure::Source;
 use crate::worker::{Made, Maker, Orders};
 use crate::{AnyResult, Batch, BatchInfo, Item, LoadError, Loaded, Skipped};
 
-/// Of how many batches that were given the state is known, and of how many that were left out the error.
+/// Number of delivered batches whose place is kept, and of left out batches whose error is kept.
 pub(crate) const HISTORY: usize = 1024;
 
 /// What is planned next.
@@ -203,8 +203,6 @@ pub(crate) trait Kind: Sized + 'static {
     fn next(cursor: &Self::Cursor) -> (u64, u64);
     /// Where the trainer is; `front` is the first that was not given.
     fn place(cursor: &Self::Cursor, front: Option<&Slot<Self>>) -> Self::Place;
-    /// Of how many batches the places are remembered.
-    fn history(plan: &Self::Plan) -> usize;
     /// Whether as many were given before the first of the window as a state may name.
     fn is_far(_: &Self::Cursor, _: &Slot<Self>) -> bool {
         false

@@ -14,7 +14,7 @@ use mp_pool::Stream;
 use crate::error::failure::Failure;
 use crate::error::text::FORKED;
 use crate::trainer::inner::{Inner, Workers};
-use crate::trainer::kind::{At, Kind, MadeOf, Slot};
+use crate::trainer::kind::{At, HISTORY, Kind, MadeOf, Slot};
 use crate::trainer::slow_batch_report::ReportTimes;
 use crate::{Batch, LoadError, Loaded, NotReady};
 
@@ -276,8 +276,7 @@ impl<K: Kind> Prefetch<K> {
                 continue;
             };
             (self.turn.delivered, self.left_out_since) = (true, 0);
-            if self.history.len() >= K::history(&self.inner.plan) && !mp_core::mutant!("loader.history.grows")
-            {
+            if self.history.len() >= HISTORY && !mp_core::mutant!("loader.history.grows") {
                 self.history.pop_front();
             }
             self.history.push_back((slot.number, self.place()));

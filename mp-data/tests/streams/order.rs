@@ -68,6 +68,22 @@ fn a_reader_stays_open_in_its_worker() {
     assert!((2..=200).contains(&opened), "{opened}");
 }
 
+#[test]
+fn states_of_many_lanes_are_kept_for_1024_batches() {
+    let loader = streaming(&[36; 200], 0).lanes(200).build().unwrap();
+    let mut batches = loader.epoch(0);
+    let mut states = Vec::new();
+    while let Some(batch) = next_of(&mut batches) {
+        let number = batch.unwrap().info.number;
+        assert_eq!(number as usize, states.len());
+        states.push(batches.state());
+    }
+    assert_eq!((states.len(), batches.state_after(1800 - 1025)), (1800, None));
+    for number in [776, 1000, 1799] {
+        assert!(batches.state_after(number).as_ref() == states.get(number as usize), "{number}");
+    }
+}
+
 /// A lane may be as far in another epoch as it is in this one.
 #[test]
 fn a_lane_that_is_open_is_of_its_epoch() {
