@@ -1,6 +1,6 @@
-//! Step `doc`: the manual builds without a warning, the public paths are those of `docs/api.txt`, and the book
-//! builds. A change of a public path is seen in review: `cargo xtask api` writes that file anew. The book in `docs`
-//! needs mdBook; without it, only its links and its summary are checked.
+//! Step `doc`: the manual builds without a warning, the public paths are those of `docs/api.txt`, and the
+//! book builds. A change of a public path is seen in review: `cargo xtask api` writes that file anew. The
+//! book in `docs` needs mdBook; without it, only its links and its summary are checked.
 
 use std::collections::BTreeSet;
 use std::fs;

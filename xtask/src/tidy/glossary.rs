@@ -1,6 +1,6 @@
-//! Words that the glossary has better ones for (docs/reference/glossary.md). Comments, texts and pages name the
-//! process, thread, owner, waiter, peer or caller that acts, and so do names of tests and of other items. Names of
-//! fields and variables are not checked.
+//! Words that the glossary has better ones for (docs/reference/glossary.md). Comments, texts and pages name
+//! the process, thread, owner, waiter, peer or caller that acts, and so do names of tests and of other items.
+//! Names of fields and variables are not checked.
 
 use super::mask::{Line, is_word};
 use super::{File, Finding, Tree};
