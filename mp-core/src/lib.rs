@@ -111,7 +111,7 @@ pub use error::sent;
 pub use error::{Bytes, INTERRUPTED, is_filtered, refused_call, show};
 pub use error::{Error, ErrorChain, MessagesInFlight, QueuedMessages, Result};
 #[doc(hidden)]
-pub use invitation::way::{accept_held, accept_inherited, invite_command, invite_holder};
+pub use invitation::way::{Acceptance, accept_held, accept_inherited, invite_command, invite_holder};
 pub use invitation::{Invitation, InvitationState};
 pub use message::Message;
 #[doc(hidden)]

@@ -53,13 +53,14 @@ pub mod ring;
 pub mod watch;
 
 pub use connection::Connection;
+pub use connection::invite::invite;
 pub use connection::pipe::{one_way_pipe, pipe};
 pub use connection::socket::{
     Address, ConnectError, Incoming, Listener, SocketOptions, connect, connect_async,
 };
 pub use error::{GetError, Leaseholder, PutError, RecvIntoError, TypeRefusal};
 pub use mp_core::{Descriptor, Invitation, InvitationState, Spin, Waitable, select, wait, wait_async};
-pub use mp_reduce::{accept_invitation, invite};
+pub use mp_reduce::accept_invitation;
 pub use queue::batch::PutManyError;
 pub use queue::channel::{Receiver, Sender, bounded_channel, channel};
 pub use queue::encoded::EncodedMessage;

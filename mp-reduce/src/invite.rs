@@ -1,66 +1,11 @@
 //! Values for processes that are invited into the arena.
 
-use std::process::Command;
-
 use mp_core::message::Message;
 use mp_core::user_code::drop_caught;
-use mp_core::{Arena, Envelope, Invitation};
+use mp_core::{Acceptance, Arena, Envelope};
 
 use crate::error::{Error, Result};
-use crate::pack::{PackError, TypeFingerprint, pack_as, unpack};
-
-/// Puts a value into a command: the program that it starts takes it with [`accept_invitation`], and shares this process's memory
-/// from then on. It may be any program that uses this library; no function of this one runs in it.
-///
-/// ```
-/// # // This program is the other one as well: it finds out by the variable, which is only there for a child.
-/// # if std::env::var_os("EXAMPLE_CHILD").is_some() {
-/// #     let (jobs, sums) = mp_reduce::accept_invitation::<(String, u64)>().unwrap();
-/// #     std::process::exit((jobs != "jobs" || sums != 3) as i32);
-/// # }
-/// use std::process::Command;
-/// use mp_reduce::invite;
-///
-/// let mut command = Command::new(std::env::current_exe()?); // or any other program
-/// # command.env("EXAMPLE_CHILD", "1");
-/// let invitation = invite(&mut command, ("jobs".to_string(), 3_u64))?;
-/// let mut child = command.spawn()?; // begins with: let (jobs, sums) = accept_invitation::<(String, u64)>()?
-/// drop(command);
-/// assert_eq!(invitation.wait()?, mp_core::InvitationState::Accepted);
-/// assert!(child.wait()?.success());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// Queues, locks and tensors travel in it as in any message. What is exclusive in the value is the invitation's from now on.
-/// It does not wait for the child.
-///
-/// # One invitation, one process
-/// The first process that accepts gets the value; it may be a child of the child, as where the command runs a shell or a debugger.
-/// A second process that the same command starts gets an error when it accepts. So does a child whose command was given a second
-/// invitation, for the first: put several values into one tuple. `Command::env_clear` takes the invitation out as well: call it
-/// before.
-///
-/// The program runs as this user: one that the command runs as another (`Command::uid`) does not find the invitation. Put it only into
-/// commands whose programs you trust as far as your own: each of them gets all of its shared memory.
-///
-/// The child is this process's as any child of `std::process`: it does not end with it, and errors and panics in it don't come
-/// here. A member that was killed is found by its locks, as any other.
-///
-/// # What is held
-/// The value lies in the invitation until it is accepted, and is released when it no longer can be: the command is dropped
-/// without having started a process, the program could not be executed, or the child died, or ended, without accepting. This
-/// process finds that when it looks ([`Invitation::state`], `Arena::sweep`, the next `invite`), and once the command is dropped. If
-/// this process ends before the child accepts, the value is released by the next sweep of any member; the child gets it before, and
-/// an error after that. So a process that starts another one should not end before [`Invitation::wait`] says that it was accepted.
-///
-/// # Errors
-/// [`PackError`], with the value: when it can't be sent, there is no memory or no descriptor, or this process's arena is local. The
-/// command is as it was then.
-pub fn invite<T: Message>(command: &mut Command, value: T) -> Result<Invitation, PackError<T>> {
-    let put =
-        |envelope| mp_core::invite_command(command, envelope).map_err(|(e, back)| (Error::from(e), back));
-    hand_over(value, put).map_err(|(value, error)| PackError { value, error })
-}
+use crate::pack::{TypeFingerprint, pack_as, unpack};
 
 /// Packs a value, and hands its envelope over.
 ///
@@ -94,7 +39,8 @@ pub fn hand_over<T: Message, R, E: From<Error>>(
     }
 }
 
-/// Takes the value that this process was [invited](invite) with, and becomes a member of the memory of the process that invited.
+/// Takes the value that this process was invited with (`mp_queue::invite`), and becomes a member of the
+/// memory of the process that invited.
 ///
 /// Call it before anything uses shared memory, and once. It never waits. Processes that this one starts later don't find the
 /// invitation: its variable (`MP_INVITATION`) is taken out of the environment, and its descriptor closed. As for all that changes the
@@ -111,5 +57,16 @@ pub fn hand_over<T: Message, R, E: From<Error>>(
 /// [`Error::TypeMismatch`](crate::Error::TypeMismatch), with the bytes, if the value has another type: types have to be named alike
 /// in both programs.
 pub fn accept_invitation<T: Message>() -> Result<T> {
-    unpack(mp_core::accept_inherited()?)
+    read_accepted(mp_core::accept_inherited()?)
+}
+
+/// Reads the value of an invitation that was accepted, and reports that to the process that invited.
+///
+/// # Errors
+/// As [`accept_invitation`].
+#[doc(hidden)]
+pub fn read_accepted<T: Message>((envelope, acceptance): (Envelope, Acceptance)) -> Result<T> {
+    let value = unpack(envelope)?;
+    acceptance.was_read();
+    Ok(value)
 }

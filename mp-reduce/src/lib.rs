@@ -71,9 +71,9 @@ pub use bundle::Bundle;
 pub use codec::{MessagePack, from_part, to_part};
 pub use descriptor::Fd;
 pub use error::{Error, Result};
+pub use invite::accept_invitation;
 #[doc(hidden)]
-pub use invite::hand_over;
-pub use invite::{accept_invitation, invite};
+pub use invite::{hand_over, read_accepted};
 pub use mp_core::message::{self, Message};
 pub use mp_macros::Message;
 pub use pack::{

@@ -14,24 +14,25 @@
 //! # States
 //! | state | what there is | changed by |
 //! |---|---|---|
-//! | open | the envelope is the inviter's, promised; the packet is in the socket | a process that accepts: receives the packet (no other can from then on), joins, claims the envelope by one swap → accepted; the inviter: takes the envelope back by the same swap → lapsed |
-//! | accepted | the envelope was the invited process's | for good |
+//! | open | the envelope is the inviter's, promised; the packet is in the socket | a process that accepts: receives the packet (no other can from then on), joins, claims the envelope by one swap → claimed; the inviter: takes the envelope back by the same swap → lapsed |
+//! | claimed | the envelope is the invited process's, which reads the value; the inviter shows it as open | the invited process: has read the value, and sends [`way::READ`] → accepted; can't read it, and sends [`way::NOT_READ`], or ends → lapsed |
+//! | accepted | the invited process has the value | for good |
 //! | lapsed | the envelope was emptied: what the value held is released | for good |
 //!
-//! The inviter takes it back when it is withdrawn, or when the other end of the socket is closed everywhere: in the `Command`,
-//! which is dropped then, and in each process that has inherited it. It finds that when it looks
-//! ([`Invitation::state`], [`Arena::sweep`](crate::Arena::sweep), the next invitation). The swap alone decides; that the invited
-//! process says one byte when it has claimed only ends a wait.
+//! The inviter takes it back when it is withdrawn, or when the other end of the socket is closed everywhere:
+//! in the `Command`, which is dropped then, and in each process that has inherited it. It finds that when it
+//! looks ([`Invitation::state`], [`Arena::sweep`](crate::Arena::sweep), the next invitation). The swap alone
+//! decides which process has the envelope; the byte says whether its value was read.
 //!
 //! # Deaths
 //! | killed | left | released by |
 //! |---|---|---|
-//! | the inviter, before it is accepted | an envelope of the dead inviter: the process that accepts gets the value before the sweep, and an error after it; one swap decides | the sweep of any member |
+//! | the inviter, before it is claimed | an envelope of the dead inviter: the process that accepts gets the value before the sweep, and an error after it; one swap decides | the sweep of any member |
 //! | the inviter, after that | nothing | |
 //! | the child, before it accepts: by a signal, or because the program could not be executed | a closed end, once the `Command` is gone as well | the inviter, when it looks |
 //! | the child, between receiving and claiming | the same; it may be a member by then, with nothing | the inviter, when it looks; the sweep |
 //! | the child, after it has claimed | what any member leaves | the sweep |
-//! | the child, before it says that it has claimed | the same, and a closed end: the inviter finds that it can't take the envelope back | the sweep |
+//! | the child, before it sends the byte | the same, and a closed end: the inviter can't take the envelope back, and the invitation lapses once the `Command` is gone as well | the sweep |
 //!
 //! The kernel frees the arena's file in a socket whose ends are both closed.
 
@@ -46,7 +47,7 @@ use crate::arena::{Arena, Envelope, Promise};
 use crate::error::{Error, Result};
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
-use crate::sys::socket;
+use crate::sys::socket::{self, News};
 use crate::wait::{Descriptor, WaitPoint, Waitable, wait};
 
 /// Those of this process that may be open.
@@ -58,9 +59,10 @@ static OPEN: PerProcess<Mutex<Vec<Arc<Sent>>>> =
 pub enum InvitationState {
     /// It can be accepted: it lies in a command that may start a process, or a process has it that has not accepted it.
     Open,
-    /// A process has accepted it. It may have died since.
+    /// A process has accepted it, and read its value. It may have died since.
     Accepted,
-    /// It can't be accepted any more, and no process did: it was withdrawn, or all that had it are gone. What its value held is
+    /// It can't be accepted any more, and no process did: it was withdrawn, all that had it are gone, or the
+    /// process that took it could not read its value, of another type for example. What its value held is
     /// released.
     Lapsed,
 }
@@ -86,6 +88,8 @@ struct Sent {
 
 enum Standing {
     Open(Promise),
+    /// A process has the envelope, and has not reported that the value was read.
+    Claimed,
     Ended(InvitationState),
 }
 
@@ -94,39 +98,27 @@ impl Sent {
     fn look(&self) -> InvitationState {
         let mut standing = self.standing.lock();
         match &*standing {
-            Standing::Ended(state) => *state,
-            Standing::Open(_) if self.process != std::process::id() => InvitationState::Open,
-            Standing::Open(_) if !socket::has_news(&self.socket) => InvitationState::Open,
-            Standing::Open(_) => {
-                let lost = Self::end(&mut standing);
-                let state = standing.state();
-                drop(standing);
-                if let Some(envelope) = lost {
-                    envelope.lose(0);
-                }
-                state
-            }
+            Standing::Ended(state) => return *state,
+            // In a copy of the process it is the original's.
+            _ if self.process != std::process::id() => return InvitationState::Open,
+            _ => {}
         }
+        let Some(news) = socket::news(&self.socket) else { return InvitationState::Open };
+        let lost = Self::claim_back(&mut standing);
+        let was_read = matches!(news, News::Said(way::READ)) && lost.is_none();
+        let state = if was_read { InvitationState::Accepted } else { InvitationState::Lapsed };
+        *standing = Standing::Ended(state);
+        drop(standing);
+        if let Some(envelope) = lost {
+            envelope.lose(0);
+        }
+        state
     }
 
-    /// Takes the message back, unless it was accepted.
-    fn end(standing: &mut Standing) -> Option<Envelope> {
-        let Standing::Open(promise) = std::mem::replace(standing, Standing::Ended(InvitationState::Accepted))
-        else {
-            return None;
-        };
-        let back = promise.take_back()?;
-        *standing = Standing::Ended(InvitationState::Lapsed);
-        Some(back)
-    }
-}
-
-impl Standing {
-    fn state(&self) -> InvitationState {
-        match self {
-            Standing::Open(_) => InvitationState::Open,
-            Standing::Ended(state) => *state,
-        }
+    /// Takes the message back, unless a process has claimed it.
+    fn claim_back(standing: &mut Standing) -> Option<Envelope> {
+        let Standing::Open(promise) = std::mem::replace(standing, Standing::Claimed) else { return None };
+        promise.take_back()
     }
 }
 
@@ -181,21 +173,32 @@ impl Invitation {
         }
     }
 
-    /// Takes it back, and releases what its value held, unless a process has accepted it: which of the two.
+    /// Takes it back, and releases what its value held. Returns [`Lapsed`](InvitationState::Lapsed) then, and
+    /// [`Accepted`](InvitationState::Accepted) if a process has accepted it. [`Open`](InvitationState::Open): a process is reading the value just
+    /// now, which can't be taken back any more.
     pub fn withdraw(self) -> InvitationState {
         if let Some(envelope) = self.take_back() {
             envelope.lose(0);
         }
-        self.0.standing.lock().state()
+        self.state()
     }
 
-    /// The message, unless a process has accepted it, or it has lapsed.
+    /// The message, unless a process has claimed it, or it has lapsed.
     #[doc(hidden)]
     pub fn take_back(&self) -> Option<Envelope> {
         let mut standing = self.0.standing.lock();
         // In a copy of the process it is the original's.
+        if self.0.process != std::process::id() {
+            return None;
+        }
         match &*standing {
-            Standing::Open(_) if self.0.process == std::process::id() => Sent::end(&mut standing),
+            Standing::Open(_) => {
+                let back = Sent::claim_back(&mut standing);
+                if back.is_some() {
+                    *standing = Standing::Ended(InvitationState::Lapsed);
+                }
+                back
+            }
             _ => None,
         }
     }

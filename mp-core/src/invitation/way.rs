@@ -28,6 +28,10 @@ const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"mp-guest";
 const PACKET: usize = MAGIC.len() + 4 + Ticket::BYTES;
 
+/// Answers of the process that has received the packet.
+pub(super) const READ: u8 = 1;
+pub(super) const NOT_READ: u8 = 0;
+
 /// What did not go out: why, and the message, if this process still has it.
 type Unsent = (Error, Option<Envelope>);
 
@@ -77,7 +81,7 @@ pub fn invite_holder(envelope: Envelope) -> Result<(Invitation, OwnedFd), Unsent
 /// # Errors
 /// [`Error::NoInvitation`], [`Error::ArenaExists`], and those of joining.
 #[doc(hidden)]
-pub fn accept_inherited() -> Result<Envelope> {
+pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
     static ACCEPTING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
     let _one = ACCEPTING.lock();
     no_arena_yet()?;
@@ -113,15 +117,15 @@ pub fn accept_inherited() -> Result<Envelope> {
 /// # Errors
 /// As [`accept_inherited`].
 #[doc(hidden)]
-pub fn accept_held(socket: OwnedFd) -> Result<Envelope> {
+pub fn accept_held(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
     no_arena_yet()?;
-    let socket = socket.as_fd();
     let mut packet = [0; PACKET];
-    let (got, file) = match socket::receive(socket, &mut packet) {
+    let (got, file) = match socket::receive(socket.as_fd(), &mut packet) {
         Err(Errno::AGAIN) => return Err(none(TAKEN)),
         Ok((0, _)) => return Err(none(&format!("{TAKEN}; and the one that invited is gone"))),
         other => other.map_err(os("recvmsg of an invitation"))?,
     };
+    let acceptance = Acceptance { socket, answer: NOT_READ };
     let ticket = read_packet(&packet, got)?;
     let file = file.ok_or_else(|| {
         none("the arena's file did not come with it: this process may have no descriptor to spare (RLIMIT_NOFILE)")
@@ -132,11 +136,32 @@ pub fn accept_held(socket: OwnedFd) -> Result<Envelope> {
     let envelope = unsafe { ticket.claim(arena) }.map_err(|_| {
         none("it was withdrawn, or the process that invited has ended: keep that one until this one has accepted")
     })?;
-    if !mutant!("invitation.acceptance-not-told") {
-        // The one that invited may be gone.
-        _ = socket::send(socket, &[1], None);
+    Ok((envelope, acceptance))
+}
+
+/// Invitation whose packet this process has received. Dropped, it reports that the value was not read, unless
+/// it was.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Acceptance {
+    socket: OwnedFd,
+    answer: u8,
+}
+
+impl Acceptance {
+    /// Reports to the process that invited that the value was read.
+    pub fn was_read(mut self) {
+        self.answer = READ;
     }
-    Ok(envelope)
+}
+
+impl Drop for Acceptance {
+    fn drop(&mut self) {
+        if !mutant!("invitation.acceptance-not-told") {
+            // The process that invited may be gone.
+            _ = socket::send(self.socket.as_fd(), &[self.answer], None);
+        }
+    }
 }
 
 /// The bytes of an invitation.

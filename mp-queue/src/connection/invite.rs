@@ -1,13 +1,70 @@
-//! Another program is invited into this one's memory, over a connection.
+//! Another program is invited into this one's memory: in a command that starts it, or over a connection.
 
 use std::os::fd::AsFd;
+use std::process::Command;
 
 use mp_core::{Invitation, Message, Wait};
-use mp_reduce::{Error, hand_over, unpack};
+use mp_reduce::{Error, hand_over, read_accepted};
 
 use super::socket::WriteError;
 use super::{Connection, Ends};
 use crate::error::{GetError, PutError};
+
+/// Puts a value into a command: the program that it starts takes it with
+/// [`accept_invitation`](crate::accept_invitation()), and shares this process's memory
+/// from then on. It may be any program that uses this library; no function of this one runs in it.
+///
+/// ```
+/// # // This program is the other one as well: it finds out by the variable, which is only there for a child.
+/// # if std::env::var_os("EXAMPLE_CHILD").is_some() {
+/// #     let (jobs, sums) = mp_queue::accept_invitation::<(String, u64)>().unwrap();
+/// #     std::process::exit((jobs != "jobs" || sums != 3) as i32);
+/// # }
+/// use std::process::Command;
+/// use mp_queue::invite;
+///
+/// let mut command = Command::new(std::env::current_exe()?); // or any other program
+/// # command.env("EXAMPLE_CHILD", "1");
+/// let invitation = invite(&mut command, ("jobs".to_string(), 3_u64))?;
+/// let mut child = command.spawn()?; // begins with: let (jobs, sums) = accept_invitation::<(String, u64)>()?
+/// drop(command);
+/// assert_eq!(invitation.wait()?, mp_core::InvitationState::Accepted);
+/// assert!(child.wait()?.success());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Queues, locks and tensors travel in it as in any message. What is exclusive in the value is the
+/// invitation's from now on. It does not wait for the child.
+///
+/// # One invitation, one process
+/// The first process that accepts gets the value; it may be a child of the child, as where the command runs a
+/// shell or a debugger. A second process that the same command starts gets an error when it accepts. So does
+/// a child whose command was given a second invitation, for the first: put several values into one tuple.
+/// `Command::env_clear` takes the invitation out as well: call it before.
+///
+/// The program runs as this user: one that the command runs as another (`Command::uid`) does not find the
+/// invitation. Put it only into commands whose programs you trust as far as your own: each of them gets all
+/// of its shared memory.
+///
+/// The child is this process's as any child of `std::process`: it does not end with it, and errors and panics
+/// in it don't come here. A member that was killed is found by its locks, as any other.
+///
+/// # What is held
+/// The value lies in the invitation until it is accepted, and is released when it no longer can be: the
+/// command is dropped without having started a process, the program could not be executed, or the child died,
+/// or ended, without accepting. This process finds that when it looks ([`Invitation::state`], `Arena::sweep`,
+/// the next `invite`), and once the command is dropped. If this process ends before the child accepts, the
+/// value is released by the next sweep of any member; the child gets it before, and an error after that. So a
+/// process that starts another one should not end before [`Invitation::wait`] says that it was accepted.
+///
+/// # Errors
+/// [`PutError::Failed`], with the value: when it can't be sent, there is no memory or no descriptor, or this
+/// process's arena is local. The command is as it was then.
+pub fn invite<T: Message>(command: &mut Command, value: T) -> Result<Invitation, PutError<T>> {
+    let put =
+        |envelope| mp_core::invite_command(command, envelope).map_err(|(e, back)| (Error::from(e), back));
+    hand_over(value, put).map_err(|(value, error)| PutError::Failed { value, error })
+}
 
 /// Why it did not go out.
 enum Unsent {
@@ -57,8 +114,9 @@ impl Connection {
     /// [`invite`](crate::invite()). The connection goes on as before.
     ///
     /// # Errors
-    /// With the value: [`PutError::Full`] when the other end does not receive what was sent before, [`PutError::Disconnected`] when
-    /// it is gone, [`PutError::Failed`] when the value can't be packed, or this is a pipe, whose ends are in one memory already.
+    /// With the value: [`PutError::Full`] when the other end does not receive what was sent before,
+    /// [`PutError::Disconnected`] when it is gone, [`PutError::Failed`] when the value can't be packed, or
+    /// this is a pipe, whose ends are in one memory already.
     pub fn invite<T: Message>(&self, value: T) -> Result<Invitation, PutError<T>> {
         let Ends::Socket(socket) = &self.ends else {
             return Err(PutError::Failed { value, error: pipe("send the value itself") });
@@ -103,7 +161,7 @@ impl Connection {
         };
         let way = socket.recv_invitation(wait)?;
         self.looked();
-        Ok(unpack(mp_core::accept_held(way).map_err(Error::from)?)?)
+        Ok(read_accepted(mp_core::accept_held(way).map_err(Error::from)?)?)
     }
 }
 

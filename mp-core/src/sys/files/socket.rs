@@ -3,15 +3,12 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
 
 use rustix::io::{Errno, FdFlags, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-
-use crate::sys::readiness;
 
 /// Two ends, close-on-exec and clear of the standard streams, whose numbers a child gives other files.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
@@ -75,7 +72,21 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Optio
     Ok((got.bytes, file))
 }
 
-/// Whether the other end said something, or is closed.
-pub(crate) fn has_news(socket: &impl AsFd) -> bool {
-    readiness::poll(&[(socket.as_fd(), false)], Some(Instant::now())).is_ok_and(|ready| ready == [true])
+/// Event at the other end of a socket.
+pub(crate) enum News {
+    Said(u8),
+    Closed,
+}
+
+/// Returns the first byte that the other end has said, which stays in the socket, or that it is closed;
+/// `None` if it is open and silent.
+pub(crate) fn news(socket: &impl AsFd) -> Option<News> {
+    let mut byte = [0];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match retry_on_intr(|| rustix::net::recv(socket, &mut byte, flags)) {
+        Ok((_, 1..)) => Some(News::Said(byte[0])),
+        // With that error, it was closed before it received what was sent.
+        Ok(_) | Err(Errno::CONNRESET) => Some(News::Closed),
+        Err(_) => None,
+    }
 }
