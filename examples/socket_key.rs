@@ -39,7 +39,9 @@ fn main() -> mp::AnyResult<()> {
 
     let wrong = start_client(&address, b"a guess")?;
     match listener.accept() {
-        Err(ConnectError::KeyMismatch { pid }) => println!("process {pid} has another key, and is refused"),
+        Err(ConnectError::KeyMismatch { pid, .. }) => {
+            println!("process {pid} has another key, and is refused")
+        }
         other => return Err(format!("it was not refused: {other:?}").into()),
     }
     assert!(!wrong()?.success());

@@ -20,6 +20,8 @@
 //! `std::process::Command`, [`Connection::invite`] hands it to a program that has connected; the other program takes it with
 //! [`accept_invitation`] or [`Connection::accept_invitation`].
 //!
+//! Programs on several machines meet at a host and a port: [`Address::tcp`].
+//!
 //! The three types to know: [`Connection`], one end, which sends and receives values of any type; [`Listener`], which accepts
 //! connections; [`SocketOptions`], what both are made with: a key, limits, time-outs.
 

@@ -55,6 +55,9 @@ pub mod watch;
 pub use connection::Connection;
 pub use connection::invite::invite;
 pub use connection::pipe::{one_way_pipe, pipe};
+#[cfg(feature = "authkey")]
+#[doc(hidden)]
+pub use connection::socket::OptionParts;
 pub use connection::socket::{
     Address, ConnectError, Incoming, Listener, SocketOptions, connect, connect_async,
 };

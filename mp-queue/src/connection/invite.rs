@@ -6,7 +6,7 @@ use std::process::Command;
 use mp_core::{Invitation, Message, Wait};
 use mp_reduce::{Error, hand_over, read_accepted};
 
-use super::socket::WriteError;
+use super::socket::{Socket, WriteError};
 use super::{Connection, Ends};
 use crate::error::{GetError, PutError};
 
@@ -116,11 +116,14 @@ impl Connection {
     /// # Errors
     /// With the value: [`PutError::Full`] when the other end does not receive what was sent before,
     /// [`PutError::Disconnected`] when it is gone, [`PutError::Failed`] when the value can't be packed, or
-    /// this is a pipe, whose ends are in one memory already.
+    /// this is a pipe, whose ends are in one memory already, or TCP, which carries no descriptors.
     pub fn invite<T: Message>(&self, value: T) -> Result<Invitation, PutError<T>> {
         let Ends::Socket(socket) = &self.ends else {
             return Err(PutError::Failed { value, error: pipe("send the value itself") });
         };
+        if let Some(error) = tcp(socket) {
+            return Err(PutError::Failed { value, error });
+        }
         let sent = hand_over(value, |envelope| {
             let (invitation, way) =
                 mp_core::invite_holder(envelope).map_err(|(e, back)| (Unsent::Failed(e.into()), back))?;
@@ -159,6 +162,9 @@ impl Connection {
         let Ends::Socket(socket) = &self.ends else {
             return Err(pipe("receive the value itself").into());
         };
+        if let Some(error) = tcp(socket) {
+            return Err(error.into());
+        }
         let way = socket.recv_invitation(wait)?;
         self.looked();
         Ok(read_accepted(mp_core::accept_held(way).map_err(Error::from)?)?)
@@ -167,4 +173,13 @@ impl Connection {
 
 fn pipe(instead: &str) -> Error {
     mp_core::Error::Unsupported(format!("both ends of a pipe are in one memory: {instead}")).into()
+}
+
+/// The error of an invitation over TCP.
+fn tcp(socket: &Socket) -> Option<Error> {
+    let host = socket.peer().host()?;
+    let why = format!(
+        "an invitation leads to memory of this machine, and TCP (to {host}) can't carry it: connect by a path or a name (@…) instead"
+    );
+    Some(mp_core::Error::Unsupported(why).into())
 }

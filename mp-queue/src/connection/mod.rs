@@ -9,6 +9,7 @@ pub(crate) mod socket;
 pub(crate) mod waitable;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -52,10 +53,16 @@ use crate::raw::waiting::{At, Unmet};
 /// # In shared memory, and over a socket
 /// | | of a pipe | of a socket |
 /// |---|---|---|
-/// | between | processes of one tree | any two processes of one user, on one machine |
-/// | tensors, queues and locks in messages | travel, without being copied | are an error: they are in a memory that the other side has not, unless it was [invited](Self::invite) |
-/// | how much may be on its way | as much as there is memory | what the socket buffers (`net.core.wmem_default` bytes, usually 208 KiB, of which the kernel's bookkeeping takes the larger part if messages are short); then sending waits |
+/// | between | processes of one tree | any two processes of one user, on one machine; over TCP, any two programs that know a key, on any machines |
+/// | tensors, queues and locks in messages | travel, without being copied | are an error: they are in a memory that the other side has not, unless it was [invited](Self::invite), which TCP can't do |
+/// | how much may be on its way | as much as there is memory | what the socket buffers (`net.core.wmem_default` bytes, usually 208 KiB, of which the kernel's bookkeeping takes the larger part if messages are short; over TCP some MB); then sending waits |
 /// | the end itself in a message | travels | is an error |
+///
+/// The end of the other process is reported at once, by each of them. A host that is lost (power, network) is
+/// `Disconnected` over TCP 25 s after it was last heard of. While bytes that were sent are not acknowledged,
+/// this takes as long as the kernel retransmits them, about 15 minutes (`net.ipv4.tcp_retries2`). Over TCP,
+/// what was sent just before the other end has gone may be lost without an error: an answer is what shows
+/// that a message was received.
 pub struct Connection {
     ends: Ends,
     /// Made when it is first asked for; each clone has its own.
@@ -328,11 +335,20 @@ impl Connection {
         !matches!(self.ends, Ends::Into(_))
     }
 
-    /// The process at the other end of a socket, as it was when the two connected; `None` for a pipe, whose ends many processes
-    /// may have, and if it is in another pid namespace.
+    /// The process at the other end of a socket, as it was when the two connected; `None` for a pipe, whose
+    /// ends many processes may have, for TCP ([`peer_addr`](Self::peer_addr)), and if it is in another pid
+    /// namespace.
     pub fn peer_pid(&self) -> Option<u32> {
         match &self.ends {
-            Ends::Socket(socket) => Some(socket.peer().pid).filter(|&pid| pid != 0),
+            Ends::Socket(socket) => Some(socket.peer().pid()).filter(|&pid| pid != 0),
+            _ => None,
+        }
+    }
+
+    /// The TCP address of the other end; `None` for a Unix socket, and for a pipe.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        match &self.ends {
+            Ends::Socket(socket) => socket.peer().host(),
             _ => None,
         }
     }

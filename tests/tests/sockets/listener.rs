@@ -176,7 +176,10 @@ fn a_program_without_the_key_is_refused() {
         (here, thread.join().unwrap())
     };
     let (here, there) = tries(SocketOptions::new().authkey("wrong"));
-    assert!(matches!(here, Err(ConnectError::KeyMismatch { pid }) if pid == std::process::id()), "{here:?}");
+    assert!(
+        matches!(here, Err(ConnectError::KeyMismatch { pid, .. }) if pid == std::process::id()),
+        "{here:?}"
+    );
     // The other end may see this side go first.
     assert!(matches!(there, Err(ConnectError::KeyMismatch { .. } | ConnectError::Gone)), "{there:?}");
     // One without a key does not wait for an answer: see `backlog.rs`.

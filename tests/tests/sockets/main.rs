@@ -6,4 +6,5 @@ mod futures;
 mod large;
 mod listener;
 mod refusals;
+mod tcp;
 mod waits;

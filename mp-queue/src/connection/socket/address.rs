@@ -1,4 +1,4 @@
-//! Where programs meet: a path, or a name that only the kernel knows.
+//! Places where programs meet: a path, a name that only the kernel knows, or a host and a port (see [`tcp`]).
 //!
 //! A path outlives the program that listened there. So a process that finds its path taken tries, under a
 //! lock of the directory, whether a process listens there still; if none does, and the socket is this user's,
@@ -17,17 +17,21 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mp_core::message::PlainOutcome;
 use mp_core::sent;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
+
+use super::tcp;
 
 /// How long to wait for another process's lock of the directory.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -42,11 +46,25 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// let path = Address::from("/run/user/1000/service");
 /// let name = Address::from("@service"); // of no file: the kernel's "abstract" names
 /// assert_eq!((path.to_string(), name.to_string()), ("/run/user/1000/service".into(), "@service".into()));
+/// let port = Address::tcp("127.0.0.1:6000")?; // TCP: also `("localhost", 6000)`
+/// assert_eq!(port.to_string(), "127.0.0.1:6000");
+/// # Ok::<(), std::io::Error>(())
 /// ```
 ///
 /// A path is a file: only processes that can reach its directory can connect, and it is removed with the
 /// listener. A name is gone with the listener, however that ends, and can be reached by all in the same
 /// network namespace (but other users are refused).
+///
+/// # TCP
+/// A host and a port ([`tcp`](Self::tcp)) can be reached from other machines. The kernel can't say which user
+/// is at the other end, and users of this machine are not kept apart even at a loopback address (`127.0.0.1`,
+/// `::1`). So an address beyond loopback needs a key ([`SocketOptions::authkey`](crate::SocketOptions)):
+/// without one, listening and connecting there fail
+/// ([`ConnectError::KeyRequired`](crate::ConnectError::KeyRequired)).
+///
+/// **The key is proved, but what follows is neither encrypted nor signed.** Whoever can read or change the
+/// packets between the two hosts can read and change messages. Beyond a network that you trust, use a tunnel
+/// (WireGuard, `ssh -L`) or a proxy that speaks TLS, and listen at a loopback address.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Address(Kind);
 
@@ -54,9 +72,63 @@ pub struct Address(Kind);
 enum Kind {
     Path(#[serde(with = "sent::path")] PathBuf),
     Name(Vec<u8>),
+    /// Never empty, unless it was received so: then it can't be connected to.
+    Tcp(Vec<SocketAddr>),
+}
+
+/// Socket that listens.
+pub(super) struct Listening {
+    pub(super) fd: OwnedFd,
+    /// Path that was made for it.
+    pub(super) made: Option<MadePath>,
+    /// Its address, with the port that the kernel has chosen for port 0.
+    pub(super) address: Address,
 }
 
 impl Address {
+    /// A host and a port, for TCP: everything that [`std::net::TcpStream::connect`] takes.
+    ///
+    /// ```
+    /// use mp_queue::{Address, SocketOptions};
+    ///
+    /// # #[cfg(feature = "authkey")] {
+    /// let options = SocketOptions::new().authkey(b"a secret that both sides know");
+    /// let listener = options.listen(Address::tcp(("localhost", 0))?)?; // 0: any free port
+    /// let address = listener.address().clone();
+    /// let client = std::thread::spawn(move || options.connect(address)?.send(7).map_err(Into::into));
+    /// assert_eq!(listener.accept()?.recv::<i32>()?, 7);
+    /// # let _: Result<(), Box<dyn std::error::Error + Send + Sync>> = client.join().unwrap();
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A name is resolved here, once, and this may block. If it has several addresses, a listener listens at
+    /// the first of them that it can, and a client tries them in order, each for its share of
+    /// [`handshake_timeout`](crate::SocketOptions::handshake_timeout).
+    ///
+    /// # Errors
+    /// Those of the resolver, and `InvalidInput` when a name has no addresses.
+    pub fn tcp(address: impl ToSocketAddrs) -> io::Result<Self> {
+        let hosts: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
+        if hosts.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the host name has no addresses"));
+        }
+        Ok(Self(Kind::Tcp(hosts)))
+    }
+
+    /// Addresses of the hosts, if it is one for TCP.
+    pub(super) fn hosts(&self) -> Option<&[SocketAddr]> {
+        match &self.0 {
+            Kind::Tcp(hosts) => Some(hosts),
+            Kind::Path(_) | Kind::Name(_) => None,
+        }
+    }
+
+    /// Returns `true` if only programs of this machine can meet here.
+    pub(super) fn is_local(&self) -> bool {
+        self.hosts().is_none_or(|hosts| hosts.iter().all(tcp::is_loopback))
+    }
+
     /// A path, whatever it begins with.
     pub fn path(path: impl Into<PathBuf>) -> Self {
         Self(Kind::Path(path.into()))
@@ -81,7 +153,7 @@ impl Address {
     pub fn absolute(self) -> io::Result<Self> {
         match self.0 {
             Kind::Path(path) => Ok(Self(Kind::Path(std::path::absolute(path)?))),
-            name @ Kind::Name(_) => Ok(Self(name)),
+            other @ (Kind::Name(_) | Kind::Tcp(_)) => Ok(Self(other)),
         }
     }
 
@@ -89,26 +161,34 @@ impl Address {
         match &self.0 {
             Kind::Path(path) => SocketAddrUnix::new(path),
             Kind::Name(name) => SocketAddrUnix::new_abstract_name(name),
+            Kind::Tcp(_) => Err(Errno::AFNOSUPPORT),
         }
     }
 
-    /// A socket that is connected to the listener here, and does not block. [`Errno::AGAIN`] if its queue is
-    /// full.
+    /// A Unix socket that is connected to the listener here, and does not block. [`Errno::AGAIN`] if its
+    /// queue is full.
     pub(crate) fn connect(&self) -> Result<OwnedFd, Errno> {
         let fd = fresh()?;
         rustix::net::connect(&fd, &self.socket()?)?;
         Ok(fd)
     }
 
-    /// A socket that listens here, with a queue for this many connections, and the path that it has made.
-    pub(crate) fn listen(&self, backlog: i32) -> io::Result<(OwnedFd, Option<MadePath>)> {
-        let address = self.socket()?;
-        let Kind::Path(path) = &self.0 else {
-            let fd = fresh()?;
-            rustix::net::bind(&fd, &address)?;
-            rustix::net::listen(&fd, backlog)?;
-            return Ok((fd, None));
+    /// Listens here, with a queue for this many connections.
+    pub(super) fn listen(self, backlog: i32) -> io::Result<Listening> {
+        let path = match &self.0 {
+            Kind::Path(path) => path,
+            Kind::Name(_) => {
+                let fd = fresh()?;
+                rustix::net::bind(&fd, &self.socket()?)?;
+                rustix::net::listen(&fd, backlog)?;
+                return Ok(Listening { fd, made: None, address: self });
+            }
+            Kind::Tcp(hosts) => {
+                let (fd, bound) = tcp::listen_at(hosts, backlog)?;
+                return Ok(Listening { fd, made: None, address: bound.into() });
+            }
         };
+        let address = self.socket()?;
         let directory = Directory::lock(path)?;
         let fd = fresh()?;
         match rustix::net::bind(&fd, &address) {
@@ -121,7 +201,7 @@ impl Address {
         rustix::net::listen(&fd, backlog)?;
         let process = std::process::id();
         let made = MadePath { id: directory.look(path)?, path: std::path::absolute(path)?, process };
-        Ok((fd, Some(made)))
+        Ok(Listening { fd, made: Some(made), address: self })
     }
 
     /// Whether it is a socket of this user where no process listens.
@@ -210,6 +290,8 @@ fn name_of(path: &Path) -> Result<&OsStr, Errno> {
     path.file_name().ok_or(Errno::INVAL)
 }
 
+impl PlainOutcome for Address {}
+
 impl From<&Path> for Address {
     fn from(path: &Path) -> Self {
         Self::path(path)
@@ -222,7 +304,13 @@ impl From<PathBuf> for Address {
     }
 }
 
-/// `@` and a name is a name; everything else is a path.
+impl From<SocketAddr> for Address {
+    fn from(host: SocketAddr) -> Self {
+        Self(Kind::Tcp(vec![host]))
+    }
+}
+
+/// `@` and a name is a name; everything else is a path. TCP is [`Address::tcp`].
 impl From<&str> for Address {
     fn from(text: &str) -> Self {
         match text.strip_prefix('@') {
@@ -249,6 +337,12 @@ impl fmt::Display for Address {
         match &self.0 {
             Kind::Path(path) => path.display().fmt(f),
             Kind::Name(name) => write!(f, "@{}", OsStr::from_bytes(name).display()),
+            Kind::Tcp(hosts) => {
+                for (number, host) in hosts.iter().enumerate() {
+                    write!(f, "{}{host}", if number == 0 { "" } else { " or " })?;
+                }
+                Ok(())
+            }
         }
     }
 }

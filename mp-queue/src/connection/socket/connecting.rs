@@ -1,82 +1,232 @@
-//! Connecting as a future.
+//! Making a connection: one state machine, which blocking calls and futures advance.
 //!
 //! | dropped, or killed | left |
 //! |---|---|
 //! | while the listener's queue is full | nothing |
+//! | while a TCP connection is made | a closed socket: no listener has accepted it, or as in the next row |
 //! | while it waits for the proof, if there is a key | a closed socket: the listener treats it as one that disconnected without a word |
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
+use mp_core::{Descriptor, WaitPoint, Waitable};
+use rustix::event::{PollFlags, epoll};
 use rustix::io::Errno;
 
 use super::events::{Timer, until};
+use super::frame::found;
 use super::handshake::{Handshake, io_error};
-use super::{Address, ConnectError, PAUSE, SocketOptions};
+use super::{Address, ConnectError, SocketOptions, error, tcp, wait_for};
 use crate::connection::Connection;
 
+/// Between two tries to connect while the queue of a listener at a Unix socket is full.
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// A connection that is being made.
-struct Connecting<'a> {
+pub(super) struct Attempt<'a> {
     options: &'a SocketOptions,
     address: &'a Address,
+    /// Deadline for reaching a listener; `None` if the clock does not reach that far.
     until: Option<Instant>,
-    /// Ready when the other side has sent something, or it is time to look.
-    events: Arc<OwnedFd>,
-    timer: Timer,
-    handshake: Option<Handshake>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The host with this number is tried next; of a Unix socket, its one place.
+    Next(usize),
+    /// A TCP connection that is being made to a host, which has this long.
+    Opening {
+        number: usize,
+        host: SocketAddr,
+        socket: OwnedFd,
+        until: Option<Instant>,
+    },
+    Greeting(Handshake),
+}
+
+/// Result of one step of an attempt.
+enum Step {
+    Continue(Stage),
+    Wait(Stage),
+    Done(Connection),
+}
+
+/// Condition under which an attempt can continue.
+enum Pending<'a> {
+    Pause,
+    Writable(BorrowedFd<'a>),
+    Readable(BorrowedFd<'a>),
+}
+
+/// Room in a socket, or the end of its attempt to connect.
+struct Writable<'a>(BorrowedFd<'a>);
+
+impl Waitable for Writable<'_> {
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Writable(self.0)
+    }
+
+    fn is_ready(&self) -> bool {
+        found(self.0, PollFlags::OUT) != PollFlags::empty()
+    }
+}
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(options: &'a SocketOptions, address: &'a Address) -> Result<Self, ConnectError> {
+        options.check(address)?;
+        let until = Instant::now().checked_add(options.patience);
+        Ok(Self { options, address, until, stage: Stage::Next(0) })
+    }
+
+    /// Continues as far as possible without waiting. Returns the connection when it is made. After an error
+    /// the attempt is over.
+    pub(super) fn advance(&mut self) -> Result<Option<Connection>, ConnectError> {
+        loop {
+            let stage = std::mem::replace(&mut self.stage, Stage::Next(0));
+            match self.step(stage)? {
+                Step::Continue(stage) => self.stage = stage,
+                Step::Wait(stage) => {
+                    self.stage = stage;
+                    return Ok(None);
+                }
+                Step::Done(connection) => return Ok(Some(connection)),
+            }
+        }
+    }
+
+    fn step(&self, stage: Stage) -> Result<Step, ConnectError> {
+        match stage {
+            Stage::Next(number) => match self.address.hosts() {
+                None => self.begin_unix(),
+                Some(hosts) => self.begin_tcp(hosts, number),
+            },
+            Stage::Opening { number, host, socket, until } => {
+                if Writable(socket.as_fd()).is_ready() {
+                    match tcp::opened(socket.as_fd()) {
+                        Ok(()) => self.greet(socket, Some(host)),
+                        Err(errno) => self.after(number, self.error(errno)),
+                    }
+                } else if until.is_some_and(|until| Instant::now() >= until) {
+                    self.after(number, ConnectError::TimedOut(self.options.patience))
+                } else {
+                    Ok(Step::Wait(Stage::Opening { number, host, socket, until }))
+                }
+            }
+            Stage::Greeting(mut handshake) => {
+                // The listener may accept a client without a key later.
+                let is_over = self.options.key.is_none() || handshake.advance()?;
+                if !is_over {
+                    return Ok(Step::Wait(Stage::Greeting(handshake)));
+                }
+                Ok(Step::Done(self.options.connection(handshake)))
+            }
+        }
+    }
+
+    fn begin_unix(&self) -> Result<Step, ConnectError> {
+        match self.address.connect() {
+            Ok(socket) => self.greet(socket, None),
+            Err(Errno::AGAIN) if self.until.is_some_and(|until| Instant::now() >= until) => {
+                Err(ConnectError::TimedOut(self.options.patience))
+            }
+            Err(Errno::AGAIN) => Ok(Step::Wait(Stage::Next(0))),
+            Err(Errno::INTR) => Ok(Step::Continue(Stage::Next(0))),
+            Err(errno) => Err(self.error(errno)),
+        }
+    }
+
+    fn begin_tcp(&self, hosts: &[SocketAddr], number: usize) -> Result<Step, ConnectError> {
+        let Some(&host) = hosts.get(number) else { return Err(self.error(Errno::ADDRNOTAVAIL)) };
+        match tcp::open(host) {
+            Ok(socket) => {
+                let (now, hosts_left) = (Instant::now(), (hosts.len() - number) as u32);
+                let share = |until: Instant| now + until.saturating_duration_since(now) / hosts_left;
+                let until = self.until.map(share);
+                Ok(Step::Continue(Stage::Opening { number, host, socket, until }))
+            }
+            Err(errno) => self.after(number, self.error(errno)),
+        }
+    }
+
+    fn greet(&self, socket: OwnedFd, host: Option<SocketAddr>) -> Result<Step, ConnectError> {
+        let (key, patience) = (self.options.key.clone(), self.options.patience);
+        let handshake = Handshake::begin(socket, false, key, patience, self.address, host)?;
+        Ok(Step::Continue(Stage::Greeting(handshake)))
+    }
+
+    /// Continues with the host after this one, or returns the error of the last.
+    fn after(&self, number: usize, error: ConnectError) -> Result<Step, ConnectError> {
+        match self.address.hosts() {
+            Some(hosts) if number + 1 < hosts.len() => Ok(Step::Continue(Stage::Next(number + 1))),
+            _ => Err(error),
+        }
+    }
+
+    fn error(&self, errno: Errno) -> ConnectError {
+        let source = io_error(errno);
+        ConnectError::Io { what: error::CONNECTING, address: self.address.clone(), source }
+    }
+
+    fn pending(&self) -> (Pending<'_>, Option<Instant>) {
+        match &self.stage {
+            Stage::Next(_) => (Pending::Pause, Some(Instant::now() + PAUSE)),
+            Stage::Opening { socket, until, .. } => (Pending::Writable(socket.as_fd()), *until),
+            Stage::Greeting(handshake) => (Pending::Readable(handshake.as_fd()), handshake.deadline()),
+        }
+    }
+
+    /// Blocks until it can continue, or its time is over.
+    pub(super) fn wait(&self) -> Result<(), ConnectError> {
+        let (pending, until) = self.pending();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let found = match pending {
+            Pending::Pause => {
+                // sleep: the kernel does not report room in the queue of a listener.
+                std::thread::sleep(PAUSE);
+                return Ok(());
+            }
+            Pending::Writable(socket) => wait_for(&Writable(socket), left, self.address),
+            Pending::Readable(socket) => wait_for(&Descriptor(socket), left, self.address),
+        };
+        found.map(drop)
+    }
+
+    /// Makes `events` readable when it can continue, or its time is over.
+    fn watch(&self, events: &OwnedFd, timer: &Timer) -> Result<(), Errno> {
+        let (pending, at) = self.pending();
+        timer.set(at)?;
+        let (socket, flags) = match pending {
+            Pending::Pause => return Ok(()),
+            Pending::Writable(socket) => (socket, epoll::EventFlags::OUT),
+            Pending::Readable(socket) => (socket, epoll::EventFlags::IN),
+        };
+        let data = epoll::EventData::new_u64(0);
+        match epoll::add(events, socket, data, flags) {
+            Err(Errno::EXIST) => epoll::modify(events, socket, data, flags),
+            added => added,
+        }
+    }
 }
 
 /// Connects to the listener at an address.
 pub(super) async fn connect(options: &SocketOptions, address: &Address) -> Result<Connection, ConnectError> {
-    let failed = |e| failed(address, e);
+    let mut attempt = Attempt::new(options, address)?;
+    let failed = |errno| ConnectError::Io {
+        what: error::CONNECTING,
+        address: address.clone(),
+        source: io_error(errno),
+    };
     let events = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?);
     let timer = Timer::new().map_err(failed)?;
-    watch(&events, &timer).map_err(failed)?;
-    let until_then = Instant::now().checked_add(options.patience);
-    let mut connecting =
-        Connecting { options, address, until: until_then, events: events.clone(), timer, handshake: None };
-    until(&events, address, || connecting.look()).await
-}
-
-fn failed(address: &Address, e: Errno) -> ConnectError {
-    ConnectError::Io { what: "connecting to", address: address.clone(), source: io_error(e) }
-}
-
-fn watch(events: &OwnedFd, fd: impl AsFd) -> Result<(), Errno> {
-    epoll::add(events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-}
-
-impl Connecting<'_> {
-    /// Goes as far as it can without waiting.
-    fn look(&mut self) -> Result<Option<Connection>, ConnectError> {
-        let mut handshake = match self.handshake.take() {
-            Some(handshake) => handshake,
-            None => match self.options.begin(self.address, self.until)? {
-                // The listener may accept it later.
-                Some(handshake) if self.options.key.is_none() => {
-                    return Ok(Some(self.options.connection(handshake)));
-                }
-                Some(handshake) => {
-                    watch(&self.events, &handshake).map_err(|e| failed(self.address, e))?;
-                    handshake
-                }
-                None => {
-                    self.look_again(Some(Instant::now() + PAUSE))?;
-                    return Ok(None);
-                }
-            },
-        };
-        if handshake.advance()? {
-            return Ok(Some(self.options.connection(handshake)));
+    epoll::add(&events, &timer, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(failed)?;
+    until(&events, address, || {
+        let made = attempt.advance()?;
+        if made.is_none() {
+            attempt.watch(&events, &timer).map_err(failed)?;
         }
-        self.look_again(handshake.deadline())?;
-        self.handshake = Some(handshake);
-        Ok(None)
-    }
-
-    fn look_again(&self, at: Option<Instant>) -> Result<(), ConnectError> {
-        self.timer.set(at).map_err(|e| failed(self.address, e))
-    }
+        Ok(made)
+    })
+    .await
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use mp_core::sent;
@@ -36,8 +37,10 @@ pub enum ConnectError {
     /// The other side has another authentication key.
     #[doc(alias = "AuthenticationError")]
     KeyMismatch {
-        /// Its process id; 0 if that is not known here.
+        /// Its process id; 0 if that is not known here, as over TCP.
         pid: u32,
+        /// Its address, over TCP.
+        host: Option<SocketAddr>,
     },
     /// One side has an authentication key, and the other one has none.
     KeyMissing {
@@ -46,6 +49,12 @@ pub enum ConnectError {
     },
     /// The key of this side is empty. [`SocketOptions::no_key`](crate::SocketOptions::no_key) says that there is to be none.
     EmptyKey,
+    /// There is no key on this side, and the address can be reached from other machines: a program may listen
+    /// or connect there with a key only.
+    KeyRequired {
+        /// Address that is not one of the loopback addresses, or includes others.
+        address: Address,
+    },
     /// The other side is no program that uses this library, or one with another version of it.
     Incompatible(#[serde(with = "sent::text")] &'static std::primitive::str),
     /// The other side went away before the two knew each other: it ended, or refused this side.
@@ -55,9 +64,12 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Returns `true` if one peer is the cause, so that a listener can let in others: every variant but [`Io`](Self::Io).
+    /// Returns `true` if one peer is the cause, so that a listener can let in others: every variant but
+    /// [`Io`](Self::Io), [`EmptyKey`](Self::EmptyKey) and [`KeyRequired`](Self::KeyRequired), which are of
+    /// this side.
     pub fn is_of_peer(&self) -> bool {
-        !matches!(self, ConnectError::Io { .. })
+        use ConnectError::{EmptyKey, Io, KeyRequired};
+        !matches!(self, Io { .. } | EmptyKey | KeyRequired { .. })
     }
 }
 
@@ -114,8 +126,13 @@ impl fmt::Display for ConnectError {
             ConnectError::OtherUser { uid, pid } => {
                 write!(f, "the other side (pid {pid}) belongs to user {uid}; both have to be of the same user")
             }
-            ConnectError::KeyMismatch { pid } => {
-                write!(f, "the other side (pid {pid}) has another authentication key; use the same on both")
+            ConnectError::KeyMismatch { pid, host } => {
+                f.write_str("the other side (")?;
+                match host {
+                    Some(host) => host.fmt(f),
+                    None => write!(f, "pid {pid}"),
+                }?;
+                f.write_str(") has another authentication key; use the same on both")
             }
             ConnectError::KeyMissing { here } => write!(
                 f,
@@ -124,6 +141,11 @@ impl fmt::Display for ConnectError {
             ),
             ConnectError::EmptyKey => f.write_str(
                 "the authentication key is empty (is a variable not set?); give a key, or say explicitly that there is none: `no_key()`",
+            ),
+            ConnectError::KeyRequired { address } => write!(
+                f,
+                "other machines can reach {address}, so an authentication key is required there: give one (`authkey`), or use a \
+                 loopback address, such as 127.0.0.1"
             ),
             ConnectError::Incompatible(why) => {
                 write!(f, "the other side is no connection of this library, or of another version: {why}")

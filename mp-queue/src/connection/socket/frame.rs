@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
-use mp_core::peer::Peer;
 use mp_core::{Descriptor, Message, SharedWaitable, Wait, WaitPoint, Waitable, mutant};
 use mp_reduce::{Error, TypeFingerprint, from_bytes, to_bytes_after};
 use rustix::buffer::spare_capacity;
@@ -31,9 +30,10 @@ use rustix::net::{RecvFlags, Shutdown};
 
 use super::ConnectError;
 use super::error::refusal;
-use super::handshake::{Greeting, Met, read};
+use super::handshake::{Greeting, Met, Peer, read};
 use super::invitation::is_invitation;
 use super::outbox::{Frame, Sending, Writer};
+use super::tcp;
 use crate::connection::bytes::Bytes;
 use crate::connection::named::{LENGTH, LONGEST, is_of, other_type, sent_name, with_name};
 use crate::error::{GetError, TypeRefusal};
@@ -53,6 +53,8 @@ const FIRST: usize = 1 << 16;
 pub(crate) struct Socket {
     fd: OwnedFd,
     peer: Peer,
+    /// Process that has connected: a copy of it (`fork`) does not read what is the original's.
+    process: u32,
     pub(super) limit: usize,
     /// As this process calls it.
     name: Mutex<Option<String>>,
@@ -171,12 +173,12 @@ impl Reader {
                     name: std::mem::take(&mut self.name),
                 }));
             };
-            match n {
-                Ok(0) | Err(Errno::CONNRESET) if self.have == 0 => {
+            match n.or_else(|e| if tcp::is_gone(e) { Ok(0) } else { Err(e) }) {
+                Ok(0) if self.have == 0 => {
                     self.over = true;
                     return Err(self.gone());
                 }
-                Ok(0) | Err(Errno::CONNRESET) => {
+                Ok(0) => {
                     let why = "the other end is gone, in the middle of a message";
                     return Err(self.end(fd, mp_core::Error::Malformed(why.into())));
                 }
@@ -306,7 +308,7 @@ impl Waitable for Room {
 }
 
 /// What the kernel says of a descriptor now.
-fn found(fd: BorrowedFd<'_>, asked: PollFlags) -> PollFlags {
+pub(super) fn found(fd: BorrowedFd<'_>, asked: PollFlags) -> PollFlags {
     let mut fds = [PollFd::from_borrowed_fd(fd, asked)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     match rustix::event::poll(&mut fds, Some(&now)) {
@@ -319,7 +321,8 @@ impl Socket {
     pub(crate) fn new(met: Met, limit: usize) -> Self {
         let Met { fd, peer, greeting } = met;
         let reader = Mutex::new(Reader { greeting, ..Reader::default() });
-        Self { fd, peer, limit, name: Mutex::default(), reader, writer: Mutex::default() }
+        let (process, name) = (std::process::id(), Mutex::default());
+        Self { fd, peer, process, limit, name, reader, writer: Mutex::default() }
     }
 
     pub(crate) fn set_name(&self, name: &str) {
@@ -333,7 +336,10 @@ impl Socket {
     /// As reports call it.
     pub(crate) fn described(&self) -> String {
         let name = self.given_name().map(|name| format!(" {name:?}")).unwrap_or_default();
-        format!("socket{name} to pid {}", self.peer.pid)
+        match self.peer {
+            Peer::Process(process) => format!("socket{name} to pid {}", process.pid),
+            Peer::Host(host) => format!("socket{name} to {host}"),
+        }
     }
 
     pub(crate) fn peer(&self) -> Peer {
@@ -347,7 +353,15 @@ impl Socket {
 
     /// Whether the other end is gone; what it sent may still be there.
     pub(crate) fn is_disconnected(&self) -> bool {
-        found(self.as_fd(), PollFlags::empty()).intersects(PollFlags::HUP | PollFlags::ERR)
+        // Over TCP, the end of the other side alone is not a hang-up.
+        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
+        found(self.as_fd(), PollFlags::RDHUP).intersects(gone)
+    }
+
+    /// Returns `true` if sending would be in vain. The kernel says so of a Unix socket by itself; over TCP it
+    /// takes bytes for a side that is gone, until that one's host has refused them.
+    pub(super) fn is_known_to_be_gone(&self) -> bool {
+        self.peer.host().is_some() && self.is_disconnected()
     }
 
     /// Whether there is something to receive: a message or its beginning, the end, or that the other side refused.
@@ -494,6 +508,14 @@ struct Looked(GetError);
 impl From<mp_core::Error> for Looked {
     fn from(e: mp_core::Error) -> Self {
         Self(Error::from(e).into())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.peer.host().is_some() && self.process == std::process::id() {
+            tcp::discard(self.as_fd());
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | | by | bytes |
 //! |---|---|---|
-//! | 1 | the kernel says which process it is | user and process; nothing is read from another user |
+//! | 1 | the kernel says which process it is, or at which address | user and process, of a Unix socket: nothing is read from another user |
 //! | 2 | both, at once | hello: `mp-sock` and version (8), whether there is a key (1), random (32) |
 //! | 3 | both, at once, if both have a key | a proof (32), see `key` |
 //!
@@ -16,11 +16,12 @@
 //! hold up the listener.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::peer::{self, Peer};
+use mp_core::peer;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -29,6 +30,32 @@ use super::{Address, ConnectError};
 
 const MAGIC: &[u8; 8] = b"mp-sock\x07";
 pub(super) const HELLO: usize = MAGIC.len() + 1 + NONCE;
+
+/// Other end of a connection, as the kernel says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Peer {
+    /// A process of this machine, over a Unix socket.
+    Process(peer::Peer),
+    /// A TCP address.
+    Host(SocketAddr),
+}
+
+impl Peer {
+    /// Process id; 0 if it is not known here.
+    pub(crate) fn pid(&self) -> u32 {
+        match self {
+            Peer::Process(process) => process.pid,
+            Peer::Host(_) => 0,
+        }
+    }
+
+    pub(crate) fn host(&self) -> Option<SocketAddr> {
+        match *self {
+            Peer::Process(_) => None,
+            Peer::Host(host) => Some(host),
+        }
+    }
+}
 
 /// A connection in its handshake.
 pub(crate) struct Handshake {
@@ -84,19 +111,26 @@ impl Greeting {
 }
 
 impl Handshake {
-    /// Over a socket that is connected and does not block.
+    /// Over a socket that is connected and does not block; to this host, if it is one of TCP.
     pub(crate) fn begin(
         fd: OwnedFd,
         listener: bool,
         key: Option<Arc<Key>>,
         patience: Duration,
         address: &Address,
+        host: Option<SocketAddr>,
     ) -> Result<Self, ConnectError> {
         let failed = |source| ConnectError::Io { what: "greeting at", address: address.clone(), source };
-        let peer = peer::of(fd.as_fd()).map_err(failed)?;
-        if peer.uid != rustix::process::geteuid().as_raw() {
-            return Err(ConnectError::OtherUser { uid: peer.uid, pid: peer.pid });
-        }
+        let peer = match host {
+            Some(host) => Peer::Host(host),
+            None => {
+                let peer = peer::of(fd.as_fd()).map_err(failed)?;
+                if peer.uid != rustix::process::geteuid().as_raw() {
+                    return Err(ConnectError::OtherUser { uid: peer.uid, pid: peer.pid });
+                }
+                Peer::Process(peer)
+            }
+        };
         let mine = key::nonce().map_err(failed)?;
         let left = match say(fd.as_fd(), &hello(key.is_some(), &mine)) {
             // A client that closed before it was accepted: what it has sent is there.
@@ -160,7 +194,7 @@ impl Handshake {
                     if !key.is_proof(&said, &self.buffer[..PROOF])
                         && !mp_core::mutant!("queue.connection.proof-not-compared") =>
                 {
-                    Err(ConnectError::KeyMismatch { pid: self.peer.pid })
+                    Err(ConnectError::KeyMismatch { pid: self.peer.pid(), host: self.peer.host() })
                 }
                 _ => Ok(true),
             };

@@ -13,6 +13,7 @@ use rustix::net::RecvFlags;
 
 use super::frame::{NOTES_AT_ONCE, Next, Socket, begins_a_note};
 use super::outbox::WriteError;
+use super::tcp;
 use crate::error::GetError;
 
 const NAME: &[u8; 56] = b"an invitation, for Connection::accept_invitation to take";
@@ -46,7 +47,7 @@ impl Socket {
         match socket::send(self.as_fd(), &FRAME, Some(way)) {
             Ok(()) => Ok(true),
             Err(Errno::AGAIN) => Ok(false),
-            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(WriteError::Gone),
+            Err(e) if tcp::is_gone(e) => Err(WriteError::Gone),
             Err(e) => {
                 let what = "sending an invitation over a socket";
                 Err(WriteError::Failed(mp_core::Error::Os { what, source: e.into() }))

@@ -35,6 +35,10 @@ mod with {
             Self(bytes.into())
         }
 
+        pub(crate) fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+
         /// Returns `true` if it has no bytes: a variable that is not set, for instance. Such a key is refused.
         pub(crate) fn is_empty(&self) -> bool {
             self.0.is_empty()

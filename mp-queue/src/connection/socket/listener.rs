@@ -1,6 +1,7 @@
 //! Waiting for others to connect.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,9 +12,10 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
+use super::address::Listening;
 use super::events::{Timer, until};
 use super::handshake::{Handshake, io_error};
-use super::{Address, ConnectError, SocketOptions, address, wait_for};
+use super::{Address, ConnectError, SocketOptions, address, tcp, wait_for};
 use crate::connection::Connection;
 
 /// How many connections may be in their handshake at the same time.
@@ -75,8 +77,9 @@ impl Listener {
     }
 
     pub(super) fn new(address: Address, options: SocketOptions) -> Result<Self, ConnectError> {
-        let failed = |source| ConnectError::Io { what: "listening at", address: address.clone(), source };
-        let (fd, made) = address.listen(options.backlog).map_err(failed)?;
+        let asked = address.clone();
+        let failed = |source| ConnectError::Io { what: "listening at", address: asked.clone(), source };
+        let Listening { fd, made, address } = address.listen(options.backlog).map_err(failed)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
         let patience = Timer::new().map_err(|e| failed(e.into()))?;
         let (events, meeting) = (Arc::new(events), Mutex::default());
@@ -86,9 +89,15 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Where it listens.
+    /// Address at which it listens, as clients need it. Over TCP it is one address, with the port that the
+    /// kernel has chosen for port 0.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// The TCP address at which it listens; `None` for a Unix socket.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.address.hosts()?.first().copied()
     }
 
     /// Gives it a name: for reports of waits that last long, and for `Debug`. It finds nothing.
@@ -222,15 +231,20 @@ impl Listener {
     /// Accepts all connections in the queue, as long as there is room.
     fn let_in(&self, meeting: &mut Vec<Handshake>) -> Result<(), ConnectError> {
         while meeting.len() < MOST {
-            match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(fd) => {
+            match rustix::net::acceptfrom_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok((fd, peer)) => {
+                    let host = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                    if host.is_some() {
+                        tcp::set_up(fd.as_fd()).map_err(|e| self.failed(e))?;
+                    }
                     let (key, patience) = (self.options.key.clone(), self.options.patience);
-                    let handshake = Handshake::begin(fd, true, key, patience, &self.address)?;
+                    let handshake = Handshake::begin(fd, true, key, patience, &self.address, host)?;
                     self.watch(handshake.as_fd())?;
                     meeting.push(handshake);
                 }
                 Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::INTR) => {}
+                Err(e) if tcp::is_of_connection(e) => {}
                 Err(e) => return Err(self.failed(e)),
             }
         }

@@ -14,28 +14,27 @@ mod key;
 mod listener;
 mod outbox;
 mod send;
+mod tcp;
 
 use std::fmt;
-use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use mp_core::{Descriptor, Waitable};
-use rustix::io::Errno;
+use mp_core::Waitable;
+#[cfg(feature = "authkey")]
+use mp_core::sent::ByteString;
 
 pub use address::Address;
+use connecting::Attempt;
 pub use error::ConnectError;
 pub(crate) use frame::Socket;
-use handshake::{Handshake, io_error};
+use handshake::Handshake;
 pub use incoming::Incoming;
 use key::Key;
 pub use listener::Listener;
 pub(in crate::connection) use outbox::WriteError;
 
 use crate::connection::{Connection, Ends};
-
-/// Between two tries to connect while the listener's queue is full.
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// How two programs connect: the same on both sides.
 ///
@@ -54,10 +53,17 @@ const PAUSE: Duration = Duration::from_millis(2);
 #[derive(Clone)]
 pub struct SocketOptions {
     key: Option<Arc<Key>>,
+    /// `true` if it was stated that there is no key.
+    open: bool,
     limit: usize,
     patience: Duration,
     backlog: i32,
 }
+
+/// Options as another process of this program gets them.
+#[cfg(feature = "authkey")]
+#[doc(hidden)]
+pub type OptionParts = (Option<ByteString>, usize, Duration, i32);
 
 impl Default for SocketOptions {
     fn default() -> Self {
@@ -68,30 +74,61 @@ impl Default for SocketOptions {
 impl SocketOptions {
     /// No key, messages up to 64 MiB, ten seconds for the handshake, 128 connections in the listener's queue.
     pub fn new() -> Self {
-        Self { key: None, limit: 64 << 20, patience: Duration::from_secs(10), backlog: 127 }
+        Self { key: None, open: false, limit: 64 << 20, patience: Duration::from_secs(10), backlog: 127 }
     }
 
     /// A secret that each side has to know. Neither sends it: each proves that it knows it, by HMAC-SHA256 of
     /// random bytes of both. With an empty one, listening and connecting fail ([`ConnectError::EmptyKey`]): a variable of the
     /// environment that is not set must not make a listener without a key.
     ///
-    /// Other users are refused with or without it. It keeps programs of the same user apart.
+    /// Over a Unix socket other users are refused with or without it, and it keeps programs of the same user
+    /// apart. Over TCP it is all that keeps others out; see [`Address`] for what it does not do there.
     #[cfg(feature = "authkey")]
     #[must_use]
     pub fn authkey(self, key: impl AsRef<[u8]>) -> Self {
-        Self { key: Some(Arc::new(Key::new(key.as_ref()))), ..self }
+        Self { key: Some(Arc::new(Key::new(key.as_ref()))), open: false, ..self }
     }
 
-    /// No secret, as by default: all programs of this user can connect.
+    /// No secret, as by default: all programs of this user can connect, or, over TCP at a loopback address,
+    /// all of this machine. At other addresses it is an error ([`ConnectError::KeyRequired`]).
     #[must_use]
     pub fn no_key(self) -> Self {
-        Self { key: None, ..self }
+        Self { key: None, open: true, ..self }
     }
 
-    /// Refuses an empty key.
-    pub(super) fn check_key(&self) -> Result<(), ConnectError> {
+    /// Returns `true` if a key was given, or that there is none.
+    #[doc(hidden)]
+    pub fn states_key(&self) -> bool {
+        self.key.is_some() || self.open
+    }
+
+    /// Time for the handshake.
+    #[doc(hidden)]
+    pub fn time_for_handshake(&self) -> Duration {
+        self.patience
+    }
+
+    /// Everything in it, the key included, for another process of this program.
+    #[cfg(feature = "authkey")]
+    #[doc(hidden)]
+    pub fn to_parts(&self) -> OptionParts {
+        let key = self.key.as_ref().map(|key| ByteString(key.bytes().to_vec()));
+        (key, self.limit, self.patience, self.backlog)
+    }
+
+    /// As [`to_parts`](Self::to_parts) has taken them apart.
+    #[cfg(feature = "authkey")]
+    #[doc(hidden)]
+    pub fn from_parts((key, limit, patience, backlog): OptionParts) -> Self {
+        let open = key.is_none();
+        Self { key: key.map(|key| Arc::new(Key::new(&key.0))), open, limit, patience, backlog }
+    }
+
+    /// Refuses an empty key, and an address beyond this machine without one.
+    fn check(&self, address: &Address) -> Result<(), ConnectError> {
         match &self.key {
             Some(key) if key.is_empty() => Err(ConnectError::EmptyKey),
+            None if !address.is_local() => Err(ConnectError::KeyRequired { address: address.clone() }),
             _ => Ok(()),
         }
     }
@@ -125,8 +162,9 @@ impl SocketOptions {
         Self { limit: bytes, ..self }
     }
 
-    /// How long the handshake may take: a client waits for a place in the listener's queue, and with a key
-    /// for its proof; the listener waits, once it has accepted, for the client's first bytes.
+    /// How long the handshake may take: a client waits for a place in the listener's queue, over TCP for the
+    /// other host, and with a key for its proof; the listener waits, once it has accepted, for the client's
+    /// first bytes.
     #[must_use]
     pub fn handshake_timeout(self, timeout: Duration) -> Self {
         Self { patience: timeout, ..self }
@@ -159,8 +197,9 @@ impl SocketOptions {
     /// # Errors
     /// As [`Listener::bind`].
     pub fn listen(&self, address: impl Into<Address>) -> Result<Listener, ConnectError> {
-        self.check_key()?;
-        Listener::new(address.into(), self.clone())
+        let address = address.into();
+        self.check(&address)?;
+        Listener::new(address, self.clone())
     }
 
     /// Connects to the listener at an address.
@@ -169,21 +208,13 @@ impl SocketOptions {
     /// As [`connect`].
     pub fn connect(&self, address: impl Into<Address>) -> Result<Connection, ConnectError> {
         let address = address.into();
-        let until = Instant::now().checked_add(self.patience);
-        let mut handshake = loop {
-            match self.begin(&address, until)? {
-                Some(handshake) => break handshake,
-                None => std::thread::sleep(PAUSE),
+        let mut attempt = Attempt::new(self, &address)?;
+        loop {
+            if let Some(connection) = attempt.advance()? {
+                return Ok(connection);
             }
-        };
-        if self.key.is_none() {
-            return Ok(self.connection(handshake));
+            attempt.wait()?;
         }
-        while !handshake.advance()? {
-            let left = handshake.deadline().map(|until| until.saturating_duration_since(Instant::now()));
-            wait_for(&Descriptor(handshake.as_fd()), left, &address)?;
-        }
-        Ok(self.connection(handshake))
     }
 
     /// Connects to the listener at an address, as a future, on any runtime.
@@ -192,25 +223,6 @@ impl SocketOptions {
     /// As [`connect_async`].
     pub async fn connect_async(&self, address: impl Into<Address>) -> Result<Connection, ConnectError> {
         connecting::connect(self, &address.into()).await
-    }
-
-    /// A socket that is connected; none if the listener's queue is full.
-    fn begin(&self, address: &Address, until: Option<Instant>) -> Result<Option<Handshake>, ConnectError> {
-        self.check_key()?;
-        loop {
-            return match address.connect() {
-                Ok(fd) => Handshake::begin(fd, false, self.key.clone(), self.patience, address).map(Some),
-                Err(Errno::AGAIN) if until.is_some_and(|u| Instant::now() >= u) => {
-                    Err(ConnectError::TimedOut(self.patience))
-                }
-                Err(Errno::AGAIN) => Ok(None),
-                Err(Errno::INTR) => continue,
-                Err(e) => {
-                    let (what, address) = (error::CONNECTING, address.clone());
-                    Err(ConnectError::Io { what, address, source: io_error(e) })
-                }
-            };
-        }
     }
 
     fn connection(&self, handshake: Handshake) -> Connection {
@@ -267,9 +279,10 @@ fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> R
 /// With a key ([`SocketOptions::connect`]) each side proves first that it knows it: connecting waits until the listener accepts.
 ///
 /// # Errors
-/// [`ConnectError`]: when no program listens there, or one of another user; when too many connections wait to be accepted, and there is no
-/// place within ten seconds; with a key also when the other side has none or another one, is no program of this library,
-/// or does not answer within that time. [`SocketOptions::connect`] has keys and limits.
+/// [`ConnectError`]: when no program listens there, or one of another user; [`ConnectError::KeyRequired`]
+/// beyond loopback; when too many connections wait to be accepted, and there is no place within ten seconds;
+/// with a key also when the other side has none or another one, is no program of this library, or does not
+/// answer within that time. [`SocketOptions::connect`] has keys and limits.
 #[doc(alias = "Client")]
 pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> {
     SocketOptions::new().connect(address)

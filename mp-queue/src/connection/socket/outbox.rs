@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 
 use super::frame::{Room, Socket};
+use super::tcp;
 use crate::error::PutError;
 
 /// The message that is being sent, if there is one.
@@ -147,6 +148,9 @@ impl Writer {
         if !self.flush(socket)? {
             return Ok(None);
         }
+        if socket.is_known_to_be_gone() {
+            return Err(WriteError::Gone);
+        }
         let sent = send(socket, frame.after(0))?;
         if sent == 0 {
             return Ok(None);
@@ -185,7 +189,7 @@ fn send(socket: &Socket, bytes: &[u8]) -> Result<usize, WriteError> {
             Ok(n) => Ok(n),
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => Ok(0),
-            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(WriteError::Gone),
+            Err(e) if tcp::is_gone(e) => Err(WriteError::Gone),
             Err(e) => {
                 // Half a message can't be followed by another one.
                 _ = rustix::net::shutdown(socket.as_fd(), Shutdown::Both);

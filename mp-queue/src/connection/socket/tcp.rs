@@ -1,0 +1,181 @@
+//! TCP sockets, between programs of one machine or of several.
+//!
+//! Everything above the socket is as over a Unix socket: handshake, frames, limits. TCP differs in these
+//! points:
+//!
+//! | | Unix socket | TCP |
+//! |---|---|---|
+//! | other end | a process of this user, says the kernel | an address; only a key says more. Without a key, loopback addresses alone are allowed |
+//! | connecting | at once, or `EAGAIN` while the listener's queue is full | the socket becomes writable later, or never: each address has its share of the time |
+//! | death of the other process | the end of the stream, at once | the same |
+//! | loss of the other host | | keep-alive probes, [`IDLE`] after the last byte; while sent bytes are not acknowledged, the kernel's limit of retransmissions (`net.ipv4.tcp_retries2`, about 15 minutes) |
+//! | closed with unread bytes | what was sent arrives | the kernel discards sent bytes that are still on their way, so [`discard`] reads first |
+//!
+//! `TCP_USER_TIMEOUT` would find a lost host sooner while bytes are not acknowledged. It would also end
+//! connections to a process that is stopped, whose host acknowledges all probes: waits for such a process are
+//! bounded by their callers alone.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    set_socket_keepalive, set_socket_reuseaddr, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
+    set_tcp_nodelay, socket_error,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getpeername, getsockname, listen};
+
+use super::handshake::read;
+
+/// Time without a byte after which the kernel sends the first probe.
+const IDLE: Duration = Duration::from_secs(10);
+/// Time between two probes.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Number of probes without an answer that end a connection.
+const PROBES: u32 = 3;
+
+/// Number of reads before a socket is closed, at most.
+const READS: usize = 64;
+
+fn fresh(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+}
+
+/// Returns `true` if only processes of this machine can be at the other end.
+pub(super) fn is_loopback(address: &SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+/// Listens at the first of these addresses where that is possible. Returns the socket and its address, with
+/// the port that the kernel has chosen for port 0.
+pub(super) fn listen_at(addresses: &[SocketAddr], backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
+    let mut failed = Errno::ADDRNOTAVAIL;
+    for &address in addresses {
+        match listen_at_one(address, backlog) {
+            Ok(listening) => return Ok(listening),
+            Err(errno) => failed = errno,
+        }
+    }
+    Err(failed.into())
+}
+
+fn listen_at_one(address: SocketAddr, backlog: i32) -> Result<(OwnedFd, SocketAddr), Errno> {
+    let socket = fresh(address)?;
+    // Connections of a listener that has ended may be in `TIME_WAIT` still. Two listeners are refused
+    // nevertheless.
+    set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    listen(&socket, backlog)?;
+    let bound = getsockname(&socket)?.try_into()?;
+    Ok((socket, bound))
+}
+
+/// Begins to connect. The socket is writable once that has succeeded or failed: see [`opened`].
+pub(super) fn open(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let socket = fresh(address)?;
+    match connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Sets a socket up that has become writable, if it is connected.
+pub(super) fn opened(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    socket_error(socket)??;
+    if is_own(socket)? {
+        // The kernel has connected it to itself: its own port was the one where no process listens.
+        return Err(Errno::CONNREFUSED);
+    }
+    set_up(socket)
+}
+
+/// Returns `true` if both ends are this socket.
+fn is_own(socket: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let (here, there) = (getsockname(socket)?, getpeername(socket)?);
+    Ok(there.is_some_and(|there| there == here))
+}
+
+/// Sends short messages at once, and finds hosts that are lost.
+pub(super) fn set_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    set_tcp_nodelay(socket, true)?;
+    set_tcp_keepidle(socket, IDLE)?;
+    set_tcp_keepintvl(socket, INTERVAL)?;
+    set_tcp_keepcnt(socket, PROBES)?;
+    set_socket_keepalive(socket, true)
+}
+
+/// Reads what no process will receive, before the socket is closed. The kernel answers to a connection that
+/// is closed with unread bytes by a reset, and discards what was sent and has not arrived.
+pub(super) fn discard(socket: BorrowedFd<'_>) {
+    let mut bytes = [0; 1 << 14];
+    for _ in 0..READS {
+        if !matches!(read(socket, &mut bytes), Ok(1..)) {
+            return;
+        }
+    }
+}
+
+/// Returns `true` if an error of a connection means that the other end is gone.
+pub(super) fn is_gone(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::PIPE
+            | Errno::CONNRESET
+            | Errno::NOTCONN
+            | Errno::TIMEDOUT
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+    )
+}
+
+/// Returns `true` if an error of `accept` is of a connection that has failed before it was accepted, and not
+/// of the listener. Reference: `accept(2)`, "Error handling".
+pub(super) fn is_of_connection(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::CONNABORTED
+            | Errno::NETDOWN
+            | Errno::PROTO
+            | Errno::NOPROTOOPT
+            | Errno::HOSTDOWN
+            | Errno::NONET
+            | Errno::HOSTUNREACH
+            | Errno::OPNOTSUPP
+            | Errno::NETUNREACH
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn socket_connected_to_itself_is_refused() {
+        let socket = fresh((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let own = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+        match connect(&socket, &own) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(errno) => panic!("{errno}"),
+        }
+        assert_eq!(opened(socket.as_fd()), Err(Errno::CONNREFUSED));
+    }
+
+    #[test]
+    fn loopback_is_known_in_each_form() {
+        let is_loopback = |address: &str| is_loopback(&address.parse().unwrap());
+        for here in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(is_loopback(here), "{here}");
+        }
+        for beyond in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[::ffff:10.0.0.1]:1", "[fe80::1]:1"] {
+            assert!(!is_loopback(beyond), "{beyond}");
+        }
+    }
+}

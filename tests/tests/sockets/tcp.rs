@@ -1,0 +1,428 @@
+//! Programs that meet at a TCP address: of this machine here, as nothing else is there in each place where
+//! the tests run.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use mp::connection::{Address, ConnectError, SocketOptions};
+use mp::{Connection, GetError, Listener, PutError, Queue, Tensor, connect};
+use mp_tests::{DEADLINE, alone, eventually, signal};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::sockopt;
+use rustix::process::Signal;
+
+const MOMENT: Duration = Duration::from_millis(20);
+const SHORT: Duration = Duration::from_millis(300);
+/// In the environment of this program, when it is started again, on its own.
+const ADDRESS: &str = "MP_TEST_TCP_ADDRESS";
+const ROLE: &str = "MP_TEST_TCP_ROLE";
+const HELLO: usize = 8 + 1 + 32;
+
+const ANY_PORT: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
+
+fn keyed() -> SocketOptions {
+    SocketOptions::new().authkey("secret")
+}
+
+fn port(options: &SocketOptions) -> (Listener, SocketAddr) {
+    let listener = options.listen(Address::tcp(ANY_PORT).unwrap()).unwrap();
+    let at = listener.local_addr().unwrap();
+    assert!(at.ip().is_loopback() && at.port() != 0, "{at}");
+    (listener, at)
+}
+
+#[track_caller]
+fn accept(listener: &Listener) -> Connection {
+    listener.accept_timeout(DEADLINE).unwrap().expect("a connection")
+}
+
+/// Both ends: of the listener, and of the client.
+fn pair(options: &SocketOptions) -> (Connection, Connection) {
+    let (listener, at) = port(options);
+    let options = options.clone();
+    let there = std::thread::spawn(move || options.connect(at).unwrap());
+    (accept(&listener), there.join().unwrap())
+}
+
+/// A client that does not use the library.
+fn stranger(at: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+fn hello(has_key: bool) -> Vec<u8> {
+    let mut hello = b"mp-sock\x07".to_vec();
+    hello.push(has_key.into());
+    hello.resize(HELLO, 7);
+    hello
+}
+
+/// A port at which no process listens.
+fn closed_port() -> SocketAddr {
+    TcpListener::bind(ANY_PORT).unwrap().local_addr().unwrap()
+}
+
+/// Bytes of memory that this process has.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Not a test on its own: the other program.
+#[test]
+fn other_program() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let address = Address::tcp(&*std::env::var(ADDRESS).unwrap()).unwrap();
+    if role == "listens" {
+        let listener = keyed().listen(address).unwrap();
+        println!("port {}", listener.local_addr().unwrap().port());
+        accept(&listener).send(7_u32).unwrap();
+        // Until it is killed: its parent has a deadline.
+        loop {
+            std::thread::park();
+        }
+    }
+    let connection = keyed().connect(address).unwrap();
+    loop {
+        match connection.recv_timeout::<(u64, Vec<String>)>(DEADLINE) {
+            Ok((i, words)) => connection.send((i + 1, words.concat())).unwrap(),
+            Err(GetError::Disconnected) => return,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+/// The other program, which ends with its test.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+fn other(role: &str, at: SocketAddr) -> Other {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "tcp::other_program", "--nocapture"]);
+    command.env(ROLE, role).env(ADDRESS, at.to_string()).stdout(Stdio::piped());
+    Other(command.spawn().unwrap())
+}
+
+fn meets(address: Address) {
+    let listener = keyed().listen(address).unwrap();
+    let at = listener.local_addr().unwrap();
+    let mut other = other("connects", at);
+    let connection = accept(&listener);
+    assert_eq!(connection.peer_addr().unwrap().ip(), at.ip());
+    assert_eq!(connection.peer_pid(), None);
+    for i in 0..50 {
+        let words = vec!["a".repeat(i * 10_000), "b".into()];
+        connection.send((i as u64, words.clone())).unwrap();
+        let answer = connection.recv_timeout::<(u64, String)>(DEADLINE).unwrap();
+        assert_eq!(answer, (i as u64 + 1, words.concat()));
+    }
+    drop(connection);
+    assert!(other.0.wait().unwrap().success());
+}
+
+#[test]
+fn programs_meet_at_an_ipv4_address() {
+    let _alone = alone();
+    meets(Address::tcp(ANY_PORT).unwrap());
+}
+
+#[test]
+fn programs_meet_at_an_ipv6_address() {
+    let _alone = alone();
+    if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
+        mp_harness::skip("no ::1 here");
+        return;
+    }
+    meets(Address::tcp((Ipv6Addr::LOCALHOST, 0)).unwrap());
+}
+
+#[test]
+fn address_beyond_loopback_requires_a_key() {
+    // Taken, so that an attempt to bind it would be `AddrInUse`.
+    let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+    let all = taken.local_addr().unwrap();
+    let mixed = Address::tcp(&[ANY_PORT.into(), all][..]).unwrap();
+    for address in [all.into(), mixed] {
+        let refused = SocketOptions::new().listen(&address).unwrap_err();
+        assert!(matches!(refused, ConnectError::KeyRequired { .. }), "{refused:?}");
+        assert!(!refused.is_of_peer());
+        assert!(refused.to_string().contains("a key") || refused.to_string().contains("key is required"));
+        let refused = SocketOptions::new().no_key().connect(&address).unwrap_err();
+        assert!(matches!(refused, ConnectError::KeyRequired { .. }), "{refused:?}");
+    }
+    let refused = SocketOptions::new().authkey("").listen(all).unwrap_err();
+    assert!(matches!(refused, ConnectError::EmptyKey), "{refused:?}");
+    let listener = keyed().listen(Address::tcp("0.0.0.0:0").unwrap()).unwrap();
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port()));
+    let client = std::thread::spawn(move || keyed().connect(at).unwrap().send(7_u8).unwrap());
+    assert_eq!(accept(&listener).recv_timeout::<u8>(DEADLINE).unwrap(), 7);
+    client.join().unwrap();
+}
+
+#[test]
+fn addresses_are_tried_in_order() {
+    let (listener, at) = port(&keyed());
+    let options = keyed();
+    let several = Address::tcp(&[closed_port(), at][..]).unwrap();
+    let client = std::thread::spawn(move || options.connect(several).unwrap());
+    assert_eq!(accept(&listener).peer_addr().unwrap(), local(&client.join().unwrap()));
+    // The port of that listener is taken, so the second address is.
+    let second = keyed().listen(Address::tcp(&[at, ANY_PORT.into()][..]).unwrap()).unwrap();
+    assert!(!second.local_addr().is_none_or(|other| other == at));
+    let taken = keyed().listen(at).unwrap_err();
+    let ConnectError::Io { source, .. } = &taken else { panic!("{taken}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
+    let refused = connect(Address::tcp(&[closed_port(), closed_port()][..]).unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("start the one that has the Listener first"), "{refused}");
+    assert!(Address::tcp("no colon").is_err());
+}
+
+fn local(connection: &Connection) -> SocketAddr {
+    rustix::net::getsockname(connection.as_fd().unwrap()).unwrap().try_into().unwrap()
+}
+
+#[test]
+fn full_listener_times_connections_out() {
+    let (listener, full) = port(&SocketOptions::new().backlog(1));
+    let queued = connect(full).unwrap();
+    let options = SocketOptions::new().handshake_timeout(SHORT);
+    let (began, refused) = (Instant::now(), options.connect(full).unwrap_err());
+    assert!(matches!(refused, ConnectError::TimedOut(SHORT)), "{refused:?}");
+    assert!(began.elapsed() >= SHORT);
+    // Of two addresses, the first has half of the time.
+    let (other, at) = port(&SocketOptions::new());
+    let there = options.connect(Address::tcp(&[full, at][..]).unwrap()).unwrap();
+    assert_eq!(there.peer_addr(), Some(at));
+    there.send(1_u8).unwrap();
+    assert_eq!(accept(&other).recv_timeout::<u8>(DEADLINE).unwrap(), 1);
+    queued.send(2_u8).unwrap();
+    assert_eq!(accept(&listener).recv_timeout::<u8>(DEADLINE).unwrap(), 2);
+}
+
+#[test]
+fn wrong_and_missing_keys_are_refused() {
+    let (listener, at) = port(&keyed());
+    let tries = |options: SocketOptions| {
+        let client = std::thread::spawn(move || options.connect(at).map(drop));
+        let here = listener.accept_timeout(DEADLINE).map(|accepted| drop(accepted.unwrap()));
+        (here, client.join().unwrap())
+    };
+    let (here, there) = tries(SocketOptions::new().authkey("wrong"));
+    let Err(ConnectError::KeyMismatch { pid: 0, host: Some(host) }) = &here else { panic!("{here:?}") };
+    assert!(host.ip().is_loopback() && here.as_ref().unwrap_err().to_string().contains(&host.to_string()));
+    assert!(matches!(there, Err(ConnectError::KeyMismatch { .. } | ConnectError::Gone)), "{there:?}");
+    let (here, _) = tries(SocketOptions::new());
+    assert!(matches!(here, Err(ConnectError::KeyMissing { here: false })), "{here:?}");
+    let (here, there) = tries(keyed());
+    assert!(here.is_ok() && there.is_ok(), "{here:?} {there:?}");
+    // The proof of the listener, sent back.
+    let mut forger = stranger(at);
+    forger.write_all(&hello(true)).unwrap();
+    let mut theirs = [0; HELLO + 32];
+    let accepted = std::thread::scope(|scope| {
+        let accepted = scope.spawn(|| listener.accept_timeout(DEADLINE));
+        forger.read_exact(&mut theirs).unwrap();
+        forger.write_all(&theirs[HELLO..]).unwrap();
+        accepted.join().unwrap()
+    });
+    assert!(matches!(accepted, Err(ConnectError::KeyMismatch { .. })), "{accepted:?}");
+}
+
+#[test]
+fn bytes_before_the_proof_take_no_memory() {
+    let (listener, at) = port(&keyed());
+    let before = resident();
+    for said in [b"GET / HTTP/1.1\r\n\r\n".repeat(4), vec![0xff; 8 << 20], hello(true).repeat(1 << 16)] {
+        let mut stream = stranger(at);
+        // The listener closes in the middle of it.
+        let writer = std::thread::spawn(move || _ = stream.write_all(&said));
+        let refused = listener.accept_timeout(DEADLINE).unwrap_err();
+        assert!(
+            matches!(refused, ConnectError::Incompatible(_) | ConnectError::KeyMismatch { .. }),
+            "{refused:?}"
+        );
+        writer.join().unwrap();
+    }
+    assert!(resident() < before + (24 << 20));
+    // A process that only looks whether a port is open is skipped.
+    drop(stranger(at));
+    assert!(listener.accept_timeout(MOMENT).unwrap().is_none());
+}
+
+#[test]
+fn slow_and_silent_peers_are_given_up() {
+    let (listener, at) = port(&keyed().handshake_timeout(SHORT));
+    let (silent, mut slow) = (stranger(at), stranger(at));
+    let mut refused = Vec::new();
+    for byte in hello(true) {
+        // It may be closed by now.
+        _ = slow.write_all(&[byte]);
+        match listener.accept_timeout(MOMENT) {
+            Ok(none) => assert!(none.is_none()),
+            Err(error) => refused.push(error),
+        }
+        if refused.len() == 2 {
+            break;
+        }
+    }
+    assert!(matches!(refused[..], [ConnectError::TimedOut(SHORT), ConnectError::TimedOut(SHORT)]));
+    drop((silent, slow));
+    let client = std::thread::spawn(move || keyed().connect(at).unwrap().send(7_u8).unwrap());
+    assert_eq!(accept(&listener).recv_timeout::<u8>(DEADLINE).unwrap(), 7);
+    client.join().unwrap();
+}
+
+#[test]
+fn hostile_lengths_end_the_connection() {
+    let (listener, at) = port(&SocketOptions::new().max_message(1 << 20));
+    let meets = || {
+        let mut stream = stranger(at);
+        stream.write_all(&hello(false)).unwrap();
+        let connection = accept(&listener);
+        stream.read_exact(&mut [0; HELLO]).unwrap();
+        (stream, connection)
+    };
+    let (mut stream, connection) = meets();
+    stream.write_all(&[0xff; 14]).unwrap();
+    let error = connection.recv_timeout::<String>(DEADLINE).unwrap_err();
+    assert!(error.to_string().contains("4294967295 bytes"), "{error}");
+    assert!(matches!(connection.recv_timeout::<String>(DEADLINE), Err(GetError::Disconnected)));
+    // The other end reads that it is over.
+    assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0);
+    // One that is announced and does not come whole, and one that does.
+    let (mut stream, connection) = meets();
+    stream.write_all(&(1_u32 << 20).to_le_bytes()).unwrap();
+    stream.write_all(&[0; 8 + 2 + 1000]).unwrap();
+    assert!(connection.recv_timeout::<String>(MOMENT).unwrap_err().is_empty());
+    drop(stream);
+    let error = connection.recv_timeout::<String>(DEADLINE).unwrap_err();
+    assert!(error.to_string().contains("in the middle"), "{error}");
+}
+
+#[test]
+fn killed_client_is_disconnected() {
+    let _alone = alone();
+    let (listener, at) = port(&keyed());
+    let other = other("connects", at);
+    let connection = accept(&listener);
+    connection.send((1_u64, vec!["a".to_string()])).unwrap();
+    assert_eq!(connection.recv_timeout::<(u64, String)>(DEADLINE).unwrap(), (2, "a".into()));
+    assert!(!connection.is_disconnected());
+    signal(other.0.id(), Signal::KILL);
+    assert!(matches!(connection.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
+    assert!(connection.is_disconnected());
+    assert!(matches!(connection.send(1_u8), Err(PutError::Disconnected(1))));
+}
+
+#[test]
+fn killed_listener_is_disconnected() {
+    let _alone = alone();
+    let mut other = other("listens", ANY_PORT.into());
+    let port = said_port(&mut other);
+    let connection = keyed().connect(Address::tcp((Ipv4Addr::LOCALHOST, port)).unwrap()).unwrap();
+    assert_eq!(connection.recv_timeout::<u32>(DEADLINE).unwrap(), 7);
+    signal(other.0.id(), Signal::KILL);
+    assert!(matches!(connection.recv_timeout::<u32>(DEADLINE), Err(GetError::Disconnected)));
+    assert!(matches!(connection.send(1_u8), Err(PutError::Disconnected(1))));
+    other.0.wait().unwrap();
+    let refused = keyed().connect(Address::tcp((Ipv4Addr::LOCALHOST, port)).unwrap()).unwrap_err();
+    assert!(matches!(refused, ConnectError::Io { .. }), "{refused:?}");
+}
+
+/// What the other program says of the port that it has.
+fn said_port(other: &mut Other) -> u16 {
+    use std::io::BufRead;
+    let out = std::io::BufReader::new(other.0.stdout.as_mut().unwrap());
+    // "test tcp::other_program ... port 1234"
+    let port = |line: String| line.split_once("port ")?.1.trim().parse().ok();
+    out.lines().map_while(Result::ok).find_map(port).expect("the other program listens")
+}
+
+#[test]
+fn handles_are_refused_and_come_back() {
+    let _alone = alone();
+    let (here, there) = pair(&keyed());
+    let tensor = Tensor::full([5], 1.5_f32).unwrap().freeze();
+    match here.send(tensor.clone()) {
+        Err(PutError::Failed { value, error }) => {
+            assert_eq!(value.len(), 5);
+            assert!(error.to_string().contains("leave this memory"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let queue = Queue::<u8>::bounded(1).unwrap();
+    let Err(PutError::Failed { value: queue, .. }) = here.send(queue) else { panic!("it was sent") };
+    // Over a Unix socket a program could be invited.
+    let Err(PutError::Failed { value: queue, error }) = here.invite(queue) else { panic!("it was invited") };
+    assert!(error.to_string().contains("TCP") && error.to_string().contains("a path"), "{error}");
+    queue.put(1).unwrap();
+    let error = there.accept_invitation::<Queue<u8>>().unwrap_err();
+    assert!(error.to_string().contains("TCP"), "{error}");
+    let file = mp_reduce::Fd(std::fs::File::open("/dev/null").unwrap());
+    assert!(matches!(here.send(file), Err(PutError::Failed { .. })));
+    // What is in a tensor travels by value.
+    here.send(tensor.iter().collect::<Vec<f32>>()).unwrap();
+    assert_eq!(there.recv_timeout::<Vec<f32>>(DEADLINE).unwrap(), [1.5; 5]);
+}
+
+#[test]
+fn both_ends_are_set_up() {
+    let (here, there) = pair(&keyed());
+    for end in [&here, &there] {
+        let fd = end.as_fd().unwrap();
+        assert!(sockopt::tcp_nodelay(fd).unwrap() && sockopt::socket_keepalive(fd).unwrap());
+        let found = sockopt::tcp_keepidle(fd).unwrap()
+            + sockopt::tcp_keepintvl(fd).unwrap() * sockopt::tcp_keepcnt(fd).unwrap();
+        assert_eq!(found, Duration::from_secs(25));
+    }
+}
+
+/// The kernel resets a connection that is closed with unread bytes, such as the hello of the listener.
+#[test]
+fn sender_that_closes_unread_loses_nothing() {
+    const LONG: usize = 300_000;
+    let (listener, at) = port(&SocketOptions::new());
+    let there = connect(at).unwrap();
+    let here = accept(&listener);
+    eventually("the hello of the listener has arrived", || {
+        let mut fds = [PollFd::from_borrowed_fd(there.as_fd().unwrap(), PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    });
+    for _ in 0..3 {
+        there.send_bytes_timeout(&[7; LONG], DEADLINE).unwrap();
+    }
+    drop(there);
+    for _ in 0..3 {
+        assert_eq!(here.recv_bytes_timeout(DEADLINE).unwrap(), [7; LONG]);
+    }
+    assert!(matches!(here.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
+}
+
+#[test]
+fn futures_meet_over_tcp() {
+    let (listener, at) = port(&keyed());
+    let client = std::thread::spawn(move || {
+        mp_tests::task::block_on(async {
+            let several = Address::tcp(&[closed_port(), at][..]).unwrap();
+            let connection = keyed().connect_async(several).await.unwrap();
+            connection.send_async(7_u8).await.unwrap();
+            connection.recv_async::<u8>().await.unwrap()
+        })
+    });
+    let got = mp_tests::task::block_on(async {
+        let connection = listener.accept_async().await.unwrap();
+        let got = connection.recv_async::<u8>().await.unwrap();
+        connection.send_async(got + 1).await.unwrap();
+        got
+    });
+    assert_eq!((got, client.join().unwrap()), (7, 8));
+}
