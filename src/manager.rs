@@ -16,9 +16,10 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The three types to know: [`Manager`], the server; [`Proxy`], an object in it, called from any process; [`CallError`], why a call
-//! has no result, with a table. [`ManagerHandle`] is what makes objects, from any process, and [`Dict`], [`List`] and [`Namespace`] are
-//! ready-made ones. Another program of the same user calls methods by their names: [`RemoteManager`].
+//! The three types to know: [`Manager`], the server; [`Proxy`], an object in it, called from any process;
+//! [`CallError`], why a call has no result, with a table. [`ManagerHandle`] is what makes objects, from any
+//! process, and [`Dict`], [`List`] and [`Namespace`] are ready-made ones. Another program of the same user,
+//! or on another machine, calls methods by their names: [`RemoteManager`].
 
 #[doc(no_inline)]
 pub use crate::{Manager, Proxy};

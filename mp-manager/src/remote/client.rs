@@ -9,12 +9,13 @@ use mp_core::message::Message;
 use mp_queue::{Address, ConnectError};
 
 use crate::error::{CallError, CallName, ManagerError};
-use crate::remote::connected::{Session, TIME_LIMIT, unexpected, written};
-use crate::remote::key::{AuthKey, options};
+use crate::remote::connected::{Session, unexpected, written};
+use crate::remote::key::AuthKey;
 use crate::remote::proxy::RemoteProxy;
 use crate::remote::wire::{Ask, Framed, Names, Reply};
 
-/// The server of a manager in another program of the same user: makes and finds objects there by their names.
+/// The server of a manager in another program, of the same user or, over TCP, on any machine: makes and finds
+/// objects there by their names.
 ///
 /// ```
 /// use mp_manager::{Manager, Methods, RemoteManager};
@@ -43,10 +44,11 @@ use crate::remote::wire::{Ask, Framed, Names, Reply};
 /// [`CallError::Value`]. A tensor, queue or lock is in the memory of one program, and is refused: for these, a
 /// [`Connection`](mp_queue::Connection) can [invite](mp_queue::Connection::invite) another program.
 ///
-/// It can be cloned, and threads may use it at once. What it has made or found there is freed when its last handle is gone, here and
-/// there: also when this process dies. A forked copy of this process can't use it, and keeps nothing of it alive, but what this process had
-/// [received](RemoteProxy#sent-to-other-processes) in messages and not called yet. (The server notices that this process was killed although
-/// a copy lives by a pidfd: on Linux 5.3 or later, and in one pid namespace.)
+/// It can be cloned, and threads may use it at once. What it has made or found there is freed when its last
+/// handle is gone, here and there: also when this process dies. A forked copy of this process can't use it,
+/// and keeps nothing of it alive, but what this process had [received](RemoteProxy#sent-to-other-processes)
+/// in messages and not called yet. (The server notices that this process was killed although a copy lives by
+/// a pidfd: on Linux 5.3 or later, in one pid namespace, and not over TCP.)
 ///
 /// # Blocking
 /// Each request waits for its reply, and a constructor runs as long as it takes; how long at most, says [`with_timeout`](Self::with_timeout).
@@ -62,21 +64,21 @@ pub struct RemoteManager {
 
 impl RemoteManager {
     /// Connects to the server that [listens](crate::ManagerHandle::serve) at an address. Each side proves that it knows the key, unless
-    /// both have [none](crate::no_key). Waits until the server accepts, ten seconds at most.
+    /// both have [none](crate::no_key). Waits until the server accepts, ten seconds at most, or as long as
+    /// [`SocketOptions::handshake_timeout`](mp_queue::SocketOptions::handshake_timeout) says if the key is in [`SocketOptions`](mp_queue::SocketOptions).
     ///
     /// # Errors
     /// [`ManagerError::Connect`]: no server listens there, or one of another user or with another key, or the key is empty;
     /// [`ManagerError::Incompatible`] when it is another kind of program that listens there.
     pub fn connect(address: impl Into<Address>, authkey: impl AuthKey) -> Result<Self, ManagerError> {
-        let (address, options) = (address.into(), options(authkey.into_bytes().as_ref()));
+        let (address, options) = (address.into(), authkey.into_options());
         let absolute = address.absolute();
         let address =
             absolute.map_err(|source| mp_core::Error::Os { what: "the current directory", source })?;
-        match Session::open(options, address, Some(Instant::now() + TIME_LIMIT)) {
+        let time = options.time_for_handshake();
+        match Session::open(options, address, Instant::now().checked_add(time)) {
             Ok(session) => Ok(RemoteManager { session: Arc::new(session), timeout: None }),
-            Err(ManagerError::Connect(ConnectError::TimedOut(_))) => {
-                Err(ConnectError::TimedOut(TIME_LIMIT).into())
-            }
+            Err(ManagerError::Connect(ConnectError::TimedOut(_))) => Err(ConnectError::TimedOut(time).into()),
             Err(error) => Err(error),
         }
     }

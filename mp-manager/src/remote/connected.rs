@@ -230,11 +230,12 @@ fn connected(
     address: &Address,
     until: Option<Instant>,
 ) -> Result<Line, ConnectError> {
+    let each = options.time_for_handshake();
     loop {
-        let left = until.map_or(TIME_LIMIT, |until| until.saturating_duration_since(Instant::now()));
-        let options = options.clone().handshake_timeout(left.min(TIME_LIMIT));
+        let left = until.map_or(each, |until| until.saturating_duration_since(Instant::now()));
+        let options = options.clone().handshake_timeout(left.min(each));
         match options.connect(address) {
-            Err(ConnectError::TimedOut(_)) if left >= TIME_LIMIT => {}
+            Err(ConnectError::TimedOut(_)) if left >= each => {}
             ended => return ended.map(Line::new),
         }
     }

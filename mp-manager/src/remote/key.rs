@@ -1,6 +1,5 @@
 //! The key of a server, as its callers give it.
 
-use mp_core::sent::ByteString;
 use mp_queue::SocketOptions;
 
 mod sealed {
@@ -11,7 +10,8 @@ mod sealed {
 #[derive(Clone, Copy, Debug)]
 pub struct NoKey;
 
-/// States that a server has no key: every program of this user can use it.
+/// States that a server has no key: every program of this user can use it, or, over TCP at a loopback
+/// address, every program of this machine.
 ///
 /// ```
 /// use mp_manager::{Manager, RemoteManager, no_key};
@@ -26,32 +26,65 @@ pub const fn no_key() -> NoKey {
     NoKey
 }
 
-/// Key of a server: bytes or a text, which must not be empty, or [`no_key()`].
+/// Key of a server: bytes or a text, which must not be empty, [`no_key()`], or [`SocketOptions`] that state
+/// one of them, with limits and time-outs.
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_manager::{Manager, RemoteManager};
+/// use mp_queue::SocketOptions;
+///
+/// let manager = Manager::start()?;
+/// let options = SocketOptions::new().authkey(b"a secret").max_message(1 << 20);
+/// assert!(manager.serve("@example-of-options", SocketOptions::new()).is_err()); // neither a key nor `no_key()`
+/// manager.serve("@example-of-options", &options)?;
+/// RemoteManager::connect("@example-of-options", options.handshake_timeout(Duration::from_secs(1)))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait AuthKey: sealed::Sealed {
-    /// Bytes of the key; `None` for [`no_key()`].
+    /// Options of a socket with this key. An empty key is an error of the socket.
     #[doc(hidden)]
-    fn into_bytes(self) -> Option<ByteString>;
+    fn into_options(self) -> SocketOptions;
 }
 
-impl<K: AsRef<[u8]>> sealed::Sealed for K {}
+macro_rules! keys {
+    ($([$($generics:tt)*] $key:ty;)*) => {$(
+        impl<$($generics)*> sealed::Sealed for $key {}
+
+        impl<$($generics)*> AuthKey for $key {
+            fn into_options(self) -> SocketOptions {
+                SocketOptions::new().authkey(self)
+            }
+        }
+    )*};
+}
+
+keys! {
+    [] &str; [] String; [] &String; [] &[u8]; [] Vec<u8>; [] &Vec<u8>; [const N: usize] [u8; N]; [const N: usize] &[u8; N];
+    [] mp_core::AuthKey; [] &mp_core::AuthKey;
+}
+
 impl sealed::Sealed for NoKey {}
 
-impl<K: AsRef<[u8]>> AuthKey for K {
-    fn into_bytes(self) -> Option<ByteString> {
-        Some(ByteString(self.as_ref().to_vec()))
-    }
-}
-
 impl AuthKey for NoKey {
-    fn into_bytes(self) -> Option<ByteString> {
-        None
+    fn into_options(self) -> SocketOptions {
+        SocketOptions::new().no_key()
     }
 }
 
-/// Options of a socket with this key. An empty key is an error of the socket.
-pub(super) fn options(key: Option<&ByteString>) -> SocketOptions {
-    match key {
-        Some(key) => SocketOptions::new().authkey(&key.0),
-        None => SocketOptions::new().no_key(),
+impl sealed::Sealed for SocketOptions {}
+
+impl AuthKey for SocketOptions {
+    fn into_options(self) -> SocketOptions {
+        // As an empty key, a key that was left out must not open the server.
+        if self.states_key() { self } else { self.authkey("") }
+    }
+}
+
+impl sealed::Sealed for &SocketOptions {}
+
+impl AuthKey for &SocketOptions {
+    fn into_options(self) -> SocketOptions {
+        self.clone().into_options()
     }
 }

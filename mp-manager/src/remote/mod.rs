@@ -25,8 +25,7 @@ mod wire;
 use std::any::type_name;
 use std::thread;
 
-use mp_core::sent::ByteString;
-use mp_queue::{Address, ConnectError, Listener};
+use mp_queue::{Address, ConnectError, Listener, OptionParts, SocketOptions};
 use mp_spawn::{Closure, closure};
 
 use crate::caller::LOOK;
@@ -98,30 +97,51 @@ impl ManagerHandle {
         self.make::<bool>("ManagerHandle::unpublish", maker)?.call(closure!([] |was: &mut bool| *was))
     }
 
-    /// Lets other programs of this user connect to the server ([`RemoteManager::connect`](crate::RemoteManager::connect)) at an address,
-    /// until the manager ends: a path, or `@` and a name ([`Address`]). They have to know the key, or none is needed:
-    /// [`no_key()`](crate::no_key).
+    /// Lets other programs connect to the server ([`RemoteManager::connect`](crate::RemoteManager::connect))
+    /// at an address, until the manager ends: a path, or `@` and a name, for programs of this user, or a host
+    /// and a port ([`Address::tcp`]). They have to know the key, unless it is [`no_key()`](crate::no_key).
+    /// For limits and time-outs, the key is in [`SocketOptions`].
     ///
-    /// The server listens when this returns. It may listen at several addresses.
+    /// The server listens when this returns. Returns the address, with the port that was chosen for port 0.
+    /// It may listen at several addresses.
+    ///
+    /// ```
+    /// use mp_manager::{Manager, Methods, RemoteManager};
+    /// use mp_queue::Address;
+    /// use mp_spawn::closure;
+    ///
+    /// let manager = Manager::start()?;
+    /// manager.register(Methods::<u32>::of("Count").constructor(closure!([] || 0)).method("next", closure!([] |n: &mut u32| { *n += 1; *n })))?;
+    /// let address = manager.serve(Address::tcp(("localhost", 0))?, b"a secret")?;
+    ///
+    /// let count = RemoteManager::connect(address, b"a secret")?.create("Count", ())?; // another program
+    /// assert_eq!(count.call::<u32>("next", ())?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// TCP is authenticated, and not encrypted: see [`Address`].
     ///
     /// # Errors
-    /// [`CallError::Raised`] when it can't listen there: another process does, for instance, or the key is empty.
+    /// [`CallError::Raised`] when it can't listen there: another process does, for instance, the key is
+    /// empty, or other machines can reach the address and there is none.
     #[doc(alias = "get_server")]
     #[doc(alias = "serve_forever")]
     #[track_caller]
-    pub fn serve(&self, address: impl Into<Address>, authkey: impl AuthKey) -> Result<(), CallError> {
+    pub fn serve(&self, address: impl Into<Address>, authkey: impl AuthKey) -> Result<Address, CallError> {
         let raised = |source| mp_core::Error::Os { what: "the current directory", source };
         let address = address.into().absolute().map_err(raised)?;
-        type Captures = (Address, (Option<ByteString>, ()));
-        let captures: Captures = (address, (authkey.into_bytes(), ()));
-        let maker = Closure::from_parts(captures, |(address, (key, ())): &Captures, (): ()| {
-            let listener = key::options(key.as_ref()).listen(address)?;
+        type Captures = (Address, (OptionParts, ()));
+        let captures: Captures = (address, (authkey.into_options().to_parts(), ()));
+        let maker = Closure::from_parts(captures, |(address, (parts, ())): &Captures, (): ()| {
+            let listener = SocketOptions::from_parts(parts.clone()).listen(address)?;
+            let address = listener.address().clone();
             let (server, named) = (Server::current()?, Named::here()?);
             let here = Here { server, named };
             server.start("connections".into(), move || accept(&listener, here))?;
-            Ok(Object::new(()))
+            Ok(Object::new(address))
         });
-        self.make::<()>("ManagerHandle::serve", maker).map(drop)
+        self.make::<Address>("ManagerHandle::serve", maker)?
+            .call(closure!([] |address: &mut Address| address.clone()))
     }
 }
 

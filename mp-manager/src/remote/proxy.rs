@@ -28,7 +28,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::{CallError, CallName};
 use crate::proxy::read_value;
 use crate::remote::connected::{Held, Limit, Session, TIME_LIMIT, not_a_copy, unexpected, written};
-use crate::remote::key::{AuthKey, options};
+use crate::remote::key::AuthKey;
 use crate::remote::wire::{Ask, Framed, Reply};
 
 /// An object in the server of [another program](crate::RemoteManager), whose methods are called by their names.
@@ -216,7 +216,7 @@ impl RemoteProxy {
     /// not with that of this process.
     #[must_use]
     pub fn with_authkey(self, authkey: impl AuthKey) -> Self {
-        RemoteProxy { options: Some(options(authkey.into_bytes().as_ref())), ..self }
+        RemoteProxy { options: Some(authkey.into_options()), ..self }
     }
 
     /// The name that its type is registered by.

@@ -1,0 +1,150 @@
+//! Other programs that reach a manager's server over TCP, and options of the sockets.
+#![cfg(feature = "authkey")]
+
+mod common;
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{DEADLINE, eventually, kill, manager};
+use mp_manager::{CallError, Manager, ManagerError, Methods, RemoteManager, RemoteProxy, no_key};
+use mp_queue::{Address, ConnectError, SocketOptions};
+use mp_spawn::{Process, closure, current_process};
+
+const KEY: &[u8] = b"a secret";
+const ADDRESS: &str = "MP_TEST_REMOTE_TCP";
+
+type Words = Vec<String>;
+
+fn any_port() -> Address {
+    Address::tcp((Ipv4Addr::LOCALHOST, 0)).unwrap()
+}
+
+fn words(manager: &Manager) {
+    let words = Methods::<Words>::of("Words")
+        .constructor(closure!([] |first: String| vec![first]))
+        .method("push", closure!([] |words: &mut Words, word: String| { words.push(word); words.len() }))
+        .method("bytes", closure!([] |_words: &mut Words, n: usize| vec![7_u8; n]));
+    manager.register(words).unwrap();
+}
+
+/// A manager, the address that it serves, and a program's connection to it.
+fn served() -> (Manager, Address, RemoteManager) {
+    let manager = manager();
+    words(&manager);
+    let address = manager.serve(any_port(), KEY).unwrap();
+    let remote = RemoteManager::connect(&address, KEY).unwrap().with_timeout(DEADLINE);
+    (manager, address, remote)
+}
+
+fn create(remote: &RemoteManager) -> RemoteProxy {
+    remote.create("Words", "first".to_string()).unwrap()
+}
+
+/// The other program of the tests below: this one, started anew by `Command`, so that it shares nothing with
+/// this one.
+#[test]
+fn other_program() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let remote = RemoteManager::connect(Address::tcp(&*address).unwrap(), KEY).unwrap();
+    let shared = remote.get("shared").unwrap();
+    let _own = create(&remote);
+    shared.call::<usize>("push", std::process::id().to_string()).unwrap();
+    // Until it is killed: its parent has a deadline.
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Ends with its test.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+#[test]
+fn killed_program_gives_up_its_objects() {
+    let (manager, address, _remote) = served();
+    let shared = manager.create(Words::new).unwrap().with_timeout(DEADLINE);
+    manager.publish("shared", &shared).unwrap();
+    let threads = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", manager.server_pid())).unwrap().flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.starts_with("object-")).count()
+    };
+    eventually("what was registered and published", || threads() == 1);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "other_program"]).env(ADDRESS, address.to_string()).stdout(Stdio::null());
+    let other = Other(command.spawn().unwrap());
+    let all = || shared.call(closure!([] |words: &mut Words| words.clone())).unwrap();
+    eventually("the other program has called", || all() == [other.0.id().to_string()]);
+    assert_eq!(threads(), 2, "it has an object of its own");
+    kill(other.0.id());
+    eventually("its object is gone", || threads() == 1);
+}
+
+#[test]
+fn killed_server_ends_calls_over_tcp() {
+    let (manager, address, remote) = served();
+    let words = create(&remote);
+    assert_eq!(words.call::<usize>("push", "second".to_string()).unwrap(), 2);
+    kill(manager.server_pid());
+    let error = words.call::<usize>("push", "third".to_string()).unwrap_err();
+    assert!(error.is_server_gone(), "{error}");
+    let error = RemoteManager::connect(address, KEY).unwrap_err();
+    // Its sockets are closed one after the other.
+    assert!(matches!(error, ManagerError::Connect(ConnectError::Io { .. } | ConnectError::Gone)), "{error}");
+}
+
+#[test]
+fn proxy_is_sent_with_its_tcp_address() {
+    let (_manager, _, remote) = served();
+    current_process().set_authkey(KEY);
+    let words = create(&remote);
+    let push = |words: RemoteProxy| words.call::<usize>("push", "from a child".to_string());
+    assert_eq!(Process::spawn(push, words.clone()).unwrap().join().unwrap(), 2);
+    assert_eq!(words.call::<usize>("push", "from here".to_string()).unwrap(), 3);
+}
+
+#[test]
+fn server_beyond_loopback_requires_a_key() {
+    let manager = manager();
+    let all = || Address::tcp("0.0.0.0:0").unwrap();
+    let error = manager.serve(all(), no_key()).unwrap_err().to_string();
+    assert!(error.contains("an authentication key is required there"), "{error}");
+    let error = RemoteManager::connect(all(), no_key()).unwrap_err();
+    assert!(matches!(error, ManagerError::Connect(ConnectError::KeyRequired { .. })), "{error}");
+    manager.serve(all(), KEY).unwrap();
+    let open = manager.serve(any_port(), no_key()).unwrap();
+    assert_eq!(RemoteManager::connect(open, no_key()).unwrap().server_pid(), manager.server_pid());
+}
+
+#[test]
+fn socket_options_apply_to_both_sides() {
+    let manager = manager();
+    words(&manager);
+    let error = manager.serve(any_port(), SocketOptions::new()).unwrap_err().to_string();
+    assert!(error.contains("key is empty"), "{error}");
+    let options = SocketOptions::new().authkey(KEY).max_message(4_000);
+    let address = manager.serve(any_port(), &options).unwrap();
+    let small = RemoteManager::connect(&address, &options).unwrap().with_timeout(DEADLINE);
+    let words = create(&small);
+    // The client's limit, and the server's.
+    let error = words.call::<usize>("push", "x".repeat(5_000)).unwrap_err();
+    assert!(matches!(&error, CallError::Arguments { why, .. } if why.contains("max_message")), "{error}");
+    let error = words.call::<Vec<u8>>("bytes", 5_000_usize).unwrap_err();
+    assert!(matches!(&error, CallError::Value { why, .. } if why.contains("max_message")), "{error}");
+    assert_eq!(words.call::<Vec<u8>>("bytes", 3_000_usize).unwrap(), [7; 3_000]);
+    // A program that does not answer.
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let short = Duration::from_millis(50);
+    let hasty = SocketOptions::new().authkey(KEY).handshake_timeout(short);
+    let error = RemoteManager::connect(silent.local_addr().unwrap(), hasty).unwrap_err();
+    let ManagerError::Connect(ConnectError::TimedOut(after)) = &error else { panic!("{error}") };
+    assert_eq!(*after, short);
+}
