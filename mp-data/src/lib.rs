@@ -13,6 +13,7 @@
 
 mod batch;
 mod dataset;
+mod datasets;
 mod error;
 mod indexed;
 mod per_copy;
@@ -30,6 +31,10 @@ pub use dataset::context::Context;
 pub use dataset::frozen_strings::FrozenStrings;
 pub use dataset::info::{BatchInfo, Loaded, Skipped, WorkerInfo};
 pub use dataset::samples::Samples;
+pub use datasets::{
+    ConcatDataset, DatasetError, RowDataset, RowOf, ShapesOf, SplitLength, StackDataset, Subset,
+    TensorDataset, random_split,
+};
 pub use error::{BuildError, LoadError, NotReady};
 pub use indexed::batches::Batches;
 pub use indexed::builder::DataLoaderBuilder;

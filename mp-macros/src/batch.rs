@@ -58,7 +58,7 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
     let (vec, usize, u8) = (quote!(::std::vec::Vec), primitive("usize"), primitive("u8"));
     Ok(quote! {
         #[doc = #of_spec]
-        #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
+        #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::cmp::PartialEq, ::core::fmt::Debug)]
         #vis struct #spec<#lifetime> {
             #(#[doc = #shapes] #visible #names: <#types as #batch>::Shapes<#lifetime>,)*
         }

@@ -6,6 +6,8 @@ pub(crate) mod rows;
 mod spare_rows;
 mod whole;
 
+use std::fmt;
+
 use mp_core::message::{Codec, Incoming, Level, Outgoing, Returned};
 
 use crate::AnyResult;
@@ -35,8 +37,9 @@ pub mod derive {
     pub use crate::AnyResult;
 }
 
-/// What a [`Dataset`](crate::Dataset) makes: a column, a tuple of up to six, or a struct of columns that derives this. Columns are
-/// [`Tensor`](mp_tensor::Tensor), [`Ragged`], [`Strings`] and [`Other`], and [`Whole`] around one of them.
+/// What a [`Dataset`](crate::Dataset) makes: a column, a tuple of up to six, or a struct of columns that
+/// derives this. Columns are [`Tensor`](mp_tensor::Tensor), [`Ragged`], [`Strings`] and [`Other`], and
+/// [`Whole`] around one of them.
 ///
 /// ```
 /// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Strings, Tensor};
@@ -84,10 +87,15 @@ pub mod derive {
 /// | `Strings` | `()` | `&mut String` | written into a buffer that the worker keeps, and copied once, when the batch is complete |
 /// | `Other<T>` | `()` | `&mut Option<T>` | encoded with serde |
 ///
-/// Each column of a batch has as many rows as the batch has samples: a batch of which one has more or fewer is an error that names the column. What a
-/// batch has as a whole, with any number of rows, is a [`Whole`]. (A tensor without dimensions has no rows, and is not counted.)
+/// Each column of a batch has as many rows as the batch has samples: a batch of which one has more or fewer
+/// is an error that names the column. What a batch has as a whole, with any number of rows, is a [`Whole`].
+/// (A tensor without dimensions has no rows, and is not counted.)
+///
+/// With torch's `default_collate`, numbers and tensors of equal shape become a `Tensor`, texts `Strings`, a
+/// mapping or a named tuple a struct of columns, a sequence a tuple of columns, and anything else `Other`.
 ///
 /// The methods are for the loader's own use.
+#[doc(alias = "default_collate")]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no column of a batch",
     label = "a batch has a row of it for each sample",
@@ -96,7 +104,7 @@ pub mod derive {
 )]
 pub trait Batch: Send + Sized + 'static {
     /// What has to be known of its rows before they are written.
-    type Shapes<'s>: Copy;
+    type Shapes<'s>: Copy + PartialEq + fmt::Debug;
     /// A batch whose rows are being written.
     #[doc(hidden)]
     type Making;
@@ -107,7 +115,8 @@ pub trait Batch: Send + Sized + 'static {
     fn begin(rows: usize, shapes: Self::Shapes<'_>, fill: Fill) -> AnyResult<Self::Making>;
     #[doc(hidden)]
     fn rows(making: &mut Self::Making) -> AnyResult<Vec<Self::Row<'_>>>;
-    /// The rows of tensors that hold this byte everywhere, as they do if they were filled with it and not written. Rows of no bytes hold none.
+    /// The rows of tensors that hold this byte everywhere, as they do if they were filled with it and not
+    /// written. Rows of no bytes hold none.
     #[doc(hidden)]
     fn unwritten(_: &mut Self::Making, _: u8) -> AnyResult<Vec<rows::Unwritten>> {
         Ok(Vec::new())

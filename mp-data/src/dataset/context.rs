@@ -103,6 +103,24 @@ impl<B> Context<B> {
         Arc::clone(&self.items)
     }
 
+    /// Calls a function that makes the batch of `items` under other names: errors are found by the names
+    /// there.
+    pub(crate) fn with_items<R>(
+        &mut self,
+        items: &[Item],
+        inner: &Arc<[Item]>,
+        make: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        // A part of the batch keeps its names: a note is a number among all items.
+        if *self.items != *items {
+            return make(self);
+        }
+        let items = std::mem::replace(&mut self.items, Arc::clone(inner));
+        let made = make(self);
+        self.items = items;
+        made
+    }
+
     pub(crate) fn has_read(&mut self, items: &[Item]) {
         self.items = items.into();
     }
@@ -135,17 +153,20 @@ impl<B> Context<B> {
         SampleRng::at(self.key, item.position)
     }
 
-    /// Says which item is next: errors name it. [`rows`](Self::rows) and [`map`](Self::map) do that by themselves.
+    /// Says which item is next: errors name it. [`rows`](Self::rows) and [`map`](Self::map) do that by
+    /// themselves.
     pub fn begin(&self, item: Item) {
         self.note(self.note_of(usize::MAX, item));
     }
 
-    /// Rows are zeros before they are written, and may stay so. Without this they hold what the memory held before, and in builds with
-    /// debug assertions the byte 0xa5; a tensor's row that is not written at all is an error there, of the sample and the column.
+    /// Rows are zeros before they are written, and may stay so. Without this they hold what the memory held
+    /// before, and in builds with debug assertions the byte 0xa5; a tensor's row that is not written at all
+    /// is an error there, of the sample and the column.
     ///
-    /// A row that holds 0xa5 everywhere may have been written with it. So its sample is made once more, in memory that holds 0x5a, and the
-    /// error is that it holds that now: a sample that is the same each time is never one by mistake. Of a stream, its whole batch is
-    /// made once more, by readers that are opened where the batch begins. Rows that are written in part: [`DataLoader::verify`] finds them.
+    /// A row that holds 0xa5 everywhere may have been written with it. So its sample is made once more, in
+    /// memory that holds 0x5a, and the error is that it holds that now: a sample that is the same each time
+    /// is never one by mistake. Of a stream, its whole batch is made once more, by readers that are opened
+    /// where the batch begins. Rows that are written in part: [`DataLoader::verify`] finds them.
     ///
     /// [`DataLoader::verify`]: crate::DataLoader::verify
     pub fn zeroed(&mut self) -> &mut Self {
@@ -188,8 +209,8 @@ impl<B> Context<B> {
         Ok(results.into_iter().flatten().collect())
     }
 
-    /// Calls a function for each item, and gives the results in the order of the items; by several threads, if the loader
-    /// [has them](crate::DataLoaderBuilder::threads_per_worker).
+    /// Calls a function for each item, and gives the results in the order of the items; by several threads,
+    /// if the loader [has them](crate::DataLoaderBuilder::threads_per_worker).
     ///
     /// # Errors
     /// The error of the first item that has one.
@@ -265,18 +286,22 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl<B: Batch> Context<B> {
-    /// Makes a batch: a row for each item, which the function writes. A tensor's row is `&mut [T]` in the shared memory in which the
-    /// trainer gets it. With [`threads_per_worker`](crate::DataLoaderBuilder::threads_per_worker) several rows are written at once.
+    /// Makes a batch: a row for each item, which the function writes. A tensor's row is `&mut [T]` in the
+    /// shared memory in which the trainer gets it. With
+    /// [`threads_per_worker`](crate::DataLoaderBuilder::threads_per_worker) several rows are written at once.
     ///
-    /// `shapes` has the shape of a row for each tensor, and `()` for each other column: `(&[3, 224, 224], &[], ())`.
+    /// `shapes` has the shape of a row for each tensor, and `()` for each other column: `(&[3, 224, 224],
+    /// &[], ())`.
     ///
     /// What a row that isn't written holds: see [`zeroed`](Self::zeroed).
     ///
     /// # Errors
-    /// The error of the first item that has one; there is no memory; in builds with debug assertions, a row of a tensor was not written.
+    /// The error of the first item that has one; there is no memory; in builds with debug assertions, a row
+    /// of a tensor was not written.
     ///
     /// # Panics
     /// With the panic of the first item that has one.
+    #[doc(alias = "default_collate")]
     pub fn rows<F>(&mut self, items: &[Item], shapes: B::Shapes<'_>, function: F) -> AnyResult<B>
     where
         F: for<'r> Fn(Item, &mut SampleRng, B::Row<'r>) -> AnyResult<()> + Sync,
@@ -304,8 +329,8 @@ impl<B: Batch> Context<B> {
         }
     }
 
-    /// Makes a row by itself, in memory that holds something else; whether it holds that afterwards. If it can't be made, that is
-    /// not known.
+    /// Makes a row by itself, in memory that holds something else; whether it holds that afterwards. If it
+    /// can't be made, that is not known.
     fn is_unwritten_again<F>(&self, item: Item, column: &str, shapes: B::Shapes<'_>, function: &F) -> bool
     where
         F: for<'r> Fn(Item, &mut SampleRng, B::Row<'r>) -> AnyResult<()>,
@@ -330,11 +355,12 @@ impl<B: Batch> Context<B> {
         })
     }
 
-    /// As [`rows`](Self::rows), for the samples of a stream: each is given to the function that writes its row.
+    /// As [`rows`](Self::rows), for the samples of a stream: each is given to the function that writes its
+    /// row.
     ///
     /// # Errors
-    /// The error of the first sample that has one; there is no memory. A row of a tensor that was not written is an error of the batch, as
-    /// of [`rows`](Self::rows).
+    /// The error of the first sample that has one; there is no memory. A row of a tensor that was not written
+    /// is an error of the batch, as of [`rows`](Self::rows).
     ///
     /// # Panics
     /// With the panic of the first sample that has one.

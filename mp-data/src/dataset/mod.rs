@@ -14,7 +14,8 @@ use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
 use crate::{AnyResult, Batch, Item};
 
-/// Samples that are found by index. It is sent to each worker once; a worker calls [`fetch`](Self::fetch) for one batch after the other.
+/// Samples that are found by index. It is sent to each worker once; a worker calls [`fetch`](Self::fetch) for
+/// one batch after the other.
 ///
 /// ```
 /// use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Tensor};
@@ -51,14 +52,16 @@ use crate::{AnyResult, Batch, Item};
 /// ```
 ///
 /// # What `fetch` may depend on
-/// The dataset as it was sent, the items, and the random numbers that come with them. What it keeps in `self` is a cache: which worker
-/// makes a batch is not known beforehand, and a batch whose worker died is made again. Then batches are the same, bit by bit, for
-/// any number of workers. [`DataLoader::verify`](crate::DataLoader::verify) looks after that.
+/// The dataset as it was sent, the items, and the random numbers that come with them. What it keeps in `self`
+/// is a cache: which worker makes a batch is not known beforehand, and a batch whose worker died is made
+/// again. Then batches are the same, bit by bit, for any number of workers.
+/// [`DataLoader::verify`](crate::DataLoader::verify) looks after that.
 ///
 /// # A file or a decoder that needs `&mut`
-/// The function that [`rows`](Context::rows) calls may run in several threads at a time, so it has no `&mut self`. A file that is read at
-/// a place (`std::os::unix::fs::FileExt::read_at`) needs none, a decoder may be in a `Mutex`; or `fetch` goes through its items by itself, and
-/// says at which it is, so that errors and deaths name the sample:
+/// The function that [`rows`](Context::rows) calls may run in several threads at a time, so it has no `&mut
+/// self`. A file that is read at a place (`std::os::unix::fs::FileExt::read_at`) needs none, a decoder may be
+/// in a `Mutex`; or `fetch` goes through its items by itself, and says at which it is, so that errors and
+/// deaths name the sample:
 ///
 /// ```
 /// use std::fs::File;
@@ -109,18 +112,24 @@ use crate::{AnyResult, Batch, Item};
 /// ```
 ///
 /// # Several kinds of datasets
-/// A loader has one type of dataset, which workers can read: no `Box<dyn Dataset>`. What is chosen when the program runs is an enum with
-/// a dataset in each variant, which passes the calls on. A part of a dataset (torch's `random_split`, `Subset`) is
-/// [`Sampler::Subset`](crate::plan::Sampler::Subset), one after the other (`ConcatDataset`) a dataset that has them in a list, and `transform=` a
-/// field: a closure that travels is `mp_spawn::Closure`.
+/// A loader has one type of dataset, which workers can read: no `Box<dyn Dataset>`. What is chosen when the
+/// program runs is an enum with a dataset in each variant, which passes the calls on. torch's `transform=` is
+/// a field: a closure that travels is `mp_spawn::Closure`.
+///
+/// | torch | here | of |
+/// |---|---|---|
+/// | `ConcatDataset` | [`ConcatDataset`](crate::ConcatDataset) | datasets that write rows ([`RowDataset`](crate::RowDataset)) |
+/// | `StackDataset` | [`StackDataset`](crate::StackDataset) | datasets that write rows |
+/// | `TensorDataset` | [`TensorDataset`](crate::TensorDataset) | frozen tensors |
+/// | `Subset`, `random_split` | [`Subset`](crate::Subset), [`random_split`](crate::random_split) | any dataset |
 ///
 /// # What workers don't have
-/// A worker is a process of its own: what `main` has put into a `static` is not there. What it needs is in the dataset, or made in
-/// [`init`](Self::init).
+/// A worker is a process of its own: what `main` has put into a `static` is not there. What it needs is in
+/// the dataset, or made in [`init`](Self::init).
 ///
 /// # When it fails
-/// An `Err` or a panic is the batch's [`LoadError`](crate::LoadError), and the epoch goes on. `self` is kept after an `Err`; after a panic
-/// the worker gets a new copy, with [`init`](Self::init).
+/// An `Err` or a panic is the batch's [`LoadError`](crate::LoadError), and the epoch goes on. `self` is kept
+/// after an `Err`; after a panic the worker gets a new copy, with [`init`](Self::init).
 pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// What it makes.
     type Batch: Batch;
@@ -142,26 +151,30 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     #[doc(alias = "collate_fn")]
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch>;
 
-    /// Called once in each worker before its first batch, also in one that takes the place of another: opens files, makes decoders, in
-    /// fields with `#[serde(skip)]`.
+    /// Called once in each worker before its first batch, also in one that takes the place of another: opens
+    /// files, makes decoders, in fields with `#[serde(skip)]`.
     ///
-    /// A generator of random numbers that is made here from [`WorkerInfo::seed`] gives the same numbers in each worker, and again in one that
-    /// takes the place of another: random numbers come from the `rng` of each row.
+    /// A generator of random numbers that is made here from [`WorkerInfo::seed`] gives the same numbers in
+    /// each worker, and again in one that takes the place of another: random numbers come from the `rng` of
+    /// each row.
     ///
     /// # End of a worker
-    /// A worker drops its dataset when the loader is [joined or closed](crate::DataLoader::join), when the loader and its last iterator are dropped,
-    /// when it has made [`max_tasks_per_child`](crate::DataLoaderBuilder::max_tasks_per_child) batches, and after a panic of `fetch`. A dropped
-    /// loader gives its workers one second for the batch that they make. The dataset is not dropped in a worker that is killed: after that second,
-    /// by a signal, by the time-out of a batch, or with a program that ends without a drop of its loader.
+    /// A worker drops its dataset when the loader is [joined or closed](crate::DataLoader::join), when the
+    /// loader and its last iterator are dropped, when it has made
+    /// [`max_tasks_per_child`](crate::DataLoaderBuilder::max_tasks_per_child) batches, and after a panic of
+    /// `fetch`. A dropped loader gives its workers one second for the batch that they make. The dataset is
+    /// not dropped in a worker that is killed: after that second, by a signal, by the time-out of a batch, or
+    /// with a program that ends without a drop of its loader.
     ///
     /// # Time
-    /// The [time-out](crate::DataLoaderBuilder::timeout) of batches does not apply to it: while it runs, [`NotReady`](crate::NotReady) and the report of a batch that does
-    /// not come say that the worker is starting.
+    /// The [time-out](crate::DataLoaderBuilder::timeout) of batches does not apply to it: while it runs,
+    /// [`NotReady`](crate::NotReady) and the report of a batch that does not come say that the worker is
+    /// starting.
     ///
     /// # Errors
-    /// A worker that can't begin is started anew, later each time, and the others make the batches: the error is in the
-    /// [metrics](crate::LoaderMetrics::failed_starts), and after five times once on the standard error. If all have failed five times in a
-    /// row, the epoch ends with the error.
+    /// A worker that can't begin is started anew, later each time, and the others make the batches: the error
+    /// is in the [metrics](crate::LoaderMetrics::failed_starts), and after five times once on the standard
+    /// error. If all have failed five times in a row, the epoch ends with the error.
     #[doc(alias = "worker_init_fn")]
     fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
         _ = worker;
@@ -171,6 +184,12 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// What a sample is called in errors: a path, for example. Called in the trainer.
     fn describe(&self, index: usize) -> Option<String> {
         _ = index;
+        None
+    }
+
+    /// Checksum of the choice of samples in a dataset that is a part of another one. States compare it.
+    #[doc(hidden)]
+    fn chosen(&self) -> Option<u64> {
         None
     }
 }

@@ -71,6 +71,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     }
 
     /// Samples of a batch of one rank.
+    #[doc(alias = "BatchSampler")]
     pub fn batch_size(self, samples: u64) -> Self {
         self.plan(move |plan| plan.batch_size(samples))
     }

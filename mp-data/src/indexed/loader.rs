@@ -49,7 +49,7 @@ impl<D: Dataset> fmt::Debug for DataLoader<D> {
 
 impl<D: Dataset> DataLoader<D> {
     pub(crate) fn start(dataset: Arc<D>, plan: PlanSettings, settings: Settings) -> Result<Self, BuildError> {
-        let order = plan.plan(|| dataset.len())?;
+        let order = plan.plan(&*dataset)?;
         Ok(DataLoader { inner: Inner::start(dataset, order, settings)?, plan })
     }
 

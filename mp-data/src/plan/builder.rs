@@ -12,6 +12,8 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct PlanBuilder {
     pub(super) len: u64,
+    /// Checksum of the choice of samples that the dataset is.
+    chosen: Option<u64>,
     // What was set, apart from what holds without it: settings that can't both hold are refused.
     pub(super) batch_size: Option<u64>,
     pub(super) global: Option<u64>,
@@ -36,6 +38,7 @@ impl PlanBuilder {
     pub(super) fn new(len: u64) -> Self {
         Self {
             len,
+            chosen: None,
             batch_size: None,
             global: None,
             drop_last: false,
@@ -50,6 +53,11 @@ impl PlanBuilder {
             world: 1,
             uneven: None,
         }
+    }
+
+    pub(crate) fn chosen(mut self, chosen: Option<u64>) -> Self {
+        self.chosen = chosen;
+        self
     }
 
     /// Samples of a batch of one rank.
@@ -241,6 +249,7 @@ impl PlanBuilder {
         }
         let mut inner = Inner {
             len: self.len,
+            chosen: self.chosen,
             seed: self.seed,
             batch_size: global / world,
             global,

@@ -59,6 +59,8 @@ pub struct Plan {
 #[derive(Debug)]
 struct Inner {
     len: u64,
+    /// Checksum of the choice of samples that the dataset is.
+    chosen: Option<u64>,
     seed: u64,
     batch_size: u64,
     global: u64,

@@ -39,6 +39,7 @@ pub(crate) enum Purpose {
     LengthWindows = 6,
     Shards = 7,
     ShuffleWindows = 8,
+    Split = 9,
 }
 
 /// The key of what an epoch draws for one purpose.

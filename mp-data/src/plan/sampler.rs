@@ -25,6 +25,7 @@ pub enum Sampler {
     #[doc(alias = "RandomSampler")]
     Random,
     /// This many draws over all ranks, each from all samples.
+    #[doc(alias = "RandomSampler")]
     WithReplacement(u64),
     /// This many draws over all ranks by weight, one weight a sample.
     #[doc(alias = "WeightedRandomSampler")]

@@ -137,9 +137,12 @@ pub(super) fn template(plan: &super::Inner) -> PlanState {
             }
             _ => None,
         },
-        subset: match &plan.sampler {
-            Sampler::Subset(indices) => Some(checksum(indices.iter().copied())),
-            _ => None,
+        subset: match (&plan.sampler, plan.chosen) {
+            (Sampler::Subset(indices), None) => Some(checksum(indices.iter().copied())),
+            (Sampler::Subset(indices), Some(chosen)) => {
+                Some(checksum(indices.iter().copied().chain([chosen])))
+            }
+            (_, chosen) => chosen,
         },
         window: None,
         check: 0,

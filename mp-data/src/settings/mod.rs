@@ -10,7 +10,7 @@ use mp_spawn::{Raise, StartMethod};
 
 use crate::error::failure::raised;
 use crate::plan::{Plan, PlanBuilder};
-use crate::{Affinity, BuildError};
+use crate::{Affinity, BuildError, Dataset};
 
 /// What becomes of a batch that can't be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -194,9 +194,10 @@ pub(crate) struct PlanSettings(pub(crate) Vec<PlanSetting>);
 
 impl PlanSettings {
     /// Dataset and samplers of the user say how many samples there are, and what they are called.
-    pub(crate) fn plan(&self, len: impl FnOnce() -> usize) -> Result<Plan, BuildError> {
-        let len = asked("dataset", len)?;
-        let builder = self.0.iter().fold(Plan::builder(len as u64), |builder, set| set(builder));
+    pub(crate) fn plan<D: Dataset>(&self, dataset: &D) -> Result<Plan, BuildError> {
+        let (len, chosen) = asked("dataset", || (dataset.len(), dataset.chosen()))?;
+        let builder = Plan::builder(len as u64).chosen(chosen);
+        let builder = self.0.iter().fold(builder, |builder, set| set(builder));
         Ok(asked("sampler", || builder.build())??)
     }
 }

@@ -1,0 +1,16 @@
+//! Datasets made of other datasets, by torch's names.
+
+mod concat;
+mod error;
+mod rows;
+mod split;
+mod stack;
+mod subset;
+mod tensor;
+
+pub use concat::ConcatDataset;
+pub use error::DatasetError;
+pub use rows::{RowDataset, RowOf, ShapesOf};
+pub use split::{SplitLength, random_split};
+pub use stack::{StackDataset, TensorDataset};
+pub use subset::Subset;
