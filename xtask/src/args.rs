@@ -8,6 +8,11 @@ impl Args {
         Self(words)
     }
 
+    /// Takes all words that are left.
+    pub(crate) fn rest(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.0)
+    }
+
     /// Takes `--name`; says whether it was there.
     pub(crate) fn flag(&mut self, name: &str) -> bool {
         let before = self.0.len();

@@ -57,7 +57,7 @@ cargo xtask <task> [options]
   ratchet  writes xtask/ratchet.tsv: counts of older text that breaks the rules for text, which only fall
   help     this page
 
-Steps of ci, each a task of its own (with --strict, if wanted):
+Steps of ci, each a task of its own (with --strict, if wanted). `test` also takes the arguments of `cargo test`:
 ";
 
 fn main() -> ExitCode {
@@ -80,6 +80,7 @@ fn main() -> ExitCode {
 fn run(mut words: Vec<String>) -> Result<bool, String> {
     let task = if words.is_empty() { "help".to_owned() } else { words.remove(0) };
     std::env::set_current_dir(repository()?).map_err(|e| format!("can't enter the repository: {e}"))?;
+    let is_of_some = words.iter().any(|word| word != "--strict");
     let mut args = Args::new(words);
     match task.as_str() {
         "ci" => ci::run(&mut args),
@@ -96,6 +97,7 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
         "fuzz" => fuzz::run(&mut args),
         "gpu-bundle" => gpu_bundle::run(&mut args),
         "mutate" => mutate::run(&mut args),
+        "test" if is_of_some => steps::test_some(&args.rest()),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             steps::ALL.iter().for_each(|step| println!("  {:<9}{}", step.name, step.what));

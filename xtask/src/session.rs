@@ -42,6 +42,10 @@ pub(crate) struct Ran {
     pub(crate) last_line: String,
 }
 
+/// Setting of cargo that starts each test program by a script, which looks for what the program leaves behind. Plain
+/// `cargo test` starts the programs directly.
+const RUNNER: &str = r#"target.'cfg(target_os = "linux")'.runner="xtask/run-program""#;
+
 impl Session {
     pub(crate) fn new() -> Self {
         let wanted = std::env::var_os("CI").is_none() && std::env::var_os("NO_COLOR").is_none();
@@ -62,9 +66,12 @@ impl Session {
         Self { builds_once, again: !strict, ran: Some(ran.to_owned()), ..Self::new() }
     }
 
-    /// A cargo command, not yet run.
+    /// Returns a cargo command, not yet run. Test programs of `cargo test` are looked through for leaks.
     pub(crate) fn cargo(&self, words: &[&str]) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        if words.first() == Some(&"test") {
+            command.args(["--config", RUNNER]);
+        }
         command.args(words);
         command.env("CARGO_TERM_COLOR", if self.colours { "always" } else { "never" });
         // Where cargo's target folder is another one, this program is not there.
@@ -233,7 +240,9 @@ fn shown(command: &Command) -> String {
     }
     let program = std::path::Path::new(command.get_program());
     words.push(program.file_name().unwrap_or_default().to_string_lossy().into_owned());
-    words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
+    let own = |word: &String| word == "--config" || word == RUNNER;
+    words
+        .extend(command.get_args().map(|word| word.to_string_lossy().into_owned()).filter(|word| !own(word)));
     words.join(" ")
 }
 

@@ -1,5 +1,5 @@
 //! `cargo xtask leaks PROGRAM ARGUMENTS…`: runs a test program, and looks for what it leaves behind. Cargo runs test programs by
-//! it (`.cargo/config.toml`, `xtask/run-program`).
+//! it (`xtask/run-program`).
 //!
 //! | what is left | is found by | is known to be the program's because |
 //! |---|---|---|

@@ -118,6 +118,13 @@ const LONG_MODELS: [&str; 7] = [
 /// What is left after a hundred thousand tensors of a device: `ci --long` looks.
 const MANY: &str = "many::a_hundred_thousand_leave_what_a_thousand_leave";
 
+/// Runs `cargo test` with these arguments, and fails if a test program leaves something behind.
+pub(crate) fn test_some(words: &[String]) -> Result<bool, String> {
+    let mut session = Session::new();
+    let mut command = session.cargo(&["test"]);
+    Ok(session.run(command.args(words)).ok)
+}
+
 fn test(session: &mut Session) -> Outcome {
     // All targets but examples, which the step of that name builds, and those that the tests need.
     let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
