@@ -47,8 +47,8 @@ struct Engine {
     streams: BTreeMap<u64, Stream>,
     exports: Vec<Export>,
     allocations: Vec<Weak<Allocation>>,
-    /// Events that other processes may open, by what their handles say.
-    shared_events: HashMap<u64, Weak<EventCore>>,
+    /// Events that other processes may open, by their names.
+    shared_events: BTreeMap<u64, Weak<EventCore>>,
     /// Handles of memory of `cuMemAlloc`: whose, and which.
     shared_memory: HashMap<u64, (u64, Weak<Allocation>)>,
     /// What hosts have seen finished. Their calls are taken as ordered in the order in which they come here.
@@ -75,7 +75,7 @@ impl Engine {
             streams: BTreeMap::new(),
             exports: Vec::new(),
             allocations: Vec::new(),
-            shared_events: HashMap::new(),
+            shared_events: BTreeMap::new(),
             shared_memory: HashMap::new(),
             host: Rc::default(),
             published: Clock::default(),

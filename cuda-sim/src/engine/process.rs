@@ -129,7 +129,7 @@ impl Process {
         say(self.addresses.reserved.len(), "reserved ranges");
         say(self.addresses.pieces.len() - freeing, "pieces of cuMemAlloc");
         // One that others may have open goes with its process: if it were destroyed, what theirs do would be undefined.
-        let goes = |event: &&Event| event.imported || !event.core.is_shared.get();
+        let goes = |event: &&Event| event.imported || event.core.name.get().is_none();
         say(self.events.values().filter(goes).count(), "events");
         say(self.graphs.len(), "graphs");
         left

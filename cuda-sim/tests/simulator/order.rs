@@ -173,6 +173,28 @@ fn events_between_processes_have_their_rules() {
     assert!(!b.is_over_within(30));
 }
 
+/// A driver may do that if its names contain process ids.
+#[test]
+fn name_of_an_event_is_reused_after_its_maker() {
+    let session = lazy();
+    let [a, b, c] = [(); 3].map(|()| Client::new(&session));
+    let name = |client: &Client| {
+        let event = client.ok("cuEventCreate", &[6]);
+        client.call("cuIpcGetEventHandle", &[event], &[]).bytes
+    };
+    let (first, second) = (name(&a), name(&a));
+    let opened = b.call("cuIpcOpenEventHandle", &[], &first).number;
+    assert!(![&first, &second].contains(&&name(&c)), "their maker is there");
+    a.kill();
+    until(&session, "processes", 2);
+    until(&session, "leaving", 0);
+    assert_eq!([name(&c), name(&c)], [first.clone(), second]);
+    b.ok("cuEventDestroy", &[opened]);
+    let again = b.call("cuIpcOpenEventHandle", &[], &first).number;
+    nothing_found(&session);
+    b.ok("cuEventDestroy", &[again]);
+}
+
 #[test]
 fn an_event_of_another_context_is_refused() {
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();

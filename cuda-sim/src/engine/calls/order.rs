@@ -1,7 +1,7 @@
 //! What orders streams: events, and 64-bit words that streams write and wait for.
 
 use std::cell::Cell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use crate::codes;
 use crate::engine::Engine;
@@ -112,9 +112,7 @@ impl Engine {
                 if event.core.flags & INTERPROCESS == 0 || event.imported {
                     return Err(codes::INVALID_HANDLE);
                 }
-                event.core.is_shared.set(true);
-                self.shared_events.insert(event.core.id, Rc::downgrade(&event.core));
-                Ok(Outcome::Now(Value::Bytes(handle(event.core.id)), None))
+                Ok(Outcome::Now(Value::Bytes(handle(self.name_event(&event.core))), None))
             }
             Call::IpcOpenEvent { handle } => self.open_event(asked, &handle),
             Call::LaunchHost { stream, function, data } => {
@@ -185,17 +183,29 @@ impl Engine {
                 return Err(codes::OUT_OF_MEMORY);
             }
         }
-        let id = self.fresh();
-        let (record, [is_over, is_destroyed, is_shared]) = Default::default();
-        let core = Rc::new(EventCore { id, flags, device, record, is_over, is_destroyed, is_shared });
+        let (name, record, [is_over, is_destroyed]) = Default::default();
+        let core = Rc::new(EventCore { name, flags, device, record, is_over, is_destroyed });
         self.give_event(asked, core, false)
+    }
+
+    /// Returns the name of an event for other processes. Names of events that are over are reused, the oldest
+    /// first: a driver may reuse the names of a dead process, too.
+    fn name_event(&mut self, core: &Rc<EventCore>) -> u64 {
+        if let Some(name) = core.name.get() {
+            return name;
+        }
+        let is_free = |core: &Weak<EventCore>| core.upgrade().is_none_or(|core| core.is_over.get());
+        let unused = self.shared_events.iter().find(|(_, core)| is_free(core)).map(|(name, _)| *name);
+        let name = unused.unwrap_or_else(|| self.fresh());
+        self.shared_events.insert(name, Rc::downgrade(core));
+        core.name.set(Some(name));
+        name
     }
 
     fn open_event(&mut self, asked: &Asked, bytes: &[u8]) -> Called {
         let device = self.context(asked)?.device;
         let id = named(bytes).ok_or(codes::INVALID_HANDLE)?;
-        let core =
-            self.shared_events.get(&id).and_then(std::rc::Weak::upgrade).ok_or(codes::INVALID_HANDLE)?;
+        let core = self.shared_events.get(&id).and_then(Weak::upgrade).ok_or(codes::INVALID_HANDLE)?;
         if core.is_over.get() || core.device != device {
             return Err(codes::INVALID_HANDLE);
         }

@@ -24,7 +24,8 @@ pub(crate) struct Record {
 /// An event, which may have handles in several processes.
 #[derive(Debug)]
 pub(crate) struct EventCore {
-    pub(crate) id: u64,
+    /// Name by which other processes open it, if one was asked for.
+    pub(crate) name: Cell<Option<u64>>,
     pub(crate) flags: u32,
     pub(crate) device: u32,
     /// The last recording.
@@ -33,8 +34,6 @@ pub(crate) struct EventCore {
     pub(crate) is_over: Cell<bool>,
     /// Of these two, the former.
     pub(crate) is_destroyed: Cell<bool>,
-    /// It has a handle for other processes.
-    pub(crate) is_shared: Cell<bool>,
 }
 
 /// A process's handle of an event.
