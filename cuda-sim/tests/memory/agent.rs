@@ -115,6 +115,8 @@ pub(crate) enum Do {
     End(u32),
     Collect,
     Empty,
+    /// Sweeps dead processes.
+    Sweep,
     /// Of the first device: reserved, allocated, retired, slabs, pieces, mapped slabs.
     Stats,
     /// Open descriptors of the process.
@@ -314,6 +316,7 @@ impl Worker {
             Do::End(piece) => self.piece(piece).0.row().end_use(),
             Do::Collect => return Ok(mp_cuda::ipc_collect()),
             Do::Empty => return Ok(mp_cuda::empty_cache()),
+            Do::Sweep => _ = mp_core::Arena::current()?.sweep()?,
             Do::Stats => {
                 let stats = mp_cuda::memory_stats(&self.gpu()?.device);
                 let numbers = [stats.slabs, stats.pieces, stats.mapped_slabs].map(|number| number as u64);

@@ -34,16 +34,39 @@ fn a_maker_is_killed_while_others_have_its_pieces() {
     others[0].ok(Do::Keep(1, parcel.clone()));
     assert_eq!(others[0].ok(Do::Read(1)), 5);
     maker.kill();
+    // One process has opened the slab before it finds the death, and the other process opens it afterwards.
+    others.iter().for_each(|other| _ = other.ok(Do::Sweep));
     others[1].ok(Do::Keep(1, parcel));
     assert_eq!(others[1].ok(Do::Read(1)), 5);
+    assert_eq!(others.each_ref().map(|other| other.stats()[5]), [1, 1]);
     others[0].ok(Do::Drop(1));
     assert_eq!(others[1].ok(Do::Read(1)), 5);
-    assert_eq!(others[1].stats()[5], 1);
     others[1].ok(Do::Drop(1));
-    // Its maker is dead: it goes with the last piece, or when the death is learnt of.
+    assert_eq!(others.each_ref().map(|other| other.stats()[5]), [0, 0], "it goes with the last piece");
     until(&session, "bytes", 0);
-    assert_eq!(others.each_ref().map(|other| other.stats()[5]), [0, 0]);
     others.into_iter().for_each(Agent::leave);
+    nothing_found(&session);
+}
+
+/// A thread of the other process unmaps the slab.
+#[test]
+fn unused_slab_is_unmapped_after_its_makers_death() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    maker.ok(Do::Allocate(1, 1000));
+    maker.ok(Do::Fill(1, 5));
+    maker.ok(Do::Freeze(1));
+    other.ok(Do::Keep(1, maker.give(1, true)));
+    assert_eq!(other.ok(Do::Read(1)), 5);
+    other.ok(Do::Drop(1));
+    assert_eq!(other.stats()[5], 1);
+    maker.kill();
+    other.ok(Do::Sweep);
+    until(&session, "bytes", 0);
+    assert_eq!(other.stats()[5], 0);
+    other.leave();
     nothing_found(&session);
 }
 

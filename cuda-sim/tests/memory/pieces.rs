@@ -231,6 +231,18 @@ fn a_device_that_is_not_seen_is_told() {
     nothing_found(&session);
 }
 
+/// Has the second process open a piece that has a slab of its own, and both drop it.
+#[track_caller]
+fn opens_a_slab(maker: &Agent, other: &Agent) {
+    maker.ok(Do::Allocate(1, 17 * MIB));
+    maker.ok(Do::Freeze(1));
+    other.ok(Do::Keep(1, maker.give(1, true)));
+    other.ok(Do::Open(1, 0));
+    other.ok(Do::Drop(1));
+    maker.ok(Do::Drop(1));
+    maker.ok(Do::Empty);
+}
+
 /// A process that opens many slabs, and keeps pieces of none, has few of them mapped, and no descriptor of any.
 #[test]
 fn slabs_of_which_nothing_is_used_are_unmapped() {
@@ -240,14 +252,7 @@ fn slabs_of_which_nothing_is_used_are_unmapped() {
     let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
     let (mut most, mut files) = (0, Vec::new());
     for _ in 0..100 {
-        // Of a slab of its own, which goes with it.
-        maker.ok(Do::Allocate(1, 17 * MIB));
-        maker.ok(Do::Freeze(1));
-        other.ok(Do::Keep(1, maker.give(1, true)));
-        other.ok(Do::Open(1, 0));
-        other.ok(Do::Drop(1));
-        maker.ok(Do::Drop(1));
-        maker.ok(Do::Empty);
+        opens_a_slab(&maker, &other);
         most = most.max(other.stats()[5]);
         files.push(other.ok(Do::Files));
     }
@@ -278,17 +283,34 @@ fn slab_whose_pieces_come_again_stays_mapped() {
             other.ok(Do::Open(2, 0));
         }
         other.ok(Do::Drop(2));
-        maker.ok(Do::Allocate(1, 17 * MIB));
-        maker.ok(Do::Freeze(1));
-        other.ok(Do::Keep(1, maker.give(1, true)));
-        other.ok(Do::Open(1, 0));
-        other.ok(Do::Drop(1));
-        maker.ok(Do::Drop(1));
-        maker.ok(Do::Empty);
+        opens_a_slab(&maker, &other);
     }
     assert_eq!(other.stats()[5], 66, "65 that were opened last, and the one whose piece came again");
     maker.leave();
     other.leave();
+    nothing_found(&session);
+}
+
+/// Another piece of the slab arrives afterwards, in the same mapping.
+#[test]
+fn slab_with_a_used_piece_is_not_collected() {
+    let _alone = alone();
+    let session = setup().start().unwrap();
+    let moves = moves();
+    let (maker, other) = (Agent::new(&session, &moves), Agent::new(&session, &moves));
+    for piece in 1..=2 {
+        maker.ok(Do::Allocate(piece, 1000));
+        maker.ok(Do::Freeze(piece));
+    }
+    other.ok(Do::Keep(1, maker.give(1, true)));
+    let first = other.ok(Do::Open(1, 0));
+    let collected = other.ok(Do::Collect);
+    other.ok(Do::Keep(2, maker.give(2, true)));
+    assert_eq!((other.ok(Do::Open(2, 0)), other.stats()[5]), (first + 1024, 1));
+    assert_eq!(collected, 0);
+    maker.leave();
+    other.leave();
+    until(&session, "bytes", 0);
     nothing_found(&session);
 }
 

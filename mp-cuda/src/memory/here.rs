@@ -341,15 +341,20 @@ impl Table {
 
 /// Notes that a slab was opened, and gives up what is stale.
 pub(crate) fn opened(slab: &Slab) {
+    Arena::on_deaths(crate::deaths);
+    // The hook is not called for a death that this process has found before.
+    let is_orphan = Arena::get().is_some_and(|arena| arena.is_dead(slab.maker().0));
     {
         let mut here = HERE.lock();
         let table = here.get_or_insert_default();
         table.openings += 1;
         let used = table.openings;
-        table.slabs.entry(slab.object().mark()).and_modify(|entry| entry.used = used);
+        table.slabs.entry(slab.object().mark()).and_modify(|entry| {
+            entry.used = used;
+            entry.is_orphan |= is_orphan;
+        });
     }
     give_up(Which::Stale);
-    Arena::on_deaths(crate::deaths);
 }
 
 /// Members were swept. The thread that calls this may have come here out of any wait, also one that it makes with the table's lock held:
