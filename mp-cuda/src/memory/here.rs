@@ -163,8 +163,6 @@ pub(crate) fn known(slab: u64, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> 
 /// is known is looked up under one lock: to take it once more costs as much as the look.
 #[inline(always)]
 pub(crate) fn again(slab: u64, hold: Hold, mode: Mode) -> Result<Arc<Inner>, Hold> {
-    // Dropped after the lock, which its drop takes if it is the last.
-    let mut lent = None;
     let (arena, mark) = (hold.arena(), hold.arena().mark(&hold));
     let mut here = HERE.lock();
     let Some(table) = here.as_mut() else { return Err(hold) };
@@ -173,7 +171,7 @@ pub(crate) fn again(slab: u64, hold: Hold, mode: Mode) -> Result<Arc<Inner>, Hol
         Some((slab, Some(seen))) if seen.came_as(arena, mode).is_ok() => (slab, seen),
         _ => return Err(hold),
     };
-    Ok(table.piece(mark, &mut lent, || Inner::shared(slab, PieceObject::of_seen(hold, seen))))
+    Ok(table.piece(mark, || Inner::shared(slab, PieceObject::of_seen(hold, seen))))
 }
 
 /// Notes what was found in the object of a piece. Its words were written before any other code knew its block, so that holds for its
@@ -213,12 +211,10 @@ pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
 
 /// The piece whose object has this mark, if this process has it; else it has the one that `make` makes.
 pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> {
-    // Dropped after the lock, which its drop takes if it is the last.
-    let mut lent = None;
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
     table.make_room();
-    table.piece(mark, &mut lent, make)
+    table.piece(mark, make)
 }
 
 /// A piece that was exclusive is opened to others: from now on it may arrive.
@@ -264,20 +260,14 @@ impl Table {
         self.slabs.get_mut(&mark).map(look)
     }
 
-    /// See [`piece`]; one that was moved into a message meanwhile goes into `lent`. Where this process has one, what `make` has is dropped
-    /// under the lock: no handle in it is the last then, for that piece has others, and the table the slab.
+    /// See [`piece`]. If this process has the piece, the captures of `make` are dropped under the lock. They hold
+    /// no last handle then: the piece has others, and the table holds the slab.
     #[inline]
-    fn piece(
-        &mut self,
-        mark: u64,
-        lent: &mut Option<Arc<Inner>>,
-        make: impl FnOnce() -> Arc<Inner>,
-    ) -> Arc<Inner> {
+    fn piece(&mut self, mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> {
         match self.pieces.entry(mark) {
             Entry::Occupied(mut one) => match one.get().upgrade() {
-                Some(known) if !known.is_lent() && !mutant!("cuda.here.twice-is-two") => known,
-                known => {
-                    *lent = known;
+                Some(known) if !mutant!("cuda.here.twice-is-two") => known,
+                _ => {
                     let new = make();
                     one.insert(Arc::downgrade(&new));
                     new

@@ -168,11 +168,11 @@ impl SlabObject {
         Some(IpcHandle(handle))
     }
 
-    /// Whether no other process, and no message, holds it: if no piece of it has a holder any more, that stays so.
+    /// Returns `true` if no other process holds the slab. If no piece of it has a holder, that is final: messages
+    /// hold slabs through pieces only.
     pub(crate) fn is_only_mine(&self) -> bool {
-        let holders = self.structure.holders();
         let me = self.structure.arena().me().ok();
-        holders.messages == 0 && holders.processes.iter().all(|(member, _)| Some(*member) == me)
+        self.structure.holders().processes.iter().all(|(member, _)| Some(*member) == me)
     }
 
     /// Whether it is memory of another library.
