@@ -222,3 +222,27 @@ impl Slab {
         self.object.maker()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mp_core::clocks::Clock;
+
+    use super::*;
+
+    #[test]
+    fn slab_is_idle_after_the_work_of_all_pieces() {
+        let slab = Slab::arrived(SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap());
+        let mut clocks = [(); 2].map(|()| Clock::claim(Arena::current().unwrap()).unwrap());
+        let ticks = clocks.each_mut().map(|clock| {
+            let tick = clock.next().unwrap();
+            clock.submitted(tick).unwrap();
+            tick
+        });
+        ticks.iter().for_each(|tick| slab.note_uses(&[*tick]));
+        for last in [1, 0] {
+            assert!(!slab.is_idle());
+            clocks[last].complete(ticks[last]).unwrap();
+        }
+        assert!(slab.is_idle());
+    }
+}

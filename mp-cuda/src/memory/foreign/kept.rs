@@ -247,3 +247,27 @@ impl Share {
         has_run && !self.is_retired
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_taken_once_each() {
+        let object = SlabObject::foreign(Uuid([7; 16]), 1 << 20, None).unwrap();
+        let slab = Arc::new(Slab::lent(object, 1 << 20));
+        let mut all = Allocation { slab, base: 1 << 20, handle: None, shares: Vec::new() };
+        let take = |all: &mut Allocation| {
+            let row = all.free_row();
+            let share = |row| Share { mark: 0, row, bytes: 1, owner: None, is_retired: false };
+            all.shares.extend(row.map(share));
+            row
+        };
+        assert_eq!([(); 4].map(|()| take(&mut all)), [0, 1, 2, 3].map(Some));
+        // The second one comes back, and the others stay.
+        all.shares.swap_remove(1);
+        assert_eq!([(); 2].map(|()| take(&mut all)), [1, 4].map(Some));
+        while take(&mut all).is_some() {}
+        assert_eq!(all.shares.len(), FOREIGN_ROWS as usize);
+    }
+}
