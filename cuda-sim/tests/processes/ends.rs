@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mp_cuda::{CudaTensor, Error, Event, FrozenCudaTensor, Stream, memory_stats};
+use mp_cuda::{CudaTensor, Error, Event, FrozenCudaTensor, SharedCudaTensor, Stream, memory_stats};
 use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 
@@ -139,6 +139,46 @@ fn a_copy_of_what_a_killed_producer_never_made_is_lost_as_well() {
     let unordered = |text: &str| text.contains("cuMemcpyDtoD") && text.contains(" reads ");
     let findings = session.findings().unwrap();
     assert!(findings.iter().all(|found| found.kind == "race" && unordered(&found.text)), "{findings:?}");
+}
+
+type Shared = Queue<SharedCudaTensor<f32>>;
+
+fn shares_what_never_comes(out: Shared) -> Outcome {
+    let stream = stream();
+    let t = CudaTensor::<f32>::zeros([LEN], &stream)?.share();
+    let on = t.on_mut(&stream)?;
+    kernels().spin(&stream, Duration::from_secs(3600));
+    kernels().fill(&stream, on.ptr(), on.len(), 3.0);
+    drop(on);
+    out.put(t).unwrap();
+    stays();
+    Ok(())
+}
+
+fn writes_anew_after_a_death((tensors, killed): (Shared, Queue<()>)) -> Outcome {
+    let (stream, t) = (stream(), taken(&tensors));
+    taken(&killed);
+    let error = t.on(&stream).map(drop).unwrap_err();
+    assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
+    t.fill(5.0, &stream)?;
+    assert_eq!(t.to_vec(&stream)?, [5.0; LEN]);
+    Ok(())
+}
+
+on_the_device! {
+/// The first use after the death fails, and later uses succeed.
+fn death_of_a_sharer_is_reported_once(order: Order) {
+    let session = under(order);
+    let (tensors, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let producer = with_gpu(&session).spawn(shares_what_never_comes, tensors.clone()).unwrap();
+    eventually("it is sent", || !tensors.is_empty());
+    let user = with_gpu(&session).spawn(writes_anew_after_a_death, (tensors, killed.clone())).unwrap();
+    producer.kill().unwrap();
+    assert!(producer.wait_timeout(DEADLINE));
+    killed.put(()).unwrap();
+    join(user);
+    nothing_is_left(&session);
+}
 }
 
 type Two = (Queue<CudaTensor<f32>>, Queue<Event>, Queue<()>);

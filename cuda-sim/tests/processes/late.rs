@@ -73,19 +73,21 @@ fn collects_too_early((tensors, done): (Queue<FrozenCudaTensor<f32>>, Queue<()>)
     let (stream, t) = (stream(), taken(&tensors));
     let mut sink = CudaTensor::<f32>::empty([LEN], &stream)?;
     let (on, to) = (t.on(&stream)?, sink.on_mut(&stream)?);
-    kernels().spin(&stream, SLOW);
+    let gate = kernels().gate(&stream);
     kernels().multiply(&stream, to.ptr(), on.ptr(), on.len(), 2.0);
     drop((on, to));
     drop(t);
     assert_eq!(ipc_collect(), 0, "a kernel reads there");
+    drop(gate);
     assert_eq!(sink.to_vec(&stream)?, [6.0; LEN]);
     assert_eq!(ipc_collect(), SLAB);
     let on = sink.on_mut(&stream)?;
-    kernels().spin(&stream, SLOW);
+    let gate = kernels().gate(&stream);
     kernels().fill(&stream, on.ptr(), on.len(), 1.0);
     drop(on);
     drop(sink);
     assert_eq!(empty_cache(), 0, "a kernel writes there");
+    drop(gate);
     stream.synchronize()?;
     assert_eq!(empty_cache(), SLAB);
     done.put(()).unwrap();
@@ -105,6 +107,41 @@ fn memory_stays_mapped_as_long_as_a_stream_reaches_it(order: Order) {
     let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes_one, (tensors.clone(), done.clone())).unwrap();
     run(&session, collects_too_early, (tensors, done));
+    join(maker);
+    nothing_is_left(&session);
+}
+}
+
+type Moved = Queue<CudaTensor<f32>>;
+
+fn moves_on_under_work((from, to): (Moved, Moved)) -> Outcome {
+    let (stream, t) = (stream(), taken(&from));
+    let mut sink = CudaTensor::<f32>::empty([LEN], &stream)?;
+    let (on, to_sink) = (t.on(&stream)?, sink.on_mut(&stream)?);
+    let gate = kernels().gate(&stream);
+    kernels().multiply(&stream, to_sink.ptr(), on.ptr(), on.len(), 2.0);
+    drop((on, to_sink));
+    to.put(t).unwrap();
+    assert_eq!(ipc_collect(), 0, "a kernel reads there");
+    drop(gate);
+    assert_eq!(sink.to_vec(&stream)?, [6.0; LEN]);
+    assert_eq!(ipc_collect(), SLAB);
+    Ok(())
+}
+
+fn makes_and_moves((out, back): (Moved, Moved)) -> Outcome {
+    let stream = stream();
+    out.put(CudaTensor::full([LEN], 3.0, &stream)?).unwrap();
+    assert_eq!(taken(&back).to_vec(&stream)?, [3.0; LEN]);
+    Ok(())
+}
+
+on_the_device! {
+fn memory_that_moved_on_stays_mapped_under_work(order: Order) {
+    let session = under(order);
+    let (out, back) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let maker = with_gpu(&session).spawn(makes_and_moves, (out.clone(), back.clone())).unwrap();
+    run(&session, moves_on_under_work, (out, back));
     join(maker);
     nothing_is_left(&session);
 }

@@ -8,7 +8,8 @@ use mp_harness::eventually;
 use mp_queue::Queue;
 
 use crate::support::{
-    Outcome, join, kernels, nothing_is_left, run, stream, taken, under, under_each_order, with_gpu,
+    Outcome, join, kernels, nothing_is_left, run, session, stat, stream, taken, under, under_each_order,
+    with_gpu,
 };
 
 pub(crate) const LEN: usize = 1 << 16;
@@ -371,4 +372,44 @@ fn memory_of_two_streams_is_reused_after_both(order: Order) {
         nothing_is_left(&session);
     }
 }
+}
+
+/// Reads a tensor to the host in one thread. Another thread begins a use on the same stream before the read ends,
+/// and launches its work afterwards.
+fn reads_on_one_stream_by_two_threads((began, go): (Told, Told)) -> Outcome {
+    let [stream, other] = [(); 2].map(|()| stream());
+    let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
+    let mut copy = CudaTensor::<f32>::zeros([LEN], &stream)?;
+    stream.synchronize()?;
+    let gate = kernels().gate(&stream);
+    std::thread::scope(|scope| -> Outcome {
+        let reader = scope.spawn(|| t.to_vec(&stream));
+        began.put(()).unwrap();
+        taken(&go);
+        let (on, to) = (t.on(&stream)?, copy.on_mut(&stream)?);
+        drop(gate);
+        assert_eq!(reader.join().unwrap()?, [1.0; LEN]);
+        kernels().spin(&stream, SLOW);
+        kernels().multiply(&stream, to.ptr(), on.ptr(), on.len(), 1.0);
+        Ok(())
+    })?;
+    drop(t);
+    let next = CudaTensor::<f32>::full([LEN], 2.0, &other)?;
+    other.synchronize()?;
+    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "its memory is used after it");
+    assert_eq!(next.to_vec(&other)?, [2.0; LEN]);
+    Ok(())
+}
+
+#[test]
+fn use_that_began_during_a_read_is_waited_for() {
+    let session = session();
+    let [began, go] = queues();
+    let process = with_gpu(&session).spawn(reads_on_one_stream_by_two_threads, (began.clone(), go.clone()));
+    taken(&began);
+    // The gate, and the copy to the host.
+    eventually("the read has begun", || stat(&session, "queued") == 2);
+    go.put(()).unwrap();
+    join(process.unwrap());
+    nothing_is_left(&session);
 }

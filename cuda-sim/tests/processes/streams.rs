@@ -1,7 +1,6 @@
 //! Streams and their clocks: what becomes of them when their owners are gone, when a process ends, and when those die for which they wait.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use mp_core::clocks::Clock;
@@ -14,7 +13,7 @@ use mp_spawn::{Process, StartMethod};
 use rustix::process::Signal;
 
 use crate::support::{
-    Outcome, join, kernels, nothing_found, nothing_is_left, profile, run, session, setup, stat, stays,
+    Outcome, alone, join, kernels, nothing_found, nothing_is_left, profile, run, session, setup, stat, stays,
     stream, taken, with_gpu,
 };
 
@@ -235,21 +234,6 @@ impl Drop for Both {
         mp_harness::signal(self.other, Signal::KILL);
         _ = self.parent.kill();
     }
-}
-
-/// In a family of its own, where no other test's processes look after deaths.
-#[track_caller]
-fn alone(test: &str) {
-    let mut alone = Command::new(std::env::current_exe().unwrap());
-    // What it says is to the standard error, lest its result be counted as another test's.
-    alone.args(["--exact", test, "--ignored", "--nocapture"]).stdout(std::io::stderr());
-    let mut alone = alone.spawn().unwrap();
-    let mut status = None;
-    eventually(test, || {
-        status = alone.try_wait().unwrap();
-        status.is_some()
-    });
-    assert!(status.unwrap().success());
 }
 
 #[test]

@@ -4,15 +4,16 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::Path;
+use std::process::Command;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mp_core::message::{IntoOutcome, Message};
 use mp_cuda::driver::api::{Api, Handle};
 use mp_cuda::{Device, Order, Stream, order};
 use mp_cuda_sim::session::{Session, Setup};
-use mp_harness::DEADLINE;
+use mp_harness::{DEADLINE, eventually};
 use mp_queue::Queue;
 use mp_spawn::{Process, ProcessBuilder, StartMethod};
 
@@ -134,6 +135,21 @@ pub(crate) fn stream() -> Stream {
     stream
 }
 
+/// Runs an ignored test in a family of its own, where no process of another test sweeps.
+#[track_caller]
+pub(crate) fn alone(test: &str) {
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    // Its result, on the standard output, would count as that of another test.
+    alone.args(["--exact", test, "--ignored", "--nocapture"]).stdout(std::io::stderr());
+    let mut alone = alone.spawn().unwrap();
+    let mut status = None;
+    eventually(test, || {
+        status = alone.try_wait().unwrap();
+        status.is_some()
+    });
+    assert!(status.unwrap().success());
+}
+
 /// What is in a queue, or will be before the deadline.
 #[track_caller]
 pub(crate) fn taken<T: Message>(queue: &Queue<T>) -> T {
@@ -148,9 +164,7 @@ pub(crate) fn stays() {
 /// Nothing was found that a correct program doesn't do, and all memory is free again.
 #[track_caller]
 pub(crate) fn nothing_is_left(session: &Session) {
-    mp_harness::eventually("all memory is free", || {
-        stat(session, "bytes") == 0 && stat(session, "processes") == 0
-    });
+    eventually("all memory is free", || stat(session, "bytes") == 0 && stat(session, "processes") == 0);
     nothing_found(session);
 }
 
@@ -164,6 +178,18 @@ pub(crate) struct Kernels {
 }
 
 const NAMES: [&str; 3] = ["fill_f32", "mul_f32", "spin_ns"];
+
+/// Work of a stream that ends when this is dropped.
+pub(crate) struct Gate {
+    _shut: mpsc::Sender<()>,
+}
+
+/// Returns when the gate is dropped.
+extern "C" fn pass(gate: *mut c_void) {
+    // SAFETY: `Kernels::gate` made it of such a box, for one call.
+    let gate = unsafe { Box::from_raw(gate.cast::<mpsc::Receiver<()>>()) };
+    _ = gate.recv_timeout(DEADLINE);
+}
 
 /// Those of this process.
 pub(crate) fn kernels() -> &'static Kernels {
@@ -232,7 +258,19 @@ impl Kernels {
         self.launch(stream, "mul_f32", &mut [to, a, n as u64, u64::from(factor.to_bits())]);
     }
 
-    /// Keeps a stream busy.
+    /// Keeps a stream busy until the returned gate is dropped.
+    pub(crate) fn gate(&self, stream: &Stream) -> Gate {
+        let (shut, gate) = mpsc::channel::<()>();
+        let gate = Box::into_raw(Box::new(gate)).cast();
+        // SAFETY: the context is kept for the life of the process.
+        assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
+        let launch = self.api.cuLaunchHostFunc.unwrap();
+        // SAFETY: the stream is alive; the function takes the box, once.
+        assert_eq!(unsafe { launch(Handle(stream.as_raw()), pass, gate) }, 0);
+        Gate { _shut: shut }
+    }
+
+    /// Keeps a stream busy for this time.
     pub(crate) fn spin(&self, stream: &Stream, time: std::time::Duration) {
         self.launch(stream, "spin_ns", &mut [u64::try_from(time.as_nanos()).unwrap()]);
     }
