@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use mp_cuda::{Device, Error, Stream, Uuid};
+use mp_core::{Error as CoreError, Structure};
+use mp_cuda::{CudaTensor, Device, Error, Stream, Uuid, memory_stats};
 
 use crate::support::{Client, nothing_found, setup, stat, until};
 
@@ -22,6 +23,7 @@ pub(crate) fn scenario(name: &str) -> Option<String> {
         "mp-cuda: streams" => streams(),
         "mp-cuda: contexts" => contexts(),
         "mp-cuda: lost" => lost(),
+        "mp-cuda: full arena" => full_arena(),
         "conformance" => crate::conformance::log(),
         _ => return None,
     })
@@ -117,6 +119,30 @@ fn lost() -> String {
     error.to_string()
 }
 
+/// Fills the arena with structures of this many words each.
+fn fill_arena(words: u64) -> Vec<Structure> {
+    std::iter::from_fn(|| Structure::new("test::Structure", words).ok()).collect()
+}
+
+fn full_arena() -> String {
+    let device = Device::new(0).unwrap();
+    let stream = Stream::new(&device).unwrap();
+    let empty = || CudaTensor::<f32>::empty([1000], &stream);
+    let first = empty().unwrap();
+    let before = memory_stats(&device);
+    // Of the size of a tensor's structure at last.
+    let all = [1 << 16, 1 << 10, 4].map(fill_arena);
+    for _ in 0..3 {
+        let error = empty().unwrap_err();
+        assert!(matches!(error, Error::Core(CoreError::OutOfMemory { .. })), "{error}");
+        assert_eq!(memory_stats(&device), before);
+    }
+    drop(all);
+    drop((empty().unwrap(), first));
+    assert_eq!(memory_stats(&device).allocated, 0);
+    String::new()
+}
+
 /// What a copy of this process gets, which has used the driver.
 fn forked() -> String {
     let (mut reading, mut writing) = std::io::pipe().unwrap();
@@ -180,6 +206,15 @@ fn streams_are_made_borrowed_and_destroyed() {
 fn each_call_puts_back_the_context_that_was_current() {
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     said(&Client::bare(Some(&session), &[]), "mp-cuda: contexts");
+    nothing_found(&session);
+}
+
+#[test]
+fn memory_is_free_again_if_the_arena_is_full() {
+    let session = setup().start().unwrap();
+    let client = Client::bare(Some(&session), &[("MP_ARENA_SIZE", "67108864")]);
+    said(&client, "mp-cuda: full arena");
+    client.leave();
     nothing_found(&session);
 }
 
