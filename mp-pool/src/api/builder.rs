@@ -78,9 +78,10 @@ impl PoolBuilder {
         A: Capture + Clone,
         R: IntoOutcome,
     {
-        self.0.initializer = Some(Closure::from_parts((args, ()), move |(args, ()): &(A, ()), (): ()| {
-            function(args.clone()).into_result().map(drop)
-        }));
+        self.0.at_start.initializer =
+            Some(Closure::from_parts((args, ()), move |(args, ()): &(A, ()), (): ()| {
+                function(args.clone()).into_result().map(drop)
+            }));
         self
     }
 
@@ -128,7 +129,7 @@ impl PoolBuilder {
     {
         let PoolBuilder(mut settings) = self;
         StatePoolBuilder::new(make_with(init, args).map(|make| {
-            settings.state = Some(make);
+            settings.at_start.state = Some(make);
             settings
         }))
     }

@@ -11,14 +11,21 @@ use crate::held::MakeState;
 
 type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync>;
 
+/// Code of the user that each worker runs before its first task.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AtStart {
+    pub(crate) initializer: Option<Initializer>,
+    pub(crate) state: Option<MakeState>,
+}
+
 /// How a pool is made, and its workers.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) processes: Option<usize>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) most_tasks: u64,
-    pub(crate) initializer: Option<Initializer>,
-    pub(crate) state: Option<MakeState>,
+    /// Moved to [`Shared`](crate::dispatch::shared::Shared) when the pool is made.
+    pub(crate) at_start: AtStart,
     pub(crate) start_timeout: Option<Duration>,
     /// Time for the tasks that run when the pool is terminated.
     pub(crate) finish: Duration,
@@ -39,8 +46,7 @@ impl Default for Settings {
             processes: None,
             name: None,
             most_tasks: 0,
-            initializer: None,
-            state: None,
+            at_start: AtStart::default(),
             start_timeout: None,
             finish: Duration::ZERO,
             grace: Duration::from_millis(500),
@@ -62,8 +68,8 @@ impl fmt::Debug for Settings {
             .field("processes", &self.processes)
             .field("name", &self.name)
             .field("max_tasks_per_child", &self.most_tasks)
-            .field("initializer", &self.initializer)
-            .field("state", &self.state)
+            .field("initializer", &self.at_start.initializer)
+            .field("state", &self.at_start.state)
             .field("start_timeout", &self.start_timeout)
             .field("finish_period", &self.finish)
             .field("grace_period", &self.grace)

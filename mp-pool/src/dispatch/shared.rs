@@ -25,7 +25,7 @@ use crate::calls::chunk::Ready;
 use crate::calls::job::{About, Code, Functions, Job, Lost};
 use crate::calls::outcomes::Run;
 use crate::dispatch::room::RoomLine;
-use crate::dispatch::settings::Settings;
+use crate::dispatch::settings::{AtStart, Settings};
 use crate::dispatch::settled::{Failed, Settled};
 use crate::error::{Broken, PoolError, TaskError};
 use crate::maker::Maker;
@@ -49,6 +49,9 @@ pub(crate) struct Exited {
 
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
+    /// Released when the pool is over: queues that it captures would seem to be in use for as long as the
+    /// pool has a handle.
+    at_start: Mutex<AtStart>,
     /// The process that made the pool. In a copy of it, nothing here is locked: other threads may have held the locks when
     /// it was copied.
     maker: Maker,
@@ -76,9 +79,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(settings: Settings, replies: Queue<Reply>, form: Queue<Task>, state: State) -> Self {
+    pub(crate) fn new(
+        mut settings: Settings,
+        replies: Queue<Reply>,
+        form: Queue<Task>,
+        state: State,
+    ) -> Self {
+        let at_start = Mutex::new(std::mem::take(&mut settings.at_start));
         Shared {
             settings,
+            at_start,
             maker: Maker::this(),
             workers: state.workers.len(),
             replies,
@@ -94,6 +104,16 @@ impl Shared {
             ids: AtomicU64::new(1),
             thread: OnceLock::new(),
         }
+    }
+
+    pub(crate) fn at_start(&self) -> AtStart {
+        self.at_start.lock().clone()
+    }
+
+    /// Releases what workers are started with: none will be.
+    pub(crate) fn release_at_start(&self) {
+        let at_start = std::mem::take(&mut *self.at_start.lock());
+        drop_caught(at_start);
     }
 
     pub(crate) fn check_owner(&self) -> Result<(), PoolError> {

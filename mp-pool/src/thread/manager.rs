@@ -97,6 +97,7 @@ impl Manager {
         }
         settled.tell();
         drop(ended);
+        shared.release_at_start();
         shared.state.lock().over = true;
         shared.changed.notify_all();
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use mp_spawn::{ExitStatus, Process, ProcessName, Raise, SpawnError};
 
 use crate::child::work::{Orders, work};
+use crate::dispatch::settings::AtStart;
 use crate::dispatch::shared::{Exited, Shared};
 use crate::error::PoolError;
 use crate::error::attempts::worker_named;
@@ -15,14 +16,15 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
     let settings = &shared.settings;
     // Code of the user: what a worker is configured by, and what its initializer is sent with.
     let launch = |tasks, watch, first| {
+        let AtStart { initializer, state } = shared.at_start();
         let orders = Orders {
             worker: number,
             tasks,
             replies: shared.replies.clone(),
             watch,
             most_tasks: settings.most_tasks,
-            initializer: settings.initializer.clone(),
-            state: settings.state.clone(),
+            initializer,
+            state,
         };
         let builder = Process::builder().name(settings.worker_name(number)).number(number).daemon(true);
         let builder = settings.configured(number, builder);

@@ -10,6 +10,7 @@ mod futures;
 mod kinds;
 mod order;
 mod restarts;
+mod unread_arguments;
 mod unreceived;
 mod waits;
 mod watch;
