@@ -111,6 +111,17 @@ fn proxy_is_sent_with_its_tcp_address() {
     assert_eq!(words.call::<usize>("push", "from here".to_string()).unwrap(), 3);
 }
 
+/// Servers on two hosts may have one process id, and give their objects the same numbers.
+#[test]
+fn objects_of_two_servers_differ_in_their_numbers() {
+    let object = || {
+        let (_manager, _, remote) = served();
+        let shown = format!("{:?}", create(&remote));
+        shown.split_once("object ").unwrap().1.split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    assert_ne!(object(), object());
+}
+
 #[test]
 fn server_beyond_loopback_requires_a_key() {
     let manager = manager();

@@ -31,14 +31,18 @@ pub(crate) struct Named {
 struct Sessions {
     open: BTreeMap<u64, Weak<Session>>,
     next: u64,
+    /// Added to the numbers of objects: programs compare objects of several servers, which may have one
+    /// process id on several hosts.
+    objects: u64,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
         // No program takes a session of this server for one that it had of another server, which listened at the same address.
-        let random = RandomState::new().hash_one("session");
-        let next = if mp_core::mutant!("manager.remote.sessions-from-0") { 0 } else { random };
-        Sessions { open: BTreeMap::new(), next }
+        let random = RandomState::new();
+        let next =
+            if mp_core::mutant!("manager.remote.sessions-from-0") { 0 } else { random.hash_one("session") };
+        Sessions { open: BTreeMap::new(), next, objects: random.hash_one("objects") }
     }
 }
 
@@ -52,6 +56,8 @@ pub(crate) struct Handle {
 /// What a program has of this server.
 pub(crate) struct Session {
     pub(crate) number: u64,
+    /// Added to the numbers of objects.
+    objects: u64,
     /// None when it has ended.
     has: Mutex<Option<Has>>,
 }
@@ -73,13 +79,14 @@ pub(crate) enum NoHandle {
 }
 
 impl Session {
-    fn new(number: u64) -> Self {
-        Session { number, has: Mutex::new(Some(Has::default())) }
+    fn new(number: u64, objects: u64) -> Self {
+        Session { number, objects, has: Mutex::new(Some(Has::default())) }
     }
 
     /// One more handle: the object's number, and the name of its type.
     pub(crate) fn hold(&self, number: u64, handle: Handle) -> Result<(u64, String), NoHandle> {
-        let (object, type_name) = (handle.link.object, handle.registered.name.clone());
+        let object = self.objects.wrapping_add(handle.link.object);
+        let type_name = handle.registered.name.clone();
         let mut has = self.has.lock();
         let held = &mut has.as_mut().ok_or(NoHandle::Ended)?.handles;
         if held.contains_key(&number) {
@@ -214,10 +221,10 @@ impl Named {
 
     /// A new session.
     pub(crate) fn open(&self) -> Arc<Session> {
-        let Sessions { open, next } = &mut *self.sessions.lock();
+        let Sessions { open, next, objects } = &mut *self.sessions.lock();
         // Those that have ended.
         open.retain(|_, session| session.strong_count() > 0);
-        let session = Arc::new(Session::new(*next));
+        let session = Arc::new(Session::new(*next, *objects));
         open.insert(*next, Arc::downgrade(&session));
         *next = next.wrapping_add(1);
         session
