@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,12 @@ use mp::connection::{Address, ConnectError, SocketOptions};
 use mp::{Connection, GetError, Listener, PutError, Queue, Tensor, connect};
 use mp_tests::{DEADLINE, alone, eventually, signal};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::Signal;
 
 const MOMENT: Duration = Duration::from_millis(20);
 const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(3);
 /// In the environment of this program, when it is started again, on its own.
 const ADDRESS: &str = "MP_TEST_TCP_ADDRESS";
 const ROLE: &str = "MP_TEST_TCP_ROLE";
@@ -60,9 +62,13 @@ fn hello(has_key: bool) -> Vec<u8> {
     hello
 }
 
-/// A port at which no process listens.
-fn closed_port() -> SocketAddr {
-    TcpListener::bind(ANY_PORT).unwrap().local_addr().unwrap()
+/// A port that refuses connections, as long as the socket is there: it is bound, and no process listens.
+fn refusing_port() -> (OwnedFd, SocketAddr) {
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(ANY_PORT)).unwrap();
+    let at = rustix::net::getsockname(&socket).unwrap().try_into().unwrap();
+    (socket, at)
 }
 
 /// Bytes of memory that this process has.
@@ -172,7 +178,8 @@ fn address_beyond_loopback_requires_a_key() {
 fn addresses_are_tried_in_order() {
     let (listener, at) = port(&keyed());
     let options = keyed();
-    let several = Address::tcp(&[closed_port(), at][..]).unwrap();
+    let (_refuses, refusing) = refusing_port();
+    let several = Address::tcp(&[refusing, at][..]).unwrap();
     let client = std::thread::spawn(move || options.connect(several).unwrap());
     assert_eq!(accept(&listener).peer_addr().unwrap(), local(&client.join().unwrap()));
     // The port of that listener is taken, so the second address is.
@@ -181,7 +188,7 @@ fn addresses_are_tried_in_order() {
     let taken = keyed().listen(at).unwrap_err();
     let ConnectError::Io { source, .. } = &taken else { panic!("{taken}") };
     assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
-    let refused = connect(Address::tcp(&[closed_port(), closed_port()][..]).unwrap()).unwrap_err();
+    let refused = connect(Address::tcp(&[refusing, refusing][..]).unwrap()).unwrap_err();
     assert!(refused.to_string().contains("start the one that has the Listener first"), "{refused}");
     assert!(Address::tcp("no colon").is_err());
 }
@@ -200,7 +207,9 @@ fn full_listener_times_connections_out() {
     assert!(began.elapsed() >= SHORT);
     // Of two addresses, the first has half of the time.
     let (other, at) = port(&SocketOptions::new());
+    let (began, options) = (Instant::now(), options.handshake_timeout(LONG));
     let there = options.connect(Address::tcp(&[full, at][..]).unwrap()).unwrap();
+    assert!(began.elapsed() < LONG);
     assert_eq!(there.peer_addr(), Some(at));
     there.send(1_u8).unwrap();
     assert_eq!(accept(&other).recv_timeout::<u8>(DEADLINE).unwrap(), 1);
@@ -242,15 +251,17 @@ fn bytes_before_the_proof_take_no_memory() {
     let (listener, at) = port(&keyed());
     let before = resident();
     for said in [b"GET / HTTP/1.1\r\n\r\n".repeat(4), vec![0xff; 8 << 20], hello(true).repeat(1 << 16)] {
-        let mut stream = stranger(at);
+        let stream = stranger(at);
+        let mut writing = stream.try_clone().unwrap();
         // The listener closes in the middle of it.
-        let writer = std::thread::spawn(move || _ = stream.write_all(&said));
+        let writer = std::thread::spawn(move || _ = writing.write_all(&said));
         let refused = listener.accept_timeout(DEADLINE).unwrap_err();
         assert!(
             matches!(refused, ConnectError::Incompatible(_) | ConnectError::KeyMismatch { .. }),
             "{refused:?}"
         );
         writer.join().unwrap();
+        drop(stream);
     }
     assert!(resident() < before + (24 << 20));
     // A process that only looks whether a port is open is skipped.
@@ -389,7 +400,7 @@ fn both_ends_are_set_up() {
 /// The kernel resets a connection that is closed with unread bytes, such as the hello of the listener.
 #[test]
 fn sender_that_closes_unread_loses_nothing() {
-    const LONG: usize = 300_000;
+    const BYTES: usize = 300_000;
     let (listener, at) = port(&SocketOptions::new());
     let there = connect(at).unwrap();
     let here = accept(&listener);
@@ -398,11 +409,11 @@ fn sender_that_closes_unread_loses_nothing() {
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
     });
     for _ in 0..3 {
-        there.send_bytes_timeout(&[7; LONG], DEADLINE).unwrap();
+        there.send_bytes_timeout(&[7; BYTES], DEADLINE).unwrap();
     }
     drop(there);
     for _ in 0..3 {
-        assert_eq!(here.recv_bytes_timeout(DEADLINE).unwrap(), [7; LONG]);
+        assert_eq!(here.recv_bytes_timeout(DEADLINE).unwrap(), [7; BYTES]);
     }
     assert!(matches!(here.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
 }
@@ -410,9 +421,10 @@ fn sender_that_closes_unread_loses_nothing() {
 #[test]
 fn futures_meet_over_tcp() {
     let (listener, at) = port(&keyed());
+    let (_refuses, refusing) = refusing_port();
     let client = std::thread::spawn(move || {
         mp_tests::task::block_on(async {
-            let several = Address::tcp(&[closed_port(), at][..]).unwrap();
+            let several = Address::tcp(&[refusing, at][..]).unwrap();
             let connection = keyed().connect_async(several).await.unwrap();
             connection.send_async(7_u8).await.unwrap();
             connection.recv_async::<u8>().await.unwrap()
