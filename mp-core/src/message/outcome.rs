@@ -27,7 +27,7 @@ use super::{AsBytes, Message};
 /// `Debug` and all its sources reach the caller. A type of your own goes in a `Result`, or is a [`PlainOutcome`].
 #[diagnostic::on_unimplemented(
     message = "the function of a process or a task cannot return `{Self}`",
-    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and `E` is an error",
+    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and is `Send`, and `E` is an error that is `Send` and `Sync`",
     note = "an `async fn`: call it in a function that is not, by a runtime which that makes (`Runtime::new()?.block_on(…)`)",
     note = "a type of your own: `Result<{Self}, E>`, or `impl mp::message::PlainOutcome for {Self} {{}}`"
 )]
@@ -90,7 +90,7 @@ mod never {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "the function of a process or a task cannot return `{Self}`",
-    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and `E` is an error",
+    note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and is `Send`, and `E` is an error that is `Send` and `Sync`",
     note = "an `async fn`: call it in a function that is not, by a runtime which that makes (`Runtime::new()?.block_on(…)`)",
     note = "for a type of your own: `impl mp::message::PlainOutcome for {Self} {{}}`"
 )]

@@ -65,6 +65,7 @@ fn refused_by_the_compiler() {
         "message_of_a_union",
         "message_with_a_foreign_field",
         "message_with_an_unknown_option",
+        "outcome_that_is_not_send",
         "own_element",
         "pool_map_captures_a_string",
         "pool_starmap_captures_a_string",
