@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_does_not_wait_for_a_thread_of_its_original_and_its_threads_have_one_value() {
+    fn forked_copy_initializes_its_own_value_once() {
         let value = PerCopy::<Mutex<u32>>::default();
         *value.own().lock().unwrap() = 1;
         let value = value.copied();

@@ -37,7 +37,7 @@ impl Dataset for Large {
 }
 
 #[test]
-fn a_batch_for_which_there_is_no_memory_is_tried_again_and_then_an_error() {
+fn batch_without_memory_is_retried_then_an_error() {
     // Room for three batches of 16 MiB beside the tables, and not for four.
     Arena::configure(ArenaOptions::new().size(67 << 20)).unwrap();
     too_little_to_make_what_is_prefetched();

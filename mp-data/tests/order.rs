@@ -185,7 +185,7 @@ fn counted(rank: u32, world: u32) -> (Plan, Arc<AtomicU64>) {
 }
 
 #[test]
-fn going_on_in_the_middle_of_max_tokens_cuts_no_more_windows_than_two() {
+fn resume_of_max_tokens_cuts_at_most_two_windows() {
     // The last: groups are larger than windows.
     for (rank, world) in [(0, 1), (1, 3), (2, 50)] {
         let (plan, _) = counted(rank, world);
@@ -227,7 +227,7 @@ fn going_on_in_the_middle_of_max_tokens_cuts_no_more_windows_than_two() {
 }
 
 #[test]
-fn a_state_that_tells_of_a_window_what_can_not_be_is_not_believed() {
+fn impossible_window_in_a_state_changes_no_batch() {
     let (plan, _) = counted(1, 3);
     let order = plan.epoch(1);
     let right = order.batch(70).unwrap();
@@ -397,7 +397,7 @@ impl BatchSampler for Unknown {
 type Sets = fn(PlanBuilder) -> PlanBuilder;
 
 #[test]
-fn a_setting_that_does_nothing_beside_another_is_refused_and_both_are_named() {
+fn conflicting_settings_are_refused_by_name() {
     let tokens =
         |b: PlanBuilder| b.batching(Batching::MaxTokens { lengths: [1; 10].into(), tokens: 4, window: 5 });
     let own = |b: PlanBuilder| b.index_sampler(Counted(Arc::new(AtomicU64::new(0)), 10));

@@ -70,7 +70,7 @@ fn indices(builder: mp_data::DataLoaderBuilder<Plain>) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn test_sequential_batch_and_test_shuffle_batch_workers() {
+fn batches_are_sequential_or_shuffled() {
     for workers in [0, 2] {
         let of = |shuffle| DataLoader::builder(plain(10)).batch_size(4).num_workers(workers).shuffle(shuffle);
         assert_eq!(indices(of(false)), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
@@ -98,7 +98,7 @@ impl BatchSampler for Growing {
 }
 
 #[test]
-fn test_sampler_and_test_batch_sampler_and_test_large_sampler_indices() {
+fn samplers_give_indices_and_batches() {
     let of = || DataLoader::builder(plain(4_000_000_000)).num_workers(2);
     assert_eq!(indices(of().batch_sampler(Growing)), [vec![0], vec![0, 1], vec![0, 1, 2]]);
     let subset = Sampler::Subset([3_999_999_999, 7].into());
@@ -124,7 +124,7 @@ fn test_len_and_test_invalid_ctor_args_combinations() {
 
 /// `TestDictDataLoader` and `TestStringDataLoader` as well.
 #[test]
-fn test_builtin_collection_conversion_and_dicts_and_strings() {
+fn collections_dicts_and_strings_become_columns() {
     for workers in [0, 1] {
         let loader =
             DataLoader::builder(plain(9)).batch_size(9).num_workers(workers).seed(3).build().unwrap();
@@ -244,7 +244,7 @@ fn test_error_in_init() {
 
 /// `test_worker_seed_reproducibility` as well.
 #[test]
-fn test_worker_seed_and_its_reproducibility_and_test_multi_epochs_reproducibility() {
+fn worker_seeds_and_epochs_are_reproducible() {
     let of = |workers, seed| {
         let loader = builder(12, workers).seed(seed).build().unwrap();
         all(loader.epochs(0..3))
@@ -262,7 +262,7 @@ fn test_worker_seed_and_its_reproducibility_and_test_multi_epochs_reproducibilit
 
 /// `TestDataLoaderPersistentWorkers` as well.
 #[test]
-fn test_worker_init_fn_and_test_get_worker_info_and_persistent_workers() {
+fn init_gets_worker_info_in_persistent_workers() {
     let loader = DataLoader::builder(plain(40)).batch_size(2).num_workers(2).build().unwrap();
     let pids: BTreeSet<u32> = loader.pids().into_iter().collect();
     let mut seen = BTreeSet::new();
@@ -376,7 +376,7 @@ fn test_ctrl_c_is_the_trainers_alone() {
 // Of torchdata's `test_state_dict.py`.
 
 #[test]
-fn test_mid_epoch_and_end_of_epoch_and_multi_epoch_states() {
+fn states_resume_at_any_batch_and_epoch() {
     for workers in [0, 2] {
         let of = || builder(20, workers).build().unwrap();
         let expected = all(of().epochs(0..3));
@@ -405,7 +405,7 @@ fn test_mid_epoch_and_end_of_epoch_and_multi_epoch_states() {
 }
 
 #[test]
-fn test_num_workers_mismatch_and_concurrent_data_loaders_and_json() {
+fn json_states_fit_any_number_of_workers() {
     let expected = all(builder(40, 0).build().unwrap().epoch(0));
     let two = builder(40, 2).build().unwrap();
     let mut batches = two.epoch(0);

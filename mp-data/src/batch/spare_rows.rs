@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_batch_of_this_thread_has_the_same_buffers_and_they_are_empty() {
+    fn next_batch_reuses_emptied_buffers() {
         let mut rows = take::<Vec<u16>>(3);
         rows.iter_mut().for_each(|row| row.extend(0..1000));
         let mut texts = take::<String>(1);

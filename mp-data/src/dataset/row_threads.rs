@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_threads_are_called_again_and_again_and_more_if_more_are_wanted() {
+    fn row_threads_are_reused_and_added_on_demand() {
         let threads = RowThreads::default();
         let first = called(&threads, 3);
         assert_eq!(first.len(), 4);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_any_of_them_is_waited_for_and_they_go_on() {
+    fn panic_of_a_row_thread_leaves_threads_usable() {
         let threads = RowThreads::default();
         let (mine, ended) = (std::thread::current().id(), AtomicU64::new(0));
         for here in [true, false] {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_the_process_does_it_alone_and_waits_for_no_thread() {
+    fn forked_copy_runs_rows_in_its_only_thread() {
         let threads = RowThreads::default();
         assert_eq!(called(&threads, 1).len(), 2);
         let shared = Arc::clone(&threads.shared);

@@ -287,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_between_epochs_is_no_time_in_which_a_loader_is_slow() {
+    fn time_between_epochs_is_not_counted_as_slow() {
         let (elapsed, text) = text(1, 3, 20);
         assert_eq!(elapsed, 60 * TEN);
         assert!(text.contains("waited 100 %") && text.ends_with("busy 100 %: add workers"), "{text}");
     }
 
     #[test]
-    fn more_is_prefetched_of_what_is_small_and_quickly_made() {
+    fn small_quick_batches_are_prefetched_more() {
         let quick = Duration::from_micros(20);
         let after = |batches: &[(Duration, usize)]| {
             let mut meter = Meter::new();

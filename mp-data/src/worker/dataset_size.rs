@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_each_worker_would_have_is_told_and_a_frozen_one_is_not() {
+    fn large_list_is_reported_and_frozen_list_is_not() {
         // fork: nothing is forked here.
         static LINES: Lines = Lines(Mutex::new(Vec::new()));
         log::set_logger(&LINES).unwrap();

@@ -78,7 +78,7 @@ fn workers_inherit_what_their_trainer_was_told() {
 }
 
 #[test]
-fn processors_that_workers_can_not_have_are_refused_by_number() {
+fn affinity_to_missing_processors_is_refused() {
     let said = |affinity| {
         let builder = DataLoader::builder(Where).num_workers(1).affinity(affinity);
         builder.build().unwrap_err().to_string()

@@ -34,7 +34,7 @@ fn batches_are_the_same_for_any_workers_and_threads() {
 }
 
 #[test]
-fn an_error_or_panic_of_a_sample_names_it_and_the_epoch_goes_on() {
+fn failed_sample_is_named_and_epoch_continues() {
     let expected = expected(23, 0);
     for (workers, threads) in [(0, 1), (2, 1), (1, 3)] {
         let bad = [expected[1].2[2], expected[4].2[0]];
@@ -102,7 +102,7 @@ fn samples_and_batches_can_be_left_out() {
 
 /// Rows that are there to make ranks equal stay those, whichever sample is left out.
 #[test]
-fn how_many_rows_count_is_told_without_those_that_are_left_out() {
+fn valid_rows_exclude_skipped_samples() {
     // Of rank 1 of 2, the samples 3 and 4, and 0 once more.
     for (bad, left, valid) in [(0, [3, 4], 2), (4, [3, 0], 1), (3, [4, 0], 1)] {
         let samples = Samples::new(5).with(bad, Fault::Error, -1);
@@ -165,7 +165,7 @@ fn a_sample_that_kills_each_time_is_named() {
 }
 
 #[test]
-fn a_worker_that_takes_too_long_is_killed_and_its_batch_made_again() {
+fn slow_worker_is_killed_and_its_batch_retried() {
     let expected = expected(23, 0);
     let bad = expected[1].2[1];
     let hang = |times| builder_of(Samples::new(23).with(bad, Fault::Hang, times), 2);
@@ -262,7 +262,7 @@ impl Dataset for Begins {
 }
 
 #[test]
-fn init_runs_in_each_worker_and_its_failure_ends_the_epoch() {
+fn init_runs_in_workers_and_its_failure_ends_epochs() {
     // Also without workers.
     for workers in [0, 2] {
         let build = |fails| {

@@ -108,7 +108,7 @@ fn outcomes<D: Dataset>(loader: &DataLoader<D>, epoch: u64) -> (Vec<u64>, Vec<Lo
 }
 
 #[test]
-fn the_last_epoch_of_all_has_batches_and_endless_empty_ones_have_an_end() {
+fn last_epoch_has_batches_and_empty_ones_end() {
     for workers in [0, 2] {
         let loader = builder(9, workers).build().unwrap();
         let last = loader.epoch(u64::MAX);
@@ -132,7 +132,7 @@ fn the_last_epoch_of_all_has_batches_and_endless_empty_ones_have_an_end() {
 }
 
 #[test]
-fn a_describe_that_panics_costs_the_name_and_nothing_else() {
+fn panic_in_describe_costs_only_the_name() {
     for workers in [0, 1] {
         let loader = numbers(12, Wrong::Describe, workers).build().unwrap();
         let (made, errors) = outcomes(&loader, 0);
@@ -143,7 +143,7 @@ fn a_describe_that_panics_costs_the_name_and_nothing_else() {
 }
 
 #[test]
-fn an_error_that_is_its_own_source_is_an_error_like_others() {
+fn error_that_is_its_own_source_is_reported() {
     for workers in [0, 1] {
         let loader = numbers(12, Wrong::SourceOfItself, workers).build().unwrap();
         let (made, errors) = outcomes(&loader, 0);
@@ -153,7 +153,7 @@ fn an_error_that_is_its_own_source_is_an_error_like_others() {
 }
 
 #[test]
-fn an_error_that_wraps_missing_memory_is_tried_again_alone() {
+fn wrapped_memory_error_is_retried_alone() {
     for workers in [0, 1] {
         let loader = numbers(12, Wrong::OutOfMemory, workers).build().unwrap();
         let (made, errors) = outcomes(&loader, 0);
@@ -165,7 +165,7 @@ fn an_error_that_wraps_missing_memory_is_tried_again_alone() {
 }
 
 #[test]
-fn verify_names_the_sample_that_fails_and_sees_another_size() {
+fn verify_names_failed_samples_and_other_sizes() {
     for workers in [0, 2] {
         let error = numbers(12, Wrong::Panic, workers).build().unwrap().verify(3).unwrap_err();
         assert_eq!((error.batch, error.item.map(|item| item.index)), (1, Some(5)), "{error}");
@@ -221,7 +221,7 @@ impl BatchSampler for Reckless {
 }
 
 #[test]
-fn a_sampler_that_fails_costs_its_batch_and_the_epoch_goes_on() {
+fn failing_sampler_costs_one_batch() {
     for workers in [0, 2] {
         for panics in [false, true] {
             for by_batches in [false, true] {
@@ -256,7 +256,7 @@ fn a_sampler_that_fails_costs_its_batch_and_the_epoch_goes_on() {
 }
 
 #[test]
-fn a_sampler_that_panics_at_the_next_epoch_loses_no_batch_of_this_one() {
+fn sampler_panic_keeps_batches_of_this_epoch() {
     for workers in [0, 2] {
         let sampler = Reckless { panics: false, known: true };
         let loader =
@@ -332,7 +332,7 @@ impl Dataset for NoLength {
 }
 
 #[test]
-fn a_panic_of_a_sampler_is_an_error_wherever_it_is_asked_and_the_loader_goes_on() {
+fn sampler_panic_anywhere_is_an_error() {
     for workers in [0, 2] {
         for what in ["len", "index", "batches", "batch"] {
             let builder = by_themselves(8, Wrong::Nothing, workers);
@@ -410,7 +410,7 @@ impl BatchSampler for Boundless {
 }
 
 #[test]
-fn numbers_at_the_end_of_their_range_are_counted_or_refused() {
+fn numbers_at_range_ends_are_counted_or_refused() {
     let loader = by_themselves(12, Wrong::Nothing, 2).batch_sampler(Boundless).build().unwrap();
     let batches = loader.epoch(0);
     assert_eq!(batches.size_hint(), (0, Some(usize::MAX)));
@@ -473,7 +473,7 @@ fn settings_that_can_not_be_met_are_refused_by_name() {
 }
 
 #[test]
-fn a_loader_that_breaks_ends_and_its_state_has_what_was_given() {
+fn broken_loader_ends_with_an_exact_state() {
     for workers in [0, 2] {
         let loader = numbers(12, Wrong::Init, workers).build().unwrap();
         let mut batches = loader.epoch(3);
@@ -531,7 +531,7 @@ impl Dataset for Bomb {
 }
 
 #[test]
-fn a_dataset_that_panics_when_it_is_sent_received_or_dropped_is_an_error() {
+fn dataset_panic_in_serde_or_drop_is_an_error() {
     for workers in [0, 1] {
         let of = |kind| DataLoader::builder(Bomb(kind)).num_workers(workers).build();
         let said = |kind| match of(kind) {
@@ -581,7 +581,7 @@ impl Dataset for AsksItsLoader {
 
 /// With a lock around what makes batches, the thread would wait for itself.
 #[test]
-fn a_dataset_that_asks_its_own_loader_without_workers_gets_an_error() {
+fn dataset_that_calls_its_own_loader_gets_an_error() {
     let loader = DataLoader::builder(AsksItsLoader).batch_size(2).num_workers(0).build().unwrap();
     let loader = OWN.get_or_init(|| loader);
     let (sender, ended) = std::sync::mpsc::channel();

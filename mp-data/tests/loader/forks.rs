@@ -64,7 +64,7 @@ fn in_a_copy(says: impl FnOnce() -> bool) -> bool {
 }
 
 #[test]
-fn a_copy_of_the_process_gets_an_error_at_once_whatever_its_original_was_at() {
+fn forked_copy_gets_an_error_at_once() {
     let trainer = std::process::id();
     let without = DataLoader::builder(Stays(trainer)).build().unwrap();
     let with = DataLoader::builder(Stays(trainer)).num_workers(1).build().unwrap();
@@ -98,7 +98,7 @@ fn a_copy_of_the_process_gets_an_error_at_once_whatever_its_original_was_at() {
 }
 
 #[test]
-fn threads_of_a_copy_make_an_order_that_its_original_has_not_made_yet() {
+fn threads_of_a_forked_copy_make_the_order() {
     // As many samples as take longer to shuffle than a thread to begin.
     let plan = Plan::builder(1 << 22).batch_size(10).shuffle(true).build().unwrap();
     let (order, expected) = (plan.epoch(0), plan.epoch(0).batch(3).unwrap());

@@ -56,7 +56,7 @@ fn faults_of_a_worker((method, keep, threads): (StartMethod, bool, usize)) -> An
 const METHODS: [StartMethod; 3] = [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork];
 
 #[test]
-fn what_a_worker_frees_it_uses_again_however_it_was_started() {
+fn freed_memory_is_reused_with_any_start_method() {
     let of = |method, keep, threads| {
         let process = Process::builder().env_remove("GLIBC_TUNABLES").env_remove("MALLOC_TRIM_THRESHOLD_");
         let trainer = process.env_remove("MALLOC_MMAP_THRESHOLD_");
@@ -74,7 +74,7 @@ fn what_a_worker_frees_it_uses_again_however_it_was_started() {
 }
 
 #[test]
-fn what_the_environment_says_of_freed_memory_is_obeyed() {
+fn malloc_variables_override_kept_memory() {
     for method in METHODS {
         // What glibc does by itself, but for its adaptation to what is freed.
         for (name, value) in

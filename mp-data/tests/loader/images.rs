@@ -68,7 +68,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn a_truncated_image_in_the_middle_is_an_error_of_its_file_and_the_epoch_goes_on() {
+fn truncated_image_is_an_error_of_its_file() {
     let folder = Folder::written();
     for (workers, threads) in [(0, 1), (2, 1), (1, 3)] {
         let build = |how| {

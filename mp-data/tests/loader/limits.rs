@@ -17,7 +17,7 @@ use crate::common::shards::next_of;
 use crate::common::{Fault, Samples, all, bare, builder, builder_of, bytes, eventually, kept, next};
 
 #[test]
-fn a_batch_that_hangs_holds_up_no_other_until_1024_were_given_before_it() {
+fn hanging_batch_delays_none_of_the_next_1024() {
     let first = all(builder(1200, 0).batch_size(1).build().unwrap().epoch(0))[0].2[0];
     let of = |samples, workers| builder_of(samples, workers).batch_size(1).in_order(false);
     let loader = of(Samples::new(1200).with(first, Fault::Hang, 1), 2).build().unwrap();
@@ -75,7 +75,7 @@ fn a_budget_bounds_bytes_and_nothing_else() {
 }
 
 #[test]
-fn what_was_given_before_a_state_is_not_given_again_after_it() {
+fn resume_repeats_no_delivered_batch() {
     let of = |workers| builder(24, workers).in_order(false).prefetch_factor(1).build().unwrap();
     for workers in [0, 1] {
         let loader = of(workers);
@@ -109,7 +109,7 @@ impl IndexSampler for Counted {
 }
 
 #[test]
-fn a_resume_far_in_batches_by_tokens_looks_at_the_windows_there_alone() {
+fn resume_of_max_tokens_reads_only_near_lengths() {
     let of = |workers| {
         let asked = Arc::new(AtomicU64::new(0));
         let lengths = (0..4000).map(|i| 1 + i * 7 % 31).collect();
@@ -189,7 +189,7 @@ fn run(measured: &Measured, budget: Option<usize>, kept: bool, streamed: bool) -
 }
 
 #[test]
-fn bytes_on_their_way_are_within_the_budget_but_for_one_batch() {
+fn bytes_in_flight_stay_within_budget() {
     for streamed in [false, true] {
         let unit = UNIT as i64;
         // Large ones first, then of all sizes.
@@ -209,7 +209,7 @@ fn bytes_on_their_way_are_within_the_budget_but_for_one_batch() {
 }
 
 #[test]
-fn a_budget_counts_each_as_the_largest_so_far_so_a_larger_one_is_counted_when_it_has_come() {
+fn budget_counts_each_batch_as_the_largest_so_far() {
     let measured = Measured::new((0..60).map(|i| UNIT * if i < 30 { 1 } else { 10 }));
     let builder = DataLoader::builder(measured.clone()).num_workers(2).prefetch_factor(8);
     let loader = builder.memory_budget(40 * UNIT).build().unwrap();
@@ -246,7 +246,7 @@ impl IndexSampler for Nothing {
 }
 
 #[test]
-fn epochs_without_an_end_of_a_sampler_that_draws_nothing_are_an_error() {
+fn endless_empty_epochs_are_an_error() {
     let loader = builder(8, 0).shuffle(false).index_sampler(Nothing).build().unwrap();
     let mut batches = loader.epochs(0..u64::MAX);
     let error = next(&mut batches).unwrap().unwrap_err();
@@ -280,7 +280,7 @@ impl Dataset for Slow {
 
 /// Batches that come meanwhile are not the one that is waited for.
 #[test]
-fn a_wait_with_a_time_ends_then_whatever_comes_meanwhile() {
+fn timed_wait_ends_in_time() {
     let made = Tensor::zeros([1]).unwrap().share();
     let slow = Slow(made.clone());
     let loader = DataLoader::builder(slow).num_workers(2).prefetch_factor(32).build().unwrap();

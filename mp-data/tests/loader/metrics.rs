@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 /// A trainer that asks again and again, and does something else meanwhile, has waited all the same.
 #[test]
-fn waits_that_end_without_a_batch_and_what_is_between_batches_are_counted() {
+fn waits_without_a_batch_and_pauses_are_counted() {
     let samples = Samples::new(12).with(6, Fault::Stop, 1);
     let loader = builder_of(samples, 1).shuffle(false).build().unwrap();
     let mut batches = loader.epoch(0);
@@ -34,7 +34,7 @@ fn waits_that_end_without_a_batch_and_what_is_between_batches_are_counted() {
 }
 
 #[test]
-fn what_is_ready_is_told_and_batches_are_made_while_the_trainer_has_one() {
+fn batches_are_made_while_the_trainer_is_busy() {
     let measured = Measured::new([1; 200]);
     let loader = DataLoader::builder(measured.clone()).num_workers(1).prefetch_factor(4).build().unwrap();
     let mut batches = loader.epoch(0);

@@ -12,7 +12,7 @@ use crate::common::shards::Shards;
 use crate::common::{Fault, Samples, all, bare, builder, kept, next};
 
 #[test]
-fn the_state_of_the_other_kind_of_loader_is_refused_and_named() {
+fn state_of_the_other_loader_kind_is_refused() {
     let loader = builder(8, 0).build().unwrap();
     let text = serde_json::to_string(&loader.epoch(0).state()).unwrap();
     let error = serde_json::from_str::<StreamState>(&text).unwrap_err().to_string();
@@ -52,7 +52,7 @@ impl IndexSampler for Growing {
 }
 
 #[test]
-fn how_many_batches_come_is_told_beforehand_where_that_is_known() {
+fn size_hint_is_exact_where_length_is_known() {
     for workers in [0, 2] {
         let loader = builder(30, workers).in_order(false).build().unwrap();
         assert_eq!(loader.batches_in_epoch(7), Some(8));
@@ -116,7 +116,7 @@ impl Dataset for Vast {
 }
 
 #[test]
-fn a_dataset_of_two_to_the_fortieth_samples_is_shuffled_given_and_resumed_at_once() {
+fn dataset_of_2_40_samples_shuffles_and_resumes() {
     let small = |workers| {
         let loader = DataLoader::builder(Vast).batch_size(4).shuffle(true).seed(17).num_workers(workers);
         loader.build().unwrap()

@@ -19,7 +19,7 @@ use crate::common::{
 };
 
 #[test]
-fn a_loader_in_a_worker_of_a_pool_has_workers_of_its_own() {
+fn loader_in_a_pool_worker_has_own_workers() {
     let pool = Pool::new(1).unwrap();
     for workers in [0, 2] {
         let made = pool.apply(
@@ -87,7 +87,7 @@ fn loaders_of_both_kinds_run_side_by_side() {
 
 #[test]
 #[allow(unsafe_code)]
-fn ctrl_c_in_an_epoch_ends_the_trainer_and_its_workers_with_it() {
+fn ctrl_c_ends_trainer_and_workers() {
     for workers in [0, 2] {
         let (pids, goes_on) = (Queue::<Vec<u32>>::unbounded().unwrap(), Queue::<u8>::unbounded().unwrap());
         let trainer = |(workers, pids, goes_on): (usize, Queue<Vec<u32>>, Queue<u8>)| {
@@ -130,7 +130,7 @@ fn the_pids_are_those_of_processes() {
 }
 
 #[test]
-fn samples_that_are_left_out_are_counted_when_their_batch_is_given_and_a_state_has_none_of_them() {
+fn skipped_samples_count_at_delivery_not_in_states() {
     let of = |samples: Samples| {
         builder_of(samples, 2).shuffle(false).on_error(OnError::SkipSample).build().unwrap()
     };

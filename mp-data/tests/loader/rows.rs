@@ -60,7 +60,7 @@ fn loader<D: Dataset>(dataset: D, workers: usize) -> DataLoaderBuilder<D> {
 }
 
 #[test]
-fn a_column_with_fewer_rows_than_samples_is_an_error_that_names_it() {
+fn column_with_missing_rows_is_an_error_by_name() {
     for workers in [0, 1] {
         let first = |less| {
             let loader = loader(Less::of(less), workers).build().unwrap();
@@ -99,7 +99,7 @@ impl Dataset for Forgets {
 }
 
 #[test]
-fn a_value_that_is_not_written_is_an_error_of_its_sample() {
+fn unwritten_value_is_an_error_of_its_sample() {
     for (workers, threads) in [(0, 1), (1, 1), (1, 2)] {
         let loader =
             |how| loader(Forgets, workers).threads_per_worker(threads).on_error(how).build().unwrap();
@@ -227,7 +227,7 @@ impl Dataset for Odds {
 }
 
 #[test]
-fn a_batch_that_can_not_be_sent_is_an_error_in_its_place_and_the_epoch_goes_on() {
+fn unsendable_batch_is_an_error_in_its_place() {
     let loader = DataLoader::builder(Odds).batch_size(2).num_workers(1).build().unwrap();
     let mut batches = loader.epoch(0);
     for number in 0..4 {
@@ -274,7 +274,7 @@ impl Dataset for Anew {
 }
 
 #[test]
-fn numbers_behind_those_of_the_rows_and_lengths_of_rows_are_compared() {
+fn verify_compares_rests_and_row_lengths() {
     for (whole, row, column) in [(true, 3, 0), (false, 2, 1)] {
         let counts = Tensor::zeros([1]).unwrap().share();
         let found = loader(Anew { whole, counts }, 1).build().unwrap().verify(1).unwrap();
@@ -361,7 +361,7 @@ fn leaves(five: Five, (workers, threads): (usize, usize), how: OnError) -> DataL
 
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "rows are filled beforehand in builds with debug assertions")]
-fn a_row_of_a_tensor_that_is_not_written_is_an_error_of_its_sample_and_column() {
+fn unwritten_tensor_row_is_an_error_with_its_column() {
     for place in PLACES {
         for (five, column) in [(Five::NotWritten, "`level`"), (Five::NotInOne, "`inner.0`")] {
             let loader = leaves(five, place, OnError::Report);
@@ -383,7 +383,7 @@ fn a_row_of_a_tensor_that_is_not_written_is_an_error_of_its_sample_and_column() 
 }
 
 #[test]
-fn a_row_that_is_written_with_what_it_held_is_no_error() {
+fn row_written_with_its_filling_is_accepted() {
     for place in PLACES {
         for five in [Five::WrittenSo, Five::WrittenOnce, Five::Zeroed] {
             let loader = leaves(five, place, OnError::Report);
@@ -423,7 +423,7 @@ impl Dataset for Uneven {
 }
 
 #[test]
-fn a_row_of_another_length_than_its_column_is_an_error_of_its_sample_and_the_epoch_goes_on() {
+fn row_of_wrong_length_is_an_error_of_its_sample() {
     for place in PLACES {
         for checks in [false, true] {
             let loader = |how| {

@@ -58,7 +58,7 @@ impl Dataset for ForOne {
 }
 
 #[test]
-fn a_worker_that_cannot_begin_is_told_of_once_with_its_reason_and_not_started_again_and_again() {
+fn worker_that_fails_to_start_is_reported_once() {
     listen();
     let loader = DataLoader::builder(ForOne(64, false)).batch_size(4).num_workers(2).build().unwrap();
     let epoch = |epoch| {
@@ -84,7 +84,7 @@ fn a_worker_that_cannot_begin_is_told_of_once_with_its_reason_and_not_started_ag
 }
 
 #[test]
-fn a_trainer_that_waits_for_a_worker_that_begins_is_told_so() {
+fn wait_for_a_starting_worker_is_reported() {
     let loader = DataLoader::builder(ForOne(4, true)).num_workers(1).build().unwrap();
     let mut batches = loader.epoch(0);
     let late = batches.next_timeout(Duration::from_millis(1)).unwrap_err();
@@ -97,7 +97,7 @@ fn a_trainer_that_waits_for_a_worker_that_begins_is_told_so() {
 }
 
 #[test]
-fn a_batch_that_does_not_come_is_told_of_with_worker_process_and_sample() {
+fn late_batch_is_reported_with_worker_and_sample() {
     listen();
     report_hangs_after(Some(Duration::from_millis(300)));
     // The worker stands still in the middle of batch 1, after sample 6 of it has begun.

@@ -33,7 +33,7 @@ fn states_of_batches_out_of_order_are_of_their_rank() {
 }
 
 #[test]
-fn a_state_of_another_dataset_is_refused_unless_that_is_allowed() {
+fn state_of_another_dataset_needs_permission() {
     let of = |len| builder(len, 1);
     let mut batches = of(40).build().unwrap().epoch(1);
     (0..3).for_each(|_| drop(next(&mut batches).unwrap().unwrap()));
@@ -50,7 +50,7 @@ fn a_state_of_another_dataset_is_refused_unless_that_is_allowed() {
 }
 
 #[test]
-fn a_state_of_a_changed_dataset_has_no_batches_behind_its_next_one_and_has_to_be_whole() {
+fn state_of_a_changed_dataset_has_to_be_whole() {
     let of = |len| builder(len, 0).in_order(false).allow_changed_dataset(true).build().unwrap();
     let mut state = serde_json::to_value(of(40).epoch(1).state()).unwrap();
     state["beyond"] = serde_json::json!([1, 2]);
@@ -97,7 +97,7 @@ impl Dataset for Fails {
 }
 
 #[test]
-fn the_errors_of_the_last_1024_batches_that_were_left_out_are_known() {
+fn left_out_has_errors_of_the_last_1024_batches() {
     let loader = DataLoader::builder(Fails(1100)).on_error(OnError::SkipBatch).build().unwrap();
     let mut batches = loader.epoch(0);
     assert!(next(&mut batches).is_none());
@@ -107,7 +107,7 @@ fn the_errors_of_the_last_1024_batches_that_were_left_out_are_known() {
 }
 
 #[test]
-fn another_dataset_has_the_settings_of_the_first_and_lanes_of_its_own() {
+fn set_dataset_keeps_settings_and_recounts_lanes() {
     let bad = |len| Samples::new(len).with(5, Fault::Error, -1);
     let mut loader = builder_of(bad(8), 2).batch_size(2).on_error(OnError::SkipBatch).build().unwrap();
     loader.set_dataset(bad(12)).unwrap();
@@ -126,7 +126,7 @@ fn another_dataset_has_the_settings_of_the_first_and_lanes_of_its_own() {
 
 /// With several threads: each sample of a batch is tried as often as may be, whatever others have cost.
 #[test]
-fn a_sample_that_is_left_out_leaves_the_others_all_their_attempts() {
+fn skipped_sample_costs_others_no_attempts() {
     let (always, twice) = (0, 3);
     let samples = Samples::new(4).with(always, Fault::Kill, -1).with(twice, Fault::Kill, 2);
     let loader = builder_of(samples, 1).shuffle(false).threads_per_worker(2).retries(2);

@@ -25,7 +25,7 @@ fn is_of_a_loader(error: &LoadError) -> bool {
 }
 
 #[test]
-fn an_error_says_batch_sample_worker_and_cause_once_each() {
+fn error_names_batch_sample_worker_and_cause_once() {
     let error = first_error(Samples::new(12).with(6, Fault::Error, -1), 1);
     let text = error.to_string();
     let (begin, end) = text.split_once("(pid ").unwrap();
@@ -158,7 +158,7 @@ fn workers_that_cannot_begin_say_why() {
 }
 
 #[test]
-fn why_there_is_no_loader_is_shown_as_text_by_a_main_that_returns_it() {
+fn build_error_from_main_is_shown_as_text() {
     let error = builder(8, 1001).build().unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
 }

@@ -40,7 +40,7 @@ impl Dataset for Written {
 }
 
 #[test]
-fn the_threads_of_rows_are_kept_between_batches_and_epochs_and_end_with_their_loader() {
+fn row_threads_live_as_long_as_their_loader() {
     for workers in [0, 1] {
         let loader = DataLoader::builder(Written::default()).batch_size(THREADS as u64).num_workers(workers);
         let loader = loader.threads_per_worker(THREADS).build().unwrap();
@@ -85,7 +85,7 @@ impl Dataset for Told {
 }
 
 #[test]
-fn what_the_user_has_said_of_threads_stays_and_the_rest_is_that_of_the_loader() {
+fn thread_variables_of_the_user_are_kept() {
     let trainer = |name: String| {
         let loader = DataLoader::builder(Told).num_workers(1).threads_per_worker(3).build().unwrap();
         let told = next(&mut loader.epoch(0)).unwrap().unwrap().get(0).unwrap().to_owned();

@@ -19,7 +19,7 @@ use crate::common::{Fault, eventually, signal, threads_are};
 use crate::{SIZES, shuffled};
 
 #[test]
-fn a_worker_that_dies_in_open_in_the_reader_or_in_a_row_costs_no_sample() {
+fn killed_stream_worker_costs_no_sample() {
     let expected = all_of(shuffled(0).build().unwrap().epoch(0));
     for (when, shard, sample) in [(When::Open, 4, 0), (When::Read, 2, 9), (When::Row, 6, 3)] {
         for (workers, threads, times) in [(1, 1, 1), (2, 1, 2), (2, 2, 1)] {
@@ -47,7 +47,7 @@ fn with_errors(loader: StreamLoaderBuilder<Shards>) -> (Vec<mp_data::LoadError>,
 }
 
 #[test]
-fn an_error_names_shard_and_sample_and_costs_its_batch_alone() {
+fn stream_error_names_shard_and_costs_one_batch() {
     // Lane 1 of 3 has the shards 1, 4 (8 samples).
     let plain = |workers| streaming(&SIZES, workers).lanes(3);
     let expected = all_of(plain(0).build().unwrap().epoch(0));
@@ -84,7 +84,7 @@ fn an_error_names_shard_and_sample_and_costs_its_batch_alone() {
 }
 
 #[test]
-fn a_shard_that_cannot_be_opened_or_read_any_further_is_left_out() {
+fn unreadable_shard_is_skipped() {
     for workers in [0, 2] {
         for (when, sample, fault) in [
             (When::Open, 0, Fault::Error),
@@ -157,7 +157,7 @@ fn what_is_left_out_is_told() {
 
 /// Neither while it is known of a batch that it is left out and those before it aren't given, nor later.
 #[test]
-fn with_steps_a_batch_that_is_left_out_is_none_of_them() {
+fn steps_do_not_count_skipped_batches() {
     // Of each pass, the last of four batches; at first lane 0 stands still, and lane 1 is at its end.
     let shards = Shards::new(&[8, 8]).with((When::Row, 1, 5), Fault::Error, -1);
     let shards = shards.with((When::Row, 0, 0), Fault::Stop, 1);
@@ -210,7 +210,7 @@ impl IterableDataset for SaysTheFirst {
 
 /// It is left out once.
 #[test]
-fn a_batch_that_fails_without_its_sample_as_well_is_an_error() {
+fn batch_failing_without_its_sample_is_an_error() {
     let loader = StreamLoader::builder(SaysTheFirst).batch_size(4).num_workers(1);
     let loader = loader.on_error(OnError::SkipSample).build().unwrap();
     let mut batches = loader.epoch(0);
@@ -223,7 +223,7 @@ fn a_batch_that_fails_without_its_sample_as_well_is_an_error() {
 
 /// `drop_last` leaves out what the end of a lane has made short.
 #[test]
-fn a_batch_that_lacks_a_sample_is_not_a_short_last_one() {
+fn batch_with_skipped_sample_is_kept_by_drop_last() {
     for workers in [0, 1] {
         let shards = Shards::new(&[10]).with((When::Row, 0, 1), Fault::Error, -1);
         let loader = streaming_of(shards, workers).drop_last(true).on_error(OnError::SkipSample);
@@ -233,7 +233,7 @@ fn a_batch_that_lacks_a_sample_is_not_a_short_last_one() {
 }
 
 #[test]
-fn bad_settings_states_and_tokens_are_errors_that_say_what_is_wrong() {
+fn bad_stream_settings_states_and_tokens_are_refused() {
     let said = |builder: StreamLoaderBuilder<Shards>| match builder.build().unwrap_err() {
         BuildError::Setting { setting, reason } => format!("{setting}: {reason}"),
         other => panic!("{other}"),
@@ -344,7 +344,7 @@ fn bad_settings_states_and_tokens_are_errors_that_say_what_is_wrong() {
 }
 
 #[test]
-fn what_verify_can_not_make_is_named_by_shard_and_sample() {
+fn verify_names_shard_and_sample_of_failures() {
     for workers in [0, 1] {
         for when in [When::Read, When::Row] {
             let shards = Shards::new(&[12]).with((when, 0, 6), Fault::Error, -1);

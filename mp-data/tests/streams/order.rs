@@ -37,7 +37,7 @@ fn the_named_order_is_what_it_always_was() {
 }
 
 #[test]
-fn streams_are_the_same_for_any_workers_and_threads_and_without_tokens() {
+fn streams_are_equal_for_any_workers_and_threads() {
     let expected = [0, 1].map(|epoch| all_of(shuffled(0).build().unwrap().epoch(epoch)));
     assert_ne!(expected[0], expected[1]);
     let each: BTreeSet<_> = places(&expected[0]).into_iter().collect();
@@ -102,7 +102,7 @@ fn a_lane_that_is_open_is_of_its_epoch() {
 
 /// `epoch` of a shuffled loader, with kills of workers, drops of the iterator, and resumes by other numbers of workers.
 #[test]
-fn whatever_dies_and_wherever_it_is_resumed_no_sample_is_lost_or_comes_twice() {
+fn kills_and_resumes_deliver_each_sample_once() {
     let mut random = Random(5);
     for round in 0..10 {
         let sizes: Vec<u64> = (0..1 + random.below(9)).map(|_| random.below(25)).collect();
@@ -171,7 +171,7 @@ fn whatever_dies_and_wherever_it_is_resumed_no_sample_is_lost_or_comes_twice() {
 }
 
 #[test]
-fn ranks_share_the_shards_and_with_steps_have_equally_many_batches() {
+fn ranks_share_shards_and_have_equal_steps() {
     let rank = |rank, world, workers| shuffled(workers).distributed(rank, world);
     let mut seen = Vec::new();
     for r in 0..3 {
@@ -206,7 +206,7 @@ fn ranks_share_the_shards_and_with_steps_have_equally_many_batches() {
 }
 
 #[test]
-fn an_epoch_that_is_dropped_leaves_nothing_and_holds_up_no_other() {
+fn dropped_epoch_leaves_nothing_behind() {
     let loader = streaming(&[100; 4], 2).prefetch_factor(4).memory_budget(1 << 20).build().unwrap();
     let expected = all_of(loader.epoch(1));
     let before = in_use();
@@ -221,7 +221,7 @@ fn an_epoch_that_is_dropped_leaves_nothing_and_holds_up_no_other() {
 }
 
 #[test]
-fn a_window_without_shuffling_is_refused_and_both_are_named() {
+fn window_without_shuffle_is_refused() {
     let of = || streaming_of(Shards::new(&SIZES), 0);
     for builder in [of().shuffle(false).shuffle_window(7), of().shuffle_window(7).shuffle(false)] {
         let error = builder.build().unwrap_err().to_string();

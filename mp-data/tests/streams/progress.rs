@@ -24,7 +24,7 @@ fn with_steps() -> StreamLoaderBuilder<Shards> {
 }
 
 #[test]
-fn a_bar_shows_how_many_batches_of_a_stream_were_given_and_of_how_many_where_that_is_known() {
+fn progress_bar_shows_delivered_stream_batches() {
     let all = shuffled(0).build().unwrap().epoch(0).count();
     assert!(all > 10);
     for workers in [0, 2] {
@@ -45,7 +45,7 @@ fn a_bar_shows_how_many_batches_of_a_stream_were_given_and_of_how_many_where_tha
 }
 
 #[test]
-fn an_error_in_the_place_of_a_batch_of_a_stream_counts_and_the_bar_is_the_batches_too() {
+fn progress_bar_counts_stream_errors() {
     let shards = Shards::new(&SIZES).with((When::Row, 2, 9), Fault::Error, -1);
     let loader = streaming_of(shards, 1).lanes(3).build().unwrap();
     let bar = ProgressBar::hidden();

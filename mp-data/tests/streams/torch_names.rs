@@ -127,7 +127,7 @@ fn states_of_streams_are_of_what_was_given() {
 }
 
 #[test]
-fn verify_finds_readers_that_are_elsewhere_when_they_are_opened_in_the_middle() {
+fn verify_finds_readers_opened_at_wrong_places() {
     for workers in [0, 1] {
         let found = shuffled(workers).build().unwrap().verify(100).unwrap();
         assert!(found.is_same() && found.batches == 14, "{found}");

@@ -51,7 +51,7 @@ const PLACES: [(usize, usize); 3] = [(0, 1), (1, 1), (2, 3)];
 
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "rows are filled beforehand in builds with debug assertions")]
-fn a_row_of_a_stream_that_is_not_written_is_an_error_of_its_sample_and_column() {
+fn unwritten_stream_row_is_an_error_with_its_column() {
     for (workers, threads) in PLACES {
         let reports = loader(Some(142), workers, threads, OnError::Report);
         let mut batches = reports.epoch(0);
@@ -76,7 +76,7 @@ fn a_row_of_a_stream_that_is_not_written_is_an_error_of_its_sample_and_column() 
 }
 
 #[test]
-fn a_row_of_a_stream_that_is_written_with_what_it_held_is_no_error() {
+fn stream_row_written_with_its_filling_is_accepted() {
     for (workers, threads) in PLACES {
         let loader = loader(None, workers, threads, OnError::Report);
         let mut batches = loader.epoch(0);

@@ -88,7 +88,7 @@ impl Given {
 }
 
 #[test]
-fn a_window_of_several_shards_gives_what_of_it_can_be_read_and_nothing_twice() {
+fn window_of_several_shards_delivers_readable_rest() {
     // A window is of shard 0 and four samples of shard 1; three are given.
     const SIZES: [u64; 3] = [6, 9, 5];
     for tokens in [true, false] {
@@ -125,7 +125,7 @@ fn a_window_of_several_shards_gives_what_of_it_can_be_read_and_nothing_twice() {
 }
 
 #[test]
-fn a_lost_batch_costs_no_sample_of_a_shard_that_can_be_read() {
+fn lost_batch_costs_no_readable_sample() {
     const SIZES: [u64; 2] = [16, 24];
     for window in [0, 16] {
         let of = |shards, how| {
@@ -147,7 +147,7 @@ fn a_lost_batch_costs_no_sample_of_a_shard_that_can_be_read() {
 }
 
 #[test]
-fn a_row_that_fails_costs_one_batch_in_a_window_of_which_samples_are_missing() {
+fn failed_row_in_a_cut_window_costs_one_batch() {
     const SIZES: [u64; 2] = [16, 24];
     let of = |shards| {
         let loader = streaming_of(shards, 0).batch_size(4).lanes(1).retries(0);
@@ -175,7 +175,7 @@ fn a_row_that_fails_costs_one_batch_in_a_window_of_which_samples_are_missing() {
 }
 
 #[test]
-fn a_shard_that_has_become_shorter_costs_what_it_lacks() {
+fn shorter_shard_costs_its_missing_samples() {
     let of = |sizes: &[u64]| {
         let loader = streaming_of(Shards::new(sizes), 0).batch_size(3).lanes(1).shuffle_window(10);
         loader.shuffle_window(10).on_error(OnError::SkipSample)
@@ -190,7 +190,7 @@ fn a_shard_that_has_become_shorter_costs_what_it_lacks() {
 }
 
 #[test]
-fn whatever_fails_whenever_it_is_read_no_sample_comes_twice_and_what_is_missing_is_told() {
+fn failing_windows_repeat_no_sample_and_report_losses() {
     let mut random = Random(11);
     for round in 0..400 {
         let sizes: Vec<u64> = (0..2 + random.below(5)).map(|_| random.below(9)).collect();
