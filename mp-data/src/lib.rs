@@ -1,12 +1,16 @@
-//! A data loader: worker processes make batches of a dataset in shared memory, in an order that is a function of a seed and an epoch.
+//! A data loader: worker processes make batches of a dataset in shared memory, in an order that is a function
+//! of a seed and an epoch.
 //!
-//! A program: at [`Dataset`]. The three types to know: [`Dataset`], what you write; [`DataLoader`], what makes its batches; and
-//! [`LoadError`], why there is none. For shards that are read from front to back: [`IterableDataset`] and [`StreamLoader`].
+//! A program: at [`Dataset`]. The three types to know: [`Dataset`], what you write; [`DataLoader`], what
+//! makes its batches; and [`LoadError`], why there is none. For shards that are read from front to back:
+//! [`IterableDataset`] and [`StreamLoader`].
 //!
 //! # What holds
-//! - **The same batches**, bit by bit, for any number of workers and threads, after any death, and after a resume: the order is a
-//!   function of seed and epoch ([`plan`]), and random numbers belong to samples, not to workers.
-//! - **A worker that dies costs time and no batch.** A sample that kills its worker each time is named, or left out.
+//! - **The same batches**, bit by bit, for any number of workers and threads, after any death, and after a
+//!   resume: the order is a function of seed and epoch ([`plan`]), and random numbers belong to samples, not
+//!   to workers.
+//! - **A worker that dies costs time and no batch.** A sample that kills its worker each time is named, or
+//!   left out.
 //! - **Nothing is copied** between the row that `fetch` writes and the tensor that the trainer gets.
 //! - **A state is exact**: it says which batches the trainer was given, not which were prefetched.
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -2,10 +2,12 @@
 
 use mp_core::fork::SetOnce;
 
-/// A value of the process that has made it. A copy (`fork`) of that process begins with a fresh one: a thread of the original may have been
-/// in the middle of a change just then, or have held a lock, and the copy has no such thread to wait for.
+/// A value of the process that has made it. A copy (`fork`) of that process begins with a fresh one: a thread
+/// of the original may have been in the middle of a change just then, or have held a lock, and the copy has
+/// no such thread to wait for.
 ///
-/// What a copy begins anew is never freed. A copy has few: as many as its original had made and it uses as well.
+/// What a copy begins anew is never freed. A copy has few: as many as its original had made and it uses as
+/// well.
 #[derive(Debug)]
 pub(crate) struct PerCopy<T: 'static> {
     made_by: u32,

@@ -83,7 +83,8 @@ fn too_little_to_make_what_is_prefetched() {
     let loader = build(16).memory_budget(32 << 20).build().unwrap();
     assert_eq!(loader.epoch(0).filter(Result::is_ok).count(), 6);
 
-    // What was made ahead is given up for the one that is to be given first, and made again: all come, in order.
+    // What was made ahead is given up for the one that is to be given first, and made again: all come, in
+    // order.
     let large = Large(96, Some(48 << 20));
     let loader = DataLoader::builder(large).batch_size(16).num_workers(2).prefetch_factor(4).build().unwrap();
     let mut batches = loader.epoch(0);
@@ -97,7 +98,8 @@ fn too_little_to_make_what_is_prefetched() {
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
 }
 
-/// Rows of a mebibyte. The first batch is begun when others have this much of the memory; each other one has a sample that can't be made.
+/// Rows of a mebibyte. The first batch is begun when others have this much of the memory; each other one has
+/// a sample that can't be made.
 #[derive(Serialize, Deserialize)]
 struct Lacking(u64);
 

@@ -327,7 +327,8 @@ fn test_distributed_sampler_uneven() {
     assert_eq!(of(0, Uneven::Drop).epoch(0).batches(), Some(1));
 }
 
-/// Draws that can't be divided are an error of the plan where each epoch has as many, else of the batch that lacks them.
+/// Draws that can't be divided are an error of the plan where each epoch has as many, else of the batch that
+/// lacks them.
 #[test]
 fn an_uneven_end_is_an_error_as_soon_as_it_is_known() {
     let of = |n, size| Plan::builder(n).batch_size(size).uneven(Uneven::Error);

@@ -1,5 +1,5 @@
-//! Where a dataset's code has panicked: errors have file and line, and the program's own panic hook has its turn. A process of its own, since
-//! a hook is that of a whole process.
+//! Where a dataset's code has panicked: errors have file and line, and the program's own panic hook has its
+//! turn. A process of its own, since a hook is that of a whole process.
 
 #[path = "common/mod.rs"]
 mod common;

@@ -333,7 +333,8 @@ fn test_proper_exit() {
 
 #[test]
 fn test_proper_exit_with_worker_kill() {
-    // torch skips this, since it sometimes hangs there (pytorch#16608). A worker is killed, then the trainer ends, and the other worker with it.
+    // torch skips this, since it sometimes hangs there (pytorch#16608). A worker is killed, then the trainer
+    // ends, and the other worker with it.
     for how in ["drop", "kill", "exit"] {
         let pids = Queue::<Vec<u32>>::unbounded().unwrap();
         let trainer = |(pids, how): (Queue<Vec<u32>>, String)| {
@@ -358,8 +359,8 @@ fn test_proper_exit_with_worker_kill() {
 
 #[test]
 fn test_ctrl_c_is_the_trainers_alone() {
-    // Sent to workers while they begin and while they work, as a terminal sends it to all of a group: they ignore it from their first
-    // instruction on.
+    // Sent to workers while they begin and while they work, as a terminal sends it to all of a group: they
+    // ignore it from their first instruction on.
     let loader = builder(400, 2).build().unwrap();
     let begun = loader.pids();
     let mut batches = loader.epoch(0);
@@ -380,7 +381,8 @@ fn states_resume_at_any_batch_and_epoch() {
     for workers in [0, 2] {
         let of = || builder(20, workers).build().unwrap();
         let expected = all(of().epochs(0..3));
-        // TestSnapshotZero, TestStatefulDataLoaderMap, TestSnapshotEnd, TestMultiEpochSDL: before each batch, and after the last.
+        // TestSnapshotZero, TestStatefulDataLoaderMap, TestSnapshotEnd, TestMultiEpochSDL: before each batch,
+        // and after the last.
         for at in 0..=expected.len() {
             let loader = of();
             let mut batches = loader.epochs(0..3);
@@ -389,7 +391,8 @@ fn states_resume_at_any_batch_and_epoch() {
             drop((batches, loader));
             assert_eq!(all(of().resume_until(&state, 3).unwrap()), expected[at..], "{at}");
         }
-        // TestEndOfEpochBehavior: of one epoch, the state at its end gives nothing more, and the next epoch is whole.
+        // TestEndOfEpochBehavior: of one epoch, the state at its end gives nothing more, and the next epoch
+        // is whole.
         let loader = of();
         let mut batches = loader.epoch(0);
         while next(&mut batches).is_some() {}

@@ -88,8 +88,8 @@ impl<T: Element> Batch for Tensor<T> {
     }
 }
 
-/// A column of values of any serde type, one a sample. They are encoded by the worker and decoded by the trainer; numbers belong into a
-/// `Tensor`, and text into [`Strings`](crate::Strings), which are not.
+/// A column of values of any serde type, one a sample. They are encoded by the worker and decoded by the
+/// trainer; numbers belong into a `Tensor`, and text into [`Strings`](crate::Strings), which are not.
 ///
 /// ```
 /// use mp_data::Other;

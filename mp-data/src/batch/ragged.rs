@@ -9,8 +9,8 @@ use super::rows::Column;
 use super::{Batch, Fill, spare_rows};
 use crate::AnyResult;
 
-/// A column of rows of any length: all values one after the other, and where each row begins, as nested tensors of the layout
-/// "jagged" are.
+/// A column of rows of any length: all values one after the other, and where each row begins, as nested
+/// tensors of the layout "jagged" are.
 ///
 /// ```
 /// use mp_data::Ragged;

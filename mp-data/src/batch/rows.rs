@@ -8,7 +8,8 @@ use crate::{AnyResult, Batch};
 /// What is known of a column that was made.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Its field in a struct, its place in a tuple, with a point between one and the next; empty if it is all of the batch.
+    /// Its field in a struct, its place in a tuple, with a point between one and the next; empty if it is all
+    /// of the batch.
     name: String,
     /// `None` if it has no rows.
     rows: Option<usize>,

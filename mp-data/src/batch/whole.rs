@@ -8,8 +8,8 @@ use super::rows::{Column, Unwritten, uncounted};
 use super::{Batch, Fill};
 use crate::AnyResult;
 
-/// A column of which a batch has as many rows as its dataset likes, and not one for each sample: the edges of a batch of graphs, a
-/// table that all samples share.
+/// A column of which a batch has as many rows as its dataset likes, and not one for each sample: the edges of
+/// a batch of graphs, a table that all samples share.
 ///
 /// ```
 /// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Tensor, Whole};
@@ -56,7 +56,8 @@ use crate::AnyResult;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Where rows are written ([`Context::rows`](crate::Context::rows)) it is as the column in it, with a row for each sample.
+/// Where rows are written ([`Context::rows`](crate::Context::rows)) it is as the column in it, with a row for
+/// each sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Whole<C>(pub C);
 

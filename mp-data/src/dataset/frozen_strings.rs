@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::AnyResult;
 
-/// A list of strings that lies in shared memory once, whatever the number of workers: for datasets of many paths or texts. Sending it
-/// sends a handle.
+/// A list of strings that lies in shared memory once, whatever the number of workers: for datasets of many
+/// paths or texts. Sending it sends a handle.
 ///
 /// ```
 /// use mp_data::FrozenStrings;
@@ -74,7 +74,8 @@ impl FrozenStrings {
         self.bytes.nbytes() + self.ends.nbytes()
     }
 
-    /// One of them; `None` if there is no such string. Each call checks that it is UTF-8, since another process may have sent it.
+    /// One of them; `None` if there is no such string. Each call checks that it is UTF-8, since another
+    /// process may have sent it.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&str> {
         let ends = self.ends.as_slice().ok()?;

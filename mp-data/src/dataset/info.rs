@@ -58,7 +58,8 @@ pub struct BatchInfo {
     pub shards: Vec<usize>,
     /// How many rows count, from the first on: the others repeat samples so that ranks have equally many.
     pub valid: usize,
-    /// Samples that it lacks, since they could not be made: with [`OnError::SkipSample`](crate::OnError::SkipSample).
+    /// Samples that it lacks, since they could not be made: with
+    /// [`OnError::SkipSample`](crate::OnError::SkipSample).
     pub skipped: Vec<Skipped>,
     /// The worker that made it; `None` if the trainer did.
     pub worker: Option<usize>,
@@ -84,7 +85,8 @@ pub struct Skipped {
     pub item: Item,
     /// Of a stream: in which shard.
     pub shard: Option<usize>,
-    /// Of a stream: it is all of that shard from this sample on that is left out, since it can't be opened or read any further.
+    /// Of a stream: it is all of that shard from this sample on that is left out, since it can't be opened or
+    /// read any further.
     pub rest_of_shard: bool,
     /// The error that its batch would have had.
     pub why: String,
@@ -101,7 +103,8 @@ pub struct WorkerInfo {
     pub num_workers: usize,
     /// How many threads make the rows of a batch.
     pub threads: usize,
-    /// The seed of the order: the same in all workers and in all epochs, unlike torch's `get_worker_info().seed`. So a generator that is made
-    /// from it repeats itself in each worker. What is random about a sample comes from the `rng` of its row.
+    /// The seed of the order: the same in all workers and in all epochs, unlike torch's
+    /// `get_worker_info().seed`. So a generator that is made from it repeats itself in each worker. What is
+    /// random about a sample comes from the `rng` of its row.
     pub seed: u64,
 }

@@ -1,4 +1,5 @@
-//! The threads of a worker that write rows beside the one that makes the batch. They are kept from one batch to the next.
+//! The threads of a worker that write rows beside the one that makes the batch. They are kept from one batch
+//! to the next.
 //!
 //! | state of the work | may change it | what follows |
 //! |---|---|---|
@@ -6,13 +7,16 @@
 //! | there, and `wanted` threads may begin with it | a thread, which takes one of `wanted` and counts as `at_it` | |
 //! | | the caller, whose own part is over | none: no further thread begins; the caller waits for those that are at it |
 //!
-//! A thread that wakes too late finds nothing to do, and is not waited for: on a busy machine the caller has written the rows by then.
+//! A thread that wakes too late finds nothing to do, and is not waited for: on a busy machine the caller has
+//! written the rows by then.
 //!
 //! # Safety
-//! A kept thread calls a function that borrows from the caller's stack, whose lifetime no type of `std` can say: the borrow of
-//! `std::thread::scope` ends with threads that end. It is sound, since
-//! - the reference is in the state only from `run`'s first lock on until its `AtEnd` is dropped, also when the caller's part unwinds;
-//! - a thread copies it and counts itself as `at_it` in one locking, and is at it no more when its call has returned or panicked;
+//! A kept thread calls a function that borrows from the caller's stack, whose lifetime no type of `std` can
+//! say: the borrow of `std::thread::scope` ends with threads that end. It is sound, since
+//! - the reference is in the state only from `run`'s first lock on until its `AtEnd` is dropped, also when
+//!   the caller's part unwinds;
+//! - a thread copies it and counts itself as `at_it` in one locking, and is at it no more when its call has
+//!   returned or panicked;
 //! - `AtEnd` takes the reference out and then waits until none is at it, so that no call outlives the borrow;
 //! - the function is `Sync`, and threads have nothing else of it.
 #![allow(unsafe_code)]
@@ -97,8 +101,8 @@ impl Drop for AtEnd<'_> {
 }
 
 impl RowThreads {
-    /// Calls the function in this thread, and in up to `others` more, which call it at the same time if they wake soon enough. Returns when
-    /// each has returned.
+    /// Calls the function in this thread, and in up to `others` more, which call it at the same time if they
+    /// wake soon enough. Returns when each has returned.
     ///
     /// # Panics
     /// With the panic of this thread's call.

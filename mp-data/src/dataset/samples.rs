@@ -2,8 +2,9 @@
 
 use crate::Item;
 
-/// The samples of a batch: [`Context::rows_from`](crate::Context::rows_from) writes them into rows, [`Context::map_from`](crate::Context::map_from) calls a function for each. As an iterator it
-/// gives the samples alone.
+/// The samples of a batch: [`Context::rows_from`](crate::Context::rows_from) writes them into rows,
+/// [`Context::map_from`](crate::Context::map_from) calls a function for each. As an iterator it gives the
+/// samples alone.
 #[derive(Debug)]
 pub struct Samples<S> {
     pub(crate) items: Vec<Item>,

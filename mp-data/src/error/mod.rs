@@ -48,8 +48,8 @@ use crate::plan::PlanError;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// `{error:#}` has all of a backtrace that a worker has made. Its `Debug`, which a `main` that returns it shows, is its text as well, with the
-/// sources that don't stand in it.
+/// `{error:#}` has all of a backtrace that a worker has made. Its `Debug`, which a `main` that returns it
+/// shows, is its text as well, with the sources that don't stand in it.
 #[non_exhaustive]
 pub struct LoadError {
     /// The epoch.
@@ -67,15 +67,17 @@ pub struct LoadError {
     pub worker: Option<usize>,
     /// How often the batch was begun.
     pub attempts: usize,
-    /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch` returned. A panic's file and line are in its
-    /// text. Those of a loader without workers are found by a panic hook, which looks at panics of `init`, `open`, `fetch` and rows alone, and calls
-    /// the hook that was there: the first batch that this process makes installs it. If the program installs another hook afterwards, these
-    /// errors have the panic's text alone.
+    /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch`
+    /// returned. A panic's file and line are in its text. Those of a loader without workers are found by a
+    /// panic hook, which looks at panics of `init`, `open`, `fetch` and rows alone, and calls the hook that
+    /// was there: the first batch that this process makes installs it. If the program installs another hook
+    /// afterwards, these errors have the panic's text alone.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
 impl LoadError {
-    /// What became of the task in its worker, if that is what went wrong: a death, a time-out, an error of `fetch`.
+    /// What became of the task in its worker, if that is what went wrong: a death, a time-out, an error of
+    /// `fetch`.
     #[must_use]
     pub fn task(&self) -> Option<&TaskError> {
         self.source.downcast_ref()
@@ -163,7 +165,8 @@ impl From<PoolError> for BuildError {
 pub struct NotReady {
     /// The epoch and the number of the batch that is waited for.
     pub batch: Option<(u64, u64)>,
-    /// What the workers are at, each in a line: which batch and sample; or, if none is at any, whether they are starting.
+    /// What the workers are at, each in a line: which batch and sample; or, if none is at any, whether they
+    /// are starting.
     pub running: Vec<String>,
 }
 

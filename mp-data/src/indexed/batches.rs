@@ -10,12 +10,15 @@ use crate::trainer::prefetch::{Broken, Prefetch};
 use crate::trainer::shared_methods::of_batches;
 use crate::{Dataset, LoadError, Loaded, OnError};
 
-/// The batches of an epoch, or of several: an iterator of [`Loaded`] batches. Made by [`DataLoader::epoch`](crate::DataLoader::epoch).
+/// The batches of an epoch, or of several: an iterator of [`Loaded`] batches. Made by
+/// [`DataLoader::epoch`](crate::DataLoader::epoch).
 ///
-/// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it gives nothing more.
+/// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it
+/// gives nothing more.
 ///
-/// A batch that is waited for longer than 10 s, in one call or in several that return without it, is told of on the standard error, with the worker that has it, its process and the
-/// sample (and to the logger, with the feature `log`); again after 20 s, and so on. `MP_STALL=off` in the environment turns that off.
+/// A batch that is waited for longer than 10 s, in one call or in several that return without it, is told of
+/// on the standard error, with the worker that has it, its process and the sample (and to the logger, with
+/// the feature `log`); again after 20 s, and so on. `MP_STALL=off` in the environment turns that off.
 pub struct Batches<D: Dataset>(Prefetch<Indexed<D>>);
 
 impl<D: Dataset> fmt::Debug for Batches<D> {
@@ -39,23 +42,24 @@ impl<D: Dataset> Batches<D> {
         LoaderState::new(plan, rank, beyond)
     }
 
-    /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a batch counts as given, but
-    /// for the last one, after which nothing more comes since no worker can live.
+    /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a
+    /// batch counts as given, but for the last one, after which nothing more comes since no worker can live.
     #[must_use]
     #[doc(alias = "state_dict")]
     pub fn state(&self) -> LoaderState {
         self.made(self.0.place())
     }
 
-    /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own. `None` if that was more
-    /// than 1024 batches ago. Of several epochs, the last batch of this number.
+    /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own.
+    /// `None` if that was more than 1024 batches ago. Of several epochs, the last batch of this number.
     #[must_use]
     pub fn state_after(&self, number: u64) -> Option<LoaderState> {
         self.0.place_after(number).map(|place| self.made(place.clone()))
     }
 
-    /// The same batches; meanwhile the bar shows how many were given of how many, and as its message samples a second and which share
-    /// of the time the trainer waited for them, of the last half second: `12800 samples/s, waiting 3 %`.
+    /// The same batches; meanwhile the bar shows how many were given of how many, and as its message samples
+    /// a second and which share of the time the trainer waited for them, of the last half second: `12800
+    /// samples/s, waiting 3 %`.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
@@ -82,8 +86,8 @@ impl<D: Dataset> Batches<D> {
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
-    /// The number of batches of an epoch counts, also of those before a resume; of several epochs, all of them. Where only making them
-    /// tells how many there are, the bar has no length.
+    /// The number of batches of an epoch counts, also of those before a resume; of several epochs, all of
+    /// them. Where only making them tells how many there are, the bar has no length.
     #[cfg(feature = "indicatif")]
     #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
     #[doc(alias = "tqdm")]
@@ -96,8 +100,8 @@ impl<D: Dataset> Batches<D> {
         crate::WithProgress::new(self, bar, (next, all))
     }
 
-    /// How many are still to come at most, if no code of the user's says how many there are: as many, but for those that are left out, and
-    /// unless no worker can live.
+    /// How many are still to come at most, if no code of the user's says how many there are: as many, but for
+    /// those that are left out, and unless no worker can live.
     fn left(&self) -> Option<usize> {
         let Prefetch { cursor, slots, over, broken, last, .. } = &self.0;
         let Cursor { order, next: (epoch, next), given } = cursor;
@@ -129,9 +133,10 @@ impl<D: Dataset> Iterator for Batches<D> {
         self.0.next()
     }
 
-    /// Exact where the number of batches is known beforehand ([`batches_in_epoch`](crate::DataLoader::batches_in_epoch), without samplers
-    /// of your own) and none may be left out ([`OnError::Report`]): with fewer it ends only when no worker can live. Else at least 0, and
-    /// at most as many as there are, where that is known.
+    /// Exact where the number of batches is known beforehand
+    /// ([`batches_in_epoch`](crate::DataLoader::batches_in_epoch), without samplers of your own) and none may
+    /// be left out ([`OnError::Report`]): with fewer it ends only when no worker can live. Else at least 0,
+    /// and at most as many as there are, where that is known.
     fn size_hint(&self) -> (usize, Option<usize>) {
         let Some(left) = self.left() else { return self.0.size_hint() };
         let all_come = self.0.inner().settings.on_error == OnError::Report;

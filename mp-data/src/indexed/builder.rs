@@ -76,7 +76,8 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         self.plan(move |plan| plan.batch_size(samples))
     }
 
-    /// Samples of a batch over all ranks, in place of `batch_size · world`: what stays the same when the number of ranks changes.
+    /// Samples of a batch over all ranks, in place of `batch_size · world`: what stays the same when the
+    /// number of ranks changes.
     pub fn global_batch_size(self, samples: u64) -> Self {
         self.plan(move |plan| plan.global_batch_size(samples))
     }
@@ -137,19 +138,21 @@ impl<D: Dataset> DataLoaderBuilder<D> {
 
     settings!();
 
-    /// Whether a state may be [resumed](DataLoader::resume) that was taken with another dataset, weights, lengths, subset or sampler: from
-    /// its next batch on in the new order. Without this such a state is refused.
+    /// Whether a state may be [resumed](DataLoader::resume) that was taken with another dataset, weights,
+    /// lengths, subset or sampler: from its next batch on in the new order. Without this such a state is
+    /// refused.
     pub fn allow_changed_dataset(mut self, allow: bool) -> Self {
         self.settings.may_have_changed = allow;
         self
     }
 
-    /// Starts the workers, a millisecond or two each; they read the dataset and call [`Dataset::init`] while this returns.
+    /// Starts the workers, a millisecond or two each; they read the dataset and call [`Dataset::init`] while
+    /// this returns.
     ///
     /// # Errors
-    /// A setting can't be met, or does nothing beside another that is set (`shuffle` and `batch_size` beside `batch_sampler`): the error
-    /// names both. The epochs are known to be uneven, and that is to be an [error](Uneven::Error). The dataset can't be encoded, or a
-    /// process can't be started.
+    /// A setting can't be met, or does nothing beside another that is set (`shuffle` and `batch_size` beside
+    /// `batch_sampler`): the error names both. The epochs are known to be uneven, and that is to be an
+    /// [error](Uneven::Error). The dataset can't be encoded, or a process can't be started.
     pub fn build(self) -> Result<DataLoader<D>, BuildError> {
         self.settings.check_name()?;
         DataLoader::start(Arc::new(self.dataset), self.plan, self.settings)

@@ -37,8 +37,8 @@ impl Given {
         self.beyond.range((epoch, next)..=(epoch, u64::MAX)).map(|given| given.1).collect()
     }
 
-    /// A batch was given, or left out. `first` is the first one that is on its way, or planned next. Returns the first one that was not
-    /// given.
+    /// A batch was given, or left out. `first` is the first one that is on its way, or planned next. Returns
+    /// the first one that was not given.
     pub(crate) fn add(&mut self, batch: Numbered, first: Numbered) -> Numbered {
         if batch > first || !self.beyond.is_empty() {
             self.beyond.insert(batch);

@@ -44,7 +44,8 @@ impl Cursor {
         next.is_some()
     }
 
-    /// The next batch. If it can't be planned: why, and whether there may be others behind it. Samplers of the user run here.
+    /// The next batch. If it can't be planned: why, and whether there may be others behind it. Samplers of
+    /// the user run here.
     fn planned(&self) -> Result<Option<PlannedBatch>, (Source, bool)> {
         let number = self.next.1;
         let more = || self.batches().is_some_and(|all| number < all.saturating_sub(1));
@@ -59,7 +60,8 @@ impl Cursor {
         }
     }
 
-    /// How many batches the epoch has, if that is known. A sampler of the user's that panics says so at the batch that it is asked for.
+    /// How many batches the epoch has, if that is known. A sampler of the user's that panics says so at the
+    /// batch that it is asked for.
     pub(crate) fn batches(&self) -> Option<u64> {
         if mp_core::mutant!("loader.sampler.hint-panics") {
             return self.order.batches();
@@ -84,7 +86,8 @@ pub(crate) struct Part {
     window: Option<WindowStart>,
 }
 
-/// The first batch that was not given, and those behind it that were; and in which window of the order it is, where that matters.
+/// The first batch that was not given, and those behind it that were; and in which window of the order it is,
+/// where that matters.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) next: (u64, u64),

@@ -15,12 +15,13 @@ use crate::trainer::inner::Inner;
 use crate::trainer::shared_methods::of_loaders;
 use crate::{BuildError, Dataset};
 
-/// Makes batches of a dataset in worker processes, in shared memory, in an order that is a function of a seed and an epoch.
+/// Makes batches of a dataset in worker processes, in shared memory, in an order that is a function of a seed
+/// and an epoch.
 ///
 /// Example: at [`Dataset`].
 ///
-/// The workers are the loader's, and live from epoch to epoch; they end when it and its [`Batches`] are dropped, or this process ends,
-/// however.
+/// The workers are the loader's, and live from epoch to epoch; they end when it and its [`Batches`] are
+/// dropped, or this process ends, however.
 ///
 /// | what happens | then |
 /// |---|---|
@@ -53,16 +54,18 @@ impl<D: Dataset> DataLoader<D> {
         Ok(DataLoader { inner: Inner::start(dataset, order, settings)?, plan })
     }
 
-    /// The batches of an epoch. Workers begin with them now, and the results of one that was dropped before its end are not waited for.
+    /// The batches of an epoch. Workers begin with them now, and the results of one that was dropped before
+    /// its end are not waited for.
     pub fn epoch(&self, epoch: u64) -> Batches<D> {
         self.from(self.start_of(epoch), Some(epoch))
     }
 
-    /// The batches of several epochs, one after the other: workers begin with the next epoch while the trainer has the last batches of
-    /// the one before. [`BatchInfo::epoch`](crate::BatchInfo::epoch) says where one ends.
+    /// The batches of several epochs, one after the other: workers begin with the next epoch while the
+    /// trainer has the last batches of the one before. [`BatchInfo::epoch`](crate::BatchInfo::epoch) says
+    /// where one ends.
     ///
-    /// An epoch before the last one whose batches were all [left out](crate::OnError) ends the iterator with an error, which has the error of
-    /// the last batch.
+    /// An epoch before the last one whose batches were all [left out](crate::OnError) ends the iterator with
+    /// an error, which has the error of the last batch.
     pub fn epochs(&self, epochs: Range<u64>) -> Batches<D> {
         let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
         self.from(self.start_of(epochs.start), last)
@@ -76,8 +79,8 @@ impl<D: Dataset> DataLoader<D> {
         Batches::new(Arc::clone(&self.inner), cursor, last)
     }
 
-    /// The batches of an epoch that come after those that a trainer was given when it took this state; also with another number of
-    /// workers, and with another number of ranks that divides the same global batch.
+    /// The batches of an epoch that come after those that a trainer was given when it took this state; also
+    /// with another number of workers, and with another number of ranks that divides the same global batch.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, Dataset, Item};
@@ -106,15 +109,17 @@ impl<D: Dataset> DataLoader<D> {
     /// ```
     ///
     /// # Errors
-    /// The state is of another plan: the error names what differs. Or it was changed since it was made: it has a checksum. Or it is of another rank, and batches were given out of order: only
-    /// the rank that was given them knows which.
+    /// The state is of another plan: the error names what differs. Or it was changed since it was made: it
+    /// has a checksum. Or it is of another rank, and batches were given out of order: only the rank that was
+    /// given them knows which.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &LoaderState) -> Result<Batches<D>, PlanError> {
         self.go_on(state, Some(state.epoch()))
     }
 
-    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of [`epochs`](Self::epochs): so `end` is not among them,
-    /// and there is no batch if the state is in epoch `end`, or later.
+    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of
+    /// [`epochs`](Self::epochs): so `end` is not among them, and there is no batch if the state is in epoch
+    /// `end`, or later.
     ///
     /// # Errors
     /// As of [`resume`](Self::resume).
@@ -150,8 +155,9 @@ impl<D: Dataset> DataLoader<D> {
         Ok(self.from(Cursor::of(order, next, &state.beyond), last))
     }
 
-    /// How many batches an epoch has, of this rank; `None` if only making them tells ([`Batching::MaxTokens`](crate::plan::Batching), batch
-    /// samplers that don't say). But for those of samplers of your own, each epoch has as many.
+    /// How many batches an epoch has, of this rank; `None` if only making them tells
+    /// ([`Batching::MaxTokens`](crate::plan::Batching), batch samplers that don't say). But for those of
+    /// samplers of your own, each epoch has as many.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Tensor};
@@ -181,7 +187,8 @@ impl<D: Dataset> DataLoader<D> {
         &self.inner.plan
     }
 
-    /// Another dataset from now on, with the same settings and new workers. [`Batches`] that are there keep the old ones.
+    /// Another dataset from now on, with the same settings and new workers. [`Batches`] that are there keep
+    /// the old ones.
     ///
     /// # Errors
     /// Those of [`build`](crate::DataLoaderBuilder::build); then nothing has changed.

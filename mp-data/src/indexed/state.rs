@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{PlanError, PlanState, checksum};
 
-/// Which batches a trainer was given: see [`Batches::state`](crate::Batches::state). A few hundred bytes in any format of serde.
+/// Which batches a trainer was given: see [`Batches::state`](crate::Batches::state). A few hundred bytes in
+/// any format of serde.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct LoaderState {
@@ -62,8 +63,9 @@ impl LoaderState {
         self.plan.next()
     }
 
-    /// The numbers of the batches that were given although [`next`](Self::next), which is before them, was not, in ascending order. With
-    /// [`in_order`](crate::DataLoaderBuilder::in_order), as without that setting, there are none; with `in_order(false)`, 1024 at most.
+    /// The numbers of the batches that were given although [`next`](Self::next), which is before them, was
+    /// not, in ascending order. With [`in_order`](crate::DataLoaderBuilder::in_order), as without that
+    /// setting, there are none; with `in_order(false)`, 1024 at most.
     #[must_use]
     pub fn beyond(&self) -> &[u64] {
         &self.beyond

@@ -25,7 +25,8 @@ pub(crate) const POISON: [u8; 2] = [UNWRITTEN, OTHERWISE];
 pub struct Verified {
     /// How many batches were made twice.
     pub batches: usize,
-    /// How many of them were made by one process alone, since the loader has no workers: what differs between processes is not found.
+    /// How many of them were made by one process alone, since the loader has no workers: what differs between
+    /// processes is not found.
     pub by_one_worker: usize,
     /// The first difference of each batch that has one.
     pub differences: Vec<Difference>,
@@ -84,9 +85,10 @@ impl fmt::Display for Verified {
 }
 
 impl<D: Dataset> DataLoader<D> {
-    /// Makes the first `batches` batches of epoch 0 twice, in memory that holds something else each time, and compares them: finds samples
-    /// that depend on more than their index and their random numbers, and rows that are not written. What can't be encoded alone
-    /// ([`Other`](crate::Other) with tensors) is not compared.
+    /// Makes the first `batches` batches of epoch 0 twice, in memory that holds something else each time, and
+    /// compares them: finds samples that depend on more than their index and their random numbers, and rows
+    /// that are not written. What can't be encoded alone ([`Other`](crate::Other) with tensors) is not
+    /// compared.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
@@ -112,8 +114,8 @@ impl<D: Dataset> DataLoader<D> {
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
-    /// The two are made by two workers if two are free. A batch that one worker has made both times is made a third time, in this
-    /// process: then the dataset is read here, and its `init` is called.
+    /// The two are made by two workers if two are free. A batch that one worker has made both times is made a
+    /// third time, in this process: then the dataset is read here, and its `init` is called.
     ///
     /// # Errors
     /// A batch can't be made.

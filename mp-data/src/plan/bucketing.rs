@@ -9,16 +9,17 @@ use super::{
 };
 use crate::per_copy::PerCopy;
 
-/// What is known of an epoch's windows. Those of `BucketByLength` have equally many batches, so any is made at once. Of `MaxTokens` only
-/// those before it tell where a batch is: going to batch k costs the cutting of the windows from the last one on of which it is known
-/// where it begins. That is told by states ([`WindowStart`]).
+/// What is known of an epoch's windows. Those of `BucketByLength` have equally many batches, so any is made
+/// at once. Of `MaxTokens` only those before it tell where a batch is: going to batch k costs the cutting of
+/// the windows from the last one on of which it is known where it begins. That is told by states
+/// ([`WindowStart`]).
 #[derive(Debug, Default)]
 pub(super) struct Windows(PerCopy<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The first window of `MaxTokens` of which it is known where it begins; and how many batches are before it, and before each of those
-    /// behind it, as far as they were cut.
+    /// The first window of `MaxTokens` of which it is known where it begins; and how many batches are before
+    /// it, and before each of those behind it, as far as they were cut.
     first: u64,
     before: Vec<u64>,
     /// The window that was cut last.
@@ -29,7 +30,8 @@ struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WindowStart {
     pub(super) number: u64,
-    /// How many batches are in those before it, over all ranks. What of them could not be dealt to all ranks is dealt with it.
+    /// How many batches are in those before it, over all ranks. What of them could not be dealt to all ranks
+    /// is dealt with it.
     pub(super) before: u64,
 }
 
@@ -38,7 +40,8 @@ impl WindowStart {
 }
 
 impl Known {
-    /// The last window, of those of which it is known, that begins at group `k` of `world` batches or before it.
+    /// The last window, of those of which it is known, that begins at group `k` of `world` batches or before
+    /// it.
     fn last_before(&self, k: u64, world: u64) -> WindowStart {
         let behind = self.before.partition_point(|before| before / world <= k);
         let Some(i) = behind.checked_sub(1) else { return WindowStart::START };

@@ -66,7 +66,8 @@ impl PlanBuilder {
         self
     }
 
-    /// Samples of a batch over all ranks, in place of `batch_size · world`: what stays the same when `world` changes.
+    /// Samples of a batch over all ranks, in place of `batch_size · world`: what stays the same when `world`
+    /// changes.
     pub fn global_batch_size(mut self, samples: u64) -> Self {
         self.global = Some(samples);
         self
@@ -145,8 +146,8 @@ impl PlanBuilder {
     /// The plan.
     ///
     /// # Errors
-    /// `Setting` names the setting that can't be met, and the one beside which it would do nothing. `Uneven`: that is to be an error, and it
-    /// is known that each epoch has draws that can't be divided.
+    /// `Setting` names the setting that can't be met, and the one beside which it would do nothing. `Uneven`:
+    /// that is to be an error, and it is known that each epoch has draws that can't be divided.
     pub fn build(self) -> Result<Plan, PlanError> {
         if self.world == 0 || self.rank >= self.world {
             return Err(setting("distributed", no_such_rank(self.rank, self.world)));

@@ -57,8 +57,8 @@ impl EpochOrder {
     }
 
     /// Where a consumer is that takes batch `next` next: as [`Plan::state`](super::Plan::state), and with
-    /// [`MaxTokens`](Batching::MaxTokens), if batches up to there were asked for, with the window in which that batch is, so that
-    /// [going on](super::Plan::resume) there costs no look at those before.
+    /// [`MaxTokens`](Batching::MaxTokens), if batches up to there were asked for, with the window in which
+    /// that batch is, so that [going on](super::Plan::resume) there costs no look at those before.
     pub fn state(&self, next: u64) -> PlanState {
         self.inner.plan.state(self.inner.epoch, next).in_window(self.window(next))
     }

@@ -45,8 +45,8 @@ pub(crate) use philox::{Purpose, epoch_key, mix};
 pub struct Item {
     /// Which sample of the dataset.
     pub index: usize,
-    /// The number of this draw in the epoch, from 0, over all ranks, over all ranks. What is random about a sample depends on this, on the seed, and on the
-    /// epoch.
+    /// The number of this draw in the epoch, from 0, over all ranks, over all ranks. What is random about a
+    /// sample depends on this, on the seed, and on the epoch.
     pub position: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Permutations of the numbers below n, and draws by weight.
 //!
-//! Frozen: what each named algorithm gives is in the states that users have saved, and in `tests/golden`. One with other results is
-//! another one, with another name (`/2`).
+//! Frozen: what each named algorithm gives is in the states that users have saved, and in `tests/golden`. One
+//! with other results is another one, with another name (`/2`).
 
 use super::philox::{Purpose, SampleRng, epoch_key, pair, philox, unit};
 
@@ -20,7 +20,8 @@ pub(crate) fn shuffle<T>(list: &mut [T], key: u64) {
     }
 }
 
-/// `feistel/1`: eight rounds over two halves of equally many bits, whose round function is Philox; walked until the result is below n.
+/// `feistel/1`: eight rounds over two halves of equally many bits, whose round function is Philox; walked
+/// until the result is below n.
 pub(crate) fn feistel(n: u64, at: u64, seed: u64, epoch: u64) -> u64 {
     let bits = (64 - n.saturating_sub(1).leading_zeros()).max(2).div_ceil(2);
     let mask = (1u64 << bits) - 1;
@@ -104,8 +105,8 @@ pub(crate) fn without_replacement(weights: &[f64], draws: u64, seed: u64, epoch:
     keys.into_iter().map(|(_, i)| i).collect()
 }
 
-/// The logarithm by additions, products and divisions alone, whose results IEEE 754 prescribes: that of a C library differs from machine
-/// to machine. For normal numbers in (0, 1].
+/// The logarithm by additions, products and divisions alone, whose results IEEE 754 prescribes: that of a C
+/// library differs from machine to machine. For normal numbers in (0, 1].
 fn ln(x: f64) -> f64 {
     let bits = x.to_bits();
     let mut exponent = (bits >> 52) as i64 - 1023;

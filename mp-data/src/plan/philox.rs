@@ -25,8 +25,8 @@ pub(crate) fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What a key is for: no two purposes share numbers. They are part of the algorithms' definitions (docs/data.md): never change one, and
-/// never use one for something else.
+/// What a key is for: no two purposes share numbers. They are part of the algorithms' definitions
+/// (docs/data.md): never change one, and never use one for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Purpose {
@@ -207,7 +207,8 @@ mod tests {
 
     #[test]
     fn no_two_of_ten_million_samples_share_a_key() {
-        // Each key leads back to its position, so no two are the same: quicker than sorting them, which takes this build seconds.
+        // Each key leads back to its position, so no two are the same: quicker than sorting them, which takes
+        // this build seconds.
         let first = unmix(key(&SampleRng::new(17, 3, 0)));
         for position in 0..10_000_000 {
             let key = key(&SampleRng::new(17, 3, position));

@@ -81,23 +81,25 @@ pub enum Uneven {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Batching {
-    /// Samples of like lengths in one batch: windows of `window` global batches are sorted by length, cut, and the batches permuted.
+    /// Samples of like lengths in one batch: windows of `window` global batches are sorted by length, cut,
+    /// and the batches permuted.
     #[allow(missing_docs)]
     BucketByLength { lengths: Arc<[u32]>, window: u64 },
-    /// As many samples as make at most `tokens` when each is padded to the longest; windows of `window` draws are sorted by length.
-    /// A sample that is longer than `tokens` is a batch of its own.
+    /// As many samples as make at most `tokens` when each is padded to the longest; windows of `window` draws
+    /// are sorted by length. A sample that is longer than `tokens` is a batch of its own.
     #[allow(missing_docs)]
     MaxTokens { lengths: Arc<[u32]>, tokens: u64, window: u64 },
     /// The user's.
     Custom(Arc<dyn BatchSampler>),
 }
 
-/// A batch sampler of the user: a pure function of epoch and number. With several ranks, rank r has batches k · world + r.
+/// A batch sampler of the user: a pure function of epoch and number. With several ranks, rank r has batches k
+/// · world + r.
 pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
     /// What it is called in states; another algorithm needs another name.
     fn name(&self) -> &str;
-    /// How many batches the epoch has, over all ranks, if known. Without it each rank asks until it gets `None`, and only the
-    /// sampler can give all ranks equally many.
+    /// How many batches the epoch has, over all ranks, if known. Without it each rank asks until it gets
+    /// `None`, and only the sampler can give all ranks equally many.
     fn batches(&self, _epoch: u64) -> Option<u64> {
         None
     }

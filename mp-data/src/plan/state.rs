@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::bucketing::WindowStart;
 use super::{Batching, EpochOrder, Plan, PlanError, Sampler, Uneven, philox::mix};
 
-/// A place in a plan: which batch is next, and what the order is made from. A few hundred bytes in any format of serde.
+/// A place in a plan: which batch is next, and what the order is made from. A few hundred bytes in any format
+/// of serde.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanState {
     format: u32,
@@ -200,8 +201,9 @@ impl Plan {
     /// The epoch and the number of the next batch.
     ///
     /// # Errors
-    /// `StateDiffers` names the first thing in which the state's plan isn't this one; `StateChanged` says that it was changed. Another `world` and batch size may go on if the
-    /// global batch is the same and batches are not made in windows or by the user.
+    /// `StateDiffers` names the first thing in which the state's plan isn't this one; `StateChanged` says
+    /// that it was changed. Another `world` and batch size may go on if the global batch is the same and
+    /// batches are not made in windows or by the user.
     pub fn next_batch(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         let plan = &self.inner.template;
         same("format", &state.format, &plan.format)?;
@@ -226,12 +228,13 @@ impl Plan {
         Ok((state.epoch, state.next))
     }
 
-    /// As [`next_batch`](Self::next_batch), but the dataset may have changed since, and with it weights, lengths, subset and sampler: the
-    /// batches from the next one on are those of the new order. What was given before may come again in it, or never.
+    /// As [`next_batch`](Self::next_batch), but the dataset may have changed since, and with it weights,
+    /// lengths, subset and sampler: the batches from the next one on are those of the new order. What was
+    /// given before may come again in it, or never.
     ///
     /// # Errors
-    /// `StateDiffers`: the state's global batch is another one, or, where that has to be the same, the number of ranks. `StateChanged`: it is
-    /// not as it was made.
+    /// `StateDiffers`: the state's global batch is another one, or, where that has to be the same, the number
+    /// of ranks. `StateChanged`: it is not as it was made.
     pub fn next_batch_in_changed(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         same("format", &state.format, &self.inner.template.format)?;
         self.check_sizes(state)?;

@@ -9,10 +9,12 @@ pub enum Affinity {
     /// On those of the process that starts them.
     #[default]
     Inherit,
-    /// On these, by their numbers. One that is offline or outside this process's cpuset is an error of `build`.
+    /// On these, by their numbers. One that is offline or outside this process's cpuset is an error of
+    /// `build`.
     Cpus(Vec<usize>),
-    /// On those of this node of memory, as far as this process's cpuset has them: that of the GPU of the trainer, say
-    /// (`/sys/bus/pci/devices/…/numa_node`). Memory is that of the node whose processors touch it first.
+    /// On those of this node of memory, as far as this process's cpuset has them: that of the GPU of the
+    /// trainer, say (`/sys/bus/pci/devices/…/numa_node`). Memory is that of the node whose processors touch
+    /// it first.
     NumaNode(usize),
 }
 

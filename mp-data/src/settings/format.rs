@@ -1,4 +1,5 @@
-//! The first thing in a state: so the state of another kind of loader is refused in words that say what it is.
+//! The first thing in a state: so the state of another kind of loader is refused in words that say what it
+//! is.
 
 use std::fmt;
 

@@ -16,14 +16,15 @@ use crate::{Affinity, BuildError, Dataset};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
-    /// The iterator gives the error in the place of the batch, and goes on with the next one: `?` in the loop ends the training.
+    /// The iterator gives the error in the place of the batch, and goes on with the next one: `?` in the loop
+    /// ends the training.
     #[default]
     Report,
-    /// It is made without the sample at which it failed; [`BatchInfo::skipped`](crate::BatchInfo::skipped) names that. If it isn't known which it
-    /// was, as `Report`.
+    /// It is made without the sample at which it failed; [`BatchInfo::skipped`](crate::BatchInfo::skipped)
+    /// names that. If it isn't known which it was, as `Report`.
     SkipSample,
-    /// It is left out; [`Batches::left_out`](crate::Batches::left_out) has the error. If all batches of a pass over the data are left out and
-    /// another pass would follow, the iterator ends with an error.
+    /// It is left out; [`Batches::left_out`](crate::Batches::left_out) has the error. If all batches of a
+    /// pass over the data are left out and another pass would follow, the iterator ends with an error.
     SkipBatch,
 }
 
@@ -43,7 +44,8 @@ pub(crate) struct Settings {
     pub(crate) name: String,
     pub(crate) num_workers: usize,
     pub(crate) threads: usize,
-    /// `None` if it was not set: as many as [`Meter::prefetch`](crate::trainer::metrics::Meter::prefetch) says.
+    /// `None` if it was not set: as many as [`Meter::prefetch`](crate::trainer::metrics::Meter::prefetch)
+    /// says.
     pub(crate) prefetch: Option<usize>,
     pub(crate) budget: Option<usize>,
     pub(crate) in_order: bool,
@@ -90,62 +92,66 @@ impl Settings {
 /// What the builders of both kinds of loaders have: these settings, in a field `settings`.
 macro_rules! settings {
     () => {
-        /// What the loader is called: its workers are the processes `name-0`, `name-1` and so on, in what they print, in errors and in lists
-        /// of processes (`ps`, whose kernel keeps 15 bytes). "data loader" without this; a program with a loader for training and one
-        /// for validation calls them so.
+        /// What the loader is called: its workers are the processes `name-0`, `name-1` and so on, in what
+        /// they print, in errors and in lists of processes (`ps`, whose kernel keeps 15 bytes). "data loader"
+        /// without this; a program with a loader for training and one for validation calls them so.
         pub fn name(mut self, name: impl Into<String>) -> Self {
             self.settings.name = name.into();
             self
         }
 
-        /// How many processes make batches. With 0, as without this, the caller makes them when it asks for them: the same batches, bit by
-        /// bit. An error of `fetch` is the value itself then, and `downcast_ref` of [`LoadError::source`](crate::LoadError::source) finds its
-        /// type; from a worker come its text and those of its sources.
+        /// How many processes make batches. With 0, as without this, the caller makes them when it asks for
+        /// them: the same batches, bit by bit. An error of `fetch` is the value itself then, and
+        /// `downcast_ref` of [`LoadError::source`](crate::LoadError::source) finds its type; from a worker
+        /// come its text and those of its sources.
         pub fn num_workers(mut self, workers: usize) -> Self {
             self.settings.num_workers = workers;
             self
         }
 
-        /// How many threads of a worker write rows of one batch at the same time; 1 without this and at least, 1024
-        /// at most (0 is taken as 1). `OMP_NUM_THREADS`, `RAYON_NUM_THREADS`,
-        /// `MKL_NUM_THREADS` and `OPENBLAS_NUM_THREADS` of the workers are set to this number, unless this process has them set.
+        /// How many threads of a worker write rows of one batch at the same time; 1 without this and at
+        /// least, 1024 at most (0 is taken as 1). `OMP_NUM_THREADS`, `RAYON_NUM_THREADS`, `MKL_NUM_THREADS`
+        /// and `OPENBLAS_NUM_THREADS` of the workers are set to this number, unless this process has them
+        /// set.
         pub fn threads_per_worker(mut self, threads: usize) -> Self {
             self.settings.threads = threads.max(1);
             self
         }
 
-        /// How many batches are planned, running or ready for each worker; 1 at least, and for all workers 65,536 at most: 0 is taken as 1,
-        /// as of threads. Without this 2, and 8 for as long as batches are made in less than 200 µs, as a rule, and have
-        /// tensors of no more than 64 KiB: with 2 of these, threads sleep between two batches, and a sleep takes longer than such a batch.
+        /// How many batches are planned, running or ready for each worker; 1 at least, and for all workers
+        /// 65,536 at most: 0 is taken as 1, as of threads. Without this 2, and 8 for as long as batches are
+        /// made in less than 200 µs, as a rule, and have tensors of no more than 64 KiB: with 2 of these,
+        /// threads sleep between two batches, and a sleep takes longer than such a batch.
         pub fn prefetch_factor(mut self, batches: usize) -> Self {
             self.settings.prefetch = Some(batches.max(1));
             self
         }
 
-        /// How many bytes of shared memory the batches that are planned, running or ready may have, each counted as the largest so far. One
-        /// batch always may be. What the trainer keeps isn't counted.
+        /// How many bytes of shared memory the batches that are planned, running or ready may have, each
+        /// counted as the largest so far. One batch always may be. What the trainer keeps isn't counted.
         pub fn memory_budget(mut self, bytes: usize) -> Self {
             self.settings.budget = Some(bytes);
             self
         }
 
-        /// Whether batches are given in the order of their numbers, as without this. If not, a slow one holds up no other, until 1024
-        /// behind it were given (of a stream: its lane); they are the same batches, and their `state` is as exact.
+        /// Whether batches are given in the order of their numbers, as without this. If not, a slow one holds
+        /// up no other, until 1024 behind it were given (of a stream: its lane); they are the same batches,
+        /// and their `state` is as exact.
         pub fn in_order(mut self, in_order: bool) -> Self {
             self.settings.in_order = in_order;
             self
         }
 
-        /// How long a worker may take for a batch. Then it is killed, and the batch is made again by another, as if it had died. `init` may
-        /// take as long as it does.
+        /// How long a worker may take for a batch. Then it is killed, and the batch is made again by another,
+        /// as if it had died. `init` may take as long as it does.
         #[doc(alias = "batch_timeout")]
         pub fn timeout(mut self, time: std::time::Duration) -> Self {
             self.settings.timeout = Some(time);
             self
         }
 
-        /// How often a batch is made again whose worker died or took too long; 2 without this. What `fetch` returns or panics with is not
-        /// tried again.
+        /// How often a batch is made again whose worker died or took too long; 2 without this. What `fetch`
+        /// returns or panics with is not tried again.
         pub fn retries(mut self, times: u32) -> Self {
             self.settings.retries = times;
             self
@@ -170,9 +176,10 @@ macro_rules! settings {
             self
         }
 
-        /// Whether a worker keeps memory that it has freed for what it allocates next, as without this: up to 64 MiB at the end of each heap
-        /// of the C library's allocator (glibc; others are left alone). If not, what decoders of images free goes back to the kernel after
-        /// each image, and comes back page by page, which was a quarter of the time of such workers. Where the environment sets
+        /// Whether a worker keeps memory that it has freed for what it allocates next, as without this: up to
+        /// 64 MiB at the end of each heap of the C library's allocator (glibc; others are left alone). If
+        /// not, what decoders of images free goes back to the kernel after each image, and comes back page by
+        /// page, which was a quarter of the time of such workers. Where the environment sets
         /// `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`, or either in `GLIBC_TUNABLES`, that decides.
         pub fn keep_freed_memory(mut self, keep: bool) -> Self {
             self.settings.keeps_freed = keep;

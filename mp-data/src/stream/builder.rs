@@ -9,8 +9,8 @@ use super::order::StreamPlan;
 use crate::BuildError;
 use crate::settings::{Settings, settings};
 
-/// How a [`StreamLoader`] is made: by [`StreamLoader::builder`](crate::StreamLoader::builder). Without settings: batches of one sample, of
-/// up to 16 lanes, made by the caller.
+/// How a [`StreamLoader`] is made: by [`StreamLoader::builder`](crate::StreamLoader::builder). Without
+/// settings: batches of one sample, of up to 16 lanes, made by the caller.
 #[must_use = "options do nothing until `build` is called"]
 pub struct StreamLoaderBuilder<D> {
     dataset: D,
@@ -50,9 +50,10 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
         self
     }
 
-    /// How many lanes the shards are dealt to, which are read side by side; 16 without this, or as many as this rank has shards, if these are fewer. Batches
-    /// come from the lanes in turn. The order depends on it, and it bounds how many workers have work at the same time: so it is
-    /// never made from the number of workers, and a state goes on with the lanes with which it began.
+    /// How many lanes the shards are dealt to, which are read side by side; 16 without this, or as many as
+    /// this rank has shards, if these are fewer. Batches come from the lanes in turn. The order depends on
+    /// it, and it bounds how many workers have work at the same time: so it is never made from the number of
+    /// workers, and a state goes on with the lanes with which it began.
     pub fn lanes(mut self, lanes: u64) -> Self {
         self.plan.lanes = lanes;
         self
@@ -64,8 +65,9 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
         self
     }
 
-    /// Lets the samples of a lane change places within windows of this size; 0 is not at all. Turns `shuffle` on. A worker keeps a window of
-    /// each lane that it has open, and after a death or a resume the window is read again.
+    /// Lets the samples of a lane change places within windows of this size; 0 is not at all. Turns `shuffle`
+    /// on. A worker keeps a window of each lane that it has open, and after a death or a resume the window is
+    /// read again.
     #[doc(alias = "shuffle_buffer")]
     pub fn shuffle_window(mut self, samples: u64) -> Self {
         self.window = Some(samples);
@@ -87,10 +89,11 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
         self
     }
 
-    /// An epoch is exactly this many batches, on every rank: when all lanes have ended, all shards are read again, in another order if they
-    /// are shuffled. So no rank waits in a collective for one that has ended.
+    /// An epoch is exactly this many batches, on every rank: when all lanes have ended, all shards are read
+    /// again, in another order if they are shuffled. So no rank waits in a collective for one that has ended.
     ///
-    /// A whole pass over the shards in which each batch was [left out](crate::OnError) ends the iterator with an error.
+    /// A whole pass over the shards in which each batch was [left out](crate::OnError) ends the iterator with
+    /// an error.
     pub fn steps(mut self, batches: u64) -> Self {
         self.plan.steps = Some(batches);
         self
@@ -98,10 +101,12 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
 
     settings!();
 
-    /// Starts the workers, a millisecond or two each; they read the dataset and call [`IterableDataset::init`] while this returns.
+    /// Starts the workers, a millisecond or two each; they read the dataset and call
+    /// [`IterableDataset::init`] while this returns.
     ///
     /// # Errors
-    /// A setting can't be met, or contradicts another; there are fewer shards than ranks, the dataset can't be encoded, or a process can't be started.
+    /// A setting can't be met, or contradicts another; there are fewer shards than ranks, the dataset can't
+    /// be encoded, or a process can't be started.
     pub fn build(mut self) -> Result<StreamLoader<D>, BuildError> {
         self.settings.check_name()?;
         self.plan.window = self.window.unwrap_or_default();

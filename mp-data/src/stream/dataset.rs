@@ -12,7 +12,8 @@ use crate::{AnyResult, Batch};
 /// The type of a dataset's samples.
 pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 
-/// Samples that are read one after the other, from shards: files, ranges, partitions. It is sent to each worker once.
+/// Samples that are read one after the other, from shards: files, ranges, partitions. It is sent to each
+/// worker once.
 ///
 /// ```
 /// use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, SampleOf, Samples, ShardReader, Tensor};
@@ -72,9 +73,10 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// ```
 ///
 /// # What a batch may depend on
-/// The dataset as it was sent, the samples, and the random numbers that come with them; what is kept in `self` is a cache. A shard gives the
-/// same samples in the same order each time, and a reader that is opened at a token what it would have given after that token. Then
-/// batches are the same, bit by bit, for any number of workers; [`StreamLoader::verify`](crate::StreamLoader::verify) looks after that.
+/// The dataset as it was sent, the samples, and the random numbers that come with them; what is kept in
+/// `self` is a cache. A shard gives the same samples in the same order each time, and a reader that is opened
+/// at a token what it would have given after that token. Then batches are the same, bit by bit, for any
+/// number of workers; [`StreamLoader::verify`](crate::StreamLoader::verify) looks after that.
 ///
 /// # When it fails
 /// | what happens | is lost |
@@ -82,8 +84,9 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// | `fetch`, or a row, or `read` returns an error; a row panics or kills its worker | that batch, or, with [`SkipSample`](crate::OnError::SkipSample), that sample |
 /// | `open` returns an error, or panics; `read` panics; a worker dies in them each time, or is too slow | the rest of that shard; the lane goes on with its next shard |
 ///
-/// The error in a batch's place names shard and sample, and the epoch goes on. No sample of another shard is lost with a shard's rest, and none
-/// comes twice. If a shard turns out to be shorter after a batch of it was lost, samples of that batch may be tried once more.
+/// The error in a batch's place names shard and sample, and the epoch goes on. No sample of another shard is
+/// lost with a shard's rest, and none comes twice. If a shard turns out to be shorter after a batch of it was
+/// lost, samples of that batch may be tried once more.
 pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// What it makes.
     type Batch: Batch;
@@ -93,8 +96,8 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// How many shards there are. The loader asks once.
     fn shards(&self) -> usize;
 
-    /// Opens a shard: the reader gives sample number `at.sample` next. Without a token that is 0: the loader itself reads over samples, if
-    /// readers have no [`token`](ShardReader::token).
+    /// Opens a shard: the reader gives sample number `at.sample` next. Without a token that is 0: the loader
+    /// itself reads over samples, if readers have no [`token`](ShardReader::token).
     ///
     /// # Errors
     /// Whatever a shard can't be opened for.
@@ -156,14 +159,17 @@ pub trait ShardReader: 'static {
     /// The next sample; `None` at the end.
     ///
     /// # Errors
-    /// This sample can't be read: it counts as one. The reader is asked for the next one, and says `None` if it can't go on.
+    /// This sample can't be read: it counts as one. The reader is asked for the next one, and says `None` if
+    /// it can't go on.
     #[doc(alias = "__next__")]
     fn read(&mut self) -> AnyResult<Option<Self::Sample>>;
 
-    /// Where it is, in a form in which [`open`](IterableDataset::open) finds this place again without reading what is before: an offset in the
-    /// file, the number of a record. `None`, as without this: `open` begins at the front, and samples are read over.
+    /// Where it is, in a form in which [`open`](IterableDataset::open) finds this place again without reading
+    /// what is before: an offset in the file, the number of a record. `None`, as without this: `open` begins
+    /// at the front, and samples are read over.
     ///
-    /// The reader that was opened there has to say the same token before it has read anything, else that is an error.
+    /// The reader that was opened there has to say the same token before it has read anything, else that is
+    /// an error.
     fn token(&self) -> Option<u64> {
         None
     }

@@ -1,7 +1,7 @@
 //! Batches of streams: lanes in turn, each from where it was.
 //!
-//! A lane is known twice: as of what has arrived, from where its next batch begins; and as of what was given, which is the state. A
-//! slot that is there has the lane as it is behind it, until it is given.
+//! A lane is known twice: as of what has arrived, from where its next batch begins; and as of what was given,
+//! which is the state. A slot that is there has the lane as it is behind it, until it is given.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -289,7 +289,8 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         if let Some(behind) = cursor.given.behind(slot) {
             cursor.given = behind;
         }
-        // An error that ends all is in the place of a batch that was neither made nor given up: it does not count as given.
+        // An error that ends all is in the place of a batch that was neither made nor given up: it does not
+        // count as given.
         let Some(after) = slot.part.after.take() else { return };
         cursor.given.lanes.set(slot.part.lane, after);
         let counts = !slot.is_left_out() || mp_core::mutant!("stream.steps.left-out-counts");

@@ -13,8 +13,8 @@ use crate::dataset::moment::MOST_SAMPLES;
 /// No lane has as many batches: rounds are counted and multiplied.
 pub(crate) const MOST_ROUNDS: u64 = 1 << 40;
 
-/// Where in the row of its samples a lane is: in the window that is read from a sample of a shard on, behind the first `done` of its
-/// samples, in their order; and how many of those that come next are not given.
+/// Where in the row of its samples a lane is: in the window that is read from a sample of a shard on, behind
+/// the first `done` of its samples, in their order; and how many of those that come next are not given.
 ///
 /// Saved in states: names and order of what it has are part of their format, and a change needs a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,10 +27,12 @@ pub(crate) struct LaneAt {
     pub(crate) done: u64,
     /// How many samples are of batches that are lost: those that come next, of all that can be read.
     pub(crate) lost: u64,
-    /// Of which samples the window is, if some of them were given: up to which one of each shard, by its number in the lane. So it is the same
-    /// window when it is read again, and what can't be read any more is missing where it was.
+    /// Of which samples the window is, if some of them were given: up to which one of each shard, by its
+    /// number in the lane. So it is the same window when it is read again, and what can't be read any more is
+    /// missing where it was.
     pub(crate) window: Vec<(u64, u64)>,
-    /// Shards that can't be read any further: their numbers in the lane, and the first sample that is left out.
+    /// Shards that can't be read any further: their numbers in the lane, and the first sample that is left
+    /// out.
     pub(crate) cuts: Vec<(u64, u64)>,
 }
 
@@ -43,8 +45,8 @@ impl LaneAt {
 
     /// From now on this shard of the lane ends before `sample`; false if it did already.
     ///
-    /// With that other samples come next, and those of lost batches are not known any more. None of them was given: they are tried once
-    /// more, so that no sample of another shard is passed over instead.
+    /// With that other samples come next, and those of lost batches are not known any more. None of them was
+    /// given: they are tried once more, so that no sample of another shard is passed over instead.
     pub(crate) fn cut(&mut self, shard_in_lane: u64, sample: u64) -> bool {
         if self.end_of(shard_in_lane) <= sample {
             return false;
@@ -73,8 +75,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Whether a lane can have come there, of a plan with this number of shards and windows of this number of samples, since round
-    /// `first`, with `batch_size` samples in each.
+    /// Whether a lane can have come there, of a plan with this number of shards and windows of this number of
+    /// samples, since round `first`, with `batch_size` samples in each.
     pub(crate) fn can_be(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
         let Lane { at: LaneAt { shard_in_lane, sample, done, lost, window: ends, cuts, .. }, round, .. } =
             self;

@@ -1,8 +1,9 @@
 //! All lanes of a pass, as a tree whose copies share what they have in common.
 //!
-//! A stream may have 2^22 lanes, and most of them are at the beginning of the pass for a long time. Such a lane
-//! has no node. A copy of the tree shares all nodes, and a change copies the nodes between the root and the
-//! lane. A node stores the earliest round of the lanes below it, so the next batch's lane is found from the root.
+//! A stream may have 2^22 lanes, and most of them are at the beginning of the pass for a long time. Such a
+//! lane has no node. A copy of the tree shares all nodes, and a change copies the nodes between the root and
+//! the lane. A node stores the earliest round of the lanes below it, so the next batch's lane is found from
+//! the root.
 
 use std::sync::Arc;
 
@@ -143,8 +144,8 @@ impl Lanes {
         inner.earliest = rounds.min().unwrap_or(NEVER);
     }
 
-    /// Returns the first lane from `from` on that has a batch in this round: a lane that has not ended, and whose
-    /// own round is not a later one.
+    /// Returns the first lane from `from` on that has a batch in this round: a lane that has not ended, and
+    /// whose own round is not a later one.
     pub(super) fn next_in(&self, round: u64, from: usize) -> Option<usize> {
         self.next_below(&self.root, (0, self.levels), round, from)
     }

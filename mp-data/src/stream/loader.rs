@@ -16,14 +16,16 @@ use crate::trainer::prefetch::Prefetch;
 use crate::trainer::shared_methods::{of_batches, of_loaders};
 use crate::{BuildError, LoadError, Loaded};
 
-/// Makes batches of shards that are read from front to back, in worker processes, in shared memory, in an order that is a function of
-/// a seed and an epoch.
+/// Makes batches of shards that are read from front to back, in worker processes, in shared memory, in an
+/// order that is a function of a seed and an epoch.
 ///
-/// Example: at [`IterableDataset`], with what is lost when something fails. All else is as of a [`DataLoader`](crate::DataLoader).
+/// Example: at [`IterableDataset`], with what is lost when something fails. All else is as of a
+/// [`DataLoader`](crate::DataLoader).
 ///
-/// Each *lane* is a sequence of this rank's shards, read one after the other; batches come from the lanes in turn, and lanes that have ended are
-/// left out. A lane has one worker at a time, as a rule the same one, which has its shard open. A batch's
-/// [number](crate::BatchInfo::number) is its round, times the lanes, plus its lane: so those of ended lanes are missing.
+/// Each *lane* is a sequence of this rank's shards, read one after the other; batches come from the lanes in
+/// turn, and lanes that have ended are left out. A lane has one worker at a time, as a rule the same one,
+/// which has its shard open. A batch's [number](crate::BatchInfo::number) is its round, times the lanes, plus
+/// its lane: so those of ended lanes are missing.
 pub struct StreamLoader<D: IterableDataset> {
     pub(super) inner: Arc<Inner<Streamed<D>>>,
     /// As it was before the dataset was known.
@@ -52,33 +54,38 @@ impl<D: IterableDataset> StreamLoader<D> {
         Ok(StreamLoader { inner: Inner::start(dataset, order, settings)?, plan })
     }
 
-    /// The batches of an epoch. Workers begin with them now, and the results of one that was dropped before its end are not waited for.
+    /// The batches of an epoch. Workers begin with them now, and the results of one that was dropped before
+    /// its end are not waited for.
     pub fn epoch(&self, epoch: u64) -> StreamBatches<D> {
         StreamBatches::new(&self.inner, Place::start(self.inner.plan.lanes, epoch), Some(epoch))
     }
 
-    /// The batches of several epochs, one after the other: workers begin with the next epoch while the trainer has the last batches of
-    /// the one before. [`BatchInfo::epoch`](crate::BatchInfo::epoch) says where one ends. An epoch without any batch is the last.
+    /// The batches of several epochs, one after the other: workers begin with the next epoch while the
+    /// trainer has the last batches of the one before. [`BatchInfo::epoch`](crate::BatchInfo::epoch) says
+    /// where one ends. An epoch without any batch is the last.
     ///
-    /// An epoch before the last one whose batches were all [left out](crate::OnError) ends the iterator with an error, which has the error of
-    /// the last batch.
+    /// An epoch before the last one whose batches were all [left out](crate::OnError) ends the iterator with
+    /// an error, which has the error of the last batch.
     pub fn epochs(&self, epochs: Range<u64>) -> StreamBatches<D> {
         let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
         StreamBatches::new(&self.inner, Place::start(self.inner.plan.lanes, epochs.start), last)
     }
 
-    /// The batches of an epoch that come after those that a trainer was given when it took this state; also with another number of
-    /// workers. Lanes, ranks and all else that the order is made from have to be what they were.
+    /// The batches of an epoch that come after those that a trainer was given when it took this state; also
+    /// with another number of workers. Lanes, ranks and all else that the order is made from have to be what
+    /// they were.
     ///
     /// # Errors
-    /// The state is of another order: the error names what differs. Or it was changed since it was made: it has a checksum.
+    /// The state is of another order: the error names what differs. Or it was changed since it was made: it
+    /// has a checksum.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &StreamState) -> Result<StreamBatches<D>, PlanError> {
         Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, Some(state.epoch())))
     }
 
-    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of [`epochs`](Self::epochs): so `end` is not among them,
-    /// and there is no batch if the state is in epoch `end`, or later.
+    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of
+    /// [`epochs`](Self::epochs): so `end` is not among them, and there is no batch if the state is in epoch
+    /// `end`, or later.
     ///
     /// # Errors
     /// As of [`resume`](Self::resume).
@@ -93,7 +100,8 @@ impl<D: IterableDataset> StreamLoader<D> {
         self.inner.plan.lanes
     }
 
-    /// Another dataset from now on, with the same settings and new workers. [`StreamBatches`] that are there keep the old ones.
+    /// Another dataset from now on, with the same settings and new workers. [`StreamBatches`] that are there
+    /// keep the old ones.
     ///
     /// # Errors
     /// Those of [`build`](StreamLoaderBuilder::build); then nothing has changed.
@@ -105,10 +113,12 @@ impl<D: IterableDataset> StreamLoader<D> {
     of_loaders!();
 }
 
-/// The batches of an epoch of a stream, or of several: an iterator of [`Loaded`] batches. Made by [`StreamLoader::epoch`].
+/// The batches of an epoch of a stream, or of several: an iterator of [`Loaded`] batches. Made by
+/// [`StreamLoader::epoch`].
 ///
-/// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it gives nothing more. A batch that
-/// is waited for longer than 10 s is reported, as by [`Batches`](crate::Batches).
+/// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it
+/// gives nothing more. A batch that is waited for longer than 10 s is reported, as by
+/// [`Batches`](crate::Batches).
 pub struct StreamBatches<D: IterableDataset>(Prefetch<Streamed<D>>);
 
 impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
@@ -128,23 +138,24 @@ impl<D: IterableDataset> StreamBatches<D> {
         StreamState::new(&self.0.inner().plan, place)
     }
 
-    /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a batch counts as given, but for one after which nothing more comes, since no worker can live.
+    /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a
+    /// batch counts as given, but for one after which nothing more comes, since no worker can live.
     #[must_use]
     #[doc(alias = "state_dict")]
     pub fn state(&self) -> StreamState {
         self.made(self.0.place())
     }
 
-    /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own. `None` if that was more
-    /// than 1024 batches ago. Of several epochs, the last batch of this number.
+    /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own.
+    /// `None` if that was more than 1024 batches ago. Of several epochs, the last batch of this number.
     #[must_use]
     pub fn state_after(&self, number: u64) -> Option<StreamState> {
         self.0.place_after(number).map(|place| self.made(place.clone()))
     }
 
-    /// The same batches; meanwhile the bar shows how many were given, of how many with [`steps`](StreamLoaderBuilder::steps), and as
-    /// its message samples a second and which share of the time the trainer waited for them, of the last half second: `12800 samples/s,
-    /// waiting 3 %`.
+    /// The same batches; meanwhile the bar shows how many were given, of how many with
+    /// [`steps`](StreamLoaderBuilder::steps), and as its message samples a second and which share of the time
+    /// the trainer waited for them, of the last half second: `12800 samples/s, waiting 3 %`.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, Samples};

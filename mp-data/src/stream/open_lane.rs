@@ -32,7 +32,8 @@ pub(crate) struct OpenLane<D: IterableDataset> {
     reader: Option<D::Reader>,
     /// Where the reader is; or where one is to be opened.
     now: LaneAt,
-    /// Where the window begins whose samples are here, of which samples it is, and how many of them were taken.
+    /// Where the window begins whose samples are here, of which samples it is, and how many of them were
+    /// taken.
     begins: LaneAt,
     /// In it, a sample that can't be read any more is `None`.
     window: VecDeque<Option<Read<SampleOf<D>>>>,
@@ -158,7 +159,8 @@ impl<D: IterableDataset> OpenLane<D> {
         Ok((first, ends))
     }
 
-    /// The same samples as another time, but for those that can't be read any more; the position of the first one.
+    /// The same samples as another time, but for those that can't be read any more; the position of the first
+    /// one.
     fn read_again(
         &mut self,
         samples: &[(u64, u64)],

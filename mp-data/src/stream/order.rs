@@ -91,7 +91,8 @@ impl StreamPlan {
         mix(self.seed.wrapping_add(pass.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
     }
 
-    /// The shards of this rank, in the order of one pass of an epoch: lane l has those at l, l + lanes, l + 2 · lanes and so on.
+    /// The shards of this rank, in the order of one pass of an epoch: lane l has those at l, l + lanes, l + 2
+    /// · lanes and so on.
     pub(crate) fn order(&self, epoch: u64, pass: u64) -> ShardOrder {
         if !self.shuffle {
             return ShardOrder(None);

@@ -11,9 +11,10 @@ use crate::plan::{PlanError, checksum, same};
 /// The names of what is in a state, and of what the order is made by.
 const FORMAT: &str = "stream/1";
 
-/// Which batches of a stream a trainer was given: where each lane is, see [`StreamBatches::state`](crate::StreamBatches::state). Some
-/// hundred bytes, and less than a hundred for each lane, in any format of serde; with shuffled windows, also some for each shard that the
-/// windows have which have begun.
+/// Which batches of a stream a trainer was given: where each lane is, see
+/// [`StreamBatches::state`](crate::StreamBatches::state). Some hundred bytes, and less than a hundred for
+/// each lane, in any format of serde; with shuffled windows, also some for each shard that the windows have
+/// which have begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct StreamState {

@@ -19,10 +19,11 @@ use crate::worker::here::make_here;
 use crate::{Difference, LoadError, Verified};
 
 impl<D: IterableDataset> StreamLoader<D> {
-    /// Makes the first `batches` batches of epoch 0 twice, in memory that holds something else each time, and compares them: once in this
-    /// process by readers that go on, once in a worker by readers that are opened where the batch begins. Finds tokens that lead
-    /// elsewhere, samples that depend on more than their place and their random numbers, and rows that are not written. What can't be
-    /// encoded alone ([`Other`](crate::Other) with tensors) is not compared.
+    /// Makes the first `batches` batches of epoch 0 twice, in memory that holds something else each time, and
+    /// compares them: once in this process by readers that go on, once in a worker by readers that are opened
+    /// where the batch begins. Finds tokens that lead elsewhere, samples that depend on more than their place
+    /// and their random numbers, and rows that are not written. What can't be encoded alone
+    /// ([`Other`](crate::Other) with tensors) is not compared.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, Samples};

@@ -108,7 +108,8 @@ impl<D: IterableDataset> StreamWorker<D> {
         found.filter(|_| !opens).map_or_else(|| OpenLane::new(&task.at), |(_, open)| open)
     }
 
-    /// Keeps a lane open, but no more of them than twice this worker's part: another worker may have a lane by now.
+    /// Keeps a lane open, but no more of them than twice this worker's part: another worker may have a lane
+    /// by now.
     fn keep(&mut self, task: &StreamTask, at: LaneAt, run: OpenLane<D>) {
         let most = 2 * self.plan.lanes.div_ceil(self.info.num_workers.max(1) as u64);
         self.open.keep(task.lane, at, run, most.max(2));
@@ -137,8 +138,8 @@ impl<D: IterableDataset> Maker for StreamWorker<D> {
 }
 
 impl<D: IterableDataset> StreamWorker<D> {
-    /// The first row that holds what it was filled with, also when the batch is made once more and it is filled with something else. If
-    /// the batch can't be made once more, that is not known.
+    /// The first row that holds what it was filled with, also when the batch is made once more and it is
+    /// filled with something else. If the batch can't be made once more, that is not known.
     fn unwritten_again(&mut self, task: &StreamTask, cx: &Context<D::Batch>) -> Option<(Item, Unwritten)> {
         if cx.unwritten().is_empty() {
             return None;

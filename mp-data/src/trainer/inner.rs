@@ -108,8 +108,8 @@ impl<K: Kind> Inner<K> {
         Ok(Arc::new(Inner { dataset, plan, settings, workers, meter, made_by }))
     }
 
-    /// Whether this process is a copy (`fork`) of the one whose loader it is. It has none of the original's threads: what one of them had
-    /// locked stays locked. So a copy locks nothing, and makes no batch.
+    /// Whether this process is a copy (`fork`) of the one whose loader it is. It has none of the original's
+    /// threads: what one of them had locked stays locked. So a copy locks nothing, and makes no batch.
     pub(crate) fn is_copy(&self) -> bool {
         self.made_by.is_copy()
     }

@@ -1,4 +1,5 @@
-//! What the trainer's side of a loader has to know of the two kinds of datasets: those with indices, and streams.
+//! What the trainer's side of a loader has to know of the two kinds of datasets: those with indices, and
+//! streams.
 
 use std::collections::VecDeque;
 

@@ -15,9 +15,9 @@ const FEW: u64 = 10;
 /// What is made quicker than this isn't worth its way from a worker.
 const SMALL: Duration = Duration::from_micros(50);
 
-/// Batches of up to this size, and made as quickly as that, are prefetched eight for each worker, unless the user says otherwise; others
-/// two. Where threads sleep between two batches, a batch costs two context switches, some 15 µs; eight of these are little memory, and
-/// little work in vain if the trainer ends.
+/// Batches of up to this size, and made as quickly as that, are prefetched eight for each worker, unless the
+/// user says otherwise; others two. Where threads sleep between two batches, a batch costs two context
+/// switches, some 15 µs; eight of these are little memory, and little work in vain if the trainer ends.
 const LITTLE: (usize, Duration) = (64 << 10, Duration::from_micros(200));
 
 /// What is counted while it runs.
@@ -39,8 +39,8 @@ pub(crate) struct Meter {
     ready: usize,
     under_way: usize,
     took: VecDeque<Duration>,
-    /// How long a batch takes, as a rule: a mean in which each counts an eighth less than the one after it, and none counts as more than
-    /// a millisecond, since a worker may have had no processor for a while.
+    /// How long a batch takes, as a rule: a mean in which each counts an eighth less than the one after it,
+    /// and none counts as more than a millisecond, since a worker may have had no processor for a while.
     usual: Duration,
 }
 
@@ -73,8 +73,9 @@ impl Meter {
         if are_small && self.usual < time { 8 } else { 2 }
     }
 
-    /// The trainer has waited for a batch since then; `ready` of the `under_way` others can be given. It was given the one before of the same
-    /// iterator at `counted`, which is now: what is between iterators is no time in which a loader could be slow.
+    /// The trainer has waited for a batch since then; `ready` of the `under_way` others can be given. It was
+    /// given the one before of the same iterator at `counted`, which is now: what is between iterators is no
+    /// time in which a loader could be slow.
     pub(crate) fn got(
         &mut self,
         (since, now): (Instant, Instant),
@@ -128,11 +129,12 @@ impl Meter {
     }
 }
 
-/// How a loader is doing: see [`DataLoader::metrics`](crate::DataLoader::metrics). Its `Display` ends with a sentence that says whether the
-/// trainer waits for batches.
+/// How a loader is doing: see [`DataLoader::metrics`](crate::DataLoader::metrics). Its `Display` ends with a
+/// sentence that says whether the trainer waits for batches.
 ///
-/// It counts from the making of the loader on: a state has none of it. What the trainer was given, and what was left out, is counted when
-/// the trainer gets there, so the counts of the runs of an epoch that was resumed add up to those of one run.
+/// It counts from the making of the loader on: a state has none of it. What the trainer was given, and what
+/// was left out, is counted when the trainer gets there, so the counts of the runs of an epoch that was
+/// resumed add up to those of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoaderMetrics {
@@ -146,14 +148,16 @@ pub struct LoaderMetrics {
     pub samples: u64,
     /// Bytes of shared memory in them.
     pub bytes: u64,
-    /// How long the trainer was iterating: of each iterator, from when it was first asked for a batch to when it last gave one. What is between
-    /// two epochs, such as a validation, is not in it.
+    /// How long the trainer was iterating: of each iterator, from when it was first asked for a batch to when
+    /// it last gave one. What is between two epochs, such as a validation, is not in it.
     pub elapsed: Duration,
-    /// How long it waited in all. What it waited in `next_timeout` without being given a batch is counted with the next one.
+    /// How long it waited in all. What it waited in `next_timeout` without being given a batch is counted
+    /// with the next one.
     pub waited: Duration,
     /// How long workers were making batches, all taken together.
     pub busy: Duration,
-    /// How long a worker took to read the dataset and for [`Dataset::init`](crate::Dataset::init): the longest.
+    /// How long a worker took to read the dataset and for [`Dataset::init`](crate::Dataset::init): the
+    /// longest.
     pub init: Duration,
     /// Batches that were ready, and not given, when the last one was given.
     pub ready: usize,
@@ -165,7 +169,8 @@ pub struct LoaderMetrics {
     pub batch_p99: Duration,
     /// Batches in whose place the trainer was given an error.
     pub failed: u64,
-    /// Samples that were left out of batches that were given, or that were left out whole since no sample was left.
+    /// Samples that were left out of batches that were given, or that were left out whole since no sample was
+    /// left.
     pub skipped_samples: u64,
     /// Batches that were left out.
     pub skipped_batches: u64,
@@ -173,7 +178,8 @@ pub struct LoaderMetrics {
     pub restarts: u64,
     /// How often a batch was begun again.
     pub retried: u64,
-    /// The workers that can't begin, and why: `Dataset::init` fails, for example. The others make the batches.
+    /// The workers that can't begin, and why: `Dataset::init` fails, for example. The others make the
+    /// batches.
     pub failed_starts: Vec<FailedStarts>,
 }
 
@@ -269,7 +275,8 @@ mod tests {
 
     const TEN: Duration = Duration::from_millis(10);
 
-    /// The trainer of `workers` workers is given batches that take 10 ms, in epochs that begin a second after one another.
+    /// The trainer of `workers` workers is given batches that take 10 ms, in epochs that begin a second after
+    /// one another.
     fn text(workers: usize, epochs: u32, batches: u32) -> (Duration, String) {
         let (begun, mut meter) = (Instant::now(), Meter::new());
         for epoch in 0..epochs {

@@ -1,4 +1,5 @@
-//! What the trainer's process does, for both kinds of loaders: which batches it has planned, who makes them, and which it gives.
+//! What the trainer's process does, for both kinds of loaders: which batches it has planned, who makes them,
+//! and which it gives.
 //!
 //! | file | has |
 //! |---|---|

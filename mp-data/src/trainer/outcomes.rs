@@ -101,7 +101,8 @@ impl<K: Kind> Prefetch<K> {
         if can_wait && !gives_up {
             return;
         }
-        // Nothing is on its way, and nothing can be given: what is ready behind the first one that is not has the memory.
+        // Nothing is on its way, and nothing can be given: what is ready behind the first one that is not has
+        // the memory.
         if !gives_up
             && !mp_core::mutant!("loader.memory.ready-batches-kept")
             && self.slots.iter_mut().rev().any(Slot::give_up)
@@ -132,7 +133,8 @@ impl<K: Kind> Prefetch<K> {
             || (slot.threads > 1 && on_error == OnError::SkipSample);
         let repeats = !mp_core::mutant!("loader.threads.death-not-repeated");
         if failure.lost && threads > 1 && again && repeats {
-            // By one thread, so that the sample is known. (Where there is only one, the pool has tried again.)
+            // By one thread, so that the sample is known. (Where there is only one, the pool has tried
+            // again.)
             slot.threads = 1;
             self.send(i);
             return;
@@ -170,7 +172,8 @@ impl<K: Kind> Prefetch<K> {
         self.follow(lane, true);
     }
 
-    /// What is in the place of a batch that can't be made. A panic of `describe` costs the name and nothing else.
+    /// What is in the place of a batch that can't be made. A panic of `describe` costs the name and nothing
+    /// else.
     pub(crate) fn error(&self, slot: &Slot<K>, at: Option<Failed>, failure: Failure) -> LoadError {
         LoadError {
             epoch: slot.epoch,
@@ -220,8 +223,8 @@ impl<K: Kind> Prefetch<K> {
         self.error(slot, None, Failure { attempts: 0, ..failure })
     }
 
-    /// No batch will be made any more. What is ready before the first one that is not is given, then the error of that one. It does
-    /// not count as given.
+    /// No batch will be made any more. What is ready before the first one that is not is given, then the
+    /// error of that one. It does not count as given.
     pub(crate) fn breaks(&mut self, failure: Failure) {
         self.over = true;
         if !matches!(self.broken, Broken::Not) {

@@ -1,7 +1,8 @@
 //! The trainer's side: which batches are on their way, and in which order they are given.
 //!
-//! A batch is a [`Slot`] of the window from its planning until it is given; its states are in a table there. The window is in the order
-//! of the plan. The state of a trainer is the first slot, and what was given behind it. So what is prefetched is no part of it.
+//! A batch is a [`Slot`] of the window from its planning until it is given; its states are in a table there.
+//! The window is in the order of the plan. The state of a trainer is the first slot, and what was given
+//! behind it. So what is prefetched is no part of it.
 //!
 //! What comes of the batches that were sent: `outcomes.rs`. What is sent, and when: `dispatch.rs`.
 
@@ -43,7 +44,8 @@ pub(crate) struct Prefetch<K: Kind> {
     counted: Option<Instant>,
     /// How long it has waited since then without being given one.
     in_vain: Duration,
-    /// When its wait is reported, if the calls since it was given one have not been answered: they are one wait.
+    /// When its wait is reported, if the calls since it was given one have not been answered: they are one
+    /// wait.
     unanswered: Option<ReportTimes>,
 }
 

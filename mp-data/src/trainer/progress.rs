@@ -11,7 +11,8 @@ use crate::{LoadError, Loaded};
 /// How often the text is made anew.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Batches, beside which a bar says how far they are: made by [`Batches::with_progress`](crate::Batches::with_progress) and
+/// Batches, beside which a bar says how far they are: made by
+/// [`Batches::with_progress`](crate::Batches::with_progress) and
 /// [`StreamBatches::with_progress`](crate::StreamBatches::with_progress).
 ///
 /// It is the batches, too: [`state`](crate::Batches::state) and all else can be called.

@@ -15,19 +15,19 @@ macro_rules! of_loaders {
             self.inner.metrics()
         }
 
-        /// Takes no more orders: batches that are planned are made, later ones are errors, and then each worker drops its dataset and ends.
-        /// Returns at once.
+        /// Takes no more orders: batches that are planned are made, later ones are errors, and then each
+        /// worker drops its dataset and ends. Returns at once.
         ///
         /// Without workers the dataset's copy that makes the batches is dropped here.
         pub fn close(&self) {
             self.inner.close();
         }
 
-        /// [Closes](Self::close) the loader, and blocks until each worker has finished its batches, dropped its dataset and ended, however long
-        /// that takes.
+        /// [Closes](Self::close) the loader, and blocks until each worker has finished its batches, dropped
+        /// its dataset and ended, however long that takes.
         ///
-        /// Iterators of this loader may live on: they have the batches that were planned, and then an error. So drop them before, if their batches
-        /// are not needed.
+        /// Iterators of this loader may live on: they have the batches that were planned, and then an error.
+        /// So drop them before, if their batches are not needed.
         ///
         /// # Errors
         /// [`PoolError::OtherProcess`](mp_pool::PoolError::OtherProcess) in a process that was forked.
@@ -35,7 +35,8 @@ macro_rules! of_loaders {
             self.inner.join(std::time::Duration::MAX).map(drop)
         }
 
-        /// As [`join`](Self::join), but blocks no longer than `timeout`. Returns `true` if the workers have ended.
+        /// As [`join`](Self::join), but blocks no longer than `timeout`. Returns `true` if the workers have
+        /// ended.
         ///
         /// # Errors
         /// As of [`join`](Self::join).
@@ -64,8 +65,9 @@ macro_rules! of_batches {
         /// Returns the next batch, or waits for it no longer than this.
         ///
         /// # Errors
-        /// [`NotReady`](crate::NotReady) if the time is over. Without workers the caller makes the batch, however long that takes; then the time
-        /// can end only after a batch that was [left out](crate::OnError).
+        /// [`NotReady`](crate::NotReady) if the time is over. Without workers the caller makes the batch,
+        /// however long that takes; then the time can end only after a batch that was [left
+        /// out](crate::OnError).
         pub fn next_timeout(
             &mut self,
             timeout: std::time::Duration,

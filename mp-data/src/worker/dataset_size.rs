@@ -9,7 +9,8 @@ use crate::worker::Sent;
 /// From how many bytes on it is said.
 const LARGE: usize = 16 << 20;
 
-/// How many bytes of a dataset each worker decodes. What lies in shared memory (frozen strings and tensors, queues) is sent as a handle.
+/// How many bytes of a dataset each worker decodes. What lies in shared memory (frozen strings and tensors,
+/// queues) is sent as a handle.
 fn encoded_bytes<D: Serialize>(dataset: &Sent<D>) -> usize {
     let mut out = Outgoing::in_band();
     match MessagePack::write(&mut out, dataset) {
@@ -19,7 +20,8 @@ fn encoded_bytes<D: Serialize>(dataset: &Sent<D>) -> usize {
     }
 }
 
-/// Logs a warning if each worker has a large dataset in memory of its own. Only for that it is encoded once more.
+/// Logs a warning if each worker has a large dataset in memory of its own. Only for that it is encoded once
+/// more.
 pub(crate) fn warn_if_large<D: Serialize>(dataset: &Sent<D>) {
     if !log::log_enabled!(target: "mp::data", log::Level::Warn) {
         return;

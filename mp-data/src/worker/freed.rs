@@ -1,10 +1,11 @@
 //! Memory that a worker has freed, and keeps.
 //!
-//! A decoder of images allocates and frees some buffers of 100 KiB to some MiB for each. By itself glibc gives the end of its heap back
-//! to the kernel as soon as more than a little of it is free, so the next image gets it page by page.
+//! A decoder of images allocates and frees some buffers of 100 KiB to some MiB for each. By itself glibc
+//! gives the end of its heap back to the kernel as soon as more than a little of it is free, so the next
+//! image gets it page by page.
 //!
-//! It is set in the worker, not in its environment: glibc reads the environment when a program is executed, and workers that a fork server
-//! or a fork starts execute none.
+//! It is set in the worker, not in its environment: glibc reads the environment when a program is executed,
+//! and workers that a fork server or a fork starts execute none.
 
 use std::ffi::OsStr;
 

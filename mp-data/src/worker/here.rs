@@ -21,7 +21,8 @@ struct State<W> {
 }
 
 thread_local! {
-    /// The workers that this thread is making a batch with, by their addresses: more than one if a dataset has a loader of its own.
+    /// The workers that this thread is making a batch with, by their addresses: more than one if a dataset
+    /// has a loader of its own.
     static MAKING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -71,7 +72,8 @@ impl<W: Maker> Here<W> {
         make_here(&mut state.worker, begin, task)
     }
 
-    /// Drops the dataset, and makes no batch any more. Waits for a batch that another thread is making. Does nothing in the dataset itself.
+    /// Drops the dataset, and makes no batch any more. Waits for a batch that another thread is making. Does
+    /// nothing in the dataset itself.
     pub(crate) fn close(&self) {
         let Some(_making) = Making::with(self) else { return };
         let worker = {

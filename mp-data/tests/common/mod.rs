@@ -1,4 +1,5 @@
-//! What the tests of the loader share: a dataset that can be told to fail, and batches as bytes. Each wait here has a deadline.
+//! What the tests of the loader share: a dataset that can be told to fail, and batches as bytes. Each wait
+//! here has a deadline.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
 pub mod measured;
@@ -46,7 +47,8 @@ impl Fault {
     }
 }
 
-/// Samples whose bytes depend on index, position, seed and epoch. Some have faults: each as often as `times` says.
+/// Samples whose bytes depend on index, position, seed and epoch. Some have faults: each as often as `times`
+/// says.
 #[derive(Serialize, Deserialize)]
 pub struct Samples {
     pub len: usize,

@@ -156,7 +156,8 @@ fn a_sample_that_kills_each_time_is_named() {
         }
         assert_eq!(seen, 1);
     }
-    // Of several threads any may have died: it isn't said of one of them, and with no attempt left no thread makes it alone.
+    // Of several threads any may have died: it isn't said of one of them, and with no attempt left no thread
+    // makes it alone.
     let bad = expected[3].2[2];
     let loader = builder_of(Samples::new(23).with(bad, Fault::Kill, -1), 1).threads_per_worker(3).retries(0);
     let loader = loader.build().unwrap();

@@ -1,4 +1,5 @@
-//! Bad input and lies: of datasets, samplers, states. Each is an error that says what to do, and no batch is lost by it.
+//! Bad input and lies: of datasets, samplers, states. Each is an error that says what to do, and no batch is
+//! lost by it.
 
 use std::error::Error;
 use std::fmt;
@@ -246,7 +247,8 @@ fn failing_sampler_costs_one_batch() {
                 assert_eq!(outcomes(&loader, 0).0, [0, 1, 3, 4, 5]);
                 assert_eq!(loader.metrics().skipped_batches, 1);
                 if by_batches {
-                    // One that never says how many: an error is the end, so that a sampler without an end has one.
+                    // One that never says how many: an error is the end, so that a sampler without an end has
+                    // one.
                     let (made, errors) = outcomes(&of(false).build().unwrap(), 0);
                     assert_eq!((made, errors.len()), (vec![0, 1], 1));
                 }

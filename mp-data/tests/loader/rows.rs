@@ -119,7 +119,8 @@ fn unwritten_value_is_an_error_of_its_sample() {
     }
 }
 
-/// The two rows of a batch fail, each when the other one has begun; of each second batch the second row is the first to do so.
+/// The two rows of a batch fail, each when the other one has begun; of each second batch the second row is
+/// the first to do so.
 #[derive(Default, Serialize, Deserialize)]
 struct BothFail {
     #[serde(skip)]

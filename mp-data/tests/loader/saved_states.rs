@@ -1,6 +1,8 @@
-//! States that an earlier build has saved: they are files of users, and every later build has to read them, and go on from there.
+//! States that an earlier build has saved: they are files of users, and every later build has to read them,
+//! and go on from there.
 //!
-//! The files are never written anew. A state with another content has another format number, and another file.
+//! The files are never written anew. A state with another content has another format number, and another
+//! file.
 
 use mp_data::plan::Batching;
 use mp_data::{LoaderState, StreamState};

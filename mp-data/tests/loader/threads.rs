@@ -1,4 +1,5 @@
-//! The threads that write rows: they are kept, and end with their loader; and what libraries are told of how many there are.
+//! The threads that write rows: they are kept, and end with their loader; and what libraries are told of how
+//! many there are.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,7 +14,8 @@ use crate::common::{DEADLINE, eventually, next};
 
 const THREADS: usize = 3;
 
-/// By which thread of which process each row is written. The rows of a batch wait for each other, so that each has a thread of its own.
+/// By which thread of which process each row is written. The rows of a batch wait for each other, so that
+/// each has a thread of its own.
 #[derive(Default, Serialize, Deserialize)]
 struct Written {
     #[serde(skip)]

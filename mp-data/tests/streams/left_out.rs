@@ -12,7 +12,8 @@ use crate::common::{DEADLINE, Fault, Random};
 const EVERYWHERE: [When; 4] = [When::Open, When::Read, When::Row, When::Fetch];
 const EVERY_POLICY: [OnError; 3] = [OnError::Report, OnError::SkipBatch, OnError::SkipSample];
 
-/// Delivered batches and errors of an epoch, which has to end. Another thread asks for them: without workers the batches are made there.
+/// Delivered batches and errors of an epoch, which has to end. Another thread asks for them: without workers
+/// the batches are made there.
 #[track_caller]
 fn results(what: &str, loader: StreamLoaderBuilder<Shards>, most: usize) -> Vec<Result<usize, String>> {
     let (tell, told) = mpsc::channel();

@@ -100,7 +100,8 @@ fn a_lane_that_is_open_is_of_its_epoch() {
     }
 }
 
-/// `epoch` of a shuffled loader, with kills of workers, drops of the iterator, and resumes by other numbers of workers.
+/// `epoch` of a shuffled loader, with kills of workers, drops of the iterator, and resumes by other numbers
+/// of workers.
 #[test]
 fn kills_and_resumes_deliver_each_sample_once() {
     let mut random = Random(5);

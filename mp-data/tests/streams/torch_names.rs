@@ -1,4 +1,5 @@
-//! What the tests of torch and torchdata look at for iterable datasets, by their names there; and structs as batches.
+//! What the tests of torch and torchdata look at for iterable datasets, by their names there; and structs as
+//! batches.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +95,8 @@ fn test_chain_iterable_style_dataset() {
     }
 }
 
-/// torchdata's tests of states: at each batch, at the end of an epoch, over epochs, as JSON, with other numbers of workers.
+/// torchdata's tests of states: at each batch, at the end of an epoch, over epochs, as JSON, with other
+/// numbers of workers.
 #[test]
 fn states_of_streams_are_of_what_was_given() {
     let expected = [2, 3].map(|epoch| all_of(shuffled(0).build().unwrap().epoch(epoch))).concat();
@@ -145,7 +147,8 @@ fn verify_finds_readers_opened_at_wrong_places() {
     }
 }
 
-/// A shard whose readers leave out a sample when they are opened in the middle, or all that are left, and don't say so.
+/// A shard whose readers leave out a sample when they are opened in the middle, or all that are left, and
+/// don't say so.
 #[derive(Serialize, Deserialize)]
 struct Late {
     ends: bool,

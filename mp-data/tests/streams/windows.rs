@@ -1,4 +1,5 @@
-//! Windows that are read again, after their shards have begun to fail: no sample comes twice, and what is missing is what can't be read.
+//! Windows that are read again, after their shards have begun to fail: no sample comes twice, and what is
+//! missing is what can't be read.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +70,8 @@ impl Given {
         }
     }
 
-    /// Checks it: of all samples, none twice, and none missing of which a trainer was not told; but for `batch` of each batch that is lost.
+    /// Checks it: of all samples, none twice, and none missing of which a trainer was not told; but for
+    /// `batch` of each batch that is lost.
     fn check(&self, sizes: &[u64], batch: u64, what: &str) -> BTreeSet<(u64, u64)> {
         let given: BTreeSet<_> = self.places.iter().copied().collect();
         assert_eq!(given.len(), self.places.len(), "{what}: none twice in {:?}", self.places);
