@@ -46,7 +46,7 @@ pub use indexed::loader::DataLoader;
 pub use indexed::state::LoaderState;
 pub use indexed::verify::{Difference, Verified};
 pub use mp_macros::Batch;
-/// What most datasets make: the columns of a batch.
+/// Column of a batch, as most datasets make it.
 #[doc(no_inline)]
 pub use mp_tensor::Tensor;
 pub use plan::Item;

@@ -16,19 +16,19 @@ pub(crate) struct PerCopy<T: 'static> {
 }
 
 impl<T> PerCopy<T> {
-    /// Whether this process is a copy of the one that has made it.
+    /// Returns `true` if this process is a copy of the process that has made it.
     pub(crate) fn is_copy(&self) -> bool {
         self.made_by != std::process::id() && !mp_core::mutant!("loader.copy.waits")
     }
 
-    /// That of the process that has made it: for looks that wait for no thread.
+    /// Returns the value of the process that has made it, for reads that wait for no thread.
     pub(crate) fn of_maker(&self) -> &T {
         &self.value
     }
 }
 
 impl<T: Default> PerCopy<T> {
-    /// That of this process.
+    /// Returns the value of this process.
     pub(crate) fn own(&self) -> &T {
         if !self.is_copy() {
             return &self.value;
@@ -49,7 +49,7 @@ impl<T: Default> Default for PerCopy<T> {
 
 #[cfg(test)]
 impl<T> PerCopy<T> {
-    /// As it is in a copy of the process.
+    /// Returns it as a copy of the process has it.
     pub(crate) fn copied(mut self) -> Self {
         self.made_by = 0;
         self

@@ -1,4 +1,4 @@
-//! What a batch is made of: columns, each with a row for each sample.
+//! Columns of a batch, each with a row for each sample.
 
 mod columns;
 mod ragged;
@@ -16,17 +16,17 @@ pub use columns::Other;
 pub use ragged::{Ragged, Strings};
 pub use whole::Whole;
 
-/// What a row holds before it is written.
+/// Contents of a row before it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum Fill {
-    /// What the memory held before.
+    /// Contents of the memory before.
     AsItIs,
     /// This byte, everywhere.
     With(u8),
 }
 
-/// What the derive needs.
+/// Items for the derive.
 #[doc(hidden)]
 pub mod derive {
     pub use mp_core::Result;
@@ -37,7 +37,7 @@ pub mod derive {
     pub use crate::AnyResult;
 }
 
-/// What a [`Dataset`](crate::Dataset) makes: a column, a tuple of up to six, or a struct of columns that
+/// Batch of a [`Dataset`](crate::Dataset): a column, a tuple of up to six, or a struct of columns that
 /// derives this. Columns are [`Tensor`](mp_tensor::Tensor), [`Ragged`], [`Strings`] and [`Other`], and
 /// [`Whole`] around one of them.
 ///
@@ -103,7 +103,7 @@ pub mod derive {
     note = "several columns: a tuple of up to six, or a struct with `#[derive(Batch)]`"
 )]
 pub trait Batch: Send + Sized + 'static {
-    /// What has to be known of its rows before they are written.
+    /// Shapes of its rows, which have to be known before the rows are written.
     type Shapes<'s>: Copy + PartialEq + fmt::Debug;
     /// A batch whose rows are being written.
     #[doc(hidden)]
@@ -129,13 +129,13 @@ pub trait Batch: Send + Sized + 'static {
     fn get_back(&mut self, back: &mut Returned);
     #[doc(hidden)]
     fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self>;
-    /// How many bytes of shared memory it has.
+    /// Returns the number of bytes of shared memory.
     #[doc(hidden)]
     fn bytes(&self) -> usize;
     /// The bytes of a row of each column, of a batch of `rows` rows. To be compared.
     #[doc(hidden)]
     fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>>;
-    /// Its columns, in the order of `row_bytes`.
+    /// Returns the columns, in the order of `row_bytes`.
     #[doc(hidden)]
     fn columns(&self) -> Vec<rows::Column>;
 }

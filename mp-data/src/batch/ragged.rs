@@ -62,13 +62,13 @@ impl<T: Element> Ragged<T> {
         Ok(Ragged { values, offsets })
     }
 
-    /// How many rows it has.
+    /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Whether it has no rows.
+    /// Returns `true` if there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -94,7 +94,7 @@ impl<T: Element> Ragged<T> {
         &self.values
     }
 
-    /// Where each row begins, and where the last one ends.
+    /// Returns the start of each row, and the end of the last row.
     #[must_use]
     pub fn offsets(&self) -> &Tensor<i64> {
         &self.offsets
@@ -183,19 +183,19 @@ impl Strings {
         Ragged::of(rows, |row| row.as_ref().as_bytes()).map(Strings)
     }
 
-    /// How many there are.
+    /// Returns the number of strings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no strings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One of them. Each call checks that it is UTF-8.
+    /// Returns a string. Each call checks that it is UTF-8.
     ///
     /// # Errors
     /// There is no such row, or its bytes are no UTF-8.

@@ -5,10 +5,10 @@ use std::fmt;
 
 use crate::{AnyResult, Batch};
 
-/// What is known of a column that was made.
+/// Name and number of rows of a finished column.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Its field in a struct, its place in a tuple, with a point between one and the next; empty if it is all
+    /// Field in a struct or place in a tuple, with a point between one and the next; empty if it is all
     /// of the batch.
     name: String,
     /// `None` if it has no rows.
@@ -20,12 +20,12 @@ impl Column {
         Column { name: String::new(), rows }
     }
 
-    /// Whether it is one of several.
+    /// Returns `true` if the batch has several columns.
     pub(crate) fn has_name(&self) -> bool {
         !self.name.is_empty() && !mp_core::mutant!("loader.verify.column-without-name")
     }
 
-    /// What it is called in texts: `column `pixels``, or `the column`.
+    /// Returns the name for texts: `column `pixels``, or `the column`.
     pub(crate) fn named(&self) -> String {
         named(&self.name)
     }
@@ -81,7 +81,7 @@ pub fn unwritten_in(field: &str, rows: Vec<Unwritten>) -> Vec<Unwritten> {
 pub(crate) struct NotWritten {
     pub(crate) row: usize,
     column: String,
-    /// Whether it is of a tensor; else there is no value of a serde type.
+    /// `true` if the column is a tensor; otherwise a value of a serde type is missing.
     is_of_tensor: bool,
 }
 
@@ -126,7 +126,7 @@ pub fn in_column(field: &str, why: Box<dyn Error + Send + Sync>) -> Box<dyn Erro
     }
 }
 
-/// Whether each column has a row for each sample.
+/// Checks that each column has a row for each sample.
 pub(crate) fn check<B: Batch>(batch: B, samples: usize) -> AnyResult<B> {
     let columns = batch.columns();
     let is_wrong = |column: &&Column| column.rows.is_some_and(|rows| rows != samples);

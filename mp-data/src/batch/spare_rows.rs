@@ -4,7 +4,7 @@ use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// How many bytes are kept of the rows of one column, at most.
+/// Most bytes that are kept for the rows of one column.
 const MOST: usize = 16 << 20;
 
 thread_local! {
@@ -12,7 +12,7 @@ thread_local! {
     static SPARE: RefCell<HashMap<TypeId, Vec<Box<dyn Any>>>> = RefCell::default();
 }
 
-/// As many empty rows: those of a batch before, if there are any.
+/// Returns this number of empty rows, with the buffers of an earlier batch if there are any.
 pub(super) fn take<R: Buffer>(rows: usize) -> Vec<R> {
     let spare = SPARE.try_with(|spare| spare.borrow_mut().get_mut(&TypeId::of::<R>())?.pop());
     let spare = spare.ok().flatten().and_then(|spare| spare.downcast::<Vec<R>>().ok());
@@ -23,7 +23,7 @@ pub(super) fn take<R: Buffer>(rows: usize) -> Vec<R> {
 
 /// A buffer of a row.
 pub(super) trait Buffer: Default + 'static {
-    /// How many bytes it has room for.
+    /// Returns the capacity in bytes.
     fn room(&self) -> usize;
     fn clear(&mut self);
 }

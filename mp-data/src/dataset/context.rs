@@ -1,4 +1,4 @@
-//! What `fetch` gets beside the items: rows in shared memory, threads, random numbers.
+//! Tools of `fetch` in addition to the items: rows in shared memory, threads, random numbers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,17 +18,17 @@ use crate::dataset::samples::Samples;
 use crate::plan::{Purpose, SampleRng, epoch_key};
 use crate::{AnyResult, Batch, Item};
 
-/// What [`Dataset::fetch`](crate::Dataset::fetch) makes a batch with.
+/// Tools with which [`Dataset::fetch`](crate::Dataset::fetch) makes a batch.
 pub struct Context<B> {
     worker: WorkerInfo,
     epoch: u64,
-    /// Of the random numbers of its samples.
+    /// Key of the random numbers of the batch's samples.
     key: u64,
     items: Arc<[Item]>,
     threads: usize,
     row_threads: Arc<RowThreads>,
     fill: Fill,
-    /// Whether rows that are not written are looked for, by what they were filled with.
+    /// `true` if unwritten rows are searched, by the bytes with which rows were filled.
     looks: bool,
     /// The rows of samples of a stream that hold that everywhere, by the place of their sample.
     unwritten: Vec<(Item, Unwritten)>,
@@ -44,12 +44,12 @@ impl<B> fmt::Debug for Context<B> {
     }
 }
 
-/// What rows hold in builds with debug assertions before they are written.
+/// Contents of unwritten rows in builds with debug assertions.
 pub(crate) const UNWRITTEN: u8 = 0xa5;
-/// What they hold when they are made once more.
+/// Contents of unwritten rows when a batch is made once more.
 pub(crate) const OTHERWISE: u8 = 0x5a;
 
-/// How a row failed.
+/// Failure of a row.
 enum Failed {
     Error(Box<dyn std::error::Error + Send + Sync>),
     Panic(CaughtPanic),
@@ -88,17 +88,17 @@ impl<B> Context<B> {
         Context { looks: looks && !mp_core::mutant!("loader.rows.not-written-unseen"), ..self }
     }
 
-    /// Of a stream: the rows that hold what they were filled with.
+    /// Returns the rows of a stream's batch that still hold their filling.
     pub(crate) fn unwritten(&self) -> &[(Item, Unwritten)] {
         &self.unwritten
     }
 
-    /// Of a stream: its items are known when they are read.
+    /// Makes it the context of a stream, whose items are known after they are read.
     pub(crate) fn of_stream(self) -> Self {
         Context { in_stream: true, ..self }
     }
 
-    /// Those of its batch; of a stream, those that were read.
+    /// Returns the items of the batch; of a stream, the items that were read.
     pub(crate) fn items(&self) -> Arc<[Item]> {
         Arc::clone(&self.items)
     }
@@ -135,7 +135,7 @@ impl<B> Context<B> {
         self.at.load(Ordering::Relaxed)
     }
 
-    /// Which worker this is.
+    /// Returns the worker that runs this code.
     #[must_use]
     pub fn worker(&self) -> &WorkerInfo {
         &self.worker
@@ -190,7 +190,7 @@ impl<B> Context<B> {
         self.items.iter().position(|one| *one == item).map_or(0, |n| n as u64 + 1)
     }
 
-    /// As [`map`](Self::map), for the samples of a stream.
+    /// Calls a function for each sample of a stream, as [`map`](Self::map) does for items.
     ///
     /// # Errors
     /// The error of the first sample that has one.
@@ -355,8 +355,8 @@ impl<B: Batch> Context<B> {
         })
     }
 
-    /// As [`rows`](Self::rows), for the samples of a stream: each is given to the function that writes its
-    /// row.
+    /// Makes a batch of a stream's samples, as [`rows`](Self::rows) does for items: each sample is passed to
+    /// the function that writes its row.
     ///
     /// # Errors
     /// The error of the first sample that has one; there is no memory. A row of a tensor that was not written

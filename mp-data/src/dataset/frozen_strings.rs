@@ -28,7 +28,7 @@ use crate::AnyResult;
 #[derive(Clone, Serialize, Deserialize)]
 pub struct FrozenStrings {
     bytes: FrozenTensor<u8>,
-    /// Where each ends.
+    /// End of each string.
     ends: FrozenTensor<u64>,
 }
 
@@ -56,25 +56,25 @@ impl FrozenStrings {
         Ok(FrozenStrings { bytes: all.freeze(), ends: places.freeze() })
     }
 
-    /// How many there are.
+    /// Returns the number of strings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no strings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many bytes of shared memory they have.
+    /// Returns the number of bytes of shared memory.
     #[must_use]
     pub fn nbytes(&self) -> usize {
         self.bytes.nbytes() + self.ends.nbytes()
     }
 
-    /// One of them; `None` if there is no such string. Each call checks that it is UTF-8, since another
+    /// Returns a string; `None` if there is no such string. Each call checks that it is UTF-8, since another
     /// process may have sent it.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&str> {

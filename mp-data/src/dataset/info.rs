@@ -1,4 +1,4 @@
-//! What is known of a batch, and of a worker.
+//! Descriptions of batches and workers.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::Item;
 #[derive(Debug)]
 #[must_use]
 pub struct Loaded<B> {
-    /// What is known of it.
+    /// Description of the batch.
     pub info: BatchInfo,
     batch: B,
 }
@@ -44,19 +44,20 @@ impl<B> DerefMut for Loaded<B> {
     }
 }
 
-/// What is known of a batch.
+/// Description of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchInfo {
     /// The epoch.
     pub epoch: u64,
-    /// Its number in the epoch, from 0.
+    /// Number of the batch in the epoch, from 0.
     pub number: u64,
-    /// Its samples, one a row. Of a stream, an index is the number of the sample in its shard.
+    /// Samples of the batch, one a row. Of a stream, an index is the number of the sample in its shard.
     pub items: Vec<Item>,
-    /// Of a stream: the shard of each sample. Else none.
+    /// Shard of each sample of a stream; empty for datasets with indices.
     pub shards: Vec<usize>,
-    /// How many rows count, from the first on: the others repeat samples so that ranks have equally many.
+    /// Number of rows that count, from the first on: the others repeat samples so that ranks have equally
+    /// many.
     pub valid: usize,
     /// Samples that it lacks, since they could not be made: with
     /// [`OnError::SkipSample`](crate::OnError::SkipSample).
@@ -65,7 +66,7 @@ pub struct BatchInfo {
     pub worker: Option<usize>,
     /// The process that made it.
     pub pid: u32,
-    /// How long that took.
+    /// Time in which the batch was made.
     pub took: Duration,
 }
 
@@ -81,27 +82,27 @@ impl BatchInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Skipped {
-    /// Which.
+    /// Sample that is missing.
     pub item: Item,
-    /// Of a stream: in which shard.
+    /// Shard of the sample, of a stream.
     pub shard: Option<usize>,
-    /// Of a stream: it is all of that shard from this sample on that is left out, since it can't be opened or
+    /// `true` if the stream lacks the rest of that shard from this sample on, since it can't be opened or
     /// read any further.
     pub rest_of_shard: bool,
     /// The error that its batch would have had.
     pub why: String,
 }
 
-/// Which worker this is.
+/// Description of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "get_worker_info")]
 pub struct WorkerInfo {
-    /// Its number, from 0. `None` in the trainer, where batches are made if there are no workers.
+    /// Number of the worker, from 0. `None` in the trainer, where batches are made if there are no workers.
     pub worker: Option<usize>,
-    /// How many workers there are.
+    /// Number of workers.
     pub num_workers: usize,
-    /// How many threads make the rows of a batch.
+    /// Number of threads that make the rows of a batch.
     pub threads: usize,
     /// The seed of the order: the same in all workers and in all epochs, unlike torch's
     /// `get_worker_info().seed`. So a generator that is made from it repeats itself in each worker. What is

@@ -1,4 +1,4 @@
-//! What a user writes: samples by index, and how they become a batch.
+//! Traits and types for users: samples by index, and how they become a batch.
 
 pub(crate) mod context;
 pub(crate) mod frozen_strings;
@@ -131,14 +131,14 @@ use crate::{AnyResult, Batch, Item};
 /// An `Err` or a panic is the batch's [`LoadError`](crate::LoadError), and the epoch goes on. `self` is kept
 /// after an `Err`; after a panic the worker gets a new copy, with [`init`](Self::init).
 pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// What it makes.
+    /// Type of the batches.
     type Batch: Batch;
 
-    /// How many samples there are. The loader asks once.
+    /// Returns the number of samples. The loader asks once.
     #[doc(alias = "__len__")]
     fn len(&self) -> usize;
 
-    /// Whether there are no samples.
+    /// Returns `true` if there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -181,7 +181,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Ok(())
     }
 
-    /// What a sample is called in errors: a path, for example. Called in the trainer.
+    /// Returns the name of a sample for errors: a path, for example. Called in the trainer.
     fn describe(&self, index: usize) -> Option<String> {
         _ = index;
         None

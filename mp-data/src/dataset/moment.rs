@@ -1,10 +1,10 @@
-//! How samples of a stream are numbered, and what notes say of them.
+//! Positions of a stream's samples, and notes about them.
 
 /// Bits of a position that are the number of a sample in its shard; above them is the shard's.
 const SAMPLE_BITS: u32 = 40;
-/// How many samples a shard may have.
+/// Most samples of a shard.
 pub(crate) const MOST_SAMPLES: u64 = 1 << SAMPLE_BITS;
-/// How many shards there may be: what a note has room for.
+/// Most shards: a note has no room for more.
 pub(crate) const MOST_SHARDS: usize = 1 << 22;
 
 /// A sample's number in an epoch: a function of shard and sample that is no other sample's.
@@ -12,10 +12,10 @@ pub(crate) fn position(shard: usize, sample: u64) -> u64 {
     (shard as u64) << SAMPLE_BITS | sample
 }
 
-/// What a worker is doing for a batch of a stream: its note, together with the position at which it is.
+/// Activity of a worker for a batch of a stream: its note, together with its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// It opens or reads a shard.
+    /// The worker opens or reads a shard.
     Read = 1,
     Row = 3,
 }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::per_copy::PerCopy;
 
-/// What each thread calls.
+/// Function that each thread calls.
 type Work<'w> = &'w (dyn Fn() + Sync);
 
 /// Kept threads; none before the first work that wants some.
@@ -46,7 +46,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// How many threads there are.
+    /// Number of threads.
     threads: usize,
     /// Some thread's `run` has not returned.
     runs: bool,
@@ -62,7 +62,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a thread does all its life.
+    /// Runs work until the threads are dropped.
     fn serve(&self) {
         let mut state = self.lock();
         while !state.over {

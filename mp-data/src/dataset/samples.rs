@@ -1,4 +1,4 @@
-//! What `fetch` of a stream gets.
+//! Samples for `fetch` of a stream.
 
 use crate::Item;
 
@@ -12,13 +12,13 @@ pub struct Samples<S> {
 }
 
 impl<S> Samples<S> {
-    /// How many there are: at least one.
+    /// Returns the number of samples: at least one.
     #[must_use]
     pub fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()

@@ -57,7 +57,7 @@ impl<D: Dataset> Subset<D> {
         Subset::of(dataset, &indices)
     }
 
-    /// As [`new`](Self::new), with indices that the dataset has.
+    /// Takes the samples at indices that the dataset has.
     pub(super) fn of(dataset: D, indices: &[u64]) -> Result<Self, DatasetError> {
         let check = checksum(indices.iter().copied());
         let indices = Tensor::from_slice(indices, [indices.len()]);

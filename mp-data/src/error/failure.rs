@@ -1,4 +1,4 @@
-//! Why a batch was not made.
+//! Causes of failed batches.
 
 use std::error::Error;
 
@@ -7,16 +7,16 @@ use mp_spawn::{ProcessName, Raise, SpawnError};
 
 pub(crate) type Source = Box<dyn Error + Send + Sync>;
 
-/// How many sources of an error are looked at: one may name itself.
+/// Most sources of an error that are read: an error may be its own source.
 pub(crate) const SOURCES: usize = 64;
 
-/// Why a batch was not made.
+/// Causes of failed batches.
 pub(crate) struct Failure {
     /// At which of its items, from 1.
     pub(crate) note: Option<u64>,
     pub(crate) worker: Option<usize>,
     pub(crate) attempts: usize,
-    /// Its worker died, or took too long: with several threads, the note is that of any of them.
+    /// `true` if the worker died or took too long: with several threads, the note is that of any thread.
     pub(crate) lost: bool,
     /// No other batch will be made either.
     pub(crate) fatal: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Of `fetch`, or of the loader itself.
+    /// Creates a failure of `fetch`, or of the loader itself.
     pub(crate) fn of(source: impl Into<Source>) -> Failure {
         let source = source.into();
         Failure { note: None, worker: None, attempts: 1, lost: false, fatal: false, no_memory: false, source }
@@ -67,7 +67,7 @@ impl From<TaskError> for Failure {
     }
 }
 
-/// Whether an error says, or comes from one that says, that there is no shared memory.
+/// Returns `true` if an error or one of its sources reports missing shared memory.
 pub(crate) fn is_out_of_memory(error: &(dyn Error + 'static)) -> bool {
     let says = |error: &(dyn Error + 'static)| {
         let of_memory = match error.downcast_ref::<mp_reduce::Error>() {

@@ -1,4 +1,4 @@
-//! What can go wrong with a batch, and with a loader.
+//! Errors of batches and of loaders.
 
 pub(crate) mod failure;
 pub(crate) mod text;
@@ -12,7 +12,7 @@ use mp_spawn::{ExitStatus, Signal};
 use crate::Item;
 use crate::plan::PlanError;
 
-/// Why there is no batch.
+/// Error in the place of a batch.
 ///
 /// ```
 /// use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
@@ -58,16 +58,16 @@ pub struct LoadError {
     pub batch: u64,
     /// At which sample it failed, if that is known.
     pub item: Option<Item>,
-    /// Of a stream: in which shard, if that is known. Then the item's index is its number in that shard.
+    /// Shard of the sample, if it is of a stream and known. Then the item's index is its number in that shard.
     pub shard: Option<usize>,
-    /// What [`Dataset::describe`](crate::Dataset::describe) says of that sample, or
-    /// [`IterableDataset::describe`](crate::IterableDataset::describe) of that shard.
+    /// Name of the sample by [`Dataset::describe`](crate::Dataset::describe), or of its shard by
+    /// [`IterableDataset::describe`](crate::IterableDataset::describe).
     pub what: Option<String>,
     /// The last worker that tried; `None` in a loader without workers.
     pub worker: Option<usize>,
-    /// How often the batch was begun.
+    /// Number of times that the batch was begun.
     pub attempts: usize,
-    /// What happened: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch`
+    /// Cause: a [`TaskError`], a [`PlanError`], or, in a loader without workers, what `fetch`
     /// returned. A panic's file and line are in its text. Those of a loader without workers are found by a
     /// panic hook, which looks at panics of `init`, `open`, `fetch` and rows alone, and calls the hook that
     /// was there: the first batch that this process makes installs it. If the program installs another hook
@@ -76,7 +76,7 @@ pub struct LoadError {
 }
 
 impl LoadError {
-    /// What became of the task in its worker, if that is what went wrong: a death, a time-out, an error of
+    /// Returns the error of the task in its worker, if that is the cause: a death, a time-out, an error of
     /// `fetch`.
     #[must_use]
     pub fn task(&self) -> Option<&TaskError> {
@@ -111,7 +111,7 @@ impl Error for LoadError {
     }
 }
 
-/// Why there is no loader.
+/// Error returned when a loader can't be made.
 #[non_exhaustive]
 pub enum BuildError {
     /// A setting of the order can't be met.
@@ -165,8 +165,8 @@ impl From<PoolError> for BuildError {
 pub struct NotReady {
     /// The epoch and the number of the batch that is waited for.
     pub batch: Option<(u64, u64)>,
-    /// What the workers are at, each in a line: which batch and sample; or, if none is at any, whether they
-    /// are starting.
+    /// Activities of the workers, each in a line: batch and sample; or, if no worker has a batch, whether
+    /// they are starting.
     pub running: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What is said of a batch that can't be made: in a loader's words, whatever layer below it has found out.
+//! Texts about batches that can't be made, in a loader's words, whichever layer reports the failure.
 
 use std::error::Error;
 use std::fmt;
@@ -9,7 +9,7 @@ use mp_spawn::{ExitReport, ProcessName, SpawnError};
 use crate::LoadError;
 use crate::error::failure::SOURCES;
 
-/// What a copy of the process (`fork`) gets of a loader that it was copied with.
+/// Error of an inherited loader in a copy of the process (`fork`).
 pub(crate) const FORKED: &str =
     "the loader belongs to the process from which this one was forked: build one in this process";
 
@@ -34,7 +34,7 @@ fn named(epoch: u64, batch: u64) -> String {
     format!("batch {batch} of epoch {epoch}")
 }
 
-/// What was said of a batch, without its name: where that is said already.
+/// Returns a text about a batch without the batch's name, for places that have named it.
 pub(crate) fn without_its_batch(text: &str, epoch: u64, batch: u64) -> &str {
     let rest =
         text.strip_prefix(&named(epoch, batch)).filter(|_| !mp_core::mutant!("loader.error.named-twice"));
@@ -46,7 +46,7 @@ fn text_of(error: &(dyn Error + 'static), full: bool) -> String {
     if full { format!("{error:#}") } else { error.to_string() }
 }
 
-/// What a process has raised or how it ended, without its name: that says `rank`, which is a trainer's word.
+/// Returns the error or the end of a process without its name, in which `rank` stands, a trainer's word.
 fn without_its_name(error: &SpawnError, full: bool) -> String {
     let text = text_of(error, full);
     let who = match error {
@@ -147,7 +147,7 @@ impl fmt::Display for LoadError {
     }
 }
 
-/// As `unwrap` and a `main` that returns it show it.
+/// Text that `unwrap` and a `main` that returns the error show.
 impl fmt::Debug for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.task().is_some() || self.source.is::<NoneLeft>() {

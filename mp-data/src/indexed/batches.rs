@@ -42,8 +42,9 @@ impl<D: Dataset> Batches<D> {
         LoaderState::new(plan, rank, beyond)
     }
 
-    /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a
-    /// batch counts as given, but for the last one, after which nothing more comes since no worker can live.
+    /// Returns the trainer's place: the batches that were delivered, whatever is prefetched. An error in the
+    /// place of a batch counts as given, but for the last one, after which nothing more comes since no worker
+    /// can live.
     #[must_use]
     #[doc(alias = "state_dict")]
     pub fn state(&self) -> LoaderState {
@@ -100,8 +101,8 @@ impl<D: Dataset> Batches<D> {
         crate::WithProgress::new(self, bar, (next, all))
     }
 
-    /// How many are still to come at most, if no code of the user's says how many there are: as many, but for
-    /// those that are left out, and unless no worker can live.
+    /// Returns the most batches that are left, if no code of the user's says how many there are: as many, but
+    /// for those that are left out, and unless no worker can live.
     fn left(&self) -> Option<usize> {
         let Prefetch { cursor, slots, over, broken, last, .. } = &self.0;
         let Cursor { order, next: (epoch, next), given } = cursor;

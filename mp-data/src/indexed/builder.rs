@@ -1,4 +1,4 @@
-//! What a loader is made with.
+//! Settings of a loader.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::plan::{BatchSampler, Batching, IndexSampler, PlanBuilder, Sampler, Sh
 use crate::settings::{PlanSettings, Settings, settings};
 use crate::{BuildError, Dataset};
 
-/// How a [`DataLoader`] is made. Without settings: batches of one sample, in order, made by the caller.
+/// Builder of a [`DataLoader`]. Without settings: batches of one sample, in order, made by the caller.
 ///
 /// ```
 /// # use mp_data::{AnyResult, Context, Dataset, Item};
@@ -82,28 +82,28 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         self.plan(move |plan| plan.global_batch_size(samples))
     }
 
-    /// Whether a short last batch is left out.
+    /// Sets whether a short last batch is left out.
     pub fn drop_last(self, drop: bool) -> Self {
         self.plan(move |plan| plan.drop_last(drop))
     }
 
-    /// Whether each epoch has an order of its own, made from the seed.
+    /// Sets whether each epoch has an order of its own, made from the seed.
     pub fn shuffle(self, shuffle: bool) -> Self {
         self.plan(move |plan| plan.shuffle(shuffle))
     }
 
-    /// How it is shuffled. Turns `shuffle` on.
+    /// Sets the algorithm of the shuffle. Turns `shuffle` on.
     pub fn shuffle_by(self, by: Shuffle) -> Self {
         self.plan(move |plan| plan.shuffle_by(by))
     }
 
-    /// What the order and what is random about samples is made from; 0 without this.
+    /// Sets the seed of the order and of the samples' random numbers; 0 without this.
     #[doc(alias = "generator")]
     pub fn seed(self, seed: u64) -> Self {
         self.plan(move |plan| plan.seed(seed))
     }
 
-    /// Which index is drawn at which position.
+    /// Sets the sampler, which chooses the index at each position.
     pub fn sampler(self, sampler: Sampler) -> Self {
         self.plan(move |plan| plan.sampler(sampler.clone()))
     }
@@ -114,7 +114,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         self.plan(move |plan| plan.own_sampler(sampler.clone()))
     }
 
-    /// How draws become batches: by length, by tokens.
+    /// Sets the rule by which draws become batches: by length, by tokens.
     pub fn batching(self, batching: Batching) -> Self {
         self.plan(move |plan| plan.batching(batching.clone()))
     }
@@ -125,22 +125,22 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         self.plan(move |plan| plan.own_batching(sampler.clone()))
     }
 
-    /// Which of how many ranks this is: each gets its part of every global batch.
+    /// Sets the rank and the number of ranks: each rank gets its part of every global batch.
     #[doc(alias = "DistributedSampler")]
     pub fn distributed(self, rank: u32, world: u32) -> Self {
         self.plan(move |plan| plan.distributed(rank, world))
     }
 
-    /// What the ranks do with what can't be divided evenly.
+    /// Sets the treatment of draws that can't be divided evenly among the ranks.
     pub fn uneven(self, uneven: Uneven) -> Self {
         self.plan(move |plan| plan.uneven(uneven))
     }
 
     settings!();
 
-    /// Whether a state may be [resumed](DataLoader::resume) that was taken with another dataset, weights,
-    /// lengths, subset or sampler: from its next batch on in the new order. Without this such a state is
-    /// refused.
+    /// Sets whether a state may be [resumed](DataLoader::resume) that was taken with another dataset,
+    /// weights, lengths, subset or sampler: from its next batch on in the new order. Without this such a
+    /// state is refused.
     pub fn allow_changed_dataset(mut self, allow: bool) -> Self {
         self.settings.may_have_changed = allow;
         self

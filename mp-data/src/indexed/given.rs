@@ -1,4 +1,4 @@
-//! Which batches a trainer was given: what its state is made of.
+//! Batches that a trainer was given: the contents of its state.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// As a state has it.
+    /// Creates it from a state.
     pub(crate) fn new(epoch: u64, beyond: &[u64]) -> Given {
         let beyond = beyond.iter().map(|number| (epoch, *number)).collect();
         Given { beyond }

@@ -13,7 +13,7 @@ use crate::trainer::kind::{Failed, Kind, Planned, Slot, Without};
 use crate::worker::{Made, Orders, Task, Worker};
 use crate::{AnyResult, BatchInfo, Dataset, Item};
 
-/// How many batches may be given before an earlier one, if they need not come in order: what a state names.
+/// Most batches that may be given before an earlier one, if order does not matter: a state names them.
 const AHEAD: u64 = 1024;
 
 /// Datasets with indices.
@@ -60,8 +60,8 @@ impl Cursor {
         }
     }
 
-    /// How many batches the epoch has, if that is known. A sampler of the user's that panics says so at the
-    /// batch that it is asked for.
+    /// Returns the number of batches in the epoch, if that is known. A sampler of the user's that panics says
+    /// so at the batch that it is asked for.
     pub(crate) fn batches(&self) -> Option<u64> {
         if mp_core::mutant!("loader.sampler.hint-panics") {
             return self.order.batches();
@@ -75,7 +75,7 @@ impl Cursor {
     }
 }
 
-/// How many epochs in a row may be empty: a sampler of the user's says of each that it is.
+/// Most empty epochs in a row, as a sampler of the user's may report them.
 const MOST_EMPTY: u32 = 1000;
 
 /// The samples of a batch, and how many of them count.

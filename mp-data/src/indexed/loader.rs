@@ -117,7 +117,7 @@ impl<D: Dataset> DataLoader<D> {
         self.go_on(state, Some(state.epoch()))
     }
 
-    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of
+    /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one, up to `end`, as of
     /// [`epochs`](Self::epochs): so `end` is not among them, and there is no batch if the state is in epoch
     /// `end`, or later.
     ///
@@ -155,7 +155,7 @@ impl<D: Dataset> DataLoader<D> {
         Ok(self.from(Cursor::of(order, next, &state.beyond), last))
     }
 
-    /// How many batches an epoch has, of this rank; `None` if only making them tells
+    /// Returns the number of batches of an epoch, of this rank; `None` if it is unknown until they are made
     /// ([`Batching::MaxTokens`](crate::plan::Batching), batch samplers that don't say). But for those of
     /// samplers of your own, each epoch has as many.
     ///
@@ -181,7 +181,7 @@ impl<D: Dataset> DataLoader<D> {
         caught(|| self.inner.plan.epoch(epoch).batches()).flatten()
     }
 
-    /// Which samples are in which batch.
+    /// Returns the plan, which assigns samples to batches.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.inner.plan

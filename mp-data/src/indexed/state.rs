@@ -1,11 +1,11 @@
-//! Where a trainer is, in a form that can be kept.
+//! Saved place of a trainer.
 
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{PlanError, PlanState, checksum};
 
-/// Which batches a trainer was given: see [`Batches::state`](crate::Batches::state). A few hundred bytes in
-/// any format of serde.
+/// Saved place of a trainer, the batches that it was given: see [`Batches::state`](crate::Batches::state). A
+/// few hundred bytes in any format of serde.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct LoaderState {
@@ -43,7 +43,7 @@ impl LoaderState {
         checksum(numbers.into_iter().chain(beyond.iter().copied()))
     }
 
-    /// Whether it is as it was made.
+    /// Checks that nothing was changed since it was made.
     pub(crate) fn check_whole(&self) -> Result<(), PlanError> {
         if self.check == self.content() || mp_core::mutant!("loader.state.check-ignored") {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Whether a dataset makes the same batch each time.
+//! Check that a dataset makes the same batch each time.
 
 use std::fmt;
 
@@ -15,18 +15,18 @@ use crate::worker::here::make_here;
 use crate::worker::{Made, Task, Worker};
 use crate::{Batch, DataLoader, Dataset, Item, LoadError};
 
-/// What the memory of rows holds before the first and the second time.
+/// Contents of unwritten rows in the first and in the second attempt.
 pub(crate) const POISON: [u8; 2] = [UNWRITTEN, OTHERWISE];
 
-/// What [`DataLoader::verify`] has found.
+/// Result of [`DataLoader::verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
 pub struct Verified {
-    /// How many batches were made twice.
+    /// Number of batches that were made twice.
     pub batches: usize,
-    /// How many of them were made by one process alone, since the loader has no workers: what differs between
-    /// processes is not found.
+    /// Number of these batches that one process made alone, since the loader has no workers: what differs
+    /// between processes is not found.
     pub by_one_worker: usize,
     /// The first difference of each batch that has one.
     pub differences: Vec<Difference>,
@@ -40,15 +40,15 @@ pub struct Difference {
     pub batch: u64,
     /// The sample.
     pub item: Item,
-    /// Of a stream: its shard. Then the item's index is its number in that shard.
+    /// Shard of the sample, of a stream. Then the item's index is its number in that shard.
     pub shard: Option<usize>,
-    /// What the dataset calls it, or its shard.
+    /// Name of the sample or its shard by the dataset.
     pub what: Option<String>,
     /// The column, from 0.
     pub column: usize,
-    /// What it is called in texts: by its field, ``column `pixels` ``, or by its place, `column 2`.
+    /// Name of the column in texts: by its field, ``column `pixels` ``, or by its place, `column 2`.
     pub column_name: String,
-    /// Whether the row, or a part of it, was not written. If not, it was written in two ways.
+    /// `true` if the row, or a part of it, was not written; otherwise it was written in two ways.
     pub not_written: bool,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for Difference {
 }
 
 impl Verified {
-    /// Whether all batches were the same twice.
+    /// Returns `true` if all batches were the same twice.
     #[must_use]
     pub fn is_same(&self) -> bool {
         self.differences.is_empty()
@@ -198,7 +198,7 @@ fn twice<D: Dataset>(
     }
 }
 
-/// What a column is called.
+/// Returns the name of a column.
 pub(crate) fn name_of<B: Batch>(batch: &B, column: usize) -> String {
     let columns = batch.columns();
     let named = columns.get(column).filter(|column| column.has_name());

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::per_copy::PerCopy;
 
-/// What is known of an epoch's windows. Those of `BucketByLength` have equally many batches, so any is made
+/// Known windows of an epoch. Those of `BucketByLength` have equally many batches, so any is made
 /// at once. Of `MaxTokens` only those before it tell where a batch is: going to batch k costs the cutting of
 /// the windows from the last one on of which it is known where it begins. That is told by states
 /// ([`WindowStart`]).
@@ -26,12 +26,12 @@ struct Known {
     window: Option<Window>,
 }
 
-/// Where a window begins, which only those before it tell: part of a state.
+/// Start of a window, which depends on the windows before it: part of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WindowStart {
     pub(super) number: u64,
-    /// How many batches are in those before it, over all ranks. What of them could not be dealt to all ranks
-    /// is dealt with it.
+    /// Number of batches in the windows before it, over all ranks. What of them could not be dealt to all
+    /// ranks is dealt with it.
     pub(super) before: u64,
 }
 
@@ -48,7 +48,7 @@ impl Known {
         WindowStart { number: self.first + i as u64, before: self.before[i] }
     }
 
-    /// That window begins there: remembered if it is the next one, or nothing is.
+    /// Stores the start of a window, if it is the next one or no window is known.
     fn begins(&mut self, start: WindowStart) {
         if self.before.is_empty() {
             self.first = start.number;
@@ -68,7 +68,7 @@ impl Known {
 struct Window {
     start: WindowStart,
     batches: Vec<Vec<Item>>,
-    /// What could not be dealt to all ranks, for the next window.
+    /// Batches that could not be dealt to all ranks, for the next window.
     left: Vec<Vec<Item>>,
     last: bool,
 }
@@ -79,7 +79,7 @@ impl Window {
         self.start.before / world
     }
 
-    /// Where the next one begins.
+    /// Returns the start of the next window.
     fn next(&self, world: u64) -> WindowStart {
         let batches = self.batches.len() + self.left.len();
         WindowStart { number: self.start.number + 1, before: self.group(world) * world + batches as u64 }
@@ -87,7 +87,7 @@ impl Window {
 }
 
 impl Windows {
-    /// What is known: in a copy of the process nothing, at first.
+    /// Locks the known windows: in a copy of the process none, at first.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.own().lock()
     }
@@ -97,7 +97,7 @@ impl Windows {
         self.known().begins(start);
     }
 
-    /// As a state says. What can't be is not believed: then all windows are cut.
+    /// Stores the start of a window from a state. An impossible start is ignored: then all windows are cut.
     pub(super) fn begins(&self, order: &Order, start: WindowStart) {
         let Some(Batching::MaxTokens { window, .. }) = &order.plan.batching else { return };
         let draws = start.number.checked_mul(*window);
@@ -108,7 +108,8 @@ impl Windows {
         }
     }
 
-    /// Where the window begins that has batch `k`, or one before it; `None` if that costs nothing to find.
+    /// Returns the start of the window with batch `k`, or of a window before it; `None` if that costs nothing
+    /// to find.
     pub(super) fn start(&self, order: &Order, k: u64) -> Option<WindowStart> {
         let Some(Batching::MaxTokens { .. }) = &order.plan.batching else { return None };
         Some(self.known().last_before(k, u64::from(order.plan.world))).filter(|start| start.number > 0)

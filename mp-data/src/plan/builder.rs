@@ -73,32 +73,32 @@ impl PlanBuilder {
         self
     }
 
-    /// Whether a short last batch is left out.
+    /// Sets whether a short last batch is left out.
     pub fn drop_last(mut self, drop: bool) -> Self {
         self.drop_last = drop;
         self
     }
 
-    /// Whether each epoch has an order of its own.
+    /// Sets whether each epoch has an order of its own.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = Some(shuffle);
         self
     }
 
-    /// How it is shuffled. Turns `shuffle` on.
+    /// Sets the algorithm of the shuffle. Turns `shuffle` on.
     pub fn shuffle_by(mut self, by: Shuffle) -> Self {
         self.by = Some(by);
         self
     }
 
-    /// What the order, and the samples' random numbers, are made from.
+    /// Sets the seed of the order and of the samples' random numbers.
     #[doc(alias = "generator")]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// How positions become indices.
+    /// Sets the sampler, which chooses the index at each position.
     pub fn sampler(mut self, sampler: Sampler) -> Self {
         self.sampler = Some(sampler);
         self
@@ -114,7 +114,7 @@ impl PlanBuilder {
         self
     }
 
-    /// How draws become batches.
+    /// Sets the rule by which draws become batches.
     pub fn batching(mut self, batching: Batching) -> Self {
         self.batching = Some(batching);
         self
@@ -130,14 +130,14 @@ impl PlanBuilder {
         self
     }
 
-    /// Which of how many ranks this is.
+    /// Sets the rank and the number of ranks.
     #[doc(alias = "DistributedSampler")]
     pub fn distributed(mut self, rank: u32, world: u32) -> Self {
         (self.rank, self.world) = (rank, world);
         self
     }
 
-    /// What the ranks do with what can't be divided evenly.
+    /// Sets the treatment of draws that can't be divided evenly among the ranks.
     pub fn uneven(mut self, uneven: Uneven) -> Self {
         self.uneven = Some(uneven);
         self

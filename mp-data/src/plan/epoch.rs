@@ -11,11 +11,12 @@ use crate::per_copy::PerCopy;
 /// A batch, before it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedBatch {
-    /// Which batch of the epoch, of this rank; with several ranks, each has one of this number.
+    /// Number of the batch in the epoch; with several ranks, each rank has a batch of this number.
     pub number: u64,
-    /// Its samples.
+    /// Samples of the batch.
     pub items: Vec<Item>,
-    /// How many of them count, from the first on: the others are padding, so that each rank has equally many.
+    /// Number of samples that count, from the first on: the others are padding, so that each rank has equally
+    /// many.
     pub valid: usize,
 }
 
@@ -29,7 +30,7 @@ pub struct EpochOrder {
 pub(super) struct Order {
     pub(super) plan: Arc<Inner>,
     pub(super) epoch: u64,
-    /// How many draws there are; `None` if the user's sampler panicked when it was asked: it is asked again.
+    /// Number of draws; `None` if the user's sampler panicked: it is asked again.
     pub(super) told: Option<u64>,
     table: PerCopy<OnceLock<Vec<u32>>>,
     windows: Windows,
@@ -46,24 +47,25 @@ impl EpochOrder {
         Self { inner: Arc::new(Order { plan, epoch, told, table, windows }) }
     }
 
-    /// Which epoch.
+    /// Returns the number of the epoch.
     pub fn epoch(&self) -> u64 {
         self.inner.epoch
     }
 
-    /// How many draws the epoch has, over all ranks and without repeated ones; of batches of the user's, 0.
+    /// Returns the number of draws in the epoch, over all ranks and without repeated ones; of batches of the
+    /// user's, 0.
     pub fn samples(&self) -> u64 {
         if matches!(self.inner.plan.batching, Some(Batching::Custom(_))) { 0 } else { self.inner.draws() }
     }
 
-    /// Where a consumer is that takes batch `next` next: as [`Plan::state`](super::Plan::state), and with
-    /// [`MaxTokens`](Batching::MaxTokens), if batches up to there were asked for, with the window in which
-    /// that batch is, so that [going on](super::Plan::resume) there costs no look at those before.
+    /// Returns the place of a consumer that takes batch `next` next: as [`Plan::state`](super::Plan::state),
+    /// and with [`MaxTokens`](Batching::MaxTokens), if batches up to there were asked for, with the window in
+    /// which that batch is, so that [going on](super::Plan::resume) there costs no look at those before.
     pub fn state(&self, next: u64) -> PlanState {
         self.inner.plan.state(self.inner.epoch, next).in_window(self.window(next))
     }
 
-    /// Where the window begins that has this batch, if that is known and not told by its number.
+    /// Returns the start of the window with this batch, if that is known and not told by its number.
     pub(crate) fn window(&self, batch: u64) -> Option<WindowStart> {
         self.inner.windows.start(&self.inner, batch)
     }
@@ -73,13 +75,13 @@ impl EpochOrder {
         window.into_iter().for_each(|window| self.inner.windows.begins(&self.inner, window));
     }
 
-    /// Whether each epoch has as many draws, and as few batches: no code of the user says how many.
+    /// Returns `true` if each epoch has equally many draws and batches: no code of the user decides it.
     pub(crate) fn is_the_same_length(&self) -> bool {
         let plan = &*self.inner.plan;
         !matches!(plan.sampler, Sampler::Custom(_)) && !matches!(plan.batching, Some(Batching::Custom(_)))
     }
 
-    /// How many batches this rank has; `None` if only making them tells.
+    /// Returns the number of batches of this rank; `None` if it is unknown until they are made.
     pub fn batches(&self) -> Option<u64> {
         let order = &*self.inner;
         let plan = &*order.plan;
@@ -153,7 +155,7 @@ impl Order {
         }
     }
 
-    /// How many rows each rank has in a last global batch that isn't whole.
+    /// Returns the number of rows of each rank in a last global batch that isn't whole.
     fn last_rows(&self) -> u64 {
         let (left, world) = (self.draws() % self.plan.global, u64::from(self.plan.world));
         if self.plan.drop_last {
@@ -171,7 +173,7 @@ impl Order {
         self.checked(self.index(position), position, number)
     }
 
-    /// Which sample is drawn at `position`.
+    /// Returns the sample that is drawn at `position`.
     #[inline]
     fn index(&self, position: u64) -> u64 {
         let plan = &*self.plan;

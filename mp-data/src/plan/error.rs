@@ -1,13 +1,13 @@
-//! What is wrong with a plan, a sampler's answer, or a state.
+//! Errors of plans, samplers' answers and states.
 
 use std::fmt;
 
-/// What is wrong with a rank that is not among the ranks.
+/// Returns the text for a rank that is not among the ranks.
 pub(crate) fn no_such_rank(rank: u32, world: u32) -> String {
     format!("rank {rank} with {world} ranks: a rank is below their number")
 }
 
-/// Why a plan can't be made, an order can't go on, or a state isn't of this plan.
+/// Error of a plan that can't be made, an order that can't continue, or a state of another plan.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanError {

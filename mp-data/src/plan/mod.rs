@@ -1,4 +1,4 @@
-//! Which samples are in which batch: a function of seed, epoch and position.
+//! Assignment of samples to batches: a function of seed, epoch and position.
 //!
 //! ```
 //! use mp_data::plan::Plan;
@@ -43,14 +43,14 @@ pub(crate) use philox::{Purpose, epoch_key, mix};
 /// A draw of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Item {
-    /// Which sample of the dataset.
+    /// Index of the sample in the dataset.
     pub index: usize,
     /// The number of this draw in the epoch, from 0, over all ranks, over all ranks. What is random about a
     /// sample depends on this, on the seed, and on the epoch.
     pub position: u64,
 }
 
-/// Which samples are in which batch, for every epoch. A clone is the same plan and costs nothing.
+/// Assignment of samples to batches, for every epoch. A clone is the same plan and costs nothing.
 #[derive(Clone, Debug)]
 pub struct Plan {
     inner: Arc<Inner>,
@@ -64,14 +64,14 @@ struct Inner {
     seed: u64,
     batch_size: u64,
     global: u64,
-    /// Whether that was set, or comes from `batch_size`.
+    /// `true` if the size was set; otherwise it comes from `batch_size`.
     global_is_set: bool,
     drop_last: bool,
     rank: u32,
     world: u32,
     uneven: Uneven,
     sampler: Sampler,
-    /// Whether positions are permuted, and by which of the two.
+    /// Algorithm that permutes positions, if one does.
     shuffle: Option<Shuffle>,
     batching: Option<Batching>,
     alias: Option<permutation::Alias>,
@@ -99,17 +99,17 @@ impl Plan {
         self.inner.len
     }
 
-    /// Whether the dataset has no sample.
+    /// Returns `true` if the dataset has no samples.
     pub fn is_empty(&self) -> bool {
         self.inner.len == 0
     }
 
-    /// Which of the ranks it is of.
+    /// Returns the rank.
     pub fn rank(&self) -> u32 {
         self.inner.rank
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world(&self) -> u32 {
         self.inner.world
     }

@@ -25,7 +25,7 @@ pub(crate) fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What a key is for: no two purposes share numbers. They are part of the algorithms' definitions
+/// Purpose of a key: no two purposes share numbers. They are part of the algorithms' definitions
 /// (docs/data.md): never change one, and never use one for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
@@ -77,7 +77,7 @@ impl SampleRng {
         Self::at(epoch_key(seed, epoch, Purpose::Sample), position)
     }
 
-    /// That of the draw at `position`, under the key of its epoch's samples.
+    /// Creates the generator of the draw at `position`, under the key of its epoch's samples.
     pub(crate) fn at(key: u64, position: u64) -> Self {
         let position = if mp_core::mutant!("plan.key.without-position") { 0 } else { position };
         // A bijection of the position: two samples of an epoch never share a key.
@@ -196,7 +196,7 @@ mod tests {
         );
     }
 
-    /// What `mix` has made of it: its three steps, each undone.
+    /// Inverts `mix`: its three steps, each undone.
     fn unmix(mut x: u64) -> u64 {
         x ^= x >> 31 ^ x >> 62;
         x = x.wrapping_mul(0x3196_42b2_d24d_8ec3);

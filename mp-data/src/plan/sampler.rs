@@ -1,9 +1,10 @@
-//! Which index is drawn at which position. What samplers of the user answer is checked in `epoch.rs`.
+//! Samplers, which choose the index at each position. Answers of the user's samplers are checked in
+//! `epoch.rs`.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// How positions become indices.
+/// Choice of the index at each position.
 ///
 /// ```
 /// use mp_data::plan::{Plan, Sampler};
@@ -40,19 +41,19 @@ pub enum Sampler {
 
 /// A sampler of the user: a pure function of epoch and position.
 pub trait IndexSampler: fmt::Debug + Send + Sync + 'static {
-    /// What it is called in states; another algorithm needs another name.
+    /// Returns the name for states; another algorithm needs another name.
     fn name(&self) -> &str;
-    /// How many draws the epoch has.
+    /// Returns the number of draws in the epoch.
     fn len(&self, epoch: u64) -> u64;
     /// The index of draw `k`, below the dataset's length.
     fn index(&self, epoch: u64, k: u64) -> u64;
-    /// Whether the epoch has no draw.
+    /// Returns `true` if the epoch has no draws.
     fn is_empty(&self, epoch: u64) -> bool {
         self.len(epoch) == 0
     }
 }
 
-/// How a shuffled order is made.
+/// Algorithm of a shuffled order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shuffle {
     /// `FisherYates` up to 2²⁴ samples, `Feistel` above.
@@ -64,7 +65,7 @@ pub enum Shuffle {
     Feistel,
 }
 
-/// What the ranks do with what can't be divided evenly among them.
+/// Treatment of draws that can't be divided evenly among the ranks.
 // Saved in states, by name and by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Uneven {
@@ -77,7 +78,7 @@ pub enum Uneven {
     Error,
 }
 
-/// How draws become batches, other than one after the other.
+/// Rule by which draws become batches, other than one after the other.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Batching {
@@ -85,7 +86,7 @@ pub enum Batching {
     /// and the batches permuted.
     #[allow(missing_docs)]
     BucketByLength { lengths: Arc<[u32]>, window: u64 },
-    /// As many samples as make at most `tokens` when each is padded to the longest; windows of `window` draws
+    /// Batches of at most `tokens` when each is padded to the longest; windows of `window` draws
     /// are sorted by length. A sample that is longer than `tokens` is a batch of its own.
     #[allow(missing_docs)]
     MaxTokens { lengths: Arc<[u32]>, tokens: u64, window: u64 },
@@ -96,10 +97,10 @@ pub enum Batching {
 /// A batch sampler of the user: a pure function of epoch and number. With several ranks, rank r has batches k
 /// · world + r.
 pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
-    /// What it is called in states; another algorithm needs another name.
+    /// Returns the name for states; another algorithm needs another name.
     fn name(&self) -> &str;
-    /// How many batches the epoch has, over all ranks, if known. Without it each rank asks until it gets
-    /// `None`, and only the sampler can give all ranks equally many.
+    /// Returns the number of batches in the epoch, over all ranks, if known. Without it each rank asks until
+    /// it gets `None`, and only the sampler can give all ranks equally many.
     fn batches(&self, _epoch: u64) -> Option<u64> {
         None
     }

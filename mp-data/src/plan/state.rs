@@ -1,4 +1,4 @@
-//! Where in a plan a consumer is, in a form that can be kept.
+//! Saved place of a consumer in a plan.
 
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +64,7 @@ impl PlanState {
         checksum(texts.chain(numbers).chain(hashes))
     }
 
-    /// Whether it is as it was made.
+    /// Checks that nothing was changed since it was made.
     fn check_whole(&self) -> Result<(), PlanError> {
         if self.check == self.content() || mp_core::mutant!("plan.state.check-ignored") {
             return Ok(());
@@ -72,7 +72,7 @@ impl PlanState {
         Err(PlanError::StateChanged)
     }
 
-    /// Its checksum.
+    /// Returns the checksum.
     pub(crate) fn check(&self) -> u64 {
         self.check
     }
@@ -92,7 +92,7 @@ impl PlanState {
         PlanState { window, ..self }.sealed()
     }
 
-    /// How many ranks there were.
+    /// Returns the number of ranks.
     pub fn world(&self) -> u32 {
         self.world
     }
@@ -105,7 +105,7 @@ pub(crate) fn checksum(words: impl Iterator<Item = u64>) -> u64 {
     mix(sum ^ count)
 }
 
-/// What of the state never changes, made once a plan.
+/// Returns the part of the state that never changes, made once a plan.
 pub(super) fn template(plan: &super::Inner) -> PlanState {
     PlanState {
         format: 1,
@@ -168,7 +168,7 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(
 }
 
 impl Plan {
-    /// Where a consumer is that takes batch `next` of `epoch` next.
+    /// Returns the place of a consumer that takes batch `next` of `epoch` next.
     pub fn state(&self, epoch: u64, next: u64) -> PlanState {
         self.inner.state(epoch, next)
     }
@@ -228,9 +228,9 @@ impl Plan {
         Ok((state.epoch, state.next))
     }
 
-    /// As [`next_batch`](Self::next_batch), but the dataset may have changed since, and with it weights,
-    /// lengths, subset and sampler: the batches from the next one on are those of the new order. What was
-    /// given before may come again in it, or never.
+    /// Returns epoch and batch as [`next_batch`](Self::next_batch) does, but the dataset may have changed
+    /// since, and with it weights, lengths, subset and sampler: the batches from the next one on are those of
+    /// the new order. What was given before may come again in it, or never.
     ///
     /// # Errors
     /// `StateDiffers`: the state's global batch is another one, or, where that has to be the same, the number

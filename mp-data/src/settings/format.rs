@@ -34,12 +34,12 @@ impl Visitor<'_> for Name {
     }
 }
 
-/// Of a state of batches with indices.
+/// Reads the format of a state of batches with indices.
 pub(crate) fn number<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     from.deserialize_u32(Number)
 }
 
-/// Of a state of a stream.
+/// Reads the format of a state of a stream.
 pub(crate) fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     from.deserialize_string(Name)
 }

@@ -12,7 +12,7 @@ use crate::error::failure::raised;
 use crate::plan::{Plan, PlanBuilder};
 use crate::{Affinity, BuildError, Dataset};
 
-/// What becomes of a batch that can't be made.
+/// Treatment of a batch that can't be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
@@ -20,11 +20,12 @@ pub enum OnError {
     /// ends the training.
     #[default]
     Report,
-    /// It is made without the sample at which it failed; [`BatchInfo::skipped`](crate::BatchInfo::skipped)
-    /// names that. If it isn't known which it was, as `Report`.
+    /// Makes the batch without the sample at which it failed;
+    /// [`BatchInfo::skipped`](crate::BatchInfo::skipped) names that. If it isn't known which it was, as
+    /// `Report`.
     SkipSample,
-    /// It is left out; [`Batches::left_out`](crate::Batches::left_out) has the error. If all batches of a
-    /// pass over the data are left out and another pass would follow, the iterator ends with an error.
+    /// Leaves the batch out; [`Batches::left_out`](crate::Batches::left_out) has the error. If all batches of
+    /// a pass over the data are left out and another pass would follow, the iterator ends with an error.
     SkipBatch,
 }
 
@@ -33,7 +34,7 @@ pub(crate) fn asked<R>(setting: &'static str, ask: impl FnOnce() -> R) -> Result
     Raise::catch(ask).map_err(|panic| BuildError::Setting { setting, reason: raised(*panic).to_string() })
 }
 
-/// What a loader is called that was given no name.
+/// Name of a loader without a name.
 const NAME: &str = "data loader";
 
 type PlanSetting = Arc<dyn Fn(PlanBuilder) -> PlanBuilder + Send + Sync>;
@@ -79,7 +80,7 @@ impl Settings {
         }
     }
 
-    /// Whether processes can have the name.
+    /// Checks that processes can have the name.
     pub(crate) fn check_name(&self) -> Result<(), BuildError> {
         if !self.name.is_empty() && !self.name.chars().any(char::is_control) {
             return Ok(());
@@ -89,10 +90,10 @@ impl Settings {
     }
 }
 
-/// What the builders of both kinds of loaders have: these settings, in a field `settings`.
+/// Methods of the builders of both kinds of loaders, for the settings in a field `settings`.
 macro_rules! settings {
     () => {
-        /// What the loader is called: its workers are the processes `name-0`, `name-1` and so on, in what
+        /// Sets the name of the loader: its workers are the processes `name-0`, `name-1` and so on, in what
         /// they print, in errors and in lists of processes (`ps`, whose kernel keeps 15 bytes). "data loader"
         /// without this; a program with a loader for training and one for validation calls them so.
         pub fn name(mut self, name: impl Into<String>) -> Self {
@@ -100,70 +101,70 @@ macro_rules! settings {
             self
         }
 
-        /// How many processes make batches. With 0, as without this, the caller makes them when it asks for
-        /// them: the same batches, bit by bit. An error of `fetch` is the value itself then, and
-        /// `downcast_ref` of [`LoadError::source`](crate::LoadError::source) finds its type; from a worker
-        /// come its text and those of its sources.
+        /// Sets the number of processes that make batches. With 0, as without this, the caller makes them
+        /// when it asks for them: the same batches, bit by bit. An error of `fetch` is the value itself then,
+        /// and `downcast_ref` of [`LoadError::source`](crate::LoadError::source) finds its type; from a
+        /// worker come its text and those of its sources.
         pub fn num_workers(mut self, workers: usize) -> Self {
             self.settings.num_workers = workers;
             self
         }
 
-        /// How many threads of a worker write rows of one batch at the same time; 1 without this and at
-        /// least, 1024 at most (0 is taken as 1). `OMP_NUM_THREADS`, `RAYON_NUM_THREADS`, `MKL_NUM_THREADS`
-        /// and `OPENBLAS_NUM_THREADS` of the workers are set to this number, unless this process has them
-        /// set.
+        /// Sets the number of threads of a worker that write rows of one batch at the same time; 1 without
+        /// this and at least, 1024 at most (0 is taken as 1). `OMP_NUM_THREADS`, `RAYON_NUM_THREADS`,
+        /// `MKL_NUM_THREADS` and `OPENBLAS_NUM_THREADS` of the workers are set to this number, unless this
+        /// process has them set.
         pub fn threads_per_worker(mut self, threads: usize) -> Self {
             self.settings.threads = threads.max(1);
             self
         }
 
-        /// How many batches are planned, running or ready for each worker; 1 at least, and for all workers
-        /// 65,536 at most: 0 is taken as 1, as of threads. Without this 2, and 8 for as long as batches are
-        /// made in less than 200 µs, as a rule, and have tensors of no more than 64 KiB: with 2 of these,
-        /// threads sleep between two batches, and a sleep takes longer than such a batch.
+        /// Sets the number of batches that are planned, running or ready for each worker; 1 at least, and for
+        /// all workers 65,536 at most: 0 is taken as 1, as of threads. Without this 2, and 8 for as long as
+        /// batches are made in less than 200 µs, as a rule, and have tensors of no more than 64 KiB: with 2
+        /// of these, threads sleep between two batches, and a sleep takes longer than such a batch.
         pub fn prefetch_factor(mut self, batches: usize) -> Self {
             self.settings.prefetch = Some(batches.max(1));
             self
         }
 
-        /// How many bytes of shared memory the batches that are planned, running or ready may have, each
+        /// Limits the bytes of shared memory of the batches that are planned, running or ready, each
         /// counted as the largest so far. One batch always may be. What the trainer keeps isn't counted.
         pub fn memory_budget(mut self, bytes: usize) -> Self {
             self.settings.budget = Some(bytes);
             self
         }
 
-        /// Whether batches are given in the order of their numbers, as without this. If not, a slow one holds
-        /// up no other, until 1024 behind it were given (of a stream: its lane); they are the same batches,
-        /// and their `state` is as exact.
+        /// Sets whether batches are given in the order of their numbers, as without this. If not, a slow one
+        /// holds up no other, until 1024 behind it were given (of a stream: its lane); they are the same
+        /// batches, and their `state` is as exact.
         pub fn in_order(mut self, in_order: bool) -> Self {
             self.settings.in_order = in_order;
             self
         }
 
-        /// How long a worker may take for a batch. Then it is killed, and the batch is made again by another,
-        /// as if it had died. `init` may take as long as it does.
+        /// Limits the time of a worker for a batch. Then it is killed, and the batch is made again by
+        /// another, as if it had died. `init` may take as long as it does.
         #[doc(alias = "batch_timeout")]
         pub fn timeout(mut self, time: std::time::Duration) -> Self {
             self.settings.timeout = Some(time);
             self
         }
 
-        /// How often a batch is made again whose worker died or took too long; 2 without this. What `fetch`
-        /// returns or panics with is not tried again.
+        /// Sets how often a batch is made again whose worker died or took too long; 2 without this. What
+        /// `fetch` returns or panics with is not tried again.
         pub fn retries(mut self, times: u32) -> Self {
             self.settings.retries = times;
             self
         }
 
-        /// What becomes of a batch that can't be made.
+        /// Sets the treatment of a batch that can't be made.
         pub fn on_error(mut self, on_error: crate::OnError) -> Self {
             self.settings.on_error = on_error;
             self
         }
 
-        /// How workers come to be.
+        /// Sets the start method of the workers.
         #[doc(alias = "multiprocessing_context")]
         pub fn start_method(mut self, method: mp_spawn::StartMethod) -> Self {
             self.settings.method = Some(method);
@@ -176,7 +177,7 @@ macro_rules! settings {
             self
         }
 
-        /// Whether a worker keeps memory that it has freed for what it allocates next, as without this: up to
+        /// Sets whether a worker keeps freed memory for later allocations, as without this: up to
         /// 64 MiB at the end of each heap of the C library's allocator (glibc; others are left alone). If
         /// not, what decoders of images free goes back to the kernel after each image, and comes back page by
         /// page, which was a quarter of the time of such workers. Where the environment sets
@@ -195,7 +196,7 @@ macro_rules! settings {
 }
 pub(crate) use settings;
 
-/// How the order is made; again for another dataset.
+/// Settings of the order, which are applied again to another dataset.
 #[derive(Clone)]
 pub(crate) struct PlanSettings(pub(crate) Vec<PlanSetting>);
 

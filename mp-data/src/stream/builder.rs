@@ -1,4 +1,4 @@
-//! What a loader of a stream is made with.
+//! Settings of a loader of a stream.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::order::StreamPlan;
 use crate::BuildError;
 use crate::settings::{Settings, settings};
 
-/// How a [`StreamLoader`] is made: by [`StreamLoader::builder`](crate::StreamLoader::builder). Without
+/// Builder of a [`StreamLoader`], created by [`StreamLoader::builder`](crate::StreamLoader::builder). Without
 /// settings: batches of one sample, of up to 16 lanes, made by the caller.
 #[must_use = "options do nothing until `build` is called"]
 pub struct StreamLoaderBuilder<D> {
@@ -44,22 +44,22 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
         self
     }
 
-    /// Whether the last batch of a lane is left out if it is short.
+    /// Sets whether the last batch of a lane is left out if it is short.
     pub fn drop_last(mut self, drop: bool) -> Self {
         self.plan.drop_last = drop;
         self
     }
 
-    /// How many lanes the shards are dealt to, which are read side by side; 16 without this, or as many as
-    /// this rank has shards, if these are fewer. Batches come from the lanes in turn. The order depends on
-    /// it, and it bounds how many workers have work at the same time: so it is never made from the number of
-    /// workers, and a state goes on with the lanes with which it began.
+    /// Sets the number of lanes to which the shards are dealt, and which are read side by side; 16 without
+    /// this, or as many as this rank has shards, if these are fewer. Batches come from the lanes in turn. The
+    /// order depends on it, and it bounds how many workers have work at the same time: so it is never made
+    /// from the number of workers, and a state goes on with the lanes with which it began.
     pub fn lanes(mut self, lanes: u64) -> Self {
         self.plan.lanes = lanes;
         self
     }
 
-    /// Whether each epoch has its own order of shards, made from the seed.
+    /// Sets whether each epoch has its own order of shards, made from the seed.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = Some(shuffle);
         self
@@ -74,14 +74,14 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
         self
     }
 
-    /// What the order and what is random about samples is made from; 0 without this.
+    /// Sets the seed of the order and of the samples' random numbers; 0 without this.
     #[doc(alias = "generator")]
     pub fn seed(mut self, seed: u64) -> Self {
         self.plan.seed = seed;
         self
     }
 
-    /// Which of how many ranks this is: shard i is of rank i mod `world`. With unequal shards,
+    /// Sets the rank and the number of ranks: shard i is of rank i mod `world`. With unequal shards,
     /// ranks have unequal numbers of batches: see [`steps`](Self::steps).
     #[doc(alias = "split_dataset_by_node")]
     pub fn distributed(mut self, rank: u32, world: u32) -> Self {

@@ -11,7 +11,7 @@ use crate::{AnyResult, Context, WorkerInfo};
 pub struct Chain<A, B> {
     first: A,
     second: B,
-    /// How many shards the first one has.
+    /// Number of shards of the first dataset.
     between: usize,
 }
 
@@ -25,9 +25,9 @@ impl<A: IterableDataset, B> Chain<A, B> {
 /// The reader of a [`Chain`].
 #[derive(Clone, Debug)]
 pub enum ChainReader<A, B> {
-    /// Of a shard of the first dataset.
+    /// Reader of a shard of the first dataset.
     First(A),
-    /// Of a shard of the second.
+    /// Reader of a shard of the second.
     Second(B),
 }
 

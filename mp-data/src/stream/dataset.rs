@@ -1,4 +1,4 @@
-//! What a user writes: shards, readers, and how samples become a batch.
+//! Traits and types for users: shards, readers, and how samples become a batch.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -88,12 +88,12 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// lost with a shard's rest, and none comes twice. If a shard turns out to be shorter after a batch of it was
 /// lost, samples of that batch may be tried once more.
 pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// What it makes.
+    /// Type of the batches.
     type Batch: Batch;
-    /// What reads a shard.
+    /// Type of the readers of shards.
     type Reader: ShardReader;
 
-    /// How many shards there are. The loader asks once.
+    /// Returns the number of shards. The loader asks once.
     fn shards(&self) -> usize;
 
     /// Opens a shard: the reader gives sample number `at.sample` next. Without a token that is 0: the loader
@@ -125,7 +125,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Ok(())
     }
 
-    /// What a shard is called in errors: a path, for example. Called in the trainer.
+    /// Returns the name of a shard for errors: a path, for example. Called in the trainer.
     fn describe(&self, shard: usize) -> Option<String> {
         _ = shard;
         None
@@ -142,18 +142,18 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     }
 }
 
-/// Where in a shard a reader is.
+/// Place of a reader in a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ShardPosition {
     /// The number of the sample that comes next.
     pub sample: u64,
-    /// What [`ShardReader::token`] said when it came next.
+    /// Token that [`ShardReader::token`] returned when that sample came next.
     pub token: Option<u64>,
 }
 
 /// Reads a shard from front to back. Iterators of results are readers, without a token.
 pub trait ShardReader: 'static {
-    /// What it gives.
+    /// Type of the samples.
     type Sample: Send;
 
     /// The next sample; `None` at the end.
@@ -164,9 +164,9 @@ pub trait ShardReader: 'static {
     #[doc(alias = "__next__")]
     fn read(&mut self) -> AnyResult<Option<Self::Sample>>;
 
-    /// Where it is, in a form in which [`open`](IterableDataset::open) finds this place again without reading
-    /// what is before: an offset in the file, the number of a record. `None`, as without this: `open` begins
-    /// at the front, and samples are read over.
+    /// Returns the reader's place as a token with which [`open`](IterableDataset::open) finds it again
+    /// without reading what is before: an offset in the file, the number of a record. `None`, as without
+    /// this: `open` begins at the front, and samples are read over.
     ///
     /// The reader that was opened there has to say the same token before it has read anything, else that is
     /// an error.

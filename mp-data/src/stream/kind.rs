@@ -22,14 +22,14 @@ use crate::{AnyResult, BatchInfo, Item};
 /// Datasets of shards.
 pub(crate) struct Streamed<D>(PhantomData<fn() -> D>);
 
-/// Where a trainer is: each lane, in a pass of an epoch.
+/// Place of a trainer: each lane, in a pass of an epoch.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(super) epoch: u64,
     pub(super) pass: u64,
     /// The round with which the pass begins.
     pub(super) first: u64,
-    /// How many batches of the epoch were given.
+    /// Number of batches of the epoch that were given.
     pub(super) batches: u64,
     pub(super) lanes: Lanes,
 }
@@ -52,13 +52,13 @@ impl Place {
 }
 
 pub(crate) struct Cursor {
-    /// As of what has arrived.
+    /// Place after the batches that have arrived.
     now: Place,
     /// Order of the shards in this pass; `None` until a shard is cut.
     order: Option<ShardOrder>,
     /// Round and lane that are planned next.
     next: (u64, usize),
-    /// As of what was given.
+    /// Place after the batches that were given.
     given: Place,
 }
 
@@ -84,7 +84,8 @@ impl Cursor {
         lane
     }
 
-    /// What makes a slot's batch: it was planned in this pass, as all are that are not there.
+    /// Returns the task for a slot's batch. The slot was planned in this pass, as all slots without a batch
+    /// are.
     pub(super) fn task(&self, part: &Part, threads: usize) -> StreamTask {
         StreamTask {
             epoch: self.now.epoch,
@@ -98,7 +99,7 @@ impl Cursor {
         }
     }
 
-    /// That shard can't be read any further.
+    /// Ends a shard before the sample that can't be read. Returns `false` if it ended there before.
     fn cut(&mut self, plan: &StreamPlan, part: &Part, failed: &Failed) -> bool {
         let order = self.order.get_or_insert_with(|| plan.order(self.now.epoch, self.now.pass));
         let shard = |nth: &u64| plan.shard(order, part.lane as u64, *nth);
@@ -112,7 +113,7 @@ impl Cursor {
     }
 }
 
-/// What a slot is of.
+/// Lane, round and samples of a slot.
 #[derive(Default)]
 pub(crate) struct Part {
     pub(super) lane: usize,

@@ -1,4 +1,4 @@
-//! Where lanes are.
+//! Places of lanes.
 //!
 //! | what | changes | what a death leaves |
 //! |---|---|---|
@@ -13,21 +13,21 @@ use crate::dataset::moment::MOST_SAMPLES;
 /// No lane has as many batches: rounds are counted and multiplied.
 pub(crate) const MOST_ROUNDS: u64 = 1 << 40;
 
-/// Where in the row of its samples a lane is: in the window that is read from a sample of a shard on, behind
+/// Place of a lane in the row of its samples: in the window that is read from a sample of a shard on, behind
 /// the first `done` of its samples, in their order; and how many of those that come next are not given.
 ///
 /// Saved in states: names and order of what it has are part of their format, and a change needs a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LaneAt {
-    /// Which of the lane's shards it is in. In states it is called `place`, as their format has it.
+    /// Number of the shard among the lane's shards. In states it is called `place`, as their format has it.
     #[serde(rename = "place")]
     pub(crate) shard_in_lane: u64,
     pub(crate) sample: u64,
     pub(crate) token: Option<u64>,
     pub(crate) done: u64,
-    /// How many samples are of batches that are lost: those that come next, of all that can be read.
+    /// Number of samples of lost batches: those that come next, of all that can be read.
     pub(crate) lost: u64,
-    /// Of which samples the window is, if some of them were given: up to which one of each shard, by its
+    /// Samples of the window, if some of them were given: up to which one of each shard, by its
     /// number in the lane. So it is the same window when it is read again, and what can't be read any more is
     /// missing where it was.
     pub(crate) window: Vec<(u64, u64)>,
@@ -37,7 +37,7 @@ pub(crate) struct LaneAt {
 }
 
 impl LaneAt {
-    /// Where this shard of the lane ends, if it is before its end.
+    /// Returns the sample before which this shard of the lane ends, if it was cut.
     pub(crate) fn end_of(&self, shard_in_lane: u64) -> u64 {
         let cut = self.cuts.iter().find(|cut| cut.0 == shard_in_lane);
         cut.map_or(u64::MAX, |cut| cut.1)
@@ -75,8 +75,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Whether a lane can have come there, of a plan with this number of shards and windows of this number of
-    /// samples, since round `first`, with `batch_size` samples in each.
+    /// Returns `true` if a lane can have come there, of a plan with this number of shards and windows of this
+    /// number of samples, since round `first`, with `batch_size` samples in each.
     pub(crate) fn can_be(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
         let Lane { at: LaneAt { shard_in_lane, sample, done, lost, window: ends, cuts, .. }, round, .. } =
             self;
@@ -115,13 +115,13 @@ impl Lane {
     }
 }
 
-/// What a batch of a stream is of, and where its lane is behind it.
+/// Samples of a stream's batch, and the place of its lane after it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct After {
     /// Number in its shard and position of each sample, and its shard.
     pub(crate) items: Vec<u64>,
     pub(crate) at: LaneAt,
-    /// Whether the lane has no samples any more.
+    /// `true` if the lane has no samples any more.
     pub(crate) ended: bool,
 }
 

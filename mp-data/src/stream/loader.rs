@@ -28,7 +28,7 @@ use crate::{BuildError, LoadError, Loaded};
 /// its lane: so those of ended lanes are missing.
 pub struct StreamLoader<D: IterableDataset> {
     pub(super) inner: Arc<Inner<Streamed<D>>>,
-    /// As it was before the dataset was known.
+    /// Plan without the number of shards.
     plan: StreamPlan,
 }
 
@@ -83,7 +83,7 @@ impl<D: IterableDataset> StreamLoader<D> {
         Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, Some(state.epoch())))
     }
 
-    /// As [`resume`](Self::resume), and the epochs after that one, up to `end`, as of
+    /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one, up to `end`, as of
     /// [`epochs`](Self::epochs): so `end` is not among them, and there is no batch if the state is in epoch
     /// `end`, or later.
     ///
@@ -94,7 +94,7 @@ impl<D: IterableDataset> StreamLoader<D> {
         Ok(StreamBatches::new(&self.inner, state.place(&self.inner.plan)?, last))
     }
 
-    /// How many lanes there are.
+    /// Returns the number of lanes.
     #[must_use]
     pub fn lanes(&self) -> u64 {
         self.inner.plan.lanes
@@ -138,8 +138,9 @@ impl<D: IterableDataset> StreamBatches<D> {
         StreamState::new(&self.0.inner().plan, place)
     }
 
-    /// Where the trainer is: which batches it was given, whatever is prefetched. An error in the place of a
-    /// batch counts as given, but for one after which nothing more comes, since no worker can live.
+    /// Returns the trainer's place: the batches that were delivered, whatever is prefetched. An error in the
+    /// place of a batch counts as given, but for one after which nothing more comes, since no worker can
+    /// live.
     #[must_use]
     #[doc(alias = "state_dict")]
     pub fn state(&self) -> StreamState {

@@ -17,7 +17,7 @@ pub(crate) struct Read<S> {
     pub(crate) sample: AnyResult<S>,
 }
 
-/// What is known of the lane while it is read.
+/// Context of the lane while it is read.
 pub(crate) struct Reading<'a, D: IterableDataset> {
     pub(crate) dataset: &'a mut D,
     pub(crate) plan: &'a StreamPlan,
@@ -30,9 +30,9 @@ pub(crate) struct Reading<'a, D: IterableDataset> {
 
 pub(crate) struct OpenLane<D: IterableDataset> {
     reader: Option<D::Reader>,
-    /// Where the reader is; or where one is to be opened.
+    /// Place of the reader, or of the reader that is opened next.
     now: LaneAt,
-    /// Where the window begins whose samples are here, of which samples it is, and how many of them were
+    /// Start of the window whose samples are here, the samples of that window, and how many of them were
     /// taken.
     begins: LaneAt,
     /// In it, a sample that can't be read any more is `None`.
@@ -47,7 +47,7 @@ impl<D: IterableDataset> OpenLane<D> {
         OpenLane { reader: None, now: at.clone(), begins: at.clone(), window, is_last: false }
     }
 
-    /// Where it is, and whether it is at its end.
+    /// Returns the lane's place, and `true` if it has ended.
     pub(crate) fn at(&self) -> (LaneAt, bool) {
         let mut at = if self.window.is_empty() { self.now() } else { self.begins.clone() };
         at.cuts.retain(|cut| cut.0 >= at.shard_in_lane);

@@ -1,4 +1,4 @@
-//! Which shards are in which lane, and which samples change places.
+//! Assignment of shards to lanes, and permutations of samples.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,14 +16,14 @@ pub(crate) struct StreamPlan {
     pub(crate) shards: u64,
     pub(crate) rank: u32,
     pub(crate) world: u32,
-    /// Of this rank: at least one, and no more than it has shards.
+    /// Number of lanes of this rank: at least one, and no more than it has shards.
     pub(crate) lanes: u64,
     pub(crate) batch_size: u64,
     pub(crate) drop_last: bool,
     pub(crate) shuffle: bool,
-    /// How many samples of a lane change places; 0 is none.
+    /// Number of samples of a lane that change places; 0 is none.
     pub(crate) window: u64,
-    /// How many batches an epoch has, if it isn't once all samples.
+    /// Number of batches of an epoch, if an epoch isn't one pass.
     pub(crate) steps: Option<u64>,
 }
 
@@ -103,7 +103,7 @@ impl StreamPlan {
         ShardOrder(Some(shards))
     }
 
-    /// One of the shards of a lane.
+    /// Returns a shard of a lane.
     pub(crate) fn shard(&self, order: &ShardOrder, lane: u64, shard_in_lane: u64) -> Option<usize> {
         let at = shard_in_lane.checked_mul(self.lanes)?.checked_add(lane)?;
         let shard = match &order.0 {
@@ -113,7 +113,7 @@ impl StreamPlan {
         usize::try_from(shard).ok().filter(|_| shard < self.shards)
     }
 
-    /// How many samples are read before any of them is given.
+    /// Returns the number of samples that are read before any of them is given.
     pub(crate) fn read_at_once(&self) -> u64 {
         if self.window == 0 { self.batch_size } else { self.window }
     }

@@ -1,4 +1,4 @@
-//! Where in a stream a trainer is, in a form that can be kept.
+//! Saved place of a trainer in a stream.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::plan::{PlanError, checksum, same};
 /// The names of what is in a state, and of what the order is made by.
 const FORMAT: &str = "stream/1";
 
-/// Which batches of a stream a trainer was given: where each lane is, see
+/// Saved place of a trainer in a stream, which is the place of each lane: see
 /// [`StreamBatches::state`](crate::StreamBatches::state). Some hundred bytes, and less than a hundred for
 /// each lane, in any format of serde; with shuffled windows, also some for each shard that the windows have
 /// which have begun.
@@ -57,7 +57,7 @@ impl StreamState {
         self.epoch
     }
 
-    /// How many batches of the epoch were given, those in whose place an error was included.
+    /// Returns the number of batches of the epoch that were given, with errors in the place of batches.
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.batches

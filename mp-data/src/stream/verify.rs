@@ -1,4 +1,5 @@
-//! Whether a dataset of shards makes the same batch each time, also when its shards are opened in the middle.
+//! Check that a dataset of shards makes the same batch each time, also when its shards are opened in the
+//! middle.
 
 use std::collections::VecDeque;
 

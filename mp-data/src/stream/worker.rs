@@ -1,4 +1,4 @@
-//! What a worker does for a stream: it goes on with a lane where the task says, and makes one batch.
+//! The worker of a stream: it continues a lane at the task's place, and makes one batch.
 //!
 //! | moment | the worker is killed | its lane |
 //! |---|---|---|
@@ -40,7 +40,7 @@ pub(crate) struct StreamTask {
     pub(super) skip: Vec<u64>,
     pub(super) threads: u32,
     pub(super) poison: Option<u8>,
-    /// Whether the lane is opened anew even if it is open.
+    /// `true` if the lane is opened anew even if it is open.
     pub(super) opens: bool,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct StreamWorker<D: IterableDataset> {
     info: WorkerInfo,
     row_threads: Arc<RowThreads>,
     plan: StreamPlan,
-    /// How long it took to begin.
+    /// Time that the worker took to begin.
     began: u64,
     /// Epoch and pass of the last batch, and the order of their shards.
     order: Option<((u64, u64), ShardOrder)>,

@@ -1,4 +1,4 @@
-//! Which batches are planned and sent, and when.
+//! Planning and sending of batches.
 
 use crate::error::failure::Failure;
 use crate::settings::OnError;

@@ -1,4 +1,5 @@
-//! What a loader and its batches share: a plan, a dataset, and the pool or the caller that makes batches.
+//! State that a loader and its batches share: a plan, a dataset, and the pool or the caller that makes
+//! batches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +16,14 @@ use crate::worker::here::Here;
 use crate::worker::{Orders, Sent, make};
 use crate::{AnyResult, BuildError};
 
-/// What libraries read once, how many threads they begin.
+/// Variables that libraries read once, for the number of their threads.
 const THREADS: [&str; 4] =
     ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
 
 /// Time in which workers of a loader that is dropped may finish the batch that they make.
 const FINISH: Duration = Duration::from_secs(1);
 
-/// What makes batches.
+/// Makers of batches.
 pub(crate) enum Workers<K: Kind> {
     Pool {
         pool: StatePool<K::Worker>,
@@ -38,7 +39,7 @@ pub(crate) struct Inner<K: Kind> {
     pub(crate) settings: Settings,
     pub(crate) workers: Workers<K>,
     meter: Mutex<Meter>,
-    /// Which process made the loader.
+    /// Process that made the loader.
     made_by: PerCopy<()>,
 }
 
@@ -108,8 +109,9 @@ impl<K: Kind> Inner<K> {
         Ok(Arc::new(Inner { dataset, plan, settings, workers, meter, made_by }))
     }
 
-    /// Whether this process is a copy (`fork`) of the one whose loader it is. It has none of the original's
-    /// threads: what one of them had locked stays locked. So a copy locks nothing, and makes no batch.
+    /// Returns `true` if this process is a copy (`fork`) of the loader's process. It has none of the
+    /// original's threads: what one of them had locked stays locked. So a copy locks nothing, and makes no
+    /// batch.
     pub(crate) fn is_copy(&self) -> bool {
         self.made_by.is_copy()
     }
@@ -162,7 +164,7 @@ impl<K: Kind> Inner<K> {
     }
 }
 
-/// Whether the settings can be met.
+/// Checks that the settings can be met.
 fn check(settings: &Settings) -> Result<(), BuildError> {
     let Settings { num_workers, threads, prefetch, timeout, .. } = *settings;
     let refused = |setting, reason| Err(BuildError::Setting { setting, reason });

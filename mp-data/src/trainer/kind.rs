@@ -1,4 +1,4 @@
-//! What the trainer's side of a loader has to know of the two kinds of datasets: those with indices, and
+//! Interface between the trainer's side of a loader and the two kinds of datasets: those with indices, and
 //! streams.
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use crate::{AnyResult, Batch, BatchInfo, Item, LoadError, Loaded, Skipped};
 /// Number of delivered batches whose place is kept, and of left out batches whose error is kept.
 pub(crate) const HISTORY: usize = 1024;
 
-/// What is planned next.
+/// Result of planning.
 pub(crate) enum Planned<P> {
     Batch {
         epoch: u64,
@@ -25,7 +25,7 @@ pub(crate) enum Planned<P> {
         /// The batch before it in its lane is on its way: it begins where that ends.
         waits: bool,
     },
-    /// That is known when batches that are on their way are there.
+    /// Unknown until batches in flight have arrived.
     NotYet,
     Over,
     /// Neither this pass over the data nor any later one can have a batch.
@@ -34,7 +34,7 @@ pub(crate) enum Planned<P> {
         number: u64,
         part: P,
     },
-    /// That batch can't be planned; whether others can.
+    /// The batch can't be planned; `goes_on` if others can.
     Broken {
         epoch: u64,
         number: u64,
@@ -44,16 +44,16 @@ pub(crate) enum Planned<P> {
     },
 }
 
-/// Where a batch failed.
+/// Sample at which a batch failed.
 #[derive(Clone, Copy)]
 pub(crate) struct Failed {
     pub(crate) item: Item,
     pub(crate) shard: Option<usize>,
-    /// It was while the shard was opened or read, so nothing behind it can be had either.
+    /// `true` if opening or reading the shard failed, so that samples after it can't be read either.
     pub(crate) reading: bool,
 }
 
-/// What becomes of a batch without the sample at which it failed.
+/// Outcome for a batch without the sample at which it failed.
 pub(crate) enum Without {
     Again,
     Empty,
@@ -85,7 +85,7 @@ pub(crate) struct Slot<K: Kind> {
     pub(crate) part: K::Part,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) threads: usize,
-    /// How often it was begun before it was sent last.
+    /// Number of attempts before it was sent last.
     pub(crate) attempts: usize,
     /// There was no memory for it when no other was on its way.
     pub(crate) alone: bool,
@@ -107,7 +107,7 @@ impl<K: Kind> Slot<K> {
         Slot { epoch, turn, number, part, skipped, threads, attempts, alone, at }
     }
 
-    /// Whether it is not known yet if there is such a batch.
+    /// Returns `true` if it is not known yet whether there is such a batch.
     pub(crate) fn is_open(&self) -> bool {
         !self.is_done()
     }
@@ -146,25 +146,25 @@ impl<K: Kind> Slot<K> {
     }
 }
 
-/// What comes back for a task of a loader.
+/// Result of a loader's task.
 pub(crate) type MadeOf<K> = Made<<K as Kind>::Batch, <K as Kind>::After>;
 
-/// Which batches there are, and what a worker has to know to make one.
+/// Kind of a loader: its batches, and the tasks for its workers.
 pub(crate) trait Kind: Sized + 'static {
     type Dataset: Serialize + DeserializeOwned + Send + Sync + 'static;
     type Batch: Batch;
     type Plan: Send + Sync;
-    /// Of the plan, what workers need.
+    /// Part of the plan that workers need.
     type Sent: Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
     type Worker: Maker<Batch = Self::Batch, Task = Self::Task, After = Self::After>;
     type Task: Message + Send;
-    /// What comes with a batch of what is behind it.
+    /// Place after a batch, which comes with the batch.
     type After: Serialize + DeserializeOwned + Send + 'static;
-    /// What is planned, what came, and what was given.
+    /// Place of planned, arrived and delivered batches.
     type Cursor;
-    /// What one batch is of.
+    /// Contents of one batch.
     type Part;
-    /// Where a trainer is.
+    /// Place of a trainer.
     type Place: Clone;
 
     fn begin(orders: Orders<Self::Dataset, Self::Sent>) -> AnyResult<Self::Worker>;
@@ -202,9 +202,9 @@ pub(crate) trait Kind: Sized + 'static {
     fn begins_a_turn(cursor: &Self::Cursor) -> bool;
     /// The epoch and the number of the batch that is planned next.
     fn next(cursor: &Self::Cursor) -> (u64, u64);
-    /// Where the trainer is; `front` is the first that was not given.
+    /// Returns the place of the trainer; `front` is the first slot that was not given.
     fn place(cursor: &Self::Cursor, front: Option<&Slot<Self>>) -> Self::Place;
-    /// Whether as many were given before the first of the window as a state may name.
+    /// Returns `true` if as many batches were given before the first slot as a state may name.
     fn is_far(_: &Self::Cursor, _: &Slot<Self>) -> bool {
         false
     }
@@ -212,7 +212,7 @@ pub(crate) trait Kind: Sized + 'static {
     fn take_back(_: &mut Self::Part, _: &mut BatchInfo) -> bool {
         false
     }
-    /// How many are still to be given, at most, if that is known.
+    /// Returns the most batches that are left, if that is known.
     fn left(
         plan: &Self::Plan,
         cursor: &Self::Cursor,
@@ -221,7 +221,7 @@ pub(crate) trait Kind: Sized + 'static {
     ) -> Option<usize>;
 }
 
-/// How a sample that is left out is told of.
+/// Returns the report of a sample that is left out.
 pub(crate) fn skipped(failed: &Failed, why: String) -> Skipped {
     Skipped { item: failed.item, shard: failed.shard, rest_of_shard: failed.reading, why }
 }

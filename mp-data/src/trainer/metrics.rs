@@ -1,4 +1,4 @@
-//! How a loader is doing.
+//! Metrics of a loader.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use mp_pool::FailedStarts;
 
-/// How many of the last batches' times are kept.
+/// Number of batches whose times are kept.
 const KEPT: usize = 1024;
 
 /// From fewer batches no advice follows: the start of the workers is among what they took.
 const FEW: u64 = 10;
 
-/// What is made quicker than this isn't worth its way from a worker.
+/// Time below which a batch isn't worth its way from a worker.
 const SMALL: Duration = Duration::from_micros(50);
 
 /// Batches of up to this size, and made as quickly as that, are prefetched eight for each worker, unless the
@@ -20,10 +20,10 @@ const SMALL: Duration = Duration::from_micros(50);
 /// switches, some 15 µs; eight of these are little memory, and little work in vain if the trainer ends.
 const LITTLE: (usize, Duration) = (64 << 10, Duration::from_micros(200));
 
-/// What is counted while it runs.
+/// Counters of a running loader.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// How long trainers have been iterating.
+    /// Time for which trainers have been iterating.
     elapsed: Duration,
     pub(crate) batches: u64,
     pub(crate) samples: u64,
@@ -33,13 +33,13 @@ pub(crate) struct Meter {
     pub(crate) skipped_samples: u64,
     pub(crate) skipped_batches: u64,
     pub(crate) failed: u64,
-    /// Of the largest batch; `None` before the first.
+    /// Bytes of the largest batch; `None` before the first.
     pub(crate) most_bytes: Option<usize>,
     began: Duration,
     ready: usize,
     under_way: usize,
     took: VecDeque<Duration>,
-    /// How long a batch takes, as a rule: a mean in which each counts an eighth less than the one after it,
+    /// Usual time of a batch: a mean in which each counts an eighth less than the one after it,
     /// and none counts as more than a millisecond, since a worker may have had no processor for a while.
     usual: Duration,
 }
@@ -65,7 +65,7 @@ impl Meter {
         }
     }
 
-    /// How many batches are planned, running or ready for each worker if the user doesn't say.
+    /// Returns the number of batches that are planned, running or ready for each worker without a setting.
     pub(crate) fn prefetch(&self) -> usize {
         let (bytes, time) = LITTLE;
         // How long others are, whose bytes are in their messages alone, is not known here.
@@ -129,8 +129,8 @@ impl Meter {
     }
 }
 
-/// How a loader is doing: see [`DataLoader::metrics`](crate::DataLoader::metrics). Its `Display` ends with a
-/// sentence that says whether the trainer waits for batches.
+/// Metrics of a loader, returned by [`DataLoader::metrics`](crate::DataLoader::metrics). Its `Display` ends
+/// with a sentence that says whether the trainer waits for batches.
 ///
 /// It counts from the making of the loader on: a state has none of it. What the trainer was given, and what
 /// was left out, is counted when the trainer gets there, so the counts of the runs of an epoch that was
@@ -138,9 +138,9 @@ impl Meter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoaderMetrics {
-    /// How many workers there are.
+    /// Number of workers.
     pub workers: usize,
-    /// How many threads each of them has for rows.
+    /// Number of threads of each worker for rows.
     pub threads: usize,
     /// Batches that the trainer was given.
     pub batches: u64,
@@ -148,24 +148,24 @@ pub struct LoaderMetrics {
     pub samples: u64,
     /// Bytes of shared memory in them.
     pub bytes: u64,
-    /// How long the trainer was iterating: of each iterator, from when it was first asked for a batch to when
-    /// it last gave one. What is between two epochs, such as a validation, is not in it.
+    /// Time for which the trainer was iterating: of each iterator, from when it was first asked for a batch
+    /// to when it last gave one. What is between two epochs, such as a validation, is not in it.
     pub elapsed: Duration,
-    /// How long it waited in all. What it waited in `next_timeout` without being given a batch is counted
-    /// with the next one.
+    /// Time for which it waited in all. What it waited in `next_timeout` without being given a batch is
+    /// counted with the next one.
     pub waited: Duration,
-    /// How long workers were making batches, all taken together.
+    /// Time for which workers were making batches, all taken together.
     pub busy: Duration,
-    /// How long a worker took to read the dataset and for [`Dataset::init`](crate::Dataset::init): the
+    /// Time that a worker took to read the dataset and for [`Dataset::init`](crate::Dataset::init): the
     /// longest.
     pub init: Duration,
     /// Batches that were ready, and not given, when the last one was given.
     pub ready: usize,
     /// Batches that were planned, running or ready then.
     pub under_way: usize,
-    /// How long making a batch took: the median of the last 1024.
+    /// Time to make a batch: the median of the last 1024.
     pub batch_p50: Duration,
-    /// How long all but one in a hundred of them took at most.
+    /// Time to make a batch that one batch in a hundred exceeds, of the last 1024.
     pub batch_p99: Duration,
     /// Batches in whose place the trainer was given an error.
     pub failed: u64,
@@ -176,7 +176,7 @@ pub struct LoaderMetrics {
     pub skipped_batches: u64,
     /// Workers that took the place of others.
     pub restarts: u64,
-    /// How often a batch was begun again.
+    /// Number of times that a batch was begun again.
     pub retried: u64,
     /// The workers that can't begin, and why: `Dataset::init` fails, for example. The others make the
     /// batches.
@@ -184,13 +184,14 @@ pub struct LoaderMetrics {
 }
 
 impl LoaderMetrics {
-    /// Which share of the time the trainer waited, from 0 to 1.
+    /// Returns the share of the time for which the trainer waited, from 0 to 1.
     #[must_use]
     pub fn waiting_share(&self) -> f64 {
         share(self.waited, self.elapsed, 1)
     }
 
-    /// Which share of the time the workers were making batches, from 0 to 1; those that can't begin aside.
+    /// Returns the share of the time for which workers were making batches, from 0 to 1, without workers that
+    /// can't begin.
     #[must_use]
     pub fn busy_share(&self) -> f64 {
         let begun = self.workers.saturating_sub(self.failed_starts.len());

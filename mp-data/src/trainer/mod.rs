@@ -1,4 +1,4 @@
-//! What the trainer's process does, for both kinds of loaders: which batches it has planned, who makes them,
+//! The trainer's process, for both kinds of loaders: which batches it has planned, who makes them,
 //! and which it gives.
 //!
 //! | file | has |

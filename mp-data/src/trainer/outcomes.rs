@@ -1,4 +1,4 @@
-//! What comes of the batches that were sent.
+//! Outcomes of the batches that were sent.
 
 use std::time::Duration;
 
@@ -172,8 +172,8 @@ impl<K: Kind> Prefetch<K> {
         self.follow(lane, true);
     }
 
-    /// What is in the place of a batch that can't be made. A panic of `describe` costs the name and nothing
-    /// else.
+    /// Returns the error in the place of a batch that can't be made. A panic of `describe` costs the name and
+    /// nothing else.
     pub(crate) fn error(&self, slot: &Slot<K>, at: Option<Failed>, failure: Failure) -> LoadError {
         LoadError {
             epoch: slot.epoch,
@@ -191,7 +191,7 @@ impl<K: Kind> Prefetch<K> {
         caught(|| K::describe(&self.inner.dataset, at)).flatten()
     }
 
-    /// What is in the place of a batch is an error, and is left out.
+    /// Leaves out the error in the place of a batch.
     pub(crate) fn leave_out(&mut self, i: usize) {
         let At::Ready(result) = std::mem::replace(&mut self.slots[i].at, At::LeftOut) else { return };
         let Err(error) = *result else { return };
@@ -239,7 +239,7 @@ impl<K: Kind> Prefetch<K> {
     }
 }
 
-/// What this process has of the memory that there was not enough of.
+/// Returns a text about the memory that this process holds.
 fn held_here() -> String {
     let Ok(arena) = Arena::current() else { return String::new() };
     let pid = std::process::id();

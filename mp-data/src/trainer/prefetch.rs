@@ -19,7 +19,7 @@ use crate::trainer::kind::{At, HISTORY, Kind, MadeOf, Slot};
 use crate::trainer::slow_batch_report::ReportTimes;
 use crate::{Batch, LoadError, Loaded, NotReady};
 
-/// What an iterator of batches gives: a batch, an error in its place, or the end.
+/// Item of an iterator of batches: a batch, an error in its place, or the end.
 pub type Next<B> = Option<Result<Loaded<B>, LoadError>>;
 
 /// The batches of an epoch, or of several.
@@ -42,7 +42,7 @@ pub(crate) struct Prefetch<K: Kind> {
     pub(crate) left_out_since: u64,
     /// Up to when the trainer's time is counted; `None` before it has asked for a batch.
     counted: Option<Instant>,
-    /// How long it has waited since then without being given one.
+    /// Time for which it has waited since then without a batch.
     in_vain: Duration,
     /// When its wait is reported, if the calls since it was given one have not been answered: they are one
     /// wait.
@@ -59,7 +59,7 @@ struct Turn {
     delivered: bool,
 }
 
-/// Whether batches can still be made.
+/// State of a loader that may be unable to make batches.
 pub(crate) enum Broken {
     Not,
     /// No; and why was not given yet.
@@ -115,7 +115,7 @@ impl<K: Kind> Prefetch<K> {
         &self.inner
     }
 
-    /// How many are on their way.
+    /// Returns the number of batches that are planned and not given.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }

@@ -8,7 +8,7 @@ use mp_core::user_code::caught;
 
 use crate::{LoadError, Loaded};
 
-/// How often the text is made anew.
+/// Interval after which the text is made anew.
 const TICK: Duration = Duration::from_millis(500);
 
 /// Batches, beside which a bar says how far they are: made by

@@ -1,6 +1,6 @@
-//! What loaders of both kinds have, and their iterators: written once, as the builders' settings are.
+//! Methods of loaders of both kinds and of their iterators: written once, as the builders' settings are.
 
-/// Of a loader, with its plan, dataset and workers in a field `inner`.
+/// Methods of a loader with its plan, dataset and workers in a field `inner`.
 macro_rules! of_loaders {
     () => {
         /// The dataset.
@@ -9,7 +9,7 @@ macro_rules! of_loaders {
             &self.inner.dataset
         }
 
-        /// How it is doing: whether the trainer waits for batches, and what went wrong.
+        /// Returns the metrics: whether the trainer waits for batches, and what went wrong.
         #[must_use]
         pub fn metrics(&self) -> crate::LoaderMetrics {
             self.inner.metrics()
@@ -35,8 +35,8 @@ macro_rules! of_loaders {
             self.inner.join(std::time::Duration::MAX).map(drop)
         }
 
-        /// As [`join`](Self::join), but blocks no longer than `timeout`. Returns `true` if the workers have
-        /// ended.
+        /// Joins as [`join`](Self::join) does, but blocks no longer than `timeout`. Returns `true` if the
+        /// workers have ended.
         ///
         /// # Errors
         /// As of [`join`](Self::join).
@@ -53,7 +53,7 @@ macro_rules! of_loaders {
 }
 pub(crate) use of_loaders;
 
-/// Of an iterator of batches, around a [`Prefetch`](crate::trainer::prefetch::Prefetch).
+/// Methods of an iterator of batches, around a [`Prefetch`](crate::trainer::prefetch::Prefetch).
 macro_rules! of_batches {
     () => {
         /// The errors of batches that were [left out](crate::OnError::SkipBatch), the last 1024.

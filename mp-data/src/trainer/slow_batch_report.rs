@@ -1,4 +1,4 @@
-//! What is said of a batch that does not come, and when.
+//! Reports about batches that do not come.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ impl<K: Kind> Prefetch<K> {
         NotReady { batch: Some(self.awaited()), running: self.running() }
     }
 
-    /// What the workers are at, of these batches; or what else they do, if none is at any.
+    /// Returns the activities of the workers with these batches, or their states if no worker has a batch.
     fn running(&self) -> Vec<String> {
         let running = self.stream.as_ref().map(|stream| stream.running()).unwrap_or_default();
         let mut lines: Vec<String> = running.iter().map(|task| self.line(task)).collect();

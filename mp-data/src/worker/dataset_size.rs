@@ -1,4 +1,4 @@
-//! Whether a dataset is large where it shouldn't be: in each worker's own memory.
+//! Warning about a dataset that is large in each worker's own memory.
 
 use mp_core::message::{Codec, Outgoing};
 use mp_reduce::MessagePack;
@@ -9,8 +9,8 @@ use crate::worker::Sent;
 /// From how many bytes on it is said.
 const LARGE: usize = 16 << 20;
 
-/// How many bytes of a dataset each worker decodes. What lies in shared memory (frozen strings and tensors,
-/// queues) is sent as a handle.
+/// Returns the number of bytes of a dataset that each worker decodes. What lies in shared memory (frozen
+/// strings and tensors, queues) is sent as a handle.
 fn encoded_bytes<D: Serialize>(dataset: &Sent<D>) -> usize {
     let mut out = Outgoing::in_band();
     match MessagePack::write(&mut out, dataset) {
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::FrozenStrings;
 
-    /// What was logged.
+    /// Logged lines.
     struct Lines(Mutex<Vec<String>>);
 
     impl log::Log for Lines {

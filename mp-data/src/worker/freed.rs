@@ -9,9 +9,9 @@
 
 use std::ffi::OsStr;
 
-/// How much stays at the end of a heap.
+/// Bytes that stay at the end of a heap.
 const MOST: usize = 64 << 20;
-/// What is as long as this, the kernel gives and gets back by itself: the most that glibc allows.
+/// Size from which the kernel maps and unmaps a block by itself: the most that glibc allows.
 const MAPPED: usize = 32 << 20;
 
 /// From now on this process keeps what it frees, unless its environment says how much of that it keeps.
@@ -23,7 +23,7 @@ pub(crate) fn keep() {
     }
 }
 
-/// Whether the environment sets one of the two thresholds.
+/// Returns `true` if the environment sets one of the two thresholds.
 fn is_set<S: AsRef<OsStr>>(variable: impl Fn(&str) -> Option<S>) -> bool {
     let tunables = |list: S| {
         let list = list.as_ref().to_string_lossy();

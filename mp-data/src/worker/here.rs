@@ -11,7 +11,8 @@ use crate::error::failure::{Failure, raised};
 use crate::error::text::CLOSED;
 use crate::worker::{Made, Maker};
 
-/// One such worker: threads that iterate over the same loader make their batches one at a time.
+/// Worker of a loader without worker processes: threads that iterate over the same loader make their batches
+/// one at a time.
 pub(crate) struct Here<W>(Mutex<State<W>>);
 
 struct State<W> {

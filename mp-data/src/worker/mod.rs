@@ -1,4 +1,4 @@
-//! What a worker does: it has the dataset, and makes the batch of each task.
+//! The worker: it has the dataset, and makes the batch of each task.
 //!
 //! | moment | the worker is killed | its batch |
 //! |---|---|---|
@@ -60,14 +60,14 @@ impl<D: Serialize + DeserializeOwned + 'static> Sent<D> {
     }
 }
 
-/// What a worker begins with: a dataset, and what is known of its order.
+/// Orders with which a worker begins: a dataset, and its order.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "D: Serialize + DeserializeOwned, P: Serialize + DeserializeOwned")]
 pub(crate) struct Orders<D, P> {
     pub(crate) dataset: Sent<D>,
     pub(crate) num_workers: usize,
     pub(crate) threads: usize,
-    /// Whether the worker keeps memory that it has freed.
+    /// `true` if the worker keeps memory that it has freed.
     pub(crate) keeps_freed: bool,
     pub(crate) seed: u64,
     pub(crate) plan: P,
@@ -97,11 +97,11 @@ impl<D: Serialize + DeserializeOwned + 'static, P> Orders<D, P> {
     }
 }
 
-/// What makes batches, in a worker or in the trainer.
+/// Maker of batches, in a worker or in the trainer.
 pub(crate) trait Maker: Sized + 'static {
     type Batch: Batch;
     type Task;
-    /// What is said beside a batch of what comes next.
+    /// Place after a batch, which is sent with the batch.
     type After: Serialize + DeserializeOwned + Send + 'static;
 
     fn context(&self, task: &Self::Task) -> Context<Self::Batch>;
@@ -123,7 +123,7 @@ pub(crate) struct Worker<D> {
     dataset: D,
     info: WorkerInfo,
     row_threads: Arc<RowThreads>,
-    /// How long it took to begin.
+    /// Time that the worker took to begin.
     began: u64,
 }
 
@@ -140,12 +140,12 @@ pub(crate) fn nanos_since(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whether rows that are not written are looked for: not by `verify`, which compares.
+/// Returns `true` if unwritten rows are searched: not by `verify`, which compares.
 pub(crate) fn looks(poison: Option<u8>) -> bool {
     cfg!(debug_assertions) && poison.is_none()
 }
 
-/// What rows hold before they are written.
+/// Returns the contents of rows before they are written.
 pub(crate) fn fill(poison: Option<u8>) -> Fill {
     match poison {
         Some(byte) => Fill::With(byte),
@@ -209,19 +209,19 @@ impl Task {
 pub(crate) struct Made<B, A> {
     /// `None` if there was no memory for it.
     pub(crate) batch: Option<B>,
-    /// What was said of that.
+    /// Text of that error.
     pub(crate) no_memory: Option<String>,
     pub(crate) worker: Option<usize>,
     pub(crate) pid: u32,
     pub(crate) nanos: u64,
-    /// How long its worker took to begin.
+    /// Time that its worker took to begin.
     pub(crate) began: u64,
-    /// Of streams: its samples, and where its lane is behind them.
+    /// Samples of a stream's batch, and the place of the lane after them.
     pub(crate) after: Option<A>,
 }
 
 impl<B, A> Made<B, A> {
-    /// What `fetch` has given since `start`.
+    /// Wraps the result of `fetch`, which was called at `start`.
     pub(crate) fn of(fetched: AnyResult<B>, info: &WorkerInfo, start: Instant) -> AnyResult<Self> {
         let (batch, no_memory) = match fetched {
             Ok(batch) => (Some(batch), None),
