@@ -1,21 +1,24 @@
-//! When memory is closed that was opened by a legacy handle.
+//! Time at which memory is closed that was opened by a legacy handle.
 //!
-//! A thread that closes such memory waits until all has run that this process's streams have on the device. Meanwhile it holds a lock of the driver, so other
-//! threads that launch a kernel, copy, record an event, make a stream or allocate wait, too (seen on an H200). So it is a thread that has nothing else to do,
-//! and it waits for the streams to be at rest.
+//! A thread that closes such memory waits for all work of this process's streams on the device. Meanwhile it
+//! holds a lock of the driver, so other threads wait that launch a kernel, copy, record an event, make a
+//! stream or allocate (seen on an H200). So a thread closes memory that has no other task, and it waits until
+//! the streams are at rest.
 //!
-//! | | memory that is in line |
+//! | state of the streams | memory in line |
 //! |---|---|
-//! | each stream of its device is at rest: its ticks are complete, and no use of memory began on it since the last one, or since a host waited for it | is closed |
-//! | one is not, and memory is in line for less than [`LATE`] | waits |
-//! | later; what clocks told of at some look has run within [`SHORT`] | is closed: some programs' streams are never at rest |
-//! | later; it takes longer | waits |
-//! | a thread asks for it ([`ipc_collect`](crate::ipc_collect)) | is closed by that thread |
+//! | each stream of its device is at rest: its ticks are complete, and no use of memory began on it since the last tick, or since a host waited for it | is closed |
+//! | a stream is not at rest, and the memory is in line for less than [`LATE`] | waits |
+//! | later, and the work known at some look has run within [`SHORT`] | is closed: some programs' streams are never at rest |
+//! | later, and that work takes longer | waits |
+//! | a thread calls [`ipc_collect`](crate::ipc_collect) | is closed by that thread |
 //! | the process ends | is closed if each stream is at rest, else by the driver |
 //!
-//! Clocks don't tell of a kernel that was launched without a tensor of this library, nor of one with a tensor that was neither sent nor dropped since. The former delays
-//! threads by the time that it takes, as it does where a program calls `cuMemFree`; the latter by what is left of it after [`LATE`]. No thread waits so for another process's next step, since a stream waits for work that was given to a
-//! device before: if the process that gave it is dead, another thread here looks after that.
+//! Clocks do not cover a kernel that was launched without a tensor of this library. It delays threads for its
+//! duration, as during a call of `cuMemFree`. Clocks do not cover a kernel either whose tensor was neither
+//! sent nor dropped since. It delays threads for the rest of its duration after [`LATE`]. No thread waits for
+//! another process's next step, because a stream waits only for work that a device already has. If the
+//! process of that work dies, another thread of this process sweeps it.
 
 use std::time::{Duration, Instant};
 
@@ -26,26 +29,26 @@ use crate::driver::long_calls::LongCall;
 use crate::exit;
 use crate::stream::work::Load;
 
-/// How long memory waits for streams that are never at rest.
+/// Time for which memory waits for streams that are never at rest.
 const LATE: Duration = Duration::from_secs(1);
-/// How long what streams have to do may take, if memory is closed beside it.
+/// Longest duration of streams' work during which memory is closed.
 const SHORT: Duration = Duration::from_millis(250);
 
-/// How streams of the devices go on, for the thread that closes memory.
+/// Progress of the devices' streams, for the thread that closes memory.
 #[derive(Debug, Default)]
 pub(super) struct Paces(Vec<Pace>);
 
-/// How those of one do.
+/// Progress of one device's streams.
 #[derive(Debug)]
 struct Pace {
     device: Device,
-    /// What they had to do at a look before, and when that was.
+    /// Work of the streams at an earlier look, and the time of that look.
     before: Load,
     since: Instant,
-    /// As the last look found it, if there was one.
+    /// Results of the last look, if there was one.
     is_known: bool,
     is_at_rest: bool,
-    /// That has run since, and soon.
+    /// `true` if that work has run soon after that look.
     is_quick: bool,
 }
 
@@ -64,17 +67,17 @@ impl Pace {
 }
 
 impl Paces {
-    /// Looks at all streams. No lock of the table is held.
+    /// Looks at all streams. The table's lock is not held.
     pub(super) fn look(&mut self) {
         self.0.iter_mut().for_each(Pace::look);
     }
 
-    /// Whether all have been looked at.
+    /// Returns `true` if all devices have been looked at.
     pub(super) fn are_known(&self) -> bool {
         self.0.iter().all(|pace| pace.is_known)
     }
 
-    /// Whether memory is to be closed now that is open for these devices, and in line since then.
+    /// Returns `true` if memory may be closed that is open for these devices, and is in line since then.
     pub(super) fn allow(&mut self, devices: &[Device], since: Instant) -> bool {
         let mut allow = true;
         for device in devices {
@@ -85,7 +88,7 @@ impl Paces {
                     allow &=
                         pace.is_at_rest || is_late && pace.is_quick || mutant!("cuda.closing.beside-work");
                 }
-                // It is looked at before this is asked again.
+                // The next look comes before the next call.
                 None => {
                     self.0.push(Pace {
                         device: device.clone(),
@@ -103,7 +106,8 @@ impl Paces {
     }
 }
 
-/// Drops what closes memory, in a thread of its own if one can be started; this one looks after deaths until that is done.
+/// Drops the values that close memory, in a thread of its own if one can be started. The calling thread
+/// sweeps dead processes until that is done.
 pub(super) fn close(all: impl Send + 'static, call: LongCall) {
     let thread = std::thread::Builder::new().name("mp-cuda-close".into());
     let Ok(thread) = thread.spawn(move || drop((all, call))) else { return };

@@ -1,4 +1,4 @@
-//! Giving device memory back that no process uses.
+//! Functions that give unused device memory back.
 
 use mp_core::Arena;
 
@@ -7,25 +7,29 @@ use super::here::{self, Which};
 use super::own::pool;
 use crate::stream::order::events;
 
-/// Finds memory again that other processes have dropped, and unmaps memory of others that this process has dropped.
+/// Finds memory that other processes have dropped, and unmaps memory of other processes that this process has
+/// dropped.
 ///
 /// ```no_run
 /// // … tensors of other processes came, and were dropped …
 /// println!("{} bytes of other processes were unmapped", mp_cuda::ipc_collect());
 /// ```
 ///
-/// A program needn't call it: each allocation looks for what came back. It is for a process that allocates no more and that keeps
-/// memory of others mapped, so that they can't give it back to the driver; and for one that [shared memory of another
-/// library](crate::ForeignMemory), whose owner is dropped then if no process has it any more. It returns how many bytes were unmapped; in a copy of this
-/// process by `fork` none.
+/// Returns the number of bytes that were unmapped, which is 0 in a copy of this process by `fork`.
+///
+/// Most programs need not call it, because each allocation looks for returned memory. It helps a process that
+/// no longer allocates and keeps memory of other processes mapped: they can't give it back to the driver. It
+/// also helps a process that has [shared memory of another library](crate::ForeignMemory): the owner of that
+/// memory is dropped if no process has it any more.
 ///
 /// # Blocking
-/// Memory of `cuMemAlloc` that another process shared is closed, which waits for all that runs on the device for this process; other threads that launch
-/// kernels wait with it. (Without this call it is closed when the streams are at rest, or after a second beside short work.)
+/// Memory of `cuMemAlloc` that another process shared is closed. That waits for all work of this process on
+/// the device, and other threads that launch kernels wait meanwhile. (Without this call such memory is closed
+/// when the streams are at rest, or during short work after a second.)
 ///
 /// # When a process dies
-/// What it held is found, as what others have dropped. Slabs in which it could write are used no more:
-/// [`memory_stats`](crate::memory_stats) says how much that is.
+/// Memory that the dead process held is found as if the process had dropped it. Slabs that it could write to
+/// are retired: [`memory_stats`](crate::memory_stats) returns their bytes.
 #[doc(alias = "torch.cuda.ipc_collect")]
 #[allow(
     clippy::must_use_candidate,
@@ -43,19 +47,19 @@ pub fn ipc_collect() -> u64 {
     unmapped
 }
 
-/// Gives memory back to the driver in which no process has a tensor. It does what [`ipc_collect`] does, and gives back what this
-/// process keeps for tensors to come; how many bytes both were.
+/// Gives memory without tensors back to the driver. It does the work of [`ipc_collect`], and gives back
+/// memory that this process keeps for later tensors. Returns the number of bytes of both.
 ///
 /// ```no_run
 /// // … a large model was dropped …
 /// println!("{} bytes are free for other programs", mp_cuda::empty_cache());
 /// ```
 ///
-/// A slab stays as long as one tensor in it has a holder, or a stream may reach it: work that was given to streams before the tensor was
-/// dropped keeps it, too.
+/// A slab stays as long as a tensor in it has a holder, or a stream may access it. Work that streams were
+/// given before the tensor was dropped keeps the slab, too.
 ///
 /// # Blocking
-/// As [`ipc_collect`].
+/// See [`ipc_collect`].
 #[doc(alias = "torch.cuda.empty_cache")]
 #[allow(
     clippy::must_use_candidate,
@@ -68,8 +72,8 @@ pub fn empty_cache() -> u64 {
     give_back(Which::All)
 }
 
-/// Gives back what is unused, for a caller that needs memory: it doesn't wait for what the device runs, unless an owner of another
-/// library's memory, which it drops, does.
+/// Gives unused memory back, for a caller that needs memory. It does not wait for work on the device, unless
+/// the owner of another library's memory does when it is dropped.
 pub(crate) fn make_room() {
     give_back(Which::Short);
 }
@@ -81,7 +85,8 @@ fn give_back(which: Which) -> u64 {
     given_back
 }
 
-/// The process ends: gives back what none of its tensors uses. Other processes have mappings of their own.
+/// Gives back memory without tensors of this process, before the process ends. Other processes have mappings
+/// of their own.
 pub(crate) fn leave() {
     if Arena::get().is_none() {
         return;

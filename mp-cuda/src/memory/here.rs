@@ -1,13 +1,17 @@
-//! Which slabs and pieces this process has: a slab that arrives twice is mapped once, a piece that arrives twice is one piece.
+//! Table of the slabs and pieces of this process: a slab that arrives twice is mapped once, and a piece that
+//! arrives twice is one piece.
 //!
-//! A slab is here as long as a piece of it is, and, once it is mapped, until it is [given up](give_up): mapping and unmapping take longer
-//! than a message, so they are on the way of none. The slab of a maker that is dead is given up with the last piece of it, or, if there is
-//! none, when this process learns of the death.
+//! A slab is in the table as long as this process has a piece of it. A slab that is mapped stays until it is
+//! [given up](give_up): mapping and unmapping take longer than a message, so no message maps or unmaps memory
+//! again. A slab whose maker is dead is given up with its last piece, or when this process finds the death,
+//! if it has no piece.
 //!
-//! Two kinds of slabs *leave* then, each in a line of its own, which a thread gives back, one after the other. Those of dead makers, since
-//! the thread that learns of the death may be all that sweeps, and what runs on the device may wait for that. And memory that was opened by a
-//! legacy handle, which is [closed](super::closing) when that is in no other thread's way. One that leaves stays in
-//! the table: if a piece of it comes, it stays. A thread that asks for all to be given back ([`ipc_collect`](crate::ipc_collect)) waits for them.
+//! Two kinds of slabs *leave* then. Each kind has a line of its own, and a thread gives the slabs of a line
+//! back, one after the other. The first kind are slabs of dead makers: the thread that finds the death may be
+//! the only one that sweeps, and work on the device may wait for the sweep. The second kind is memory that
+//! was opened by a legacy handle, which is [closed](super::closing) when that delays no other thread. A slab
+//! that leaves stays in the table, and no longer leaves if a piece of it arrives. A thread that gives
+//! everything back ([`ipc_collect`](crate::ipc_collect)) waits for both lines.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -26,13 +30,13 @@ use super::slab::Slab;
 use crate::driver::long_calls::{self, LongCall};
 use crate::exit;
 
-/// After this many further openings a slab of which nothing is used is unmapped.
+/// Number of further openings after which an unused slab is unmapped.
 const STALE: u64 = 64;
 
-/// Up to this number of pieces, those that are gone are not looked for.
+/// Number of pieces up to which dropped pieces are not removed.
 const FEW: usize = 64;
 
-/// By the marks of objects, of which no process chooses any: so they need no hash that is hard to meet.
+/// Map by the marks of objects. No process chooses marks, so the hash need not resist chosen keys.
 type ByMark<V> = HashMap<u64, V, BuildHasherDefault<MarkHasher>>;
 
 #[derive(Default)]
@@ -44,7 +48,8 @@ impl Hasher for MarkHasher {
     }
 
     fn write_u64(&mut self, mark: u64) {
-        // The high bits depend on all; a table takes its place from the low ones, and its tags from the highest.
+        // The high bits depend on all bits. The table takes its index from the low bits, and its tags from
+        // the highest.
         let mixed = (self.0 ^ mark).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ mixed >> 32;
     }
@@ -56,16 +61,17 @@ impl Hasher for MarkHasher {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By the marks of their objects.
+    /// Slabs by the marks of their objects.
     slabs: ByMark<SlabEntry>,
-    /// Those that leave, of which nothing is used: unmapped in a moment, and closed when the process's streams have run what they have.
+    /// Unused slabs that leave: they are unmapped soon, or closed when the streams of the process are at
+    /// rest.
     leaving: [Line; 2],
-    /// Those that other processes may have as well. What is gone is left here for a while: the piece may come again, and a piece that is
-    /// dropped takes no lock.
+    /// Pieces that other processes may have, too. Dropped pieces stay for a while: a piece may arrive again,
+    /// and the drop of a piece takes no lock.
     pieces: ByMark<Weak<Inner>>,
-    /// How many pieces there are when those that are gone are looked for.
+    /// Number of pieces at which dropped pieces are removed.
     full: usize,
-    /// How many slabs were opened.
+    /// Number of slabs that were opened.
     openings: u64,
 }
 
@@ -75,9 +81,9 @@ const SLOW: usize = 1;
 /// Slabs that are given back one after the other.
 #[derive(Debug, Default)]
 struct Line {
-    /// And since when they are in line.
+    /// Slabs, each with the time when it was added.
     entries: VecDeque<(Instant, SlabEntry)>,
-    /// Whether a thread is at it; and how many that has given back.
+    /// `true` if a thread gives slabs back. `done` is the number of slabs that threads have given back.
     is_taken: bool,
     done: u64,
 }
@@ -95,7 +101,7 @@ impl Line {
         self.entries.drain(..).map(|(_, entry)| entry).collect()
     }
 
-    /// Whether a thread has to be started, which is the caller's to do.
+    /// Returns `true` if the caller has to start a thread.
     fn begins(&mut self) -> bool {
         !self.is_taken && !self.entries.is_empty() && {
             self.is_taken = true;
@@ -107,21 +113,22 @@ impl Line {
 #[derive(Debug)]
 struct SlabEntry {
     slab: Arc<Slab>,
-    /// How many slabs had been opened when something of this one last came or was opened.
+    /// Number of openings at the time when a piece of the slab last arrived, or the slab was opened.
     used: u64,
-    /// Its maker is dead, and cuts no more pieces out of it.
+    /// `true` if the slab's maker is dead, and cuts no more pieces out of it.
     is_orphan: bool,
-    /// Pieces of it that were looked at, each in the place of its mark.
+    /// Pieces of the slab that were inspected, each at the place of its mark.
     seen: Vec<Option<Seen>>,
 }
 
 impl SlabEntry {
-    /// Whether nothing but the table has it. Under the table's lock that stays so: who gets it, gets it from the table.
+    /// Returns `true` if only the table has the slab. That stays so under the table's lock, because all
+    /// others get the slab from the table.
     fn is_alone(&self) -> bool {
         Arc::strong_count(&self.slab) == 1
     }
 
-    /// Whether it is kept for pieces to come.
+    /// Returns `true` if the slab stays for pieces that may arrive.
     fn stays(&self) -> bool {
         self.slab.is_mapped() && !(self.is_orphan && self.slab.is_idle())
     }
@@ -129,19 +136,19 @@ impl SlabEntry {
 
 static HERE: PerProcess<Mutex<Option<Table>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// Which slabs are to be given up, of those of which nothing is used.
+/// Selection of unused slabs to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
-    /// All, and the caller waits until they are given back.
+    /// All unused slabs. The caller waits until they are given back.
     All,
-    /// All, without a wait for what the device runs: some may leave.
+    /// All unused slabs, without a wait for work on the device. Some of them may leave.
     Short,
-    /// Those of which nothing was used for long, whose maker is dead, or for whose end the owner of another library's memory waits. Without a
-    /// wait for what the device runs.
+    /// Slabs that have been unused for long, whose maker is dead, or that are memory of another library whose
+    /// owner waits. There is no wait for work on the device.
     Stale,
 }
 
-/// A slab that this process has made.
+/// Adds a slab that this process has made.
 pub(crate) fn add(slab: &Arc<Slab>) {
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
@@ -152,15 +159,16 @@ pub(crate) fn add(slab: &Arc<Slab>) {
     );
 }
 
-/// The slab of the object with this mark, if it is here; and what was [seen](saw) of a piece's object with that.
+/// Returns the slab whose object has this mark, if the table has it, and the contents of a piece's object
+/// that were [noted](saw).
 #[inline(always)]
 pub(crate) fn known(slab: u64, piece: u64) -> Option<(Arc<Slab>, Option<Seen>)> {
     let mut here = HERE.lock();
     here.as_mut()?.known(slab, piece)
 }
 
-/// As [`known`] and [`piece`] in one, where what was seen of a piece's object fits to this mode; else its handle comes back. All that
-/// is known is looked up under one lock: to take it once more costs as much as the look.
+/// Combines [`known`] and [`piece`] under one lock, which costs as much as the look-up itself. Returns the
+/// handle if the piece's object was not noted, or has another mode.
 #[inline(always)]
 pub(crate) fn again(slab: u64, hold: Hold, mode: Mode) -> Result<Arc<Inner>, Hold> {
     let (arena, mark) = (hold.arena(), hold.arena().mark(&hold));
@@ -174,8 +182,8 @@ pub(crate) fn again(slab: u64, hold: Hold, mode: Mode) -> Result<Arc<Inner>, Hol
     Ok(table.piece(mark, || Inner::shared(slab, PieceObject::of_seen(hold, seen))))
 }
 
-/// Notes what was found in the object of a piece. Its words were written before any other code knew its block, so that holds for its
-/// mark for ever.
+/// Notes the contents of a piece's object. They were written before other code knew the object's block, so
+/// they hold for its mark for ever.
 pub(crate) fn saw(slab: &Slab, seen: Seen) {
     let mut here = HERE.lock();
     let entry = here.as_mut().and_then(|table| table.slabs.get_mut(&slab.object().mark()));
@@ -185,14 +193,14 @@ pub(crate) fn saw(slab: &Slab, seen: Seen) {
     }
 }
 
-/// How many of the pieces that a process had of a slab are known again.
+/// Number of pieces of a slab whose contents are noted.
 const SEEN: usize = 64;
 
 fn place_of(piece: u64) -> usize {
     piece as usize % SEEN
 }
 
-/// A slab that arrived: the one that is here, if it is.
+/// Returns the table's slab for an object that arrived, and adds the slab if it is new.
 pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
@@ -209,7 +217,7 @@ pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
     Arc::clone(&entry.slab)
 }
 
-/// The piece whose object has this mark, if this process has it; else it has the one that `make` makes.
+/// Returns the piece whose object has this mark, or adds the piece that `make` returns.
 pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> {
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
@@ -217,7 +225,7 @@ pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> 
     table.piece(mark, make)
 }
 
-/// A piece that was exclusive is opened to others: from now on it may arrive.
+/// Adds a piece that was exclusive and is now open to others: from now on it may arrive.
 pub(crate) fn list(mark: u64, piece: &Arc<Inner>) {
     let mut here = HERE.lock();
     let table = here.get_or_insert_default();
@@ -225,9 +233,10 @@ pub(crate) fn list(mark: u64, piece: &Arc<Inner>) {
     table.pieces.insert(mark, Arc::downgrade(piece));
 }
 
-/// A piece is dropped, or what was to be one is none: its slab is known no more, if nothing else of it is here.
+/// Drops a slab after the drop of a piece, or after an error. The table drops its entry if nothing else uses
+/// the slab.
 pub(crate) fn forget(slab: Arc<Slab>) {
-    // That of this process stays until it is given back, whatever is used of it.
+    // A slab that this process made stays until it is given back.
     if slab.is_made_here() {
         return;
     }
@@ -281,7 +290,7 @@ impl Table {
         }
     }
 
-    /// One that leaves, and of which a piece has come, stays.
+    /// Removes a slab from the lines if a piece of it has arrived.
     fn stay(&mut self, mark: u64) {
         let leaves = |(_, entry): &(Instant, SlabEntry)| entry.slab.object().mark() == mark;
         if self.slabs.contains_key(&mark) || mutant!("cuda.here.leaving-not-kept") {
@@ -295,7 +304,8 @@ impl Table {
         }
     }
 
-    /// What takes as long as the streams run something leaves; the rest is the caller's to drop, without the lock.
+    /// Adds slabs to the slow line whose closing takes as long as the streams run. Returns the others, which
+    /// the caller drops without the lock.
     fn leave(&mut self, gone: impl IntoIterator<Item = SlabEntry>) -> Vec<SlabEntry> {
         let is_slow = |entry: &SlabEntry| entry.slab.is_opened() && !mutant!("cuda.here.closed-at-once");
         let (slow, quick): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_slow);
@@ -303,12 +313,12 @@ impl Table {
         quick
     }
 
-    /// The lines for which a thread has to be [started](start).
+    /// Returns the lines for which the caller has to [start](start) a thread.
     fn begin(&mut self) -> Vec<usize> {
         [QUICK, SLOW].into_iter().filter(|line| self.leaving[*line].begins()).collect()
     }
 
-    /// Forgets pieces that are gone, when half of them may be.
+    /// Removes dropped pieces, when half of the pieces may be dropped.
     fn make_room(&mut self) {
         if self.pieces.len() >= self.full.max(FEW) {
             self.pieces.retain(|_, piece| piece.strong_count() > 0);
@@ -316,7 +326,8 @@ impl Table {
         }
     }
 
-    /// A slab is used no more by the caller: its entry, to be dropped without the lock, if nothing else of it is here.
+    /// Removes the entry of a slab that the caller no longer uses, if nothing else uses the slab. The caller
+    /// drops the entry without the lock.
     fn without(&mut self, slab: Arc<Slab>) -> Option<SlabEntry> {
         let key = slab.object().mark();
         drop(slab);
@@ -329,7 +340,7 @@ impl Table {
     }
 }
 
-/// Notes that a slab was opened, and gives up what is stale.
+/// Notes that a slab was opened, and gives up stale slabs.
 pub(crate) fn opened(slab: &Slab) {
     Arena::on_deaths(crate::deaths);
     // The hook is not called for a death that this process has found before.
@@ -347,8 +358,8 @@ pub(crate) fn opened(slab: &Slab) {
     give_up(Which::Stale);
 }
 
-/// Members were swept. The thread that calls this may have come here out of any wait, also one that it makes with the table's lock held:
-/// then the next one that opens a slab, or learns of a death, does it.
+/// Gives up the slabs of dead makers, after members were swept. The calling thread may be in any wait, and
+/// may hold the table's lock. Then the next thread that opens a slab, or finds a death, does this.
 pub(crate) fn deaths() {
     let Some(arena) = Arena::get() else { return };
     let Some(mut here) = HERE.try_lock() else { return };
@@ -368,7 +379,8 @@ pub(crate) fn deaths() {
     begin.into_iter().for_each(start);
 }
 
-/// Starts the thread of a line. If none can be started, the next thread that drops a slab, or learns of a death, tries again.
+/// Starts the thread of a line. If that fails, the next thread that drops a slab or finds a death tries
+/// again.
 fn start(line: usize) {
     let thread = std::thread::Builder::new().name("mp-cuda-unmap".into());
     if thread.spawn(move || if line == QUICK { unmap() } else { close() }).is_err() {
@@ -376,7 +388,7 @@ fn start(line: usize) {
     }
 }
 
-/// Unmaps what is in the quick line, one after the other, until there is nothing.
+/// Unmaps the slabs in the quick line, one after the other, until the line is empty.
 fn unmap() {
     let next = |done: u64| {
         let mut here = HERE.lock();
@@ -393,7 +405,8 @@ fn unmap() {
     }
 }
 
-/// Closes what is in the slow line, whenever that may be, until there is nothing; or, if the process ends, nothing that may be.
+/// Closes the slabs in the slow line, until the line is empty. If the process ends, it returns when no slab
+/// may be closed.
 fn close() {
     const FIRST: Duration = Duration::from_micros(50);
     let (mut paces, mut pause, begin) = (Paces::default(), FIRST, Instant::now());
@@ -430,10 +443,11 @@ fn close() {
     }
 }
 
-/// How often the line is looked at, at least.
+/// Longest time between two looks at the line.
 const SELDOM: Duration = Duration::from_millis(50);
 
-/// Waits until something is so, or for a while. Meanwhile it looks after deaths, for which what runs on the device may wait.
+/// Waits until a condition holds, or until a deadline. It sweeps dead processes meanwhile, because work on
+/// the device may wait for that.
 fn wait(until: Option<Instant>, is_so: impl Fn(&[Line; 2]) -> bool) {
     let mut pause = Duration::from_micros(20);
     while !HERE.lock().as_ref().is_none_or(|table| is_so(&table.leaving))
@@ -446,11 +460,11 @@ fn wait(until: Option<Instant>, is_so: impl Fn(&[Line; 2]) -> bool) {
     }
 }
 
-/// How long a process that ends waits for what is being unmapped.
+/// Time for which a process that ends waits for slabs that are being unmapped.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Waits for a while until what leaves is given back: the process ends. What still waits for the device then is the driver's, as it is when
-/// a process is killed.
+/// Waits for a limited time until the leaving slabs are given back, before the process ends. The driver frees
+/// the others, as it does if a process is killed.
 pub(crate) fn finish() {
     wait(Some(Instant::now() + LIMIT), |lines| {
         !lines.iter().any(|line| line.is_taken) && !long_calls::is_under_way()
@@ -458,7 +472,7 @@ pub(crate) fn finish() {
 }
 
 impl Table {
-    /// Takes slabs of other processes out of which nothing is used here.
+    /// Removes unused slabs of other processes.
     fn take_unused(&mut self, which: Which) -> Vec<SlabEntry> {
         let openings = self.openings;
         let is_gone = |_: &u64, entry: &mut SlabEntry| {
@@ -474,8 +488,9 @@ impl Table {
     }
 }
 
-/// Gives up slabs of other processes, of which nothing is used here; how many bytes were mapped. But for [`Which::All`] it waits for no lock
-/// that a thread holds while it calls the driver, and not for what the device runs.
+/// Gives up unused slabs of other processes, and returns the number of bytes that were mapped. Except for
+/// [`Which::All`], it waits neither for a lock that a thread holds during driver calls, nor for work on the
+/// device.
 pub(crate) fn give_up(which: Which) -> u64 {
     let bytes = |gone: &[SlabEntry]| gone.iter().map(|entry| entry.slab.object().bytes()).sum::<u64>();
     let (given_up, quick, slow, begin, done) = {
@@ -503,17 +518,18 @@ pub(crate) fn give_up(which: Which) -> u64 {
         if let Some((slow, call)) = slow {
             closing::close(slow, call);
         }
-        // What other threads were at.
+        // Slabs that other threads were giving back.
         wait(None, |[quick, _]| (!quick.is_taken || quick.done > done.0) && long_calls::are_over(done.1));
     }
     given_up
 }
 
-/// Forgets a slab that this process has made, if it has no piece of it: then whether it did.
+/// Removes a slab that this process made, if the process has no piece of it. Returns `true` if it was
+/// removed.
 pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
     let mut here = HERE.lock();
     let Some(table) = here.as_mut() else { return true };
-    // The table's, and the caller's.
+    // One reference of the table, and one of the caller.
     if Arc::strong_count(slab) > 2 {
         return false;
     }
@@ -521,7 +537,8 @@ pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
     true
 }
 
-/// How many slabs of other processes are mapped here, and their bytes, but for one that is being unmapped.
+/// Returns the number of slabs of other processes that are mapped, and their bytes, without a slab that is
+/// being unmapped.
 pub(crate) fn mapped() -> (usize, u64) {
     let here = HERE.lock();
     let all =

@@ -1,5 +1,5 @@
-//! Pieces in messages. A message has the object of a piece, which is a part of its slab's, so a message on its way keeps both. It calls no
-//! driver, and a process without a device can pass it on.
+//! Pieces in messages. A message has the object of a piece, which is a part of the slab's object, so the
+//! message keeps both. No driver is called, and a process without a device can pass the message on.
 
 use std::sync::Arc;
 
@@ -13,21 +13,23 @@ use super::{Piece, here};
 use crate::error::Result;
 
 impl Piece {
-    /// Attaches a piece that others may have as well; its number in the message.
+    /// Attaches a piece that other processes may have, too. Returns its number in the message.
     ///
     /// # Errors
-    /// As [`Attached::attach_object`]; `Unsendable` if it was moved into a message.
+    /// Errors of [`Attached::attach_object`]; `Unsendable` if the piece was moved into a message.
     pub fn attach(&self, out: &mut Attached) -> Result<u32> {
         self.with_hold(|hold| Ok(out.attach_object(hold)?))
     }
 
-    /// Moves a piece into a message that no other process, and no other clone, has; its number there. What is left holds nothing but the
-    /// view of the tensor that it was in, and its drop does nothing to the memory.
+    /// Moves a piece into a message, and returns its number there. No other process, and no clone, has the
+    /// piece. The remaining value holds only the view of the tensor, and dropping it does not affect the
+    /// memory.
     ///
     /// # Errors
-    /// As [`Attached::attach_object_exclusive`]; `Unsendable` if there are clones, or it was moved before. Then it stays.
+    /// Errors of [`Attached::attach_object_exclusive`]; `Unsendable` if the piece has clones, or was moved
+    /// before. The piece stays here then.
     ///
-    /// It takes a lock: see [`is_here`](Self::is_here).
+    /// This takes a lock: see [`is_here`](Self::is_here).
     pub fn lend(&self, out: &mut Attached, view: &Arc<View>) -> Result<u32> {
         if !self.is_only() {
             let why = "an exclusive tensor of device memory that is used in this process otherwise can't be sent: share or freeze it";
@@ -40,10 +42,10 @@ impl Piece {
         Ok(piece)
     }
 
-    /// Takes back what was [moved](Self::lend) into a message that did not leave.
+    /// Restores a piece that was [moved](Self::lend) into a message which was not sent.
     ///
     /// # Errors
-    /// `Malformed` if it is another object.
+    /// `Malformed` if the handle is of another object.
     pub fn take_back(&self, hold: Hold) -> Result<()> {
         self.is_here()?;
         let object = PieceObject::open(hold, self.slab().object(), Mode::Exclusive)?;
@@ -56,17 +58,18 @@ impl Piece {
         Ok(())
     }
 
-    /// Takes a piece out of a message that it was attached to in this mode, under this number: the one that this process has, if it has it.
+    /// Takes a piece out of a message, to which it was attached in this mode under this number. Returns the
+    /// process's own piece, if it has the piece already.
     ///
     /// # Errors
-    /// `Malformed` if it is another thing; those of the arena.
+    /// `Malformed` if the attachment is not a piece of this mode; errors of the arena.
     pub fn take(arrived: &mut Arrived, piece: u32, mode: Mode) -> Result<Self> {
         let hold = match mode {
             Mode::Exclusive => arrived.take_object_exclusive(piece),
             Mode::Frozen | Mode::Shared => arrived.take_object(piece),
         }?;
         let slab = hold.arena().whole_mark(&hold)?;
-        // What this process has, or had, it has looked at.
+        // The process has checked a piece that it has, or had.
         let hold = match mode {
             Mode::Exclusive => hold,
             Mode::Frozen | Mode::Shared => match Self::again(slab, hold, mode) {
@@ -106,7 +109,7 @@ mod tests {
     use crate::Uuid;
     use crate::memory::slab::Slab;
 
-    /// A slab as it arrives, of which no driver is asked.
+    /// Returns a slab as it arrives. No driver has memory for it.
     fn slab() -> Arc<Slab> {
         Arc::new(Slab::arrived(SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap()))
     }
@@ -140,7 +143,7 @@ mod tests {
         refused(&mut inc, 9, Mode::Shared, "does not exist");
     }
 
-    /// What a message names as a piece, and is none, or one of nothing that could be cut.
+    /// The attachment of a message is not a piece, or a piece that can't have been cut.
     #[test]
     fn other_things_than_pieces_are_refused() {
         let refused = |hold: &Hold, why: &str| {
@@ -162,7 +165,7 @@ mod tests {
         refused(part.hold(), "no mp_cuda::Piece");
     }
 
-    /// A process that gets a piece finds its slab by it, also if no process has that any more.
+    /// A process that receives a piece finds the slab, even if no process has the slab any more.
     #[test]
     fn a_piece_keeps_its_slab() {
         let (arena, slab) = (mp_core::Arena::current().unwrap(), slab());
@@ -181,7 +184,7 @@ mod tests {
         assert!(!arena.lives(mark) && !arena.lives(id));
     }
 
-    /// What was seen of a piece is known by its object, of which there are more than places.
+    /// The noted contents of a piece are found by its object. There are more objects than places.
     #[test]
     fn no_piece_is_taken_for_another_one_that_came_before() {
         let slab = slab();
@@ -196,7 +199,7 @@ mod tests {
         }
     }
 
-    /// No process cuts such pieces; what a message names is looked at all the same.
+    /// No process cuts such pieces. A receiver checks the message nevertheless.
     #[test]
     fn a_piece_that_is_not_in_its_slab_is_refused() {
         let slab = slab();
@@ -228,7 +231,7 @@ mod tests {
         assert!(one.lend(out.attached(), &nothing()).is_err() && one.attach(out.attached()).is_err());
         let mut inc = out.into_incoming();
         let moved = Piece::take(inc.arrived(), number, Mode::Exclusive).unwrap();
-        // What is left of the first is another piece, and its drop is none of this one's.
+        // The rest of the first piece is another piece, and its drop does not affect this one.
         assert!(!moved.is(&one) && moved.id() == one.id());
         drop(one);
         assert!(Piece::take(inc.arrived(), number, Mode::Exclusive).is_err(), "it was taken");

@@ -1,21 +1,22 @@
-//! Memory of devices that processes share: slabs, which each process makes and cuts up, and the pieces of them that processes hold.
+//! Device memory that processes share: slabs, which each process makes and cuts up, and their pieces, which
+//! processes hold.
 //!
-//! | file | has |
+//! | file | contents |
 //! |---|---|
-//! | `piece.rs` | a piece, as this process has it: allocated, opened, dropped |
-//! | `message.rs` | its way into a message and out of it |
-//! | `object.rs` | the words that all processes see |
-//! | `here.rs` | which slabs and pieces this process has |
-//! | `slab.rs`, `virtual_memory.rs` | a slab: made, or opened by its descriptor; the calls of the driver for that |
-//! | `own/` | own slabs: from which one a piece is cut, which units are free, what came back |
-//! | `foreign/` | memory of other libraries: how it can be shared, what keeps it, opened by a handle |
-//! | `uses.rs`, `ticks.rs` | what streams did with a piece, and whether that has run |
-//! | `closing.rs` | when memory is closed that others allocated by `cuMemAlloc` |
-//! | `collect.rs`, `stats.rs` | giving back what is unused; figures |
+//! | `piece.rs` | pieces of this process: allocated, opened, dropped |
+//! | `message.rs` | pieces in messages |
+//! | `object.rs` | words that all processes read |
+//! | `here.rs` | table of the slabs and pieces of this process |
+//! | `slab.rs`, `virtual_memory.rs` | slabs, made or opened by a descriptor, and the driver's calls for that |
+//! | `own/` | own slabs: the choice of a slab for a piece, free units, and returned pieces |
+//! | `foreign/` | memory of other libraries: how it can be shared, its owners, opened by a handle |
+//! | `uses.rs`, `ticks.rs` | uses of a piece by streams, and the progress of their work |
+//! | `closing.rs` | closing of memory that other processes allocated by `cuMemAlloc` |
+//! | `collect.rs`, `stats.rs` | giving back unused memory; figures |
 //!
-//! No part of it is promised to users; what they have of it is reexported by the crate.
+//! The module is not part of the public interface. The crate reexports the public items.
 //!
-//! Its process-wide locks are taken in the order `pool`, `kept`, `here`, a slab's, a piece's.
+//! The process-wide locks are taken in the order `pool`, `kept`, `here`, a slab's, a piece's.
 
 mod closing;
 pub(crate) mod collect;

@@ -1,34 +1,38 @@
-//! What the processes know of memory on devices: an object for each slab, one for each piece of it, and rows of a slab.
+//! Shared state of device memory: an object for each slab, an object for each piece, and the rows of a slab.
 //!
-//! | object of a slab: words | what | written by |
+//! | object of a slab: words | contents | written by |
 //! |---|---|---|
-//! | 0, 1 | the identity of the device | its maker, before any other process knows it |
-//! | 2, 3 | bytes of the slab, and of a unit; of memory of another library its bytes and 1 | its maker |
-//! | 4, 5 | the process that made it: member, process id | its maker |
-//! | 6 | its [kind](Kind) | its maker |
+//! | 0, 1 | identity of the device | its maker, before any other process knows the object |
+//! | 2, 3 | bytes of the slab, and of a unit; for memory of another library its bytes and 1 | its maker |
+//! | 4, 5 | process that made the slab: member, process id | its maker |
+//! | 6 | [kind](Kind) of the slab | its maker |
 //! | 7 | 0 | its maker |
-//! | 8 to 15 | of memory of another library alone: its legacy handle, if it has one | its maker |
-//! | first + 2*r* | *last use* of the piece that has row *r*: a tick, or 0 | its holders, one swap each; its maker, before it is sent |
-//! | first + 2*r* + 1 | *uses* of that piece with write access: begun (32 bits), *mixed* (1 bit, see `mp_core::steps::row`), ended (31 bits) | its holders, one change each; its maker, before |
+//! | 8 to 15 | only for memory of another library: its legacy handle, if it has one | its maker |
+//! | first + 2*r* | *last use* of the piece that has row *r*: a tick, or 0 | holders of the piece, by one swap each; its maker, before the piece is sent |
+//! | first + 2*r* + 1 | *uses* of that piece with write access: begun (32 bits), *mixed* (1 bit, see `mp_core::steps::row`), ended (31 bits) | holders of the piece, by one change each; its maker, before |
 //!
-//! The first row begins at word 8, of memory of another library at word 16. A slab that is cut up has a row for each unit, the row of a piece
-//! is that of its first one. Pieces of memory of another library may begin anywhere, and overlap: each has a row that is free.
+//! The first row begins at word 8, and for memory of another library at word 16. A slab that is cut up has a
+//! row for each unit, and a piece has the row of its first unit. Pieces of memory of another library may
+//! begin anywhere, and overlap: each piece has a free row.
 //!
-//! | object of a piece: words | what | written by |
+//! | object of a piece: words | contents | written by |
 //! |---|---|---|
-//! | 0 | its row | its maker, before any other process knows it |
-//! | 1 | its bytes | its maker |
-//! | 2 | its mode: 0 exclusive, 1 frozen, 2 shared | the process that has it exclusively, once, from 0 |
-//! | 3 | where it begins in the slab, in bytes | its maker |
+//! | 0 | row of the piece | its maker, before any other process knows the object |
+//! | 1 | bytes of the piece | its maker |
+//! | 2 | mode of the piece: 0 exclusive, 1 frozen, 2 shared | the process that has it exclusively, once, from 0 |
+//! | 3 | offset of the piece in the slab, in bytes | its maker |
 //!
-//! The seats of a piece's object are the holders of the piece. The object is a [part](Structure::part_of) of its slab's: so a message with a
-//! piece keeps both, and a process that gets a piece finds the slab by it, also if all that had it are dead. What its maker has to know
-//! afterwards is in the row: the maker holds the slab's object, so it can read that when the piece's object is long something else.
+//! The seats of a piece's object are the holders of the piece. The object is a [part](Structure::part_of) of
+//! the slab's object. So a message with a piece keeps both, and a process that receives a piece finds the
+//! slab, even if all its other holders are dead. The maker needs the row after the piece is gone. It holds
+//! the slab's object, so it can read the row when the block of the piece's object has another use.
 //!
-//! # Safety
-//! Unsafe, because the words could be of another structure; sound, because the structures here are opened by names of this crate, whose
-//! words are used for nothing else, and live as long as the handles in these values: a slab that arrived as long as its pieces here, until
-//! it is opened and has a handle of its own. Its rows are used by pieces alone, while these are held.
+//!  # Safety
+//! Unsafe, because the words could be of another structure. Sound, because
+//! - the structures are opened by names of this crate, whose words have no other use;
+//! - the structures live as long as the handles in these values: a slab that arrived lives as long as its
+//!   pieces, and as its own handle once it is opened;
+//! - only pieces use the rows of a slab, while they are held.
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -46,30 +50,30 @@ use mp_core::steps::row::{self, BeginPiece, EndUse, LookAtReturned, Returned, Ro
 const SLAB: &str = "mp_cuda::Slab";
 const PIECE: &str = "mp_cuda::Piece";
 
-/// The words before all rows, those of a legacy handle, and those of a row.
+/// Number of words before all rows, of a legacy handle, and of a row.
 const HEAD: u64 = 8;
 const HANDLE: u64 = 8;
 const ROW: u64 = 2;
-/// The words of a piece's object.
+/// Number of words of a piece's object.
 const PIECE_WORDS: u64 = 4;
-/// How many pieces of one memory of another library can be out at a time.
+/// Largest number of pieces of one memory of another library at a time.
 pub(crate) const FOREIGN_ROWS: u32 = 512;
 
-/// All words of the arena.
+/// Returns all words of the arena.
 fn words(arena: Arena) -> &'static (impl Mem + use<>) {
     // SAFETY: only words of this module's structures are changed, as the tables above say.
     unsafe { arena.words() }
 }
 
-/// Whose memory a slab is, and how other processes open it.
+/// Origin of a slab's memory, which determines how other processes open it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(crate) enum Kind {
-    /// Its maker's, which cuts it up: by its descriptor.
+    /// Memory of the maker, which cuts it up. Other processes open it by a descriptor.
     Own = 0,
-    /// Another library's: by a descriptor.
+    /// Memory of another library. Other processes open it by a descriptor.
     Exported = 1,
-    /// Another library's: by its legacy handle, as long as its maker lives.
+    /// Memory of another library. Other processes open it by a legacy handle, as long as its maker lives.
     Legacy = 2,
 }
 
@@ -78,17 +82,17 @@ impl Kind {
         [Self::Own, Self::Exported, Self::Legacy].into_iter().find(|kind| *kind as u64 == word)
     }
 
-    /// The first row's first word.
+    /// Returns the index of the first row's first word.
     fn first_row(self) -> u64 {
         if self == Self::Own { HEAD } else { HEAD + HANDLE }
     }
 }
 
-/// A slab: memory of a device of which one process gives pieces away.
+/// Slab: memory of a device of which one process gives pieces away.
 #[derive(Clone, Debug)]
 pub(crate) struct SlabObject {
     structure: Structure,
-    /// What holds it, of one that arrived and that this process has opened: before, its pieces do.
+    /// Handle of a slab that arrived and was opened by this process. Before that, the slab's pieces hold it.
     hold: OnceLock<Hold>,
     mark: u64,
     uuid: Uuid,
@@ -99,12 +103,13 @@ pub(crate) struct SlabObject {
 }
 
 impl SlabObject {
-    /// Of a slab that this process is about to make. A unit divides the bytes.
+    /// Creates the object of a slab that this process is about to make. The unit divides the bytes.
     pub(crate) fn new(uuid: Uuid, bytes: u64, unit: u64) -> Result<Self> {
         Self::of(uuid, bytes, unit, Kind::Own, bytes / unit)
     }
 
-    /// Of memory of another library, which other processes open by this handle, or by the descriptor that is [kept](Self::keep).
+    /// Creates the object of another library's memory. Other processes open the memory by this handle, or by
+    /// the descriptor that is [kept](Self::keep).
     pub(crate) fn foreign(uuid: Uuid, bytes: u64, handle: Option<IpcHandle>) -> Result<Self> {
         let kind = if handle.is_some() { Kind::Legacy } else { Kind::Exported };
         let object = Self::of(uuid, bytes, 1, kind, u64::from(FOREIGN_ROWS))?;
@@ -128,7 +133,7 @@ impl SlabObject {
         Ok(Self { structure, hold: OnceLock::new(), mark, uuid, bytes, unit, maker, kind })
     }
 
-    /// Of the slab of a piece that arrived: what it says is looked at once, and kept. The piece holds it.
+    /// Reads the object of the slab of a piece that arrived, and checks it. The piece holds the slab.
     pub(crate) fn of_piece(piece: &Hold) -> Result<Self> {
         let structure = Structure::whole_of(piece, SLAB)?;
         if structure.len() < HEAD {
@@ -155,7 +160,7 @@ impl SlabObject {
         Ok(Self { structure, hold, mark, uuid, bytes, unit, maker, kind })
     }
 
-    /// The legacy handle, of memory that has one.
+    /// Returns the legacy handle, if the memory has one.
     pub(crate) fn handle(&self) -> Option<IpcHandle> {
         if self.kind != Kind::Legacy {
             return None;
@@ -168,14 +173,15 @@ impl SlabObject {
         Some(IpcHandle(handle))
     }
 
-    /// Returns `true` if no other process holds the slab. If no piece of it has a holder, that is final: messages
+    /// Returns `true` if no other process holds the slab. That is final if no piece of it has a holder,
+    /// because messages hold slabs through pieces only.
     /// hold slabs through pieces only.
     pub(crate) fn is_only_mine(&self) -> bool {
         let me = self.structure.arena().me().ok();
         self.structure.holders().processes.iter().all(|(member, _)| Some(*member) == me)
     }
 
-    /// Whether it is memory of another library.
+    /// Returns `true` if the memory is another library's.
     pub(crate) fn is_foreign(&self) -> bool {
         self.kind != Kind::Own
     }
@@ -185,12 +191,13 @@ impl SlabObject {
         &self.structure
     }
 
-    /// Whether this process holds it, whatever becomes of its pieces.
+    /// Returns `true` if this process holds the slab independently of its pieces.
     pub(crate) fn is_held(&self) -> bool {
         !self.structure.hold().is_nowhere() || self.hold.get().is_some()
     }
 
-    /// Holds it from now on: it is to be mapped, and its maker is to see by whom. This is one of its pieces.
+    /// Holds the slab from now on, given one of its pieces. The slab is about to be mapped, and its maker has
+    /// to see which processes have it mapped.
     pub(crate) fn hold_by(&self, piece: &Hold) -> Result<()> {
         if !self.is_held() && !mutant!("cuda.slab.opened-not-held") {
             let hold = piece.arena().whole(piece)?;
@@ -204,22 +211,23 @@ impl SlabObject {
         self.structure.arena()
     }
 
-    /// Which object it is, among all that there ever were.
+    /// Returns the mark of the object, which no other object ever has.
     pub(crate) fn mark(&self) -> u64 {
         self.mark
     }
 
-    /// Keeps a descriptor, by which other processes open the slab, for as long as a process has this object, or a message a piece of it.
+    /// Keeps a descriptor by which other processes open the slab. It is kept as long as a process has this
+    /// object, or a message has a piece of it.
     pub(crate) fn keep(&self, file: OwnedFd) -> Result<()> {
         Ok(self.structure.keep_descriptor(file)?)
     }
 
-    /// A copy of the descriptor that it keeps.
+    /// Returns a copy of the kept descriptor.
     pub(crate) fn kept(&self) -> Result<Option<OwnedFd>> {
         Ok(self.structure.arena().kept_descriptor(self.mark())?)
     }
 
-    /// The device that it is on.
+    /// Returns the device of the memory.
     pub(crate) fn uuid(&self) -> Uuid {
         self.uuid
     }
@@ -228,7 +236,7 @@ impl SlabObject {
         self.bytes
     }
 
-    /// Bytes of a unit.
+    /// Returns the number of bytes of a unit.
     pub(crate) fn unit(&self) -> u64 {
         self.unit
     }
@@ -237,39 +245,39 @@ impl SlabObject {
         u32::try_from(self.bytes / self.unit).unwrap_or(u32::MAX)
     }
 
-    /// How many units this many bytes take.
+    /// Returns the number of units that this many bytes take.
     pub(crate) fn units_of(&self, bytes: u64) -> u32 {
         u32::try_from(bytes.div_ceil(self.unit).max(1)).unwrap_or(u32::MAX)
     }
 
-    /// The process that made it.
+    /// Returns the process that made the slab.
     pub(crate) fn maker(&self) -> (Member, u32) {
         self.maker
     }
 
-    /// Whether this process has it, and is no copy of the one that has.
+    /// Returns `true` if this process has the slab, and is not a forked copy of the process that has it.
     pub(crate) fn is_here(&self) -> bool {
         self.structure.arena().me().is_ok()
     }
 
-    /// Whether this process made it.
+    /// Returns `true` if this process made the slab.
     pub(crate) fn is_mine(&self) -> bool {
         self.structure.arena().me().is_ok_and(|me| me == self.maker.0) && std::process::id() == self.maker.1
     }
 
-    /// The row of this number, which is there if a piece has it.
+    /// Returns the row of this number. It exists if a piece has it.
     pub(crate) fn row(&self, row: u32) -> Row {
         let first = self.structure.word(self.kind.first_row() + ROW * u64::from(row));
         Row { arena: self.structure.arena(), first }
     }
 
-    /// How many pieces it can have at a time.
+    /// Returns the largest number of pieces at a time.
     fn rows(&self) -> u32 {
         if self.is_foreign() { FOREIGN_ROWS } else { self.units() }
     }
 }
 
-/// The words of a piece that outlive its object. Its holders have a slab's object, or its pieces, alive meanwhile.
+/// Words of a piece that outlive its object. The holders of the piece keep the slab's object alive.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     arena: Arena,
@@ -277,43 +285,43 @@ pub struct Row {
 }
 
 impl Row {
-    /// The last use of the piece, by whichever process.
+    /// Returns the last use of the piece by any process.
     pub fn last_use(&self) -> u64 {
         if self.is_here() { words(self.arena).load(self.at().last_use()) } else { 0 }
     }
 
-    /// Makes `new` the last use, if it still is `old`; what it is otherwise.
+    /// Replaces the last use `old` by `new`. Returns the present last use as an error if it is another one.
     pub fn join_last_use(&self, old: u64, new: u64) -> Result<(), u64> {
         if self.is_here() { words(self.arena).cas(self.at().last_use(), old, new) } else { Ok(()) }
     }
 
-    /// Says that this process may write to the piece from now on: before anything of it does.
+    /// Notes that this process may write to the piece, before its first write.
     pub fn begin_use(&self) {
         if self.is_here() {
             row::begin_use(self.at(), words(self.arena));
         }
     }
 
-    /// Says that all that this process has written is behind the last use: after that was joined.
+    /// Notes that the last use covers all writes of this process, after the last use was joined.
     pub fn end_use(&self) {
         if self.is_here() && !mutant!("cuda.row.use-not-ended") {
             run(EndUse::new(self.at()), words(self.arena));
         }
     }
 
-    /// Says that the last use is about to be behind work of several processes.
+    /// Notes that the last use is about to cover work of several processes.
     pub(crate) fn mix(&self) {
         if self.is_here() {
             row::mix(self.at(), words(self.arena));
         }
     }
 
-    /// Of a piece without holders: what they have left.
+    /// Returns what the holders left of a piece that has no holder any more.
     pub(crate) fn returned(&self) -> Returned {
         run(LookAtReturned::new(self.at()), words(self.arena))
     }
 
-    /// For a piece that begins here now, and that no other process knows.
+    /// Resets the row for a new piece, which no other process knows.
     pub(crate) fn begin(&self) {
         run(BeginPiece::new(self.at()), words(self.arena));
     }
@@ -322,33 +330,33 @@ impl Row {
         RowAt(self.first)
     }
 
-    /// In a copy of the process there is no row.
+    /// Returns `false` in a forked copy of the process, which has no rows.
     fn is_here(&self) -> bool {
         self.arena.me().is_ok()
     }
 }
 
-/// What holders of a piece may do with it.
+/// Access of a piece's holders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Mode {
-    /// One owner, which moves it.
+    /// The piece has one owner, which moves it.
     Exclusive = 0,
-    /// All may read it, and none writes it.
+    /// All holders may read the piece, and none writes it.
     Frozen = 1,
-    /// All may read and write it.
+    /// All holders may read and write the piece.
     Shared = 2,
 }
 
-/// A piece of a slab.
+/// Piece of a slab.
 #[derive(Debug)]
 pub(crate) struct PieceObject {
-    /// The one handle that a process has.
+    /// The process's only handle of the object.
     pub(super) hold: Hold,
     pub(super) seen: Seen,
 }
 
-/// What was found in a piece's object, which stays what it is.
+/// Contents of a piece's object, which never change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     mark: u64,
@@ -359,23 +367,23 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Which object's it is.
+    /// Returns the mark of the object.
     pub(crate) fn mark(self) -> u64 {
         self.mark
     }
 
-    /// Looks whether the object came as what its mode says.
+    /// Returns an error if the object's mode is not the mode in which it arrived.
     #[inline]
     pub(crate) fn came_as(self, arena: Arena, mode: Mode) -> Result<()> {
         came_as(words(arena).load(self.mode), mode)
     }
 
-    /// The number of its row in the slab.
+    /// Returns the number of the piece's row in the slab.
     pub(crate) fn row(self) -> u32 {
         self.row
     }
 
-    /// How many bytes behind its slab's beginning it begins.
+    /// Returns the offset of the piece in the slab, in bytes.
     pub(crate) fn begins(self) -> u64 {
         self.begins
     }
@@ -384,31 +392,31 @@ impl Seen {
         self.bytes
     }
 
-    /// Whether it was opened to others that may write it.
+    /// Returns `true` if the piece is open to others that may write it.
     #[cfg(feature = "inject")]
     pub(crate) fn is_shared(self, arena: Arena) -> bool {
         words(arena).load(self.mode) == Mode::Shared as u64
     }
 
-    /// Opens it to others, for good: whether it was exclusive before, or had that mode.
+    /// Opens the piece to others for good. Returns `true` if it was exclusive, or had that mode.
     pub(crate) fn open_to_others(self, arena: Arena, mode: Mode) -> bool {
         let set = words(arena).cas(self.mode, Mode::Exclusive as u64, mode as u64);
         set.map_or_else(|found| found == mode as u64, |()| true)
     }
 
-    /// Whether it is that of the object with this mark.
+    /// Returns `true` if the object has this mark.
     pub(crate) fn is_of(self, mark: u64) -> bool {
         self.mark == mark
     }
 }
 
 impl PieceObject {
-    /// Of a piece that this process has just cut, from this unit on.
+    /// Creates the object of a piece that this process has just cut, beginning at this unit.
     pub(crate) fn new(slab: &SlabObject, unit: u32, bytes: u64) -> Result<Self> {
         Self::at(slab, unit, u64::from(unit) * slab.unit, bytes)
     }
 
-    /// Of a piece that has this row, and begins at this byte of the slab.
+    /// Creates the object of a piece that has this row, and begins at this byte of the slab.
     pub(crate) fn at(slab: &SlabObject, row: u32, begins: u64, bytes: u64) -> Result<Self> {
         let mut structure = Structure::new(PIECE, PIECE_WORDS)?;
         for (i, word) in (0..).zip([u64::from(row), bytes, Mode::Exclusive as u64, begins]) {
@@ -418,7 +426,8 @@ impl PieceObject {
         Ok(Self::of(structure, row, begins, bytes))
     }
 
-    /// Of a piece that arrived, of this slab: it lies within that, and has this mode.
+    /// Reads the object of a piece that arrived. Returns an error unless the piece lies within the slab, and
+    /// has this mode.
     pub(crate) fn open(hold: Hold, slab: &SlabObject, mode: Mode) -> Result<Self> {
         let structure = Structure::open(hold, PIECE)?;
         if structure.len() != PIECE_WORDS {
@@ -444,20 +453,21 @@ impl PieceObject {
         Ok(Self::of(structure, row, begins, bytes))
     }
 
-    /// Of a piece that arrived, of whose object this was [seen](Self::seen) before: it has this mode.
+    /// Returns the object of a piece that arrived, whose contents were [noted](Self::seen) before. Returns an
+    /// error if it has another mode.
     #[inline(always)]
     pub(crate) fn again(hold: Hold, seen: Seen, mode: Mode) -> Result<Self> {
         seen.came_as(hold.arena(), mode)?;
         Ok(Self::of_seen(hold, seen))
     }
 
-    /// As [`again`](Self::again), with a mode that was looked at.
+    /// Returns the object as [`again`](Self::again) does, after the mode was checked.
     #[inline(always)]
     pub(crate) fn of_seen(hold: Hold, seen: Seen) -> Self {
         Self { hold, seen }
     }
 
-    /// What was found in it.
+    /// Returns the contents of the object.
     pub(crate) fn seen(&self) -> Seen {
         self.seen
     }
@@ -467,13 +477,13 @@ impl PieceObject {
         Self { hold: structure.into_hold(), seen: Seen { mark, mode, row, begins, bytes } }
     }
 
-    /// Which object it is, among all that there ever were.
+    /// Returns the mark of the object, which no other object ever has.
     pub(crate) fn mark(&self) -> u64 {
         self.seen.mark
     }
 }
 
-/// Looks whether a piece came as what its mode says.
+/// Returns an error if the mode of a piece is not the mode in which it arrived.
 #[inline]
 fn came_as(found: u64, mode: Mode) -> Result<()> {
     if found != mode as u64 && !mutant!("cuda.piece.mode-not-compared") {

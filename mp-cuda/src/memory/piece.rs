@@ -1,4 +1,4 @@
-//! A piece of device memory, as this process has it.
+//! Pieces of device memory in this process.
 
 use std::any::Any;
 use std::fmt;
@@ -22,72 +22,75 @@ use crate::exit::{self, Part};
 use crate::stream::Stream;
 use crate::uuid::Uuid;
 
-/// A piece of device memory: what a tensor is a view of. A clone is the same piece, and so is one that arrives again.
+/// Piece of device memory, of which a tensor is a view. A clone is the same piece, and so is a piece that
+/// arrives again.
 ///
-/// It is held by this process until the last clone is dropped, or [moved](Self::lend) into a message.
+/// This process holds the piece until the last clone is dropped, or [moved](Self::lend) into a message.
 #[derive(Clone)]
 pub struct Piece(Arc<Inner>);
 
-/// A piece that may have no holder in this process any more.
+/// Weak reference to a piece of this process.
 #[derive(Clone)]
 pub(crate) struct WeakPiece(Weak<Inner>);
 
 impl WeakPiece {
-    /// The piece, if this process has it still, and has not moved it into a message.
+    /// Returns the piece, if this process still has it, and has not moved it into a message.
     pub(crate) fn upgrade(&self) -> Option<Piece> {
         self.0.upgrade().filter(|inner| inner.is_here() && !inner.is_lent()).map(Piece)
     }
 }
 
-/// What the clones of a piece have in common.
+/// State that the clones of a piece share.
 pub(crate) struct Inner {
-    /// `None` while it is dropped.
+    /// `None` during the drop.
     slab: Option<Arc<Slab>>,
-    /// What is in its object.
+    /// Contents of the piece's object.
     seen: Seen,
-    /// What holds it, if it came as one that others may have as well: a message that takes it along takes no lock.
+    /// Handle of a piece that arrived in a shared mode. A message with the piece takes no lock.
     shared: Option<Hold>,
-    /// What holds it otherwise.
+    /// Handle of a piece that was exclusive in this process.
     held: Mutex<Held>,
-    /// What streams of this process did with it.
+    /// Uses of the piece by streams of this process.
     uses: Uses,
 }
 
-/// What holds a piece that was exclusive in this process.
+/// Handle of a piece that was exclusive in this process.
 pub(super) struct Held {
-    /// `None` if it was moved into a message.
+    /// `None` if the piece was moved into a message.
     pub(super) object: Option<Hold>,
-    /// Of what the tensor was a view, whose piece was moved into a message.
+    /// View of the tensor whose piece was moved into a message.
     pub(super) view: Option<Arc<View>>,
-    /// Whether it was [opened to others](Piece::open_to_others), and the process's table has it: see [`here`].
+    /// `true` if the piece was [opened to others](Piece::open_to_others), and is in the process's table (see
+    /// [`here`]).
     is_listed: bool,
 }
 
 impl Piece {
-    /// Memory for this many bytes on a device; what is in it is not said. Work that is given to the stream from now on runs after what
-    /// other processes, and other streams, did with it before.
+    /// Allocates this many bytes on a device. The contents are unspecified. Work that the stream is given
+    /// from now on runs after earlier work of other processes and streams with the same memory.
     ///
-    /// It calls the driver if a slab has to be made, which may wait for the device.
+    /// If a slab has to be made, this calls the driver, which may wait for the device.
     ///
     /// # Errors
-    /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory); what the driver refuses; those of the arena.
+    /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory); errors of the driver and of the arena.
     pub fn allocate(device: &Device, bytes: u64, stream: &Stream) -> Result<Self> {
         exit::watch(Part::Memory, collect::leave);
         loop {
             let cut = pool::cut(device, bytes)?;
             let piece = Self::exclusive(cut.slab, cut.object);
-            // Whichever stream is the first to use it.
+            // Another stream may be the first to use the piece.
             piece.uses().begins_behind(&cut.ticks);
             match cut.ticks.into_iter().try_for_each(|tick| stream.wait_for_room(tick).map(drop)) {
                 Ok(()) => return Ok(piece),
-                // Its process died in this moment: the slab is retired, and nothing more is cut out of it.
+                // The process of the last use died meanwhile: the slab is retired, and no more pieces are cut
+                // out of it.
                 Err(Error::ProducerDied { .. }) => drop(piece),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// One of a slab of its own, in messages alone: no driver was asked for the memory, and none can be.
+    /// Returns a piece of a new slab for tests of messages: the driver has no memory for it.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn without_driver(uuid: Uuid, bytes: u64) -> Result<Self> {
         let slab = Arc::new(Slab::arrived(super::object::SlabObject::new(uuid, bytes, bytes)?));
@@ -95,69 +98,71 @@ impl Piece {
         Ok(Self::exclusive(slab, object))
     }
 
-    /// One that this process has now, if it has not another one of the same memory already.
+    /// Returns a piece that arrived: the table's piece, if this process has it already.
     pub(super) fn arrived(slab: Arc<Slab>, object: PieceObject) -> Self {
         Self(here::piece(object.mark(), || Inner::shared(slab, object)))
     }
 
-    /// As [`arrived`](Self::arrived), if what is in the piece's object was [seen](here::saw) before, and fits to this mode; else its
-    /// handle comes back.
+    /// Returns a piece as [`arrived`](Self::arrived) does, if the contents of its object were
+    /// [noted](here::saw), and have this mode. Otherwise the handle is returned.
     #[inline]
     pub(super) fn again(slab: u64, hold: Hold, mode: Mode) -> std::result::Result<Self, Hold> {
         here::again(slab, hold, mode).map(Self)
     }
 
-    /// One that was exclusive where it came from: this process has no other one of the same memory, and gets none as long as this is
-    /// not [opened](Self::open_to_others). So the table is not asked.
+    /// Returns a piece that arrived as exclusive. This process has no other piece of the same memory, and
+    /// gets none until this piece is [opened](Self::open_to_others). So the table is not searched.
     #[inline(always)]
     pub(super) fn exclusive(slab: Arc<Slab>, object: PieceObject) -> Self {
         Self(Inner::exclusive(slab, object))
     }
 
-    /// The device that it is on, whether this process sees that or not.
+    /// Returns the device of the memory, which this process may not see.
     pub fn uuid(&self) -> Uuid {
         self.0.slab().object().uuid()
     }
 
-    /// How many bytes were asked for.
+    /// Returns the number of bytes that were asked for.
     pub fn bytes(&self) -> u64 {
         self.0.seen.bytes()
     }
 
-    /// Which memory it is, in all processes: no two that are alive have the same number.
+    /// Returns the number of the memory, which is the same in all processes. Two pieces that are alive have
+    /// different numbers.
     pub fn id(&self) -> u64 {
         self.0.seen.mark()
     }
 
-    /// Whether this process has made it.
+    /// Returns `true` if this process has made the piece.
     pub fn is_mine(&self) -> bool {
         self.0.slab().object().is_mine()
     }
 
-    /// The process that has made it.
+    /// Returns the id of the process that has made the piece.
     pub fn maker(&self) -> u32 {
         self.0.slab().maker().1
     }
 
-    /// The piece, without holding it.
+    /// Returns a weak reference to the piece.
     pub(crate) fn downgrade(&self) -> WeakPiece {
         WeakPiece(Arc::downgrade(&self.0))
     }
 
-    /// Whether it is the same memory.
+    /// Returns `true` if both are the same piece.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Where it begins, for work of this device. The first time for each slab, the driver is called, which may wait for the device.
+    /// Returns the address of the piece for work of this device. The first time for each slab, this calls the
+    /// driver, which may wait for the device.
     ///
     /// # Errors
-    /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see the device that it is on; [`PeerAccess`](Error::PeerAccess)
-    /// if that is another one, whose memory this device can't reach; [`Gone`](Error::Gone);
-    /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory), also after all was given back that is unused; what the driver refuses;
-    /// [`Forked`](Error::Forked) in a copy of the process.
+    /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see the device of the memory;
+    /// [`PeerAccess`](Error::PeerAccess) if `device` is another device that can't access the memory;
+    /// [`Gone`](Error::Gone); [`OutOfDeviceMemory`](Error::OutOfDeviceMemory) if unused memory was given back
+    /// in vain; errors of the driver; [`Forked`](Error::Forked) in a copy of the process.
     pub fn open(&self, device: &Device) -> Result<u64> {
-        // A copy of the process has the address, and nothing there.
+        // A copy of the process has the address, and no mapping.
         self.is_here()?;
         let slab = self.0.slab();
         if !slab.object().is_held() {
@@ -180,7 +185,7 @@ impl Piece {
         Ok(address)
     }
 
-    /// Tells a simulated driver, if it is one, where the piece is.
+    /// Declares the piece to a simulated driver.
     #[cfg(feature = "inject")]
     fn declare(&self, address: u64) -> Result<()> {
         let shared = self.0.seen.is_shared(self.0.slab().object().arena());
@@ -188,8 +193,8 @@ impl Piece {
         Ok(())
     }
 
-    /// Whether this process has it, and is no copy, by `fork`, of the one that has. In a copy no lock of a piece is taken: a thread of
-    /// the original may have had it, which isn't there.
+    /// Returns an error in a copy of this process by `fork`. A copy takes no lock of a piece, which a thread
+    /// of the original process may have held.
     ///
     /// # Errors
     /// [`Forked`](Error::Forked).
@@ -197,7 +202,8 @@ impl Piece {
         if self.0.is_here() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// Opens it to others, for good; whether it was exclusive before, or was opened like this.
+    /// Opens the piece to others for good. Returns `true` if the piece was exclusive, or was opened in the
+    /// same mode before.
     pub fn open_to_others(&self, mode: Mode) -> bool {
         if !self.0.is_here() {
             return false;
@@ -208,7 +214,7 @@ impl Piece {
         }
         let mut held = self.0.held.lock();
         let opened = held.object.as_ref().is_some_and(opens);
-        // Before any message has it, which may bring it back.
+        // The piece is listed before a message has it, which may bring it back.
         if opened && !held.is_listed && !mutant!("cuda.piece.opened-not-listed") {
             held.is_listed = true;
             drop(held);
@@ -217,18 +223,18 @@ impl Piece {
         opened
     }
 
-    /// Words of it that outlive its last holder.
+    /// Returns the words of the piece that outlive its last holder.
     pub fn row(&self) -> Row {
         self.0.row()
     }
 
-    /// What streams of this process did with it.
+    /// Returns the uses of the piece by streams of this process.
     pub(crate) fn uses(&self) -> &Uses {
         &self.0.uses
     }
 
-    /// Notes the last ticks of streams of this process that used it, when it was moved into a message: until they have come, its
-    /// slab stays mapped.
+    /// Notes the last ticks of streams of this process that used the piece, after it was moved into a
+    /// message. The slab stays mapped until these ticks are complete.
     #[inline]
     pub(crate) fn note_uses(&self, ticks: &[Tick]) {
         self.0.slab().note_uses(ticks);
@@ -238,15 +244,15 @@ impl Piece {
         self.0.slab()
     }
 
-    /// Whether there is no clone of it.
+    /// Returns `true` if the piece has no clone.
     pub(crate) fn is_only(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// What holds it, for a message.
+    /// Calls a function with the piece's handle, for a message.
     ///
     /// # Errors
-    /// `Unsendable` if it was moved into one.
+    /// `Unsendable` if the piece was moved into a message.
     #[inline]
     pub(super) fn with_hold<R>(&self, f: impl FnOnce(&Hold) -> Result<R>) -> Result<R> {
         match &self.0.shared {
@@ -255,17 +261,19 @@ impl Piece {
         }
     }
 
-    /// What holds one that was exclusive.
+    /// Locks the handle of a piece that was exclusive.
     pub(super) fn held(&self) -> MutexGuard<'_, Held> {
         self.0.held.lock()
     }
 
-    /// What was moved into a message, and is to be as it was if that stays.
+    /// Returns the state of a piece that was moved into a message, which restores the piece if the message is
+    /// not sent.
     pub(crate) fn into_lent(self) -> Arc<dyn Any + Send + Sync> {
         self.0
     }
 
-    /// What [`into_lent`](Self::into_lent) made, and of what it was [lent](Self::lend) as a view.
+    /// Restores a piece from [`into_lent`](Self::into_lent), with the view of its tensor from
+    /// [`lend`](Self::lend).
     pub(crate) fn of_lent(lent: &Arc<dyn Any + Send + Sync>) -> Option<(Self, Arc<View>)> {
         let inner = Arc::clone(lent).downcast::<Inner>().ok()?;
         let view = inner.held.lock().view.take()?;
@@ -290,7 +298,7 @@ impl fmt::Debug for Piece {
 }
 
 impl Inner {
-    /// One that others may have as well.
+    /// Returns a piece that other processes may have, too.
     #[inline(always)]
     pub(super) fn shared(slab: Arc<Slab>, PieceObject { hold, seen }: PieceObject) -> Arc<Self> {
         Self::new(slab, seen, Some(hold), None)
@@ -315,13 +323,13 @@ impl Inner {
         self.slab().object().row(self.seen.row())
     }
 
-    /// Whether this is the process that has it.
+    /// Returns `true` in the process that has the piece, and `false` in its forked copies.
     fn is_here(&self) -> bool {
         self.slab.as_ref().is_some_and(|slab| slab.object().is_here())
             || mutant!("cuda.piece.copy-takes-locks")
     }
 
-    /// Whether it was moved into a message.
+    /// Returns `true` if the piece was moved into a message.
     pub(super) fn is_lent(&self) -> bool {
         self.shared.is_none() && self.held.lock().object.is_none()
     }
@@ -329,7 +337,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A copy of the process has no seat to give up.
+        // A forked copy has no seat to give up.
         let is_here = self.is_here();
         let Some(slab) = self.slab.take().filter(|_| is_here) else { return };
         let mut object = self.shared.take().or_else(|| self.held.get_mut().object.take());
@@ -340,7 +348,7 @@ impl Drop for Inner {
             let used = self.uses.leave(|| slab.object().row(self.seen.row()));
             slab.note_uses(&used);
         }
-        // After its words: who finds it gone reads them.
+        // Dropped after the row was written: a process that finds no holder reads the row.
         drop(object);
         let foreign = slab.object().is_foreign().then(|| slab.object().mark());
         here::forget(slab);

@@ -1,13 +1,14 @@
-//! A slab in this process: its object, and where it is mapped, if it is. It is held by its pieces, and by itself from when it is opened.
+//! A slab as this process has it: its object, and its mapping, if there is one. Pieces hold the slab's object
+//! until the slab is opened. From then on the slab holds the object itself.
 //!
-//! | made by | is mapped |
+//! | maker | mapping |
 //! |---|---|
-//! | this process | when it is made; it is never imported here |
-//! | another one | when a piece of it is first opened: its descriptor is looked up, imported, and closed |
-//! | this process, of another library | by that library, which keeps it |
-//! | another one, of another library | likewise, or opened by its legacy handle; until its last piece here is gone |
+//! | this process | made together with the slab; a process never imports its own slab |
+//! | another process | made when a piece is first opened: the descriptor is looked up, imported, and closed |
+//! | another library of this process | made and kept by that library |
+//! | another library of another process | as for another process, or opened by a legacy handle; closed with the last piece in this process |
 //!
-//! A slab is mapped whole: all processes of a program trust each other with the bytes beside a piece.
+//! A slab is mapped whole: the processes of a program trust each other with the bytes outside of a piece.
 
 use std::os::fd::AsFd;
 
@@ -27,37 +28,38 @@ use crate::error::{Error, Result};
 use crate::sync::{AtomicBool, Ordering};
 use crate::uuid::Uuid;
 
-/// A slab of which this process has something: a piece, or its mapping. Dropped, it is unmapped.
+/// Slab of which this process has a piece or a mapping. Dropping it unmaps the slab.
 #[derive(Debug)]
 pub(crate) struct Slab {
-    /// Before the object, and so dropped before it: its maker knows by the object's holders who has it mapped.
+    /// Dropped before the object, whose holders tell the maker which processes have the slab mapped.
     here: Mutex<Here>,
-    /// Whether it is mapped, or opened: set for good, under that lock, which a thread that opens it has while it is in the driver.
+    /// `true` once the slab was mapped or opened. It is set under the lock of `here`, which a thread holds
+    /// during the driver's calls that open the slab.
     is_mapped: AtomicBool,
     object: SlabObject,
-    /// This process made it, and has it mapped as long as it has it.
+    /// `true` if this process made the slab, which stays mapped then as long as it exists.
     is_made_here: bool,
 }
 
 #[derive(Debug, Default)]
 struct Here {
     mapped: Option<Mapped>,
-    /// The devices that may reach it there.
+    /// Devices that may access the mapping.
     devices: Vec<Uuid>,
-    /// Where it begins, for each device that has opened it by its handle.
+    /// Openings by the legacy handle, one for each device.
     opened: Vec<Opened>,
-    /// Where it begins, if a library of this process has it.
+    /// Address of the slab, if a library of this process owns the memory.
     lent: Option<u64>,
-    /// What streams of this process did last with pieces that it has no more: while one of these ticks is on its way, a stream may
-    /// reach the mapping.
+    /// Last ticks of streams that used pieces which this process has dropped. While one of these ticks is
+    /// pending, a stream may access the mapping.
     uses: Vec<Tick>,
 }
 
 impl Slab {
-    /// Makes one, which other processes can open from now on.
+    /// Makes a slab that other processes can open.
     ///
-    /// A process that is killed in the middle leaves an object, which is swept, and with it what is kept of the descriptor; and memory,
-    /// which is the driver's again. The driver is asked first: it is what refuses.
+    /// If the process is killed before this returns, a sweep frees the object and the kept descriptor, and
+    /// the driver frees the memory. The driver is called first, because its calls may fail.
     pub(crate) fn make(device: &Device, bytes: u64, unit: u64) -> Result<Self> {
         let memory = Memory::create(device, bytes)?;
         let mapped = memory.map(device)?;
@@ -67,12 +69,12 @@ impl Slab {
         Ok(Self { is_made_here: true, ..Self::of(object, here) })
     }
 
-    /// Of memory that another library of this process has at this address.
+    /// Returns a slab of memory that another library of this process has at this address.
     pub(crate) fn lent(object: SlabObject, base: u64) -> Self {
         Self::of(object, Here { lent: Some(base), ..Here::default() })
     }
 
-    /// One that arrived.
+    /// Returns a slab that arrived in a message.
     pub(crate) fn arrived(object: SlabObject) -> Self {
         Self::of(object, Here::default())
     }
@@ -82,17 +84,17 @@ impl Slab {
         Self { here: Mutex::new(here), is_mapped, object, is_made_here: false }
     }
 
-    /// Whether this process made it, or the one that it is a copy of.
+    /// Returns `true` if this process made the slab, or is a forked copy of the process that made it.
     pub(crate) fn is_made_here(&self) -> bool {
         self.is_made_here
     }
 
-    /// Whether it was opened by a legacy handle, which takes long to close.
+    /// Returns `true` if the slab was opened by its legacy handle. Closing it takes long then.
     pub(crate) fn is_opened(&self) -> bool {
         !self.here.lock().opened.is_empty()
     }
 
-    /// The devices for which it was opened so.
+    /// Returns the devices for which the slab was opened by its legacy handle.
     pub(crate) fn opened_for(&self) -> Vec<Device> {
         self.here.lock().opened.iter().map(|opened| opened.device().clone()).collect()
     }
@@ -101,7 +103,8 @@ impl Slab {
         &self.object
     }
 
-    /// Where it begins, for a device that may reach it then; it is mapped, if it was not. Whether it was not.
+    /// Returns the address of the slab for a device, and `true` if this call mapped or opened the slab. The
+    /// device may access the slab afterwards.
     pub(crate) fn open(&self, by: &Device) -> Result<(u64, bool)> {
         let mut here = self.here.lock();
         if let Some(base) = here.lent
@@ -131,7 +134,8 @@ impl Slab {
         Ok((address, true))
     }
 
-    /// Opens it by its handle, once for each device. It is gone with its maker, whether it is open or not.
+    /// Opens the slab by its legacy handle, once for each device. The memory is gone when its maker is dead,
+    /// even if it is open.
     fn open_legacy(&self, here: &mut Here, by: &Device, handle: IpcHandle) -> Result<(u64, bool)> {
         let (maker, pid) = self.object.maker();
         let is_dead = || Arena::current().map(|arena| arena.is_dead(maker));
@@ -150,7 +154,7 @@ impl Slab {
                 self.is_mapped.store(true, Ordering::Relaxed);
                 Ok((address, true))
             }
-            // It died meanwhile.
+            // The maker died after the check above.
             Err(_) if is_dead()? => Err(died),
             Err(error) => Err(self.refused(by, error)),
         }
@@ -166,7 +170,8 @@ impl Slab {
         memory.map(by).map_err(|error| self.refused(by, error))
     }
 
-    /// What a driver says that took the devices for neighbours before (another part of a GPU, a virtual one).
+    /// Converts an error of a driver that reported the devices as peers before (of a part of a GPU, or a
+    /// virtual GPU).
     fn refused(&self, by: &Device, error: Error) -> Error {
         match error {
             Error::Driver { code: codes::PEER_ACCESS_UNSUPPORTED, .. }
@@ -182,7 +187,8 @@ impl Slab {
         Error::PeerAccess { from: by.uuid(), to: self.object.uuid() }
     }
 
-    /// Whether a device can reach the memory of the one that this is on, and this process sees both.
+    /// Returns an error unless the device can access memory of the slab's device, and this process sees both
+    /// devices.
     fn reaches(&self, by: &Device) -> Result<()> {
         if by.uuid() == self.object.uuid() {
             return Ok(());
@@ -192,7 +198,8 @@ impl Slab {
         if reaches { Ok(()) } else { Err(self.no_access(by)) }
     }
 
-    /// Whether it is mapped in this process. It waits for no thread that is in the driver.
+    /// Returns `true` if the slab is mapped in this process. It does not wait for a thread that is in the
+    /// driver.
     pub(crate) fn is_mapped(&self) -> bool {
         if mutant!("cuda.slab.asked-behind-the-driver") {
             drop(self.here.lock());
@@ -200,7 +207,7 @@ impl Slab {
         self.is_mapped.load(Ordering::Relaxed)
     }
 
-    /// Notes what streams of this process did last with a piece that it has no more.
+    /// Notes the last ticks of streams that used a piece which this process no longer has.
     #[inline]
     pub(crate) fn note_uses(&self, used: &[Tick]) {
         if !used.is_empty() {
@@ -210,14 +217,15 @@ impl Slab {
         }
     }
 
-    /// Whether no stream of this process can reach it, if it has no piece of it: then it may be unmapped.
+    /// Returns `true` if no stream of this process can access the slab, provided that this process has no
+    /// piece of it. The slab may be unmapped then.
     pub(crate) fn is_idle(&self) -> bool {
         let mut here = self.here.lock();
         ticks::keep_pending(&mut here.uses);
         here.uses.is_empty() || mutant!("cuda.slab.unmapped-under-work")
     }
 
-    /// The process that made it.
+    /// Returns the process that made the slab.
     pub(crate) fn maker(&self) -> (Member, u32) {
         self.object.maker()
     }

@@ -1,4 +1,4 @@
-//! How much device memory this process has, and of what kind.
+//! Amount of device memory of this process, by kind.
 
 use mp_core::Arena;
 
@@ -7,37 +7,40 @@ use super::here;
 use super::own::pool;
 use crate::device::Device;
 
-/// How much device memory this process has. [`memory_stats`] returns it.
+/// Amount of device memory of this process. [`memory_stats`] returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Bytes of its slabs on the device: what it has asked the driver for, and not given back.
+    /// Bytes of the process's slabs on the device, which it got from the driver and has not given back.
     #[doc(alias = "reserved_bytes")]
     pub reserved: u64,
-    /// Bytes of them in tensors that some process has, or had when it was last looked; whole units.
+    /// Bytes of these slabs in tensors that a process has, or had at the last look; whole units.
     #[doc(alias = "allocated_bytes")]
     pub allocated: u64,
-    /// Bytes of its slabs that are used no more, because a process died that could write to them. They are given back with their last
-    /// tensor.
+    /// Bytes of slabs that are no longer used, because a process died that could write to them. They are
+    /// given back with their last tensor.
     pub retired: u64,
-    /// How many slabs it has.
+    /// Number of the process's slabs.
     pub slabs: usize,
-    /// How many tensors, of whichever process, are in them, or were, and work of several processes with them has not run yet.
+    /// Number of tensors of all processes in these slabs, with dropped tensors whose work by several
+    /// processes has not run yet.
     pub pieces: usize,
-    /// How many slabs of other processes it has mapped, of all devices.
+    /// Number of slabs of other processes that are mapped, of all devices.
     pub mapped_slabs: usize,
-    /// Their bytes.
+    /// Bytes of the mapped slabs.
     pub mapped: u64,
-    /// How many owners of [memory of other libraries](crate::ForeignMemory) are kept for tensors that some process has.
+    /// Number of owners of [memory of other libraries](crate::ForeignMemory) that are kept for tensors of
+    /// some process.
     pub foreign_owners: usize,
     /// Bytes of these tensors.
     pub foreign: u64,
-    /// Bytes of them whose owners are kept until this process ends, because a process died that could write to them.
+    /// Bytes of tensors whose owners are kept until this process ends, because a process died that could
+    /// write to them.
     pub foreign_retired: u64,
 }
 
-/// How much memory of a device this process has: none in a copy of it by `fork`. What came back from other processes is looked for
-/// first, and owners of memory of other libraries that no process has any more are dropped.
+/// Returns the amount of device memory of this process, which is 0 in a copy of it by `fork`. It first looks
+/// for returned memory, and drops the owners of other libraries' memory that no process has any more.
 ///
 /// ```no_run
 /// use mp_cuda::{Device, memory_stats};
@@ -47,7 +50,7 @@ pub struct MemoryStats {
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// It doesn't block, unless another thread makes a slab at this moment.
+/// It does not block, unless another thread makes a slab at the same time.
 #[doc(alias = "torch.cuda.memory_stats")]
 #[must_use]
 pub fn memory_stats(device: &Device) -> MemoryStats {

@@ -1,20 +1,20 @@
-//! What the words of the arena say: whether an object has holders, and whether a tick has come.
+//! State of the words of the arena: whether an object has holders, and whether a tick is complete.
 
 use mp_core::Arena;
 use mp_core::clocks::{Tick, TickState};
 
-/// How far the work before a tick is.
+/// Progress of the work before a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// It has run.
+    /// The work has run.
     Complete,
-    /// It is on its way.
+    /// The work has not run yet.
     Pending,
-    /// Its process is dead, and it never ran to its end; or no process has said that there is such a tick.
+    /// The work never runs: its process is dead, or no process has made such a tick.
     Never,
 }
 
-/// How far the work is that a row's word names; 0 names none.
+/// Returns the progress of the work before the tick in a row's word. The word 0 has no tick, and is complete.
 pub(super) fn state(word: u64) -> State {
     let Some(tick) = Tick::from_raw(word) else { return State::Complete };
     match Arena::get().map(|arena| arena.clocks().state(tick)) {
@@ -24,12 +24,12 @@ pub(super) fn state(word: u64) -> State {
     }
 }
 
-/// Whether an object has no holder any more, by its mark. Once that is so, it stays so.
+/// Returns `true` if the object with this mark has no holder. That is final.
 pub(super) fn is_gone(mark: u64) -> bool {
     Arena::get().is_some_and(|arena| !arena.lives(mark))
 }
 
-/// Leaves ticks whose work is on its way. A process that ends is not among those that have it: what it had is gone with it.
+/// Removes ticks that are not pending. Ticks of a dead process are removed, too: its streams ended with it.
 pub(super) fn keep_pending(ticks: &mut Vec<Tick>) {
     ticks.retain(|tick| state(tick.raw()) == State::Pending);
 }

@@ -1,18 +1,20 @@
-//! How streams of this process use a piece of memory, from its arrival to its last drop here.
+//! Uses of a piece of memory by streams of this process, from its arrival to its last drop in this process.
 //!
-//! A use is noted when it begins, since the work that a stream is given meanwhile isn't seen here. It is *told* by a tick of its stream:
-//! when another stream of this process has to run after it, when the piece is sent, and when it is dropped. So a stream makes no tick
-//! for each kernel, but one for each time that the order matters to another.
+//! A use is noted when it begins, because work that a stream is given during the use is not visible to this
+//! crate. A tick of the stream *covers* a use when it is made after the work of the use. A stream makes one
+//! when another stream of this process has to run after the use, when the piece is sent, and when the piece
+//! is dropped. So a stream ticks once for each order that another stream needs, and not for each kernel.
 //!
-//! | what a use waits for | exclusive, frozen | shared |
+//! | a use waits for | exclusive, frozen | shared |
 //! |---|---|---|
-//! | what the messages said that brought the piece | yes | yes |
-//! | uses of other streams of this process, from before it was shared | if one of the two writes | if one of the two writes |
-//! | uses of other streams of this process, since then | – | no: their order is the program's own |
+//! | ticks in the messages that brought the piece | yes | yes |
+//! | uses by other streams of this process, before the piece was shared | if one of the two writes | if one of the two writes |
+//! | uses by other streams of this process, after the piece was shared | – | no: the program orders them itself |
 //!
-//! At the last drop in a process all its uses are joined into the row's *last use*, for which the maker's next owner waits: by a swap if
-//! one stream used the piece and has waited for the last use that is there, else by a stream of this process that waits for all of
-//! them ([`release_of`]). So no stream of a user waits for another's work at a drop, and no host.
+//! At the last drop in a process, all uses are joined into the row's *last use*, for which the maker's next
+//! owner waits. If one stream used the piece and has waited for the present last use, a swap does that.
+//! Otherwise a stream of this process waits for all of them ([`release_of`]). So neither a user's stream nor
+//! a host waits at a drop.
 
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
@@ -27,69 +29,74 @@ use crate::stream::order::clock::{are_of_one_stream, is_complete, note};
 use crate::sync::{AtomicBool, Ordering};
 use mp_core::steps::row::{Joining, joining};
 
-/// What a use may do.
+/// Access of a use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Access {
     pub(crate) writes: bool,
-    /// The piece is shared: others use it at the same time, and mean to.
+    /// `true` if the piece is shared: other processes use it at the same time.
     pub(crate) shared: bool,
 }
 
-/// The uses of a piece.
+/// Uses of a piece.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     noted: Mutex<Noted>,
-    /// Whether anything was ever noted. It is set before that is, so who ends or sends a piece sees it of all that came before.
+    /// `true` once a use or a tick was noted. It is set before the note is made, so a thread that ends or
+    /// sends a piece sees it.
     is_noted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Noted {
-    /// What streams of other processes do with it: the last tick of each, as messages said. Those that are complete are left out.
+    /// Last tick of each stream of another process that used the piece, from messages. Complete ticks are
+    /// removed.
     before: Vec<Tick>,
-    /// What was done before in the same memory: streams that use it wait for that. If it never runs, nothing is lost here.
+    /// Ticks of earlier uses of the same memory, for which streams wait. If their work never runs, no data of
+    /// this piece is lost.
     room: Vec<Tick>,
     streams: Vec<Use>,
-    /// Whether the row was told that this process writes.
+    /// `true` if the row counts this process as a writer.
     writes: bool,
 }
 
-/// What one stream does with it.
+/// Uses by one stream.
 #[derive(Debug)]
 struct Use {
     stream: Stream,
-    /// Access that was borrowed, of all uses since the last tick that was complete.
+    /// Access of all uses since the last complete tick.
     access: Access,
-    /// What the stream has waited for: the last tick of each other one.
+    /// Last tick that the stream has waited for, of each other stream.
     waited: Vec<Tick>,
-    /// A tick behind some of the uses.
+    /// Tick that covers some of the uses.
     told: Option<Tick>,
-    /// Whether there may be work behind `told`.
+    /// `true` if `told` may not cover all work.
     untold: bool,
-    /// How many uses have not ended.
+    /// Number of uses that have not ended.
     open: usize,
-    /// How many have begun.
+    /// Number of uses that have begun.
     begun: u64,
 }
 
-/// A use that has begun: its number among those of the piece by its stream, if no other of them was open then; and among all of the stream.
+/// Number of a use among all uses of the piece by its stream, if no other of them was open when it began, and
+/// its number among all uses of the stream.
 pub(crate) type Begun = Option<(u64, u64)>;
 
-/// Whether a list has this tick, or a later one of its stream.
+/// Returns `true` if a list contains this tick, or a later tick of the same stream.
 fn has(list: &[Tick], tick: Tick) -> bool {
     list.iter().any(|one| are_of_one_stream(*one, tick) && *one >= tick)
 }
 
-/// How many streams with uses that no tick tells of are not asked whether they have run: to ask is a call of the driver.
+/// Number of streams with uncovered uses that are not queried for their progress, because a query is a driver
+/// call.
 const NOT_ASKED: usize = 4;
 
-/// Whether a tick's work has run. What is lost has not.
+/// Returns `true` if a tick's work has run. Lost work has not.
 fn is_over(tick: Tick) -> bool {
     is_complete(tick).unwrap_or(false)
 }
 
 impl Use {
-    /// A tick behind all that the stream was given up to now; none if it has no use.
+    /// Returns a tick that covers all work which the stream was given, or `None` if the stream has no use.
     fn tell(&mut self) -> Result<Option<Tick>> {
         if self.untold {
             self.told = Some(self.stream.tick()?);
@@ -98,20 +105,21 @@ impl Use {
         Ok(self.told)
     }
 
-    /// Whether it needs no more attention: all its work has run. If that takes to `ask` the stream, it is known only then.
+    /// Returns `true` if all work of the uses has run. If only the stream knows, it is queried if `ask` is
+    /// set.
     fn is_over(&self, ask: bool) -> bool {
         self.open == 0 && if self.untold { ask && self.has_run() } else { self.told.is_none_or(is_over) }
     }
 
-    /// Whether its stream has run all that it was given.
+    /// Returns `true` if the stream has run all its work.
     fn has_run(&self) -> bool {
         matches!(self.stream.has_run(), Ok(true))
     }
 
-    /// Has the stream wait for a tick, if it didn't already.
+    /// Has the stream wait for a tick, unless it has waited for it before.
     fn wait_for(&mut self, tick: Tick) -> Result<()> {
         if has(&self.waited, tick) {
-            // Its process may have died meanwhile.
+            // The tick's process may have died since.
             return is_complete(tick).map(drop);
         }
         self.stream.wait_for(tick)?;
@@ -119,7 +127,8 @@ impl Use {
         Ok(())
     }
 
-    /// As [`wait_for`](Self::wait_for), for what only has to be out of the way.
+    /// Has the stream wait for a tick as [`wait_for`](Self::wait_for) does, but does not fail if the tick's
+    /// process is dead.
     fn wait_for_room(&mut self, tick: Tick) -> Result<()> {
         if has(&self.waited, tick) {
             return Ok(());
@@ -134,11 +143,11 @@ impl Use {
 }
 
 impl Noted {
-    /// The uses that are over: to be dropped when this is unlocked, since what keeps a user's stream alive is the user's, and may use
-    /// this piece when it is dropped.
+    /// Removes the uses that are over. The caller drops them after the lock is released: dropping a use may
+    /// drop the value that keeps a user's stream alive, whose code may use this piece.
     ///
-    /// Reads of frozen memory are told at its last drop alone. So of many streams it is asked whether they have run, or each stream that
-    /// ever read it would be kept.
+    /// Only the last drop makes ticks for reads of frozen memory. So if many streams have read it, they are
+    /// queried. Otherwise every stream that ever read it would stay alive.
     #[must_use]
     fn forget_what_is_over(&mut self) -> Vec<Use> {
         self.before.retain(|tick| !is_over(*tick));
@@ -149,7 +158,7 @@ impl Noted {
         over
     }
 
-    /// Ticks of the uses that have not run, which are told now.
+    /// Makes ticks that cover the uses, and returns the pending ones.
     fn tell(&mut self, which: impl Fn(Access) -> bool) -> Result<Vec<Tick>> {
         let mut ticks = Vec::new();
         for one in self.streams.iter_mut().filter(|one| which(one.access)) {
@@ -162,19 +171,20 @@ impl Noted {
 }
 
 impl Uses {
-    /// To note something.
+    /// Locks the notes to add one.
     fn noting(&self) -> MutexGuard<'_, Noted> {
         self.is_noted.store(true, Ordering::Release);
         self.noted.lock()
     }
 
-    /// Whether no stream of this process has used it, and none has to wait for anything: so it is on its way through a process.
+    /// Returns `true` if no stream of this process has used the piece, and no stream has to wait before it
+    /// does.
     #[inline]
     fn is_blank(&self) -> bool {
         !self.is_noted.load(Ordering::Acquire)
     }
 
-    /// Notes what a message said that brought the piece.
+    /// Notes the ticks in a message that brought the piece.
     #[inline]
     pub(crate) fn arrived(&self, ticks: &[Tick]) {
         if !ticks.is_empty() {
@@ -183,17 +193,19 @@ impl Uses {
         }
     }
 
-    /// Notes what the piece's memory was used for before it was cut.
+    /// Notes the ticks of earlier uses of the piece's memory.
     pub(crate) fn begins_behind(&self, ticks: &[Tick]) {
         if !ticks.is_empty() {
             self.noting().room.extend_from_slice(ticks);
         }
     }
 
-    /// Begins a use: the stream waits for all that has to run before it. What [`end`](Self::end) is to be told.
+    /// Begins a use: the stream waits for all work that has to run before it. Pass the returned value to
+    /// [`end`](Self::end).
     ///
     /// # Errors
-    /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will run; what a stream refuses. Then no use has begun.
+    /// [`ProducerDied`](crate::Error::ProducerDied) if some of that work will never run; errors of the
+    /// stream. No use has begun then.
     pub(crate) fn begin(&self, stream: &Stream, access: Access, row: &Row) -> Result<Begun> {
         let number = stream.use_begins();
         let begun = self.begin_on(stream, access, row).inspect_err(|_| drop(stream.use_ends()))?;
@@ -238,7 +250,7 @@ impl Uses {
         for tick in to_wait {
             let waited = this.wait_for(tick);
             if matches!(waited, Err(Error::ProducerDied { .. })) && access.shared {
-                // It is told once: what others write to it from now on counts again.
+                // The error is returned once: later writes by other processes are valid again.
                 noted.before.retain(|one| *one != tick);
             }
             waited?;
@@ -254,11 +266,11 @@ impl Uses {
         Ok((this.open == 1).then_some(this.begun))
     }
 
-    /// Ends a use that was begun. If all is given that [`begin`](Self::begin) said, the host has seen that the stream has run it: then no
-    /// use is left of it, unless another one was there meanwhile, whose work may have come after that.
+    /// Ends a use. If `ran` is set, the host has seen that the stream has run the use. The use is removed
+    /// then, unless another use began meanwhile, whose work may come later.
     ///
-    /// What it wrote is lost if the stream was released from a wait for a process that died: so that is to be waited for as what a
-    /// message said, here and by receivers.
+    /// If the stream was released from a wait for a dead process, the data that the use wrote is lost. So
+    /// streams of this process and of receivers wait for that process's tick, too.
     pub(crate) fn end(&self, stream: &Stream, access: Access, ran: Begun) {
         let behind = stream.use_ends();
         if let Some((_, number)) = ran {
@@ -277,20 +289,21 @@ impl Uses {
         }
     }
 
-    /// Whether all has run that was written before by others, and by streams behind them: for a host that has waited for a stream.
+    /// Returns an error if earlier writes by other processes, or by streams that waited for these, are lost.
+    /// The host has waited for a stream before.
     ///
     /// # Errors
-    /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will.
+    /// [`ProducerDied`](crate::Error::ProducerDied) if some of that work will never run.
     pub(crate) fn is_whole(&self) -> Result<()> {
         let before = self.noted.lock().before.clone();
         before.into_iter().try_for_each(|tick| is_complete(tick).map(drop))
     }
 
-    /// What a message has to say that takes the piece along: what its receivers' streams have to wait for. If none of them will write, that is
-    /// what was written.
+    /// Returns the ticks for a message with the piece, for which the streams of its receivers wait. If the
+    /// receivers only read (`frozen`), these are ticks of writes.
     ///
     /// # Errors
-    /// What a stream refuses.
+    /// Errors of a stream.
     #[inline]
     pub(crate) fn tell(&self, frozen: bool) -> Result<Vec<Tick>> {
         if self.is_blank() { Ok(Vec::new()) } else { self.tell_noted(frozen) }
@@ -303,15 +316,15 @@ impl Uses {
         let mut ticks = noted.before.clone();
         let sent_before = mutant!("cuda.uses.sent-before-told");
         let mine = noted.tell(|access| (access.writes || !frozen) && !sent_before)?;
-        // If no stream of this process wrote it, a receiver's may be the first.
+        // If no stream of this process wrote the piece, a receiver may be its first writer.
         let room = if mine.is_empty() { &noted.room[..] } else { &[] };
         mine.iter().chain(room).for_each(|tick| note(&mut ticks, *tick));
         Ok(ticks)
     }
 
-    /// The piece leaves this process, or has no holder here any more: its uses become the row's last use. If they can't be told, the
-    /// row says that a use never ended, also where all of them read: no memory is given away under work that no tick is behind. The
-    /// ticks behind the uses.
+    /// Joins the uses into the row's last use, when the piece leaves this process or has no holder in it any
+    /// more. Returns the ticks that cover the uses. If the ticks can't be made, the row shows a use that
+    /// never ends, even if all uses were reads. So memory is never reused while uncovered work may access it.
     #[inline]
     pub(crate) fn leave(&self, row: impl FnOnce() -> Row) -> Vec<Tick> {
         if self.is_blank() { Vec::new() } else { self.leave_noted(&row()) }
@@ -327,7 +340,7 @@ impl Uses {
             (Err(_), false) if !mutant!("cuda.uses.read-not-told") => row.begin_use(),
             (Ok(()), false) | (Err(_), _) => {}
         }
-        // What a stream of this process has to wait for, if the piece comes back.
+        // Streams of this process wait for these ticks if the piece comes back.
         _left = std::mem::take(&mut noted.streams);
         let told: Vec<Tick> = _left.iter().filter_map(|one| one.told).collect();
         told.iter().for_each(|tick| note(&mut noted.before, *tick));
@@ -368,11 +381,11 @@ impl Noted {
     }
 }
 
-/// The streams of this process that wait for uses, and do nothing else: one a device.
+/// Streams of this process that only wait for uses, one for each device.
 static RELEASE: PerProcess<Mutex<Vec<Stream>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// The stream of this device, waiting for these ticks.
+/// Returns the release stream of a device, after it was told to wait for these ticks.
 fn release_of(device: &Device, ticks: &[Tick]) -> Result<Stream> {
     let stream = release(device)?;
     ticks.iter().try_for_each(|tick| stream.wait_for(*tick).map(drop))?;
@@ -384,7 +397,7 @@ fn release(device: &Device) -> Result<Stream> {
     if let Some(stream) = there() {
         return Ok(stream);
     }
-    // The piece's lock is held.
+    // The caller holds the piece's lock.
     let stream = if mutant!("cuda.uses.ended-under-locks") {
         Stream::new(device)
     } else {
@@ -411,7 +424,8 @@ mod tests {
         for tick in [at(3, 1, 5), at(3, 1, 4), at(4, 1, 1), at(3, 1, 6), at(3, 2, 1)] {
             note(&mut list, tick);
         }
-        // That of the owner before is not forgotten for the next one's: it may have died.
+        // A tick of the clock's previous owner is kept beside that of the next owner: the previous owner may
+        // have died.
         assert_eq!(list, [at(3, 1, 6), at(4, 1, 1), at(3, 2, 1)]);
         assert!(has(&list, at(3, 1, 5)) && has(&list, at(3, 2, 1)));
         assert!(!has(&list, at(3, 1, 7)) && !has(&list, at(4, 2, 1)) && !has(&list[2..], at(3, 1, 6)));

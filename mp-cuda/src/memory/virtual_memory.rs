@@ -1,20 +1,20 @@
-//! Memory of a device apart from its addresses: made, exported as a descriptor, imported, mapped. Each object of the driver is a
-//! value here, which gives it back when it is dropped.
+//! Memory of a device without its addresses: made, exported as a descriptor, imported, mapped. Each object of
+//! the driver is a value, which gives the object back when it is dropped.
 //!
-//! | value | is | dropped |
+//! | value | meaning | dropped by |
 //! |---|---|---|
-//! | [`Memory`] | a reference to physical memory of a device | `cuMemRelease` |
-//! | [`Mapped`] | such memory at an address of this process, with nothing else at it | `cuMemUnmap`, `cuMemAddressFree` |
+//! | [`Memory`] | reference to physical memory of a device | `cuMemRelease` |
+//! | [`Mapped`] | such memory at an address of this process, of which it is the only memory | `cuMemUnmap`, `cuMemAddressFree` |
 //!
-//! The memory itself lives as long as a reference, a mapping or a descriptor of it, in whichever process; so a [`Memory`] is needed only
-//! until it is mapped and exported.
+//! The memory lives as long as a reference, a mapping or a descriptor of it exists in any process. So a
+//! [`Memory`] is needed only until it is mapped and exported.
 //!
-//! # Safety
-//! Unsafe, because the driver's functions are; sound, because
-//! - what a call writes to is a variable of the function that makes it, of the type that the call writes;
-//! - handles and addresses are kept in private fields, come from the driver, and are given back once, by a drop;
-//! - a copy of the process gives nothing back: nothing of the driver is its own;
-//! - addresses of a device are none of this process: no host instruction reaches them.
+//!  # Safety
+//! Unsafe, because the driver's functions are. Sound, because
+//! - a call writes to a variable of the calling function, which has the type that the call writes;
+//! - handles and addresses are in private fields, come from the driver, and are given back once, by a drop;
+//! - a forked copy of the process gives nothing back, because it owns no objects of the driver;
+//! - addresses of a device are invalid for the host, so no instruction of this process accesses them.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -42,18 +42,19 @@ const MINIMUM: c_int = 0;
 macro_rules! call {
     ($driver:ident.$name:ident($($argument:expr),* $(,)?)) => {{
         let function = $driver.optional(stringify!($name), $driver.api.$name)?;
-        // SAFETY: what it writes to are variables of the caller, of the types that it writes; handles and addresses are the driver's.
+        // SAFETY: the call writes to variables of the caller, which have the right types; handles and
+        // addresses are the driver's.
         let code = unsafe { function($($argument),*) };
         $driver.check(stringify!($name), code)
     }};
 }
 
-/// A number of bytes as the driver takes it: more than the address space has is an error of the driver.
+/// Returns a number of bytes as the driver takes it. The driver refuses a number beyond the address space.
 fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// A reference to physical memory of a device.
+/// Reference to physical memory of a device.
 #[derive(Debug)]
 pub(crate) struct Memory {
     device: Device,
@@ -62,7 +63,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// The unit in which memory of a device is made: a size is a multiple of it.
+    /// Returns the unit of device memory: each size is a multiple of it.
     pub(crate) fn granularity(device: &Device) -> Result<u64> {
         let driver = device.bind()?;
         let prop = AllocationProp::shareable(device.number());
@@ -71,7 +72,7 @@ impl Memory {
         Ok(unit.max(1) as u64)
     }
 
-    /// New memory of a device, that can be exported. Nothing is written to it.
+    /// Creates memory of a device that can be exported. Its contents are unspecified.
     pub(crate) fn create(device: &Device, bytes: u64) -> Result<Self> {
         let driver = device.bind()?;
         let prop = AllocationProp::shareable(device.number());
@@ -80,7 +81,7 @@ impl Memory {
         Ok(Self { device: device.clone(), handle, bytes })
     }
 
-    /// A descriptor, by which other processes import it. It keeps the memory.
+    /// Returns a descriptor by which other processes import the memory. It keeps the memory alive.
     pub(crate) fn export(&self) -> Result<OwnedFd> {
         let driver = self.device.bind()?;
         let mut file: c_int = -1;
@@ -90,18 +91,19 @@ impl Memory {
         Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 
-    /// The memory behind a descriptor of another process. The descriptor stays the caller's.
+    /// Imports the memory of another process's descriptor. The caller keeps the descriptor.
     pub(crate) fn import(device: &Device, file: BorrowedFd<'_>, bytes: u64) -> Result<Self> {
         let driver = device.bind()?;
         let mut handle = 0;
-        // The number itself, in the place of an address.
+        // The number of the descriptor is passed as a pointer.
         let number = usize::try_from(file.as_raw_fd()).unwrap_or(usize::MAX);
         let from = ptr::without_provenance_mut::<c_void>(number);
         call!(driver.cuMemImportFromShareableHandle(&raw mut handle, from, BY_DESCRIPTOR))?;
         Ok(Self { device: device.clone(), handle, bytes })
     }
 
-    /// The memory that is mapped at an address of this process, from its beginning on, and how many bytes of it are.
+    /// Returns the memory that is mapped at an address of this process with this length, from the memory's
+    /// beginning on.
     pub(crate) fn mapped_at(device: &Device, address: u64, bytes: u64) -> Result<Self> {
         let driver = device.bind()?;
         let mut handle = 0;
@@ -110,7 +112,7 @@ impl Memory {
         Ok(Self { device: device.clone(), handle, bytes })
     }
 
-    /// Maps all of it, where this device may read and write it.
+    /// Maps the memory, and gives this device read and write access.
     pub(crate) fn map(&self, by: &Device) -> Result<Mapped> {
         let driver = by.bind()?;
         let addresses = Addresses::reserve(by, self.bytes)?;
@@ -131,7 +133,7 @@ impl Drop for Memory {
     }
 }
 
-/// Addresses that nothing else gets.
+/// Reserved addresses.
 #[derive(Debug)]
 struct Addresses {
     device: Device,
@@ -154,19 +156,19 @@ impl Drop for Addresses {
     }
 }
 
-/// Memory at addresses of this process, which ends with this value: what still runs on it reaches nothing then.
+/// Memory mapped at addresses of this process. Dropping it unmaps the memory, also for work that still runs.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     addresses: Addresses,
 }
 
 impl Mapped {
-    /// Where it begins, for devices.
+    /// Returns the address for devices.
     pub(crate) fn address(&self) -> u64 {
         self.addresses.at
     }
 
-    /// Lets one more device read and write it.
+    /// Gives another device read and write access.
     pub(crate) fn allow(&self, device: &Device) -> Result<()> {
         let driver = device.bind()?;
         let location = Location { kind: ON_DEVICE, id: device.number() };
@@ -190,8 +192,8 @@ impl Drop for Mapped {
     }
 }
 
-/// Makes a call that gives something back, unless this is a copy of the process that has it. A failure is that of a device or a driver
-/// that is gone, and its objects with it.
+/// Makes a call that gives an object back, unless this process is a forked copy. Errors are ignored: the
+/// device or the driver is gone then, with its objects.
 pub(super) fn give_back(device: &Device, call: impl FnOnce(&Bound<'_>) -> Result<()>) {
     if Driver::loaded().is_some()
         && let Ok(bound) = device.bind()

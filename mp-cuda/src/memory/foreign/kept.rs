@@ -1,16 +1,18 @@
-//! What keeps memory of other libraries, for as long as a process has a piece of it.
+//! Owners of other libraries' memory, which are kept as long as a process has a piece of the memory.
 //!
-//! Each piece has an *owner*: any value, whose drop gives the memory back to the library that it is of. This process looks for pieces that
-//! have no holder any more, as for its own, in words of the arena; so it doesn't matter which process dropped the piece, or died with it.
+//! Each piece has an *owner*: a value whose drop gives the memory back to its library. This process looks for
+//! pieces without holders, as for its own pieces, in words of the arena. So any process may drop a piece, or
+//! die with it.
 //!
 //! | a piece has no holder, and | its owner |
 //! |---|---|
 //! | its last use has run | is dropped |
-//! | likewise, it is the last one of its memory, and another process has that mapped | stays until it is unmapped there |
-//! | its last use is on its way | stays until that has run |
-//! | its last use is of a dead process, and never finished; or a process died while it could write to it | stays until this process ends |
+//! | its last use has run, it is the last piece of its memory, and another process has the memory mapped | stays until that process unmaps the memory |
+//! | its last use is pending | stays until the last use has run |
+//! | its last use is of a dead process, and never finished; or a process died while it could write to the piece | stays until this process ends |
 //!
-//! Owners are dropped without a lock, by the thread that looked. Receivers unmap the memory with the last piece that they have of it.
+//! The thread that looked drops the owners, without a lock. Receivers unmap the memory with their last piece
+//! of it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,20 +30,20 @@ use crate::memory::slab::Slab;
 use crate::memory::ticks::{self, State};
 use crate::uuid::Uuid;
 
-/// What is dropped when no process has a piece any more.
+/// Value that is dropped when no process has the piece any more.
 type Owner = Box<dyn Any + Send>;
 
-/// A piece that was given away.
+/// Piece that was given away.
 struct Share {
     mark: u64,
     row: u32,
     bytes: u64,
     owner: Option<Owner>,
-    /// It has no holder, and may be written all the same.
+    /// `true` if the piece has no holder, and late work may still write to it.
     is_retired: bool,
 }
 
-/// Memory that a library of this process allocated at once.
+/// Memory that a library of this process allocated by one call.
 struct Allocation {
     slab: Arc<Slab>,
     base: u64,
@@ -49,7 +51,7 @@ struct Allocation {
     shares: Vec<Share>,
 }
 
-/// What there is, and which of it is looked at next.
+/// Allocations, and the next one to inspect.
 #[derive(Default)]
 struct Kept {
     all: Vec<Allocation>,
@@ -58,10 +60,11 @@ struct Kept {
 
 static KEPT: PerProcess<Mutex<Option<Kept>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// How many allocations are looked at for each piece that is shared, so that there are as many as are in use.
+/// Number of allocations that are inspected for each piece that is shared. So the list is as long as the
+/// number of allocations in use.
 const FEW: usize = 8;
 
-/// How much of a device is kept for other processes, in bytes but for the number.
+/// Memory of a device that is kept for other processes: number of owners, and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) owners: usize,
@@ -69,7 +72,7 @@ pub(crate) struct Figures {
     pub(crate) retired: u64,
 }
 
-/// Memory to be shared: where it begins here, how many bytes it has, and its handle, if it is not exported as a descriptor.
+/// Memory to share: its address, its bytes, and its handle, if it is not exported as a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) base: u64,
@@ -77,8 +80,8 @@ pub(crate) struct Range {
     pub(crate) handle: Option<IpcHandle>,
 }
 
-/// A piece of such memory, from a byte of it on. `keep` has the memory be opened by others, if that was not done before. The owner
-/// is [given](keep) afterwards.
+/// Creates a piece of such memory, from a byte of it on. If the allocation is new, `export` makes it
+/// available to other processes. The caller sets the [owner](keep) afterwards.
 pub(in crate::memory) fn share(
     device: Uuid,
     range: Range,
@@ -114,7 +117,7 @@ pub(in crate::memory) fn share(
     Ok((slab, object))
 }
 
-/// Gives a piece, by its mark, what is dropped when no process has it any more. The caller has it.
+/// Sets the owner of a piece, by the piece's mark. The caller has the piece.
 pub(in crate::memory) fn keep(mark: u64, owner: impl Any + Send) {
     let mut kept = KEPT.lock();
     let shares = kept.iter_mut().flat_map(|kept| &mut kept.all).flat_map(|one| &mut one.shares);
@@ -123,18 +126,18 @@ pub(in crate::memory) fn keep(mark: u64, owner: impl Any + Send) {
     }
 }
 
-/// A piece of such memory was dropped here: whether this process has shared it, or has opened it.
+/// Looks for unused memory after a piece was dropped that this process has shared or opened.
 pub(in crate::memory) fn dropped(slab: u64) {
     here::give_up(Which::Stale);
     look_at(|kept| kept.of(slab));
 }
 
-/// Looks at all that this process has shared.
+/// Inspects all memory that this process has shared.
 pub(in crate::memory) fn look() {
     look_at(|kept| kept.some(usize::MAX));
 }
 
-/// How much of a device there is.
+/// Returns the memory of a device that is kept for other processes.
 pub(in crate::memory) fn figures(device: Uuid) -> Figures {
     let kept = KEPT.lock();
     let mut all = Figures::default();
@@ -147,7 +150,7 @@ pub(in crate::memory) fn figures(device: Uuid) -> Figures {
     all
 }
 
-/// Takes owners out, and drops them when nothing is locked: what they do is the user's.
+/// Removes owners, and drops them without a lock, because a drop runs the user's code.
 fn look_at(take: impl FnOnce(&mut Kept) -> Vec<Share>) {
     let gone = KEPT.lock().as_mut().map(take).unwrap_or_default();
     for share in gone {
@@ -155,9 +158,9 @@ fn look_at(take: impl FnOnce(&mut Kept) -> Vec<Share>) {
             drop(share.owner);
             continue;
         }
-        // A panic of one owner is its own, and not that of the thread which happened to look.
+        // A panic of an owner does not affect the thread that looked.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(share.owner))) {
-            // To drop it might panic again.
+            // Dropping the panic's value may panic again.
             if !mutant!("cuda.kept.panic-dropped") {
                 std::mem::forget(panic);
             }
@@ -166,7 +169,7 @@ fn look_at(take: impl FnOnce(&mut Kept) -> Vec<Share>) {
 }
 
 impl Kept {
-    /// Looks at some, one after the other.
+    /// Inspects some allocations, one after the other.
     fn some(&mut self, most: usize) -> Vec<Share> {
         let mut gone = Vec::new();
         for _ in 0..most.min(self.all.len()) {
@@ -180,7 +183,7 @@ impl Kept {
         gone
     }
 
-    /// Looks at the one that has this slab.
+    /// Inspects the allocation of this slab.
     fn of(&mut self, slab: u64) -> Vec<Share> {
         let Some(at) = self.all.iter().position(|one| one.slab.object().mark() == slab) else {
             return Vec::new();
@@ -216,14 +219,14 @@ impl Allocation {
         Some(first.unwrap_or(next)).filter(|row| *row < FOREIGN_ROWS)
     }
 
-    /// Takes out what no process has any more.
+    /// Removes the pieces that no process has any more.
     fn released(&mut self) -> Vec<Share> {
         let object = self.slab.object();
         let mut back: Vec<bool> = Vec::with_capacity(self.shares.len());
         for share in &mut self.shares {
             back.push(share.is_back(object));
         }
-        // The owner of the last piece may free the memory, which must not be while another process has it mapped.
+        // The owner of the last piece may free the memory, which another process must not have mapped then.
         if back.iter().all(|is| *is) && !object.is_only_mine() && !mutant!("cuda.kept.mapped-elsewhere") {
             back.pop();
             back.push(false);
@@ -234,7 +237,7 @@ impl Allocation {
 }
 
 impl Share {
-    /// Whether no process has it, nor writes to it, any more.
+    /// Returns `true` if no process has the piece, or may still write to it.
     fn is_back(&mut self, slab: &SlabObject) -> bool {
         if self.is_retired || !ticks::is_gone(self.mark) {
             return false;
@@ -264,7 +267,7 @@ mod tests {
             row
         };
         assert_eq!([(); 4].map(|()| take(&mut all)), [0, 1, 2, 3].map(Some));
-        // The second one comes back, and the others stay.
+        // The second piece comes back, and the others stay.
         all.shares.swap_remove(1);
         assert_eq!([(); 2].map(|()| take(&mut all)), [1, 4].map(Some));
         while take(&mut all).is_some() {}

@@ -1,8 +1,8 @@
-//! Memory of another process that was opened by its legacy handle.
+//! Memory of another process, opened by its legacy handle.
 //!
-//! # Safety
-//! Unsafe, because closing ends what the address leads to; sound, because the one value that has the address closes it, when the slab is
-//! dropped whose streams have run what they had there.
+//!  # Safety
+//! Unsafe, because closing invalidates the address. Sound, because only the value with the address closes it,
+//! when the slab is dropped, after streams have run their work with it.
 #![allow(unsafe_code)]
 
 use mp_core::mutant;
@@ -12,7 +12,7 @@ use crate::driver::api::IpcHandle;
 use crate::error::Result;
 use crate::memory::virtual_memory::give_back;
 
-/// Memory of another process, at an address that one device of this one reaches, until this is dropped.
+/// Memory of another process, at an address for one device of this process. Dropping it closes the memory.
 #[derive(Debug)]
 pub(crate) struct Opened {
     device: Device,
@@ -20,17 +20,17 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens it. The driver refuses handles of this process, and those of processes that are gone.
+    /// Opens a handle. The driver refuses handles of this process, and of dead processes.
     pub(crate) fn new(by: &Device, handle: IpcHandle) -> Result<Self> {
         Ok(Self { device: by.clone(), address: by.bind()?.ipc_open(handle)? })
     }
 
-    /// The device that it was opened for.
+    /// Returns the device that it was opened for.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Where it begins.
+    /// Returns the address.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }

@@ -1,12 +1,13 @@
-//! Memory that another library of this process has allocated: whether other processes can open it, and how.
+//! Ways in which other processes can open memory that another library of this process has allocated.
 //!
-//! | the driver says of an address | it is shared |
+//! | attributes of the address, from the driver | shared |
 //! |---|---|
-//! | capable of legacy handles (`cuMemAlloc`) | by its handle and an offset, as long as this process lives |
-//! | mapped by `cuMemMap`, made for descriptors | by a descriptor, as own memory |
-//! | of a pool (`cuMemAllocAsync`), managed, of the host, made for no handle, in several mappings | by a copy |
+//! | capable of legacy handles (`cuMemAlloc`) | by a handle and an offset, as long as this process lives |
+//! | mapped by `cuMemMap`, created for descriptors | by a descriptor, as own memory |
+//! | of a pool (`cuMemAllocAsync`), managed, of the host, created without a handle, in several mappings | by a copy |
 //!
-//! Pools are not exported: what imports a pointer twice unmaps it with the first free, and an importer has to free before its exporter.
+//! Pools are not exported. An importer of one pointer twice unmaps it with the first free, and importers have
+//! to free before the exporter.
 
 pub(super) mod kept;
 pub(super) mod legacy;
@@ -24,17 +25,17 @@ use crate::memory::piece::Piece;
 use crate::memory::virtual_memory::Memory;
 use kept::Range;
 
-/// How memory can be shared.
+/// Way in which memory is shared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
-    /// As it is: from this byte of a range on, which other processes open.
+    /// The memory itself, from this byte of a range on, which other processes open.
     Open { range: Range, begins: u64 },
-    /// By a copy, for which it has this address; and why.
+    /// A copy of the memory at this address, with the reason.
     Copy { from: u64, why: &'static str },
 }
 
 impl Way {
-    /// Whether it is opened by a legacy handle.
+    /// Returns `true` if the memory is opened by a legacy handle.
     pub(crate) fn is_legacy(&self) -> bool {
         matches!(self, Self::Open { range, .. } if range.handle.is_some())
     }
@@ -45,7 +46,7 @@ const ON_DEVICE: u64 = 2;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const BY_DESCRIPTOR: u64 = 1;
 
-/// How bytes at an address can be shared that a device is to reach.
+/// Returns the way to share these bytes of an address, which the device has to access.
 pub(crate) fn way(device: &Device, at: u64, bytes: u64) -> Result<Way> {
     let bound = device.bind()?;
     let ask = |attribute| Ok::<_, Error>(bound.pointer(attribute, at)?.unwrap_or(0));
@@ -112,7 +113,7 @@ fn by_descriptor(bound: &Bound<'_>, at: u64, bytes: u64) -> Result<Way> {
     })
 }
 
-/// How far behind a range's beginning bytes begin that lie within it.
+/// Returns the offset of these bytes in a range, or `None` if they do not lie within it.
 fn inside(base: u64, size: u64, at: u64, bytes: u64) -> Option<u64> {
     let begins = at.checked_sub(base)?;
     begins
@@ -126,7 +127,8 @@ fn invalid(why: String) -> Error {
 }
 
 impl Piece {
-    /// A piece of another library's memory, which other processes open as it is. Nothing [keeps](Self::keep) it yet.
+    /// Creates a piece of another library's memory, which other processes open without a copy. It has no
+    /// [owner](Self::keep) yet.
     pub(crate) fn foreign(device: &Device, range: Range, begins: u64, bytes: u64) -> Result<Self> {
         exit::watch(Part::Memory, collect::leave);
         let (slab, object) = kept::share(device.uuid(), range, begins, bytes, |slab| {
@@ -138,7 +140,7 @@ impl Piece {
         Ok(Self::exclusive(slab, object))
     }
 
-    /// Gives it what is dropped when no process has it any more.
+    /// Sets the owner, which is dropped when no process has the piece any more.
     pub(crate) fn keep(&self, owner: impl std::any::Any + Send) {
         kept::keep(self.id(), owner);
     }

@@ -1,28 +1,29 @@
-//! Which units of a slab are free: best fit over ranges, in memory of the one process that cuts the slab up.
+//! Free units of a slab: best fit over ranges, in private memory of the process that cuts the slab up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// The units of a slab, of which some are free. Free ranges that touch are one.
+/// Units of a slab, some of which are free. Adjacent free ranges are merged.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     units: u32,
     free: u32,
-    /// Free ranges: where each begins, how many units it has.
+    /// Free ranges: first unit and number of units.
     by_start: BTreeMap<u32, u32>,
-    /// The same, the shortest first.
+    /// Free ranges by length, the shortest first.
     by_length: BTreeSet<(u32, u32)>,
 }
 
 impl Ranges {
-    /// This many units, all free.
+    /// Creates this many units, all free.
     pub(crate) fn new(units: u32) -> Self {
         let mut new = Self { units, free: 0, by_start: BTreeMap::new(), by_length: BTreeSet::new() };
         new.insert(0, units);
         new
     }
 
-    /// Cuts a range of this length out of the shortest free one that has room; `None` if none has.
+    /// Cuts a range of this length out of the shortest free range that has room. Returns `None` if no range
+    /// has.
     pub(crate) fn take(&mut self, length: u32) -> Option<Range<u32>> {
         let length = length.max(1);
         let &(all, start) = self.by_length.range((length, 0)..).next()?;
@@ -31,7 +32,7 @@ impl Ranges {
         Some(start..start + length)
     }
 
-    /// Gives a range back that was taken, of which nothing is free.
+    /// Gives a taken range back, of which no unit is free.
     pub(crate) fn give(&mut self, range: Range<u32>) {
         let (mut start, mut end) = (range.start, range.end);
         debug_assert!(start < end && end <= self.units && !self.touches_free(&range), "{range:?}");
@@ -48,7 +49,7 @@ impl Ranges {
         self.insert(start, end - start);
     }
 
-    /// How many units are free.
+    /// Returns the number of free units.
     pub(crate) fn free(&self) -> u32 {
         self.free
     }
@@ -79,11 +80,11 @@ mod tests {
 
     use super::*;
 
-    /// The plainest allocator that there is: a flag a unit.
+    /// Simplest allocator: a flag for each unit.
     struct List(Vec<bool>);
 
     impl List {
-        /// Free ranges as `(length, start)`.
+        /// Returns the free ranges as `(length, start)`.
         fn free(&self) -> Vec<(u32, u32)> {
             let mut found = Vec::new();
             let mut start = 0;

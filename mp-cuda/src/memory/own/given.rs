@@ -1,16 +1,16 @@
-//! What a slab's maker has given away, and what came back: from words of the arena alone, so it doesn't matter which process dropped a
-//! piece, or died with it.
+//! Pieces that a slab's maker has given away, and pieces that came back. All state is in the arena, so any
+//! process may drop a piece, or die with it.
 //!
 //! | a piece has no holder, and | its range |
 //! |---|---|
 //! | its last use has run | is free |
-//! | its last use is on its way | is free for a stream that waits for it, if it is work of one process |
-//! | the same, of several processes | stays out until it has run: one of them may die, and with it the wait for the work of another ends |
+//! | its last use is pending, and is work of one process | is free for a stream that waits for it |
+//! | its last use is pending, and is work of several processes | stays out until the last use has run: one process may die, which ends its wait for the others' work |
 //! | its last use is of a stream whose process is dead, and never finished | stays out: the slab is *retired* |
 //! | a process died while it could write to it | stays out: the slab is retired |
 //!
-//! From a retired slab no piece is cut any more, since what a dead process has left on the device may write to it yet. It is given back to
-//! the driver when its last piece is gone.
+//! No more pieces are cut out of a retired slab, because work of the dead process may still write to it. The
+//! slab is given back to the driver when its last piece is gone.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ use crate::memory::object::SlabObject;
 use crate::memory::ticks::{self, State};
 use mp_core::steps::row::Returned;
 
-/// A piece that was given away: the mark of its object, and its units.
+/// Piece that was given away: the mark of its object, and its units.
 #[derive(Debug)]
 struct Out {
     mark: u64,
@@ -36,11 +36,11 @@ struct Cooling {
     tick: Tick,
 }
 
-/// What one slab has given away.
+/// Pieces that one slab has given away.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
     out: Vec<Out>,
-    /// The next one to look at.
+    /// Piece to inspect next.
     next: usize,
     cooling: Vec<Cooling>,
     retired: bool,
@@ -52,7 +52,7 @@ impl Given {
         self.out.push(Out { mark, units });
     }
 
-    /// Looks at this many of the pieces that are out, and gives what came back to `ranges`.
+    /// Inspects this many of the pieces that are out, and gives returned units to `ranges`.
     pub(crate) fn look(&mut self, slab: &SlabObject, ranges: &mut Ranges, most: usize) {
         for _ in 0..most.min(self.out.len()) {
             if self.next >= self.out.len() {
@@ -84,14 +84,14 @@ impl Given {
         }
     }
 
-    /// As [`look`](Self::look) at all of them, and at what was on its way before.
+    /// Inspects all pieces that are out, and all ticks that were pending before.
     pub(crate) fn look_at_all(&mut self, slab: &SlabObject, ranges: &mut Ranges) {
         self.next = 0;
         self.look(slab, ranges, usize::MAX);
         self.cool();
     }
 
-    /// Forgets ticks that have come.
+    /// Removes ticks that are complete.
     fn cool(&mut self) {
         let retired = &mut self.retired;
         self.cooling.retain(|one| match ticks::state(one.tick.raw()) {
@@ -104,7 +104,8 @@ impl Given {
         });
     }
 
-    /// The ticks for which a stream has to wait that gets these units. Afterwards the slab may be retired: then they are not to be had.
+    /// Returns the ticks for which a stream has to wait that gets these units. The slab may be retired
+    /// afterwards, and the units must not be used then.
     pub(crate) fn ticks_of(&mut self, units: &Range<u32>) -> Vec<Tick> {
         self.cool();
         let touch = |one: &&Cooling| one.units.start < units.end && units.start < one.units.end;
@@ -114,18 +115,18 @@ impl Given {
         self.cooling.iter().filter(touch).map(|one| one.tick).collect()
     }
 
-    /// Whether no piece is to be cut any more.
+    /// Returns `true` if no more pieces may be cut.
     pub(crate) fn is_retired(&self) -> bool {
         self.retired && !mutant!("cuda.given.retired-cut")
     }
 
-    /// How many pieces are out.
+    /// Returns the number of pieces that are out.
     pub(crate) fn out(&self) -> usize {
         self.out.len()
     }
 
-    /// Whether no process has a piece: the slab may be given back to the driver, once no stream of this process reaches it. Streams of
-    /// others have mappings of their own.
+    /// Returns `true` if no process has a piece. The slab may be given back to the driver when no stream of
+    /// this process can access it. Streams of other processes use their own mappings.
     pub(crate) fn is_empty(&self) -> bool {
         self.out.is_empty()
     }

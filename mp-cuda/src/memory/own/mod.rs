@@ -1,4 +1,4 @@
-//! Own slabs: from which one a piece is cut, which units are free, what came back.
+//! Own slabs: the choice of a slab for a piece, free units, and returned pieces.
 
 mod cut;
 mod given;

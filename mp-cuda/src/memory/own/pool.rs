@@ -1,12 +1,12 @@
-//! The slabs that this process has made on a device, and cuts pieces out of.
+//! Slabs that this process has made on a device, and cuts pieces out of.
 //!
-//! | there is no room | done, in this order |
+//! | no room | action, in this order |
 //! |---|---|
-//! | in the slabs that there are | what came back is looked for |
-//! | still | a slab is made: an eighth of all that the process has, from 32 MiB to 2 GiB; a piece above half of that has one of its own |
-//! | on the device | slabs of others of which nothing is used are unmapped, own ones without pieces given back; then again |
-//! | still | a slab of twice its size is made, or one for this piece alone |
-//! | still | an error with figures |
+//! | in the present slabs | look for returned pieces |
+//! | still | make a slab: an eighth of all that the process has, from 32 MiB to 2 GiB; a piece above half of that has a slab of its own |
+//! | on the device | unmap unused slabs of other processes, give back own slabs without pieces, and try again |
+//! | still | make a slab of twice the piece's size, or a slab for this piece alone |
+//! | still | return an error with figures |
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,17 +28,17 @@ use crate::memory::slab::Slab;
 use crate::memory::virtual_memory::Memory;
 use crate::uuid::Uuid;
 
-/// Slabs out of which many pieces are cut: the smallest and the largest.
+/// Sizes of the smallest and the largest slab for many pieces.
 const SMALLEST: u64 = 32 << 20;
 const LARGEST: u64 = 2 << 30;
-/// The smallest unit, and the most units that a slab has.
+/// Smallest unit, and largest number of units of a slab.
 const UNIT: u64 = 512;
 const MOST_UNITS: u64 = 1 << 16;
-/// How many pieces that are out, of one slab after the other, are looked at for each that is cut: so the lists stay as long as what is
-/// alive.
+/// Number of pieces that are inspected for each piece that is cut, in one slab after the other. So the lists
+/// stay as long as the number of pieces that are alive.
 const FEW: usize = 4;
 
-/// A slab that this process cuts up.
+/// Slab that this process cuts up.
 #[derive(Debug)]
 struct Own {
     slab: Arc<Slab>,
@@ -46,18 +46,18 @@ struct Own {
     given: Given,
 }
 
-/// Those of a device.
+/// Slabs of a device.
 #[derive(Debug)]
 struct Pool {
     device: Device,
     slabs: Vec<Own>,
-    /// The slab of which a few pieces are looked at next.
+    /// Slab of which a few pieces are inspected next.
     next: usize,
 }
 
 static POOLS: PerProcess<Mutex<Vec<Pool>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// What was cut, and the ticks for which its first stream has to wait.
+/// Piece that was cut, and the ticks for which its first stream has to wait.
 #[derive(Debug)]
 pub(crate) struct Cut {
     pub(crate) slab: Arc<Slab>,
@@ -65,7 +65,7 @@ pub(crate) struct Cut {
     pub(crate) ticks: Vec<Tick>,
 }
 
-/// How much there is of a device in this process's slabs, in bytes but for the numbers.
+/// Memory of a device in this process's slabs: numbers of bytes, slabs and pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) reserved: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Figures {
 
 /// Cuts a piece of this many bytes, at least one.
 pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
-    // Not in a copy of this process, where a thread may have had the lock that isn't there.
+    // Fails in a forked copy of this process, where the lock may be held by a thread that does not exist.
     Driver::get()?;
     let bytes = bytes.max(1);
     let mut pools = POOLS.lock();
@@ -103,7 +103,7 @@ pub(crate) fn cut(device: &Device, bytes: u64) -> Result<Cut> {
 }
 
 impl Pool {
-    /// Cuts a piece out of the first slab that has room; `None` if none has.
+    /// Cuts a piece out of the first slab that has room. Returns `None` if no slab has.
     fn cut(&mut self, bytes: u64) -> Result<Option<Cut>> {
         for own in &mut self.slabs {
             if let Some(cut) = own.cut(bytes)? {
@@ -124,11 +124,11 @@ impl Pool {
         for own in &mut self.slabs {
             own.given.look_at_all(own.slab.object(), &mut own.ranges);
         }
-        // What is cut no more is of no use here.
+        // Retired slabs are of no use here.
         self.release(|own| own.given.is_retired());
     }
 
-    /// Gives slabs back of which no process has a piece; how many bytes.
+    /// Gives slabs back of which no process has a piece. Returns their bytes.
     fn release(&mut self, which: impl Fn(&Own) -> bool) -> u64 {
         let goes = |own: &mut Own| {
             own.given.is_empty() && which(own) && own.slab.is_idle() && here::remove(&own.slab)
@@ -185,7 +185,7 @@ impl Pool {
 impl Own {
     fn cut(&mut self, bytes: u64) -> Result<Option<Cut>> {
         let slab = self.slab.object();
-        // A slab of one unit is for what needs more than half of it, others are for what doesn't.
+        // A slab of one unit is for pieces of more than half its size, other slabs are for smaller pieces.
         let is_large = bytes > slab.bytes() / 2;
         if self.given.is_retired() || bytes > slab.bytes() || is_large != (slab.units() == 1) {
             return Ok(None);
@@ -213,7 +213,7 @@ impl Own {
     }
 }
 
-/// Whether memory of a device can be shared by descriptors at all.
+/// Returns an error if memory of the device can't be shared by descriptors.
 fn can_share(device: &Device) -> Result<()> {
     let attributes = device.attributes()?;
     let what = match (attributes.virtual_memory, attributes.memory_by_descriptor) {
@@ -224,22 +224,23 @@ fn can_share(device: &Device) -> Result<()> {
     Err(Error::Unsupported { what, device: device.uuid() })
 }
 
-/// The sizes of slabs that will do for this many bytes, the best first, of a process that has reserved this much: one for many pieces, a
-/// smaller one, and one for this piece alone.
+/// Returns the sizes of slabs that have room for this many bytes, the best first, for a process that has
+/// reserved this much: a size for many pieces, a smaller size, and a size for this piece alone.
 fn sizes(bytes: u64, alone: u64, reserved: u64, granularity: u64) -> Vec<u64> {
     let many = (reserved / 8).next_power_of_two().clamp(SMALLEST, LARGEST).next_multiple_of(granularity);
     if bytes > many / 2 {
         return vec![alone];
     }
     let mut sizes = vec![many, (2 * bytes).next_multiple_of(granularity)];
-    // Two are the same where the piece is small beside the unit of the driver.
+    // Both are the same if the piece is small compared with the driver's unit.
     if bytes > alone / 2 {
         sizes.push(alone);
     }
     sizes
 }
 
-/// The unit of a slab that is made for this many bytes: all of it, if they need more than half; else it has no more units than rows.
+/// Returns the unit of a slab for this many bytes. It is the whole slab if they need more than half of it.
+/// Otherwise the slab has at most as many units as rows.
 fn unit_of(size: u64, bytes: u64) -> u64 {
     if bytes > size / 2 { size } else { (size / MOST_UNITS).next_power_of_two().max(UNIT) }
 }
@@ -253,17 +254,17 @@ fn out_of_memory(device: &Device, asked: u64, figures: Figures) -> Error {
     Error::OutOfDeviceMemory { asked, free: device.free_memory().unwrap_or(0), ours: reserved, retired }
 }
 
-/// An error of a device that has no memory left, with figures; any other one as it is.
+/// Adds figures to an error that a device has no memory left. Returns other errors unchanged.
 pub(crate) fn with_figures(error: Error, device: &Device, asked: u64) -> Error {
     if is_out_of_memory(&error) { out_of_memory(device, asked, figures(device.uuid())) } else { error }
 }
 
-/// Looks for what came back to all slabs of this process.
+/// Looks for returned pieces in all slabs of this process.
 pub(crate) fn look() {
     POOLS.lock().iter_mut().for_each(Pool::look_at_all);
 }
 
-/// Gives own slabs back of which no process has a piece; how many bytes.
+/// Gives own slabs back of which no process has a piece. Returns their bytes.
 pub(crate) fn release() -> u64 {
     let mut pools = POOLS.lock();
     let bytes = pools
@@ -277,7 +278,8 @@ pub(crate) fn release() -> u64 {
     bytes
 }
 
-/// Forgets own slabs of which this process has no piece, whichever process has: it ends.
+/// Removes own slabs of which this process has no piece, before the process ends. Other processes may have
+/// pieces.
 pub(crate) fn leave() {
     let mut pools = POOLS.lock();
     for pool in pools.iter_mut() {
@@ -285,7 +287,7 @@ pub(crate) fn leave() {
     }
 }
 
-/// How much there is of a device.
+/// Returns the memory of a device in this process's slabs.
 pub(crate) fn figures(device: Uuid) -> Figures {
     let pools = POOLS.lock();
     pools.iter().find(|pool| pool.device.uuid() == device).map_or_else(Figures::default, Pool::figures)
@@ -308,7 +310,8 @@ mod tests {
         }
     }
 
-    /// A slab of one unit is for a piece of more than half of it, others for smaller ones: else what was made isn't cut.
+    /// A slab of one unit is for pieces of more than half its size, other slabs are for smaller pieces.
+    /// Otherwise the new slab would have no room for the piece.
     #[test]
     fn what_is_made_for_a_piece_has_room_for_it() {
         let of = |mib: u64| sizes(mib * MIB, (mib * MIB).next_multiple_of(2 * MIB), 0, 2 * MIB);
