@@ -156,8 +156,8 @@ fn starts_the_maker((tensors, told, pids): (Tensors, Told, Pids)) -> Outcome {
     Ok(())
 }
 
-/// Has a stream wait for the maker's event, kills the maker, and has a second stream wait for the event. Sends
-/// `true` if the second wait is refused.
+/// Has a stream wait for the maker's event, kills the maker, and has a second stream wait for the event.
+/// Sends `true` if the second wait is refused.
 fn waits_for_a_dead_process((tensors, pids, refused): (Tensors, Pids, Queue<bool>)) -> Outcome {
     let ([first, second], t) = ([stream(), stream()], taken(&tensors));
     drop(t.on(&first)?);

@@ -374,8 +374,8 @@ fn memory_of_two_streams_is_reused_after_both(order: Order) {
 }
 }
 
-/// Reads a tensor to the host in one thread. Another thread begins a use on the same stream before the read ends,
-/// and launches its work afterwards.
+/// Reads a tensor to the host in one thread. Another thread begins a use on the same stream before the read
+/// ends, and launches its work afterwards.
 fn reads_on_one_stream_by_two_threads((began, go): (Told, Told)) -> Outcome {
     let [stream, other] = [(); 2].map(|()| stream());
     let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
