@@ -1,8 +1,10 @@
-//! Streams whose last owner is gone, and that have work left: each stays, with its clock, until that has run, since another stream may
-//! not be given the clock before. And what this process's streams owe to others when it ends.
+//! Streams without an owner that still have work. Each stays, with its clock, until the work has run, because
+//! another stream must not get the clock before. The module also waits for the process's streams when the
+//! process ends.
 //!
-//! # Safety
-//! Unsafe, because it destroys streams; sound, because each is one that was made here, whose last owner is gone.
+//!  # Safety
+//! Unsafe, because it destroys streams. Sound, because this crate made each of them, and its last owner is
+//! gone.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -20,33 +22,34 @@ use crate::device::Device;
 use crate::driver::api::Handle;
 use crate::exit::{self, Part};
 
-/// How long a process that ends by itself waits for what others may wait for.
+/// Time for which a process that ends by itself waits for its streams.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A stream without an owner.
+/// Stream without an owner.
 pub(crate) struct Ended {
     pub(crate) work: Arc<Work>,
-    /// What is to be destroyed: nothing of a user's.
+    /// Stream to destroy, unless it is a user's.
     pub(crate) stream: Option<Handle>,
-    /// What keeps a user's stream alive: until its clock stands still.
+    /// Value that keeps a user's stream alive, until its clock stands still.
     pub(crate) keep_alive: Option<Box<dyn Any + Send + Sync>>,
 }
 
 static ENDED: PerProcess<Mutex<Vec<Ended>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// Those that have owners.
+/// Streams that have owners.
 static ALIVE: PerProcess<Mutex<Vec<Weak<Inner>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 impl Ended {
     fn has_work(&self) -> bool {
-        // Of a user's stream nothing is asked but its clock.
+        // A user's stream is not queried: only its clock is.
         if self.work.clock.is_pending() {
             return true;
         }
         let (Some(stream), Ok(bound)) = (self.stream, self.work.device.bind()) else { return false };
-        // SAFETY: made here, and not destroyed yet. A failure is one of a lost device, which runs nothing.
+        // SAFETY: this crate made the stream, and has not destroyed it. An error means a lost device, which
+        // runs nothing.
         matches!(unsafe { bound.stream_is_complete(stream) }, Ok(false))
     }
 }
@@ -54,16 +57,17 @@ impl Ended {
 impl Drop for Ended {
     fn drop(&mut self) {
         if let (Some(stream), Ok(bound)) = (self.stream, self.work.device.bind()) {
-            // SAFETY: it was made here, and its last owner is gone. A failure is one of a lost device, which has no streams.
+            // SAFETY: this crate made the stream, and its last owner is gone. An error means a lost device,
+            // which has no streams.
             _ = unsafe { bound.stream_destroy(stream) };
         }
     }
 }
 
-/// How many are looked at by a call that has something else to do: each takes a call of the driver.
+/// Number of streams that a call with another purpose queries, by a driver call each.
 const AT_ONCE: usize = 4;
 
-/// Ends a stream now, or when it has run what it has.
+/// Ends a stream now, or when it has run its work.
 pub(crate) fn add(ended: Ended) {
     if ended.work.clock.is_claimed() && ended.has_work() {
         ENDED.lock().push(ended);
@@ -71,28 +75,29 @@ pub(crate) fn add(ended: Ended) {
     }
 }
 
-/// Ends what has run all its work meanwhile. What a user gave with a stream is dropped here, and may call anything.
+/// Ends the streams that have run their work. It drops values of users, whose code may call anything.
 pub(super) fn sweep() {
     end(usize::MAX, |_| true);
 }
 
-/// Looks at some of them, others each time. Not for callers that hold a lock which the drop of what a user gave may take.
+/// Queries some streams, other ones each time. The caller must not hold a lock that the drop of a user's
+/// value may take.
 pub(crate) fn sweep_some() {
     end(AT_ONCE, |_| true);
 }
 
-/// Ends those that have nothing of a user's.
+/// Ends streams that have no value of a user.
 pub(super) fn sweep_ours() {
     end(usize::MAX, |one| one.keep_alive.is_none());
 }
 
 fn end(at_most: usize, which: impl Fn(&Ended) -> bool) {
-    // Another thread is at it.
+    // Another thread ends streams.
     let Some(mut ended) = ENDED.try_lock() else { return };
     let count = at_most.min(ended.len());
     let looked: Vec<Ended> = ended.drain(..count).collect();
     let (done, left): (Vec<_>, Vec<_>) = looked.into_iter().partition(|one| which(one) && !one.has_work());
-    // Behind the others, which are looked at next.
+    // Added last: the others are queried next.
     ended.extend(left);
     drop(ended);
     drop(done);
@@ -106,24 +111,25 @@ pub(super) fn begins(stream: &Stream) {
     exit::watch(Part::Streams, leave);
 }
 
-/// The stream of this process whose tick it is, if that is alive.
+/// Returns the stream of this process that has made a tick, if the stream is alive.
 pub(crate) fn stream_of(tick: Tick) -> Option<Stream> {
     let alive: Vec<_> = ALIVE.lock().iter().filter_map(Weak::upgrade).collect();
     alive.into_iter().find(|one| one.work.clock.has_made(tick)).map(Stream)
 }
 
-/// A device is lost to this process: its streams run nothing any more, and other processes are told.
+/// Notes that a device is lost to this process. Its streams run nothing any more, which other processes find
+/// in their clocks.
 pub(super) fn lost(device: &Device) {
     work::of(device).iter().for_each(|one| one.clock.lost());
 }
 
-/// Waits until all ticks that this process has told are complete, for a while: it is about to end. No lock is waited for: a thread that
-/// has one may never give it up. The driver ends the streams that are left.
+/// Waits for a limited time until all ticks of this process are complete, before the process ends. It waits
+/// for no lock, because the holder may never release it. The driver ends the remaining streams.
 fn leave() {
     let until = Instant::now() + LIMIT;
     let mut pause = Duration::from_micros(50);
     while !all_has_run() && Instant::now() < until {
-        // What they wait for may be a process's that has died.
+        // The streams may wait for a dead process.
         _ = Arena::current().and_then(|arena| arena.sweep_if_due());
         // sleep: a device's write wakes no thread.
         std::thread::sleep(pause);
@@ -131,7 +137,8 @@ fn leave() {
     }
 }
 
-/// Whether no stream of this process has work left that others may wait for. Also false if a thread keeps that from being seen.
+/// Returns `true` if no stream of this process has work left that others may wait for. Returns `false` if a
+/// thread holds the lock of such a stream.
 fn all_has_run() -> bool {
     let Some(locked) = ALIVE.try_lock() else { return false };
     let alive: Vec<_> = locked.iter().filter_map(Weak::upgrade).collect();

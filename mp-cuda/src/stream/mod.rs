@@ -1,10 +1,10 @@
 //! Streams: queues of a device's work.
 //!
-//! # Safety
-//! Unsafe, because streams are objects of the driver, and users may give one of theirs; sound, because
-//! - a stream that was made here is destroyed when its last owner drops it, and reached by owners alone;
-//! - of a user's stream the user vouches for as much, and gives what keeps it alive;
-//! - a stream's clock is its own as long as either lives.
+//!  # Safety
+//! Unsafe, because streams are objects of the driver, and users may pass their own. Sound, because
+//! - a stream that this crate made is destroyed when its last owner drops it, and only owners use it;
+//! - the user guarantees the same of a stream of another library, and passes a value that keeps it alive;
+//! - a stream and its clock belong together as long as either lives.
 #![allow(unsafe_code)]
 
 pub(crate) mod ended;
@@ -30,7 +30,7 @@ use work::Work;
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
 
-/// A stream of a device: work that runs in the order in which it was given to it, while the host goes on.
+/// Stream of a device: work that runs in the order in which it was submitted, while the host continues.
 ///
 /// ```no_run
 /// use mp_cuda::{Device, Stream};
@@ -42,17 +42,19 @@ const PER_THREAD: usize = 2;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// A clone is the same stream, and a tensor that was used on a stream keeps a clone until that use is told to another process or over.
-/// With the last clone the stream is destroyed. Work that it still has runs on.
+/// A clone is the same stream. A tensor that was used on a stream keeps a clone until the use has ended, or
+/// another process has its tick. The stream is destroyed with its last clone, and its remaining work still
+/// runs.
 ///
-/// # Many that wait
-/// A process has 8 hardware queues for its streams, unless `CUDA_DEVICE_MAX_CONNECTIONS` (1 to 32, in its environment when the driver is first used) says
-/// otherwise. If as many streams wait for other processes, its other streams go on when these do.
+/// # How many streams can wait at a time?
+/// A process has 8 hardware queues for its streams, or as many as `CUDA_DEVICE_MAX_CONNECTIONS` says (1 to
+/// 32, read when the driver is first used). If as many streams wait for other processes, the other streams of
+/// the process wait, too.
 ///
 /// # When a process ends
-/// A process that ends by itself waits until its streams have run what other processes may wait for, at most 5 seconds. If it is
-/// killed, what its streams have not run yet is lost, and said to be by
-/// [`ProducerDied`](crate::Error::ProducerDied) where another process needs it.
+/// A process that ends by itself waits until its streams have run the work that other processes may wait for,
+/// at most 5 seconds. If a process is killed, the remaining work of its streams is lost. Processes that need
+/// it get [`ProducerDied`](crate::Error::ProducerDied).
 #[doc(alias = "torch.cuda.Stream")]
 #[derive(Clone)]
 pub struct Stream(Arc<Inner>);
@@ -63,44 +65,46 @@ struct Inner {
     work: Arc<Work>,
 }
 
-/// What destroys the stream.
+/// Owner of the stream, which destroys it.
 enum Owned {
     Here,
-    /// What a user gave with a stream, kept as long as that is used.
+    /// Value of the user that keeps the stream alive.
     Elsewhere {
         keep_alive: Box<dyn Any + Send + Sync>,
     },
 }
 
 impl Stream {
-    /// A new stream, which waits for no other one by itself.
+    /// Creates a stream that does not wait for other streams by itself.
     ///
     /// # Errors
-    /// What the driver refuses; [`Forked`](crate::Error::Forked) in a copy of the process that made the device.
+    /// Errors of the driver; [`Forked`](crate::Error::Forked) in a copy of the process that made the device.
     #[doc(alias = "cuStreamCreate")]
     pub fn new(device: &Device) -> Result<Self> {
         ended::sweep();
         Self::beside_locks(device)
     }
 
-    /// A new stream, for a caller that has locks: no other one is ended, whose user's code would run then.
+    /// Creates a stream for a caller that holds locks. It ends no other stream, because that may run the
+    /// user's code.
     pub(crate) fn beside_locks(device: &Device) -> Result<Self> {
         let stream = device.bind()?.stream_create()?;
         Ok(Self::of(device.clone(), stream, Owned::Here))
     }
 
-    /// A stream of another library (`CUcontext` and `CUstream`), which is used, and not destroyed. A null `stream` is the context's
-    /// default stream.
+    /// Wraps a stream of another library (`CUcontext` and `CUstream`), which is not destroyed. A null
+    /// `stream` is the default stream of the context.
     ///
     /// # Errors
-    /// [`OtherContext`](crate::Error::OtherContext) if the context is not its device's primary one, or the stream is of
-    /// another context; [`mp_core::Error::InvalidArgument`] for `CU_STREAM_PER_THREAD`, which is another stream in each thread; what the
-    /// driver refuses.
+    /// [`OtherContext`](crate::Error::OtherContext) if the context is not its device's primary context, or
+    /// the stream is of another context; [`mp_core::Error::InvalidArgument`] for `CU_STREAM_PER_THREAD`,
+    /// which is another stream in each thread; errors of the driver.
     ///
     /// # Safety
-    /// Context and stream are alive until `keep_alive` is dropped. It is when the last clone of the returned value is gone and what other
-    /// processes wait for has run: at once, or, in whichever thread, when another stream is made, dropped or waited for, or an event is recorded;
-    /// not if the process ends before.
+    /// Context and stream are alive until `keep_alive` is dropped. It is dropped when the last clone of the
+    /// returned value is gone, and the work that other processes wait for has run. That may be at once, or
+    /// later in any thread: when another stream is made, dropped or waited for, or an event is recorded. It
+    /// is not dropped if the process ends before.
     #[doc(alias = "torch.cuda.ExternalStream")]
     pub unsafe fn from_raw(
         context: *mut c_void,
@@ -118,7 +122,8 @@ impl Stream {
         let stream = Handle(stream);
         {
             let bound = device.bind()?;
-            // SAFETY: the caller vouches for the stream; without one it is the default stream of the context that is current.
+            // SAFETY: the caller vouches for the stream; a null stream is the default stream of the current
+            // context.
             if unsafe { bound.stream_context(stream) }? != Handle(context) {
                 return Err(crate::Error::OtherContext);
             }
@@ -133,26 +138,29 @@ impl Stream {
         stream
     }
 
-    /// The device whose work it has.
+    /// Returns the device of the stream.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.0.work.device
     }
 
-    /// The `CUstream`, for calls of other libraries. It is alive as long as this is.
+    /// Returns the `CUstream`, for calls of other libraries. It is alive as long as this value.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         self.0.stream.0
     }
 
-    /// Waits until all work has run that was given to it before. It blocks the thread for as long as that takes.
+    /// Blocks until all work has run that was submitted before.
     ///
-    /// Where the stream waits for other processes, this looks after their deaths meanwhile. The driver's own `cuStreamSynchronize` doesn't:
-    /// a stream that waits for a killed process goes on when some process of the family has found the death.
+    /// If the stream waits for other processes, the call sweeps dead processes meanwhile. The driver's
+    /// `cuStreamSynchronize` does not: a stream that waits for a killed process continues when some process
+    /// of the family has found the death.
     ///
     /// # Errors
-    /// [`DeviceLost`](crate::Error::DeviceLost) if a kernel failed; [`ProducerDied`](crate::Error::ProducerDied) if the stream waits for a process that was
-    /// killed, and can't be released ([`Order::IpcEvents`](crate::Order::IpcEvents)); [`mp_core::Error::Interrupted`]; what else the driver refuses.
+    /// [`DeviceLost`](crate::Error::DeviceLost) if a kernel failed;
+    /// [`ProducerDied`](crate::Error::ProducerDied) if the stream waits for a process that was killed, and
+    /// can't be released ([`Order::IpcEvents`](crate::Order::IpcEvents)); [`mp_core::Error::Interrupted`];
+    /// errors of the driver.
     #[doc(alias = "torch.cuda.Stream.synchronize")]
     pub fn synchronize(&self) -> Result<()> {
         ended::sweep_some();
@@ -167,23 +175,24 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether all work has run that was given to it before.
+    /// Returns `true` if all work has run that was submitted before.
     ///
     /// # Errors
-    /// As [`synchronize`](Self::synchronize).
+    /// Errors of [`synchronize`](Self::synchronize).
     #[doc(alias = "torch.cuda.Stream.query")]
     pub fn is_complete(&self) -> Result<bool> {
         if self.waits()? {
-            // For a caller that asks again and again, as for one that waits.
+            // A caller that polls must find deaths, like a caller that blocks.
             Arena::current()?.sweep_if_due()?;
         }
         self.has_run_now()
     }
 
-    /// Whether it waits for what has not come.
+    /// Returns `true` if the stream waits for a pending tick.
     ///
     /// # Errors
-    /// [`ProducerDied`](crate::Error::ProducerDied) if some of that never will, and nothing releases it.
+    /// [`ProducerDied`](crate::Error::ProducerDied) if a tick will never be complete, and nothing releases
+    /// the stream.
     fn waits(&self) -> Result<bool> {
         let mut awaited = self.0.work.awaited.lock();
         awaited.look();
@@ -199,11 +208,12 @@ impl Stream {
         awaited.ticks.iter().try_fold(false, |waits, tick| Ok(pending(tick)? || waits))
     }
 
-    /// A use of a piece of memory begins: before the stream is told what to wait for. How many have.
+    /// Begins a use of a piece, before the stream is told to wait. Returns the number of uses that have
+    /// begun.
     pub(crate) fn use_begins(&self) -> u64 {
         let mut awaited = self.0.work.awaited.lock();
         let died = |tick: &Tick| order::clock::is_complete(*tick).is_err();
-        // What it is given from now on is behind none of that, if it has run all.
+        // If the stream has run all its work, later work does not depend on lost ticks.
         awaited.look();
         if awaited.uses == 0
             && awaited.ticks.iter().any(died)
@@ -217,12 +227,12 @@ impl Stream {
         self.0.work.use_begins()
     }
 
-    /// A host has seen that all has run of a use which was the last to begin, if this is its number.
+    /// Notes that a host has seen the work of a use run, if the use with this number was the last to begin.
     pub(crate) fn use_has_run(&self, number: u64) {
         self.0.work.has_run(number);
     }
 
-    /// A use ends: what its work was behind that has not come, or never will.
+    /// Ends a use. Returns the ticks before its work that are pending or lost.
     pub(crate) fn use_ends(&self) -> Vec<Tick> {
         let mut awaited = self.0.work.awaited.lock();
         awaited.uses = awaited.uses.saturating_sub(1);
@@ -235,11 +245,11 @@ impl Stream {
         self.noted(unsafe { self.0.work.device.bind()?.stream_is_complete(self.0.stream) })
     }
 
-    /// Whether all its work has run, as the driver says now: no other process is looked after. A stream that is being captured is not asked,
-    /// which would end the capture, and has not run.
+    /// Returns `true` if the driver reports that all work has run. It does not sweep dead processes. A stream
+    /// that is being captured has not run: a query would end the capture.
     ///
     /// # Errors
-    /// As [`synchronize`](Self::synchronize).
+    /// Errors of [`synchronize`](Self::synchronize).
     pub(crate) fn has_run(&self) -> Result<bool> {
         if self.is_capturing()? {
             return Ok(false);
@@ -247,7 +257,7 @@ impl Stream {
         self.has_run_now()
     }
 
-    /// Tells other processes if a result says that the device is lost.
+    /// Marks the device as lost for other processes, if a result says so.
     fn noted<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| {
             if matches!(error, crate::Error::DeviceLost { .. }) {
@@ -256,29 +266,31 @@ impl Stream {
         })
     }
 
-    /// Whether its work is being captured into a graph, in place of being run.
+    /// Returns `true` if the stream's work is being captured into a graph, instead of run.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     #[doc(alias = "torch.cuda.is_current_stream_capturing")]
     pub fn is_capturing(&self) -> Result<bool> {
         // SAFETY: the stream is alive as long as `self`.
         unsafe { self.0.work.device.bind()?.stream_is_capturing(self.0.stream) }
     }
 
-    /// A tick that is complete when all work has run that was given to it before. Any process may be told.
+    /// Makes a tick that is complete when all work has run that was submitted before. Any process may use the
+    /// tick.
     ///
     /// # Errors
-    /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); what the driver refuses.
+    /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); errors of
+    /// the driver.
     pub(crate) fn tick(&self) -> Result<Tick> {
         let Inner { stream, work, .. } = &*self.0;
         let Work { device, clock, .. } = &**work;
-        // Before it: a use that begins meanwhile is behind it.
+        // Read before the tick is made: the tick does not cover uses that begin meanwhile.
         let ended = work.ended();
         // SAFETY: the stream is alive as long as `self`, and the clock its own.
         let mut tick = unsafe { clock.tick(device, *stream) };
         if matches!(tick, Err(crate::Error::TooManyStreams)) {
-            // Clocks of streams that have ended, and run all they had.
+            // Frees clocks of ended streams that have run all their work.
             ended::sweep_ours();
             // SAFETY: likewise.
             tick = unsafe { clock.tick(device, *stream) };
@@ -289,20 +301,21 @@ impl Stream {
         self.noted(tick)
     }
 
-    /// Has it wait for a tick, whichever process made that, before it runs what it is given from now on; whether it has to.
+    /// Has the stream wait for a tick of any process before it runs later work. Returns `true` if the stream
+    /// has to wait.
     ///
     /// # Errors
-    /// [`ProducerDied`](crate::Error::ProducerDied) if the work before the tick is lost; [`Capturing`](crate::Error::Capturing); what
-    /// the driver refuses.
+    /// [`ProducerDied`](crate::Error::ProducerDied) if the work before the tick is lost;
+    /// [`Capturing`](crate::Error::Capturing); errors of the driver.
     pub(crate) fn wait_for(&self, tick: Tick) -> Result<bool> {
         self.wait(tick, true)
     }
 
-    /// As [`wait_for`](Self::wait_for), for work of which the stream uses no result: that only has to be out of its way. If that never runs,
-    /// nothing of this stream's is lost.
+    /// Has the stream wait as [`wait_for`](Self::wait_for) does, for work whose results the stream does not
+    /// use. If that work never runs, no data of this stream is lost.
     ///
     /// # Errors
-    /// As [`wait_for`](Self::wait_for).
+    /// Errors of [`wait_for`](Self::wait_for).
     pub(crate) fn wait_for_room(&self, tick: Tick) -> Result<bool> {
         self.wait(tick, false)
     }
@@ -322,7 +335,7 @@ impl Stream {
     }
 }
 
-/// The same stream of the same device.
+/// Compares the stream and the device.
 impl PartialEq for Stream {
     fn eq(&self, other: &Self) -> bool {
         self.0.stream == other.0.stream && self.0.work.device == other.0.work.device
@@ -333,7 +346,7 @@ impl Eq for Stream {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // In a copy of the process that made it, there is nothing to destroy.
+        // A forked copy has nothing to destroy.
         if Driver::loaded().is_none() {
             return;
         }

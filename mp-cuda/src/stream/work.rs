@@ -1,4 +1,5 @@
-//! What streams of this process have to do, as far as clocks tell. No driver is asked: to ask may spoil the capture of a stream.
+//! Pending work of this process's streams, as their clocks show it. The driver is not called, because a query
+//! may invalidate the capture of a stream.
 
 use std::sync::{Arc, Weak};
 
@@ -11,18 +12,19 @@ use super::order::{self, StreamClock, clock};
 use crate::device::Device;
 use crate::sync::{AtomicU64, Ordering};
 
-/// A stream's part in the order of work: it outlives the stream's owners, until all has run.
+/// Part of a stream that outlives the stream's owners, until all work has run.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) device: Device,
     pub(crate) clock: StreamClock,
     pub(super) awaited: Mutex<Awaited>,
-    /// How many uses of memory have begun on the stream, and of how many the work is behind a tick, or has run, as a host has seen.
+    /// Number of uses of memory that have begun on the stream, and number of uses whose work a tick covers,
+    /// or has run.
     begun: AtomicU64,
     told: AtomicU64,
 }
 
-/// That of all streams of this process.
+/// Work of all streams of this process.
 static ALL: PerProcess<Mutex<Vec<Weak<Work>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
@@ -36,23 +38,25 @@ impl Work {
         work
     }
 
-    /// A use begins, whose work is not behind a tick yet: how many have begun.
+    /// Begins a use that no tick covers. Returns the number of uses that have begun.
     pub(super) fn use_begins(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// How many uses have begun, if all of them have ended: what the stream is given now is behind their work.
+    /// Returns the number of uses that have begun, if all of them have ended: a new tick covers all their
+    /// work. Otherwise returns 0.
     pub(super) fn ended(&self) -> u64 {
         let awaited = self.awaited.lock();
         if awaited.uses == 0 { self.begun.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// The work of the first uses, this many, is behind a tick now, or has run.
+    /// Notes that the work of this many uses is covered by a tick, or has run.
     pub(super) fn told(&self, uses: u64) {
         self.told.fetch_max(uses, Ordering::Relaxed);
     }
 
-    /// A host has seen that the stream has run all that it had when this use ended, which counts if none is open, and none has begun since.
+    /// Notes that a host has seen all work of the stream run when a use ended. That counts if no use is open,
+    /// and no later use has begun.
     pub(super) fn has_run(&self, number: u64) {
         if self.ended() == number {
             self.told(number);
@@ -60,25 +64,26 @@ impl Work {
     }
 }
 
-/// That of all streams of a device.
+/// Returns the work of all streams of a device.
 pub(crate) fn of(device: &Device) -> Vec<Arc<Work>> {
     let all: Vec<_> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
     all.into_iter().filter(|one| one.device == *device).collect()
 }
 
-/// What a stream was told to wait for, and which of its work may be behind that.
+/// Ticks that a stream was told to wait for.
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
-    /// Those that had not come when that was looked at last; also of processes that died, until the stream has run what it had then.
+    /// Ticks that were pending at the last look, and lost ticks, until the stream has run the work that it
+    /// had then.
     pub(super) ticks: Vec<Tick>,
-    /// Of these, the ticks of work whose results the stream may use; not of work that only had to be out of the way.
+    /// Ticks of work whose results the stream may use, and not of work that only uses the same memory.
     pub(super) sources: Vec<Tick>,
-    /// How many uses of pieces of memory have begun, and not ended.
+    /// Number of uses of memory that have begun and not ended.
     pub(super) uses: usize,
 }
 
 impl Awaited {
-    /// Leaves those that have come.
+    /// Removes complete ticks.
     pub(super) fn look(&mut self) {
         let is_open = |tick: &Tick| match clock::is_complete(*tick) {
             Ok(complete) => !complete,
@@ -88,8 +93,9 @@ impl Awaited {
         self.sources.retain(is_open);
     }
 
-    /// Of each other stream the last one is noted, in whichever order this stream was told to wait for them: work of one stream ends in
-    /// its order. One that never will be complete stays: it may hold this stream for ever, and what that did behind it is lost.
+    /// Notes the last tick of each other stream. The order of the calls does not matter, because the work of
+    /// a stream ends in order. A lost tick stays: it may block this stream for ever, and later work of this
+    /// stream may be lost, too.
     pub(super) fn note(&mut self, tick: Tick, is_source: bool) {
         self.look();
         clock::note(&mut self.ticks, tick);
@@ -99,12 +105,12 @@ impl Awaited {
     }
 }
 
-/// The ticks that streams wait for whose owners have dropped them.
+/// Ticks that streams without owners wait for.
 static LEFT: PerProcess<Mutex<Vec<(Device, Tick)>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 impl Work {
-    /// The stream's last owner is gone: what it waits for it waits for all the same.
+    /// Keeps the ticks of a stream whose last owner is gone, because the stream still waits for them.
     pub(super) fn leave(&self) {
         let mut awaited = self.awaited.lock();
         awaited.look();
@@ -113,25 +119,26 @@ impl Work {
         }
     }
 
-    /// Whether a use began on the stream since its last tick, and since a host waited for the stream: it may have work that its clock doesn't show.
+    /// Returns `true` if a use began since the last tick, and since a host waited for the stream. The clock
+    /// may not cover its work.
     fn is_untold(&self) -> bool {
         let told = self.told.load(Ordering::Relaxed);
         self.begun.load(Ordering::Relaxed) > told && !mutant!("cuda.load.untold-at-rest")
     }
 }
 
-/// What the streams of a device had to do at one moment.
+/// Work of a device's streams at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
-    /// Ticks on their way, made or awaited.
+    /// Pending ticks, made or awaited.
     ticks: Vec<Tick>,
-    /// Streams that threads had make ticks just then, and how many there are with those.
+    /// Streams for which threads were making ticks, with the number of ticks including these.
     making: Vec<(Arc<Work>, u64)>,
-    /// A thread had a stream wait just then.
+    /// `true` if a thread was telling a stream to wait.
     is_changing: bool,
-    /// A stream was used since its last tick.
+    /// `true` if a stream was used since its last tick.
     has_untold: bool,
-    /// Whether a stream that waits for a killed process goes on.
+    /// `true` if streams that wait for a killed process are released.
     releases: bool,
 }
 
@@ -168,21 +175,21 @@ impl Load {
         }
     }
 
-    /// Whether no stream had anything to do.
+    /// Returns `true` if no stream had work.
     pub(crate) fn is_none(&self) -> bool {
         self.ticks.is_empty() && self.making.is_empty() && !self.is_changing && !self.has_untold
     }
 
-    /// Whether all has run that it knows of.
+    /// Returns `true` if all known work has run.
     pub(crate) fn has_run(&mut self) -> bool {
         let made = self.making.extract_if(.., |(one, count)| one.clock.has_made_as_many(*count));
-        // It may be a later one, which is waited for then.
+        // A later tick may have been made, which is waited for then.
         let ticks: Vec<Tick> = made.filter_map(|(one, _)| one.clock.last_made()).collect();
         self.ticks.extend(ticks);
         self.making.is_empty() && !self.ticks.iter().any(|tick| self.is_on_its_way(*tick))
     }
 
-    /// Whether it knows of all that streams were told to wait for.
+    /// Returns `true` if all ticks are known that streams were told to wait for.
     pub(crate) fn is_certain(&self) -> bool {
         !self.is_changing
     }
@@ -195,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// A tensor that was sent later may be used first: the stream is behind the later tick all the same.
+    /// A tensor that was sent later may be used first. The stream then runs after the later tick.
     #[test]
     fn of_each_stream_that_is_waited_for_the_last_tick_is_noted() {
         let mut clock = Clock::claim(Arena::current().unwrap()).unwrap();
@@ -211,7 +218,7 @@ mod tests {
         clock.complete(first).unwrap();
         awaited.look();
         assert_eq!((&awaited.ticks[..], &awaited.sources[..]), (&[second][..], &[second][..]));
-        // Its owner dies: what comes of the clock's next owner says nothing of that.
+        // The owner dies. Ticks of the clock's next owner do not cover its work.
         clock.declare_dead();
         let next = Tick::new(second.clock(), Tick::base(second.epoch() + 1) + 1);
         awaited.note(next, true);

@@ -1,4 +1,5 @@
-//! Which order the streams of a device have: chosen by the first process that uses it, for all of the family.
+//! Choice of the order of a device's streams, by the first process that uses the device, for all processes of
+//! the family.
 
 use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
@@ -9,29 +10,29 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::order::{Order, table};
 
-/// What a stream of a device does to tick and to wait.
+/// Operations by which a stream of a device ticks and waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Way {
-    /// It writes words of the table, which its device reaches there, and waits for them.
+    /// The stream writes words of the table, at this address for its device, and waits for them.
     Words(u64),
-    /// It records events of the driver.
+    /// The stream records events of the driver.
     Events,
     /// Hosts wait.
     Hosts,
 }
 
-/// Devices, each with the way that it was found to have. The device is kept, and with it the context for which that holds.
+/// Devices with their ways. The device is kept, and with it the context for which the way is valid.
 static KNOWN: PerProcess<Mutex<Vec<(Device, Way)>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// How a device is told from others in the arena: its identity, folded (FNV-1a).
+/// Returns the key of a device in the arena: its identity, folded (FNV-1a).
 pub(super) fn key(device: &Device) -> u64 {
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     device.uuid().0.iter().fold(0xcbf2_9ce4_8422_2325, fold)
 }
 
 impl Order {
-    /// As the arena has it.
+    /// Returns the number of the order in the arena.
     fn number(self) -> u8 {
         match self {
             Self::Clocks => 1,
@@ -47,10 +48,10 @@ impl Order {
     }
 }
 
-/// What the streams of this device do.
+/// Returns the way of a device's streams.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if they can't take part in the order that was chosen; what the driver refuses.
+/// [`Error::Unsupported`] if the streams don't support the chosen order; errors of the driver.
 pub(super) fn way(device: &Device) -> Result<Way> {
     let mut known = KNOWN.lock();
     if let Some((_, way)) = known.iter().find(|(one, _)| one == device) {
@@ -63,7 +64,7 @@ pub(super) fn way(device: &Device) -> Result<Way> {
             let (order, way) = best(device)?;
             match Order::of_number(clocks.choose_order(key(device), order.number())?)? {
                 chosen if chosen == order => way,
-                // Another process was quicker.
+                // Another process has chosen first.
                 chosen => take_part(device, chosen)?,
             }
         }
@@ -72,7 +73,7 @@ pub(super) fn way(device: &Device) -> Result<Way> {
     Ok(way)
 }
 
-/// The order that a device has, by what its streams do.
+/// Returns the order of a device.
 pub(super) fn order(device: &Device) -> Result<Order> {
     Ok(match way(device)? {
         Way::Words(_) => Order::Clocks,
@@ -81,19 +82,20 @@ pub(super) fn order(device: &Device) -> Result<Order> {
     })
 }
 
-/// Whether the device's streams are known to wait for events of the driver, or a thread is about to find out.
+/// Returns `true` if the device's streams wait for events of the driver, or if a thread is choosing the
+/// order.
 pub(super) fn has_events_here(device: &Device) -> bool {
     let Some(known) = KNOWN.try_lock() else { return true };
     known.iter().any(|(one, way)| one == device && matches!(way, Way::Events))
 }
 
-/// Whether the driver refuses to let a device reach the table, for good.
+/// Returns `true` if the driver never lets the device access the table.
 fn is_refused(error: &Error) -> bool {
     use codes::{NOT_PERMITTED, NOT_SUPPORTED};
     matches!(error, Error::Driver { code: NOT_PERMITTED | NOT_SUPPORTED, .. })
 }
 
-/// The first order that a device can take part in.
+/// Returns the first order that a device supports.
 fn best(device: &Device) -> Result<(Order, Way)> {
     if has_words(device)? {
         match table::base(device) {
@@ -127,7 +129,8 @@ fn take_part(device: &Device, order: Order) -> Result<Way> {
     }
 }
 
-/// Whether tests want devices to be taken for ones without this. So each order is tried on a device that has all of them.
+/// Returns `true` if a test disables this ability of devices. So each order is tested on a device that
+/// supports all of them.
 fn is_without(what: &str) -> bool {
     cfg!(feature = "inject")
         && std::env::var("MP_CUDA_WITHOUT").is_ok_and(|all| all.split(',').any(|one| one == what))

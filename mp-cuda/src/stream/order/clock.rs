@@ -1,9 +1,9 @@
-//! A stream's clock, and waiting for the clocks of others.
+//! Clock of a stream, and waits for other clocks.
 //!
-//! # Safety
-//! Unsafe, because streams are given words to write and to wait for; sound, because
+//!  # Safety
+//! Unsafe, because streams write words and wait for them. Sound, because
 //! - a word is one of the registered table (`table`);
-//! - callers vouch that the stream is alive.
+//! - callers guarantee that the stream is alive.
 #![allow(unsafe_code)]
 
 use mp_core::clocks::{Clock, Tick, TickState};
@@ -19,11 +19,12 @@ use crate::stream::order::events::{self, StreamEvents};
 use crate::stream::order::{host, table};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The clock of one stream, claimed when that first ticks.
+/// Clock of one stream, which is claimed at the stream's first tick.
 #[derive(Debug, Default)]
 pub(crate) struct StreamClock {
     row: Mutex<Option<Row>>,
-    /// How many ticks threads have begun to make, how many of them were made, or refused, and the last one that was made (0: none).
+    /// Number of ticks that threads have begun to make, number of ticks that were made or refused, and the
+    /// last tick that was made (0: none).
     begun: AtomicU64,
     made: AtomicU64,
     last: AtomicU64,
@@ -35,29 +36,31 @@ struct Row {
     ticks: Ticks,
 }
 
-/// How the stream says that it has come to a tick.
+/// Way in which the stream reports a tick.
 #[derive(Debug)]
 enum Ticks {
-    /// It writes this word, as its device reaches it.
+    /// The stream writes this word, at its address for the device.
     Word(u64),
     Events(StreamEvents),
-    /// The host says so, when it has waited.
+    /// The host writes the word, after it has waited.
     Host,
 }
 
 impl StreamClock {
-    /// Has the stream write its next number when all that it was given before has run. The tick is the driver's, and may be told.
+    /// Has the stream write its next number when all earlier work has run. Other processes may use the tick,
+    /// which the driver has accepted.
     ///
-    /// The lock is held meanwhile: two ticks that the driver gets in the wrong order would turn the clock back.
+    /// The lock is held meanwhile: if two ticks reached the driver in the wrong order, the clock would run
+    /// backwards.
     ///
     /// # Errors
-    /// [`Error::Capturing`]; [`Error::TooManyStreams`] if no clock is left; what the driver refuses.
+    /// [`Error::Capturing`]; [`Error::TooManyStreams`] if no clock is left; errors of the driver.
     ///
     /// # Safety
-    /// The stream is alive, of this device, and the only one whose clock this is.
+    /// The stream is alive, of this device, and the only stream of this clock.
     pub(crate) unsafe fn tick(&self, device: &Device, stream: Handle) -> Result<Tick> {
         let mut row = self.row.lock();
-        // Changed under the lock alone.
+        // Changed only under the lock.
         let count = self.begun.load(Ordering::Relaxed) + 1;
         self.begun.store(count, Ordering::Relaxed);
         // SAFETY: the caller's.
@@ -77,7 +80,7 @@ impl StreamClock {
         if unsafe { bound.stream_is_capturing(stream) }? && !mutant!("cuda.clock.captured-ticks") {
             return Err(Error::Capturing);
         }
-        // One that has no ticks left is given up: what is not done of it yet counts still.
+        // A clock without further ticks is given up. Its pending ticks stay valid.
         if row.as_ref().is_none_or(|mine| mine.clock.next().is_err()) {
             *row = Some(Row::claim(device)?);
         }
@@ -87,46 +90,47 @@ impl StreamClock {
         }
     }
 
-    /// The device is lost to this process: what the stream has not run, it never will.
+    /// Notes that the device is lost to this process: pending work will never run.
     pub(crate) fn lost(&self) {
         if let Some(row) = self.row.lock().take() {
             row.clock.declare_dead();
         }
     }
 
-    /// That of a stream which has it already, in the registered table.
+    /// Wraps the clock of a stream, in the registered table.
     pub(super) fn of(clock: Clock, word: u64) -> Self {
         Self { row: Mutex::new(Some(Row { clock, ticks: Ticks::Word(word) })), ..Self::default() }
     }
 
-    /// Whether a tick was made whose work has not run yet, or a thread makes one just now. It doesn't block.
+    /// Returns `true` if a tick is pending, or a thread is making a tick. It does not block.
     pub(crate) fn is_pending(&self) -> bool {
         let Some(row) = self.row.try_lock() else { return true };
         let last = row.as_ref().and_then(|row| row.clock.last());
         last.is_some_and(|tick| matches!(is_complete(tick), Ok(false)))
     }
 
-    /// How many ticks threads have begun to make.
+    /// Returns the number of ticks that threads have begun to make.
     pub(crate) fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Whether the first ones, this many, were made, or refused.
+    /// Returns `true` if this many ticks were made or refused.
     pub(crate) fn has_made_as_many(&self, count: u64) -> bool {
         self.made.load(Ordering::Acquire) >= count
     }
 
-    /// The last tick that was made, if there is one: also while a thread makes the next.
+    /// Returns the last tick that was made, if there is one. A thread may be making the next tick.
     pub(crate) fn last_made(&self) -> Option<Tick> {
         Tick::from_raw(self.last.load(Ordering::Relaxed))
     }
 
-    /// Whether it ever ticked.
+    /// Returns `true` if the stream has ever ticked.
     pub(crate) fn is_claimed(&self) -> bool {
         self.row.lock().is_some()
     }
 
-    /// Whether it has made this tick. It doesn't block: of a clock that ticks just now it isn't known.
+    /// Returns `true` if this clock has made the tick. It does not block, and returns `false` while the clock
+    /// ticks.
     pub(crate) fn has_made(&self, tick: Tick) -> bool {
         let row = self.row.try_lock();
         let last = row.as_ref().and_then(|row| row.as_ref()?.clock.last());
@@ -151,11 +155,12 @@ impl Row {
     fn tick(&mut self, bound: &Bound<'_>, stream: Handle) -> Result<Tick> {
         let tick = self.clock.next()?;
         let accepted = match &self.ticks {
-            // SAFETY: the stream is alive, say the callers; the word is one of the registered table, and this clock's.
+            // SAFETY: the caller guarantees that the stream is alive; the word is one of the registered
+            // table, and this clock's.
             Ticks::Word(word) => unsafe { bound.stream_write(stream, *word, tick.value()) },
-            // SAFETY: the stream is alive, and this clock its own, say the callers.
+            // SAFETY: the caller guarantees that the stream is alive, and has this clock.
             Ticks::Events(events) => unsafe { events.tick(bound, stream, tick) },
-            // SAFETY: the stream is alive, say the callers.
+            // SAFETY: the caller guarantees that the stream is alive.
             Ticks::Host => unsafe { bound.stream_synchronize(stream) },
         };
         if !mutant!("cuda.clock.told-unaccepted") {
@@ -169,7 +174,8 @@ impl Row {
     }
 }
 
-/// Whether two ticks are of one stream: a clock's next owner has another epoch, and says nothing of work that was lost with the one before.
+/// Returns `true` if two ticks are of one stream. A clock's next owner has another epoch, and its ticks do
+/// not cover work that the previous owner lost.
 pub(crate) fn are_of_one_stream(one: Tick, other: Tick) -> bool {
     (one.clock(), one.epoch()) == (other.clock(), other.epoch())
 }
@@ -183,10 +189,11 @@ pub(crate) fn note(list: &mut Vec<Tick>, tick: Tick) {
     }
 }
 
-/// What there is to do for a stream that is to run after a tick.
+/// Returns `true` if a tick is complete.
 ///
 /// # Errors
-/// [`Error::ProducerDied`] if what was to be done before the tick never will be; [`Error::Malformed`] for a tick that was never made.
+/// [`Error::ProducerDied`] if the work before the tick will never run; [`Error::Malformed`] for a tick that
+/// was never made.
 pub(crate) fn is_complete(tick: Tick) -> Result<bool> {
     match Arena::current()?.clocks().state(tick) {
         TickState::Complete => Ok(true),
@@ -196,10 +203,10 @@ pub(crate) fn is_complete(tick: Tick) -> Result<bool> {
     }
 }
 
-/// Has a stream wait until a tick is complete; whether it has to.
+/// Has a stream wait until a tick is complete. Returns `true` if the stream has to wait.
 ///
 /// # Errors
-/// As [`is_complete`]; [`Error::Capturing`]; what the driver refuses.
+/// Errors of [`is_complete`]; [`Error::Capturing`]; errors of the driver.
 ///
 /// # Safety
 /// The stream is alive, and of this device.
@@ -229,7 +236,7 @@ pub(crate) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
         }
         Way::Hosts => {}
     }
-    // The tick is another device's, for which this one's streams can't wait.
+    // The tick is of another device, for which this device's streams can't wait.
     drop(bound);
     host::wait(tick, Wait::Forever)?;
     Ok(false)

@@ -1,24 +1,28 @@
-//! The order of devices whose streams don't write words: by events of the driver that other processes open.
+//! Order of devices whose streams don't write words, by events of the driver that other processes open.
 //!
-//! A stream that ticks has some events ([`Clocks::EVENTS`]), of which it takes one after another. To *tick* it records one, then has
-//! a function of this process called which says in the clock that the tick is done: so queries, last uses and the reuse of memory are what they
-//! are with words, in processes without a GPU, too. To *wait* is to open the event, once, and to have a stream wait for what was
-//! recorded in it last: that is the tick, or a later one of the same stream, which was submitted before this wait as well.
+//! A stream that ticks has some events ([`Clocks::EVENTS`]), which it uses in turn. To *tick*, it records an
+//! event, and then calls a function of this process that marks the tick as complete in the clock. So queries,
+//! last uses and the reuse of memory work as with words, in processes without a GPU, too. To *wait*, a
+//! process opens the event once, and has a stream wait for its last record. That is the tick, or a later tick
+//! of the same stream, which was submitted before this wait.
 //!
-//! | what | for how long |
+//! | object | lifetime |
 //! |---|---|
-//! | the events of a stream | until the process ends, which leaves them to the driver: when the stream has ended, another one of the process has them |
-//! | an event that was opened | until its maker is gone, memory of others is [collected](crate::ipc_collect), or the process ends |
+//! | events of a stream | until the process ends, which leaves them to the driver; when the stream has ended, another stream of the process gets them |
+//! | an opened event | until its maker is gone, memory of others is [collected](crate::ipc_collect), or the process ends |
 //!
-//! What an opened event does is undefined when its maker has destroyed it, says the manual; so no maker does. To wait for one whose maker is gone
-//! is not safe; to close it is what the manual asks for. What a stream waits for is bound when it is told to: to close takes nothing from it.
+//! By the manual, the behaviour of an opened event is undefined once its maker has destroyed it, so no maker
+//! does. Waiting for an event whose maker is gone is unsafe, and closing the event is required. A stream's
+//! wait is bound when it is submitted, so closing the event does not affect it.
 //!
-//! What waits on the device for a process that is killed is not released: no host can end such a wait. Hosts are told.
+//! Waits on the device for a killed process are not released, because no host can end them. Hosts get an
+//! error.
 //!
-//! # Safety
-//! Unsafe, because events are objects of the driver; sound, because
-//! - events that were made here are not destroyed, once other processes may know them; those that were opened are taken out under the lock
-//!   under which they are looked up and given to a stream, before they are closed;
+//!  # Safety
+//! Unsafe, because events are objects of the driver. Sound, because
+//! - events of this process are not destroyed once other processes may know them;
+//! - opened events are removed under the lock under which they are looked up and passed to a stream, before
+//!   they are closed;
 //! - the function that streams call takes a number, and does one store.
 #![allow(unsafe_code)]
 
@@ -44,7 +48,7 @@ use crate::stream::order::clock::{are_of_one_stream, is_complete};
 
 const EVENTS: usize = Clocks::EVENTS;
 
-/// The events of one stream at a time, and their names in other processes.
+/// Events of one stream at a time, and their names for other processes.
 #[derive(Debug)]
 struct Made {
     device: Device,
@@ -54,15 +58,15 @@ struct Made {
 
 #[derive(Debug)]
 struct Known {
-    /// Of clocks of this process that have owners.
+    /// Events of clocks of this process that have owners.
     own: Vec<(Tick, Arc<Made>)>,
-    /// Of streams that have ended.
+    /// Events of streams that have ended.
     free: Vec<Arc<Made>>,
-    /// Other processes', by their names and the device.
+    /// Events of other processes, by their names and the device.
     opened: BTreeMap<([u8; 64], [u8; 16]), Opened>,
 }
 
-/// Another process's event, as this one has opened it.
+/// Event of another process that this process has opened.
 #[derive(Debug)]
 struct Opened {
     event: Handle,
@@ -74,7 +78,7 @@ static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(
     [const { Mutex::new(Known { own: Vec::new(), free: Vec::new(), opened: BTreeMap::new() }) }; GENERATIONS],
 );
 
-/// The events of a clock of this process.
+/// Events of a clock of this process.
 #[derive(Debug)]
 pub(super) struct StreamEvents {
     first: Tick,
@@ -98,11 +102,11 @@ impl Made {
         Ok(made)
     }
 
-    /// No other process knows of them.
+    /// Destroys events that no other process knows.
     fn destroy(&self) {
         let Ok(bound) = self.device.bind() else { return };
         for event in self.events.into_iter().filter(|event| *event != Handle::NULL) {
-            // SAFETY: it was made here, and is used no more.
+            // SAFETY: this process made the event, and no longer uses it.
             _ = unsafe { bound.event_destroy(event) };
         }
     }
@@ -121,22 +125,24 @@ impl StreamEvents {
             None => Arc::new(Made::new(device)?),
         };
         let first = clock.next()?;
-        // From here on they are given back by the drop.
+        // From here on, the drop gives the events back.
         let events = Self { first, made };
         KNOWN.lock().own.push((first, Arc::clone(&events.made)));
         clock.has_events(key(device), &events.made.names)?;
         Ok(events)
     }
 
-    /// Has the stream record an event and say that it has. The order is the driver's then.
+    /// Has the stream record an event, and then call a function that completes the tick. The driver orders
+    /// the streams.
     ///
     /// # Safety
-    /// The stream is alive, of the events' device, and the clock's own.
+    /// The stream is alive, of the events' device, and the stream of this clock.
     pub(super) unsafe fn tick(&self, bound: &Bound<'_>, stream: Handle, tick: Tick) -> Result<()> {
         let event = self.made.events[Clocks::event_of(tick)];
-        // SAFETY: the stream is alive, say the callers; the event was made for its device, and is there until the process ends.
+        // SAFETY: the caller guarantees that the stream is alive; the event is of its device, and lives until
+        // the process ends.
         unsafe { bound.event_record(event, stream) }?;
-        // SAFETY: the stream is alive, say the callers.
+        // SAFETY: the caller guarantees that the stream is alive.
         unsafe { bound.launch_host(stream, has_come, tick.raw()) }
     }
 }
@@ -151,17 +157,18 @@ impl Drop for StreamEvents {
     }
 }
 
-/// What a stream calls when it has come to a tick, on a thread of the driver's.
+/// Function that a stream calls at a tick, on a thread of the driver.
 extern "C" fn has_come(tick: *mut c_void) {
     if let (Some(tick), Ok(arena)) = (Tick::from_raw(tick.addr() as u64), Arena::current()) {
         arena.clocks().complete(tick);
     }
 }
 
-/// Has a stream wait for a pending tick; whether it has to, or `None` if there is no event that it can wait for.
+/// Has a stream wait for a pending tick. Returns `true` if the stream has to wait, or `None` if there is no
+/// event to wait for.
 ///
 /// # Errors
-/// As [`is_complete`]; what the driver refuses.
+/// Errors of [`is_complete`]; errors of the driver.
 ///
 /// # Safety
 /// The stream is alive, of this device, and not being captured.
@@ -179,7 +186,7 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
             };
             match known.open(device, name, maker) {
                 Ok(event) => event,
-                // Its owner may have ended meanwhile.
+                // Its owner may have ended since.
                 Err(_) if is_complete(tick)? => return Ok(Some(false)),
                 Err(_) if clocks.owner_is_gone(tick.clock()) => {
                     return Err(Error::ProducerDied { pid: None });
@@ -188,7 +195,7 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
             }
         }
     };
-    // A sweep may find that later. What has ended by itself has left its ticks complete.
+    // A sweep may find the death later. A process that ended by itself has completed its ticks.
     let is_gone = Arena::current()?.clocks().owner_is_gone(tick.clock());
     if is_complete(tick)? {
         return Ok(Some(false));
@@ -196,18 +203,19 @@ pub(super) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
     if is_gone {
         return Err(Error::ProducerDied { pid: None });
     }
-    // SAFETY: the stream is alive, say the callers; the event was made or opened here, and it is in the table, whose lock is held.
+    // SAFETY: the caller guarantees that the stream is alive; the event was made or opened by this process,
+    // and is in the table, whose lock is held.
     unsafe { device.bind()?.stream_wait_event(stream, event) }?;
     Ok(Some(true))
 }
 
 impl Known {
-    /// Another process's event, opened once.
+    /// Returns another process's event, which is opened once.
     fn open(&mut self, device: &Device, name: [u8; 64], maker: Member) -> Result<Handle> {
         let key = (name, device.uuid().0);
         match self.opened.get(&key) {
             Some(known) if known.maker == maker => return Ok(known.event),
-            // The driver has given the name of a process that is gone to another one's event.
+            // The driver has given the name of a dead process's event to an event of another process.
             Some(_) => close(self.opened.remove(&key).into_iter().collect()),
             None => {}
         }
@@ -220,10 +228,10 @@ impl Known {
         Ok(event)
     }
 
-    /// Takes those out that are to be closed.
+    /// Removes the events that are to be closed.
     fn take(&mut self, which: Which) -> Vec<Opened> {
         let Some(arena) = Arena::get() else { return Vec::new() };
-        // To ask takes calls of the kernel.
+        // Each query takes system calls.
         let mut makers: Vec<(Member, bool)> = Vec::new();
         let mut is_gone = |maker: Member| match makers.iter().find(|(known, _)| *known == maker) {
             Some((_, gone)) => *gone,
@@ -238,43 +246,44 @@ impl Known {
     }
 }
 
-/// Which of the events that were opened.
+/// Selection of opened events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Which {
     All,
-    /// Of processes that are gone.
+    /// Events of dead processes.
     Orphans,
 }
 
-/// Closes events that no code finds any more. The driver does it when their work is done, if it is not; the caller doesn't wait for that
-/// (`cuEventDestroy`).
+/// Closes events that no other code can find. If they have work, the driver closes them later, and the caller
+/// does not wait (`cuEventDestroy`).
 fn close(opened: Vec<Opened>) {
     for one in opened {
         let Ok(bound) = one.device.bind() else { continue };
         if !mutant!("cuda.events.not-closed") {
-            // SAFETY: it was opened here, and no code can find it any more.
+            // SAFETY: this process opened the event, and no other code can find it.
             _ = unsafe { bound.event_destroy(one.event) };
         }
     }
 }
 
-/// Members were swept: closes what they had made. The thread that calls this may have come here out of any wait: if another one has
-/// the lock, the next event that is opened closes them, or the next death.
+/// Closes the events of dead processes, after members were swept. The calling thread may be in any wait. If
+/// another thread holds the lock, the next opening or the next death closes the events.
 pub(crate) fn deaths() {
     let Some(mut known) = KNOWN.try_lock() else { return };
     let orphans = known.take(Which::Orphans);
-    // Should the driver have the caller wait, none waits for this lock meanwhile.
+    // Closing may block, and no thread waits for this lock meanwhile.
     drop(known);
     close(orphans);
 }
 
-/// Closes all that were opened. They are opened again when a stream is to wait for one.
+/// Closes all opened events. They are opened again when a stream has to wait for them.
 pub(crate) fn give_up() {
     let all = KNOWN.lock().take(Which::All);
     close(all);
 }
 
-/// The process is about to end: what its streams wait for is bound. Where the driver would have it wait, they are left to its end.
+/// Closes the opened events before the process ends, because the waits of its streams are bound. If the
+/// driver would block, the events are left to the end of the process.
 fn leave() {
     if long_calls::is_under_way() {
         return;

@@ -1,4 +1,4 @@
-//! A host that waits for what devices do.
+//! Waits of hosts for work of devices.
 
 use std::time::{Duration, Instant};
 
@@ -10,24 +10,24 @@ use crate::error::{Error, Result};
 use crate::stream::ended;
 use crate::stream::order::clock::is_complete;
 
-/// The shortest and the longest sleep between two looks at what a device does.
+/// Shortest and longest sleep between two looks at a device's work.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
-/// Waits until a tick is complete; whether it is.
+/// Blocks until a tick is complete. Returns `true` if it is.
 ///
 /// # Errors
-/// As [`is_complete`]; [`mp_core::Error::Interrupted`].
+/// Errors of [`is_complete`]; [`mp_core::Error::Interrupted`].
 pub(crate) fn wait(tick: Tick, wait: Wait) -> Result<bool> {
-    // That a device of this process is lost, the driver says.
+    // Only the driver reports that a device of this process is lost.
     let check = || ended::stream_of(tick).map_or(Ok(()), |stream| stream.has_run().map(drop));
     until(|| is_complete(tick), check, &format!("{tick:?}"), wait)
 }
 
-/// Waits until `look` says so; whether it has. Meanwhile, now and then, this looks after the deaths of other processes, and `check` is
-/// asked.
+/// Blocks until `look` returns `true`, and returns its result. Now and then it sweeps dead processes, and
+/// calls `check`.
 ///
 /// # Errors
-/// Those of `look` and `check`; [`mp_core::Error::Interrupted`].
+/// Errors of `look` and `check`; [`mp_core::Error::Interrupted`].
 pub(crate) fn until(
     look: impl FnMut() -> Result<bool>,
     check: impl FnMut() -> Result<()>,
@@ -38,7 +38,7 @@ pub(crate) fn until(
     block_on(&mut waiter, &AdaptiveSpin::none(), wait).unwrap_or(Ok(false))
 }
 
-/// A thread that looks again and again, since a device's write wakes no thread.
+/// Waiter that polls, because a device's write wakes no thread.
 struct Waiter<'a, L, C> {
     arena: Arena,
     look: L,

@@ -1,19 +1,20 @@
 //! Order between the streams of all processes, by clocks.
 //!
-//! A stream that takes part has a clock: a row of the arena's table, which each process registers with the driver once
-//! ([`table`]). To *tick* it is to have the stream write the clock's next number when all that it was given before has run; a
-//! tick that the driver has accepted may be told to any process ([`clock`]). To *wait* for a tick is to have a stream wait until the word
-//! is at least that number. So
+//! A stream has a clock: a row of the arena's table, which each process registers with the driver once
+//! ([`table`]). To *tick* a clock, the stream writes the clock's next number when all earlier work has run.
+//! Any process may use a tick that the driver has accepted ([`clock`]). To *wait* for a tick, a stream waits
+//! until the word is at least that number. So
 //!
-//! - the host sees by a load whether work has run, without a call of the driver, in processes without a GPU, too;
-//! - a stream waits only for what was submitted before: whatever is waited for lies earlier, and no circle comes about;
-//! - what waits for a process that is killed goes on when a sweep has found its death, since the host writes the end of all
-//!   ticks into its clocks. The work before such a tick may never have run: that is told as [`ProducerDied`](crate::Error::ProducerDied) to
-//!   hosts that ask.
+//! - a host reads whether work has run, without a driver call, and in processes without a GPU, too;
+//! - a stream waits only for work that was submitted before, so there are no cycles;
+//! - a stream that waits for a killed process continues when a sweep has found the death, because the host
+//!   writes the end of all ticks into the dead process's clocks. The work before such a tick may never have
+//!   run: hosts get [`ProducerDied`](crate::Error::ProducerDied).
 //!
-//! A device whose streams neither write words nor wait for them takes part by the driver's events ([`events`], [`Order::IpcEvents`]), or, if
-//! there are none, by its hosts: a tick waits until the stream has run what it was given, and then the host writes the number itself
-//! ([`Order::Host`]). Which of these it is, the first process decides that uses the device ([`chosen`]).
+//! Some devices' streams neither write words nor wait for them. They use the driver's events ([`events`],
+//! [`Order::IpcEvents`]), or else their hosts ([`Order::Host`]): a tick waits until the stream has run its
+//! work, and then the host writes the number itself. The first process that uses a device chooses its order
+//! ([`chosen`]).
 
 mod chosen;
 pub(crate) mod clock;
@@ -26,26 +27,31 @@ use crate::error::Result;
 
 pub(crate) use clock::StreamClock;
 
-/// How streams of a device are ordered with those of other processes: the first of these that the first process could take part in which
-/// used the device.
+/// Order of a device's streams with those of other processes: the first of these that the first process which
+/// used the device supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Order {
-    /// On the device, by words that streams write and wait for. No host waits.
+    /// Streams write words and wait for them, on the device. No host waits.
     Clocks,
-    /// On the device, by CUDA's events between processes: where streams have no 64-bit memory operations, or the driver doesn't let them
-    /// reach the memory of processes. No host waits, but for streams of different devices, where one does.
+    /// Streams use CUDA's events between processes, on the device: if streams have no 64-bit memory
+    /// operations, or the driver doesn't let them access the memory of processes. A host waits only for
+    /// streams of different devices.
     ///
-    /// **If a process is killed**, streams that wait for its work are not released, as they are by [`Clocks`](Self::Clocks), and neither
-    /// is what waits for these: CUDA has no way to do that. Hosts are told by [`ProducerDied`](crate::Error::ProducerDied), also by
-    /// [`Stream::synchronize`](crate::Stream::synchronize); then make another stream. A work's end is told by its process, so a
-    /// process that is stopped is asked in vain until it goes on, while other processes' streams go on after its work.
+    /// **If a process is killed**, streams that wait for its work are not released, as they are by
+    /// [`Clocks`](Self::Clocks). Neither is later work that waits for these streams: CUDA has no way to do
+    /// that. Hosts get [`ProducerDied`](crate::Error::ProducerDied), also from
+    /// [`Stream::synchronize`](crate::Stream::synchronize). Make another stream then. A process reports the
+    /// end of its own work, so the work of a stopped process seems pending until it continues. Streams of
+    /// other processes run after that work nevertheless.
     IpcEvents,
-    /// By hosts: sending, recording and dropping wait until the stream has run what it was given. So it is on devices that can do neither.
+    /// Hosts wait: sending, recording and dropping block until the stream has run its work. Devices that
+    /// support neither of the others use this.
     Host,
 }
 
-/// How streams of a device are ordered with those of other processes. All processes that see a device find the same.
+/// Returns the order of a device's streams with those of other processes. All processes that see a device get
+/// the same order.
 ///
 /// ```no_run
 /// use mp_cuda::{Device, Order, order};
@@ -54,22 +60,22 @@ pub enum Order {
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// The first time that a process asks, or uses the device, it is tried, which takes some milliseconds.
+/// The first call or use of the device in a process tries the order, which takes some milliseconds.
 ///
 /// # Errors
-/// [`Unsupported`](crate::Error::Unsupported) if the device can't do what it says, or can't take part here in the order that the first process
-/// has chosen; what the driver refuses.
+/// [`Unsupported`](crate::Error::Unsupported) if the device does not behave as its attributes say, or if this
+/// process does not support the order that the first process has chosen; errors of the driver.
 pub fn order(device: &Device) -> Result<Order> {
     chosen::order(device)
 }
 
-/// Whether a stream of this device that waits for a killed process goes on, without asking the driver: where this process doesn't know the device's order yet,
-/// none of its streams has waited.
+/// Returns `true` if streams of this device that wait for a killed process are released. It does not call the
+/// driver: if this process doesn't know the device's order, none of its streams has waited.
 pub(crate) fn releases_here(device: &Device) -> bool {
     !chosen::has_events_here(device)
 }
 
-/// Whether a stream of this device that waits for a killed process goes on.
+/// Returns `true` if streams of this device that wait for a killed process are released.
 pub(crate) fn releases(device: &Device) -> Result<bool> {
     Ok(order(device)? != Order::IpcEvents)
 }

@@ -1,10 +1,12 @@
-//! The table of clocks, as the devices of this process reach it: registered once, when a stream first ticks or waits.
+//! Table of clocks, as devices of this process access it. It is registered once, when a stream first ticks or
+//! waits.
 //!
-//! # Safety
-//! Unsafe, because a device is let into the memory of this process; sound, because
-//! - the table is in the arena's fixed part, which stays mapped where it is until the process ends, and no other code takes what
-//!   devices write there for anything but clocks;
-//! - it stays registered until the process ends, and its devices with it: to unregister it would wait for all that they run.
+//!  # Safety
+//! Unsafe, because a device accesses the memory of this process. Sound, because
+//! - the table is in the arena's fixed part, which stays mapped at its address until the process ends, and no
+//!   other code uses the words that devices write there;
+//! - the table stays registered until the process ends, because unregistering it would wait for all work of
+//!   the devices.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -21,43 +23,46 @@ use crate::stream::ended::{self, Ended};
 use crate::stream::order::StreamClock;
 use crate::stream::work::Work;
 
-/// How long the first tick of a device may take to be seen, when its stream has run.
+/// Longest time until the first tick of a device is visible, after its stream has run.
 const UNSEEN: Duration = Duration::from_secs(1);
-/// How long its stream may take to run, which has nothing before: kernels of other processes may be running.
+/// Longest time until that stream has run. It has no other work, but kernels of other processes may be
+/// running.
 const BUSY: Duration = Duration::from_secs(60);
 
-/// What the driver of this process knows of the table.
+/// Registration of the table with the driver of this process.
 struct Registered {
-    /// The device with whose context it was registered.
+    /// Device with whose context the table was registered.
     with: Option<Device>,
-    /// Devices, and where each reaches it. A device is kept, and with it the context for which that holds.
+    /// Devices with their addresses of the table. A device is kept, and with it the context for which the
+    /// address is valid.
     devices: Vec<(Device, u64)>,
 }
 
 static REGISTERED: PerProcess<Mutex<Registered>> =
     PerProcess::new([const { Mutex::new(Registered { with: None, devices: Vec::new() }) }; GENERATIONS]);
 
-/// Where in the table the word is that a tick is written to.
+/// Returns the offset in the table of the word that a tick is written to.
 pub(super) fn offset(arena: Arena, tick: Tick) -> u64 {
     arena.clocks().done_offset(tick.clock()) as u64
 }
 
-/// Where `device` reaches the table, whose streams can write there.
+/// Returns the address of the table for `device`, whose streams can write there.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if they are said to and don't, or if a new stream runs nothing for a minute; what the driver refuses.
+/// [`Error::Unsupported`] if the streams don't write words although the device's attributes say so, or if a
+/// new stream runs nothing for a minute; errors of the driver.
 pub(super) fn base(device: &Device) -> Result<u64> {
     let mut registered = REGISTERED.lock();
     if let Some((_, base)) = registered.devices.iter().find(|(one, _)| one == device) {
         return Ok(*base);
     }
     let base = register(device, &mut registered)?;
-    // Threads that use another device don't wait for this one's first tick.
+    // Threads that use another device don't wait for this device's first tick.
     drop(registered);
     let what = match probe(device, base)? {
         First::Seen => {
             let mut registered = REGISTERED.lock();
-            // Another thread may have had the device probed meanwhile.
+            // Another thread may have probed the device since.
             if registered.devices.iter().all(|(one, _)| one != device) {
                 registered.devices.push((device.clone(), base));
             }
@@ -68,11 +73,11 @@ pub(super) fn base(device: &Device) -> Result<u64> {
             "a new stream of it has run nothing for a minute: wait until other work on it has ended, and try again"
         }
     };
-    // The write may come yet: the table stays registered, and is tried again with the next use.
+    // The write may come later: the table stays registered, and the next use probes again.
     Err(Error::Unsupported { what, device: device.uuid() })
 }
 
-/// Lets a device reach the table, the first of its process or another one: where.
+/// Registers the table for the process's first device. Returns the table's address for `device`.
 fn register(device: &Device, registered: &mut Registered) -> Result<u64> {
     let at = address(Arena::current()?)?;
     if registered.with.is_none() {
@@ -83,18 +88,19 @@ fn register(device: &Device, registered: &mut Registered) -> Result<u64> {
     device.bind()?.host_device_address(at)
 }
 
-/// What became of the first tick of a device.
+/// Outcome of a device's first tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum First {
     Seen,
-    /// Its stream has run, and the word is not written.
+    /// The stream has run, and the word is not written.
     Unseen,
-    /// Its stream has not run.
+    /// The stream has not run.
     NotRun,
 }
 
 impl First {
-    /// If there is no more to wait for. `over`: for how long its stream has run.
+    /// Returns the outcome, if there is nothing left to wait for. `over` is the time since the stream has
+    /// run.
     fn known(is_seen: bool, over: Option<Duration>, waited: Duration) -> Option<First> {
         match over {
             _ if is_seen => Some(First::Seen),
@@ -104,7 +110,7 @@ impl First {
     }
 }
 
-/// Whether what a stream of the device writes into the table is seen here.
+/// Finds out whether a write of the device's stream to the table is visible to this process.
 fn probe(device: &Device, base: u64) -> Result<First> {
     let arena = Arena::current()?;
     let mut clock = Clock::claim(arena)?;
@@ -112,25 +118,26 @@ fn probe(device: &Device, base: u64) -> Result<First> {
     let bound = device.bind()?;
     let stream = bound.stream_create()?;
     let word = base + offset(arena, tick);
-    // SAFETY: the stream was made here; the word is registered, and the process's own until the clock is dropped.
+    // SAFETY: the stream was made above; the word is registered, and no other process uses it until the clock
+    // is dropped.
     let written = unsafe { bound.stream_write(stream, word, tick.value()) };
     let seen = match &written {
         Ok(()) => clock.submitted(tick).map_err(Error::from).and_then(|()| {
             comes(arena, tick, || {
-                // SAFETY: it is alive.
+                // SAFETY: the stream is alive.
                 unsafe { bound.stream_is_complete(stream) }
             })
         }),
         Err(_) => Ok(First::Unseen),
     };
-    // It is destroyed, and its clock given up, when it has run what it has: at once, as a rule.
+    // The stream is destroyed, and its clock given up, when it has run its work, which is at once as a rule.
     let work = Work::new(device, StreamClock::of(clock, word));
     ended::add(Ended { work, stream: Some(stream), keep_alive: None });
     written?;
     seen
 }
 
-/// Waits for the first tick of a device, whose stream `has_run` asks after.
+/// Waits for the first tick of a device. `has_run` queries its stream.
 fn comes(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result<First> {
     let (begun, mut over) = (Instant::now(), None);
     let mut pause = Duration::from_micros(20);
@@ -148,7 +155,7 @@ fn comes(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result
     }
 }
 
-/// Where the table is in this process.
+/// Returns the address of the table in this process.
 fn address(arena: Arena) -> Result<*mut c_void> {
     Ok(arena.clocks().address()?.as_ptr().cast())
 }
