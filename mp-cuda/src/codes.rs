@@ -1,8 +1,9 @@
-//! What the driver's results are called. They are numbers everywhere: a newer driver returns some that no list has.
+//! Names of the driver's results. Results are numbers everywhere, because a newer driver returns results that
+//! no list has.
 
 /// The call succeeded.
 pub const SUCCESS: u32 = 0;
-/// A result that says "not yet": it is no failure.
+/// Result "not yet", which is not a failure.
 pub const NOT_READY: u32 = 600;
 
 pub(crate) const INVALID_VALUE: u32 = 1;
@@ -15,7 +16,7 @@ pub(crate) const NOT_PERMITTED: u32 = 800;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 
-/// All results that the driver's documentation names, at version 12.8.
+/// Results in the driver's documentation, version 12.8.
 const NAMES: &[(u32, &str)] = &[
     (0, "SUCCESS"),
     (1, "INVALID_VALUE"),
@@ -115,7 +116,7 @@ const NAMES: &[(u32, &str)] = &[
     (999, "UNKNOWN"),
 ];
 
-/// What a result is called, without the prefix `CUDA_ERROR_`; `None` for one that a newer driver has.
+/// Returns the name of a result, without the prefix `CUDA_ERROR_`, or `None` for a result of a newer driver.
 ///
 /// ```
 /// use mp_cuda::codes;
@@ -128,12 +129,12 @@ pub fn name(code: u32) -> Option<&'static str> {
     NAMES.binary_search_by_key(&code, |(code, _)| *code).ok().map(|at| NAMES[at].1)
 }
 
-/// Results after which a context answers nothing but them: what ran on the device is lost.
+/// Returns `true` for results after which a context returns only errors: the work on the device is lost.
 pub(crate) fn is_lost(code: u32) -> bool {
     matches!(code, 46 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719)
 }
 
-/// What to do about a result, where the driver's name for it doesn't say.
+/// Returns advice about a result, if the driver's name does not suffice.
 pub(crate) fn help(code: u32) -> Option<&'static str> {
     Some(match code {
         2 => "free tensors, empty the cache, or use another device",

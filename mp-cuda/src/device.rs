@@ -1,4 +1,4 @@
-//! GPUs, each known by its identity.
+//! GPUs, by their identities.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -9,25 +9,25 @@ use crate::driver::context::{Bound, Primary};
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
-/// What a device and its driver can do, of what sharing between processes needs.
+/// Abilities of a device and its driver that sharing between processes needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attributes {
-    /// Virtual memory management: memory apart from its addresses (102).
+    /// Virtual memory management: memory without addresses of its own (102).
     pub virtual_memory: bool,
-    /// Such memory can be exported as a file descriptor (103).
+    /// Export of such memory as a file descriptor (103).
     pub memory_by_descriptor: bool,
-    /// Streams write 64-bit words, and wait for them (122).
+    /// 64-bit words that streams write and wait for (122).
     pub memory_operations: bool,
-    /// Memory of the process can be registered (99).
+    /// Registration of the process's memory (99).
     pub host_registration: bool,
-    /// Events can be opened by other processes (125).
+    /// Events that other processes can open (125).
     pub events_between_processes: bool,
     /// Compute capability.
     pub compute: (u32, u32),
 }
 
-/// A GPU that this process sees.
+/// GPU that this process sees.
 ///
 /// ```no_run
 /// use mp_cuda::Device;
@@ -38,26 +38,27 @@ pub struct Attributes {
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// It keeps the device's primary context, which cudarc, torch and the CUDA runtime use as well; it is ended with the last user of
-/// it in this process. A clone is the same device. Calls make the context current for as long as they last.
+/// It keeps the device's primary context, which cudarc, torch and the CUDA runtime use, too. The context ends
+/// with its last user in this process. A clone is the same device. Calls make the context current while they
+/// last.
 ///
-/// In a copy of a process by `fork`, each call returns [`Error::Forked`] and dropping it does nothing.
+/// In a copy of a process by `fork`, each call returns [`Error::Forked`], and dropping it does nothing.
 #[doc(alias = "torch.device")]
 #[derive(Clone)]
 pub struct Device(Arc<Inner>);
 
 struct Inner {
     uuid: Uuid,
-    /// The driver's number of it, in this process.
+    /// Number of the driver in this process.
     number: c_int,
     primary: Primary,
 }
 
 impl Device {
-    /// The device of this number among those that this process sees, from 0.
+    /// Returns the device of this number among those that this process sees, from 0.
     ///
     /// # Errors
-    /// No driver or device, each with what to do; [`InvalidDevice`](Error::InvalidDevice) for a number that is none;
+    /// No driver or no device, with advice; [`InvalidDevice`](Error::InvalidDevice) for an invalid number;
     /// [`Forked`](Error::Forked) in a copy of a process that had used the driver.
     #[doc(alias = "cuDeviceGet")]
     pub fn new(ordinal: u32) -> Result<Self> {
@@ -78,10 +79,10 @@ impl Device {
         Ok(Self(Arc::new(Inner { uuid, number, primary })))
     }
 
-    /// The device of this identity, whichever number it has here.
+    /// Returns the device of this identity, whatever its number in this process.
     ///
     /// # Errors
-    /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see it; and as [`new`](Self::new).
+    /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see it; errors of [`new`](Self::new).
     pub fn by_uuid(uuid: Uuid) -> Result<Self> {
         let driver = Driver::get()?;
         let mut visible = Vec::new();
@@ -96,68 +97,68 @@ impl Device {
         Err(Error::UnknownDevice { uuid, visible })
     }
 
-    /// All devices that this process sees, in the order of their numbers.
+    /// Returns all devices that this process sees, in the order of their numbers.
     ///
     /// # Errors
-    /// As [`new`](Self::new); that there is none is [`NoDevice`](Error::NoDevice).
+    /// Errors of [`new`](Self::new); [`NoDevice`](Error::NoDevice) if there are none.
     pub fn all() -> Result<Vec<Self>> {
         (0..Self::count()?).map(Self::new).collect()
     }
 
-    /// How many devices this process sees.
+    /// Returns the number of devices that this process sees.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Errors of [`new`](Self::new).
     #[doc(alias = "torch.cuda.device_count")]
     pub fn count() -> Result<u32> {
         Driver::get()?.device_count()
     }
 
-    /// Its identity.
+    /// Returns the identity.
     #[must_use]
     pub fn uuid(&self) -> Uuid {
         self.0.uuid
     }
 
-    /// What NVIDIA calls it.
+    /// Returns NVIDIA's name of the device.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     #[doc(alias = "torch.cuda.get_device_name")]
     pub fn name(&self) -> Result<String> {
         Driver::get()?.device_name(self.0.number)
     }
 
-    /// How much memory it has, in bytes.
+    /// Returns the size of the memory, in bytes.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     pub fn total_memory(&self) -> Result<u64> {
         Driver::get()?.total_memory(self.0.number)
     }
 
-    /// How much of its memory is free now, in bytes, for all processes.
+    /// Returns the size of the free memory, in bytes, for all processes.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     #[doc(alias = "torch.cuda.mem_get_info")]
     pub fn free_memory(&self) -> Result<u64> {
         Ok(self.bind()?.memory()?.0)
     }
 
-    /// Whether its streams can reach memory of another device.
+    /// Returns `true` if the device's streams can access memory of another device.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     #[doc(alias = "torch.cuda.can_device_access_peer")]
     pub fn can_access(&self, other: &Self) -> Result<bool> {
         Driver::get()?.can_access_peer(self.0.number, other.0.number)
     }
 
-    /// What it can do.
+    /// Returns the abilities of the device.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     pub fn attributes(&self) -> Result<Attributes> {
         let driver = Driver::get()?;
         let get = |attribute| driver.attribute(attribute, self.0.number);
@@ -173,12 +174,12 @@ impl Device {
         })
     }
 
-    /// The driver's number of it, in this process.
+    /// Returns the driver's number of the device in this process.
     pub(crate) fn number(&self) -> c_int {
         self.0.number
     }
 
-    /// The driver, with this device's context current on this thread.
+    /// Makes the device's context current on this thread, until the returned value is dropped.
     pub(crate) fn bind(&self) -> Result<Bound<'_>> {
         self.0.primary.bind()
     }

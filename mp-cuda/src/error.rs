@@ -1,4 +1,4 @@
-//! What can go wrong with a GPU.
+//! Errors of GPUs.
 
 use std::fmt;
 
@@ -8,139 +8,140 @@ use crate::uuid::Uuid;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with a GPU. Its message says what was asked and what was found, and what to do where that is for the caller to
-/// decide.
+/// Error of a GPU. Its message names the request and the cause, and what to do if the caller can decide that.
 ///
-/// | what is wrong | variants |
+/// | cause | variants |
 /// |---|---|
 /// | this machine: something has to be installed or set | [`NoDriver`](Self::NoDriver), [`Stub`](Self::Stub), [`OldDriver`](Self::OldDriver), [`Symbol`](Self::Symbol), [`NoDevice`](Self::NoDevice) |
 /// | the call: it fails again however often it is repeated | [`InvalidDevice`](Self::InvalidDevice), [`UnknownDevice`](Self::UnknownDevice), [`OtherContext`](Self::OtherContext) |
 /// | this process: another one works | [`Forked`](Self::Forked), [`DeviceLost`](Self::DeviceLost) |
-/// | what is used up; later it may work | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory), [`TooManyStreams`](Self::TooManyStreams), [`Capturing`](Self::Capturing) |
+/// | an exhausted resource: later it may work | [`OutOfDeviceMemory`](Self::OutOfDeviceMemory), [`TooManyStreams`](Self::TooManyStreams), [`Capturing`](Self::Capturing) |
 /// | this device can't do it | [`Unsupported`](Self::Unsupported), [`PeerAccess`](Self::PeerAccess), [`NotShareable`](Self::NotShareable) |
-/// | another process is gone, or wrote what no correct one writes | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |
+/// | another process is gone, or wrote invalid data | [`ProducerDied`](Self::ProducerDied), [`Gone`](Self::Gone), [`Malformed`](Self::Malformed) |
 /// | shapes, messages, the arena | [`Core`](Self::Core), [`NotContiguous`](Self::NotContiguous) |
-/// | anything else that the driver refuses | [`Driver`](Self::Driver) |
+/// | any other refusal of the driver | [`Driver`](Self::Driver) |
 #[non_exhaustive]
 pub enum Error {
-    /// No library of the CUDA driver was found: install NVIDIA's driver, or give its folder in `LD_LIBRARY_PATH`. In a container it
-    /// comes from the host, by the NVIDIA container toolkit.
+    /// No library of the CUDA driver was found: install NVIDIA's driver, or add its folder to
+    /// `LD_LIBRARY_PATH`. In a container the NVIDIA container toolkit provides it from the host.
     NoDriver {
-        /// The names that were tried, each with what the loader said.
+        /// Names that were tried, each with the loader's message.
         tried: Vec<String>,
     },
-    /// The library that was found is a toolkit's stub, which programs are linked with and which has no driver in it: its folder
-    /// comes first in `LD_LIBRARY_PATH`.
+    /// The library is a toolkit's stub, which is only for linking and contains no driver. Its folder comes
+    /// first in `LD_LIBRARY_PATH`.
     Stub,
     /// The driver is too old.
     OldDriver {
-        /// Its version, as `1000 * major + 10 * minor`: that of the newest CUDA that it supports.
+        /// Version of the driver as `1000 * major + 10 * minor`: that of the newest CUDA that it supports.
         found: i32,
-        /// The oldest that will do.
+        /// Version of the oldest driver that suffices.
         needed: i32,
     },
-    /// The driver lacks a function: it is too old, or no CUDA driver.
+    /// The driver lacks a function: it is too old, or not a CUDA driver.
     Symbol {
-        /// The function.
+        /// Name of the function.
         name: &'static str,
-        /// The library without it.
+        /// Library without the function.
         library: String,
-        /// The driver's version, if it says one.
+        /// Version of the driver, if known.
         version: Option<i32>,
     },
-    /// There is a driver, and no device that this process may use.
+    /// A driver was found, and no device that this process may use.
     NoDevice,
-    /// There are devices, but none of this number.
+    /// There are devices, but none with this number.
     InvalidDevice {
-        /// The number that was asked for.
+        /// Requested number.
         ordinal: u32,
-        /// How many there are.
+        /// Number of devices.
         count: u32,
     },
-    /// No device of this identity is visible to this process.
+    /// This process does not see a device of this identity.
     UnknownDevice {
-        /// The device that was asked for.
+        /// Requested device.
         uuid: Uuid,
-        /// The devices that this process sees.
+        /// Devices that this process sees.
         visible: Vec<Uuid>,
     },
-    /// A context was given that is not its device's primary context: memory of other processes can be opened in that one alone.
+    /// The context is not its device's primary context. Memory of other processes can be opened only in the
+    /// primary context.
     OtherContext,
-    /// This process was forked from one that had initialised the driver. The driver was not called. Start processes by
-    /// `spawn`, or before the first use of a GPU.
+    /// This process was forked from one that had initialised the driver. The driver was not called. Start
+    /// processes by `spawn`, or before the first use of a GPU.
     Forked,
-    /// The device has less free memory than was asked for, also after all was given back to it that no process uses.
+    /// The device has less free memory than requested, even after all unused memory was given back.
     OutOfDeviceMemory {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes that are free.
+        /// Free bytes.
         free: u64,
-        /// Bytes that this process has of it, most of them in tensors that some process has.
+        /// Bytes of this process on the device, most of them in tensors of some process.
         ours: u64,
-        /// Bytes of them in which a process died that could write to them: they are used no more, and free when the last tensor in
-        /// them is dropped.
+        /// Bytes of retired slabs among them, which a dead process could write to. They are free when their
+        /// last tensor is dropped.
         retired: u64,
     },
-    /// The descriptor by which memory of another process is opened is lost, and with it the memory for all that have not opened it yet.
+    /// The descriptor of another process's memory is lost. Processes that have not opened the memory yet
+    /// can't open it any more.
     Gone,
-    /// A device can't reach the memory of another one: copy it there, by a tensor's `to_device`.
+    /// A device can't access memory of another device: copy it there, by a tensor's `to_device`.
     PeerAccess {
-        /// The device that was to reach it.
+        /// Device that has no access.
         from: Uuid,
-        /// The device that has it.
+        /// Device of the memory.
         to: Uuid,
     },
-    /// A kernel failed, or the device is gone: the driver answers each call of this process by this code from now on. What was on
-    /// the device is lost to this process; start another one.
+    /// A kernel failed, or the device is gone: the driver returns this code for each further call of this
+    /// process. Data on the device is lost to this process. Start another process.
     DeviceLost {
-        /// The function that said it first.
+        /// Function that returned the code first.
         call: &'static str,
-        /// Its result.
+        /// Result of the function.
         code: u32,
     },
     /// The driver refused a call.
     Driver {
-        /// The function.
+        /// Name of the function.
         call: &'static str,
-        /// Its result.
+        /// Result of the function.
         code: u32,
-        /// What the driver calls this result; for one that it doesn't know, a text with the number.
+        /// Driver's name of the result, or a text with the number.
         name: String,
-        /// What to do about it, where there is something.
+        /// Advice, if there is any.
         help: Option<&'static str>,
     },
-    /// The process that was to make the data is gone, and the work that makes them never ran: they are whatever was there before. Or it has
-    /// taken them along, as [memory of another library](crate::ForeignMemory) that is opened by a legacy handle. Have another process make
-    /// them again.
+    /// The process that was to make the data is gone, and its work never ran, so the memory has its earlier
+    /// contents. Or the memory is gone, too, because it was [memory of another library](crate::ForeignMemory)
+    /// that is opened by a legacy handle. Have another process make the data again.
     ProducerDied {
-        /// The process, if it is known.
+        /// Id of the process, if known.
         pid: Option<u32>,
     },
-    /// The stream's work is being captured into a graph, which would repeat the order of this one time whenever it is launched: end the
-    /// capture first.
+    /// The stream's work is being captured into a graph. Each launch of the graph would repeat the order of
+    /// this one time: end the capture first.
     Capturing,
-    /// Too many streams, of all processes, take part in the order between processes: drop some.
+    /// Too many streams of all processes take part in the order between processes: drop some.
     TooManyStreams,
-    /// The device, or its driver, lacks something that memory and order between processes need.
+    /// The device, or its driver, lacks an ability that memory and order between processes need.
     Unsupported {
-        /// What it can't do.
+        /// Missing ability.
         what: &'static str,
-        /// The device.
+        /// Device without the ability.
         device: Uuid,
     },
-    /// Memory of another library can't be opened by other processes.
+    /// Other processes can't open memory of another library.
     NotShareable {
-        /// Why.
+        /// Reason.
         why: &'static str,
     },
-    /// The elements of a view do not lie one after the other, as the caller needs them: copy them first (`to_device`).
+    /// The elements of a view are not adjacent, as the caller needs them: copy them first (`to_device`).
     NotContiguous {
-        /// The shape of the view.
+        /// Shape of the view.
         shape: Vec<usize>,
     },
-    /// Bytes of a message, or words in shared memory, that no correct process has written.
+    /// Bytes of a message, or words in shared memory, are invalid.
     Malformed(String),
-    /// What is not the device's: the arena, shapes, messages.
+    /// Error that does not concern the device: of the arena, of shapes or of messages.
     Core(mp_core::Error),
 }
 
@@ -151,7 +152,7 @@ impl From<mp_core::Error> for Error {
 }
 
 impl Error {
-    /// The error that a driver's result is.
+    /// Returns the error for a driver's result.
     pub(crate) fn driver(call: &'static str, code: u32, ask: impl FnOnce() -> Option<String>) -> Self {
         if codes::is_lost(code) {
             return Self::DeviceLost { call, code };
@@ -160,7 +161,8 @@ impl Error {
     }
 }
 
-/// What a result is called: by the list of this crate, or by the driver, which may know newer ones.
+/// Returns the name of a result, from the list of this crate or from the driver, which may know newer
+/// results.
 fn name(code: u32, ask: impl FnOnce() -> Option<String>) -> String {
     let known = codes::name(code).map(|name| format!("CUDA_ERROR_{name}"));
     known
@@ -168,7 +170,7 @@ fn name(code: u32, ask: impl FnOnce() -> Option<String>) -> String {
         .unwrap_or_else(|| "a result that neither this version of mp-cuda nor the driver names".to_owned())
 }
 
-/// A driver's version, as its release notes write it.
+/// Formats a driver's version like its release notes.
 fn cuda(version: i32) -> String {
     format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
 }

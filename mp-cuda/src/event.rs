@@ -1,14 +1,15 @@
 //! Events: points in the work of a stream that any process may wait for.
 //!
-//! | word | what | written by |
+//! | word | contents | written by |
 //! |---|---|---|
-//! | 0 | the tick that was recorded last; 0: none | any holder of the event, after the driver has accepted that tick |
+//! | 0 | last recorded tick; 0: none | any holder of the event, after the driver has accepted the tick |
 //!
-//! A process that is killed between the two leaves the tick before, and one more in its clock, which no other process knows of.
+//! A process that is killed before it writes the word leaves the previous tick, and one tick more in its
+//! clock, which no other process knows.
 //!
-//! # Safety
-//! Unsafe, because it reaches a word of the arena; sound, because that is the word of a structure of this name, which is used for
-//! nothing else, and is held by the event.
+//!  # Safety
+//! Unsafe, because it uses a word of the arena. Sound, because the word is of a structure of this name, which
+//! has no other use, and which the event holds.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -28,7 +29,7 @@ const WHAT: &str = "an Event";
 const TICK: u64 = 0;
 const WORDS: u64 = 1;
 
-/// A point in the work of a stream, which streams and hosts of all processes may wait for.
+/// Point in the work of a stream that streams and hosts of all processes may wait for.
 ///
 /// ```no_run
 /// use mp_cuda::{Device, Event, Stream};
@@ -45,18 +46,20 @@ const WORDS: u64 = 1;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// A clone is the same event. Inside of a message it is an ordinary serde value; any process that has it may record it, and wait for
-/// what was recorded. To make, send and receive one, and to ask whether it is complete, takes no GPU and no call of the driver.
+/// A clone is the same event. It is an ordinary serde value in a message. Any process that has it may record
+/// it, and wait for the last record. Creating, sending, receiving and querying an event needs no GPU and no
+/// driver call.
 ///
-/// What [`wait`](Self::wait) and [`synchronize`](Self::synchronize) mean is decided when they are called: what was recorded last,
-/// then. A record that comes later changes nothing for them, and nothing waits for one that is yet to come. So send a message
-/// after `record`, and wait after that message has come.
+/// [`wait`](Self::wait) and [`synchronize`](Self::synchronize) use the record that is the last one when they
+/// are called. Later records do not affect them, and nothing waits for a future record. So send a message
+/// after `record`, and wait after that message has arrived.
 ///
-/// There is no time between two events, as `elapsed_time` of torch gives: neither have CUDA's events that several processes share.
+/// The time between two events is not available (`elapsed_time` of torch), because CUDA's events between
+/// processes don't have it either.
 ///
 /// # When a process dies
-/// If what was recorded is complete, it stays so. If not, streams that wait for it go on, and hosts that wait get
-/// [`ProducerDied`](crate::Error::ProducerDied), as does each later question, until the event is recorded again.
+/// A complete record stays complete. Otherwise, streams that wait for it continue, and hosts that wait get
+/// [`ProducerDied`](crate::Error::ProducerDied), as does each later query, until the event is recorded again.
 #[derive(Clone)]
 #[doc(alias("torch.cuda.Event", "cuEventCreate", "cuIpcGetEventHandle", "cuIpcOpenEventHandle"))]
 #[doc(alias = "reduce_event")]
@@ -66,7 +69,7 @@ const WORDS: u64 = 1;
 pub struct Event(Structure);
 
 impl Event {
-    /// An event that was never recorded, which is as one that is complete.
+    /// Creates an event without a record, which counts as complete.
     ///
     /// # Errors
     /// [`mp_core::Error::OutOfMemory`], [`mp_core::Error::ArenaFull`] or [`mp_core::Error::Forked`].
@@ -74,10 +77,11 @@ impl Event {
         Ok(Self(Structure::new(NAME, WORDS)?))
     }
 
-    /// Records all work that `stream` was given before. It doesn't block.
+    /// Records all earlier work of `stream`. It doesn't block.
     ///
     /// # Errors
-    /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); what the driver refuses. Then it is as it was.
+    /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); errors of
+    /// the driver. The event is unchanged then.
     #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.0.arena().me()?;
@@ -88,18 +92,19 @@ impl Event {
         Ok(())
     }
 
-    /// What was recorded last.
+    /// Returns the tick of the last record.
     fn last(&self) -> Result<Option<Tick>> {
         self.0.arena().me()?;
-        // SAFETY: nothing is changed; the word is this structure's own.
+        // SAFETY: nothing is changed, and the word is this structure's own.
         Ok(Tick::from_raw(unsafe { self.0.arena().words() }.load(self.0.word(TICK))))
     }
 
-    /// Has `stream`, whose process and device may be any, wait until what was recorded is complete, before it runs what it is given
-    /// from now on. It doesn't block the calling thread.
+    /// Has `stream`, of any process and device, wait until the last record is complete, before it runs later
+    /// work. It doesn't block the calling thread.
     ///
     /// # Errors
-    /// [`ProducerDied`](crate::Error::ProducerDied) if what was recorded never will be complete; [`Capturing`](crate::Error::Capturing); what the driver refuses.
+    /// [`ProducerDied`](crate::Error::ProducerDied) if the record will never be complete;
+    /// [`Capturing`](crate::Error::Capturing); errors of the driver.
     #[doc(alias = "cuStreamWaitEvent")]
     pub fn wait(&self, stream: &Stream) -> Result<()> {
         match self.last()? {
@@ -108,28 +113,30 @@ impl Event {
         }
     }
 
-    /// Whether what was recorded is complete; also true if nothing was. It doesn't block, and calls no driver.
+    /// Returns `true` if the last record is complete, or if there is none. It doesn't block, and calls no
+    /// driver.
     ///
     /// # Errors
-    /// [`ProducerDied`](crate::Error::ProducerDied) if it never will be.
+    /// [`ProducerDied`](crate::Error::ProducerDied) if it will never be complete.
     #[doc(alias = "cuEventQuery")]
     pub fn query(&self) -> Result<bool> {
         self.last()?.map_or(Ok(true), clock::is_complete)
     }
 
-    /// Waits until what was recorded is complete. It blocks the thread for as long as that takes.
+    /// Blocks until the last record is complete.
     ///
     /// # Errors
-    /// [`ProducerDied`](crate::Error::ProducerDied) if it never will be; [`mp_core::Error::Interrupted`].
+    /// [`ProducerDied`](crate::Error::ProducerDied) if it will never be complete;
+    /// [`mp_core::Error::Interrupted`].
     #[doc(alias = "cuEventSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
         self.within(Wait::Forever).map(drop)
     }
 
-    /// Waits until what was recorded is complete, at most `timeout`; whether it is.
+    /// Blocks until the last record is complete, at most for `timeout`. Returns `true` if it is complete.
     ///
     /// # Errors
-    /// As [`synchronize`](Self::synchronize).
+    /// Errors of [`synchronize`](Self::synchronize).
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<bool> {
         self.within(Wait::at_most(timeout))
     }

@@ -1,5 +1,5 @@
-//! What `cargo xtask fuzz` needs of this crate: tensors and events as they are in messages, of memory that no driver was asked for,
-//! and what has to hold of what was read.
+//! Functions for `cargo xtask fuzz`: tensors and events as they are in messages, of memory that no driver
+//! has, and checks of received values.
 
 use mp_core::Arena;
 use mp_core::clocks::{Clock, Tick};
@@ -12,13 +12,13 @@ use crate::tensor::mode::CudaMode;
 use crate::tensor::raw::Raw;
 use crate::{AnyCudaTensor, CudaTensor, Result, Uuid};
 
-/// Bytes of the memory of each tensor.
+/// Number of bytes of each tensor's memory.
 pub const BYTES: u64 = 4096;
 
-/// A tensor of one dimension, all of its memory, whose receivers have to wait for this tick.
+/// Returns a tensor of one dimension, with all of its memory, whose receivers wait for this tick.
 ///
 /// # Errors
-/// Those of the arena.
+/// Errors of the arena.
 pub fn tensor<T: Element>(tick: Tick) -> Result<CudaTensor<T>> {
     let piece = Piece::without_driver(Uuid([7; 16]), BYTES)?;
     piece.uses().arrived(&[tick]);
@@ -27,10 +27,10 @@ pub fn tensor<T: Element>(tick: Tick) -> Result<CudaTensor<T>> {
     Ok(CudaTensor::of(Raw::<Exclusive>::of(Some(piece), view, Grad::default())))
 }
 
-/// A clock, and a tick of it whose work is on its way.
+/// Returns a clock with a pending tick.
 ///
 /// # Errors
-/// Those of the arena.
+/// Errors of the arena.
 pub fn pending() -> Result<(Clock, Tick)> {
     let mut clock = Clock::claim(Arena::current()?)?;
     let tick = clock.next()?;
@@ -38,14 +38,14 @@ pub fn pending() -> Result<(Clock, Tick)> {
     Ok((clock, tick))
 }
 
-/// # Panics
-/// It reaches beyond its memory, or waits for what no stream has submitted.
+///  # Panics
+/// Panics if the tensor exceeds its memory, or waits for a tick that no stream has submitted.
 pub fn check<T: Element, M: CudaMode>(tensor: &CudaTensor<T, M>) {
     checked(&tensor.raw, size_of::<T>());
 }
 
-/// # Panics
-/// As [`check`].
+///  # Panics
+/// Panics as [`check`] does.
 pub fn check_any<M: CudaMode>(tensor: &AnyCudaTensor<M>) {
     checked(&tensor.raw, tensor.dtype().size());
 }

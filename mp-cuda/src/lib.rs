@@ -13,19 +13,20 @@
 //! # Ok::<(), mp_cuda::Error>(())
 //! ```
 //!
-//! | type | is |
+//! | type | meaning |
 //! |---|---|
-//! | [`Device`], [`Stream`] | a GPU, known by its [`Uuid`]; a queue of its work, this library's or another one's |
+//! | [`Device`], [`Stream`] | a GPU, by its [`Uuid`]; a queue of its work, of this library or another one |
 //! | [`CudaTensor`], [`FrozenCudaTensor`], [`SharedCudaTensor`] | a tensor that moves; that any process reads and none writes; that any process reads and writes |
-//! | [`AnyCudaTensor`] | one whose element type is a value |
-//! | [`Lent`], [`LentMut`] | a tensor on a stream: its address, as long as the stream is given work with it |
-//! | [`ForeignMemory`] | memory that another library has allocated, to be a tensor |
-//! | [`Event`] | a point in the work of a stream, which any process may wait for |
+//! | [`AnyCudaTensor`] | a tensor whose element type is a value |
+//! | [`Lent`], [`LentMut`] | a tensor that is lent to a stream, with its address |
+//! | [`ForeignMemory`] | memory that another library has allocated, to become a tensor |
+//! | [`Event`] | a point in the work of a stream that any process may wait for |
 //!
-//! Tensors are in memory of this library's own, which lives as long as any process or message holds it, whichever process has made it. No host waits for a
-//! device when tensors are sent, received or dropped.
+//! Tensors are in memory of this library, which lives as long as any process or message holds it, also after
+//! its maker's death. No host waits for a device when tensors are sent, received or dropped.
 //!
-//! The driver's library is looked for at the first call, so a program that is built with this crate runs everywhere. Without a driver or
+//! The driver's library is loaded at the first call, so a program with this crate runs everywhere. Without a
+//! driver or a device, each call returns an [`Error`] that says what to install:
 //! a device each call returns an [`Error`] that says what to install:
 //!
 //! ```
@@ -35,7 +36,7 @@
 //! }
 //! ```
 //!
-//! Nothing here needs CUDA to build.
+//! No CUDA toolkit is needed to build this crate.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -80,7 +81,7 @@ pub use tensor::{
 };
 pub use uuid::Uuid;
 
-/// Members were swept: what only they kept is given up.
+/// Gives up caches of dead members, after members were swept.
 fn deaths() {
     stream::order::events::deaths();
     memory::deaths();

@@ -1,14 +1,14 @@
-//! The identities of devices.
+//! Identities of devices.
 
 use std::fmt;
 
-/// The identity of a GPU, or of an instance that one is divided into: the same in all processes, whichever
-/// `CUDA_VISIBLE_DEVICES` they have.
+/// Identity of a GPU, or of an instance of a GPU. It is the same in all processes, whatever their
+/// `CUDA_VISIBLE_DEVICES`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);
 
 impl fmt::Display for Uuid {
-    /// As `nvidia-smi -L` writes it.
+    /// Formats the identity like `nvidia-smi -L`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GPU")?;
         for (i, byte) in self.0.iter().enumerate() {

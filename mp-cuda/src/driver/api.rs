@@ -1,10 +1,10 @@
-//! The table of the driver's functions: their names as symbols of `libcuda.so.1`, their types, and which of them every driver has
-//! to have. Results are numbers: see [`codes`](crate::codes).
+//! Table of the driver's functions: their symbols in `libcuda.so.1`, their types, and whether every driver
+//! has them. Results are numbers: see [`codes`](crate::codes).
 //!
-//! # Safety
-//! Unsafe, because it says which type a symbol of a foreign library has; sound, because
-//! - each type is that of the driver's header, written down once, here;
-//! - the simulator's functions are declared apart from these, and its tests call them by this table.
+//!  # Safety
+//! Unsafe, because it declares the types of a foreign library's symbols. Sound, because
+//! - each type is that of the driver's header, and is written only here;
+//! - the simulator declares its functions separately, and its tests call them by this table.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -13,41 +13,42 @@ use libloading::Library;
 
 use crate::error::Error;
 
-/// An object of the driver (a context, a stream, an event, a module, a function): its address in the driver's memory, which is never
-/// looked into here.
+/// Object of the driver (a context, a stream, an event, a module, a function): its address in the driver's
+/// memory, which this crate never dereferences.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub *mut c_void);
 
-// SAFETY: the address is passed to the driver and compared, by any thread; the driver's functions may be called by all threads.
+// SAFETY: the address is passed to the driver and compared, by any thread, and all threads may call the
+// driver's functions.
 unsafe impl Send for Handle {}
 // SAFETY: likewise.
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// No object; as a stream, the default stream.
+    /// No object. As a stream it is the default stream.
     pub const NULL: Self = Self(std::ptr::null_mut());
 }
 
-/// Where memory is: `kind` 1 is a device, `id` its number.
+/// Location of memory: `kind` 1 is a device, `id` is its number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Location {
     /// `CUmemLocationType`.
     pub kind: c_int,
-    /// The number of the device.
+    /// Number of the device.
     pub id: c_int,
 }
 
-/// What memory is asked for (`CUmemAllocationProp`).
+/// Properties of memory to allocate (`CUmemAllocationProp`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AllocationProp {
-    /// 1: pinned.
+    /// Kind of memory; 1 is pinned memory.
     pub kind: c_int,
-    /// Bits; 1: as a file descriptor.
+    /// Bits of handle types; 1 is a file descriptor.
     pub handle_types: c_int,
-    /// Where.
+    /// Location of the memory.
     pub location: Location,
     /// Null.
     pub win32: *mut c_void,
@@ -64,26 +65,27 @@ impl AllocationProp {
     }
 }
 
-/// Which device may reach a mapping, and how (`CUmemAccessDesc`): 1 reads, 3 also writes.
+/// Access of a device to a mapping (`CUmemAccessDesc`): 1 is read, 3 is read and write.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AccessDesc {
-    /// The device that reaches it.
+    /// Device that accesses the mapping.
     pub location: Location,
     /// `CUmemAccess_flags`.
     pub flags: c_int,
 }
 
-/// The name of memory or of an event in other processes (`CUipcMemHandle`, `CUipcEventHandle`).
+/// Name of memory or of an event for other processes (`CUipcMemHandle`, `CUipcEventHandle`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct IpcHandle(pub [u8; 64]);
 
-/// The table's type and how it is filled: `fn` for what each driver has to have, `optional fn` for what there may be.
+/// Defines the table, and the function that fills it: `required fn` for functions of every driver, `optional
+/// fn` for others.
 macro_rules! table {
     ($($(#[$if:meta])* $kind:ident fn $name:ident ( $($argument:ident : $type:ty),* $(,)? );)*) => {
-        /// The driver's functions, by the names of their symbols, which [NVIDIA's manual](https://docs.nvidia.com/cuda/cuda-driver-api/)
-        /// explains. All are thread-safe.
+        /// Functions of the driver, by the names of their symbols. [NVIDIA's
+        /// manual](https://docs.nvidia.com/cuda/cuda-driver-api/) explains them. All are thread-safe.
         #[allow(non_snake_case)]
         #[derive(Debug)]
         pub struct Api {
@@ -95,10 +97,10 @@ macro_rules! table {
         }
 
         impl Api {
-            /// Looks all functions up; the name of the first one that is missing and has to be there is the error.
+            /// Looks up all functions. Returns the name of the first missing required function as an error.
             ///
             /// # Safety
-            /// The library's functions of these names have the types that the CUDA driver's have.
+            /// The library's functions of these names have the types of the CUDA driver's functions.
             pub unsafe fn load(library: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     $(
@@ -230,12 +232,12 @@ table! {
 }
 
 impl Api {
-    /// The error that a result is.
+    /// Returns the error for a result.
     pub(crate) fn error(&self, call: &'static str, code: u32) -> Error {
         Error::driver(call, code, || self.error_name(code))
     }
 
-    /// What the driver calls a result.
+    /// Returns the driver's name of a result.
     fn error_name(&self, code: u32) -> Option<String> {
         let mut name: *const c_char = std::ptr::null();
         // SAFETY: it writes a pointer to a variable of this function.

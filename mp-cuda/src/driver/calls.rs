@@ -1,10 +1,12 @@
-//! One function for each call that this crate makes: results become errors, and what comes back by a pointer is returned.
+//! Driver calls of this crate, a function each: results become errors, and values written by pointer are
+//! returned.
 //!
-//! # Safety
-//! Unsafe, because the driver's functions are; sound, because
-//! - what a call writes to is a variable of the function that makes it, of the type that the call writes;
-//! - numbers of devices are checked by the driver, and answered by an error;
-//! - functions that take objects of the driver are `unsafe`: their callers vouch that the objects are alive.
+//!  # Safety
+//! Unsafe, because the driver's functions are. Sound, because
+//! - a call writes to a variable of the calling function, which has the type that the call writes;
+//! - the driver checks numbers of devices, and returns an error;
+//! - functions that take objects of the driver are `unsafe`: their callers guarantee that the objects are
+//!   alive.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
@@ -16,12 +18,12 @@ use super::load::Driver;
 use crate::codes;
 use crate::error::Result;
 
-/// `CU_STREAM_NON_BLOCKING`: the stream doesn't wait for the default stream, nor that one for it.
+/// `CU_STREAM_NON_BLOCKING`: the stream and the default stream don't wait for each other.
 const NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;
 
-/// Makes one call, whose last argument is where it writes a value of this type.
+/// Makes a call whose last argument is the address for a value of this type.
 macro_rules! value {
     ($driver:ident.$name:ident($($argument:expr),*), $initial:expr) => {{
         let mut value = $initial;
@@ -47,7 +49,7 @@ macro_rules! value {
 }
 
 impl Driver {
-    /// A result as an error.
+    /// Converts a result to an error.
     pub(crate) fn check(&self, call: &'static str, code: u32) -> Result<()> {
         if code == codes::SUCCESS { Ok(()) } else { Err(self.api.error(call, code)) }
     }
@@ -57,7 +59,7 @@ impl Driver {
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
-    /// The driver's number of a device, by its place among those that this process sees.
+    /// Returns the driver's number of a device, by its index among the devices that this process sees.
     pub(crate) fn device_get(&self, ordinal: u32) -> Result<c_int> {
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         Ok(value!(self.cuDeviceGet(ordinal), 0))
@@ -73,7 +75,7 @@ impl Driver {
         Ok(String::from_utf8_lossy(name).into_owned())
     }
 
-    /// The identity of a device; of a MIG instance its own, where the driver can say it.
+    /// Returns the identity of a device. A MIG instance has its own, if the driver can report it.
     pub(crate) fn device_uuid(&self, device: c_int) -> Result<[u8; 16]> {
         let (name, function) = match (self.api.cuDeviceGetUuid_v2, self.api.cuDeviceGetUuid) {
             (Some(function), _) => ("cuDeviceGetUuid_v2", function),
@@ -97,13 +99,14 @@ impl Driver {
         Ok(value!(self.cuDeviceCanAccessPeer(device, peer), 0) != 0)
     }
 
-    /// The device's primary context, which is kept until it was released as often.
+    /// Retains the device's primary context, which lives until it was released as often.
     pub(crate) fn retain_primary(&self, device: c_int) -> Result<Handle> {
         Ok(value!(self.cuDevicePrimaryCtxRetain(device), Handle::NULL))
     }
 
-    /// # Safety
-    /// Each call has one of [`retain_primary`](Self::retain_primary), whose context is not used any more.
+    ///  # Safety
+    /// Each call matches a call of [`retain_primary`](Self::retain_primary), whose context is not used any
+    /// more.
     pub(crate) unsafe fn release_primary(&self, device: c_int) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuDevicePrimaryCtxRelease_v2", unsafe { (self.api.cuDevicePrimaryCtxRelease_v2)(device) })
@@ -113,24 +116,24 @@ impl Driver {
         Ok(value!(self.cuCtxGetCurrent(), Handle::NULL))
     }
 
-    /// # Safety
-    /// The context is alive, and stays so until it is popped.
+    ///  # Safety
+    /// The context is alive until it is popped.
     pub(crate) unsafe fn push(&self, context: Handle) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuCtxPushCurrent_v2", unsafe { (self.api.cuCtxPushCurrent_v2)(context) })
     }
 
-    /// Takes the last context that was pushed, and makes that current which was before.
+    /// Pops the current context, and makes the previous one current.
     pub(crate) fn pop(&self) -> Result<Handle> {
         Ok(value!(self.cuCtxPopCurrent_v2(), Handle::NULL))
     }
 
-    /// The device of the context that is current.
+    /// Returns the device of the current context.
     pub(crate) fn current_device(&self) -> Result<c_int> {
         Ok(value!(self.cuCtxGetDevice(), 0))
     }
 
-    /// Bytes that are free, and all, of the device whose context is current.
+    /// Returns the free and the total bytes of the current context's device.
     pub(crate) fn memory(&self) -> Result<(u64, u64)> {
         let (mut free, mut total) = (0_usize, 0_usize);
         // SAFETY: it writes two numbers to variables of this function.
@@ -147,14 +150,14 @@ impl Driver {
         Ok(stream)
     }
 
-    /// # Safety
-    /// The stream is alive and used no more.
+    ///  # Safety
+    /// The stream is alive, and is not used any more.
     pub(crate) unsafe fn stream_destroy(&self, stream: Handle) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuStreamDestroy_v2", unsafe { (self.api.cuStreamDestroy_v2)(stream) })
     }
 
-    /// Whether all its work has run.
+    /// Returns `true` if all work of the stream has run.
     ///
     /// # Safety
     /// The stream is alive.
@@ -174,8 +177,8 @@ impl Driver {
         self.check("cuStreamSynchronize", code)
     }
 
-    /// Makes a call that would spoil captures of other streams in the mode `GLOBAL`, also those of other libraries and threads, unless its thread is in the
-    /// relaxed mode: what this crate does is no part of them.
+    /// Makes a call that would invalidate captures in the mode `GLOBAL`, also captures of other libraries and
+    /// threads. The call is made in the relaxed mode, because this crate's calls are not part of a capture.
     pub(crate) fn beside_captures(&self, call: impl FnOnce() -> u32) -> u32 {
         let Some(exchange) = self.api.cuThreadExchangeStreamCaptureMode else { return call() };
         if mutant!("cuda.driver.spoils-captures") {
@@ -192,7 +195,7 @@ impl Driver {
         code
     }
 
-    /// Whether its work is being captured into a graph, in place of being run.
+    /// Returns `true` if the stream's work is being captured into a graph, instead of run.
     ///
     /// # Safety
     /// The stream is alive.
@@ -204,7 +207,7 @@ impl Driver {
         Ok(status != 0)
     }
 
-    /// The context that a stream is of.
+    /// Returns the context of a stream.
     ///
     /// # Safety
     /// The stream is alive.

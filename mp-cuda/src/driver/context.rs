@@ -1,9 +1,9 @@
-//! Primary contexts: kept while they are used, current for a call of this crate, and no longer. What was current before is current
-//! again, whatever other library has made it so.
+//! Primary contexts. They are kept as long as they are used, and current only during a call of this crate.
+//! The previous context of the thread is current afterwards.
 //!
-//! # Safety
-//! Unsafe, because contexts are objects of the driver; sound, because
-//! - a [`Primary`] is released once, when its last owner drops it, and its context is used by owners only;
+//!  # Safety
+//! Unsafe, because contexts are objects of the driver. Sound, because
+//! - a [`Primary`] is released once, when its last owner drops it, and only owners use its context;
 //! - a [`Bound`] borrows the `Primary` whose context it has made current.
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use super::api::Handle;
 use super::load::Driver;
 use crate::error::{Error, Result};
 
-/// The primary context of a device, which all libraries of a process share.
+/// Primary context of a device, which all libraries of a process share.
 #[derive(Debug)]
 pub(crate) struct Primary {
     device: c_int,
@@ -22,7 +22,7 @@ pub(crate) struct Primary {
 }
 
 impl Primary {
-    /// Makes the context, if no library of this process has.
+    /// Retains the context, which is created if no library of this process has retained it.
     pub(crate) fn retain(driver: &Driver, device: c_int) -> Result<Self> {
         Ok(Self { device, context: driver.retain_primary(device)? })
     }
@@ -31,12 +31,13 @@ impl Primary {
         self.context
     }
 
-    /// The driver, with this context current until the returned value is dropped. In a copy of the process that made it: `Forked`.
+    /// Makes the context current until the returned value is dropped. Returns `Forked` in a forked copy of
+    /// the process.
     pub(crate) fn bind(&self) -> Result<Bound<'_>> {
         let driver = Driver::get()?;
         let pushed = driver.current()? != self.context;
         if pushed {
-            // SAFETY: the context is kept by `self`, which the returned value borrows.
+            // SAFETY: `self` keeps the context, and the returned value borrows `self`.
             unsafe { driver.push(self.context) }?;
         }
         Ok(Bound { driver, pushed, _primary: PhantomData })
@@ -45,21 +46,22 @@ impl Primary {
 
 impl Drop for Primary {
     fn drop(&mut self) {
-        // None in a copy of the process, whose context it isn't.
+        // A forked copy has no driver, and does not own the context.
         if let Some(driver) = Driver::loaded() {
-            // SAFETY: this one retained it, and is used no more. Its failure would be that of the driver's end, which took it.
+            // SAFETY: this value retained the context, and is not used any more. An error means that the
+            // driver is gone, with the context.
             _ = unsafe { driver.release_primary(self.device) };
         }
     }
 }
 
-/// A context that is current on this thread.
+/// Context that is current on this thread.
 #[derive(Debug)]
 pub(crate) struct Bound<'a> {
     driver: &'static Driver,
-    /// Whether it was not current before.
+    /// `true` if the context was not current before.
     pushed: bool,
-    /// What is current is so for a thread: this can't go to another one.
+    /// Contexts are current for a thread, so this value must not be sent to another thread.
     _primary: PhantomData<(&'a Primary, *const ())>,
 }
 
@@ -79,7 +81,7 @@ impl Drop for Bound<'_> {
     }
 }
 
-/// The primary context of the device that a context is of; an error if it is another one.
+/// Returns the primary context of a context's device. Returns an error if the context is another one.
 ///
 /// # Safety
 /// The context is alive.

@@ -1,10 +1,9 @@
 //! Copies between the host and devices, and filling.
 //!
-//! # Safety
-//! Unsafe, because the driver's functions are; sound, because
-//! - memory of the host is a slice, which is as long as the copy, and which the call has read or written when it returns: callers
-//!   that give it to a stream wait for that;
-//! - the memory of a device is the caller's, who vouches for the range.
+//!  # Safety
+//! Unsafe, because the driver's functions are. Sound, because
+//! - memory of the host is a slice of the copy's length, and callers wait until the stream has run the copy;
+//! - memory of a device is the caller's, who guarantees the range.
 #![allow(unsafe_code)]
 
 use super::api::Handle;
@@ -15,7 +14,8 @@ impl Driver {
     /// Copies bytes to a device, in the order of a stream.
     ///
     /// # Safety
-    /// The stream is alive; the device may write that many bytes at `to`; the bytes stay as they are until the copy has run.
+    /// The stream is alive. The device may write that many bytes at `to`. The bytes do not change until the
+    /// copy has run.
     pub(crate) unsafe fn copy_to_device(&self, to: u64, from: &[u8], stream: Handle) -> Result<()> {
         let at = from.as_ptr().cast();
         // SAFETY: the slice is as long as the copy; the rest is the caller's.
@@ -26,7 +26,8 @@ impl Driver {
     /// Copies bytes of a device, in the order of a stream.
     ///
     /// # Safety
-    /// The stream is alive; the device may read that many bytes at `from`; the bytes are not looked at before the copy has run.
+    /// The stream is alive. The device may read that many bytes at `from`. The bytes are not read before the
+    /// copy has run.
     pub(crate) unsafe fn copy_to_host(&self, to: &mut [u8], from: u64, stream: Handle) -> Result<()> {
         let at = to.as_mut_ptr().cast();
         // SAFETY: the slice is as long as the copy; the rest is the caller's.
@@ -34,10 +35,11 @@ impl Driver {
         self.check("cuMemcpyDtoHAsync_v2", code)
     }
 
-    /// Copies within devices, in the order of a stream.
+    /// Copies bytes between devices, in the order of a stream.
     ///
     /// # Safety
-    /// The stream is alive; its device may read that many bytes at `from`, and write them at `to`; they don't overlap.
+    /// The stream is alive. Its device may read that many bytes at `from`, and write them at `to`. Both do
+    /// not overlap.
     pub(crate) unsafe fn copy_on_device(
         &self,
         to: u64,
@@ -50,7 +52,7 @@ impl Driver {
         self.check("cuMemcpyDtoDAsync_v2", code)
     }
 
-    /// Fills with one byte, in the order of a stream.
+    /// Fills memory with a byte, in the order of a stream.
     ///
     /// # Safety
     /// The stream is alive, and its device may write that many bytes there.
@@ -59,7 +61,7 @@ impl Driver {
         self.check("cuMemsetD8Async", unsafe { (self.api.cuMemsetD8Async)(to, value, count, stream) })
     }
 
-    /// Fills with one pattern of four bytes, in the order of a stream.
+    /// Fills memory with a pattern of four bytes, in the order of a stream.
     ///
     /// # Safety
     /// The stream is alive, and its device may write that many words at `to`, a multiple of four.
@@ -68,8 +70,8 @@ impl Driver {
         self.check("cuMemsetD32Async", unsafe { (self.api.cuMemsetD32Async)(to, value, count, stream) })
     }
 
-    /// Tells a simulated driver what a range of memory is, so that it finds work that leaves it, and doesn't take for mistakes what may
-    /// overlap on purpose. No other driver has such functions.
+    /// Declares a range of memory to a simulated driver. It finds work that leaves the range, and accepts
+    /// overlapping accesses that are intended. Other drivers have no such functions.
     #[cfg(feature = "inject")]
     pub(crate) fn declare(&self, address: u64, bytes: u64, shared: bool) {
         let hooks = [self.api.mp_sim_piece, self.api.mp_sim_shared.filter(|_| shared)];

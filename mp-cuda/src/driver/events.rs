@@ -1,10 +1,10 @@
-//! Events that other processes open, and functions of this program that a stream has called.
+//! Events that other processes open, and functions of this program that streams call.
 //!
-//! # Safety
-//! Unsafe, because the driver's functions are; sound, because
-//! - callers vouch that streams and events are alive;
-//! - what a call writes to is a variable of the function that makes it;
-//! - a function that a stream calls is one of this crate's, which takes its argument as a number.
+//!  # Safety
+//! Unsafe, because the driver's functions are. Sound, because
+//! - callers guarantee that streams and events are alive;
+//! - a call writes to a variable of the calling function;
+//! - streams call only functions of this crate, which take their argument as a number.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -13,24 +13,24 @@ use super::api::{Handle, IpcHandle};
 use super::load::Driver;
 use crate::error::Result;
 
-/// `CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS`, which go together.
+/// `CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS`, which are required together.
 const BETWEEN_PROCESSES: u32 = 2 | 4;
 
-/// What a stream calls in its turn: `CUhostFn`. It calls no driver.
+/// Function that a stream calls: `CUhostFn`. It must not call the driver.
 pub(crate) type HostFunction = extern "C" fn(*mut c_void);
 
 impl Driver {
-    /// Whether the driver has streams call functions.
+    /// Returns `true` if streams can call functions.
     pub(crate) fn has_host_calls(&self) -> bool {
         self.api.cuLaunchHostFunc.is_some()
     }
 
-    /// Whether streams write words and wait for them.
+    /// Returns `true` if streams can write words and wait for them.
     pub(crate) fn has_stream_words(&self) -> bool {
         self.api.cuStreamWriteValue64_v2.is_some() && self.api.cuStreamWaitValue64_v2.is_some()
     }
 
-    /// An event of the device whose context is current, and its name in other processes.
+    /// Creates an event of the current context's device. Returns the event and its name for other processes.
     pub(crate) fn event_create(&self) -> Result<(Handle, [u8; 64])> {
         let (mut event, mut handle) = (Handle::NULL, IpcHandle([0; 64]));
         // SAFETY: it writes a pointer to a variable of this function.
@@ -39,24 +39,24 @@ impl Driver {
         // SAFETY: the event was made above; its name is written to a variable of this function.
         let code = unsafe { (self.api.cuIpcGetEventHandle)(&raw mut handle, event) };
         if let Err(error) = self.check("cuIpcGetEventHandle", code) {
-            // SAFETY: it was made above, and is used no more.
+            // SAFETY: the event was made above, and is not used any more.
             _ = unsafe { self.event_destroy(event) };
             return Err(error);
         }
         Ok((event, handle.0))
     }
 
-    /// Another process's event.
+    /// Opens another process's event.
     pub(crate) fn event_open(&self, handle: [u8; 64]) -> Result<Handle> {
         let mut event = Handle::NULL;
-        // SAFETY: it writes a pointer to a variable of this function; a name that is none is an error.
+        // SAFETY: it writes a pointer to a variable of this function; an unknown name is an error.
         let code = unsafe { (self.api.cuIpcOpenEventHandle)(&raw mut event, IpcHandle(handle)) };
         self.check("cuIpcOpenEventHandle", code)?;
         Ok(event)
     }
 
-    /// # Safety
-    /// The event is this process's, made or opened, and used no more.
+    ///  # Safety
+    /// This process made or opened the event, and does not use it any more.
     pub(crate) unsafe fn event_destroy(&self, event: Handle) -> Result<()> {
         // SAFETY: the caller's.
         self.check("cuEventDestroy_v2", unsafe { (self.api.cuEventDestroy_v2)(event) })
@@ -69,7 +69,7 @@ impl Driver {
         self.check("cuEventRecord", unsafe { (self.api.cuEventRecord)(event, stream) })
     }
 
-    /// Has a stream wait for what was recorded last.
+    /// Has a stream wait for the last record of an event.
     ///
     /// # Safety
     /// Both are alive.
@@ -78,7 +78,7 @@ impl Driver {
         self.check("cuStreamWaitEvent", unsafe { (self.api.cuStreamWaitEvent)(stream, event, 0) })
     }
 
-    /// Has a stream call a function with this number, when all has run that it was given before.
+    /// Has a stream call a function with this number, when all earlier work has run.
     ///
     /// # Safety
     /// The stream is alive.
@@ -91,7 +91,8 @@ impl Driver {
         const NAME: &str = "cuLaunchHostFunc";
         let launch = self.optional(NAME, self.api.cuLaunchHostFunc)?;
         let number = std::ptr::without_provenance_mut(number as usize);
-        // SAFETY: the stream is the caller's; the function is one of the program, and its argument leads nowhere.
+        // SAFETY: the caller guarantees the stream; the function is part of the program, and its argument is
+        // a number.
         self.check(NAME, unsafe { launch(stream, function, number) })
     }
 }

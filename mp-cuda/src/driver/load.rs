@@ -1,12 +1,12 @@
-//! Finds the driver's library and makes it ready: once a process, at the first call that needs it. A failure is not kept: the next
-//! call tries again, and an administrator may have installed it meanwhile.
+//! Loading of the driver's library, once for each process, at the first call that needs it. After a failure
+//! the next call tries again, because the driver may have been installed since.
 //!
-//! A copy of this process (`fork`) must not use a driver that its original has initialised. It finds that the number of the process
-//! is another one, and refuses before it calls anything.
+//! A forked copy of this process must not use a driver that the original process has initialised. It compares
+//! the process id, and refuses before it calls the driver.
 //!
-//! # Safety
-//! Unsafe, because it loads a library, whose initialisers run, and calls two functions of it; sound, because
-//! - the names are those that the CUDA driver has on Linux; what else has them is the user's choice of a library path;
+//!  # Safety
+//! Unsafe, because it loads a library, whose initialisers run, and calls two functions of it. Sound, because
+//! - the names are those of the CUDA driver on Linux, and the user chooses the library path;
 //! - the functions have the types of the table.
 #![allow(unsafe_code)]
 
@@ -21,29 +21,32 @@ use super::api::Api;
 use crate::codes;
 use crate::error::{Error, Result};
 
-/// The names of the library: the first is the driver's own, the second one is also what toolkits call a stub, which has no driver.
+/// Names of the library. The first is the driver's own, the second is also the name of a toolkit's stub,
+/// which contains no driver.
 pub(crate) const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// The oldest driver that has what is needed: its 64-bit memory operations wait and write without a setting of the module.
+/// Version of the oldest driver that has all that is needed: its 64-bit memory operations need no setting of
+/// the module.
 const NEEDED: i32 = 11_070;
 
-/// The driver, ready to be called.
+/// Loaded and initialised driver.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) api: Api,
-    /// As `1000 * major + 10 * minor`.
+    /// Version as `1000 * major + 10 * minor`.
     pub(crate) version: i32,
-    /// The process that initialised it.
+    /// Process that initialised the driver.
     process: u32,
 }
 
-/// What was loaded first. It stays: the driver can't be unloaded.
-// fork: it is only read, and says which process made it ready; a copy that reads it refuses. Its lock has a fresh one in each.
+/// Driver that was loaded first. It stays, because the driver can't be unloaded.
+// fork: it is only read, and contains the process that initialised it; a copy that reads it refuses. Its lock
+// is a new one in each process.
 static LOADED: SetOnce<Driver> = SetOnce::new();
 static LOADING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 impl Driver {
-    /// The driver of this process, loaded and initialised if it was not.
+    /// Returns the driver of this process. Loads and initialises it first, if needed.
     pub(crate) fn get() -> Result<&'static Self> {
         if let Some(driver) = LOADED.get() {
             return driver.of_this_process();
@@ -57,7 +60,7 @@ impl Driver {
         Ok(LOADED.set(driver))
     }
 
-    /// The driver, if this process has initialised it: for what is dropped, which loads nothing.
+    /// Returns the driver, if this process has initialised it. Drops use it, because it loads nothing.
     pub(crate) fn loaded() -> Option<&'static Self> {
         LOADED.get().filter(|driver| driver.process == std::process::id())
     }
@@ -71,7 +74,7 @@ impl Driver {
         let library: libloading::Library = library.into();
         // SAFETY: a library of this name is the CUDA driver.
         let api = unsafe { Api::load(&library) };
-        // The driver registers handlers for the end of the process, which must stay where they are.
+        // The driver registers handlers for the end of the process, which must stay mapped.
         std::mem::forget(library);
         let api = match api {
             Ok(api) => api,
@@ -85,7 +88,8 @@ impl Driver {
             codes::SUCCESS => {}
             codes::STUB_LIBRARY => return Err(Error::Stub),
             codes::NO_DEVICE => return Err(Error::NoDevice),
-            // Of `cuInit` it says that the original of this process has initialised the driver, by other means than this crate.
+            // For `cuInit` it means that the original of this process has initialised the driver, not by this
+            // crate.
             codes::NOT_INITIALIZED => return Err(Error::Forked),
             code => return Err(api.error("cuInit", code)),
         }
@@ -101,7 +105,7 @@ impl Driver {
         Ok(Self { api, version, process: std::process::id() })
     }
 
-    /// A function that not every driver has.
+    /// Returns a function that not every driver has.
     pub(crate) fn optional<T>(&self, name: &'static str, function: Option<T>) -> Result<T> {
         let library = NAMES[0].to_owned();
         function.ok_or(Error::Symbol { name, library, version: Some(self.version) })
@@ -111,7 +115,7 @@ impl Driver {
 fn open() -> Result<(Library, &'static str)> {
     let mut tried = Vec::new();
     for name in NAMES {
-        // SAFETY: the CUDA driver's initialisers have no preconditions; another library of that name was chosen by the user.
+        // SAFETY: the CUDA driver's initialisers have no preconditions; the user chose any other library.
         match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => return Ok((library, name)),
             Err(error) => tried.push(said(name, &error)),
@@ -120,7 +124,7 @@ fn open() -> Result<(Library, &'static str)> {
     Err(Error::NoDriver { tried })
 }
 
-/// What the loader says about one name, once.
+/// Returns the loader's message about a name, once.
 fn said(name: &str, error: &dyn std::error::Error) -> String {
     let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     if reason.contains(name) { reason } else { format!("{name}: {reason}") }

@@ -1,4 +1,4 @@
-//! Calls that have a lock of the driver for as long as streams run: those that threads of this process are in.
+//! Calls of this process's threads that hold a lock of the driver for as long as streams run.
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutant;
@@ -6,7 +6,7 @@ use mp_core::mutex::Mutex;
 
 #[derive(Debug)]
 struct Calls {
-    /// The numbers of those that are not over.
+    /// Numbers of calls that are not over.
     open: Vec<u64>,
     next: u64,
 }
@@ -14,7 +14,7 @@ struct Calls {
 static CALLS: PerProcess<Mutex<Calls>> =
     PerProcess::new([const { Mutex::new(Calls { open: Vec::new(), next: 0 }) }; GENERATIONS]);
 
-/// One that has begun: dropped when it is over.
+/// Call that has begun. It is dropped when the call is over.
 #[derive(Debug)]
 pub(crate) struct LongCall(u64);
 
@@ -34,17 +34,17 @@ impl Drop for LongCall {
     }
 }
 
-/// How many have begun.
+/// Returns the number of calls that have begun.
 pub(crate) fn begun() -> u64 {
     CALLS.lock().next
 }
 
-/// Whether the first ones, this many, are over.
+/// Returns `true` if this many first calls are over.
 pub(crate) fn are_over(count: u64) -> bool {
     CALLS.lock().open.iter().all(|number| *number >= count)
 }
 
-/// Whether a thread is in one: another that is to give something back waits with it.
+/// Returns `true` if a thread is in such a call. Other threads that give something back wait for it.
 pub(crate) fn is_under_way() -> bool {
     !CALLS.lock().open.is_empty()
 }
@@ -53,7 +53,7 @@ pub(crate) fn is_under_way() -> bool {
 mod tests {
     use super::*;
 
-    /// That a later one is over says nothing of an earlier one.
+    /// The end of a later call does not end an earlier call.
     #[test]
     fn a_call_is_waited_for_by_its_number() {
         let (first, second) = (LongCall::begin(), LongCall::begin());

@@ -1,5 +1,5 @@
-//! The CUDA driver, found and loaded when it is first needed. This crate's own calls go through here; the tests of the simulated
-//! driver use the table, too. No part of it is promised to users.
+//! CUDA driver, which is loaded when it is first needed. This crate makes its calls here, and the simulated
+//! driver's tests use the table. The module is not part of the public interface.
 
 pub mod api;
 pub(crate) mod calls;

@@ -1,9 +1,9 @@
-//! What the driver knows of an address, and legacy handles of memory.
+//! Attributes of addresses, and legacy handles of memory.
 //!
-//! # Safety
-//! Unsafe, because the driver's functions are; sound, because
-//! - an address is looked up by the driver, and followed by none: one that it doesn't know is an error;
-//! - what a call writes to is a variable of the function that makes it, at least as large as what the call writes.
+//!  # Safety
+//! Unsafe, because the driver's functions are. Sound, because
+//! - the driver looks addresses up and does not dereference them: an unknown address is an error;
+//! - a call writes to a variable of the calling function, which is at least as large as the written value.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -13,7 +13,7 @@ use super::load::Driver;
 use crate::codes;
 use crate::error::Result;
 
-/// What can be asked of an address (`CUpointer_attribute`).
+/// Attribute of an address (`CUpointer_attribute`).
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
 pub(crate) enum Attribute {
@@ -28,13 +28,13 @@ pub(crate) enum Attribute {
     MappingBase = 19,
 }
 
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which has to be there.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which is required.
 const LAZY_PEER_ACCESS: u32 = 1;
 
 impl Driver {
-    /// One attribute of an address; `None` if the driver doesn't know the address, or the attribute.
+    /// Returns an attribute of an address, or `None` if the driver doesn't know the address or the attribute.
     pub(crate) fn pointer(&self, attribute: Attribute, address: u64) -> Result<Option<u64>> {
-        // Some are written as a byte, some as a word, some as an address.
+        // Some attributes are a byte, some a word, some an address.
         let mut value = 0_u64;
         let to = (&raw mut value).cast();
         // SAFETY: it writes at most eight bytes to a variable of eight, which was zero.
@@ -44,7 +44,7 @@ impl Driver {
         }
     }
 
-    /// Where the allocation begins that an address is in, and how many bytes it has.
+    /// Returns the address and the bytes of the allocation that contains an address.
     pub(crate) fn address_range(&self, address: u64) -> Result<(u64, u64)> {
         let (mut base, mut size) = (0_u64, 0_usize);
         // SAFETY: it writes an address and a size to variables of this function.
@@ -53,7 +53,7 @@ impl Driver {
         Ok((base, size as u64))
     }
 
-    /// The handle by which other processes open an allocation, by where it begins.
+    /// Returns the handle by which other processes open an allocation, by the allocation's address.
     pub(crate) fn ipc_handle(&self, base: u64) -> Result<IpcHandle> {
         let mut handle = IpcHandle([0; 64]);
         // SAFETY: it writes a handle to a variable of this function.
@@ -61,19 +61,19 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Opens memory of another process, for the device whose context is current: where it begins here.
+    /// Opens memory of another process for the current context's device. Returns its address.
     pub(crate) fn ipc_open(&self, handle: IpcHandle) -> Result<u64> {
         let mut address = 0;
-        // SAFETY: it writes an address to a variable of this function; a handle that names nothing is an error.
+        // SAFETY: it writes an address to a variable of this function; an invalid handle is an error.
         let code = unsafe { (self.api.cuIpcOpenMemHandle_v2)(&raw mut address, handle, LAZY_PEER_ACCESS) };
         self.check("cuIpcOpenMemHandle_v2", code)?;
         Ok(address)
     }
 
-    /// Closes what was opened, once.
+    /// Closes opened memory.
     ///
     /// # Safety
-    /// No stream reaches it any more.
+    /// No stream accesses it any more.
     pub(crate) unsafe fn ipc_close(&self, address: u64) -> Result<()> {
         // SAFETY: the caller's; an address that was not opened is an error.
         self.check("cuIpcCloseMemHandle", unsafe { (self.api.cuIpcCloseMemHandle)(address) })

@@ -1,9 +1,9 @@
-//! Words that streams write and wait for, and the registration of the host's memory in which they are.
+//! Words that streams write and wait for, and registration of the host's memory that contains them.
 //!
-//! # Safety
-//! Unsafe, because the driver's functions are; sound, because
-//! - an address that a stream is given is one that the driver gave for memory that is registered, says the caller;
-//! - memory is registered by a caller that vouches for it as long as it is.
+//!  # Safety
+//! Unsafe, because the driver's functions are. Sound, because
+//! - callers guarantee that the driver gave an address for registered memory;
+//! - callers guarantee that registered memory stays mapped.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -13,17 +13,18 @@ use super::load::Driver;
 use crate::codes;
 use crate::error::Result;
 
-/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`: for all contexts, and with addresses for devices.
+/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`: for all contexts, with addresses for
+/// devices.
 const PORTABLE_MAPPED: u32 = 3;
 
 /// `CU_STREAM_WAIT_VALUE_GEQ`, which is cyclic: the difference is taken as a number with a sign.
 const AT_LEAST: u32 = 0;
 
 impl Driver {
-    /// Has a stream write a word when all that it was given before has run, and is seen by all that see the word.
+    /// Has a stream write a word when all earlier work has run, and is visible to all readers of the word.
     ///
     /// # Safety
-    /// The stream is alive; the address is a device's, of a word that is registered until the write has run.
+    /// The stream is alive. The address is a device's, of a word that is registered until the write has run.
     pub(crate) unsafe fn stream_write(&self, stream: Handle, address: u64, value: u64) -> Result<()> {
         const NAME: &str = "cuStreamWriteValue64_v2";
         let function = self.optional(NAME, self.api.cuStreamWriteValue64_v2)?;
@@ -34,7 +35,7 @@ impl Driver {
     /// Has a stream wait until a word is at least this value.
     ///
     /// # Safety
-    /// The stream is alive; the address is a device's, of a word that is registered until the wait has ended.
+    /// The stream is alive. The address is a device's, of a word that is registered until the wait has ended.
     pub(crate) unsafe fn stream_wait(&self, stream: Handle, address: u64, value: u64) -> Result<()> {
         const NAME: &str = "cuStreamWaitValue64_v2";
         let function = self.optional(NAME, self.api.cuStreamWaitValue64_v2)?;
@@ -42,7 +43,7 @@ impl Driver {
         self.check(NAME, unsafe { function(stream, address, value, AT_LEAST) })
     }
 
-    /// Lets the devices of this process reach its memory; that they can do so already is no error.
+    /// Lets the devices of this process access its memory. Memory that is registered already is not an error.
     ///
     /// # Safety
     /// The memory stays mapped until the process ends.
@@ -55,10 +56,11 @@ impl Driver {
         }
     }
 
-    /// The address by which the device whose context is current reaches registered memory.
+    /// Returns the address of registered memory for the current context's device.
     pub(crate) fn host_device_address(&self, address: *mut c_void) -> Result<u64> {
         let mut device = 0;
-        // SAFETY: it writes an address to a variable of this function; of memory that isn't registered it is an error.
+        // SAFETY: it writes an address to a variable of this function; memory that isn't registered is an
+        // error.
         let code = unsafe { (self.api.cuMemHostGetDevicePointer_v2)(&raw mut device, address, 0) };
         self.check("cuMemHostGetDevicePointer_v2", code)?;
         Ok(device)

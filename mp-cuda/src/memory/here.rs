@@ -269,8 +269,8 @@ impl Table {
         self.slabs.get_mut(&mark).map(look)
     }
 
-    /// See [`piece`]. If this process has the piece, the captures of `make` are dropped under the lock. They hold
-    /// no last handle then: the piece has others, and the table holds the slab.
+    /// See [`piece`]. If this process has the piece, the captures of `make` are dropped under the lock. They
+    /// hold no last handle then: the piece has others, and the table holds the slab.
     #[inline]
     fn piece(&mut self, mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> {
         match self.pieces.entry(mark) {

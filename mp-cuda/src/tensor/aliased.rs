@@ -1,4 +1,4 @@
-//! Tensors of which there may be several of one memory: clones and views.
+//! Tensors that share memory with others: clones and views.
 
 use mp_tensor::parts::View;
 use mp_tensor::{Element, Shared, aliasing_methods, view_methods};
@@ -8,14 +8,14 @@ use super::{CudaTensor, LentMut};
 use crate::error::Result;
 use crate::stream::Stream;
 
-/// Another handle to the same memory.
+/// Returns another handle of the same memory.
 impl<T: Element, M: CudaAliased> Clone for CudaTensor<T, M> {
     fn clone(&self) -> Self {
         Self::of(self.raw.clone())
     }
 }
 
-/// Views: other handles to the same memory, which see some of it, or all in another order.
+/// Views: other handles of the same memory, with some of the elements, or another order.
 impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
     view_methods!(by_ref);
     aliasing_methods!();
@@ -32,11 +32,12 @@ impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
 }
 
 impl<T: Element> CudaTensor<T, Shared> {
-    /// Takes it on a stream, for work that reads and writes it. The stream waits, on the device, for what the message said that
-    /// brought it; not for other streams of this process, whose order is the program's own.
+    /// Lends the tensor to a stream, for work that reads and writes it. The stream waits, on the device, for
+    /// the work in the message that brought the tensor. It does not wait for other streams of this process,
+    /// which the program orders itself.
     ///
     /// # Errors
-    /// As [`on`](Self::on).
+    /// Errors of [`on`](Self::on).
     pub fn on_mut(&self, stream: &Stream) -> Result<LentMut<'_, T>> {
         Ok(LentMut::of(self.raw.lend(size_of::<T>(), stream, true)?, &self.raw.view))
     }

@@ -1,4 +1,4 @@
-//! Tensors on devices whose element type is known when the program runs.
+//! Tensors on devices whose element type is known at run time.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::stream::Stream;
 use crate::uuid::Uuid;
 
-/// A tensor on a device whose element type is a value, in any [`CudaMode`].
+/// Tensor on a device whose element type is a value, in any [`CudaMode`].
 ///
 /// ```no_run
 /// use mp_cuda::{AnyCudaTensor, Device, Stream};
@@ -29,7 +29,7 @@ use crate::uuid::Uuid;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// It travels as a typed one does; sender and receiver need not know the type.
+/// It is sent like a typed tensor. Sender and receiver need not know the type.
 #[doc(alias = "torch.Tensor")]
 pub struct AnyCudaTensor<M: CudaMode = Exclusive> {
     pub(crate) raw: Raw<M>,
@@ -38,11 +38,11 @@ pub struct AnyCudaTensor<M: CudaMode = Exclusive> {
 
 impl<M: CudaMode> PlainOutcome for AnyCudaTensor<M> {}
 
-/// A tensor has another element type than was asked for. It comes back.
+/// Error returned when a tensor has another element type than requested. It contains the tensor.
 pub struct CudaDowncastError<M: CudaMode> {
-    /// The tensor.
+    /// Tensor that was to be converted.
     pub tensor: AnyCudaTensor<M>,
-    /// The type asked for.
+    /// Requested type.
     pub expected: DType,
 }
 
@@ -91,26 +91,27 @@ impl<M: CudaMode> AnyCudaTensor<M> {
     shape_methods!(raw.view);
     grad_methods!();
 
-    /// The type of its elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The device whose memory it is in; `None` without elements.
+    /// Returns the device of the memory, or `None` if there are no elements.
     pub fn device(&self) -> Option<Uuid> {
         self.raw.device()
     }
 
-    /// Which memory it is a view of, in whichever process; `None` without elements.
+    /// Returns the identity of the memory, which is the same in all processes, or `None` if there are no
+    /// elements.
     #[doc(alias = "untyped_storage")]
     pub fn storage(&self) -> Option<CudaStorageId> {
         self.raw.storage()
     }
 
-    /// The same tensor, typed.
+    /// Returns the same tensor with a static element type.
     ///
     /// # Errors
-    /// The tensor, when its elements have another type.
+    /// The tensor, if its elements have another type.
     pub fn downcast<T: Element>(self) -> std::result::Result<CudaTensor<T, M>, CudaDowncastError<M>> {
         if self.dtype == T::DTYPE {
             return Ok(CudaTensor::of(self.raw));
@@ -118,7 +119,7 @@ impl<M: CudaMode> AnyCudaTensor<M> {
         Err(CudaDowncastError { tensor: self, expected: T::DTYPE })
     }
 
-    /// The same elements, as a leaf that requires no gradients.
+    /// Returns the same elements as a leaf that requires no gradients.
     #[must_use]
     pub fn detach(mut self) -> Self {
         self.raw.grad = Default::default();
@@ -127,36 +128,36 @@ impl<M: CudaMode> AnyCudaTensor<M> {
 }
 
 impl AnyCudaTensor<Exclusive> {
-    /// A tensor on the stream's device, whose elements are whatever the memory held.
+    /// Allocates a tensor on the stream's device. The elements are unspecified.
     ///
     /// # Errors
-    /// As [`CudaTensor::empty`].
+    /// Errors of [`CudaTensor::empty`].
     pub fn empty(shape: impl AsRef<[usize]>, dtype: DType, stream: &Stream) -> Result<Self> {
         Ok(Self { raw: Raw::new(shape.as_ref(), dtype, stream)?, dtype })
     }
 
-    /// A tensor of zeros, on the stream's device.
+    /// Creates a tensor of zeros on the stream's device.
     ///
     /// # Errors
-    /// As [`CudaTensor::empty`].
+    /// Errors of [`CudaTensor::empty`].
     pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType, stream: &Stream) -> Result<Self> {
         let shape = shape.as_ref();
         dispatch!(dtype, T => Ok(CudaTensor::<T>::zeros(shape, stream)?.into()))
     }
 
-    /// Makes it readable by any process and writable by none, for ever.
+    /// Makes the tensor readable by any process, and writable by none, for ever.
     pub fn freeze(self) -> AnyCudaTensor<Frozen> {
         AnyCudaTensor { raw: self.raw.open(), dtype: self.dtype }
     }
 
-    /// Makes it readable and writable by any process.
+    /// Makes the tensor readable and writable by any process.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> AnyCudaTensor<Shared> {
         AnyCudaTensor { raw: self.raw.open(), dtype: self.dtype }
     }
 }
 
-/// Views, as those of [`CudaTensor`].
+/// Views, like those of [`CudaTensor`].
 impl<M: CudaAliased> AnyCudaTensor<M> {
     view_methods!(by_ref);
     aliasing_methods!();
@@ -172,7 +173,7 @@ impl<M: CudaAliased> AnyCudaTensor<M> {
     }
 }
 
-/// Views by value, as those of [`CudaTensor`].
+/// Consuming views, like those of [`CudaTensor`].
 impl AnyCudaTensor<Exclusive> {
     view_methods!(by_value);
 
@@ -188,7 +189,7 @@ impl<M: CudaMode> fmt::Debug for AnyCudaTensor<M> {
     }
 }
 
-/// In one line, without its elements, which are on the device.
+/// Formats the tensor in one line, without its elements, which are on the device.
 pub(super) fn show<M: CudaMode>(raw: &Raw<M>, dtype: DType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (shape, grad) = (raw.view.shape(), if raw.grad.requires() { ", requires_grad" } else { "" });
     write!(f, "{}<{dtype}>({shape:?}{grad}", M::NAME)?;

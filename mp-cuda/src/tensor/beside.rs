@@ -1,13 +1,13 @@
-//! A tensor in a message: a few bytes in one piece, since a codec takes its time for each value.
+//! Encoding of a tensor in a message. It is one string of bytes, because codecs take time for each value.
 //!
-//! | bytes | what |
+//! | bytes | contents |
 //! |---|---|
-//! | 1 | how many bytes the next are |
-//! | as many | what a tensor on the host writes ([`Handle`]), of which the number of the attachment is not used |
-//! | 0, of a tensor without memory; else 4 | the number of the attachment: the piece |
+//! | 1 | number of bytes of the handle |
+//! | as many | handle, as for a tensor on the host ([`Handle`]), without the number of the attachment |
+//! | 4, or 0 for a tensor without memory | number of the attachment, which is the piece |
 //! | 8 each | ticks that streams have to wait for |
 //!
-//! Numbers are in little-endian order.
+//! Numbers are little-endian.
 
 use std::fmt;
 
@@ -17,21 +17,22 @@ use mp_tensor::parts::{Handle, MOST_HANDLE, View};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// The most ticks of one tensor: a stream each.
+/// Largest number of ticks of one tensor, one for each stream.
 const MOST_TICKS: usize = 4096;
-/// Up to this number they are written without an allocation.
+/// Number of ticks up to which there is no allocation.
 const FEW_TICKS: usize = 6;
-/// The bytes of the attachment's number.
+/// Number of bytes of the attachment's number.
 const NUMBER: usize = 4;
-/// The most bytes of a tensor with few ticks.
+/// Largest number of bytes of a tensor with few ticks.
 const FEW: usize = 1 + MOST_HANDLE + NUMBER + 8 * FEW_TICKS;
-/// The most of any.
+/// Largest number of bytes of any tensor.
 const MOST: usize = FEW + 8 * (MOST_TICKS - FEW_TICKS);
 
-/// A tensor as it arrives: the number of its memory's attachment, and the ticks behind the work that its receivers wait for; `None` without memory.
+/// Tensor that arrives: its handle, and, if it has memory, the number of the attachment and the ticks that
+/// its receivers wait for.
 pub(super) struct Arriving(pub(super) Handle, pub(super) Option<(u32, Vec<Tick>)>);
 
-/// Gives the bytes of a tensor that leaves to `to`; beside its handle, what [`Arriving`] has.
+/// Passes the bytes of a tensor to `to`, given the contents of [`Arriving`].
 pub(super) fn bytes<R>(
     handle: &Handle<&View>,
     beside: Option<(u32, &[Tick])>,
@@ -82,8 +83,8 @@ impl Arriving {
     }
 }
 
-/// Makes what `make` says of a tensor that arrives.
-// Made where the bytes are: what is handed out of several calls is copied by each of them.
+/// Calls `make` with a tensor that arrives, and returns its result. The call is made where the bytes are,
+/// because each returning function would copy the tensor.
 #[inline]
 pub(super) fn read<'de, T, D: Deserializer<'de>>(
     d: D,
@@ -99,7 +100,7 @@ pub(super) fn read<'de, T, D: Deserializer<'de>>(
         fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<T, E> {
             Arriving::read(bytes).and_then(self.0).map_err(E::custom)
         }
-        // Formats without bytes write them as a list.
+        // Formats without byte strings write a list.
         fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<T, A::Error> {
             let mut bytes = Vec::new();
             while let Some(byte) = seq.next_element::<u8>()? {
@@ -127,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// The bytes of a handle.
+    /// Number of bytes of a handle.
     const HANDLE: usize = 6 + 8;
 
     fn there_and_back(ticks: usize) -> Vec<u8> {

@@ -1,12 +1,13 @@
-//! Copies: from and to the host, on devices, and filling.
+//! Copies from and to the host, copies on devices, and filling.
 //!
-//! A view that isn't contiguous is copied run by run: elements that lie one after the other on both sides are one copy.
+//! A view that isn't contiguous is copied run by run: adjacent elements on both sides are one copy.
 //!
-//! # Safety
-//! Unsafe, because the driver is given addresses; sound, because
-//! - those of devices are of a use that lasts as long as the copy is given to its stream, and the view's elements lie within its piece;
-//! - those of the host are a slice of as many elements, all of whose bit patterns are values, and the stream has run the copy when the
-//!   call returns.
+//!  # Safety
+//! Unsafe, because the driver is given addresses. Sound, because
+//! - addresses of devices are of a use that lasts until the copy is submitted, and the view's elements lie
+//!   within its piece;
+//! - addresses of the host are of a slice of as many elements, whose bit patterns are all valid, and the
+//!   stream has run the copy when the call returns.
 #![allow(unsafe_code)]
 
 use mp_core::bytemuck::{self, Pod};
@@ -21,10 +22,10 @@ use crate::error::Result;
 use crate::memory::Piece;
 use crate::stream::Stream;
 
-/// Elements that lie one after the other: from which element on, counted from the view's offset, and how many.
+/// Adjacent elements: the first element, counted from the view's offset, and their number.
 type Run = (usize, usize);
 
-/// The runs of a view, in row-major order.
+/// Returns the runs of a view, in row-major order.
 fn runs(view: &View) -> Vec<Run> {
     let first = view.offset();
     if view.is_contiguous() {
@@ -40,7 +41,7 @@ fn runs(view: &View) -> Vec<Run> {
     runs
 }
 
-/// The runs of two views of equal length, cut where either of them is.
+/// Returns the runs of two views of equal length, divided where either view's runs end.
 fn common(one: &View, other: &View) -> Vec<(usize, usize, usize)> {
     let (mut one, mut other) = (runs(one).into_iter(), runs(other).into_iter());
     let (mut a, mut b) = (one.next(), other.next());
@@ -58,12 +59,12 @@ fn other_shape(asked: &[usize], found: usize) -> CoreError {
     CoreError::Shape(format!("{found} elements for a tensor of shape {asked:?}"))
 }
 
-/// Where an element is, counted from the view's offset.
+/// Returns the address of an element, counted from the view's offset.
 fn at<T>(used: &Used<'_>, index: usize) -> u64 {
     used.address + (index * size_of::<T>()) as u64
 }
 
-/// Copies elements to where they are on a device.
+/// Copies elements to a device.
 fn write<T: Pod, M: CudaMode>(raw: &Raw<M>, from: &[T], stream: &Stream) -> Result<()> {
     if from.len() != raw.view.len() {
         return Err(other_shape(raw.view.shape(), from.len()).into());
@@ -81,7 +82,7 @@ fn write<T: Pod, M: CudaMode>(raw: &Raw<M>, from: &[T], stream: &Stream) -> Resu
             bound.copy_to_device(at::<T>(&used, start), bytemuck::cast_slice(here), stream.handle())
         };
         if copied.is_err() {
-            // Of the runs before, some may be on their way.
+            // Earlier runs may be pending.
             stream.synchronize()?;
         }
         copied?;
@@ -116,7 +117,7 @@ fn read<T: Pod, M: CudaMode>(raw: &Raw<M>, to: &mut [T], stream: &Stream) -> Res
     used.synchronize()
 }
 
-/// The bytes of a piece that a view spans.
+/// Returns the bytes of a piece that a view spans.
 fn span<M: CudaMode>(raw: &Raw<M>, element: usize) -> std::ops::Range<usize> {
     raw.view.offset() * element..raw.view.end().unwrap_or(0) * element
 }
@@ -143,13 +144,14 @@ fn copy<T: Pod, M: CudaMode, N: CudaMode>(to: &Raw<M>, from: &Raw<N>, stream: &S
     let bound = stream.device().bind()?;
     for (x, y, len) in common(&to.view, &from.view) {
         let bytes = len * size_of::<T>();
-        // SAFETY: both runs lie within their pieces, which these uses may write and read; they don't overlap, as was looked at.
+        // SAFETY: both runs lie within their pieces, which these uses may write and read; they do not
+        // overlap, as checked.
         unsafe { bound.copy_on_device(at::<T>(&target, x), at::<T>(&source, y), bytes, stream.handle()) }?;
     }
     Ok(())
 }
 
-/// Fills with one value.
+/// Fills a tensor with one value.
 fn fill<T: Element, M: CudaMode>(raw: &Raw<M>, value: T, stream: &Stream) -> Result<()> {
     let bytes = bytemuck::bytes_of(&value);
     let word = <[u8; 4]>::try_from(bytes).map(u32::from_ne_bytes);
@@ -163,7 +165,8 @@ fn fill<T: Element, M: CudaMode>(raw: &Raw<M>, value: T, stream: &Stream) -> Res
     for (start, len) in runs(&raw.view) {
         let to = at::<T>(&used, start);
         match word {
-            // SAFETY: the run lies within the piece, which this use may write, and begins at an element of four bytes.
+            // SAFETY: the run lies within the piece, which this use may write, and begins at an element of
+            // four bytes.
             Ok(word) if !same => unsafe { bound.fill_words(to, word, len, stream.handle()) }?,
             // SAFETY: the run lies within the piece, which this use may write.
             _ => unsafe { bound.fill_bytes(to, bytes[0], len * size_of::<T>(), stream.handle()) }?,
@@ -173,29 +176,30 @@ fn fill<T: Element, M: CudaMode>(raw: &Raw<M>, value: T, stream: &Stream) -> Res
 }
 
 impl<T: Element> CudaTensor<T, Exclusive> {
-    /// A tensor of one value, on the stream's device. It doesn't wait for the stream, if elements have 1 or 4 bytes, or all bytes of the
-    /// value are the same.
+    /// Creates a tensor of one value on the stream's device. It does not wait for the stream if elements have
+    /// 1 or 4 bytes, or all bytes of the value are the same.
     ///
     /// # Errors
-    /// As [`empty`](Self::empty).
+    /// Errors of [`empty`](Self::empty).
     pub fn full(shape: impl AsRef<[usize]>, value: T, stream: &Stream) -> Result<Self> {
         let t = Self::empty(shape, stream)?;
         fill(&t.raw, value, stream)?;
         Ok(t)
     }
 
-    /// A tensor of zeros, on the stream's device. It doesn't wait for the stream.
+    /// Creates a tensor of zeros on the stream's device. It does not wait for the stream.
     ///
     /// # Errors
-    /// As [`empty`](Self::empty).
+    /// Errors of [`empty`](Self::empty).
     pub fn zeros(shape: impl AsRef<[usize]>, stream: &Stream) -> Result<Self> {
         Self::full(shape, T::zeroed(), stream)
     }
 
-    /// A copy of `data`, in row-major order, on the stream's device. It waits until the stream has made the copy.
+    /// Copies `data`, in row-major order, to a new tensor on the stream's device. It waits until the stream
+    /// has made the copy.
     ///
     /// # Errors
-    /// As [`empty`](Self::empty), and [`mp_core::Error::Shape`] when `shape` has another number of elements.
+    /// Errors of [`empty`](Self::empty); [`mp_core::Error::Shape`] if `shape` has another number of elements.
     #[doc(alias = "cuda")]
     pub fn from_slice(data: &[T], shape: impl AsRef<[usize]>, stream: &Stream) -> Result<Self> {
         let shape = shape.as_ref();
@@ -211,28 +215,30 @@ impl<T: Element> CudaTensor<T, Exclusive> {
 macro_rules! writes {
     ($mode:ty, $($mutable:tt)*) => {
         impl<T: Element> CudaTensor<T, $mode> {
-            /// Fills it with one value, in the order of `stream`.
+            /// Fills the tensor with one value, in the order of `stream`.
             ///
             /// # Errors
-            /// As [`on`](Self::on).
+            /// Errors of [`on`](Self::on).
             #[doc(alias = "fill_")]
             pub fn fill($($mutable)* self, value: T, stream: &Stream) -> Result<()> {
                 fill(&self.raw, value, stream)
             }
 
-            /// Copies `data` into it, in row-major order. It waits until the stream has made the copy.
+            /// Copies `data` to the tensor, in row-major order. It waits until the stream has made the copy.
             ///
             /// # Errors
-            /// As [`on`](Self::on), and [`mp_core::Error::Shape`] when it has another number of elements.
+            /// Errors of [`on`](Self::on); [`mp_core::Error::Shape`] if the tensor has another number of
+            /// elements.
             pub fn write_from($($mutable)* self, data: &[T], stream: &Stream) -> Result<()> {
                 write(&self.raw, data, stream)
             }
 
-            /// Copies another tensor of its shape into it, on the device, in the order of `stream`.
+            /// Copies another tensor of the same shape to this tensor, on the device, in the order of
+            /// `stream`.
             ///
             /// # Errors
-            /// As [`on`](Self::on), of either of them; [`mp_core::Error::Shape`] for another shape, and
-            /// [`mp_core::Error::InvalidArgument`] for a view of the same memory that overlaps it.
+            /// Errors of [`on`](Self::on) for either tensor; [`mp_core::Error::Shape`] for another shape;
+            /// [`mp_core::Error::InvalidArgument`] for a view of the same memory that overlaps this tensor.
             #[doc(alias = "copy_")]
             pub fn copy_from<M: CudaMode>($($mutable)* self, from: &CudaTensor<T, M>, stream: &Stream) -> Result<()> {
                 copy::<T, _, _>(&self.raw, &from.raw, stream)
@@ -244,10 +250,10 @@ writes!(Exclusive, &mut);
 writes!(Shared, &);
 
 impl<T: Element, M: CudaMode> CudaTensor<T, M> {
-    /// Its elements, in row-major order. It waits until the stream has made the copy.
+    /// Returns the elements, in row-major order. It waits until the stream has made the copy.
     ///
     /// # Errors
-    /// As [`on`](Self::on).
+    /// Errors of [`on`](Self::on).
     #[doc(alias("tolist", "cpu"))]
     pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>> {
         let mut all = vec![T::zeroed(); self.len()];
@@ -255,18 +261,18 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
         Ok(all)
     }
 
-    /// Copies its elements to `to`, in row-major order. It waits until the stream has made the copy.
+    /// Copies the elements to `to`, in row-major order. It waits until the stream has made the copy.
     ///
     /// # Errors
-    /// As [`on`](Self::on), and [`mp_core::Error::Shape`] when `to` has another number of elements.
+    /// Errors of [`on`](Self::on); [`mp_core::Error::Shape`] if `to` has another number of elements.
     pub fn read_into(&self, to: &mut [T], stream: &Stream) -> Result<()> {
         read(&self.raw, to, stream)
     }
 
-    /// A copy of it in the memory that processes share, on the host. It waits until the stream has made the copy.
+    /// Copies the tensor to shared memory on the host. It waits until the stream has made the copy.
     ///
     /// # Errors
-    /// As [`on`](Self::on), and those of [`Tensor::empty`].
+    /// Errors of [`on`](Self::on) and of [`Tensor::empty`].
     #[doc(alias = "cpu")]
     pub fn to_host(&self, stream: &Stream) -> Result<Tensor<T>> {
         let mut t = Tensor::<T>::empty(self.shape())?;
@@ -274,11 +280,11 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
         Ok(t)
     }
 
-    /// A copy of it, contiguous, in memory of the stream's device, which may be another one: then that has to reach the memory of this one.
-    /// It doesn't wait for the stream.
+    /// Copies the tensor to contiguous memory of the stream's device. That may be another device, which has
+    /// to reach the memory of this tensor. It does not wait for the stream.
     ///
     /// # Errors
-    /// As [`on`](Self::on) and [`empty`](CudaTensor::empty).
+    /// Errors of [`on`](Self::on) and of [`empty`](CudaTensor::empty).
     #[doc(alias("to", "clone", "contiguous"))]
     pub fn to_device(&self, stream: &Stream) -> Result<CudaTensor<T>> {
         let t = CudaTensor::<T>::empty(self.shape(), stream)?;

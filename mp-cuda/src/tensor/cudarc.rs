@@ -1,9 +1,9 @@
-//! cudarc: its streams, and tensors on them as arguments of its copies and kernels.
+//! Streams of cudarc, and tensors as arguments of cudarc's copies and kernels.
 //!
-//! # Safety
-//! Unsafe, because a raw stream is taken from cudarc, and kernels are given addresses; sound, because
-//! - the stream and its context are cudarc's, and kept by the `Arc` that goes along;
-//! - an argument is the address in a borrowed value, which the launch borrows as long.
+//!  # Safety
+//! Unsafe, because it uses a raw stream of cudarc, and passes addresses to kernels. Sound, because
+//! - cudarc owns the stream and its context, and the stored `Arc` keeps them alive;
+//! - an argument is the address in a value that the launch borrows.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -21,7 +21,7 @@ use super::{CudaMode, CudaTensor, Lent, LentMut};
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 
-/// A stream of cudarc, on which tensors are taken for cudarc's copies and kernels. It derefs to a [`Stream`], for all else.
+/// Stream of cudarc, to which tensors are lent for cudarc's copies and kernels. It derefs to a [`Stream`].
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -39,10 +39,11 @@ use crate::stream::Stream;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Make one for each stream and keep it: each that is used has a clock of its own in shared memory. A clone is the same one.
+/// Make one value for each stream and keep it, because each used stream has a clock of its own in shared
+/// memory. A clone is the same stream.
 ///
-/// If this process is killed, what the stream has not run yet is lost, and said to be where another process needs it: see
-/// [`Stream`].
+/// If this process is killed, the remaining work of the stream is lost. Processes that need it get an error:
+/// see [`Stream`].
 #[derive(Clone)]
 pub struct CudarcStream {
     stream: Stream,
@@ -50,11 +51,11 @@ pub struct CudarcStream {
 }
 
 impl CudarcStream {
-    /// Of this stream, which may be its context's default one.
+    /// Wraps a stream, which may be its context's default stream.
     ///
     /// # Errors
-    /// [`OtherContext`](Error::OtherContext) if cudarc's context is not its device's primary one: those of
-    /// `CudaContext::new` are. What the driver refuses.
+    /// [`OtherContext`](Error::OtherContext) if cudarc's context is not its device's primary context, which a
+    /// context of `CudaContext::new` is; errors of the driver.
     pub fn new(stream: &Arc<CudaStream>) -> Result<Self> {
         let context = stream.context().cu_ctx().cast();
         let keep_alive = Arc::clone(stream);
@@ -63,7 +64,7 @@ impl CudarcStream {
         Ok(Self { stream: ours, cudarc: Arc::clone(stream) })
     }
 
-    /// The same stream, as cudarc's.
+    /// Returns the same stream, as cudarc's type.
     #[must_use]
     pub fn cudarc(&self) -> &Arc<CudaStream> {
         &self.cudarc
@@ -85,11 +86,11 @@ impl fmt::Debug for CudarcStream {
 }
 
 impl<T: Element, M: CudaMode> CudaTensor<T, M> {
-    /// Takes it on a stream of cudarc, for work that reads it: see [`on`](Self::on).
+    /// Lends the tensor to a stream of cudarc, for work that reads it: see [`on`](Self::on).
     ///
     /// # Errors
-    /// [`NotContiguous`](Error::NotContiguous) if its elements do not lie one after the other in their order, as cudarc takes them;
-    /// those of [`on`](Self::on).
+    /// [`NotContiguous`](Error::NotContiguous) if the elements are not adjacent in row-major order, as cudarc
+    /// needs them; errors of [`on`](Self::on).
     pub fn on_cudarc<'a>(&'a self, stream: &'a CudarcStream) -> Result<CudarcLent<'a, T>> {
         contiguous(self.is_contiguous(), self.shape())?;
         let lent = self.on(stream)?;
@@ -98,10 +99,11 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
 }
 
 impl<T: Element> CudaTensor<T, Exclusive> {
-    /// Takes it on a stream of cudarc, for work that reads and writes it: see [`on_mut`](Self::on_mut).
+    /// Lends the tensor to a stream of cudarc, for work that reads and writes it: see
+    /// [`on_mut`](Self::on_mut).
     ///
     /// # Errors
-    /// Those of [`on_cudarc`](Self::on_cudarc).
+    /// Errors of [`on_cudarc`](Self::on_cudarc).
     pub fn on_cudarc_mut<'a>(&'a mut self, stream: &'a CudarcStream) -> Result<CudarcLentMut<'a, T>> {
         contiguous(self.is_contiguous(), self.shape())?;
         let lent = self.on_mut(stream)?;
@@ -110,10 +112,11 @@ impl<T: Element> CudaTensor<T, Exclusive> {
 }
 
 impl<T: Element> CudaTensor<T, Shared> {
-    /// Takes it on a stream of cudarc, for work that reads and writes it: see [`on_mut`](Self::on_mut).
+    /// Lends the tensor to a stream of cudarc, for work that reads and writes it: see
+    /// [`on_mut`](Self::on_mut).
     ///
     /// # Errors
-    /// Those of [`on_cudarc`](Self::on_cudarc).
+    /// Errors of [`on_cudarc`](Self::on_cudarc).
     pub fn on_cudarc_mut<'a>(&'a self, stream: &'a CudarcStream) -> Result<CudarcLentMut<'a, T>> {
         contiguous(self.is_contiguous(), self.shape())?;
         let lent = self.on_mut(stream)?;
@@ -122,8 +125,9 @@ impl<T: Element> CudaTensor<T, Shared> {
 }
 
 impl<T: Element> CudaTensor<T, Exclusive> {
-    /// A copy of memory of cudarc (a `CudaSlice`, a view of one, a tensor of candle), which the stream makes; the host doesn't wait for it.
-    /// cudarc's memory is of a pool, which no other process opens, so there is no other way than a copy.
+    /// Copies memory of cudarc (a `CudaSlice`, a view of it, a tensor of candle) to a new tensor. The stream
+    /// makes the copy, and the host doesn't wait for it. Cudarc's memory is of a pool, which no other process
+    /// can open.
     ///
     /// ```no_run
     /// use cudarc::driver::CudaContext;
@@ -138,8 +142,9 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Errors
-    /// [`mp_core::Error::Shape`] for another number of elements; those of [`empty`](CudaTensor::empty); what the driver refuses.
+    ///  # Errors
+    /// [`mp_core::Error::Shape`] for another number of elements; errors of [`empty`](CudaTensor::empty) and
+    /// of the driver.
     pub fn from_cudarc(
         from: &impl DevicePtr<T>,
         shape: impl AsRef<[usize]>,
@@ -162,12 +167,13 @@ impl<T: Element> CudaTensor<T, Exclusive> {
 }
 
 impl<T: Element + DeviceRepr, M: CudaMode> CudaTensor<T, M> {
-    /// A copy in memory of cudarc, contiguous, which the stream makes; the host doesn't wait for it. What needs to own a `CudaSlice` gets
-    /// one so: candle's `CudaStorage::wrap_cuda_slice`.
+    /// Copies the tensor to contiguous memory of cudarc. The stream makes the copy, and the host doesn't wait
+    /// for it. Use it for functions that need a `CudaSlice` of their own, like candle's
+    /// `CudaStorage::wrap_cuda_slice`.
     ///
     /// # Errors
-    /// Those of [`on`](CudaTensor::on), and of [`to_device`](CudaTensor::to_device) for a view that isn't contiguous; what the driver
-    /// refuses.
+    /// Errors of [`on`](CudaTensor::on); errors of [`to_device`](CudaTensor::to_device) for a view that isn't
+    /// contiguous; errors of the driver.
     pub fn to_cudarc(&self, stream: &CudarcStream) -> Result<CudaSlice<T>> {
         let copied = |t: CudarcLent<'_, T>| {
             let made = if t.is_empty() { stream.cudarc.null() } else { stream.cudarc.clone_dtod(&t) };
@@ -180,7 +186,7 @@ impl<T: Element + DeviceRepr, M: CudaMode> CudaTensor<T, M> {
     }
 }
 
-/// A failure of cudarc's, in a call of this kind.
+/// Converts an error of cudarc, in a call of this kind.
 fn of_cudarc(call: &'static str, DriverError(code): DriverError) -> Error {
     Error::driver(call, code as u32, || None)
 }
@@ -189,7 +195,7 @@ fn contiguous(is: bool, shape: &[usize]) -> Result<()> {
     if is { Ok(()) } else { Err(Error::NotContiguous { shape: shape.to_vec() }) }
 }
 
-/// What cudarc gets of a failure of ours.
+/// Converts an error of this crate for cudarc.
 fn as_cudarc(error: &Error) -> DriverError {
     DriverError(match error {
         Error::DeviceLost { .. } => sys::CUresult::CUDA_ERROR_LAUNCH_FAILED,
@@ -203,7 +209,7 @@ macro_rules! cudarc_lent {
         $(#[$doc])*
         #[must_use = "the use ends when it is dropped"]
         pub struct $name<'a, T: Element> {
-            /// A copy of what `lent` has: kernels are given where it lies.
+            /// Address of `lent`. Kernels get a pointer to this field.
             address: u64,
             lent: $lent<'a, T>,
             stream: &'a Arc<CudaStream>,
@@ -219,15 +225,15 @@ macro_rules! cudarc_lent {
         }
 
         impl<T: Element> $name<'_, T> {
-            /// The address for work of this stream. For another one, both streams are waited for by this thread: that one may begin when all
-            /// before it has run, and has run when this use can end.
+            /// Returns the address for work of this stream. For another stream, this thread waits for both
+            /// streams: its work may begin when all earlier work has run, and has run when this use ends.
             fn address_for<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
                 if stream == &**self.stream {
                     return (self.address, SyncOnDrop::Record(None));
                 }
                 if let Err(error) = self.lent.stream().synchronize() {
                     stream.context().record_err::<()>(Err(as_cudarc(&error)));
-                    // No address, which the driver refuses: else the copy would run beside what this one could not wait for.
+                    // The driver refuses address 0. Otherwise the copy would run without an order.
                     return (0, SyncOnDrop::Record(None));
                 }
                 (self.address, SyncOnDrop::Sync(Some(stream)))
@@ -259,17 +265,18 @@ macro_rules! cudarc_lent {
 }
 
 cudarc_lent! {
-    /// A tensor on a stream of cudarc, to read: what [`on_cudarc`](CudaTensor::on_cudarc) gives.
+    /// Tensor that is lent to a stream of cudarc, to read. [`on_cudarc`](CudaTensor::on_cudarc) returns it.
     ///
-    /// It is a `DevicePtr` for cudarc's copies, and an argument for its kernels, in which it is the address of the first element. Work of
-    /// another stream than its own is ordered by having this thread wait for both; give kernels to its own stream only. Copies to another
-    /// device go by [`to_device`](CudaTensor::to_device): cudarc doesn't say here that another device's stream makes them.
+    /// It is a `DevicePtr` for cudarc's copies, and an argument for cudarc's kernels, which get the address
+    /// of the first element. If another stream uses it, this thread waits for both streams. Pass kernels to
+    /// its own stream only. Copy to another device by [`to_device`](CudaTensor::to_device), because cudarc
+    /// doesn't report here that a stream is another device's.
     CudarcLent of Lent
 }
 
 cudarc_lent! {
-    /// A tensor on a stream of cudarc, to read and write: what [`on_cudarc_mut`](CudaTensor::on_cudarc_mut) gives. See [`CudarcLent`]; it
-    /// is a `DevicePtrMut`, too.
+    /// Tensor that is lent to a stream of cudarc, to read and write.
+    /// [`on_cudarc_mut`](CudaTensor::on_cudarc_mut) returns it. It is a [`CudarcLent`] and a `DevicePtrMut`.
     CudarcLentMut of LentMut
 }
 

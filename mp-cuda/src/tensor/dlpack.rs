@@ -1,11 +1,13 @@
-//! Tensors for other libraries of this process, and theirs for this one, by [DLPack](https://dmlc.github.io/dlpack/latest/c_api.html).
+//! Exchange of tensors with other libraries of this process, by
+//! [DLPack](https://dmlc.github.io/dlpack/latest/c_api.html).
 //!
-//! # Safety
-//! Unsafe, because a structure of C goes from one library to another; sound, because
-//! - the structures are laid out as the header has them, and what is made here lives in one box until its deleter is called, which is once;
-//! - of what comes, the version is looked at before anything else, each number is checked before it is used, and no pointer but those to
-//!   shape and strides is followed, of which the producer says how long they are;
-//! - a deleter is called once: by the drop of the one value that has the structure.
+//!  # Safety
+//! Unsafe, because libraries exchange structures of C. Sound, because
+//! - the structures have the layout of the header, and an exported structure lives in one box until its
+//!   deleter is called, once;
+//! - the version of an imported structure is checked first, and each number before it is used; only the
+//!   pointers to shape and strides are followed, whose lengths the producer guarantees;
+//! - a deleter is called once: by the drop of the only value that has the structure.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -44,7 +46,7 @@ pub struct DLDataType {
     pub lanes: u16,
 }
 
-/// `DLTensor`: strides are counted in elements, and may be null if the elements lie in row-major order.
+/// `DLTensor`: strides are in elements, and may be null for elements in row-major order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "as the header has it")]
@@ -58,7 +60,7 @@ pub struct DLTensor {
     pub byte_offset: u64,
 }
 
-/// `DLManagedTensor`, of before version 1: what a capsule named `dltensor` points to.
+/// `DLManagedTensor`, before version 1: the contents of a capsule named `dltensor`.
 #[repr(C)]
 #[derive(Debug)]
 #[allow(missing_docs, reason = "as the header has it")]
@@ -77,7 +79,7 @@ pub struct DLPackVersion {
     pub minor: u32,
 }
 
-/// `DLManagedTensorVersioned`: what a capsule named `dltensor_versioned` points to.
+/// `DLManagedTensorVersioned`: the contents of a capsule named `dltensor_versioned`.
 #[repr(C)]
 #[derive(Debug)]
 #[allow(missing_docs, reason = "as the header has it")]
@@ -89,10 +91,11 @@ pub struct DLManagedTensorVersioned {
     pub dl_tensor: DLTensor,
 }
 
-/// The version whose structures these are. Another minor one has the same, and perhaps more flags and types.
+/// Version of these structures. Another minor version has the same structures, and may have more flags and
+/// types.
 const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
 const READ_ONLY: u64 = 1;
-/// Elements of less than a byte take one each.
+/// Elements of less than a byte take a byte each.
 const SUBBYTE_PADDED: u64 = 4;
 /// `kDLCUDA`, `kDLCUDAHost`, `kDLCUDAManaged`.
 const CUDA: i32 = 2;
@@ -123,13 +126,14 @@ const TYPES: &[(DType, u8, u8)] = &[
     (DType::F8E8M0FNU, 14, 8),
 ];
 
-/// The two structures, which say the same in another order.
+/// Interface of both structures, whose fields have another order.
 trait Managed: Sized {
-    /// The structure around a tensor; `READ_ONLY` or 0.
+    /// Returns the structure of a tensor. `flags` is `READ_ONLY` or 0.
     fn around(tensor: DLTensor, context: *mut c_void, flags: u64) -> Self;
-    /// Its version, flags and tensor. Of another version than ours nothing but the deleter is where it was.
+    /// Returns the flags and the tensor. Returns an error for another major version, whose structure has only
+    /// the deleter in the same place.
     fn said(&self) -> Result<(u64, &DLTensor)>;
-    /// What its owner has to call, once, with its address.
+    /// Returns the function that the owner has to call, once, with the address of the structure.
     fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
     fn context(&self) -> *mut c_void;
 }
@@ -174,7 +178,8 @@ impl Managed for DLManagedTensor {
     }
 }
 
-/// What an exported tensor lives on: the piece, in use by a stream, and the numbers to which the structure points.
+/// Contents of an exported tensor: the piece, in use by a stream, and the numbers that the structure points
+/// to.
 struct Exported {
     shape: Vec<i64>,
     strides: Vec<i64>,
@@ -189,14 +194,14 @@ impl Drop for Exported {
     }
 }
 
-/// The deleter of what is exported here.
+/// Deleter of exported structures.
 unsafe extern "C" fn delete<D: Managed>(managed: *mut D) {
     if managed.is_null() {
         return;
     }
-    // SAFETY: it was made by `export`, as a box, and its consumer calls its deleter once.
+    // SAFETY: `export` made it as a box, and its consumer calls its deleter once.
     let managed = unsafe { Box::from_raw(managed) };
-    // SAFETY: likewise; its context is the box of what it lives on.
+    // SAFETY: likewise; its context is the box of its contents.
     let exported = unsafe { Box::from_raw(managed.context().cast::<Exported>()) };
     // A panic must not leave a C callback, and its value may panic again.
     if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(exported))) {
@@ -241,7 +246,7 @@ fn export<D: Managed, M: CudaMode>(
         .map(|piece| (piece, stream.clone(), Access { writes, shared: M::MODE == Mode::Shared }));
     let mut exported = Box::new(Exported { shape, strides, used });
     let tensor = DLTensor {
-        // An address of the device, which no host follows.
+        // The address is the device's, and the host does not dereference it.
         data: std::ptr::without_provenance_mut(usize::try_from(address).unwrap_or(0)),
         device: DLDevice { device_type: CUDA, device_id: stream.device().number() },
         ndim: i32::try_from(exported.shape.len()).unwrap_or(0),
@@ -259,8 +264,8 @@ fn export<D: Managed, M: CudaMode>(
     Ok(NonNull::from(Box::leak(managed)))
 }
 
-/// A tensor of a device for other libraries of this process, or of one of them: the structure that DLPack's capsules have. Dropped, it
-/// calls the deleter.
+/// Tensor on a device in the structure of DLPack's capsules, of this library or another library of this
+/// process. Dropping it calls the deleter.
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, Dlpack, Stream};
@@ -276,14 +281,15 @@ fn export<D: Managed, M: CudaMode>(
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// In Python it is the capsule `dltensor_versioned` of a `__dlpack__(stream=…)`, whose stream is the one that is given here: work of another
-/// one has to be ordered by its library. The tensor is in use by that stream from [`export`](Self::export) to the deleter; what other
-/// processes or streams do with it afterwards waits for what the stream was given until then. The deleter may be called by any thread.
+/// In Python it is the capsule `dltensor_versioned` of a `__dlpack__(stream=…)` with the stream that is
+/// passed here. A library that uses another stream has to order that stream's work. The stream uses the
+/// tensor from [`export`](Self::export) until the deleter is called. Later work of other processes and
+/// streams waits for the work that the stream was given until then. Any thread may call the deleter.
 #[doc(alias("__dlpack__", "from_dlpack", "to_dlpack"))]
 pub struct Dlpack(NonNull<DLManagedTensorVersioned>);
 
-/// As [`Dlpack`], in the structure of before version 1, which says nothing of memory that is not to be written: what a capsule named
-/// `dltensor` has.
+/// Tensor on a device like [`Dlpack`], in the structure before version 1, which can't mark read-only memory.
+/// It is the content of a capsule named `dltensor`.
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, DlpackUnversioned, Stream};
@@ -298,56 +304,61 @@ pub struct DlpackUnversioned(NonNull<DLManagedTensor>);
 
 macro_rules! capsule {
     ($name:ident, $managed:ident) => {
-        // SAFETY: the one value that has the structure; DLPack lets deleters be called by any thread.
+        // SAFETY: this is the only value that has the structure, and DLPack allows any thread to call
+        // deleters.
         unsafe impl Send for $name {}
-        // SAFETY: a shared one gives its address, and nothing that changes it.
+        // SAFETY: a shared reference gives the address only, and nothing that changes the structure.
         unsafe impl Sync for $name {}
 
         impl $name {
-            /// Takes what another library gives; `None` of a null pointer.
+            /// Wraps a structure of another library. Returns `None` for a null pointer.
             ///
             /// # Safety
-            /// It points to such a structure, whose deleter is called by no other code; shape and strides are as long as it says, and the
+            /// The pointer is to such a structure, whose deleter is called by no other code. Shape and
+            /// strides have the lengths in it, and the elements exist until the deleter is called.
             /// elements are there until then.
             #[must_use]
             pub unsafe fn from_raw(managed: *mut $managed) -> Option<Self> {
                 NonNull::new(managed).map(Self)
             }
 
-            /// The structure, for another library, which calls its deleter once.
+            /// Returns the structure, for another library, which calls its deleter once.
             #[must_use = "without a consumer the tensor is never given back"]
             pub fn into_raw(self) -> *mut $managed {
                 ManuallyDrop::new(self).0.as_ptr()
             }
 
-            /// The structure.
+            /// Returns the structure.
             #[must_use]
             pub fn as_raw(&self) -> *const $managed {
                 self.0.as_ptr()
             }
 
-            /// Makes it a tensor that processes share, with one owner, whose contents are there when the stream has run what it was given.
-            /// The deleter is called when no process has it any more; of a copy at once. What may not be written is copied.
+            /// Makes a tensor that processes share, with one owner. Its contents are valid when the stream
+            /// has run its earlier work. The deleter is called when no process has the tensor any more, or at
+            /// once if it is copied. Read-only memory is copied.
             ///
             /// # Errors
-            /// [`mp_core::Error::Unsupported`] for another major version, another device than CUDA's, a type of elements that there is
-            /// none for, several lanes, or negative strides; [`mp_core::Error::InvalidArgument`] for sizes that are negative, pointers that
-            /// are null, or another device than the stream's; those of [`ForeignMemory::share`]. It comes back then, and its deleter
-            /// was not called.
+            /// [`mp_core::Error::Unsupported`] for another major version, a device that is not CUDA's, an
+            /// unknown element type, several lanes, or negative strides; [`mp_core::Error::InvalidArgument`]
+            /// for negative sizes, null pointers, or another device than the stream's; errors of
+            /// [`ForeignMemory::share`]. The error contains the structure, whose deleter was not called.
             ///
             /// # Safety
-            /// As [`ForeignMemory::share`]: what it says is true, and no other work uses the elements until the deleter is called.
+            /// The conditions of [`ForeignMemory::share`] hold: the structure is correct, and no other work
+            /// uses the elements until the deleter is called.
             pub unsafe fn import(self, stream: &Stream) -> Result<(AnyCudaTensor, How), Refused<Self>> {
                 self.imported(stream, true)
             }
 
-            /// As [`import`](Self::import), of elements that no process writes: also of what its library may not have written.
+            /// Makes a tensor as [`import`](Self::import) does, whose elements no process writes. Read-only
+            /// memory need not be copied.
             ///
             /// # Errors
-            /// As [`import`](Self::import).
+            /// Errors of [`import`](Self::import).
             ///
             /// # Safety
-            /// What it says is true, and no work writes to the elements until the deleter is called.
+            /// The structure is correct, and no work writes to the elements until the deleter is called.
             pub unsafe fn import_frozen(
                 self,
                 stream: &Stream,
@@ -356,7 +367,7 @@ macro_rules! capsule {
             }
 
             fn imported(self, stream: &Stream, writes: bool) -> Result<(AnyCudaTensor, How), Refused<Self>> {
-                // SAFETY: the caller that made this value vouches for the structure.
+                // SAFETY: the caller that made this value guarantees the structure.
                 let managed = unsafe { self.0.as_ref() };
                 let (dtype, memory) = match asked(managed, stream, writes) {
                     Ok(asked) => asked,
@@ -369,7 +380,7 @@ macro_rules! capsule {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: the structure is this value's, and alive until its deleter is called, which is here.
+                // SAFETY: this value has the structure, which lives until its deleter is called, below.
                 if let Some(deleter) = unsafe { self.0.as_ref() }.deleter() {
                     // SAFETY: likewise; nothing uses it afterwards.
                     unsafe { deleter(self.0.as_ptr()) };
@@ -389,11 +400,12 @@ capsule!(Dlpack, DLManagedTensorVersioned);
 capsule!(DlpackUnversioned, DLManagedTensor);
 
 impl Dlpack {
-    /// A tensor of any mode, for work of this stream, which waits for what others did with it. A frozen one is flagged as read-only. To
-    /// keep a frozen or shared one, give a clone.
+    /// Exports a tensor of any mode, for work of this stream, which waits for earlier work. A frozen tensor
+    /// is flagged as read-only. To keep a frozen or shared tensor, pass a clone.
     ///
     /// # Errors
-    /// Those of [`CudaTensor::on`]; [`mp_core::Error::InvalidArgument`] if it requires gradients. The tensor comes back.
+    /// Errors of [`CudaTensor::on`]; [`mp_core::Error::InvalidArgument`] if the tensor requires gradients.
+    /// The error contains the tensor.
     pub fn export<T: Element, M: CudaMode>(
         tensor: CudaTensor<T, M>,
         stream: &Stream,
@@ -403,10 +415,10 @@ impl Dlpack {
         export(tensor.raw, T::DTYPE, stream).map(Self).map_err(back)
     }
 
-    /// As [`export`](Self::export), of elements whose type is a value.
+    /// Exports a tensor as [`export`](Self::export) does, with an element type that is a value.
     ///
     /// # Errors
-    /// As [`export`](Self::export).
+    /// Errors of [`export`](Self::export).
     pub fn export_any<M: CudaMode>(
         tensor: AnyCudaTensor<M>,
         stream: &Stream,
@@ -421,10 +433,11 @@ impl Dlpack {
 }
 
 impl DlpackUnversioned {
-    /// As [`Dlpack::export`]. A frozen tensor is refused: a consumer might write to it.
+    /// Exports a tensor as [`Dlpack::export`] does. A frozen tensor is refused, because the consumer might
+    /// write to it.
     ///
     /// # Errors
-    /// As [`Dlpack::export`]; [`mp_core::Error::Unsupported`] of a frozen tensor.
+    /// Errors of [`Dlpack::export`]; [`mp_core::Error::Unsupported`] for a frozen tensor.
     pub fn export<T: Element, M: CudaMode>(
         tensor: CudaTensor<T, M>,
         stream: &Stream,
@@ -439,7 +452,7 @@ impl DlpackUnversioned {
     }
 }
 
-/// What a structure describes, checked.
+/// Returns the description in a structure, after it was checked.
 fn asked<D: Managed>(managed: &D, stream: &Stream, writes: bool) -> Result<(DType, ForeignMemory)> {
     let (flags, tensor) = managed.said()?;
     if flags & SUBBYTE_PADDED != 0 {
@@ -473,7 +486,7 @@ fn asked<D: Managed>(managed: &D, stream: &Stream, writes: bool) -> Result<(DTyp
         let strides: Vec<isize> = strides.iter().filter_map(|n| isize::try_from(*n).ok()).collect();
         memory = memory.strides(strides);
     }
-    // What a tensor of one owner would write to, and may not.
+    // Memory that may not be written is copied if the tensor has one owner.
     Ok((
         dtype,
         if writes && flags & READ_ONLY != 0 && !mutant!("cuda.dlpack.read-only-written") {
@@ -494,7 +507,8 @@ fn dtype_of(DLDataType { code, bits, lanes }: DLDataType) -> Result<DType> {
     }
 }
 
-/// As many numbers as there are dimensions; none of a null pointer. More dimensions than tensors have are not read.
+/// Returns as many numbers as there are dimensions, or `None` for a null pointer. It fails for more
+/// dimensions than tensors have.
 fn numbers(at: *mut i64, rank: usize) -> Result<Option<Vec<i64>>> {
     if rank > mp_tensor::MAX_RANK {
         return Err(CoreError::LimitExceeded(format!(
@@ -506,6 +520,6 @@ fn numbers(at: *mut i64, rank: usize) -> Result<Option<Vec<i64>>> {
     if at.is_null() {
         return Ok((rank == 0).then(Vec::new));
     }
-    // SAFETY: not null, and as long as the structure says, for which its producer vouches.
+    // SAFETY: not null, and as long as the structure says, which the producer guarantees.
     Ok(Some(unsafe { std::slice::from_raw_parts(at, rank) }.to_vec()))
 }

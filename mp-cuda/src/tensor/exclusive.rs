@@ -1,4 +1,4 @@
-//! The tensor with one owner: where tensors come from, and what becomes of them.
+//! Tensors with one owner: creation and conversion.
 
 use mp_tensor::parts::View;
 use mp_tensor::{Element, Exclusive, view_methods};
@@ -9,39 +9,41 @@ use crate::error::Result;
 use crate::stream::Stream;
 
 impl<T: Element> CudaTensor<T, Exclusive> {
-    /// A tensor on the stream's device, whose elements are whatever the memory held.
+    /// Allocates a tensor on the stream's device. The elements are unspecified.
     ///
-    /// It may call the driver for memory, and wait for the device then; without elements it calls none. Work of other streams is waited
-    /// for by `stream`: give other streams their work by [`on_mut`](Self::on_mut).
+    /// It may call the driver for memory, and wait for the device then. Without elements it calls no driver.
+    /// `stream` waits for earlier work with the memory. Use [`on_mut`](Self::on_mut) for work of other
+    /// streams.
     ///
     /// # Errors
-    /// [`OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory); a shape that is too large; what the driver refuses.
+    /// [`OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory); a shape that is too large; errors of the
+    /// driver.
     pub fn empty(shape: impl AsRef<[usize]>, stream: &Stream) -> Result<Self> {
         Ok(Self::of(Raw::new(shape.as_ref(), T::DTYPE, stream)?))
     }
 
-    /// Makes it readable by any process and writable by none, for ever.
+    /// Makes the tensor readable by any process, and writable by none, for ever.
     pub fn freeze(self) -> FrozenCudaTensor<T> {
         CudaTensor::of(self.raw.open())
     }
 
-    /// Makes it readable and writable by any process.
+    /// Makes the tensor readable and writable by any process.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> SharedCudaTensor<T> {
         CudaTensor::of(self.raw.open())
     }
 
-    /// Takes it on a stream, for work that reads and writes it. The stream waits, on the device, for all that others do with it;
-    /// this thread doesn't wait for that.
+    /// Lends the tensor to a stream, for work that reads and writes it. The stream waits, on the device, for
+    /// all earlier work with the tensor. This thread doesn't wait.
     ///
     /// # Errors
-    /// As [`on`](Self::on).
+    /// Errors of [`on`](Self::on).
     pub fn on_mut(&mut self, stream: &Stream) -> Result<LentMut<'_, T>> {
         Ok(LentMut::of(self.raw.lend(size_of::<T>(), stream, true)?, &self.raw.view))
     }
 }
 
-/// Seen otherwise, by value: what is left out can't be reached any more, and on an error the tensor is gone.
+/// Consuming views. Elements outside of the view become unreachable, and an error drops the tensor.
 impl<T: Element> CudaTensor<T, Exclusive> {
     view_methods!(by_value);
 

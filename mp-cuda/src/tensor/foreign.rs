@@ -1,8 +1,8 @@
 //! Memory of other libraries as tensors.
 //!
-//! # Safety
-//! Unsafe, because an address of a user's becomes a tensor; sound, because the user vouches for it, and the driver is asked what is there:
-//! what it doesn't know, or what is not as long as the tensor, is an error.
+//!  # Safety
+//! Unsafe, because an address of the user becomes a tensor. Sound, because the user vouches for it, and the
+//! driver is queried: an unknown address, or memory that is shorter than the tensor, is an error.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -21,22 +21,24 @@ use crate::memory::foreign::{self, Way};
 use crate::memory::uses::Access;
 use crate::stream::Stream;
 
-/// How [memory of another library](ForeignMemory) has become a tensor.
+/// Way in which [memory of another library](ForeignMemory) has become a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum How {
-    /// It is the memory itself, which other processes open by a descriptor. It lives as long as any of them has it.
+    /// The tensor is the memory itself, which other processes open by a descriptor. It lives as long as any
+    /// process has it.
     Exported,
-    /// It is the memory itself, which other processes open by a legacy handle (`cuIpcGetMemHandle`). It is gone with this process.
+    /// The tensor is the memory itself, which other processes open by a legacy handle (`cuIpcGetMemHandle`).
+    /// It is gone with this process.
     LegacyIpc,
-    /// It is a copy, in memory of this library.
+    /// The tensor is a copy, in memory of this library.
     Copied {
-        /// Why no other process can open the memory itself.
+        /// Reason why other processes can't open the memory itself.
         why: &'static str,
     },
 }
 
-/// Memory of a device that another library has allocated, to be a tensor that processes share.
+/// Memory of a device that another library has allocated, to become a tensor that processes share.
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, ForeignMemory, How, Stream};
@@ -53,27 +55,33 @@ pub enum How {
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// | memory | becomes | lives |
+/// | memory | result | lifetime |
 /// |---|---|---|
-/// | of `cuMemAlloc`, `cudaMalloc` | itself: [`LegacyIpc`](How::LegacyIpc) | as long as this process |
-/// | mapped by `cuMemMap`, made for descriptors | itself: [`Exported`](How::Exported) | as long as any process has it |
+/// | of `cuMemAlloc`, `cudaMalloc` | the memory itself: [`LegacyIpc`](How::LegacyIpc) | as long as this process |
+/// | mapped by `cuMemMap`, created for descriptors | the memory itself: [`Exported`](How::Exported) | as long as any process has it |
 /// | of a pool (cudarc, candle), managed, of the host, or otherwise | a copy, or [`NotShareable`](Error::NotShareable) if it is [never copied](Self::never_copied) | as own memory |
 ///
-/// # The owner
-/// It is kept until no process and no message has the tensor, and streams have run what they did with it; then it is dropped, by whichever
-/// thread of this process looks: one that drops such a tensor, shares another one, or calls [`ipc_collect`](crate::ipc_collect),
-/// [`empty_cache`](crate::empty_cache) or [`memory_stats`](crate::memory_stats), which says how many owners are kept. No lock is held then,
-/// and a panic in it is caught. The owner of a copy is dropped when the copy is made. Those that are kept when the process ends are not dropped.
+///  # When is the owner dropped?
+/// The owner is kept until no process and no message has the tensor, and streams have run their work with it.
+/// Then a thread of this process drops it that drops such a tensor, shares another one, or calls
+/// [`ipc_collect`](crate::ipc_collect), [`empty_cache`](crate::empty_cache) or
+/// [`memory_stats`](crate::memory_stats). The last returns the number of owners. The thread holds no lock,
+/// and catches a panic of the owner. The owner of a copy is dropped when the copy is made. Owners that are
+/// left when the process ends are not dropped.
 ///
-/// # In the processes that receive it
-/// What was opened by a legacy handle stays open, and its owner here, until the receiver's streams are at rest, as far as this library knows their work, or have gone on for a
-/// second; or until the receiver calls [`ipc_collect`](crate::ipc_collect). While it is closed, the driver has other threads of the receiver wait that launch kernels, as during each
-/// `cuMemFree`. So a receiver with a kernel that never ends should [record an event](crate::Event::record) behind it, or share memory that goes by a descriptor.
+/// # When does a receiver close the memory?
+/// Memory that was opened by a legacy handle stays open until the receiver's streams are at rest, as far as
+/// this library knows their work, or have run for another second; or until the receiver calls
+/// [`ipc_collect`](crate::ipc_collect). The owner is kept until then. While the memory is closed, threads of
+/// the receiver wait that launch kernels, as during each `cuMemFree`. So a receiver with a kernel that never
+/// ends should [record an event](crate::Event::record) after it, or the sender should share memory by a
+/// descriptor.
 ///
 /// # When a process dies
-/// A process that is killed while it could write to the tensor, or with work that had not run, may write late: the owner stays then
-/// until this process ends (`foreign_retired` of the statistics). If this process dies, what others have by a legacy handle is gone, and
-/// each use of it is [`ProducerDied`](Error::ProducerDied): copy what has to outlive its maker.
+/// If a process is killed that could write to the tensor, or had pending work, late work may still write. The
+/// owner is kept then until this process ends (`foreign_retired` of the statistics). If this process dies,
+/// memory that others have opened by a legacy handle is gone, and each use of it returns
+/// [`ProducerDied`](Error::ProducerDied). Copy data that has to outlive its maker.
 #[doc(alias("share_foreign", "cuIpcGetMemHandle", "torch.cuda.caching_allocator_alloc"))]
 #[derive(Clone, Debug)]
 pub struct ForeignMemory {
@@ -81,15 +89,15 @@ pub struct ForeignMemory {
     shape: Vec<usize>,
     strides: Option<Vec<isize>>,
     never_copied: bool,
-    /// It may be read, and not written.
+    /// `true` if the memory may be read, and not written.
     always_copied: bool,
 }
 
-/// A value that could not become a tensor, or leave this library as one: it comes back, with the reason.
+/// Value that was refused as a tensor or as an export, with the reason.
 pub struct Refused<V> {
-    /// What was given.
+    /// Value that was passed.
     pub value: V,
-    /// Why it was refused.
+    /// Reason for the refusal.
     pub error: Error,
 }
 
@@ -114,7 +122,7 @@ impl<V> From<Refused<V>> for Error {
 }
 
 impl ForeignMemory {
-    /// Elements that lie one after the other in row-major order, from this address on.
+    /// Describes elements in row-major order, from this address on.
     #[must_use]
     pub fn new(address: u64, shape: impl AsRef<[usize]>) -> Self {
         Self {
@@ -126,39 +134,41 @@ impl ForeignMemory {
         }
     }
 
-    /// Elements that lie this number of elements apart, along each dimension. There are no negative strides.
+    /// Sets the strides of the dimensions, in elements. Negative strides are not supported.
     #[must_use]
     pub fn strides(mut self, strides: impl AsRef<[isize]>) -> Self {
         self.strides = Some(strides.as_ref().to_vec());
         self
     }
 
-    /// The memory itself, or an error.
+    /// Makes sharing fail if the memory would have to be copied.
     #[must_use]
     pub fn never_copied(mut self) -> Self {
         self.never_copied = true;
         self
     }
 
-    /// A copy, also where the memory itself could be opened.
+    /// Has the memory be copied, even if it could be opened.
     #[cfg(feature = "dlpack")]
     pub(super) fn always_copied(mut self) -> Self {
         self.always_copied = true;
         self
     }
 
-    /// Makes it a tensor, whose contents are there when the stream has run what it was given. The driver is asked what the address is; a
-    /// copy waits for the stream, nothing else does.
+    /// Makes a tensor of the memory. Its contents are valid when the stream has run its earlier work. The
+    /// driver is asked for the attributes of the address. Only a copy waits for the stream.
     ///
     /// # Errors
-    /// [`NotShareable`](Error::NotShareable) if the driver doesn't know the address, or it would have to be copied and may not be;
-    /// [`mp_core::Error::InvalidArgument`] if it is not aligned, is of another device than the stream, is shorter than the tensor, or
-    /// elements overlap; [`mp_core::Error::Unsupported`] for negative strides; those of [`CudaTensor::empty`] for a copy; what the driver
-    /// refuses. The owner comes back.
+    /// [`NotShareable`](Error::NotShareable) if the driver doesn't know the address, or if a copy is needed
+    /// but not allowed; [`mp_core::Error::InvalidArgument`] if the address is not aligned, is of another
+    /// device than the stream, or has fewer elements than the tensor, or if elements overlap;
+    /// [`mp_core::Error::Unsupported`] for negative strides; errors of [`CudaTensor::empty`] for a copy;
+    /// errors of the driver. The error contains the owner.
     ///
     /// # Safety
-    /// Until the owner is dropped, the elements are allocated memory, which this device reaches. No work of another stream, process or host
-    /// uses them meanwhile, but by the returned tensor; what was given to other streams before, the stream waits for.
+    /// Until the owner is dropped, the elements are allocated memory that this device reaches. Meanwhile,
+    /// work of another stream, process or host uses them only by the returned tensor. The stream waits for
+    /// work that was given to other streams before.
     pub unsafe fn share<T: Element, O: Any + Send>(
         self,
         owner: O,
@@ -168,13 +178,13 @@ impl ForeignMemory {
         Ok((CudaTensor::of(raw), how))
     }
 
-    /// As [`share`](Self::share), of elements whose type is a value.
+    /// Makes a tensor as [`share`](Self::share) does, with an element type that is a value.
     ///
     /// # Errors
-    /// As [`share`](Self::share).
+    /// Errors of [`share`](Self::share).
     ///
     /// # Safety
-    /// As [`share`](Self::share).
+    /// See [`share`](Self::share).
     pub unsafe fn share_any<O: Any + Send>(
         self,
         dtype: DType,
@@ -185,7 +195,7 @@ impl ForeignMemory {
         Ok((AnyCudaTensor { raw, dtype }, how))
     }
 
-    /// Of elements that will be written by its owner, or by none.
+    /// Makes a tensor of elements that are never written, unless by the tensor's owner.
     pub(super) fn shared<O: Any + Send>(
         self,
         dtype: DType,
@@ -195,7 +205,7 @@ impl ForeignMemory {
     ) -> Result<(Raw<Exclusive>, How), Refused<O>> {
         match self.made(dtype, stream, writes) {
             Ok((raw, how)) => {
-                // The owner of a copy goes, and so does that of no elements.
+                // The owner of a copy, or of no elements, is dropped.
                 if let (Some(piece), false) = (&raw.piece, matches!(how, How::Copied { .. })) {
                     piece.keep(owner);
                 }
@@ -226,7 +236,7 @@ impl ForeignMemory {
             Way::Copy { from, why } => Ok((copied(from, bytes, view, dtype, stream)?, How::Copied { why })),
             Way::Open { range, begins } => {
                 let piece = Piece::foreign(stream.device(), range, begins, bytes as u64)?;
-                // What the stream was given before made the contents.
+                // Earlier work of the stream made the contents.
                 let access = Access { writes: true, shared: false };
                 if !mutant!("cuda.foreign.contents-not-awaited") {
                     piece.uses().begin(stream, access, &piece.row())?;
@@ -237,7 +247,7 @@ impl ForeignMemory {
         }
     }
 
-    /// What is asked for, as a view of what begins at the address.
+    /// Returns the requested view, relative to the address.
     fn view(&self, dtype: DType, writes: bool) -> Result<View> {
         let view = match &self.strides {
             Some(strides) => View::from_parts(0, &self.shape, strides, usize::MAX)?,
@@ -260,12 +270,13 @@ impl ForeignMemory {
     }
 }
 
-/// A copy of bytes, which the stream has made when this returns.
+/// Copies bytes. The stream has made the copy when this returns.
 fn copied(from: u64, bytes: usize, view: View, dtype: DType, stream: &Stream) -> Result<Raw<Exclusive>> {
     let piece = Piece::allocate(stream.device(), bytes as u64, stream)?;
     let raw = Raw::of(Some(piece), Arc::new(view), Grad::default());
     let used = raw.lend(dtype.size(), stream, true)?;
-    // SAFETY: the piece has as many bytes, which this use may write; the user vouches for those at `from`. They are apart.
+    // SAFETY: the piece has as many bytes, which this use may write; the user vouches for the bytes at
+    // `from`; both do not overlap.
     unsafe { stream.device().bind()?.copy_on_device(used.address, from, bytes, stream.handle()) }?;
     used.synchronize()?;
     Ok(raw)

@@ -1,4 +1,4 @@
-//! A tensor on a stream: its address, for as long as the stream is given work with it.
+//! Tensors that are lent to a stream, with their addresses.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -27,21 +27,21 @@ macro_rules! lent {
                 Self { used, view, elements: PhantomData }
             }
 
-            /// The address of the first element (`CUdeviceptr`), by which the stream's device reaches it in this process; 0 if there are
-            /// no elements.
+            /// Returns the address of the first element (`CUdeviceptr`) for the stream's device in this
+            /// process, or 0 if there are no elements.
             #[doc(alias = "data_ptr")]
             #[must_use]
             pub fn ptr(&self) -> u64 {
                 self.used.address
             }
 
-            /// The stream.
+            /// Returns the stream.
             #[must_use]
             pub fn stream(&self) -> &Stream {
                 &self.used.stream
             }
 
-            /// The type of its elements.
+            /// Returns the element type.
             #[must_use]
             pub fn dtype(&self) -> DType {
                 T::DTYPE
@@ -62,15 +62,16 @@ macro_rules! lent {
 }
 
 lent! {
-    /// A tensor on a stream, to read: what [`on`](crate::CudaTensor::on) gives.
+    /// Tensor that is lent to a stream, to read. [`on`](crate::CudaTensor::on) returns it.
     ///
-    /// The stream has been told to wait for all that has to run before. Give it work that reads the elements, by
-    /// [`ptr`](Self::ptr), as long as this lives; when it is dropped, the use ends, for what the stream was given until then. The work itself need
-    /// not have run. It is no work on other streams.
+    /// The stream was told to wait for all earlier work. Submit work that reads the elements at
+    /// [`ptr`](Self::ptr) while this value lives. Dropping it ends the use, which covers the work submitted
+    /// until then, even if the work has not run. Work on other streams is not covered.
     Lent
 }
 
 lent! {
-    /// A tensor on a stream, to read and write: what [`on_mut`](crate::CudaTensor::on_mut) gives. See [`Lent`].
+    /// Tensor that is lent to a stream, to read and write. [`on_mut`](crate::CudaTensor::on_mut) returns it.
+    /// See [`Lent`].
     LentMut
 }

@@ -1,4 +1,5 @@
-//! Tensors in messages: the view, what receivers' streams have to wait for, and the attached piece. Nothing here opens memory of a device.
+//! Tensors in messages: the view, the ticks that receivers' streams wait for, and the attached piece. No
+//! memory of a device is opened.
 
 use mp_core::message::{Arrived, Codec, Incoming, Message, Outgoing, Returned, scope};
 use mp_core::{DType, Error as CoreError, Result as CoreResult, mutant};
@@ -35,7 +36,7 @@ impl<M: CudaMode> Raw<M> {
         Ok(Handle { what: What::new(0, dtype.code(), requires), view: &self.view, storage: None })
     }
 
-    /// Takes it out of a message, checked.
+    /// Takes a tensor out of a message, and checks it.
     #[inline(always)]
     fn receive(arrived: &mut Arrived, Arriving(handle, beside): Arriving, dtype: DType) -> CoreResult<Self> {
         let found = handle.dtype()?;
@@ -56,7 +57,7 @@ impl<M: CudaMode> Raw<M> {
             return if view.is_empty() { Ok(Self::of(None, view, grad)) } else { Err(view.beyond(0)) };
         };
         for tick in &ticks {
-            // What its process has not finished, and never will, is told when a stream is to use it.
+            // Lost work is reported when a stream uses the tensor.
             if let Err(error @ Error::Malformed(_)) = clock::is_complete(*tick)
                 && !mutant!("cuda.message.tick-not-looked-at")
             {
@@ -76,13 +77,13 @@ impl<M: CudaMode> Raw<M> {
 }
 
 impl<M: CudaAliased> Raw<M> {
-    /// Writes it into the message that the caller's value is being written into.
-    // Each part by itself: what is put together of them is copied just after, for which the processor waits.
+    /// Writes the tensor to the message of the caller's value. The parts are written one by one, because a
+    /// combined value would be copied at once, for which the processor waits.
     fn write<S: Serializer>(&self, s: S, dtype: DType) -> Result<S::Ok, S::Error> {
         let refused = |error| S::Error::custom(unsendable(error));
         let handle = self.handle(dtype).map_err(S::Error::custom)?;
         let Some(piece) = &self.piece else {
-            // Where those with memory can't be, it would come as a surprise.
+            // Tensors without memory fail where tensors with memory fail.
             scope::outgoing(M::WHAT, |_| Ok(())).map_err(S::Error::custom)?;
             return beside::bytes(&handle, None, |bytes| s.serialize_bytes(bytes));
         };
@@ -94,7 +95,7 @@ impl<M: CudaAliased> Raw<M> {
         beside::bytes(&handle, Some((number, &ticks)), |bytes| s.serialize_bytes(bytes))
     }
 
-    /// Reads it from the message that the caller's value is being read from.
+    /// Reads the tensor from the message of the caller's value.
     fn read<'de, D: Deserializer<'de>>(d: D, dtype: Option<DType>) -> Result<(Self, DType), D::Error> {
         beside::read(d, |arriving| {
             let dtype = dtype.map_or_else(|| arriving.0.dtype(), Ok)?;
@@ -104,7 +105,7 @@ impl<M: CudaAliased> Raw<M> {
 }
 
 impl Raw<Exclusive> {
-    /// Moves it into a message; what is left is an empty tensor.
+    /// Moves the tensor into a message, which leaves an empty tensor.
     fn move_into<C: Codec>(&mut self, out: &mut Outgoing, dtype: DType) -> CoreResult<()> {
         let handle = self.handle(dtype)?;
         let Some(piece) = &self.piece else {
@@ -113,7 +114,7 @@ impl Raw<Exclusive> {
         piece.is_here().map_err(unsendable)?;
         let ticks = piece.uses().tell(mutant!("cuda.uses.reads-of-moved-not-told")).map_err(unsendable)?;
         let number = piece.lend(out.attached(), &self.view).map_err(unsendable)?;
-        // From here on it is the message's, whatever happens: another process may have it before this returns to its caller.
+        // The message owns the piece from here on: another process may have it before this call returns.
         let used = piece.uses().leave(|| piece.row());
         piece.note_uses(&used);
         let beside = Some((number, &ticks[..]));
@@ -126,7 +127,7 @@ impl Raw<Exclusive> {
         written
     }
 
-    /// Takes back what it lent, if it did.
+    /// Takes the piece back that was moved into a message.
     fn take_back(&mut self, back: &mut Returned) {
         let Some(mark) = self.grad.lent_as() else { return };
         let Some((hold, lent)) = back.take_object(mark) else { return };
@@ -205,7 +206,7 @@ mod tests {
 
     const BYTES: u64 = 4096;
 
-    /// What a process makes of a message with a frozen tensor of these elements, whose work is behind this tick.
+    /// Receives a message with a frozen tensor of these elements, whose work this tick covers.
     fn received(offset: usize, elements: usize, tick: Tick) -> CoreResult<Raw<Frozen>> {
         let piece = Piece::without_driver(Uuid([7; 16]), BYTES).unwrap();
         assert!(piece.open_to_others(Mode::Frozen));

@@ -33,8 +33,8 @@ use crate::stream::Stream;
 use crate::uuid::Uuid;
 use raw::Raw;
 
-/// A tensor in the memory of a device, with one owner among all processes, which may write; in other [modes](CudaMode) there are
-/// [`FrozenCudaTensor`] and [`SharedCudaTensor`].
+/// Tensor in the memory of a device, with one owner among all processes, which may write it. For other
+/// [modes](CudaMode), see [`FrozenCudaTensor`] and [`SharedCudaTensor`].
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, Stream};
@@ -49,16 +49,17 @@ use raw::Raw;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// It moves: put into a queue, it is gone here, and the receiver is its new owner. No byte is copied, and no host waits for a
-/// device. The receiver's stream waits for the sender's, on the device, when the receiver takes it
-/// [`on`](Self::on) one.
+/// A message moves it: after a put into a queue, this process no longer has the tensor, and the receiver owns
+/// it. No byte is copied, and no host waits for a device. When the receiver calls [`on`](Self::on), its
+/// stream waits for the sender's stream, on the device.
 ///
-/// Sending it, receiving it and making views of it opens no memory of a device; so a process without a GPU may pass it on.
+/// Sending, receiving and views open no memory of a device, so a process without a GPU may pass tensors on.
 ///
 /// # When a process dies
-/// The memory lives as long as any process or any message on its way holds it, whichever process has made it. If the process is
-/// killed that was to fill it, and its kernels had not run, [`on`](Self::on) returns [`ProducerDied`](crate::Error::ProducerDied). What
-/// a killed process could write to is used for no other tensor.
+/// The memory lives as long as any process or message holds it, also after its maker's death. If the process
+/// is killed that fills the tensor, and its kernels have not run, [`on`](Self::on) returns
+/// [`ProducerDied`](crate::Error::ProducerDied). Memory that a killed process could write to is not used for
+/// another tensor.
 #[doc(alias = "rebuild_cuda_tensor")]
 pub struct CudaTensor<T: Element, M: CudaMode = Exclusive> {
     pub(crate) raw: Raw<M>,
@@ -67,7 +68,7 @@ pub struct CudaTensor<T: Element, M: CudaMode = Exclusive> {
 
 impl<T: Element, M: CudaMode> PlainOutcome for CudaTensor<T, M> {}
 
-/// A tensor in the memory of a device that any number of processes read and none writes, ever again.
+/// Tensor in the memory of a device that any number of processes read, and none ever writes again.
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, Stream};
@@ -79,10 +80,11 @@ impl<T: Element, M: CudaMode> PlainOutcome for CudaTensor<T, M> {}
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// Inside of a message it is an ordinary serde value; the same memory received twice is one.
+/// It is an ordinary serde value in a message. If the same memory is received twice, both are one tensor's
+/// memory.
 pub type FrozenCudaTensor<T> = CudaTensor<T, Frozen>;
 
-/// A tensor in the memory of a device that any number of processes read and write at once.
+/// Tensor in the memory of a device that any number of processes read and write at the same time.
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, Event, Stream};
@@ -96,15 +98,17 @@ pub type FrozenCudaTensor<T> = CudaTensor<T, Frozen>;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// What was written before it was sent is seen by its receivers. Which of later writes is seen, and when, the processes
-/// arrange themselves, by messages or an [`Event`](crate::Event); so do several streams of one process. Without that, what is read is some of what was
-/// written, element by element, or torn within an element: devices promise no more.
+/// Receivers see the data that was written before the tensor was sent. For later writes, the processes
+/// synchronize by messages or an [`Event`](crate::Event), and so do several streams of one process. Otherwise
+/// a reader gets a mixture of old and new elements, or torn elements: devices guarantee no more.
 ///
-/// If a process is killed that was to write what was sent, the next [`on`](CudaTensor::on) or `on_mut` of each receiver says so
-/// ([`ProducerDied`](crate::Error::ProducerDied)), and those after it go on with what is there.
+/// If a process is killed that was to write the sent data, the next [`on`](CudaTensor::on) or `on_mut` of
+/// each receiver returns [`ProducerDied`](crate::Error::ProducerDied). Later calls succeed, with the present
+/// contents.
 pub type SharedCudaTensor<T> = CudaTensor<T, Shared>;
 
-/// Which piece of device memory a tensor is a view of: the same in all processes, and of no other piece ever after.
+/// Identity of the piece of device memory that a tensor is a view of. It is the same in all processes, and no
+/// other piece ever has it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct CudaStorageId(u64);
 
@@ -112,41 +116,43 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     shape_methods!(raw.view);
     grad_methods!();
 
-    /// Of parts that go together.
+    /// Combines parts that belong together.
     pub(crate) fn of(raw: Raw<M>) -> Self {
         Self { raw, elements: PhantomData }
     }
 
-    /// The type of its elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         T::DTYPE
     }
 
-    /// The device whose memory it is in; `None` without elements.
+    /// Returns the device of the memory, or `None` if there are no elements.
     pub fn device(&self) -> Option<Uuid> {
         self.raw.device()
     }
 
-    /// Which memory it is a view of, in whichever process; `None` without elements.
+    /// Returns the identity of the memory, which is the same in all processes, or `None` if there are no
+    /// elements.
     #[doc(alias = "untyped_storage")]
     pub fn storage(&self) -> Option<CudaStorageId> {
         self.raw.storage()
     }
 
-    /// Takes it on a stream, for work that reads it. The stream waits, on the device, for what others write; this thread doesn't
-    /// wait for that.
+    /// Lends the tensor to a stream, for work that reads it. The stream waits, on the device, for earlier
+    /// writes. This thread doesn't wait.
     ///
-    /// The first time for memory of another process, that is opened: the driver is called, and may wait for the device.
+    /// The first time for memory of another process, the memory is opened: that calls the driver, which may
+    /// wait for the device.
     ///
     /// # Errors
-    /// [`ProducerDied`](crate::Error::ProducerDied) if what it waits for never will be written;
-    /// [`UnknownDevice`](crate::Error::UnknownDevice) or [`PeerAccess`](crate::Error::PeerAccess) if the stream's device can't reach it;
-    /// [`Capturing`](crate::Error::Capturing); what else the driver refuses.
+    /// [`ProducerDied`](crate::Error::ProducerDied) if the data will never be written;
+    /// [`UnknownDevice`](crate::Error::UnknownDevice) or [`PeerAccess`](crate::Error::PeerAccess) if the
+    /// stream's device can't reach the memory; [`Capturing`](crate::Error::Capturing); errors of the driver.
     pub fn on(&self, stream: &Stream) -> Result<Lent<'_, T>> {
         Ok(Lent::of(self.raw.lend(size_of::<T>(), stream, false)?, &self.raw.view))
     }
 
-    /// The same elements, as a leaf that requires no gradients.
+    /// Returns the same elements as a leaf that requires no gradients.
     #[must_use]
     pub fn detach(mut self) -> Self {
         self.raw.grad = Default::default();

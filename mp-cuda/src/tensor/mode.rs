@@ -1,25 +1,25 @@
-//! Which access to a tensor's memory is allowed, as types: the modes of tensors in shared memory, for those on devices.
+//! Access modes as types: the modes of tensors in shared memory, for tensors on devices.
 
 use mp_tensor::{Exclusive, Frozen, Shared};
 
 pub(crate) mod sealed {
     use crate::memory;
 
-    /// What a mode is to this crate.
+    /// Properties of a mode for this crate.
     pub trait Mode {
-        /// As what its pieces are opened and attached to messages.
+        /// Mode in which pieces are opened and attached to messages.
         #[doc(hidden)]
         const MODE: memory::Mode;
-        /// What a tensor of this mode is called.
+        /// Name of the type of such a tensor.
         #[doc(hidden)]
         const NAME: &'static str;
-        /// What an error calls it.
+        /// Name of such a tensor in errors.
         #[doc(hidden)]
         const WHAT: &'static str;
     }
 }
 
-/// Which access to a tensor's memory is allowed, and to how many handles.
+/// Access to a tensor's memory, and number of its handles.
 ///
 /// | mode | the tensor | read on streams | written on streams | handles |
 /// |---|---|---|---|---|
@@ -32,7 +32,7 @@ pub(crate) mod sealed {
 )]
 pub trait CudaMode: sealed::Mode + Send + Sync + 'static {}
 
-/// Modes in which several tensors may be views of the same elements, and which travel as clones.
+/// Modes whose tensors have clones and overlapping views, and are sent as clones.
 #[diagnostic::on_unimplemented(
     message = "there is one {Self} tensor of its memory, not several",
     note = "freeze() or share() it, or copy it by to_device()"

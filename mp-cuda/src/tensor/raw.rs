@@ -1,4 +1,4 @@
-//! What all tensors on devices have in common, whatever their element type is.
+//! Parts of a tensor on a device that do not depend on its element type.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::memory::{Mode, Piece};
 use crate::stream::Stream;
 use crate::uuid::Uuid;
 
-/// A piece of memory and a view of it, which lies within it, counted in elements of the tensor that this is of.
+/// Piece of memory, and a view that lies within it, counted in elements of the tensor.
 pub(crate) struct Raw<M: CudaMode> {
-    /// None of a tensor without elements, and of one that was moved into a message.
+    /// `None` for a tensor without elements, and for one that was moved into a message.
     pub(crate) piece: Option<Piece>,
     pub(crate) view: Arc<View>,
     pub(crate) grad: Grad,
@@ -31,17 +31,17 @@ impl<M: super::mode::CudaAliased> Clone for Raw<M> {
 }
 
 impl<M: CudaMode> Raw<M> {
-    /// Of parts that go together.
+    /// Combines parts that belong together.
     pub(crate) fn of(piece: Option<Piece>, view: Arc<View>, grad: Grad) -> Self {
         Self { piece, view, grad, mode: PhantomData }
     }
 
-    /// Of a view of it.
+    /// Replaces the view.
     pub(super) fn viewed(self, view: View) -> Self {
         Self::of(self.piece, Arc::new(view), self.grad.derived())
     }
 
-    /// The device whose memory it has.
+    /// Returns the device of the memory.
     pub(super) fn device(&self) -> Option<Uuid> {
         self.piece.as_ref().map(Piece::uuid)
     }
@@ -65,14 +65,14 @@ impl<M: CudaMode> Raw<M> {
 }
 
 impl<M: super::mode::CudaAliased> Raw<M> {
-    /// Another one, of a view of it.
+    /// Returns another tensor of the same memory, with this view.
     pub(super) fn another(&self, view: View) -> Self {
         Self::of(self.piece.clone(), Arc::new(view), self.grad.derived())
     }
 }
 
 impl Raw<Exclusive> {
-    /// New memory, of the stream's device, for what the stream is given from now on.
+    /// Allocates memory of the stream's device, for work that the stream is given from now on.
     pub(super) fn new(shape: &[usize], dtype: DType, stream: &Stream) -> Result<Self> {
         let view = row_major(0, shape)?;
         let bytes = (view.len() * dtype.size()) as u64;
@@ -80,9 +80,9 @@ impl Raw<Exclusive> {
         Ok(Self::of(piece, view, Grad::default()))
     }
 
-    /// The same, in another mode.
+    /// Converts the tensor to another mode.
     pub(super) fn open<M: CudaMode>(self) -> Raw<M> {
-        // It is the only one of its piece, which was opened in no mode before.
+        // It is the only tensor of its piece, which was never opened.
         if let Some(piece) = &self.piece {
             _ = piece.open_to_others(M::MODE);
         }
@@ -90,29 +90,29 @@ impl Raw<Exclusive> {
     }
 }
 
-/// A use of a piece by a stream, which ends when this is dropped. What it leaves when it is forgotten is a use without an end.
+/// Use of a piece by a stream. Dropping it ends the use. If it is forgotten, the use never ends.
 pub(super) struct Used<'a> {
     piece: Option<&'a Piece>,
     pub(super) stream: Stream,
     access: Access,
-    /// Of the first element; 0 without elements.
+    /// Address of the first element, or 0 if there are no elements.
     pub(super) address: u64,
     begun: Begun,
     ran: bool,
 }
 
 impl Used<'_> {
-    /// Leaves it open: the value that has the piece ends it. Whether there is one.
+    /// Leaves the use open. The owner of the piece ends it. Returns `true` if there is a piece.
     #[cfg(feature = "dlpack")]
     pub(super) fn into_open(mut self) -> bool {
         self.piece.take().is_some()
     }
 
-    /// Waits until the stream has run what it was given; then the use is over.
+    /// Waits until the stream has run its work, and ends the use.
     pub(super) fn synchronize(mut self) -> Result<()> {
         self.stream.synchronize()?;
         self.ran = true;
-        // The stream may have been released from a wait for a process that died.
+        // The stream may have been released from a wait for a dead process.
         match self.piece {
             Some(piece) if !self.access.shared && !mutant!("cuda.uses.read-though-lost") => {
                 piece.uses().is_whole()

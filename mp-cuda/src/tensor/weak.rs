@@ -1,4 +1,4 @@
-//! References that don't keep memory alive.
+//! Weak references to tensors.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use super::mode::CudaAliased;
 use super::raw::Raw;
 use crate::memory::WeakPiece;
 
-/// A tensor that its memory isn't kept for: what [`downgrade`](CudaTensor::downgrade) gives.
+/// Weak reference to a tensor, from [`downgrade`](CudaTensor::downgrade). It does not keep the memory.
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, Stream};
@@ -27,7 +27,7 @@ use crate::memory::WeakPiece;
 /// ```
 #[doc(alias = "StorageWeakRef")]
 pub struct WeakCudaTensor<T: Element, M: CudaAliased> {
-    /// None of a tensor without elements.
+    /// `None` for a tensor without elements.
     piece: Option<WeakPiece>,
     view: Arc<View>,
     grad: Grad,
@@ -35,7 +35,7 @@ pub struct WeakCudaTensor<T: Element, M: CudaAliased> {
 }
 
 impl<T: Element, M: CudaAliased> WeakCudaTensor<T, M> {
-    /// The tensor, if this process has a handle to its memory still.
+    /// Returns the tensor, if this process still has a handle of its memory.
     #[must_use]
     pub fn upgrade(&self) -> Option<CudaTensor<T, M>> {
         let piece = match &self.piece {
@@ -45,7 +45,7 @@ impl<T: Element, M: CudaAliased> WeakCudaTensor<T, M> {
         Some(CudaTensor::of(Raw::of(piece, Arc::clone(&self.view), self.grad)))
     }
 
-    /// Whether this process has no handle to its memory any more. Others may have one.
+    /// Returns `true` if this process has no handle of the memory any more. Other processes may have one.
     #[must_use]
     pub fn expired(&self) -> bool {
         self.piece.as_ref().is_some_and(|piece| piece.upgrade().is_none())
@@ -53,7 +53,7 @@ impl<T: Element, M: CudaAliased> WeakCudaTensor<T, M> {
 }
 
 impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
-    /// A reference to it that doesn't keep its memory.
+    /// Returns a weak reference, which does not keep the memory.
     #[must_use]
     pub fn downgrade(&self) -> WeakCudaTensor<T, M> {
         let Raw { piece, view, grad, .. } = &self.raw;

@@ -73,7 +73,7 @@ impl StreamClock {
     }
 
     /// # Safety
-    /// As [`tick`](Self::tick).
+    /// See [`tick`](Self::tick).
     unsafe fn tick_of(row: &mut Option<Row>, device: &Device, stream: Handle) -> Result<Tick> {
         let bound = device.bind()?;
         // SAFETY: the caller's.
