@@ -36,7 +36,8 @@ pub const fn no_key() -> NoKey {
 ///
 /// let manager = Manager::start()?;
 /// let options = SocketOptions::new().authkey(b"a secret").max_message(1 << 20);
-/// assert!(manager.serve("@example-of-options", SocketOptions::new()).is_err()); // neither a key nor `no_key()`
+/// // Options that state neither a key nor `no_key()` are refused.
+/// assert!(manager.serve("@example-of-options", SocketOptions::new()).is_err());
 /// manager.serve("@example-of-options", &options)?;
 /// RemoteManager::connect("@example-of-options", options.handshake_timeout(Duration::from_secs(1)))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -60,7 +61,8 @@ macro_rules! keys {
 }
 
 keys! {
-    [] &str; [] String; [] &String; [] &[u8]; [] Vec<u8>; [] &Vec<u8>; [const N: usize] [u8; N]; [const N: usize] &[u8; N];
+    [] &str; [] String; [] &String;
+    [] &[u8]; [] Vec<u8>; [] &Vec<u8>; [const N: usize] [u8; N]; [const N: usize] &[u8; N];
     [] mp_core::AuthKey; [] &mp_core::AuthKey;
 }
 

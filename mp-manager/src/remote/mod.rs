@@ -111,7 +111,8 @@ impl ManagerHandle {
     /// use mp_spawn::closure;
     ///
     /// let manager = Manager::start()?;
-    /// manager.register(Methods::<u32>::of("Count").constructor(closure!([] || 0)).method("next", closure!([] |n: &mut u32| { *n += 1; *n })))?;
+    /// let next = closure!([] |n: &mut u32| { *n += 1; *n });
+    /// manager.register(Methods::<u32>::of("Count").constructor(closure!([] || 0)).method("next", next))?;
     /// let address = manager.serve(Address::tcp(("localhost", 0))?, b"a secret")?;
     ///
     /// let count = RemoteManager::connect(address, b"a secret")?.create("Count", ())?; // another program

@@ -179,7 +179,8 @@ fn pipe(instead: &str) -> Error {
 fn tcp(socket: &Socket) -> Option<Error> {
     let host = socket.peer().host()?;
     let why = format!(
-        "an invitation leads to memory of this machine, and TCP (to {host}) can't carry it: connect by a path or a name (@…) instead"
+        "an invitation leads to memory of this machine, and TCP (to {host}) can't carry it: connect by a path or \
+         a name (@…) instead"
     );
     Some(mp_core::Error::Unsupported(why).into())
 }

@@ -184,7 +184,7 @@ fn addresses_are_tried_in_order() {
     assert_eq!(accept(&listener).peer_addr().unwrap(), local(&client.join().unwrap()));
     // The port of that listener is taken, so the second address is.
     let second = keyed().listen(Address::tcp(&[at, ANY_PORT.into()][..]).unwrap()).unwrap();
-    assert!(!second.local_addr().is_none_or(|other| other == at));
+    assert_ne!(second.local_addr(), Some(at));
     let taken = keyed().listen(at).unwrap_err();
     let ConnectError::Io { source, .. } = &taken else { panic!("{taken}") };
     assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);

@@ -50,7 +50,7 @@ enum Stage {
 enum Step {
     Continue(Stage),
     Wait(Stage),
-    Done(Connection),
+    Done(Handshake),
 }
 
 /// Condition under which an attempt can continue.
@@ -91,7 +91,7 @@ impl<'a> Attempt<'a> {
                     self.stage = stage;
                     return Ok(None);
                 }
-                Step::Done(connection) => return Ok(Some(connection)),
+                Step::Done(handshake) => return Ok(Some(self.options.connection(handshake))),
             }
         }
     }
@@ -120,7 +120,7 @@ impl<'a> Attempt<'a> {
                 if !is_over {
                     return Ok(Step::Wait(Stage::Greeting(handshake)));
                 }
-                Ok(Step::Done(self.options.connection(handshake)))
+                Ok(Step::Done(handshake))
             }
         }
     }

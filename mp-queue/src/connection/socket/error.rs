@@ -144,8 +144,8 @@ impl fmt::Display for ConnectError {
             ),
             ConnectError::KeyRequired { address } => write!(
                 f,
-                "other machines can reach {address}, so an authentication key is required there: give one (`authkey`), or use a \
-                 loopback address, such as 127.0.0.1"
+                "other machines can reach {address}, so an authentication key is required there: give one (`authkey`), \
+                 or use a loopback address, such as 127.0.0.1"
             ),
             ConnectError::Incompatible(why) => {
                 write!(f, "the other side is no connection of this library, or of another version: {why}")
