@@ -109,3 +109,30 @@ fn timeout_of_zero_ends_a_task_that_has_begun() {
     assert!(matches!(error, TaskError::TimedOut { .. }), "{error}");
     join(&pool);
 }
+
+/// Between the end and the moment in which the pool's thread takes tasks back, workers answer parts of their chunks.
+#[test]
+fn tasks_of_a_terminated_pool_are_never_cancelled() {
+    for round in 0..20 {
+        let pool = Pool::new(2).unwrap();
+        let nap = |x: u64| {
+            let until = Instant::now() + Duration::from_micros(700);
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            x
+        };
+        let results = pool.task(nap).chunksize(500).map_async(0..20_000);
+        eventually("some are done", || results.progress().done > 2 + round % 5);
+        pool.terminate();
+        let cancelled = results.cancel();
+        assert!(results.wait_timeout(DEADLINE), "{results:?}");
+        let unexpected: Vec<_> = results
+            .results()
+            .into_iter()
+            .filter(|result| !matches!(result, Ok(_) | Err(TaskError::Terminated)))
+            .collect();
+        assert!(cancelled == 0 && unexpected.is_empty(), "round {round}: {cancelled} {:?}", unexpected[0]);
+        join(&pool);
+    }
+}

@@ -28,14 +28,21 @@ struct State {
     late: usize,
 }
 
+impl State {
+    /// Counts tasks for callers of `cancel`, unless the pool ended them.
+    fn add_late(&mut self, tasks: usize) {
+        if matches!(self.fate, Some(TaskError::Cancelled)) {
+            self.late += tasks;
+        }
+    }
+}
+
 impl Hand {
     /// Adds tasks that the caller takes. The lock of the list that they are in is held.
     pub(crate) fn take(&self, tasks: usize) {
         let mut state = self.0.lock();
         state.tasks += tasks;
-        if state.fate.is_some() {
-            state.late += tasks;
-        }
+        state.add_late(tasks);
     }
 
     /// Removes tasks; returns the outcome that they must have, if there is one.
@@ -60,9 +67,11 @@ impl Hand {
         std::mem::take(&mut self.0.lock().late)
     }
 
-    /// Adds tasks that were cut off a worker's chunk after the cancellation.
-    pub(crate) fn add_late(&self, tasks: usize) {
-        self.0.lock().late += tasks;
+    /// Returns the outcome of tasks that were cut off a worker's chunk after the cancellation, and counts them.
+    pub(crate) fn fate_of_late(&self, tasks: usize) -> Option<TaskError> {
+        let mut state = self.0.lock();
+        state.add_late(tasks);
+        state.fate.clone()
     }
 
     pub(crate) fn is_sealed(&self) -> bool {
@@ -82,8 +91,17 @@ mod tests {
         assert_eq!(hand.seal(TaskError::Cancelled), 3);
         assert_eq!(hand.seal(TaskError::Cancelled), 0);
         assert!(matches!(hand.release(3), Some(TaskError::Cancelled)));
-        hand.add_late(4);
+        assert!(matches!(hand.fate_of_late(4), Some(TaskError::Cancelled)));
         hand.take(2);
         assert_eq!((hand.take_late(), hand.take_late()), (6, 0));
+    }
+
+    #[test]
+    fn tasks_that_the_pool_ended_are_not_cancelled() {
+        let hand = Hand::default();
+        hand.seal(TaskError::Terminated);
+        hand.take(2);
+        assert!(matches!(hand.fate_of_late(4), Some(TaskError::Terminated)));
+        assert_eq!(hand.take_late(), 0);
     }
 }

@@ -377,6 +377,10 @@ impl Shared {
         let mut settled = Settled::new(self);
         let in_hand = {
             let mut state = self.state.lock();
+            if state.phase.error().is_some() {
+                // The end of the pool settles them, with its own error.
+                return 0;
+            }
             // Under the state's lock: what a thread has in hand now is neither with a worker nor returned.
             let in_hand = settled.add_rest(job, &TaskError::Cancelled);
             let State { workers, returned, jobs, later, emptied, .. } = &mut *state;

@@ -42,7 +42,8 @@ pub(crate) fn report(
     }
 }
 
-/// A worker has said something of a chunk whose call was cancelled: it had taken the chunk, and not begun it, just then.
+/// A worker has said something of a chunk whose call was cancelled, or ended with the pool: it had taken the chunk, and not begun it, just
+/// then.
 pub(crate) fn cut_if_cancelled(worker: &mut Worker, id: u64, settled: &mut Settled<'_>) {
     let is_cancelled = |chunk: &&mut Chunk| chunk.left() > 0 && chunk.job.is_cancelled();
     let Some(job) = worker.chunk(id).filter(is_cancelled).map(|chunk| Arc::clone(&chunk.job)) else { return };
@@ -51,8 +52,8 @@ pub(crate) fn cut_if_cancelled(worker: &mut Worker, id: u64, settled: &mut Settl
     }
     let (rest, emptied) = worker.cut_all_of(&job, next_chunk());
     if let Some(rest) = rest {
-        job.hand.add_late(rest.left());
-        settled.add(rest, TaskError::Cancelled);
+        let fate = job.hand.fate_of_late(rest.left()).unwrap_or(TaskError::Cancelled);
+        settled.add(rest, fate);
     }
     emptied.into_iter().for_each(|chunk| settled.drop_later(chunk));
 }
