@@ -21,8 +21,9 @@ use mp_core::message::{Message, Outgoing};
 use mp_core::user_code::Apart;
 use mp_reduce::MessagePack;
 use mp_spawn::{Capture, Closure, Raise};
-use mp_tensor::{FrozenTensor, Tensor};
 use serde::{Deserialize, Serialize};
+
+use crate::shared_bytes::SharedBytes;
 
 /// Why a worker can't go on.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -51,7 +52,7 @@ where
 #[derive(Clone, Serialize, Deserialize)]
 enum Once<A> {
     /// Their bytes, in shared memory.
-    Bytes(FrozenTensor<u8>),
+    Bytes(SharedBytes),
     /// Something is attached to them (tensors, queues), which each message has to hold for itself: they are encoded for each
     /// worker, and what is attached is not copied.
     Each(A),
@@ -69,8 +70,7 @@ impl<A: Capture + Clone> Once<A> {
         }
         match out.plain() {
             Some(bytes) if !bytes.is_empty() && !mp_core::mutant!("pool.state.encoded-for-each") => {
-                let bytes = Tensor::from_slice(bytes, [bytes.len()]).map_err(mp_reduce::Error::from)?;
-                Ok(Once::Bytes(bytes.freeze()))
+                Ok(Once::Bytes(SharedBytes::new(bytes)?))
             }
             _ => Ok(Once::Each(args)),
         }
@@ -78,7 +78,7 @@ impl<A: Capture + Clone> Once<A> {
 
     fn read(&self) -> Result<A, Failure> {
         match self {
-            Once::Bytes(bytes) => Ok(A::decode_plain::<MessagePack>(bytes.as_slice()?)?),
+            Once::Bytes(bytes) => Ok(A::decode_plain::<MessagePack>(bytes.as_slice())?),
             Once::Each(args) => Ok(args.clone()),
         }
     }

@@ -54,6 +54,7 @@ mod message;
 mod metrics;
 mod retry;
 mod run;
+mod shared_bytes;
 #[doc(hidden)]
 pub mod steps;
 mod thread;
