@@ -311,9 +311,9 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     fn imap_in<I: IntoIterator<Item = A>>(&self, items: I, order: Order) -> Imap<I::IntoIter, T> {
         let sent = Arc::new(Items::new(self.terms.retry.times > 0));
         let job = self.job(Arc::clone(&sent) as _, order);
-        let workers = self.shared.workers;
+        let workers = self.shared.workers();
         let ahead = self.ahead.unwrap_or(workers.saturating_mul(self.terms.chunk.saturating_mul(2).max(64)));
         let chosen = self.ahead.is_some();
-        Imap::new((Arc::clone(&self.shared), job), (items.into_iter(), sent), (ahead, chosen, workers))
+        Imap::new((Arc::clone(&self.shared), job), (items.into_iter(), sent), (ahead, chosen))
     }
 }

@@ -41,7 +41,6 @@ pub struct Imap<I: Iterator, T> {
     /// Values that were read and not given, and the error behind them.
     values: Each<T>,
     error: Option<TaskError>,
-    workers: usize,
     sent: usize,
     received: usize,
     exhausted: bool,
@@ -58,25 +57,11 @@ impl<I: Iterator, T> Imap<I, T> {
     pub(crate) fn new(
         (shared, job): (Arc<Shared>, Arc<Job>),
         (iter, items): (I, Arc<Items<I::Item>>),
-        (ahead, chosen, workers): (usize, bool, usize),
+        (ahead, chosen): (usize, bool),
     ) -> Self {
         let (run, values, error) = (None, Each::default(), None);
         let (sent, received, exhausted) = (0, 0, false);
-        Imap {
-            shared,
-            job,
-            iter,
-            items,
-            ahead,
-            chosen,
-            run,
-            values,
-            error,
-            workers,
-            sent,
-            received,
-            exhausted,
-        }
+        Imap { shared, job, iter, items, ahead, chosen, run, values, error, sent, received, exhausted }
     }
 
     /// Whether the next result is there.
@@ -91,14 +76,15 @@ impl<I: Iterator, T> Imap<I, T> {
         if !self.chosen && under_way > self.ahead && self.has_next() {
             return;
         }
-        let ahead = if self.chosen { self.ahead } else { self.job.ahead(self.workers, self.ahead) };
+        let workers = self.shared.workers();
+        let ahead = if self.chosen { self.ahead } else { self.job.ahead(workers, self.ahead) };
         if under_way > ahead / 2 {
             return;
         }
         while !self.exhausted && under_way < ahead {
             // An iterator may be slow: no caller waits for it while workers have something to do, and a
             // result is there.
-            if under_way >= self.workers && (self.has_next() || self.job.slots().has_next()) {
+            if under_way >= workers && (self.has_next() || self.job.slots().has_next()) {
                 return;
             }
             let portion = under_way.max(1).min(ahead - under_way);

@@ -8,6 +8,7 @@ pub(crate) mod pool;
 #[cfg(feature = "indicatif")]
 pub(crate) mod progress;
 pub(crate) mod recycle;
+pub(crate) mod resize;
 pub(crate) mod result;
 pub(crate) mod state_pool;
 pub(crate) mod stream;

@@ -71,7 +71,7 @@ pub struct Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let workers = self.shared.workers;
+        let workers = self.shared.workers();
         if let Err(error) = self.shared.check_owner() {
             return write!(f, "Pool({workers} workers: {error})");
         }
@@ -83,6 +83,20 @@ impl fmt::Debug for Pool {
         }
         write!(f, "{workers} workers, {tasks} tasks, {phase:?})")
     }
+}
+
+/// Checks that a pool can have this many workers.
+pub(super) fn check_number(processes: usize) -> Result<(), PoolError> {
+    if processes == 0 || processes > MOST_PROCESSES {
+        let why = format!("a pool of {processes} processes: 1 to {MOST_PROCESSES} are possible");
+        return Err(PoolError::Settings(why));
+    }
+    Ok(())
+}
+
+/// Creates a place for a worker.
+pub(super) fn new_place() -> Result<Worker, PoolError> {
+    Ok(Worker::new(Queue::bounded(ROOM)?, Watch::new()?))
 }
 
 impl Pool {
@@ -125,19 +139,14 @@ impl Pool {
     pub(crate) fn start(settings: Settings) -> Result<Pool, PoolError> {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         let processes = settings.processes.unwrap_or_else(processors);
-        if processes == 0 || processes > MOST_PROCESSES {
-            let why = format!("a pool of {processes} processes: 1 to {MOST_PROCESSES} are possible");
-            return Err(PoolError::Settings(why));
-        }
+        check_number(processes)?;
         let form = Queue::bounded(ROOM)?;
-        let messages = mp_core::Arena::current()?.most_messages();
-        let worker = |tasks| -> Result<Worker, PoolError> {
-            Ok(Worker::new(tasks, Watch::new()?).of_some(processes, messages))
-        };
-        let mut workers = vec![worker(form.clone())?];
+        let mut workers = vec![Worker::new(form.clone(), Watch::new()?)];
         while workers.len() < processes {
-            workers.push(worker(Queue::bounded(ROOM)?)?);
+            workers.push(new_place()?);
         }
+        let messages = mp_core::Arena::current()?.most_messages();
+        workers.iter_mut().for_each(|worker| worker.is_one_of(processes, messages));
         let (replies, state) = (Queue::bounded(REPLIES)?, State::new(workers));
         let shared = Arc::new(Shared::new(settings, replies, form, state));
         // From here on, dropping it ends what was started.
@@ -376,21 +385,23 @@ impl Pool {
         self.task(move |args: A| function.call(args)).map_async(items)
     }
 
-    /// How many workers it has.
+    /// Returns the number of workers: as the pool was built, or as [`resize`](Self::resize) set it last.
     #[must_use]
     pub fn processes(&self) -> usize {
-        self.shared.workers
+        self.shared.workers()
     }
 
     /// The process ids of the workers that live, by their number; 0 for one that is just being replaced, and in a copy of
-    /// the process that made the pool, whose workers they are.
+    /// the process that made the pool, whose workers they are. After [`resize`](Self::resize) has made the pool smaller, surplus
+    /// workers are listed until they have ended.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         if self.shared.check_owner().is_err() {
-            return vec![0; self.shared.workers];
+            return vec![0; self.shared.workers()];
         }
         let state = self.shared.state.lock();
-        state.workers.iter().map(|worker| if worker.process.is_some() { worker.pid } else { 0 }).collect()
+        let places = state.workers.iter().take(state.places());
+        places.map(|worker| if worker.process.is_some() { worker.pid } else { 0 }).collect()
     }
 
     /// How it is doing: tasks by what became of them, how long they waited and ran, and what each worker is doing. To be shown,

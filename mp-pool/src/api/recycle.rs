@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::api::pool::Pool;
 use crate::error::PoolError;
 use crate::message::{LEAVE, Task};
-use crate::workers::state::{Given, State};
+use crate::workers::state::{State, Worker};
 
 /// Time between two looks at a worker that is being replaced.
 const LOOK: Duration = Duration::from_millis(5);
@@ -28,7 +28,7 @@ impl Pool {
     /// waited for: [`timeout`](crate::Call::timeout) bounds that.
     ///
     /// # When a process dies
-    /// A worker that dies meanwhile counts as replaced. A worker that can't be started breaks the pool as always, and ends this call.
+    /// A worker that dies meanwhile counts as replaced, and so does one that [`resize`](Self::resize) takes away. A worker that can't be started breaks the pool as always, and ends this call.
     ///
     /// # Errors
     /// [`PoolError::OtherProcess`] in a process that was forked; [`PoolError::InCallback`] in a callback of this pool;
@@ -43,7 +43,7 @@ impl Pool {
 
     fn recycle_one(&self, number: usize) -> Result<(), PoolError> {
         let shared = &self.shared;
-        let before = shared.state.lock().workers.get(number).map(|worker| worker.pid);
+        let before = shared.state.lock().wanted_worker(number).map(|worker| worker.pid);
         let Some(before) = before else { return Ok(()) };
         let mut asked = false;
         loop {
@@ -58,7 +58,8 @@ impl Pool {
                     _ => Ok(()),
                 };
             }
-            if !state.is_serving() || state.workers[number].is_successor_of(before) {
+            let worker = state.wanted_worker(number);
+            if !state.is_serving() || worker.is_none_or(|worker| worker.is_successor_of(before)) {
                 return Ok(());
             }
             shared.changed.wait_until(&mut state, Instant::now() + LOOK);
@@ -67,13 +68,14 @@ impl Pool {
 }
 
 impl State {
+    /// Returns the worker of this number, if the pool wants it.
+    fn wanted_worker(&self, number: usize) -> Option<&Worker> {
+        self.workers.get(number).filter(|_| number < self.wanted)
+    }
+
     /// Asks a worker to end after its tasks; returns `false` if it has no room for the message, or is not ready.
     fn ask_to_leave(&mut self, number: usize, pid: u32, packed: mp_queue::EncodedMessage<Task>) -> bool {
-        let found = &mut self.workers[number];
-        if !found.ready || found.pid != pid {
-            return false;
-        }
-        let note = Given::Note { code: LEAVE, learn: false, message: packed.number() };
-        found.give([packed].into(), [note].into()).is_empty()
+        let found = self.workers.get_mut(number).filter(|found| found.ready && found.pid == pid);
+        found.is_some_and(|found| found.ask_to_leave(packed))
     }
 }

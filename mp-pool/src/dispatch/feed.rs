@@ -36,7 +36,7 @@ impl Shared {
         let mut ready = Vec::new();
         let (mut job, mut takes) = (None, None);
         let mut room = true;
-        let (fed, sent) = {
+        let (fed, sent, workers) = {
             let mut state = self.state.lock();
             if state.short.is_some() && state.waits_for_room(Instant::now()) {
                 return false;
@@ -62,13 +62,13 @@ impl Shared {
                 Some((worker, found.pid, portion))
             });
             // Also if there is nothing to give: a call that is done is not kept until the next one comes.
-            (fed, (std::mem::take(&mut state.sent), std::mem::take(&mut state.emptied)))
+            (fed, (std::mem::take(&mut state.sent), std::mem::take(&mut state.emptied)), state.wanted)
         };
         drop(sent);
         let Some((worker, pid, portion)) = fed else { return false };
         let mut settled = Settled::new(self);
         if let Some(job) = job {
-            let size = job.size(self.workers);
+            let size = job.size(workers);
             while ready.len() < portion {
                 let chunks = (TOGETHER / size).clamp(1, portion - ready.len());
                 let pieces = job.take(size * chunks, takes.as_ref());
@@ -204,7 +204,7 @@ impl Shared {
         let end = state.phase.error().or(interrupted);
         let found = &mut state.workers[worker];
         found.feeding = false;
-        let alive = found.ready && found.pid == pid;
+        let alive = found.ready && found.pid == pid && found.stays();
         let mut messages = VecDeque::with_capacity(notes.len() + ready.len());
         let mut given = VecDeque::with_capacity(messages.capacity());
         // No worker reads a function without a task of it.
@@ -270,7 +270,7 @@ impl Shared {
     pub(crate) fn forget(&self, worker: usize, code: u64) {
         let Ok(packed) = self.packed(Task::Forget { code }) else { return };
         let mut state = self.state.lock();
-        let found = &mut state.workers[worker];
+        let Some(found) = state.workers.get_mut(worker) else { return };
         if found.ready && found.knows.remove(&code) {
             let message = packed.number();
             // If there is no room, it keeps the function for as long as it lives.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use mp_core::message::IntoOutcome;
 use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
-use mp_core::sync::shared::AtomicU64;
+use mp_core::sync::shared::{AtomicU64, AtomicUsize};
 use mp_core::user_code::{Apart, drop_caught};
 use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_queue::Queue;
@@ -55,8 +55,8 @@ pub(crate) struct Shared {
     /// The process that made the pool. In a copy of it, nothing here is locked: other threads may have held the locks when
     /// it was copied.
     maker: Maker,
-    /// How many workers it has.
-    pub(crate) workers: usize,
+    /// Number of workers that it is to have: what the state says, for readers without the lock.
+    pub(crate) wanted: AtomicUsize,
     pub(crate) replies: Queue<Reply>,
     /// Any of the queues of tasks: messages for all of them are packed alike.
     pub(crate) form: Queue<Task>,
@@ -90,7 +90,7 @@ impl Shared {
             settings,
             at_start,
             maker: Maker::this(),
-            workers: state.workers.len(),
+            wanted: AtomicUsize::new(state.wanted),
             replies,
             form,
             state: Mutex::new(state),
@@ -358,7 +358,7 @@ impl Shared {
         let until = Instant::now() + TAKING;
         // The pool's thread would wait for what only it takes from the replies.
         while self.thread.get() != Some(&std::thread::current().id())
-            && self.state.lock().workers.iter_mut().any(|worker| worker.is_taking(job))
+            && self.state.lock().workers.iter_mut().any(|worker| worker.is_taking(Some(job)))
             && Instant::now() < until
         {
             std::thread::sleep(TAKING / 1000);

@@ -434,6 +434,12 @@ pub enum PoolError {
         /// The process that made it.
         owner: u32,
     },
+    /// The pool is closed, or being terminated, and can't be changed any more.
+    Closed {
+        /// Its [name](crate::PoolBuilder::name), if it has one.
+        #[serde(with = "mp_core::sent::shared::text")]
+        pool: Option<Arc<str>>,
+    },
     /// A [callback](crate::AsyncResult::on_done) of the pool can't wait for its end: it runs in the thread that it would wait
     /// for.
     InCallback,
@@ -448,6 +454,9 @@ impl fmt::Display for PoolError {
             PoolError::Broken(broken) => broken.fmt(f),
             PoolError::OtherProcess { owner } => {
                 write!(f, "the pool belongs to process {owner}, from which this one was forked")
+            }
+            PoolError::Closed { pool } => {
+                write!(f, "{} is closed: its workers end, and their number can't be changed", the_pool(pool))
             }
             PoolError::InCallback => f.write_str(
                 "a callback of the pool can't wait for the pool's end: it runs in the thread that it would wait for",

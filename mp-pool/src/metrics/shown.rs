@@ -35,7 +35,7 @@ pub struct PoolMetrics {
     pub waiting: Latencies,
     /// How long they ran.
     pub running_time: Latencies,
-    /// The workers, by their number.
+    /// The workers, by their number; also those that [end](crate::Pool::resize) after their task.
     pub workers: Vec<WorkerMetrics>,
     /// Those that can't begin, by their number, and why.
     pub failed_starts: Vec<FailedStarts>,
@@ -89,7 +89,7 @@ impl Latencies {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WorkerState {
-    /// No process is there: one will be started.
+    /// No process is there: one will be started, if the pool still wants this worker.
     Absent,
     /// Its process was started, and is not ready yet.
     Starting,
@@ -145,7 +145,8 @@ impl State {
     /// What the workers are doing.
     fn metrics(&self) -> Vec<WorkerMetrics> {
         let now = Instant::now();
-        self.workers.iter().enumerate().map(|(number, worker)| worker.metrics(number, now)).collect()
+        let places = self.workers.iter().take(self.places()).enumerate();
+        places.map(|(number, worker)| worker.metrics(number, now)).collect()
     }
 }
 
@@ -154,7 +155,7 @@ impl PoolMetrics {
         let Ends { done, failed, lost, cancelled } = meter.ends;
         let State { unsettled, retried, restarts, .. } = *state;
         let workers = state.metrics();
-        let places = state.workers.iter().enumerate();
+        let places = state.workers.iter().take(state.wanted).enumerate();
         let failed_starts = places.filter_map(|(number, worker)| worker.failed_to_start(number)).collect();
         let busy = workers.iter().filter(|worker| worker.state == WorkerState::Busy).count();
         let running = busy.min(unsettled);

@@ -63,8 +63,11 @@ impl Death<'_> {
     /// Logs the end of the worker, and reports failures on stderr: the first at once, later ones at growing intervals. No lock may be
     /// held.
     pub(crate) fn tell(self, shared: &Shared, reports: &mut FailureReports) {
-        // Where the pool ends, or has no tasks left and is closed, no worker follows.
-        let is_replaced = shared.state.lock().is_serving();
+        // Where the pool ends or has shrunk, or has no tasks left and is closed, no worker follows.
+        let is_replaced = {
+            let state = shared.state.lock();
+            state.is_serving() && self.number < state.wanted
+        };
         self.log(is_replaced);
         let Some(failure) = self.failure.filter(|failure| is_replaced && !is_interrupt(failure)) else {
             return;

@@ -127,6 +127,9 @@ impl Manager {
             self.watch_the_time();
             self.look_into_journals();
             self.take_over();
+            self.shared.send_away();
+            let gone = self.shared.state.lock().remove_places();
+            drop(gone);
             self.restart();
             self.shared.state.lock().try_due(Instant::now());
         }
@@ -297,11 +300,11 @@ impl Manager {
         let shared = Arc::clone(&self.shared);
         let mut settled = Settled::new(&shared);
         let mut state = shared.state.lock();
-        let end = state.phase.error();
+        let (end, is_wanted) = (state.phase.error(), number < state.wanted);
         let Some(worker) = state.workers.get_mut(number).filter(|worker| worker.pid == pid) else { return };
         let Some(process) = worker.process.take() else { return };
         let (was_ready, late) = (worker.ready, std::mem::take(&mut worker.was_late));
-        let condemned = worker.condemned.take();
+        let (condemned, asked) = (worker.condemned.take(), worker.asked);
         let mut recalled = worker.recall_all(true);
         let (chunks, reading) = worker.bury();
         let mut lost = Vec::new();
@@ -325,11 +328,11 @@ impl Manager {
         // One that died before it took any would be followed by another one without end.
         let had_tasks = std::mem::take(&mut worker.had_tasks) || reading.is_some() || !lost.is_empty();
         if was_ready {
-            worker.idle_deaths = if had_tasks { 0 } else { worker.idle_deaths + 1 };
+            worker.idle_deaths = if had_tasks || asked { 0 } else { worker.idle_deaths + 1 };
             let delay = back_off(worker.idle_deaths);
-            worker.restart_at = Some(Instant::now() + delay);
+            worker.restart_at = is_wanted.then(|| Instant::now() + delay);
             state.last_ready = Some(Instant::now());
-        } else {
+        } else if is_wanted {
             let time = self.shared.settings.start_timeout.filter(|_| late);
             self.why = why_not_ready((number, pid), failure.as_ref(), time, exit);
             self.cause = failure.clone().filter(|_| !late);
@@ -424,6 +427,7 @@ impl Manager {
             }
             let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
             let workers = state.workers.iter().enumerate();
+            let workers = workers.take(state.wanted);
             workers.filter(|(_, w)| w.process.is_none() && due(w.restart_at)).map(|(i, _)| i).collect()
         };
         for number in due {
@@ -437,7 +441,8 @@ impl Manager {
         }
         let starts = {
             let state = self.shared.state.lock();
-            state.is_hopeless().then(|| state.workers.iter().map(|worker| worker.failed_starts).sum())
+            let wanted = state.workers.iter().take(state.wanted);
+            state.is_hopeless().then(|| wanted.map(|worker| worker.failed_starts).sum())
         };
         if let Some(starts) = starts {
             let (why, cause) = (std::mem::take(&mut self.why), self.cause.take());

@@ -33,8 +33,9 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
         builder.spawn(work, orders)
     };
     let (tasks, watch, first) = {
-        let worker = &shared.state.lock().workers[number];
-        (worker.tasks.clone(), worker.watch.clone(), worker.pid == 0)
+        let state = shared.state.lock();
+        let worker = &state.workers[number];
+        (worker.tasks.clone(), worker.watch.clone(), number >= state.ever_started)
     };
     let process = Raise::catch(|| launch(tasks, watch, first)).map_err(|raise| {
         let why = raise.message();
@@ -44,6 +45,7 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
     let told = Arc::downgrade(shared);
     let mut state = shared.state.lock();
     state.restarts += u64::from(!first);
+    state.ever_started = state.ever_started.max(number + 1);
     let worker = &mut state.workers[number];
     worker.pid = pid;
     worker.starts_since = Some(Instant::now());

@@ -19,7 +19,8 @@ impl Manager {
             Ending::Killed(until) => (Some(until), None),
             Ending::Not | Ending::Closed => (None, None),
         };
-        let restarts = state.workers.iter().filter(|w| state.is_serving() && w.process.is_none());
+        let restarts = state.workers.iter().take(state.wanted);
+        let restarts = restarts.filter(|w| state.is_serving() && w.process.is_none());
         let restarts = restarts.filter_map(|worker| worker.restart_at);
         let tasks = state.workers.iter().filter_map(|worker| worker.deadline());
         let tasks = tasks.map(|(_, at, timeout)| (at, timeout));
@@ -36,6 +37,7 @@ impl Manager {
             .chain(state.next_due().into_iter().chain(state.next_room()))
             .chain(state.next_look())
             .chain(state.next_silence())
+            .chain(state.next_leave(Instant::now()))
             .min();
         (next, shortest)
     }

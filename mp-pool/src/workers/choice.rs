@@ -49,7 +49,8 @@ impl State {
     fn takes(&self, worker: usize) -> Takes {
         let idle = self.workers[worker].outstanding == 0 && !mp_core::mutant!("pool.lane.not-shared");
         let is_gone = |other: &Worker| {
-            (!other.ready || other.suspect) && !mp_core::mutant!("pool.lane.waits-for-the-dead")
+            (!other.ready || other.suspect || !other.stays())
+                && !mp_core::mutant!("pool.lane.waits-for-the-dead")
         };
         let may = |other: &Worker| is_gone(other) || idle && !other.is_idle();
         Takes { worker, lanes_of: self.workers.iter().map(may).collect() }

@@ -3,6 +3,7 @@
 pub(crate) mod choice;
 pub(crate) mod help;
 pub(crate) mod later;
+pub(crate) mod resize;
 pub(crate) mod short;
 pub(crate) mod starts;
 pub(crate) mod state;

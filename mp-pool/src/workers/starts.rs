@@ -59,17 +59,21 @@ impl State {
             && self
                 .workers
                 .iter()
+                .take(self.wanted)
                 .all(|worker| worker.failed_starts >= MOST_FAILED_STARTS && late(worker.failed_at))
     }
 
     /// Whether a worker beside this one is ready.
     pub(crate) fn others_work(&self, but: usize) -> bool {
-        self.workers.iter().enumerate().any(|(number, worker)| number != but && worker.ready)
+        self.workers
+            .iter()
+            .enumerate()
+            .any(|(number, worker)| number != but && worker.ready && worker.stays())
     }
 
     /// If no worker is ready, none is waited for as long as if others did the tasks.
     pub(crate) fn hurry(&mut self, now: Instant) {
-        if !self.workers.iter().any(|worker| worker.ready) {
+        if !self.workers.iter().any(|worker| worker.ready && worker.stays()) {
             let soon = now + LONGEST_BACK_OFF;
             let waiting = self.workers.iter_mut().filter_map(|worker| worker.restart_at.as_mut());
             waiting.for_each(|at| *at = soon.min(*at));

@@ -155,6 +155,10 @@ pub(crate) struct Worker {
     pub(crate) suspect: bool,
     /// After how long a silence its journal is looked into.
     silent: Duration,
+    /// It was asked to end after the tasks that it has, and is given none.
+    pub(crate) asked: bool,
+    /// Its place is not wanted: when it is asked to end, and what it has not begun is taken back.
+    pub(crate) leaves_at: Option<Instant>,
 }
 
 impl Worker {
@@ -185,15 +189,17 @@ impl Worker {
             looked: false,
             suspect: false,
             silent: SILENT,
+            asked: false,
+            leaves_at: None,
         }
     }
 
-    /// The same, as one of this many in an arena in which `messages` can be on their way at once: together they have a quarter of
-    /// those at most.
-    pub(crate) fn of_some(self, workers: usize, messages: u32) -> Worker {
+    /// Makes it one of this many in an arena in which `messages` can be on their way at once: together they have a quarter of those at
+    /// most.
+    pub(crate) fn is_one_of(&mut self, workers: usize, messages: u32) {
         let share = u64::from(messages) / (4 * workers.max(1) as u64);
         let unbounded = mp_core::mutant!("pool.depth.arena-not-looked-at");
-        Worker { deepest: if unbounded { DEEPEST } else { share.clamp(2, DEEPEST) }, ..self }
+        self.deepest = if unbounded { DEEPEST } else { share.clamp(2, DEEPEST) };
     }
 
     /// With how many chunks it has enough to do.
@@ -216,6 +222,7 @@ impl Worker {
         self.ready
             && !self.feeding
             && !self.suspect
+            && self.stays()
             && self.outstanding <= self.enough()
             && (self.given.len() < ROOM || mp_core::mutant!("pool.room-ignored"))
     }
@@ -319,6 +326,11 @@ impl Worker {
     /// in [`cut`](Self::cut).
     pub(crate) fn starts_anew(&mut self, now: Instant, id: u64) -> (Vec<Ready>, Option<Chunk>) {
         (self.ready, self.starts_since) = (false, Some(now));
+        self.take_back(id)
+    }
+
+    /// Takes back what it has not begun, as far as it may be recalled. A second chunk is as in [`cut`](Self::cut).
+    pub(crate) fn take_back(&mut self, id: u64) -> (Vec<Ready>, Option<Chunk>) {
         let mut back = self.recall_all(false);
         let (rest, emptied) = self.cut(Share::All, id);
         back.splice(0..0, rest.map(Ready::rest));
@@ -364,13 +376,12 @@ impl Worker {
         if is_its { self.cut(Share::All, id) } else { (None, None) }
     }
 
-    /// Returns `true` if it has taken a chunk of this call whose tasks can be taken back once it has begun.
-    pub(crate) fn is_taking(&mut self, job: &Arc<Job>) -> bool {
+    /// Returns `true` if it has taken a chunk of this call, or of any, whose tasks can be taken back once it has begun.
+    pub(crate) fn is_taking(&mut self, job: Option<&Arc<Job>>) -> bool {
         let word = self.watch.word();
         let may = self.ready && self.process.is_some();
-        may && self
-            .chunks()
-            .any(|chunk| chunk.left() > 1 && Arc::ptr_eq(&chunk.job, job) && !word.is_of(chunk.id))
+        let is_its = |chunk: &Chunk| job.is_none_or(|job| Arc::ptr_eq(&chunk.job, job));
+        may && self.chunks().any(|chunk| chunk.left() > 1 && is_its(chunk) && !word.is_of(chunk.id))
     }
 
     /// Takes the next message out of its queue, which it has not read.
@@ -429,6 +440,7 @@ impl Worker {
     pub(crate) fn bury(&mut self) -> (Vec<Chunk>, Option<u64>) {
         self.ready = false;
         self.suspect = false;
+        (self.asked, self.leaves_at) = (false, None);
         self.starts_since = None;
         self.process = None;
         self.outstanding = 0;
@@ -496,6 +508,10 @@ impl Worker {
 /// Everything that is under the lock.
 pub(crate) struct State {
     pub(crate) phase: Phase,
+    /// Number of workers that the pool is to have: those in the first places.
+    pub(crate) wanted: usize,
+    /// Number of places in which a process was ever started: files of these keep their contents.
+    pub(crate) ever_started: usize,
     pub(crate) workers: Vec<Worker>,
     pub(crate) returned: VecDeque<Ready>,
     /// Calls with tasks that are still to be sent.
@@ -528,6 +544,8 @@ impl State {
     pub(crate) fn new(workers: Vec<Worker>) -> State {
         State {
             phase: Phase::Open,
+            wanted: workers.len(),
+            ever_started: 0,
             workers,
             returned: VecDeque::new(),
             jobs: VecDeque::new(),

@@ -30,7 +30,8 @@ fn a_worker_that_gets_no_more_has_enough_for_some_milliseconds() {
 #[test]
 fn workers_have_a_quarter_of_the_messages_ahead_at_most() {
     for (workers, messages) in [(1, 1024), (4, 1024), (4, 1 << 20), (100, 1024)] {
-        let mut worker = worker().of_some(workers, messages);
+        let mut worker = worker();
+        worker.is_one_of(workers, messages);
         for nanos in [1, 1_000, 1_000_000, AHEAD_NANOS] {
             worker.pace = nanos;
             let most = (messages as usize / 4 / workers).clamp(2, DEEPEST as usize);

@@ -1,0 +1,93 @@
+//! More workers, or fewer, while the pool works.
+
+use std::time::Instant;
+
+use mp_core::sync::Ordering;
+
+use crate::api::pool::{Pool, check_number, new_place};
+use crate::dispatch::shared::Shared;
+use crate::error::PoolError;
+use crate::message::{LEAVE, Task};
+use crate::workers::state::{Phase, State};
+
+impl Pool {
+    /// Sets the number of workers, and returns without waiting for them.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::new(1)?;
+    /// let results = pool.map_async(|x: u64| x * x, 0..1000);
+    /// pool.resize(3)?;
+    /// assert_eq!(pool.processes(), 3);
+    /// pool.resize(2)?;
+    /// assert_eq!(results.get()?[999], 998_001);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`processes`](Self::processes) returns the new number at once. [`pids`](Self::pids) and [`metrics`](Self::metrics) list the
+    /// workers that are there: those that have not ended yet among them.
+    ///
+    /// - **More:** workers with the next numbers are started as by [`build`](crate::PoolBuilder::build), with the initializer and the
+    ///   [state](crate::StatePool). A start that fails is tried again, as after a death.
+    /// - **Fewer:** the workers with the highest numbers end. Each finishes the task that it runs, drops its state, and is not
+    ///   replaced. Other workers do the tasks that it has not begun, so no task is lost or done twice. An idle worker ends at once.
+    /// - **More before these have ended:** a worker that was asked to end does so, and the next one in its place is started then.
+    ///
+    /// Of several calls at once, the last one counts. A worker whose task never ends stays: [`timeout`](crate::Call::timeout) bounds that.
+    ///
+    /// # When a process dies
+    /// A surplus worker that dies costs the task that it was at, as any other, and is not replaced.
+    ///
+    /// # Errors
+    /// [`PoolError::Settings`] for 0 and for more than 1000; [`PoolError::Closed`] when the pool is closed or terminated;
+    /// [`PoolError::Broken`] when no worker lives; [`PoolError::OtherProcess`] in a process that was forked; [`PoolError::Failed`]
+    /// when there is no shared memory for the new workers. Then the number is as before.
+    pub fn resize(&self, processes: usize) -> Result<(), PoolError> {
+        let shared = &self.shared;
+        shared.check_owner()?;
+        check_number(processes)?;
+        let messages = mp_core::Arena::current()?.most_messages();
+        let mut made = Vec::new();
+        // Memory is allocated without the lock, under which another call may take places away.
+        loop {
+            let mut state = shared.state.lock();
+            shared.check_open(&state)?;
+            let missing = processes.saturating_sub(state.workers.len());
+            if missing <= made.len() {
+                state.workers.extend(made.drain(..missing));
+                state.resize(processes, messages, Instant::now());
+                shared.wanted.store(processes, Ordering::Relaxed);
+                break;
+            }
+            drop(state);
+            while made.len() < missing {
+                made.push(new_place()?);
+            }
+        }
+        shared.send_away();
+        shared.feed();
+        shared.ring();
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Number of workers that the pool is to have.
+    pub(crate) fn workers(&self) -> usize {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Checks that the pool takes tasks.
+    fn check_open(&self, state: &State) -> Result<(), PoolError> {
+        match &state.phase {
+            Phase::Open => Ok(()),
+            Phase::Closed | Phase::Terminating => Err(PoolError::Closed { pool: self.settings.name.clone() }),
+            Phase::Broken(why) => Err(PoolError::Broken(why.clone())),
+        }
+    }
+
+    /// Asks surplus workers to end whose time it is.
+    pub(crate) fn send_away(&self) {
+        let leave = || self.packed(Task::Forget { code: LEAVE }).ok();
+        self.state.lock().send_away(Instant::now(), leave);
+    }
+}

@@ -1,0 +1,143 @@
+//! Places of workers that are added, and places that the pool wants no more.
+//!
+//! Workers have the numbers from 0 on. A pool that shrinks wants only the first places; the workers in the others leave. Under the lock of
+//! the state:
+//!
+//! | place | worker | changes | when |
+//! |---|---|---|---|
+//! | wanted | any | not wanted: `leaves_at` set | the pool shrinks |
+//! | not wanted, `leaves_at` set | lives | what it has not begun is `returned`; it is `asked`: the message to end is in its queue | at that time, again and again until nothing can be taken back any more |
+//! | not wanted, `asked` | finishes its task | the place is empty | it ends |
+//! | not wanted, empty | – | the place is gone | the pool's thread looks, and no place after it has a worker |
+//! | wanted again, `leaves_at` set | lives | as before: it stays | the pool grows |
+//! | wanted again, `asked` | lives | the next worker is started in this place | it ends |
+//! | wanted again, empty | – | a worker is started | the pool's thread looks |
+//!
+//! Places are removed by the pool's thread alone, which starts workers: so it never starts one in a place that is gone. A place that a thread
+//! is about to give tasks to stays.
+//!
+//! A worker that dies before it has ended by itself costs the task that it was at, as ever; the message that asks it to end is dropped with
+//! its queue's contents. A process that has the pool takes all of this with it.
+
+use std::time::{Duration, Instant};
+
+use mp_queue::EncodedMessage;
+
+use crate::message::{LEAVE, Task};
+use crate::workers::state::{Given, State, Worker, next_chunk};
+
+/// Time after which a worker is looked at again that has just taken a chunk, or could not be asked to end.
+const AGAIN: Duration = Duration::from_millis(2);
+
+impl Worker {
+    /// Returns `true` if it was not asked to end, and will not be.
+    pub(crate) fn stays(&self) -> bool {
+        !self.asked && self.leaves_at.is_none()
+    }
+
+    /// Asks it to end after the tasks that it has; returns `false` if there is no room for the message.
+    pub(crate) fn ask_to_leave(&mut self, packed: EncodedMessage<Task>) -> bool {
+        if !self.asked {
+            let note = Given::Note { code: LEAVE, learn: false, message: packed.number() };
+            self.asked = self.give([packed].into(), [note].into()).is_empty();
+        }
+        self.asked
+    }
+}
+
+impl State {
+    /// Wants this many workers from now on, in an arena with room for so many messages. There are places for all of them.
+    pub(crate) fn resize(&mut self, wanted: usize, messages: u32, now: Instant) {
+        self.wanted = wanted;
+        for (number, worker) in self.workers.iter_mut().enumerate() {
+            worker.is_one_of(wanted, messages);
+            if number >= wanted {
+                worker.leaves_at = Some(now);
+                worker.restart_at = None;
+                continue;
+            }
+            worker.leaves_at = None;
+            // One that is not wanted has no time of its next start.
+            if worker.process.is_none() && worker.restart_at.is_none() {
+                worker.restart_at = Some(now);
+            }
+        }
+    }
+
+    /// Asks workers to end whose places are not wanted, and takes back what they have not begun. `leave` makes the message.
+    pub(crate) fn send_away(&mut self, now: Instant, leave: impl Fn() -> Option<EncodedMessage<Task>>) {
+        if self.phase.error().is_some() {
+            return;
+        }
+        for worker in self.workers.iter_mut().skip(self.wanted) {
+            if worker.process.is_none() || worker.leaves_at.is_none_or(|at| at > now) {
+                continue;
+            }
+            let (back, emptied) = worker.take_back(next_chunk());
+            self.emptied.extend(emptied);
+            back.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
+            let all = worker.may_be_recalled() && !worker.is_taking(None);
+            let asked = all && leave().is_some_and(|packed| worker.ask_to_leave(packed));
+            worker.leaves_at = if asked { None } else { Some(now + AGAIN) };
+        }
+    }
+
+    /// Number of places that are wanted, or have a process, or are before one that has.
+    pub(crate) fn places(&self) -> usize {
+        let is_used = |worker: &Worker| worker.process.is_some() || worker.feeding;
+        self.workers.iter().rposition(is_used).map_or(0, |last| last + 1).max(self.wanted)
+    }
+
+    /// Takes out the places that are gone, for the caller to drop without the lock.
+    pub(crate) fn remove_places(&mut self) -> Vec<Worker> {
+        let places = self.places();
+        self.workers.split_off(places.min(self.workers.len()))
+    }
+
+    /// Returns the time at which [`send_away`](Self::send_away) or [`remove_places`](Self::remove_places) has something to do.
+    pub(crate) fn next_leave(&self, now: Instant) -> Option<Instant> {
+        if self.places() < self.workers.len() {
+            return Some(now);
+        }
+        let surplus = self.workers.iter().skip(self.wanted).filter(|_| self.phase.error().is_none());
+        let living = surplus.filter(|worker| worker.process.is_some());
+        living.filter_map(|worker| worker.leaves_at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workers::state::tests::worker;
+
+    #[test]
+    fn places_are_removed_from_the_end_once_unused() {
+        let now = Instant::now();
+        let mut state = State::new(vec![worker(), worker(), worker()]);
+        // A thread is about to give it tasks.
+        state.workers[1].feeding = true;
+        state.resize(1, 1024, now);
+        assert!(state.workers[0].wants() && !state.workers[2].wants());
+        assert_eq!(state.next_leave(now), Some(now));
+        assert_eq!((state.remove_places().len(), state.workers.len()), (1, 2));
+        assert_eq!(state.next_leave(now), None);
+        state.workers[1].feeding = false;
+        assert_eq!((state.remove_places().len(), state.workers.len()), (1, 1));
+    }
+
+    #[test]
+    fn worker_that_was_asked_to_end_is_given_nothing() {
+        let now = Instant::now();
+        let mut state = State::new(vec![worker(), worker()]);
+        state.resize(1, 1024, now);
+        state.resize(2, 1024, now);
+        assert!(state.workers[1].wants(), "it was not asked yet");
+        let leave = state.workers[1].tasks.pack(Task::Forget { code: LEAVE });
+        assert!(leave.is_ok_and(|packed| state.workers[1].ask_to_leave(packed)));
+        state.resize(1, 1024, now);
+        state.resize(2, 1024, now);
+        assert!(!state.workers[1].wants());
+        state.workers[1].bury();
+        assert!(state.workers[1].stays());
+    }
+}
