@@ -17,8 +17,8 @@
 #[doc(no_inline)]
 pub use crate::{AsyncResult, Pool, TaskError};
 pub use mp_pool::{
-    Attempts, Backoff, Broken, Call, FailedStarts, FailureKind, Imap, Latencies, MapResult, Multiple, NotYet,
-    Outcome, PoolBuilder, PoolError, PoolMetrics, Progress, PushError, ResultKind, RunningTask, Single,
-    StatePool, StatePoolBuilder, Stream, TaskRaised, Ticket, TryApplyError, TupleFn, TupleStateFn,
-    WorkerLost, WorkerMetrics, WorkerState, current_worker, note,
+    AsCompleted, Attempts, Backoff, Broken, Call, FailedStarts, FailureKind, Imap, Latencies, MapResult,
+    Multiple, NotYet, Outcome, PoolBuilder, PoolError, PoolMetrics, Progress, PushError, ResultKind,
+    RunningTask, Single, StatePool, StatePoolBuilder, Stream, TaskRaised, Ticket, TryApplyError, TupleFn,
+    TupleStateFn, WorkerLost, WorkerMetrics, WorkerState, as_completed, current_worker, note,
 };

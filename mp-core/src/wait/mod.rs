@@ -90,6 +90,8 @@ pub enum WaitPoint<'a> {
     Readable(BorrowedFd<'a>),
     /// At a descriptor that becomes writable.
     Writable(BorrowedFd<'a>),
+    /// Nowhere: it is ready, and stays so, as what a process has ended with is in its copy.
+    Nowhere,
 }
 
 /// A parking word of the arena, for the waits of this crate: no longer than what it is of is borrowed, since its memory may be
@@ -122,7 +124,7 @@ impl WaitPoint<'_> {
     /// As `poll` takes it.
     fn descriptor(&self) -> Option<(BorrowedFd<'_>, bool)> {
         match *self {
-            WaitPoint::Parking(_) => None,
+            WaitPoint::Parking(_) | WaitPoint::Nowhere => None,
             WaitPoint::Readable(fd) => Some((fd, false)),
             WaitPoint::Writable(fd) => Some((fd, true)),
         }

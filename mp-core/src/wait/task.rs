@@ -42,6 +42,9 @@ impl Entry {
             WaitPoint::Parking(point) => return Ok(Self::Word(reactor::WordEntry::at(point.parking))),
             WaitPoint::Readable(fd) => (fd, false),
             WaitPoint::Writable(fd) => (fd, true),
+            WaitPoint::Nowhere => {
+                return Err(Error::InvalidArgument("a thing that is always ready is not waited for".into()));
+            }
         };
         #[cfg(feature = "tokio")]
         if whom == For::Task
@@ -95,6 +98,10 @@ impl WakeRegistration {
 
     fn arm_for(&mut self, whom: For, waker: &Waker) -> Result<()> {
         let place = self.what.place();
+        if matches!(place, WaitPoint::Nowhere) {
+            waker.wake_by_ref();
+            return Ok(());
+        }
         // What it waits at may be another place than before.
         let entry = match self.entry.take() {
             Some(entry) if entry.is_at(place, whom) => entry,

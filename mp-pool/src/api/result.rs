@@ -421,6 +421,7 @@ impl<T, S> Waitable for AsyncResult<T, S> {
     fn place(&self) -> WaitPoint<'_> {
         match self.job.done_pipe() {
             Some(pipe) => WaitPoint::Readable(pipe),
+            None if self.is_copied() => WaitPoint::Nowhere,
             None => self.shared.replies.place(),
         }
     }
