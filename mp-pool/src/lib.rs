@@ -25,6 +25,7 @@
 //! | [`Pool::task`], [`Call`] | the same with options: chunks, time-outs, retries ([`Backoff`]) |
 //! | [`AsyncResult`], [`MapResult`], [`Imap`] | results that have to come: waited for, polled, awaited, called back |
 //! | [`Stream`] | an open-ended call: tasks are pushed, and results taken, one by one |
+//! | [`Pool::resize`], [`Pool::recycle`] | more workers, fewer, or new ones, while it works |
 //! | [`Pool::metrics`], [`PoolMetrics`] | how it is doing: tasks, times, workers |
 //! | [`Pool::running`], [`note`](note()) | what runs now, and what it says of itself |
 //! | [`TaskError`], [`PoolError`] | what can go wrong, in a table |

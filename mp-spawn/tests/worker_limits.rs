@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use mp_spawn::{
     ExitDetail, Limits, Process, ProcessBuilder, ResourceLimit, SpawnError, StartMethod, allow_fork,
 };
+use mp_tensor::Tensor;
 
 const METHODS: [StartMethod; 3] = [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork];
 
@@ -40,6 +41,54 @@ fn resources_are_limited_in_each_start_method() {
         let set = Limits::new().resource(ResourceLimit::OpenFiles, 99).resource(ResourceLimit::Core, 0);
         let child = limited(method, set).spawn(limits, ()).unwrap();
         assert_eq!(child.join().unwrap(), [99, 0], "{method}");
+    }
+}
+
+const MIB: usize = 1 << 20;
+
+/// Allocates 6 MiB twice, and again when the first is gone; returns the errors.
+fn allocate((): ()) -> Vec<Option<String>> {
+    let allocate = || Tensor::<u8>::zeros([6 * MIB]);
+    let first = allocate();
+    let second = allocate();
+    let mut all = vec![first.as_ref().err().map(ToString::to_string)];
+    all.push(second.as_ref().err().map(ToString::to_string));
+    drop((first, second));
+    all.push(allocate().err().map(|error| error.to_string()));
+    all
+}
+
+#[test]
+fn tensors_are_limited_in_each_start_method() {
+    for method in METHODS {
+        let child = limited(method, Limits::new().shared_memory(8 << 20)).spawn(allocate, ()).unwrap();
+        let errors = child.join().unwrap();
+        let [None, Some(error), None] = &errors[..] else { panic!("{method}: {errors:?}") };
+        let parts =
+            ["6 MiB asked", "left under the 8 MiB that this process may hold", "it holds ", "drop tensors"];
+        assert!(parts.iter().all(|part| error.contains(part)), "{method}: {error}");
+        // Neither this process nor its other children have a limit.
+        let large = Tensor::<u8>::zeros([20 * MIB]).unwrap();
+        assert_eq!(Process::builder().spawn(allocate, ()).unwrap().join().unwrap(), [None, None, None]);
+        drop(large);
+    }
+}
+
+#[test]
+fn children_have_the_limit_of_their_parent_at_most() {
+    let start = |limit: Option<u64>| -> Result<Vec<bool>, SpawnError> {
+        let own = Tensor::<u8>::zeros([7 * MIB]).is_ok();
+        let limits = limit.map_or_else(Limits::new, |limit| Limits::new().shared_memory(limit));
+        let child = Process::builder().limits(limits).spawn(allocate, ())?;
+        let errors = child.join()?;
+        Ok([own].into_iter().chain(errors.iter().map(Option::is_none)).collect())
+    };
+    for (limit, fits) in
+        [(None, [true, false, true]), (Some(1 << 30), [true, false, true]), (Some(1 << 20), [false; 3])]
+    {
+        let child =
+            limited(StartMethod::Spawn, Limits::new().shared_memory(8 << 20)).spawn(start, limit).unwrap();
+        assert_eq!(child.join().unwrap(), [&[true], &fits[..]].concat(), "{limit:?}");
     }
 }
 

@@ -21,6 +21,9 @@ use std::sync::OnceLock;
 
 use crate::process::mutex::Mutex;
 
+use alloc::budget::Budget;
+#[doc(hidden)]
+pub use alloc::budget::{held_memory_limit, limit_held_memory};
 pub use alloc::handles::Hold;
 pub use alloc::stats::{ClassStats, MemberStats, MemoryStats};
 pub use contracts::{InDoubt, RingLayer};
@@ -71,6 +74,7 @@ struct Inner {
     populated: Mutex<Populated>,
     /// For each class, the last block that this process found.
     cursors: Box<[AtomicU32]>,
+    budget: Budget,
 }
 
 /// Large blocks whose pages this process has mapped, valid until a process gives pages back.
@@ -341,6 +345,7 @@ impl Arena {
             holds,
             populated: Mutex::default(),
             cursors,
+            budget: Budget::of_this_process(),
         };
         let arena = Self(Box::leak(Box::new(inner)));
         let me = arena.join()?;

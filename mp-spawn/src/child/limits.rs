@@ -27,6 +27,7 @@ pub(crate) fn apply(limits: &Limits) -> Result<(), String> {
         setpgid(None, Pid::from_raw(id))
             .map_err(|error| format!("joining the process group {group} failed: {error}"))?;
     }
+    limits.shared_memory.into_iter().for_each(mp_core::limit_held_memory);
     limits.resources.iter().try_for_each(|(resource, most)| set(*resource, *most))
 }
 

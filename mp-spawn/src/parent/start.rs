@@ -130,7 +130,7 @@ impl Prepared {
             attempt,
             settings: self.settings.clone(),
             directory: setup.directory.clone(),
-            limits: setup.limits.clone(),
+            limits: setup.limits.for_child(),
             processors: setup.processors.clone(),
         };
         Ok(Order { rank, outbox: frames(&start, &bytes, memory)?, parcel, setup })

@@ -9,7 +9,7 @@ use rustix::process::Resource;
 
 use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 
-/// Limits of a worker process: resources, user, process group, control group.
+/// Limits of a worker process: resources, shared memory, user, process group, control group.
 ///
 /// ```
 /// use mp_spawn::{Limits, Process, ResourceLimit};
@@ -24,7 +24,7 @@ use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 /// [`SpawnError::Launch`](crate::SpawnError::Launch), which names the limit. They hold for each start of a supervised process, and for
 /// processes that the worker starts.
 ///
-/// The steps are taken in this order: control group, process group, resources, joining the shared memory, user. So a privileged program can move a worker into a
+/// The steps are taken in this order: control group, process group, resources, limit of shared memory, joining the shared memory, user. So a privileged program can move a worker into a
 /// control group that the worker's user can't write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
@@ -34,6 +34,7 @@ pub struct Limits {
     pub(crate) group: Option<u32>,
     pub(crate) process_group: Option<u32>,
     pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) shared_memory: Option<u64>,
 }
 
 /// Resource of a process that the kernel limits. See `getrlimit(2)`.
@@ -151,6 +152,44 @@ impl Limits {
         self
     }
 
+    /// Limits the memory of tensors that the process holds at once, in bytes. An allocation of a tensor beyond it fails with
+    /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), in that process alone. When tensors were dropped or sent, there is room
+    /// again.
+    ///
+    /// ```
+    /// use mp_spawn::{Limits, Process};
+    /// use mp_tensor::Tensor;
+    ///
+    /// let work = |(): ()| {
+    ///     let first = Tensor::<u8>::zeros([6 << 20]);
+    ///     let second = Tensor::<u8>::zeros([6 << 20]);
+    ///     (first.is_ok(), second.unwrap_err().to_string())
+    /// };
+    /// let child = Process::builder().limits(Limits::new().shared_memory(8 << 20)).spawn(work, ())?;
+    /// let (first, second) = child.join()?;
+    /// // out of shared memory: 6 MiB asked, 2 MiB left under the 8 MiB that this process may hold (…)
+    /// assert!(first && second.contains("8 MiB that this process may hold"), "{second}");
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    ///
+    /// A block of memory counts once for each process that has a tensor in it; it may be a quarter larger than the tensor. Memory of queues
+    /// and of messages that the process is reading counts as well. Memory in a queue counts for no process: the queue's capacity bounds it, and
+    /// [`Arena::set_budget`](mp_core::Arena::set_budget) the sum of all processes. Only allocations of tensors are refused: messages
+    /// and queues need their memory to report that.
+    ///
+    /// A process that this one starts has a count of its own and the same limit, or a lower one that is set for it.
+    #[doc(alias("budget", "set_per_process_memory_fraction"))]
+    pub fn shared_memory(mut self, bytes: u64) -> Limits {
+        self.shared_memory = Some(bytes);
+        self
+    }
+
+    /// The same, for a process that this one starts: no more memory than this one may have.
+    pub(crate) fn for_child(&self) -> Limits {
+        let own = mp_core::held_memory_limit();
+        Limits { shared_memory: own.into_iter().chain(self.shared_memory).min(), ..self.clone() }
+    }
+
     /// Returns `true` if the process runs as another user or group.
     #[inline]
     pub(crate) fn changes_user(&self) -> bool {
@@ -176,6 +215,7 @@ impl Limits {
         }
         let folder = self.cgroup.as_deref().map(Path::as_os_str);
         put_option(out, folder, |out, folder| put_bytes(out, folder.as_bytes()));
+        put_option(out, self.shared_memory, put_number);
     }
 
     /// Reads one from a message.
@@ -192,13 +232,14 @@ impl Limits {
         limits.group = fields.option(id)?;
         limits.process_group = fields.option(id)?;
         limits.cgroup = fields.option(Fields::bytes)?.map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
+        limits.shared_memory = fields.option(Fields::number)?;
         Some(limits)
     }
 
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn example() -> Limits {
         let limits = Limits::new().resource(ResourceLimit::Stack, 1 << 20).user(1).process_group(0);
-        limits.cgroup("/sys/fs/cgroup/a")
+        limits.cgroup("/sys/fs/cgroup/a").shared_memory(1 << 30)
     }
 }
 

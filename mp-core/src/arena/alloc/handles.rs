@@ -137,6 +137,7 @@ impl Drop for Hold {
                 Err(now) => e = now,
             }
         }
+        self.arena.credit(self.block);
         self.arena.give_up_seat(self.block, e);
     }
 }
@@ -276,7 +277,10 @@ impl Arena {
                     attach.grant.access() == Access::Object && self.kind_of(attach.block) == Kind::Ring;
                 let first = entry(ring, attach.seat);
                 match mine.compare_exchange_weak(now, first, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => return Ok(()),
+                    Ok(_) => {
+                        self.charge(attach.block);
+                        return Ok(());
+                    }
                     Err(other) => now = other,
                 }
             }
@@ -309,6 +313,7 @@ impl Arena {
         {
             return None;
         }
+        self.credit(hold.block);
         hold.block = NOWHERE;
         Some(seat(e))
     }

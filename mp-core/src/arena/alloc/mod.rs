@@ -7,6 +7,7 @@
 //! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy. See `trim` for
 //! when they are given back.
 
+pub(in crate::arena) mod budget;
 pub(in crate::arena) mod commit;
 pub(in crate::arena) mod counters;
 pub(in crate::arena) mod growable;
@@ -122,7 +123,7 @@ impl Arena {
     /// As for `alloc`, and [`Error::Directory`].
     pub(crate) fn alloc_by_strategy(&self, len: u64) -> Result<Hold> {
         let class = self.class_by_strategy(self.class_for(len)?);
-        self.alloc_in(class, Kind::Data)
+        self.alloc_in_budget(class)
     }
 
     /// The error for more bytes than the arena could ever have.
@@ -144,6 +145,13 @@ impl Arena {
     }
 
     fn alloc_in(&self, class: u32, kind: Kind) -> Result<Hold> {
+        let hold = self.alloc_uncounted(class, kind)?;
+        self.charge(hold.block());
+        Ok(hold)
+    }
+
+    /// As [`alloc_in`](Self::alloc_in), for a caller that counts the block.
+    fn alloc_uncounted(&self, class: u32, kind: Kind) -> Result<Hold> {
         match self.alloc_once(class, kind) {
             Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(class, kind),
             done => done,

@@ -1,0 +1,126 @@
+//! Limit of the memory that one process holds.
+//!
+//! A process with a limit counts the bytes of all blocks that it has handles to, each block once, however many handles there are. The count
+//! and the limit are in private memory of the process. So no other process changes them, a death leaves nothing behind, and a process
+//! without a limit counts nothing.
+//!
+//! | event | the count | the limit |
+//! |---|---|---|
+//! | a tensor's memory is allocated | its block is added before it is searched | is checked: beyond it the call fails, and nothing has changed |
+//! | other memory is allocated: a queue, a lock, a long message | its block is added | is not checked: what a process needs in order to answer has room |
+//! | a block arrives that the process had no handle to | is added | is not checked: no message is lost for it |
+//! | the last handle is dropped, or its seat moves into a message | is subtracted | |
+//! | a message that could not be sent gives a block back | is added | is not checked |
+//!
+//! So memory counts for each process that holds it, and memory in a queue for none. The number is the one of
+//! [`MemberStats::bytes`](crate::MemberStats::bytes), but for messages that the process is filling or emptying.
+//!
+//! Two threads that allocate at once are served one after the other: the sum never exceeds the limit by allocating, but for the difference
+//! between the block that was asked for and a larger one that was found for it.
+
+use crate::arena::Arena;
+use crate::arena::alloc::size_class::size_of;
+use crate::error::{Bytes, Error, Result};
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sync::Ordering;
+use crate::sync::shared::AtomicU64;
+use crate::words::{BlockId, Kind};
+use crate::{Hold, arena::CURRENT};
+
+/// Limit of this process, also before it has joined an arena; 0 is none.
+static LIMIT: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
+
+/// Limit of a process and what it holds, next to its arena.
+#[derive(Debug)]
+pub(in crate::arena) struct Budget {
+    /// 0 is none.
+    limit: AtomicU64,
+    /// Threads that drop a block may be quicker than the one that adds it: then it is negative for a moment.
+    held: AtomicU64,
+}
+
+impl Budget {
+    /// Budget of the process that makes or joins an arena.
+    pub(in crate::arena) fn of_this_process() -> Budget {
+        Budget { limit: AtomicU64::new(LIMIT.load(Ordering::Relaxed)), held: AtomicU64::new(0) }
+    }
+
+    #[inline(always)]
+    fn is_limited(&self) -> bool {
+        self.limit.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// Limits the memory that this process holds from now on: an allocation of a tensor beyond it fails. To be called before other threads use
+/// shared memory.
+#[doc(hidden)]
+pub fn limit_held_memory(bytes: u64) {
+    LIMIT.store(bytes.max(1), Ordering::Relaxed);
+    let Some(arena) = CURRENT.get() else { return };
+    let is_held = |(_, at): &(BlockId, &AtomicU64)| at.load(Ordering::Acquire) != 0;
+    let held = (0..).zip(arena.holds()).filter(is_held).map(|(block, _)| arena.data_of(block).1).sum();
+    arena.0.budget.held.store(held, Ordering::Relaxed);
+    arena.0.budget.limit.store(bytes.max(1), Ordering::Relaxed);
+}
+
+/// Limit of the memory that this process may hold, if it has one.
+#[doc(hidden)]
+#[must_use]
+pub fn held_memory_limit() -> Option<u64> {
+    Some(LIMIT.load(Ordering::Relaxed)).filter(|limit| *limit != 0)
+}
+
+impl Arena {
+    /// This process has its first handle to a block.
+    #[inline(always)]
+    pub(in crate::arena) fn charge(&self, block: BlockId) {
+        if self.0.budget.is_limited() {
+            self.add_held(self.data_of(block).1);
+        }
+    }
+
+    /// This process gives its last handle to a block up, and holds it for the last time now.
+    #[inline(always)]
+    pub(in crate::arena) fn credit(&self, block: BlockId) {
+        if self.0.budget.is_limited() {
+            self.add_held(self.data_of(block).1.wrapping_neg());
+        }
+    }
+
+    #[cold]
+    fn add_held(&self, bytes: u64) {
+        self.0.budget.held.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Allocates a block for a tensor, within the limit.
+    #[inline]
+    pub(in crate::arena) fn alloc_in_budget(&self, class: u32) -> Result<Hold> {
+        if self.0.budget.is_limited() { self.alloc_limited(class) } else { self.alloc_in(class, Kind::Data) }
+    }
+
+    #[cold]
+    fn alloc_limited(&self, class: u32) -> Result<Hold> {
+        let (asked, limit) = (size_of(class), self.0.budget.limit.load(Ordering::Relaxed));
+        let mut held = self.0.budget.held.load(Ordering::Relaxed);
+        loop {
+            let used = u64::try_from(held.cast_signed()).unwrap_or(0);
+            let left = limit.saturating_sub(used);
+            if asked > left {
+                let (limit, used) = (Bytes(limit), Bytes(used));
+                let limit = format!(
+                    "the {limit} that this process may hold (Limits::shared_memory; it holds {used})"
+                );
+                return Err(Error::OutOfMemory { asked, left, limit });
+            }
+            let next = held.wrapping_add(asked);
+            match self.0.budget.held.compare_exchange_weak(held, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => held = now,
+            }
+        }
+        let hold = self.alloc_uncounted(class, Kind::Data);
+        let bytes = hold.as_ref().map_or(0, |hold| self.data_of(hold.block()).1);
+        self.add_held(bytes.wrapping_sub(asked));
+        hold
+    }
+}
