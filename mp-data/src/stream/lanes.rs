@@ -267,7 +267,7 @@ pub(super) mod tests {
 
     /// Shards of one sample.
     #[derive(Serialize, Deserialize)]
-    struct Singles(usize);
+    pub(in crate::stream) struct Singles(usize);
 
     impl IterableDataset for Singles {
         type Batch = Tensor<u64>;

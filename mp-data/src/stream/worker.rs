@@ -206,3 +206,27 @@ impl<D: IterableDataset> StreamWorker<D> {
         Ok(made)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::lanes::tests::Singles;
+
+    #[test]
+    fn open_lanes_evict_the_least_recently_used() {
+        let mut open = OpenLanes::<Singles>::new();
+        let at = |sample| LaneAt { sample, ..LaneAt::default() };
+        let keep = |open: &mut OpenLanes<Singles>, lane: u64| {
+            open.keep(lane, at(lane), OpenLane::new(&at(lane)), 2);
+        };
+        keep(&mut open, 7);
+        keep(&mut open, 8);
+        assert_eq!(open.take(7).map(|(at, _)| at.sample), Some(7));
+        assert!(open.take(7).is_none());
+        keep(&mut open, 7);
+        keep(&mut open, 9);
+        assert!(open.take(8).is_none(), "it was used before the others");
+        assert_eq!([7, 9].map(|lane| open.take(lane).is_some()), [true, true]);
+        assert!(open.by_use.is_empty() && open.used.is_empty());
+    }
+}
