@@ -1,4 +1,4 @@
-//! How waiting fails.
+//! Errors of waiting functions.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::steps::barrier::How;
 
-/// A process that has what another one waits for.
+/// A process that holds or delays what a caller waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerProcess {
-    /// Its tag.
+    /// Member tag of the process.
     pub member: Member,
-    /// Its process id; 0 if it is not known any more.
+    /// Process id. 0 if it is no longer known.
     pub pid: u32,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for PeerProcess {
     }
 }
 
-/// All of them, with commas.
+/// Writes the processes, separated by commas.
 fn list(f: &mut fmt::Formatter<'_>, holders: &[PeerProcess]) -> fmt::Result {
     for (i, holder) in holders.iter().enumerate() {
         write!(f, "{}{holder}", if i == 0 { "" } else { ", " })?;
@@ -31,23 +31,23 @@ fn list(f: &mut fmt::Formatter<'_>, holders: &[PeerProcess]) -> fmt::Result {
     Ok(())
 }
 
-/// Why a permit was not had, or not given back.
+/// Error of acquiring or releasing a permit.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// All permits are taken, and stayed so until this call's time was over.
+    /// All permits stayed taken until the caller's time was over.
     Held {
-        /// The processes that have them: each once. A stopped process keeps its permits.
+        /// Processes that hold the permits, each once. A stopped process keeps its permits.
         holders: Vec<PeerProcess>,
     },
-    /// The semaphore has as many permits as it can have.
+    /// The semaphore has reached its maximum number of permits.
     TooMany {
-        /// How many.
+        /// Maximum number of permits.
         limit: u32,
     },
     /// This process keeps no permit that it could release.
     NotKept,
-    /// Shared memory can't be used.
+    /// Shared memory is not usable.
     Failed(Error),
 }
 
@@ -64,11 +64,11 @@ impl fmt::Display for AcquireError {
             }
             Self::TooMany { limit } => write!(
                 f,
-                "the semaphore has {limit} permits already, which is its limit; make it with a higher one (with_limit)"
+                "the semaphore has its limit of {limit} permits; create it with a higher one (with_limit)"
             ),
             Self::NotKept => f.write_str(
-                "this process keeps no permit of the semaphore: it was released more often than acquired. A Permit releases when it is \
-                 dropped; release() is for one that was kept by Permit::keep()",
+                "this process keeps no permit of the semaphore: it was released more often than acquired. \
+                 A Permit is released when it is dropped; release() is for permits kept by Permit::keep()",
             ),
             Self::Failed(e) => e.fmt(f),
         }
@@ -92,43 +92,43 @@ impl From<Error> for AcquireError {
     }
 }
 
-/// Why a barrier was not passed.
+/// Error of waiting at a barrier or of enrolling.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum BarrierError {
-    /// The caller's time was over; the barrier is broken now, for all.
+    /// The caller's time was over. The barrier is now broken for all parties.
     TimedOut {
-        /// How many had arrived, the caller included.
+        /// Number of parties that had arrived, including the caller.
         arrived: u32,
-        /// How many there have to be.
+        /// Number of parties of the barrier.
         parties: u32,
-        /// The parties that are [enrolled](crate::Barrier::enroll), and had not arrived. Of others it is not
-        /// known that they were to come.
+        /// [Enrolled](crate::Barrier::enroll) parties that had not arrived. Other missing parties are
+        /// unknown.
         missing: Vec<PeerProcess>,
     },
-    /// A party died, so the barrier can't fill any more. It is broken until a process resets it.
+    /// A party died, so that the barrier can't be passed. It is broken until a process resets it.
     MemberDied {
         /// The process that died, if it is still known.
         who: Option<PeerProcess>,
     },
-    /// Another party broke the barrier, since its time was over.
+    /// Another party timed out and broke the barrier.
     Broken,
     /// A process called [`abort`](crate::Barrier::abort), or panicked in its
     /// [action](crate::Barrier::wait_then).
     Aborted,
-    /// A process called [`reset`](crate::Barrier::reset) while this one waited.
+    /// A process called [`reset`](crate::Barrier::reset) while the caller waited.
     Reset,
-    /// As many processes are enrolled as there are parties.
+    /// The number of enrolled processes has reached the number of parties.
     TooMany {
-        /// How many.
+        /// Number of parties.
         parties: u32,
     },
-    /// Shared memory can't be used.
+    /// Shared memory is not usable.
     Failed(Error),
 }
 
 impl BarrierError {
-    /// Whether the barrier stays broken until a process [resets](crate::Barrier::reset) it.
+    /// Returns `true` if the barrier stays broken until a process [resets](crate::Barrier::reset) it.
     #[doc(alias = "BrokenBarrierError")]
     pub fn is_broken(&self) -> bool {
         matches!(self, Self::TimedOut { .. } | Self::MemberDied { .. } | Self::Broken | Self::Aborted)
@@ -149,8 +149,8 @@ impl fmt::Display for BarrierError {
         match self {
             Self::TimedOut { arrived, parties, .. } if arrived == parties => write!(
                 f,
-                "all {parties} arrived at the barrier, and what the last one does first took too long; it is broken until \
-                 reset() is called"
+                "all {parties} parties arrived at the barrier, and the action of the last one took too long; \
+                 the barrier is broken until reset() is called"
             ),
             Self::TimedOut { arrived, parties, missing } => {
                 write!(f, "only {arrived} of {parties} arrived at the barrier in time")?;
@@ -162,13 +162,13 @@ impl fmt::Display for BarrierError {
                 f.write_str("; it is broken until reset() is called")
             }
             Self::MemberDied { who: Some(who) } => {
-                write!(f, "{who} died, which the barrier waited for; it is broken until reset() is called")
+                write!(f, "{who}, a party of the barrier, died; it is broken until reset() is called")
             }
             Self::MemberDied { who: None } => f.write_str(
                 "a process died that the barrier waited for; it is broken until reset() is called",
             ),
             Self::Broken => f.write_str(
-                "the barrier is broken: another party waited for too long; call reset() when all know of it",
+                "another party timed out and broke the barrier; call reset() after all got this error",
             ),
             Self::Aborted => f.write_str("the barrier was aborted; call reset() to use it again"),
             Self::Reset => f.write_str("the barrier was reset while this process waited at it"),

@@ -1,4 +1,4 @@
-//! A flag that many processes may wait for.
+//! Events: flags that many processes can wait for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::wait;
 
 const NAME: &str = "mp_sync::Event";
 const WORD: u64 = 0;
-/// Apart from the flag: a thread that only looks at the flag is not disturbed by threads that fall asleep.
+/// Apart from the flag, so that threads that fall asleep do not disturb threads that poll the flag.
 const PARKING: u64 = 16;
 const WORDS: u64 = 17;
 
-/// A flag between processes: set or not, and to be waited for.
+/// A flag between processes, which threads can wait for.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,15 +33,15 @@ const WORDS: u64 = 17;
 /// ```
 ///
 /// # Blocking
-/// [`wait`](Self::wait) returns when the event is set, or was set since it began to wait: it does not miss one that was
-/// cleared again at once.
+/// [`wait`](Self::wait) returns if the event is set, or was set after the wait began, even if it was cleared
+/// again at once.
 ///
 /// # When a process dies
-/// An event has no owner: it stays as it is. A process that is killed in `set` has set it or not; if it has,
-/// waiters notice within 100 ms, also if it could not wake them any more.
+/// An event has no owner, so its state stays. If a process is killed in `set` after setting the flag, waiters
+/// notice within 100 ms, even if it could not wake them.
 ///
 /// # Errors
-/// Its functions fail in a forked copy only, with [`Error::Forked`].
+/// All functions fail only in a forked copy, with [`Error::Forked`].
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Event")]
 pub struct Event {
@@ -50,7 +50,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event that is not set.
+    /// Creates an event that is not set.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::ArenaFull`].
@@ -70,12 +70,12 @@ impl Event {
         EventWord(self.shared.load(WORD))
     }
 
-    /// Whether it is set: a snapshot. Never in a forked copy.
+    /// Returns `true` if the event is set: a snapshot. Always `false` in a forked copy.
     pub fn is_set(&self) -> bool {
         self.shared.me().is_ok() && self.word().is_set()
     }
 
-    /// Sets it, and wakes all waiters; returns whether it was not set before.
+    /// Sets the event and wakes all waiters. Returns `true` if it was not set before.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -86,7 +86,7 @@ impl Event {
         Ok(changed)
     }
 
-    /// Clears it; whether it was set.
+    /// Clears the event. Returns `true` if it was set.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -95,7 +95,7 @@ impl Event {
         Ok(self.shared.run(Clear(self.shared.at(WORD))))
     }
 
-    /// Waits until it is set.
+    /// Waits until the event is set.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -103,7 +103,7 @@ impl Event {
         self.wait_within(Wait::Forever).map(drop)
     }
 
-    /// Waits until it is set, at most `timeout`; whether it was.
+    /// Waits until the event is set, at most `timeout`. Returns `true` if it was set.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -111,7 +111,7 @@ impl Event {
         self.wait_within(Wait::at_most(timeout))
     }
 
-    /// Waits until it is set, or until `deadline`; whether it was set.
+    /// Waits until the event is set, or until `deadline`. Returns `true` if it was set.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -119,10 +119,11 @@ impl Event {
         self.wait_within(Wait::Until(deadline))
     }
 
-    /// Waits until it is set, as a future. It does not miss one that is cleared at once if it was polled before.
+    /// Waits asynchronously until the event is set. After the first poll, the future does not miss an event
+    /// that is cleared at once.
     ///
     /// # Errors
-    /// [`Error::Forked`]; [`Error::Os`] when there is no thread left to wait.
+    /// [`Error::Forked`], or [`Error::Os`] if no thread is left for waiting.
     pub async fn wait_async(&self) -> Result<()> {
         self.shared.me()?;
         let before = self.word();
@@ -140,8 +141,8 @@ impl Event {
     }
 }
 
-/// To be waited for beside other things: it is ready while it is set. (A setting that is cleared at once may
-/// be missed by a thread that waits for several things; [`wait`](Event::wait) does not miss it.)
+/// An event is ready while it is set. A thread that waits for several objects can miss an event that is
+/// cleared at once; [`wait`](Event::wait) does not miss it.
 ///
 /// ```
 /// use mp_sync::{Event, wait};

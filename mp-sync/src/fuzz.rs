@@ -1,4 +1,3 @@
-//! What `cargo xtask fuzz` and the unit tests give to this crate's parser: the memory of a list, which any process of the user can
-//! make under a name.
+//! Fuzz target of this crate: the memory of a list, which any process of the user can create under a name.
 
 pub use crate::shareable_list::fuzz::TARGETS;

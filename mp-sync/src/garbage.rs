@@ -1,4 +1,4 @@
-//! Structures whose words another process may have overwritten: nothing panics, and nothing goes on for ever.
+//! Hostile words in shared structures: every operation returns, and none panics.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::steps::rwlock::{Again, Enter, Entered, Leave, Readers};
 use crate::steps::slot::Slots;
 use crate::{Barrier, BoundedSemaphore, Condition, Event, Lock, Once, RLock, RwLock, Semaphore};
 
-/// The same numbers in each run.
+/// Pseudo-random numbers with a fixed seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -35,7 +35,7 @@ impl Numbers {
     }
 }
 
-/// Makes a structure, uses it, writes garbage into some of its words, and uses it again, many times.
+/// Creates a structure, uses it, overwrites some of its words, and uses it again, `rounds` times.
 fn scrambled<T>(rounds: u32, make: impl Fn() -> T, shared: impl Fn(&T) -> &Shared, using: impl Fn(&T)) {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     for _ in 0..rounds {
@@ -62,18 +62,17 @@ fn within_a_minute(test: impl FnOnce() + Send + 'static) {
 const AT_ONCE: Duration = Duration::ZERO;
 
 #[test]
-fn a_lock_that_its_holder_seems_not_to_have_is_not_taken_again() {
+fn rlock_with_overwritten_depth_is_malformed() {
     let lock = RLock::new(5_u64).unwrap();
     let first = lock.lock().unwrap();
-    // Its depth, written by a process that does not use the lock: the second guard would release the lock of
-    // the first.
+    // A foreign process overwrote the depth: a second guard would release the lock of the first.
     lock.shared.store(3, 0);
     assert!(matches!(lock.try_lock(), Err(LockError::Failed(Error::Malformed(_)))));
     drop(first);
 }
 
 #[test]
-fn words_of_locks_may_be_anything() {
+fn locks_survive_arbitrary_words() {
     within_a_minute(|| {
         let using = |lock: &RLock<u64>| {
             let first = lock.try_lock();
@@ -96,7 +95,7 @@ fn words_of_locks_may_be_anything() {
 }
 
 #[test]
-fn words_of_what_one_waits_at_may_be_anything() {
+fn waits_survive_arbitrary_words() {
     within_a_minute(|| {
         let using = |permits: &Semaphore| {
             let permit = permits.try_acquire();
@@ -135,10 +134,10 @@ fn words_of_what_one_waits_at_may_be_anything() {
     });
 }
 
-/// A count of readings that no lock writes: it does not wrap to zero, which would let a writer in beside a
-/// reader.
+/// A recursion count that a foreign process overwrote: it saturates instead of wrapping to zero, which would
+/// admit a writer during a read.
 #[test]
-fn readings_are_never_none_while_a_thread_reads() {
+fn read_count_saturates_while_reading() {
     let m = HeapMem::new(8);
     let readers =
         Readers { slots: Slots { used: Word::at(0), first: Word::at(8), limit: 2 }, again: Word::at(24) };

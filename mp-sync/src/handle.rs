@@ -1,7 +1,8 @@
-//! What makes a type of this crate a handle: it is printed, sent and received.
+//! Common traits of handles: printing, sending and receiving.
 
-/// Writes `Debug`, `Serialize`, `Deserialize` and the name for people of a handle: from its [`Shared`](crate::shared::Shared), what is printed before
-/// the block that it is in, and how it is received. (A clone is another handle: those are derived.)
+/// Implements `Debug`, `Serialize`, `Deserialize` and naming for a handle. Arguments: its
+/// [`Shared`](crate::shared::Shared), the text that `Debug` prints before the block, and the function that
+/// receives it. `Clone` is derived, since a clone is another handle.
 macro_rules! handle {
     (
         $name:ident $(<$t:ident: $first:ident $(+ $more:ident)*>)?, $what:literal,
@@ -22,8 +23,9 @@ macro_rules! handle {
         }
 
         impl $(<$t: $first $(+ $more)*>)? $name $(<$t>)? {
-            /// Gives it a name, for all processes that have it: for reports of waits that last long, and for `Debug`. A name is cut
-            /// at 32 bytes; the last one given counts. It finds nothing, and no other thing is told apart by it.
+            /// Names the object, for all processes that have a handle to it. The name appears in `Debug` and
+            /// in reports of long waits, and identifies nothing. It is cut at 32 bytes, and the last name
+            /// given counts.
             #[must_use]
             pub fn named(self, name: &str) -> Self {
                 let $this = &self;
@@ -31,7 +33,7 @@ macro_rules! handle {
                 self
             }
 
-            /// The name that some process [gave](Self::named) it.
+            /// Returns the name that a process [gave](Self::named) to the object.
             pub fn given_name(&self) -> Option<String> {
                 let $this = self;
                 ::mp_core::waits::object_name($shared.structure().hold())

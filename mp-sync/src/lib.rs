@@ -1,5 +1,5 @@
-//! Locks, semaphores, conditions, barriers and events between processes that survive any kill: the synchronisation layer
-//! of `mp`.
+//! Synchronization layer of `mp`: locks, semaphores, conditions, barriers and events between processes,
+//! robust against the death of any process.
 //!
 //! ```
 //! use mp_sync::{Lock, LockError};
@@ -7,7 +7,7 @@
 //! let total = Lock::new(40_u64)?; // in shared memory; clones and sent copies are handles to the same lock
 //! match total.lock() {
 //!     Ok(mut guard) => *guard += 2,
-//!     // Its last holder was killed: the data is there, perhaps half changed.
+//!     // Its last holder was killed: the data may be half changed.
 //!     Err(LockError::OwnerDied { .. }) => *total.recover()? = 42,
 //!     Err(other) => return Err(other.into()),
 //! }
@@ -15,66 +15,71 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The three types to know: [`Lock`], around data or around nothing, [`Semaphore`], a number of permits, and [`Event`], which is
-//! set or not.
+//! Start with three types: [`Lock`] protects data or a critical section, [`Semaphore`] holds a number of
+//! permits, and [`Event`] is a flag.
 //!
-//! | | holds | when a process dies with it |
+//! | type | held by | when the holder dies |
 //! |---|---|---|
-//! | [`Lock`] | one thread, of one process | locking returns `OwnerDied`, until a caller repairs the data with `recover` |
-//! | [`RLock`] | one thread, as often as it likes | the same |
-//! | [`RwLock`] | one writer, or many readers | a writer: the same; a reader: nothing, its place is given back |
-//! | [`Semaphore`], [`BoundedSemaphore`] | a number of permits | its permits return |
-//! | [`Once`] | the thread that runs it | the next one runs it again |
-//! | [`Event`] | no process | nothing |
-//! | [`Condition`] | no process | a notification that it had not taken goes to another waiter |
+//! | [`Lock`] | one thread of one process | locking returns `OwnerDied`, until a caller repairs the data with `recover` |
+//! | [`RLock`] | one thread, recursively | as for `Lock` |
+//! | [`RwLock`] | one writer, or many readers | a writer: as for `Lock`; a reader: its slot is released |
+//! | [`Semaphore`], [`BoundedSemaphore`] | holders of permits | its permits return |
+//! | [`Once`] | the thread that runs the closure | the next caller runs the closure again |
+//! | [`Event`] | no process | no effect |
+//! | [`Condition`] | no process | a notification that a waiter had not taken goes to another waiter |
 //! | [`Barrier`] | no process | the barrier breaks, if the process waited or was [enrolled](Barrier::enroll) |
 //!
-//! All lie in shared memory, and all handles are serde types inside of messages and of arguments of processes. To clone or
-//! send one copies the handle. What is protected is plain data ([`Pod`](bytemuck::Pod)): every bit pattern is a value, so
-//! that what a killed process leaves half changed is still one; it has no pointers, which mean nothing elsewhere, and no
-//! destructor, which would not run. `Lock<()>` protects what is elsewhere.
+//! All types are handles to shared memory, and serde types for messages and for arguments of processes.
+//! Cloning or sending one copies the handle. The protected data is plain ([`Pod`](bytemuck::Pod)): every bit
+//! pattern is a valid value, also the half-written one of a killed process. It has no pointers, which are
+//! invalid in other processes, and no destructor, which would not run. `Lock<()>` protects a resource outside
+//! of the lock.
 //!
 //! # Waiting
-//! Each wait has a form that does not wait (`try_`), one with a time-out and one with a deadline, which give up when the time is
-//! over, as soon as their thread has a processor. A process that is stopped or killed while it *waits* may
-//! have got a wake-up meant for other waiters, which look again after up to 100 ms; one that is stopped while
-//! it *holds* a lock or a permit delays all that wait for it, for as long. All waiters spin first (as long as a
-//! wake-up costs, 5 to 400 µs, up to twice that where it pays, less where it rarely does), then sleep, and look again every 100 ms, also for dead processes. A
-//! process that is *stopped* is not dead: a waiter waits for it, or gives up with an error that names it.
-//! Waiters are served in no particular order.
+//! Each waiting function has a form that does not wait (`try_`), one with a time-out and one with a deadline.
+//! Waiters spin first (as long as a wake-up costs, 5 to 400 µs, up to twice that if spinning often succeeds,
+//! less if it rarely does). Then they sleep, and check the state and dead processes every 100 ms. Waiters are
+//! served in no particular order.
 //!
-//! Threads that wait for each other's locks in a cycle, in whatever processes, without time-outs, would wait for ever: one of them
-//! gets [`LockError::Deadlock`] after about 200 ms, with a sentence that names them all, and the others go on when it drops its guards.
-//! What is looked at, and what it costs, is at [`Deadlock`].
+//! A process that is stopped or killed while it *waits* may have consumed a wake-up. Other waiters then check
+//! again after up to 100 ms. A process that is *stopped* while it holds a lock or a permit is not dead:
+//! waiters wait for it, or return an error that names it.
 //!
-//! # How soon a waiter hears of a death
-//! The first process that notices a death wakes the waiters of all processes. That is the parent, as soon as the kernel tells
-//! it, or any process that looks.
+//! Threads of any processes that wait for each other's locks in a cycle without time-outs would wait forever.
+//! One of them gets [`LockError::Deadlock`] after about 200 ms, with a message that names them all. The
+//! others continue when it drops its guards. [`Deadlock`] describes the search and its cost.
 //!
-//! | a wait in | whose holder is killed ends after | which then returns | whose holder is stopped ends with its time-out |
+//! # Latency after a death
+//! The first process that notices a death wakes the waiters of all processes. This is the parent, which the
+//! kernel notifies, or any process that checks.
+//!
+//! | waiting function | returns after the holder is killed | result | result if the holder is stopped |
 //! |---|---|---|---|
 //! | `Queue::get` | 1.0 ms | `Deserted`, if no other process has the queue | `Empty` |
 //! | `Receiver::recv` | 1.1 ms | `Disconnected` | `Empty` |
 //! | `Lock::lock` | 0.9 ms | `OwnerDied` | `Held`, which names it |
 //! | `RwLock::read` | 1.0 ms | `OwnerDied` | `Held`, which names it |
 //! | `Semaphore::acquire` | 1.0 ms | the permit | `Held`, which names it |
-//! | `wait(&[&semaphore])` | 1.0 ms | that it is ready | nothing that is ready |
+//! | `wait(&[&semaphore])` | 1.0 ms | ready | nothing ready |
 //! | `Barrier::wait` | 1.0 ms | `MemberDied`, which names it | `TimedOut`, which names it if it is enrolled |
 //! | `Condition::wait` | 1.0 ms | the notification that the dead process had not taken | no notification |
 //!
-//! Medians of nine, from the `kill` to the return in a third process, on a machine with 2 processors and a load of 10
-//! (Linux 6.18, a debug build); 0.4 ms of it is what the kernel takes to end the process. Time-outs ended 0.1 ms late, where
-//! a processor was free. `cargo test -p mp-tests --test waiting death_times -- --nocapture --test-threads=1` prints these figures.
+//! Medians of nine runs, from the `kill` to the return in a third process (2 processors, load 10, Linux 6.18,
+//! debug build). The kernel takes 0.4 ms of it to end the process. With a stopped holder, the calls return at
+//! their time-out, 0.1 ms late if a processor is free. Reproduce with
+//! `cargo test -p mp-tests --test waiting death_times -- --nocapture --test-threads=1`.
 //!
-//! It takes longer, up to 100 ms and the time until a processor is free, where the parent can't notice: it is stopped, it is
-//! not the one that started the process, or the process is one that the parent does not listen to yet (a single
-//! [`Process`](https://docs.rs/mp-spawn) in its first 50 ms); and on kernels without `futex_waitv(2)` (before 5.16).
+//! The latency grows to 100 ms plus scheduling if the parent can't notice the death:
+//!
+//! - it is stopped, or it did not start the process;
+//! - it does not watch the process yet (a single [`Process`](https://docs.rs/mp-spawn) in its first 50 ms);
+//! - the kernel has no `futex_waitv(2)` (before 5.16).
 //!
 //! # In a forked copy
-//! A raw `fork` makes a copy that is no member: everything fails with [`Error::Forked`](mp_core::Error::Forked) there, and
-//! dropping a guard releases nothing.
+//! A child of a raw `fork` is not a member of the arena: every call in it fails with
+//! [`Error::Forked`](mp_core::Error::Forked), and dropping a guard releases nothing.
 //!
-//! [`steps`] has the algorithms, and what every point of death leaves.
+//! [`steps`] contains the algorithms, with the effect of a death at every point.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -115,7 +120,7 @@ pub use raw_values::{RawArray, RawValue};
 pub use semaphore::{BoundedSemaphore, Permit, Semaphore};
 pub use shareable_list::{ListError, ListItem, ShareableList};
 
-/// The program of the README, as a test.
+/// Doc test of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Something that is done once, by one of many processes.
+//! Execution of a closure exactly once among many processes.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const LOCK: u64 = 0;
 const DONE: u64 = 3;
 const WORDS: u64 = 4;
 
-/// Something that is done once, by whichever process comes first; the others wait until it is done.
+/// Runs a closure once, in whichever process calls first. Other callers wait until it has finished.
 ///
 /// ```
 /// use mp_sync::Once;
@@ -30,35 +30,37 @@ const WORDS: u64 = 4;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Words, and what each point of death leaves: [`steps::once`](crate::steps::once).
+/// State words and the effect of a death at each point: [`steps::once`](crate::steps::once).
 ///
 /// # When a process dies
-/// If it dies while it is doing it, or panics, the next one does it again; [`OnceState::died`] says so, since the first one
-/// may have done half of it. Once it is done, it is done.
+/// If a process dies or panics in the closure, the next caller runs its own closure. The first run may be
+/// half done: [`OnceState::died`] names a process that died in it. After one run has finished, no closure
+/// runs again.
 #[derive(Clone)]
 pub struct Once {
     pub(crate) shared: Shared,
     patience: Arc<AdaptiveSpin>,
 }
 
-/// What the thread that does it gets.
+/// Argument of the closure of [`Once::call_once`].
 #[derive(Clone, Copy, Debug)]
 pub struct OnceState {
     died: Option<Died>,
 }
 
 impl OnceState {
-    /// The process that died while doing it before, if one did.
+    /// Returns the process that died during an earlier run, if any.
     pub fn died(&self) -> Option<Died> {
         self.died
     }
 }
 
 impl Once {
-    /// Nothing was done yet.
+    /// Creates a `Once` whose closure has not run.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory) or [`Error::ArenaFull`](mp_core::Error::ArenaFull).
+    /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory) or
+    /// [`Error::ArenaFull`](mp_core::Error::ArenaFull).
     pub fn new() -> Result<Self> {
         Ok(Self::of(Shared::new(NAME, WORDS)?))
     }
@@ -67,7 +69,7 @@ impl Once {
         Self { shared, patience: Arc::default() }
     }
 
-    /// Whether it is done. Never in a forked copy.
+    /// Returns `true` if a run has finished. Always `false` in a forked copy.
     pub fn is_completed(&self) -> bool {
         self.shared.me().is_ok() && self.is_done()
     }
@@ -76,19 +78,20 @@ impl Once {
         self.shared.run(IsDone(self.shared.at(DONE)))
     }
 
-    /// Calls `f`, unless it was done already; waits while another one is doing it. Every caller that returns
-    /// from here sees what `f` wrote to shared memory.
+    /// Calls `f`, unless a run has finished already. Waits while another thread runs its closure. When this
+    /// returns, the caller sees everything that the closure wrote to shared memory.
     ///
     /// # Errors
-    /// [`LockError::WouldDeadlock`] inside of `f`, [`LockError::Deadlock`] when threads wait for each other in a cycle and this
-    /// one closed it, [`LockError::Failed`] in a forked copy.
+    /// [`LockError::WouldDeadlock`] inside `f`, [`LockError::Deadlock`] if this thread closed a cycle of
+    /// threads that wait for each other, [`LockError::Failed`] in a forked copy.
     pub fn call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
         self.within(Wait::Forever, f)
     }
 
     mp_core::forms! {
-        "Calls `f`, unless it was done already": call_once(; f: impl FnOnce(&OnceState)) -> Result<(), LockError>,
-        or "[`LockError::Held`], which names the process that is doing it";
+        "Calls `f`, unless a run has finished already":
+        call_once(; f: impl FnOnce(&OnceState)) -> Result<(), LockError>,
+        or "[`LockError::Held`], which names the process that runs its closure";
         |once, wait| once.within(wait, f);
         never try_call_once;
         at_most call_once_timeout;

@@ -1,14 +1,16 @@
 //! # Safety
-//! Values and arrays without a lock. Unsafe, because it makes references to atomics in the arena; sound, because
-//! - they lie in a structure of this crate, at words that are used for nothing else; every access is an atomic one, of one width
-//!   for each structure: the name that it was found by has the size of its elements;
-//! - elements begin 64 bytes behind a multiple of 64, so that each lies at a multiple of its width;
-//! - what is outside of the structure is refused ([`Structure::bytes`](mp_core::Structure::bytes) panics), and the handle holds it.
+//! Values and arrays without a lock. Unsafe, because it creates references to atomics in the arena. Sound,
+//! because
+//! - they are in a structure of this crate, at words without another use. Every access is atomic and has one
+//!   width for each structure: the name of the structure contains the size of its elements;
+//! - elements begin 64 bytes after a multiple of 64, so that each address is a multiple of the width;
+//! - access outside of the structure is refused ([`Structure::bytes`](mp_core::Structure::bytes) panics), and
+//!   the handle holds the structure.
 //!
-//! | words | what | written by |
+//! | words | content | written by |
 //! |---|---|---|
-//! | 0 | how many elements | its maker, before any other code knows the structure |
-//! | 8 – … | the elements | every process |
+//! | 0 | number of elements | creator, before any other code has the structure |
+//! | 8 – … | elements | every process |
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -25,19 +27,20 @@ use crate::shared::Shared;
 const LEN: u64 = 0;
 const DATA: u64 = 8;
 
-/// Bytes of the atomics that an element consists of: the largest of 8, 4, 2, 1 that divides its size.
+/// Returns the number of bytes of the atomics that an element consists of: the largest of 8, 4, 2, 1 that
+/// divides its size.
 const fn width(size: usize) -> usize {
     if size == 0 { 1 } else { 1 << if size.trailing_zeros() < 3 { size.trailing_zeros() } else { 3 } }
 }
 
-/// Elements of `T`, reached as atomics of one width only.
+/// Elements of `T`, accessed as atomics of one width only.
 #[derive(Clone, Debug)]
 struct Atoms {
     shared: Shared,
     len: usize,
 }
 
-/// Calls code for each piece of an element, with the atomic that it is in shared memory.
+/// Runs code for each piece of an element, together with the atomic in shared memory that holds the piece.
 macro_rules! pieces {
     ($this:expr, $T:ty, $i:expr, $bytes:expr, |$atomic:ident, $piece:ident| $body:expr) => {
         match width(size_of::<$T>()) {
@@ -49,13 +52,13 @@ macro_rules! pieces {
     };
     (@ $this:expr, $T:ty, $i:expr, $bytes:expr, |$atomic:ident, $piece:ident| $body:expr, $A:ty) => {{
         let end = ($i + 1) * size_of::<$T>();
-        // SAFETY: these words are used for nothing else, see above; the elements up to this one are inside.
+        // SAFETY: these words have no other use, see above. The elements up to this one are inside.
         let first = unsafe { $this.shared.structure().bytes(DATA, end) };
         for (k, $piece) in $bytes.chunks_exact_mut(size_of::<$A>()).enumerate() {
             let at = $i * size_of::<$T>() + k * size_of::<$A>();
-            // SAFETY: before `end`, which is inside.
+            // SAFETY: less than `end`, which is inside.
             let at = unsafe { first.add(at) };
-            // SAFETY: inside, aligned to this width, and reached as atomics of this width only.
+            // SAFETY: inside, aligned to this width, and accessed as atomics of this width only.
             let $atomic = unsafe { at.cast::<$A>().as_ref() };
             $body
         }
@@ -66,7 +69,7 @@ impl Atoms {
     fn new<T: Plain>(what: &str, len: usize) -> Result<Self> {
         data::check::<T>()?;
         let words = size_of::<T>().checked_mul(len).map(|bytes| bytes.div_ceil(8) as u64);
-        // What no memory has is refused by the arena, which says how much there is.
+        // If the size overflows, the arena refuses it, with the size that is available.
         let shared =
             Shared::new(&data::name_of::<T>(what), words.map_or(u64::MAX, |n| n.saturating_add(DATA)))?;
         shared.store(LEN, len as u64);
@@ -103,7 +106,7 @@ impl Atoms {
     }
 }
 
-/// A value of plain data that any number of processes read and write at once, without a lock.
+/// A value of plain data that any number of processes read and write concurrently, without a lock.
 ///
 /// ```
 /// use mp_sync::RawValue;
@@ -115,15 +118,16 @@ impl Atoms {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Values of 1, 2, 4 or 8 bytes are read and written whole, by relaxed atomics. Larger ones are read and written piece by
-/// piece: a reader may see half of one value and half of another, and a writer that is killed may leave that. Any such
-/// mixture is a value of the type ([`Pod`](bytemuck::Pod)). What must be whole belongs into a [`Lock`](crate::Lock).
+/// Values of 1, 2, 4 or 8 bytes are read and written whole, by relaxed atomics. Larger values are accessed
+/// piece by piece: a reader can see a mixture of two values, and a writer that is killed can leave one. Any
+/// mixture is a valid value of the type ([`Pod`](bytemuck::Pod)). Use a [`Lock`](crate::Lock) for values that
+/// must be whole.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.sharedctypes.RawValue")]
 #[doc(alias = "sharedctypes")]
 pub struct RawValue<T: Plain + Send>(Atoms, PhantomData<fn(T) -> T>);
 
-/// Elements of plain data that any number of processes read and write at once, without a lock.
+/// Elements of plain data that any number of processes read and write concurrently, without a lock.
 ///
 /// ```
 /// use mp_sync::RawArray;
@@ -135,24 +139,25 @@ pub struct RawValue<T: Plain + Send>(Atoms, PhantomData<fn(T) -> T>);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Each element is as a [`RawValue`]. For numbers, `SharedTensor` has shapes, views and atomic addition.
+/// Each element behaves like a [`RawValue`]. For numbers, `SharedTensor` has shapes, views and atomic
+/// addition.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.sharedctypes.RawArray")]
 pub struct RawArray<T: Plain + Send>(Atoms, PhantomData<fn(T) -> T>);
 
 impl<T: Plain + Send> RawValue<T> {
-    /// A value in shared memory.
+    /// Creates a value in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more
-    /// than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type with an alignment
+    /// above 64 bytes.
     pub fn new(value: T) -> Result<Self> {
         let atoms = Atoms::new::<T>("RawValue", 1)?;
         atoms.store(0, value);
         Ok(Self(atoms, PhantomData))
     }
 
-    /// The value.
+    /// Returns the value.
     #[inline]
     pub fn get(&self) -> T {
         self.0.load(0)
@@ -166,31 +171,31 @@ impl<T: Plain + Send> RawValue<T> {
 }
 
 impl<T: Plain + Send> RawArray<T> {
-    /// A copy of `data` in shared memory.
+    /// Copies `data` into shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more
-    /// than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type with an alignment
+    /// above 64 bytes.
     pub fn from_slice(data: &[T]) -> Result<Self> {
         let atoms = Atoms::new::<T>("RawArray", data.len())?;
         data.iter().enumerate().for_each(|(i, &v)| atoms.store(i, v));
         Ok(Self(atoms, PhantomData))
     }
 
-    /// `len` elements whose bytes are all zero.
+    /// Creates `len` elements whose bytes are all zero.
     ///
     /// # Errors
-    /// As [`from_slice`](Self::from_slice).
+    /// See [`from_slice`](Self::from_slice).
     pub fn zeros(len: usize) -> Result<Self> {
         Ok(Self(Atoms::new::<T>("RawArray", len)?, PhantomData))
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Whether it has none.
+    /// Returns `true` if the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
@@ -201,29 +206,29 @@ impl<T: Plain + Send> RawArray<T> {
         (i < self.0.len).then_some(i).ok_or_else(missing)
     }
 
-    /// One element.
+    /// Returns a copy of element `i`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such element, [`Error::Forked`] in a forked copy.
+    /// [`Error::OutOfBounds`] if `i` is not less than the length, [`Error::Forked`] in a forked copy.
     pub fn get(&self, i: usize) -> Result<T> {
         Ok(self.0.load(self.check(i)?))
     }
 
-    /// Replaces one element.
+    /// Replaces element `i`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such element, [`Error::Forked`] in a forked copy.
+    /// [`Error::OutOfBounds`] if `i` is not less than the length, [`Error::Forked`] in a forked copy.
     pub fn set(&self, i: usize, value: T) -> Result<()> {
         self.0.store(self.check(i)?, value);
         Ok(())
     }
 
-    /// Its elements, each as it is when it is reached.
+    /// Iterates over copies of the elements. Each element is read when the iterator reaches it.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         (0..self.0.len).map(|i| self.0.load(i))
     }
 
-    /// A copy of its elements, each as it is when it is reached.
+    /// Copies the elements. Each element is read separately, not all at one moment.
     pub fn to_vec(&self) -> Vec<T> {
         self.iter().collect()
     }
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_of_any_size_come_back() {
+    fn elements_of_any_size_round_trip() {
         let odd = [[1_u8, 2, 3], [4, 5, 6], [7, 8, 9]];
         let a = RawArray::from_slice(&odd).unwrap();
         a.set(1, [0; 3]).unwrap();

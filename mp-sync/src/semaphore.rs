@@ -1,4 +1,4 @@
-//! Permits that return when their holder dies.
+//! Semaphores, whose permits return when their holder dies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,29 +17,30 @@ use crate::wait;
 const USED: u64 = 0;
 const PARKING: u64 = 16;
 const SLOTS: u64 = 32;
-/// The most permits that a semaphore can have.
+/// Maximum number of permits of a semaphore.
 const MOST: u32 = 1 << 20;
-/// The limit of a semaphore that was made without one, unless it begins with more.
+/// Limit of a semaphore without an explicit one, unless it begins with more permits.
 const LIMIT: u32 = 1024;
 
-/// What both kinds have: a slot for each permit, which names its holder (see [`crate::steps::slot`]).
+/// State of both kinds of semaphores: a slot for each permit, which names its holder (see
+/// [`crate::steps::slot`]).
 #[derive(Clone)]
 pub(crate) struct Permits {
     pub(crate) shared: Shared,
     patience: Arc<AdaptiveSpin>,
-    /// Where this process begins to look: where it found or left a permit.
+    /// Slot at which this process begins its search: where it last found or left a permit.
     hint: Arc<AtomicU32>,
 }
 
-/// A permit of a [`Semaphore`] or a [`BoundedSemaphore`]. Dropping it gives it back.
+/// A permit of a [`Semaphore`] or a [`BoundedSemaphore`]. Dropping it releases the permit.
 ///
-/// It may go to another thread of the process. When the process dies, it returns to the semaphore.
+/// It can be sent to another thread of the process. If the process dies, the permit returns to the semaphore.
 #[must_use = "dropping it gives it back"]
 pub struct Permit {
     permits: Permits,
     me: Member,
     seen: Seen,
-    /// The state of its slot when this is dropped.
+    /// State of the slot after this is dropped.
     to: u8,
 }
 
@@ -68,7 +69,7 @@ impl Permits {
         self.shared.parking(PARKING)
     }
 
-    /// Looks for a permit, once.
+    /// Tries once to take a permit.
     fn claim(&self, me: Member) -> Option<Seen> {
         let from = self.hint.load(Ordering::Relaxed);
         let seen = self.shared.run(Claim::new(self.slots(), OPEN, (HELD, me, 0), from))?;
@@ -102,7 +103,7 @@ impl Permits {
         self.shared.run(Change::new(self.slots().at(seen.index), seen.slot, to))
     }
 
-    /// Gives the permits of dead processes back; how many.
+    /// Releases the permits of dead processes. Returns the number released.
     fn give_back_dead(&self) -> usize {
         let mut asked: Vec<(Member, bool)> = Vec::new();
         let mut dead = |m: Member| match asked.iter().find(|(asked, _)| *asked == m) {
@@ -116,7 +117,8 @@ impl Permits {
         theirs.filter(|&seen| self.change(seen, seen.slot.given_back(OPEN))).count()
     }
 
-    /// The same, and wakes waiters if there is a permit for another one, too.
+    /// Releases the permits of dead processes, and wakes waiters if there are permits for more than the
+    /// caller.
     fn give_back_and_wake(&self) {
         if self.shared.me().is_ok() && self.give_back_dead() > 1 {
             self.parking().notify_all();
@@ -134,7 +136,7 @@ impl Permits {
         holders
     }
 
-    /// Releases a permit that this process keeps; whether there was one.
+    /// Releases a permit that this process keeps. Returns `false` if there is none.
     fn release_kept(&self) -> Result<bool, AcquireError> {
         let me = self.shared.me()?;
         let mut kept = self.find(set(&[KEPT])).filter(|seen| seen.slot.member == me);
@@ -163,13 +165,13 @@ impl Permits {
 }
 
 impl Permit {
-    /// Keeps it without a handle: `release` of the semaphore gives it back, in whatever thread of this process, or the death
-    /// of the process does. For callers that acquire in one place and release in another.
+    /// Keeps the permit without a handle. It is released by the semaphore's `release` in any thread of this
+    /// process, or by the death of the process. For callers that acquire in one place and release in another.
     pub fn keep(mut self) {
         self.to = KEPT;
     }
 
-    /// Takes it away: the semaphore has one permit less.
+    /// Removes the permit: the semaphore has one permit less.
     pub fn forget(mut self) {
         self.to = EMPTY;
     }
@@ -178,7 +180,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let Self { permits, me, seen, to } = self;
-        // In a forked copy it is not ours.
+        // The permit belongs to the parent, not to a forked copy.
         if permits.shared.me().ok() != Some(*me) {
             return;
         }
@@ -201,7 +203,7 @@ impl fmt::Debug for Permit {
     }
 }
 
-/// A semaphore between processes: a number of permits, to which more can be added.
+/// A semaphore between processes: a number of permits, which can grow.
 ///
 /// ```
 /// use std::time::Duration;
@@ -213,49 +215,50 @@ impl fmt::Debug for Permit {
 ///     Err(AcquireError::Held { holders }) => assert_eq!(holders[0].pid, std::process::id()),
 ///     other => panic!("{other:?}"),
 /// }
-/// drop(one); // gives it back
+/// drop(one); // releases it
 /// gpus.try_acquire()?;
 /// # drop(two);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
 /// # Blocking
-/// [`acquire`](Self::acquire) waits as long as it takes, the `_timeout` and `_deadline` forms give up and
-/// name the processes that have the permits, [`try_acquire`](Self::try_acquire) never waits. (While another
-/// process is just giving one back, it may overlook it.) To look for a permit costs a look at each that is
-/// taken: semaphores are for up to some thousand.
+/// [`acquire`](Self::acquire) waits without a limit. The `_timeout` and `_deadline` forms return an error
+/// that names the processes with permits. [`try_acquire`](Self::try_acquire) never waits, and can miss a
+/// permit that is being released at that moment. The search for a permit visits each taken one: use
+/// semaphores for up to some thousand permits.
 ///
 /// # When a process dies
-/// Its permits return: a waiter gets them about a millisecond after the parent of the dead process could notice, and within
-/// about 100 ms where it can't (the [table](crate#how-soon-a-waiter-hears-of-a-death)). So a permit is something that a
-/// process has, not a message: a consumer that takes a permit as a signal that there is work says so by [`Permit::forget`].
+/// The permits of a dead process return. A waiter gets one about 1 ms after the parent of the dead process
+/// can notice the death, otherwise within about 100 ms (see the [table](crate#latency-after-a-death)). So a
+/// permit is a resource, not a message: a consumer that takes a permit as a signal that there is work calls
+/// [`Permit::forget`].
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Semaphore")]
 pub struct Semaphore(pub(crate) Permits);
 
-/// A semaphore between processes whose permits never become more than it had at first.
+/// A semaphore between processes that never has more permits than initially.
 ///
 /// ```
 /// use mp_sync::{AcquireError, BoundedSemaphore};
 ///
 /// let slots = BoundedSemaphore::new(1)?;
-/// slots.acquire()?.keep(); // without a guard: released by name
+/// slots.acquire()?.keep(); // without a guard, until `release`
 /// slots.release()?;
 /// assert!(matches!(slots.release(), Err(AcquireError::NotKept)));
 /// assert_eq!(slots.available(), 1);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Otherwise as [`Semaphore`].
+/// Otherwise like [`Semaphore`].
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.BoundedSemaphore")]
 pub struct BoundedSemaphore(pub(crate) Permits);
 
-/// What both kinds can do.
+/// Functions of both kinds.
 macro_rules! semaphore {
     ($name:ident, $what:literal, $full:literal) => {
         impl $name {
-            /// Takes a permit; waits as long as it takes.
+            /// Takes a permit. Blocks until one is available.
             ///
             /// # Errors
             /// [`AcquireError::Failed`] in a forked copy.
@@ -272,10 +275,11 @@ macro_rules! semaphore {
                 until acquire_deadline;
             }
 
-            /// Takes a permit, as a future. If it is dropped before it is ready, no permit is taken.
+            /// Takes a permit asynchronously. If the future is dropped before it is ready, no permit is
+            /// taken.
             ///
             /// # Errors
-            /// [`AcquireError::Failed`] in a forked copy, or when there is no thread left to wait.
+            /// [`AcquireError::Failed`] in a forked copy, or if no thread is left for waiting.
             pub async fn acquire_async(&self) -> Result<Permit, AcquireError> {
                 let me = self.0.shared.me()?;
                 let take = || Ok::<_, Error>(self.0.claim(me));
@@ -283,7 +287,7 @@ macro_rules! semaphore {
                 Ok(Permit { permits: self.0.clone(), me, seen, to: OPEN })
             }
 
-            /// How many permits there are to take: a snapshot. None in a forked copy.
+            /// Returns the number of available permits: a snapshot. 0 in a forked copy.
             #[doc(alias = "get_value")]
             pub fn available(&self) -> usize {
                 self.0.available()
@@ -306,7 +310,8 @@ macro_rules! semaphore {
         }
 
         handle! {
-            $name, $what, |semaphore| semaphore.0.shared, format_args!("{} available, ", semaphore.available());
+            $name, $what,
+            |semaphore| semaphore.0.shared, format_args!("{} available, ", semaphore.available());
             |d| Shared::receive($what, $full, SLOTS, d).map(|shared| Self(Permits::of(shared)))
         }
     };
@@ -316,20 +321,19 @@ semaphore!(Semaphore, "a Semaphore", "mp_sync::Semaphore");
 semaphore!(BoundedSemaphore, "a BoundedSemaphore", "mp_sync::BoundedSemaphore");
 
 impl Semaphore {
-    /// A semaphore with `permits` permits, and room for 1024 in all (or for as many as it begins with, if
-    /// that is more).
+    /// Creates a semaphore with `permits` permits. Its limit is 1024, or `permits` if that is more.
     ///
     /// # Errors
-    /// As [`with_limit`](Self::with_limit).
+    /// See [`with_limit`](Self::with_limit).
     pub fn new(permits: u32) -> Result<Self, Error> {
         Self::with_limit(permits, permits.max(LIMIT))
     }
 
-    /// A semaphore with `permits` permits, and room for `limit` in all.
+    /// Creates a semaphore with `permits` permits, which can grow to `limit`.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::InvalidArgument`] for more permits than the limit,
-    /// [`Error::LimitExceeded`] for a limit above 2^20.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] if `permits` exceeds `limit`,
+    /// or [`Error::LimitExceeded`] if `limit` exceeds 2^20.
     pub fn with_limit(permits: u32, limit: u32) -> Result<Self, Error> {
         Permits::new("mp_sync::Semaphore", permits, limit).map(Self)
     }
@@ -337,22 +341,23 @@ impl Semaphore {
     /// Adds `permits` permits.
     ///
     /// # Errors
-    /// [`AcquireError::TooMany`] at the limit: then fewer were added, or none. [`AcquireError::Failed`] in a forked copy.
+    /// [`AcquireError::TooMany`] at the limit: fewer permits, or none, were added. [`AcquireError::Failed`]
+    /// in a forked copy.
     pub fn add_permits(&self, permits: u32) -> Result<(), AcquireError> {
         (0..permits).try_for_each(|_| self.0.add())
     }
 
-    /// Gives back a permit that this process [keeps](Permit::keep); if it keeps none, adds one.
+    /// Releases a permit that this process [keeps](Permit::keep). Adds a permit if the process keeps none.
     ///
     /// # Errors
-    /// As [`add_permits`](Self::add_permits).
+    /// See [`add_permits`](Self::add_permits).
     pub fn release(&self) -> Result<(), AcquireError> {
         if self.0.release_kept()? { Ok(()) } else { self.0.add() }
     }
 }
 
 impl BoundedSemaphore {
-    /// A semaphore with `permits` permits.
+    /// Creates a semaphore with `permits` permits.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for more than 2^20.
@@ -360,10 +365,10 @@ impl BoundedSemaphore {
         Permits::new("mp_sync::BoundedSemaphore", permits, permits).map(Self)
     }
 
-    /// Gives back a permit that this process [keeps](Permit::keep).
+    /// Releases a permit that this process [keeps](Permit::keep).
     ///
     /// # Errors
-    /// [`AcquireError::NotKept`] when it keeps none, [`AcquireError::Failed`] in a forked copy.
+    /// [`AcquireError::NotKept`] if this process keeps no permit, [`AcquireError::Failed`] in a forked copy.
     pub fn release(&self) -> Result<(), AcquireError> {
         if self.0.release_kept()? { Ok(()) } else { Err(AcquireError::NotKept) }
     }

@@ -1,7 +1,7 @@
 //! # Safety
-//! Where this crate touches the words of the arena. Unsafe, because the words could be of another structure;
-//! sound, because a [`Shared`] is made only of a [`Structure`] under a name of this crate, whose words are
-//! used for nothing else, and which lives as long as the handle that holds it.
+//! Access of this crate to the words of the arena. Unsafe, because the words could belong to another
+//! structure. Sound, because a [`Shared`] wraps only a [`Structure`] under a name of this crate, whose words
+//! have no other use, and which lives as long as the handle that holds it.
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Steps, Word, run};
@@ -17,12 +17,12 @@ use crate::steps::slot::Slots;
 pub(crate) struct Shared(Structure);
 
 impl Shared {
-    /// Of `words` zeros, as `name`, which is one of this crate.
+    /// Creates a structure of `words` zeros under `name`, a name of this crate.
     pub(crate) fn new(name: &str, words: u64) -> Result<Self> {
         Structure::new(name, words).map(Self)
     }
 
-    /// As [`new`](Self::new), received; it has `least` words or more.
+    /// Receives a structure of at least `least` words.
     pub(crate) fn receive<'de, D: Deserializer<'de>>(
         what: &'static str,
         name: &str,
@@ -32,7 +32,7 @@ impl Shared {
         Self::of(Structure::receive(what, name, d)?, least, what).map_err(serde::de::Error::custom)
     }
 
-    /// Of a structure under a name of this crate, which has `least` words or more.
+    /// Wraps a structure under a name of this crate. Returns an error if it has fewer than `least` words.
     pub(crate) fn of(structure: Structure, least: u64, what: &str) -> Result<Self> {
         if structure.len() < least {
             return Err(Error::Malformed(format!("{what} of {} words arrived", structure.len())));
@@ -60,13 +60,13 @@ impl Shared {
         self.0.len()
     }
 
-    /// Its words, and all others: to run steps on its own.
+    /// Returns the words of the arena, for steps on the words of this structure.
     pub(crate) fn words(&self) -> &'static (impl Mem + use<>) {
         // SAFETY: only words of this structure are changed, by the steps that they belong to, see above.
         unsafe { self.arena().words() }
     }
 
-    /// Runs steps on its words.
+    /// Runs steps on the words of this structure.
     #[inline]
     pub(crate) fn run<S: Steps>(&self, steps: S) -> S::Out {
         run(steps, self.words())
@@ -80,26 +80,27 @@ impl Shared {
         self.words().store(self.at(i), v);
     }
 
-    /// The parking word at `i`.
+    /// Returns the parking word at `i`.
     pub(crate) fn parking(&self, i: u64) -> Parking {
-        // SAFETY: each structure of this crate has its parking words in places of their own; it is held by the handle.
+        // SAFETY: each structure of this crate has its parking words in places of their own. The handle holds
+        // the structure.
         unsafe { Parking::new(self.arena(), self.at(i)) }
     }
 
-    /// The lock at `i` and the two words that follow.
+    /// Returns the lock in the words `i` to `i + 2`.
     pub(crate) fn lock(&self, i: u64) -> RawLock {
         _ = self.at(i + 2);
-        // SAFETY: as for `parking`, three words.
+        // SAFETY: see `parking`; three words.
         unsafe { RawLock::at(self.arena(), self.at(i)) }.in_block(self.0.hold())
     }
 
-    /// Whether a process that lives has the lock at `i`. In a forked copy, none has.
+    /// Returns `true` if a live process holds the lock at `i`. Returns `false` in a forked copy.
     pub(crate) fn is_locked(&self, i: u64) -> bool {
         let alive = |holder| !self.arena().is_dead(holder) || mutant!("lock.locked-by-the-dead");
         self.me().is_ok() && self.lock(i).look().holder().is_some_and(alive)
     }
 
-    /// Slots from `first` on, up to the end of the structure, at most `limit`.
+    /// Returns the slots from word `first` up to the end of the structure, at most `limit`.
     pub(crate) fn slots(&self, used: u64, first: u64, limit: u32) -> Slots {
         let room = u32::try_from(self.len().saturating_sub(first)).unwrap_or(u32::MAX);
         let first = if room == 0 { self.at(used) } else { self.at(first) };
@@ -107,26 +108,27 @@ impl Shared {
     }
 }
 
-/// A lock that the calling thread holds, without a guard.
+/// A lock that the calling thread holds without a guard.
 #[derive(Debug)]
 pub(crate) struct Kept(RawLock);
 
 impl Kept {
-    /// Of a guard of `lock`, which is forgotten.
+    /// Forgets a guard of `lock`.
     pub(crate) fn of(lock: RawLock, guard: RawGuard<'_>) -> Self {
         std::mem::forget(guard);
         Self(lock)
     }
 
-    /// Of a lock that [`of`](Self::of) was called for, by this thread, and that it has not released since.
+    /// Refers again to a lock that [`of`](Self::of) was called for by this thread, and that it has not
+    /// released since.
     pub(crate) fn again(lock: RawLock) -> Self {
         Self(lock)
     }
 
-    /// Releases it. In a forked copy it does nothing.
+    /// Releases the lock. Does nothing in a forked copy.
     pub(crate) fn release(self, arena: Arena, recovered: bool) {
-        // SAFETY: made of a guard that was forgotten, by the thread that holds the lock; and there is no other, see
-        // `RLock`, which counts.
+        // SAFETY: this thread holds the lock, by a guard that was forgotten. There is no other guard, because
+        // `RLock` counts its levels.
         if let Ok(mut guard) = unsafe { self.0.resume(arena) }
             && recovered
         {

@@ -1,4 +1,4 @@
-//! Waiting at a parking word, and asking for dead processes in between.
+//! Waits on a parking word, with checks for dead processes.
 
 use std::time::Instant;
 
@@ -7,17 +7,17 @@ use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, Parking, Result, Wai
 
 use crate::shared::Shared;
 
-/// The structure at which a thread waits, the word that it sleeps on, and the call, for reports.
+/// Structure that a thread waits for, word that it sleeps on, and call that reports name.
 pub(crate) type Place<'a> = (&'a Shared, Parking, Call);
 
-/// A thread that waits at a `place` until `look` finds something. `ask` is for what dead processes have left.
+/// A thread that waits at a `place` until `look` returns a value. `ask` handles what dead processes left.
 struct Waiter<'a, Look, Ask> {
     place: Place<'a>,
     look: Look,
     ask: Ask,
     asking: LivenessTimer,
     wait: Wait,
-    /// Whether Ctrl-C ends it.
+    /// `true` if Ctrl-C ends the wait.
     interruptible: bool,
 }
 
@@ -54,8 +54,8 @@ impl<R, Look: FnMut() -> Option<R>, Ask: FnMut() -> Option<R>> Blocking for Wait
     }
 }
 
-/// Waits until `look` finds something; `None` when the time is over. `ask` is for what dead processes have
-/// left.
+/// Waits until `look` returns a value. Returns `None` when the time is over. `ask` handles what dead
+/// processes left.
 pub(crate) fn until<R>(
     place: Place<'_>,
     patience: &AdaptiveSpin,
@@ -66,7 +66,8 @@ pub(crate) fn until<R>(
     until_or_interrupt(place, patience, wait, look, ask, false)
 }
 
-/// As [`until`]; Ctrl-C ends it, too, where that is `interruptible`: see [`interrupted`](mp_core::interrupted).
+/// Waits like [`until`]. If `interruptible`, Ctrl-C ends the wait as well, see
+/// [`interrupted`](mp_core::interrupted).
 pub(crate) fn until_or_interrupt<R>(
     place: Place<'_>,
     patience: &AdaptiveSpin,

@@ -1,7 +1,7 @@
-//! The barrier under loom: what the memory model allows, for two or three threads, of which some die.
+//! Loom models of the barrier with two or three threads, some of which die.
 //!
-//! A thread dies by making no further step; then its word [`Dead`] is written, as the kernel frees a dead process's locks. The
-//! deaths are tried one after the other: at each step of what the thread does.
+//! A thread dies by making no further step. Then its word in [`DEAD`] is written, as the kernel frees a dead
+//! process's locks. A death is tried at each step of the thread.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-sync --test loom_barrier`
 #![cfg(mp_loom)]
@@ -17,13 +17,13 @@ use mp_sync::steps::slot::{Claim, EMPTY, Find, HELD, Slots, set};
 
 const PHASE: Word = Word::at(0);
 const PARKING: Word = Word::at(8);
-/// One for each thread: what it wrote before it arrived.
+/// First of the words that threads write before they arrive, one for each.
 const WROTE: Word = Word::at(16);
-/// One for each thread: whether it is dead.
+/// First of the death flags, one for each thread.
 const DEAD: Word = Word::at(40);
-/// What the last one has done before the others go on.
+/// Result of the action of the last party.
 const DONE: Word = Word::at(64);
-/// The enrolled members: how many, then three slots.
+/// Enrolled members: their number, then three slots.
 const ENROLLED: Slots = Slots { used: Word::at(72), first: Word::at(80), limit: 3 };
 const ARRIVALS: Word = Word::at(104);
 const WORDS: usize = 16;
@@ -40,7 +40,7 @@ fn look(m: &HeapMem, phase: Phase) -> Verdict {
     phase.verdict(Phase::unpack(m.load(PHASE)))
 }
 
-/// A process: which, of how many, and how many steps it makes before it is killed.
+/// A process: its index, its barrier, and the number of steps before it is killed.
 #[derive(Clone, Copy)]
 struct Process {
     me: u32,
@@ -49,7 +49,7 @@ struct Process {
     left: u32,
 }
 
-/// It was killed.
+/// The process was killed.
 struct Killed;
 
 impl Process {
@@ -74,8 +74,8 @@ impl Process {
         }
     }
 
-    /// Arrives, once it has written its word; as the last one, it ends the phase. In which phase, and whether
-    /// it woke a waiter.
+    /// Writes its word and arrives. The last party ends the phase. Returns the phase, and `true` if it woke a
+    /// waiter.
     fn arrive(&mut self, m: &HeapMem) -> Result<Option<(Phase, bool)>, Killed> {
         m.store_relaxed(WROTE.plus(self.me.into()), 7);
         let arrive = Arrive::new(self.at, member(self.me));
@@ -94,7 +94,7 @@ impl Process {
         Ok(Some((phase, woke)))
     }
 
-    /// Asks whether a party is dead, as a waiter does once in a while: what the phase is then.
+    /// Checks for dead parties, as a waiter does periodically. Returns the outcome of the phase.
     fn ask(&mut self, m: &HeapMem, phase: Phase) -> Result<Verdict, Killed> {
         if self.run(Complete::new(self.at, phase), m)? {
             self.run(NotifyAll::new(PARKING), m)?;
@@ -126,14 +126,14 @@ impl Process {
         Ok(false)
     }
 
-    /// Does what a process does until it is killed, and is dead then.
+    /// Runs `doing` until it ends or is killed, and marks the process as dead.
     fn dies(mut self, m: &HeapMem, doing: impl FnOnce(&mut Self) -> Result<(), Killed>) {
         _ = doing(&mut self);
         m.store(DEAD.plus(self.me.into()), 1);
     }
 }
 
-/// One that falls asleep: whether it sleeps, which is what a wake-up is for.
+/// Falls asleep. Returns `true` if only a wake-up ends the sleep.
 fn falls_asleep(m: &HeapMem, phase: Phase) -> bool {
     let announced = run(Announce::new(PARKING), m);
     look(m, phase) == Verdict::Open && m.load(PARKING) as u32 == announced as u32
@@ -143,7 +143,7 @@ fn memory() -> Arc<HeapMem> {
     Arc::new(HeapMem::new(WORDS))
 }
 
-/// As [`memory`], with these processes enrolled.
+/// Creates [`memory`] with these processes enrolled.
 fn enrolled(processes: u32) -> Arc<HeapMem> {
     let m = memory();
     for me in 0..processes {
@@ -159,14 +159,15 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// What a process that arrives last does, and a little more: at every one of these steps it is killed.
+/// Number of steps of the last party, and a few more: the process is killed at each of them.
 const STEPS: std::ops::Range<u32> = 0..16;
 
 fn ok<T>(done: Result<T, Killed>) -> T {
     done.unwrap_or_else(|Killed| panic!("nothing kills it"))
 }
 
-/// Two arrive at once: at least one of them sees that both have, and each sees what the other wrote before.
+/// Two concurrent arrivals: at least one sees that both have arrived, and each sees what the other wrote
+/// before.
 #[test]
 fn loom_last_arrival_ends_the_phase() {
     loom::model(|| {
@@ -187,9 +188,9 @@ fn loom_last_arrival_ends_the_phase() {
     });
 }
 
-/// A party that falls asleep at a barrier is woken by the last one to come.
+/// The last party wakes a party that sleeps at the barrier.
 #[test]
-fn loom_a_sleeper_is_woken_by_the_last_party() {
+fn loom_last_party_wakes_sleeper() {
     loom::model(|| {
         let m = memory();
         let waits = |m: &HeapMem, me: u32| {
@@ -208,10 +209,10 @@ fn loom_a_sleeper_is_woken_by_the_last_party() {
     });
 }
 
-/// A party that comes late, and finds in its place an arrival of a phase that began meanwhile, leaves it
-/// there: each of three waits at a barrier for one ends a phase of its own.
+/// A late party that finds an arrival of a later phase in its place does not replace it: each of three waits
+/// at a barrier for one party ends its own phase.
 #[test]
-fn loom_a_late_party_takes_no_place_of_a_later_phase() {
+fn loom_late_party_keeps_later_arrivals() {
     loom::model(|| {
         let m = memory();
         let wait = |m: &HeapMem, me: u32| {
@@ -228,9 +229,10 @@ fn loom_a_late_party_takes_no_place_of_a_later_phase() {
     });
 }
 
-/// The last one acts before the others go on, although one asks meanwhile: they see what it has done.
+/// The last party runs its action before the others continue, even if one checks meanwhile. The others see
+/// its effects.
 #[test]
-fn loom_the_last_one_acts_first() {
+fn loom_last_party_acts_before_others_continue() {
     loom::model(|| {
         let m = memory();
         let arrive = |m: &HeapMem, me: u32| {
@@ -250,10 +252,9 @@ fn loom_the_last_one_acts_first() {
     });
 }
 
-/// A process aborts while the last one comes: it is passed for both, or broken for both, and a sleeper is
-/// woken.
+/// A process aborts while the last party arrives: the outcome is the same for both, and a sleeper is woken.
 #[test]
-fn loom_abort_or_the_last_one_decides() {
+fn loom_abort_or_last_arrival_decides() {
     explore(|| {
         let m = memory();
         let (phase, _) = ok(Process::new(0, 2).arrive(&m)).expect("no party breaks it");
@@ -288,9 +289,9 @@ fn loom_abort_or_the_last_one_decides() {
     });
 }
 
-/// It is reset while two come: both pass, or the first to come gets the reset, and the other waits anew.
+/// A reset during two arrivals: both pass, or the first one gets the reset and the other waits again.
 #[test]
-fn loom_reset_beside_arrivals() {
+fn loom_reset_during_arrivals() {
     explore(|| {
         let m = memory();
         let waits = |m: &HeapMem, me: u32| ok(Process::new(me, 2).arrive(m)).expect("no party breaks it").0;
@@ -319,10 +320,10 @@ fn loom_reset_beside_arrivals() {
     });
 }
 
-/// A party is killed at any of its steps while another one waits: that one passes if both have come, and else
-/// learns of it, by what it finds when it looks once more.
+/// A party is killed at each step while another one waits. The other one passes if both have arrived.
+/// Otherwise its next check finds the death.
 #[test]
-fn loom_a_party_dies() {
+fn loom_party_dies_at_each_step() {
     for (steps, acts) in STEPS.flat_map(|steps| [(steps, false), (steps, true)]) {
         loom::model(move || {
             let m = enrolled(2);
@@ -334,7 +335,7 @@ fn loom_a_party_dies() {
                 })
             };
             let mut mine = process(0);
-            // No other party has broken the barrier: so it is the only one to say so.
+            // No other party breaks the barrier, so only this one reports the death.
             let (phase, _) = ok(mine.arrive(&m)).expect("no other party breaks it");
             let before = ok(mine.ask(&m, phase));
             victim.join().unwrap();
@@ -351,10 +352,10 @@ fn loom_a_party_dies() {
     }
 }
 
-/// The last of three is killed in the middle of letting the others go, while these look: both go on, or both
-/// get the death.
+/// The last of three parties is killed while it ends the phase, and the others check: both pass, or both get
+/// the death.
 #[test]
-fn loom_the_last_one_dies_while_it_ends_the_phase() {
+fn loom_last_party_dies_while_ending_phase() {
     for (steps, acts) in STEPS.flat_map(|steps| [(steps, false), (steps, true)]) {
         explore(move || {
             let m = enrolled(3);
@@ -383,11 +384,11 @@ fn loom_the_last_one_dies_while_it_ends_the_phase() {
     }
 }
 
-/// The last of three is dead, and the party that does what it left is killed as well, at any step: the third
-/// one does the rest.
+/// The last of three parties is dead, and the party that repairs the phase is killed at each step: the third
+/// party completes the repair.
 #[test]
-fn loom_a_process_that_recovers_dies_too() {
-    // In the middle of arriving; arrived; arrived, and everything else is to be done.
+fn loom_repairing_party_dies_too() {
+    // Killed during the arrival; after it; after it, with everything else still to be done.
     for (left_at, steps, acts) in
         [3, 6, 8].into_iter().flat_map(|at| STEPS.flat_map(move |s| [(at, s, false), (at, s, true)]))
     {

@@ -1,4 +1,4 @@
-//! What the memory model allows: two or three threads that use the same words.
+//! Loom models of two or three threads on the same words.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-sync --test loom_sync`
 #![cfg(mp_loom)]
@@ -36,7 +36,7 @@ fn give_back(m: &HeapMem, seen: Seen) {
     assert!(run(Change::new(SLOTS.at(seen.index), seen.slot, seen.slot.given_back(OPEN)), m));
 }
 
-/// Semaphores of one permit.
+/// A semaphore with one permit.
 fn one_permit() -> Arc<HeapMem> {
     let m = memory();
     m.store(SLOTS.first, Slot::unpack(0).given_back(OPEN).pack());
@@ -44,7 +44,7 @@ fn one_permit() -> Arc<HeapMem> {
     m
 }
 
-/// A thread that finds that it is done sees what was done, without a lock.
+/// A thread that sees `done` set sees the effects of the closure, without the lock.
 #[test]
 fn loom_done_orders() {
     loom::model(|| {
@@ -65,7 +65,7 @@ fn loom_done_orders() {
     });
 }
 
-/// What one wrote while it had the permit, the next one sees.
+/// The next holder of a permit sees what the previous one wrote while it had the permit.
 #[test]
 fn loom_permit_orders() {
     loom::model(|| {
@@ -86,7 +86,7 @@ fn loom_permit_orders() {
     });
 }
 
-/// A thread that falls asleep is woken by the permit that it did not see.
+/// A thread that falls asleep is woken by a permit that it did not see.
 #[test]
 fn loom_permit_sleep_and_wake() {
     loom::model(|| {
@@ -106,7 +106,7 @@ fn loom_permit_sleep_and_wake() {
     });
 }
 
-/// Two sleepers: both are woken by the event, or see it; and what was written before it.
+/// Two threads wait for an event: each is woken or sees the event, and sees what was written before it.
 #[test]
 fn loom_event_wakes_all() {
     loom::model(|| {
@@ -135,8 +135,8 @@ fn loom_event_wakes_all() {
     });
 }
 
-/// A reader and a writer each write one word and look at the other's: one of them steps back. The reader, once it is in, reads
-/// again, and ends the first reading first.
+/// A reader and a writer each write one word and load the other's: one of them steps back. The reader reads
+/// recursively, and ends one read before the other.
 #[test]
 fn loom_reader_or_writer() {
     loom::model(|| {
@@ -171,7 +171,7 @@ fn loom_reader_or_writer() {
     });
 }
 
-/// A notifier meets one that is falling asleep: the token arrives, and the sleeper is woken or does not sleep.
+/// A notifier and a thread that falls asleep: the token arrives, and the thread is woken or does not sleep.
 #[test]
 fn loom_notify_and_fall_asleep() {
     loom::model(|| {

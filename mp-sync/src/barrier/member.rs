@@ -1,4 +1,4 @@
-//! That a process is known to be a party.
+//! Enrollment of a process as a party of a barrier.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,9 +9,11 @@ use super::Barrier;
 use crate::error::BarrierError;
 use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, Seen, set};
 
-/// That this process is a party of a [`Barrier`]: if it dies, the barrier breaks, wherever the process was.
+/// Enrollment of this process as a party of a [`Barrier`]: the barrier breaks if the process dies, even while
+/// it does not wait.
 ///
-/// It is used as the barrier itself. Dropping it, as when the process ends by itself, leaves without breaking anything.
+/// It dereferences to the barrier. Dropping it, also by a regular exit of the process, leaves the barrier
+/// unbroken.
 #[must_use = "dropping it leaves the barrier"]
 pub struct BarrierMember {
     barrier: Barrier,
@@ -20,8 +22,8 @@ pub struct BarrierMember {
 }
 
 impl Barrier {
-    /// Makes this process known as a party, until the handle is dropped: if it dies, the barrier breaks, also while it is
-    /// elsewhere. Each process enrols itself, once.
+    /// Enrolls this process as a party until the returned handle is dropped: if the process dies, the barrier
+    /// breaks, even while the process does not wait at it. Each process enrolls itself once.
     ///
     /// ```
     /// use mp_sync::Barrier;
@@ -32,8 +34,8 @@ impl Barrier {
     /// ```
     ///
     /// # Errors
-    /// [`BarrierError::TooMany`] when as many are enrolled as there are parties (dead ones included, until a reset);
-    /// [`BarrierError::Failed`] in a forked copy.
+    /// [`BarrierError::TooMany`] if as many processes are enrolled as there are parties (dead ones count
+    /// until a reset), [`BarrierError::Failed`] in a forked copy.
     pub fn enroll(&self) -> Result<BarrierMember, BarrierError> {
         let me = self.shared.me()?;
         let seen = self.shared.run(Claim::new(self.enrolled(), EMPTY, (HELD, me, 0), 0).or_new());
@@ -67,7 +69,7 @@ impl Deref for BarrierMember {
 
 impl Drop for BarrierMember {
     fn drop(&mut self) {
-        // In a forked copy it is not ours.
+        // The slot belongs to the parent, not to a forked copy.
         if self.barrier.shared.me().ok() == Some(self.me) {
             self.barrier.leave(self.seen);
         }

@@ -1,4 +1,4 @@
-//! A point at which every party waits until all have arrived.
+//! Barrier: all parties wait until the last one has arrived.
 
 use std::sync::Arc;
 
@@ -21,13 +21,14 @@ const NAME: &str = "mp_sync::Barrier";
 const PHASE: u64 = 0;
 const USED: u64 = 1;
 const PARKING: u64 = 16;
-/// Four columns of as many words as there are parties: arrivals, the processes that arrived, parties, their
-/// processes.
+/// First word of four columns with one word for each party: arrivals, processes that arrived, enrolled
+/// parties, enrolled processes.
 const COLUMNS: u64 = 32;
 const MOST: u32 = 1 << 16;
 const NO_ACTION: Option<fn()> = None;
 
-/// A barrier between processes: `parties` of them wait at it, and go on when all have come. Then it serves again.
+/// A barrier between processes: each of `parties` waiters blocks until all have arrived. Afterwards the
+/// barrier can be used again.
 ///
 /// ```
 /// use mp_sync::Barrier;
@@ -35,23 +36,24 @@ const NO_ACTION: Option<fn()> = None;
 /// let step = Barrier::new(2)?;
 /// let other = step.clone(); // or sent to another process
 /// let thread = std::thread::spawn(move || other.wait());
-/// let mine = step.wait()?; // 0 or 1: each number is given once, say to let number 0 print
+/// let mine = step.wait()?; // 0 or 1: each index is returned once, so that one party can print
 /// let theirs = thread.join().expect("it does not panic")?;
 /// assert_eq!(mine + theirs, 1);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
 /// # A broken barrier
-/// A time-out, [`abort`](Self::abort), or the death of a party breaks it: all parties that wait, and all that
-/// come, get an error that says why, until a process calls [`reset`](Self::reset). So does a panic of what is
-/// to be done before all [go on](Self::wait_then). Whether all came or it broke is decided once, for all.
+/// A time-out, [`abort`](Self::abort), the death of a party, or a panic in the action of
+/// [`wait_then`](Self::wait_then) breaks the barrier. All parties that wait or arrive later get an error with
+/// the cause, until a process calls [`reset`](Self::reset). Passing and breaking exclude each other: all
+/// parties of a phase see the same outcome.
 ///
 /// # When a process dies
-/// A party that waits at the barrier: it breaks, unless all have come, and its waiters learn it when the
-/// death is noticed (the [table](crate#how-soon-a-waiter-hears-of-a-death)). A party that has not come yet:
-/// no process knows that it was meant to, unless it is [enrolled](Self::enroll). A process that is stopped is
-/// not dead: the others wait for it, or for their time-out, whose error names those that are enrolled and
-/// have not come.
+/// If a waiting party dies, the barrier breaks, unless all parties have arrived. Its waiters return when the
+/// death is noticed (see the [table](crate#latency-after-a-death)). The death of a party that has not arrived
+/// breaks the barrier only if the party is [enrolled](Self::enroll). A stopped process is not dead: the other
+/// parties wait for it, or until their time-out, whose error names the enrolled parties that have not
+/// arrived.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Barrier")]
 pub struct Barrier {
@@ -61,11 +63,11 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// A barrier for `parties` parties.
+    /// Creates a barrier for `parties` parties.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for none, or [`Error::LimitExceeded`]
-    /// for more than 65,536.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for zero parties, or
+    /// [`Error::LimitExceeded`] for more than 65,536.
     pub fn new(parties: u32) -> Result<Self> {
         if !(1..=MOST).contains(&parties) {
             let why = format!("a barrier for {parties} parties: 1 to {MOST} are possible");
@@ -100,14 +102,14 @@ impl Barrier {
         Phase::unpack(self.shared.load(PHASE))
     }
 
-    /// Notes the process that took the place `i` of a column.
+    /// Stores this process as the one that took place `i` of a column.
     fn sign(&self, column: u64, i: u32, me: Member) {
         let who = me.raw() | u64::from(std::process::id()) << Member::BITS;
         self.shared.store(self.column(column) + u64::from(i), who);
     }
 
-    /// The process that took the place `i` of a column, if it is this member; by the table of members if it
-    /// died before it said so.
+    /// Returns the process that took place `i` of a column. If it died before it signed the place, its pid
+    /// comes from the member table.
     fn signed(&self, column: u64, i: u32, member: Member) -> PeerProcess {
         let who = self.shared.load(self.column(column) + u64::from(i));
         let pid = (who >> Member::BITS) as u32;
@@ -115,26 +117,29 @@ impl Barrier {
         PeerProcess { member, pid: if known { pid } else { self.shared.arena().pid_of(member) } }
     }
 
-    /// Waits until all parties have come; the number of this one among them, from 0.
+    /// Blocks until all parties have arrived. Returns the index of this party in the order of arrival.
     ///
     /// # Errors
-    /// [`BarrierError`], which says how the barrier was broken, by whose death if by one.
+    /// [`BarrierError`] with the cause if the barrier is broken. It names the dead process, if a death broke
+    /// it.
     pub fn wait(&self) -> Result<usize, BarrierError> {
         self.within(Wait::Forever, NO_ACTION)
     }
 
     mp_core::forms! {
-        "Waits until all parties have come, or breaks the barrier for all": wait() -> Result<usize, BarrierError>,
+        "Waits until all parties arrived, or breaks the barrier for all":
+        wait() -> Result<usize, BarrierError>,
         or "[`BarrierError::TimedOut`]";
         |barrier, wait| barrier.within(wait, NO_ACTION);
         at_most wait_timeout;
         until wait_deadline;
     }
 
-    /// Waits until all parties have come; the last one to come does `action` before the others go on. As
-    /// [`wait`](Self::wait) otherwise.
+    /// Blocks until all parties have arrived. The last party to arrive runs its `action` before the others
+    /// continue.
     ///
-    /// Every party gives its action, of which one is done; a party that waits without one has none to do.
+    /// Every party passes an action, and only one of them runs. If the last party called
+    /// [`wait`](Self::wait), no action runs.
     ///
     /// ```
     /// use mp_sync::RawValue;
@@ -150,23 +155,24 @@ impl Barrier {
     /// ```
     ///
     /// # Errors
-    /// As [`wait`](Self::wait). If `action` panics or [aborts](Self::abort), the others get [`BarrierError::Aborted`]; if it
-    /// is killed in it, [`BarrierError::MemberDied`].
+    /// See [`wait`](Self::wait). The other parties get [`BarrierError::Aborted`] if `action` panics or
+    /// [aborts](Self::abort), and [`BarrierError::MemberDied`] if its process is killed.
     #[doc(alias = "action")]
     pub fn wait_then(&self, action: impl FnOnce()) -> Result<usize, BarrierError> {
         self.within(Wait::Forever, Some(action))
     }
 
     mp_core::forms! {
-        "Waits until all parties have come, the last of which does `action`, or breaks the barrier for all":
+        "Waits until all parties arrived and the last one ran `action`, or breaks the barrier for all":
         wait_then(; action: impl FnOnce()) -> Result<usize, BarrierError>,
-        or "[`BarrierError::TimedOut`] (not for the one that acts: its action takes as long as it takes)";
+        or "[`BarrierError::TimedOut`] (not in the party that runs `action`: its time is not limited)";
         |barrier, wait| barrier.within(wait, Some(action));
         at_most wait_then_timeout;
         until wait_then_deadline;
     }
 
-    /// Arrives: as the one with this number, in this phase. While the last one of the phase before acts, it waits.
+    /// Arrives, and returns the index and the phase. Waits while the last party of the previous phase runs
+    /// its action.
     fn arrive(&self, me: Member, wait: Wait, acts: bool) -> Result<(u32, Phase), BarrierError> {
         loop {
             let arrive = Arrive::new(self.at(), me);
@@ -186,7 +192,7 @@ impl Barrier {
         }
     }
 
-    /// Ends a phase in which all parties have arrived.
+    /// Ends a phase in which all parties have arrived, and wakes its waiters.
     fn complete(&self, complete: Complete) {
         if self.shared.run(complete) {
             self.parking().notify_all();
@@ -217,13 +223,13 @@ impl Barrier {
         }
     }
 
-    /// Waits for the end of a phase, and breaks it when a party is dead or the time is over; how it ended,
-    /// and the party that died if this process found it.
+    /// Waits for the end of a phase, and breaks it if a party is dead or the time is over. Returns the
+    /// outcome, and the dead party if this process found it.
     fn end_of(&self, phase: Phase, wait: Wait) -> Result<(Verdict, Option<PeerProcess>), BarrierError> {
         let look = || Some(phase.verdict(self.phase())).filter(|v| *v != Verdict::Open);
         let mut died = None;
         let ask = || {
-            // The last one may have died before it said that all have come.
+            // The last party may have died before it ended the phase.
             self.complete(Complete::new(self.at(), phase));
             if look().is_none() {
                 died = self.dead(phase);
@@ -244,11 +250,11 @@ impl Barrier {
                 return Err(BarrierError::TimedOut { arrived, parties: self.parties, missing });
             }
         }
-        // It is over if it could not be broken.
+        // If it could not be broken, the phase had ended.
         Ok((verdict.unwrap_or_else(|| phase.verdict(self.phase())), died))
     }
 
-    /// Breaks a phase; whether this did it.
+    /// Breaks a phase. Returns `true` if this call broke it.
     fn end(&self, phase: Phase, how: How) -> bool {
         let broken = self.shared.run(Break::new(self.at(), phase, how));
         if broken {
@@ -257,7 +263,7 @@ impl Barrier {
         broken
     }
 
-    /// The parties that arrived in this phase: the number and the member.
+    /// Returns the parties that arrived in this phase: index and member.
     fn arrivals(&self, phase: Phase) -> impl Iterator<Item = (u32, Member)> + '_ {
         let column = self.column(0);
         let phase = Phase { broken: None, ..phase };
@@ -265,8 +271,8 @@ impl Barrier {
         (0..self.parties).filter_map(move |i| phase.arrived(word(i)).map(|m| (i, m)))
     }
 
-    /// A party that is dead, if there is one: it has arrived in this phase, or is enrolled. When all have come and the last one
-    /// acts, only that one matters.
+    /// Returns a dead party that has arrived in this phase or is enrolled. If all parties have arrived and
+    /// the last one runs its action, only that party counts.
     fn dead(&self, phase: Phase) -> Option<PeerProcess> {
         let arena = self.shared.arena();
         let last = self.parties - 1;
@@ -284,8 +290,8 @@ impl Barrier {
         Some(self.signed(3, party.index, party.slot.member))
     }
 
-    /// Breaks it: a party that waits, or comes, gets [`BarrierError::Aborted`]. Nothing happens if it is
-    /// broken already.
+    /// Breaks the barrier: parties that wait or arrive get [`BarrierError::Aborted`]. Does nothing if the
+    /// barrier is broken already.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -299,8 +305,8 @@ impl Barrier {
         }
     }
 
-    /// Makes it whole again, with no waiters: a party that waits gets [`BarrierError::Reset`]. Enrolled
-    /// processes that are dead are parties no more.
+    /// Repairs the barrier and removes its waiters, which get [`BarrierError::Reset`]. Enrollments of dead
+    /// processes end.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -316,12 +322,12 @@ impl Barrier {
         Ok(())
     }
 
-    /// How many have to come.
+    /// Returns the number of parties.
     pub fn parties(&self) -> usize {
         self.parties as usize
     }
 
-    /// How many wait at it: a snapshot. None if it is broken, and in a forked copy.
+    /// Returns the number of parties that wait: a snapshot. 0 if the barrier is broken, and in a forked copy.
     pub fn n_waiting(&self) -> usize {
         if self.shared.me().is_err() {
             return 0;
@@ -330,14 +336,14 @@ impl Barrier {
         if phase.broken.is_some() { 0 } else { self.arrivals(phase).count() }
     }
 
-    /// Whether it is broken: a snapshot. In a forked copy it is.
+    /// Returns `true` if the barrier is broken: a snapshot. Always `true` in a forked copy.
     #[doc(alias = "broken")]
     pub fn is_broken(&self) -> bool {
         self.shared.me().is_err() || self.phase().broken.is_some()
     }
 }
 
-/// A party acts. Dropped by a panic: it breaks the barrier.
+/// A party that runs its action. Unwinding drops this value, which breaks the barrier.
 struct Acting<'a> {
     barrier: &'a Barrier,
     me: Member,
@@ -346,7 +352,7 @@ struct Acting<'a> {
 
 impl Drop for Acting<'_> {
     fn drop(&mut self) {
-        // In a forked copy it is not ours.
+        // The action belongs to the parent, not to a forked copy.
         if self.barrier.shared.me().ok() == Some(self.me) {
             self.barrier.end(self.phase, How::Aborted);
         }

@@ -1,4 +1,4 @@
-//! A lock around elements of plain data.
+//! Lock around elements of plain data.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use crate::locks::guard::LockGuard;
 use crate::locks::locked::{Locked, locking};
 use crate::plain::Plain;
 
-/// Elements of plain data that several processes change, one process at a time.
+/// Elements of plain data under one lock between processes.
 ///
 /// ```
 /// use mp_sync::Array;
@@ -22,7 +22,7 @@ use crate::plain::Plain;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Waiting, and the death of a process, are as for [`Lock`](crate::Lock).
+/// Waiting and the death of a process work as for [`Lock`](crate::Lock).
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Array")]
 pub struct Array<T: Plain + Send> {
@@ -34,31 +34,31 @@ pub struct Array<T: Plain + Send> {
 locking!(Array, [T], |this, raw| this.locked.slice(this.len, raw));
 
 impl<T: Plain + Send> Array<T> {
-    /// A copy of `data` in shared memory.
+    /// Copies `data` into shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more
-    /// than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type with an alignment
+    /// above 64 bytes.
     pub fn from_slice(data: &[T]) -> Result<Self> {
         let array = Self::zeros(data.len())?;
         array.locked.slice(data.len(), array.locked.first()?).copy_from_slice(data);
         Ok(array)
     }
 
-    /// `len` elements whose bytes are all zero.
+    /// Creates `len` elements whose bytes are all zero.
     ///
     /// # Errors
-    /// As [`from_slice`](Self::from_slice).
+    /// See [`from_slice`](Self::from_slice).
     pub fn zeros(len: usize) -> Result<Self> {
         Ok(Self { locked: Locked::new::<T>(LockKind::Array, len)?, len, data: PhantomData })
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns `true` if the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -67,27 +67,27 @@ impl<T: Plain + Send> Array<T> {
         Error::OutOfBounds(format!("element {i} of an array of {}", self.len)).into()
     }
 
-    /// A copy of one element, made under the lock.
+    /// Returns a copy of element `i`, made under the lock.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such element, and as [`lock`](Self::lock).
+    /// [`Error::OutOfBounds`] if `i` is not less than the length, and the errors of [`lock`](Self::lock).
     pub fn get(&self, i: usize) -> Result<T, LockError> {
         self.lock()?.get(i).copied().ok_or_else(|| self.missing(i))
     }
 
-    /// Replaces one element under the lock.
+    /// Replaces element `i` under the lock.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such element, and as [`lock`](Self::lock).
+    /// [`Error::OutOfBounds`] if `i` is not less than the length, and the errors of [`lock`](Self::lock).
     pub fn set(&self, i: usize, value: T) -> Result<(), LockError> {
         *self.lock()?.get_mut(i).ok_or_else(|| self.missing(i))? = value;
         Ok(())
     }
 
-    /// A copy of all elements, made under the lock.
+    /// Returns a copy of all elements, made under the lock.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     pub fn to_vec(&self) -> Result<Vec<T>, LockError> {
         Ok(self.lock()?.to_vec())
     }

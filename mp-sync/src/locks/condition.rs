@@ -1,4 +1,4 @@
-//! Waiting, with a lock released meanwhile, until a notification says that something has changed.
+//! Condition variables between processes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,10 +17,11 @@ const NAME: &str = "mp_sync::Condition";
 const USED: u64 = 0;
 const TURN: u64 = 1;
 const SLOTS: u64 = 16;
-/// Threads that wait at once, unless said otherwise.
+/// Default maximum number of waiting threads.
 const WAITERS: u32 = 1024;
 
-/// A place to wait, between processes, until what a [`Lock`](crate::Lock) or an [`RLock`](crate::RLock) protects has changed.
+/// A condition variable between processes, for the data of a [`Lock`](crate::Lock) or an
+/// [`RLock`](crate::RLock).
 ///
 /// ```
 /// use mp_sync::{Condition, Lock};
@@ -38,13 +39,14 @@ const WAITERS: u32 = 1024;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// [`notify`](Self::notify) gives that number of tokens to waiters, one each, in turn; a waiter returns when
-/// it has one, and not before. So there are no wake-ups without a reason, but what a thread waited for may be
-/// gone again when it has the lock: [`wait_for`](Self::wait_for) looks, and waits again. To notify one need
-/// not hold the lock. Use one condition with one lock only: nothing else is unsafe, but no notification would
-/// mean anything.
+/// [`notify`](Self::notify) gives that number of tokens to waiters, one each, in turn. A waiter returns only
+/// when it has a token, so there are no spurious wake-ups. Another thread may change the data again before
+/// the waiter has the lock: [`wait_for`](Self::wait_for) checks a predicate, and waits again. A notifier need
+/// not hold the lock. Use a condition with one lock only: with several locks it stays memory-safe, but its
+/// notifications are meaningless.
 ///
-/// With an [`RLock`](crate::RLock) that the thread has several times, all of it is unlocked, and locked again as often:
+/// If the thread holds an [`RLock`](crate::RLock) several times, the wait releases all levels, and takes as
+/// many again:
 ///
 /// ```
 /// use mp_sync::{Condition, RLock};
@@ -53,7 +55,7 @@ const WAITERS: u32 = 1024;
 /// let (theirs, told) = (jobs.clone(), changed.clone());
 /// let worker = std::thread::spawn(move || -> Result<u32, mp_sync::LockError> {
 ///     let outer = theirs.lock()?;
-///     let jobs = told.wait_for(theirs.lock()?, |jobs| jobs.get() > 0)?; // gets the guard, which gives copies
+///     let jobs = told.wait_for(theirs.lock()?, |jobs| jobs.get() > 0)?; // the predicate gets the guard
 ///     drop(outer);
 ///     Ok(jobs.get())
 /// });
@@ -64,10 +66,9 @@ const WAITERS: u32 = 1024;
 /// ```
 ///
 /// # When a process dies
-/// A thread that waits, or was notified and has not noticed: its notification goes to another waiter, when
-/// the death is noticed (the [table](crate#how-soon-a-waiter-hears-of-a-death)), also to one that has begun
-/// to wait since. A holder of the lock: notified threads get [`LockError::OwnerDied`] when they take the lock
-/// again.
+/// The notification of a thread that dies before it has taken it goes to another waiter when the death is
+/// noticed (see the [table](crate#latency-after-a-death)), or to a thread that began to wait later. If a
+/// holder of the lock dies, notified threads get [`LockError::OwnerDied`] when they take the lock again.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Condition")]
 pub struct Condition {
@@ -76,19 +77,19 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// A condition for up to 1024 threads that wait at once.
+    /// Creates a condition for up to 1024 concurrent waiters.
     ///
     /// # Errors
-    /// As [`with_waiters`](Self::with_waiters).
+    /// See [`with_waiters`](Self::with_waiters).
     pub fn new() -> Result<Self> {
         Self::with_waiters(WAITERS)
     }
 
-    /// A condition for up to `waiters` threads that wait at once.
+    /// Creates a condition for up to `waiters` concurrent waiters.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for none, or [`Error::LimitExceeded`]
-    /// for more than 2^20.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for zero waiters, or
+    /// [`Error::LimitExceeded`] for more than 2^20.
     pub fn with_waiters(waiters: u32) -> Result<Self> {
         if !(1..=1 << 20).contains(&waiters) {
             let why = format!("a condition for {waiters} that wait: 1 to {} are possible", 1 << 20);
@@ -105,24 +106,26 @@ impl Condition {
         self.shared.slots(USED, SLOTS, u32::MAX)
     }
 
-    /// Unlocks, waits for a notification, and locks again.
+    /// Releases the lock, waits for a notification, and takes the lock again.
     ///
     /// # Errors
-    /// As [`Lock::lock`](crate::Lock::lock), when it is locked again; it is not locked then. An [`RLock`](crate::RLock) of
-    /// which the thread has other guards is, as often as there are.
-    /// [`LockError::Failed`] with [`Error::ArenaFull`] when more threads that live wait than it was made for.
+    /// The errors of [`Lock::lock`](crate::Lock::lock), when the lock is taken again. The guard is lost then.
+    /// An [`RLock`](crate::RLock) stays locked at the levels of the thread's other guards.
+    /// [`LockError::Failed`] with [`Error::ArenaFull`] if more live threads wait than the condition was
+    /// created for.
     pub fn wait<G: ConditionGuard>(&self, guard: G) -> Result<G, LockError> {
         self.within(guard, Wait::Forever).map(|(guard, _)| guard)
     }
 
-    /// As [`wait`](Self::wait), but waits for a notification no longer than `timeout`; also whether it was notified.
+    /// Waits for a notification for at most `timeout`. Returns the guard, and `true` if it was notified.
+    /// Otherwise like [`wait`](Self::wait).
     ///
-    /// The lock is waited for as long again, at most; but an [`RLock`](crate::RLock) of which the thread has other guards, as
-    /// long as it takes: they say that it is locked.
+    /// Taking the lock again may take `timeout` once more. An [`RLock`](crate::RLock) with other guards of
+    /// this thread is taken again without a limit, because these guards rely on it.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait), and [`LockError::Held`] when a process, which it names, holds the lock for
-    /// that long.
+    /// The errors of [`wait`](Self::wait), and [`LockError::Held`] if a process, which it names, holds the
+    /// lock for that long.
     pub fn wait_timeout<G: ConditionGuard>(
         &self,
         guard: G,
@@ -131,10 +134,10 @@ impl Condition {
         self.within(guard, Wait::at_most(timeout))
     }
 
-    /// As [`wait_timeout`](Self::wait_timeout), until `deadline`.
+    /// Waits until `deadline`. Otherwise like [`wait_timeout`](Self::wait_timeout).
     ///
     /// # Errors
-    /// As [`wait_timeout`](Self::wait_timeout).
+    /// See [`wait_timeout`](Self::wait_timeout).
     pub fn wait_deadline<G: ConditionGuard>(
         &self,
         guard: G,
@@ -143,11 +146,11 @@ impl Condition {
         self.within(guard, Wait::Until(deadline))
     }
 
-    /// Waits until what the lock protects is as wanted: looks, and after each notification again. With a
-    /// [`Lock`](crate::Lock) `is_so` gets the data, with an [`RLock`](crate::RLock) the guard.
+    /// Waits until the predicate `is_so` returns `true`. It is called at once and after each notification,
+    /// with the data of a [`Lock`](crate::Lock) or the guard of an [`RLock`](crate::RLock).
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// See [`wait`](Self::wait).
     pub fn wait_for<G: ConditionGuard>(
         &self,
         guard: G,
@@ -156,10 +159,11 @@ impl Condition {
         self.until(guard, Wait::Forever, is_so).map(|(guard, _)| guard)
     }
 
-    /// As [`wait_for`](Self::wait_for), at most `timeout`; also whether it is as wanted.
+    /// Waits for at most `timeout`. Returns the guard, and the last result of `is_so`. Otherwise like
+    /// [`wait_for`](Self::wait_for).
     ///
     /// # Errors
-    /// As [`wait_timeout`](Self::wait_timeout).
+    /// See [`wait_timeout`](Self::wait_timeout).
     pub fn wait_for_timeout<G: ConditionGuard>(
         &self,
         guard: G,
@@ -169,10 +173,10 @@ impl Condition {
         self.until(guard, Wait::at_most(timeout), is_so)
     }
 
-    /// As [`wait_for_timeout`](Self::wait_for_timeout), until `deadline`.
+    /// Waits until `deadline`. Otherwise like [`wait_for_timeout`](Self::wait_for_timeout).
     ///
     /// # Errors
-    /// As [`wait_timeout`](Self::wait_timeout).
+    /// See [`wait_timeout`](Self::wait_timeout).
     pub fn wait_for_deadline<G: ConditionGuard>(
         &self,
         guard: G,
@@ -197,7 +201,7 @@ impl Condition {
         Ok((guard, true))
     }
 
-    /// Notifies one thread that waits, if there is one; whether there was.
+    /// Notifies one waiting thread. Returns `false` if no thread waits.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -206,7 +210,7 @@ impl Condition {
         self.notify(1).map(|n| n > 0)
     }
 
-    /// Notifies up to `n` of the threads that wait; how many.
+    /// Notifies up to `n` waiting threads. Returns their number.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -226,7 +230,7 @@ impl Condition {
         Ok(given)
     }
 
-    /// Notifies all threads that wait; how many.
+    /// Notifies all waiting threads. Returns their number.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -239,7 +243,8 @@ impl Condition {
         let enlist = || self.shared.run(Claim::new(self.slots(), EMPTY, (WAITING, me, 0), 0).or_new());
         let mut place = enlist();
         if place.is_none() {
-            // A dead process's token is a place as good as any: with the token, which the first look finds.
+            // The slot of a dead process with a token also serves as a place: the first check finds the
+            // token.
             place = if mp_core::mutant!("condition.full-of-the-dead") {
                 None
             } else {
@@ -265,32 +270,32 @@ impl Condition {
         self.shared.run(Change::new(self.slots().at(seen.index), seen.slot, to))
     }
 
-    /// Gives one's place up; `false` if it has another word by now.
+    /// Releases the slot. Returns `false` if its word has changed.
     fn leave(&self, seen: Seen) -> bool {
         self.change(seen, seen.slot.given_back(EMPTY))
     }
 
-    /// What this process's own place says now.
+    /// Loads the slot of this thread.
     fn look(&self, mine: Seen) -> Seen {
         Seen { slot: Slot::unpack(self.shared.load(SLOTS + u64::from(mine.index))), ..mine }
     }
 
-    /// Waits for a token; whether one came.
+    /// Waits for a token. Returns `true` if one arrived.
     fn sleep(&self, me: Member, mine: Seen, wait: Wait) -> bool {
         let mut waiter = TokenWaiter { condition: self, me, mine, asking: LivenessTimer::default(), wait };
         loop {
             if block_on(&mut waiter, &self.patience, wait).is_some() {
                 return true;
             }
-            // It can't be given up once there is a token in it.
+            // A slot with a token can't be released.
             if self.leave(waiter.mine) || mp_core::mutant!("condition.late-token-dropped") {
                 return false;
             }
         }
     }
 
-    /// Recovers the places of dead processes: gives them back, up to one with a token that its owner had not
-    /// taken. That one it takes over, token and all, for a thread that waits or is about to.
+    /// Releases the slots of dead processes, up to the first one with an unused token. That slot is taken
+    /// over with its token, for a thread that waits or is about to wait.
     fn tend(&self, me: Member) -> Option<Seen> {
         let mut next = 0;
         while let Some(seen) =
@@ -312,8 +317,8 @@ impl Condition {
         None
     }
 
-    /// Has taken over a token: gives its own place up. If there is a token in it by now, one of the two is
-    /// passed on.
+    /// Releases the slot `mine` of a thread that has taken over the token in `taken`. If `mine` got a token
+    /// meanwhile, one of the two is passed on.
     fn keep_one(&self, mine: Seen, taken: Seen) {
         if !self.leave(mine) {
             let own = self.look(mine);
@@ -325,14 +330,14 @@ impl Condition {
         self.leave(taken);
     }
 
-    /// How many threads wait: a snapshot, without those of processes that are dead. None in a forked copy.
+    /// Returns the number of waiting threads: a snapshot, without dead processes. 0 in a forked copy.
     pub fn waiting(&self) -> usize {
         let Ok(me) = self.shared.me() else { return 0 };
         let (mut n, mut next) = (0, 0);
         while let Some(seen) = self.shared.run(Find::new(self.slots(), set(&[WAITING, ASLEEP]), next)) {
             next = seen.index + 1;
             if seen.slot.member != me && self.shared.arena().is_dead(seen.slot.member) {
-                // There may be no other process that would give it back.
+                // No other process may be left to release it.
                 self.leave(seen);
             } else {
                 n += 1;
@@ -342,7 +347,7 @@ impl Condition {
     }
 }
 
-/// A thread that waits for a token in its own place, and sleeps there.
+/// A thread that waits for a token in its slot, and sleeps on it.
 struct TokenWaiter<'a> {
     condition: &'a Condition,
     me: Member,
@@ -360,7 +365,7 @@ impl Blocking for TokenWaiter<'_> {
     }
 
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<()> {
-        // An error of the sweep is for another time: the place must not stay behind.
+        // Errors of the sweep are ignored here: returning early would leave the slot occupied.
         if !self.asking.is_due(self.condition.shared.arena(), now, over).unwrap_or(false) {
             return None;
         }
@@ -378,7 +383,7 @@ impl Blocking for TokenWaiter<'_> {
         Some(self.mine.slot.pack())
     }
 
-    /// A token changes the word that says that it sleeps.
+    /// A token changes the word that this thread sleeps on.
     fn last_look(&mut self) -> Option<()> {
         None
     }
@@ -403,13 +408,13 @@ handle! {
 mod tests {
     use super::*;
 
-    /// The waiter that has taken over the token of a dead one, and finds that it has one of its own by now,
-    /// passes one of the two on: to exactly one waiter.
+    /// A waiter that has taken over a dead waiter's token, and then gets one of its own, passes one on to
+    /// exactly one waiter.
     #[test]
-    fn a_spare_token_goes_to_another_one_that_waits() {
+    fn spare_token_goes_to_another_waiter() {
         let condition = Condition::with_waiters(8).unwrap();
         let me = condition.shared.me().unwrap();
-        // No such member ever was: it counts as dead.
+        // This member never existed, so it counts as dead.
         let dead = Member::new(4000, 7);
         let enlist = |state, member| {
             let claim = Claim::new(condition.slots(), EMPTY, (state, member, 0), 0).or_new();
@@ -419,7 +424,7 @@ mod tests {
         let of_the_dead = enlist(NOTIFIED, dead);
         let taken = condition.tend(me).expect("the token of the killed waiter");
         assert_eq!((taken.index, taken.slot.member), (of_the_dead.index, me));
-        // Meanwhile another one has notified this one as well.
+        // Meanwhile a notifier has given a token to this waiter as well.
         assert!(condition.change(mine, mine.slot.into_state(NOTIFIED)));
         condition.keep_one(mine, taken);
         let state = |seen| condition.look(seen).slot.state;
@@ -428,9 +433,9 @@ mod tests {
         assert_eq!((notified, condition.waiting()), (1, 1));
     }
 
-    /// A place of a dead waiter is given back; its token is not.
+    /// The slot of a dead waiter is released, its token is kept.
     #[test]
-    fn places_of_dead_waiters_are_given_back_and_their_tokens_are_not() {
+    fn dead_waiters_lose_slots_but_not_tokens() {
         let condition = Condition::with_waiters(2).unwrap();
         let me = condition.shared.me().unwrap();
         let dead = Member::new(4000, 7);

@@ -1,11 +1,11 @@
 //! # Safety
-//! Access to what the locks of this crate protect. Unsafe, because it makes `&T` and `&mut T` of shared memory; sound,
-//! because
-//! - a [`Guarded`] is made with a key, which exists only while its owner may do what the key's trait says; which keys there
-//!   are, and why they keep that promise, is said here, once for each;
-//! - the memory lies in a structure of this crate, at words that are used for nothing else, large enough and aligned
+//! Access to the data that the locks of this crate protect. Unsafe, because it creates `&T` and `&mut T` to
+//! shared memory. Sound, because
+//! - a [`Guarded`] is created with a key, which exists only while its owner may do what the key's trait
+//!   promises. All keys, and the reasons why they keep that promise, are in this file;
+//! - the memory belongs to a structure of this crate, at words without another use, large enough and aligned
 //!   (`Place::of` checks it), and the key borrows the handle that holds it;
-//! - elements are `Pod`: whatever a dead holder left is a value.
+//! - elements are `Pod`: whatever a dead holder left is a valid value.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -20,22 +20,22 @@ use crate::locks::rwlock::{Reading, Writing};
 use crate::plain::Plain;
 use crate::shared::Shared;
 
-/// The most that data may be aligned to: what structures are.
+/// Maximum alignment of data: that of structures.
 const ALIGN: usize = 64;
 
-/// How many words a `T` takes, in whole lines of 64 bytes.
+/// Returns the number of words of a `T`, rounded up to whole lines of 64 bytes.
 pub(crate) const fn words_of<T>() -> u64 {
     size_of::<T>().div_ceil(64) as u64 * 8
 }
 
-/// The name of a structure of kind `what` that has a `T` in it. Two types may have one name, and where the words behind the
-/// data lie depends on its size: so the layout is in the name.
+/// Returns the name of a structure of kind `what` that contains a `T`. Two types can have the same name, and
+/// the offsets of the words after the data depend on its size. So the name contains the layout.
 pub(crate) fn name_of<T>(what: &str) -> String {
     let (name, size, align) = (std::any::type_name::<T>(), size_of::<T>(), align_of::<T>());
     format!("mp_sync::{what}<{name}> of {size} bytes aligned to {align}")
 }
 
-/// Checks that a `T` can be in a structure.
+/// Checks that a structure can contain a `T`.
 pub(crate) fn check<T>() -> mp_core::Result<()> {
     if align_of::<T>() > ALIGN {
         let why = format!("data aligned to {} bytes; at most {ALIGN} are possible", align_of::<T>());
@@ -44,8 +44,8 @@ pub(crate) fn check<T>() -> mp_core::Result<()> {
     Ok(())
 }
 
-/// Receives the structure of a type that protects values of `T`. Its name says how `T` is aligned, and anyone can make a structure
-/// of that name: what [`check`] refuses to a maker is refused here, too.
+/// Receives the structure of a type that protects values of `T`. Its name contains the alignment of `T`, but
+/// any process can create a structure under that name. So the limit of [`check`] applies to receivers, too.
 pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
     what: &'static str,
     kind: &str,
@@ -56,51 +56,53 @@ pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
     Shared::receive(what, &name_of::<T>(kind), least, d)
 }
 
-/// While it lives, no thread writes the data.
+/// Promise that no thread writes the data while this value lives.
 ///
 /// # Safety
-/// As it says, as seen from all threads of all processes.
+/// The promise holds for all threads of all processes.
 pub(crate) unsafe trait MayRead {}
 
-/// While it lives, no other thread has access to the data.
+/// Promise that no other thread accesses the data while this value lives.
 ///
 /// # Safety
-/// As it says.
+/// The promise holds for all threads of all processes.
 pub(crate) unsafe trait MayWrite: MayRead {}
 
-/// While it lives, no other thread has access to the data, and it stays in its thread.
+/// Promise that no other thread accesses the data while this value lives, and that the value stays in its
+/// thread.
 ///
 /// # Safety
-/// As it says.
+/// The promise holds for all threads of all processes.
 pub(crate) unsafe trait OneThread {}
 
-// SAFETY: it is a reader's slot, or counts in one of its thread, which it can't leave; a writer waits for the slot before it
-// becomes `Writing`, and the slot is given back by the last one that counts in it.
+// SAFETY: it is a reader's slot, or a count in a slot of its thread, which it can't leave. A writer waits for
+// the slot before it becomes `Writing`, and the last read in the slot releases it.
 unsafe impl<T: Plain + Send + Sync> MayRead for Reading<'_, T> {}
-// SAFETY: its owner holds the writers' lock, and has seen the slots of all readers empty since; no reader moves to another
-// slot meanwhile, see `steps::rwlock`.
+// SAFETY: its owner holds the writers' lock, and has seen all readers' slots empty since. No reader moves to
+// another slot meanwhile, see `steps::rwlock`.
 unsafe impl<T: Plain + Send + Sync> MayRead for Writing<'_, T> {}
-// SAFETY: as above: neither another writer nor a reader is in, nor comes in.
+// SAFETY: as above: no other writer or reader is inside, and none enters.
 unsafe impl<T: Plain + Send + Sync> MayWrite for Writing<'_, T> {}
-// SAFETY: its thread holds the lock; it is not `Send`, and it gives no references. A thread that waits at a condition has let
-// go of the lock, and does nothing with its levels: when it does, it has the lock again, see `rlock::Unlocked`.
+// SAFETY: its thread holds the lock. It is not `Send`, and it returns no references. A thread that waits at a
+// condition has released the lock, and can't use its levels until it has the lock again, see
+// `rlock::Unlocked`.
 unsafe impl<T: Plain + Send> OneThread for Level<'_, T> {}
 
-/// Data in a structure, and the key to it.
+/// Data in a structure, and the key that gives access to it.
 pub(crate) struct Guarded<T, K> {
     at: NonNull<T>,
     pub(crate) key: K,
     data: PhantomData<T>,
 }
 
-// SAFETY: `&Guarded` gives `&T`, or what the key allows any thread to do.
+// SAFETY: `&Guarded` gives `&T`, or operations that the key allows in any thread.
 unsafe impl<T: Sync, K: Sync> Sync for Guarded<T, K> {}
 
 impl<T: Plain, K> Guarded<T, K> {
-    /// The `T` at word `i` of a structure whose words from there on belong to it, as [`check`] and
-    /// [`words_of`] said.
+    /// Returns the `T` at word `i` of a structure in which [`words_of`] words from `i` on belong to the `T`,
+    /// checked by [`check`].
     pub(crate) fn new(shared: &Shared, i: u64, key: K) -> Self {
-        // SAFETY: these words are used for nothing else, and only by holders of a key.
+        // SAFETY: these words have no other use, and only holders of a key access them.
         let at = unsafe { shared.structure().bytes(i, size_of::<T>()) }.cast::<T>();
         assert!(at.is_aligned(), "a structure begins at a multiple of {ALIGN}");
         Self { at, key, data: PhantomData }

@@ -1,11 +1,11 @@
 //! # Safety
-//! Access to what a [`Lock`](crate::Lock) or an [`Array`](crate::Array) protects. Unsafe, because it makes `&T` and `&mut T` of
-//! shared memory; sound, because
-//! - a guard exists only while its lock is held, which is at most once among all processes (see
+//! Access to the data of a [`Lock`](crate::Lock) or an [`Array`](crate::Array). Unsafe, because it creates
+//! `&T` and `&mut T` to shared memory. Sound, because
+//! - a guard exists only while its lock is held, by at most one thread of all processes (see
 //!   [`mp_core::steps::lock`]: no process takes a lock from a live one);
-//! - the memory lies in a structure of this crate, at words that are used for nothing else, large enough and aligned
+//! - the memory belongs to a structure of this crate, at words without another use, large enough and aligned
 //!   ([`Data`] checks it), and the guard borrows the handle that holds it;
-//! - elements are `Pod`: whatever a dead holder left is a value, and has no padding.
+//! - elements are `Pod`: whatever a dead holder left is a valid value, and has no padding.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -21,9 +21,10 @@ use crate::locks::locked::{DATA, Locked};
 use crate::locks::unlocked::{Relock, Waiting};
 use crate::shared::Shared;
 
-/// What a lock protects, as long as it is held: `&mut T`, or `&mut [T]` of an [`Array`](crate::Array). Dropping it unlocks.
+/// Guard of a [`Lock`](crate::Lock) (`&mut T`) or an [`Array`](crate::Array) (`&mut [T]`). Dropping it
+/// unlocks.
 ///
-/// A panic while it is held unlocks, without a mark; the death of the process does not: see
+/// A panic unlocks too, and does not mark the data as damaged. The death of the process does, see
 /// [`Lock`](crate::Lock#when-a-process-dies).
 #[must_use = "dropping it unlocks: bind it by `let guard =`"]
 pub struct LockGuard<'a, T: ?Sized> {
@@ -33,42 +34,42 @@ pub struct LockGuard<'a, T: ?Sized> {
     data: PhantomData<&'a mut T>,
 }
 
-// SAFETY: `&LockGuard` gives `&T` only; the lock's own state is plain data.
+// SAFETY: `&LockGuard` gives `&T` only. The lock's own state is plain data.
 unsafe impl<T: ?Sized + Sync> Sync for LockGuard<'_, T> {}
 
 impl<T: ?Sized> LockGuard<'_, T> {
-    /// The process that died while holding the lock, if that is why the data has to be checked.
+    /// Returns the process that died while it held the lock, if the data has to be checked for that reason.
     pub fn died(&self) -> Option<Died> {
         self.lock.died()
     }
 }
 
-/// Where the data of a lock is, and how many bytes it has: looked up once, since a lock is taken in some twenty nanoseconds.
+/// Address and size of a lock's data. Cached, because taking a lock costs only some twenty nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Data {
     at: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it is only where something is; holders of the lock alone go there.
+// SAFETY: it is only an address. Only holders of the lock access it.
 unsafe impl Send for Data {}
 // SAFETY: as above.
 unsafe impl Sync for Data {}
 
 impl Data {
-    /// The first `bytes` bytes of a structure's data.
+    /// Returns the first `bytes` bytes of a structure's data.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the structure has fewer bytes.
     pub(crate) fn of(shared: &Shared, bytes: usize) -> Self {
-        // SAFETY: these words are used for nothing else, and only by holders of the lock: for guards alone.
+        // SAFETY: these words have no other use, and only holders of the lock access them, through guards.
         Self { at: unsafe { shared.structure().bytes(DATA, bytes) }, bytes }
     }
 
-    /// `len` elements of it.
+    /// Returns the address of `len` elements.
     ///
     /// # Panics
-    /// If they are not all there.
+    /// If the data has fewer elements.
     #[inline(always)]
     fn elements<T: Pod>(self, len: usize) -> NonNull<T> {
         assert!(
@@ -82,13 +83,13 @@ impl Data {
 }
 
 impl Locked {
-    /// The one value that it protects, while `lock` is held.
+    /// Returns the guard of a single value, while `lock` is held.
     #[inline(always)]
     pub(crate) fn value<'a, T: Pod>(&'a self, lock: RawGuard<'a>) -> LockGuard<'a, T> {
         LockGuard { at: self.data().elements(1), locked: self, lock, data: PhantomData }
     }
 
-    /// The `len` elements that it protects, while `lock` is held.
+    /// Returns the guard of `len` elements, while `lock` is held.
     #[inline(always)]
     pub(crate) fn slice<'a, T: Pod>(&'a self, len: usize, lock: RawGuard<'a>) -> LockGuard<'a, [T]> {
         let at = NonNull::slice_from_raw_parts(self.data().elements(len), len);
@@ -118,7 +119,8 @@ impl<T: ?Sized> Deref for LockGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: in bounds, aligned, initialised, and no other code has access while the lock is held (see above).
+        // SAFETY: in bounds, aligned, initialised, and no other code has access while the lock is held (see
+        // above).
         unsafe { self.at.as_ref() }
     }
 }

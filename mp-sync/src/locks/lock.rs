@@ -1,4 +1,4 @@
-//! A lock around one value of plain data.
+//! Lock around one value of plain data.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use crate::locks::guard::LockGuard;
 use crate::locks::locked::{Locked, locking};
 use crate::plain::Plain;
 
-/// A lock between processes, and the plain data that it protects.
+/// A mutual-exclusion lock between processes, around plain data.
 ///
 /// ```
 /// use mp_sync::Lock;
@@ -21,16 +21,16 @@ use crate::plain::Plain;
 ///     *best = [0.9, 17.0];
 /// }
 /// assert_eq!(best.get()?, [0.9, 17.0]); // a copy, made under the lock
-/// let section = Lock::new(())?; // protects what is elsewhere
+/// let section = Lock::new(())?; // protects a resource outside of the lock
 /// drop(section.lock()?);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Clones and sent copies are handles to the same lock. Only the thread that locked it unlocks it, by dropping the guard; a
-/// [`Condition`](crate::Condition) can wait with the guard.
+/// Clones and sent copies are handles to the same lock. Only the thread that locked it unlocks it, by
+/// dropping the guard. A [`Condition`](crate::Condition) waits with the guard.
 ///
-/// Types of one's own need no dependency on `bytemuck`, but the attribute that says where its derive macros find it; in a
-/// program that uses `mp`, that is `crate = "mp::sync::bytemuck"`:
+/// To protect a type of your own, derive its traits with the re-exported `bytemuck`. A dependency on it is
+/// not needed. In a program that uses `mp`, the attribute is `crate = "mp::sync::bytemuck"`:
 ///
 /// ```
 /// use mp_core::bytemuck::{Pod, Zeroable};
@@ -50,13 +50,15 @@ use crate::plain::Plain;
 /// ```
 ///
 /// # Blocking
-/// [`lock`](Self::lock) waits as long as it takes, spinning for up to 50 µs and then asleep; a caller that waits for a stopped
-/// process waits until that continues. [`try_lock`](Self::try_lock) and [`lock_timeout`](Self::lock_timeout) give up, and name
-/// the holder. Waiters are not served in order.
+/// [`lock`](Self::lock) waits without a limit: it spins for up to 50 µs, then sleeps. If the holder is
+/// stopped, callers wait until it continues. [`try_lock`](Self::try_lock) and
+/// [`lock_timeout`](Self::lock_timeout) return an error that names the holder. Waiters are served in no
+/// particular order.
 ///
 /// # Deadlocks
-/// When threads of any processes wait for each other's locks in a cycle, without a time-out, one of them gets
-/// [`LockError::Deadlock`] within about 200 ms, which names them all; the others go on when it drops its guards:
+/// If threads of any processes wait for each other's locks in a cycle, without time-outs, one of them gets
+/// [`LockError::Deadlock`] within about 200 ms, which names them all. The others continue when it drops its
+/// guards:
 ///
 /// ```
 /// use mp_sync::{Lock, LockError};
@@ -84,11 +86,12 @@ use crate::plain::Plain;
 /// ```
 ///
 /// # When a process dies
-/// A process that is killed while it holds the lock may have changed half of the data. From then on, locking returns
-/// [`LockError::OwnerDied`], which names the process, to every caller, until one repairs the data with
-/// [`recover`](Self::recover) and drops the guard. (The error carries no guard, other than that of `std::sync::Mutex`: so `?`
-/// passes it on from a worker, whose errors live longer than any guard.) A panic while it is held unlocks, without a mark. No
-/// time-out makes a process dead: a stopped one keeps its lock, and a waiter gives up with [`LockError::Held`], which names it.
+/// A process that is killed while it holds the lock may leave the data half changed. From then on, locking
+/// returns [`LockError::OwnerDied`], which names the process, to every caller, until one repairs the data
+/// with [`recover`](Self::recover) and drops the guard. (Unlike the error of `std::sync::Mutex`, it does not
+/// contain the guard, so that a worker can return it with `?`.) A panic while the lock is held unlocks it,
+/// without a mark. A time-out never declares a process dead: a stopped process keeps its lock, and waiters
+/// return [`LockError::Held`], which names it.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Lock")]
 #[doc(alias = "multiprocessing.Value")]
@@ -102,19 +105,20 @@ pub struct Lock<T: Plain + Send> {
 locking!(Lock, T, |this, raw| this.locked.value(raw));
 
 impl<T: Plain + Send> Lock<T> {
-    /// A lock around `value`, in shared memory.
+    /// Creates a lock around `value`, in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), [`Error::ArenaFull`](mp_core::Error::ArenaFull), or
-    /// [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) for a type that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), [`Error::ArenaFull`](mp_core::Error::ArenaFull),
+    /// or [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) for a type with an alignment above 64
+    /// bytes.
     pub fn new(value: T) -> Result<Self> {
         let locked = Locked::new::<T>(LockKind::Lock, 1)?;
         *locked.value(locked.first()?) = value;
         Ok(Self { locked, data: PhantomData })
     }
 
-    /// Whether some thread has it, of this process or another one: a snapshot, which another thread may change before this returns.
-    /// A process that died has it no more: the next caller gets [`LockError::OwnerDied`]. Never in a forked copy.
+    /// Returns `true` if a thread of this or another process holds the lock: a snapshot. A dead process does
+    /// not hold it: the next caller gets [`LockError::OwnerDied`]. Always `false` in a forked copy.
     ///
     /// ```
     /// let lock = mp_sync::Lock::new(7)?;
@@ -129,10 +133,10 @@ impl<T: Plain + Send> Lock<T> {
         self.locked.is_locked()
     }
 
-    /// A copy of the value, made under the lock.
+    /// Returns a copy of the value, made under the lock.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     pub fn get(&self) -> Result<T, LockError> {
         Ok(*self.lock()?)
     }
@@ -140,7 +144,7 @@ impl<T: Plain + Send> Lock<T> {
     /// Replaces the value under the lock.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     pub fn set(&self, value: T) -> Result<(), LockError> {
         *self.lock()? = value;
         Ok(())

@@ -1,10 +1,10 @@
-//! What [`Lock`](crate::Lock) and [`Array`](crate::Array) are made of: a lock, and plain data behind it.
+//! Common part of [`Lock`](crate::Lock) and [`Array`](crate::Array): a lock, followed by plain data.
 //!
-//! | words | what | written by |
+//! | words | content | written by |
 //! |---|---|---|
 //! | 0 – 2 | the lock, see [`mp_core::steps::lock`] | each holder |
-//! | 3 | how many elements an array has | its maker, before any other code knows the structure |
-//! | 8 – … | the data | the holder of the lock |
+//! | 3 | number of elements of an array | creator, before any other code has the structure |
+//! | 8 – … | data | holder of the lock |
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::shared::Shared;
 
 const LOCK: u64 = 0;
 const LEN: u64 = 3;
-/// Where the data begins: in a cache line of its own.
+/// First word of the data: in a cache line of its own.
 pub(crate) const DATA: u64 = 8;
 
-/// A lock, and the data behind it.
+/// A lock and its data.
 #[derive(Clone, Debug)]
 pub struct Locked {
     shared: Shared,
@@ -33,11 +33,11 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// For `len` elements of `T`, whose bytes are all zero; a `kind` has them.
+    /// Creates a lock of this `kind` around `len` elements of `T`, whose bytes are all zero.
     pub(crate) fn new<T>(kind: LockKind, len: usize) -> Result<Self> {
         data::check::<T>()?;
         let words = size_of::<T>().checked_mul(len).map(|bytes| bytes.div_ceil(8) as u64);
-        // What no memory has is refused by the arena, which says how much there is.
+        // If the size overflows, the arena refuses it, with the size that is available.
         let name = data::name_of::<T>(kind.type_name());
         let shared = Shared::new(&name, words.map_or(u64::MAX, |n| n.saturating_add(DATA)))?;
         shared.store(LEN, len as u64);
@@ -62,7 +62,7 @@ impl Locked {
         self.shared.is_locked(LOCK)
     }
 
-    /// Of `what`, received, with elements of `T`; how many there are.
+    /// Receives a lock with elements of `T`, and returns their number. `what` names it in errors.
     pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
         what: &'static str,
         kind: LockKind,
@@ -81,7 +81,7 @@ impl Locked {
         }
     }
 
-    /// Locks what no other code knows yet.
+    /// Locks a new structure, which no other code has yet.
     pub(crate) fn first(&self) -> Result<RawGuard<'_>> {
         self.lock.acquire(self.kind, Wait::Never, &self.patience).map_err(|e| match e {
             LockError::Failed(e) => e,
@@ -89,12 +89,13 @@ impl Locked {
         })
     }
 
-    /// What has it.
+    /// Returns the kind of lock, for reports.
     pub(crate) fn kind(&self) -> LockKind {
         self.kind
     }
 
-    /// Locks it, as what has it. `recovering`: also when a holder died, and what the guard is dropped over is sound again.
+    /// Takes the lock. If `recovering`, also after its holder died, and dropping the guard marks the data as
+    /// repaired.
     #[inline(always)]
     pub(crate) fn acquire(
         &self,
@@ -112,14 +113,15 @@ impl Locked {
     }
 }
 
-/// The error of a lock whose holder died.
+/// Creates the error of a lock whose holder died.
 #[cold]
 pub(crate) fn owner_died(guard: &RawGuard<'_>) -> LockError {
     let Died { member, pid } = guard.died().unwrap_or(Died { member: Member::from_raw(0), pid: 0 });
     LockError::OwnerDied { member, pid }
 }
 
-/// The forms of locking, of a type with a `locked`. `guard(self, raw guard)` makes the guard.
+/// Implements all forms of locking for a type with a field `locked`. `guard(self, raw guard)` creates the
+/// guard.
 macro_rules! locking {
     ($name:ident, $guarded:ty, |$this:ident, $raw:ident| $guard:expr) => {
         impl<T: $crate::plain::Plain + Send> $name<T> {
@@ -129,12 +131,13 @@ macro_rules! locking {
                 Ok($guard)
             }
 
-            /// Locks it; waits as long as it takes.
+            /// Acquires the lock. Blocks until it is available.
             ///
             /// # Errors
-            /// [`LockError::OwnerDied`] when a process died while it held the lock and no caller has recovered since,
-            /// [`LockError::WouldDeadlock`] when this thread holds it already, [`LockError::Deadlock`] when threads wait for each
-            /// other in a cycle and this one closed it, [`LockError::Failed`] in a forked copy.
+            /// [`LockError::OwnerDied`] if a process died while it held the lock and no caller has recovered
+            /// since, [`LockError::WouldDeadlock`] if this thread already holds it, [`LockError::Deadlock`]
+            /// if this thread closed a cycle of threads that wait for each other, [`LockError::Failed`] in a
+            /// forked copy.
             #[inline]
             #[doc(alias = "acquire")]
             #[doc(alias = "get_lock")]
@@ -143,7 +146,7 @@ macro_rules! locking {
             }
 
             mp_core::forms! {
-                "Locks it": lock() -> Result<LockGuard<'_, $guarded>, LockError>,
+                "Acquires the lock": lock() -> Result<LockGuard<'_, $guarded>, LockError>,
                 or "[`LockError::Held`], which names the holder";
                 |lock, wait| lock.guard(wait, false);
                 never try_lock;
@@ -151,19 +154,19 @@ macro_rules! locking {
                 until lock_deadline;
             }
 
-            /// Locks it also when a process died while it held the lock; waits as long as it takes.
+            /// Acquires the lock, even if a process died while it held it. Blocks until it is available.
             ///
-            /// [`LockGuard::died`] names the process that died. Dropping the guard says that the data is as it should be; a
-            /// panic meanwhile leaves the mark for the next one.
+            /// [`LockGuard::died`] names the dead process. Dropping the guard marks the data as repaired. A
+            /// panic before that leaves the repair to the next caller.
             ///
             /// # Errors
-            /// As [`lock`](Self::lock), without `OwnerDied`.
+            /// The errors of [`lock`](Self::lock), without `OwnerDied`.
             pub fn recover(&self) -> Result<LockGuard<'_, $guarded>, LockError> {
                 self.guard(Wait::Forever, true)
             }
 
             mp_core::forms! {
-                "Locks it also when a process died while it held the lock":
+                "Acquires the lock, even if a process died while it held it":
                 recover() -> Result<LockGuard<'_, $guarded>, LockError>,
                 or "[`LockError::Held`], which names the holder";
                 |lock, wait| lock.guard(wait, true);

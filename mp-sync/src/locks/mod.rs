@@ -1,4 +1,4 @@
-//! Locks, the data that they protect, and the condition that a thread waits for under one.
+//! Locks, the data that they protect, and condition variables.
 
 pub(crate) mod array;
 pub(crate) mod condition;

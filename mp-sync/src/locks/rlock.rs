@@ -1,4 +1,4 @@
-//! A lock that its holder may take again.
+//! Recursive locks.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,14 +23,14 @@ const LOCK: u64 = 0;
 const DEPTH: u64 = 3;
 const DATA: u64 = 8;
 
-/// A lock between processes that the thread which holds it may lock again, and the plain data that it protects.
+/// A recursive lock between processes, around plain data: the thread that holds it can lock it again.
 ///
 /// ```
 /// use mp_sync::RLock;
 ///
 /// let account = RLock::new(100_i64)?;
 /// fn deposit(account: &RLock<i64>, amount: i64) -> Result<(), mp_sync::LockError> {
-///     let account = account.lock()?; // also if the caller holds it
+///     let account = account.lock()?; // also if the caller holds the lock
 ///     account.set(account.get() + amount);
 ///     Ok(())
 /// }
@@ -39,18 +39,19 @@ const DATA: u64 = 8;
 /// deposit(&account, -30)?;
 /// assert_eq!(held.get(), 75);
 /// drop(held);
-/// account.set(account.get()? + 5)?; // each locks by itself: another thread may come in between
+/// account.set(account.get()? + 5)?; // two separate locks: another thread may lock in between
 /// assert_eq!(account.get()?, 80);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Several guards of one thread may exist at once, so that they give no references: [`get`](RLockGuard::get) and
-/// [`set`](RLockGuard::set) copy. It is unlocked when the last of them is dropped, in whatever order.
+/// A thread can have several guards at once, so they return copies instead of references:
+/// [`get`](RLockGuard::get) and [`set`](RLockGuard::set). Dropping the last guard, in any order, unlocks.
 ///
-/// Words, and what each point of death leaves: [`steps::rlock`](crate::steps::rlock).
+/// State words and the effect of a death at each point: [`steps::rlock`](crate::steps::rlock).
 ///
 /// # When a process dies
-/// As for [`Lock`](crate::Lock): locking returns `OwnerDied` until a caller [`recover`](Self::recover)s.
+/// Works as for [`Lock`](crate::Lock): locking returns `OwnerDied` until a caller
+/// [`recover`](Self::recover)s.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.RLock")]
 pub struct RLock<T: Plain + Send> {
@@ -59,11 +60,11 @@ pub struct RLock<T: Plain + Send> {
     data: PhantomData<fn(T) -> T>,
 }
 
-/// One level of an [`RLock`] that this thread holds. Dropping the last one unlocks.
+/// Guard of one recursion level of an [`RLock`]. Dropping the last one unlocks.
 #[must_use = "dropping it unlocks: bind it by `let guard =`"]
 pub struct RLockGuard<'a, T: Plain + Send>(Guarded<T, Level<'a, T>>);
 
-/// That the thread holds the lock, once more.
+/// A recursion level of the thread that holds the lock.
 pub(crate) struct Level<'a, T: Plain + Send> {
     lock: &'a RLock<T>,
     me: Member,
@@ -74,11 +75,11 @@ pub(crate) struct Level<'a, T: Plain + Send> {
 impl<T: Plain + Send> RLock<T> {
     const WORDS: u64 = DATA + data::words_of::<T>();
 
-    /// A lock around `value`, in shared memory.
+    /// Creates a lock around `value`, in shared memory.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type that is aligned to more
-    /// than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a type with an alignment
+    /// above 64 bytes.
     pub fn new(value: T) -> Result<Self> {
         data::check::<T>()?;
         let made = Self::of(Shared::new(&data::name_of::<T>(NAME), Self::WORDS)?);
@@ -94,43 +95,45 @@ impl<T: Plain + Send> RLock<T> {
         Self { shared, patience: Arc::default(), data: PhantomData }
     }
 
-    /// Locks it, also if this thread has it already; waits as long as it takes.
+    /// Acquires the lock, also if this thread holds it already. Blocks until it is available.
     ///
     /// # Errors
-    /// [`LockError::OwnerDied`] when a process died while it held the lock and no caller has recovered since,
-    /// [`LockError::Deadlock`] when threads wait for each other in a cycle and this one closed it, [`LockError::Failed`] in a
-    /// forked copy.
+    /// [`LockError::OwnerDied`] if a process died while it held the lock and no caller has recovered since,
+    /// [`LockError::Deadlock`] if this thread closed a cycle of threads that wait for each other,
+    /// [`LockError::Failed`] in a forked copy.
     #[doc(alias = "acquire")]
     pub fn lock(&self) -> Result<RLockGuard<'_, T>, LockError> {
         self.within(Wait::Forever, false)
     }
 
     mp_core::forms! {
-        "Locks it": lock() -> Result<RLockGuard<'_, T>, LockError>, or "[`LockError::Held`], which names the holder";
+        "Acquires the lock": lock() -> Result<RLockGuard<'_, T>, LockError>,
+        or "[`LockError::Held`], which names the holder";
         |lock, wait| lock.within(wait, false);
         never try_lock;
         at_most lock_timeout;
         until lock_deadline;
     }
 
-    /// Locks it also when a process died while it held the lock; waits as long as it takes. When the last guard of this
-    /// thread is dropped, the data counts as repaired.
+    /// Acquires the lock, even if a process died while it held it. Blocks until it is available. Dropping the
+    /// last guard of this thread marks the data as repaired.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), without `OwnerDied`.
+    /// The errors of [`lock`](Self::lock), without `OwnerDied`.
     pub fn recover(&self) -> Result<RLockGuard<'_, T>, LockError> {
         self.within(Wait::Forever, true)
     }
 
     mp_core::forms! {
-        "Locks it also when a process died while it held the lock": recover() -> Result<RLockGuard<'_, T>, LockError>,
+        "Acquires the lock, even if a process died while it held it":
+        recover() -> Result<RLockGuard<'_, T>, LockError>,
         or "[`LockError::Held`], which names the holder";
         |lock, wait| lock.within(wait, true);
         at_most recover_timeout;
     }
 
-    /// Whether some thread has it, of this process or another one: a snapshot, which another thread may change before this returns.
-    /// A process that died has it no more: the next caller gets [`LockError::OwnerDied`]. Never in a forked copy.
+    /// Returns `true` if a thread of this or another process holds the lock: a snapshot. A dead process does
+    /// not hold it: the next caller gets [`LockError::OwnerDied`]. Always `false` in a forked copy.
     ///
     /// ```
     /// let lock = mp_sync::RLock::new(7)?;
@@ -145,10 +148,10 @@ impl<T: Plain + Send> RLock<T> {
         self.shared.is_locked(LOCK)
     }
 
-    /// A copy of the value, made under the lock.
+    /// Returns a copy of the value, made under the lock.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     pub fn get(&self) -> Result<T, LockError> {
         Ok(self.lock()?.get())
     }
@@ -156,7 +159,7 @@ impl<T: Plain + Send> RLock<T> {
     /// Replaces the value under the lock.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     pub fn set(&self, value: T) -> Result<(), LockError> {
         self.lock()?.set(value);
         Ok(())
@@ -186,7 +189,7 @@ impl<T: Plain + Send> RLock<T> {
                     .into());
                 }
                 Deeper::Garbage => {
-                    let why = "this thread has the lock, and its words say not";
+                    let why = "this thread holds the lock, but its depth is 0: another process overwrote it";
                     return Err(Error::Malformed(why.into()).into());
                 }
             },
@@ -197,24 +200,24 @@ impl<T: Plain + Send> RLock<T> {
     }
 }
 
-/// The levels that a thread has given up while it waits at a condition. Its other guards are where the thread
-/// can't use them, and go on saying that it has the lock: so it comes back with the lock, as often as they
-/// say, whatever happens.
+/// Levels that a thread has released while it waits at a condition. The thread can't use its other guards
+/// meanwhile, but they still exist. So the wait ends only after the lock is taken again for them, whatever
+/// happens.
 #[derive(Debug)]
 pub struct Unlocked<'a, T: Plain + Send> {
     lock: &'a RLock<T>,
     me: Member,
-    /// How often it had the lock besides the guard that it waits with.
+    /// Number of levels besides the guard that waits.
     others: u64,
 }
 
 impl<'a, T: Plain + Send> Unlocked<'a, T> {
-    /// Locks again `others` times and once; `others` times if a holder has died meanwhile, or it takes too
-    /// long.
+    /// Takes the lock again at `others + 1` levels, or at `others` levels if a holder has died meanwhile or
+    /// the time is over.
     fn relock(&mut self, wait: Wait) -> Result<RLockGuard<'a, T>, LockError> {
         let (lock, shared) = (self.lock, &self.lock.shared);
         let raw = shared.lock(LOCK);
-        // With others it can't do without, not even in a deadlock: another thread of that gives up.
+        // The other guards rely on the lock, even in a deadlock: another thread of the cycle gets the error.
         let (kind, wait) = match self.others {
             0 => (LockKind::RLock, wait),
             _ => (LockKind::RLockAgain, Wait::Forever),
@@ -239,7 +242,7 @@ impl<'a, T: Plain + Send> Unlocked<'a, T> {
 
 impl<T: Plain + Send> Drop for Unlocked<'_, T> {
     fn drop(&mut self) {
-        // The waiter reports what went wrong; this fails where nothing is locked any more, in a forked copy.
+        // The waiter reports the error. In a forked copy, nothing is locked any more and the loop ends.
         while self.others > 0 && self.lock.shared.me().ok() == Some(self.me) {
             drop(self.relock(Wait::Forever));
         }
@@ -256,9 +259,9 @@ impl<'a, T: Plain + Send> Relock for RLockGuard<'a, T> {
 
     fn unlock(self, _: Waiting) -> Unlocked<'a, T> {
         let (lock, me) = (self.0.key.lock, self.0.key.me);
-        // This level goes with the others.
+        // This level is released with the others.
         std::mem::forget(self);
-        // In a forked copy it is not ours.
+        // The levels belong to the parent, not to a forked copy.
         if lock.shared.me().ok() != Some(me) {
             return Unlocked { lock, me, others: 0 };
         }
@@ -275,7 +278,7 @@ impl<'a, T: Plain + Send> Relock for RLockGuard<'a, T> {
 impl<T: Plain + Send> Drop for Level<'_, T> {
     fn drop(&mut self) {
         let shared = &self.lock.shared;
-        // In a forked copy it is not ours.
+        // The level belongs to the parent, not to a forked copy.
         if shared.me().ok() != Some(self.me) {
             return;
         }
@@ -286,7 +289,7 @@ impl<T: Plain + Send> Drop for Level<'_, T> {
 }
 
 impl<T: Plain + Send> RLockGuard<'_, T> {
-    /// A copy of the data.
+    /// Returns a copy of the data.
     pub fn get(&self) -> T {
         self.0.get()
     }
@@ -296,7 +299,7 @@ impl<T: Plain + Send> RLockGuard<'_, T> {
         self.0.set(value);
     }
 
-    /// The process that died while holding the lock, if that is why the data has to be checked.
+    /// Returns the process that died while it held the lock, if the data has to be checked for that reason.
     pub fn died(&self) -> Option<Died> {
         self.0.key.died
     }

@@ -1,14 +1,14 @@
-//! What a condition does with the lock of its waiters.
+//! Interface between conditions and the guards of their waiters.
 
 use mp_core::{LockError, Wait};
 
 /// A guard that a [`Condition`](crate::Condition) can wait with: a [`LockGuard`](crate::LockGuard) or an
-/// [`RLockGuard`](crate::RLockGuard). Nothing else implements it.
+/// [`RLockGuard`](crate::RLockGuard). The trait is sealed.
 pub trait ConditionGuard: Relock {}
 
 impl<G: Relock> ConditionGuard for G {}
 
-/// Only this crate makes one: so no other code unlocks what guards protect.
+/// Token that only this crate can create, so that no other code can unlock the data of a guard.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting(());
 
@@ -16,20 +16,20 @@ impl Waiting {
     pub(crate) const TOKEN: Self = Self(());
 }
 
-/// How a guard's lock is unlocked and locked again.
+/// Unlocking and relocking of a guard.
 pub trait Relock: Sized {
-    /// What [`wait_for`](crate::Condition::wait_for) looks at.
+    /// Argument of the predicate of [`wait_for`](crate::Condition::wait_for).
     type Seen: ?Sized;
-    /// What it takes to lock again. Dropped, it leaves the thread with what its other guards say that it has.
+    /// State needed to lock again. Dropping it restores the levels of the thread's other guards.
     type Unlocked;
 
-    /// What the lock protects.
+    /// Returns the argument of the predicate.
     fn seen(&mut self) -> &mut Self::Seen;
-    /// Unlocks, however often the thread has the lock.
+    /// Releases the lock at all levels.
     fn unlock(self, token: Waiting) -> Self::Unlocked;
-    /// Locks again, as often as before.
+    /// Takes the lock again at the same number of levels.
     ///
     /// # Errors
-    /// As the lock's own functions.
+    /// The errors of the lock's own functions.
     fn relock(unlocked: Self::Unlocked, wait: Wait, token: Waiting) -> Result<Self, LockError>;
 }

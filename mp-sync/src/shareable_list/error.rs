@@ -1,4 +1,4 @@
-//! What can go wrong with a list.
+//! Errors of shareable lists.
 
 use std::fmt;
 
@@ -6,59 +6,59 @@ use mp_core::Error;
 use mp_core::LockError;
 use serde::{Deserialize, Serialize};
 
-/// Why a [`ShareableList`](crate::ShareableList) could not do something.
+/// Error of an operation on a [`ShareableList`](crate::ShareableList).
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ListError {
-    /// There is no such slot.
+    /// The list has no such slot.
     NoSlot {
-        /// The one asked for.
+        /// Index that was asked for.
         slot: usize,
-        /// How many there are.
+        /// Number of slots.
         len: usize,
     },
-    /// The text or the bytes are longer than the slot has room for. Nothing has changed.
+    /// The text or bytes don't fit into the slot. The list is unchanged.
     NoRoom {
-        /// Which slot.
+        /// Index of the slot.
         slot: usize,
-        /// Bytes to be written.
+        /// Number of bytes to be written.
         asked: usize,
-        /// Bytes that there is room for.
+        /// Number of bytes that fit.
         room: usize,
     },
-    /// A process died while it changed this slot. Setting it makes it whole.
+    /// A process died while it changed this slot. [`set`](crate::ShareableList::set) repairs it.
     Torn {
-        /// Which slot.
+        /// Index of the slot.
         slot: usize,
     },
-    /// A slot that should hold a text holds other bytes.
+    /// A slot is tagged as text but is not valid UTF-8.
     NotText {
-        /// Which slot.
+        /// Index of the slot.
         slot: usize,
     },
-    /// The memory does not hold a list, or a slot of it nothing that this library knows.
+    /// The memory does not hold a list, or a slot has an unknown format.
     Malformed(String),
-    /// Another process has been in the middle of an operation for 10 s.
+    /// Another process has been in an operation on the list for 10 s.
     Held,
-    /// The list's lock could not be had.
+    /// The list's lock could not be taken.
     Lock(LockError),
-    /// Shared memory can't be used.
+    /// Shared memory is not usable.
     Failed(Error),
 }
 
 impl fmt::Display for ListError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSlot { slot, len } => write!(f, "slot {slot} of a list of {len}"),
+            Self::NoSlot { slot, len } => write!(f, "the list has no slot {slot}: it has {len} slots"),
             Self::NoRoom { slot, asked, room } => write!(
                 f,
-                "{asked} bytes into slot {slot}, which has room for {room}; make the list with more (with_room)"
+                "{asked} bytes don't fit into slot {slot} with room for {room}; create the list with_room()"
             ),
             Self::Torn { slot } => {
                 write!(f, "a process died while it changed slot {slot}; set it to make it whole")
             }
             Self::NotText { slot } => {
-                write!(f, "slot {slot} says that it holds a text, and its bytes are none")
+                write!(f, "slot {slot} is tagged as text but is not valid UTF-8")
             }
             Self::Malformed(why) => f.write_str(why),
             Self::Held => f.write_str("another process has been changing the list for 10 s; is it stopped?"),

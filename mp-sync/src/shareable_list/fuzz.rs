@@ -1,14 +1,14 @@
-//! The bytes of a list.
+//! Fuzz target for the memory layout of lists.
 
 use mp_core::mem::{HeapMem, Mem, Word};
 
 use super::slots::{ListSlots, find, lay_out, room, size};
 use super::{ListError, ListItem};
 
-/// Name, what it does with bytes, and what the encoder makes.
+/// Name, function under test, and generator of valid inputs.
 #[allow(
     clippy::type_complexity,
-    reason = "it is that of the harness, which this crate can't name where it is no test"
+    reason = "the type of the test harness, which this crate can name in tests only"
 )]
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[("lists", lists, seeds)];
 
@@ -20,20 +20,20 @@ fn lists(bytes: &[u8]) {
     let ends = match find(&mem, base, 8 * words.len() as u64) {
         Ok(ends) => ends,
         Err(ListError::Malformed(_)) => return,
-        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+        Err(other) => panic!("an error not about the bytes: {other:?}"),
     };
     let slots = ListSlots { mem: &mem, base, ends: &ends };
     let all = || (0..slots.len()).map(|slot| slots.get(slot)).collect::<Vec<_>>();
     let before = all();
     for (slot, item) in before.iter().enumerate() {
         match item {
-            // Written where it was, it is as it was; and so are all others.
+            // Writing an item back leaves all items unchanged.
             Ok(item) => {
                 slots.set(slot, item).unwrap_or_else(|why| panic!("{why}: {item:?}"));
                 assert_eq!(format!("{:?}", all()), format!("{before:?}"));
             }
             Err(ListError::Malformed(_) | ListError::Torn { .. } | ListError::NotText { .. }) => {}
-            Err(other) => panic!("an error of something else than bytes: {other:?}"),
+            Err(other) => panic!("an error not about the bytes: {other:?}"),
         }
         assert!(slots.room(slot).unwrap() <= bytes.len() as u64);
     }
@@ -60,7 +60,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// And what no encoder makes: a text that is longer than its slot.
+/// Includes an input that no encoder writes: a text longer than its slot.
 fn seeds() -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = samples().into_iter().map(|(_, bytes)| bytes).collect();
     let mut longer = all[1].clone();
@@ -74,12 +74,12 @@ fn seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn changed_lists_are_lists_or_errors() {
+    fn mutated_lists_parse_or_fail() {
         mp_harness::hostile::short(super::TARGETS);
     }
 
     #[test]
-    fn the_bytes_of_lists_are_those_of_the_golden_file() {
+    fn list_bytes_match_golden_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/shareable_list/golden.txt");
         mp_harness::hostile::golden(file, "ShareableList, as CPython 3.11 has it", &super::samples());
     }

@@ -1,8 +1,8 @@
-//! What a slot can hold.
+//! Items of a list.
 
 use std::fmt;
 
-/// What a slot of a [`ShareableList`](crate::ShareableList) holds.
+/// Content of one slot of a [`ShareableList`](crate::ShareableList).
 ///
 /// ```
 /// use mp_sync::ListItem;
@@ -53,7 +53,7 @@ impl<T: Into<ListItem>> From<Option<T>> for ListItem {
 }
 
 impl ListItem {
-    /// Bytes of a text or of bytes.
+    /// Returns the bytes of a text or of a byte string.
     pub(super) fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Str(s) => Some(s.as_bytes()),

@@ -1,4 +1,4 @@
-//! A list of numbers and short texts that several processes share.
+//! List of numbers and short texts that several processes share.
 
 mod error;
 #[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
@@ -19,7 +19,7 @@ use slots::{ListSlots, MOST_ROOM, find, lay_out, room, size};
 
 use crate::shared::Shared;
 
-/// A list with a fixed number of slots, each of which holds a number, a truth value, a text, bytes or nothing.
+/// A list with a fixed number of slots. Each slot holds a number, a boolean, a text, bytes or nothing.
 ///
 /// ```
 /// use mp_sync::{ListItem, ShareableList};
@@ -32,41 +32,41 @@ use crate::shared::Shared;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// In the arena it needs no name and is sent as a handle ([`new`](Self::new)). Under a name
-/// ([`create`](Self::create), [`open`](Self::open)) it can be opened by any process of the user, also by Python's
-/// `multiprocessing.shared_memory.ShareableList(name=…)`: the bytes are those of CPython 3.11.
+/// A list in the arena ([`new`](Self::new)) needs no name and is sent as a handle. A named list
+/// ([`create`](Self::create), [`open`](Self::open)) can be opened by any process of the user, including
+/// Python's `multiprocessing.shared_memory.ShareableList(name=…)`: the layout is that of CPython 3.11.
 ///
 /// # Blocking
-/// Each operation holds a lock for some hundred nanoseconds, so that it is whole for all users of this type.
-/// If another process is stopped in the middle of one, other processes wait for 10 s and then get
-/// [`ListError::Lock`] or [`ListError::Held`]. Python knows nothing of the lock: what it writes can be seen
-/// half written; a text is always checked to be one.
+/// Each operation holds a lock for some hundred nanoseconds, so that it is atomic for all users of this type.
+/// If another process is stopped during an operation, callers wait for 10 s and then get [`ListError::Lock`]
+/// or [`ListError::Held`]. Python does not use the lock: its writes can be seen half done. Texts are always
+/// checked to be UTF-8.
 ///
 /// # When a process dies
-/// In the middle of a [`set`](Self::set): that slot is [`ListError::Torn`] until a process sets it again. All
-/// others are as they were, and no process waits for the one that died.
+/// A slot whose writer dies during [`set`](Self::set) returns [`ListError::Torn`] until a process sets it
+/// again. All other slots are unchanged, and no process waits for the dead one.
 #[derive(Clone)]
 pub struct ShareableList {
     place: Place,
-    /// Where each slot begins, and where the last one ends.
+    /// Start of each slot, and the end of the last one, in bytes.
     ends: Arc<[u64]>,
 }
 
 impl ShareableList {
-    /// A list of these items in the arena. Each text or bytes keeps the room it needs now, rounded up to a multiple of 8,
-    /// and one byte more at least.
+    /// Creates a list of these items in the arena. Each text or byte string keeps the room that it needs now:
+    /// at least one byte more, rounded up to a multiple of 8.
     ///
     /// # Errors
-    /// [`ListError::NoRoom`] for a text of more than 9 MB, [`ListError::Failed`] when there is no memory.
+    /// [`ListError::NoRoom`] for a text of more than 9 MB, [`ListError::Failed`] if memory is exhausted.
     pub fn new(items: impl IntoIterator<Item = ListItem>) -> Result<Self, ListError> {
         Self::with_room(items, 0)
     }
 
-    /// As [`new`](Self::new), with room for at least `room` bytes in each slot that holds a text or bytes
-    /// now.
+    /// Creates a list with room for at least `room` bytes in each slot that holds a text or bytes now.
+    /// Otherwise like [`new`](Self::new).
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// See [`new`](Self::new).
     pub fn with_room(items: impl IntoIterator<Item = ListItem>, room: usize) -> Result<Self, ListError> {
         let (items, rooms) = rooms(items, room)?;
         let shared = Shared::new(NAME, LIST + size(&rooms).div_ceil(8))?;
@@ -74,20 +74,20 @@ impl ShareableList {
         Self { place: Place::in_arena(shared), ends }.filled(&items)
     }
 
-    /// A list of these items under a name that does not exist yet, see [`SharedMemory::create`]. The name
-    /// stays until it is [unlinked](SharedMemory::unlink).
+    /// Creates a list of these items under a new name, see [`SharedMemory::create`]. The name exists until it
+    /// is [unlinked](SharedMemory::unlink).
     ///
     /// # Errors
-    /// As [`new`](Self::new) and as [`SharedMemory::create`].
+    /// See [`new`](Self::new) and [`SharedMemory::create`].
     pub fn create(name: &str, items: impl IntoIterator<Item = ListItem>) -> Result<Self, ListError> {
         Self::create_with_room(name, items, 0)
     }
 
-    /// As [`create`](Self::create), with room for at least `room` bytes in each slot that holds a text or
-    /// bytes now.
+    /// Creates a named list with room for at least `room` bytes in each slot that holds a text or bytes now.
+    /// Otherwise like [`create`](Self::create).
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// See [`create`](Self::create).
     pub fn create_with_room(
         name: &str,
         items: impl IntoIterator<Item = ListItem>,
@@ -99,11 +99,11 @@ impl ShareableList {
         Self { place: Place::named(memory), ends }.filled(&items)
     }
 
-    /// Opens a list under a name, made by [`create`](Self::create) or by Python, whose maker is done with
-    /// making it: a process that gets the name after that can't come too early.
+    /// Opens a named list, made by [`create`](Self::create) or by Python. Its creator must have finished
+    /// creating it, so pass the name on only afterwards.
     ///
     /// # Errors
-    /// As [`SharedMemory::open`], and [`ListError::Malformed`] when the memory holds no list.
+    /// See [`SharedMemory::open`], and [`ListError::Malformed`] if the memory does not hold a list.
     pub fn open(name: &str) -> Result<Self, ListError> {
         let memory = SharedMemory::open(name)?;
         let ends = find(memory.region(), Word::at(0), memory.len() as u64)?.into();
@@ -115,7 +115,7 @@ impl ShareableList {
         Ok(self)
     }
 
-    /// Its memory, if it has a name.
+    /// Returns the memory of a named list.
     pub fn memory(&self) -> Option<&SharedMemory> {
         match &self.place {
             Place::Arena { .. } => None,
@@ -123,17 +123,17 @@ impl ShareableList {
         }
     }
 
-    /// How many slots it has.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.ends.len() - 1
     }
 
-    /// Whether it has none.
+    /// Returns `true` if the list has no slots.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many bytes a text in that slot can have.
+    /// Returns the maximum number of bytes of a text in that slot.
     ///
     /// # Errors
     /// [`ListError::NoSlot`].
@@ -144,58 +144,60 @@ impl ShareableList {
         }
     }
 
-    /// What is in a slot.
+    /// Returns the item in a slot.
     ///
     /// # Errors
-    /// [`ListError::NoSlot`], [`ListError::Torn`], [`ListError::NotText`], or no lock, see [above](Self#blocking).
+    /// [`ListError::NoSlot`], [`ListError::Torn`], [`ListError::NotText`], or an error of the lock, see
+    /// [above](Self#blocking).
     pub fn get(&self, slot: usize) -> Result<ListItem, ListError> {
         self.locked(|slots| slots.get(slot))
     }
 
-    /// Replaces what is in a slot, by a value of any type.
+    /// Replaces the item in a slot. The new item may be of another type.
     ///
     /// # Errors
-    /// [`ListError::NoSlot`], [`ListError::NoRoom`], or no lock, see [above](Self#blocking). Nothing has changed then.
+    /// [`ListError::NoSlot`], [`ListError::NoRoom`], or an error of the lock, see [above](Self#blocking). The
+    /// list is unchanged then.
     pub fn set(&self, slot: usize, item: impl Into<ListItem>) -> Result<(), ListError> {
         let item = item.into();
         self.locked(|slots| slots.set(slot, &item))
     }
 
-    /// All items, as they are at one moment.
+    /// Returns a consistent copy of all items, made under the lock.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// See [`get`](Self::get).
     pub fn to_vec(&self) -> Result<Vec<ListItem>, ListError> {
         self.locked(|slots| (0..slots.len()).map(|i| slots.get(i)).collect())
     }
 
-    /// The items one by one, each as it is when it is reached.
+    /// Iterates over the items. Each item is read when the iterator reaches it.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Result<ListItem, ListError>> + '_ {
         (0..self.len()).map(|i| self.get(i))
     }
 
-    /// How many slots hold this.
+    /// Returns the number of slots that hold `item`.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// See [`get`](Self::get).
     pub fn count(&self, item: impl Into<ListItem>) -> Result<usize, ListError> {
         let item = item.into();
         Ok(self.to_vec()?.iter().filter(|&i| *i == item).count())
     }
 
-    /// The first slot that holds this.
+    /// Returns the index of the first slot that holds `item`.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// See [`get`](Self::get).
     pub fn index(&self, item: impl Into<ListItem>) -> Result<Option<usize>, ListError> {
         let item = item.into();
         Ok(self.to_vec()?.iter().position(|i| *i == item))
     }
 
-    /// The formats of all slots one after the other, as Python's `struct` has them.
+    /// Returns the concatenated formats of all slots in the notation of Python's `struct`.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// See [`get`](Self::get).
     pub fn format(&self) -> Result<String, ListError> {
         self.locked(|slots| (0..slots.len()).map(|i| slots.format(i)).collect())
     }
@@ -205,7 +207,7 @@ impl ShareableList {
     }
 }
 
-/// The rooms of the slots of a new list.
+/// Returns the items and the room of each slot of a new list.
 fn rooms(
     items: impl IntoIterator<Item = ListItem>,
     at_least: usize,

@@ -1,4 +1,4 @@
-//! Where a list is, and the lock that goes with the place.
+//! Memory of a list, and the lock that protects it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::slots::find;
 use super::{ListError, ShareableList};
 use crate::shared::Shared;
 
-/// What the structure of a list in the arena is called.
+/// Name of the structure of a list in the arena.
 pub(super) const NAME: &str = "mp_sync::ShareableList";
-/// Where in it the list begins; before it is the lock.
+/// Word at which the list begins, after the lock.
 pub(super) const LIST: u64 = 8;
 
-/// How long an operation waits for another process that is in the middle of one.
+/// Maximum wait for an operation of another process.
 const LONGEST: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
@@ -33,7 +33,7 @@ pub(super) enum Place {
         lock: RawLock,
         patience: Arc<AdaptiveSpin>,
     },
-    /// The mutex is for the threads of this process, which have one file lock.
+    /// The mutex separates the threads of this process, which share one file lock.
     Named {
         memory: Arc<SharedMemory>,
         turn: Arc<Mutex<()>>,
@@ -41,7 +41,8 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// `shared` has the lock in its first words, and the list from word [`LIST`] on.
+    /// Creates the place of a list whose lock is in the first words of `shared`, with the list from word
+    /// [`LIST`] on.
     pub(super) fn in_arena(shared: Shared) -> Self {
         Self::Arena { lock: shared.lock(0), shared, patience: Arc::default() }
     }
@@ -50,7 +51,7 @@ impl Place {
         Self::Named { memory: Arc::new(memory), turn: Arc::default() }
     }
 
-    /// Calls `f` with the list's memory while no other operation is under way, in whatever process.
+    /// Calls `f` with the list's memory while no other operation runs, in any process.
     pub(super) fn locked<R>(
         &self,
         f: impl FnOnce(&dyn Mem, Word) -> Result<R, ListError>,
@@ -58,7 +59,7 @@ impl Place {
         match self {
             Self::Arena { shared, lock, patience } => {
                 let mut guard = lock.acquire(LockKind::Lock, Wait::at_most(LONGEST), patience)?;
-                // Also if a holder died in it: slots say themselves whether they are whole.
+                // A slot left by a dead holder is marked as torn, so the list needs no recovery.
                 guard.mark_recovered();
                 f(shared.words(), shared.at(LIST))
             }
@@ -71,7 +72,7 @@ impl Place {
     }
 }
 
-/// The lock of a named list: the kernel's, on its file, which it drops when the process dies.
+/// The kernel's lock on the file of a named list. The kernel releases it when the process dies.
 struct FileLock<'a>(&'a SharedMemory);
 
 impl<'a> FileLock<'a> {
@@ -83,7 +84,7 @@ impl<'a> FileLock<'a> {
             if since.get_or_insert_with(Instant::now).elapsed() >= LONGEST {
                 return Err(ListError::Held);
             }
-            // The kernel's waiting form has no time-out.
+            // The kernel's blocking form has no time-out.
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(5));
         }
@@ -97,7 +98,7 @@ impl Drop for FileLock<'_> {
     }
 }
 
-/// A list as it travels.
+/// Serialized form of a list.
 #[derive(Serialize, Deserialize)]
 enum Wire {
     Arena(u32),

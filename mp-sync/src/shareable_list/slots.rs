@@ -1,44 +1,44 @@
-//! Where what is in a list, and how an item becomes bytes: as CPython 3.11 does it.
+//! Memory layout of a list, and conversion of items to bytes, as in CPython 3.11.
 //!
-//! | bytes | what | written by |
+//! | bytes | content | written by |
 //! |---|---|---|
-//! | 8 | how many slots, `n` | its maker |
-//! | 8 (n + 1) | where each slot's data begins, counted from the first, and where the last one's ends | its maker |
-//! | … | data, each slot a multiple of 8 bytes | the holder of the lock |
-//! | 8 n | each slot's format: `q`, `d`, `xxxxxxx?`, `xxxxxx?x`, `24s` | the holder of the lock |
-//! | n | each slot's code: 0 a number, 1 text, 2 bytes, 3 nothing; [`TORN`] | the holder of the lock |
+//! | 8 | number of slots, `n` | creator |
+//! | 8 (n + 1) | start of each slot's data, relative to the first, and the end of the last one | creator |
+//! | … | data, each slot a multiple of 8 bytes | holder of the lock |
+//! | 8 n | format of each slot: `q`, `d`, `xxxxxxx?`, `xxxxxx?x`, `24s` | holder of the lock |
+//! | n | code of each slot: 0 a number, 1 text, 2 bytes, 3 nothing; [`TORN`] | holder of the lock |
 //!
-//! A slot is written in this order: code [`TORN`], data, format, code. A process that is killed in between
-//! leaves [`TORN`]: that slot is an error until it is written again, and the others are as they were. The
-//! numbers of the first two rows are read once, when a handle is made, and checked; what is written over them
-//! later changes nothing.
+//! A writer stores code [`TORN`], data, format and code, in this order. A process that is killed in between
+//! leaves [`TORN`]: reading that slot returns an error until it is written again, and the other slots are
+//! unchanged. The first two rows are read and checked once, when a handle is created. Later changes of them
+//! have no effect.
 //!
-//! Python strips NULs from the end of texts and bytes, since its formats give the room and not the length. Ours does so
-//! only with the formats that Python writes: a value that ends in NUL gets its length with a `0` in front (`03s`), which
-//! Python understands as well.
+//! Python strips trailing NULs from texts and bytes, because its formats give the room and not the length.
+//! This code does so only for formats that Python writes. A value that ends in NUL gets its exact length with
+//! a leading `0` (`03s`), which Python accepts as well.
 
 use super::{ListError, ListItem};
 use mp_core::foreign as mem_bytes;
 use mp_core::mem::{Mem, Word};
 
-/// The code of a slot that is being written.
+/// Code of a slot that is being written.
 const TORN: u8 = 127;
-/// The most bytes that a format can say.
+/// Maximum number of bytes that a format can express.
 pub(super) const MOST_ROOM: u64 = 9_999_992;
-/// The most bytes of a value that ends in NUL.
+/// Maximum number of bytes of a value that ends in NUL.
 const MOST_EXACT: usize = 999_999;
 
-/// The room for an item: for texts and bytes always a byte more, as in Python.
+/// Returns the room for an item. Texts and bytes get at least one byte more, as in Python.
 pub(super) fn room(item: &ListItem, at_least: usize) -> u64 {
     item.bytes().map_or(8, |b| (b.len().max(at_least) as u64 / 8 + 1).saturating_mul(8))
 }
 
-/// Bytes of a list whose slots have these rooms.
+/// Returns the number of bytes of a list whose slots have these rooms.
 pub(super) fn size(rooms: &[u64]) -> u64 {
     16 + 8 * rooms.len() as u64 + rooms.iter().sum::<u64>() + 9 * rooms.len() as u64
 }
 
-/// A list's memory: the words, and where the slots are.
+/// Memory of a list: its words, and the ends of its slots.
 #[derive(Clone, Copy)]
 pub(super) struct ListSlots<'a> {
     pub(super) mem: &'a dyn Mem,
@@ -46,7 +46,7 @@ pub(super) struct ListSlots<'a> {
     pub(super) ends: &'a [u64],
 }
 
-/// Writes where the slots are into new memory; that they are there, for [`ListSlots`].
+/// Writes the number and offsets of the slots into new memory. Returns the offsets for [`ListSlots`].
 pub(super) fn lay_out(mem: &dyn Mem, base: Word, rooms: &[u64]) -> Vec<u64> {
     let mut end = 0;
     let rooms = rooms.iter().map(|room| {
@@ -59,14 +59,14 @@ pub(super) fn lay_out(mem: &dyn Mem, base: Word, rooms: &[u64]) -> Vec<u64> {
     ends
 }
 
-/// Reads where the slots are, and checks that all of it is within `bytes`.
+/// Reads the offsets of the slots, and checks that all slots are within `bytes`.
 pub(super) fn find(mem: &dyn Mem, base: Word, bytes: u64) -> Result<Vec<u64>, ListError> {
     let wrong = || ListError::Malformed("the memory holds no list: its slots don't fit into it".into());
     if bytes < 16 {
         return Err(wrong());
     }
     let n = mem.load_relaxed(base);
-    // Each slot has 8 bytes of data at least, 8 of offset, 8 of format, and a code.
+    // A slot takes at least 8 bytes of data, 8 of offset, 8 of format, and a code.
     if n > bytes / 25 && !mp_core::mutant!("list.count-not-compared") {
         return Err(wrong());
     }
@@ -95,7 +95,7 @@ impl ListSlots<'_> {
         16 + 8 * self.len() as u64 + self.ends[slot]
     }
 
-    /// How many bytes a text in that slot can have: no more than its format can say, however large it is.
+    /// Returns the maximum number of bytes of a text in that slot, which its format may limit further.
     pub(super) fn room(&self, slot: usize) -> Result<u64, ListError> {
         self.check(slot)?;
         Ok((self.ends[slot + 1] - self.ends[slot]).min(MOST_ROOM))
@@ -117,7 +117,7 @@ impl ListSlots<'_> {
         mem_bytes::write(self.mem, self.base, at, from);
     }
 
-    /// What is in a slot; `format` is its format as Python has it.
+    /// Returns the item in a slot.
     pub(super) fn get(&self, slot: usize) -> Result<ListItem, ListError> {
         self.check(slot)?;
         let mut code = [0];
@@ -155,7 +155,7 @@ impl ListSlots<'_> {
         Ok(bytes)
     }
 
-    /// A slot's format, as Python's `struct` has it.
+    /// Returns a slot's format in the notation of Python's `struct`.
     pub(super) fn format(&self, slot: usize) -> Result<String, ListError> {
         self.check(slot)?;
         let mut format = [0; 8];
@@ -165,7 +165,7 @@ impl ListSlots<'_> {
         text.map(str::to_owned).map_err(|_| ListError::NotText { slot })
     }
 
-    /// Replaces what is in a slot. Nothing has changed when it fails.
+    /// Replaces the item in a slot. The list is unchanged if this fails.
     pub(super) fn set(&self, slot: usize, item: &ListItem) -> Result<(), ListError> {
         let room = self.room(slot)?;
         let (format, code) = match item {
@@ -177,7 +177,7 @@ impl ListSlots<'_> {
             ListItem::Bytes(b) => (sized(b, slot, room)?, 2),
         };
         self.write(self.code_at(slot), &[TORN]);
-        // The data is not changed before the code says that it is being changed.
+        // The code has to be TORN before the data changes.
         self.mem.fence_after_rmw();
         let at = self.data_at(slot);
         match item {
@@ -188,7 +188,7 @@ impl ListSlots<'_> {
             ListItem::Str(_) | ListItem::Bytes(_) => {
                 let bytes = item.bytes().unwrap_or_default();
                 self.write(at, bytes);
-                // As Python pads, in words.
+                // Python pads to whole words.
                 let padded = (bytes.len() as u64).next_multiple_of(8).min(room);
                 self.write(at + bytes.len() as u64, &[0; 8][..padded as usize - bytes.len()]);
                 for word in (padded..room).step_by(8) {
@@ -199,19 +199,17 @@ impl ListSlots<'_> {
         let mut eight = [0; 8];
         eight[..format.len()].copy_from_slice(format.as_bytes());
         self.write(self.format_at(slot), &eight);
-        // A swap of the word that has it: ordered after all of the above.
+        // A swap of the word with the code: ordered after all writes above.
         self.write(self.code_at(slot), &[code]);
         Ok(())
     }
 }
 
 fn unknown(slot: usize, format: &str, code: u8) -> ListError {
-    ListError::Malformed(format!(
-        "slot {slot} has format {format:?} and code {code}, which go together nowhere"
-    ))
+    ListError::Malformed(format!("slot {slot} has format {format:?} and code {code}, an unknown combination"))
 }
 
-/// The format of a text or of bytes in a slot with that room.
+/// Returns the format of a text or byte string in a slot with that room.
 fn sized(bytes: &[u8], slot: usize, room: u64) -> Result<String, ListError> {
     let exact = bytes.last() == Some(&0);
     if bytes.len() as u64 > room || exact && bytes.len() > MOST_EXACT {
@@ -226,9 +224,9 @@ mod tests {
 
     use super::*;
 
-    /// As a list under a name may be, which any process of the user can make.
+    /// Any process of the user can create such a list under a name.
     #[test]
-    fn a_slot_has_no_more_room_than_its_format_can_say() {
+    fn slot_room_is_limited_by_its_format() {
         let rooms = [MOST_ROOM + 8, 16];
         let (bytes, base) = (size(&rooms), Word::at(0));
         let mem = HeapMem::new(bytes.div_ceil(8) as usize);

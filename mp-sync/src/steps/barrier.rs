@@ -1,51 +1,51 @@
-//! Arrivals at a barrier, and the phase that ends with the last of them.
+//! Steps of a barrier: arrivals, and phases that end with the last arrival.
 //!
-//! # Words, and what may change them
+//! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
 //! | phase: `broken 2, era 14, trips 24, base 24` | open | a party that sees all slots arrived in this phase → open, trips + 1 |
-//! |  |  | a process that gives up, aborts, or finds a party dead → broken |
+//! |  |  | a process that times out, aborts, or finds a party dead → broken |
 //! |  | open or broken | a reset → open, era + 1, base = trips |
-//! | arrival: `arrived 1, era 14, trips 24, member 24, acts 1` | of an earlier phase: free | a party that arrives → arrived in this phase; the last one, if it has something to do before the others go on: and acts |
-//! |  | of this phase | nothing, until the phase is over |
-//! | who: `member 24, pid 22` | | the party that arrived there, afterwards: counts only if it names the same member |
-//! | party: a slot, see [`slot`](super::slot) | | a process that enrolls; a reset clears those of dead processes |
+//! | arrival: `arrived 1, era 14, trips 24, member 24, acts 1` | of an earlier phase: free | an arriving party → arrived in this phase; the last one, if it has an action to run: and acts |
+//! |  | of this phase | unchanged until the phase is over |
+//! | who: `member 24, pid 22` | | the party that arrived there, after its arrival; valid only if it names the same member |
+//! | party: a slot, see [`slot`](super::slot) | | a process that enrolls; a reset clears the slots of dead processes |
 //!
-//! **One swap of the phase decides** how it ends: as passed, or as broken. A party has been counted if the
-//! swap of its arrival succeeded: a phase that is over had changed that word. Arrivals are taken in order, so
-//! that the party that takes the last one has seen all the others, and ends the phase. Between the look at an
-//! arrival and its swap the phase is looked at again: was it the same, then what was read was of an earlier
-//! phase, and not of a later phase, on which another party counts.
+//! **One swap of the phase decides** its outcome: passed or broken. A party is counted if the swap of its
+//! arrival succeeded, because the end of a phase changes that word. Arrivals are taken in order, so the party
+//! that takes the last one has seen all others, and ends the phase. Between the load of an arrival and its
+//! swap, the phase is loaded again. If it is unchanged, the loaded arrival belongs to an earlier phase, not
+//! to a later one in which it counts.
 //!
-//! **The party that acts ends the phase itself**, when its action is done: no other does it in its place.
-//! Until then the phase is open, and full: a party that comes meanwhile waits before it arrives. If the party
-//! that acts dies, or its action fails, the phase is broken.
+//! **A party with an action ends the phase itself** after the action. No other party ends it. Until then the
+//! phase is open and full, and a new party waits before it arrives. If the party dies or its action fails,
+//! the phase is broken.
 //!
-//! A waiter compares the phase in which it arrived with the current one: as many resets, another number of
-//! trips: passed. One reset more: passed if the trips at that reset (base) are others. More resets than one:
-//! broken, to be safe. (Trips compare modulo 2^24, eras modulo 2^14: a process that slept through an exact
-//! multiple sees its own phase again.)
+//! A waiter compares the phase of its arrival with the current one. Same era, other trips: passed. One reset
+//! more: passed if base, the trips at that reset, differs from its trips. More resets: broken, to be safe.
+//! (Trips compare modulo 2^24, eras modulo 2^14: a process that slept through an exact multiple mistakes the
+//! current phase for its own.)
 //!
-//! # What a death leaves
+//! # Effect of a death
 //! | killed | left | then |
 //! |---|---|---|
-//! | before it arrived | nothing; if it was known as a party, a slot that names it | a waiter breaks the barrier, in the latter case |
+//! | before it arrived | nothing; if enrolled, a slot that names it | if enrolled: a waiter breaks the barrier |
 //! | arrived | an arrival of a dead party | a waiter breaks the barrier, unless all have arrived |
-//! | as the last to arrive, before it ended the phase | all arrived, phase open | a party that waits, or comes next, ends it |
-//! | as the last to arrive, before it has done what it had to do | all arrived, phase open, the last arrival acts | a party that waits, or comes next, breaks the barrier |
-//! | having ended or broken it, before it woke the others | they look within a poll interval | |
-//! | resetting | reset, or not; slots of dead parties | a party that finds them breaks it again, and it is reset again |
+//! | as the last to arrive, before it ended the phase | all arrived, phase open | a party that waits, or arrives next, ends the phase |
+//! | as the last to arrive, before its action was done | all arrived, phase open, the last arrival acts | a party that waits, or arrives next, breaks the barrier |
+//! | after it ended or broke the phase, before it woke the others | phase ended | waiters check within a poll interval |
+//! | during a reset | reset, or not; slots of dead parties | a party that finds the slots breaks the barrier, and a process resets it again |
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
 
-/// How a phase was broken.
+/// Cause of a broken phase.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum How {
     /// A process called `abort`.
     Aborted = 1,
-    /// A party's time was over.
+    /// A party timed out.
     TimedOut = 2,
     /// A party died.
     Died = 3,
@@ -57,32 +57,32 @@ const ERA: u64 = (1 << ERA_BITS) - 1;
 const TRIPS: u64 = (1 << TRIPS_BITS) - 1;
 const ACTS: u64 = 1 << 63;
 
-/// What the phase word says.
+/// Content of the phase word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Phase {
-    /// How it was broken, if it was.
+    /// Cause, if the phase is broken.
     pub broken: Option<How>,
-    /// How often it was reset, modulo 2^14.
+    /// Number of resets, modulo 2^14.
     pub era: u16,
-    /// How often it was passed, modulo 2^24.
+    /// Number of phases passed, modulo 2^24.
     pub trips: u32,
-    /// How often it had been passed at the last reset.
+    /// Value of `trips` at the last reset.
     pub base: u32,
 }
 
-/// What a phase became for a party that arrived in it.
+/// Outcome of a phase for a party that arrived in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// It is open still.
+    /// The phase is still open.
     Open,
     /// All parties arrived.
     Passed,
-    /// It was broken like this; by a reset if `None`.
+    /// The phase was broken by this cause, or by a reset if `None`.
     Broken(Option<How>),
 }
 
 impl Phase {
-    /// As a word.
+    /// Packs the phase into a word.
     pub const fn pack(self) -> u64 {
         let broken = match self.broken {
             None => 0,
@@ -94,7 +94,7 @@ impl Phase {
             | (self.base as u64 & TRIPS) << (2 + ERA_BITS + TRIPS_BITS)
     }
 
-    /// From a word.
+    /// Unpacks a word.
     pub const fn unpack(w: u64) -> Self {
         let broken = match w & 3 {
             0 => None,
@@ -119,19 +119,20 @@ impl Phase {
         Self { broken: None, era: (self.era + 1) & ERA as u16, base, ..self }
     }
 
-    /// The word of an arrival of `m` in this phase.
+    /// Returns the word of an arrival of `m` in this phase.
     pub const fn arrival(self, m: Member) -> u64 {
         1 | (self.era as u64) << 1
             | (self.trips as u64) << (1 + ERA_BITS)
             | m.raw() << (1 + ERA_BITS + TRIPS_BITS)
     }
 
-    /// Whether the arrival in that word, the last one of a phase, has something to do before the others go on.
+    /// Returns `true` if the arrival in that word, the last one of a phase, runs an action before the phase
+    /// ends.
     pub const fn acts(word: u64) -> bool {
         word & ACTS != 0
     }
 
-    /// The member that arrived, if that word is of an arrival in this phase.
+    /// Returns the member that arrived, if that word is an arrival in this phase.
     pub fn arrived(self, word: u64) -> Option<Member> {
         let word = word & !ACTS;
         let m = Member::from_raw(word >> (1 + ERA_BITS + TRIPS_BITS));
@@ -142,7 +143,7 @@ impl Phase {
         }
     }
 
-    /// What this phase has become, if the word says `now`.
+    /// Returns the outcome of this phase, if the phase word is `now`.
     pub fn verdict(self, now: Self) -> Verdict {
         if now.era == self.era {
             return match now.broken {
@@ -160,39 +161,39 @@ impl Phase {
     }
 }
 
-/// Where the words of a barrier are.
+/// Location of a barrier's words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BarrierAt {
-    /// The phase.
+    /// Phase word.
     pub phase: Word,
-    /// The first arrival; the others follow.
+    /// First arrival. The others follow.
     pub arrivals: Word,
-    /// How many parties, at least 1.
+    /// Number of parties, at least 1.
     pub parties: u32,
 }
 
 impl BarrierAt {
-    /// Where arrival `i` is.
+    /// Returns the word of arrival `i`.
     pub const fn arrival(&self, i: u32) -> Word {
         self.arrivals.plus(i as u64)
     }
 }
 
-/// How an arrival ended.
+/// Result of [`Arrive`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Arrived {
-    /// The caller is the one with this number, in this phase.
+    /// The caller arrived, with this index and in this phase.
     Here {
-        /// From 0 to one less than the parties.
+        /// Order of arrival, less than the number of parties.
         index: u32,
-        /// The phase.
+        /// Phase of the arrival.
         phase: Phase,
-        /// Whether it ended an earlier phase for waiters that are to be woken.
+        /// `true` if the caller also ended an earlier phase, whose waiters it has to wake.
         helped: bool,
     },
     /// The barrier is broken.
     Broken(Phase),
-    /// All have come, and the last one acts: come again when this phase is over.
+    /// All parties have arrived, and the last one runs its action: try again when this phase is over.
     Full(Phase),
 }
 
@@ -205,7 +206,7 @@ enum Pc {
     End,
 }
 
-/// Arrives. It never waits.
+/// Arrives at a barrier. Never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Arrive {
     at: BarrierAt,
@@ -213,18 +214,18 @@ pub struct Arrive {
     acts: u64,
     phase: Phase,
     helped: bool,
-    /// The last arrival that was seen.
+    /// Last arrival that was loaded.
     last: u64,
     pc: Pc,
 }
 
 impl Arrive {
-    /// Of a thread of `me`.
+    /// Arrival of a thread of `me`.
     pub fn new(at: BarrierAt, me: Member) -> Self {
         Self { at, me, acts: 0, phase: Phase::unpack(0), helped: false, last: 0, pc: Pc::Phase }
     }
 
-    /// If it is the last to arrive, it acts: it ends the phase with [`Complete::acted`].
+    /// Runs an action if it is the last arrival, and ends the phase by [`Complete::acted`].
     #[must_use]
     pub fn acting(self) -> Self {
         Self { acts: ACTS, ..self }
@@ -250,7 +251,7 @@ impl Steps for Arrive {
             {
                 return Some(Arrived::Full(self.phase));
             }
-            // All have arrived, and the phase does not say so yet.
+            // All have arrived, and the phase word is still open.
             Pc::Look(i) if i == self.at.parties => self.pc = Pc::End,
             Pc::Look(i) => {
                 let word = m.load(self.at.arrival(i));
@@ -261,7 +262,7 @@ impl Steps for Arrive {
                     None => Pc::Again(i, word),
                 };
             }
-            // Else it may be an arrival of a later phase, and no free place.
+            // Otherwise it may be an arrival of a later phase instead of a free place.
             Pc::Again(i, word) => {
                 let now = m.load(self.at.phase);
                 self.pc = if now == self.phase.pack() { Pc::Swap(i, word) } else { Pc::Phase };
@@ -273,7 +274,7 @@ impl Steps for Arrive {
                     let (phase, helped) = (self.phase, self.helped);
                     return Some(Arrived::Here { index: i, phase, helped });
                 }
-                // Another party arrived there, or the phase is over, or it is our own that is.
+                // Another party arrived there, or the phase is over.
                 self.pc = Pc::Phase;
             }
             Pc::End => {
@@ -286,7 +287,7 @@ impl Steps for Arrive {
     }
 }
 
-/// Ends a phase if all have arrived, and no party acts; ends with whether this did it.
+/// Ends a phase if all parties have arrived and none runs an action. Returns `true` if this ended it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Complete {
     at: BarrierAt,
@@ -296,12 +297,13 @@ pub struct Complete {
 }
 
 impl Complete {
-    /// Of this phase. For the one that arrived last, and for those that ask whether it died before it said so.
+    /// Completion by the last party, or by a party that checks whether the last one died before it ended the
+    /// phase.
     pub fn new(at: BarrierAt, phase: Phase) -> Self {
         Self { at, phase, acted: false, i: 0 }
     }
 
-    /// By the one that arrived last, and acted.
+    /// Completion by the last party after its action.
     #[must_use]
     pub fn acted(self) -> Self {
         Self { acted: true, ..self }
@@ -325,7 +327,7 @@ impl Steps for Complete {
     }
 }
 
-/// Breaks a phase; ends with whether it did: not if it is over, or broken already.
+/// Breaks a phase. Returns `false` if it is over or already broken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Break {
     at: BarrierAt,
@@ -334,7 +336,7 @@ pub struct Break {
 }
 
 impl Break {
-    /// This phase, which the caller has seen open.
+    /// Break of this phase, which the caller has seen open.
     pub fn new(at: BarrierAt, phase: Phase, how: How) -> Self {
         Self { at, phase, how }
     }
@@ -352,7 +354,7 @@ impl Steps for Break {
     }
 }
 
-/// Makes a barrier whole again; a waiter finds it broken.
+/// Repairs a barrier. Waiters see it as broken by a reset.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reset {
     at: BarrierAt,
@@ -360,7 +362,7 @@ pub struct Reset {
 }
 
 impl Reset {
-    /// Of this barrier.
+    /// Reset of this barrier.
     pub fn new(at: BarrierAt) -> Self {
         Self { at, seen: None }
     }
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_is_judged_by_what_followed() {
+    fn verdict_depends_on_later_phase_word() {
         let mine = Phase::unpack(0);
         let broken = Phase { broken: Some(How::Died), ..mine };
         assert_eq!(mine.verdict(mine), Verdict::Open);

@@ -1,52 +1,52 @@
-//! Notifications, as tokens in the slots of waiters.
+//! Steps of a condition: notifications are tokens in the slots of waiters.
 //!
-//! # Words, and what may change them
+//! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
 //! | slot, see [`slot`](super::slot) | [`EMPTY`](super::slot::EMPTY) | a thread that is about to wait → `WAITING`, before it releases the lock |
-//! |  | [`WAITING`] | it → [`ASLEEP`], or `EMPTY` when its time is over; a notifier → [`NOTIFIED`] |
-//! |  | [`ASLEEP`] | a notifier → `NOTIFIED`, and wakes it; it → `EMPTY` when its time is over |
-//! |  | [`NOTIFIED`] | it → `EMPTY`: it has its notification; if it is dead, another one that waits, or finds no slot to wait in → `NOTIFIED`, of its own |
-//! | turn: where the last notification went | a hint: where a row begins; never where it goes on, since others set it back | notifiers |
+//! |  | [`WAITING`] | its owner → [`ASLEEP`], or `EMPTY` when its time is over; a notifier → [`NOTIFIED`] |
+//! |  | [`ASLEEP`] | a notifier → `NOTIFIED`, and wakes the owner; its owner → `EMPTY` when its time is over |
+//! |  | [`NOTIFIED`] | its owner → `EMPTY`: it has its notification; if the owner is dead, another waiter, or a thread that finds no free slot, takes the slot over → `NOTIFIED` |
+//! | turn: slot of the last notification | a hint: the slot at which a round begins. A running round does not read it, since other notifiers change it | notifiers |
 //!
-//! # What a death leaves
+//! # Effect of a death
 //! | killed | left | then |
 //! |---|---|---|
-//! | waiting | `WAITING` or `ASLEEP` of a dead process | a waiter clears it; a notification may come first, see below |
-//! | notified, before it took its token | `NOTIFIED` of a dead process | a waiter takes the token over by one swap, and has it |
-//! | notified, while all slots are in use | `NOTIFIED` of a dead process | a thread that wants to wait takes the slot with its token, and has it |
-//! | having taken a token over, its own place not yet given up | two slots of a dead process | the token is passed on as above, the other is cleared |
-//! | notifying, before it woke the sleeper | `NOTIFIED` | the sleeper looks within a poll interval |
+//! | waiting | `WAITING` or `ASLEEP` of a dead process | a waiter clears the slot; if a notification arrives first, see the next row |
+//! | notified, before it took its token | `NOTIFIED` of a dead process | a waiter takes the token over by one swap, and is notified |
+//! | notified, while all slots are in use | `NOTIFIED` of a dead process | a thread that wants to wait takes the slot with its token, and is notified |
+//! | after it took a token over, before it released its own slot | two slots of a dead process | the token is passed on as above, the other slot is cleared |
+//! | notifying, before it woke the sleeper | `NOTIFIED` | the sleeper checks within a poll interval |
 //!
-//! So a notification reaches exactly one live waiter, with one exception: a waiter that took over a dead
-//! waiter's token and finds that it has one of its own by now gives it to another waiter; if it is killed
-//! between that and giving it up, two have it. No waiter waits longer than a poll interval for a notification that
-//! was given to a dead process.
+//! So a notification reaches exactly one live waiter, with one exception. A waiter that took over a dead
+//! waiter's token may find a token in its own slot, too, and gives one to another waiter. If it is killed
+//! before it releases its own slot, two waiters get that token. No waiter waits longer than a poll interval
+//! for a notification that was given to a dead process.
 
 use mp_core::mem::{Mem, Steps, Word};
 
 use super::slot::{HELD, KEPT, OPEN, Seen, Slot, Slots};
 
-/// Waits, awake.
+/// The owner waits, awake.
 pub const WAITING: u8 = OPEN;
-/// Waits, and has to be woken.
+/// The owner waits, and has to be woken.
 pub const ASLEEP: u8 = HELD;
-/// Has been notified.
+/// The owner has been notified.
 pub const NOTIFIED: u8 = KEPT;
 
-/// What a notifier has done.
+/// Result of [`Notify`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Notified {
-    /// It gave the token to this one, which sleeps if `asleep`.
+    /// A waiter got the token.
     Given {
-        /// The slot, as it is now.
+        /// Slot of the waiter, in its new state.
         seen: Seen,
-        /// Whether it has to be woken.
+        /// `true` if the waiter has to be woken.
         asleep: bool,
-        /// What gives the next token of the row, if there are more to look at.
+        /// Steps for the next token of the round, unless all slots have been visited.
         next: Option<Notify>,
     },
-    /// There is no waiter.
+    /// No thread waits.
     NoWaiter,
 }
 
@@ -59,7 +59,7 @@ enum Pc {
     Note(Slot),
 }
 
-/// Gives one token to one that waits.
+/// Gives one token to a waiter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Notify {
     slots: Slots,
@@ -71,14 +71,14 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// The first one of a row: the row looks at every slot once, in a circle that begins after the one that was notified
-    /// last. Every thread that waits when it begins, and continues to wait, is notified, whatever other
-    /// notifiers do meanwhile.
+    /// First notification of a round. A round visits every slot once, in a circle that begins after the slot
+    /// notified last. Every thread that waits when the round begins, and continues to wait, is notified,
+    /// whatever other notifiers do meanwhile.
     pub fn new(slots: Slots, turn: Word) -> Self {
         Self { slots, turn, used: 0, at: 0, left: 0, pc: Pc::Used }
     }
 
-    /// The same row, at the next slot; nothing at its end.
+    /// Continues the round at the next slot. Returns `None` at its end.
     fn next(self) -> Option<Self> {
         let at = if self.at + 1 < self.used { self.at + 1 } else { 0 };
         (self.left > 1 + u32::from(mp_core::mutant!("condition.notify.last-missed"))).then_some(Self {
@@ -127,7 +127,7 @@ impl Steps for Notify {
                 if m.cas(self.slots.at(self.at), slot.pack(), given.pack()).is_ok() {
                     self.pc = Pc::Note(slot);
                 } else {
-                    // It falls asleep, or is gone: it is looked at again.
+                    // Its owner fell asleep or left: load the slot again.
                     self.pc = Pc::Look;
                     if mp_core::mutant!("condition.notify.not-looked-again") {
                         return Some(Notified::NoWaiter);

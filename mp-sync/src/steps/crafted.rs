@@ -1,4 +1,4 @@
-//! Single operations on words that are written for them: what a waiter is told, and what it must not believe.
+//! Single operations on hand-written words: hostile values, and results that callers rely on.
 
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Steps, Word, run};
@@ -18,13 +18,13 @@ fn me() -> Member {
     Member::new(1, 1)
 }
 
-/// Whether any reader has a slot.
+/// Returns `true` if any reader has a slot.
 fn are_reading(m: &HeapMem) -> bool {
     (0..4).any(|i| Slot::unpack(m.load(SLOTS.at(i))).state == HELD)
 }
 
 #[test]
-fn a_lock_is_not_taken_more_often_than_can_be_counted() {
+fn depth_overflow_is_refused() {
     let m = HeapMem::new(16);
     for (levels, end, now) in [(1, Deeper::Taken, 2), (u32::MAX.into(), Deeper::TooOften, u32::MAX.into())] {
         m.store(WORD, Depth::new(levels, true).0);
@@ -34,9 +34,9 @@ fn a_lock_is_not_taken_more_often_than_can_be_counted() {
     }
 }
 
-/// The count in a slot is its thread's own.
+/// The count in a slot belongs to one thread.
 #[test]
-fn a_thread_reads_again_in_its_own_slot() {
+fn recursive_read_uses_own_slot() {
     let m = HeapMem::new(16);
     let seen = run(Inside::new(READERS, me(), 7), &m).unwrap();
     assert_eq!(run(Again::new(READERS, me(), 8), &m), None);
@@ -44,9 +44,10 @@ fn a_thread_reads_again_in_its_own_slot() {
     assert_eq!(run(Again::new(READERS, me(), 7), &m), Some(seen));
 }
 
-/// A writer came between the reader's look at the lock and its slot: it may have seen that slot, and sleep.
+/// A writer locked between the reader's load of the lock and its claim of a slot. It may have seen the slot,
+/// and sleep.
 #[test]
-fn a_reader_that_steps_back_says_so() {
+fn reader_reports_that_it_stepped_back() {
     let m = HeapMem::new(16);
     let mut enter = Enter::new(WORD, READERS, me(), 7);
     while !are_reading(&m) {
@@ -60,7 +61,7 @@ fn a_reader_that_steps_back_says_so() {
 
 /// The holder died while it wrote, and its lock is free: the data may be torn until a caller recovers it.
 #[test]
-fn a_reader_does_not_pass_the_mark_of_a_death() {
+fn marked_lock_blocks_readers() {
     const MARKED: LockWord = LockWord(4);
     assert!(MARKED.is_marked() && MARKED.holder().is_none());
     let m = HeapMem::new(16);
@@ -71,9 +72,9 @@ fn a_reader_does_not_pass_the_mark_of_a_death() {
     assert!(matches!(run(Enter::new(WORD, READERS, me(), 7), &m), Entered::Reading(_)));
 }
 
-/// The last one to arrive died before it ended the phase: the next one does, and has to wake the others.
+/// The last party died before it ended the phase: the next arrival ends it, and has to wake the waiters.
 #[test]
-fn an_arrival_that_ends_the_phase_before_it_says_so() {
+fn arrival_ends_earlier_phase_and_reports_it() {
     let m = HeapMem::new(16);
     let at = BarrierAt { phase: WORD, arrivals: Word::at(8), parties: 2 };
     for (i, party) in [(0, 2), (1, 3)] {

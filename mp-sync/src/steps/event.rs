@@ -1,41 +1,41 @@
-//! A flag between processes, and how often it was set.
+//! Steps of an event: a flag, and the number of times that it was set.
 //!
-//! # Words, and what may change them
+//! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
 //! | event: `set 1, count 63` | not set | a setter → set, count + 1 |
 //! |  | set | a clearer → not set |
 //!
-//! A waiter notes the word first, and has waited enough when the flag is set **or** the count is another: so
-//! it sees every setting, also one that was cleared before it looked.
+//! A waiter loads the word first. Its wait is over if the flag is set **or** the count has changed, so it
+//! does not miss a setting that was cleared before it looked.
 //!
-//! # What a death leaves
+//! # Effect of a death
 //! | killed | left | then |
 //! |---|---|---|
 //! | before the swap | nothing | |
-//! | set, before it woke the sleepers | set | they look within a poll interval |
+//! | after the swap, before it woke the sleepers | set | they check within a poll interval |
 
 use mp_core::mem::{Mem, Steps, Word};
 
 const SET: u64 = 1;
 
-/// What the word of an event says.
+/// Content of the word of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EventWord(pub u64);
 
 impl EventWord {
-    /// Whether it is set.
+    /// Returns `true` if the event is set.
     pub const fn is_set(self) -> bool {
         self.0 & SET != 0
     }
 
-    /// Whether it is set, or was since it said `before`.
+    /// Returns `true` if the event is set, or was set since the word was `before`.
     pub fn was_set_since(self, before: Self) -> bool {
         self.is_set() || self.0 >> 1 != before.0 >> 1 && !mp_core::mutant!("event.setting-overlooked")
     }
 }
 
-/// Sets an event; ends with whether it was not set before.
+/// Sets an event. Returns `true` if it was not set before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Set {
     at: Word,
@@ -43,7 +43,7 @@ pub struct Set {
 }
 
 impl Set {
-    /// The event at `at`.
+    /// Event at `at`.
     pub fn new(at: Word) -> Self {
         Self { at, seen: None }
     }
@@ -57,7 +57,7 @@ impl Steps for Set {
             self.seen = Some(m.load(self.at));
             return None;
         };
-        // Also when it is set already: a thread that sets it is ordered before a thread that sees it set.
+        // Swaps also if it is set already, so that the setter is ordered before a thread that sees it set.
         if seen & SET != 0 && mp_core::mutant!("event.set-already-not-ordered") {
             return Some(false);
         }
@@ -78,7 +78,7 @@ impl Steps for Set {
     }
 }
 
-/// Clears an event; ends with whether it was set.
+/// Clears an event. Returns `true` if it was set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Clear(pub Word);
 

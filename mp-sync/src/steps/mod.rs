@@ -1,16 +1,16 @@
-//! The algorithms on shared words, as steps of one shared access each.
+//! Algorithms on shared words, as steps of one shared access each.
 //!
-//! | file | what |
+//! | module | algorithm |
 //! |---|---|
-//! | [`slot`] | a word that names the holder of one thing, and what makes, changes and finds such words |
+//! | [`slot`] | words that name the holder of one object: claim, change and search |
 //! | [`condition`] | notifications as tokens in the slots of waiters |
-//! | [`rwlock`] | a reader's way in beside a writer's lock |
-//! | [`barrier`] | arrivals, and the phase that ends with the last of them |
-//! | [`event`] | a flag, and how often it was set |
-//! | [`rlock`] | how often the holder of a lock has it |
-//! | [`once`] | whether something was done, under a lock |
+//! | [`rwlock`] | admission of readers to a lock of writers |
+//! | [`barrier`] | arrivals, and phases that end with the last arrival |
+//! | [`event`] | a flag, and the number of times that it was set |
+//! | [`rlock`] | recursion depth of a lock |
+//! | [`once`] | completion flag, written under a lock |
 //!
-//! `Lock` is [`mp_core::steps::lock`]; `RLock`, `RwLock` and `Once` are made of it.
+//! `Lock` is [`mp_core::steps::lock`]. `RLock`, `RwLock` and `Once` are built on it.
 
 pub mod barrier;
 pub mod condition;

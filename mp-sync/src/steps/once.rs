@@ -1,28 +1,28 @@
-//! Something that is done once, even if a process dies while doing it.
+//! Steps of a one-time execution that survives the death of the executing process.
 //!
-//! # Words, and what may change them
+//! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
-//! | lock: see [`mp_core::steps::lock`] | | a thread that wants to do it |
-//! | done: 0 or 1 | only grows | the thread that holds the lock and has done it → 1 |
+//! | lock: see [`mp_core::steps::lock`] | | a thread that wants to run its closure |
+//! | done: 0 or 1 | only grows | the thread that holds the lock and has run its closure → 1 |
 //!
-//! A thread looks at the word first, and asks for the lock only if it is not done; once it has the lock it
-//! looks again, since another one may have done it meanwhile.
+//! A thread loads `done` first, and takes the lock only if it is 0. With the lock it loads `done` again,
+//! because another thread may have finished meanwhile.
 //!
-//! # What a death leaves, and where one may be stopped
+//! # Effect of a death or stop
 //! | killed | left | then |
 //! |---|---|---|
 //! | before it has the lock | nothing | |
-//! | holding the lock, doing it or about to | held by a dead process, not done | the next one adopts the lock, learns which process died, and does it again |
-//! | done, before it said so | the same | the same: it is done twice, one after the other |
-//! | said so, before it released the lock | held by a dead process, done | a waiter adopts the lock, and finds it done; a thread that comes does not ask for the lock |
+//! | with the lock, before or during its closure | held by a dead process, not done | the next caller adopts the lock, gets the name of the dead process, and runs its closure |
+//! | after its closure, before it stored `done` | as above | as above: two closures run, one after the other |
+//! | after it stored `done`, before it released the lock | held by a dead process, done | a waiter adopts the lock, and finds it done; new callers do not take the lock |
 //!
-//! A thread that is stopped while it holds the lock delays the threads that asked for the lock; once it has
-//! said that it is done, no others.
+//! A thread that is stopped while it holds the lock delays the threads that wait for the lock. Once `done` is
+//! stored, it delays no new callers.
 
 use mp_core::mem::{Mem, Steps, Word};
 
-/// Ends with whether it is done.
+/// Returns `true` if the closure has finished.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IsDone(pub Word);
 
@@ -37,7 +37,7 @@ impl Steps for IsDone {
     }
 }
 
-/// Says that it is done: by the thread that has done it, and holds the lock.
+/// Stores that the closure has finished. The caller has run it and holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SetDone(pub Word);
 

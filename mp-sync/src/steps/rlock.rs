@@ -1,51 +1,52 @@
-//! How often the holder of a lock has it.
+//! Steps of a recursive lock: the depth of its holder.
 //!
-//! # Words, and what may change them
+//! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
-//! | lock: see [`mp_core::steps::lock`] | | the thread that takes it; whose it is, its second word says ([`IsMine`](mp_core::steps::lock::IsMine)) |
-//! | depth: `depth 32, recovering 1` | anything | the thread that holds the lock: one when it takes it anew, then up and down |
+//! | lock: see [`mp_core::steps::lock`] | | the thread that takes it; its second word names the holder ([`IsMine`](mp_core::steps::lock::IsMine)) |
+//! | depth: `depth 32, recovering 1` | any value | the thread that holds the lock: one at the first level, then up and down |
 //!
-//! The depth counts only while the lock is held, by the thread that holds it; no other reads it. So it needs
-//! no read-modify-write, and what a former holder left there is overwritten before it is read.
+//! The depth is valid only while the lock is held, and only its holder accesses it. So it needs no
+//! read-modify-write, and a new holder overwrites the value of the former one.
 //!
-//! # What a death leaves
+//! # Effect of a death
 //! | killed | left | then |
 //! |---|---|---|
 //! | before it has the lock | nothing | |
-//! | having the lock, however often; also before it wrote the first depth | held by a dead process, any depth | the next one adopts the lock, marked; locking returns `OwnerDied` until a caller recovers, whose depth is one |
-//! | having recovered | the same, marked already | the same: only the release of the last level takes the mark away |
-//! | waiting at a condition | free | nothing: it has let go of all levels, whose number it keeps to itself |
+//! | with the lock, at any depth; also before it wrote the first depth | held by a dead process, any depth | the next caller adopts the lock, marked; locking returns `OwnerDied` until a caller recovers at depth one |
+//! | while it recovers | as above, marked already | as above: only the release of the last level removes the mark |
+//! | waiting at a condition | free | nothing: it has released all levels, and keeps their number in private memory |
 
 use mp_core::mem::{Mem, Steps, Word};
 
-/// The lowest bit above the depth: its holder repairs the data.
+/// Lowest bit above the depth: the holder repairs the data.
 const RECOVERING: u64 = 1 << 32;
 const DEEPEST: u64 = u32::MAX as u64;
 
-/// What the depth of a lock says.
+/// Content of the depth word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Depth(pub u64);
 
 impl Depth {
-    /// Taken anew, so often at once; `recovering`: if the last level is dropped, the data is as it should be.
+    /// Creates the depth of a lock that was just taken at `levels` levels. If `recovering`, releasing the
+    /// last level marks the data as repaired.
     pub fn new(levels: u64, recovering: bool) -> Self {
         let recovering = recovering && !mp_core::mutant!("rlock.recovering-forgotten");
         Self(levels & DEEPEST | if recovering { RECOVERING } else { 0 })
     }
 
-    /// How often its holder has it.
+    /// Returns the number of levels of the holder.
     pub const fn levels(self) -> u64 {
         self.0 & DEEPEST
     }
 
-    /// Whether its holder repairs the data.
+    /// Returns `true` if the holder repairs the data.
     pub const fn is_recovering(self) -> bool {
         self.0 & RECOVERING != 0
     }
 }
 
-/// The lock was taken: so often. By its holder.
+/// Stores the depth after the lock was taken. The caller holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SetDepth(pub Word, pub Depth);
 
@@ -60,18 +61,18 @@ impl Steps for SetDepth {
     }
 }
 
-/// What became of another level.
+/// Result of [`Deepen`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Deeper {
-    /// The thread has the lock once more.
+    /// The thread holds one more level.
     Taken,
-    /// It has it as often as can be counted.
+    /// The thread has the maximum number of levels.
     TooOften,
-    /// The depth says that it doesn't have it: a process that does not use the lock has written to it.
+    /// The depth is 0 although the thread holds the lock: a foreign process overwrote it.
     Garbage,
 }
 
-/// Takes the lock once more: by the thread that holds it.
+/// Adds a level. The caller holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Deepen {
     at: Word,
@@ -79,7 +80,7 @@ pub struct Deepen {
 }
 
 impl Deepen {
-    /// The depth is at `at`.
+    /// Depth word at `at`.
     pub fn new(at: Word) -> Self {
         Self { at, seen: None }
     }
@@ -105,8 +106,8 @@ impl Steps for Deepen {
     }
 }
 
-/// Gives up one level: by the thread that holds the lock. Ends with nothing if it has others; else the lock is to be released,
-/// and it ends with what the depth said.
+/// Releases one level. The caller holds the lock. Returns `None` if it has other levels. Otherwise the caller
+/// releases the lock; the result is the depth before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rise {
     at: Word,
@@ -114,7 +115,7 @@ pub struct Rise {
 }
 
 impl Rise {
-    /// The depth is at `at`.
+    /// Depth word at `at`.
     pub fn new(at: Word) -> Self {
         Self { at, seen: None }
     }
@@ -137,7 +138,8 @@ impl Steps for Rise {
     }
 }
 
-/// Reads the depth, to let go of all levels at once: by the thread that holds the lock, which releases it then.
+/// Loads the depth, for a release of all levels at once. The caller holds the lock, and releases it
+/// afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AllLevels(pub Word);
 

@@ -1,31 +1,31 @@
-//! A reader's way in, beside the lock of writers.
+//! Steps of a reader-writer lock: admission of readers to a lock of writers.
 //!
-//! # Words, and what may change them
+//! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
-//! | lock: see [`mp_core::steps::lock`] | | a thread that wants to write; and a reader that found it held, for as long as it takes to get a slot |
-//! | slot, see [`slot`](super::slot) | [`EMPTY`], [`HELD`] | a reader, in and out; when it is dead, a thread that waits for it to go |
-//! | again: how often more the thread in that slot reads | a count | the thread that has the slot: 0 when it takes it, then up and down |
-//! | writing: 0 or 1 | | the thread that holds the lock and has seen all slots empty → 1; it → 0 before it releases the lock |
+//! | lock: see [`mp_core::steps::lock`] | | a thread that wants to write; and a reader that found it held, until it has a slot |
+//! | slot, see [`slot`](super::slot) | [`EMPTY`], [`HELD`] | a reader, when it enters and leaves; if it is dead, a thread that waits for it |
+//! | again: number of further reads by the thread in that slot | a count | the thread that has the slot: 0 when it takes the slot, then up and down |
+//! | writing: 0 or 1 | | the thread that holds the lock and has seen all slots empty → 1, and → 0 before it releases the lock |
 //!
-//! A reader takes a slot and **then** looks at the lock; a writer takes the lock and **then** looks at the slots. So one of
-//! them sees the other, and the reader steps back. A reader that finds the lock held waits for the lock itself, takes a
-//! slot while it has it, and releases it: so writers are not starved by readers that come one after the other, and a
-//! reader waits, gives up and finds a dead writer as any taker of a lock does.
+//! A reader takes a slot and **then** loads the lock. A writer takes the lock and **then** loads the slots.
+//! So one of them sees the other, and the reader steps back. A reader that finds the lock held waits for the
+//! lock itself, takes a slot while it holds the lock, and releases it. So a stream of readers does not starve
+//! writers, and a reader waits, times out and detects a dead writer like any other caller of the lock.
 //!
-//! A writer looks at one slot after the other, and has to know that all are empty at once. So a thread that
-//! finds the lock held and reads already takes no second slot, but counts in the one that it has: every
-//! thread that reads when the look ends had that slot when it began. (With a second slot, behind the look,
-//! and the first one given back before the look comes to it, a reader would be overlooked.) The count is the
-//! thread's own: no other reads it, and what a dead thread left there is overwritten.
+//! A writer loads one slot after the other, but needs all of them empty at once. So a thread that already
+//! reads when it finds the lock held takes no second slot, but counts up in the one that it has. Every thread
+//! that reads when the scan ends had its slot when the scan began. (A second slot, already scanned, could
+//! replace the first one, released before the scan reaches it: the writer would miss the reader.) Only the
+//! thread itself accesses its count, and a new owner of the slot overwrites it.
 //!
-//! # What a death leaves
+//! # Effect of a death
 //! | killed | left | then |
 //! |---|---|---|
-//! | reading once or again, counting, or stepping back | a slot that names a dead process, with any count | a writer that waits gives it back: what was only read is whole |
-//! | holding the lock, not writing | held by a dead process, writing 0 | the next one adopts the lock and takes its mark away |
-//! | writing | held by a dead process, writing 1 | the next one adopts the lock, marked; locking returns `OwnerDied` until a caller recovers |
-//! | repairing | the same | the same |
+//! | reading, counting, or stepping back | a slot that names a dead process, with any count | a waiting writer releases the slot: a reader leaves the data whole |
+//! | with the lock, not writing | held by a dead process, writing 0 | the next caller adopts the lock and removes its mark |
+//! | writing | held by a dead process, writing 1 | the next caller adopts the lock, marked; locking returns `OwnerDied` until a caller recovers |
+//! | repairing | as above | as above |
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::LockWord;
@@ -33,12 +33,12 @@ use mp_core::words::Member;
 
 use super::slot::{Claim, EMPTY, Find, HELD, Seen, Slots, set};
 
-/// Where the readers are.
+/// Location of the readers' words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Readers {
-    /// A slot for each thread that reads.
+    /// Slots of the reading threads.
     pub slots: Slots,
-    /// How often more the thread in the first slot reads; the others follow, as many as there are slots.
+    /// First count of further reads. The others follow, one for each slot.
     pub again: Word,
 }
 
@@ -48,19 +48,19 @@ impl Readers {
     }
 }
 
-/// How a reader's attempt ended.
+/// Result of [`Enter`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Entered {
-    /// It may read until it gives this slot back.
+    /// The caller may read until it releases this slot.
     Reading(Seen),
-    /// The lock is held, or marked.
+    /// The lock is held or marked.
     Blocked {
-        /// The lock.
+        /// Lock word.
         by: LockWord,
-        /// Whether a slot was taken and given back: a writer may have seen it, and sleep.
+        /// `true` if a slot was taken and released: a writer may have seen it, and sleep.
         stepped_back: bool,
     },
-    /// There are as many readers as there can be.
+    /// The maximum number of threads reads.
     Full,
 }
 
@@ -72,7 +72,7 @@ enum Pc {
     Back(Seen, LockWord),
 }
 
-/// A reader's attempt to get in; it never waits.
+/// Enters as a reader. Never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Enter {
     lock: Word,
@@ -81,7 +81,7 @@ pub struct Enter {
 }
 
 impl Enter {
-    /// For a thread of `me`. `lock` is the word of the writers' lock.
+    /// Attempt of a thread of `me`. `lock` is the word of the writers' lock.
     pub fn new(lock: Word, readers: Readers, me: Member, thread: u32) -> Self {
         Self { lock, inside: Inside::new(readers, me, thread), pc: Pc::Lock }
     }
@@ -139,8 +139,8 @@ impl Steps for Enter {
     }
 }
 
-/// Takes a reader's slot without a look at the lock: for a thread that holds the lock. Ends with it, or with nothing if
-/// there is none.
+/// Takes a reader's slot without loading the lock, for a thread that holds the lock. Returns `None` if no
+/// slot is free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Inside {
     readers: Readers,
@@ -149,7 +149,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// For a thread of `me`.
+    /// Claim for a thread of `me`.
     pub fn new(readers: Readers, me: Member, thread: u32) -> Self {
         let claim = Claim::new(readers.slots, EMPTY, (HELD, me, thread), me.slot()).or_new();
         Self { readers, claim, taken: None }
@@ -178,7 +178,8 @@ enum Counting {
     Store(Seen, u64),
 }
 
-/// Reads again, in the slot that the thread has, if it has one; ends with it. The lock does not matter.
+/// Adds a read to the slot that the thread already has, regardless of the lock. Returns `None` if it has no
+/// slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Again {
     readers: Readers,
@@ -188,7 +189,7 @@ pub struct Again {
 }
 
 impl Again {
-    /// For a thread of `me`.
+    /// Search for the slot of a thread of `me`.
     pub fn new(readers: Readers, me: Member, thread: u32) -> Self {
         Self { readers, me, thread, pc: Counting::Find(Self::find(readers, 0)) }
     }
@@ -219,7 +220,8 @@ impl Steps for Again {
                 self.pc = Counting::Store(seen, m.load_relaxed(self.readers.again(seen)));
             }
             Counting::Store(seen, n) => {
-                // Never back to 0, even if this is garbage: others of this thread still read.
+                // Saturates instead of wrapping to 0, even if a foreign process overwrote it: other reads of
+                // this thread continue.
                 if !mp_core::mutant!("rwlock.again.not-counted") {
                     m.store_relaxed(self.readers.again(*seen), n.saturating_add(1));
                 }
@@ -237,7 +239,7 @@ enum Leaving {
     Back,
 }
 
-/// Ends one reading; ends with whether it gave the slot back, since it was the last one of its thread in there.
+/// Ends one read. Returns `true` if it released the slot, as the last read in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Leave {
     readers: Readers,
@@ -246,7 +248,7 @@ pub struct Leave {
 }
 
 impl Leave {
-    /// For the thread that has `seen`.
+    /// Departure of the thread that has `seen`.
     pub fn new(readers: Readers, seen: Seen) -> Self {
         Self { readers, seen, pc: Leaving::Load }
     }

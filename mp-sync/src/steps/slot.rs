@@ -1,55 +1,55 @@
-//! Slots: words that each name the holder of one thing, be it a permit, a place among the readers, or a place
-//! in the line of waiters.
+//! Steps of slots. A slot is a word that names the holder of one object: a permit, a place among readers, or
+//! a place in a queue of waiters.
 //!
-//! A count can't be repaired after a death: "one more" and "which thread did that" are two steps. A slot is
-//! changed by one compare-and-swap that does both.
+//! A plain counter can't be repaired after a death, because counting and recording the owner are two steps. A
+//! slot is changed by one compare-and-swap that does both.
 //!
-//! # Words, and what may change them
+//! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
-//! | slot: `state 2, member 24, sequence 16, thread 22` | [`EMPTY`] or [`OPEN`]: no holder | a thread that wants it → held by it, sequence + 1 |
+//! | slot: `state 2, member 24, sequence 16, thread 22` | [`EMPTY`] or [`OPEN`]: no holder | a thread that claims it → held by that thread, sequence + 1 |
 //! |  | held by `m` | `m` → no holder, or another state of its own; if `m` is dead, any process that saw exactly this word → no holder |
-//! | used: how many slots were ever in use | only grows | a thread that finds no slot, **before** it takes a new one |
+//! | used: number of slots ever in use | only grows | a thread that finds no slot, **before** it takes a new one |
 //!
-//! # What a death leaves
-//! | killed | left | the next one that looks |
+//! # Effect of a death
+//! | killed | left | next search |
 //! |---|---|---|
-//! | before the swap | nothing; perhaps `used` is one too high | looks at one slot more |
-//! | holding | a slot that names a dead process | gives it back, by a swap of exactly the word that it saw |
-//! | given back, before it woke a waiter | a slot that is free | sleepers look again within a poll interval |
-//! | giving back a dead member's slot | as it was, or given back | the same |
+//! | before the swap | nothing; `used` may be one too high | visits one slot more |
+//! | holding | a slot that names a dead process | releases the slot by a swap of exactly the word that it saw |
+//! | after the release, before it woke a waiter | a free slot | sleepers check within a poll interval |
+//! | releasing a dead member's slot | unchanged or released | as above |
 //!
-//! A process that decides to give back a dead member's slot, is stopped, and goes on a week later finds another sequence,
-//! and its swap fails.
+//! A process may decide to release a dead member's slot, be stopped, and continue a week later. It then finds
+//! another sequence, and its swap fails.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
 pub use mp_core::words::slot::{EMPTY, HELD, KEPT, OPEN, Slot, set};
 
-/// Where the slots of a structure are.
+/// Location of a structure's slots.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Slots {
-    /// How many were ever in use.
+    /// Word with the number of slots ever in use.
     pub used: Word,
-    /// The first one; the others follow.
+    /// First slot. The others follow.
     pub first: Word,
-    /// How many there can be.
+    /// Maximum number of slots.
     pub limit: u32,
 }
 
 impl Slots {
-    /// Where slot `i` is.
+    /// Returns the word of slot `i`.
     pub const fn at(&self, i: u32) -> Word {
         self.first.plus(i as u64)
     }
 }
 
-/// A slot, and what it said.
+/// A slot and its observed content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Seen {
-    /// Which one.
+    /// Index of the slot.
     pub index: u32,
-    /// What it said, or was changed to.
+    /// Content when it was loaded, or after the change.
     pub slot: Slot,
 }
 
@@ -61,7 +61,7 @@ enum Pc {
     Grow,
 }
 
-/// Takes a slot; ends with it, or with nothing if there is none.
+/// Takes a slot. Returns `None` if none is in the wanted state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Claim {
     slots: Slots,
@@ -75,12 +75,13 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// To bring one from the state `from` to `to`: state, member, thread. It begins to look at slot `start`.
+    /// Claim that changes a slot from the state `from` to `to` (state, member, thread). The search begins at
+    /// slot `start`.
     pub fn new(slots: Slots, from: u8, to: (u8, Member, u32), start: u32) -> Self {
         Self { slots, from, to, grows: false, used: 0, at: start, looked: 0, pc: Pc::Used }
     }
 
-    /// Also slots that were never in use.
+    /// Extends the claim to slots that were never in use.
     #[must_use]
     pub fn or_new(self) -> Self {
         Self { grows: true, ..self }
@@ -124,7 +125,7 @@ impl Steps for Claim {
                 if !self.grows || used >= self.slots.limit {
                     return Some(None);
                 }
-                // The faster one has made room for both to look at.
+                // Another thread grew first: both search the new slot.
                 if mp_core::mutant!("slot.claim.growth-not-written")
                     || m.cas(self.slots.used, self.used.into(), u64::from(self.used) + 1).is_ok()
                 {
@@ -149,7 +150,7 @@ impl Claim {
     }
 }
 
-/// Changes a word from exactly one value to another; ends with whether it did.
+/// Changes a word from exactly one value to another. Returns `true` if it did.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Change {
     at: Word,
@@ -158,7 +159,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Of the slot at `at`.
+    /// Change of the slot at `at`.
     pub fn new(at: Word, from: Slot, to: Slot) -> Self {
         Self { at, from: from.pack(), to: to.pack() }
     }
@@ -172,7 +173,7 @@ impl Steps for Change {
     }
 }
 
-/// Finds the next slot in one of some states; ends with it, or with nothing.
+/// Finds the next slot in one of some states.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Find {
     slots: Slots,
@@ -182,8 +183,8 @@ pub struct Find {
 }
 
 impl Find {
-    /// Slots in `states` (a [`set`]), from slot `start` on. A full barrier is made first: what the caller has just written
-    /// by a read-modify-write is seen by the holders that this does not see.
+    /// Search for slots in `states` (a [`set`]), from slot `start` on. It begins with a full barrier: a
+    /// holder that this search misses sees what the caller has just written by a read-modify-write.
     pub fn new(slots: Slots, states: u8, start: u32) -> Self {
         Self { slots, states, at: start, used: None }
     }

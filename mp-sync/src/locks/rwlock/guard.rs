@@ -1,4 +1,4 @@
-//! What readers and writers have, as long as they have it.
+//! Guards of readers and writers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,15 +13,15 @@ use crate::locks::data::Guarded;
 use crate::plain::Plain;
 use crate::steps::slot::Seen;
 
-/// What an [`RwLock`] protects, to read. Dropping it gives the place back.
+/// Read access to the data of an [`RwLock`]. Dropping it releases the reader's slot.
 #[must_use = "dropping it unlocks: bind it by `let guard =`"]
 pub struct ReadGuard<'a, T: Plain + Send + Sync>(pub(super) Guarded<T, Reading<'a, T>>);
 
-/// What an [`RwLock`] protects, to write. Dropping it unlocks.
+/// Write access to the data of an [`RwLock`]. Dropping it unlocks.
 #[must_use = "dropping it unlocks: bind it by `let guard =`"]
 pub struct WriteGuard<'a, T: Plain + Send + Sync>(pub(super) Guarded<T, Writing<'a, T>>);
 
-/// A reader's place, or one more in the place that its thread has.
+/// A reader's slot, or one more read in the slot of its thread.
 pub(crate) struct Reading<'a, T: Plain + Send + Sync> {
     lock: &'a RwLock<T>,
     me: Member,
@@ -29,12 +29,12 @@ pub(crate) struct Reading<'a, T: Plain + Send + Sync> {
     thread: PhantomData<*const ()>,
 }
 
-/// The writers' lock, after the last reader has gone.
+/// The writers' lock, after the last reader has left.
 pub(crate) struct Writing<'a, T: Plain + Send + Sync> {
     lock: &'a RwLock<T>,
     me: Member,
     died: Option<Died>,
-    /// Released after `WRITING` is taken back.
+    /// Released after `WRITING` is reset.
     _raw: RawGuard<'a>,
 }
 
@@ -53,7 +53,7 @@ impl<'a, T: Plain + Send + Sync> Writing<'a, T> {
 impl<T: Plain + Send + Sync> Drop for Reading<'_, T> {
     fn drop(&mut self) {
         let shared = &self.lock.shared;
-        // In a forked copy it is not ours.
+        // The slot belongs to the parent, not to a forked copy.
         if shared.me().ok() != Some(self.me) {
             return;
         }
@@ -67,7 +67,7 @@ impl<T: Plain + Send + Sync> Drop for Writing<'_, T> {
         if shared.me().ok() != Some(self.me) {
             return;
         }
-        // A panic while repairing leaves it to the next caller: the mark stays, and so does what it means.
+        // A panic during the repair leaves it to the next caller: the mark and `WRITING` stay.
         if self.died.is_none() || !std::thread::panicking() {
             shared.store(WRITING, 0);
         }
@@ -75,7 +75,7 @@ impl<T: Plain + Send + Sync> Drop for Writing<'_, T> {
 }
 
 impl<T: Plain + Send + Sync> WriteGuard<'_, T> {
-    /// The process that died while writing, if that is why the data has to be checked.
+    /// Returns the process that died while it wrote, if the data has to be checked for that reason.
     pub fn died(&self) -> Option<Died> {
         self.0.key.died
     }

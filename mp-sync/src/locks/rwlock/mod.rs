@@ -1,4 +1,4 @@
-//! A lock for many readers or one writer.
+//! Reader-writer locks.
 
 mod guard;
 
@@ -30,13 +30,13 @@ const WRITING: u64 = 3;
 const USED: u64 = 4;
 const PARKING: u64 = 16;
 const DATA: u64 = 32;
-/// Readers at once, unless said otherwise.
+/// Default maximum number of concurrent readers.
 const READERS: u32 = 128;
-/// How often a reader looks for a place when its time is over, and the readers that had them all have left
+/// Number of times that a timed-out reader retries because the readers that occupied all slots have left
 /// meanwhile.
 const TRIES: u32 = 3;
 
-/// A lock between processes for many readers or one writer, and the plain data that it protects.
+/// A reader-writer lock between processes, around plain data.
 ///
 /// ```
 /// use mp_sync::RwLock;
@@ -46,19 +46,19 @@ const TRIES: u32 = 3;
 ///     let (a, b) = (settings.read()?, settings.read()?); // up to 128 at once, in any processes
 ///     assert_eq!(a[0] + b[1], 1.0);
 /// }
-/// settings.write()?[0] = 0.2; // alone
+/// settings.write()?[0] = 0.2; // exclusive
 /// assert_eq!(settings.read()?[0], 0.2);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A writer that waits goes before readers that come after it. A thread that reads already may read again, also then, and
-/// when there are as many readers as there can be. It can't become a writer: that is [`LockError::WouldDeadlock`], as is
-/// writing or reading while it writes.
+/// A waiting writer goes before readers that arrive later. A thread that already reads may read again at any
+/// time, even while a writer waits or all slots are taken. It can't become a writer: that returns
+/// [`LockError::WouldDeadlock`], as does writing or reading in a thread that writes.
 ///
 /// # When a process dies
-/// While it reads: its place is given back, and nothing else happens. While it writes: reading or writing
-/// returns [`LockError::OwnerDied`] until a caller [`recover`](Self::recover)s. A stopped process keeps what
-/// it has; a waiter gives up with [`LockError::Held`], which names it, also beside readers that continue.
+/// The slot of a dead reader is released, without further effect. After the death of a writer, reading and
+/// writing return [`LockError::OwnerDied`] until a caller [`recover`](Self::recover)s. A stopped process
+/// keeps its lock or slot: waiters return [`LockError::Held`], which names it even if other readers continue.
 #[derive(Clone)]
 pub struct RwLock<T: Plain + Send + Sync> {
     pub(crate) shared: Shared,
@@ -75,19 +75,19 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         Self::SLOTS + 2 * readers as u64
     }
 
-    /// A lock around `value`, for up to 128 readers at once.
+    /// Creates a lock around `value`, for up to 128 concurrent readers.
     ///
     /// # Errors
-    /// As [`with_readers`](Self::with_readers).
+    /// See [`with_readers`](Self::with_readers).
     pub fn new(value: T) -> Result<Self> {
         Self::with_readers(value, READERS)
     }
 
-    /// A lock around `value`, for up to `readers` readers at once; more than those wait.
+    /// Creates a lock around `value`, for up to `readers` concurrent readers. Further readers wait.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for no readers, or
-    /// [`Error::LimitExceeded`] for more than 2^20, and for a type that is aligned to more than 64 bytes.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::InvalidArgument`] for zero readers, or
+    /// [`Error::LimitExceeded`] for more than 2^20 readers and for a type with an alignment above 64 bytes.
     pub fn with_readers(value: T, readers: u32) -> Result<Self> {
         data::check::<T>()?;
         if !(1..=1 << 20).contains(&readers) {
@@ -114,7 +114,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         Readers { slots, again: self.shared.at(Self::SLOTS + u64::from(slots.limit)) }
     }
 
-    /// What a writer waits for that has the lock.
+    /// Returns the goal of a writer that has the lock and waits for the readers.
     fn readers_to_leave(&self) -> WaitGoal {
         let Slots { used, first, limit } = self.places().slots;
         let readers = Some(ReadersAt { used, first, limit });
@@ -125,18 +125,18 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         self.shared.parking(PARKING)
     }
 
-    /// Locks it for reading; waits as long as it takes.
+    /// Acquires the lock for reading. Blocks until it is available.
     ///
     /// # Errors
-    /// [`LockError::OwnerDied`] when a process died while it wrote and no caller has recovered since,
-    /// [`LockError::WouldDeadlock`] when this thread writes, [`LockError::Deadlock`] when threads wait for each other in a
-    /// cycle and this one closed it, [`LockError::Failed`] in a forked copy.
+    /// [`LockError::OwnerDied`] if a process died while it wrote and no caller has recovered since,
+    /// [`LockError::WouldDeadlock`] if this thread writes, [`LockError::Deadlock`] if this thread closed a
+    /// cycle of threads that wait for each other, [`LockError::Failed`] in a forked copy.
     pub fn read(&self) -> Result<ReadGuard<'_, T>, LockError> {
         self.read_within(Wait::Forever)
     }
 
     mp_core::forms! {
-        "Locks it for reading": read() -> Result<ReadGuard<'_, T>, LockError>,
+        "Acquires the lock for reading": read() -> Result<ReadGuard<'_, T>, LockError>,
         or "[`LockError::Held`], which names the process that writes, or waits to write";
         |lock, wait| lock.read_within(wait);
         never try_read;
@@ -144,18 +144,18 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         until read_deadline;
     }
 
-    /// Locks it for writing; waits as long as it takes.
+    /// Acquires the lock for writing. Blocks until it is available.
     ///
     /// # Errors
-    /// [`LockError::OwnerDied`] when a process died while it wrote and no caller has recovered since,
-    /// [`LockError::WouldDeadlock`] when this thread reads or writes already, [`LockError::Deadlock`] when threads wait for each
-    /// other in a cycle and this one closed it, [`LockError::Failed`] in a forked copy.
+    /// [`LockError::OwnerDied`] if a process died while it wrote and no caller has recovered since,
+    /// [`LockError::WouldDeadlock`] if this thread already reads or writes, [`LockError::Deadlock`] if this
+    /// thread closed a cycle of threads that wait for each other, [`LockError::Failed`] in a forked copy.
     pub fn write(&self) -> Result<WriteGuard<'_, T>, LockError> {
         self.write_within(Wait::Forever, false)
     }
 
     mp_core::forms! {
-        "Locks it for writing": write() -> Result<WriteGuard<'_, T>, LockError>,
+        "Acquires the lock for writing": write() -> Result<WriteGuard<'_, T>, LockError>,
         or "[`LockError::Held`], which names a process that reads or writes";
         |lock, wait| lock.write_within(wait, false);
         never try_write;
@@ -163,17 +163,17 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         until write_deadline;
     }
 
-    /// Locks it for writing also when a process died while it wrote. Dropping the guard says that the data is as it should
-    /// be; a panic meanwhile leaves the mark for the next one.
+    /// Acquires the lock for writing, even if a process died while it wrote. Dropping the guard marks the
+    /// data as repaired. A panic before that leaves the repair to the next caller.
     ///
     /// # Errors
-    /// As [`write`](Self::write), without `OwnerDied`.
+    /// The errors of [`write`](Self::write), without `OwnerDied`.
     pub fn recover(&self) -> Result<WriteGuard<'_, T>, LockError> {
         self.write_within(Wait::Forever, true)
     }
 
     mp_core::forms! {
-        "Locks it for writing also when a process died while it wrote":
+        "Acquires the lock for writing, even if a process died while it wrote":
         recover() -> Result<WriteGuard<'_, T>, LockError>,
         or "[`LockError::Held`], which names a process that reads or writes";
         |lock, wait| lock.write_within(wait, true);
@@ -191,7 +191,8 @@ impl<T: Plain + Send + Sync> RwLock<T> {
             Entered::Blocked { stepped_back: true, .. } => self.parking().notify_all(),
             Entered::Blocked { .. } | Entered::Full => {}
         }
-        // A thread that reads keeps writers out already, and would wait for one that waits for it.
+        // A thread that already reads blocks writers anyway, and would deadlock with a writer that waits for
+        // it.
         if let Some(seen) = self.shared.run(Again::new(places, me, thread)) {
             return Ok(self.reading(me, seen));
         }
@@ -214,14 +215,14 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         Err(Error::Malformed("a lock that has no place for a reader, and no readers".into()).into())
     }
 
-    /// Ends one reading; gives the place back with the last one.
+    /// Ends one read. The last read of a thread releases the slot.
     fn leave(&self, seen: Seen) {
         if self.shared.run(Leave::new(self.places(), seen)) {
             self.parking().notify_all();
         }
     }
 
-    /// Whether this thread has a place among the readers.
+    /// Returns `true` if this thread has a reader's slot.
     fn reads(&self, me: Member, thread: u32) -> bool {
         self.readers().any(|seen| seen.slot.member == me && seen.slot.thread == thread)
     }
@@ -235,7 +236,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         })
     }
 
-    /// Gives the places of dead readers back.
+    /// Releases the slots of dead readers.
     fn give_back_dead(&self) {
         for seen in self.readers() {
             if self.shared.arena().is_dead(seen.slot.member) {
@@ -245,8 +246,8 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         }
     }
 
-    /// Whether a mark means anything: a holder that died before it began to write, or as a reader, left nothing torn. Then
-    /// it is taken away.
+    /// Returns an error if the data may be torn. A holder that died before it began to write, or as a reader,
+    /// left it whole: then the mark is removed.
     fn is_whole(&self, guard: &mut RawGuard<'_>) -> Result<(), LockError> {
         if !guard.is_marked() {
             return Ok(());
@@ -258,9 +259,9 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         Ok(())
     }
 
-    /// For a writer that has waited long enough for the readers: an error that names one of them; if one is
-    /// stopped, that one, as the likeliest reason. (A caller that does not wait wants to know quickly.) No
-    /// error if all have left meanwhile.
+    /// Returns the error of a writer that has timed out, which names a reader: a stopped one if there is one,
+    /// as the likeliest cause. (`Wait::Never` skips that search, to return quickly.) Returns `Ok` if all
+    /// readers have left meanwhile.
     #[cold]
     fn no_reader_left(&self, wait: Wait) -> Result<(), LockError> {
         let (arena, readers) = (self.shared.arena(), self.readers().map(|seen| seen.slot.member));
@@ -299,8 +300,9 @@ impl<T: Plain + Send + Sync> RwLock<T> {
             guard.mark_recovered();
         }
         self.shared.store(WRITING, 1);
-        // A kill comes between two instructions. A release store does not keep what is written after it behind it: the
-        // compiler may write data first, and a kill there would leave torn data without an `OwnerDied`.
+        // A kill can happen between any two instructions. The release store does not order later writes: the
+        // compiler may move data writes before it, and a kill there would leave torn data without an
+        // `OwnerDied`.
         compiler_fence(Ordering::SeqCst);
         Ok(WriteGuard(Guarded::new(&self.shared, DATA, Writing::new(self, me, died, guard))))
     }
@@ -317,7 +319,7 @@ mod tests {
     use crate::steps::slot::OPEN;
 
     #[test]
-    fn only_who_reads_is_named() {
+    fn held_error_names_only_readers() {
         let lock = RwLock::with_readers(5_u64, 2).unwrap();
         let reading = lock.read().unwrap();
         let me = lock.shared.me().unwrap();
@@ -330,10 +332,10 @@ mod tests {
     }
 
     #[test]
-    fn places_without_a_holder_name_no_process() {
+    fn slot_without_holder_is_malformed() {
         let lock = RwLock::with_readers(5_u64, 1).unwrap();
         drop(lock.read().unwrap());
-        // Written by a process that does not use the lock: a place that is neither free nor held.
+        // A foreign process wrote a slot that is neither free nor held.
         lock.shared.store(RwLock::<u64>::SLOTS, OPEN.into());
         assert!(matches!(lock.try_read(), Err(LockError::Failed(Error::Malformed(_)))));
     }
