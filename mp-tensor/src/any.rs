@@ -1,4 +1,4 @@
-//! Tensors whose element type is known when the program runs.
+//! Tensors with a dynamic element type.
 
 use std::fmt;
 
@@ -21,7 +21,8 @@ use mp_core::message::{Codec, Incoming, Message, Outgoing, PlainOutcome, Returne
 use mp_core::words::{Access, Kind};
 use mp_core::{Error, Result};
 
-/// A tensor whose element type is a value, in any [`Mode`]: [`AnyTensor`], [`AnyTensor<Frozen>`], [`AnyTensor<Shared>`].
+/// A tensor whose element type is a runtime value, in any [`Mode`]: [`AnyTensor`], [`AnyTensor<Frozen>`],
+/// [`AnyTensor<Shared>`].
 ///
 /// ```
 /// use mp_tensor::{AnyTensor, DType, dispatch};
@@ -34,12 +35,12 @@ use mp_core::{Error, Result};
 /// let ints = AnyTensor::zeros(&[4], DType::I64)?;
 /// let error = ints.downcast::<f64>().unwrap_err();
 /// assert_eq!(error.to_string(), "a tensor of i64 where one of f64 is expected; ask its dtype() first");
-/// let ints = error.tensor.downcast::<i64>()?; // it came back
+/// let ints = error.tensor.downcast::<i64>()?; // the error contains the tensor
 /// assert_eq!(ints.as_slice()?, [0; 4]);
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It travels as a typed one does; sender and receiver need not know the type.
+/// It is sent like a typed tensor. Sender and receiver need not know the element type.
 #[doc(alias("torch.Tensor", "DynTensor"))]
 pub struct AnyTensor<M: Mode = Exclusive> {
     raw: Raw<M>,
@@ -48,11 +49,11 @@ pub struct AnyTensor<M: Mode = Exclusive> {
 
 impl<M: Mode> PlainOutcome for AnyTensor<M> {}
 
-/// A tensor has another element type than was asked for. It comes back.
+/// Error of [`AnyTensor::downcast`]: the tensor has another element type. Contains the tensor.
 pub struct DowncastError<M: Mode> {
     /// The tensor.
     pub tensor: AnyTensor<M>,
-    /// The type asked for.
+    /// Element type that was asked for.
     pub expected: DType,
 }
 
@@ -95,28 +96,28 @@ impl<M: Mode> AnyTensor<M> {
     shape_methods!(raw.view);
     grad_methods!();
 
-    /// The memory that it is a view of.
+    /// Returns the memory that this tensor is a view of.
     #[doc(alias = "untyped_storage")]
     pub fn storage(&self) -> &mp_core::Storage {
         self.raw.storage()
     }
 
-    /// The type of its elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The same elements, as a leaf that requires no gradients.
+    /// Returns the same elements as a leaf that requires no gradients.
     #[must_use]
     pub fn detach(mut self) -> Self {
         self.raw.grad = Default::default();
         self
     }
 
-    /// The same tensor, typed.
+    /// Converts to a typed tensor.
     ///
     /// # Errors
-    /// The tensor, when its elements have another type.
+    /// Returns the tensor in the error if it has another element type.
     pub fn downcast<T: Element>(self) -> std::result::Result<Tensor<T, M>, DowncastError<M>> {
         if self.dtype == T::DTYPE {
             return Ok(Tensor::of(self.raw));
@@ -136,27 +137,28 @@ impl<M: Mode> AnyTensor<M> {
 }
 
 impl AnyTensor<Exclusive> {
-    /// A tensor whose elements are whatever the memory held.
+    /// Creates a tensor with unspecified elements.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a shape that is too large.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a shape that is too
+    /// large.
     pub fn empty(shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self> {
         Ok(Self { raw: Raw::new(shape.as_ref(), dtype.size())?, dtype })
     }
 
-    /// A tensor of zeros.
+    /// Creates a tensor of zeros.
     ///
     /// # Errors
-    /// As [`AnyTensor::empty`].
+    /// See [`AnyTensor::empty`].
     pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self> {
         let shape = shape.as_ref();
         dispatch!(dtype, T => Ok(Tensor::<T>::zeros(shape)?.into()))
     }
 
-    /// A copy of the bytes of the elements, in row-major order and the byte order of this machine.
+    /// Copies the bytes of elements, in row-major order and native byte order.
     ///
     /// # Errors
-    /// As [`AnyTensor::empty`], and [`Error::Shape`] when there are more or fewer bytes.
+    /// See [`AnyTensor::empty`], and [`Error::Shape`] if the number of bytes does not match.
     #[doc(alias = "frombuffer")]
     pub fn from_bytes(bytes: &[u8], shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self> {
         let shape = shape.as_ref();
@@ -172,19 +174,19 @@ impl AnyTensor<Exclusive> {
         })
     }
 
-    /// Makes it readable by any process and writable by none, for ever.
+    /// Makes the tensor readable by any process. It can never be written again.
     pub fn freeze(self) -> AnyTensor<Frozen> {
         AnyTensor { raw: self.raw.open(Kind::Frozen), dtype: self.dtype }
     }
 
-    /// Makes it readable and writable by any process, through relaxed atomics.
+    /// Makes the tensor readable and writable by any process, through relaxed atomics.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> AnyTensor<Shared> {
         AnyTensor { raw: self.raw.open(Kind::Shared), dtype: self.dtype }
     }
 }
 
-/// Views, as those of [`Tensor`].
+/// Views, like those of [`Tensor`].
 impl<M: Aliased> AnyTensor<M> {
     view_methods!(by_ref);
     aliasing_methods!();
@@ -200,7 +202,7 @@ impl<M: Aliased> AnyTensor<M> {
     }
 }
 
-/// Views by value, as those of [`Tensor`].
+/// Consuming views, like those of [`Tensor`].
 impl AnyTensor<Exclusive> {
     view_methods!(by_value);
 
@@ -245,14 +247,14 @@ impl<'de, M: Sendable> Deserialize<'de> for AnyTensor<M> {
     }
 }
 
-/// In one line.
+/// Prints one line.
 impl<M: Mode> fmt::Debug for AnyTensor<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.show(), f)
     }
 }
 
-/// In rows.
+/// Prints rows.
 impl<M: Mode> fmt::Display for AnyTensor<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.show(), f)

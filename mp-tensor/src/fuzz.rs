@@ -1,4 +1,4 @@
-//! What `cargo xtask fuzz` and the unit tests give to this crate's parser: the bytes of a tensor's handle.
+//! Fuzz target of this crate: the bytes of a tensor's handle.
 
 use std::num::NonZero;
 
@@ -7,30 +7,30 @@ use mp_core::{DType, Error};
 use crate::view::{MAX_RANK, View};
 use crate::wire::handle::{Handle, MOST, What};
 
-/// Name, what it does with bytes, and what the encoder makes.
+/// Name, function under test, and generator of valid inputs.
 #[allow(
     clippy::type_complexity,
-    reason = "it is that of the harness, which this crate can't name where it is no test"
+    reason = "the type of the test harness, which this crate can name in tests only"
 )]
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[("handles", handles, seeds)];
 
 fn handles(bytes: &[u8]) {
     let handle = match Handle::read(bytes) {
         Ok(handle) => handle,
-        // Its reader makes a text of each, with the message's bytes.
+        // The reader formats each of these errors together with the message's bytes.
         Err(
             Error::Malformed(_) | Error::LimitExceeded(_) | Error::OutOfBounds(_) | Error::Unsupported(_),
         ) => return,
-        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+        Err(other) => panic!("an error not about the bytes: {other:?}"),
     };
-    // As many bytes as its flags say, as docs/reference/wire.md has them.
+    // The length follows from the flags, as documented in docs/reference/wire.md.
     let (flags, rank) = (bytes[0], usize::from(bytes[0] & 15));
     assert!(rank <= MAX_RANK && handle.view.shape().len() == rank, "{handle:?}");
     let numbers = 1 + rank * if flags & 0x40 == 0 { 1 } else { 2 };
     let width = if flags & 0x20 == 0 { 4 } else { 8 };
     let sized = if flags & 0x80 == 0 { 0 } else { 8 };
     assert_eq!(bytes.len(), 6 + numbers * width + sized, "{handle:?}");
-    // What it may reach is asked before it is reached.
+    // A view is checked before its elements are accessed.
     for bytes in [0, 1, 4096, usize::MAX] {
         _ = handle.view.within(bytes);
     }
@@ -64,12 +64,12 @@ fn seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn changed_handles_are_handles_or_errors() {
+    fn mutated_handles_parse_or_fail() {
         mp_harness::hostile::short(super::TARGETS);
     }
 
     #[test]
-    fn the_bytes_of_handles_are_those_of_the_golden_file() {
+    fn handle_bytes_match_golden_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/wire/golden.txt");
         mp_harness::hostile::golden(file, "tensors' handles, wire version 6", &super::samples());
     }

@@ -1,4 +1,4 @@
-//! Typed, strided tensors in shared memory, in modes that say which access is allowed.
+//! Typed, strided tensors in shared memory, with access modes checked by the compiler.
 //!
 //! ```
 //! use mp_tensor::Tensor;
@@ -10,26 +10,26 @@
 //! # Ok::<(), mp_tensor::Error>(())
 //! ```
 //!
-//! | type | holders | reads | writes | travels |
+//! | type | holders | reads | writes | sending |
 //! |---|---|---|---|---|
-//! | [`Tensor<T>`] | one owner among all processes | `&[T]` | `&mut [T]` | by value: it is gone here |
-//! | [`FrozenTensor<T>`] | any number | `&[T]` | none, ever again | as a clone |
-//! | [`SharedTensor<T>`] | any number | relaxed atomic loads | relaxed atomic stores | as a clone |
+//! | [`Tensor<T>`] | one owner among all processes | `&[T]` | `&mut [T]` | moves it |
+//! | [`FrozenTensor<T>`] | any number | `&[T]` | never again | clones the handle |
+//! | [`SharedTensor<T>`] | any number | relaxed atomic loads | relaxed atomic stores | clones the handle |
 //! | [`TensorView<T>`], [`TensorViewMut<T>`] | the borrower | `&[T]` | `&mut [T]` (`Mut`) | – |
 //!
-//! They are one type, [`Tensor<T, M>`](Tensor), with a [`Mode`]. [`AnyTensor`] has its element type as a value ([`DType`]),
-//! [`MetaTensor`] no memory; [`SparseCoo`], [`SparseCompressed`] and [`NestedTensor`] are made of tensors; [`MappedFile`] is
-//! elements in a file of another program, where they are.
+//! All of them are one type, [`Tensor<T, M>`](Tensor), with a [`Mode`]. [`AnyTensor`] has a dynamic element
+//! type ([`DType`]), and [`MetaTensor`] has no memory. [`SparseCoo`], [`SparseCompressed`] and
+//! [`NestedTensor`] consist of tensors. [`MappedFile`] maps elements of a foreign file.
 //!
 //! # When a process dies
-//! The memory of a tensor lives as long as any process or any message on its way holds it, whichever process made it. A process
-//! that dies, at any instruction, gives up what it held. Frozen tensors are whole, since they are not written; what a process
-//! was writing to an exclusive tensor is lost with it, and what it was writing to a shared one may be half written, element by
-//! element.
+//! A tensor's memory lives while any process or any message in flight holds it, whichever process created it.
+//! A dead process releases its holds. Frozen tensors stay intact, since nobody writes them. An exclusive
+//! tensor of the dead process is lost. A shared tensor may contain some but not all elements of an unfinished
+//! write, and no torn element.
 //!
-//! # Where it is
-//! In the arena of [`mp_core`], which has the memory, and knows what it is held by; processes come from `mp-spawn`, queues from
-//! `mp-queue`.
+//! # Related crates
+//! [`mp_core`] provides the arena, which owns the memory and records its holders. Processes come from
+//! `mp-spawn`, queues from `mp-queue`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -64,7 +64,7 @@ pub use tensor::{
 };
 pub use view::MAX_RANK;
 
-/// What tensors of other memory are made of, in crates above this one.
+/// Building blocks for tensors in other memory, in crates that depend on this one.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::view::recent::{nothing, row_major};
@@ -73,7 +73,7 @@ pub mod parts {
     pub use crate::wire::handle::{Handle, MOST as MOST_HANDLE, What};
 }
 
-/// The program of the README, as a test.
+/// Doc test of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

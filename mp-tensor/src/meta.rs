@@ -14,12 +14,12 @@ use crate::{aliasing_methods, shape_methods, view_methods};
 use mp_core::DType;
 use mp_core::{Error, Result};
 
-/// Shape, strides and element type of a tensor, and no elements: torch's tensors on the device "meta".
+/// Shape, strides and element type of a tensor without elements, like torch's tensors on the device "meta".
 ///
 /// ```
 /// use mp_tensor::{DType, MetaTensor};
 ///
-/// // A tensor of 4 TiB, planned but not made.
+/// // A tensor of 4 TiB, planned but not allocated.
 /// let plan = MetaTensor::new(&[1 << 20, 1 << 20], DType::F32)?;
 /// assert_eq!(plan.narrow(0, 0, 1024)?.t()?.shape(), [1 << 20, 1024]);
 /// let part = plan.narrow(0, 0, 2)?.narrow(1, 0, 3)?.materialize()?;
@@ -27,7 +27,7 @@ use mp_core::{Error, Result};
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It is plain data: it travels in messages, and can be written to a file as well.
+/// It is plain data: it can be sent in messages and written to files.
 #[derive(Clone, Copy)]
 #[doc(alias = "meta")]
 #[doc(alias = "rebuild_meta_tensor")]
@@ -41,25 +41,25 @@ impl MetaTensor {
     view_methods!(by_ref);
     aliasing_methods!();
 
-    /// Of this shape.
+    /// Creates a meta tensor of this shape.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`] when there are too many dimensions or elements.
+    /// [`Error::LimitExceeded`] for too many dimensions or elements.
     pub fn new(shape: &[usize], dtype: DType) -> Result<Self> {
         Ok(Self { view: View::contiguous(shape)?, dtype })
     }
 
-    /// The type of the elements that it doesn't have.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Whether it is in shared memory: it is in none.
+    /// Returns `false`: the tensor has no memory.
     pub fn is_shared(&self) -> bool {
         false
     }
 
-    /// A tensor of this shape and type, contiguous, whose elements are whatever the memory held.
+    /// Creates a contiguous tensor of this shape and type with unspecified elements.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`].
@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for MetaTensor {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         let (dtype, wire) = <(String, Wire)>::deserialize(d)?;
         let made = || -> Result<Self> {
-            // As large as strides can say: there is no storage to lie within.
+            // Without a storage, any view that strides can express is valid.
             Ok(Self { view: View::from_wire(&wire, usize::MAX)?, dtype: dtype.parse()? })
         };
         made().map_err(D::Error::custom)
@@ -117,7 +117,7 @@ impl<'de> Deserialize<'de> for MetaTensor {
 impl TryFrom<MetaTensor> for AnyTensor<Exclusive> {
     type Error = Error;
 
-    /// As [`MetaTensor::materialize`].
+    /// See [`MetaTensor::materialize`].
     fn try_from(m: MetaTensor) -> Result<Self> {
         m.materialize()
     }

@@ -11,7 +11,7 @@ use crate::tensor::mode::{Frozen, Readable, Sendable};
 use crate::view::{MAX_RANK, View};
 use mp_core::{Error, Result};
 
-/// Several tensors of as many dimensions, but different sizes, in one buffer: torch's nested tensors.
+/// Several tensors of equal rank but different sizes in one buffer, like torch's nested tensors.
 ///
 /// ```
 /// use mp_tensor::{NestedTensor, Tensor};
@@ -23,9 +23,9 @@ use mp_core::{Error, Result};
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It travels as its parts (buffer, sizes, strides, offsets), whose memory is shared. What is in them is
-/// checked when it is made and when it is received; and again by [`get`](Self::get), since any holder may
-/// change parts of shared memory.
+/// It is sent as its parts (buffer, sizes, strides, offsets), whose memory is shared. The parts are validated
+/// when a nested tensor is created and received. [`get`](Self::get) validates again, because any holder may
+/// change parts in shared memory.
 #[derive(Clone)]
 #[doc(alias("nested_tensor", "rebuild_nested_tensor", "reduce_nested_tensor"))]
 pub struct NestedTensor<T: Element, M: Sendable = Frozen> {
@@ -36,11 +36,12 @@ pub struct NestedTensor<T: Element, M: Sendable = Frozen> {
 }
 
 impl<T: Element, M: Sendable> NestedTensor<T, M> {
-    /// Of a buffer of one dimension, and for each tensor a row of sizes, a row of strides, and an offset in the buffer.
+    /// Creates a nested tensor from a one-dimensional buffer. Each tensor has a row in `sizes`, a row in
+    /// `strides`, and an offset in the buffer.
     ///
     /// # Errors
-    /// [`Error::Shape`] when they don't fit each other; [`Error::OutOfBounds`] when a tensor would lie outside of the
-    /// buffer; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::Shape`] if the parts don't match, [`Error::OutOfBounds`] if a tensor exceeds the buffer,
+    /// [`Error::Forked`] in a forked copy.
     pub fn new(
         buffer: Tensor<T, M>,
         sizes: Tensor<i64, M>,
@@ -65,7 +66,7 @@ impl<T: Element, M: Sendable> NestedTensor<T, M> {
         Ok(all)
     }
 
-    /// The view that the `i`-th tensor is of the buffer's storage.
+    /// Returns the `i`-th tensor as a view of the buffer's storage.
     fn view(&self, i: usize) -> Result<View> {
         if i >= self.len() {
             return Err(Error::OutOfBounds(format!(
@@ -75,7 +76,7 @@ impl<T: Element, M: Sendable> NestedTensor<T, M> {
         }
         let rank = self.sizes.shape()[1];
         let row = |of: &Tensor<i64, M>| (0..rank).map(|d| of.load_nth(i * rank + d)).collect::<Vec<_>>();
-        // What is negative is too large as well.
+        // Negative numbers are too large as well.
         let large = |n: i64| usize::try_from(n).unwrap_or(usize::MAX);
         let shape: Vec<_> = row(&self.sizes).into_iter().map(large).collect();
         let strides: Vec<_> = row(&self.strides).into_iter().map(|s| s as isize).collect();
@@ -85,54 +86,54 @@ impl<T: Element, M: Sendable> NestedTensor<T, M> {
         Ok(view)
     }
 
-    /// How many tensors it has.
+    /// Returns the number of tensors.
     pub fn len(&self) -> usize {
         self.offsets.len()
     }
 
-    /// Whether it has none.
+    /// Returns `true` if there are no tensors.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One of the tensors, as a view of the buffer.
+    /// Returns the `i`-th tensor, as a view of the buffer.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is none, or the parts in shared memory were changed so that it would lie
-    /// outside; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::OutOfBounds`] if `i` is out of bounds, or another process changed parts in shared memory so
+    /// that the tensor exceeds the buffer. [`Error::Forked`] in a forked copy.
     pub fn get(&self, i: usize) -> Result<Tensor<T, M>> {
         self.buffer.raw.here()?;
         let view = self.view(i)?;
         Ok(Tensor::of(self.buffer.raw.clone().viewed(view)))
     }
 
-    /// All of them, as views of the buffer.
+    /// Returns all tensors, as views of the buffer.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// See [`get`](Self::get).
     pub fn unbind(&self) -> Result<Vec<Tensor<T, M>>> {
         (0..self.len()).map(|i| self.get(i)).collect()
     }
 
-    /// The elements of all.
+    /// Returns the elements of all tensors.
     #[doc(alias = "values")]
     pub fn buffer(&self) -> &Tensor<T, M> {
         &self.buffer
     }
 
-    /// The shape of each, a row each.
+    /// Returns the shapes, one row for each tensor.
     #[doc(alias = "_nested_tensor_size")]
     pub fn sizes(&self) -> &Tensor<i64, M> {
         &self.sizes
     }
 
-    /// The strides of each, a row each.
+    /// Returns the strides, one row for each tensor.
     #[doc(alias = "_nested_tensor_strides")]
     pub fn strides(&self) -> &Tensor<i64, M> {
         &self.strides
     }
 
-    /// Where each begins in the buffer.
+    /// Returns the offset of each tensor in the buffer.
     #[doc(alias = "_nested_tensor_storage_offsets")]
     pub fn offsets(&self) -> &Tensor<i64, M> {
         &self.offsets
@@ -140,10 +141,10 @@ impl<T: Element, M: Sendable> NestedTensor<T, M> {
 }
 
 impl<T: Element> NestedTensor<T, Frozen> {
-    /// A copy of these tensors, one after the other.
+    /// Copies these tensors into one buffer, in order.
     ///
     /// # Errors
-    /// [`Error::Shape`] when they don't all have as many dimensions; else as [`Tensor::empty`].
+    /// [`Error::Shape`] if their ranks differ, and the errors of [`Tensor::empty`].
     pub fn from_tensors<N: Readable>(all: &[Tensor<T, N>]) -> Result<Self> {
         let rank = all.first().map_or(0, Tensor::ndim);
         if let Some(other) = all.iter().find(|t| t.ndim() != rank) {

@@ -1,6 +1,6 @@
-//! From the type of elements as a value to the Rust type: [`dispatch!`](crate::dispatch).
+//! Conversion of a runtime element type to a Rust type: [`dispatch!`](crate::dispatch).
 
-/// Calls a macro with all element types: name of the variant, and type.
+/// Calls a macro with all element types: variant and type.
 macro_rules! each_dtype {
     ($then:ident) => {
         $then! {
@@ -29,7 +29,7 @@ macro_rules! each_dtype {
 }
 pub(crate) use each_dtype;
 
-/// Runs code for the element type that a [`DType`](mp_core::DType) names.
+/// Runs code with the Rust type of a [`DType`](mp_core::DType).
 ///
 /// ```
 /// use mp_tensor::{AnyTensor, DType, Tensor, dispatch};
@@ -45,7 +45,7 @@ pub(crate) use each_dtype;
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// In the code, the name before `=>` is the type.
+/// The identifier before `=>` names the type in the code.
 #[macro_export]
 #[doc(alias = "AT_DISPATCH_ALL_TYPES")]
 macro_rules! dispatch {
@@ -60,7 +60,7 @@ macro_rules! dispatch {
     (@match $dtype:expr, $T:ident, $body:expr, $($variant:ident $t:ty),*) => {
         match $dtype {
             $($crate::DType::$variant => { type $T = $t; $body })*
-            // A match on a type that may grow needs this; this library's own arms are complete.
+            // `DType` is non-exhaustive outside of this library, where all its variants are matched above.
             #[allow(unreachable_patterns, reason = "within the library")]
             other => unreachable!("{other} is not known to this build"),
         }
@@ -74,7 +74,7 @@ mod tests {
     use crate::Element;
 
     #[test]
-    fn each_type_has_the_size_that_its_dtype_says() {
+    fn dtypes_match_their_rust_types() {
         for &d in DType::ALL {
             assert_eq!(dispatch!(d, T => (T::DTYPE, size_of::<T>())), (d, d.size()));
         }

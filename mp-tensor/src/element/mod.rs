@@ -1,4 +1,4 @@
-//! Element types: which Rust types tensors can have elements of, and what can be done with them atomically.
+//! Element types of tensors, and their arithmetic.
 
 use std::fmt;
 
@@ -16,24 +16,25 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that tensors have elements of: plain numbers of 1 to 16 bytes, for which every bit pattern is a value.
+/// A type of tensor elements: plain numbers of 1 to 16 bytes, for which every bit pattern is a valid value.
 ///
-/// `bool` and enums are not among them: another process could write a pattern that is none of their values. For truth
-/// values there is [`Bool`](crate::Bool).
+/// `bool` and enums are not elements, because another process could write an invalid bit pattern. Use
+/// [`Bool`](crate::Bool) for booleans.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be an element of a tensor",
-    label = "no type of elements",
-    note = "elements are `u8` to `u64`, `i8` to `i64`, `f32`, `f64`, `f16` and `bf16` of `half`, and `Complex` of `num-complex`; for a \
-            `bool` there is `mp::tensor::Bool`; for a struct, one tensor for each field, or `mp::Array`"
+    label = "not an element type",
+    note = "elements are `u8` to `u64`, `i8` to `i64`, `f32`, `f64`, `f16` and `bf16` of `half`, \
+            and `Complex` of `num-complex`; for a `bool` there is `mp::tensor::Bool`; \
+            for a struct, one tensor for each field, or `mp::Array`"
 )]
 pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed + 'static {
-    /// It, as a value.
+    /// Element type as a runtime value.
     const DTYPE: DType;
 }
 
 macro_rules! elements {
     ($($variant:ident $t:ty;)*) => {$(
-        // Reads and writes of storages choose their width by it.
+        // Accesses to storages choose their width by this size.
         const _: () = assert!(size_of::<$t>() == DType::$variant.size());
         impl sealed::Sealed for $t {}
         impl Element for $t {
@@ -43,18 +44,18 @@ macro_rules! elements {
 }
 dispatch::each_dtype!(elements);
 
-/// Elements that can be added and subtracted, also atomically: integers and floating-point numbers.
+/// Elements with addition and subtraction, also atomic: integers and floating-point numbers.
 pub trait Number: Element {
-    /// Whether sums are sums of the bits, as those of integers are.
+    /// `true` if a sum is the sum of the bits, as for integers.
     #[doc(hidden)]
     const INTEGER: bool;
-    /// The sum; integers wrap.
+    /// Returns the sum. Integers wrap.
     fn plus(self, other: Self) -> Self;
-    /// The difference; integers wrap.
+    /// Returns the difference. Integers wrap.
     fn minus(self, other: Self) -> Self;
 }
 
-/// Integers: what can also be compared and combined bit by bit, atomically.
+/// Integers, which also have atomic comparison and bitwise operations.
 pub trait Integer: Number + Ord {}
 
 macro_rules! numbers {

@@ -1,12 +1,12 @@
-//! Element types that Rust has no type of its own for: truth values of which every byte is one, and 8-bit floats as raw
-//! bytes.
+//! Element types without a Rust equivalent: booleans for which every byte is valid, and 8-bit floats as raw
+//! bits.
 
 use std::fmt;
 
-/// A truth value as an element: `false` if it is 0, `true` if it is anything else.
+/// A boolean element: `false` if it is 0, otherwise `true`.
 ///
-/// A Rust `bool` must be 0 or 1, and another process could write anything; so tensors have elements of this type, of
-/// which every byte is a value. Two are equal if both are true or both are false.
+/// A Rust `bool` must be 0 or 1, but another process could write any byte. For this type every byte is valid.
+/// Two values are equal if both are true or both are false.
 ///
 /// ```
 /// use mp_tensor::{Bool, ShareMemory};
@@ -26,7 +26,7 @@ impl Bool {
     /// False.
     pub const FALSE: Bool = Bool(0);
 
-    /// As Rust's type.
+    /// Returns the value as a Rust `bool`.
     #[inline]
     pub const fn get(self) -> bool {
         self.0 != 0
@@ -84,18 +84,18 @@ macro_rules! raw_floats {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         ///
-        /// It carries the bits and does no arithmetic.
+        /// The type stores the bits and has no arithmetic.
         #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, bytemuck::Zeroable, bytemuck::Pod)]
         #[repr(transparent)]
         pub struct $name(pub u8);
 
         impl $name {
-            /// Of these bits.
+            /// Creates a value from its bits.
             pub const fn from_bits(bits: u8) -> Self {
                 Self(bits)
             }
 
-            /// Its bits.
+            /// Returns the bits.
             pub const fn to_bits(self) -> u8 {
                 self.0
             }
@@ -110,7 +110,8 @@ macro_rules! raw_floats {
 }
 
 raw_floats! {
-    /// An 8-bit float with 4 bits of exponent and 3 of mantissa, finite (torch's `float8_e4m3fn`), as raw bits.
+    /// An 8-bit float with 4 bits of exponent and 3 of mantissa, finite (torch's `float8_e4m3fn`), as raw
+    /// bits.
     F8E4M3FN;
     /// An 8-bit float with 5 bits of exponent and 2 of mantissa (torch's `float8_e5m2`), as raw bits.
     F8E5M2;
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_a_truth_value() {
+    fn every_byte_is_a_valid_bool() {
         for byte in 0..=u8::MAX {
             let b: Bool = bytemuck::cast(byte);
             assert_eq!((b.get(), b == Bool::TRUE, b == (byte != 0)), (byte != 0, byte != 0, true));

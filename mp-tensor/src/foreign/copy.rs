@@ -1,4 +1,5 @@
-//! Tensors that are copies of files: read by the kernel, so that a file that shrinks meanwhile is an error.
+//! Tensors copied from files. The kernel reads the file, so that a file that shrinks meanwhile causes an
+//! error, not a SIGBUS.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -7,7 +8,7 @@ use crate::{Element, Tensor};
 use mp_core::foreign;
 use mp_core::{Error, Result};
 
-/// Checks that a file has `elements` of `T` at byte `offset`; how many bytes these are.
+/// Checks that a file has `elements` of `T` from byte `offset` on. Returns their number of bytes.
 pub(crate) fn fits<T: Element>(file_len: u64, offset: u64, elements: usize) -> Result<u64> {
     let bytes = (elements as u64).checked_mul(size_of::<T>() as u64);
     match bytes.and_then(|n| n.checked_add(offset)) {
@@ -20,7 +21,7 @@ pub(crate) fn fits<T: Element>(file_len: u64, offset: u64, elements: usize) -> R
 }
 
 impl<T: Element> Tensor<T> {
-    /// A copy of elements in an open file or memfd, from byte `offset` on, in row-major order.
+    /// Copies elements from an open file or memfd, from byte `offset` on, in row-major order.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -31,40 +32,40 @@ impl<T: Element> Tensor<T> {
     /// # Ok::<(), mp_tensor::Error>(())
     /// ```
     ///
-    /// The file is read, not mapped, so that nothing that its maker does to it, then or later, reaches this process: if it
-    /// shrinks meanwhile, that is an error. The bytes are taken as they are, in this machine's order; `offset` need
-    /// not be aligned.
+    /// The file is read, not mapped, so that later changes of the file do not affect this tensor. A file that
+    /// shrinks during the call causes an error. The bytes are interpreted in native byte order, and `offset`
+    /// need not be aligned.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when the file is too short, [`Error::NotShareable`] when it is no regular file or shrank,
-    /// [`Error::Os`] when it can't be read, and as [`Tensor::empty`].
+    /// [`Error::OutOfBounds`] if the file is too short, [`Error::NotShareable`] if it is not a regular file
+    /// or shrank, [`Error::Os`] if it can't be read, and the errors of [`Tensor::empty`].
     #[doc(alias = "rebuild_storage_fd")]
     pub fn from_fd(file: impl AsFd, offset: u64, shape: impl AsRef<[usize]>) -> Result<Self> {
         Self::read(file.as_fd(), offset, shape.as_ref())
     }
 
-    /// A copy of elements in POSIX shared memory, from byte `offset` on, in row-major order. Files of torch's `file_system`
-    /// strategy have their elements from byte 64 on.
+    /// Copies elements from POSIX shared memory, from byte `offset` on, in row-major order. In files of
+    /// torch's `file_system` strategy, elements begin at byte 64.
     ///
     /// # Errors
-    /// As [`from_fd`](Self::from_fd), and as [`SharedMemory::open`](mp_core::SharedMemory::open).
+    /// See [`from_fd`](Self::from_fd) and [`SharedMemory::open`](mp_core::SharedMemory::open).
     #[doc(alias = "rebuild_storage_filename")]
     pub fn from_shm(name: &str, offset: u64, shape: impl AsRef<[usize]>) -> Result<Self> {
         let name = mp_core::foreign::checked(name)?;
         Self::read(foreign::open(name)?.0.as_fd(), offset, shape.as_ref())
     }
 
-    /// A copy of elements in a file, from byte `offset` on, in row-major order.
+    /// Copies elements from a file, from byte `offset` on, in row-major order.
     ///
     /// # Errors
-    /// As [`from_fd`](Self::from_fd).
+    /// See [`from_fd`](Self::from_fd).
     pub fn from_file(path: impl AsRef<Path>, offset: u64, shape: impl AsRef<[usize]>) -> Result<Self> {
         Self::read(foreign::open_to_read(path.as_ref())?.as_fd(), offset, shape.as_ref())
     }
 
     fn read(file: BorrowedFd<'_>, offset: u64, shape: &[usize]) -> Result<Self> {
         let file_len = foreign::length(file)?;
-        // Before memory is asked for: a wrong shape may be a huge one.
+        // Checked before the allocation, because a wrong shape may be huge.
         let elements = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
         let bytes = fits::<T>(file_len, offset, elements)?;
         let mut tensor = Self::empty(shape)?;

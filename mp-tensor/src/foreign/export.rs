@@ -1,4 +1,4 @@
-//! Copies of tensors for processes that are no members of the arena.
+//! Copies of tensors for processes outside of the arena.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -16,10 +16,10 @@ macro_rules! export {
                 $bytes
             }
 
-            /// A memfd of its own with a copy of the elements, in row-major order.
+            /// Copies the elements into a new memfd, in row-major order.
             ///
-            /// It can be handed to any process (inherited, or over a socket), which may read and write it. Its length is
-            /// sealed, so that no process that maps it can meet a SIGBUS.
+            /// Any process that gets the memfd (inherited, or over a socket) can read and write it. Its
+            /// length is sealed, so that mapping it can't cause a SIGBUS.
             ///
             /// # Errors
             /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory) or [`Error::Os`](mp_core::Error::Os).
@@ -28,10 +28,10 @@ macro_rules! export {
                 self.with_bytes(foreign::memfd_of)
             }
 
-            /// POSIX shared memory with a copy of the elements, in row-major order, under a name that does not exist yet.
+            /// Copies the elements into POSIX shared memory under a new name, in row-major order.
             ///
             /// # Errors
-            /// As [`SharedMemory::create`]; also for a tensor without elements.
+            /// See [`SharedMemory::create`]. Also fails for a tensor without elements.
             #[doc(alias = "_share_filename_cpu_")]
             pub fn to_shm(&self, name: &str) -> Result<SharedMemory> {
                 self.with_bytes(|bytes| {
@@ -44,7 +44,7 @@ macro_rules! export {
             /// Writes the elements to a new file, in row-major order.
             ///
             /// # Errors
-            /// [`Error::Os`](mp_core::Error::Os), also when the file exists.
+            /// [`Error::Os`](mp_core::Error::Os), also if the file exists.
             pub fn to_file(&self, path: impl AsRef<Path>) -> Result<()> {
                 self.with_bytes(|bytes| foreign::file_of(path.as_ref(), bytes))
             }

@@ -1,10 +1,11 @@
 //! # Safety
-//! Foreign files where they are. Unsafe, because other programs decide the length of such a file, and what is
-//! in it; sound, because
-//! - the safe constructor takes only files that are sealed against shrinking, so that no access can be cut off;
+//! Mappings of foreign files. Unsafe, because other programs control the length and the content of such a
+//! file. Sound, because
+//! - the safe constructor accepts only files that are sealed against shrinking, so that every access stays
+//!   inside;
 //! - elements are read and written as parts of atomic words, whatever other processes do;
-//! - a slice is handed out safely only of a file that is sealed against writing, which the kernel allows as long as
-//!   no process has it mapped to write, and which can't be taken back.
+//! - the safe function that returns a slice accepts only files that are sealed against writing. The kernel
+//!   grants this seal only if no process has a writable mapping, and it can't be removed.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -17,7 +18,7 @@ use mp_core::foreign::{self, MapFor, Region};
 use mp_core::mem::Word;
 use mp_core::{Error, Result};
 
-/// Elements in a file from elsewhere, mapped where they are: nothing is copied.
+/// A mapping of elements in a foreign file, without a copy.
 ///
 /// ```
 /// use mp_tensor::{MappedFile, Tensor};
@@ -30,14 +31,13 @@ use mp_core::{Error, Result};
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// Elements are read and written whole, by relaxed atomics of 8 bytes (one of [`Complex<f64>`](crate::Complex) is two numbers,
-/// each of which is whole). It is no message: send what
-/// [`to_tensor`](Self::to_tensor) gives.
+/// Elements are read and written whole, by relaxed atomics of 8 bytes (a [`Complex<f64>`](crate::Complex) as
+/// two numbers, each whole). A mapping is not a message: send the result of [`to_tensor`](Self::to_tensor).
 ///
 /// # When the file shrinks
-/// [`from_fd`](Self::from_fd) takes only files that can't: memfds that are sealed against it, or that it can seal. With
-/// [`from_unsealed`](Self::from_unsealed), that the file is not shrunk is for the caller to know: access
-/// behind its end is a SIGBUS. In both cases the length is checked once more when the file is mapped.
+/// [`from_fd`](Self::from_fd) accepts only memfds that are sealed against shrinking, or that it can seal.
+/// With [`from_unsealed`](Self::from_unsealed), the caller guarantees that the file does not shrink: access
+/// after its end causes a SIGBUS. Both check the length after mapping.
 pub struct MappedFile<T: Element> {
     region: Region,
     offset: u64,
@@ -48,33 +48,33 @@ pub struct MappedFile<T: Element> {
 }
 
 impl<T: Element> MappedFile<T> {
-    /// `len` elements from byte `offset` of a memfd on. The memfd is sealed against shrinking if it isn't yet, which stays
-    /// for ever and for all processes.
+    /// Maps `len` elements of a memfd, from byte `offset` on. Seals the memfd against shrinking if needed,
+    /// permanently and for all processes.
     ///
     /// # Errors
-    /// [`Error::NotShareable`] when it can't be sealed (no memfd, sealed against sealing, or opened only to read),
-    /// [`Error::OutOfBounds`] when it is too short, [`Error::InvalidArgument`] when `offset` is no multiple of the
-    /// element's size; [`Error::Os`] when it can't be mapped.
+    /// [`Error::NotShareable`] if it can't be sealed (not a memfd, sealed against sealing, or opened
+    /// read-only), [`Error::OutOfBounds`] if it is too short, [`Error::InvalidArgument`] if `offset` is not a
+    /// multiple of the element size, [`Error::Os`] if it can't be mapped.
     pub fn from_fd(file: impl AsFd, offset: u64, len: usize) -> Result<Self> {
         let file = file.as_fd();
         if !foreign::seal_shrink(file) {
             return Err(Error::NotShareable(
-                "the file can't be sealed against shrinking (only memfds can): copy it with Tensor::from_fd, or \
-                 map it with the unsafe MappedFile::from_unsealed"
+                "the file can't be sealed against shrinking (only memfds can): copy it with Tensor::from_fd, \
+                 or map it with the unsafe MappedFile::from_unsealed"
                     .into(),
             ));
         }
         Self::map(file, offset, len)
     }
 
-    /// `len` elements from byte `offset` of any file on: of a [`SharedMemory`](mp_core::SharedMemory), or of
-    /// [`std::fs::File`].
+    /// Maps `len` elements of any file, such as a [`SharedMemory`](mp_core::SharedMemory) or a
+    /// [`std::fs::File`], from byte `offset` on.
     ///
     /// # Errors
-    /// As [`from_fd`](Self::from_fd).
+    /// See [`from_fd`](Self::from_fd).
     ///
     /// # Safety
-    /// As long as this value lives, no process makes the file shorter than the elements reach.
+    /// While this value lives, no process truncates the file to before the end of the elements.
     pub unsafe fn from_unsealed(file: impl AsFd, offset: u64, len: usize) -> Result<Self> {
         Self::map(file.as_fd(), offset, len)
     }
@@ -82,7 +82,7 @@ impl<T: Element> MappedFile<T> {
     fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self> {
         if !offset.is_multiple_of(size_of::<T>() as u64) {
             return Err(Error::InvalidArgument(format!(
-                "byte {offset} is no multiple of {}, the size of {}: copy it with Tensor::from_fd",
+                "byte {offset} is not a multiple of {}, the size of {}: copy it with Tensor::from_fd",
                 size_of::<T>(),
                 T::DTYPE
             )));
@@ -98,22 +98,22 @@ impl<T: Element> MappedFile<T> {
         let file_len = foreign::length(file)?;
         fits::<T>(file_len, offset, len)?;
         let region = Region::new(file, file_len, what_for)?;
-        // It may have shrunk before it was mapped.
+        // The file may have shrunk before it was mapped.
         fits::<T>(foreign::length(file)?, offset, len)?;
         Ok(Self { region, offset, len, writable, frozen, elements: PhantomData })
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns `true` if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it can be written from here: opened to write, and not sealed against it.
+    /// Returns `true` if this mapping can be written: the file is open for writing and not sealed against it.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
@@ -123,10 +123,10 @@ impl<T: Element> MappedFile<T> {
         self.offset + (i * size_of::<T>()) as u64
     }
 
-    /// Reads one element.
+    /// Reads element `i`.
     ///
     /// # Panics
-    /// If there is no such element, as indexing a slice.
+    /// If `i` is out of bounds.
     #[inline]
     pub fn load(&self, i: usize) -> T {
         let mut value = T::zeroed();
@@ -134,13 +134,13 @@ impl<T: Element> MappedFile<T> {
         value
     }
 
-    /// Writes one element.
+    /// Writes element `i`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] when the file is only readable, see [`is_writable`](Self::is_writable).
+    /// [`Error::Unsupported`] if the file is read-only, see [`is_writable`](Self::is_writable).
     ///
     /// # Panics
-    /// If there is no such element, as indexing a slice.
+    /// If `i` is out of bounds.
     #[inline]
     pub fn store(&self, i: usize, value: T) -> Result<()> {
         let at = self.at(i);
@@ -153,42 +153,42 @@ impl<T: Element> MappedFile<T> {
         Ok(())
     }
 
-    /// Its elements, each as it is when it is reached.
+    /// Iterates over the elements. Each is read when the iterator reaches it.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         (0..self.len).map(|i| self.load(i))
     }
 
-    /// A copy of its elements in ordinary memory.
+    /// Copies the elements into private memory.
     pub fn to_vec(&self) -> Vec<T> {
         self.iter().collect()
     }
 
-    /// A copy of its elements in the arena, of one dimension.
+    /// Copies the elements into the arena, as a one-dimensional tensor.
     ///
     /// # Errors
-    /// As [`Tensor::empty`].
+    /// See [`Tensor::empty`].
     pub fn to_tensor(&self) -> Result<Tensor<T>> {
         Tensor::from_fn(&[self.len], |i| self.load(i))
     }
 
-    /// Its elements, if the file is sealed against writing and shrinking, so that they are what they are for ever.
+    /// Returns the elements, if the file is sealed against writing and shrinking, so that they never change.
     pub fn as_slice(&self) -> Option<&[T]> {
-        // SAFETY: sealed against writing: no process can.
+        // SAFETY: sealed against writing, so no process writes.
         self.frozen.then(|| unsafe { self.as_slice_unsealed() })
     }
 
-    /// Its elements.
+    /// Returns the elements.
     ///
     /// # Safety
-    /// No code, in any process, writes them as long as the slice lives.
+    /// No code in any process writes the elements while the slice lives.
     pub unsafe fn as_slice_unsealed(&self) -> &[T] {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: inside of the mapping (checked when it was made).
+        // SAFETY: inside of the mapping, checked when it was created.
         let first = unsafe { self.region.base().add(self.offset as usize) };
-        // SAFETY: in bounds; aligned, since the base is page aligned and the offset a multiple of the size; every bit
-        // pattern is a `T`; mapped as long as `self` lives; not written, says the caller.
+        // SAFETY: in bounds; aligned, since the base is page-aligned and the offset a multiple of the size;
+        // every bit pattern is a `T`; mapped while `self` lives; the caller guarantees that nobody writes.
         unsafe { std::slice::from_raw_parts(first.cast().as_ptr(), self.len) }
     }
 }

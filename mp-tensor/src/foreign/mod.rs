@@ -1,20 +1,20 @@
-//! Memory of other programs: copied in, mapped where it is; and memory of the arena handed out.
+//! Exchange of tensors with programs outside of the arena: copying, mapping and exporting.
 //!
-//! | from | safe, copies into the arena | where it is |
+//! | source | copy into the arena (safe) | mapping |
 //! |---|---|---|
-//! | a memfd, an open file | [`Tensor::from_fd`] | [`MappedFile::from_fd`] if it can't shrink, else `unsafe` |
-//! | a name under `/dev/shm` | [`Tensor::from_shm`] | `unsafe` [`MappedFile::from_unsealed`] |
-//! | a path | [`Tensor::from_file`] | `unsafe` [`MappedFile::from_unsealed`] |
+//! | memfd or open file | [`Tensor::from_fd`] | [`MappedFile::from_fd`] if it can't shrink, otherwise `unsafe` |
+//! | name under `/dev/shm` | [`Tensor::from_shm`] | `unsafe` [`MappedFile::from_unsealed`] |
+//! | path | [`Tensor::from_file`] | `unsafe` [`MappedFile::from_unsealed`] |
 //!
-//! | to | |
+//! | target | copy |
 //! |---|---|
-//! | a memfd of its own | [`Tensor::to_memfd`] |
-//! | a name under `/dev/shm` | [`Tensor::to_shm`] |
-//! | a path | [`Tensor::to_file`] |
+//! | new memfd | [`Tensor::to_memfd`] |
+//! | name under `/dev/shm` | [`Tensor::to_shm`] |
+//! | path | [`Tensor::to_file`] |
 //!
-//! A storage of the arena has no file of its own, so that handing one out is a copy: otherwise the receiver would get
-//! the whole arena. What is foreign is not sent either: [`MappedFile::to_tensor`] copies it, and the copy travels and no
-//! longer depends on the maker of the file.
+//! Storages in the arena have no file of their own, and the receiver of the arena's file could access all of
+//! it. So an export is a copy. Mapped files are not sent: [`MappedFile::to_tensor`] makes a copy, which can
+//! be sent and does not depend on the file.
 
 mod copy;
 mod export;

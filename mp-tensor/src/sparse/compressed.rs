@@ -1,4 +1,4 @@
-//! Compressed rows or columns.
+//! Sparse matrices with compressed rows or columns.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use super::{index, malformed, misfit};
 use crate::{Element, Frozen, Readable, Sendable, Tensor};
 use mp_core::Result;
 
-/// Which dimension of a matrix is compressed, and whether its entries are blocks.
+/// Compressed dimension of a matrix, and whether its entries are blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Layout {
-    /// Rows: the columns of each row's elements, one row after the other.
+    /// Compressed rows: the columns of the elements, row by row.
     Csr,
-    /// Columns.
+    /// Compressed columns.
     Csc,
-    /// Rows of blocks.
+    /// Compressed rows of blocks.
     Bsr,
-    /// Columns of blocks.
+    /// Compressed columns of blocks.
     Bsc,
 }
 
@@ -31,12 +31,13 @@ impl Layout {
     }
 }
 
-/// A sparse matrix of compressed rows or columns: torch's layouts `sparse_csr`, `sparse_csc`, `sparse_bsr`, `sparse_bsc`.
+/// A sparse matrix with compressed rows or columns: torch's layouts `sparse_csr`, `sparse_csc`, `sparse_bsr`,
+/// `sparse_bsc`.
 ///
 /// ```
 /// use mp_tensor::{Layout, ShareMemory, SparseCompressed};
 ///
-/// let rows = [0_i64, 1, 1, 3].share_memory()?.freeze(); // where each row begins, and the end
+/// let rows = [0_i64, 1, 1, 3].share_memory()?.freeze(); // start of each row, and the end
 /// let columns = [2_i64, 0, 1].share_memory()?.freeze();
 /// let values = [5_i32, 6, 7].share_memory()?.freeze();
 /// let m = SparseCompressed::new(Layout::Csr, rows, columns, values, [3, 3])?;
@@ -44,7 +45,7 @@ impl Layout {
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It travels as its parts, whose memory is shared.
+/// It is sent as its parts, whose memory is shared.
 #[derive(Clone)]
 #[doc(alias("sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor"))]
 #[doc(alias = "rebuild_sparse_compressed_tensor")]
@@ -57,14 +58,15 @@ pub struct SparseCompressed<T: Element, M: Sendable = Frozen> {
 }
 
 impl<T: Element, M: Sendable> SparseCompressed<T, M> {
-    /// Of `compressed` (for each row or column where it begins in `plain`, and the end), `plain` (the index of each element
-    /// in the other dimension, in order), `values` (an element each; with blocks, a block each), and the shape.
+    /// Creates a matrix from its parts: `compressed` has the start of each row or column in `plain`, and the
+    /// end. `plain` has the index of each element in the other dimension, in ascending order. `values` has
+    /// the elements, or the blocks.
     ///
     /// # Errors
-    /// [`Error::Shape`](mp_core::Error::Shape) when they don't fit each other,
-    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index is out of range,
-    /// [`Error::Malformed`](mp_core::Error::Malformed) when one is
-    /// order; [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
+    /// [`Error::Shape`](mp_core::Error::Shape) if the parts don't match,
+    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if an index is out of range,
+    /// [`Error::Malformed`](mp_core::Error::Malformed) if indices are out of order,
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     pub fn new(
         layout: Layout,
         compressed: Tensor<i64, M>,
@@ -78,7 +80,7 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
         let dims = (m.compressed.ndim(), m.plain.ndim(), m.values.ndim());
         let wanted = (1, 1, if layout.blocks() { 3 } else { 1 });
         let whole = |(size, block): (&usize, &usize)| *block > 0 && size % block == 0;
-        // As many lines and elements as there is memory for their indices.
+        // Overlapping indices could describe more lines and elements than there is memory for.
         let real = m.compressed.raw.view.is_injective() && m.plain.raw.view.is_injective();
         if !real || dims != wanted || m.values.shape()[0] != n || !shape.iter().zip(&m.block()).all(whole) {
             return m.parts_differ();
@@ -96,8 +98,8 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
 
     fn parts_differ<R>(&self) -> Result<R> {
         misfit(format!(
-            "compressed indices of shape {:?}, plain indices of shape {:?} and values of shape {:?} don't make a matrix of \
-             shape {:?} in {:?}",
+            "compressed indices of shape {:?}, plain indices of shape {:?} and values of shape {:?} \
+             don't make a matrix of shape {:?} in {:?}",
             self.compressed.shape(),
             self.plain.shape(),
             self.values.shape(),
@@ -106,7 +108,7 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
         ))
     }
 
-    /// The shape of a block; of an element, if there are none.
+    /// Returns the shape of a block, or of a single element.
     fn block(&self) -> [usize; 2] {
         match *self.values.shape() {
             [_, rows, columns] => [rows, columns],
@@ -114,13 +116,14 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
         }
     }
 
-    /// How many compressed and how many plain indices there are, in blocks.
+    /// Returns the numbers of compressed lines and of positions along them, in blocks.
     fn grid(&self) -> (usize, usize) {
         let [rows, columns] = [0, 1].map(|d| self.shape[d] / self.block()[d]);
         if self.layout.by_rows() { (rows, columns) } else { (columns, rows) }
     }
 
-    /// Calls a function with the row, column and number of each block; whatever is in the parts, they are in range.
+    /// Calls a function with the row, column and number of each block. All are in range, whatever the parts
+    /// contain.
     fn each(&self, mut f: impl FnMut(usize, usize, usize) -> Result<()>) -> Result<()> {
         let (lines, across) = self.grid();
         let n = self.plain.len();
@@ -144,44 +147,44 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
         Ok(())
     }
 
-    /// Which dimension is compressed.
+    /// Returns the layout.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Where each row (or column) begins in the plain indices, and the end.
+    /// Returns the start of each row (or column) in the plain indices, and the end.
     #[doc(alias("crow_indices", "ccol_indices"))]
     pub fn compressed_indices(&self) -> &Tensor<i64, M> {
         &self.compressed
     }
 
-    /// The index of each element, or block, in the other dimension.
+    /// Returns the index of each element, or block, in the other dimension.
     #[doc(alias("col_indices", "row_indices"))]
     pub fn plain_indices(&self) -> &Tensor<i64, M> {
         &self.plain
     }
 
-    /// The values: elements, or blocks.
+    /// Returns the values: elements, or blocks.
     pub fn values(&self) -> &Tensor<T, M> {
         &self.values
     }
 
-    /// How many rows and columns the whole has.
+    /// Returns the numbers of rows and columns of the matrix.
     pub fn shape(&self) -> [usize; 2] {
         self.shape
     }
 
-    /// How many elements, or blocks, are noted.
+    /// Returns the number of stored elements, or blocks.
     #[doc(alias = "_nnz")]
     pub fn nnz(&self) -> usize {
         self.plain.len()
     }
 
-    /// All elements, with zeros where nothing is noted.
+    /// Returns the dense matrix, with zeros for elements that are not stored.
     ///
     /// # Errors
-    /// As [`Tensor::empty`]; [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index out of range was
-    /// written into shared memory meanwhile.
+    /// The errors of [`Tensor::empty`], and [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if another
+    /// process has written an invalid index into shared memory.
     pub fn to_dense(&self) -> Result<Tensor<T>> {
         let mut dense = Tensor::zeros(self.shape)?;
         let (to, width, [rows, columns]) = (dense.as_mut_slice()?, self.shape[1], self.block());
@@ -199,17 +202,19 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
 }
 
 impl<T: Element> SparseCompressed<T, Frozen> {
-    /// The elements of a matrix that are not 0, by rows.
+    /// Creates a matrix of compressed rows from the nonzero elements of a dense matrix.
     ///
     /// # Errors
-    /// [`Error::Shape`](mp_core::Error::Shape) when it is no matrix; else as [`Tensor::empty`].
+    /// [`Error::Shape`](mp_core::Error::Shape) if it does not have two dimensions, and the errors of
+    /// [`Tensor::empty`].
     #[doc(alias = "to_sparse_csr")]
     pub fn from_dense<N: Readable>(dense: &Tensor<T, N>) -> Result<Self> {
         let &[rows, columns] = dense.shape() else {
-            let why = format!("a tensor of shape {:?} is no matrix to be compressed", dense.shape());
+            let why =
+                format!("a tensor of shape {:?} is not a matrix, and can't be compressed", dense.shape());
             return Err(mp_core::Error::Shape(why));
         };
-        // First: of an empty matrix, there may be more rows than there is memory for.
+        // Allocated first: an empty matrix may have more rows than there is memory for.
         let mut starts = Tensor::<i64>::zeros([rows.saturating_add(1)])?;
         let (mut plain, mut values) = (Vec::new(), Vec::new());
         let mut all = dense.iter();

@@ -1,4 +1,4 @@
-//! Coordinates and values.
+//! Sparse tensors of coordinates and values.
 
 use std::fmt;
 
@@ -10,7 +10,8 @@ use crate::view::dims::Dims;
 use crate::{Element, Frozen, Number, Readable, Sendable, Tensor};
 use mp_core::Result;
 
-/// A sparse tensor: the coordinates of some elements, and their values; all others are 0. Torch's layout `sparse_coo`.
+/// A sparse tensor of the coordinates and values of some elements; all others are 0. Torch's layout
+/// `sparse_coo`.
 ///
 /// ```
 /// use mp_tensor::{ShareMemory, SparseCoo};
@@ -23,7 +24,7 @@ use mp_core::Result;
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It travels as its parts, whose memory is shared.
+/// It is sent as its parts, whose memory is shared.
 #[derive(Clone)]
 #[doc(alias = "sparse_coo_tensor")]
 #[doc(alias = "reduce_sparse_tensor")]
@@ -36,14 +37,14 @@ pub struct SparseCoo<T: Element, M: Sendable = Frozen> {
 }
 
 impl<T: Element, M: Sendable> SparseCoo<T, M> {
-    /// Of `indices` (a row for each sparse dimension, a column for each element), `values` (an entry for each element, of as
-    /// many dimensions as are left), and the shape.
+    /// Creates a sparse tensor from its parts. `indices` has a row for each sparse dimension and a column for
+    /// each element. `values` has an entry for each element, with the remaining dimensions of `shape`.
     ///
     /// # Errors
-    /// [`Error::Shape`](mp_core::Error::Shape) when they don't fit each other,
-    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index is out of range,
-    /// [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) when there are too many dimensions;
-    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
+    /// [`Error::Shape`](mp_core::Error::Shape) if the parts don't match,
+    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if an index is out of range,
+    /// [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) for too many dimensions,
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     pub fn new(indices: Tensor<i64, M>, values: Tensor<T, M>, shape: impl AsRef<[usize]>) -> Result<Self> {
         let shape = Dims::from_slice(shape.as_ref())?;
         indices.raw.here()?;
@@ -54,11 +55,12 @@ impl<T: Element, M: Sendable> SparseCoo<T, M> {
             ));
         };
         let dense = &shape[sparse.min(shape.len())..];
-        // As many elements as there is memory for their coordinates.
+        // Overlapping indices could describe more elements than there is memory for.
         let whole = sparse <= shape.len() && indices.raw.view.is_injective() && (sparse > 0 || n < 2);
         if !whole || values.shape().first() != Some(&n) || &values.shape()[1..] != dense {
             return misfit(format!(
-                "sparse indices of shape {:?} and values of shape {:?} don't make a tensor of shape {shape:?}",
+                "sparse indices of shape {:?} and values of shape {:?} don't make a \
+                 tensor of shape {shape:?}",
                 indices.shape(),
                 values.shape()
             ));
@@ -73,55 +75,56 @@ impl<T: Element, M: Sendable> SparseCoo<T, M> {
         Ok(s)
     }
 
-    /// Where the `k`-th element is, checked.
+    /// Returns the checked coordinates of the `k`-th element.
     fn coordinates(&self, k: usize) -> Result<Vec<usize>> {
         let n = self.nnz();
         let all = self.shape.iter().take(self.sparse_dim()).enumerate();
         all.map(|(d, &size)| index(self.indices.load_nth(d * n + k), size, "index")).collect()
     }
 
-    /// The coordinates: a row for each sparse dimension, a column for each element.
+    /// Returns the coordinates: a row for each sparse dimension, a column for each element.
     pub fn indices(&self) -> &Tensor<i64, M> {
         &self.indices
     }
 
-    /// The values, an entry for each element.
+    /// Returns the values, an entry for each element.
     pub fn values(&self) -> &Tensor<T, M> {
         &self.values
     }
 
-    /// The shape of the whole.
+    /// Returns the shape of the dense tensor.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How many elements are noted.
+    /// Returns the number of stored elements.
     #[doc(alias = "_nnz")]
     pub fn nnz(&self) -> usize {
         self.values.shape()[0]
     }
 
-    /// How many dimensions have coordinates; the others are those of the values.
+    /// Returns the number of dimensions with coordinates. The other dimensions are in the values.
     pub fn sparse_dim(&self) -> usize {
         self.indices.shape()[0]
     }
 
-    /// Whether the coordinates were in order, each once, when it was made or received.
+    /// Returns `true` if the coordinates were sorted and unique when the tensor was created or received.
     pub fn is_coalesced(&self) -> bool {
         self.coalesced
     }
 }
 
 impl<T: Number, M: Sendable> SparseCoo<T, M> {
-    /// All elements, with zeros where nothing is noted; values of the same coordinates are added.
+    /// Returns the dense tensor, with zeros for elements that are not stored. Values of equal coordinates are
+    /// added.
     ///
     /// # Errors
-    /// As [`Tensor::empty`]; [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when an index out of range was
-    /// written into shared memory meanwhile.
+    /// The errors of [`Tensor::empty`], and [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if another
+    /// process has written an invalid index into shared memory.
     pub fn to_dense(&self) -> Result<Tensor<T>> {
         let mut dense = Tensor::zeros(&*self.shape)?;
         if dense.is_empty() {
-            // Beside a dimension of no entries, the others may be as large as they like.
+            // If a dimension is empty, the other dimensions may be arbitrarily large.
             return Ok(dense);
         }
         let inner: usize = self.values.shape()[1..].iter().product();
@@ -138,10 +141,10 @@ impl<T: Number, M: Sendable> SparseCoo<T, M> {
 }
 
 impl<T: Element> SparseCoo<T, Frozen> {
-    /// The elements of a tensor that are not 0.
+    /// Creates a sparse tensor from the nonzero elements of a dense one.
     ///
     /// # Errors
-    /// As [`Tensor::empty`].
+    /// See [`Tensor::empty`].
     #[doc(alias = "to_sparse")]
     pub fn from_dense<N: Readable>(dense: &Tensor<T, N>) -> Result<Self> {
         let (shape, rank) = (dense.shape(), dense.ndim());

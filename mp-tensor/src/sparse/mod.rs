@@ -1,7 +1,8 @@
-//! Sparse tensors, as their parts: tensors of indices and values, which travel with each part's storage shared.
+//! Sparse tensors. They consist of tensors of indices and values, and are sent as these parts, whose storages
+//! are shared.
 //!
-//! What is in the parts is checked when a sparse tensor is made, and again when it is received. Parts of shared
-//! memory may be changed by any holder afterwards; so whatever follows an index looks whether it is one.
+//! The parts are validated when a sparse tensor is created and received. Any holder may change parts in
+//! shared memory afterwards, so every use of an index checks it again.
 
 mod compressed;
 mod coo;
@@ -11,17 +12,17 @@ pub use coo::SparseCoo;
 
 use mp_core::{Error, Result};
 
-/// Parts that do not fit each other.
+/// Returns the error of parts that don't match.
 fn misfit<T>(why: String) -> Result<T> {
     Err(Error::Shape(why))
 }
 
-/// Indices that are none of a sparse tensor.
+/// Returns the error of invalid indices.
 fn malformed<T>(why: String) -> Result<T> {
     Err(Error::Malformed(why))
 }
 
-/// An index that is below `n`.
+/// Checks that an index is below `n`.
 fn index(i: i64, n: usize, what: &str) -> Result<usize> {
     match usize::try_from(i) {
         Ok(i) if i < n => Ok(i),

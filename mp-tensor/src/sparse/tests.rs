@@ -1,4 +1,4 @@
-//! Sparse tensors whose parts are right, wrong, or changed by another holder.
+//! Sparse tensors with valid and invalid parts, and parts changed by another holder.
 
 use crate::{FrozenTensor, Shared};
 use crate::{Layout, NestedTensor, ShareMemory, SparseCompressed, SparseCoo, Tensor};
@@ -36,11 +36,11 @@ fn coordinates_are_checked() {
     assert!(SparseCoo::new(endless, many.clone(), [1]).is_err());
     assert!(SparseCoo::new(Tensor::empty([0, 1 << 50]).unwrap().freeze(), many.clone(), []).is_err());
     assert!(SparseCompressed::new(Layout::Csr, many, ints(&[]), ints(&[]), [(1 << 50) - 1, 1]).is_err());
-    // Hybrid: values that are rows.
+    // Hybrid: the values are rows.
     let rows = Tensor::from_slice(&[1, 2, 3, 4], [2, 2]).unwrap().freeze();
     let hybrid = SparseCoo::new(table(&[2, 0], 1), rows, [3, 2]).unwrap();
     assert_eq!(hybrid.to_dense().unwrap().to_vec(), [3, 4, 0, 0, 1, 2]);
-    // Too large to be made dense.
+    // Too large for a dense tensor.
     let one = SparseCoo::new(table(&[5, 7], 2), ints(&[1]), [1 << 40, 1 << 40]).unwrap();
     assert!(one.to_dense().is_err());
     let none = SparseCoo::new(table(&[], 0), ints(&[]), []);
@@ -90,7 +90,7 @@ fn compressed_parts_are_checked() {
 }
 
 #[test]
-fn what_others_write_into_shared_parts_is_an_error_and_no_more() {
+fn invalid_writes_to_shared_parts_are_errors() {
     let shared = |all: &[i64]| all.share_memory().unwrap().share();
     let indices = shared(&[0, 1]).reshape([1, 2]).unwrap();
     let coo = SparseCoo::<i64, Shared>::new(indices.clone(), shared(&[5, 6]), [3]).unwrap();
@@ -132,7 +132,7 @@ fn nested_parts_are_checked() {
     }
     let endless = ints(&[1]).expand([1, 1 << 50]).unwrap();
     assert!(NestedTensor::new(buffer.clone(), endless.clone(), endless, ints(&[0])).is_err());
-    // A buffer that does not begin where its storage does.
+    // A buffer that does not begin at the start of its storage.
     let behind = buffer.narrow(0, 4, 2).unwrap();
     let one = |size| NestedTensor::new(behind.clone(), table(&[size], 1), table(&[1], 1), ints(&[0]));
     assert_eq!(one(2).unwrap().get(0).unwrap().to_vec(), [4, 5]);

@@ -1,11 +1,11 @@
 //! # Safety
-//! Single elements as atomics of their width. Unsafe, because it makes references to atomics in the mapping; sound,
-//! because
-//! - an [`Atomic`] is only ever reached by reference, in a storage ([`of`]): it is inside of the block, held as
-//!   long as the reference, and aligned to its own size: blocks are 64-byte aligned, and elements have 1, 2, 4, 8 or 16
-//!   bytes. One of 16 bytes is two numbers of 8;
-//! - elements of a shared tensor are reached in no other way than this, in the same width, by all processes; those of other
-//!   modes only by code that may read (or write) them plainly as well, inside of this crate.
+//! Elements as atomics of their width. Unsafe, because it creates references to atomics in the mapping.
+//! Sound, because
+//! - an [`Atomic`] is only accessed by reference, in a storage ([`of`]): it is inside of the block, held
+//!   while the reference lives, and aligned to its size, since blocks are 64-byte aligned and elements have
+//!   1, 2, 4, 8 or 16 bytes. An element of 16 bytes is two numbers of 8;
+//! - all processes access elements of a shared tensor only in this way and in this width. Elements of other
+//!   modes are accessed only by code of this crate that may also access them plainly.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -16,7 +16,8 @@ use mp_core::sync::shared::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering:
 
 use crate::element::{Element, Integer, Number};
 
-/// An element that any number of processes read and write at once: what [`SharedTensor::as_atomics`] gives a slice of.
+/// An element that any number of processes read and write concurrently: the item of
+/// [`SharedTensor::as_atomics`].
 ///
 /// ```
 /// use mp_tensor::Tensor;
@@ -31,18 +32,18 @@ use crate::element::{Element, Integer, Number};
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// All its operations are relaxed, in the sense of [`std::sync::atomic::Ordering::Relaxed`]: no element is ever torn, and
-/// nothing is promised about the order in which other threads and processes see several. A load and a store
-/// are the processor's plain ones. What changes an element by several steps (`fetch_*`, `compare_exchange`)
-/// lets no other change come in between. None of them blocks, and a process that dies in the middle of one
-/// has done it or has not. (An element of [`Complex<f64>`](crate::Complex) is two numbers, each of which is whole; and
-/// [`add_lossy`](Self::add_lossy) is a load and a store.)
+/// All operations are [`Relaxed`](std::sync::atomic::Ordering::Relaxed): no element is ever torn, and the
+/// order in which other threads and processes see changes of several elements is unspecified. A load and a
+/// store are plain machine instructions. Read-modify-write operations (`fetch_*`, `compare_exchange`) are
+/// atomic. No operation blocks, and a process that dies during one has completed it or not. (A
+/// [`Complex<f64>`](crate::Complex) is two numbers, each of which is whole. [`add_lossy`](Self::add_lossy) is
+/// a load and a store.)
 ///
 /// [`SharedTensor::as_atomics`]: crate::Tensor::as_atomics
 #[repr(transparent)]
 pub struct Atomic<T: Element>(UnsafeCell<T>);
 
-// SAFETY: all accesses are atomic, in one width.
+// SAFETY: all accesses are atomic, with one width.
 unsafe impl<T: Element> Sync for Atomic<T> {}
 
 impl<T: Element> fmt::Debug for Atomic<T> {
@@ -51,7 +52,7 @@ impl<T: Element> fmt::Debug for Atomic<T> {
     }
 }
 
-/// Runs code with the element as an atomic of its width; elements of 16 bytes are left to the caller.
+/// Runs code with the element as an atomic of its width. The caller handles elements of 16 bytes.
 macro_rules! as_atomic {
     ($this:expr, $T:ty, |$a:ident| $body:expr) => {
         as_atomic!(@widths $this, $T, |$a| $body, 1 AtomicU8, 2 AtomicU16, 4 AtomicU32)
@@ -59,7 +60,7 @@ macro_rules! as_atomic {
     (@widths $this:expr, $T:ty, |$a:ident| $body:expr, $($size:literal $atomic:ty),*) => {
         match size_of::<$T>() {
             $($size => {
-                // SAFETY: of this size, aligned to it; see above.
+                // SAFETY: of this size, and aligned to it; see above.
                 let $a = unsafe { &*$this.0.get().cast::<$atomic>() };
                 $body
             })*
@@ -73,14 +74,14 @@ macro_rules! as_atomic {
 }
 
 impl<T: Element> Atomic<T> {
-    /// Both halves of an element of 16 bytes.
+    /// Returns both halves of an element of 16 bytes.
     #[inline]
     fn halves(&self) -> &[AtomicU64; 2] {
         // SAFETY: of this size, aligned to 8 bytes; see above.
         unsafe { &*self.0.get().cast::<[AtomicU64; 2]>() }
     }
 
-    /// Reads it.
+    /// Reads the element.
     #[inline]
     pub fn load(&self) -> T {
         if size_of::<T>() == 16 {
@@ -89,7 +90,7 @@ impl<T: Element> Atomic<T> {
         as_atomic!(self, T, |a| bytemuck::cast(a.load(Relaxed)))
     }
 
-    /// Writes it.
+    /// Writes the element.
     #[inline]
     pub fn store(&self, value: T) {
         if size_of::<T>() == 16 {
@@ -100,9 +101,9 @@ impl<T: Element> Atomic<T> {
     }
 }
 
-/// Changes that no other change can come in between of.
+/// Atomic read-modify-write operations.
 impl<T: Number> Atomic<T> {
-    /// By comparing and swapping; the value before.
+    /// Replaces the value by compare-and-swap. Returns the previous value.
     #[inline]
     fn update(&self, f: impl Fn(T) -> T) -> T {
         as_atomic!(self, T, |a| {
@@ -113,8 +114,7 @@ impl<T: Number> Atomic<T> {
         })
     }
 
-    /// Adds; the value before. Integers wrap; floats are compared and swapped until no other change came in
-    /// between.
+    /// Adds, and returns the previous value. Integers wrap. Floats use a compare-and-swap loop.
     #[inline]
     pub fn fetch_add(&self, value: T) -> T {
         if T::INTEGER {
@@ -124,54 +124,54 @@ impl<T: Number> Atomic<T> {
         }
     }
 
-    /// Subtracts; the value before. As [`fetch_add`](Self::fetch_add).
+    /// Subtracts, and returns the previous value. Otherwise like [`fetch_add`](Self::fetch_add).
     #[inline]
     pub fn fetch_sub(&self, value: T) -> T {
         if T::INTEGER { self.fetch_add(T::zeroed().minus(value)) } else { self.update(|v| v.minus(value)) }
     }
 
-    /// Adds by a load and a store. Another's addition in between is lost, which Hogwild training tolerates; it costs a fifth
-    /// of [`fetch_add`](Self::fetch_add).
+    /// Adds by a load and a store. A concurrent addition can be lost, which Hogwild training tolerates. The
+    /// cost is a fifth of [`fetch_add`](Self::fetch_add).
     #[inline]
     pub fn add_lossy(&self, value: T) {
         self.store(self.load().plus(value));
     }
 }
 
-/// Changes of integers that no other change can come in between of.
+/// Atomic read-modify-write operations of integers.
 impl<T: Integer> Atomic<T> {
-    /// The larger of it and `value`; the value before.
+    /// Stores the maximum of the element and `value`. Returns the previous value.
     pub fn fetch_max(&self, value: T) -> T {
         self.update(|v| v.max(value))
     }
 
-    /// The smaller of it and `value`; the value before.
+    /// Stores the minimum of the element and `value`. Returns the previous value.
     pub fn fetch_min(&self, value: T) -> T {
         self.update(|v| v.min(value))
     }
 
-    /// The bits that both have; the value before.
+    /// Computes the bitwise AND. Returns the previous value.
     #[inline]
     pub fn fetch_and(&self, value: T) -> T {
         as_atomic!(self, T, |a| bytemuck::cast(a.fetch_and(bytemuck::cast(value), Relaxed)))
     }
 
-    /// The bits that one of them has; the value before.
+    /// Computes the bitwise OR. Returns the previous value.
     #[inline]
     pub fn fetch_or(&self, value: T) -> T {
         as_atomic!(self, T, |a| bytemuck::cast(a.fetch_or(bytemuck::cast(value), Relaxed)))
     }
 
-    /// The bits that differ; the value before.
+    /// Computes the bitwise XOR. Returns the previous value.
     #[inline]
     pub fn fetch_xor(&self, value: T) -> T {
         as_atomic!(self, T, |a| bytemuck::cast(a.fetch_xor(bytemuck::cast(value), Relaxed)))
     }
 
-    /// Writes `new` if it is `old`.
+    /// Writes `new` if the element equals `old`.
     ///
     /// # Errors
-    /// What it is, if it is not `old`; nothing is changed then.
+    /// Returns the current value if it differs from `old`. The element is unchanged then.
     #[inline]
     pub fn compare_exchange(&self, old: T, new: T) -> Result<T, T> {
         as_atomic!(self, T, |a| {
@@ -181,21 +181,21 @@ impl<T: Integer> Atomic<T> {
     }
 }
 
-/// Elements of a storage as atomics; for tensors whose mode allows it, see above.
+/// Returns elements of a storage as atomics, for tensors whose mode allows it, see above.
 ///
 /// # Panics
-/// If some of them are outside.
+/// If some elements are out of bounds.
 #[inline]
 pub(super) fn of<T: Element>(storage: &Storage, first: usize, len: usize) -> &[Atomic<T>] {
     if len == 0 {
         return &[];
     }
     let p = storage.at::<T>(first, len);
-    // SAFETY: in bounds (`at` checks), aligned, held as long as `storage`; see above.
+    // SAFETY: in bounds (`at` checks), aligned, held while `storage` lives; see above.
     unsafe { std::slice::from_raw_parts(p.as_ptr().cast::<Atomic<T>>(), len) }
 }
 
-/// One element as an atomic; see [`of`].
+/// Returns an element as an atomic, see [`of`].
 #[inline]
 pub(super) fn one<T: Element>(storage: &Storage, i: usize) -> &Atomic<T> {
     let p = storage.at::<T>(i, 1);

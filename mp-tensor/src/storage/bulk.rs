@@ -1,12 +1,12 @@
 //! # Safety
-//! Many elements of a shared tensor at once. Unsafe, because it is assembly: the compiler turns a loop of atomic loads into
-//! one load an element and no better, while the processor's string instructions move them at the speed of `memcpy`. Sound,
-//! because
-//! - `rep movs` of the element's width is defined as a row of loads and stores of that width (Intel SDM vol. 2B, MOVS;
-//!   AMD APM vol. 3, MOVS), each of an element aligned to its size, which is a relaxed atomic access on x86-64 (Intel
-//!   SDM vol. 3A, 9.1.1): the same as the loop that other processors run;
-//! - to the compiler it is a row of accesses it can't see into, not an access that races;
-//! - both sides are inside of what they are of: `Storage::at` checks the one, the other is a slice. They don't overlap:
+//! Bulk access to elements of a shared tensor. Unsafe, because it is assembly: the compiler turns a loop of
+//! atomic loads into one load for each element, while the processor's string instructions reach the speed of
+//! `memcpy`. Sound, because
+//! - `rep movs` of the element's width is defined as a sequence of loads and stores of that width (Intel SDM
+//!   vol. 2B, MOVS; AMD APM vol. 3, MOVS). Each is aligned to its size, and so is a relaxed atomic access on
+//!   x86-64 (Intel SDM vol. 3A, 9.1.1), equivalent to the loop that other processors run;
+//! - the compiler treats it as opaque accesses, not as a data race;
+//! - both sides are in bounds: `Storage::at` checks one, and the other is a slice. They don't overlap, since
 //!   no code has a slice of a shared tensor's memory.
 #![allow(unsafe_code)]
 
@@ -15,21 +15,22 @@ use mp_core::Storage;
 use super::StorageElements;
 use crate::element::Element;
 
-/// Below this many bytes the loop is done before the string instruction has begun.
+/// Below this number of bytes, a loop is faster than the start-up of the string instruction.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const SHORT: usize = 256;
 
-/// `rep movs`, for elements of the size of `T`.
+/// Copies elements by `rep movs` of the size of `T`.
 ///
 /// # Safety
-/// `from` and `to` are valid for reading and writing `len` elements, by accesses that may race with relaxed atomics of
-/// the same width.
+/// `from` and `to` are valid for reading and writing `len` elements, by accesses that may race with relaxed
+/// atomics of the same width.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn move_elements<T: Element>(from: *const T, to: *mut T, len: usize) {
     macro_rules! movs {
         ($instruction:literal, $n:expr) => {
-            // SAFETY: the caller's promise; the direction flag is clear, as the ABI has it; the flags stay as they are.
+            // SAFETY: the caller's promise. The direction flag is clear by the ABI, and the flags stay
+            // unchanged.
             unsafe {
                 std::arch::asm!(
                     $instruction,

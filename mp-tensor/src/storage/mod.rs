@@ -1,11 +1,11 @@
 //! # Safety
-//! The elements of a storage, as slices. Unsafe, because it makes them from its pointers; sound, because
-//! - a [`Storage`] holds its block, which stays where it is, and checks what is outside of it;
-//! - elements are [`Element`]s: every bit pattern is a value, and the kernel gave zeros, so that there is no uninitialised
-//!   memory;
-//! - this trait is this crate's alone, and which of its functions is called follows from the mode of the tensor that keeps the
-//!   storage: slices that are not written, slices that are the caller's alone, or relaxed atomics (`atomics`, `bulk`). The
-//!   tensor types argue it where they call.
+//! Elements of a storage as slices. Unsafe, because it creates slices from pointers. Sound, because
+//! - a [`Storage`] holds its block, which never moves, and checks bounds;
+//! - elements are [`Element`]s: every bit pattern is valid, and the kernel provides zeroed memory, so that no
+//!   memory is uninitialised;
+//! - the trait is private to this crate. The mode of the tensor that owns the storage determines which
+//!   functions are called: slices that are not written, exclusive slices, or relaxed atomics (`atomics`,
+//!   `bulk`). The tensor types prove it at each call.
 #![allow(unsafe_code)]
 
 mod atomics;
@@ -17,44 +17,44 @@ pub use atomics::Atomic;
 
 use crate::element::Element;
 
-/// The elements of a storage, for the tensors of this crate.
+/// Access to the elements of a storage, for the tensors of this crate.
 pub(crate) trait StorageElements {
-    /// Elements that are not written.
+    /// Returns elements that are not written.
     ///
     /// # Safety
-    /// No code, in any process, writes these elements as long as the slice lives.
+    /// No code in any process writes these elements while the slice lives.
     unsafe fn slice<T: Element>(&self, first: usize, len: usize) -> &[T];
 
-    /// Elements that only the caller reaches.
+    /// Returns elements that only the caller accesses.
     ///
     /// # Safety
-    /// No other code, in any process, reads or writes these elements as long as the slice lives, through this
-    /// storage or another.
+    /// No other code in any process reads or writes these elements while the slice lives, through this or
+    /// another storage.
     #[allow(
         clippy::mut_from_ref,
-        reason = "a storage is a handle; whether it may be written, its tensor's mode says"
+        reason = "a storage is a handle; the mode of its tensor grants write access"
     )]
     unsafe fn slice_mut<T: Element>(&self, first: usize, len: usize) -> &mut [T];
 
-    /// Elements as atomics; for tensors whose mode allows it, see [`atomics`].
+    /// Returns elements as atomics, for tensors whose mode allows it, see [`atomics`].
     ///
     /// # Panics
-    /// If some of them are outside.
+    /// If some elements are out of bounds.
     fn atomics<T: Element>(&self, first: usize, len: usize) -> &[Atomic<T>];
 
-    /// One element as an atomic; see [`atomics`](Self::atomics).
+    /// Returns an element as an atomic, see [`atomics`](Self::atomics).
     fn atomic<T: Element>(&self, i: usize) -> &Atomic<T>;
 
-    /// Reads one element.
+    /// Reads element `i`.
     fn load<T: Element>(&self, i: usize) -> T;
 
-    /// Writes one element.
+    /// Writes element `i`.
     fn store<T: Element>(&self, i: usize, v: T);
 
-    /// Reads elements from `first` on, each as [`load`](Self::load) does.
+    /// Reads elements from `first` on, each by [`load`](Self::load).
     fn load_all<T: Element>(&self, first: usize, to: &mut [T]);
 
-    /// Writes elements from `first` on, each as [`store`](Self::store) does.
+    /// Writes elements from `first` on, each by [`store`](Self::store).
     fn store_all<T: Element>(&self, first: usize, from: &[T]);
 }
 
@@ -65,7 +65,8 @@ impl StorageElements for Storage {
             return &[];
         }
         let p = self.at::<T>(first, len);
-        // SAFETY: in bounds, aligned, every bit pattern is a `T`, held as long as `self`; not written, says the caller.
+        // SAFETY: in bounds, aligned, every bit pattern is a `T`, held while `self` lives; the caller
+        // guarantees that nobody writes.
         unsafe { std::slice::from_raw_parts(p.as_ptr(), len) }
     }
 
@@ -75,7 +76,8 @@ impl StorageElements for Storage {
             return &mut [];
         }
         let p = self.at::<T>(first, len);
-        // SAFETY: in bounds, aligned, every bit pattern is a `T`, held as long as `self`; the caller's alone.
+        // SAFETY: in bounds, aligned, every bit pattern is a `T`, held while `self` lives; the caller
+        // guarantees exclusive access.
         unsafe { std::slice::from_raw_parts_mut(p.as_ptr(), len) }
     }
 

@@ -1,4 +1,4 @@
-//! Tensors of which there may be several: clones, views, and messages.
+//! Tensors with several handles: clones, views and messages.
 
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -20,7 +20,7 @@ impl<T: Element, M: Aliased> Clone for Tensor<T, M> {
     }
 }
 
-/// Views: other handles to the same storage. None copies an element.
+/// Views: further handles to the same storage, without copying an element.
 impl<T: Element, M: Aliased> Tensor<T, M> {
     view_methods!(by_ref);
     aliasing_methods!();
@@ -35,24 +35,24 @@ impl<T: Element, M: Aliased> Tensor<T, M> {
     }
 }
 
-/// Views of whatever is in the storage. Not for borrowed tensors: beside a piece of one
-/// ([`chunk_mut`](Tensor::chunk_mut)) lie elements that its siblings write, and where pieces are cut along inner dimensions,
-/// also between its own.
+/// Views of the whole storage. Not for borrowed tensors: around a piece ([`chunk_mut`](Tensor::chunk_mut)),
+/// and between its elements if it is cut along an inner dimension, there are elements that other pieces
+/// write.
 impl<T: Element, M: Sendable> Tensor<T, M> {
-    /// Any shape and strides, with this offset, within its storage.
+    /// Returns a view of any shape, strides and offset within the storage.
     ///
     /// ```
     /// use mp_tensor::Tensor;
     ///
     /// let t = Tensor::<i32>::from_fn([6], |i| i as i32)?.freeze();
-    /// let windows = t.as_strided([4, 3], [1, 1], 0)?; // of three elements each, one beside the other
+    /// let windows = t.as_strided([4, 3], [1, 1], 0)?; // overlapping windows of three elements
     /// assert_eq!(windows.select(0, 2)?.to_vec(), [2, 3, 4]);
     /// # Ok::<(), mp_tensor::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when some of it would lie outside,
-    /// [`Error::Unsupported`](mp_core::Error::Unsupported) when a stride is negative.
+    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if the view exceeds the storage,
+    /// [`Error::Unsupported`](mp_core::Error::Unsupported) for a negative stride.
     pub fn as_strided(
         &self,
         shape: impl AsRef<[usize]>,

@@ -1,4 +1,4 @@
-//! Views of borrowed tensors that may be written: seen otherwise by value, since there is one of each.
+//! Consuming views of mutably borrowed tensors.
 
 use crate::element::Element;
 use crate::tensor::Tensor;
@@ -7,7 +7,7 @@ use crate::view::View;
 use crate::view_methods;
 use mp_core::Result;
 
-/// Views, by value: each is of the elements that this one had.
+/// Consuming views: each replaces the view that it is made of.
 ///
 /// ```
 /// use mp_tensor::Tensor;
@@ -19,7 +19,7 @@ use mp_core::Result;
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// There is no `expand` or `unfold`: an element may not appear twice in what is written.
+/// `expand` and `unfold` are missing, because no element may appear twice in a writable view.
 impl<T: Element> Tensor<T, BorrowedMut<'_>> {
     view_methods!(by_value);
 

@@ -1,4 +1,4 @@
-//! How tensors print: nested lists, type and shape; of large ones the edges only, as torch does.
+//! Formatting of tensors: nested lists, type and shape. Large tensors print only their edges, as in torch.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use crate::view::View;
 use mp_core::DType;
 use mp_core::Storage;
 
-/// Tensors with more elements than this show their edges.
+/// Number of elements above which `Display` prints only edges.
 const THRESHOLD: usize = 1000;
-/// In one line, the same.
+/// Number of elements above which `Debug` prints only edges.
 const THRESHOLD_LINE: usize = 24;
-/// How many entries of each end of a dimension an edge has.
+/// Number of entries at each end of a dimension that edges show.
 const EDGE: usize = 3;
 
-/// What is to be printed. Elements are read as atomics, which suits every mode.
+/// Parts of a tensor to print. Elements are read as atomics, which is valid in every mode.
 pub(crate) struct Show<'a> {
     pub(crate) name: &'a str,
     pub(crate) dtype: DType,
@@ -33,12 +33,12 @@ impl Show<'_> {
         if self.requires_grad { f.write_str(" requires_grad") } else { Ok(()) }
     }
 
-    /// The text of an element.
+    /// Formats an element.
     fn text(&self, at: usize) -> String {
         dispatch!(self.dtype, T => format!("{:?}", self.storage.load::<T>(at)))
     }
 
-    /// Which entries of dimension `dim` are shown; `None` stands for those between.
+    /// Returns the entries of dimension `dim` to print. `None` stands for the entries in between.
     fn shown(&self, dim: usize, elide: bool) -> Vec<Option<usize>> {
         let n = self.view.shape()[dim];
         if !elide || n <= 2 * EDGE {
@@ -47,7 +47,7 @@ impl Show<'_> {
         (0..EDGE).map(Some).chain([None]).chain((n - EDGE..n).map(Some)).collect()
     }
 
-    /// The texts of all elements that are shown.
+    /// Formats all elements to print.
     fn texts(&self, dim: usize, at: usize, elide: bool, all: &mut Vec<String>) {
         if dim == self.view.rank() {
             return all.push(self.text(at));
@@ -57,7 +57,7 @@ impl Show<'_> {
         }
     }
 
-    /// Nested lists; in several lines if there is a width for each element.
+    /// Writes nested lists, in several lines if each element has a width.
     fn lists(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -75,7 +75,7 @@ impl Show<'_> {
             match (k, width) {
                 (0, _) => {}
                 (_, Some(_)) if deep > 0 => {
-                    // A line for each row, an empty one between matrices.
+                    // A line for each row, and an empty line between matrices.
                     write!(f, ",{:\n<deep$}{:dim$} ", "", "")?;
                 }
                 _ => f.write_str(", ")?,
@@ -88,13 +88,13 @@ impl Show<'_> {
         f.write_str("]")
     }
 
-    /// How many elements it has; of an empty one, how many empty lists.
+    /// Returns the number of elements, or of empty lists in an empty tensor.
     fn lists_and_elements(&self) -> usize {
         self.view.shape().iter().fold(1, |all: usize, n| all.saturating_mul((*n).max(1)))
     }
 
     fn elements(&self, f: &mut fmt::Formatter<'_>, elide: bool, lines: bool) -> fmt::Result {
-        // In a forked copy of the process there is no memory to look at.
+        // In a forked copy, the memory is not mapped.
         if self.storage.hold().arena().me().is_err() {
             return f.write_str("(not in this forked process)");
         }
@@ -107,7 +107,7 @@ impl Show<'_> {
     }
 }
 
-/// In one line.
+/// Prints one line.
 impl fmt::Debug for Show<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
@@ -116,7 +116,7 @@ impl fmt::Debug for Show<'_> {
     }
 }
 
-/// In as many lines as there are rows.
+/// Prints a line for each row.
 impl fmt::Display for Show<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.elements(f, self.lists_and_elements() > THRESHOLD, true)?;
@@ -137,14 +137,14 @@ impl<T: Element, M: Mode> Tensor<T, M> {
     }
 }
 
-/// In one line: type, shape, elements; of more than a few the edges only.
+/// Prints type, shape and elements in one line, above 24 elements only the edges.
 impl<T: Element, M: Mode> fmt::Debug for Tensor<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.show(), f)
     }
 }
 
-/// In rows, as torch prints: of more than 1000 elements the edges only.
+/// Prints rows like torch, above 1000 elements only the edges.
 impl<T: Element, M: Mode> fmt::Display for Tensor<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.show(), f)

@@ -1,4 +1,4 @@
-//! The tensor with one owner: where tensors come from, and what becomes of them.
+//! Exclusive tensors: constructors, and conversions to other modes.
 
 use crate::element::Element;
 use crate::tensor::mode::{Exclusive, Frozen, Mode, Shared};
@@ -14,14 +14,14 @@ use mp_core::words::{Access, Kind};
 use mp_core::{Error, Result};
 
 impl Raw<Exclusive> {
-    /// New memory.
+    /// Allocates new memory.
     pub(crate) fn new(shape: &[usize], element: usize) -> Result<Self> {
         let view = recent::row_major(0, shape)?;
         let keep = Storage::new(mp_core::Arena::current()?, view.len(), element)?;
         Ok(Self { keep, view, grad: Default::default() })
     }
 
-    /// The same, in another mode.
+    /// Changes the mode.
     pub(crate) fn open<M: Mode<Keep = Storage>>(self, kind: Kind) -> Raw<M> {
         self.keep.open_to_others(kind);
         Raw { keep: self.keep, view: self.view, grad: self.grad }
@@ -29,8 +29,8 @@ impl Raw<Exclusive> {
 }
 
 impl<T: Element> Tensor<T, Exclusive> {
-    /// A tensor whose elements are whatever the memory held. A shape is an array, a slice or a `Vec`, by value or by reference, here
-    /// and wherever one is asked for.
+    /// Creates a tensor with unspecified elements. A shape is an array, a slice or a `Vec`, by value or by
+    /// reference, in this and all other functions.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -41,33 +41,34 @@ impl<T: Element> Tensor<T, Exclusive> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a shape that is too large.
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::LimitExceeded`] for a shape that is too
+    /// large.
     pub fn empty(shape: impl AsRef<[usize]>) -> Result<Self> {
         Ok(Self::of(Raw::new(shape.as_ref(), size_of::<T>())?))
     }
 
-    /// A tensor of one value.
+    /// Creates a tensor of equal elements.
     ///
     /// # Errors
-    /// As [`Tensor::empty`].
+    /// See [`Tensor::empty`].
     pub fn full(shape: impl AsRef<[usize]>, value: T) -> Result<Self> {
         let mut t = Self::empty(shape)?;
         t.as_mut_slice()?.fill(value);
         Ok(t)
     }
 
-    /// A tensor of zeros.
+    /// Creates a tensor of zeros.
     ///
     /// # Errors
-    /// As [`Tensor::empty`].
+    /// See [`Tensor::empty`].
     pub fn zeros(shape: impl AsRef<[usize]>) -> Result<Self> {
         Self::full(shape, T::zeroed())
     }
 
-    /// A copy of `data`, in row-major order.
+    /// Copies `data`, in row-major order.
     ///
     /// # Errors
-    /// As [`Tensor::empty`], and [`Error::Shape`] when `shape` has another number of elements.
+    /// See [`Tensor::empty`], and [`Error::Shape`] if `shape` has another number of elements.
     #[doc(alias = "share_memory_")]
     #[doc(alias = "from_vec")]
     pub fn from_slice(data: &[T], shape: impl AsRef<[usize]>) -> Result<Self> {
@@ -82,7 +83,7 @@ impl<T: Element> Tensor<T, Exclusive> {
         Ok(t)
     }
 
-    /// A tensor of as many elements as its shape has.
+    /// Creates a tensor from an iterator with as many elements as its shape.
     pub(crate) fn made_of(shape: &[usize], elements: impl Iterator<Item = T>) -> Result<Self> {
         let mut t = Self::empty(shape)?;
         let mut to = t.as_mut_slice()?.iter_mut();
@@ -90,29 +91,29 @@ impl<T: Element> Tensor<T, Exclusive> {
         Ok(t)
     }
 
-    /// A tensor of `f(0)`, `f(1)`, …, in row-major order.
+    /// Creates a tensor of `f(0)`, `f(1)`, …, in row-major order.
     ///
     /// # Errors
-    /// As [`Tensor::empty`].
+    /// See [`Tensor::empty`].
     pub fn from_fn(shape: impl AsRef<[usize]>, mut f: impl FnMut(usize) -> T) -> Result<Self> {
         let mut t = Self::empty(shape)?;
         t.as_mut_slice()?.iter_mut().enumerate().for_each(|(i, to)| *to = f(i));
         Ok(t)
     }
 
-    /// Makes it readable by any process and writable by none, for ever.
+    /// Makes the tensor readable by any process. It can never be written again.
     pub fn freeze(self) -> FrozenTensor<T> {
         Tensor::<T, Frozen>::of(self.raw.open(Kind::Frozen))
     }
 
-    /// Makes it readable and writable by any process, through relaxed atomics.
+    /// Makes the tensor readable and writable by any process, through relaxed atomics.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> SharedTensor<T> {
         Tensor::<T, Shared>::of(self.raw.open(Kind::Shared))
     }
 }
 
-/// Seen otherwise, by value: what is left out can't be reached any more, and on an error the tensor is gone. To look at a
+/// Consuming views. Elements outside the view become unreachable, and an error drops the tensor. To view a
 /// part and keep the whole, use [`view`](Tensor::view) and [`view_mut`](Tensor::view_mut).
 impl<T: Element> Tensor<T, Exclusive> {
     view_methods!(by_value);

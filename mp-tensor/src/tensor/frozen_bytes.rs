@@ -1,4 +1,4 @@
-//! Frozen memory as bytes that own it.
+//! Frozen memory as owned bytes.
 
 use std::fmt;
 use std::ops::Deref;
@@ -13,24 +13,24 @@ use mp_core::Result;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The bytes of a frozen tensor whose elements lie in a row, in the byte order of this machine: `AsRef<[u8]>`, `Send`,
-/// `Sync` and `'static`, and never written again.
+/// Owned bytes of a contiguous frozen tensor, in native byte order. They implement `AsRef<[u8]>`, `Send`,
+/// `Sync` and `'static`, and never change.
 ///
 /// ```
 /// use mp_tensor::Tensor;
 ///
 /// let rows = Tensor::<u16>::from_fn(&[2, 2], |i| i as u16)?.freeze();
-/// let bytes = rows.select(0, 1)?.into_bytes()?; // of the same memory, which lives as long as they do
+/// let bytes = rows.select(0, 1)?.into_bytes()?; // a view of the same memory, which it keeps alive
 /// assert_eq!(bytes.as_ref(), [2, 0, 3, 0]);
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// Inside of a message it is a serde value, as its tensor: nothing is copied.
+/// In a message they are a serde value like the tensor: nothing is copied.
 ///
-/// With the feature `bytes`, `bytes::Bytes::from(bytes)` is the same memory again: what arrow, polars and burn build their
-/// buffers on.
+/// With the feature `bytes`, `bytes::Bytes::from(bytes)` is the same memory. Arrow, polars and burn build
+/// their buffers on `Bytes`.
 ///
-/// In a forked copy of the process there are no bytes; a `bytes::Bytes` that was made before the fork must not be read there.
+/// In a forked copy there are no bytes. A `bytes::Bytes` created before the fork must not be read there.
 #[derive(Clone)]
 pub struct FrozenBytes(
     /// Contiguous.
@@ -38,15 +38,15 @@ pub struct FrozenBytes(
 );
 
 impl<T: Element> Tensor<T, Frozen> {
-    /// Its bytes, without copying.
+    /// Converts the tensor to its bytes, without copying.
     ///
     /// # Errors
-    /// [`Error::Shape`](mp_core::Error::Shape) when it is not contiguous; [`Error::Forked`](mp_core::Error::Forked) in a
-    /// forked copy of the process.
+    /// [`Error::Shape`](mp_core::Error::Shape) if the tensor is not contiguous,
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     pub fn into_bytes(self) -> Result<FrozenBytes> {
         self.raw.contiguous()?;
         let (size, Raw { keep, view, .. }) = (size_of::<T>(), self.raw);
-        // As many bytes as there are, so that nothing can overflow.
+        // Bounded by the length of the storage, so that nothing overflows.
         let view = View::from_parts(view.offset() * size, &[view.len() * size], &[1], keep.len())?;
         Ok(FrozenBytes(Tensor::of(Raw { keep, view: view.into(), grad: Default::default() })))
     }
@@ -60,7 +60,7 @@ impl From<FrozenStorage> for FrozenBytes {
 
 impl AsRef<[u8]> for FrozenBytes {
     fn as_ref(&self) -> &[u8] {
-        // It is contiguous; in a forked copy of the process, where there is no memory, there are no bytes.
+        // The tensor is contiguous. In a forked copy the memory is not mapped, and the slice is empty.
         self.0.as_slice().unwrap_or_default()
     }
 }
@@ -96,7 +96,7 @@ impl fmt::Debug for FrozenBytes {
     }
 }
 
-/// The same memory, counted.
+/// Wraps the same memory, with a reference count.
 #[cfg(feature = "bytes")]
 impl From<FrozenBytes> for bytes::Bytes {
     fn from(all: FrozenBytes) -> Self {
@@ -108,7 +108,7 @@ impl From<FrozenBytes> for bytes::Bytes {
 impl<T: Element> TryFrom<Tensor<T, Frozen>> for bytes::Bytes {
     type Error = mp_core::Error;
 
-    /// As [`into_bytes`](Tensor::into_bytes): the same memory.
+    /// Converts like [`into_bytes`](Tensor::into_bytes), without copying.
     ///
     /// ```
     /// use mp_tensor::Tensor;

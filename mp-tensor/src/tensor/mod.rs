@@ -1,4 +1,4 @@
-//! The tensor type, with what all of its modes have; what each mode can do beside.
+//! Tensor type, with methods for all modes and for single modes.
 
 pub(crate) mod aliased;
 pub(crate) mod borrowed;
@@ -32,8 +32,8 @@ use crate::storage::StorageElements;
 use crate::tensor::raw::Raw;
 use crate::{grad_methods, shape_methods};
 
-/// A tensor in shared memory with one owner among all processes, which may write; in other [modes](Mode)
-/// there are [`FrozenTensor`], [`SharedTensor`], [`TensorView`] and [`TensorViewMut`].
+/// A tensor in shared memory with one owner among all processes, which may write it. Other [modes](Mode) are
+/// [`FrozenTensor`], [`SharedTensor`], [`TensorView`] and [`TensorViewMut`].
 ///
 /// ```
 /// use mp_tensor::Tensor;
@@ -41,17 +41,18 @@ use crate::{grad_methods, shape_methods};
 /// let mut t = Tensor::<f32>::zeros(&[2, 3])?;
 /// t.as_mut_slice()?[4] = 1.5;
 /// assert_eq!(t[[1, 1]], 1.5);
-/// let frozen = t.freeze(); // from now on any process may read it, and none write
+/// let frozen = t.freeze(); // any process may read it now, and none may write it
 /// assert_eq!(frozen.select(0, 1)?.to_vec(), [0.0, 1.5, 0.0]);
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// It moves: putting it into a queue takes it away from the sender without copying a byte, and the receiver is its
-/// new owner. If the owner dies, its memory is free again.
+/// Sending a tensor moves it: a queue takes it from the sender without copying a byte, and the receiver is
+/// the new owner. If the owner dies, the memory is freed.
 ///
-/// In a copy of the process that was made by a raw `fork` there is no memory behind a tensor. What needs its elements returns
-/// [`Error::Forked`](mp_core::Error::Forked) there, if it returns a `Result`; what returns an element or an iterator ends the
-/// copy by SIGSEGV. Views can be made, and `Debug` and `Display` say that it was forked.
+/// In a child of a raw `fork`, the memory is not mapped. Functions that access elements return
+/// [`Error::Forked`](mp_core::Error::Forked) there if they return a `Result`. Functions that return elements
+/// or iterators crash the child by SIGSEGV. Views can be created, and `Debug` and `Display` print a note
+/// instead of the elements.
 #[doc(alias = "reduce_tensor")]
 #[doc(alias = "rebuild_tensor")]
 #[doc(alias = "rebuild_storage_empty")]
@@ -62,10 +63,10 @@ pub struct Tensor<T: Element, M: Mode = Exclusive> {
 
 impl<T: Element, M: Mode> PlainOutcome for Tensor<T, M> {}
 
-/// A tensor in shared memory that any number of processes read and none writes, ever again.
+/// A tensor in shared memory that any number of processes read, and that is never written again.
 ///
-/// Cloning it, viewing a part of it and sending it copy no element. Inside of a message it is an ordinary serde value;
-/// the same storage sent twice is one storage at the receiver.
+/// Cloning, viewing and sending copy no elements. In a message it is an ordinary serde value. A storage that
+/// is sent twice is one storage at the receiver.
 ///
 /// ```
 /// use mp_tensor::Tensor;
@@ -78,17 +79,17 @@ impl<T: Element, M: Mode> PlainOutcome for Tensor<T, M> {}
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// The memory lives as long as any process or any message on its way holds it; no process in particular has to.
+/// The memory lives while any process or any message in flight holds it, independent of its creator.
 pub type FrozenTensor<T> = Tensor<T, Frozen>;
 
-/// A tensor in shared memory that any number of processes read and write at once, element by element, through relaxed
-/// atomics of the element's own width.
+/// A tensor in shared memory that any number of processes read and write concurrently, by relaxed atomics of
+/// the element's width.
 ///
-/// That is what lock-free training ("Hogwild", Niu et al. 2011) needs: no element is ever torn, reads and
-/// writes cost what plain ones do (in loops, those of the slice [`as_atomics`](Tensor::as_atomics)), and
-/// nothing is promised about the order in which other threads and processes see them. To hand over more than
-/// single elements, send a message: what was written before a `put` is seen after the `get`. (An element of
-/// [`Complex<f64>`](crate::Complex) is two numbers, each of which is whole.)
+/// It suits lock-free training ("Hogwild", Niu et al. 2011). No element is ever torn. Reads and writes cost
+/// as much as plain ones (in loops, use the slice [`as_atomics`](Tensor::as_atomics)). The order in which
+/// other threads and processes see changes is unspecified. To publish more than single elements, send a
+/// message: everything written before a `put` is visible after the `get`. (A [`Complex<f64>`](crate::Complex)
+/// is two numbers, each of which is whole.)
 ///
 /// ```
 /// use mp_tensor::Tensor;
@@ -103,45 +104,45 @@ pub type FrozenTensor<T> = Tensor<T, Frozen>;
 /// ```
 pub type SharedTensor<T> = Tensor<T, Shared>;
 
-/// A borrowed view of a tensor, to read: what [`Tensor::view`] gives.
+/// A read-only view of a borrowed tensor: the result of [`Tensor::view`].
 pub type TensorView<'a, T> = Tensor<T, Borrowed<'a>>;
 
-/// A borrowed view of a tensor, or of a part of it that no other view has, to read and write: what
-/// [`Tensor::view_mut`] gives.
+/// A writable view of a borrowed tensor, or of a part of it that no other view contains: the result of
+/// [`Tensor::view_mut`].
 pub type TensorViewMut<'a, T> = Tensor<T, BorrowedMut<'a>>;
 
 impl<T: Element, M: Mode> Tensor<T, M> {
     shape_methods!(raw.view);
     grad_methods!();
 
-    /// The memory that it is a view of.
+    /// Returns the memory that this tensor is a view of.
     #[doc(alias = "untyped_storage")]
     pub fn storage(&self) -> &mp_core::Storage {
         self.raw.storage()
     }
 
-    /// Of parts that go together, see [`Raw`].
+    /// Wraps parts that match, see [`Raw`].
     pub(crate) fn of(raw: Raw<M>) -> Self {
         Self { raw, elements: PhantomData }
     }
 
-    /// Its elements in row-major order, each as it is when it is reached: in whatever mode.
+    /// Iterates over the elements in row-major order, in any mode. Each is read when the iterator reaches it.
     pub(crate) fn loads(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         self.raw.view.positions().map(|p| self.raw.storage().load(p))
     }
 
-    /// The `i`-th element in row-major order; there is one.
+    /// Returns the `i`-th element in row-major order, which exists.
     #[inline]
     pub(crate) fn load_nth(&self, i: usize) -> T {
         self.raw.storage().load(self.raw.view.nth(i))
     }
 
-    /// The type of its elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         T::DTYPE
     }
 
-    /// The same elements, as a leaf that requires no gradients.
+    /// Returns the same elements as a leaf that requires no gradients.
     #[must_use]
     pub fn detach(mut self) -> Self {
         self.raw.grad = Default::default();

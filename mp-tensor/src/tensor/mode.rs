@@ -1,4 +1,4 @@
-//! Which access to a tensor's memory is allowed, as types.
+//! Access modes of tensors, as types.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -9,24 +9,24 @@ use mp_core::words::Access;
 pub(crate) mod sealed {
     use super::{Access, Borrow, Storage};
 
-    /// What a mode is to this crate.
+    /// Private part of a mode.
     pub trait Mode {
-        /// How a tensor keeps its storage.
+        /// Reference to the storage: owned or borrowed.
         type Keep: Borrow<Storage>;
-        /// What a tensor of this mode is called.
+        /// Name of a tensor of this mode.
         const NAME: &'static str;
     }
 
-    /// A mode whose tensors travel as clones.
+    /// A mode whose tensors are sent as clones.
     pub trait Sendable: Mode<Keep = Storage> {
-        /// As what its memory is attached to a message.
+        /// Access under which the memory is attached to messages.
         const ACCESS: Access;
-        /// What an error calls a tensor of this mode.
+        /// Name of a tensor of this mode in errors.
         const WHAT: &str;
     }
 }
 
-/// Which access to a tensor's memory is allowed, and to how many handles.
+/// Access to a tensor's memory, and number of handles.
 ///
 /// | mode | the tensor | reads | writes | handles |
 /// |---|---|---|---|---|
@@ -37,18 +37,19 @@ pub(crate) mod sealed {
 /// | [`BorrowedMut`] | [`TensorViewMut`](crate::TensorViewMut) | `&[T]` | `&mut [T]` | one for each element |
 pub trait Mode: sealed::Mode {}
 
-/// Modes in which no code writes as long as a tensor is borrowed: its memory is plain slices.
+/// Modes in which no code writes while a tensor is borrowed, so that its elements are plain slices.
 ///
-/// (Sealed: the slices rest on it.)
+/// (Sealed: the soundness of the slices depends on it.)
 #[diagnostic::on_unimplemented(
-    message = "{Self} tensors give no slices and references",
-    note = "other processes may write a shared tensor at any time: use load, iter, read_into, or copy it by contiguous()"
+    message = "{Self} tensors have no slices and references",
+    note = "other processes may write a shared tensor at any time: use load, iter, read_into, \
+            or copy it by contiguous()"
 )]
 pub trait Readable: Mode {}
 
-/// Modes in which the holder of the tensor alone reaches its elements: it may write them.
+/// Modes in which only the holder of the tensor accesses its elements, and may write them.
 ///
-/// (Sealed: the slices rest on it.)
+/// (Sealed: the soundness of the slices depends on it.)
 #[diagnostic::on_unimplemented(
     message = "{Self} tensors can't be written through references",
     note = "a frozen tensor is never written: copy it by contiguous()"
@@ -57,15 +58,16 @@ pub trait Writable: Readable {}
 
 /// Modes in which several tensors may be views of the same elements.
 #[diagnostic::on_unimplemented(
-    message = "there is one {Self} tensor of its memory, not several",
-    note = "freeze() or share() it, copy it by try_clone(), or look at it through view()"
+    message = "an {Self} tensor is the only handle to its memory",
+    note = "freeze() or share() it, copy it by try_clone(), or borrow it by view()"
 )]
 pub trait Aliased: Mode + sealed::Mode<Keep: Clone> {}
 
-/// Modes whose tensors travel in messages as clones.
+/// Modes whose tensors are sent in messages as clones.
 #[diagnostic::on_unimplemented(
-    message = "{Self} tensors are no serde values: they can't be sent twice",
-    note = "freeze() or share() it; or move it: by itself, in a `Bundle`, or in a type with #[derive(Message)]"
+    message = "{Self} tensors are not serde values: they can't be sent twice",
+    note = "freeze() or share() it; or move it: by itself, in a `Bundle`, \
+            or in a type with #[derive(Message)]"
 )]
 pub trait Sendable: Aliased + sealed::Sendable {}
 
@@ -83,19 +85,19 @@ macro_rules! modes {
 }
 
 modes! {
-    /// One owner among all processes, which may write.
+    /// Exclusive access: one owner among all processes, which may write.
     Exclusive, Storage, "Tensor";
-    /// Any number of readers, in any process; no writer, ever again.
+    /// Any number of readers in any process. Never written again.
     Frozen, Storage, "FrozenTensor";
-    /// Any number of readers and writers, in any process, through atomics.
+    /// Any number of readers and writers in any process, through atomics.
     Shared, Storage, "SharedTensor";
 }
 
-/// A view of a borrowed tensor, to read.
+/// A read-only view of a borrowed tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct Borrowed<'a>(PhantomData<&'a ()>);
 
-/// A view of a mutably borrowed tensor, or of a part of it that no other view has, to read and write.
+/// A writable view of a mutably borrowed tensor, or of a part of it that no other view contains.
 #[derive(Debug)]
 pub struct BorrowedMut<'a>(PhantomData<&'a mut ()>);
 

@@ -1,12 +1,13 @@
 //! # Safety
-//! Tensors as arrays of `ndarray`, without copying. Unsafe, because arrays are made of pointers; sound, because
-//! - the view lies within the storage, which is borrowed as long as the array lives; strides are never negative, and both
-//!   count in elements;
-//! - reading: a [`Readable`] mode, so that the elements are not written; an array that is read may have
-//!   elements that overlap;
-//! - writing: a [`Writable`] mode, mutably borrowed: no other code reaches the elements, and no two indices
-//!   are one element ([`Raw`](crate::tensor::raw::Raw)). Between them there may be elements of other views, which no
-//!   index reaches.
+//! Tensors as arrays of `ndarray`, without copying. Unsafe, because arrays are created from pointers. Sound,
+//! because
+//! - the view is within the storage, which is borrowed while the array lives. Strides are never negative, and
+//!   both libraries count in elements;
+//! - reading: in a [`Readable`] mode the elements are not written. A read-only array may have overlapping
+//!   elements;
+//! - writing: in a [`Writable`] mode, mutably borrowed, no other code accesses the elements, and no two
+//!   indices refer to the same element ([`Raw`](crate::tensor::raw::Raw)). Elements of other views in between
+//!   are reached by no index.
 #![allow(unsafe_code)]
 
 use ndarray::{ArrayBase, ArrayViewD, ArrayViewMutD, Data, Dimension, IxDyn, ShapeBuilder, StrideShape};
@@ -22,7 +23,7 @@ fn shape(shape: &[usize], strides: &[isize]) -> StrideShape<IxDyn> {
 }
 
 impl<T: Element, M: Readable> Tensor<T, M> {
-    /// As an array of `ndarray`, to read: the same memory.
+    /// Returns the tensor as a read-only array of `ndarray`, without copying.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -35,27 +36,27 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     #[doc(alias = "numpy")]
     pub fn as_ndarray(&self) -> Result<ArrayViewD<'_, T>> {
         self.raw.here()?;
         if self.is_empty() {
-            // No strides that are not used: `ndarray` would look at them.
+            // Without strides: `ndarray` would check even unused ones.
             return Ok(ArrayViewD::from_shape(IxDyn(self.shape()), &[]).unwrap_or_else(|_| nothing()));
         }
         let first = self.storage().at::<T>(self.offset(), 1);
-        // SAFETY: see above; the borrow of `self` is the array's.
+        // SAFETY: see above; the array borrows `self`.
         Ok(unsafe { ArrayViewD::from_shape_ptr(shape(self.shape(), self.strides()), first.as_ptr()) })
     }
 }
 
-/// For shapes that `ndarray` can't have.
+/// Returns an empty array, for shapes that `ndarray` can't have.
 fn nothing<'a, T>() -> ArrayViewD<'a, T> {
     ndarray::ArrayView1::from(&[]).into_dyn()
 }
 
 impl<T: Element, M: Writable> Tensor<T, M> {
-    /// As an array of `ndarray`, to write: the same memory.
+    /// Returns the tensor as a writable array of `ndarray`, without copying.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -67,7 +68,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     pub fn as_mut_ndarray(&mut self) -> Result<ArrayViewMutD<'_, T>> {
         self.raw.here()?;
         if self.is_empty() {
@@ -75,13 +76,13 @@ impl<T: Element, M: Writable> Tensor<T, M> {
             return Ok(none.unwrap_or_else(|_| ndarray::ArrayViewMut1::from(&mut []).into_dyn()));
         }
         let first = self.storage().at::<T>(self.offset(), 1);
-        // SAFETY: see above; the mutable borrow of `self` is the array's.
+        // SAFETY: see above; the array borrows `self` mutably.
         Ok(unsafe { ArrayViewMutD::from_shape_ptr(shape(self.shape(), self.strides()), first.as_ptr()) })
     }
 }
 
 impl<T: Element> Tensor<T> {
-    /// A copy of an array or a view of one, in shared memory, contiguous: one copy of each element.
+    /// Copies an array or an array view into contiguous shared memory. Each element is copied once.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -93,7 +94,7 @@ impl<T: Element> Tensor<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::empty`]; [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) when it has more than
+    /// See [`Tensor::empty`]; [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) for more than
     /// [`MAX_RANK`](crate::MAX_RANK) dimensions.
     #[doc(alias = "from_numpy")]
     pub fn from_ndarray<S: Data<Elem = T>, D: Dimension>(array: &ArrayBase<S, D>) -> Result<Self> {

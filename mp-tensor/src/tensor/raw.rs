@@ -1,7 +1,7 @@
 //! # Safety
-//! What all tensors have in common, whatever their element type is and whichever access they allow. Unsafe, because it says as
-//! what their memory is attached to messages; sound, because each mode attaches it as what all its tensors do with it, and a
-//! tensor is made of what arrives in the mode that it was sent in.
+//! Common part of all tensors, for any element type and mode. Unsafe, because it determines the access under
+//! which memory is attached to messages. Sound, because each mode attaches the memory with the access that
+//! all its tensors have, and a tensor is received in the mode in which it was sent.
 #![allow(unsafe_code)]
 
 use std::borrow::Borrow;
@@ -19,11 +19,11 @@ use mp_core::message::{Arrived, Attached, Codec, Lent, Outgoing, Returned};
 use mp_core::words::{Access, Grant};
 use mp_core::{Error, Result};
 
-/// A storage and a view of it. The view lies within the storage, counted in elements of the tensor that this is of;
-/// in a mode that writes, no two of its indices are one element.
+/// A storage and a view of it. The view is within the storage, in elements of the tensor. In a writable mode,
+/// no two of its indices refer to the same element.
 pub(crate) struct Raw<M: Mode> {
     pub(crate) keep: M::Keep,
-    /// Apart, since a view is large: a tensor is moved more often than it is made, and clones share it.
+    /// In an `Arc`, because a view is large, tensors are moved more often than created, and clones share it.
     pub(crate) view: Arc<View>,
     pub(crate) grad: Grad,
 }
@@ -34,8 +34,8 @@ impl<M: Mode<Keep: Clone>> Clone for Raw<M> {
     }
 }
 
-/// What the attachment word says about the elements. Frozen memory may be read as any type, so that a storage and
-/// tensors of several types can be views of one attachment.
+/// Returns the attachment word of the elements. Frozen memory may be read as any type, so that a storage and
+/// tensors of several types can view one attachment.
 fn grant(access: Access, dtype: DType) -> Grant {
     Grant::new(access, if access == Access::Frozen { 0 } else { dtype.code() })
 }
@@ -46,7 +46,7 @@ impl<M: Mode> Raw<M> {
         self.keep.borrow()
     }
 
-    /// Another one, of a view of it.
+    /// Returns another handle with a view of this tensor.
     pub(crate) fn another(&self, view: View) -> Self
     where
         M::Keep: Clone,
@@ -54,20 +54,20 @@ impl<M: Mode> Raw<M> {
         Self { keep: self.keep.clone(), view: Arc::new(view), grad: self.grad.derived() }
     }
 
-    /// Of a view of it.
+    /// Replaces the view by a view of this tensor.
     pub(crate) fn viewed(self, view: View) -> Self {
         Self { view: Arc::new(view), grad: self.grad.derived(), keep: self.keep }
     }
 
     /// # Errors
-    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of a process, where the memory isn't mapped.
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy, where the memory is not mapped.
     #[inline]
     pub(crate) fn here(&self) -> Result<()> {
         self.storage().hold().arena().me().map(drop)
     }
 
     /// # Errors
-    /// When it is not a slice, or there is no memory here.
+    /// If the tensor is not contiguous, or its memory is not mapped.
     #[inline]
     pub(crate) fn contiguous(&self) -> Result<()> {
         if !self.view.is_contiguous() {
@@ -79,7 +79,7 @@ impl<M: Mode> Raw<M> {
 
 fn not_a_slice(view: &View) -> Result<()> {
     Err(Error::Shape(format!(
-        "no slice, since it is not contiguous (strides {:?} of shape {:?}): iterate by iter(), or copy by contiguous()",
+        "no slice: the tensor is not contiguous (strides {:?} of shape {:?}): use iter(), or contiguous()",
         view.strides(),
         view.shape()
     )))
@@ -95,7 +95,7 @@ fn overlaps(view: &View) -> Error {
 }
 
 impl<M: Mode<Keep = Storage>> Raw<M> {
-    /// Takes it out of a message, checked.
+    /// Takes the tensor out of a message, and validates it.
     #[inline(always)]
     pub(crate) fn receive(inc: &mut Arrived, handle: Handle, access: Access, dtype: DType) -> Result<Self> {
         let sent = handle.dtype()?;
@@ -121,14 +121,14 @@ impl<M: Mode<Keep = Storage>> Raw<M> {
 }
 
 impl Raw<Exclusive> {
-    /// Moves its memory into a message; what is left is an empty tensor.
+    /// Moves the memory into a message. An empty tensor remains.
     ///
     /// # Errors
-    /// When it can't be attached; then it stays as it is.
+    /// If it can't be attached; the tensor is unchanged then.
     pub(crate) fn lend<C: Codec>(&mut self, out: &mut Outgoing, dtype: DType) -> Result<()> {
         let requires = self.grad.to_wire()?;
         let grant = grant(Access::Exclusive, dtype);
-        // SAFETY: this tensor is the only one of its memory, and keeps nothing of it but by `take_back`.
+        // SAFETY: this tensor is the only handle to its memory, and regains it only by `take_back`.
         let (attachment, bytes) = unsafe { self.keep.lend(out.attached(), grant) }?;
         let view = std::mem::replace(&mut self.view, recent::nothing());
         let what = What::new(attachment, dtype.code(), requires);
@@ -136,13 +136,13 @@ impl Raw<Exclusive> {
         let mut wire = [0; handle::MOST];
         let written = C::write_bytes(out, Handle { what, view: &*view, storage }.write(&mut wire));
         let note = self.grad.bits();
-        // SAFETY: moved there just now, and described as this tensor was.
+        // SAFETY: the memory was moved there just now, and is described as this tensor was.
         let mark = unsafe { out.attached().lends(Lent { attachment, grant, bytes, beside: view, note }) }?;
         self.grad = Grad::lent(mark);
         written
     }
 
-    /// Takes back what it lent, if it did.
+    /// Takes the lent memory back, if there is any.
     pub(crate) fn take_back(&mut self, back: &mut Returned, dtype: DType) {
         if !self.keep.hold().is_nowhere() {
             return;
@@ -150,8 +150,8 @@ impl Raw<Exclusive> {
         let Some(mark) = self.grad.lent_as() else { return };
         let Some((hold, lent)) = back.take(mark, grant(Access::Exclusive, dtype)) else { return };
         let keep = Storage::of(hold, lent.bytes);
-        // The memory is what was found in the envelope, which another process may have overwritten; the view is checked as one that
-        // arrives.
+        // Another process may have overwritten the envelope that named the memory, so the view is validated
+        // like a received one.
         let Ok(view) = lent.beside.clone().downcast::<View>() else { return };
         if view.fits(keep.len() / dtype.size()) && view.is_injective() {
             *self = Self { keep, view, grad: Grad::from_bits(lent.note) };
@@ -160,17 +160,17 @@ impl Raw<Exclusive> {
 }
 
 impl<M: Sendable> Raw<M> {
-    /// Attaches it to a message.
+    /// Attaches the memory to a message.
     pub(crate) fn send(&self, out: &mut Attached, dtype: DType) -> Result<Handle<&View>> {
         let requires = self.grad.to_wire()?;
-        // SAFETY: all tensors of this memory are of this mode, and reach it as the grant says.
+        // SAFETY: all tensors of this memory have this mode, and access it as the grant says.
         let attachment = unsafe { out.attach(self.keep.hold(), grant(M::ACCESS, dtype)) }?;
         let storage = beyond(&self.view, dtype, self.keep.len());
         Ok(Handle { what: What::new(attachment, dtype.code(), requires), view: &self.view, storage })
     }
 }
 
-/// How many bytes a storage has, if it does not end where the view does.
+/// Returns the size of a storage in bytes, unless it ends where the view does.
 #[inline]
 fn beyond(view: &View, dtype: DType, bytes: usize) -> Option<NonZero<u64>> {
     let end = view.end().and_then(|end| end.checked_mul(dtype.size()));
@@ -185,14 +185,14 @@ mod tests {
     use crate::Tensor;
     use crate::tensor::mode::Frozen;
 
-    /// Lends a tensor of `elements` elements with a view that its lender did not have, and takes it back.
+    /// Lends a tensor of `elements` elements with a view that it did not have, and takes it back.
     fn lent_with(elements: usize, view: View) -> Raw<Exclusive> {
         let mut t = Tensor::full([elements], 1.5_f32).unwrap();
         let (mut out, grant) = (Outgoing::default(), grant(Access::Exclusive, DType::F32));
-        // SAFETY: nothing else reaches the memory of this tensor.
+        // SAFETY: no other code accesses the memory of this tensor.
         let (attachment, bytes) = unsafe { t.raw.keep.lend(out.attached(), grant) }.unwrap();
         let lent = Lent { attachment, grant, bytes, beside: Arc::new(view), note: 0 };
-        // SAFETY: none of it is reached; the test asks whether a wrong view is refused.
+        // SAFETY: no element is accessed; the test checks that a wrong view is refused.
         t.raw.grad = Grad::lent(unsafe { out.attached().lends(lent) }.unwrap());
         t.raw.take_back(&mut out.returned(None), DType::F32);
         t.raw
@@ -209,9 +209,9 @@ mod tests {
         }
     }
 
-    /// The bytes of a message can say anything of a tensor that is attached to it.
+    /// The bytes of a message can describe any view of an attached tensor.
     #[test]
-    fn a_view_beyond_what_is_attached_is_refused() {
+    fn view_beyond_attachment_is_refused() {
         let received = |elements: usize| {
             let t = Tensor::full([6], 1.5_f32).unwrap().freeze();
             let mut out = Outgoing::default();

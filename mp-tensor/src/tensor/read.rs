@@ -1,10 +1,11 @@
 //! # Safety
-//! Reading through slices and references. Unsafe, because it makes `&[T]` of memory that other processes map; sound,
-//! because
-//! - this is for [`Readable`] modes only, which are sealed: of an exclusive tensor there is one handle, which is borrowed;
-//!   of a frozen one no handle that writes exists in any process, nor can one be made again; a borrowed view has an
-//!   exclusive tensor borrowed as long as it lives; a mutably borrowed one is the only view of its elements;
-//! - the view lies within the storage ([`Raw`](crate::tensor::raw::Raw)), and a slice is made only of a contiguous one.
+//! Reading through slices and references. Unsafe, because it creates `&[T]` to memory that other processes
+//! map. Sound, because
+//! - only [`Readable`] modes do so, which are sealed. An exclusive tensor has one handle, which is borrowed.
+//!   A frozen one has no handle that writes in any process, now or later. A borrowed view borrows an
+//!   exclusive tensor while it lives. A mutably borrowed one is the only view of its elements;
+//! - the view is within the storage ([`Raw`](crate::tensor::raw::Raw)), and a slice is created only from a
+//!   contiguous one.
 #![allow(unsafe_code)]
 
 use std::ops::Index;
@@ -16,7 +17,7 @@ use crate::{Tensor, TensorView};
 use mp_core::Result;
 use mp_core::Storage;
 
-/// Elements of a slice, or of a storage at positions.
+/// Elements of a slice, or of a storage at given positions.
 enum Elements<S, P> {
     Slice(S),
     Apart(P),
@@ -46,48 +47,54 @@ impl<T, S: ExactSizeIterator<Item = T>, P: ExactSizeIterator<Item = T>> Iterator
         }
     }
 }
-impl<T, S: ExactSizeIterator<Item = T>, P: ExactSizeIterator<Item = T>> ExactSizeIterator for Elements<S, P> {}
+impl<T, S, P> ExactSizeIterator for Elements<S, P>
+where
+    S: ExactSizeIterator<Item = T>,
+    P: ExactSizeIterator<Item = T>,
+{
+}
 
-// Bounds of the methods, and not of the block: so that the compiler says what to do in place of a call that a mode has not.
+// The bounds are on the methods instead of the block, so that the compiler suggests an alternative if a mode
+// lacks a method.
 impl<T: Element, M: Mode> Tensor<T, M> {
-    /// Its elements, in row-major order.
+    /// Returns the elements as a slice, in row-major order.
     ///
     /// # Errors
-    /// [`Error::Shape`](mp_core::Error::Shape) when it is not contiguous (a column of a matrix, say);
-    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
+    /// [`Error::Shape`](mp_core::Error::Shape) if the tensor is not contiguous (such as a column of a
+    /// matrix), [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     #[inline]
     pub fn as_slice(&self) -> Result<&[T]>
     where
         M: Readable,
     {
         self.raw.contiguous()?;
-        // SAFETY: a readable mode, and the tensor is borrowed as long as the slice lives: no code writes.
+        // SAFETY: in a readable mode no code writes while the tensor is borrowed.
         Ok(unsafe { self.storage().slice(self.offset(), self.len()) })
     }
 }
 
 impl<T: Element, M: Readable> Tensor<T, M> {
-    /// One element.
+    /// Returns the element at `index`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when there is no such element;
-    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
+    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if the element does not exist,
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     pub fn get(&self, index: &[usize]) -> Result<T> {
         self.raw.here()?;
         Ok(self.storage().load(self.raw.view.position(index)?))
     }
 
-    /// The element of a tensor that has only one.
+    /// Returns the only element of a tensor.
     ///
     /// # Errors
-    /// [`Error::Shape`](mp_core::Error::Shape) when it has none, or several.
+    /// [`Error::Shape`](mp_core::Error::Shape) if the number of elements is not one.
     pub fn item(&self) -> Result<T> {
         let one = self.raw.view.reshape(&[])?;
         self.raw.here()?;
         Ok(self.storage().load(one.offset()))
     }
 
-    /// Its elements, in row-major order.
+    /// Iterates over copies of the elements, in row-major order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         match self.as_slice() {
             Ok(all) => Elements::Slice(all.iter().copied()),
@@ -95,7 +102,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
         }
     }
 
-    /// A copy of its elements in ordinary memory, in row-major order.
+    /// Copies the elements into private memory, in row-major order.
     #[doc(alias = "tolist")]
     pub fn to_vec(&self) -> Vec<T> {
         match self.as_slice() {
@@ -108,7 +115,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
         }
     }
 
-    /// A copy in shared memory, contiguous and the caller's alone.
+    /// Copies the elements into a new contiguous tensor, which the caller owns.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -130,16 +137,16 @@ impl<T: Element, M: Readable> Tensor<T, M> {
         Ok(copy)
     }
 
-    /// The same as [`contiguous`](Self::contiguous): a copy in shared memory, the caller's alone.
+    /// Copies the tensor: the same as [`contiguous`](Self::contiguous).
     ///
     /// # Errors
-    /// As [`contiguous`](Self::contiguous).
+    /// See [`contiguous`](Self::contiguous).
     pub fn try_clone(&self) -> Result<Tensor<T>> {
         self.contiguous()
     }
 
-    /// A tensor of what a function makes of each element, contiguous and the caller's alone. It requires no gradients: of what
-    /// the function does, nothing is known.
+    /// Applies a function to each element. Returns a contiguous tensor that the caller owns. It requires no
+    /// gradients, since the derivative of the function is unknown.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -151,13 +158,13 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::empty`].
+    /// See [`Tensor::empty`].
     pub fn map<U: Element>(&self, f: impl FnMut(T) -> U) -> Result<Tensor<U>> {
         self.raw.here()?;
         Tensor::made_of(self.shape(), self.iter().map(f))
     }
 
-    /// A view to read, as long as the tensor is borrowed: of it, there may be several, and views of views.
+    /// Borrows the tensor as a read-only view. Several views, and views of views, may exist at once.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -176,7 +183,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     }
 }
 
-/// Equal if they have the same shape and equal elements, wherever those are: as slices, so that a NaN makes them differ.
+/// Compares shapes and elements, not memory. A NaN makes tensors unequal, as for slices.
 ///
 /// ```
 /// use mp_tensor::Tensor;
@@ -187,8 +194,8 @@ impl<T: Element, M: Readable> Tensor<T, M> {
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// Shared tensors are not compared, since other processes may write them meanwhile, so that one might differ
-/// from itself: compare copies (`to_vec`, `contiguous`).
+/// Shared tensors have no comparison: other processes may write them meanwhile, so that a tensor could differ
+/// from itself. Compare copies (`to_vec`, `contiguous`).
 impl<T: Element, M: Readable, N: Readable> PartialEq<Tensor<T, N>> for Tensor<T, M> {
     fn eq(&self, other: &Tensor<T, N>) -> bool {
         if self.shape() != other.shape() {
@@ -202,29 +209,29 @@ impl<T: Element, M: Readable, N: Readable> PartialEq<Tensor<T, N>> for Tensor<T,
 }
 
 impl<'a, T: Element> Tensor<T, Borrowed<'a>> {
-    /// Its elements, as long as what was borrowed lives, also beyond this view.
+    /// Returns the elements for the lifetime of the borrowed tensor, which may exceed that of this view.
     ///
     /// # Errors
-    /// As [`as_slice`](Self::as_slice).
+    /// See [`as_slice`](Self::as_slice).
     pub fn to_slice(&self) -> Result<&'a [T]> {
         self.raw.contiguous()?;
         let storage: &'a Storage = self.raw.keep;
-        // SAFETY: what the view is of is borrowed for 'a: no code writes.
+        // SAFETY: the viewed tensor is borrowed for 'a, so no code writes.
         Ok(unsafe { storage.slice(self.offset(), self.len()) })
     }
 }
 
-/// One element, as `t[[row, column]]`.
+/// Returns an element, as in `t[[row, column]]`.
 ///
 /// # Panics
-/// If there is no such element, as indexing a slice.
+/// If the index is out of bounds.
 impl<T: Element, M: Readable, const N: usize> Index<[usize; N]> for Tensor<T, M> {
     type Output = T;
 
     #[inline]
     fn index(&self, index: [usize; N]) -> &T {
         match self.raw.view.position(&index) {
-            // SAFETY: as for `as_slice`; the position is the view's.
+            // SAFETY: see `as_slice`; the position is one of the view.
             Ok(at) => &(unsafe { self.storage().slice(at, 1) })[0],
             Err(e) => panic!("{e}"),
         }

@@ -1,30 +1,30 @@
-//! Ordinary memory into shared memory, by one copy.
+//! Copies of private memory in shared memory.
 
 use crate::element::{Bool, Element};
 use crate::tensor::Tensor;
 use mp_core::{Error, Result};
 
-/// Slices, vectors and arrays, into shared memory: one copy, at the speed of `memcpy`.
+/// Copies slices, vectors and arrays into shared memory, once and at the speed of `memcpy`.
 ///
 /// ```
 /// use mp_tensor::ShareMemory;
 ///
-/// let t = vec![1.0_f32, 2.0, 3.0].share_memory()?; // of one dimension
+/// let t = vec![1.0_f32, 2.0, 3.0].share_memory()?; // one dimension
 /// assert_eq!((t.shape(), t.is_shared()), (&[3][..], true));
-/// let m = [[1_u8, 2, 3], [4, 5, 6]].share_memory()?; // of two
+/// let m = [[1_u8, 2, 3], [4, 5, 6]].share_memory()?; // two dimensions
 /// assert_eq!((m.shape(), m[[1, 0]]), (&[2, 3][..], 4));
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// Tensors are in shared memory from the start. One that is made there ([`Tensor::empty`], [`zeros`](Tensor::zeros),
-/// [`from_fn`](Tensor::from_fn), [`from_iter`](Tensor::from_iter)) needs no copy at all.
+/// Tensors are always in shared memory. A tensor that is created there ([`Tensor::empty`],
+/// [`zeros`](Tensor::zeros), [`from_fn`](Tensor::from_fn), [`from_iter`](Tensor::from_iter)) needs no copy.
 #[doc(alias = "share_memory_")]
 #[doc(alias = "share_memory")]
 pub trait ShareMemory {
-    /// The type of the elements.
+    /// Element type.
     type Element: Element;
 
-    /// A copy in shared memory, the caller's alone.
+    /// Copies the elements into a new tensor, which the caller owns.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`].
@@ -59,7 +59,7 @@ impl<T: Element, const N: usize, const M: usize> ShareMemory for [[T; N]; M] {
     }
 }
 
-/// Each `bool` is a byte that is 0 or 1, so that it is one copy as well.
+/// Each `bool` is a byte that is 0 or 1, so this is a plain copy as well.
 impl ShareMemory for [bool] {
     type Element = Bool;
     fn share_memory(&self) -> Result<Tensor<Bool>> {
@@ -83,8 +83,8 @@ impl<const N: usize> ShareMemory for [bool; N] {
 }
 
 impl<T: Element> Tensor<T> {
-    /// The elements of an iterator, as a tensor of one dimension. If it knows how many it has, they are written where they
-    /// are to be; else they are collected first.
+    /// Creates a one-dimensional tensor from an iterator. Elements of an iterator with an exact size hint are
+    /// written in place. Otherwise they are collected first.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -95,7 +95,7 @@ impl<T: Element> Tensor<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::empty`], and [`Error::Shape`] when it has another number of elements than it said.
+    /// See [`Tensor::empty`], and [`Error::Shape`] if the size hint was wrong.
     #[allow(clippy::should_implement_trait, reason = "it can fail")]
     pub fn from_iter(all: impl IntoIterator<Item = T>) -> Result<Self> {
         let mut all = all.into_iter();
@@ -110,7 +110,9 @@ impl<T: Element> Tensor<T> {
             written += 1;
         }
         if written < n || all.next().is_some() {
-            return Err(Error::Shape(format!("an iterator that said {n} elements has {written} or more")));
+            return Err(Error::Shape(format!(
+                "an iterator of {n} elements, by its size hint, has {written} or more"
+            )));
         }
         Ok(t)
     }
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_iterator_that_lies_is_an_error() {
+    fn wrong_size_hint_is_an_error() {
         struct Lying(u8, usize);
         impl Iterator for Lying {
             type Item = u8;

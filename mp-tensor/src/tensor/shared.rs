@@ -1,4 +1,4 @@
-//! The tensor that all processes read and write.
+//! Tensors that all processes read and write.
 
 use crate::element::{Element, Integer, Number};
 use crate::storage::Atomic;
@@ -14,7 +14,8 @@ impl<T: Element> Tensor<T, Shared> {
         self.storage().atomic(at)
     }
 
-    /// Where an element is that is not one of a row, or is none. Out of the way, so that what is left of a load is the load.
+    /// Returns the position of an element in a non-contiguous view, or panics. Not inlined, to keep loads
+    /// short.
     #[cold]
     #[inline(never)]
     fn nth_apart(&self, i: usize) -> usize {
@@ -28,8 +29,8 @@ impl<T: Element> Tensor<T, Shared> {
         self.raw.view.position(index)
     }
 
-    /// Its elements in row-major order, as a slice of atomics: for loops over many of them, which check where the tensor is
-    /// and how long it is once instead of at each element.
+    /// Returns the elements in row-major order as a slice of atomics. Loops over many elements are faster
+    /// with it, since bounds and layout are checked only once.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -38,14 +39,14 @@ impl<T: Element> Tensor<T, Shared> {
     /// for (w, g) in weights.as_atomics()?.iter().zip(gradient) {
     ///     w.store(w.load() - 0.5 * g);
     /// }
-    /// let row = weights.select(0, 1)?; // a row of a matrix is a slice, a column is not
+    /// let row = weights.select(0, 1)?; // a row of a matrix is contiguous, a column is not
     /// assert_eq!(row.as_atomics()?[2].load(), -0.5);
     /// # Ok::<(), mp_tensor::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Shape`] when it is not contiguous (a column of a matrix, say); [`Error::Forked`] in a forked copy of the
-    /// process.
+    /// [`Error::Shape`] if the tensor is not contiguous (such as a column of a matrix), [`Error::Forked`] in
+    /// a forked copy.
     #[inline]
     pub fn as_atomics(&self) -> Result<&[Atomic<T>]> {
         self.raw.contiguous()?;
@@ -55,7 +56,7 @@ impl<T: Element> Tensor<T, Shared> {
     /// Reads the `i`-th element in row-major order.
     ///
     /// # Panics
-    /// If there is no such element, as indexing a slice.
+    /// If `i` is out of bounds.
     #[inline]
     pub fn load(&self, i: usize) -> T {
         self.nth(i).load()
@@ -64,35 +65,35 @@ impl<T: Element> Tensor<T, Shared> {
     /// Writes the `i`-th element in row-major order.
     ///
     /// # Panics
-    /// If there is no such element, as indexing a slice.
+    /// If `i` is out of bounds.
     #[inline]
     pub fn store(&self, i: usize, value: T) {
         self.nth(i).store(value);
     }
 
-    /// One element.
+    /// Returns the element at `index`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::OutOfBounds`] if the element does not exist, [`Error::Forked`] in a forked copy.
     pub fn get(&self, index: &[usize]) -> Result<T> {
         Ok(self.storage().load(self.position(index)?))
     }
 
-    /// Writes one element.
+    /// Writes the element at `index`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::OutOfBounds`] if the element does not exist, [`Error::Forked`] in a forked copy.
     pub fn set(&self, index: &[usize], value: T) -> Result<()> {
         self.storage().store(self.position(index)?, value);
         Ok(())
     }
 
-    /// Its elements, in row-major order, each as it is when it is reached.
+    /// Iterates over the elements in row-major order. Each is read when the iterator reaches it.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         self.loads()
     }
 
-    /// A copy of its elements in ordinary memory, each as it is when it is reached.
+    /// Copies the elements into private memory. Each is read separately, not all at one moment.
     #[doc(alias = "tolist")]
     pub fn to_vec(&self) -> Vec<T> {
         let mut all = vec![T::zeroed(); self.len()];
@@ -100,10 +101,11 @@ impl<T: Element> Tensor<T, Shared> {
         all
     }
 
-    /// Copies its elements to `to`, each as it is when it is reached; at the speed of `memcpy` if it is contiguous.
+    /// Copies the elements into `to`, at the speed of `memcpy` if the tensor is contiguous. Each is read
+    /// separately, not all at one moment.
     ///
     /// # Errors
-    /// [`Error::Shape`] when `to` has another length; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::Shape`] if `to` has another length, [`Error::Forked`] in a forked copy.
     #[doc(alias = "read_to")]
     pub fn read_into(&self, to: &mut [T]) -> Result<()> {
         if to.len() != self.len() {
@@ -114,7 +116,7 @@ impl<T: Element> Tensor<T, Shared> {
         Ok(())
     }
 
-    /// Reads into a slice of its length.
+    /// Reads into a slice of the tensor's length.
     fn read_unchecked(&self, to: &mut [T]) {
         if self.is_contiguous() {
             self.storage().load_all(self.offset(), to);
@@ -124,10 +126,11 @@ impl<T: Element> Tensor<T, Shared> {
         }
     }
 
-    /// Writes `from` into its elements, one after the other; at the speed of `memcpy` if it is contiguous.
+    /// Writes `from` into the elements, in row-major order, at the speed of `memcpy` if the tensor is
+    /// contiguous.
     ///
     /// # Errors
-    /// [`Error::Shape`] when `from` has another length; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::Shape`] if `from` has another length, [`Error::Forked`] in a forked copy.
     pub fn write_from(&self, from: &[T]) -> Result<()> {
         if from.len() != self.len() {
             return Err(Error::Shape(format!("a slice of {} into {} elements", from.len(), self.len())));
@@ -146,7 +149,7 @@ impl<T: Element> Tensor<T, Shared> {
     /// Writes one value into all elements.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::Forked`] in a forked copy.
     #[doc(alias = "fill_")]
     pub fn fill(&self, value: T) -> Result<()> {
         self.raw.here()?;
@@ -159,10 +162,10 @@ impl<T: Element> Tensor<T, Shared> {
         Ok(())
     }
 
-    /// Writes all elements of a tensor of the same shape into its own.
+    /// Copies all elements from a tensor of the same shape.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the shapes differ; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::Shape`] if the shapes differ, [`Error::Forked`] in a forked copy.
     #[doc(alias = "copy_")]
     pub fn copy_from<N: Readable>(&self, from: &Tensor<T, N>) -> Result<()> {
         if self.shape() != from.shape() {
@@ -179,7 +182,8 @@ impl<T: Element> Tensor<T, Shared> {
         }
     }
 
-    /// A copy in shared memory, contiguous and the caller's alone; each element as it is when it is reached.
+    /// Copies the elements into a new contiguous tensor, which the caller owns. Each is read separately, not
+    /// all at one moment.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`].
@@ -190,8 +194,8 @@ impl<T: Element> Tensor<T, Shared> {
         Ok(copy)
     }
 
-    /// A tensor of what a function makes of each element, as that is when it is reached; contiguous and the caller's alone. It
-    /// requires no gradients.
+    /// Applies a function to each element, read when it is reached. Returns a contiguous tensor that the
+    /// caller owns, without gradients.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`].
@@ -200,75 +204,75 @@ impl<T: Element> Tensor<T, Shared> {
         Tensor::made_of(self.shape(), self.iter().map(f))
     }
 
-    /// The same as [`contiguous`](Self::contiguous): a copy in shared memory, the caller's alone.
+    /// Copies the tensor: the same as [`contiguous`](Self::contiguous).
     ///
     /// # Errors
-    /// As [`contiguous`](Self::contiguous).
+    /// See [`contiguous`](Self::contiguous).
     pub fn try_clone(&self) -> Result<Tensor<T>> {
         self.contiguous()
     }
 }
 
-/// Changes of single elements that no other change can come in between of; see [`Atomic`].
+/// Atomic read-modify-write operations on single elements, see [`Atomic`].
 ///
 /// # Panics
-/// All of them if there is no element `i`, as indexing a slice.
+/// If `i` is out of bounds.
 impl<T: Number> Tensor<T, Shared> {
-    /// Adds to the `i`-th element in row-major order, atomically; the value before. Integers wrap; floats are compared and
-    /// swapped until no other change came in between.
+    /// Adds to the `i`-th element in row-major order, atomically. Returns the previous value. Integers wrap.
+    /// Floats use a compare-and-swap loop.
     #[inline]
     pub fn fetch_add(&self, i: usize, value: T) -> T {
         self.nth(i).fetch_add(value)
     }
 
-    /// Subtracts from the `i`-th element in row-major order, atomically; the value before.
+    /// Subtracts from the `i`-th element in row-major order, atomically. Returns the previous value.
     #[inline]
     pub fn fetch_sub(&self, i: usize, value: T) -> T {
         self.nth(i).fetch_sub(value)
     }
 
-    /// Adds to the `i`-th element by a load and a store. Another process's addition in between is lost, which Hogwild
-    /// training tolerates; it costs a fifth of [`fetch_add`](Self::fetch_add).
+    /// Adds to the `i`-th element by a load and a store. A concurrent addition can be lost, which Hogwild
+    /// training tolerates. The cost is a fifth of [`fetch_add`](Self::fetch_add).
     #[inline]
     pub fn add_lossy(&self, i: usize, value: T) {
         self.nth(i).add_lossy(value);
     }
 }
 
-/// Changes of single integers that no other change can come in between of; see [`Atomic`].
+/// Atomic read-modify-write operations on single integers, see [`Atomic`].
 ///
 /// # Panics
-/// All of them if there is no element `i`, as indexing a slice.
+/// If `i` is out of bounds.
 impl<T: Integer> Tensor<T, Shared> {
-    /// The larger of the `i`-th element and `value`, into the element, atomically; the value before.
+    /// Stores the maximum of the `i`-th element and `value`, atomically. Returns the previous value.
     pub fn fetch_max(&self, i: usize, value: T) -> T {
         self.nth(i).fetch_max(value)
     }
 
-    /// The smaller of the `i`-th element and `value`, into the element, atomically; the value before.
+    /// Stores the minimum of the `i`-th element and `value`, atomically. Returns the previous value.
     pub fn fetch_min(&self, i: usize, value: T) -> T {
         self.nth(i).fetch_min(value)
     }
 
-    /// The bits that both have, into the `i`-th element, atomically; the value before.
+    /// Computes the bitwise AND of the `i`-th element and `value`, atomically. Returns the previous value.
     pub fn fetch_and(&self, i: usize, value: T) -> T {
         self.nth(i).fetch_and(value)
     }
 
-    /// The bits that one of them has, into the `i`-th element, atomically; the value before.
+    /// Computes the bitwise OR of the `i`-th element and `value`, atomically. Returns the previous value.
     pub fn fetch_or(&self, i: usize, value: T) -> T {
         self.nth(i).fetch_or(value)
     }
 
-    /// The bits that differ, into the `i`-th element, atomically; the value before.
+    /// Computes the bitwise XOR of the `i`-th element and `value`, atomically. Returns the previous value.
     pub fn fetch_xor(&self, i: usize, value: T) -> T {
         self.nth(i).fetch_xor(value)
     }
 
-    /// Writes `new` if the `i`-th element is `old`, atomically.
+    /// Writes `new` if the `i`-th element equals `old`, atomically.
     ///
     /// # Errors
-    /// What it is, if it is not `old`; nothing is changed then.
+    /// Returns the current value if it differs from `old`. The element is unchanged then.
     pub fn compare_exchange(&self, i: usize, old: T, new: T) -> std::result::Result<T, T> {
         self.nth(i).compare_exchange(old, new)
     }
@@ -282,7 +286,8 @@ mod tests {
     use crate::{Bool, Complex, Element, Integer, Number, ShareMemory, SharedTensor, Tensor, bf16, f16};
     use mp_core::Error;
 
-    /// Eight threads change two elements at once, of whatever width: no change is lost, and no neighbour touched.
+    /// Eight threads change two elements of any width concurrently: no change is lost, and no neighbour is
+    /// changed.
     fn added<T: Number>(one: T, many: T, zero: T) {
         let t = Tensor::<T>::zeros([4]).unwrap().share();
         let start = Barrier::new(8);
@@ -296,13 +301,13 @@ mod tests {
         each(16, &|| _ = (t.fetch_add(1, one), t.fetch_add(2, one)));
         assert_eq!(t.to_vec(), [zero, many, many, zero]);
         each(16, &|| _ = t.fetch_sub(1, one));
-        // Long enough to come in between; never enough that a small float would round.
+        // Long enough for threads to interleave, and too few for a small float to round.
         each(if cfg!(miri) { 20 } else { 100_000 }, &|| _ = (t.fetch_add(1, one), t.fetch_sub(1, one)));
         assert_eq!(t.to_vec(), [zero, zero, many, zero]);
     }
 
     #[test]
-    fn no_addition_is_lost() {
+    fn concurrent_additions_are_not_lost() {
         added::<u8>(1, 128, 0);
         added::<i8>(-1, -128, 0);
         added::<u16>(500, 64000, 0);
@@ -344,9 +349,10 @@ mod tests {
         assert_eq!((t.fetch_min(0, -100), t.fetch_max(0, -3), t.load(0)), (3, -100, -3));
     }
 
-    /// Whole and in parts, short and long, from every alignment: what is written is read, and nothing beside it.
+    /// Whole and partial, short and long, from every alignment: elements are read as written, and neighbours
+    /// stay unchanged.
     fn in_bulk<T: Element>(value: impl Fn(usize) -> T, other: T) {
-        // Miri takes a second for what takes a microsecond.
+        // Miri takes a second for a microsecond of native execution.
         let lengths: &[usize] = if cfg!(miri) {
             &[0, 1, 33]
         } else {
@@ -402,8 +408,8 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "element 3 of 3")]
-    fn no_element_behind_the_last() {
-        // There is memory behind it, of the same storage.
+    fn load_beyond_the_end_panics() {
+        // The element after the last one exists in the storage.
         Tensor::<u8>::zeros([9]).unwrap().share().narrow(0, 0, 3).unwrap().load(3);
     }
 }

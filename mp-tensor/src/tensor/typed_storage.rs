@@ -1,4 +1,4 @@
-//! A storage as a whole, as something that travels.
+//! Whole storages as values that can be sent.
 
 use std::fmt;
 
@@ -13,32 +13,31 @@ use crate::view::View;
 use mp_core::Result;
 use mp_core::Storage;
 
-/// All elements of a storage, whatever views of it there are: frozen or shared, as the tensors of it.
+/// All elements of a storage, independent of its views. Frozen or shared, like the tensors of the storage.
 ///
 /// ```
 /// use mp_tensor::Tensor;
 ///
 /// let x = Tensor::<f32>::from_fn(&[3, 4], |i| i as f32)?.freeze();
 /// let row = x.select(0, 2)?;
-/// let storage = row.typed_storage(); // all twelve
+/// let storage = row.typed_storage(); // all twelve elements
 /// assert_eq!((storage.len(), storage.as_tensor().to_vec()), (12, x.to_vec()));
 /// let column = storage.tensor(&[3], &[4], 1)?; // x[:, 1]
 /// assert_eq!(column.to_vec(), [1.0, 5.0, 9.0]);
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// Sent together with its views, it arrives as the same storage as they do. (An exclusive storage is an exclusive
-/// [`Tensor`] of one dimension.) It has as many bytes as it was made with, at its receiver too, whatever view of it
-/// was sent.
+/// A storage and its views that are sent together arrive as one storage. It keeps its size in bytes at the
+/// receiver, whatever view was sent. (An exclusive storage is an exclusive one-dimensional [`Tensor`].)
 #[doc(alias = "UntypedStorage")]
 #[doc(alias = "reduce_typed_storage")]
 #[doc(alias = "rebuild_typed_storage")]
 pub struct TypedStorage<T: Element, M: Sendable = Frozen>(
-    /// Of one dimension, contiguous, from the start of the storage.
+    /// A contiguous one-dimensional tensor from the start of the storage.
     Tensor<T, M>,
 );
 
-/// The bytes of a frozen storage, of whatever type its tensors are.
+/// Bytes of a frozen storage, independent of the element type of its tensors.
 #[doc(alias = "UntypedStorage")]
 pub type FrozenStorage = TypedStorage<u8, Frozen>;
 
@@ -48,7 +47,7 @@ impl<T: Element, M: Sendable> Clone for TypedStorage<T, M> {
     }
 }
 
-/// Equal if they are the same memory.
+/// Equal if both refer to the same memory.
 impl<T: Element, M: Sendable> PartialEq for TypedStorage<T, M> {
     fn eq(&self, other: &Self) -> bool {
         self.0.storage() == other.0.storage()
@@ -63,7 +62,7 @@ impl<T: Element, M: Sendable> fmt::Debug for TypedStorage<T, M> {
 }
 
 impl<T: Element, M: Sendable> Tensor<T, M> {
-    /// All elements of the storage that it is a view of.
+    /// Returns all elements of the storage that this tensor is a view of.
     #[doc(alias = "storage")]
     pub fn typed_storage(&self) -> TypedStorage<T, M> {
         TypedStorage::whole(self.storage().clone(), self.storage().len())
@@ -72,42 +71,42 @@ impl<T: Element, M: Sendable> Tensor<T, M> {
 
 impl<T: Element, M: Sendable> TypedStorage<T, M> {
     fn whole(keep: Storage, bytes: usize) -> Self {
-        // A block that exists has no more elements than a view may have.
+        // An existing block has no more elements than a view may have.
         let view = View::contiguous(&[bytes / size_of::<T>()]).unwrap_or(View::NONE);
         Self(Tensor::of(Raw { keep, view: view.into(), grad: Default::default() }))
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     #[doc(alias = "size")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it has none.
+    /// Returns `true` if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many bytes its elements take.
+    /// Returns the size of the elements in bytes.
     pub fn nbytes(&self) -> usize {
         self.0.nbytes()
     }
 
-    /// Its elements, as a tensor of one dimension.
+    /// Returns the elements as a one-dimensional tensor.
     pub fn as_tensor(&self) -> &Tensor<T, M> {
         &self.0
     }
 
-    /// Its elements, as a tensor of one dimension.
+    /// Converts to a one-dimensional tensor.
     pub fn into_tensor(self) -> Tensor<T, M> {
         self.0
     }
 
-    /// A tensor of this shape, with these strides and offset, counted in elements.
+    /// Returns a view with this shape, strides and offset, in elements.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) when some of it would lie outside,
-    /// [`Error::Unsupported`](mp_core::Error::Unsupported) when a stride is negative.
+    /// [`Error::OutOfBounds`](mp_core::Error::OutOfBounds) if the view exceeds the storage,
+    /// [`Error::Unsupported`](mp_core::Error::Unsupported) for a negative stride.
     #[doc(alias = "set_")]
     pub fn tensor(&self, shape: &[usize], strides: &[isize], offset: usize) -> Result<Tensor<T, M>> {
         let view = View::from_parts(offset, shape, strides, self.len())?;
@@ -116,12 +115,13 @@ impl<T: Element, M: Sendable> TypedStorage<T, M> {
 }
 
 impl<T: Element> TypedStorage<T, Frozen> {
-    /// The same memory as elements of another type, which a frozen one may be; the rest at its end is left out.
+    /// Reinterprets the memory as elements of another type, which is valid for frozen memory. A remainder at
+    /// the end is left out.
     pub fn cast<U: Element>(&self) -> TypedStorage<U, Frozen> {
         TypedStorage::whole(self.0.storage().clone(), self.nbytes())
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the storage.
     #[doc(alias = "untyped")]
     pub fn bytes(&self) -> FrozenStorage {
         self.cast()

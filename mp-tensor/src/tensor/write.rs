@@ -1,16 +1,16 @@
 //! # Safety
-//! Writing through slices and references. Unsafe, because it makes `&mut [T]` of memory that other processes map;
-//! sound, because
-//! - this is for [`Writable`] modes only, which are sealed. An exclusive tensor is the only way to its elements among all
-//!   processes: it is made with fresh memory, it is no `Clone`; sending it moves its handle into the message, and leaves
-//!   a tensor without memory; receiving it requires that the block has never been frozen or shared, which the block itself
-//!   remembers. (Handles that are no tensors keep memory, and give no access.) It is borrowed mutably as long as anything
-//!   made of it lives;
-//! - a mutably borrowed view comes from a mutably borrowed tensor, and several at once are pieces of one view that have no
-//!   element in common;
-//! - in both, no two indices are one element ([`Raw`]), also when it arrived in a message;
-//! - a slice is made only of a contiguous view, and single elements are reached by themselves: between the elements of
-//!   one view there may be those of another, which are never touched, nor referred to.
+//! Writing through slices and references. Unsafe, because it creates `&mut [T]` to memory that other
+//! processes map. Sound, because
+//! - only [`Writable`] modes do so, which are sealed. An exclusive tensor is the only access to its elements
+//!   among all processes. It is created with fresh memory, and is not `Clone`. Sending moves its handle into
+//!   the message, and leaves a tensor without memory. Receiving requires that the block has never been frozen
+//!   or shared, which the block itself records. (Handles other than tensors keep memory alive, and give no
+//!   access.) Everything derived from it borrows it mutably;
+//! - a mutably borrowed view comes from a mutably borrowed tensor. Several of them are disjoint pieces of one
+//!   view;
+//! - in both modes, no two indices refer to the same element ([`Raw`]), also in a received tensor;
+//! - a slice is created only from a contiguous view. Other elements are accessed one by one, so that elements
+//!   of other views in between are neither accessed nor referenced.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -24,12 +24,13 @@ use crate::view::{Positions, View};
 use crate::{Tensor, TensorViewMut};
 use mp_core::{Error, Result};
 
-// Bounds of the methods, and not of the block: so that the compiler says what to do in place of a call that a mode has not.
+// The bounds are on the methods instead of the block, so that the compiler suggests an alternative if a mode
+// lacks a method.
 impl<T: Element, M: Mode> Tensor<T, M> {
-    /// Its elements, in row-major order, to write.
+    /// Returns the elements as a mutable slice, in row-major order.
     ///
     /// # Errors
-    /// [`Error::Shape`] when it is not contiguous; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::Shape`] if the tensor is not contiguous, [`Error::Forked`] in a forked copy.
     #[inline]
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]>
     where
@@ -37,23 +38,23 @@ impl<T: Element, M: Mode> Tensor<T, M> {
     {
         self.raw.contiguous()?;
         let (first, len) = (self.offset(), self.len());
-        // SAFETY: a writable mode, mutably borrowed: no other code reaches the elements.
+        // SAFETY: in a writable mode, mutably borrowed, no other code accesses the elements.
         Ok(unsafe { self.storage().slice_mut(first, len) })
     }
 }
 
 impl<T: Element, M: Writable> Tensor<T, M> {
-    /// Writes one element.
+    /// Writes the element at `index`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::OutOfBounds`] if the element does not exist, [`Error::Forked`] in a forked copy.
     pub fn set(&mut self, index: &[usize], value: T) -> Result<()> {
         self.raw.here()?;
         self.storage().store(self.raw.view.position(index)?, value);
         Ok(())
     }
 
-    /// Its elements, in row-major order, to write.
+    /// Iterates over mutable references to the elements, in row-major order.
     pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = &mut T> {
         Mutable { positions: self.raw.view.positions(), tensor: self.view_mut(), elements: PhantomData }
     }
@@ -61,7 +62,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// Writes one value into all elements.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::Forked`] in a forked copy.
     #[doc(alias = "fill_")]
     pub fn fill(&mut self, value: T) -> Result<()> {
         match self.as_mut_slice() {
@@ -72,10 +73,10 @@ impl<T: Element, M: Writable> Tensor<T, M> {
         Ok(())
     }
 
-    /// Replaces each element by what a function makes of it.
+    /// Applies a function to each element, in place.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::Forked`] in a forked copy.
     #[doc(alias("apply_", "map_"))]
     pub fn map_in_place(&mut self, mut f: impl FnMut(T) -> T) -> Result<()> {
         self.raw.here()?;
@@ -83,7 +84,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
         Ok(())
     }
 
-    /// Copies all elements of a tensor of the same shape.
+    /// Copies all elements from a tensor of the same shape.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -95,7 +96,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Shape`] when the shapes differ; [`Error::Forked`] in a forked copy of the process.
+    /// [`Error::Shape`] if the shapes differ, [`Error::Forked`] in a forked copy.
     #[doc(alias = "copy_")]
     pub fn copy_from<N: Readable>(&mut self, from: &Tensor<T, N>) -> Result<()> {
         if self.shape() != from.shape() {
@@ -113,19 +114,19 @@ impl<T: Element, M: Writable> Tensor<T, M> {
         Ok(())
     }
 
-    /// A view to write, as long as the tensor is borrowed.
+    /// Borrows the tensor as a writable view.
     pub fn view_mut(&mut self) -> TensorViewMut<'_, T> {
         Tensor::of(Raw { keep: self.storage(), view: self.raw.view.clone(), grad: self.raw.grad.derived() })
     }
 
-    /// Views of what the function makes of its view: pieces that have no element in common.
+    /// Returns the views that `f` returns, which must be disjoint.
     fn pieces_mut(&mut self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<TensorViewMut<'_, T>>> {
         let views = f(*self.raw.view)?;
         let (keep, grad) = (self.storage(), self.raw.grad.derived());
         Ok(views.into_iter().map(|view| Tensor::of(Raw { keep, view: view.into(), grad })).collect())
     }
 
-    /// Cut along dimension `dim` into `chunks` views of equal length (the last one may be shorter), each to be written.
+    /// Cuts dimension `dim` into `chunks` writable views of equal length; the last one may be shorter.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -142,31 +143,32 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such dimension, [`Error::InvalidArgument`] when no chunks are asked.
+    /// [`Error::OutOfBounds`] if the dimension does not exist, [`Error::InvalidArgument`] if `chunks` is 0.
     pub fn chunk_mut(&mut self, chunks: usize, dim: usize) -> Result<Vec<TensorViewMut<'_, T>>> {
         self.pieces_mut(|v| v.chunk(chunks, dim))
     }
 
-    /// Cut along dimension `dim` into views of `size` entries (the last one may be shorter), each to be written.
+    /// Cuts dimension `dim` into writable views of `size` entries; the last one may be shorter.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such dimension, [`Error::InvalidArgument`] when the size is 0.
+    /// [`Error::OutOfBounds`] if the dimension does not exist, [`Error::InvalidArgument`] if the size is 0.
     pub fn split_mut(&mut self, size: usize, dim: usize) -> Result<Vec<TensorViewMut<'_, T>>> {
         self.pieces_mut(|v| v.split(size, dim))
     }
 
-    /// Cut along dimension `dim` into views of these sizes, each to be written.
+    /// Cuts dimension `dim` into writable views of these sizes.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such dimension, [`Error::Shape`] when they don't add up to it.
+    /// [`Error::OutOfBounds`] if the dimension does not exist, [`Error::Shape`] if the sizes don't add up to
+    /// its length.
     pub fn split_sizes_mut(&mut self, sizes: &[usize], dim: usize) -> Result<Vec<TensorViewMut<'_, T>>> {
         self.pieces_mut(|v| v.split_sizes(sizes, dim))
     }
 
-    /// Cut along dimension `dim` before entry `at`, into two views, each to be written.
+    /// Cuts dimension `dim` before entry `at` into two writable views.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such dimension, or `at` is beyond its end.
+    /// [`Error::OutOfBounds`] if the dimension does not exist, or `at` exceeds its length.
     pub fn split_at_mut(
         &mut self,
         at: usize,
@@ -180,16 +182,16 @@ impl<T: Element, M: Writable> Tensor<T, M> {
         Ok((of(left), of(right)))
     }
 
-    /// Each entry of dimension `dim`, which disappears, to be written.
+    /// Returns a writable view of each entry of dimension `dim`, without that dimension.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no such dimension.
+    /// [`Error::OutOfBounds`] if the dimension does not exist.
     pub fn unbind_mut(&mut self, dim: usize) -> Result<Vec<TensorViewMut<'_, T>>> {
         self.pieces_mut(|v| v.unbind(dim))
     }
 }
 
-/// The elements of a view, each once.
+/// Iterator over the elements of a view, each once.
 struct Mutable<'a, T: Element> {
     tensor: TensorViewMut<'a, T>,
     positions: Positions,
@@ -202,7 +204,8 @@ impl<'a, T: Element> Iterator for Mutable<'a, T> {
     #[inline]
     fn next(&mut self) -> Option<&'a mut T> {
         let at = self.positions.next()?;
-        // SAFETY: the view is this iterator's for 'a, and gives each position once, no two of which are one element.
+        // SAFETY: this iterator has the view for 'a, and returns each position once. No two positions are the
+        // same element.
         unsafe { self.tensor.raw.keep.slice_mut(at, 1) }.first_mut()
     }
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -212,7 +215,7 @@ impl<'a, T: Element> Iterator for Mutable<'a, T> {
     fn fold<B, F: FnMut(B, &'a mut T) -> B>(self, init: B, mut f: F) -> B {
         let storage = self.tensor.raw.keep;
         self.positions.fold(init, |all, at| {
-            // SAFETY: as for `next`.
+            // SAFETY: see `next`.
             let element = unsafe { storage.slice_mut(at, 1) };
             f(all, &mut element[0])
         })
@@ -221,26 +224,26 @@ impl<'a, T: Element> Iterator for Mutable<'a, T> {
 impl<T: Element> ExactSizeIterator for Mutable<'_, T> {}
 
 impl<'a, T: Element> Tensor<T, BorrowedMut<'a>> {
-    /// Its elements, as long as what was borrowed is.
+    /// Returns the elements for the lifetime of the borrowed tensor.
     ///
     /// # Errors
-    /// As [`as_mut_slice`](Self::as_mut_slice).
+    /// See [`as_mut_slice`](Self::as_mut_slice).
     pub fn into_mut_slice(self) -> Result<&'a mut [T]> {
         self.raw.contiguous()?;
-        // SAFETY: as for `as_mut_slice`; the view, which is used up, was the only one of its elements for 'a.
+        // SAFETY: see `as_mut_slice`; the consumed view was the only one of its elements for 'a.
         Ok(unsafe { self.raw.keep.slice_mut(self.offset(), self.len()) })
     }
 }
 
-/// One element, as `t[[row, column]] = 1.0`.
+/// Returns a mutable element, as in `t[[row, column]] = 1.0`.
 ///
 /// # Panics
-/// If there is no such element, as indexing a slice.
+/// If the index is out of bounds.
 impl<T: Element, M: Writable, const N: usize> IndexMut<[usize; N]> for Tensor<T, M> {
     #[inline]
     fn index_mut(&mut self, index: [usize; N]) -> &mut T {
         match self.raw.view.position(&index) {
-            // SAFETY: as for `as_mut_slice`; the position is the view's.
+            // SAFETY: see `as_mut_slice`; the position is one of the view.
             Ok(at) => &mut (unsafe { self.storage().slice_mut(at, 1) })[0],
             Err(e) => panic!("{e}"),
         }

@@ -1,4 +1,4 @@
-//! A short list of numbers, one for each dimension.
+//! Short lists with a number for each dimension.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::view::MAX_RANK;
 use mp_core::{Error, Result};
 
-/// At most [`MAX_RANK`] numbers, without an allocation.
+/// Up to [`MAX_RANK`] numbers, without an allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct Dims<N> {
     len: usize,
@@ -18,12 +18,12 @@ pub(crate) struct Dims<N> {
 }
 
 impl<N: Copy> Dims<N> {
-    /// One number.
+    /// Creates a list of one number.
     pub(crate) const fn one(n: N) -> Self {
         Self { len: 1, n: [n; MAX_RANK] }
     }
 
-    /// The same number `len` times, or as often as there is room.
+    /// Creates a list of `len` equal numbers, at most [`MAX_RANK`].
     pub(crate) fn filled(len: usize, n: N) -> Self {
         Self { len: len.min(MAX_RANK), n: [n; MAX_RANK] }
     }
@@ -35,7 +35,7 @@ impl<N: Copy + Default> Dims<N> {
     }
 
     /// # Errors
-    /// When there are too many.
+    /// If there are more than [`MAX_RANK`] numbers.
     pub(crate) fn from_slice(all: &[N]) -> Result<Self> {
         let mut dims = Self::new();
         let Some(to) = dims.n.get_mut(..all.len()) else { return Err(too_many(all.len())) };
@@ -56,7 +56,7 @@ impl<N: Copy + Default> Dims<N> {
     }
 
     pub(crate) fn remove(&mut self, at: usize) {
-        // No memmove: there are few.
+        // A loop instead of a memmove, since the lists are short.
         for d in at + 1..self.len() {
             self.n[d - 1] = self.n[d];
         }

@@ -1,6 +1,6 @@
-//! Which elements of a storage a tensor consists of: offset, shape, strides. Nothing here touches memory.
+//! Offset, shape and strides of a tensor in its storage. This module accesses no memory.
 //!
-//! Strides are never negative, as torch's.
+//! Strides are never negative, as in torch.
 
 pub(crate) mod dims;
 pub(crate) mod recent;
@@ -11,55 +11,56 @@ use serde::{Deserialize, Serialize};
 use crate::view::dims::Dims;
 use mp_core::{Error, Result};
 
-/// The most dimensions a tensor may have.
+/// Maximum number of dimensions of a tensor.
 pub const MAX_RANK: usize = 8;
 
-/// The most elements. No memory has that many; sums of at most this many can't overflow.
+/// Maximum number of elements: more than any memory has, and small enough that sums don't overflow.
 const MAX_LEN: usize = isize::MAX as usize / 8;
 
-/// Offset, shape and strides, all counted in elements.
+/// Offset, shape and strides, in elements.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     pub(crate) offset: usize,
     pub(crate) shape: Dims<usize>,
     pub(crate) strides: Dims<isize>,
-    /// The product of the shape.
+    /// Product of the shape.
     len: usize,
-    /// How many elements lie one after the other in row-major order, from the offset on: all of them, or none.
+    /// Number of elements if all are consecutive in row-major order from the offset on, otherwise 0.
     straight: usize,
-    /// Whether, besides, all strides are those of a new tensor of this shape, those of dimensions of one entry included.
+    /// `true` if all strides, also those of dimensions with one entry, are those of a new tensor of this
+    /// shape.
     row_major: bool,
 }
 
-/// A view as it travels: offset, shape, and strides if they are not those of a row-major one. A tuple, since codecs
-/// write the names of fields.
+/// A serialized view: offset, shape, and strides unless they are row-major. A tuple, because codecs write the
+/// names of fields.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug)]
 pub(crate) struct Wire(usize, Dims<usize>, Dims<isize>);
 
-/// A shape or strides that do not fit.
+/// Returns the error of a shape or strides that don't match.
 pub(crate) fn misfit<T>(why: String) -> Result<T> {
     Err(Error::Shape(why))
 }
 
-/// An index, a range or a dimension that is not there.
+/// Returns the error of an index, a range or a dimension that is out of bounds.
 pub(crate) fn outside<T>(why: String) -> Result<T> {
     Err(Error::OutOfBounds(why))
 }
 
-/// A number that is possible for no tensor.
+/// Returns the error of an invalid argument.
 pub(crate) fn invalid<T>(why: String) -> Result<T> {
     Err(Error::InvalidArgument(why))
 }
 
-/// More than a tensor can have.
+/// Returns the error of an exceeded limit.
 pub(crate) fn too_many<T>(why: String) -> Result<T> {
     Err(Error::LimitExceeded(why))
 }
 
-/// How many elements a shape has.
+/// Returns the number of elements of a shape.
 ///
 /// # Errors
-/// When they are more than a tensor may have.
+/// If a tensor can't have that many.
 pub fn count(shape: &[usize]) -> Result<usize> {
     let empty = shape.contains(&0);
     let n = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d)).or(empty.then_some(0));
@@ -69,51 +70,52 @@ pub fn count(shape: &[usize]) -> Result<usize> {
     }
 }
 
-/// The strides of a row-major view.
+/// Returns the strides of a row-major view.
 pub(crate) fn row_major(shape: &Dims<usize>) -> Dims<isize> {
     let mut strides = Dims::filled(shape.len(), 1);
     let mut stride = 1_isize;
     for (to, &n) in strides.iter_mut().zip(shape.iter()).rev() {
         *to = stride;
-        // Of an empty view no stride is ever used.
+        // The strides of an empty view are never used.
         stride = stride.saturating_mul(isize::try_from(n.max(1)).unwrap_or(isize::MAX));
     }
     strides
 }
 
 impl View {
-    /// Of no element, in one dimension.
+    /// Empty view of one dimension.
     pub(crate) const NONE: Self =
         Self { offset: 0, shape: Dims::one(0), strides: Dims::one(1), len: 0, straight: 0, row_major: true };
 
-    /// A row-major view of everything.
+    /// Creates a row-major view from the first element on.
     pub fn contiguous(shape: &[usize]) -> Result<Self> {
         Self::row_major(0, shape)
     }
 
-    /// A row-major view from an element on.
+    /// Creates a row-major view from element `offset` on.
     pub fn row_major(offset: usize, shape: &[usize]) -> Result<Self> {
         let shape = Dims::from_slice(shape)?;
         let len = count(&shape)?;
         Ok(Self { offset, shape, strides: row_major(&shape), len, straight: len, row_major: true })
     }
 
-    /// With its number of elements checked and noted. There are as many strides as dimensions.
+    /// Creates a view with as many strides as dimensions, and computes its derived fields.
     pub(crate) fn new(offset: usize, shape: Dims<usize>, strides: Dims<isize>) -> Result<Self> {
         let mut view = Self { offset, shape, strides, len: 0, straight: 0, row_major: false };
         view.changed()?;
         Ok(view)
     }
 
-    /// Notes what was changed.
+    /// Recomputes the derived fields after a change.
     pub(crate) fn changed(&mut self) -> Result<()> {
         self.len = count(&self.shape)?;
-        // The stride of a row-major view, and whether all are it: all that is ever used, and all that there are.
+        // Compares each stride with the row-major one, except (for `in_a_row`) in dimensions of one entry,
+        // whose stride is never used.
         let (mut stride, mut in_a_row, mut row_major) = (1_isize, true, true);
         for (&n, &here) in self.shape.iter().zip(self.strides.iter()).rev() {
             in_a_row &= n == 1 || here == stride;
             row_major &= here == stride;
-            // Of an empty view no stride is ever used.
+            // The strides of an empty view are never used.
             stride = stride.saturating_mul(isize::try_from(n.max(1)).unwrap_or(isize::MAX));
         }
         self.straight = if in_a_row { self.len } else { 0 };
@@ -121,50 +123,50 @@ impl View {
         Ok(())
     }
 
-    /// How many entries each dimension has.
+    /// Returns the number of entries of each dimension.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
-    /// How many elements apart two neighbours are, along each dimension.
+    /// Returns the distance of neighbouring elements along each dimension.
     pub fn strides(&self) -> &[isize] {
         &self.strides
     }
-    /// Which element the first one is.
+    /// Returns the index of the first element in the storage.
     #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
-    /// How many elements it has.
+    /// Returns the number of elements.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Whether it has none.
+    /// Returns `true` if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// How many dimensions it has.
+    /// Returns the number of dimensions.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// Whether the elements lie one after the other in row-major order.
+    /// Returns `true` if the elements are consecutive in row-major order.
     #[inline]
     pub fn is_contiguous(&self) -> bool {
         self.straight == self.len
     }
 
-    /// Whether it is what [`row_major`](Self::row_major) makes of these.
+    /// Returns `true` if this view equals [`row_major`](Self::row_major) of `offset` and `shape`.
     #[inline]
     pub(crate) fn is_row_major(&self, offset: usize, shape: impl ExactSizeIterator<Item = usize>) -> bool {
-        // One by one: to compare slices is a call.
+        // Compares one by one, because comparing slices is a function call.
         self.row_major
             && self.offset == offset
             && self.shape.len() == shape.len()
             && shape.zip(self.shape.iter()).all(|(n, here)| n == *here)
     }
 
-    /// Behind the last element; `None` if that is beyond all memory.
+    /// Returns the index after the last element, or `None` if it overflows.
     #[inline]
     pub fn end(&self) -> Option<usize> {
         if self.is_contiguous() { self.offset.checked_add(self.len) } else { self.end_of_strided() }
@@ -181,15 +183,16 @@ impl View {
         usize::try_from(last + 1).ok()
     }
 
-    /// Whether all of it lies within `elements`.
+    /// Returns `true` if all elements are below index `elements`.
     pub fn fits(&self, elements: usize) -> bool {
         self.end().is_some_and(|end| end <= elements)
     }
 
-    /// Whether no two indices are the same element, so that the elements may be written by one owner.
+    /// Returns `true` if no two indices refer to the same element, so that an owner may write the elements.
     ///
-    /// Each stride has to reach beyond all that the smaller ones reach. That holds for whatever views of a row-major tensor
-    /// there are without [`expand`](Self::expand), [`unfold`](Self::unfold) and [`as_strided`](Self::as_strided).
+    /// Each stride has to exceed the reach of all smaller strides. This holds for all views of a row-major
+    /// tensor except by [`expand`](Self::expand), [`unfold`](Self::unfold) and
+    /// [`as_strided`](Self::as_strided).
     pub fn is_injective(&self) -> bool {
         if self.len < 2 || self.is_contiguous() {
             return true;
@@ -210,7 +213,7 @@ impl View {
         })
     }
 
-    /// Where the element with these coordinates is.
+    /// Returns the storage index of the element with these coordinates.
     pub(crate) fn position(&self, index: &[usize]) -> Result<usize> {
         if index.len() != self.rank() {
             return outside(format!(
@@ -227,13 +230,13 @@ impl View {
         Ok(self.offset + far as usize)
     }
 
-    /// Where the `i`-th element is, if it is one of a contiguous view.
+    /// Returns the storage index of the `i`-th element of a contiguous view, otherwise `None`.
     #[inline]
     pub(crate) fn straight(&self, i: usize) -> Option<usize> {
         (i < self.straight).then(|| self.offset + i)
     }
 
-    /// Where the `i`-th element in row-major order is; `i` is less than `len`.
+    /// Returns the storage index of the `i`-th element in row-major order. `i` is less than `len`.
     #[inline]
     pub fn nth(&self, i: usize) -> usize {
         self.straight(i).unwrap_or_else(|| self.nth_apart(i))
@@ -249,7 +252,7 @@ impl View {
         at
     }
 
-    /// Where its elements are, in row-major order.
+    /// Returns the storage indices of all elements, in row-major order.
     pub fn positions(&self) -> Positions {
         let mut view = *self;
         if self.is_contiguous() {
@@ -266,14 +269,14 @@ impl View {
         Wire(self.offset, self.shape, if self.row_major { Dims::new() } else { self.strides })
     }
 
-    /// Its strides, if they are not those of a row-major view of its shape; else none.
+    /// Returns the strides, or an empty list if they are row-major.
     #[inline]
     pub(crate) fn unusual_strides(&self) -> &[isize] {
         if self.row_major { &[] } else { &self.strides }
     }
 
-    /// A view that came from elsewhere, of no storage yet: see [`within`](Self::within). No strides are those of a
-    /// row-major one.
+    /// Creates a view from untrusted numbers, not yet checked against a storage, see
+    /// [`within`](Self::within). Empty strides mean row-major.
     pub(crate) fn from_elsewhere(offset: usize, shape: Dims<usize>, strides: Dims<isize>) -> Result<Self> {
         if strides.is_empty() {
             return Self::row_major(offset, &shape);
@@ -290,33 +293,35 @@ impl View {
     }
 
     /// # Errors
-    /// [`Error::OutOfBounds`] when some of it lies outside of a storage of `elements` elements.
+    /// [`Error::OutOfBounds`] if the view exceeds a storage of `elements` elements.
     #[inline]
     pub fn within(&self, elements: usize) -> Result<()> {
         if self.fits(elements) { Ok(()) } else { Err(self.beyond(elements)) }
     }
 
-    /// Why it can't be a view of a storage with that many elements.
+    /// Returns the error of a view that exceeds a storage with that many elements.
     #[cold]
     pub fn beyond(&self, elements: usize) -> Error {
         let Self { offset, shape, strides, .. } = self;
         Error::OutOfBounds(format!(
-            "offset {offset}, shape {shape:?} and strides {strides:?} lie outside of a storage of {elements} elements"
+            "offset {offset}, shape {shape:?} and strides {strides:?} lie outside of a storage \
+             of {elements} elements"
         ))
     }
 
-    /// A view that came from elsewhere, checked against the storage it is of.
+    /// Creates a view from a serialized one, checked against its storage.
     pub(crate) fn from_wire(&Wire(offset, shape, strides): &Wire, elements: usize) -> Result<Self> {
         let view = Self::from_elsewhere(offset, shape, strides)?;
         view.within(elements)?;
         Ok(view)
     }
 
-    /// A view that a user describes, checked against the storage it is of. There are no negative strides.
+    /// Creates a view from a user's numbers, checked against its storage. Strides are not negative.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of strides than of dimensions, [`Error::Unsupported`] for negative ones,
-    /// [`Error::OutOfBounds`] if it lies outside of `elements`, [`Error::LimitExceeded`] for too many dimensions or elements.
+    /// [`Error::Shape`] if the numbers of strides and dimensions differ, [`Error::Unsupported`] for negative
+    /// strides, [`Error::OutOfBounds`] if the view exceeds `elements`, [`Error::LimitExceeded`] for too many
+    /// dimensions or elements.
     pub fn from_parts(offset: usize, shape: &[usize], strides: &[isize], elements: usize) -> Result<Self> {
         if strides.len() != shape.len() {
             return misfit(format!("{} strides for {} dimensions", strides.len(), shape.len()));
@@ -325,7 +330,7 @@ impl View {
     }
 }
 
-/// The positions of a view's elements, in row-major order.
+/// Iterator over the storage indices of a view's elements, in row-major order.
 #[derive(Debug)]
 pub struct Positions {
     view: View,
@@ -358,14 +363,14 @@ impl Iterator for Positions {
         (self.left, Some(self.left))
     }
 
-    /// Row by row, so that the inner loop is a plain one.
+    /// Iterates row by row, with a plain inner loop.
     fn fold<B, F: FnMut(B, usize) -> B>(mut self, mut all: B, mut f: F) -> B {
         while let (Some(last), true) = (self.view.rank().checked_sub(1), self.left > 0) {
             let (n, stride) = (self.view.shape[last], self.view.strides[last] as usize);
             let row = n - self.index[last];
             let first = self.at;
             all = (0..row - 1).fold(all, |all, i| f(all, first + i * stride));
-            // The last one of the row by the ordinary way, which goes on to the next row.
+            // The last element of the row uses `next`, which continues with the next row.
             self.at = first + (row - 1) * stride;
             self.index[last] = n - 1;
             self.left -= row - 1;

@@ -1,17 +1,18 @@
-//! What an automatic differentiation needs to know of a tensor, as metadata: nothing here computes gradients.
+//! Gradient metadata of tensors, for libraries with automatic differentiation. This crate computes no
+//! gradients.
 
 use mp_core::DType;
 use mp_core::{Error, Result};
 
-/// Whether gradients are wanted, and whether the tensor is a result of something that has a gradient.
+/// Gradient metadata: whether the tensor requires gradients, and whether it is a leaf.
 ///
-/// As the bits of a word, for the reason that [`Grant`](mp_core::words::Grant) has.
+/// Stored as the bits of a word, for the same reason as [`Grant`](mp_core::words::Grant).
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Grad(u64);
 
 const REQUIRES: u64 = 1;
 const RESULT: u64 = 2;
-/// It is no gradient's, but of a tensor that was moved into a message: its mark there is above.
+/// Not gradient metadata: the tensor was moved into a message, and the other bits are its mark there.
 const LENT: u64 = 4;
 const MARK: u32 = 3;
 
@@ -22,36 +23,36 @@ impl std::fmt::Debug for Grad {
 }
 
 impl Grad {
-    /// What is left in a tensor that was moved into a message under this mark: by that it finds what was its own, if the message
-    /// stays.
+    /// Returns the state of a tensor that was moved into a message under this mark. If the message is not
+    /// sent, the mark finds the tensor's memory.
     pub fn lent(mark: u64) -> Self {
         Self(mark << MARK | LENT)
     }
 
-    /// Under which mark it was moved into a message.
+    /// Returns the mark under which the tensor was moved into a message.
     pub fn lent_as(self) -> Option<u64> {
         (self.0 & LENT != 0).then_some(self.0 >> MARK)
     }
 
-    /// Whether gradients are wanted.
+    /// Returns `true` if the tensor requires gradients.
     pub fn requires(self) -> bool {
         self.0 & REQUIRES != 0
     }
 
-    /// Whether it is no result of what has a gradient.
+    /// Returns `true` if the tensor is a leaf: not the result of a tensor that requires gradients.
     pub fn is_leaf(self) -> bool {
         self.0 & (REQUIRES | RESULT) != REQUIRES | RESULT
     }
 
-    /// Of a view of it, or of what was computed of it.
+    /// Returns the metadata of a view of the tensor, or of a result computed from it.
     pub fn derived(self) -> Self {
         if self.requires() { Self(REQUIRES | RESULT) } else { Self(0) }
     }
 
-    /// Says whether gradients are wanted.
+    /// Sets whether the tensor requires gradients.
     ///
     /// # Errors
-    /// For a type that has none, and for what is no leaf.
+    /// For an element type without gradients, and for a non-leaf.
     pub fn set(&mut self, requires: bool, dtype: DType) -> Result<()> {
         if requires && !dtype.is_floating_point() && !dtype.is_complex() {
             return Err(Error::Unsupported(format!(
@@ -59,37 +60,37 @@ impl Grad {
             )));
         }
         if !self.is_leaf() {
-            let why = "requires_grad can be changed of leaves only; call detach() first";
+            let why = "requires_grad can be changed on leaves only; call detach() first";
             return Err(Error::Unsupported(why.into()));
         }
         self.0 = self.0 & !REQUIRES | u64::from(requires);
         Ok(())
     }
 
-    /// Says that it is a result of what has a gradient.
+    /// Marks the tensor as the result of a computation with gradients.
     pub fn set_result(&mut self) {
         self.0 |= RESULT;
     }
 
-    /// As it leaves: whether gradients are wanted.
+    /// Returns the flag to send: whether the tensor requires gradients.
     ///
     /// # Errors
-    /// When the tensor has a history, which can't travel.
+    /// If the tensor is not a leaf, since its history can't be sent.
     pub fn to_wire(self) -> Result<bool> {
         if self.is_leaf() { Ok(self.requires()) } else { Err(Error::NonLeaf) }
     }
 
-    /// As bits, to be kept elsewhere for a while.
+    /// Returns the bits.
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// What [`bits`](Self::bits) gave.
+    /// Restores the value of [`bits`](Self::bits).
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// As it arrives.
+    /// Creates the metadata of a received tensor.
     pub fn from_wire(requires: bool) -> Self {
         Self(requires.into())
     }

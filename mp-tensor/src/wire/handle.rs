@@ -1,18 +1,18 @@
-//! A tensor as it travels: which attachment it is a view of, its element type, and which elements.
+//! Serialized form of a tensor: the attachment that it views, its element type, and its view.
 //!
-//! A few bytes in one piece, since a codec takes its time for each number of a list:
+//! The handle is a single byte string, because codecs spend time on each number of a list:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 1 | rank, `GRAD`, `WIDE`, `STRIDED`, `SIZED` |
 //! | 1 | element type |
-//! | 4 | which attachment |
+//! | 4 | index of the attachment |
 //! | 4, or 8 if `WIDE` | offset |
-//! | as many for each dimension | shape |
-//! | as many for each dimension, if `STRIDED` | strides |
-//! | 8, if `SIZED` | how many bytes the storage has; without them it ends with the last element |
+//! | the same for each dimension | shape |
+//! | the same for each dimension, if `STRIDED` | strides |
+//! | 8, if `SIZED` | length of the storage in bytes; otherwise it ends with the last element |
 //!
-//! Numbers are in little-endian order, strides two's complement; without them the view is row-major.
+//! Numbers are little-endian, strides in two's complement. Without strides, the view is row-major.
 
 use std::fmt;
 use std::num::NonZero;
@@ -32,34 +32,35 @@ const GRAD: u8 = 1 << 4;
 const WIDE: u8 = 1 << 5;
 const STRIDED: u8 = 1 << 6;
 const SIZED: u8 = 1 << 7;
-/// Flags, type and attachment.
+/// Size of flags, type and attachment.
 const HEAD: usize = 6;
-/// The most bytes of a [`Handle`].
+/// Maximum number of bytes of a [`Handle`].
 pub const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK + 1);
 
-/// A tensor as it travels: `Handle<&View>` leaves, `Handle` arrives. The view need not lie within the storage.
+/// A serialized tensor: `Handle<&View>` is written, `Handle` is read. The view need not be within the
+/// storage.
 #[derive(Clone, Debug)]
 pub struct Handle<V = Arc<View>> {
-    /// Which attachment, and of which type.
+    /// Attachment and element type.
     pub what: What,
-    /// Which elements.
+    /// View of the storage.
     pub view: V,
-    /// How many bytes the storage has; `None` if it ends where the view does.
+    /// Length of the storage in bytes, or `None` if it ends where the view does.
     pub storage: Option<NonZero<u64>>,
 }
 
-/// Which attachment, which element type, and whether gradients are wanted; as the bits of a word, for the reason that
-/// [`Grant`](mp_core::words::Grant) has.
+/// Index of the attachment, element type, and whether gradients are required. Stored as the bits of a word,
+/// for the same reason as [`Grant`](mp_core::words::Grant).
 #[derive(Clone, Copy, Debug)]
 pub struct What(u64);
 
 impl What {
-    /// Of these.
+    /// Packs the three fields.
     #[inline]
     pub fn new(attachment: u32, dtype: u8, requires: bool) -> Self {
         Self(u64::from(attachment) | u64::from(dtype) << 32 | u64::from(requires) << 40)
     }
-    /// Its number among the attachments.
+    /// Returns the index among the attachments.
     #[inline]
     pub fn attachment(self) -> u32 {
         self.0 as u32
@@ -68,7 +69,7 @@ impl What {
     fn dtype(self) -> u8 {
         (self.0 >> 32) as u8
     }
-    /// Whether gradients are wanted.
+    /// Returns `true` if gradients are required.
     #[inline]
     pub fn requires(self) -> bool {
         self.0 >> 40 != 0
@@ -76,9 +77,9 @@ impl What {
 }
 
 impl Handle<&View> {
-    /// The bytes that it is in a message, which [`read`](Handle::read) reads.
+    /// Encodes the handle. [`read`](Handle::read) decodes it.
     pub fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
-        /// Writes numbers in `N` bytes each; how many bytes are left.
+        /// Writes numbers in `N` bytes each. Returns the rest of the buffer.
         fn put<const N: usize>(to: &mut [u8], numbers: impl Iterator<Item = u64>) -> &mut [u8] {
             let mut to = to;
             for n in numbers {
@@ -117,16 +118,16 @@ impl Handle<&View> {
 }
 
 impl Handle {
-    /// The element type that it says it has.
+    /// Returns the element type in the handle.
     #[inline]
     pub fn dtype(&self) -> Result<DType> {
         DType::from_code(self.what.dtype()).ok_or_else(|| unknown(self.what.dtype()))
     }
 
-    /// Of bytes that [`write`](Handle::write) wrote, or any others: they are looked at.
+    /// Decodes untrusted bytes.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if they are no handle.
+    /// [`Error::Malformed`] if the bytes are not a handle.
     #[inline]
     pub fn read(bytes: &[u8]) -> Result<Self> {
         let malformed = || malformed(bytes.len());
@@ -164,10 +165,10 @@ fn unknown(dtype: u8) -> Error {
 
 #[cold]
 fn malformed(len: usize) -> Error {
-    Error::Malformed(format!("{len} bytes are no handle to a tensor"))
+    Error::Malformed(format!("{len} bytes that are not a handle to a tensor"))
 }
 
-/// The view that was made last, if it is the one that these numbers are, and an ordinary one.
+/// Returns the last view, if these numbers describe the same row-major view.
 #[inline]
 fn same(numbers: &[u8], flags: u8) -> Option<Arc<View>> {
     let mut numbers = numbers.as_chunks().0.iter().map(|n| u32::from_le_bytes(*n) as usize);
@@ -175,11 +176,11 @@ fn same(numbers: &[u8], flags: u8) -> Option<Arc<View>> {
     recent::same(offset, numbers)
 }
 
-/// The view that these numbers are. There are as many as the rank and the flags say.
+/// Returns the view that these numbers describe. Their count matches the rank and the flags.
 #[inline(never)]
 fn read_view(numbers: &[u8], rank: usize, flags: u8) -> Result<Arc<View>> {
     let mut all = [0; 1 + 2 * MAX_RANK];
-    // More than the address space has are refused below, by the view.
+    // Numbers beyond the address space are refused below, by the view.
     if flags & WIDE != 0 {
         let numbers = numbers.as_chunks().0;
         all.iter_mut().zip(numbers).for_each(|(to, n)| *to = u64::from_le_bytes(*n) as usize);
@@ -215,7 +216,7 @@ impl<'de> Deserialize<'de> for Handle {
             fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<Handle, E> {
                 Handle::read(bytes).map_err(E::custom)
             }
-            // Formats without bytes write them as a list.
+            // Formats without byte strings write a list.
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Handle, A::Error> {
                 let (mut bytes, mut len) = ([0; MOST], 0);
                 while let Some(byte) = seq.next_element::<u8>()? {
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_errors() {
+    fn invalid_handle_bytes_are_errors() {
         let good = [1, DType::F32.code(), 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0];
         assert!(Handle::read(&good).is_ok());
         for cut in 0..good.len() {
@@ -291,7 +292,7 @@ mod tests {
             assert!(with(0, flags).is_err(), "flags {flags:#x}");
         }
         assert!(with(1, 255).unwrap().dtype().is_err());
-        // Beyond the end of memory, and backwards.
+        // Beyond the end of memory, and with a negative stride.
         let wide = |offset: u64, n: u64, stride: i64| {
             let numbers = [offset, n, stride as u64].map(u64::to_le_bytes).concat();
             Handle::read(&[&[1 | WIDE | STRIDED, DType::F32.code(), 0, 0, 0, 0][..], &numbers].concat())

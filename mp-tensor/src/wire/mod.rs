@@ -1,4 +1,4 @@
-//! What of a tensor travels in a message beside its memory: its view, and what an automatic differentiation needs to know.
+//! Serialized parts of a tensor: its view and gradient metadata. Its memory is an attachment.
 
 pub(crate) mod grad;
 pub(crate) mod handle;

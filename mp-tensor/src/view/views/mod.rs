@@ -1,4 +1,4 @@
-//! Views of views: each function gives another view of the same elements, or of some of them.
+//! Views of views: each function returns a view of the same elements, or of some of them.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -6,10 +6,10 @@ use crate::view::dims::Dims;
 use crate::view::{View, invalid, misfit, outside, row_major, too_many};
 use mp_core::Result;
 
-/// The ends of a range of indices below `n`.
+/// Returns the ends of a range of indices below `n`.
 ///
 /// # Errors
-/// When it is none.
+/// If the range is out of bounds or reversed.
 fn ends(range: &impl RangeBounds<usize>, n: usize, what: &str) -> Result<(usize, usize)> {
     let start = match range.start_bound() {
         Bound::Included(&s) => Some(s),
@@ -30,7 +30,7 @@ fn ends(range: &impl RangeBounds<usize>, n: usize, what: &str) -> Result<(usize,
     }
 }
 
-/// This many views, if there is memory for them: an empty tensor may have any number of entries.
+/// Collects `n` views, if there is memory for them: an empty tensor may have any number of entries.
 fn pieces(n: usize, all: impl Iterator<Item = Result<View>>) -> Result<Vec<View>> {
     let mut pieces = Vec::new();
     if pieces.try_reserve_exact(n).is_err() {
@@ -50,33 +50,33 @@ impl View {
         }
     }
 
-    /// With what was changed noted.
+    /// Recomputes the derived fields.
     fn noted(mut self) -> Result<Self> {
         self.changed()?;
         Ok(self)
     }
 
-    /// `len` entries of a dimension, from `start` on.
+    /// Keeps `len` entries of a dimension, from `start` on.
     pub fn narrow(mut self, dim: usize, start: usize, len: usize) -> Result<Self> {
         self.cut(dim, start, len)?;
         self.noted()
     }
 
-    /// Leaves `len` entries of a dimension, from `start` on.
+    /// Keeps `len` entries of a dimension, from `start` on, without the derived fields.
     fn cut(&mut self, dim: usize, start: usize, len: usize) -> Result<()> {
         let n = self.dim(dim)?;
         if start.checked_add(len).is_none_or(|end| end > n) {
             return outside(format!("entries {start} + {len} of dimension {dim}, which has {n}"));
         }
         self.shape[dim] = len;
-        // Of an empty view the offset is of no use, and must not run out of the storage.
+        // An empty view keeps its offset, which must not leave the storage.
         if !self.shape.contains(&0) {
             self.offset += start * self.strides[dim] as usize;
         }
         Ok(())
     }
 
-    /// Every `step`-th entry of a range of a dimension.
+    /// Keeps every `step`-th entry of a range of a dimension.
     pub fn slice(self, dim: usize, range: impl RangeBounds<usize>, step: isize) -> Result<Self> {
         let n = self.dim(dim)?;
         let Ok(step) = usize::try_from(step) else {
@@ -90,13 +90,13 @@ impl View {
         v.cut(dim, start, end - start)?;
         v.shape[dim] = (end - start).div_ceil(step);
         if v.shape[dim] > 1 {
-            // Inside of the storage, so that it is no more than that has elements.
+            // Inside of the storage, so that it does not exceed the number of its elements.
             v.strides[dim] = v.strides[dim].saturating_mul(isize::try_from(step).unwrap_or(isize::MAX));
         }
         v.noted()
     }
 
-    /// One entry of a dimension, which disappears.
+    /// Selects one entry of a dimension, and removes the dimension.
     pub fn select(self, dim: usize, index: usize) -> Result<Self> {
         let n = self.dim(dim)?;
         if index >= n {
@@ -109,7 +109,7 @@ impl View {
         v.noted()
     }
 
-    /// Two dimensions exchanged.
+    /// Exchanges two dimensions.
     pub fn transpose(mut self, a: usize, b: usize) -> Result<Self> {
         self.dim(a)?;
         self.dim(b)?;
@@ -118,21 +118,21 @@ impl View {
         self.noted()
     }
 
-    /// The transposed matrix; a vector or a scalar stays as it is.
+    /// Transposes a matrix. Vectors and scalars are unchanged.
     pub fn t(self) -> Result<Self> {
         match self.rank() {
             0 | 1 => Ok(self),
             2 => self.transpose(0, 1),
-            n => misfit(format!("t() of a tensor with {n} dimensions; permute() has a say about each")),
+            n => misfit(format!("t() of a tensor with {n} dimensions; use permute() for more than two")),
         }
     }
 
-    /// Dimensions in another order.
+    /// Reorders the dimensions.
     pub fn permute(self, order: &[usize]) -> Result<Self> {
         let mut seen = 0_u32;
         order.iter().filter(|d| **d < self.rank()).for_each(|d| seen |= 1 << d);
         if order.len() != self.rank() || seen.count_ones() as usize != self.rank() {
-            return invalid(format!("{order:?} is no order of {} dimensions", self.rank()));
+            return invalid(format!("order {order:?} does not name each of {} dimensions once", self.rank()));
         }
         let mut v = self;
         for (to, &from) in order.iter().enumerate() {
@@ -142,7 +142,7 @@ impl View {
         v.noted()
     }
 
-    /// Another shape for the same elements in the same order, if strides can say it.
+    /// Changes the shape and keeps the order of the elements, if strides can express it.
     pub fn reshape(self, shape: &[usize]) -> Result<Self> {
         let v = Self::contiguous(shape)?;
         if v.len() != self.len() {
@@ -164,15 +164,16 @@ impl View {
         }
     }
 
-    /// Strides for a shape of as many elements, at least one; `None` if there are none.
+    /// Returns strides for a shape with the same number of elements, at least one, or `None`.
     ///
-    /// Dimensions that lie in a row are one run of elements; each run has to become whole dimensions of the new shape.
+    /// Dimensions whose elements are evenly spaced form a run. Each run has to become whole dimensions of the
+    /// new shape.
     fn strides_for(&self, shape: &Dims<usize>) -> Option<Dims<isize>> {
         let mut strides = row_major(shape);
         let mut new = shape.len();
         let mut old = self.rank();
         while old > 0 {
-            // The run that ends with the dimension before `old`.
+            // The run that ends before dimension `old`.
             let inner = self.strides[old - 1];
             let mut run = self.shape[old - 1];
             old -= 1;
@@ -193,7 +194,7 @@ impl View {
         Some(strides)
     }
 
-    /// A range of dimensions as one.
+    /// Merges a range of dimensions into one.
     pub fn flatten(self, dims: impl RangeBounds<usize>) -> Result<Self> {
         let (start, end) = ends(&dims, self.rank(), "dimensions from")?;
         let mut shape = Dims::from_slice(&self.shape()[..start])?;
@@ -209,7 +210,7 @@ impl View {
         self.reshape(&shape)
     }
 
-    /// Without dimensions of one entry.
+    /// Removes the dimensions of one entry.
     pub fn squeeze(mut self) -> Result<Self> {
         for d in (0..self.rank()).rev() {
             if self.shape[d] == 1 {
@@ -220,7 +221,7 @@ impl View {
         self.noted()
     }
 
-    /// Without this dimension, if it has one entry.
+    /// Removes this dimension, if it has one entry.
     pub fn squeeze_dim(mut self, dim: usize) -> Result<Self> {
         if self.dim(dim)? == 1 {
             self.shape.remove(dim);
@@ -229,7 +230,7 @@ impl View {
         self.noted()
     }
 
-    /// With a further dimension of one entry.
+    /// Inserts a dimension of one entry.
     pub fn unsqueeze(mut self, dim: usize) -> Result<Self> {
         if dim > self.rank() {
             return outside(format!("a new dimension {dim} of a tensor with {} of them", self.rank()));
@@ -241,7 +242,7 @@ impl View {
         self.noted()
     }
 
-    /// Dimensions of one entry repeated, and new ones in front.
+    /// Repeats dimensions of one entry, and prepends new ones.
     pub fn expand(self, shape: &[usize]) -> Result<Self> {
         let more = shape.len().checked_sub(self.rank());
         let fits = |more: usize| self.shape.iter().zip(&shape[more..]).all(|(&n, &to)| n == to || n == 1);
@@ -258,7 +259,7 @@ impl View {
         v.noted()
     }
 
-    /// Windows of `size` entries, `step` apart, of a dimension; they become a further dimension, the last one.
+    /// Returns windows of `size` entries of a dimension, `step` apart, in a new last dimension.
     pub fn unfold(mut self, dim: usize, size: usize, step: usize) -> Result<Self> {
         let n = self.dim(dim)?;
         if step == 0 {
@@ -268,7 +269,7 @@ impl View {
             return misfit(format!("windows of {size} entries of dimension {dim}, which has {n}"));
         }
         let (stride, end) = (self.strides[dim], self.rank());
-        // Beside a dimension of no entries, this one may be of any length.
+        // If another dimension is empty, this one may be arbitrarily long.
         let Some(windows) = ((n - size) / step).checked_add(1) else {
             return too_many(format!("windows of no entries of dimension {dim}, which has {n}: too many"));
         };
@@ -281,7 +282,7 @@ impl View {
         self.noted()
     }
 
-    /// The elements whose indices of two dimensions differ by `offset`, as the last dimension.
+    /// Returns the elements whose indices in two dimensions differ by `offset`, as the last dimension.
     pub fn diagonal(self, offset: isize, a: usize, b: usize) -> Result<Self> {
         if a == b {
             return invalid(format!("a diagonal of dimension {a} with itself"));
@@ -291,7 +292,7 @@ impl View {
         let (row, column) = if offset < 0 { (far, 0) } else { (0, far) };
         let n = rows.saturating_sub(row).min(columns.saturating_sub(column));
         let mut v = if n == 0 {
-            // Nothing, wherever it would begin.
+            // An empty diagonal, wherever it would begin.
             self.narrow(a, 0, 0)?
         } else {
             self.narrow(a, row, n)?.narrow(b, column, n)?
@@ -307,7 +308,7 @@ impl View {
         v.noted()
     }
 
-    /// Cut into `chunks` of equal length along a dimension; the last one may be shorter.
+    /// Cuts a dimension into `chunks` views of equal length; the last one may be shorter.
     pub fn chunk(self, chunks: usize, dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
         if chunks == 0 {
@@ -316,7 +317,7 @@ impl View {
         self.split(n.div_ceil(chunks).max(1), dim)
     }
 
-    /// Cut into pieces of `size` entries along a dimension; the last one may be shorter.
+    /// Cuts a dimension into views of `size` entries; the last one may be shorter.
     pub fn split(self, size: usize, dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
         if size == 0 {
@@ -326,7 +327,7 @@ impl View {
         pieces(n.max(1).div_ceil(size), at.map(|at| self.narrow(dim, at, size.min(n - at))))
     }
 
-    /// Cut into pieces of these sizes along a dimension.
+    /// Cuts a dimension into views of these sizes.
     pub fn split_sizes(self, sizes: &[usize], dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
         let sum = sizes.iter().try_fold(0_usize, |sum, &size| sum.checked_add(size));
@@ -342,13 +343,13 @@ impl View {
         pieces.collect()
     }
 
-    /// Each entry of a dimension.
+    /// Returns a view of each entry of a dimension.
     pub fn unbind(self, dim: usize) -> Result<Vec<Self>> {
         let n = self.dim(dim)?;
         pieces(n, (0..n).map(|i| self.select(dim, i)))
     }
 
-    /// Any shape and strides within a storage of `elements` elements.
+    /// Returns a view of any shape and strides within a storage of `elements` elements.
     pub fn as_strided(
         self,
         shape: &[usize],
