@@ -1,4 +1,4 @@
-//! `#[derive(Batch)]`.
+//! Expansion of `#[derive(Batch)]`.
 
 use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
@@ -7,7 +7,7 @@ use syn::{Data, DeriveInput, Error, Fields, Path, parse_quote};
 use crate::fresh::{Fresh, locals, primitive};
 use crate::{known, options};
 
-/// The module in which `Batch` is.
+/// Returns the path of the module that contains `Batch`.
 fn default_path() -> Path {
     if let Some(name) = known("multiproc", "mp") {
         return parse_quote!(::#name::data);
@@ -24,8 +24,9 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
         Data::Struct(data) => match &data.fields {
             Fields::Named(named) if !named.named.is_empty() => &named.named,
             _ => {
-                let why = "a batch is a struct with named columns, at least one: `struct Images { pixels: Tensor<f32> }`; \
-                           columns without names are a tuple, which needs no derive";
+                let why = "a batch is a struct with named columns, at least one: \
+                           `struct Images { pixels: Tensor<f32> }`; columns without names are a tuple, \
+                           which needs no derive";
                 return Err(Error::new_spanned(&input.ident, why));
             }
         },
@@ -45,10 +46,10 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
     let visible: Vec<_> = fields.iter().map(|field| &field.vis).collect();
     let places: Vec<_> = (0..names.len()).map(syn::Index::from).collect();
     let of_spec =
-        format!("Shapes of the rows of a [`{name}`], which have to be known before the rows are written.");
-    let of_row = format!("The place of one sample in each column of a [`{name}`].");
-    let shapes = names.iter().map(|name| format!("The shape of a row of `{name}`; `()` if it has none."));
-    let rows = names.iter().map(|name| format!("The row in `{name}`."));
+        format!("Shapes of the rows of a [`{name}`], which must be known before the rows are written.");
+    let of_row = format!("Row of one sample in each column of a [`{name}`].");
+    let shapes = names.iter().map(|name| format!("Shape of a row of `{name}`, or `()` if it has none."));
+    let rows = names.iter().map(|name| format!("Row in the column `{name}`."));
     let texts: Vec<String> = names.iter().map(|name| syn::ext::IdentExt::unraw(*name).to_string()).collect();
     let Fresh { codec, lifetime } = Fresh::of(input);
     let locals = locals(fields);
@@ -74,13 +75,19 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
             type Making = (#(<#types as #batch>::Making,)*);
             type Row<#lifetime> = #row<#lifetime>;
 
-            fn begin(__mp_rows: #usize, __mp_shapes: #spec<'_>, __mp_fill: #d::Fill) -> #d::AnyResult<Self::Making> {
+            fn begin(
+                __mp_rows: #usize,
+                __mp_shapes: #spec<'_>,
+                __mp_fill: #d::Fill,
+            ) -> #d::AnyResult<Self::Making> {
                 #ok((#(<#types as #batch>::begin(__mp_rows, __mp_shapes.#names, __mp_fill)?,)*))
             }
 
             fn rows(__mp_making: &mut Self::Making) -> #d::AnyResult<#vec<#row<'_>>> {
                 #(let mut #locals =
-                    ::core::iter::IntoIterator::into_iter(<#types as #batch>::rows(&mut __mp_making.#places)?);)*
+                    ::core::iter::IntoIterator::into_iter(
+                        <#types as #batch>::rows(&mut __mp_making.#places)?
+                    );)*
                 let mut __mp_all = #vec::new();
                 loop {
                     __mp_all.push(#row {
@@ -93,7 +100,10 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
                 #ok(__mp_all)
             }
 
-            fn unwritten(__mp_making: &mut Self::Making, __mp_byte: #u8) -> #d::AnyResult<#vec<#d::Unwritten>> {
+            fn unwritten(
+                __mp_making: &mut Self::Making,
+                __mp_byte: #u8,
+            ) -> #d::AnyResult<#vec<#d::Unwritten>> {
                 let mut __mp_all = #vec::new();
                 #(#extend(&mut __mp_all, #d::unwritten_in(
                     #texts,

@@ -1,7 +1,8 @@
-//! Names in generated code that mean the same wherever a type derives.
+//! Hygiene of names in generated code.
 //!
-//! Fields, parameters and items of the deriving crate may have any name. So generated code reaches items by absolute paths, and its own
-//! names begin with `__mp`, which no item of another crate has. A name that the type itself uses is lengthened.
+//! Fields, parameters and items of the deriving crate may have any name. So generated code refers to items by
+//! absolute paths, and its own names begin with `__mp`. If the type itself uses such a name, the generated
+//! name is lengthened.
 
 use std::collections::HashSet;
 
@@ -10,11 +11,11 @@ use quote::{ToTokens, format_ident, quote};
 use syn::spanned::Spanned;
 use syn::{DeriveInput, Field, Lifetime};
 
-/// Names that occur nowhere in a type.
+/// Identifiers that the type does not use.
 pub(crate) struct Fresh {
-    /// The type parameter of functions that take a codec.
+    /// Type parameter of functions that take a codec.
     pub(crate) codec: Ident,
-    /// A lifetime of the types that go with a batch.
+    /// Lifetime of the types that accompany a batch.
     pub(crate) lifetime: Lifetime,
 }
 
@@ -29,7 +30,7 @@ impl Fresh {
     }
 }
 
-/// A variable for each field, at the field's place: the compiler shows an error of it there.
+/// Returns a variable for each field with the field's span, at which the compiler reports errors.
 pub(crate) fn locals<'f>(fields: impl IntoIterator<Item = &'f Field>) -> Vec<Ident> {
     let place = |field: &Field| field.ident.as_ref().map_or_else(|| field.ty.span(), Ident::span);
     let local = |(i, field)| Ident::new(&format!("__mp_field_{i}"), place(field));
@@ -54,7 +55,7 @@ fn collect(tokens: Tokens, used: &mut HashSet<String>) {
     }
 }
 
-/// A primitive type, of which the deriving crate may have a namesake.
+/// Returns a primitive type by its absolute path, since the deriving crate may have an item of the same name.
 pub(crate) fn primitive(name: &str) -> Tokens {
     let name = format_ident!("{name}");
     quote!(::core::primitive::#name)

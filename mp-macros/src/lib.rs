@@ -1,4 +1,4 @@
-//! Derive macros of `mp`. Use them through the `mp` (or `mp_reduce`) crate, which re-exports them.
+//! Derive macros of `mp`. Use them through the crate `mp` or `mp_reduce`, which re-exports them.
 
 mod batch;
 mod fresh;
@@ -13,13 +13,14 @@ use syn::{Data, DeriveInput, Fields, Member, Path, parse_macro_input, parse_quot
 
 use crate::fresh::{Fresh, primitive};
 
-/// Makes a message of a struct or enum whose fields are messages: exclusive tensors and plain data, say.
+/// Implements `Message` for a struct or enum whose fields are messages, such as exclusive tensors and plain
+/// data.
 ///
-/// A type that is `Serialize + Deserialize` is a message already and must not derive this.
+/// A type that implements `Serialize` and `Deserialize` is a message already, and must not derive this.
 ///
 /// # Plain old data
-/// With `#[message(as_bytes)]` a type that is `bytemuck::Pod` is a message of the bytes that it has in memory: one copy on each side,
-/// whatever is in it (see `message::AsBytes`).
+/// With `#[message(as_bytes)]`, a type that implements `bytemuck::Pod` is sent as its bytes in memory, with
+/// one copy on each side (see `message::AsBytes`).
 ///
 /// ```ignore
 /// #[derive(Clone, Copy, Pod, Zeroable, Message)]
@@ -31,26 +32,25 @@ use crate::fresh::{Fresh, primitive};
 /// }
 /// ```
 ///
-/// # Under another name
-/// Programs that have given the package `multiproc` another name need nothing: the macro reads in their `Cargo.toml` what it is
-/// called. With
+/// # Renamed packages
+/// The macro finds the name of the package `multiproc` in the program's `Cargo.toml`. With
 ///
 /// ```toml
 /// [dependencies]
 /// parallel = { package = "multiproc", version = "0.1" }
 /// ```
 ///
-/// it finds `::parallel::message`. `#[message(crate = path)]` says itself where the `message` module is, where no `Cargo.toml`
-/// does: if the program names the package twice, or comes to it through another crate that re-exports it
-/// (`#[message(crate = ::framework::mp)]`), or is not built by Cargo. Without it the path is `::mp` there, and the compiler's
-/// error is "cannot find `mp` in the crate root".
+/// it uses `::parallel::message`. `#[message(crate = path)]` sets the path of the crate with the module
+/// `message` explicitly. It is needed if the program names the package twice, uses it through another crate
+/// that re-exports it (`#[message(crate = ::framework::mp)]`), or is not built by Cargo. The default is
+/// `::mp`, and the compiler's error "cannot find `mp` in the crate root".
 #[proc_macro_derive(Message, attributes(message))]
 pub fn derive_message(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     expand(input).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Makes a batch of a struct whose fields are columns.
+/// Implements `Batch` for a struct whose fields are columns.
 ///
 /// ```ignore
 /// #[derive(Batch)]
@@ -68,25 +68,26 @@ pub fn derive_message(input: TokenStream) -> TokenStream {
 /// })
 /// ```
 ///
-/// Besides, it makes `ImagesSpec`, with the shape of each column's rows, and `ImagesRow`, with the place of one sample in each
-/// column. A field may itself be a struct that derives `Batch`.
+/// The macro also defines `ImagesSpec`, the shapes of the rows of each column, and `ImagesRow`, the row of
+/// one sample in each column. A field may be a struct that derives `Batch`.
 ///
-/// `#[batch(crate = path)]` says where the module `data` of the library is, in the cases in which `Message` has to be told too.
+/// `#[batch(crate = path)]` sets the path of the library's module `data`, in the cases in which `Message`
+/// needs its path as well.
 #[proc_macro_derive(Batch, attributes(batch))]
 pub fn derive_batch(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     batch::expand(&input).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// What an attribute says.
+/// Parsed options of an attribute.
 #[derive(Default)]
 struct Options {
     path: Option<Path>,
-    /// `as_bytes`, and where that stands.
+    /// Span of the option `as_bytes`, if present.
     as_bytes: Option<Span>,
 }
 
-/// What the attribute with this name says; `words` are its options, as an error lists them.
+/// Parses the attribute with this name. `words` lists its options in errors.
 fn options(input: &DeriveInput, attribute: &str, words: &str) -> syn::Result<Options> {
     let mut options = Options::default();
     for attr in input.attrs.iter().filter(|a| a.path().is_ident(attribute)) {
@@ -104,9 +105,9 @@ fn options(input: &DeriveInput, attribute: &str, words: &str) -> syn::Result<Opt
     Ok(options)
 }
 
-/// By what name the crate that is being compiled knows a package.
+/// Returns the name of a package in the crate that is being compiled.
 fn known(package: &str, library: &str) -> Option<syn::Ident> {
-    // A package without a name of its own choice is found by that of its library.
+    // A package that is not renamed is found under the name of its library.
     match crate_name(package) {
         Ok(FoundCrate::Name(name)) if name != package => Some(format_ident!("{name}")),
         Ok(_) => Some(format_ident!("{library}")),
@@ -114,22 +115,22 @@ fn known(package: &str, library: &str) -> Option<syn::Ident> {
     }
 }
 
-/// The crate in which the `message` module is.
+/// Returns the crate that contains the module `message`.
 fn default_path() -> Path {
     let name = known("multiproc", "mp").or_else(|| known("mp-reduce", "mp_reduce"));
     let name = name.unwrap_or_else(|| format_ident!("mp"));
     parse_quote!(::#name)
 }
 
-/// What is made for the fields of a struct or a variant.
+/// Generated code for the fields of a struct or a variant.
 struct Parts {
-    /// The pattern that binds all of them.
+    /// Pattern that binds all fields.
     pattern: Tokens,
-    /// The calls that write them.
+    /// Calls that write the fields.
     write: Tokens,
-    /// The calls by which they take back what was written.
+    /// Calls that take the fields' memory back.
     back: Tokens,
-    /// The expression that reads them again.
+    /// Expression that reads the fields.
     read: Tokens,
 }
 
@@ -147,12 +148,13 @@ fn fields(fields: &Fields, m: &Tokens, variant: &str, fresh: &Fresh) -> Parts {
         };
         quote!(#m::Message::decode::<#codec>(__mp_inc).map_err(|__mp_e| #m::in_field::<Self>(__mp_e, #name))?)
     });
-    // Also of a tuple or unit struct: `Name { 0: … }`.
+    // Also valid for a tuple or unit struct: `Name { 0: … }`.
     let (pattern, read) = (quote!({ #(#names: #locals),* }), quote!({ #(#names: #reads),* }));
     Parts { pattern, write, back, read }
 }
 
-/// A type that is `Pod`: the compiler says so where it is not.
+/// Expands a type that is sent as bytes. The compiler reports an error at the option if the type is not
+/// `Pod`.
 fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
     let (name, codec) = (&input.ident, Fresh::of(input).codec);
     let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
@@ -215,7 +217,8 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
                 backs.push(quote!(Self::#name #pattern => { #back }));
                 reads.push(quote!(#i => #ok(Self::#name #read)));
             }
-            // An enum without variants is matched by value: a reference to it could exist.
+            // An enum without variants is matched by value, because a reference to it is considered
+            // inhabited.
             let this = if e.variants.is_empty() { quote!(*self) } else { quote!(self) };
             (
                 quote!(match #this { #(#writes)* }),
@@ -243,7 +246,7 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
     let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
     Ok(quote! {
         #[automatically_derived]
-        #[allow(unreachable_code, reason = "of an enum without variants there is no value")]
+        #[allow(unreachable_code, reason = "an enum without variants has no values")]
         impl #impl_generics #m::Message for #name #type_generics #where_clause {
             fn encode<#codec: #m::Codec>(&mut self, __mp_out: &mut #m::Outgoing) -> #m::Result<()> {
                 let __mp_level = #m::Level::enter()?;
@@ -252,7 +255,7 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
             }
 
             fn take_back(&mut self, __mp_back: &mut #m::Returned) {
-                // What lies deeper was not written.
+                // Fields below the nesting limit were not written.
                 let #ok(__mp_level) = #m::Level::enter() else { return };
                 #take_back
             }
