@@ -16,14 +16,14 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! Programs that shared no memory so far may share it from now on: [`invite`] puts a value, such as a queue, into a
-//! `std::process::Command`, [`Connection::invite`] hands it to a program that has connected; the other program takes it with
-//! [`accept_invitation`] or [`Connection::accept_invitation`].
+//! Programs that share no memory yet can share it by invitation. [`invite`] puts a value, such as a queue,
+//! into a `std::process::Command`. [`Connection::invite`] sends it to a connected program. The other program
+//! takes it by [`accept_invitation`] or [`Connection::accept_invitation`].
 //!
 //! Programs on several machines meet at a host and a port: [`Address::tcp`].
 //!
-//! The three types to know: [`Connection`], one end, which sends and receives values of any type; [`Listener`], which accepts
-//! connections; [`SocketOptions`], what both are made with: a key, limits, time-outs.
+//! Start with three types: [`Connection`] is one end, which sends and receives values of any type.
+//! [`Listener`] accepts connections. [`SocketOptions`] configures both: key, limits and time-outs.
 
 #[doc(no_inline)]
 pub use crate::{Connection, Listener, connect, pipe};

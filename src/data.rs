@@ -1,4 +1,5 @@
-//! A data loader: worker processes make batches of a dataset in shared memory, the same bit by bit whatever dies.
+//! Data loaders: worker processes make batches of a dataset in shared memory, bit for bit reproducible even
+//! if processes die.
 //!
 //! ```
 //! use mp::data::{AnyResult, Context, DataLoader, Dataset, Item, Tensor};
@@ -29,15 +30,15 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! From torch's names to these: the table "torch's names, and these" in `docs/data.md` of the repository, which says as well what is
-//! different and what is not there yet.
+//! The table "torch's names, and these" in `docs/guide/data.md` of the repository maps torch's names to these, with
+//! differences and missing features.
 //!
-//! The three types to know: [`Dataset`], what you write; [`DataLoader`], what makes its batches, with a table of what happens when
-//! something dies; [`LoadError`], why there is none. [`plan`] says which samples are in which batch. For shards that are read from
-//! front to back: [`IterableDataset`] and [`StreamLoader`].
+//! Start with three types: [`Dataset`] is the trait that you implement. [`DataLoader`] makes its batches, and
+//! documents the effect of deaths in a table. [`LoadError`] is its error. [`plan`] assigns samples to
+//! batches. [`IterableDataset`] and [`StreamLoader`] read shards sequentially.
 //!
-//! The examples on the pages of single items are those of the crate `mp-data`. In a program that has `mp`, `mp_data` is `mp::data`, and
-//! `mp_tensor::Tensor` is `mp::Tensor`.
+//! Examples of single items use the crate `mp-data`. In a program with `mp`, write `mp::data` for `mp_data`,
+//! and `mp::Tensor` for `mp_tensor::Tensor`.
 
 #[doc(no_inline)]
 pub use mp_data::Tensor;

@@ -1,5 +1,5 @@
-//! torch.multiprocessing for Rust: worker processes, tensors that travel between them without being copied, and
-//! queues that survive the kill of any process at any instruction.
+//! torch.multiprocessing for Rust: worker processes, tensors that are sent between them without copying, and
+//! queues that survive the death of any process at any instruction.
 //!
 //! ```
 //! use mp::{Queue, Tensor};
@@ -14,7 +14,7 @@
 //! // Runs in a process of its own. An `Err` or a panic in here reaches the parent, whole.
 //! fn worker(rank: usize, work: Work) -> mp::AnyResult<()> {
 //!     while let Some(batch) = work.jobs.get()? {
-//!         // The batch never moved: this is the memory that the parent filled.
+//!         // The batch was not copied: this is the memory that the parent filled.
 //!         work.sums.put((rank, batch.iter().sum()))?;
 //!     }
 //!     Ok(()) // the queue is closed and drained
@@ -25,7 +25,7 @@
 //! let (jobs, sums) = (work.jobs.clone(), work.sums.clone());
 //! let workers = mp::start_processes(worker, work, mp::SpawnOptions::nprocs(2))?;
 //! for i in 0..4 {
-//!     jobs.put(Tensor::full(&[1000], i as f32)?)?; // moved into the queue, and gone here
+//!     jobs.put(Tensor::full(&[1000], i as f32)?)?; // moved into the queue
 //! }
 //! jobs.close();
 //! let mut total = 0.0;
@@ -39,46 +39,46 @@
 //! # }
 //! ```
 //!
-//! That is a whole program: on Linux with glibc no attribute and no call at the start of `main` is needed, and it works
-//! in binaries, examples, tests and doc tests alike. (Elsewhere `main` begins with `mp::init()`.)
+//! This is a complete program. On Linux with glibc it needs no attribute and no call at the start of `main`,
+//! and works in binaries, examples, tests and doc tests. (On other targets, `main` begins with `mp::init()`.)
 //!
-//! # What is where
-//! At the root are the names that most programs use. Each module has all of its subject, and begins with a program and the
-//! three types to know.
+//! # Modules
+//! The crate root re-exports the names that most programs use. Each module covers its subject completely, and
+//! begins with an example and the three types to start with.
 //!
-//! | module | has | at the root |
+//! | module | contents | at the root |
 //! |---|---|---|
-//! | [`process`] | worker processes, functions that travel | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`SpawnOptions`], [`SpawnError`], [`closure!`] |
-//! | [`pool`] | pools of them | [`Pool`], [`AsyncResult`], [`TaskError`] |
+//! | [`process`] | worker processes, functions that can be sent | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`SpawnOptions`], [`SpawnError`], [`closure!`] |
+//! | [`pool`] | pools of worker processes | [`Pool`], [`AsyncResult`], [`TaskError`] |
 //! | `data` | batches of a dataset, made in worker processes (feature `data`) | |
-//! | [`manager`] | objects in a server process, which all others call | [`Manager`], [`Proxy`] |
+//! | [`manager`] | objects in a server process, which all other processes call | [`Manager`], [`Proxy`] |
 //! | [`tensor`] | tensors, their views and element types | [`Tensor`] (one owner, moves), [`FrozenTensor`] (all holders read), [`SharedTensor`] (all holders write), [`AnyTensor`] |
 //! | [`queue`] | queues and channels | [`Queue`], [`channel()`], [`JoinableQueue`], [`Lease`]; [`PutError`], [`GetError`] |
 //! | [`connection`] | pipes, and sockets to other programs | [`pipe`], [`Connection`], [`Listener`], [`connect`] |
 //! | [`sync`] | locks, semaphores, events, barriers, values | [`Lock`], [`RLock`], [`RwLock`], [`Semaphore`], [`Event`], [`Condition`], [`Barrier`], [`Once`], [`Array`] |
 //! | [`list`](mod@list) | Python's lists in shared memory | [`ShareableList`] |
-//! | [`mod@wait`] | waiting for many things, also as futures | [`wait()`], [`select`], [`Waitable`] |
-//! | [`message`] | what can be sent, and how | [`Message`], [`Bundle`] |
-//! | [`memory`] | the memory behind it: size, use, storages, files of other programs | [`Arena`], [`SharedMemory`] |
+//! | [`mod@wait`] | waiting for several objects, also as futures | [`wait()`], [`select`], [`Waitable`] |
+//! | [`message`] | types that can be sent, and their encoding | [`Message`], [`Bundle`] |
+//! | [`memory`] | shared memory: size, use, storages, files of other programs | [`Arena`], [`SharedMemory`] |
 //!
-//! Errors of memory and tensors are [`Error`]; functions that may fail in several ways return [`AnyResult`].
+//! Functions on memory and tensors return [`Error`]. Functions with several kinds of errors return
+//! [`AnyResult`].
 //!
-//! # Examples say `mp_queue`: write `mp`
-//! The layers are crates of their own, for programs that want only one of them, and the examples on the pages of single items and
-//! methods are those of these crates. In a program that has `mp`, the same item has one of two names: it is at the root, or in the
-//! module of its subject.
+//! # Names in examples: `mp_queue` and `mp`
+//! Each layer is a crate of its own, and the examples of single items and methods use these crates. In a
+//! program with `mp`, the item is at the root or in the module of its subject.
 //!
-//! | an example says | it is |
+//! | name in an example | name in `mp` |
 //! |---|---|
-//! | `mp_pool::Pool`, `mp_queue::Queue`, `mp_sync::Lock`, `mp_spawn::closure!`, `mp_tensor::Tensor` | what the last column above has: `mp::Pool`, `mp::Queue`, … |
+//! | `mp_pool::Pool`, `mp_queue::Queue`, `mp_sync::Lock`, `mp_spawn::closure!`, `mp_tensor::Tensor` | names of the last column above: `mp::Pool`, `mp::Queue`, … |
 //! | any other name of `mp_pool` | `mp::pool::…` |
 //! | `mp_data::…` (feature `data`) | `mp::data::…` |
 //! | `mp_manager::…` | `mp::manager::…` |
-//! | `mp_queue::…` | `mp::queue::…`; of pipes and sockets `mp::connection::…` |
+//! | `mp_queue::…` | `mp::queue::…`; pipes and sockets: `mp::connection::…` |
 //! | `mp_spawn::…` | `mp::process::…` |
-//! | `mp_sync::…` | `mp::sync::…`; of lists `mp::list::…` |
+//! | `mp_sync::…` | `mp::sync::…`; lists: `mp::list::…` |
 //! | `mp_tensor::…` | `mp::tensor::…` |
-//! | `mp_core::…`, `mp_reduce::…` | of waiting `mp::wait::…`; of what is sent `mp::message::…`; all else `mp::memory::…` |
+//! | `mp_core::…`, `mp_reduce::…` | waiting: `mp::wait::…`; messages: `mp::message::…`; everything else: `mp::memory::…` |
 //!
 //! # For users of torch.multiprocessing
 //! | torch | mp |
@@ -114,33 +114,46 @@
 //! | pickle's memo: an object that is mentioned twice is one | tensors and queues are; an `Arc` or `Rc` by [`message::shared`] |
 //!
 //! # When a process dies
-//! SIGKILL at any instruction, of any process, in any order: the other processes continue, no receiver gets
-//! half a message, at most the message or batch that the victim was just putting or getting is lost, and what
-//! it held is released: memory, messages, its place in the arena. A process that is *stopped* keeps what it
-//! holds (locks, permits, leases). In rare cases something else waits for it: a message that it and a crashed
-//! process were both in the middle of, the memory of a crashed process that it was just releasing, or, in an
-//! arena without free addresses, a block of a new size ([`Error::Held`] after 10 s).
+//! Any process may be killed by SIGKILL at any instruction, in any order. The other processes continue, and
+//! no receiver gets half a message. At most the message or batch that the victim was putting or getting is
+//! lost. Everything that the victim held is released: memory, messages, its slot in the arena.
+//!
+//! A *stopped* process keeps what it holds (locks, permits, leases). In rare cases another resource waits for
+//! it, too: a message that a stopped and a crashed process were both handling, the memory of a crashed
+//! process that the stopped one was releasing, or, in an arena without free addresses, a block of a new size
+//! ([`Error::Held`] after 10 s).
 //!
 //! # Features
-//! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `tensor`,
-//! `spawn`, `queue`, `sync`, `pool`, `manager` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`].
-//! `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying.
-//! `futures`: queues as `Stream` and `Sink`. `authkey` (default): a secret that two programs prove to each other, and
-//! one that each family of processes has. `data`: a data loader. `log`: events for the `log` crate, and a logger that prints them. `tokio`: see below. `cuda`: tensors and events on CUDA devices.
+//! | feature | effect |
+//! |---|---|
+//! | `file_descriptor`, `file_system` (default) | sharing strategies; at least one is required |
+//! | `tensor`, `spawn`, `queue`, `sync`, `pool`, `manager` (default) | the crates of that name |
+//! | `authkey` (default) | a secret that two programs prove to each other, and one for each family of processes |
+//! | `data` | data loader |
+//! | `indicatif` | progress bars for [`Pool::map`] |
+//! | `ndarray` | tensors as arrays, without copying |
+//! | `bytes` | frozen tensors as `bytes::Bytes`, without copying |
+//! | `futures` | queues as `Stream` and `Sink` |
+//! | `log` | events for the `log` crate, and a logger that prints them |
+//! | `cuda` | tensors and events on CUDA devices |
+//! | `tokio` | wake-ups by tokio's driver, see below |
 //!
-//! Futures work on any runtime, and need none. With the feature `tokio`, those that are polled within a tokio runtime
-//! and wait for a descriptor (connections over sockets, listeners, [`wait_async`](wait::wait_async) for processes and
-//! descriptors) are woken by the driver of that runtime, as tokio's own sockets are, and this library starts no thread
-//! for them: a round trip takes half the time. They may be polled elsewhere later, and outlive the runtime. While one
-//! waits in the context of a runtime, a thread has to run that runtime (`Handle::enter` alone runs nothing), as for all
-//! of tokio's I/O. Within a runtime without I/O (`enable_io`) everything is as without the feature; tokio says so by a
-//! panic, which is caught, and whose message appears once on stderr outside of workers. So it is in programs that abort
-//! on panic, and in processes that are copies of others: by the start method `fork`, by a fork server that preloads
-//! something, or by a `fork` of the program's own.
+//! Futures work on any runtime, and without one. The feature `tokio` affects futures that are polled within a
+//! tokio runtime and wait for a descriptor: connections over sockets, listeners, and
+//! [`wait_async`](wait::wait_async) for processes and descriptors. The driver of that runtime wakes them, as
+//! for tokio's own sockets, and this library starts no thread for them: a round trip takes half the time.
+//! They may later be polled elsewhere, and outlive the runtime. While such a future waits, a thread has to
+//! run the runtime (`Handle::enter` alone does not), as for all of tokio's I/O.
+//!
+//! The feature has no effect within a runtime without I/O (`enable_io`). Tokio reports that by a panic, which
+//! is caught, and whose message appears once on stderr outside of workers. It also has no effect in programs
+//! that abort on panic, and in forked processes: by the start method `fork`, by a fork server that preloads
+//! something, or by a `fork` of the program.
 //!
 //! # Limits
-//! Linux only; one machine. At most 1024 processes share memory, the first one included (256 in an arena of less than
-//! 4 GiB), tensors of 8 dimensions; how many messages, says [`Queue`](Queue#how-much-fits).
+//! Linux only, on one machine. At most 1024 processes share memory, including the first one (256 in an arena
+//! of less than 4 GiB). Tensors have at most 8 dimensions. The number of messages is documented at
+//! [`Queue`](Queue#how-much-fits).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -196,11 +209,11 @@ pub use mp_tensor::{
     AnyTensor, Element, FrozenTensor, ShareMemory, SharedTensor, Tensor, TensorView, TensorViewMut,
 };
 
-/// `Result` with any error: for functions that run in workers, and for `main`.
+/// `Result` with any error, for functions that run in workers, and for `main`.
 ///
 /// ```
 /// fn worker(rank: usize, numbers: Vec<String>) -> mp::AnyResult<u32> {
-///     Ok(numbers.get(rank).ok_or("one number for each")?.parse()?) // any error, by `?`
+///     Ok(numbers.get(rank).ok_or("a number for each rank")?.parse()?) // any error, by `?`
 /// }
 ///
 /// assert_eq!(mp::spawn(worker, vec!["7".into(), "8".into()], 2)?, [7, 8]);
@@ -208,7 +221,7 @@ pub use mp_tensor::{
 /// ```
 pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = Result<T, E>;
 
-/// The program of the README, as a test.
+/// Doc test of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

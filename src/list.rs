@@ -1,4 +1,4 @@
-//! Lists in shared memory, byte for byte those of Python's `ShareableList`.
+//! Lists in shared memory, compatible byte for byte with Python's `ShareableList`.
 //!
 //! ```
 //! use mp::ShareableList;
@@ -12,7 +12,7 @@
 //! # Ok::<(), ListError>(())
 //! ```
 //!
-//! The three types to know: [`ShareableList`], [`ListItem`], what a slot holds, and [`ListError`].
+//! Start with three types: [`ShareableList`], [`ListItem`], the content of a slot, and [`ListError`].
 
 #[doc(no_inline)]
 pub use crate::ShareableList;

@@ -16,10 +16,10 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The three types to know: [`Manager`], the server; [`Proxy`], an object in it, called from any process;
-//! [`CallError`], why a call has no result, with a table. [`ManagerHandle`] is what makes objects, from any
-//! process, and [`Dict`], [`List`] and [`Namespace`] are ready-made ones. Another program of the same user,
-//! or on another machine, calls methods by their names: [`RemoteManager`].
+//! Start with three types: [`Manager`] is the server. [`Proxy`] is an object in it, which any process can
+//! call. [`CallError`] is the error of a call, with a table. [`ManagerHandle`] creates objects from any
+//! process. [`Dict`], [`List`] and [`Namespace`] are ready-made objects. Another program, of the same
+//! user or on another machine, calls methods by name through a [`RemoteManager`].
 
 #[doc(no_inline)]
 pub use crate::{Manager, Proxy};

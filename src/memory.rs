@@ -1,4 +1,4 @@
-//! The memory that all processes of a program share: its size and use, storages, and files of other programs.
+//! Shared memory of a program's processes: its size and use, storages, and files of other programs.
 //!
 //! ```
 //! use mp::{Arena, Tensor};
@@ -8,22 +8,22 @@
 //! let tensor = Tensor::<u8>::zeros(&[1 << 20])?;
 //! assert!(arena.memory_stats().allocated >= before + (1 << 20));
 //!
-//! let weak = tensor.storage().downgrade(); // knows the memory, and doesn't keep it
+//! let weak = tensor.storage().downgrade(); // refers to the memory without holding it
 //! drop(tensor);
 //! assert!(weak.expired());
 //! # Ok::<(), mp::Error>(())
 //! ```
 //!
-//! The three types to know: [`Arena`], the one region behind everything, which [`Arena::configure`] makes larger;
-//! [`MemoryStats`], what is in use; [`Storage`], the bytes that tensors are views of.
+//! Start with three types: [`Arena`] is the memory region of the program, whose size [`Arena::configure`]
+//! sets. [`MemoryStats`] reports its use. [`Storage`] is the bytes that tensors are views of.
 //!
-//! | | |
+//! | task | items |
 //! |---|---|
-//! | which process has how much | [`MemberStats`], [`MemberInfo`], [`Member`] |
-//! | a storage found again, without keeping it | [`WeakStorage`], [`SharedCache`], [`StorageId`], [`storage_from_cache`] |
-//! | with a name, for any program of the user | [`SharedMemory`] |
-//! | files of other programs | [`MappedFile`], where they are; [`Tensor::from_fd`](crate::Tensor::from_fd), copied |
-//! | which kind of file tensors are put into | [`SharingStrategy`], [`set_sharing_strategy`], [`set_sharing_directory`] |
+//! | use by process | [`MemberStats`], [`MemberInfo`], [`Member`] |
+//! | weak references to storages, and caches of them | [`WeakStorage`], [`SharedCache`], [`StorageId`], [`storage_from_cache`] |
+//! | named memory, for any program of the user | [`SharedMemory`] |
+//! | files of other programs | mapped: [`MappedFile`]; copied: [`Tensor::from_fd`](crate::Tensor::from_fd) |
+//! | kind of file behind the memory | [`SharingStrategy`], [`set_sharing_strategy`], [`set_sharing_directory`] |
 
 #[doc(no_inline)]
 pub use crate::{Arena, SharedMemory};

@@ -1,10 +1,10 @@
-//! What can be sent: values, and how they become messages.
+//! Messages: types that can be sent, and their encoding.
 //!
 //! ```
 //! use mp::message::{pack, unpack};
 //! use mp::{Bundle, Message, Tensor};
 //!
-//! // Serde types are messages as they are; a type with an exclusive tensor in it derives `Message`.
+//! // Serde types are messages; a type that contains an exclusive tensor derives `Message`.
 //! #[derive(Message)]
 //! struct Step {
 //!     number: u32,
@@ -12,30 +12,30 @@
 //! }
 //!
 //! let step = Step { number: 7, weights: Tensor::full(&[3], 1.5)? };
-//! let envelope = pack(Bundle((step, "a name".to_string()))).map_err(|e| e.error)?; // what a queue's `put` does
+//! let envelope = pack(Bundle((step, "a name".to_string()))).map_err(|e| e.error)?; // like a queue's `put`
 //! let Bundle((step, name)) = unpack::<Bundle<(Step, String)>>(envelope)?;
 //! assert_eq!((step.number, step.weights.len(), name.as_str()), (7, 3, "a name"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The three to know: [`Message`], the trait and its derive; [`Bundle`], a tuple, `Vec` or `Option` of messages that are no serde
-//! types; [`Reduce`], with [`reduced`], for types of other crates.
+//! Start with three items: [`Message`] is a trait and a derive macro. [`Bundle`] is a tuple, `Vec` or
+//! `Option` of messages that are not serde types. [`Reduce`], with [`reduced`], sends types of other crates.
 //!
-//! | | |
+//! | task | items |
 //! |---|---|
-//! | types of the standard library: paths that are no UTF-8, instants, `io::Error`, any `dyn Error` | [`reduced`], for fields; [`Reduced`]; [`ErrorChain`] |
+//! | types of the standard library: non-UTF-8 paths, instants, `io::Error`, any `dyn Error` | [`reduced`], for fields; [`Reduced`]; [`ErrorChain`] |
 //! | types of other crates, which can't implement [`Reduce`] | [`register!`], [`register()`]; [`registered`], for fields; [`Registered`] |
 //! | values of many types in one queue | [`AnyValue`] |
-//! | an `Arc` or `Rc` that is mentioned twice arrives as one | [`shared`](mod@shared), for fields |
+//! | an `Arc` or `Rc` that occurs twice and arrives as one | [`shared`](mod@shared), for fields |
 //! | plain old data as its bytes, by one copy | `#[derive(Message)] #[message(as_bytes)]`; [`as_bytes`](mod@as_bytes), for fields; [`AsBytes`] |
-//! | what functions of processes and tasks may return | [`IntoOutcome`]; [`PlainOutcome`], for a type of your own |
-//! | a message that can't be read | [`Undecodable`]: its type, the place in it, its bytes |
-//! | a message that can't be read yet, for lack of descriptors | [`Unread`] |
-//! | to write [`Message`] by hand | [`Codec`], [`Outgoing`], [`Incoming`], [`Returned`] |
+//! | return types of processes and tasks | [`IntoOutcome`]; [`PlainOutcome`], for a type of your own |
+//! | a message that can't be decoded | [`Undecodable`]: its type, the position of the error, its bytes |
+//! | a message that can't be decoded yet, for lack of descriptors | [`Unread`] |
+//! | to implement [`Message`] by hand | [`Codec`], [`Outgoing`], [`Incoming`], [`Returned`] |
 
 #[doc(no_inline)]
 pub use crate::{Bundle, Message};
-// What `derive(Message)` writes names these here.
+// The expansion of `derive(Message)` refers to these items here.
 #[doc(hidden)]
 pub use mp_reduce::message::*;
 pub use mp_reduce::message::{

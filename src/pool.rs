@@ -1,4 +1,4 @@
-//! Pools of worker processes that call functions, each task once.
+//! Pools of worker processes that run tasks, each task once.
 //!
 //! ```
 //! use mp::{Pool, TaskError};
@@ -6,13 +6,14 @@
 //! let pool = Pool::new(2)?;
 //! assert_eq!(pool.map(|x: u64| x * x, [1, 2, 3])?, [1, 4, 9]);
 //! let later = pool.apply_async(|x: u64| if x < 10 { Ok(x) } else { Err("too large") }, 11);
-//! assert!(matches!(later.get(), Err(TaskError::Raised(_)))); // an error or a panic is the task's own
+//! assert!(matches!(later.get(), Err(TaskError::Raised(_)))); // the error or panic of the task
 //! pool.join()?;
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The three types to know: [`Pool`], the workers; [`AsyncResult`], a result that has to come; [`TaskError`], why there is none,
-//! with a table. [`Pool::task`] makes a [`Call`], which has options: chunks, time-outs, retries.
+//! Start with three types: [`Pool`] owns the workers. [`AsyncResult`] is a pending result. [`TaskError`] is
+//! the error of a task, with a table. [`Pool::task`] returns a [`Call`] with options: chunks, time-outs,
+//! retries.
 
 #[doc(no_inline)]
 pub use crate::{AsyncResult, Pool, TaskError};

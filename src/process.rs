@@ -1,4 +1,4 @@
-//! Worker processes: how they are started, what they are started with, and how they end.
+//! Worker processes: start, arguments and results, and termination.
 //!
 //! ```
 //! use mp::process::Stdio;
@@ -6,9 +6,10 @@
 //!
 //! let double = |rank: usize, n: u32| Ok::<_, String>(n * 2 + rank as u32);
 //! let workers = mp::start_processes(double, 20, SpawnOptions::nprocs(2))?;
-//! assert_eq!(workers.join()?, [40, 41]); // what they returned
+//! assert_eq!(workers.join()?, [40, 41]); // the returned values
 //!
-//! let child = Process::builder().name("loader").stdout(Stdio::Capture).spawn(|n: u32| println!("{n} files"), 3)?;
+//! let loader = Process::builder().name("loader").stdout(Stdio::Capture);
+//! let child = loader.spawn(|n: u32| println!("{n} files"), 3)?;
 //! child.join()?;
 //! assert_eq!(child.stdout().text(), "3 files\n");
 //!
@@ -17,39 +18,41 @@
 //! # Ok::<(), SpawnError>(())
 //! ```
 //!
-//! The three types to know: [`ProcessContext`], the processes of one start; [`Process`], a single one; [`SpawnError`], how one
-//! failed, with a table of all the ways.
+//! Start with three types: [`ProcessContext`] is the group of processes of one start. [`Process`] is a single
+//! process. [`SpawnError`] is the error of a start or a process, with a table of all causes.
 //!
-//! | | |
+//! | task | items |
 //! |---|---|
-//! | what to start them with | [`SpawnOptions`], for all; [`ProcessOptions`], for one; [`ProcessBuilder`]; [`Stdio`], [`OnFailure`] |
-//! | again, when one has ended | [`ProcessBuilder::restart`], [`Restart`], [`Backoff`], [`ProcessEvent`], [`GaveUp`] |
+//! | options of a start | [`SpawnOptions`], for a group; [`ProcessOptions`], for one process; [`ProcessBuilder`]; [`Stdio`], [`OnFailure`] |
+//! | restart after an exit | [`ProcessBuilder::restart`], [`Restart`], [`Backoff`], [`ProcessEvent`], [`GaveUp`] |
 //! | Ctrl-C, SIGTERM | [`Interrupt`], [`InterruptSignals`], [`interrupted`], [`take_interrupt`] |
-//! | how | [`StartMethod`], [`set_start_method`], [`get_context`], [`allow_fork`], [`set_forkserver_preload`] |
+//! | start methods | [`StartMethod`], [`set_start_method`], [`get_context`], [`allow_fork`], [`set_forkserver_preload`] |
 //! | functions with captures | [`closure!`](crate::closure), [`Closure`], [`start_closure`] |
-//! | what functions may capture and take | nothing ([`CapturesNothing`]); what each process can get a copy of ([`Argument`]) |
-//! | what functions may return | [`IntoOutcome`](crate::message::IntoOutcome) |
-//! | in a worker | [`rank`], [`name`], [`current_process`], [`parent_process`], [`is_child`] |
-//! | how one ended | [`ExitStatus`], [`Signal`], [`ExitDetail`]; [`ProcessStatus`], while it runs |
+//! | captures and arguments of functions | no captures ([`CapturesNothing`]); arguments that can be copied to each process ([`Argument`]) |
+//! | return types of functions | [`IntoOutcome`](crate::message::IntoOutcome) |
+//! | inside a worker | [`rank`], [`name`], [`current_process`], [`parent_process`], [`is_child`] |
+//! | exit of a process | [`ExitStatus`], [`Signal`], [`ExitDetail`]; [`ProcessStatus`], while it runs |
 //! | in a shared library, for any host | [`set_command`], [`export_child_main!`] |
 //!
 //! # Ctrl-C and SIGTERM
-//! A terminal sends SIGINT to all processes of a program at once, a service manager SIGTERM. The start of a worker sets their
-//! effect ([`Interrupt`]), for both or one of them ([`InterruptSignals`]):
+//! A terminal sends SIGINT to all processes of a program at once, and a service manager SIGTERM.
+//! [`Interrupt`] sets their effect on a worker when it is started, for both signals or one of them
+//! ([`InterruptSignals`]):
 //!
 //! | | worker | parent |
 //! |---|---|---|
-//! | [`Default`](Interrupt::Default) | ends, by the signal | ends too; or it handles the signal, and `join` says that the worker was killed by it |
-//! | [`Ignore`](Interrupt::Ignore) | goes on | decides: it closes a queue, ends the worker, or ends, and the worker with it |
-//! | [`Graceful`](Interrupt::Graceful) | [`interrupted`] is true, waits for what isn't there end with `Interrupted`; it finishes and returns | likewise; `join` returns values, or one error; a second signal ends all |
+//! | [`Default`](Interrupt::Default) | killed by the signal | killed too; or it handles the signal, and `join` reports that the signal killed the worker |
+//! | [`Ignore`](Interrupt::Ignore) | continues | decides: it closes a queue, terminates the worker, or ends together with it |
+//! | [`Graceful`](Interrupt::Graceful) | [`interrupted`] is true, and blocking calls return `Interrupted`; the worker finishes and returns | as in the worker; `join` returns values, or one error; a second signal kills all |
 //!
-//! A SIGTERM that the parent sends is `terminate`, and ends a worker always. docs/production.md has a service that stops gracefully.
+//! A SIGTERM sent by the parent is `terminate`, and always kills a worker. docs/production.md contains a
+//! service that stops gracefully.
 //!
-//! The workers of a pool likewise, by `PoolBuilder::interrupt`: with `Graceful` its tasks that have not begun end with an error, and it
-//! goes on with workers that were not interrupted.
+//! `PoolBuilder::interrupt` sets the effect on the workers of a pool. With `Graceful`, tasks that have not
+//! begun return an error, and the pool continues with workers that were not interrupted.
 //!
-//! So a pipeline drains: its source is told and stops, its other stages ignore Ctrl-C and work until their queue is closed. This is
-//! the example `ctrl_c` in a terminal:
+//! So a pipeline drains: its source is interrupted and stops, and its other stages ignore Ctrl-C and work
+//! until their queue is closed. The example `ctrl_c` in a terminal:
 //!
 //! ```text
 //! $ cargo run --release --example ctrl_c
@@ -61,8 +64,9 @@
 //! 0
 //! ```
 //!
-//! No signal is too early: one that comes while a worker is being started waits until that has set its effect. (A fork
-//! server, and what it starts, ignore it until then.) (`Ctrl-\` sends SIGQUIT, which ends all of them, at once.)
+//! A signal during the start of a worker is delivered after the worker has set its effect. (A fork server,
+//! and the processes that it starts, ignore the signal until then.) `Ctrl-\` sends SIGQUIT, which kills all
+//! processes at once.
 
 #[doc(no_inline)]
 pub use crate::{

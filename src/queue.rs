@@ -1,11 +1,11 @@
-//! Queues between processes, which outlive the kill of any process that has them.
+//! Queues between processes, which survive the death of any process that uses them.
 //!
 //! ```
 //! use mp::{GetError, Queue};
 //!
 //! let jobs = Queue::<(u32, String)>::bounded(8)?;
 //! jobs.put((1, "first".into()))?;
-//! let job = jobs.get_ack()?.expect("it is open"); // delivered again if this process dies with it
+//! let job = jobs.get_ack()?.expect("it is open"); // delivered again if this process dies before `ack`
 //! assert_eq!(job.ack(), (1, "first".into()));
 //! assert!(matches!(jobs.try_get(), Err(GetError::Empty)));
 //! jobs.close();
@@ -13,18 +13,18 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The three types to know: [`Queue`], for any number of processes that put and get; [`Lease`], a message that is taken with
-//! acknowledgement; [`JoinableQueue`], which knows when all its tasks are done. [`channel()`] makes the two ends of a queue that
-//! notice when the other side is gone.
+//! Start with three types: [`Queue`] has any number of producers and consumers. [`Lease`] is a received
+//! message that has to be acknowledged. [`JoinableQueue`] reports when all its tasks are done. [`channel()`]
+//! returns the two ends of a queue that detect the loss of the other side.
 //!
-//! | | |
+//! | task | items |
 //! |---|---|
-//! | what else a queue is made with | [`QueueOptions`]: bytes, deliveries, when it is [deserted](DesertedWhen), how calls [spin](Spin) |
-//! | what goes wrong | [`PutError`], which gives the value back; [`GetError`], [`PutManyError`], [`JoinableQueueError`] |
-//! | to wait for it beside other things | itself; [`PutReady`], [`AckReady`] |
+//! | options of a queue | [`QueueOptions`]: bytes, deliveries, when it is [deserted](DesertedWhen), how calls [spin](Spin) |
+//! | errors | [`PutError`], which returns the value; [`GetError`], [`PutManyError`], [`JoinableQueueError`] |
+//! | waiting for a queue and other objects | the queue itself; [`PutReady`], [`AckReady`] |
 //! | the newest value for many readers | [`watch`]: each `send` replaces it |
-//! | each receiver gets each message | [`broadcast`] |
-//! | encoded before it is known where it goes | [`EncodedMessage`] |
+//! | each message for all receivers | [`broadcast`] |
+//! | a message encoded before its queue is known | [`EncodedMessage`] |
 
 #[doc(no_inline)]
 pub use crate::{

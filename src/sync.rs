@@ -1,4 +1,4 @@
-//! Locks, semaphores, events, conditions, barriers, and values under a lock, between processes.
+//! Locks, semaphores, events, conditions, barriers, and values with a lock, between processes.
 //!
 //! ```
 //! use mp::{Event, Lock, LockError};
@@ -6,7 +6,7 @@
 //! let total = Lock::new(40_u64)?; // in shared memory: clones and sent copies are handles to the same lock
 //! match total.lock() {
 //!     Ok(mut guard) => *guard += 2,
-//!     // Its owner was killed: the data is there, perhaps half changed.
+//!     // Its owner was killed: the data may be half changed.
 //!     Err(LockError::OwnerDied { .. }) => *total.recover()? = 42,
 //!     Err(other) => return Err(other.into()),
 //! }
@@ -19,14 +19,14 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The three types to know: [`Lock`], around data (Python's `Value`) or around nothing; [`Semaphore`], a number of
-//! permits; [`Event`], which is set or not. What a crashed process owned is reported or given back, never lost: the
-//! table is at [`mp_sync`].
+//! Start with three types: [`Lock`] protects data (Python's `Value`) or a critical section, [`Semaphore`]
+//! holds a number of permits, and [`Event`] is a flag. A crashed process's locks are reported and its permits
+//! returned, see the table in [`mp_sync`].
 //!
-//! | | |
+//! | task | items |
 //! |---|---|
-//! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`]; [`LockError`]; [`Deadlock`], which is found between processes, too |
-//! | to wait for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
+//! | mutual exclusion | [`Lock`], [`RLock`], [`RwLock`], [`Once`]; [`LockError`]; [`Deadlock`], which is detected across processes |
+//! | waiting for other processes | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
 //! | values | [`Lock`], [`Array`]; without a lock, [`RawValue`], [`RawArray`] |
 //! | types that can be protected | plain data ([`Plain`]): [`bytemuck::Pod`](bytemuck) |
 

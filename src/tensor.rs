@@ -1,29 +1,29 @@
-//! Tensors in shared memory, with one owner, with many readers, or with many writers.
+//! Tensors in shared memory with one owner, many readers, or many writers.
 //!
 //! ```
 //! use mp::{FrozenTensor, SharedTensor, Tensor};
 //!
-//! let mut images = Tensor::<f32>::zeros(&[2, 3])?; // one owner, which writes; sent, it moves
+//! let mut images = Tensor::<f32>::zeros(&[2, 3])?; // one owner, which writes; sending moves it
 //! images.as_mut_slice()?.fill(0.5);
-//! let images: FrozenTensor<f32> = images.freeze(); // any number of holders, which read
+//! let images: FrozenTensor<f32> = images.freeze(); // any number of readers
 //! assert_eq!(images.select(0, 1)?.to_vec(), [0.5; 3]);
-//! let weights: SharedTensor<f32> = Tensor::zeros(&[3])?.share(); // any number of holders, which write
+//! let weights: SharedTensor<f32> = Tensor::zeros(&[3])?.share(); // any number of readers and writers
 //! weights.store(1, 2.0);
 //! assert_eq!(weights.to_vec(), [0.0, 2.0, 0.0]);
 //! # Ok::<(), mp::Error>(())
 //! ```
 //!
-//! The three types to know: [`Tensor`], [`FrozenTensor`], [`SharedTensor`]. They are one type in three [modes](Mode); to freeze
-//! or share a tensor, to take a view of it, and to send it copies nothing.
+//! Start with three types: [`Tensor`], [`FrozenTensor`] and [`SharedTensor`]. They are one type in three
+//! [modes](Mode). Freezing, sharing, viewing and sending a tensor copy nothing.
 //!
-//! | | |
+//! | task | items |
 //! |---|---|
-//! | views that borrow | [`TensorView`], [`TensorViewMut`] |
-//! | element types | [`Element`]; named at run time, [`DType`], [`AnyTensor`], [`dispatch!`] |
+//! | borrowed views | [`TensorView`], [`TensorViewMut`] |
+//! | element types | [`Element`]; at run time, [`DType`], [`AnyTensor`], [`dispatch!`] |
 //! | shapes without elements | [`MetaTensor`] |
-//! | made of several tensors | [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] |
-//! | from vectors, slices and arrays | [`ShareMemory`], [`Tensor::from_slice`], [`Tensor::from_iter`] |
-//! | the memory behind one | [`TypedStorage`]; [`memory::Storage`](crate::memory::Storage) |
+//! | compositions of tensors | [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] |
+//! | conversion of vectors, slices and arrays | [`ShareMemory`], [`Tensor::from_slice`], [`Tensor::from_iter`] |
+//! | memory of a tensor | [`TypedStorage`]; [`memory::Storage`](crate::memory::Storage) |
 
 #[doc(no_inline)]
 pub use crate::{

@@ -1,4 +1,4 @@
-//! Waiting for many things at once: queues, processes, semaphores, events, descriptors.
+//! Waiting for several objects at once: queues, processes, semaphores, events, descriptors.
 //!
 //! ```
 //! use std::time::Duration;
@@ -6,16 +6,16 @@
 //! use mp::{Event, Queue, select, wait};
 //!
 //! let (jobs, stop) = (Queue::<u32>::bounded(4)?, Event::new()?);
-//! assert!(wait(&[&jobs, &stop], Some(Duration::from_millis(1)))?.is_empty()); // none, in that time
+//! assert!(wait(&[&jobs, &stop], Some(Duration::from_millis(1)))?.is_empty()); // time-out: nothing is ready
 //! stop.set()?;
 //! assert_eq!(wait(&[&jobs, &stop], None)?, [1]); // all that are ready
 //! jobs.put(7)?;
-//! assert!(select(&[&jobs, &stop], None)?.is_some()); // one of them, each with the same chance
+//! assert!(select(&[&jobs, &stop], None)?.is_some()); // one of them, chosen uniformly at random
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The three to know: [`wait()`] and [`select`], and [`Waitable`], what they can wait for. As a future, for one thing, there is
-//! [`wait_async`]; sockets and whatever else has a descriptor are waited for as a [`Descriptor`].
+//! Start with three items: [`wait()`] and [`select`] wait for any [`Waitable`]. The future [`wait_async`]
+//! waits for one of them. A [`Descriptor`] wraps sockets and anything else with a file descriptor.
 
 #[doc(no_inline)]
 pub use crate::{Waitable, select, wait};
